@@ -1,0 +1,88 @@
+# Skiff: build, try, test, install. `make help` lists the targets.
+
+PREFIX     ?= /usr/local
+SYSCONFDIR ?= /etc
+DESTDIR    ?=
+
+OUT        := $(or $(CARGO_TARGET_DIR),target)
+BIN        := $(DESTDIR)$(PREFIX)/bin
+LIBEXEC    := $(DESTDIR)$(PREFIX)/libexec/skiff
+PLUGIN     := $(DESTDIR)$(PREFIX)/lib/skiff
+MAN        := $(DESTDIR)$(PREFIX)/share/man/man1
+SHARE      := $(DESTDIR)$(PREFIX)/share
+CONFIG     := $(DESTDIR)$(SYSCONFDIR)/skiff
+DOC        := $(DESTDIR)$(PREFIX)/share/doc/skiff
+
+.PHONY: all build man demo test lint deps install uninstall clean help
+
+all: build
+
+help:
+	@echo 'make            release build: $(OUT)/release/{skiff,skiff-helper,libskiff_spank.so}'
+	@echo 'make demo       two Slurm nodes on this machine and a user who works on them (as root)'
+	@echo 'make test       every test (as root: those of the test bed need it)'
+	@echo 'make lint       formatting, clippy, documentation, licences, crate graph'
+	@echo 'make deps       install the Debian packages that the above need (as root)'
+	@echo 'make install    into DESTDIR=$(DESTDIR) PREFIX=$(PREFIX), configuration into SYSCONFDIR=$(SYSCONFDIR)'
+	@echo 'make uninstall  the reverse; leaves a configuration that was changed'
+
+build:
+	@packaging/build
+
+# Man pages and completions are printed by skiff itself, so they cannot disagree with it.
+man: build
+	@cargo xtask man --skiff $(OUT)/release/skiff --out $(OUT)/generated
+
+demo: deps build
+	@demo/demo.sh
+
+test: build
+	cargo test --locked --workspace
+	tests/run
+
+lint:
+	@.ci/lint
+
+# Root on Debian installs; anyone else is told what is missing, if anything is.
+deps:
+	@packaging/install-debian-packages
+
+# The helper is setuid root: only root can give it that owner, so anyone else's DESTDIR wants fakeroot.
+install: man
+	install -d $(BIN) $(LIBEXEC) $(PLUGIN) $(MAN) $(CONFIG) $(DOC) \
+	    $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	install -m 755 $(OUT)/release/skiff $(BIN)/skiff
+	install -m 755 $(OUT)/release/skiff-helper $(LIBEXEC)/skiff-helper
+	@if [ "$$(id -u)" = 0 ]; then \
+	    echo 'chown 0:0 + chmod 4755 $(LIBEXEC)/skiff-helper'; \
+	    chown 0:0 $(LIBEXEC)/skiff-helper && chmod 4755 $(LIBEXEC)/skiff-helper; \
+	else \
+	    echo 'make install: not root: $(LIBEXEC)/skiff-helper is not setuid, environments will be rootless' >&2; \
+	    echo 'hint: make install as root, or under fakeroot for a package' >&2; \
+	fi
+	install -m 644 $(OUT)/release/libskiff_spank.so $(PLUGIN)/skiff_spank.so
+	install -m 644 $(OUT)/generated/man/*.1 $(MAN)/
+	install -m 644 $(OUT)/generated/completion/skiff.bash $(SHARE)/bash-completion/completions/skiff
+	install -m 644 $(OUT)/generated/completion/_skiff $(SHARE)/zsh/site-functions/_skiff
+	install -m 644 $(OUT)/generated/completion/skiff.fish $(SHARE)/fish/vendor_completions.d/skiff.fish
+	install -m 644 packaging/config.toml packaging/sshd_config.skiff docs/install.md $(DOC)/
+	sed 's|@PREFIX@|$(PREFIX)|' packaging/plugstack.conf.d/skiff.conf >$(DOC)/plugstack-skiff.conf
+	sed 's|@PREFIX@|$(PREFIX)|' packaging/apparmor/skiff >$(DOC)/apparmor-skiff
+	@if [ -e $(CONFIG)/config.toml ]; then \
+	    echo 'keeping $(CONFIG)/config.toml; the sample is $(DOC)/config.toml'; \
+	else \
+	    install -m 644 packaging/config.toml $(CONFIG)/config.toml; \
+	fi
+
+uninstall:
+	rm -f $(BIN)/skiff $(LIBEXEC)/skiff-helper $(PLUGIN)/skiff_spank.so $(MAN)/skiff.1 $(MAN)/skiff-*.1 \
+	    $(SHARE)/bash-completion/completions/skiff $(SHARE)/zsh/site-functions/_skiff \
+	    $(SHARE)/fish/vendor_completions.d/skiff.fish
+	@if cmp -s $(CONFIG)/config.toml $(DOC)/config.toml; then rm -f $(CONFIG)/config.toml; \
+	elif [ -e $(CONFIG)/config.toml ]; then echo 'keeping $(CONFIG)/config.toml: it was changed'; fi
+	rm -f $(DOC)/config.toml $(DOC)/sshd_config.skiff $(DOC)/install.md $(DOC)/plugstack-skiff.conf $(DOC)/apparmor-skiff
+	@for directory in $(LIBEXEC) $(PLUGIN) $(DOC) $(CONFIG); do \
+	    [ ! -d $$directory ] || rmdir --ignore-fail-on-non-empty $$directory; done
+
+clean:
+	cargo clean

@@ -1,0 +1,293 @@
+//! The depot: where snapshots wait for the nodes, a directory of the user on a file system that all nodes see.
+//!
+//! ```text
+//! layers/DIGEST.layer      one file per layer, however many small files are in it
+//! snapshots/DIGEST.json    manifests
+//! ```
+//!
+//! Files appear whole, by rename, and never change; so neither writers nor readers need locks, which network file systems do badly.
+//! Whoever relies on a layer that is already there makes it young first, and only old ones are pruned.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW};
+use rustix::io::Errno;
+
+use crate::digest::{LayerId, SnapshotId};
+use crate::error::{Context, Error, Result, show};
+use crate::file::{TEMP_PREFIX, Temp, read_to_end, write_durably};
+use crate::layer::Sealed;
+use crate::manifest::{self, LayerRef, Manifest};
+use crate::tree::names;
+
+const LAYERS: &str = "layers";
+const SNAPSHOTS: &str = "snapshots";
+/// Layers and unfinished files younger than this are never pruned: someone may be about to name them in a manifest.
+const GRACE: Duration = Duration::from_secs(600);
+/// A file just made on another node may not be seen at once on NFS: how often to look again, and after how long.
+const LOOKS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(60);
+
+/// A depot.
+#[derive(Debug)]
+pub struct Depot {
+    path: PathBuf,
+    layers: OwnedFd,
+    snapshots: OwnedFd,
+}
+
+/// What pruning removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pruned {
+    /// Manifests.
+    pub snapshots: u64,
+    /// Layer files.
+    pub layers: u64,
+    /// Unfinished files of submitters that died.
+    pub unfinished: u64,
+    /// Bytes of all of them.
+    pub bytes: u64,
+}
+
+impl Depot {
+    /// Opens the depot at `path` and makes it, for its owner only, where it is missing.
+    pub fn open(path: &Path) -> Result<Depot> {
+        make_dir(rustix::fs::CWD, path.as_os_str().as_bytes())?;
+        let root = open_own_dir(path)?;
+        for part in [LAYERS, SNAPSHOTS] {
+            make_dir(root.as_fd(), part.as_bytes())?;
+        }
+        Depot::parts(path, &root)
+    }
+
+    /// Opens a depot that has to be there, as on a node.
+    pub fn open_existing(path: &Path) -> Result<Depot> {
+        let root = open_own_dir(path)?;
+        Depot::parts(path, &root)
+    }
+
+    fn parts(path: &Path, root: &OwnedFd) -> Result<Depot> {
+        let part = |name| rustix::fs::openat(root, name, dir_flags(), Mode::empty()).on("open", object(path, name));
+        Ok(Depot { path: path.into(), layers: part(LAYERS)?, snapshots: part(SNAPSHOTS)? })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The manifest of a snapshot.
+    pub fn manifest(&self, id: &SnapshotId) -> Result<Manifest> {
+        let name = manifest_name(id);
+        let file = self.find(&self.snapshots, &name, || format!("snapshot {id}"))?;
+        let bytes = read_to_end(file.as_fd(), manifest::MAX_SIZE).on("read", self.object(SNAPSHOTS, &name))?;
+        let too_long = || Error::BadManifest { snapshot: id.to_string(), why: "it is too long".into() };
+        Manifest::parse(id, &bytes.ok_or_else(too_long)?)
+    }
+
+    /// Removes snapshots that are not in `keep` and were not used for `older_than`, then what nothing refers to any more.
+    pub fn prune(&self, keep: &BTreeSet<SnapshotId>, older_than: Duration) -> Result<Pruned> {
+        let mut pruned = Pruned::default();
+        // The age is by the clock of the file system's server, which also set the times.
+        let (temp, file) = Temp::create(self.layers.as_fd())?;
+        let now = rustix::fs::fstat(&file).on("look at", temp.name())?.st_mtime;
+        drop(temp);
+        let is_old = |stat: &Stat, age: Duration| now.saturating_sub(stat.st_mtime) >= age.as_secs().cast_signed();
+        for (name, stat) in self.list(&self.snapshots)? {
+            let wanted = manifest_id(&name).is_some_and(|id| keep.contains(&id));
+            let unfinished = name.starts_with(TEMP_PREFIX.as_bytes());
+            let age = if unfinished { GRACE.max(older_than) } else { older_than };
+            if !wanted && is_old(&stat, age) && (unfinished || manifest_id(&name).is_some()) {
+                self.remove(&self.snapshots, &name)?;
+                *(if unfinished { &mut pruned.unfinished } else { &mut pruned.snapshots }) += 1;
+                pruned.bytes += stat.st_size.cast_unsigned();
+            }
+        }
+        let used = self.used_layers()?;
+        for (name, stat) in self.list(&self.layers)? {
+            let unfinished = name.starts_with(TEMP_PREFIX.as_bytes());
+            let unused = layer_id(&name).is_some_and(|id| !used.contains(&id));
+            if (unfinished || unused) && is_old(&stat, GRACE.max(older_than)) {
+                self.remove(&self.layers, &name)?;
+                *(if unfinished { &mut pruned.unfinished } else { &mut pruned.layers }) += 1;
+                pruned.bytes += stat.st_size.cast_unsigned();
+            }
+        }
+        Ok(pruned)
+    }
+
+    /// The layers of all manifests that can be read; a damaged one can be used by no one.
+    fn used_layers(&self) -> Result<BTreeSet<LayerId>> {
+        let mut used = BTreeSet::new();
+        for (name, _) in self.list(&self.snapshots)? {
+            let Some(id) = manifest_id(&name) else { continue };
+            match self.manifest(&id) {
+                Ok(manifest) => used.extend(manifest.layers.iter().map(|layer| layer.digest)),
+                Err(Error::Missing { .. } | Error::BadManifest { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(used)
+    }
+
+    fn list(&self, dir: &OwnedFd) -> Result<Vec<(Vec<u8>, Stat)>> {
+        let path = self.path.as_os_str().as_bytes();
+        let fresh = rustix::fs::openat(dir, c".", dir_flags(), Mode::empty()).on("open", path)?;
+        let mut listed = Vec::new();
+        for name in names(fresh.as_fd()).on("read the directory", path)? {
+            match rustix::fs::statat(dir, &name[..], AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => listed.push((name, stat)),
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno).on("look at", name),
+            }
+        }
+        Ok(listed)
+    }
+
+    fn remove(&self, dir: &OwnedFd, name: &[u8]) -> Result<()> {
+        match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+            // Another one pruned it.
+            Err(Errno::NOENT) => Ok(()),
+            other => other.on("remove", name),
+        }
+    }
+
+    /// A temporary file for a layer.
+    pub(crate) fn new_layer(&self) -> Result<(Temp<'_>, OwnedFd)> {
+        Temp::create(self.layers.as_fd())
+    }
+
+    /// Makes a finished layer, which is in `temp`, part of the depot. On return it is on disk.
+    pub(crate) fn add_layer(&self, temp: Temp<'_>, sealed: &Sealed) -> Result<LayerRef> {
+        let name = layer_name(&sealed.id);
+        let layer = LayerRef { digest: sealed.id, size: sealed.size };
+        if self.use_layer(&layer)? {
+            return Ok(layer);
+        }
+        let object = self.object(LAYERS, &name);
+        rustix::fs::fsync(&sealed.file).on("sync", &object)?;
+        temp.publish(&name).on("rename into place", &object)?;
+        rustix::fs::fsync(&self.layers).on("sync", &object)?;
+        Ok(layer)
+    }
+
+    /// Writes a manifest. On return it is on disk.
+    pub(crate) fn add_manifest(&self, manifest: &Manifest) -> Result<SnapshotId> {
+        let (id, bytes) = manifest.bytes()?;
+        write_durably(self.snapshots.as_fd(), &manifest_name(&id), &bytes)?;
+        Ok(id)
+    }
+
+    /// Makes a layer young, so that it is not pruned; false if it is not there, or not of its size.
+    pub(crate) fn use_layer(&self, layer: &LayerRef) -> Result<bool> {
+        let name = layer_name(&layer.digest);
+        Ok(self.touch(&self.layers, LAYERS, &name)?.is_some_and(|stat| stat.st_size.cast_unsigned() == layer.size))
+    }
+
+    /// Makes a snapshot and its layers young; false if it is not whole.
+    pub(crate) fn use_snapshot(&self, id: &SnapshotId, manifest: &Manifest) -> Result<bool> {
+        for layer in &manifest.layers {
+            if !self.use_layer(layer)? {
+                return Ok(false);
+            }
+        }
+        Ok(self.touch(&self.snapshots, SNAPSHOTS, &manifest_name(id))?.is_some())
+    }
+
+    fn touch(&self, dir: &OwnedFd, part: &str, name: &str) -> Result<Option<Stat>> {
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
+        let touched = rustix::fs::utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+            .and_then(|()| rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW));
+        match touched {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno).on("set the time of", self.object(part, name)),
+        }
+    }
+
+    /// Opens a layer's file, which has to have the size that the manifest says.
+    pub(crate) fn open_layer(&self, layer: &LayerRef) -> Result<OwnedFd> {
+        let name = layer_name(&layer.digest);
+        let file = self.find(&self.layers, &name, || format!("layer {}", layer.digest))?;
+        let size = rustix::fs::fstat(&file).on("look at", self.object(LAYERS, &name))?.st_size.cast_unsigned();
+        if size != layer.size {
+            let why = format!("it has {size} bytes, the manifest says {}", layer.size);
+            return Err(Error::BadLayer { layer: layer.digest.to_string(), why });
+        }
+        Ok(file)
+    }
+
+    /// Opens a file of the depot, waiting a moment for one that has only just been made elsewhere.
+    fn find(&self, dir: &OwnedFd, name: &str, what: impl Fn() -> String) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        for look in 1..=LOOKS {
+            // Opening the directory anew makes an NFS client ask whether it changed.
+            let fresh = rustix::fs::openat(dir, c".", dir_flags(), Mode::empty());
+            let fresh = fresh.on("open", self.path.as_os_str().as_bytes())?;
+            match rustix::fs::openat(&fresh, name, flags, Mode::empty()) {
+                Ok(file) => return Ok(file),
+                Err(Errno::NOENT) if look < LOOKS => std::thread::sleep(PAUSE * look),
+                Err(Errno::NOENT) => break,
+                Err(errno) => return Err(errno).on("open", self.path.join(name).as_os_str().as_bytes()),
+            }
+        }
+        Err(Error::Missing { what: what(), depot: show(self.path.as_os_str().as_bytes()) })
+    }
+
+    fn object(&self, part: &str, name: &str) -> Vec<u8> {
+        object(&self.path.join(part), name)
+    }
+}
+
+/// Opens a directory that must belong to the caller and be writable for no one else.
+pub(crate) fn open_own_dir(path: &Path) -> Result<OwnedFd> {
+    let bytes = path.as_os_str().as_bytes();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(path, flags, Mode::empty()).on("open", bytes)?;
+    let stat = rustix::fs::fstat(&dir).on("look at", bytes)?;
+    let unsafe_because = |why| Err(Error::Unsafe { object: show(bytes), why });
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return unsafe_because(format!("it belongs to user {}", stat.st_uid));
+    }
+    if stat.st_mode & 0o022 != 0 {
+        return unsafe_because(format!("others may write to it (mode {:04o})", stat.st_mode & 0o7777));
+    }
+    Ok(dir)
+}
+
+/// Makes a directory for the caller only, unless there is one.
+pub(crate) fn make_dir(parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+    match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno).on("make the directory", name),
+    }
+}
+
+pub(crate) fn dir_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
+}
+
+fn object(path: &Path, name: &str) -> Vec<u8> {
+    path.join(name).into_os_string().as_bytes().to_vec()
+}
+
+fn layer_name(id: &LayerId) -> String {
+    format!("{id}.layer")
+}
+
+fn manifest_name(id: &SnapshotId) -> String {
+    format!("{id}.json")
+}
+
+fn layer_id(name: &[u8]) -> Option<LayerId> {
+    std::str::from_utf8(name).ok()?.strip_suffix(".layer")?.parse().ok()
+}
+
+fn manifest_id(name: &[u8]) -> Option<SnapshotId> {
+    std::str::from_utf8(name).ok()?.strip_suffix(".json")?.parse().ok()
+}

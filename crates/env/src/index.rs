@@ -1,0 +1,246 @@
+//! The index: what an upper looked like at its last snapshot, in a file beside it.
+//!
+//! An entry whose stamp (inode, size, times, mode, owner, links) is still the same is unchanged - except that a change within
+//! the clock's granularity of the moment it was read leaves the same ctime. Entries that young are "racy", as in git's
+//! index: they carry a fingerprint of attributes and content, which is compared instead.
+//!
+//! The file is a local cache: one that is missing, torn or of another version only means that the next layer is a full one.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::digest::SnapshotId;
+use crate::error::{Context, Result};
+use crate::file::{read_to_end, write_atomically};
+use crate::tree::{Kind, MAX_PATH, Node, Stamp, order};
+
+const MAGIC: &[u8; 8] = b"SKIFFIDX";
+const VERSION: u32 = 1;
+/// The index's name in the environment's directory.
+pub(crate) const NAME: &str = "snapshot.index";
+/// Largest index that is read: some ten million entries.
+const MAX_SIZE: u64 = 4 << 30;
+/// A change this long or less before a read might not show in the ctime: two ticks of the slowest kernel clock (100 Hz).
+const GRANULE_NS: u32 = 20_000_000;
+
+/// The moment a snapshot began, by the clock that file systems take their times from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    now: (i64, u32),
+}
+
+impl Clock {
+    pub(crate) fn now() -> Clock {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        Clock { now: (now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0)) }
+    }
+
+    /// Whether a later change might leave this stamp as it is.
+    pub(crate) fn is_racy(self, stamp: &Stamp) -> bool {
+        // No nanoseconds at all: most likely a file system that counts whole seconds.
+        let (seconds, nanoseconds) = if stamp.ctime.1 == 0 { (1, 0) } else { (0, GRANULE_NS) };
+        let mut safe_from = (stamp.ctime.0 + seconds, stamp.ctime.1 + nanoseconds);
+        if safe_from.1 >= 1_000_000_000 {
+            safe_from = (safe_from.0 + 1, safe_from.1 - 1_000_000_000);
+        }
+        self.now <= safe_from
+    }
+}
+
+/// An upper at its last snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Index {
+    pub(crate) snapshot: SnapshotId,
+    pub(crate) nodes: Vec<Node>,
+}
+
+impl Index {
+    /// The index in an environment's directory; nothing if there is none that can be used.
+    pub(crate) fn load(state: BorrowedFd<'_>) -> Result<Option<Index>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(state, NAME, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(errno).on("open", NAME),
+        };
+        Ok(read_to_end(file.as_fd(), MAX_SIZE).on("read", NAME)?.and_then(|bytes| Index::parse(&bytes)))
+    }
+
+    pub(crate) fn save(&self, state: BorrowedFd<'_>) -> Result<()> {
+        write_atomically(state, NAME, &self.bytes())
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64 + self.nodes.len() * 160);
+        out.extend(MAGIC);
+        out.extend(VERSION.to_le_bytes());
+        out.extend(self.snapshot.0);
+        out.extend((self.nodes.len() as u64).to_le_bytes());
+        for node in &self.nodes {
+            put(&mut out, node);
+        }
+        let digest = blake3::hash(&out);
+        out.extend(digest.as_bytes());
+        out
+    }
+
+    /// Parses an index; nothing if it is not one, or not whole.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Index> {
+        let (body, digest) = bytes.split_at_checked(bytes.len().checked_sub(32)?)?;
+        if blake3::hash(body).as_bytes() != digest {
+            return None;
+        }
+        Index::parse_body(body)
+    }
+
+    /// The part before the digest. Apart, so that fuzzing gets past the digest.
+    pub(crate) fn parse_body(body: &[u8]) -> Option<Index> {
+        let mut rest = body.strip_prefix(MAGIC)?;
+        if take(&mut rest)? != VERSION.to_le_bytes() {
+            return None;
+        }
+        let snapshot = SnapshotId(take(&mut rest)?);
+        let count = u64::from_le_bytes(take(&mut rest)?);
+        let mut nodes: Vec<Node> = Vec::new();
+        for _ in 0..count {
+            let node = get(&mut rest)?;
+            if nodes.last().is_some_and(|last| !order(&last.path, &node.path).is_lt()) {
+                return None;
+            }
+            nodes.push(node);
+        }
+        rest.is_empty().then_some(Index { snapshot, nodes })
+    }
+}
+
+fn put(out: &mut Vec<u8>, node: &Node) {
+    let Node { path, kind, stamp, fingerprint } = node;
+    out.extend((path.len() as u16).to_le_bytes());
+    out.extend(path);
+    out.push(match kind {
+        Kind::Dir { opaque: false } => 0,
+        Kind::Dir { opaque: true } => 1,
+        Kind::File => 2,
+        Kind::Symlink => 3,
+        Kind::Fifo => 4,
+        Kind::Whiteout => 5,
+        Kind::Other => 6,
+    });
+    for number in [stamp.ino, stamp.size, stamp.nlink, stamp.rdev] {
+        out.extend(number.to_le_bytes());
+    }
+    for (seconds, nanoseconds) in [stamp.mtime, stamp.ctime] {
+        out.extend(seconds.to_le_bytes());
+        out.extend(nanoseconds.to_le_bytes());
+    }
+    for number in [stamp.mode, stamp.uid, stamp.gid] {
+        out.extend(number.to_le_bytes());
+    }
+    out.push(u8::from(fingerprint.is_some()));
+    out.extend(fingerprint.iter().flatten());
+}
+
+fn get(rest: &mut &[u8]) -> Option<Node> {
+    let length = usize::from(u16::from_le_bytes(take(rest)?));
+    if length > MAX_PATH {
+        return None;
+    }
+    let (path, after) = rest.split_at_checked(length)?;
+    let path = path.to_vec();
+    *rest = after;
+    let kind = match take::<1>(rest)? {
+        [0] => Kind::Dir { opaque: false },
+        [1] => Kind::Dir { opaque: true },
+        [2] => Kind::File,
+        [3] => Kind::Symlink,
+        [4] => Kind::Fifo,
+        [5] => Kind::Whiteout,
+        [6] => Kind::Other,
+        _ => return None,
+    };
+    let [ino, size, nlink, rdev] = [long(rest)?, long(rest)?, long(rest)?, long(rest)?];
+    let [mtime, ctime] = [time(rest)?, time(rest)?];
+    let [mode, uid, gid] = [int(rest)?, int(rest)?, int(rest)?];
+    let fingerprint = match take::<1>(rest)? {
+        [0] => None,
+        [1] => Some(take(rest)?),
+        _ => return None,
+    };
+    let stamp = Stamp { ino, size, mtime, ctime, mode, uid, gid, nlink, rdev };
+    Some(Node { path, kind, stamp, fingerprint })
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, tail) = rest.split_first_chunk()?;
+    *rest = tail;
+    Some(*head)
+}
+
+fn int(rest: &mut &[u8]) -> Option<u32> {
+    take(rest).map(u32::from_le_bytes)
+}
+
+fn long(rest: &mut &[u8]) -> Option<u64> {
+    take(rest).map(u64::from_le_bytes)
+}
+
+fn time(rest: &mut &[u8]) -> Option<(i64, u32)> {
+    let seconds = i64::from_le_bytes(take(rest)?);
+    let nanoseconds = int(rest)?;
+    (nanoseconds < 1_000_000_000).then_some((seconds, nanoseconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Index {
+        let stamp = Stamp { ino: 7, size: 1 << 40, mtime: (-5, 999_999_999), ctime: (9, 1), ..Stamp::default() };
+        let node = |path: &[u8], kind, fingerprint| Node { path: path.to_vec(), kind, stamp, fingerprint };
+        let nodes = vec![
+            node(b"", Kind::Dir { opaque: false }, None),
+            node(b"a", Kind::Dir { opaque: true }, Some([3; 32])),
+            node(b"a/\xff\n", Kind::File, None),
+            node(b"a-b", Kind::Whiteout, None),
+        ];
+        Index { snapshot: SnapshotId([9; 32]), nodes }
+    }
+
+    #[test]
+    fn an_index_comes_back_as_it_was() {
+        assert_eq!(Index::parse(&sample().bytes()), Some(sample()));
+    }
+
+    #[test]
+    fn a_torn_or_altered_index_is_no_index() {
+        let bytes = sample().bytes();
+        for length in 0..bytes.len() {
+            assert_eq!(Index::parse(&bytes[..length]), None);
+            assert_eq!(Index::parse_body(&bytes[..length.min(bytes.len() - 33)]), None);
+        }
+        for at in 0..bytes.len() {
+            let mut altered = bytes.clone();
+            altered[at] ^= 1;
+            assert_eq!(Index::parse(&altered), None);
+        }
+    }
+
+    #[test]
+    fn young_stamps_are_racy() {
+        let clock = Clock { now: (100, 500_000_000) };
+        let racy = |ctime| clock.is_racy(&Stamp { ctime, ..Stamp::default() });
+        for (ctime, expected) in [
+            ((100, 499_999_999), true),
+            ((100, 480_000_000), true),
+            ((100, 479_999_999), false),
+            ((99, 999_999_999), false),
+            ((100, 0), true),
+            ((99, 0), false),
+            ((200, 1), true),
+        ] {
+            assert_eq!(racy(ctime), expected, "{ctime:?}");
+        }
+    }
+}

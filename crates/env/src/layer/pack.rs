@@ -1,0 +1,433 @@
+//! Reads entries of an upper, which may be in use, and appends them to a layer.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+
+use super::write::Extents;
+use super::{Attr, CHUNK, LayerWriter, Record};
+use crate::error::{Context, Error, Result, show};
+use crate::index::Clock;
+use crate::tree::{DirStack, Kind, Node, Stamp, open_beneath, split};
+use crate::xattr;
+
+/// How often a file that changes while it is read is read again, and how long to wait before.
+const TRIES: u32 = 6;
+const PAUSE: Duration = Duration::from_millis(15);
+/// Files below this size are asked for holes only if they take less room than they are long.
+const SMALL: u64 = 64 * 1024;
+/// The fingerprint of what is not compared by one: equal to none, so that such an entry is shipped once more.
+const UNKNOWN: [u8; 32] = [0; 32];
+
+/// Something to put into a layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Item {
+    /// The node of this number. `fresh`: no earlier layer has anything at its path, so that it may vanish unnoticed.
+    Ship { node: usize, opaque: bool, fresh: bool },
+    /// Nothing is at this path any more, and nothing is in the base.
+    Whiteout { path: Vec<u8> },
+}
+
+/// What happened to the nodes that were to be shipped.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// Those that vanished before they were read.
+    pub(crate) gone: Vec<usize>,
+}
+
+/// Appends `items`, which are in tree order with all their parents, to a layer. Files' stamps in `nodes` become those of the
+/// moment they were read; entries whose stamp cannot be relied on get a fingerprint.
+pub(crate) fn pack(
+    root: BorrowedFd<'_>,
+    items: &[Item],
+    nodes: &mut [Node],
+    clock: Clock,
+    writer: &mut LayerWriter,
+) -> Result<Outcome> {
+    let mut packer = Packer {
+        stack: DirStack::new(root)?,
+        writer,
+        clock,
+        open: Vec::new(),
+        links: HashMap::new(),
+        outcome: Outcome::default(),
+    };
+    for item in items {
+        match item {
+            Item::Ship { node, opaque, fresh } => {
+                if !packer.ship(&mut nodes[*node], *opaque)? {
+                    if !fresh {
+                        return Err(Error::Moved { object: show(&nodes[*node].path) });
+                    }
+                    packer.outcome.gone.push(*node);
+                }
+            }
+            Item::Whiteout { path } => packer.whiteout(path)?,
+        }
+    }
+    while packer.open.pop().is_some() {
+        packer.writer.record(&Record::Up)?;
+    }
+    Ok(packer.outcome)
+}
+
+/// The digest of a file's data, and perhaps its fingerprint.
+type Read = ([u8; 32], Option<[u8; 32]>);
+
+struct Packer<'a> {
+    stack: DirStack,
+    writer: &'a mut LayerWriter,
+    clock: Clock,
+    /// Paths of the directories whose records are not ended yet.
+    open: Vec<Vec<u8>>,
+    /// Numbers of the linked files already in the layer, by inode.
+    links: HashMap<u64, u32>,
+    outcome: Outcome,
+}
+
+impl Packer<'_> {
+    /// Appends one node; false if it is gone.
+    fn ship(&mut self, node: &mut Node, opaque: bool) -> Result<bool> {
+        if node.kind.is_dir() {
+            return self.directory(node, opaque);
+        }
+        let (parent, name) = split(&node.path);
+        if !self.go(parent)? {
+            return Ok(false);
+        }
+        let name = name.to_vec();
+        match node.kind {
+            Kind::File if self.links.contains_key(&node.stamp.ino) => self.link(node, &name),
+            Kind::File => self.file(node, &name),
+            Kind::Symlink => self.symlink(node, &name),
+            Kind::Fifo => self.fifo(node, &name),
+            Kind::Whiteout => self.writer.record(&Record::Whiteout { name }).map(|()| true),
+            Kind::Other | Kind::Dir { .. } => Err(moved(&node.path)),
+        }
+    }
+
+    /// Makes `parent` the current directory here and in the layer; false if it is gone.
+    fn go(&mut self, parent: &[u8]) -> Result<bool> {
+        match self.stack.go(parent)? {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(false),
+            Err(Errno::NOTDIR | Errno::LOOP) => return Err(moved(parent)),
+            Err(errno) => return Err(errno).on("open", parent),
+        }
+        self.close_to(parent)?;
+        Ok(true)
+    }
+
+    /// Ends the layer's directories that `parent` does not lie in. One that is back after it was found gone is not there.
+    fn close_to(&mut self, parent: &[u8]) -> Result<()> {
+        while let Some(path) = self.open.last() {
+            if path == parent {
+                return Ok(());
+            }
+            if self.open.len() == 1 {
+                break;
+            }
+            self.open.pop();
+            self.writer.record(&Record::Up)?;
+        }
+        Err(moved(parent))
+    }
+
+    fn directory(&mut self, node: &mut Node, opaque: bool) -> Result<bool> {
+        if node.path.is_empty() {
+            self.stack.go(b"")?.on("open", "/")?;
+        } else {
+            let (parent, _) = split(&node.path);
+            if !self.go(parent)? || !self.go_into(&node.path)? {
+                return Ok(false);
+            }
+        }
+        let dir = self.stack.dir();
+        let attr = attr(dir, &fstat(dir, &node.path)?, &node.path)?;
+        let name = split(&node.path).1.to_vec();
+        if self.clock.is_racy(&node.stamp) {
+            node.fingerprint = Some(digest(&directory_record(&attr, node.kind), &[], None));
+        }
+        self.writer.record(&Record::Dir { name, attr, opaque })?;
+        self.open.push(node.path.clone());
+        Ok(true)
+    }
+
+    fn go_into(&mut self, path: &[u8]) -> Result<bool> {
+        match self.stack.go(path)? {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(Errno::NOTDIR | Errno::LOOP) => Err(moved(path)),
+            Err(errno) => Err(errno).on("open", path),
+        }
+    }
+
+    fn whiteout(&mut self, path: &[u8]) -> Result<()> {
+        let (parent, name) = split(path);
+        self.close_to(parent)?;
+        self.writer.record(&Record::Whiteout { name: name.to_vec() })
+    }
+
+    /// Another name of a file that is in the layer, if it still is one.
+    fn link(&mut self, node: &mut Node, name: &[u8]) -> Result<bool> {
+        match rustix::fs::statat(self.stack.dir(), name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if Stamp::from(&stat).ino == node.stamp.ino => {}
+            Ok(_) => return Err(moved(&node.path)),
+            Err(Errno::NOENT) => return Ok(false),
+            Err(errno) => return Err(errno).on("look at", &node.path),
+        }
+        let number = self.links[&node.stamp.ino];
+        node.fingerprint = self.clock.is_racy(&node.stamp).then_some(UNKNOWN);
+        self.writer.record(&Record::Link { name: name.to_vec(), number })?;
+        Ok(true)
+    }
+
+    fn symlink(&mut self, node: &mut Node, name: &[u8]) -> Result<bool> {
+        let Some((fd, stat)) = self.peek(node, name)? else { return Ok(false) };
+        let target = rustix::fs::readlinkat(&fd, c"", Vec::new()).on("read the link", &node.path)?.into_bytes();
+        let attr = bare_attr(&stat);
+        if self.clock.is_racy(&node.stamp) {
+            node.fingerprint = Some(symlink_digest(&attr, &target));
+        }
+        self.writer.record(&Record::Symlink { name: name.to_vec(), attr, target })?;
+        Ok(true)
+    }
+
+    fn fifo(&mut self, node: &mut Node, name: &[u8]) -> Result<bool> {
+        let Some((_, stat)) = self.peek(node, name)? else { return Ok(false) };
+        let attr = bare_attr(&stat);
+        if self.clock.is_racy(&node.stamp) {
+            node.fingerprint = Some(fifo_digest(&attr));
+        }
+        self.writer.record(&Record::Fifo { name: name.to_vec(), attr })?;
+        Ok(true)
+    }
+
+    /// Holds on to an entry that cannot be opened; nothing if it is gone.
+    fn peek(&self, node: &Node, name: &[u8]) -> Result<Option<(OwnedFd, Stat)>> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = match rustix::fs::openat(self.stack.dir(), name, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(errno).on("open", &node.path),
+        };
+        let stat = fstat(fd.as_fd(), &node.path)?;
+        if Kind::of(&stat) != node.kind {
+            return Err(moved(&node.path));
+        }
+        Ok(Some((fd, stat)))
+    }
+
+    /// A regular file, read until it holds still.
+    fn file(&mut self, node: &mut Node, name: &[u8]) -> Result<bool> {
+        let linked = node.stamp.nlink > 1;
+        let mut prefix: Option<(u64, [u8; 32])> = None;
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                std::thread::sleep(PAUSE * attempt);
+            }
+            let Some(fd) = open_file(self.stack.dir(), name, &node.path)? else { return Ok(false) };
+            let stat = fstat(fd.as_fd(), &node.path)?;
+            let before = Stamp::from(&stat);
+            if Kind::of(&stat) != Kind::File || (linked && before.ino != node.stamp.ino) {
+                return Err(moved(&node.path));
+            }
+            let size = prefix.map_or(before.size, |(size, _)| size.min(before.size));
+            let mark = self.writer.mark();
+            let read = self.once(&fd, &stat, size, linked, node, name)?;
+            let after = Stamp::from(&fstat(fd.as_fd(), &node.path)?);
+            // Written to, but only behind what was read: the same beginning twice is a consistent copy of it, as of a log.
+            let data = read.map(|(data, _)| data);
+            let steady = data.is_some_and(|data| prefix == Some((size, data)));
+            if let Some((_, print)) = read
+                && ((before == after && size == before.size) || steady)
+            {
+                if linked {
+                    let number = u32::try_from(self.links.len()).map_err(|_| too_many(&node.path))?;
+                    self.links.insert(before.ino, number);
+                }
+                node.stamp = before;
+                node.fingerprint = if linked { self.clock.is_racy(&before).then_some(UNKNOWN) } else { print };
+                return Ok(true);
+            }
+            self.writer.rewind(mark)?;
+            prefix = data.map(|data| (size, data)).filter(|_| after.size >= size);
+        }
+        Err(Error::Busy { object: show(&node.path), tries: TRIES })
+    }
+
+    /// Appends a file as it is now; gives the digest of its data and, where its stamp cannot be relied on, its fingerprint.
+    /// Nothing if it became shorter meanwhile.
+    fn once(
+        &mut self,
+        fd: &OwnedFd,
+        stat: &Stat,
+        size: u64,
+        linked: bool,
+        node: &Node,
+        name: &[u8],
+    ) -> Result<Option<Read>> {
+        let attr = attr(fd.as_fd(), stat, &node.path)?;
+        let extents = extents(fd.as_fd(), size, stat).on("look for holes in", &node.path)?;
+        let racy = !linked && self.clock.is_racy(&Stamp::from(stat));
+        let bare = racy.then(|| file_record(attr.clone(), size));
+        self.writer.record(&Record::File { name: name.to_vec(), attr, linked, size })?;
+        let data = self.writer.content(fd.as_fd(), &extents, &node.path)?;
+        Ok(data.map(|data| (data, bare.map(|bare| digest(&bare, &extents, Some(data))))))
+    }
+}
+
+/// What an entry is, attributes and content, for comparing where stamps cannot tell; nothing if it did not hold still or
+/// is of a kind that is not compared so. Names do not count.
+pub(crate) fn fingerprint(root: BorrowedFd<'_>, node: &Node) -> Result<Option<[u8; 32]>> {
+    let flags = match node.kind {
+        Kind::Dir { .. } => OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW,
+        Kind::File if node.stamp.nlink == 1 => OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK,
+        Kind::Symlink | Kind::Fifo => OFlags::PATH | OFlags::NOFOLLOW,
+        _ => return Ok(None),
+    };
+    let Ok(fd) = open_beneath(root, &node.path, flags) else { return Ok(None) };
+    let stat = fstat(fd.as_fd(), &node.path)?;
+    if Stamp::from(&stat) != node.stamp {
+        return Ok(None);
+    }
+    let print = match node.kind {
+        Kind::Dir { .. } => digest(&directory_record(&attr(fd.as_fd(), &stat, &node.path)?, node.kind), &[], None),
+        Kind::Symlink => {
+            let target = rustix::fs::readlinkat(&fd, c"", Vec::new()).on("read the link", &node.path)?;
+            symlink_digest(&bare_attr(&stat), target.as_bytes())
+        }
+        Kind::Fifo => fifo_digest(&bare_attr(&stat)),
+        _ => {
+            let extents = extents(fd.as_fd(), node.stamp.size, &stat).on("look for holes in", &node.path)?;
+            let Some(data) = hash(fd.as_fd(), &extents).on("read", &node.path)? else { return Ok(None) };
+            let attr = attr(fd.as_fd(), &stat, &node.path)?;
+            digest(&file_record(attr, node.stamp.size), &extents, Some(data))
+        }
+    };
+    let same = Stamp::from(&fstat(fd.as_fd(), &node.path)?) == node.stamp;
+    Ok(same.then_some(print))
+}
+
+fn directory_record(attr: &Attr, kind: Kind) -> Record {
+    Record::Dir { name: Vec::new(), attr: attr.clone(), opaque: kind == Kind::Dir { opaque: true } }
+}
+
+fn file_record(attr: Attr, size: u64) -> Record {
+    Record::File { name: Vec::new(), attr, linked: false, size }
+}
+
+fn symlink_digest(attr: &Attr, target: &[u8]) -> [u8; 32] {
+    let record = Record::Symlink { name: Vec::new(), attr: attr.clone(), target: target.to_vec() };
+    digest(&record, &[], None)
+}
+
+fn fifo_digest(attr: &Attr) -> [u8; 32] {
+    digest(&Record::Fifo { name: Vec::new(), attr: attr.clone() }, &[], None)
+}
+
+fn digest(record: &Record, extents: &[(u64, u64)], data: Option<[u8; 32]>) -> [u8; 32] {
+    let mut bytes = Vec::new();
+    record.encode(&mut bytes);
+    for (offset, length) in extents {
+        bytes.extend(offset.to_le_bytes());
+        bytes.extend(length.to_le_bytes());
+    }
+    bytes.extend(data.unwrap_or_default());
+    *blake3::hash(&bytes).as_bytes()
+}
+
+/// The digest of a file's data; nothing if it is shorter than its extents.
+fn hash(file: BorrowedFd<'_>, extents: &Extents) -> rustix::io::Result<Option<[u8; 32]>> {
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; CHUNK];
+    for &(offset, length) in extents {
+        let mut at = offset;
+        while at < offset + length {
+            let want = buffer.len().min(usize::try_from(offset + length - at).unwrap_or(usize::MAX));
+            match rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut buffer[..want], at))? {
+                0 => return Ok(None),
+                got => {
+                    hasher.update(&buffer[..got]);
+                    at += got as u64;
+                }
+            }
+        }
+    }
+    Ok(Some(*hasher.finalize().as_bytes()))
+}
+
+/// Opens a regular file for reading; nothing if it is gone.
+fn open_file(dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<Option<OwnedFd>> {
+    // Without NONBLOCK a fifo put in the file's place would hold us here for good.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) => Err(moved(path)),
+        Err(errno) => Err(errno).on("read", path),
+    }
+}
+
+/// Where the first `size` bytes of a file have data.
+fn extents(file: BorrowedFd<'_>, size: u64, stat: &Stat) -> rustix::io::Result<Extents> {
+    let room = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+    if size == 0 {
+        return Ok(Extents::new());
+    }
+    if size < SMALL && room >= size {
+        return Ok(vec![(0, size)]);
+    }
+    let (mut found, mut at) = (Extents::new(), 0);
+    while at < size {
+        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(start) if start < size => start,
+            Ok(_) | Err(Errno::NXIO) => break,
+            Err(Errno::INVAL) => return Ok(vec![(0, size)]),
+            Err(errno) => return Err(errno),
+        };
+        // ENXIO: the file was cut off just now; reading it will tell.
+        let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
+            Ok(end) => end.min(size),
+            Err(Errno::NXIO) => size,
+            Err(errno) => return Err(errno),
+        };
+        found.push((start, end - start));
+        at = end;
+    }
+    Ok(found)
+}
+
+fn fstat(fd: BorrowedFd<'_>, path: &[u8]) -> Result<Stat> {
+    rustix::fs::fstat(fd).on("look at", path)
+}
+
+/// The attributes of an entry that holds no extended ones we keep.
+fn bare_attr(stat: &Stat) -> Attr {
+    let stamp = Stamp::from(stat);
+    Attr { mode: stamp.mode & 0o7777, uid: stamp.uid, gid: stamp.gid, mtime: stamp.mtime, xattrs: Vec::new() }
+}
+
+fn attr(fd: BorrowedFd<'_>, stat: &Stat, path: &[u8]) -> Result<Attr> {
+    let xattrs = match xattr::read(fd) {
+        Err(Errno::XDEV) => {
+            return Err(Error::Unsupported {
+                object: show(path),
+                why: "the overlay keeps its content elsewhere (redirect or metacopy); mount it with both off".into(),
+            });
+        }
+        other => other.on("read the attributes of", path)?,
+    };
+    Ok(Attr { xattrs, ..bare_attr(stat) })
+}
+
+fn moved(path: &[u8]) -> Error {
+    Error::Moved { object: show(path) }
+}
+
+fn too_many(path: &[u8]) -> Error {
+    Error::Unsupported { object: show(path), why: "too many files with several names".into() }
+}

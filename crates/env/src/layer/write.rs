@@ -1,0 +1,195 @@
+//! Writes a layer file front to back in large pieces.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use super::{CHUNK, MAGIC, NO_EXTENT, Record, VERSION};
+use crate::digest::LayerId;
+use crate::error::{Context, Result};
+
+/// Where file data lies in a file: offset and length, ascending, without the holes.
+pub(crate) type Extents = Vec<(u64, u64)>;
+
+/// A layer being written to a file that is empty at first.
+pub(crate) struct LayerWriter {
+    file: OwnedFd,
+    /// The file's name, for messages.
+    object: Vec<u8>,
+    buffer: Vec<u8>,
+    filled: usize,
+    scratch: Vec<u8>,
+    state: State,
+}
+
+/// Everything to go back to when a record turns out not to be wanted.
+#[derive(Clone)]
+struct State {
+    written: u64,
+    catalog: blake3::Hasher,
+    records: u64,
+    data: u64,
+}
+
+/// A place in the layer to go back to.
+pub(crate) struct Mark {
+    at: u64,
+    state: State,
+}
+
+/// A layer whose bytes are all in its file, but not yet known to be on disk.
+pub(crate) struct Sealed {
+    pub(crate) file: OwnedFd,
+    pub(crate) id: LayerId,
+    pub(crate) size: u64,
+    pub(crate) records: u64,
+}
+
+impl LayerWriter {
+    pub(crate) fn new(file: OwnedFd, object: Vec<u8>) -> Result<LayerWriter> {
+        let state = State { written: 0, catalog: blake3::Hasher::new(), records: 0, data: 0 };
+        let mut writer =
+            LayerWriter { file, object, buffer: vec![0; CHUNK], filled: 0, scratch: Vec::new(), state };
+        let header = [&MAGIC[..], &VERSION.to_le_bytes(), &[0; 4]].concat();
+        writer.meta(&header)?;
+        Ok(writer)
+    }
+
+    /// Appends a record. A file's content has to follow by [`LayerWriter::content`].
+    pub(crate) fn record(&mut self, record: &Record) -> Result<()> {
+        let mut bytes = std::mem::take(&mut self.scratch);
+        bytes.clear();
+        record.encode(&mut bytes);
+        self.state.records += 1;
+        let done = self.meta(&bytes);
+        self.scratch = bytes;
+        done
+    }
+
+    /// Appends the content of the file whose record came last, and gives the digest of its data; nothing if the file ended
+    /// before its extents did, and then the caller has to go back to before the record.
+    pub(crate) fn content(&mut self, file: BorrowedFd<'_>, extents: &Extents, path: &[u8]) -> Result<Option<[u8; 32]>> {
+        let mut hasher = blake3::Hasher::new();
+        for &(offset, length) in extents {
+            self.meta(&offset.to_le_bytes())?;
+            self.meta(&length.to_le_bytes())?;
+            let mut at = offset;
+            while at < offset + length {
+                let got = self.take(file, at, offset + length - at, &mut hasher).on_or(path)?;
+                if got == 0 {
+                    return Ok(None);
+                }
+                at += got;
+            }
+            self.state.data += length;
+        }
+        let digest = *hasher.finalize().as_bytes();
+        self.meta(&NO_EXTENT.to_le_bytes())?;
+        self.meta(&digest)?;
+        Ok(Some(digest))
+    }
+
+    /// Reads some of a file into the buffer.
+    fn take(&mut self, file: BorrowedFd<'_>, at: u64, length: u64, hasher: &mut blake3::Hasher) -> Taken {
+        if self.filled == self.buffer.len()
+            && let Err(errno) = self.flush()
+        {
+            return Taken::Write(errno, self.object.clone());
+        }
+        let room = &mut self.buffer[self.filled..];
+        let length = room.len().min(usize::try_from(length).unwrap_or(usize::MAX));
+        match rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut room[..length], at)) {
+            Ok(got) => {
+                hasher.update(&room[..got]);
+                self.filled += got;
+                Taken::Got(got as u64)
+            }
+            Err(errno) => Taken::Read(errno),
+        }
+    }
+
+    fn meta(&mut self, bytes: &[u8]) -> Result<()> {
+        self.state.catalog.update(bytes);
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if self.filled == self.buffer.len() {
+                self.flush().on("write to", &self.object)?;
+            }
+            let now = rest.len().min(self.buffer.len() - self.filled);
+            self.buffer[self.filled..self.filled + now].copy_from_slice(&rest[..now]);
+            self.filled += now;
+            rest = &rest[now..];
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> rustix::io::Result<()> {
+        write_all(self.file.as_fd(), &self.buffer[..self.filled], self.state.written)?;
+        self.state.written += self.filled as u64;
+        self.filled = 0;
+        Ok(())
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { at: self.state.written + self.filled as u64, state: self.state.clone() }
+    }
+
+    /// Forgets what was appended since `mark`.
+    pub(crate) fn rewind(&mut self, mark: Mark) -> Result<()> {
+        let written = self.state.written;
+        self.state = mark.state;
+        if mark.at >= written {
+            self.filled = (mark.at - written) as usize;
+            self.state.written = written;
+            return Ok(());
+        }
+        // What was in the buffer at the mark is in the file now, and stays there.
+        rustix::fs::ftruncate(&self.file, mark.at).on("truncate", &self.object)?;
+        self.state.written = mark.at;
+        self.filled = 0;
+        Ok(())
+    }
+
+    /// Ends the layer.
+    pub(crate) fn finish(mut self) -> Result<Sealed> {
+        let end = Record::End { records: self.state.records, data: self.state.data };
+        self.record(&end)?;
+        self.flush().on("write to", &self.object)?;
+        Ok(Sealed {
+            file: self.file,
+            id: LayerId(*self.state.catalog.finalize().as_bytes()),
+            size: self.state.written,
+            records: self.state.records - 1,
+        })
+    }
+}
+
+/// What came of taking a piece of a file: reading and writing fail on different objects.
+enum Taken {
+    Got(u64),
+    Read(Errno),
+    Write(Errno, Vec<u8>),
+}
+
+impl Taken {
+    fn on_or(self, path: &[u8]) -> Result<u64> {
+        match self {
+            Taken::Got(got) => Ok(got),
+            Taken::Read(errno) => Err(errno).on("read", path),
+            Taken::Write(errno, object) => Err(errno).on("write to", object),
+        }
+    }
+}
+
+fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> rustix::io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::retry_on_intr(|| rustix::io::pwrite(file, bytes, at))? {
+            0 => return Err(Errno::IO),
+            now => {
+                bytes = &bytes[now..];
+                at += now as u64;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! Decides what a layer has to hold, so that it, on the layers before it, shows what the upper shows.
+//!
+//! A layer can add, replace and hide, but it cannot make the base show again where an earlier layer hides it; then, and only
+//! then, a full layer is needed.
+
+use std::os::fd::BorrowedFd;
+
+use crate::base::{Base, find};
+use crate::error::Result;
+use crate::layer::{Item, fingerprint};
+use crate::tree::{Kind, Node, is_within, link_groups, order, split};
+
+/// What to ship.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// The last snapshot still tells all.
+    Unchanged,
+    /// A layer on top of the last snapshot's.
+    Incremental(Vec<Item>),
+    /// The base shows again at this path: only a full layer can say so.
+    Full(Vec<u8>),
+}
+
+/// Everything, for a layer without any below it.
+pub(crate) fn full(nodes: &[Node]) -> Vec<Item> {
+    let ship = |(node, at): (usize, &Node)| Item::Ship {
+        node,
+        opaque: at.kind == Kind::Dir { opaque: true },
+        fresh: true,
+    };
+    nodes.iter().enumerate().map(ship).collect()
+}
+
+/// Takes out what cannot be shipped (sockets, devices) and gives the paths of it. Where one hides something of the base, a
+/// whiteout takes its place.
+pub(crate) fn take_out_unshippable(nodes: &mut Vec<Node>, base: Base<'_>) -> Result<Vec<Vec<u8>>> {
+    let mut skipped = Vec::new();
+    let mut hiding = Vec::new();
+    for node in nodes.iter().filter(|node| node.kind == Kind::Other) {
+        skipped.push(node.path.clone());
+        hiding.push(base.shows(nodes, &node.path)?);
+    }
+    let mut hiding = hiding.into_iter();
+    nodes.retain_mut(|node| {
+        if node.kind != Kind::Other {
+            return true;
+        }
+        node.kind = Kind::Whiteout;
+        hiding.next().unwrap_or(false)
+    });
+    Ok(skipped)
+}
+
+/// What changed from `old`, the last snapshot's nodes, to `new`.
+pub(crate) fn incremental(
+    old: &[Node],
+    new: &mut [Node],
+    upper: BorrowedFd<'_>,
+    base: Base<'_>,
+) -> Result<Plan> {
+    settle_racy(old, new, upper)?;
+    let mut plan = Planner {
+        new,
+        base,
+        ship: vec![None; new.len()],
+        whiteouts: Vec::new(),
+        forced: None,
+        covered: None,
+        full: None,
+    };
+    plan.compare(old)?;
+    if let Some(path) = plan.full {
+        return Ok(Plan::Full(path));
+    }
+    if plan.whiteouts.is_empty() && plan.ship.iter().all(Option::is_none) {
+        return Ok(Plan::Unchanged);
+    }
+    plan.complete_link_groups();
+    plan.add_parents();
+    Ok(Plan::Incremental(plan.items()))
+}
+
+/// Compares what the stamps cannot tell, and gives such a `new` node the old one's fingerprint where it is unchanged. One that
+/// is not, is left without and counts as changed.
+fn settle_racy(old: &[Node], new: &mut [Node], upper: BorrowedFd<'_>) -> Result<()> {
+    for before in old.iter().filter(|node| node.fingerprint.is_some()) {
+        let Ok(at) = new.binary_search_by(|node| order(&node.path, &before.path)) else { continue };
+        let now = &mut new[at];
+        if now.kind == before.kind && now.stamp == before.stamp {
+            now.fingerprint = fingerprint(upper, now)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether `now` is what the last snapshot holds as `before`.
+fn is_same(before: &Node, now: &Node) -> bool {
+    if before.kind == Kind::Whiteout {
+        // The kernel makes all whiteouts of an upper one inode with many names: its stamp says nothing.
+        return now.kind == Kind::Whiteout;
+    }
+    before.kind == now.kind
+        && before.stamp == now.stamp
+        && (before.fingerprint.is_none() || before.fingerprint == now.fingerprint)
+}
+
+#[derive(Clone, Copy)]
+struct Ship {
+    opaque: bool,
+    fresh: bool,
+}
+
+struct Planner<'a> {
+    new: &'a [Node],
+    base: Base<'a>,
+    ship: Vec<Option<Ship>>,
+    whiteouts: Vec<Vec<u8>>,
+    /// A directory that becomes opaque in this layer, so that all in it has to be shipped again.
+    forced: Option<&'a [u8]>,
+    /// A directory of the last snapshot whose vanishing is taken care of, with all that was in it.
+    covered: Option<Vec<u8>>,
+    full: Option<Vec<u8>>,
+}
+
+impl<'a> Planner<'a> {
+    /// Goes through both lists, which are in the same order.
+    fn compare(&mut self, old: &[Node]) -> Result<()> {
+        let (mut old, mut at) = (old.iter().peekable(), 0);
+        while self.full.is_none() {
+            let ordering = match (old.peek(), self.new.get(at)) {
+                (Some(before), Some(now)) => order(&before.path, &now.path),
+                (Some(_), None) => std::cmp::Ordering::Less,
+                (None, Some(_)) => std::cmp::Ordering::Greater,
+                (None, None) => break,
+            };
+            let before = if ordering.is_le() { old.next() } else { None };
+            match (before, ordering.is_ge()) {
+                (Some(before), true) => self.both(before, at)?,
+                (Some(before), false) => self.vanished(before)?,
+                (None, _) => self.added(at),
+            }
+            at += usize::from(ordering.is_ge());
+        }
+        Ok(())
+    }
+
+    fn is_forced(&self, path: &[u8]) -> bool {
+        self.forced.is_some_and(|dir| is_within(path, dir))
+    }
+
+    fn added(&mut self, at: usize) {
+        let opaque = self.new[at].kind == Kind::Dir { opaque: true };
+        self.ship[at] = Some(Ship { opaque, fresh: true });
+    }
+
+    fn both(&mut self, before: &Node, at: usize) -> Result<()> {
+        let new = self.new;
+        let now = &new[at];
+        if self.is_forced(&now.path) {
+            self.added(at);
+            return Ok(());
+        }
+        let mut opaque = false;
+        match (before.kind, now.kind) {
+            (Kind::Dir { opaque: true }, Kind::Dir { opaque: true }) => {}
+            (Kind::Dir { opaque: false }, Kind::Dir { opaque: true }) => {
+                opaque = true;
+                self.forced = Some(&now.path);
+            }
+            // The layers before hide the base here: by an opaque directory, or by something else than one.
+            (Kind::Dir { opaque: true }, Kind::Dir { .. }) if self.base.merges(new, &now.path)? => {
+                self.full = Some(now.path.clone());
+            }
+            (Kind::Dir { .. }, Kind::Dir { .. }) => {}
+            (_, Kind::Dir { opaque: true }) => opaque = true,
+            (_, Kind::Dir { opaque: false }) if self.base.merges(new, &now.path)? => {
+                self.full = Some(now.path.clone());
+            }
+            (Kind::Dir { .. }, _) => self.covered = Some(now.path.clone()),
+            _ => {}
+        }
+        if opaque || !is_same(before, now) {
+            self.ship[at] = Some(Ship { opaque, fresh: false });
+        }
+        Ok(())
+    }
+
+    fn vanished(&mut self, before: &Node) -> Result<()> {
+        let path = &before.path[..];
+        let covered = self.covered.as_ref().is_some_and(|dir| is_within(path, dir));
+        let in_directory = find(self.new, split(path).0).is_some_and(|node| node.kind.is_dir());
+        if covered || self.is_forced(path) || !in_directory {
+            return Ok(());
+        }
+        if before.kind.is_dir() {
+            self.covered = Some(path.to_vec());
+        }
+        if self.base.shows(self.new, path)? {
+            self.full = Some(path.to_vec());
+        } else if before.kind != Kind::Whiteout {
+            self.whiteouts.push(path.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Names of one file stay names of one file only within one layer.
+    fn complete_link_groups(&mut self) {
+        for group in link_groups(self.new).into_values() {
+            if group.iter().any(|at| self.ship[*at].is_some()) {
+                for at in group {
+                    self.ship[at].get_or_insert(Ship { opaque: false, fresh: false });
+                }
+            }
+        }
+    }
+
+    /// An entry is found only where all directories above it are in its layer too.
+    fn add_parents(&mut self) {
+        let shipped = (0..self.new.len()).filter(|at| self.ship[*at].is_some());
+        let paths: Vec<&[u8]> = shipped.map(|at| &self.new[at].path[..]).collect();
+        let whiteouts = std::mem::take(&mut self.whiteouts);
+        for path in paths.into_iter().chain(whiteouts.iter().map(Vec::as_slice)) {
+            let mut path = path;
+            while !path.is_empty() {
+                path = split(path).0;
+                let Ok(at) = self.new.binary_search_by(|node| order(&node.path, path)) else { break };
+                if self.ship[at].replace(self.ship[at].unwrap_or(Ship { opaque: false, fresh: false })).is_some() {
+                    break;
+                }
+            }
+        }
+        self.whiteouts = whiteouts;
+    }
+
+    fn items(self) -> Vec<Item> {
+        let new = self.new;
+        let shipped = self.ship.iter().enumerate().filter_map(|(node, ship)| {
+            ship.map(|Ship { opaque, fresh }| (&new[node].path[..], Item::Ship { node, opaque, fresh }))
+        });
+        let whiteouts =
+            self.whiteouts.iter().map(|path| (path.as_slice(), Item::Whiteout { path: path.clone() }));
+        let mut items: Vec<_> = shipped.chain(whiteouts).collect();
+        items.sort_by(|(a, _), (b, _)| order(a, b));
+        items.into_iter().map(|(_, item)| item).collect()
+    }
+}

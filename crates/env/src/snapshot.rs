@@ -1,0 +1,232 @@
+//! Takes a snapshot of an environment's upper into the depot.
+//!
+//! The first one is a full layer; later ones add a layer of what changed since, found by the [`index`](crate::index), or are the
+//! snapshot before if nothing did. A chain that gets long, or is mostly made of what later layers replace, is made anew.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+
+use crate::base::Base;
+use crate::depot::Depot;
+use crate::digest::SnapshotId;
+use crate::error::{Context, Error, Result};
+use crate::index::{Clock, Index};
+use crate::layer::{Item, LayerWriter, pack};
+use crate::manifest::{LayerRef, Manifest};
+use crate::plan::{Plan, full, incremental, take_out_unshippable};
+use crate::tree::{Kind, Node, walk};
+
+/// The longest chain of layers; the next snapshot is a full one.
+const MAX_CHAIN: usize = 8;
+/// Chains below this size are not worth making anew for their dead weight.
+const SLACK: u64 = 1 << 20;
+/// What an entry takes in a layer besides its data, roughly.
+const ENTRY: u64 = 64;
+/// How often a snapshot is begun again because entries changed their kind under it.
+const TRIES: u32 = 8;
+/// Orders the submitters of one environment on this machine.
+const LOCK: &str = "snapshot.lock";
+
+/// What a snapshot is taken of.
+#[derive(Debug, Clone, Copy)]
+pub struct SnapshotInput<'a> {
+    /// The environment's name, for the manifest.
+    pub environment: &'a str,
+    /// The upper directory.
+    pub upper: BorrowedFd<'a>,
+    /// The root of the base, in the mount that lies below the upper.
+    pub base: BorrowedFd<'a>,
+    /// The environment's own directory, where the index and a lock file are kept.
+    pub state: BorrowedFd<'a>,
+    /// What the base is, for the comparison on the nodes.
+    pub base_identity: &'a BTreeMap<String, String>,
+}
+
+/// How a snapshot came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// Nothing changed: it is the one before, and nothing was written.
+    Unchanged,
+    /// The layers are those of the one before; only the manifest is new (the base was updated).
+    Restated,
+    /// One layer was added to those of the one before.
+    Incremental,
+    /// One layer holds everything.
+    Full,
+}
+
+/// A snapshot in the depot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pushed {
+    /// Its name.
+    pub id: SnapshotId,
+    /// How it came about.
+    pub how: How,
+    /// Entries in the layer that was written.
+    pub entries: u64,
+    /// Bytes of the layer that was written.
+    pub bytes: u64,
+    /// Paths that no layer can hold: sockets and devices.
+    pub skipped: Vec<Vec<u8>>,
+}
+
+/// The snapshot that the environment's index is based on: pruning should keep it.
+pub fn last_snapshot(state: BorrowedFd<'_>) -> Result<Option<SnapshotId>> {
+    Ok(Index::load(state)?.map(|index| index.snapshot))
+}
+
+/// Takes a snapshot. The environment may be in use meanwhile: each file is taken in one of its states, but files are taken
+/// one after the other. Runs inside the environment's user namespace, so that all of the upper can be read and ids are
+/// those seen inside.
+pub fn push(depot: &Depot, input: &SnapshotInput<'_>) -> Result<Pushed> {
+    let _ordered = lock(input.state)?;
+    let mut last = None;
+    for attempt in 0..TRIES {
+        // What moved once, most likely a build in progress, may do so again: a full layer tolerates most of it.
+        match attempt_push(depot, input, attempt >= TRIES / 2) {
+            Err(Error::Moved { object }) => last = Some(object),
+            other => return other,
+        }
+    }
+    Err(Error::Busy { object: last.unwrap_or_default(), tries: TRIES })
+}
+
+fn lock(state: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(state, LOCK, flags, Mode::RUSR | Mode::WUSR).on("open", LOCK)?;
+    rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive)).on("lock", LOCK)?;
+    Ok(file)
+}
+
+/// The last snapshot, if it is whole in the depot.
+struct Last {
+    index: Index,
+    manifest: Manifest,
+}
+
+fn attempt_push(depot: &Depot, input: &SnapshotInput<'_>, only_full: bool) -> Result<Pushed> {
+    let clock = Clock::now();
+    let base = Base(input.base);
+    let mut nodes = walk(input.upper)?;
+    let skipped = take_out_unshippable(&mut nodes, base)?;
+    let last = if only_full { None } else { find_last(depot, input.state)? };
+    let plan = match &last {
+        Some(last) => incremental(&last.index.nodes, &mut nodes, input.upper, base)?,
+        None => Plan::Full(Vec::new()),
+    };
+    let young = nodes.iter().filter(|node| node.fingerprint.is_some()).count();
+    forget_settled(&mut nodes, clock);
+    let mut work = Work { depot, input, clock, nodes, skipped };
+    match (plan, last) {
+        (Plan::Unchanged, Some(last)) => work.unchanged(last, young > 0),
+        (Plan::Incremental(items), Some(last)) if !is_worn(&last.manifest, &items, &work.nodes) => {
+            work.write(&items, last.manifest.layers, How::Incremental)
+        }
+        _ => {
+            let items = full(&work.nodes);
+            work.write(&items, Vec::new(), How::Full)
+        }
+    }
+}
+
+fn find_last(depot: &Depot, state: BorrowedFd<'_>) -> Result<Option<Last>> {
+    let Some(index) = Index::load(state)? else { return Ok(None) };
+    let manifest = match depot.manifest(&index.snapshot) {
+        Ok(manifest) => manifest,
+        // Pruned, damaged, or another depot.
+        Err(Error::Missing { .. } | Error::BadManifest { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    Ok(depot.use_snapshot(&index.snapshot, &manifest)?.then_some(Last { index, manifest }))
+}
+
+/// Fingerprints are needed only as long as a change might leave the stamp as it is.
+fn forget_settled(nodes: &mut [Node], clock: Clock) {
+    for node in nodes.iter_mut().filter(|node| !clock.is_racy(&node.stamp)) {
+        node.fingerprint = None;
+    }
+}
+
+/// Whether a chain should be made anew instead of getting one more layer.
+fn is_worn(manifest: &Manifest, items: &[Item], nodes: &[Node]) -> bool {
+    if manifest.layers.len() >= MAX_CHAIN {
+        return true;
+    }
+    let added: u64 = items
+        .iter()
+        .map(|item| match item {
+            Item::Ship { node, .. } => weight(&nodes[*node]),
+            Item::Whiteout { .. } => ENTRY,
+        })
+        .sum();
+    let chain: u64 = manifest.layers.iter().map(|layer| layer.size).sum::<u64>() + added;
+    let mut seen = BTreeSet::new();
+    let once = |node: &&Node| node.stamp.nlink < 2 || node.kind != Kind::File || seen.insert(node.stamp.ino);
+    let live: u64 = nodes.iter().filter(once).map(weight).sum();
+    chain > 2 * live + SLACK
+}
+
+fn weight(node: &Node) -> u64 {
+    let data = if node.kind == Kind::File { node.stamp.size } else { 0 };
+    data + ENTRY + node.path.len() as u64
+}
+
+struct Work<'a> {
+    depot: &'a Depot,
+    input: &'a SnapshotInput<'a>,
+    clock: Clock,
+    nodes: Vec<Node>,
+    skipped: Vec<Vec<u8>>,
+}
+
+impl Work<'_> {
+    fn unchanged(self, last: Last, resave: bool) -> Result<Pushed> {
+        let Last { index, manifest } = last;
+        let same = manifest.base == *self.input.base_identity && manifest.environment == self.input.environment;
+        if !same {
+            return self.state(manifest.layers, How::Restated, (0, 0));
+        }
+        if resave {
+            let index = Index { snapshot: index.snapshot, nodes: self.nodes };
+            index.save(self.input.state)?;
+        }
+        let Work { skipped, .. } = self;
+        Ok(Pushed { id: index_id(&manifest)?, how: How::Unchanged, entries: 0, bytes: 0, skipped })
+    }
+
+    /// Writes a layer of `items` on top of `layers`, and the manifest.
+    fn write(&mut self, items: &[Item], mut layers: Vec<LayerRef>, how: How) -> Result<Pushed> {
+        let (temp, file) = self.depot.new_layer()?;
+        let object = self.depot.path().join(temp.name()).into_os_string().into_encoded_bytes();
+        let mut writer = LayerWriter::new(file, object)?;
+        let outcome = pack(self.input.upper, items, &mut self.nodes, self.clock, &mut writer)?;
+        let sealed = writer.finish()?;
+        layers.push(self.depot.add_layer(temp, &sealed)?);
+        let mut gone = outcome.gone.into_iter().peekable();
+        let mut at = 0;
+        self.nodes.retain(|_| {
+            let is_gone = gone.next_if_eq(&at).is_some();
+            at += 1;
+            !is_gone
+        });
+        self.state(layers, how, (sealed.records, sealed.size))
+    }
+
+    /// Writes the manifest of `layers`, then the index.
+    fn state(&mut self, layers: Vec<LayerRef>, how: How, written: (u64, u64)) -> Result<Pushed> {
+        let created = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec.cast_unsigned();
+        let manifest = Manifest::new(self.input.environment, self.input.base_identity, created, layers);
+        let id = self.depot.add_manifest(&manifest)?;
+        // Someone may have pruned a layer just before the manifest named it.
+        if !self.depot.use_snapshot(&id, &manifest)? {
+            return Err(Error::Moved { object: format!("the depot {}", self.depot.path().display()) });
+        }
+        let index = Index { snapshot: id, nodes: std::mem::take(&mut self.nodes) };
+        index.save(self.input.state)?;
+        let skipped = std::mem::take(&mut self.skipped);
+        Ok(Pushed { id, how, entries: written.0, bytes: written.1, skipped })
+    }
+}

@@ -1,0 +1,423 @@
+//! Walking a directory tree by descriptors.
+//!
+//! An upper belongs to its user, who may change it while it is walked: each step opens one name in a directory that
+//! is already open and never follows a symbolic link, so no tree can lead the walk out of its root.
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use crate::error::{Context, Error, Result};
+use crate::xattr;
+
+/// Longest path in a tree, in bytes: the kernel's PATH_MAX without the final NUL. What is deeper could not be named in
+/// a system call either.
+pub(crate) const MAX_PATH: usize = 4095;
+/// How many directories of the current path are kept open; the ones above are opened again on the way back.
+const OPEN_LEVELS: usize = 64;
+/// How often an entry that changes its kind while it is looked at is looked at again.
+const TRIES: u32 = 8;
+
+/// What a path in an upper is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A directory; opaque ones hide what lies under them in the base.
+    Dir { opaque: bool },
+    File,
+    Symlink,
+    Fifo,
+    /// The base's object of this name is deleted.
+    Whiteout,
+    /// A socket or a device: nothing that another node could use.
+    Other,
+}
+
+impl Kind {
+    pub(crate) fn is_dir(self) -> bool {
+        matches!(self, Kind::Dir { .. })
+    }
+
+    /// The kind of what `stat` describes; a directory's opacity has to be asked for apart.
+    pub(crate) fn of(stat: &Stat) -> Kind {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => Kind::Dir { opaque: false },
+            FileType::RegularFile => Kind::File,
+            FileType::Symlink => Kind::Symlink,
+            FileType::Fifo => Kind::Fifo,
+            FileType::CharacterDevice if stat.st_rdev == 0 => Kind::Whiteout,
+            _ => Kind::Other,
+        }
+    }
+}
+
+/// What tells whether an inode changed. Any change of content or attributes moves the ctime, which no one can set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Stamp {
+    pub(crate) ino: u64,
+    pub(crate) size: u64,
+    pub(crate) mtime: (i64, u32),
+    pub(crate) ctime: (i64, u32),
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) nlink: u64,
+    pub(crate) rdev: u64,
+}
+
+impl From<&Stat> for Stamp {
+    // The C library's field types differ between architectures; none of these values is ever out of range.
+    #[allow(clippy::unnecessary_cast)]
+    fn from(stat: &Stat) -> Stamp {
+        Stamp {
+            ino: stat.st_ino as u64,
+            size: stat.st_size as u64,
+            mtime: (stat.st_mtime as i64, stat.st_mtime_nsec as u32),
+            ctime: (stat.st_ctime as i64, stat.st_ctime_nsec as u32),
+            mode: stat.st_mode as u32,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            nlink: stat.st_nlink as u64,
+            rdev: stat.st_rdev as u64,
+        }
+    }
+}
+
+/// One path of a tree. The root has the empty path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) path: Vec<u8>,
+    pub(crate) kind: Kind,
+    pub(crate) stamp: Stamp,
+    /// What the entry was, attributes and content, where the stamp alone cannot tell (see `index`).
+    pub(crate) fingerprint: Option<[u8; 32]>,
+}
+
+impl Node {
+    fn new(path: Vec<u8>, kind: Kind, stat: &Stat) -> Node {
+        Node { path, kind, stamp: Stamp::from(stat), fingerprint: None }
+    }
+}
+
+/// The open directories from a tree's root to the current one.
+pub(crate) struct DirStack {
+    root: OwnedFd,
+    levels: Vec<Level>,
+    path: Vec<u8>,
+}
+
+struct Level {
+    fd: Option<OwnedFd>,
+    parent_len: usize,
+}
+
+impl DirStack {
+    /// Begins at `root`, which is opened anew so that reading it does not move the caller's position in it.
+    pub(crate) fn new(root: BorrowedFd<'_>) -> Result<DirStack> {
+        let root = rustix::fs::openat(root, c".", dir_flags(), Mode::empty()).on("open", "/")?;
+        Ok(DirStack { root, levels: Vec::new(), path: Vec::new() })
+    }
+
+    /// The current directory.
+    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
+        let top = self.levels.last().and_then(|level| level.fd.as_ref());
+        top.unwrap_or(&self.root).as_fd()
+    }
+
+    pub(crate) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// The current directory's path.
+    pub(crate) fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// The path of `name` in the current directory.
+    pub(crate) fn child(&self, name: &[u8]) -> Vec<u8> {
+        join(&self.path, name)
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.levels.len()
+    }
+
+    /// Makes the directory `name` the current one. The outer error ends the walk, the inner one is the system's answer.
+    pub(crate) fn enter(&mut self, name: &[u8]) -> Result<rustix::io::Result<()>> {
+        let path = self.child(name);
+        if path.len() > MAX_PATH {
+            return Err(Errno::NAMETOOLONG).on("open", path);
+        }
+        let fd = match rustix::fs::openat(self.dir(), name, dir_flags(), Mode::empty()) {
+            Ok(fd) => fd,
+            Err(errno) => return Ok(Err(errno)),
+        };
+        self.levels.push(Level { fd: Some(fd), parent_len: self.path.len() });
+        self.path = path;
+        if let Some(far) = self.levels.len().checked_sub(OPEN_LEVELS + 1) {
+            self.levels[far].fd = None;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Goes back to the parent. At the root nothing happens.
+    pub(crate) fn leave(&mut self) -> Result<()> {
+        let Some(level) = self.levels.pop() else { return Ok(()) };
+        self.path.truncate(level.parent_len);
+        if let Some(level) = self.levels.last_mut()
+            && level.fd.is_none()
+        {
+            level.fd = Some(open_beneath(self.root.as_fd(), &self.path, dir_flags()).on("open", &self.path)?);
+        }
+        Ok(())
+    }
+
+    /// Goes to the directory `path` by the shortest way.
+    pub(crate) fn go(&mut self, path: &[u8]) -> Result<rustix::io::Result<()>> {
+        while !is_within(path, &self.path) {
+            self.leave()?;
+        }
+        let from = if self.path.is_empty() { 0 } else { (self.path.len() + 1).min(path.len()) };
+        for name in path[from..].split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            if let Err(errno) = self.enter(name)? {
+                return Ok(Err(errno));
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+fn dir_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
+}
+
+/// Opens `path` without leaving `root`'s mount and without following any symbolic link.
+pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let path = if path.is_empty() { b"." } else { path };
+    let resolve =
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+}
+
+/// `name` in the directory `dir`.
+pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    match (dir, name) {
+        (b"", name) => name.to_vec(),
+        (dir, b"") => dir.to_vec(),
+        _ => [dir, b"/", name].concat(),
+    }
+}
+
+/// The directory that holds `path`, and its name there. The root has neither.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
+/// Whether `path` is `dir` or lies under it.
+pub(crate) fn is_within(path: &[u8], dir: &[u8]) -> bool {
+    dir.is_empty() || path == dir || (path.starts_with(dir) && path.get(dir.len()) == Some(&b'/'))
+}
+
+/// The order in which a walk gives paths: a directory, then what is in it, by the names' bytes.
+pub(crate) fn order(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+    // '/' sorts before every byte that a name may hold.
+    let rank = |byte: &u8| if *byte == b'/' { 0 } else { *byte };
+    a.iter().map(rank).cmp(b.iter().map(rank))
+}
+
+/// The names in an open directory, sorted.
+pub(crate) fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
+    let mut buffer = [MaybeUninit::uninit(); 32 * 1024];
+    let mut names = Vec::new();
+    let mut entries = RawDir::new(dir, &mut buffer);
+    while let Some(entry) = entries.next() {
+        match entry {
+            Ok(entry) => match entry.file_name().to_bytes() {
+                b"." | b".." => {}
+                name => names.push(name.to_vec()),
+            },
+            // The directory itself was removed: it is empty now.
+            Err(Errno::NOENT) => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// All of a tree in [`order`], root first. What vanishes meanwhile is left out.
+pub(crate) fn walk(root: BorrowedFd<'_>) -> Result<Vec<Node>> {
+    let mut stack = DirStack::new(root)?;
+    let stat = rustix::fs::fstat(stack.dir()).on("look at", "/")?;
+    let device = stat.st_dev;
+    let opaque = xattr::is_opaque(stack.dir()).on("read the attributes of", "/")?;
+    let mut nodes = vec![Node::new(Vec::new(), Kind::Dir { opaque }, &stat)];
+    let mut pending = vec![names(stack.dir()).on("read the directory", "/")?.into_iter()];
+    while let Some(level) = pending.last_mut() {
+        let Some(name) = level.next() else {
+            pending.pop();
+            stack.leave()?;
+            continue;
+        };
+        let Some((node, entered)) = look(&mut stack, &name, device)? else { continue };
+        nodes.push(node);
+        if entered {
+            let listing = names(stack.dir()).on("read the directory", stack.path())?;
+            pending.push(listing.into_iter());
+        }
+    }
+    Ok(nodes)
+}
+
+/// Looks at `name` in the current directory and enters it if it is one; nothing if it vanished.
+fn look(stack: &mut DirStack, name: &[u8], device: u64) -> Result<Option<(Node, bool)>> {
+    for _ in 0..TRIES {
+        let stat = match rustix::fs::statat(stack.dir(), name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(errno).on("look at", stack.child(name)),
+        };
+        let kind = Kind::of(&stat);
+        if !kind.is_dir() {
+            return Ok(Some((Node::new(stack.child(name), kind, &stat), false)));
+        }
+        match stack.enter(name)? {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(None),
+            // No longer a directory: look again.
+            Err(Errno::NOTDIR | Errno::LOOP) => continue,
+            Err(errno) => return Err(errno).on("open", stack.child(name)),
+        }
+        return Ok(Some((entered(stack, device)?, true)));
+    }
+    Err(Error::Busy { object: crate::error::show(&stack.child(name)), tries: TRIES })
+}
+
+/// The node of the directory just entered, as its descriptor shows it.
+fn entered(stack: &DirStack, device: u64) -> Result<Node> {
+    let stat = rustix::fs::fstat(stack.dir()).on("look at", stack.path())?;
+    if stat.st_dev != device {
+        return Err(Error::Unsupported {
+            object: crate::error::show(stack.path()),
+            why: "another file system is mounted there".into(),
+        });
+    }
+    let opaque = xattr::is_opaque(stack.dir()).on("read the attributes of", stack.path())?;
+    Ok(Node::new(stack.path().to_vec(), Kind::Dir { opaque }, &stat))
+}
+
+/// The files of `nodes` that have several names, by inode.
+pub(crate) fn link_groups(nodes: &[Node]) -> HashMap<u64, Vec<usize>> {
+    let mut groups: HashMap<u64, Vec<usize>> = HashMap::new();
+    for (at, node) in nodes.iter().enumerate() {
+        if node.kind == Kind::File && node.stamp.nlink > 1 {
+            groups.entry(node.stamp.ino).or_default().push(at);
+        }
+    }
+    groups
+}
+
+/// Removes `name` in `dir` with all that is in it; nothing there is no error.
+pub(crate) fn remove_all(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(errno) => return Err(errno).on("remove", name),
+    }
+    let top = rustix::fs::openat(dir, name, dir_flags(), Mode::empty()).on("open", name)?;
+    open_up(top.as_fd());
+    let mut stack = DirStack::new(top.as_fd())?;
+    let mut pending = vec![(Vec::new(), names(stack.dir()).on("read the directory", name)?.into_iter())];
+    while let Some((own, level)) = pending.last_mut() {
+        let Some(child) = level.next() else {
+            let own = std::mem::take(own);
+            pending.pop();
+            if !pending.is_empty() {
+                stack.leave()?;
+                rustix::fs::unlinkat(stack.dir(), &own[..], AtFlags::REMOVEDIR).on("remove", stack.child(&own))?;
+            }
+            continue;
+        };
+        match rustix::fs::unlinkat(stack.dir(), &child[..], AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => continue,
+            Err(Errno::ISDIR | Errno::PERM) => {}
+            Err(errno) => return Err(errno).on("remove", stack.child(&child)),
+        }
+        stack.enter(&child)?.on("open", &child)?;
+        open_up(stack.dir());
+        pending.push((child, names(stack.dir()).on("read the directory", stack.path())?.into_iter()));
+    }
+    rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR).on("remove", name)
+}
+
+/// Lets the owner change a directory that is about to go. Where that fails, the removal itself tells.
+fn open_up(dir: BorrowedFd<'_>) {
+    drop(rustix::fs::fchmod(dir, Mode::RWXU));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn paths(dir: &std::path::Path) -> Vec<String> {
+        let fd = std::fs::File::open(dir).unwrap();
+        walk(fd.as_fd()).unwrap().iter().map(|node| crate::error::show(&node.path)).collect()
+    }
+
+    #[test]
+    fn a_walk_is_parent_first_and_in_the_order_it_says() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in ["a/b", "a-b", "a.b", "b/c/d"] {
+            std::fs::create_dir_all(dir.path().join(path)).unwrap();
+        }
+        let fd = std::fs::File::open(dir.path()).unwrap();
+        let nodes = walk(fd.as_fd()).unwrap();
+        let shown: Vec<_> = nodes.iter().map(|node| crate::error::show(&node.path)).collect();
+        assert_eq!(shown, ["/", "a", "a/b", "a-b", "a.b", "b", "b/c", "b/c/d"]);
+        assert!(nodes.windows(2).all(|pair| order(&pair[0].path, &pair[1].path).is_lt()));
+    }
+
+    #[test]
+    fn a_symlink_is_never_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = tempfile::tempdir().unwrap();
+        std::fs::write(out.path().join("secret"), "x").unwrap();
+        symlink(out.path(), dir.path().join("way")).unwrap();
+        assert_eq!(paths(dir.path()), ["/", "way"]);
+        let fd = std::fs::File::open(dir.path()).unwrap();
+        assert_eq!(open_beneath(fd.as_fd(), b"way/secret", OFlags::PATH).unwrap_err(), Errno::LOOP);
+        remove_all(fd.as_fd(), b"way").unwrap();
+        assert!(out.path().join("secret").exists());
+    }
+
+    #[test]
+    fn a_deep_tree_is_walked_and_removed_with_few_descriptors() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut path = dir.path().join("top");
+        for level in 0..300 {
+            path.push(format!("d{level}"));
+        }
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(dir.path().join("top/zz"), "after the deep way back").unwrap();
+        assert_eq!(paths(dir.path()).len(), 303);
+        let fd = std::fs::File::open(dir.path()).unwrap();
+        remove_all(fd.as_fd(), b"top").unwrap();
+        assert_eq!(paths(dir.path()), ["/"]);
+    }
+
+    #[test]
+    fn split_join_within() {
+        assert_eq!(split(b"a/b/c"), (&b"a/b"[..], &b"c"[..]));
+        assert_eq!(split(b"a"), (&b""[..], &b"a"[..]));
+        assert_eq!(join(b"", b"a"), b"a");
+        assert!(is_within(b"a/b", b"a") && is_within(b"a", b"a") && is_within(b"a", b""));
+        assert!(!is_within(b"ab", b"a"));
+    }
+}

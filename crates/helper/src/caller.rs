@@ -1,0 +1,38 @@
+//! Who calls: what the kernel says, nothing else.
+
+use rustix::process::{getegid, geteuid, getgid, getgroups, getuid};
+use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+use skiff_sandbox::{Context, Error, Result};
+
+/// The user behind this call.
+pub struct Caller {
+    /// His uid.
+    pub uid: u32,
+    /// His gid.
+    pub gid: u32,
+    /// His other groups.
+    pub groups: Vec<u32>,
+}
+
+impl Caller {
+    /// Notes who calls and becomes root wholly, so that the caller can neither trace nor signal us any more: being killed half-way
+    /// is then only up to root.
+    pub fn take_over() -> Result<Self> {
+        let caller = Self {
+            uid: getuid().as_raw(),
+            gid: getgid().as_raw(),
+            groups: getgroups().context(|| "groups of the caller")?.into_iter().map(|g| g.as_raw()).collect(),
+        };
+        if !geteuid().is_root() {
+            return Err(Error::new("the helper does not run as root")
+                .hint("it must belong to root with mode 4755, on a file system mounted without nosuid"));
+        }
+        let root = geteuid();
+        set_thread_res_uid(root, root, root).context(|| "becoming root")?;
+        let group = getegid();
+        set_thread_res_gid(group, group, group).context(|| "becoming root")?;
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+        rustix::process::chdir("/").context(|| "/")?;
+        Ok(caller)
+    }
+}

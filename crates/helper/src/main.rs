@@ -1,0 +1,70 @@
+//! The privileged part of Skiff, installed setuid root.
+//!
+//! It does one of three things per call and ends: it maps the ids of a user namespace that the caller has just made and
+//! gives a harmless view of the host's root (`base`); it starts a program as the caller himself, without privilege, in
+//! namespaces that the caller owns (`join`); it makes such a view forget what it has cached (`refresh`).
+//!
+//! What makes this safe is stated where it is done; in general: it decides only by what the kernel says of the caller,
+//! of processes and of namespaces; it takes no path from the caller; it reads no file of the caller; it looks at no
+//! variable of its environment; it runs nothing while privileged.
+
+mod base;
+mod caller;
+mod join;
+mod mask;
+mod refresh;
+mod site;
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use caller::Caller;
+use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::wire::{MOST_BYTES, Reply, Request};
+use skiff_sys::fdpass;
+
+fn main() {
+    let code = match socket() {
+        Ok(socket) => serve(&socket),
+        Err(e) => {
+            // A person typed our name: there is nobody else to tell.
+            eprintln!("skiff-helper: {e}");
+            eprintln!("hint: this program is called by skiff, not by people");
+            125
+        }
+    };
+    std::process::exit(code);
+}
+
+fn serve(socket: &OwnedFd) -> i32 {
+    match answer(socket) {
+        Ok(()) => 0,
+        Err(e) => {
+            let refused = Reply::Refused { message: e.message, hint: e.hint };
+            // If the caller has gone there is nobody to tell.
+            fdpass::send(socket.as_fd(), &refused.encode(), &[]).unwrap_or_default();
+            125
+        }
+    }
+}
+
+fn answer(socket: &OwnedFd) -> Result<()> {
+    let caller = Caller::take_over()?;
+    let (bytes, fds) = fdpass::receive(socket.as_fd(), MOST_BYTES).context(|| "request")?;
+    let (value, fds) = match Request::decode(&bytes) {
+        Some(Request::Base { pid }) => base::give(&caller, pid)?,
+        Some(Request::Join { pid }) => return join::start(&caller, pid, socket),
+        Some(Request::Refresh) => refresh::forget(&fds)?,
+        None => return Err(Error::new("a request that this helper does not know").hint("install skiff and its helper together")),
+    };
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    fdpass::send(socket.as_fd(), &Reply::Done(value).encode(), &fds).context(|| "answer")
+}
+
+/// The socket to `skiff`, whose number is our first argument.
+fn socket() -> Result<OwnedFd> {
+    let number = std::env::args().nth(1).and_then(|n| n.parse().ok()).filter(|n: &i32| *n > 2);
+    let number = number.ok_or_else(|| Error::new("no socket given"))?;
+    let fd = skiff_sys::process::inherited_fd(number).context(|| format!("descriptor {number}"))?;
+    rustix::net::sockopt::socket_type(&fd).context(|| format!("descriptor {number}"))?;
+    Ok(fd)
+}

@@ -1,0 +1,105 @@
+//! A command to run inside, and how it is found there.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use skiff_sys::process;
+
+/// What to run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Command {
+    /// The program as typed (searched for in the `PATH` of `env` unless it has a slash) and its arguments.
+    pub argv: Vec<OsString>,
+    /// If set, what the program gets to see as its own name (`-bash` for a login shell).
+    pub argv0: Option<OsString>,
+    /// Its whole environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// Where it starts; the home or `/` if that is not there inside.
+    pub cwd: PathBuf,
+}
+
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+impl Command {
+    /// The value of a variable of its environment.
+    #[must_use]
+    pub fn var(&self, name: &str) -> Option<&OsStr> {
+        self.env.iter().rev().find(|(n, _)| n == name).map(|(_, v)| v.as_os_str())
+    }
+
+    /// Sets a variable of its environment.
+    pub fn set(&mut self, name: &str, value: impl Into<OsString>) {
+        self.env.retain(|(n, _)| n != name);
+        self.env.push((name.into(), value.into()));
+    }
+
+    /// Goes to its directory and becomes the program. Returns only if that fails: the errno, as `execve` or the search
+    /// gave it. To be called in the environment, all privilege gone.
+    pub fn exec(&self) -> io::Error {
+        let home = self.var("HOME").map_or(Path::new("/"), Path::new);
+        if [self.cwd.as_path(), home, Path::new("/")].iter().all(|dir| rustix::process::chdir(*dir).is_err()) {
+            return io::ErrorKind::NotFound.into();
+        }
+        let Some(name) = self.argv.first() else { return io::ErrorKind::InvalidInput.into() };
+        let c = |s: &OsStr| CString::new(s.as_bytes()).ok();
+        let shown = self.argv0.as_ref().unwrap_or(name);
+        let argv: Vec<_> = std::iter::once(shown).chain(&self.argv[1..]).filter_map(|a| c(a)).collect();
+        let envp: Vec<_> = self
+            .env
+            .iter()
+            .filter_map(|(n, v)| CString::new([n.as_bytes(), b"=", v.as_bytes()].concat()).ok())
+            .collect();
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for path in self.candidates(name) {
+            let e = process::exec(path.as_os_str(), &argv, &envp);
+            // What sh does with a script that has no `#!` line.
+            if e.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) {
+                let script = [c"sh".to_owned(), c(path.as_os_str()).unwrap_or_default()];
+                let argv: Vec<_> = script.into_iter().chain(argv.iter().skip(1).cloned()).collect();
+                return process::exec(OsStr::new("/bin/sh"), &argv, &envp);
+            }
+            // A name found but not allowed is the more telling answer than one not found further along.
+            if e.kind() != io::ErrorKind::NotFound && e.kind() != io::ErrorKind::NotADirectory {
+                last = e;
+            }
+        }
+        last
+    }
+
+    fn candidates(&self, name: &OsStr) -> Vec<PathBuf> {
+        if name.as_bytes().contains(&b'/') {
+            return vec![PathBuf::from(name)];
+        }
+        let path = self.var("PATH").unwrap_or(OsStr::new(DEFAULT_PATH));
+        std::env::split_paths(path).map(|dir| if dir.as_os_str().is_empty() { ".".into() } else { dir }.join(name)).collect()
+    }
+}
+
+/// The exit code for a command that could not be started, as shells give it.
+#[must_use]
+pub fn exit_code(e: &io::Error) -> i32 {
+    match e.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => 127,
+        _ => 126,
+    }
+}
+
+/// This process's own arguments from the `n`th on, whatever bytes they are.
+#[must_use]
+pub fn own_args(n: usize) -> Vec<OsString> {
+    std::env::args_os().skip(n).collect()
+}
+
+/// This process's own environment.
+#[must_use]
+pub fn own_env() -> Vec<(OsString, OsString)> {
+    std::env::vars_os().collect()
+}
+
+/// Bytes as a string of the system.
+#[must_use]
+pub fn os(bytes: &[u8]) -> OsString {
+    OsString::from_vec(bytes.to_vec())
+}

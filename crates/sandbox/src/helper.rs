@@ -1,0 +1,116 @@
+//! Talking to the privileged helper.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use skiff_spec::wire::{MOST_BYTES, Reply, Request};
+use skiff_sys::{fdpass, process};
+
+use crate::{Context, Error, Result};
+
+/// The helper started, not yet asked anything. Starting it early lets it load while we do other things.
+pub struct Helper {
+    program: PathBuf,
+    socket: OwnedFd,
+    child: std::process::Child,
+}
+
+/// What the helper gives to build a root from.
+pub struct Layers {
+    /// Stand-ins and whiteouts for what `other` may not read.
+    pub mask: OwnedFd,
+    /// The host's root, as far as `other` may read it.
+    pub view: OwnedFd,
+    /// How many ids there are inside.
+    pub ids: u32,
+}
+
+impl Helper {
+    /// Starts the helper.
+    ///
+    /// # Errors
+    /// When it cannot be started; whether it is any good shows in its answer.
+    pub fn spawn(program: &Path) -> Result<Self> {
+        Self::spawn_with(program, &[], &[])
+    }
+
+    /// Starts the helper with what [`Request::Join`] will run: its place, directory, shown name and words, and its
+    /// environment (the helper itself looks at none).
+    ///
+    /// # Errors
+    /// As [`Helper::spawn`].
+    pub fn spawn_with(program: &Path, arguments: &[OsString], env: &[(OsString, OsString)]) -> Result<Self> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .context(|| "socket to the helper")?;
+        process::keep_on_exec(theirs.as_fd()).context(|| "socket to the helper")?;
+        let child = std::process::Command::new(program)
+            .arg(theirs.as_raw_fd().to_string())
+            .args(arguments)
+            .env_clear()
+            .envs(env.iter().map(|(n, v)| (n, v)))
+            .spawn()
+            .context(|| format!("helper {}", program.display()))
+            .map_err(|e| e.hint("`skiff doctor` says what the helper needs"))?;
+        Ok(Self { program: program.into(), socket: ours, child })
+    }
+
+    /// Sends the question.
+    ///
+    /// # Errors
+    /// When the helper is gone already.
+    pub fn ask(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<()> {
+        fdpass::send(self.socket.as_fd(), &request.encode(), fds)
+            .context(|| format!("request to helper {}", self.program.display()))
+    }
+
+    /// Takes the answer; another process may do so than the one that asked.
+    ///
+    /// # Errors
+    /// The helper's own words, or that it ended without any.
+    pub fn answer(&self) -> Result<(u32, Vec<OwnedFd>)> {
+        let (bytes, fds) = fdpass::receive(self.socket.as_fd(), MOST_BYTES)
+            .context(|| format!("answer of helper {}", self.program.display()))?;
+        match Reply::decode(&bytes) {
+            Some(Reply::Done(value)) => Ok((value, fds)),
+            Some(Reply::Refused { message, hint }) => Err(Error { message, hint }),
+            None => Err(Error::new(format!("helper {}: ended without an answer", self.program.display()))
+                .hint("it must belong to root and be setuid, and fit this version: `skiff doctor`")),
+        }
+    }
+
+    /// Takes the answer to [`Request::Base`].
+    ///
+    /// # Errors
+    /// As [`Helper::answer`].
+    pub fn layers(&self) -> Result<Layers> {
+        let (ids, fds) = self.answer()?;
+        let [mask, view] = <[OwnedFd; 2]>::try_from(fds)
+            .map_err(|_| Error::new(format!("helper {}: answer without its two mounts", self.program.display())))?;
+        Ok(Layers { mask, view, ids })
+    }
+
+    /// The socket, for a process that must not close it.
+    #[must_use]
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Waits for its end, so that no zombie stays.
+    ///
+    /// # Errors
+    /// What `waitpid` says.
+    pub fn finish(mut self) -> Result<()> {
+        self.child.wait().map(drop).context(|| format!("helper {}", self.program.display()))
+    }
+
+    /// Waits for word of a failure after the answer: nothing when the other side closed the socket by exec.
+    pub(crate) fn late_error(&self) -> Option<Vec<u8>> {
+        match fdpass::receive(self.socket.as_fd(), MOST_BYTES) {
+            Ok((bytes, _)) if !bytes.is_empty() => Some(bytes),
+            _ => None,
+        }
+    }
+}

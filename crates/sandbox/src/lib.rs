@@ -1,0 +1,19 @@
+//! Carries out a plan: makes the namespaces, stacks and mounts the root, and starts programs in it as root inside or as
+//! the user himself.
+//!
+//! All of it runs without privilege, in a user namespace of the user's own; the two things that only root can do (give a
+//! view of the host's root with mapped owners, put a process without user namespace into one) are asked of the helper.
+
+pub mod command;
+mod error;
+pub mod helper;
+mod init;
+pub mod join;
+mod map;
+mod root;
+mod rootless;
+pub mod session;
+pub mod start;
+
+pub use error::{Context, Error, Result};
+pub use init::{IDLE, STILL};

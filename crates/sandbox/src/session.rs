@@ -1,0 +1,174 @@
+//! Being the one who waits: passes signals on, shares the terminal as a shell would, brings back how the command ended.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
+use rustix::termios::{tcgetpgrp, tcsetpgrp};
+use skiff_sys::process::Child;
+use skiff_sys::signal::{Mask, Received, Signals};
+
+use crate::join::{Place, controlling_terminal};
+use crate::{Context, Result};
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// With this exit code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// Who signals the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relay {
+    /// We do: it has a process group of its own, and what reaches us is for it.
+    All,
+    /// It is reached by itself, being in our process group (or in the job manager's books): we only outlive it.
+    Nothing,
+}
+
+/// A waiting process's signals and terminal, taken before the command starts.
+pub struct Session {
+    signals: Signals,
+    terminal: Option<OwnedFd>,
+    relay: Relay,
+}
+
+/// Ends when the session ends: someone else to listen to meanwhile.
+pub trait Meanwhile {
+    /// The descriptors to watch.
+    fn watch(&self) -> Vec<BorrowedFd<'_>>;
+    /// One of them (by its place in [`Meanwhile::watch`]) has something.
+    fn ready(&mut self, which: usize);
+}
+
+impl Session {
+    /// Takes over this process's signals.
+    ///
+    /// # Errors
+    /// When descriptors are used up.
+    pub fn begin(relay: Relay) -> Result<Self> {
+        let signals = Signals::block(&[]).context(|| "signals")?;
+        let terminal = if relay == Relay::All { controlling_terminal() } else { None };
+        Ok(Self { signals, terminal, relay })
+    }
+
+    /// Where the command shall stand.
+    #[must_use]
+    pub fn place(&self, death_signal: i32) -> Place {
+        let own_group = self.relay == Relay::All;
+        let foreground = own_group && self.have_terminal() && rustix::termios::isatty(rustix::stdio::stdin());
+        Place { own_group, foreground, death_signal }
+    }
+
+    /// The signal mask that the command must get back.
+    #[must_use]
+    pub fn mask(&self) -> Mask {
+        self.signals.before()
+    }
+
+    /// Waits for the command's end.
+    ///
+    /// # Errors
+    /// What waiting says; it does not happen to a child of ours.
+    pub fn wait(self, child: &Child, mut meanwhile: Option<&mut dyn Meanwhile>) -> Result<Ended> {
+        loop {
+            let ended = self.poll_child(child)?;
+            if let Some(ended) = ended {
+                self.take_terminal_back();
+                return Ok(ended);
+            }
+            let which = {
+                let others = meanwhile.as_deref().map(Meanwhile::watch).unwrap_or_default();
+                let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&child.pidfd, PollFlags::IN)];
+                fds.extend(others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
+                match poll(&mut fds, None) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(e) => return Err(e).context(|| "waiting for the command"),
+                }
+                fds[2..].iter().position(|fd| !fd.revents().is_empty())
+            };
+            if let (Some(which), Some(m)) = (which, meanwhile.as_deref_mut()) {
+                m.ready(which);
+            }
+            while let Ok(Some(signal)) = self.signals.next() {
+                self.pass(signal, child);
+            }
+        }
+    }
+
+    fn poll_child(&self, child: &Child) -> Result<Option<Ended>> {
+        let flags = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        loop {
+            let status = match waitid(WaitId::PidFd(child.pidfd.as_fd()), flags) {
+                Err(Errno::INTR) => continue,
+                other => other.context(|| "waiting for the command")?,
+            };
+            let Some(status) = status else { return Ok(None) };
+            if let Some(code) = status.exit_status() {
+                return Ok(Some(Ended::Code(code)));
+            }
+            if let Some(signal) = status.terminating_signal() {
+                return Ok(Some(Ended::Signal(signal)));
+            }
+            if let Some(signal) = status.stopping_signal() {
+                self.stopped(signal, child);
+            }
+        }
+    }
+
+    fn pass(&self, signal: Received, child: &Child) {
+        let Some(number) = Signal::from_named_raw(signal.number) else {
+            return;
+        };
+        if self.relay == Relay::Nothing || number == Signal::CHILD || number == Signal::TTOU {
+            return;
+        }
+        if number == Signal::CONT {
+            self.give_terminal(child.pid);
+        }
+        // Its group: what a shell's job is. It may be gone already, which the next look at the child shows.
+        rustix::process::kill_process_group(child.pid, number).unwrap_or_default();
+    }
+
+    /// The command has stopped: for the terminal, which it can have if we do; else because the user wants his shell.
+    fn stopped(&self, signal: i32, child: &Child) {
+        if self.relay == Relay::Nothing {
+            return;
+        }
+        let wants_terminal = signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw();
+        if !(wants_terminal && self.have_terminal()) {
+            self.take_terminal_back();
+            // Our whole job as the outer shell sees it stops; its `fg` continues us here.
+            let stop = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+            stop.unwrap_or_default();
+        }
+        self.give_terminal(child.pid);
+        rustix::process::kill_process_group(child.pid, Signal::CONT).unwrap_or_default();
+    }
+
+    fn have_terminal(&self) -> bool {
+        self.terminal.as_ref().is_some_and(|t| tcgetpgrp(t) == Ok(rustix::process::getpgrp()))
+    }
+
+    fn give_terminal(&self, group: Pid) {
+        if self.have_terminal()
+            && let Some(terminal) = &self.terminal
+        {
+            tcsetpgrp(terminal, group).unwrap_or_default();
+        }
+    }
+
+    fn take_terminal_back(&self) {
+        if let Some(terminal) = &self.terminal
+            && self.relay == Relay::All
+            && tcgetpgrp(terminal).is_ok_and(|now| now != rustix::process::getpgrp())
+        {
+            // Only if it was ours to give: the group that had it is gone or stopped, and it is our session's terminal.
+            tcsetpgrp(terminal, rustix::process::getpgrp()).unwrap_or_default();
+        }
+    }
+}

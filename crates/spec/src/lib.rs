@@ -1,0 +1,10 @@
+//! What Skiff talks about, as plain data: names, configuration, id maps, the resolved plan of an environment, the words
+//! its parts exchange. Pure: nothing here touches the system, so all of it can be tested by table.
+
+pub mod config;
+pub mod ids;
+pub mod job;
+pub mod name;
+pub mod plan;
+pub mod settings;
+pub mod wire;

@@ -1,0 +1,91 @@
+//! Names of environments: they become directory names, so what they may hold is decided once, here.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The name of an environment: 1 to 64 of `A-Z a-z 0-9 . _ -`, beginning with a letter or digit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct EnvName(String);
+
+/// Why a name was not taken.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("environment name {name:?}: {reason}")]
+pub struct NameError {
+    name: String,
+    reason: &'static str,
+}
+
+impl EnvName {
+    /// The environment that is made on first use when none is named.
+    #[must_use]
+    pub fn default_name() -> Self {
+        Self("default".into())
+    }
+
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for EnvName {
+    type Err = NameError;
+    fn from_str(name: &str) -> Result<Self, NameError> {
+        let refuse = |reason| Err(NameError { name: name.into(), reason });
+        let plain = |c: char| c.is_ascii_alphanumeric();
+        match name {
+            "" => refuse("is empty"),
+            "none" => refuse("is the word that switches environments off"),
+            n if n.len() > 64 => refuse("is longer than 64 characters"),
+            n if n.contains('/') => refuse("holds a slash"),
+            n if !n.starts_with(plain) => refuse("must begin with a letter or a digit"),
+            n if !n.chars().all(|c| plain(c) || "._-".contains(c)) => {
+                refuse("may hold only letters, digits, '.', '_' and '-'")
+            }
+            n => Ok(Self(n.into())),
+        }
+    }
+}
+
+impl TryFrom<String> for EnvName {
+    type Error = NameError;
+    fn try_from(name: String) -> Result<Self, NameError> {
+        name.parse()
+    }
+}
+
+impl From<EnvName> for String {
+    fn from(name: EnvName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for EnvName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_taken() {
+        for good in ["a", "dev", "gcc-13.2_x", "0", "Default"] {
+            assert_eq!(good.parse::<EnvName>().map(String::from), Ok(good.to_owned()));
+        }
+    }
+
+    #[test]
+    fn names_that_are_not() {
+        let long = "x".repeat(65);
+        for bad in ["", ".", "..", "a/b", "../x", "/abs", "-rf", ".hidden", "a b", "ü", "a\nb", "none", &long] {
+            assert!(bad.parse::<EnvName>().is_err(), "{bad:?} was taken");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The resolved plan of an environment: everything that will be mounted, in order, and as whom. `--dry-run` prints it, the
+//! sandbox carries it out, tests compare it.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Who the user is inside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Identity {
+    /// Inside 0 is the user; he may install packages.
+    #[default]
+    Root,
+    /// He is himself, without any capability.
+    Me,
+}
+
+/// How an environment's root comes to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Route {
+    /// The helper gives the view of the host; the kernel's overlay stacks it.
+    Helper,
+    /// No privilege anywhere: fuse-overlayfs stacks it.
+    Rootless,
+}
+
+/// What lies below the user's own layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Base {
+    /// This node's own `/`.
+    Host,
+}
+
+/// Where the environment's changes go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Upper {
+    /// A directory that holds `upper`, `work` and `tmp`; kept.
+    Directory(PathBuf),
+    /// Memory; gone with the environment. The size as tmpfs takes it (`50%`, `2G`).
+    Memory {
+        /// Its limit.
+        size: String,
+    },
+}
+
+/// What a mount shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// A file or directory of the host, with what is mounted below it.
+    Bind(PathBuf),
+    /// A directory or file inside the upper directory's parent (the environment's own `tmp`).
+    Own(String),
+    /// An empty file system in memory with this mode.
+    Memory {
+        /// Permissions of its root.
+        mode: u32,
+    },
+    /// The processes of the environment.
+    Proc,
+    /// POSIX message queues of the environment.
+    Mqueue,
+}
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// What it shows.
+    pub source: Source,
+    /// Where, as seen inside.
+    pub target: PathBuf,
+    /// Whether writing is refused.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Whether it is left out when the source does not exist.
+    #[serde(default)]
+    pub optional: bool,
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The name shown as host name and in lists.
+    pub name: String,
+    /// How it is made.
+    pub route: Route,
+    /// What lies at the bottom.
+    pub base: Base,
+    /// Read-only directories between base and upper, the topmost first.
+    pub layers: Vec<PathBuf>,
+    /// Where changes go.
+    pub upper: Upper,
+    /// Mounted on the root, in this order.
+    pub mounts: Vec<Mount>,
+    /// Commands that are handed to the host, as absolute paths.
+    pub shims: Vec<PathBuf>,
+}
+
+/// Where the environment's own things are, inside.
+pub mod inside {
+    /// Skiff's directory.
+    pub const DIR: &str = "/run/skiff";
+    /// The program itself, which the shims are links to.
+    pub const PROGRAM: &str = "/run/skiff/skiff";
+    /// The host's root, as far as `other` may read it, without the user's changes.
+    pub const HOST: &str = "/run/skiff/host";
+    /// The socket of the environment's supervisor outside.
+    pub const SOCKET: &str = "/run/skiff/host.sock";
+}

@@ -1,0 +1,43 @@
+//! What is remembered of an environment: the file `env.toml` in its directory.
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::EnvName;
+
+/// The file's name.
+pub const FILE: &str = "env.toml";
+
+/// The content of `env.toml`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Its name: the directory's.
+    pub name: EnvName,
+    /// `host`.
+    pub base: String,
+    /// Seconds since 1970 at which it was made.
+    pub created: u64,
+    /// How many ids there are inside: an upper made with one id only does not fit another map.
+    pub ids: u32,
+    /// Additional mounts, as on the command line: `SOURCE[:TARGET[:ro]]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<String>,
+}
+
+impl Settings {
+    /// As text of the file.
+    ///
+    /// # Errors
+    /// None in practice: all fields are plain.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
+    }
+
+    /// From the text of the file.
+    ///
+    /// # Errors
+    /// Names the line that is wrong.
+    pub fn from_toml(text: &str) -> Result<Self, toml::de::Error> {
+        toml::from_str(text)
+    }
+}

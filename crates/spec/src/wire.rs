@@ -1,0 +1,126 @@
+//! What `skiff` and its privileged helper say to each other: one request, one reply, over a socket that keeps messages
+//! apart. A closed list; whatever is not on it is refused.
+
+/// The descriptor under which the helper finds the socket.
+pub const SOCKET_FD: i32 = 3;
+/// The longest message.
+pub const MOST_BYTES: usize = 4096;
+/// Raised when a message changes its meaning: the two programs are installed together.
+const VERSION: u8 = 1;
+
+/// What the helper can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Map the ids of the new user namespace of process `pid` and give the layers below the user's own: the stand-ins
+    /// and the view of the host's root, as two detached mounts.
+    Base {
+        /// A process of the caller in a user namespace that the caller made and that has no map yet.
+        pid: u32,
+    },
+    /// Start the command on the helper's command line as the caller himself, without privilege, in the
+    /// namespaces of process `pid`.
+    Join {
+        /// The first process of an environment of the caller.
+        pid: u32,
+    },
+    /// Let a view of the host's root forget what it has looked up: the descriptor sent along is a directory in it.
+    Refresh,
+}
+
+impl Request {
+    /// As bytes.
+    #[must_use]
+    pub fn encode(self) -> Vec<u8> {
+        let (op, pid) = match self {
+            Self::Base { pid } => (b'b', pid),
+            Self::Join { pid } => (b'j', pid),
+            Self::Refresh => (b'r', 0),
+        };
+        let mut bytes = vec![VERSION, op];
+        bytes.extend(pid.to_le_bytes());
+        bytes
+    }
+
+    /// From bytes; nothing for all that is not exactly a request.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let [VERSION, op, pid @ ..] = bytes else { return None };
+        let pid = u32::from_le_bytes(pid.try_into().ok()?);
+        match op {
+            b'b' => Some(Self::Base { pid }),
+            b'j' => Some(Self::Join { pid }),
+            b'r' if pid == 0 => Some(Self::Refresh),
+            _ => None,
+        }
+    }
+}
+
+/// What the helper answers; descriptors go along with `Done`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It is done. For `Base`: how many ids there are inside. For `Join`: the process.
+    Done(u32),
+    /// It is not, and nothing has changed: why, and how to mend it.
+    Refused {
+        /// What, on which object, why.
+        message: String,
+        /// How to mend it; may be empty.
+        hint: String,
+    },
+}
+
+impl Reply {
+    /// As bytes, at most [`MOST_BYTES`].
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = match self {
+            Self::Done(value) => [&[VERSION, b'+'][..], &value.to_le_bytes()].concat(),
+            Self::Refused { message, hint } => {
+                [&[VERSION, b'-'][..], message.as_bytes(), b"\n", hint.as_bytes()].concat()
+            }
+        };
+        bytes.truncate(MOST_BYTES);
+        bytes
+    }
+
+    /// From bytes.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            [VERSION, b'+', value @ ..] => Some(Self::Done(u32::from_le_bytes(value.try_into().ok()?))),
+            [VERSION, b'-', text @ ..] => {
+                let text = String::from_utf8_lossy(text);
+                let (message, hint) = text.split_once('\n').unwrap_or((&text, ""));
+                Some(Self::Refused { message: message.into(), hint: hint.into() })
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_come_back_as_they_went() {
+        for r in [Request::Base { pid: 7 }, Request::Join { pid: u32::MAX }, Request::Refresh] {
+            assert_eq!(Request::decode(&r.encode()), Some(r));
+        }
+    }
+
+    #[test]
+    fn anything_else_is_no_request() {
+        for bad in [&[][..], &[1], &[1, b'b'], &[1, b'x', 0, 0, 0, 0], &[9, b'b', 0, 0, 0, 0], &[1, b'b', 0, 0, 0, 0, 0]] {
+            assert_eq!(Request::decode(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn replies_come_back_as_they_went() {
+        let refused = Reply::Refused { message: "no".into(), hint: "do".into() };
+        for r in [Reply::Done(65536), refused] {
+            assert_eq!(Reply::decode(&r.encode()), Some(r));
+        }
+    }
+}

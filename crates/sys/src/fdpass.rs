@@ -1,0 +1,53 @@
+//! One message with descriptors over a Unix socket: how the parts of Skiff hand each other mounts and processes.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+
+/// Most descriptors one message may carry.
+pub const MOST_FDS: usize = 8;
+
+/// Sends one message.
+///
+/// # Errors
+/// `EPIPE` when the other side is gone (no signal is raised), `E2BIG` for more than [`MOST_FDS`] descriptors.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::from_raw_os_error(libc::E2BIG));
+    }
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// Receives one message of at most `most` bytes. An empty one means that the other side is gone.
+///
+/// # Errors
+/// `EMSGSIZE` if the message was longer than `most` (on sockets that keep messages apart).
+pub fn receive(socket: BorrowedFd<'_>, most: usize) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; most];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let message = loop {
+        let slices = &mut [IoSliceMut::new(&mut bytes)];
+        match rustix::net::recvmsg(socket, slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    let fds = ancillary
+        .drain()
+        .filter_map(|m| if let RecvAncillaryMessage::ScmRights(fds) = m { Some(fds) } else { None })
+        .flatten()
+        .collect();
+    if message.flags.contains(rustix::net::ReturnFlags::TRUNC) {
+        return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+    }
+    bytes.truncate(message.bytes);
+    Ok((bytes, fds))
+}

@@ -1,0 +1,14 @@
+//! System calls that rustix does not wrap: process creation with namespaces, id-mapped mounts, questions to
+//! namespaces, seccomp, and signals taken as data.
+//!
+//! This is the only crate of the product that may hold `unsafe`; everything it gives is safe to call, and it depends on
+//! nothing of Skiff. Errors are plain `io::Error`: the callers know the object and add it.
+
+pub mod caps;
+pub mod cred;
+pub mod fdpass;
+pub mod mount;
+pub mod ns;
+pub mod process;
+pub mod seccomp;
+pub mod signal;

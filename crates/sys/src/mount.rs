@@ -1,0 +1,65 @@
+//! The part of the new mount interface that rustix lacks.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Attributes of a mount (`MOUNT_ATTR_*`), as a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MountAttr(u64);
+
+impl MountAttr {
+    /// None.
+    pub const NONE: Self = Self(0);
+    /// Read-only.
+    pub const RDONLY: Self = Self(libc::MOUNT_ATTR_RDONLY);
+    /// Setuid bits and file capabilities mean nothing.
+    pub const NOSUID: Self = Self(libc::MOUNT_ATTR_NOSUID);
+    /// Device nodes cannot be opened.
+    pub const NODEV: Self = Self(libc::MOUNT_ATTR_NODEV);
+    /// Symbolic links are not followed.
+    pub const NOEXEC: Self = Self(libc::MOUNT_ATTR_NOEXEC);
+
+    /// Both sets together.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Sets attributes on a mount (or, with `recursive`, the tree of mounts) that `mount` refers to.
+///
+/// # Errors
+/// `EINVAL` for attributes that the kernel does not know, `EPERM` without rights over the mount.
+pub fn set_attributes(mount: BorrowedFd<'_>, attr: MountAttr, recursive: bool) -> io::Result<()> {
+    set(mount, attr.0, None, recursive)
+}
+
+/// Makes a detached mount show its files' owners through the id map of `user_ns`, with these attributes.
+///
+/// # Errors
+/// `EINVAL` where the file system or the kernel (before 5.12) has no id-mapped mounts.
+pub fn set_id_map(mount: BorrowedFd<'_>, user_ns: BorrowedFd<'_>, attr: MountAttr) -> io::Result<()> {
+    set(mount, attr.0 | libc::MOUNT_ATTR_IDMAP, Some(user_ns), false)
+}
+
+fn set(mount: BorrowedFd<'_>, set: u64, user_ns: Option<BorrowedFd<'_>>, recursive: bool) -> io::Result<()> {
+    let attr = libc::mount_attr {
+        attr_set: set,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: user_ns.map_or(0, |fd| fd.as_raw_fd() as u64),
+    };
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is an empty C string, attr lives through the call and its size is given with it.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attr,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

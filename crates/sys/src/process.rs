@@ -1,0 +1,151 @@
+//! Making processes: `fork` with namespaces of their own, and the last step, `exec`.
+
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::process::Pid;
+
+/// What a new process shall have for itself; a bit set of `CLONE_*` values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CloneFlags(u64);
+
+impl CloneFlags {
+    /// Shares everything with its maker: a plain fork.
+    pub const NONE: Self = Self(0);
+    /// User namespace.
+    pub const USER: Self = Self(libc::CLONE_NEWUSER as u64);
+    /// Mount namespace.
+    pub const MOUNT: Self = Self(libc::CLONE_NEWNS as u64);
+    /// PID namespace: the new process is its process 1.
+    pub const PID: Self = Self(libc::CLONE_NEWPID as u64);
+    /// Host name.
+    pub const UTS: Self = Self(libc::CLONE_NEWUTS as u64);
+    /// System V and POSIX message queues and shared memory.
+    pub const IPC: Self = Self(libc::CLONE_NEWIPC as u64);
+    /// The new process becomes a sibling: child of its maker's parent, who waits for it.
+    pub const SIBLING: Self = Self(libc::CLONE_PARENT as u64);
+
+    /// Both sets together.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// The two sides that come out of [`fork`].
+pub enum Fork {
+    /// In the maker: the new process.
+    Parent(Child),
+    /// In the new process.
+    Child,
+}
+
+/// A process just made, held so that its number cannot come to mean another.
+pub struct Child {
+    /// Its number in the maker's PID namespace.
+    pub pid: Pid,
+    /// A handle that stays true after its end.
+    pub pidfd: OwnedFd,
+}
+
+/// Forks, giving the new process the namespaces asked for.
+///
+/// The calling process must have one thread: the copy has only the calling thread, so a lock (malloc's, say) that
+/// another one held would stay locked in it forever. Every Skiff process that forks is single-threaded by design.
+///
+/// # Errors
+/// What `clone3` says: `EPERM` where user namespaces are closed to the caller, `ENOSPC` at `max_user_namespaces`.
+pub fn fork(flags: CloneFlags) -> io::Result<Fork> {
+    let mut pidfd: libc::c_int = -1;
+    // With CLONE_PARENT the exit signal is the maker's own and must be given as none.
+    let exit_signal = if flags.0 & CloneFlags::SIBLING.0 != 0 { 0 } else { libc::SIGCHLD as u64 };
+    // SAFETY: an all-zero clone_args is valid; it is plain integers.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = flags.0 | libc::CLONE_PIDFD as u64;
+    args.pidfd = (&raw mut pidfd) as u64;
+    args.exit_signal = exit_signal;
+    // SAFETY: args lives through the call; no stack is given, so the child goes on with a copy of this one (no
+    // CLONE_VM), and the kernel writes the pidfd before it returns.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Fork::Child),
+        pid => {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+            // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            Ok(Fork::Parent(Child { pid, pidfd }))
+        }
+    }
+}
+
+/// Replaces this process by `program` (a path, not searched for), with exactly these arguments and environment.
+/// Returns only if that fails.
+pub fn exec(program: &OsStr, argv: &[CString], envp: &[CString]) -> io::Error {
+    let Ok(program) = CString::new(program.as_bytes()) else { return io::ErrorKind::InvalidInput.into() };
+    let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
+        list.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (argv, envp) = (pointers(argv), pointers(envp));
+    // SAFETY: both arrays end in null and point to strings that outlive the call; on success nothing of us is left.
+    unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Clears close-on-exec, so that the program exec'd next inherits the descriptor under its number.
+///
+/// # Errors
+/// `EBADF` only, which an open descriptor rules out.
+pub fn keep_on_exec(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?)
+}
+
+/// Marks every descriptor from `first` on close-on-exec: what a caller left open reaches no program of ours.
+///
+/// # Errors
+/// `ENOSYS` before Linux 5.11.
+pub fn close_on_exec_from(first: u32) -> io::Result<()> {
+    // SAFETY: plain integers; setting the flag invalidates no descriptor that somebody holds.
+    let r = unsafe {
+        libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int)
+    };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Closes every descriptor except the three standard ones and `keep`. For a process that has just been forked to live
+/// on alone: whatever it inherited (locks, pipes that somebody waits on) must not live on with it.
+pub fn close_all_except(keep: &[BorrowedFd<'_>]) {
+    let mut numbers: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
+    numbers.sort_unstable();
+    let mut first = 3;
+    for n in numbers.into_iter().chain([u32::MAX]) {
+        if n > first {
+            // SAFETY: the caller is a new process that gives up all that it does not name; nobody in it uses the others.
+            unsafe { libc::syscall(libc::SYS_close_range, first, if n == u32::MAX { n } else { n - 1 }, 0) };
+        }
+        first = first.max(n.saturating_add(1));
+    }
+}
+
+/// Takes over a descriptor that this process was started with, by its agreed number.
+///
+/// # Errors
+/// `EBADF` if the number is not open.
+pub fn inherited_fd(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: fcntl on any number is harmless: it asks whether that descriptor is open.
+    if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open, and by the protocol between the two programs nobody else in this process has it.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    Ok(fd)
+}
+
+/// Ends this process at once: no destructors, no flushing of what the maker had buffered before a fork.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit may be called at any time.
+    unsafe { libc::_exit(code) }
+}

@@ -1,0 +1,129 @@
+//! Signals as data: blocked once at the start, then read from a descriptor together with everything else a process
+//! waits for. No handler runs, so nothing needs to be async-signal-safe.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// The signals a process had blocked before [`Signals::block`]; a program it starts must get them back.
+#[derive(Clone, Copy)]
+pub struct Mask(libc::sigset_t);
+
+/// A queue of the blocked signals.
+pub struct Signals {
+    fd: OwnedFd,
+    before: Mask,
+}
+
+/// One signal that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Its number.
+    pub number: i32,
+    /// Whether the kernel sent it of itself (a terminal's key, a broken pipe), not a process by `kill`.
+    pub from_kernel: bool,
+    /// The sender's process, where it was one.
+    pub sender: u32,
+}
+
+/// Everything but what the kernel raises for a fault of the program itself: those must keep killing.
+const FAULTS: [i32; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+impl Signals {
+    /// Blocks all signals but faults and those in `except`, and opens the queue of them.
+    ///
+    /// # Errors
+    /// `EMFILE` when descriptors are used up.
+    pub fn block(except: &[i32]) -> io::Result<Self> {
+        // SAFETY: a zeroed sigset_t is valid memory for sigfillset and sigprocmask to write; numbers are valid.
+        let (set, before) = unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&raw mut set);
+            for number in FAULTS.iter().chain(except) {
+                libc::sigdelset(&raw mut set, *number);
+            }
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const set, &raw mut before);
+            (set, before)
+        };
+        // SAFETY: set is initialised; the call gives a new descriptor or -1.
+        let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new, nobody else has it.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, before: Mask(before) })
+    }
+
+    /// What was blocked before.
+    #[must_use]
+    pub fn before(&self) -> Mask {
+        self.before
+    }
+
+    /// The next signal, or none if none is waiting.
+    ///
+    /// # Errors
+    /// Only for a descriptor that is broken.
+    pub fn next(&self) -> io::Result<Option<Received>> {
+        // SAFETY: signalfd_siginfo is plain integers.
+        let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: the buffer is one record long and that is the size given.
+        let n = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut info).cast(), size) };
+        if n < 0 {
+            let e = io::Error::last_os_error();
+            return if e.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(e) };
+        }
+        Ok(Some(Received {
+            number: info.ssi_signo as i32,
+            from_kernel: info.ssi_code > 0,
+            sender: info.ssi_pid,
+        }))
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Blocks one more signal (for a moment: `SIGTTOU` while the terminal changes hands).
+pub fn block_one(number: i32) {
+    // SAFETY: as in `Signals::block`.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, number);
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// Gives a program about to be exec'd the mask it would have had without us.
+pub fn restore(mask: Mask) {
+    // SAFETY: the set came from the kernel.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut()) };
+}
+
+/// Puts a signal's action back to the default (Rust's runtime ignores `SIGPIPE`, which children would inherit).
+pub fn default_action(number: i32) {
+    // SAFETY: SIG_DFL is always a valid action.
+    unsafe { libc::signal(number, libc::SIG_DFL) };
+}
+
+/// Ends this process by the signal that ended its child, so that the caller sees the same; without a core of ours.
+pub fn die_by(number: i32) -> ! {
+    // SAFETY: lowering our own core limit and unblocking and raising a signal touch no memory.
+    unsafe {
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+        libc::signal(number, libc::SIG_DFL);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, number);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+        libc::kill(libc::getpid(), number);
+        libc::_exit(128 + number)
+    }
+}

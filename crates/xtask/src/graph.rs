@@ -1,0 +1,314 @@
+//! Asserts what the compiler does not: crates of the workspace use each other only along the design's arrows, and
+//! `unsafe` stays behind its fence. Without this a shortcut through the layers would be noticed only when it hurts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+use serde::Deserialize;
+
+/// Crate, and what it may use directly; through those, also what they may use. Crates to come are here already.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("sys", &[]),
+    ("spec", &[]),
+    ("image", &["spec", "sys"]),
+    ("env", &["spec", "sys", "image"]),
+    ("sandbox", &["spec", "sys"]),
+    ("helper", &["spec", "sys", "sandbox"]),
+    ("net", &["spec", "sys"]),
+    ("cluster", &["sandbox", "net", "env"]),
+    ("migrate", &["sandbox", "net"]),
+    ("spank", &["spec"]),
+    ("skiff", &["sys", "spec", "image", "env", "sandbox", "net", "cluster", "migrate"]),
+    // Runs the binaries, as users do, and so must not share code with them.
+    ("xtask", &[]),
+];
+
+/// The only crates with `unsafe` in them, and with the bindings that need it.
+const MAY_BE_UNSAFE: &[&str] = &["sys", "spank"];
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    manifest_path: PathBuf,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    kind: Option<String>,
+    path: Option<PathBuf>,
+}
+
+/// Prints every violation, then fails if there was one.
+pub fn run() -> anyhow::Result<()> {
+    let packages = workspace()?;
+    let mut wrong = wrong_arrows(&packages);
+    for package in &packages {
+        wrong.extend(wrong_unsafe(package)?);
+    }
+    for line in &wrong {
+        eprintln!("graph: {line}");
+    }
+    ensure!(
+        wrong.is_empty(),
+        "{} of {} crates break the design's rules",
+        count_crates(&wrong),
+        packages.len()
+    );
+    println!(
+        "graph: {} crates, only downward arrows, unsafe only in {}",
+        packages.len(),
+        MAY_BE_UNSAFE.join(" and ")
+    );
+    Ok(())
+}
+
+fn workspace() -> anyhow::Result<Vec<Package>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version=1", "--no-deps"])
+        .output()
+        .context("running cargo metadata")?;
+    if !output.status.success() {
+        bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let metadata: Metadata = serde_json::from_slice(&output.stdout).context("output of cargo metadata")?;
+    Ok(metadata.packages)
+}
+
+/// `skiff-sys` -> `sys`; `skiff` and `xtask` are called so.
+fn short(package: &str) -> &str {
+    package.strip_prefix("skiff-").unwrap_or(package)
+}
+
+fn count_crates(lines: &[String]) -> usize {
+    lines.iter().filter_map(|line| line.split(':').next()).collect::<BTreeSet<_>>().len()
+}
+
+fn wrong_arrows(packages: &[Package]) -> Vec<String> {
+    let allowed = closure();
+    let mut wrong = vec![];
+    for package in packages {
+        let from = short(&package.name);
+        let Some(may_use) = allowed.get(from) else {
+            wrong.push(format!(
+                "{from}: not in the table of crates; place it in xtask's graph.rs and in the design"
+            ));
+            continue;
+        };
+        for dependency in &package.dependencies {
+            let to = short(&dependency.name);
+            let kind = dependency.kind.as_deref().map(|k| format!(" ({k}-dependency)")).unwrap_or_default();
+            if dependency.path.is_some() && !may_use.contains(to) {
+                let may: Vec<_> = may_use.iter().copied().collect();
+                let may = if may.is_empty() { "none of ours".into() } else { may.join(", ") };
+                wrong.push(format!("{from}: {from} -> {to}{kind} is not allowed; {from} may use {may}"));
+            }
+            if dependency.name == "libc" && !MAY_BE_UNSAFE.contains(&from) {
+                wrong.push(format!("{from}: {from} -> libc{kind}: system calls go through sys or rustix"));
+            }
+        }
+    }
+    wrong
+}
+
+/// The table with each crate's indirect uses added.
+fn closure() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
+    let mut all: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    // A crate stands below all that it uses, so one pass is enough; the unit test holds the table to that.
+    for (from, to) in ARROWS {
+        let mut uses: BTreeSet<_> = to.iter().copied().collect();
+        for used in *to {
+            uses.extend(all.get(used).into_iter().flatten());
+        }
+        all.insert(from, uses);
+    }
+    all
+}
+
+fn wrong_unsafe(package: &Package) -> anyhow::Result<Vec<String>> {
+    if MAY_BE_UNSAFE.contains(&short(&package.name)) {
+        return Ok(vec![]);
+    }
+    let root = package.manifest_path.parent().context("manifest without directory")?;
+    let mut wrong = vec![];
+    for file in rust_files(root)? {
+        let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        for line in unsafe_lines(&text) {
+            let name = short(&package.name);
+            wrong.push(format!("{name}: unsafe at {}:{line}; it belongs into crates/sys", file.display()));
+        }
+    }
+    Ok(wrong)
+}
+
+fn rust_files(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = vec![];
+    for entry in std::fs::read_dir(directory).with_context(|| format!("listing {}", directory.display()))? {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            if entry.file_name() != "target" {
+                found.extend(rust_files(&path)?);
+            }
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The numbers of the lines where the keyword stands, not counting comments, strings and longer words.
+fn unsafe_lines(text: &str) -> Vec<usize> {
+    let mut lines = vec![];
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let length = skipped(rest);
+        if length > 0 {
+            rest = &rest[length..];
+        } else if first.is_alphabetic() || first == '_' {
+            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+            if &rest[..end] == "unsafe" {
+                lines.push(text[..text.len() - rest.len()].matches('\n').count() + 1);
+            }
+            rest = &rest[end..];
+        } else {
+            rest = &rest[first.len_utf8()..];
+        }
+    }
+    lines
+}
+
+/// The length of the comment or literal that `text` begins with; 0 if with none.
+fn skipped(text: &str) -> usize {
+    let to = |end: Option<usize>| end.unwrap_or(text.len());
+    if text.starts_with("//") {
+        return to(text.find('\n'));
+    }
+    if text.starts_with("/*") {
+        return block_comment(text);
+    }
+    let raw = text.strip_prefix("br").or_else(|| text.strip_prefix("cr")).or_else(|| text.strip_prefix('r'));
+    if let Some(after) = raw {
+        let hashes = after.len() - after.trim_start_matches('#').len();
+        if after[hashes..].starts_with('"') {
+            let close = format!("\"{}", "#".repeat(hashes));
+            let open = text.len() - after.len() + hashes + 1;
+            return to(text[open..].find(&close).map(|at| open + at + close.len()));
+        }
+    }
+    match text.chars().next() {
+        Some('"') => to(closing_quote(&text[1..], '"').map(|at| at + 2)),
+        // A quote opens a character, or is the mark of a lifetime, which has no closing one.
+        Some('\'') => match text[1..].chars().next() {
+            Some('\\') => to(closing_quote(&text[1..], '\'').map(|at| at + 2)),
+            Some(c) if text[1 + c.len_utf8()..].starts_with('\'') => c.len_utf8() + 2,
+            _ => 1,
+        },
+        _ => 0,
+    }
+}
+
+fn block_comment(text: &str) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while at < text.len() {
+        let (step, change) = match &text.as_bytes()[at..] {
+            [b'/', b'*', ..] => (2, 1),
+            [b'*', b'/', ..] => (2, -1),
+            _ => (1, 0),
+        };
+        at += step;
+        depth += change;
+        if depth == 0 {
+            break;
+        }
+    }
+    at
+}
+
+fn closing_quote(text: &str, quote: char) -> Option<usize> {
+    let mut escaped = false;
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            c if c == quote => return Some(at),
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str, dependencies: &[&str]) -> Package {
+        let dependencies = dependencies
+            .iter()
+            .map(|name| Dependency {
+                name: (*name).into(),
+                kind: None,
+                path: (*name != "libc").then(|| PathBuf::from("/there")),
+            })
+            .collect();
+        Package { name: name.into(), manifest_path: "/x/Cargo.toml".into(), dependencies }
+    }
+
+    #[test]
+    fn table_lists_each_crate_after_what_it_uses() {
+        for (at, (from, to)) in ARROWS.iter().enumerate() {
+            for used in *to {
+                assert!(ARROWS[..at].iter().any(|(name, _)| name == used), "{from} -> {used}");
+            }
+        }
+    }
+
+    #[test]
+    fn arrows() {
+        let cases: &[(&str, &[&str], Option<&str>)] = &[
+            ("skiff-sandbox", &["skiff-sys", "skiff-spec"], None),
+            ("skiff", &["skiff-env", "skiff-sys"], None),
+            ("skiff-cluster", &["skiff-sys"], None),
+            ("skiff-sys", &["libc"], None),
+            ("skiff-sys", &["skiff-spec"], Some("sys -> spec is not allowed; sys may use none of ours")),
+            ("skiff-env", &["skiff-sandbox"], Some("env may use image, spec, sys")),
+            ("skiff", &["skiff-spank"], Some("skiff -> spank")),
+            ("xtask", &["skiff-spec"], Some("xtask -> spec")),
+            ("skiff-env", &["libc"], Some("env -> libc")),
+            ("skiff-new", &[], Some("new: not in the table")),
+        ];
+        for (name, uses, expected) in cases {
+            let wrong = wrong_arrows(&[package(name, uses)]);
+            match expected {
+                None => assert!(wrong.is_empty(), "{name}: {wrong:?}"),
+                Some(part) => assert!(wrong.len() == 1 && wrong[0].contains(part), "{name}: {wrong:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn keyword_is_told_from_text() {
+        let cases: &[(&str, &[usize])] = &[
+            ("fn f() {\n    unsafe { g() }\n}", &[2]),
+            ("#[unsafe(no_mangle)]", &[1]),
+            ("// unsafe\n/* unsafe /* unsafe */ unsafe */ fn f() {}", &[]),
+            ("let a = \"unsafe \\\" unsafe\"; let b = r#\"unsafe \" unsafe\"#; unsafe {}", &[1]),
+            ("#![forbid(unsafe_code)]", &[]),
+            ("fn f<'a>(c: char) { if c == '\"' || c == '\\'' { } } unsafe fn g() {}", &[1]),
+            ("let bar = 1; r\"unsafe\"", &[]),
+        ];
+        for (text, lines) in cases {
+            assert_eq!(&unsafe_lines(text), lines, "{text}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Everything around the product that is not the product: the test bed, the benchmarks, the generated pages, the
+//! checks of the workspace itself. Run as `cargo xtask COMMAND`.
+
+mod bench;
+mod graph;
+mod man;
+mod testbed;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "xtask", about = "Skiff's development tasks")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// A real Slurm of several nodes in namespaces of its own, with users and a shared directory
+    Testbed(testbed::Args),
+    /// Paired measurements against the floor and the peers
+    Bench(bench::Args),
+    /// Assert that crates depend on each other only downwards
+    Graph,
+    /// Write man pages and shell completions
+    Man(man::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().task {
+        Task::Testbed(args) => testbed::run(args),
+        Task::Bench(args) => bench::run(args),
+        Task::Graph => graph::run(),
+        Task::Man(args) => man::run(args),
+    }
+}

@@ -1,0 +1,161 @@
+//! Changes of the machine, written down before they are made, so that they can be undone after any crash.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use super::process::run;
+
+/// Where journals and saved originals lie: they must outlive a reboot.
+pub const STATE: &str = "/var/lib/skiff-testbed";
+/// Where the locks lie. They are never removed: two beds could otherwise lock two files of one name.
+const LOCKS: &str = "/run/lock";
+
+/// One thing that was not so before.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub enum Change {
+    /// A file or symbolic link that was not there.
+    File(PathBuf),
+    /// A file that stood there already and was moved to the second path.
+    Replaced(PathBuf, PathBuf),
+    /// A directory that was not there.
+    Dir(PathBuf),
+    /// An account that was not there.
+    User(String),
+    /// A group that was not there.
+    Group(String),
+    /// A user (first) who was not in the group (second).
+    Member(String, String),
+}
+
+/// An append-only list of changes with a lock beside it.
+pub struct Journal {
+    path: PathBuf,
+    lock: File,
+}
+
+impl Journal {
+    /// Opens the journal of this name; nothing is locked yet.
+    pub fn open(name: &str) -> anyhow::Result<Self> {
+        let lock = Path::new(LOCKS).join(format!("skiff-testbed-{name}"));
+        let file = OpenOptions::new().create(true).append(true).open(&lock);
+        let lock = file.with_context(|| format!("cannot open {}", lock.display()))?;
+        Ok(Self { path: Path::new(STATE).join(format!("{name}.journal")), lock })
+    }
+
+    /// Takes the lock alone, if nobody has it.
+    pub fn try_exclusive(&self) -> bool {
+        flock(&self.lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+    }
+
+    /// Takes the lock together with others, if nobody has it alone.
+    pub fn try_shared(&self) -> bool {
+        flock(&self.lock, FlockOperation::NonBlockingLockShared).is_ok()
+    }
+
+    /// Lets the lock go.
+    pub fn unlock(&self) -> anyhow::Result<()> {
+        Ok(flock(&self.lock, FlockOperation::Unlock)?)
+    }
+
+    /// Waits for the lock alone, no longer than `limit`.
+    pub fn exclusive(&self, what: &str, limit: Duration) -> anyhow::Result<()> {
+        let start = Instant::now();
+        let mut told = false;
+        while !self.try_exclusive() {
+            if start.elapsed() > limit {
+                bail!("another test bed has {what} and did not end within {} s", limit.as_secs());
+            }
+            if !told {
+                eprintln!("testbed: waiting for another bed that has {what}");
+                told = true;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// Writes down what is about to be done.
+    pub fn note(&self, change: &Change) -> anyhow::Result<()> {
+        fs::create_dir_all(STATE).with_context(|| format!("cannot make {STATE}"))?;
+        let mut file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.path)
+            .with_context(|| format!("cannot open {}", self.path.display()))?;
+        writeln!(file, "{}", serde_json::to_string(change)?)?;
+        file.sync_data().with_context(|| format!("cannot write {}", self.path.display()))
+    }
+
+    /// Undoes everything, latest first. What is gone already is no error; what cannot be undone is reported and kept.
+    pub fn undo(&self) -> anyhow::Result<()> {
+        let text = match fs::read_to_string(&self.path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            text => text.with_context(|| format!("cannot read {}", self.path.display()))?,
+        };
+        let mut first_error = None;
+        for line in text.lines().rev() {
+            // The last line of a machine that lost power may be cut short: that change was not made yet.
+            let Ok(change) = serde_json::from_str::<Change>(line) else { continue };
+            if let Err(error) = undo(&change) {
+                first_error.get_or_insert(error.context(format!("cannot undo {change:?}")));
+            }
+        }
+        if let Some(error) = first_error {
+            return Err(error.context(format!("{} is kept", self.path.display())));
+        }
+        fs::remove_file(&self.path).with_context(|| format!("cannot remove {}", self.path.display()))
+    }
+}
+
+fn undo(change: &Change) -> anyhow::Result<()> {
+    match change {
+        Change::File(path) => gone(fs::remove_file(path)),
+        Change::Replaced(path, saved) => gone(fs::rename(saved, path)),
+        Change::Dir(path) => match fs::remove_dir(path) {
+            // Somebody else put something in it meanwhile: then it is no longer ours to remove.
+            Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            result => gone(result),
+        },
+        Change::User(name) if has_line("/etc/passwd", name)? => {
+            run(Command::new("userdel").args(["-f", name]))
+        }
+        Change::Group(name) if has_line("/etc/group", name)? => run(Command::new("groupdel").arg(name)),
+        Change::Member(user, group) if is_member(user, group)? => {
+            run(Command::new("gpasswd").args(["-d", user, group]))
+        }
+        Change::User(_) | Change::Group(_) | Change::Member(..) => Ok(()),
+    }
+}
+
+fn gone(result: std::io::Result<()>) -> anyhow::Result<()> {
+    match result {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+/// Whether a file like /etc/passwd has a line for `name`.
+pub fn has_line(file: &str, name: &str) -> anyhow::Result<bool> {
+    Ok(fields(file, name)?.is_some())
+}
+
+/// Whether /etc/group names `user` as a further member of `group`.
+pub fn is_member(user: &str, group: &str) -> anyhow::Result<bool> {
+    let fields = fields("/etc/group", group)?;
+    Ok(fields
+        .is_some_and(|fields| fields.get(3).is_some_and(|list| list.split(',').any(|name| name == user))))
+}
+
+/// The colon-separated fields of the line that begins with `name`.
+pub fn fields(file: &str, name: &str) -> anyhow::Result<Option<Vec<String>>> {
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+    let line = text.lines().find(|line| line.split(':').next() == Some(name));
+    Ok(line.map(|line| line.split(':').map(String::from).collect()))
+}
