@@ -13,7 +13,7 @@ SHARE      := $(DESTDIR)$(PREFIX)/share
 CONFIG     := $(DESTDIR)$(SYSCONFDIR)/skiff
 DOC        := $(DESTDIR)$(PREFIX)/share/doc/skiff
 
-.PHONY: all build man demo test lint deps install uninstall clean help
+.PHONY: all build man demo test lint deps install uninstall stage clean help
 
 all: build
 
@@ -65,9 +65,10 @@ install: man
 	install -m 644 $(OUT)/generated/completion/skiff.bash $(SHARE)/bash-completion/completions/skiff
 	install -m 644 $(OUT)/generated/completion/_skiff $(SHARE)/zsh/site-functions/_skiff
 	install -m 644 $(OUT)/generated/completion/skiff.fish $(SHARE)/fish/vendor_completions.d/skiff.fish
-	install -m 644 packaging/config.toml packaging/sshd_config.skiff docs/install.md $(DOC)/
-	sed 's|@PREFIX@|$(PREFIX)|' packaging/plugstack.conf.d/skiff.conf >$(DOC)/plugstack-skiff.conf
-	sed 's|@PREFIX@|$(PREFIX)|' packaging/apparmor/skiff >$(DOC)/apparmor-skiff
+	install -m 644 packaging/config.toml docs/install.md $(DOC)/
+	sed 's|@PREFIX@|$(PREFIX)|g' packaging/sshd_config.skiff >$(DOC)/sshd_config.skiff
+	sed 's|@PREFIX@|$(PREFIX)|g' packaging/plugstack.conf.d/skiff.conf >$(DOC)/plugstack-skiff.conf
+	sed 's|@PREFIX@|$(PREFIX)|g' packaging/apparmor/skiff >$(DOC)/apparmor-skiff
 	@if [ -e $(CONFIG)/config.toml ]; then \
 	    echo 'keeping $(CONFIG)/config.toml; the sample is $(DOC)/config.toml'; \
 	else \
@@ -83,6 +84,13 @@ uninstall:
 	rm -f $(DOC)/config.toml $(DOC)/sshd_config.skiff $(DOC)/install.md $(DOC)/plugstack-skiff.conf $(DOC)/apparmor-skiff
 	@for directory in $(LIBEXEC) $(PLUGIN) $(DOC) $(CONFIG); do \
 	    [ ! -d $$directory ] || rmdir --ignore-fail-on-non-empty $$directory; done
+
+# What the test bed, the demo and the benchmarks install for as long as they run: our packages' layout, the plug-in on.
+STAGE := $(OUT)/stage
+stage:
+	@rm -rf $(STAGE)
+	@$(MAKE) --no-print-directory --silent install DESTDIR=$(abspath $(STAGE)) PREFIX=/usr SYSCONFDIR=/etc
+	@install -D -m 644 $(STAGE)/usr/share/doc/skiff/plugstack-skiff.conf $(STAGE)/etc/slurm/plugstack.conf.d/skiff.conf
 
 clean:
 	cargo clean

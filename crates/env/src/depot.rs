@@ -82,8 +82,17 @@ impl Depot {
 
     /// The manifest of a snapshot.
     pub fn manifest(&self, id: &SnapshotId) -> Result<Manifest> {
+        self.read_manifest(id, LOOKS)
+    }
+
+    /// The same without waiting for one that is not seen yet.
+    pub(crate) fn manifest_now(&self, id: &SnapshotId) -> Result<Manifest> {
+        self.read_manifest(id, 1)
+    }
+
+    fn read_manifest(&self, id: &SnapshotId, looks: u32) -> Result<Manifest> {
         let name = manifest_name(id);
-        let file = self.find(&self.snapshots, &name, || format!("snapshot {id}"))?;
+        let file = self.find(&self.snapshots, &name, looks, || format!("snapshot {id}"))?;
         let bytes = read_to_end(file.as_fd(), manifest::MAX_SIZE).on("read", self.object(SNAPSHOTS, &name))?;
         let too_long = || Error::BadManifest { snapshot: id.to_string(), why: "it is too long".into() };
         Manifest::parse(id, &bytes.ok_or_else(too_long)?)
@@ -125,7 +134,7 @@ impl Depot {
         let mut used = BTreeSet::new();
         for (name, _) in self.list(&self.snapshots)? {
             let Some(id) = manifest_id(&name) else { continue };
-            match self.manifest(&id) {
+            match self.manifest_now(&id) {
                 Ok(manifest) => used.extend(manifest.layers.iter().map(|layer| layer.digest)),
                 Err(Error::Missing { .. } | Error::BadManifest { .. }) => {}
                 Err(error) => return Err(error),
@@ -213,7 +222,7 @@ impl Depot {
     /// Opens a layer's file, which has to have the size that the manifest says.
     pub(crate) fn open_layer(&self, layer: &LayerRef) -> Result<OwnedFd> {
         let name = layer_name(&layer.digest);
-        let file = self.find(&self.layers, &name, || format!("layer {}", layer.digest))?;
+        let file = self.find(&self.layers, &name, LOOKS, || format!("layer {}", layer.digest))?;
         let size = rustix::fs::fstat(&file).on("look at", self.object(LAYERS, &name))?.st_size.cast_unsigned();
         if size != layer.size {
             let why = format!("it has {size} bytes, the manifest says {}", layer.size);
@@ -223,15 +232,15 @@ impl Depot {
     }
 
     /// Opens a file of the depot, waiting a moment for one that has only just been made elsewhere.
-    fn find(&self, dir: &OwnedFd, name: &str, what: impl Fn() -> String) -> Result<OwnedFd> {
+    fn find(&self, dir: &OwnedFd, name: &str, looks: u32, what: impl Fn() -> String) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        for look in 1..=LOOKS {
+        for look in 1..=looks {
             // Opening the directory anew makes an NFS client ask whether it changed.
             let fresh = rustix::fs::openat(dir, c".", dir_flags(), Mode::empty());
             let fresh = fresh.on("open", self.path.as_os_str().as_bytes())?;
             match rustix::fs::openat(&fresh, name, flags, Mode::empty()) {
                 Ok(file) => return Ok(file),
-                Err(Errno::NOENT) if look < LOOKS => std::thread::sleep(PAUSE * look),
+                Err(Errno::NOENT) if look < looks => std::thread::sleep(PAUSE * look),
                 Err(Errno::NOENT) => break,
                 Err(errno) => return Err(errno).on("open", self.path.join(name).as_os_str().as_bytes()),
             }

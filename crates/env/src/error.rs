@@ -91,6 +91,7 @@ impl Error {
             Error::Io { what: "set an extended attribute of", source: Errno::OPNOTSUPP, .. } => {
                 Some("the file system there has no extended attributes; use ext4, xfs or a recent tmpfs")
             }
+            Error::Io { source: Errno::FBIG, .. } => Some("the file system there cannot hold so large a file"),
             Error::BadLayer { .. } | Error::BadManifest { .. } => {
                 Some("remove that file from the depot and submit again: a new snapshot will be made")
             }

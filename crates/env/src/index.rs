@@ -1,8 +1,9 @@
 //! The index: what an upper looked like at its last snapshot, in a file beside it.
 //!
 //! An entry whose stamp (inode, size, times, mode, owner, links) is still the same is unchanged - except that a change within
-//! the clock's granularity of the moment it was read leaves the same ctime. Entries that young are "racy", as in git's
-//! index: they carry a fingerprint of attributes and content, which is compared instead.
+//! the clock's granularity of the moment it was read leaves the same ctime. Of entries that young ("racy" in git's index)
+//! the fingerprint of attributes and content is compared; so it is where only stamps that do not travel differ, as
+//! after a rename there and back.
 //!
 //! The file is a local cache: one that is missing, torn or of another version only means that the next layer is a full one.
 
@@ -38,7 +39,7 @@ impl Clock {
     }
 
     /// Whether a later change might leave this stamp as it is.
-    pub(crate) fn is_racy(self, stamp: &Stamp) -> bool {
+    pub(crate) fn is_young(self, stamp: &Stamp) -> bool {
         // No nanoseconds at all: most likely a file system that counts whole seconds.
         let (seconds, nanoseconds) = if stamp.ctime.1 == 0 { (1, 0) } else { (0, GRANULE_NS) };
         let mut safe_from = (stamp.ctime.0 + seconds, stamp.ctime.1 + nanoseconds);
@@ -116,7 +117,7 @@ impl Index {
 }
 
 fn put(out: &mut Vec<u8>, node: &Node) {
-    let Node { path, kind, stamp, fingerprint } = node;
+    let Node { path, kind, stamp, fingerprint, young, data: _ } = node;
     out.extend((path.len() as u16).to_le_bytes());
     out.extend(path);
     out.push(match kind {
@@ -138,6 +139,7 @@ fn put(out: &mut Vec<u8>, node: &Node) {
     for number in [stamp.mode, stamp.uid, stamp.gid] {
         out.extend(number.to_le_bytes());
     }
+    out.push(u8::from(*young));
     out.push(u8::from(fingerprint.is_some()));
     out.extend(fingerprint.iter().flatten());
 }
@@ -163,13 +165,18 @@ fn get(rest: &mut &[u8]) -> Option<Node> {
     let [ino, size, nlink, rdev] = [long(rest)?, long(rest)?, long(rest)?, long(rest)?];
     let [mtime, ctime] = [time(rest)?, time(rest)?];
     let [mode, uid, gid] = [int(rest)?, int(rest)?, int(rest)?];
+    let young = match take::<1>(rest)? {
+        [0] => false,
+        [1] => true,
+        _ => return None,
+    };
     let fingerprint = match take::<1>(rest)? {
         [0] => None,
         [1] => Some(take(rest)?),
         _ => return None,
     };
     let stamp = Stamp { ino, size, mtime, ctime, mode, uid, gid, nlink, rdev };
-    Some(Node { path, kind, stamp, fingerprint })
+    Some(Node { path, kind, stamp, fingerprint, young, data: 0 })
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
@@ -198,7 +205,7 @@ mod tests {
 
     fn sample() -> Index {
         let stamp = Stamp { ino: 7, size: 1 << 40, mtime: (-5, 999_999_999), ctime: (9, 1), ..Stamp::default() };
-        let node = |path: &[u8], kind, fingerprint| Node { path: path.to_vec(), kind, stamp, fingerprint };
+        let node = |path: &[u8], kind, fingerprint| Node { path: path.to_vec(), kind, stamp, fingerprint, young: true, data: 0 };
         let nodes = vec![
             node(b"", Kind::Dir { opaque: false }, None),
             node(b"a", Kind::Dir { opaque: true }, Some([3; 32])),
@@ -228,9 +235,9 @@ mod tests {
     }
 
     #[test]
-    fn young_stamps_are_racy() {
+    fn a_stamp_is_young_until_the_clock_has_moved_on() {
         let clock = Clock { now: (100, 500_000_000) };
-        let racy = |ctime| clock.is_racy(&Stamp { ctime, ..Stamp::default() });
+        let young = |ctime| clock.is_young(&Stamp { ctime, ..Stamp::default() });
         for (ctime, expected) in [
             ((100, 499_999_999), true),
             ((100, 480_000_000), true),
@@ -240,7 +247,7 @@ mod tests {
             ((99, 0), false),
             ((200, 1), true),
         ] {
-            assert_eq!(racy(ctime), expected, "{ctime:?}");
+            assert_eq!(young(ctime), expected, "{ctime:?}");
         }
     }
 }

@@ -1,1 +1,57 @@
-//! Placeholder.
+//! Environments over a base: what changed in one, and how it gets to the nodes of a job.
+//!
+//! [`diff()`] tells what a user changed. [`push`] takes a snapshot of it into a [`Depot`] on a shared file system, as a short
+//! chain of layer files; [`fetch`] unpacks them into a node's [`Cache`] as lower directories of an overlay. Both run inside the
+//! environment's user namespace, where all of its files can be read and owners are the same on every node.
+
+mod base;
+mod cache;
+mod depot;
+mod diff;
+mod digest;
+mod error;
+mod file;
+mod index;
+mod layer;
+mod manifest;
+mod plan;
+mod snapshot;
+mod tree;
+mod xattr;
+
+pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};
+pub use depot::{Depot, Pruned};
+pub use diff::{Change, ChangeKind, DiffOptions, diff};
+pub use digest::{BadDigest, LayerId, SnapshotId};
+pub use error::{Error, Result};
+pub use manifest::{LayerRef, Manifest};
+pub use snapshot::{How, Pushed, SnapshotInput, last_snapshot, push};
+
+/// The parsers of foreign bytes, for fuzzing: nothing else may call them.
+#[doc(hidden)]
+pub mod fuzz {
+    use std::os::fd::BorrowedFd;
+
+    /// Unpacks a layer of unknown digest.
+    pub fn layer(bytes: &[u8], target: BorrowedFd<'_>) -> crate::Result<()> {
+        let reader = crate::layer::LayerReader::new(bytes, "fuzzed".into())?;
+        crate::layer::unpack(reader, target).map(|_| ())
+    }
+
+    /// Only reads it.
+    pub fn records(bytes: &[u8]) -> crate::Result<()> {
+        let mut reader = crate::layer::LayerReader::new(bytes, "fuzzed".into())?;
+        while reader.record()?.is_some() {}
+        reader.finish().map(|_| ())
+    }
+
+    /// An index without its digest.
+    pub fn index(bytes: &[u8]) -> bool {
+        crate::index::Index::parse(bytes).is_some() | crate::index::Index::parse_body(bytes).is_some()
+    }
+
+    /// A manifest of unknown digest.
+    pub fn manifest(bytes: &[u8]) -> bool {
+        crate::manifest::Manifest::parse_unnamed(bytes).is_ok()
+    }
+}

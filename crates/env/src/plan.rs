@@ -8,13 +8,13 @@ use std::os::fd::BorrowedFd;
 use crate::base::{Base, find};
 use crate::error::Result;
 use crate::layer::{Item, fingerprint};
-use crate::tree::{Kind, Node, is_within, link_groups, order, split};
+use crate::tree::{Kind, Node, Stamp, is_within, link_groups, order, split};
 
 /// What to ship.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// The last snapshot still tells all.
-    Unchanged,
+    /// The last snapshot still tells all; `stale`: but its index should be written again.
+    Unchanged { stale: bool },
     /// A layer on top of the last snapshot's.
     Incremental(Vec<Item>),
     /// The base shows again at this path: only a full layer can say so.
@@ -58,7 +58,7 @@ pub(crate) fn incremental(
     upper: BorrowedFd<'_>,
     base: Base<'_>,
 ) -> Result<Plan> {
-    settle_racy(old, new, upper)?;
+    let stale = settle(old, new, upper)?;
     let mut plan = Planner {
         new,
         base,
@@ -73,24 +73,41 @@ pub(crate) fn incremental(
         return Ok(Plan::Full(path));
     }
     if plan.whiteouts.is_empty() && plan.ship.iter().all(Option::is_none) {
-        return Ok(Plan::Unchanged);
+        return Ok(Plan::Unchanged { stale });
     }
     plan.complete_link_groups();
     plan.add_parents();
     Ok(Plan::Incremental(plan.items()))
 }
 
-/// Compares what the stamps cannot tell, and gives such a `new` node the old one's fingerprint where it is unchanged. One that
-/// is not, is left without and counts as changed.
-fn settle_racy(old: &[Node], new: &mut [Node], upper: BorrowedFd<'_>) -> Result<()> {
-    for before in old.iter().filter(|node| node.fingerprint.is_some()) {
-        let Ok(at) = new.binary_search_by(|node| order(&node.path, &before.path)) else { continue };
-        let now = &mut new[at];
-        if now.kind == before.kind && now.stamp == before.stamp {
+/// Gives nodes of `new` that are as the last snapshot holds them its fingerprint, after comparing where the stamps cannot tell.
+/// True if something was compared so: the index should then be written again, so that it need not be the next time.
+fn settle(old: &[Node], new: &mut [Node], upper: BorrowedFd<'_>) -> Result<bool> {
+    let mut compared = false;
+    let mut new = new.iter_mut().peekable();
+    for before in old {
+        while new.next_if(|now| order(&now.path, &before.path).is_lt()).is_some() {}
+        let Some(now) = new.next_if(|now| now.path == before.path) else { continue };
+        if now.kind != before.kind {
+            continue;
+        }
+        if now.stamp == before.stamp && !before.young {
+            now.fingerprint = before.fingerprint;
+        } else if before.fingerprint.is_some() && travels_alike(before, now) {
             now.fingerprint = fingerprint(upper, now)?;
+            compared = true;
         }
     }
-    Ok(())
+    Ok(compared)
+}
+
+/// Whether what a layer would hold of the two stamps is the same.
+fn travels_alike(a: &Node, b: &Node) -> bool {
+    let travels = |node: &Node| {
+        let Stamp { size, mtime, mode, uid, gid, .. } = node.stamp;
+        (mtime, mode, uid, gid, if node.kind == Kind::File { size } else { 0 })
+    };
+    travels(a) == travels(b)
 }
 
 /// Whether `now` is what the last snapshot holds as `before`.
@@ -99,9 +116,8 @@ fn is_same(before: &Node, now: &Node) -> bool {
         // The kernel makes all whiteouts of an upper one inode with many names: its stamp says nothing.
         return now.kind == Kind::Whiteout;
     }
-    before.kind == now.kind
-        && before.stamp == now.stamp
-        && (before.fingerprint.is_none() || before.fingerprint == now.fingerprint)
+    let trusted = before.stamp == now.stamp && !before.young;
+    before.kind == now.kind && (trusted || (before.fingerprint.is_some() && before.fingerprint == now.fingerprint))
 }
 
 #[derive(Clone, Copy)]
@@ -224,9 +240,10 @@ impl<'a> Planner<'a> {
             while !path.is_empty() {
                 path = split(path).0;
                 let Ok(at) = self.new.binary_search_by(|node| order(&node.path, path)) else { break };
-                if self.ship[at].replace(self.ship[at].unwrap_or(Ship { opaque: false, fresh: false })).is_some() {
+                if self.ship[at].is_some() {
                     break;
                 }
+                self.ship[at] = Some(Ship { opaque: false, fresh: false });
             }
         }
         self.whiteouts = whiteouts;

@@ -14,7 +14,8 @@ use crate::depot::Depot;
 use crate::digest::SnapshotId;
 use crate::error::{Context, Error, Result};
 use crate::index::{Clock, Index};
-use crate::layer::{Item, LayerWriter, pack};
+use crate::file::Temp;
+use crate::layer::{Item, LayerWriter, Sealed, pack};
 use crate::manifest::{LayerRef, Manifest};
 use crate::plan::{Plan, full, incremental, take_out_unshippable};
 use crate::tree::{Kind, Node, walk};
@@ -117,37 +118,25 @@ fn attempt_push(depot: &Depot, input: &SnapshotInput<'_>, only_full: bool) -> Re
         Some(last) => incremental(&last.index.nodes, &mut nodes, input.upper, base)?,
         None => Plan::Full(Vec::new()),
     };
-    let young = nodes.iter().filter(|node| node.fingerprint.is_some()).count();
-    forget_settled(&mut nodes, clock);
     let mut work = Work { depot, input, clock, nodes, skipped };
     match (plan, last) {
-        (Plan::Unchanged, Some(last)) => work.unchanged(last, young > 0),
+        (Plan::Unchanged { stale }, Some(last)) => work.unchanged(last, stale),
         (Plan::Incremental(items), Some(last)) if !is_worn(&last.manifest, &items, &work.nodes) => {
-            work.write(&items, last.manifest.layers, How::Incremental)
+            work.add(&items, last)
         }
-        _ => {
-            let items = full(&work.nodes);
-            work.write(&items, Vec::new(), How::Full)
-        }
+        _ => work.all(),
     }
 }
 
 fn find_last(depot: &Depot, state: BorrowedFd<'_>) -> Result<Option<Last>> {
     let Some(index) = Index::load(state)? else { return Ok(None) };
-    let manifest = match depot.manifest(&index.snapshot) {
+    let manifest = match depot.manifest_now(&index.snapshot) {
         Ok(manifest) => manifest,
         // Pruned, damaged, or another depot.
         Err(Error::Missing { .. } | Error::BadManifest { .. }) => return Ok(None),
         Err(error) => return Err(error),
     };
     Ok(depot.use_snapshot(&index.snapshot, &manifest)?.then_some(Last { index, manifest }))
-}
-
-/// Fingerprints are needed only as long as a change might leave the stamp as it is.
-fn forget_settled(nodes: &mut [Node], clock: Clock) {
-    for node in nodes.iter_mut().filter(|node| !clock.is_racy(&node.stamp)) {
-        node.fingerprint = None;
-    }
 }
 
 /// Whether a chain should be made anew instead of getting one more layer.
@@ -170,8 +159,7 @@ fn is_worn(manifest: &Manifest, items: &[Item], nodes: &[Node]) -> bool {
 }
 
 fn weight(node: &Node) -> u64 {
-    let data = if node.kind == Kind::File { node.stamp.size } else { 0 };
-    data + ENTRY + node.path.len() as u64
+    node.data + ENTRY + node.path.len() as u64
 }
 
 struct Work<'a> {
@@ -182,29 +170,50 @@ struct Work<'a> {
     skipped: Vec<Vec<u8>>,
 }
 
-impl Work<'_> {
-    fn unchanged(self, last: Last, resave: bool) -> Result<Pushed> {
+impl<'a> Work<'a> {
+    fn unchanged(mut self, last: Last, stale: bool) -> Result<Pushed> {
         let Last { index, manifest } = last;
+        let id = index.snapshot;
         let same = manifest.base == *self.input.base_identity && manifest.environment == self.input.environment;
         if !same {
             return self.state(manifest.layers, How::Restated, (0, 0));
         }
-        if resave {
-            let index = Index { snapshot: index.snapshot, nodes: self.nodes };
-            index.save(self.input.state)?;
+        if stale {
+            self.save_index(id)?;
         }
-        let Work { skipped, .. } = self;
-        Ok(Pushed { id: index_id(&manifest)?, how: How::Unchanged, entries: 0, bytes: 0, skipped })
+        Ok(Pushed { id, how: How::Unchanged, entries: 0, bytes: 0, skipped: self.skipped })
     }
 
-    /// Writes a layer of `items` on top of `layers`, and the manifest.
-    fn write(&mut self, items: &[Item], mut layers: Vec<LayerRef>, how: How) -> Result<Pushed> {
+    /// Writes a full layer.
+    fn all(&mut self) -> Result<Pushed> {
+        let items = full(&self.nodes);
+        let (temp, sealed) = self.layer(&items)?;
+        let layer = self.depot.add_layer(temp, &sealed)?;
+        self.state(vec![layer], How::Full, (sealed.entries, sealed.size))
+    }
+
+    /// Writes a layer of `items` on top of the last snapshot's.
+    fn add(mut self, items: &[Item], last: Last) -> Result<Pushed> {
+        let (temp, sealed) = self.layer(items)?;
+        let mut layers = last.manifest.layers.clone();
+        match layers.iter().rposition(|layer| layer.digest == sealed.id) {
+            // What is on top already.
+            Some(at) if at + 1 == layers.len() => return self.unchanged(last, true),
+            // No overlay takes one directory twice.
+            Some(_) => return self.all(),
+            None => {}
+        }
+        layers.push(self.depot.add_layer(temp, &sealed)?);
+        self.state(layers, How::Incremental, (sealed.entries, sealed.size))
+    }
+
+    /// Writes a layer file that is not part of the depot yet. Nodes that vanished meanwhile are forgotten.
+    fn layer(&mut self, items: &[Item]) -> Result<(Temp<'a>, Sealed)> {
         let (temp, file) = self.depot.new_layer()?;
         let object = self.depot.path().join(temp.name()).into_os_string().into_encoded_bytes();
         let mut writer = LayerWriter::new(file, object)?;
-        let outcome = pack(self.input.upper, items, &mut self.nodes, self.clock, &mut writer)?;
+        let outcome = pack(self.input.upper, items, &mut self.nodes, &mut writer)?;
         let sealed = writer.finish()?;
-        layers.push(self.depot.add_layer(temp, &sealed)?);
         let mut gone = outcome.gone.into_iter().peekable();
         let mut at = 0;
         self.nodes.retain(|_| {
@@ -212,7 +221,7 @@ impl Work<'_> {
             at += 1;
             !is_gone
         });
-        self.state(layers, how, (sealed.records, sealed.size))
+        Ok((temp, sealed))
     }
 
     /// Writes the manifest of `layers`, then the index.
@@ -224,9 +233,14 @@ impl Work<'_> {
         if !self.depot.use_snapshot(&id, &manifest)? {
             return Err(Error::Moved { object: format!("the depot {}", self.depot.path().display()) });
         }
-        let index = Index { snapshot: id, nodes: std::mem::take(&mut self.nodes) };
-        index.save(self.input.state)?;
+        self.save_index(id)?;
         let skipped = std::mem::take(&mut self.skipped);
         Ok(Pushed { id, how, entries: written.0, bytes: written.1, skipped })
+    }
+
+    fn save_index(&mut self, snapshot: SnapshotId) -> Result<()> {
+        let mut nodes = std::mem::take(&mut self.nodes);
+        nodes.iter_mut().for_each(|node| node.young = self.clock.is_young(&node.stamp));
+        Index { snapshot, nodes }.save(self.input.state)
     }
 }

@@ -91,13 +91,20 @@ pub(crate) struct Node {
     pub(crate) path: Vec<u8>,
     pub(crate) kind: Kind,
     pub(crate) stamp: Stamp,
-    /// What the entry was, attributes and content, where the stamp alone cannot tell (see `index`).
+    /// What the entry was when it was shipped, attributes and content, where that is known (see `index`).
     pub(crate) fingerprint: Option<[u8; 32]>,
+    /// A later change might have left the stamp as it is.
+    pub(crate) young: bool,
+    /// Bytes of data without holes, roughly. Not part of what is compared or kept.
+    pub(crate) data: u64,
 }
 
 impl Node {
     fn new(path: Vec<u8>, kind: Kind, stat: &Stat) -> Node {
-        Node { path, kind, stamp: Stamp::from(stat), fingerprint: None }
+        let stamp = Stamp::from(stat);
+        let room = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+        let data = if kind == Kind::File { stamp.size.min(room) } else { 0 };
+        Node { path, kind, stamp, fingerprint: None, young: false, data }
     }
 }
 
@@ -138,10 +145,6 @@ impl DirStack {
     /// The path of `name` in the current directory.
     pub(crate) fn child(&self, name: &[u8]) -> Vec<u8> {
         join(&self.path, name)
-    }
-
-    pub(crate) fn depth(&self) -> usize {
-        self.levels.len()
     }
 
     /// Makes the directory `name` the current one. The outer error ends the walk, the inner one is the system's answer.
@@ -357,7 +360,7 @@ pub(crate) fn remove_all(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
 
 /// Lets the owner change a directory that is about to go. Where that fails, the removal itself tells.
 fn open_up(dir: BorrowedFd<'_>) {
-    drop(rustix::fs::fchmod(dir, Mode::RWXU));
+    rustix::fs::fchmod(dir, Mode::RWXU).ok();
 }
 
 #[cfg(test)]

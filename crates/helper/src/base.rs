@@ -119,6 +119,9 @@ fn view(user_ns: BorrowedFd<'_>, attr: MountAttr) -> Result<OwnedFd> {
     as_nobody(|| {
         fsconfig_set_string(&fs, "source", "skiff-host")?;
         fsconfig_set_string(&fs, "lowerdir", &lower)?;
+        // Whatever the kernel was built to do by default: nothing in the host's tree redirects the view.
+        fsconfig_set_string(&fs, "redirect_dir", "nofollow")?;
+        fsconfig_set_string(&fs, "metacopy", "off")?;
         fsconfig_create(&fs)
     })
     .context(|| "view of the host's root")

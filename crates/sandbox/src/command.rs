@@ -40,9 +40,9 @@ impl Command {
     pub fn exec(&self) -> io::Error {
         let home = self.var("HOME").map_or(Path::new("/"), Path::new);
         if [self.cwd.as_path(), home, Path::new("/")].iter().all(|dir| rustix::process::chdir(*dir).is_err()) {
-            return io::ErrorKind::NotFound.into();
+            return rustix::io::Errno::NOENT.into();
         }
-        let Some(name) = self.argv.first() else { return io::ErrorKind::InvalidInput.into() };
+        let Some(name) = self.argv.first() else { return rustix::io::Errno::INVAL.into() };
         let c = |s: &OsStr| CString::new(s.as_bytes()).ok();
         let shown = self.argv0.as_ref().unwrap_or(name);
         let argv: Vec<_> = std::iter::once(shown).chain(&self.argv[1..]).filter_map(|a| c(a)).collect();
@@ -51,7 +51,7 @@ impl Command {
             .iter()
             .filter_map(|(n, v)| CString::new([n.as_bytes(), b"=", v.as_bytes()].concat()).ok())
             .collect();
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        let mut last: io::Error = rustix::io::Errno::NOENT.into();
         for path in self.candidates(name) {
             let e = process::exec(path.as_os_str(), &argv, &envp);
             // What sh does with a script that has no `#!` line.

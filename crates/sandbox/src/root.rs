@@ -19,8 +19,11 @@ use skiff_sys::mount::{MountAttr, set_attributes};
 use crate::helper::Layers;
 use crate::{Context, Error, Result};
 
-/// Directories that are only a place to mount the new root on until it is `/`.
-const STAGES: [&str; 2] = ["/tmp", "/run"];
+/// Directories that every system has, covered while the new root is put together. (What a plan mounts from below them has been
+/// opened before.)
+pub const STAGE: &str = "/tmp";
+/// Another one.
+pub const SECOND_STAGE: &str = "/run";
 
 /// The directory that holds `upper`, `work` and what else belongs to the environment alone.
 pub struct Own {
@@ -30,7 +33,7 @@ pub struct Own {
 /// What is mounted in Skiff's own directory inside.
 pub struct Extras<'a> {
     /// The running program, which shims point to.
-    pub program: Option<OwnedFd>,
+    pub program: &'a Path,
     /// The supervisor's socket.
     pub socket: Option<&'a Path>,
 }
@@ -43,8 +46,11 @@ pub fn build(plan: &Plan, layers: Layers, extras: Extras<'_>) -> Result<()> {
     let own = Own::open(&plan.upper)?;
     let sources = open_sources(plan, &own)?;
     let extras = extras.open()?;
+    // The kernel takes as layers only mounts that hang in a namespace of ours.
+    attach(layers.mask.as_fd(), STAGE)?;
+    attach(layers.view.as_fd(), SECOND_STAGE)?;
     let root = stack(plan, &layers, &own)?;
-    attach_on_stage(root.as_fd()).map(drop)?;
+    attach(root.as_fd(), STAGE)?;
     furnish(root.as_fd(), sources, Some(layers.view), extras)
 }
 
@@ -83,8 +89,8 @@ pub struct OpenExtras {
 impl Extras<'_> {
     /// Opens them.
     pub fn open(self) -> Result<OpenExtras> {
-        let program = self.program.map(|fd| clone_tree(fd.as_fd(), false)).transpose();
-        let program = program.context(|| "the program itself")?;
+        let program = open_bind(self.program).context(|| format!("own program {}", self.program.display()));
+        let program = Some(program?);
         let socket = self.socket.map(open_bind).transpose().context(|| "the supervisor's socket")?;
         Ok(OpenExtras { program, socket })
     }
@@ -111,6 +117,11 @@ impl Own {
                 Ok(Self { dir })
             }
         }
+    }
+
+    /// Hangs it on a place of the namespace; gives the place.
+    pub fn attach(&self, place: &str) -> Result<PathBuf> {
+        attach(self.dir.as_fd(), place).map(|()| place.into())
     }
 
     /// One of its directories.
@@ -262,16 +273,9 @@ fn enter(root: BorrowedFd<'_>) -> Result<()> {
     rustix::process::chdir("/").context(|| "/")
 }
 
-/// Hangs a mount on one of the places kept for that.
-pub fn attach_on_stage(root: BorrowedFd<'_>) -> Result<&'static str> {
-    let mut last = Errno::NOENT;
-    for stage in STAGES {
-        match move_mount(root, "", CWD, stage, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH) {
-            Ok(()) => return Ok(stage),
-            Err(e) => last = e,
-        }
-    }
-    Err(Error::new(format!("new root on {}: {last}", STAGES.join(" or "))))
+/// Hangs a mount on a place of the namespace.
+pub fn attach(mount: BorrowedFd<'_>, place: &str) -> Result<()> {
+    move_mount(mount, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).context(|| format!("mount on {place}"))
 }
 
 fn resolve(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {

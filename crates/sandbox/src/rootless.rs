@@ -1,12 +1,11 @@
 //! The root of an environment without any privilege: fuse-overlayfs, running in the user's own namespaces, stacks it.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Command;
 
 use rustix::fs::{Mode, OFlags, mkdirat, open};
 use skiff_spec::plan::{Plan, Upper};
-use skiff_sys::process::keep_on_exec;
 
 use crate::root::{self, Extras, Own};
 use crate::{Context, Error, Result};
@@ -19,21 +18,23 @@ pub fn build(plan: &Plan, extras: Extras<'_>) -> Result<()> {
     let own = Own::open(&plan.upper)?;
     let sources = root::open_sources(plan, &own)?;
     let extras = extras.open()?;
-    let (upper, work) = (own.sub("upper").context(|| "upper")?, own.sub("work").context(|| "work")?);
-    let stage = root::memory(0o755, None).context(|| "file system in memory")?;
-    mkdirat(&stage, "root", Mode::from_raw_mode(0o755)).context(|| "place for the root")?;
-    let target = Path::new(root::attach_on_stage(stage.as_fd())?).join("root");
+    // fuse-overlayfs wants paths, so the stage must not cover the place where the upper is.
+    let (dir, stage) = match &plan.upper {
+        Upper::Memory { .. } => (own.attach(root::SECOND_STAGE)?, root::STAGE),
+        Upper::Directory(dir) if dir.starts_with(root::STAGE) => (dir.clone(), root::SECOND_STAGE),
+        Upper::Directory(dir) => (dir.clone(), root::STAGE),
+    };
+    let place = root::memory(0o755, None).context(|| "file system in memory")?;
+    mkdirat(&place, "root", Mode::from_raw_mode(0o755)).context(|| "place for the root")?;
+    root::attach(place.as_fd(), stage)?;
+    let target = Path::new(stage).join("root");
 
-    // By descriptor: the stage may cover the place where the upper is.
-    for fd in [&upper, &work] {
-        keep_on_exec(fd.as_fd()).context(|| "upper")?;
-    }
     let lower = plan.layers.iter().map(|l| l.display().to_string()).chain(["/".into()]).collect::<Vec<_>>();
     let mut options = format!(
-        "squash_to_root,lowerdir={},upperdir=/proc/self/fd/{},workdir=/proc/self/fd/{}",
+        "squash_to_root,lowerdir={},upperdir={},workdir={}",
         lower.join(":"),
-        upper.as_raw_fd(),
-        work.as_raw_fd()
+        dir.join("upper").display(),
+        dir.join("work").display()
     );
     if matches!(plan.upper, Upper::Memory { .. }) {
         options.push_str(",volatile");

@@ -39,7 +39,7 @@ pub struct Options<'a> {
 /// # Errors
 /// Whatever could not be made, named; nothing of it is left then.
 pub fn start(plan: &Plan, options: Options<'_>) -> Result<Instance> {
-    let program = own_program()?;
+    let program = std::env::current_exe().context(|| "own program")?;
     let helper = match (plan.route, options.helper) {
         (Route::Helper, Some(path)) => Some(Helper::spawn(path)?),
         (Route::Helper, None) => return Err(Error::new("the plan wants the helper, but there is none")),
@@ -56,7 +56,7 @@ pub fn start(plan: &Plan, options: Options<'_>) -> Result<Instance> {
     })?;
     let Fork::Parent(child) = made else {
         drop((control, report, gate));
-        let extras = Extras { program: Some(program), socket: options.socket };
+        let extras = Extras { program: &program, socket: options.socket };
         become_init(plan, helper.as_ref(), extras, go, reporter, &theirs)
     };
     drop((theirs, reporter, go));
@@ -160,11 +160,6 @@ pub fn detach_stdio() {
             dup(&null).unwrap_or_default();
         }
     }
-}
-
-/// The running executable, which will be seen inside as `/run/skiff/skiff`.
-fn own_program() -> Result<OwnedFd> {
-    openat(CWD, "/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).context(|| "/proc/self/exe")
 }
 
 /// Takes the exit status of a child that has ended or is about to.

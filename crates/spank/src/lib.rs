@@ -1,1 +1,118 @@
-//! Placeholder.
+//! The Slurm plug-in: it tells Slurm's hooks apart and hands over to the `skiff` program. It holds no logic of its own,
+//! because it lives in other people's processes: in `srun` as the user, in `slurmstepd` as root.
+//!
+//! One file serves many Slurm releases: nothing of Slurm is linked, every function is looked up when the plug-in is
+//! loaded ([`ffi`]), and the version that Slurm insists on is filled in from the release at hand ([`version`]).
+//!
+//! | hook | process | what it does |
+//! |---|---|---|
+//! | `init` | all | registers `--environment` |
+//! | `init_post_opt` | srun, sbatch, salloc | `skiff slurm submit`: the environment becomes part of the job |
+//! | `local_user_init` | srun | puts `skiff` before the command, so that a node without Skiff cannot run it bare |
+//! | `job_prolog`, `job_epilog` | node, root | `skiff slurm prolog`, `skiff slurm epilog` |
+//! | `user_init` | slurmstepd | `skiff slurm step-begin`, as the user |
+//! | `task_init` | each task | puts `skiff` before the command where srun did not: batch scripts |
+
+mod child;
+mod ffi;
+mod guard;
+mod multi_prog;
+mod node;
+mod option;
+mod settings;
+mod submit;
+mod variables;
+mod version;
+
+use std::ffi::{c_char, c_int, c_void};
+
+use ffi::{Context, Spank};
+use settings::Settings;
+
+/// Slurm looks this up by name; it is also part of the name of the variable in which the option travels.
+#[unsafe(no_mangle)]
+pub static plugin_name: [u8; 6] = *b"skiff\0";
+/// Slurm looks this up by name.
+#[unsafe(no_mangle)]
+pub static plugin_type: [u8; 6] = *b"spank\0";
+/// Slurm looks this up by name.
+#[unsafe(no_mangle)]
+pub static spank_plugin_version: std::ffi::c_uint = 1;
+
+type Arguments = *const *const c_char;
+
+/// # Safety
+/// Called by Slurm with its handle and the arguments of the line in plugstack.conf.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_init(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
+    // SAFETY: the pointers are Slurm's, valid during this call.
+    let (spank, _) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
+    match spank.context() {
+        // The callback only stores the value, which Slurm itself carries to the nodes.
+        Context::Local | Context::Allocator | Context::Remote => option::register(&spank),
+        Context::JobScript | Context::Other => 0,
+    }
+}
+
+/// # Safety
+/// As for [`slurm_spank_init`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_init_post_opt(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
+    // SAFETY: the pointers are Slurm's, valid during this call.
+    let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
+    match spank.context() {
+        context @ (Context::Local | Context::Allocator) => submit::after_options(&spank, context, &settings),
+        Context::Remote | Context::JobScript | Context::Other => {}
+    }
+    0
+}
+
+/// # Safety
+/// As for [`slurm_spank_init`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_local_user_init(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
+    // SAFETY: the pointers are Slurm's, valid during this call.
+    let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
+    submit::wrap_command(&spank, &settings);
+    0
+}
+
+/// # Safety
+/// As for [`slurm_spank_init`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_job_prolog(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
+    // SAFETY: the pointers are Slurm's, valid during this call.
+    let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
+    node::prolog(&spank, &settings);
+    // A prolog that fails drains the node; the task's wrapper finds nothing prepared and says so to the user instead.
+    0
+}
+
+/// # Safety
+/// As for [`slurm_spank_init`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_job_epilog(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
+    // SAFETY: the pointers are Slurm's, valid during this call.
+    let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
+    node::epilog(&spank, &settings);
+    0
+}
+
+/// # Safety
+/// As for [`slurm_spank_init`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_user_init(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
+    // SAFETY: the pointers are Slurm's, valid during this call.
+    let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
+    node::begin_step(&spank, &settings);
+    0
+}
+
+/// # Safety
+/// As for [`slurm_spank_init`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_task_init(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
+    // SAFETY: the pointers are Slurm's, valid during this call.
+    let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
+    node::begin_task(&spank, &settings)
+}

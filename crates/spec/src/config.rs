@@ -91,6 +91,7 @@ impl Default for Config {
             depot: String::new(),
             mounts: vec![],
             services: [
+                "/etc/slurm",
                 "/run/munge",
                 "/run/slurm",
                 "/run/slurmctld",
@@ -113,7 +114,7 @@ impl Default for Config {
 
 impl Default for Run {
     fn default() -> Self {
-        Self { memory: "50%".into(), linger: 0 }
+        Self { memory: "50%".into(), linger: 10 }
     }
 }
 

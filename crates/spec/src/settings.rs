@@ -17,8 +17,6 @@ pub struct Settings {
     pub base: String,
     /// Seconds since 1970 at which it was made.
     pub created: u64,
-    /// How many ids there are inside: an upper made with one id only does not fit another map.
-    pub ids: u32,
     /// Additional mounts, as on the command line: `SOURCE[:TARGET[:ro]]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<String>,

@@ -4,10 +4,10 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 // From linux/nsfs.h; libc has them only as of late.
-const NS_GET_USERNS: libc::c_ulong = 0xb701;
-const NS_GET_PARENT: libc::c_ulong = 0xb702;
-const NS_GET_NSTYPE: libc::c_ulong = 0xb703;
-const NS_GET_OWNER_UID: libc::c_ulong = 0xb704;
+const NS_GET_USERNS: libc::Ioctl = 0xb701;
+const NS_GET_PARENT: libc::Ioctl = 0xb702;
+const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
+const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
 
 /// The uid of whoever made a user namespace, as seen from here.
 ///
@@ -52,7 +52,7 @@ pub fn same(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> io::Result<bool> {
     Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
 }
 
-fn request_fd(ns: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<OwnedFd> {
+fn request_fd(ns: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<OwnedFd> {
     // SAFETY: these requests take no argument and give a new descriptor or -1.
     let fd = unsafe { libc::ioctl(ns.as_raw_fd(), request) };
     if fd < 0 {

@@ -34,7 +34,7 @@ const CALLS: &[libc::c_long] = &[
 
 /// Terminal requests that type into, or paste into, the terminal the environment shares with the user's login
 /// (CVE-2017-5226 taught this to others).
-const IOCTLS: &[u64] = &[libc::TIOCSTI, libc::TIOCLINUX];
+const IOCTLS: &[libc::Ioctl] = &[libc::TIOCSTI, libc::TIOCLINUX];
 
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xc000_003e;

@@ -1,5 +1,5 @@
 //! Asserts what the compiler does not: crates of the workspace use each other only along the design's arrows, and
-//! `unsafe` stays behind its fence. Without this a shortcut through the layers would be noticed only when it hurts.
+//! `unsafe` stays behind its fence, and that each crate from outside has its reason written down. Without this a shortcut through the layers would be noticed only when it hurts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -28,9 +28,13 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// The only crates with `unsafe` in them, and with the bindings that need it.
 const MAY_BE_UNSAFE: &[&str] = &["sys", "spank"];
 
+/// A table with a line for every crate from outside: | `name` | why |
+const REASONS: &str = "docs/dependencies.md";
+
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
+    workspace_root: PathBuf,
 }
 
 #[derive(Deserialize)]
@@ -49,29 +53,26 @@ struct Dependency {
 
 /// Prints every violation, then fails if there was one.
 pub fn run() -> anyhow::Result<()> {
-    let packages = workspace()?;
+    let Metadata { packages, workspace_root } = workspace()?;
     let mut wrong = wrong_arrows(&packages);
     for package in &packages {
         wrong.extend(wrong_unsafe(package)?);
     }
+    let reasons = workspace_root.join(REASONS);
+    let text = std::fs::read_to_string(&reasons).with_context(|| format!("reading {}", reasons.display()))?;
+    wrong.extend(wrong_reasons(&packages, &text));
     for line in &wrong {
         eprintln!("graph: {line}");
     }
-    ensure!(
-        wrong.is_empty(),
-        "{} of {} crates break the design's rules",
-        count_crates(&wrong),
-        packages.len()
-    );
+    ensure!(wrong.is_empty(), "{} rules of the workspace are broken", wrong.len());
+    let (count, fence) = (packages.len(), MAY_BE_UNSAFE.join(" and "));
     println!(
-        "graph: {} crates, only downward arrows, unsafe only in {}",
-        packages.len(),
-        MAY_BE_UNSAFE.join(" and ")
+        "graph: {count} crates, only downward arrows, unsafe only in {fence}, every dependency explained"
     );
     Ok(())
 }
 
-fn workspace() -> anyhow::Result<Vec<Package>> {
+fn workspace() -> anyhow::Result<Metadata> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["metadata", "--format-version=1", "--no-deps"])
@@ -80,17 +81,12 @@ fn workspace() -> anyhow::Result<Vec<Package>> {
     if !output.status.success() {
         bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
     }
-    let metadata: Metadata = serde_json::from_slice(&output.stdout).context("output of cargo metadata")?;
-    Ok(metadata.packages)
+    serde_json::from_slice(&output.stdout).context("output of cargo metadata")
 }
 
 /// `skiff-sys` -> `sys`; `skiff` and `xtask` are called so.
 fn short(package: &str) -> &str {
     package.strip_prefix("skiff-").unwrap_or(package)
-}
-
-fn count_crates(lines: &[String]) -> usize {
-    lines.iter().filter_map(|line| line.split(':').next()).collect::<BTreeSet<_>>().len()
 }
 
 fn wrong_arrows(packages: &[Package]) -> Vec<String> {
@@ -132,6 +128,17 @@ fn closure() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         all.insert(from, uses);
     }
     all
+}
+
+fn wrong_reasons(packages: &[Package], text: &str) -> Vec<String> {
+    let name = |line: &str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
+    let explained: BTreeSet<String> = text.lines().filter_map(name).collect();
+    let foreign = packages.iter().flat_map(|p| &p.dependencies).filter(|d| d.path.is_none());
+    let used: BTreeSet<String> = foreign.map(|d| d.name.clone()).collect();
+    let missing =
+        used.difference(&explained).map(|name| format!("{REASONS}: no line says why {name} is used"));
+    let stale = explained.difference(&used).map(|name| format!("{REASONS}: {name} is not used any more"));
+    missing.chain(stale).collect()
 }
 
 fn wrong_unsafe(package: &Package) -> anyhow::Result<Vec<String>> {
@@ -294,6 +301,17 @@ mod tests {
                 Some(part) => assert!(wrong.len() == 1 && wrong[0].contains(part), "{name}: {wrong:?}"),
             }
         }
+    }
+
+    #[test]
+    fn reasons() {
+        let packages = [package("skiff", &["libc", "skiff-sys"])];
+        assert!(wrong_reasons(&packages, "text\n| `libc` | why |\n").is_empty());
+        let wrong = wrong_reasons(&packages, "| `old` | why |");
+        assert!(
+            wrong.len() == 2 && wrong[0].contains("why libc") && wrong[1].contains("old is not used"),
+            "{wrong:?}"
+        );
     }
 
     #[test]

@@ -25,9 +25,9 @@ mod read;
 mod unpack;
 mod write;
 
-pub(crate) use pack::{Item, Outcome, fingerprint, pack};
-pub use read::LayerReader;
-pub use unpack::{Unpacked, unpack};
+pub(crate) use pack::{Item, fingerprint, pack};
+pub(crate) use read::LayerReader;
+pub(crate) use unpack::{expect, unpack};
 pub(crate) use write::{LayerWriter, Sealed};
 
 use crate::xattr::Xattrs;

@@ -10,7 +10,6 @@ use rustix::io::Errno;
 use super::write::Extents;
 use super::{Attr, CHUNK, LayerWriter, Record};
 use crate::error::{Context, Error, Result, show};
-use crate::index::Clock;
 use crate::tree::{DirStack, Kind, Node, Stamp, open_beneath, split};
 use crate::xattr;
 
@@ -19,8 +18,6 @@ const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(15);
 /// Files below this size are asked for holes only if they take less room than they are long.
 const SMALL: u64 = 64 * 1024;
-/// The fingerprint of what is not compared by one: equal to none, so that such an entry is shipped once more.
-const UNKNOWN: [u8; 32] = [0; 32];
 
 /// Something to put into a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,19 +35,17 @@ pub(crate) struct Outcome {
     pub(crate) gone: Vec<usize>,
 }
 
-/// Appends `items`, which are in tree order with all their parents, to a layer. Files' stamps in `nodes` become those of the
-/// moment they were read; entries whose stamp cannot be relied on get a fingerprint.
+/// Appends `items`, which are in tree order with all their parents, to a layer. Their `nodes` get fingerprints, and files
+/// the stamps of the moment they were read.
 pub(crate) fn pack(
     root: BorrowedFd<'_>,
     items: &[Item],
     nodes: &mut [Node],
-    clock: Clock,
     writer: &mut LayerWriter,
 ) -> Result<Outcome> {
     let mut packer = Packer {
         stack: DirStack::new(root)?,
         writer,
-        clock,
         open: Vec::new(),
         links: HashMap::new(),
         outcome: Outcome::default(),
@@ -74,13 +69,12 @@ pub(crate) fn pack(
     Ok(packer.outcome)
 }
 
-/// The digest of a file's data, and perhaps its fingerprint.
-type Read = ([u8; 32], Option<[u8; 32]>);
+/// The digest of a file's data, and its fingerprint.
+type Read = ([u8; 32], [u8; 32]);
 
 struct Packer<'a> {
     stack: DirStack,
     writer: &'a mut LayerWriter,
-    clock: Clock,
     /// Paths of the directories whose records are not ended yet.
     open: Vec<Vec<u8>>,
     /// Numbers of the linked files already in the layer, by inode.
@@ -148,9 +142,7 @@ impl Packer<'_> {
         let dir = self.stack.dir();
         let attr = attr(dir, &fstat(dir, &node.path)?, &node.path)?;
         let name = split(&node.path).1.to_vec();
-        if self.clock.is_racy(&node.stamp) {
-            node.fingerprint = Some(digest(&directory_record(&attr, node.kind), &[], None));
-        }
+        node.fingerprint = Some(digest(&directory_record(&attr, node.kind), &[], None));
         self.writer.record(&Record::Dir { name, attr, opaque })?;
         self.open.push(node.path.clone());
         Ok(true)
@@ -180,7 +172,7 @@ impl Packer<'_> {
             Err(errno) => return Err(errno).on("look at", &node.path),
         }
         let number = self.links[&node.stamp.ino];
-        node.fingerprint = self.clock.is_racy(&node.stamp).then_some(UNKNOWN);
+        node.fingerprint = None;
         self.writer.record(&Record::Link { name: name.to_vec(), number })?;
         Ok(true)
     }
@@ -189,9 +181,7 @@ impl Packer<'_> {
         let Some((fd, stat)) = self.peek(node, name)? else { return Ok(false) };
         let target = rustix::fs::readlinkat(&fd, c"", Vec::new()).on("read the link", &node.path)?.into_bytes();
         let attr = bare_attr(&stat);
-        if self.clock.is_racy(&node.stamp) {
-            node.fingerprint = Some(symlink_digest(&attr, &target));
-        }
+        node.fingerprint = Some(symlink_digest(&attr, &target));
         self.writer.record(&Record::Symlink { name: name.to_vec(), attr, target })?;
         Ok(true)
     }
@@ -199,9 +189,7 @@ impl Packer<'_> {
     fn fifo(&mut self, node: &mut Node, name: &[u8]) -> Result<bool> {
         let Some((_, stat)) = self.peek(node, name)? else { return Ok(false) };
         let attr = bare_attr(&stat);
-        if self.clock.is_racy(&node.stamp) {
-            node.fingerprint = Some(fifo_digest(&attr));
-        }
+        node.fingerprint = Some(fifo_digest(&attr));
         self.writer.record(&Record::Fifo { name: name.to_vec(), attr })?;
         Ok(true)
     }
@@ -242,7 +230,8 @@ impl Packer<'_> {
             // Written to, but only behind what was read: the same beginning twice is a consistent copy of it, as of a log.
             let data = read.map(|(data, _)| data);
             let steady = data.is_some_and(|data| prefix == Some((size, data)));
-            if let Some((_, print)) = read
+            // What a file is without its other names is not all there is to tell of it.
+            if let Some((_, print)) = read.map(|(data, print)| (data, (!linked).then_some(print)))
                 && ((before == after && size == before.size) || steady)
             {
                 if linked {
@@ -250,7 +239,7 @@ impl Packer<'_> {
                     self.links.insert(before.ino, number);
                 }
                 node.stamp = before;
-                node.fingerprint = if linked { self.clock.is_racy(&before).then_some(UNKNOWN) } else { print };
+                node.fingerprint = print;
                 return Ok(true);
             }
             self.writer.rewind(mark)?;
@@ -259,8 +248,7 @@ impl Packer<'_> {
         Err(Error::Busy { object: show(&node.path), tries: TRIES })
     }
 
-    /// Appends a file as it is now; gives the digest of its data and, where its stamp cannot be relied on, its fingerprint.
-    /// Nothing if it became shorter meanwhile.
+    /// Appends a file as it is now. Nothing if it became shorter meanwhile.
     fn once(
         &mut self,
         fd: &OwnedFd,
@@ -272,11 +260,10 @@ impl Packer<'_> {
     ) -> Result<Option<Read>> {
         let attr = attr(fd.as_fd(), stat, &node.path)?;
         let extents = extents(fd.as_fd(), size, stat).on("look for holes in", &node.path)?;
-        let racy = !linked && self.clock.is_racy(&Stamp::from(stat));
-        let bare = racy.then(|| file_record(attr.clone(), size));
+        let bare = file_record(attr.clone(), size);
         self.writer.record(&Record::File { name: name.to_vec(), attr, linked, size })?;
         let data = self.writer.content(fd.as_fd(), &extents, &node.path)?;
-        Ok(data.map(|data| (data, bare.map(|bare| digest(&bare, &extents, Some(data))))))
+        Ok(data.map(|data| (data, digest(&bare, &extents, Some(data)))))
     }
 }
 

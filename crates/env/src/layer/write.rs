@@ -28,6 +28,7 @@ struct State {
     written: u64,
     catalog: blake3::Hasher,
     records: u64,
+    entries: u64,
     data: u64,
 }
 
@@ -42,12 +43,12 @@ pub(crate) struct Sealed {
     pub(crate) file: OwnedFd,
     pub(crate) id: LayerId,
     pub(crate) size: u64,
-    pub(crate) records: u64,
+    pub(crate) entries: u64,
 }
 
 impl LayerWriter {
     pub(crate) fn new(file: OwnedFd, object: Vec<u8>) -> Result<LayerWriter> {
-        let state = State { written: 0, catalog: blake3::Hasher::new(), records: 0, data: 0 };
+        let state = State { written: 0, catalog: blake3::Hasher::new(), records: 0, entries: 0, data: 0 };
         let mut writer =
             LayerWriter { file, object, buffer: vec![0; CHUNK], filled: 0, scratch: Vec::new(), state };
         let header = [&MAGIC[..], &VERSION.to_le_bytes(), &[0; 4]].concat();
@@ -61,6 +62,7 @@ impl LayerWriter {
         bytes.clear();
         record.encode(&mut bytes);
         self.state.records += 1;
+        self.state.entries += u64::from(!matches!(record, Record::Up | Record::End { .. }));
         let done = self.meta(&bytes);
         self.scratch = bytes;
         done
@@ -159,7 +161,7 @@ impl LayerWriter {
             file: self.file,
             id: LayerId(*self.state.catalog.finalize().as_bytes()),
             size: self.state.written,
-            records: self.state.records - 1,
+            entries: self.state.entries,
         })
     }
 }

@@ -26,22 +26,26 @@ static void check(long result, const char *what) {
     _exit(125);
 }
 
-static char options[4096];
+// Paths are short and few, so they are never freed.
+static char *join(const char *directory, const char *name) {
+    char *path = NULL;
+    check(asprintf(&path, "%s/%s", directory, name), "asprintf");
+    return path;
+}
 
-static void overlay_options(const char *directory) {
-    snprintf(options, sizeof options, "lowerdir=/,upperdir=%s/u,workdir=%s/w", directory, directory);
+static void attach_overlay(const char *directory, const char *root) {
+    char *options = NULL;
+    check(asprintf(&options, "lowerdir=/,upperdir=%s/u,workdir=%s/w", directory, directory), "asprintf");
+    check(mount("overlay", root, "overlay", 0, options), "overlay");
 }
 
 // The overlay as a mount that is attached nowhere yet. fsconfig() knows no comma-separated list, so one call an option.
 static int detached_overlay(const char *directory) {
-    char upper[4096], work[4096];
-    snprintf(upper, sizeof upper, "%s/u", directory);
-    snprintf(work, sizeof work, "%s/w", directory);
     int fs = syscall(SYS_fsopen, "overlay", FSOPEN_CLOEXEC);
     check(fs, "fsopen");
     check(syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "lowerdir", "/", 0), "lowerdir");
-    check(syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "upperdir", upper, 0), "upperdir");
-    check(syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "workdir", work, 0), "workdir");
+    check(syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "upperdir", join(directory, "u"), 0), "upperdir");
+    check(syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "workdir", join(directory, "w"), 0), "workdir");
     check(syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0), "overlay");
     int mount = syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0);
     check(mount, "fsmount");
@@ -49,11 +53,8 @@ static int detached_overlay(const char *directory) {
 }
 
 static void enter_root_and_exec(const char *root, char **command) {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/dev", root);
-    check(mount("/dev", path, NULL, MS_BIND | MS_REC, NULL), "bind /dev");
-    snprintf(path, sizeof path, "%s/proc", root);
-    check(mount("proc", path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL), "mount /proc");
+    check(mount("/dev", join(root, "dev"), NULL, MS_BIND | MS_REC, NULL), "bind /dev");
+    check(mount("proc", join(root, "proc"), "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL), "mount /proc");
     check(chdir(root), "chdir");
     check(syscall(SYS_pivot_root, ".", "."), "pivot_root");
     check(umount2(".", MNT_DETACH), "umount of the old root");
@@ -77,9 +78,7 @@ int main(int count, char **arguments) {
         return 125;
     }
     const char *directory = arguments[1 + user];
-    char **command = arguments + 2 + user, root[4096], byte;
-    snprintf(root, sizeof root, "%s/m", directory);
-    overlay_options(directory);
+    char **command = arguments + 2 + user, *root = join(directory, "m"), byte;
     int ready[2], detached = user ? detached_overlay(directory) : -1;
     check(pipe2(ready, O_CLOEXEC), "pipe");
 
@@ -96,7 +95,7 @@ int main(int count, char **arguments) {
         if (user)
             check(syscall(SYS_move_mount, detached, "", AT_FDCWD, root, MOVE_MOUNT_F_EMPTY_PATH), "attach overlay");
         else
-            check(mount("overlay", root, "overlay", 0, options), "overlay");
+            attach_overlay(directory, root);
         enter_root_and_exec(root, command);
     }
     if (user) {

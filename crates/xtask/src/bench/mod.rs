@@ -1,6 +1,109 @@
-//! Placeholder, being written.
+//! The benchmarks behind the promises about speed. Everything is measured in pairs: what it is compared with runs in the
+//! same rounds, alternating, because absolute figures move with the machine and the hour.
+//!
+//! They run on the login node of a test bed, where an installed Skiff, ordinary users and Slurm are; outside of one,
+//! this brings one up around itself.
+
+mod live;
+mod overhead;
+mod people;
+mod picture;
+mod record;
+mod srun;
+mod start;
+mod stats;
+mod workload;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use clap::Subcommand;
+
+/// The command line of `cargo xtask bench`.
 #[derive(clap::Args)]
-pub struct Args {}
-pub fn run(_args: Args) -> anyhow::Result<()> {
-    anyhow::bail!("not written yet")
+pub struct Args {
+    #[command(subcommand)]
+    benchmark: Benchmark,
+    /// How many alternating rounds
+    #[arg(long, global = true, default_value_t = 11)]
+    rounds: usize,
+    /// The ordinary user who starts everything
+    #[arg(long, global = true, default_value = "alice")]
+    user: String,
+    /// The program measured
+    #[arg(long, global = true, default_value = "/usr/bin/skiff")]
+    skiff: PathBuf,
+    /// Where NAME.json and NAME.svg go
+    #[arg(long, global = true, default_value = "target/bench")]
+    out: PathBuf,
+    /// Fail when a limit is exceeded, instead of only saying so
+    #[arg(long, global = true)]
+    strict: bool,
+}
+
+#[derive(Subcommand)]
+enum Benchmark {
+    /// Starting 100 environments in a row, entering a live one, starting 8 at once
+    Start(start::Args),
+    /// Processor, memory, HPL and files, inside against the bare host
+    Overhead(overhead::Args),
+    /// `srun -N2 hostname` in an environment against the same without
+    Srun(srun::Args),
+}
+
+/// What every benchmark needs to know.
+struct Setting {
+    rounds: usize,
+    user: people::User,
+    skiff: String,
+}
+
+/// Runs one benchmark, in a test bed made for it unless this is one.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    ensure!(
+        rustix::process::getuid().is_root(),
+        "benchmarks need root, for the test bed and to become {}",
+        args.user
+    );
+    ensure!(args.rounds > 0, "--rounds must not be 0");
+    if std::env::var_os("SKIFF_TESTBED").is_none() {
+        return run_in_a_bed();
+    }
+    let setting = Setting {
+        rounds: args.rounds,
+        user: people::User::find(&args.user)?,
+        skiff: args.skiff.to_str().context("--skiff is not UTF-8")?.into(),
+    };
+    let (record, bars) = match &args.benchmark {
+        Benchmark::Start(args) => start::run(&setting, args)?,
+        Benchmark::Overhead(args) => overhead::run(&setting, args)?,
+        Benchmark::Srun(args) => srun::run(&setting, args)?,
+    };
+    record.publish(&args.out, &bars)?;
+    let over: Vec<_> = record
+        .claims
+        .iter()
+        .filter(|c| c.verdict == record::Verdict::Over)
+        .map(|c| c.name.as_str())
+        .collect();
+    ensure!(over.is_empty() || !args.strict, "over the limit: {}", over.join(", "));
+    Ok(())
+}
+
+/// Installs what the working tree is into a stage, and runs the same command line again on a login node that has it.
+fn run_in_a_bed() -> anyhow::Result<()> {
+    let made = Command::new("make").args(["--silent", "stage"]).status().context("running make")?;
+    ensure!(made.success(), "make stage: {made}");
+    let target = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
+    let ourselves = std::env::current_exe().context("finding this program")?;
+    let status = Command::new(&ourselves)
+        .args(["testbed", "up", "--nodes", "2", "--install"])
+        .arg(target.join("stage"))
+        .arg("--")
+        .arg(&ourselves)
+        .args(std::env::args_os().skip(1))
+        .status()
+        .context("running the test bed")?;
+    std::process::exit(status.code().unwrap_or(125));
 }

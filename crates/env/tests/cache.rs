@@ -1,0 +1,313 @@
+//! The depot and the cache in use: by several at once, when full, and after a crash.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use common::{World, is_root};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+use skiff_env::{Cache, Depot, How, fetch};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn names(path: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    names
+}
+
+fn write(path: &Path, content: &[u8]) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, content).unwrap();
+}
+
+fn make_old(path: &Path) {
+    std::fs::File::open(path).unwrap().set_modified(SystemTime::now() - DAY).unwrap();
+}
+
+#[test]
+fn many_who_want_one_layer_get_one() {
+    let world = World::new();
+    for number in 0..300 {
+        write(&world.upper().join(format!("{number}")), &[1; 5000]);
+    }
+    let id = world.push().id;
+    let inodes: BTreeSet<u64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    // Each its own, as in processes of their own.
+                    let cache = Cache::open(&world.path("cache"), 0).unwrap();
+                    let layers = fetch(&world.depot, &id, &cache).unwrap();
+                    assert_eq!(names(&layers[0].path).len(), 300);
+                    cache.evict().unwrap();
+                    assert_eq!(names(&layers[0].path).len(), 300);
+                    std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&layers[0].path).unwrap())
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(!inodes.is_empty());
+    assert!(names(&world.path("cache/tmp")).is_empty());
+}
+
+#[test]
+fn who_comes_while_another_unpacks_waits_for_him() {
+    let world = World::new();
+    write(&world.upper().join("file"), b"x");
+    let pushed = world.push();
+    let digest = world.depot.manifest(&pushed.id).unwrap().layers[0].digest.to_string();
+    let lock = std::fs::File::create(world.path("cache/locks").join(&digest)).unwrap();
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| world.fetch(&pushed.id));
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!waiting.is_finished());
+        assert!(names(&world.path("cache/layers")).is_empty());
+        rustix::fs::flock(&lock, FlockOperation::Unlock).unwrap();
+        assert!(waiting.join().unwrap()[0].path.join("file").exists());
+    });
+}
+
+#[test]
+fn what_was_unused_longest_goes_first_and_what_is_in_use_stays() {
+    let world = World::new();
+    let mut ids = Vec::new();
+    for number in 0..4 {
+        write(&world.upper().join("big"), &vec![number; 1_000_000]);
+        std::fs::remove_file(world.path("state/snapshot.index")).ok();
+        ids.push(world.push_as(How::Full).id);
+    }
+    let cache = Cache::open(&world.path("cache"), 2_200_000).unwrap();
+    let held = fetch(&world.depot, &ids[0], &cache).unwrap();
+    for id in &ids[1..] {
+        fetch(&world.depot, id, &cache).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Used again: now 2 is the one unused longest.
+    fetch(&world.depot, &ids[1], &cache).unwrap();
+    let evicted = cache.evict().unwrap();
+    assert_eq!(evicted.layers, 2);
+    let digest = |at: usize| world.depot.manifest(&ids[at]).unwrap().layers[0].digest.to_string();
+    let mut left = vec![digest(0), digest(1)];
+    left.sort();
+    assert_eq!(names(&world.path("cache/layers")), left);
+    assert!(held[0].path.join("big").exists());
+    drop(held);
+    let none = Cache::open(&world.path("cache"), 0).unwrap();
+    assert_eq!(none.evict().unwrap().layers, 2);
+    for part in ["layers", "locks", "tmp"] {
+        assert!(names(&world.path("cache").join(part)).is_empty());
+    }
+}
+
+#[test]
+fn a_lease_goes_with_the_process_and_is_not_inherited() {
+    let world = World::new();
+    write(&world.upper().join("file"), b"x");
+    let layers = world.fetch(&world.push().id);
+    let flags = rustix::io::fcntl_getfd(layers[0].lease.as_fd()).unwrap();
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    let none = Cache::open(&world.path("cache"), 0).unwrap();
+    assert_eq!(none.evict().unwrap().layers, 0);
+    drop(layers);
+    assert_eq!(none.evict().unwrap().layers, 1);
+}
+
+#[test]
+fn what_a_dead_process_left_is_removed() {
+    let world = World::new();
+    write(&world.upper().join("file"), b"x");
+    let pushed = world.push();
+    let digest = world.depot.manifest(&pushed.id).unwrap().layers[0].digest.to_string();
+    write(&world.path("cache/tmp").join(&digest).join("tree/half"), b"");
+    write(&world.path("cache/tmp").join("0".repeat(64)).join("tree/half"), b"");
+    assert_eq!(names(&world.fetch(&pushed.id)[0].path), ["file"]);
+    assert_eq!(world.cache.evict().unwrap().unfinished, 1);
+    assert!(names(&world.path("cache/tmp")).is_empty());
+}
+
+#[test]
+fn a_layer_of_another_boot_is_made_again() {
+    let world = World::new();
+    write(&world.upper().join("file"), b"content");
+    let pushed = world.push();
+    let tree = world.fetch(&pushed.id)[0].path.clone();
+    std::fs::write(tree.join("file"), "").unwrap();
+    let mark = tree.with_file_name("mark");
+    let text = std::fs::read_to_string(&mark).unwrap();
+    for torn in [text.replacen("boot\":\"", "boot\":\"other", 1), text[..9].into(), String::new()] {
+        std::fs::write(tree.join("file"), "").unwrap();
+        std::fs::write(&mark, torn).unwrap();
+        let again = world.fetch(&pushed.id);
+        assert_eq!(std::fs::read(again[0].path.join("file")).unwrap(), b"content");
+    }
+}
+
+#[test]
+fn pruning_keeps_what_is_wanted_or_young() {
+    let world = World::new();
+    let mut ids = Vec::new();
+    for number in 0..3 {
+        write(&world.upper().join("file"), &[number; 100]);
+        std::thread::sleep(Duration::from_millis(40));
+        ids.push(world.push().id);
+    }
+    write(&world.path("depot/layers/.new-dead-1-2-3"), b"half");
+    write(&world.path("depot/layers/not ours"), b"");
+    let prune = |keep: &[_]| world.depot.prune(&keep.iter().copied().collect(), Duration::from_secs(3600)).unwrap();
+    assert_eq!(prune(&[]), skiff_env::Pruned::default());
+    for part in ["layers", "snapshots"] {
+        for name in names(&world.path("depot").join(part)) {
+            make_old(&world.path("depot").join(part).join(name));
+        }
+    }
+    // The second one's two layers stay; so does what is no layer.
+    let pruned = prune(&[ids[1]]);
+    assert_eq!((pruned.snapshots, pruned.layers, pruned.unfinished), (2, 1, 1));
+    assert_eq!(world.fetch(&ids[1]).len(), 2);
+    assert_eq!(names(&world.path("depot/layers")).len(), 3);
+    let error = fetch(&world.depot, &ids[0], &world.cache).unwrap_err();
+    assert!(error.to_string().contains(&format!("snapshot {} is not in the depot", ids[0])), "{error}");
+    // Being used makes young: the unchanged environment's snapshot was pruned, so it is made anew and stays.
+    let again = world.push_as(How::Full);
+    assert_eq!(prune(&[]).snapshots, 1);
+    world.fetch(&again.id);
+}
+
+/// A file system of one megabyte, attached nowhere.
+fn small() -> (std::os::fd::OwnedFd, PathBuf) {
+    use std::os::fd::AsRawFd;
+    let fs = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+    rustix::mount::fsconfig_set_string(fs.as_fd(), "size", "1m").unwrap();
+    rustix::mount::fsconfig_create(fs.as_fd()).unwrap();
+    let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+    let mount = rustix::mount::fsmount(fs.as_fd(), flags, MountAttrFlags::empty()).unwrap();
+    let path = format!("/proc/self/fd/{}/", mount.as_raw_fd()).into();
+    (mount, path)
+}
+
+#[test]
+fn a_full_depot_is_told_and_left_clean() {
+    if !is_root("a_full_depot_is_told_and_left_clean") {
+        return;
+    }
+    let mut world = World::new();
+    let (_mount, place) = small();
+    world.depot = Depot::open(&place.join("depot")).unwrap();
+    write(&world.upper().join("small"), b"fits");
+    let first = world.push();
+    write(&world.upper().join("big"), &vec![1; 3_000_000]);
+    let error = world.try_push().unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::NOSPC));
+    assert!(error.to_string().contains("depot") && error.hint().is_some(), "{error}");
+    assert_eq!(names(&place.join("depot/layers")).len(), 1);
+    std::fs::remove_file(world.upper().join("big")).unwrap();
+    std::thread::sleep(Duration::from_millis(40));
+    assert!(matches!(world.push().how, How::Unchanged | How::Incremental));
+    world.fetch(&first.id);
+}
+
+#[test]
+fn a_full_cache_makes_room_or_tells() {
+    if !is_root("a_full_cache_makes_room_or_tells") {
+        return;
+    }
+    let world = World::new();
+    let (_mount, place) = small();
+    let cache = Cache::open(&place.join("cache"), u64::MAX).unwrap();
+    let mut ids = Vec::new();
+    for (number, size) in [(1, 600_000), (2, 700_000), (3, 3_000_000)] {
+        write(&world.upper().join("big"), &vec![number; size]);
+        std::fs::remove_file(world.path("state/snapshot.index")).ok();
+        ids.push(world.push().id);
+    }
+    let first = fetch(&world.depot, &ids[0], &cache).unwrap();
+    let error = fetch(&world.depot, &ids[1], &cache).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::NOSPC), "{error}");
+    assert!(names(&place.join("cache/tmp")).is_empty());
+    drop(first);
+    // Now the first one can go.
+    let second = fetch(&world.depot, &ids[1], &cache).unwrap();
+    assert_eq!(names(&place.join("cache/layers")).len(), 1);
+    assert_eq!(std::fs::metadata(second[0].path.join("big")).unwrap().len(), 700_000);
+    drop(second);
+    let error = fetch(&world.depot, &ids[2], &cache).unwrap_err();
+    assert!(error.hint().unwrap().contains("space"), "{error}");
+    assert!(names(&place.join("cache/tmp")).is_empty());
+}
+
+const CHILD: &str = "SKIFF_TEST_CRASH_DIR";
+
+/// What the process that gets killed does: it changes, ships and unpacks without end. Not a test of its own.
+#[test]
+fn crash_child() {
+    let Some(dir) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let depot = Depot::open(&dir.join("depot")).unwrap();
+    let cache = Cache::open(&dir.join("cache"), 0).unwrap();
+    let open = |part: &str| std::fs::File::open(dir.join(part)).unwrap();
+    for round in 0u32.. {
+        write(&dir.join("upper/d").join((round % 7).to_string()), &vec![round as u8; 400_000]);
+        let (upper, base, state) = (open("upper"), open("base"), open("state"));
+        let none = Default::default();
+        let pushed =
+            skiff_env::push(&depot, &common::input(upper.as_fd(), base.as_fd(), state.as_fd(), &none)).unwrap();
+        drop(fetch(&depot, &pushed.id, &cache).unwrap());
+        cache.evict().unwrap();
+    }
+}
+
+#[test]
+fn a_kill_at_any_moment_leaves_only_what_is_whole() {
+    let world = World::new();
+    let child = std::env::current_exe().unwrap();
+    for round in 0..25u64 {
+        let mut child = Command::new(&child)
+            .args(["--exact", "crash_child"])
+            .env(CHILD, world.dir.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(25 + round * 7));
+        assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // All that has a final name is whole.
+        for name in names(&world.path("depot/snapshots")).iter().filter(|name| !name.starts_with('.')) {
+            let id = name.strip_suffix(".json").unwrap().parse().unwrap();
+            let layers = world.fetch(&id);
+            assert!(!layers.is_empty());
+        }
+        for name in names(&world.path("depot/layers")).iter().filter(|name| !name.starts_with('.')) {
+            assert!(name.ends_with(".layer"), "{name}");
+        }
+    }
+    let pushed = world.push();
+    let newest = world.fetch(&pushed.id);
+    assert!(newest.iter().any(|layer| layer.path.join("d").exists()));
+    // What the killed ones left goes.
+    drop(newest);
+    for part in ["layers", "snapshots"] {
+        for name in names(&world.path("depot").join(part)) {
+            make_old(&world.path("depot").join(part).join(name));
+        }
+    }
+    world.depot.prune(&BTreeSet::from([pushed.id]), Duration::ZERO).unwrap();
+    assert!(names(&world.path("depot/layers")).iter().all(|name| !name.starts_with('.')));
+    assert_eq!(names(&world.path("depot/snapshots")).len(), 1);
+    let cache = Cache::open(&world.path("cache"), 0).unwrap();
+    cache.evict().unwrap();
+    for part in ["layers", "tmp"] {
+        assert!(names(&world.path("cache").join(part)).is_empty());
+    }
+}

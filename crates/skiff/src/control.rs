@@ -1,0 +1,122 @@
+//! What is said between the commands and the supervisor of a running environment: one message of one byte, one answer.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use rustix::process::Pid;
+use skiff_sandbox::{Context, Error, Result};
+use skiff_sys::fdpass;
+
+/// The socket for the user's own commands, in the environment's directory.
+pub const CONTROL: &str = "control.sock";
+/// The socket shown inside.
+pub const HOST: &str = "host.sock";
+
+/// What a command wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// To run something inside: the answer is process 1; the connection lasts as long as the session.
+    Session,
+    /// That it ends, with everything inside.
+    Stop,
+    /// To know about it.
+    Status,
+}
+
+impl Want {
+    /// As its byte.
+    pub fn byte(self) -> u8 {
+        match self {
+            Self::Session => b's',
+            Self::Stop => b'k',
+            Self::Status => b'?',
+        }
+    }
+
+    /// From its byte.
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Session, Self::Stop, Self::Status].into_iter().find(|w| w.byte() == byte)
+    }
+}
+
+/// A running environment, from outside.
+pub struct Live {
+    connection: OwnedFd,
+    /// A handle of process 1.
+    pub init: OwnedFd,
+    /// Its number.
+    pub pid: Pid,
+    /// How many sessions there were before this one.
+    pub sessions: u32,
+}
+
+impl Live {
+    /// Asks the supervisor of the environment in `dir`; nothing if none runs.
+    pub fn connect(dir: &Path, want: Want) -> Result<Option<Self>> {
+        let name = || format!("environment {}", dir.display());
+        let socket = new_socket(SocketType::SEQPACKET).context(name)?;
+        let address = Address::of(dir, CONTROL).context(name);
+        let address = match address {
+            Ok(address) => address,
+            Err(_) => return Ok(None),
+        };
+        match connect(&socket, &address.unix) {
+            Ok(()) => {}
+            Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
+            Err(e) => return Err(e).context(name),
+        }
+        fdpass::send(socket.as_fd(), &[want.byte()], &[]).context(name)?;
+        let (bytes, fds) = fdpass::receive(socket.as_fd(), 64).context(name)?;
+        let Some(init) = fds.into_iter().next() else { return Ok(None) };
+        let number = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(i32::from_le_bytes);
+        let pid = number(0).and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| Error::new(format!("{}: its supervisor answers nonsense", name())))?;
+        Ok(Some(Self { connection: socket, init, pid, sessions: number(4).unwrap_or(0).unsigned_abs() }))
+    }
+
+    /// Ends the session (for one that did not become any).
+    pub fn leave(self) {
+        drop(self.connection);
+    }
+}
+
+/// A listening socket in an environment's directory; one that a dead supervisor left is replaced.
+pub fn listen_at(dir: &Path, name: &str, kind: SocketType) -> Result<OwnedFd> {
+    let shown = || dir.join(name).display().to_string();
+    let address = Address::of(dir, name).context(shown)?;
+    match std::fs::remove_file(dir.join(name)) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e).context(shown),
+        _ => {}
+    }
+    let socket = new_socket(kind).context(shown)?;
+    bind(&socket, &address.unix).context(shown)?;
+    listen(&socket, 64).context(shown)?;
+    Ok(socket)
+}
+
+/// A new Unix socket.
+pub fn new_socket(kind: SocketType) -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+}
+
+/// The address of a socket in a directory of any length: the kernel takes 107 bytes, so the directory goes by descriptor.
+struct Address {
+    unix: SocketAddrUnix,
+    _dir: Option<OwnedFd>,
+}
+
+impl Address {
+    fn of(dir: &Path, name: &str) -> rustix::io::Result<Self> {
+        if let Ok(unix) = SocketAddrUnix::new(dir.join(name)) {
+            return Ok(Self { unix, _dir: None });
+        }
+        let fd = openat(CWD, dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let path = format!("/proc/self/fd/{}/{name}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+        Ok(Self { unix: SocketAddrUnix::new(path)?, _dir: Some(fd) })
+    }
+}

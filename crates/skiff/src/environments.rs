@@ -1,0 +1,198 @@
+//! The user's environments on disk: one directory each, with `env.toml`, `upper`, `work`, `tmp` and what a running one needs.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::name::EnvName;
+use skiff_spec::settings::{self, Settings};
+
+use crate::context::Context;
+
+/// One environment.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// Its name.
+    pub name: EnvName,
+    /// Its directory.
+    pub dir: PathBuf,
+}
+
+/// Directories of an environment and their modes. Work must be on the file system of upper.
+const PARTS: [(&str, u32); 4] = [("upper", 0o755), ("work", 0o700), ("tmp", 0o1777), ("vartmp", 0o1777)];
+
+/// What is being removed has this in front of its name until it is gone.
+const TRASH: &str = ".trash.";
+/// What is being made has this.
+const NEW: &str = ".new.";
+
+/// Where all of them are.
+pub fn home(context: &Context) -> Result<PathBuf> {
+    Ok(context.state()?.join("env"))
+}
+
+impl Environment {
+    /// By name, whether it exists or not.
+    pub fn named(context: &Context, name: EnvName) -> Result<Self> {
+        let dir = home(context)?.join(name.as_str());
+        Ok(Self { name, dir })
+    }
+
+    /// By name; it must exist.
+    pub fn existing(context: &Context, name: EnvName) -> Result<Self> {
+        let env = Self::named(context, name)?;
+        if env.exists() {
+            return Ok(env);
+        }
+        let all: Vec<String> = list(context)?.into_iter().map(|e| e.name.to_string()).collect();
+        let there = if all.is_empty() { "there are none yet".into() } else { format!("there are: {}", all.join(", ")) };
+        Err(Error::new(format!("environment {}: there is no such environment", env.name))
+            .hint(format!("{there}; `skiff env create {}` makes it", env.name)))
+    }
+
+    /// Whether it is there, whole.
+    pub fn exists(&self) -> bool {
+        self.dir.join(settings::FILE).exists()
+    }
+
+    /// Makes it. Nothing half-made is ever seen under its name.
+    pub fn create(&self, mounts: Vec<String>) -> Result<()> {
+        let all = self.dir.parent().unwrap_or(Path::new("/"));
+        make_private(all)?;
+        check_file_system(all)?;
+        sweep(all);
+        if self.exists() {
+            return Err(Error::new(format!("environment {}: it is there already", self.name))
+                .hint(format!("`skiff env rm {}` removes it", self.name)));
+        }
+        let new = all.join(format!("{NEW}{}.{}", std::process::id(), self.name));
+        let made = self.fill(&new, mounts).and_then(|()| {
+            fs::rename(&new, &self.dir).context(|| format!("environment {}", self.dir.display()))
+        });
+        if made.is_err() {
+            // The first error is the one to tell; what stays is swept by the next `create`.
+            fs::remove_dir_all(&new).unwrap_or_default();
+        }
+        made.map_err(|e| if e.hint.is_empty() { e.hint("is there room, and may you write there? `state` in the configuration says where") } else { e })
+    }
+
+    fn fill(&self, new: &Path, mounts: Vec<String>) -> Result<()> {
+        make_private(new)?;
+        for (part, mode) in PARTS {
+            let path = new.join(part);
+            fs::create_dir(&path).context(|| path.display().to_string())?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).context(|| path.display().to_string())?;
+        }
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let settings = Settings { name: self.name.clone(), base: "host".into(), created, mounts };
+        let text = settings.to_toml().map_err(|e| Error::new(format!("{}: {e}", settings::FILE)))?;
+        let path = new.join(settings::FILE);
+        fs::write(&path, text).context(|| path.display().to_string())
+    }
+
+    /// What is remembered of it.
+    pub fn settings(&self) -> Result<Settings> {
+        let path = self.dir.join(settings::FILE);
+        let text = fs::read_to_string(&path).context(|| path.display().to_string())?;
+        Settings::from_toml(&text).map_err(|e| Error::new(format!("{}: {e}", path.display())))
+    }
+
+    /// A lock that whoever runs or removes it holds; nothing if somebody else does.
+    pub fn try_lock(&self) -> Result<Option<OwnedFd>> {
+        let path = self.dir.join("lock");
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = open(&path, flags, Mode::from_raw_mode(0o600)).context(|| path.display().to_string())?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(rustix::io::Errno::AGAIN) => Ok(None),
+            Err(e) => Err(e).context(|| path.display().to_string()),
+        }
+    }
+
+    /// Takes it away from under its name at once; gives what is left to delete.
+    pub fn set_aside(&self) -> Result<PathBuf> {
+        let aside = self.dir.with_file_name(format!("{TRASH}{}.{}", std::process::id(), self.name));
+        fs::rename(&self.dir, &aside).context(|| format!("environment {}", self.dir.display()))?;
+        Ok(aside)
+    }
+}
+
+/// All environments of the user, by name.
+pub fn list(context: &Context) -> Result<Vec<Environment>> {
+    let dir = home(context)?;
+    let entries = match fs::read_dir(&dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+        other => other.context(|| dir.display().to_string())?,
+    };
+    let mut all: Vec<Environment> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .map(|name: EnvName| Environment { dir: dir.join(name.as_str()), name })
+        .filter(Environment::exists)
+        .collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(all)
+}
+
+/// What removals and creations that were interrupted have left in the directory of environments.
+pub fn leftovers(all: &Path) -> Vec<PathBuf> {
+    let ours = |name: &str| name.starts_with(TRASH) || name.starts_with(NEW);
+    let dead = |name: &str| {
+        let pid = name.trim_start_matches(TRASH).trim_start_matches(NEW).split('.').next().unwrap_or_default();
+        !Path::new("/proc").join(pid).exists()
+    };
+    fs::read_dir(all)
+        .into_iter()
+        .flatten()
+        .filter_map(|e| Some((e.as_ref().ok()?.path(), e.as_ref().ok()?.file_name().to_str()?.to_owned())))
+        .filter(|(_, name)| ours(name) && dead(name))
+        .map(|(path, _)| path)
+        .collect()
+}
+
+/// Removes leftovers as far as the user's own rights go (the rest `skiff sweep` does).
+fn sweep(all: &Path) {
+    for path in leftovers(all) {
+        fs::remove_dir_all(path).unwrap_or_default();
+    }
+}
+
+fn make_private(dir: &Path) -> Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).context(|| dir.display().to_string()).map_err(|e| {
+        e.hint("the directory for environments must be yours to write to: `state` in the configuration, or SKIFF_STATE")
+    })
+}
+
+/// An upper must be on a file system that overlayfs can write to.
+fn check_file_system(dir: &Path) -> Result<()> {
+    const GOOD: [(u64, &str); 7] = [
+        (0xEF53, "ext4"),
+        (0x5846_5342, "xfs"),
+        (0x9123_683E, "btrfs"),
+        (0x0102_1994, "tmpfs"),
+        (0xF2F5_2010, "f2fs"),
+        (0x2FC1_2FC1, "zfs"),
+        (0x8584_58F6, "ramfs"),
+    ];
+    const BAD: [(u64, &str); 8] = [
+        (0x6969, "NFS"),
+        (0x0BD0_0BD0, "Lustre"),
+        (0x4750_4653, "GPFS"),
+        (0x6573_5546, "FUSE"),
+        (0xFF53_4D42, "CIFS"),
+        (0x794C_7630, "overlay"),
+        (0x1983_0326, "BeeGFS"),
+        (0x00C3_6400, "Ceph"),
+    ];
+    let kind = rustix::fs::statfs(dir).context(|| dir.display().to_string())?.f_type as u64;
+    if GOOD.iter().any(|(magic, _)| *magic == kind) {
+        return Ok(());
+    }
+    let name = BAD.iter().find(|(magic, _)| *magic == kind).map_or_else(|| format!("type {kind:#x}"), |b| b.1.into());
+    Err(Error::new(format!("{}: its file system ({name}) cannot hold the changes of an environment", dir.display()))
+        .hint("set `state` in the configuration (or SKIFF_STATE) to a directory on a local disk"))
+}

@@ -1,0 +1,64 @@
+//! The command that runs inside: its words, its variables, its directory.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use skiff_sandbox::command::{Command, own_env};
+use skiff_spec::plan::Identity;
+
+use crate::cli::Inside;
+use crate::context::Context;
+
+impl Inside {
+    /// Who the user is to be inside.
+    pub fn identity(&self) -> Identity {
+        if self.me { Identity::Me } else { Identity::Root }
+    }
+
+    /// The command to run; the user's shell if he named none.
+    pub fn command(&self, context: &Context, argv: &[OsString]) -> Command {
+        let argv = if argv.is_empty() { vec![context.shell()] } else { argv.to_vec() };
+        let cwd = self.workdir.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_else(|| context.home.clone());
+        let mut command = Command { argv, argv0: None, env: environment(context, self.identity()), cwd };
+        for setting in &self.env {
+            match split(setting) {
+                (name, Some(value)) => command.set(&name.to_string_lossy(), value),
+                // One of his own by name: it is there already, or he has none.
+                (_, None) => {}
+            }
+        }
+        command
+    }
+}
+
+fn split(setting: &OsString) -> (OsString, Option<OsString>) {
+    let bytes = setting.as_bytes();
+    match bytes.iter().position(|b| *b == b'=') {
+        Some(at) => (OsString::from_vec(bytes[..at].to_vec()), Some(OsString::from_vec(bytes[at + 1..].to_vec()))),
+        None => (setting.clone(), None),
+    }
+}
+
+/// The user's variables, with what differs inside. What steers Skiff itself stays outside.
+fn environment(context: &Context, identity: Identity) -> Vec<(OsString, OsString)> {
+    let mut command = Command { env: own_env(), ..Command::default() };
+    command.env.retain(|(name, _)| !name.as_bytes().starts_with(b"SKIFF_"));
+    command.set("HOME", context.home.clone());
+    if identity == Identity::Root {
+        command.set("USER", "root");
+        command.set("LOGNAME", "root");
+        // Root's programs are found, as after any login as root.
+        let path = command.var("PATH").map(|p| p.to_os_string()).unwrap_or_default();
+        let mut dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
+        for dir in ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from) {
+            if !dirs.contains(&dir) {
+                dirs.push(dir);
+            }
+        }
+        if let Ok(path) = std::env::join_paths(dirs) {
+            command.set("PATH", path);
+        }
+    }
+    command.env
+}

@@ -1,0 +1,88 @@
+//! What the user gets to see: data on stdout, everything else on stderr; errors with a hint; exit codes.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use skiff_sandbox::join::Failed;
+use skiff_sandbox::session::Ended;
+use skiff_sandbox::{Context, Error, Result};
+
+/// Our own failure, as opposed to that of the command we run.
+pub const FAILURE: i32 = 125;
+
+/// Says what went wrong, and how to mend it.
+pub fn complain(e: &Error) {
+    let mut err = io::stderr().lock();
+    // If stderr is gone there is nobody to tell; the exit code still says it.
+    writeln!(err, "skiff: {}", e.message).unwrap_or_default();
+    if !e.hint.is_empty() {
+        writeln!(err, "hint: {}", e.hint).unwrap_or_default();
+    }
+}
+
+/// A line on stderr that is no error.
+pub fn note(text: &str) {
+    writeln!(io::stderr().lock(), "skiff: {text}").unwrap_or_default();
+}
+
+/// Prints data as JSON.
+pub fn json<T: Serialize>(data: &T) -> Result<()> {
+    let text = serde_json::to_string_pretty(data).map_err(|e| Error::new(format!("JSON: {e}")))?;
+    line(&text)
+}
+
+/// Prints one line of data.
+pub fn line(text: &str) -> Result<()> {
+    bytes(format!("{text}\n").as_bytes())
+}
+
+/// Prints data as it is. A reader that has had enough (`| head`) is no failure.
+pub fn bytes(data: &[u8]) -> Result<()> {
+    match io::stdout().lock().write_all(data) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        other => other.context(|| "standard output"),
+    }
+}
+
+/// Prints a table: columns as wide as their widest cell, the last one free.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> Result<()> {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|r| r[column].chars().count());
+        cells.chain([head[column].len()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let text = |cells: &[String]| {
+        let padded = cells.iter().zip(&widths).map(|(cell, w)| format!("{cell:w$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    line(&text(&head.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>()))?;
+    rows.iter().try_for_each(|row| line(&text(row)))
+}
+
+/// Ends as the command ended.
+pub fn exit_as(ended: Ended) -> i32 {
+    match ended {
+        Ended::Code(code) => code,
+        // The shell that waits for us sees the signal itself, and shows what it would have shown.
+        Ended::Signal(number) => skiff_sys::signal::die_by(number),
+    }
+}
+
+/// Says why a command does not run; the exit code for it.
+pub fn failed(why: Failed) -> i32 {
+    match why {
+        Failed::Skiff(e) => {
+            complain(&e);
+            FAILURE
+        }
+        Failed::Command(name, errno) => {
+            let e = io::Error::from_raw_os_error(errno);
+            complain(&Error::new(format!("{}: {e}", name.display())).hint(match e.kind() {
+                io::ErrorKind::NotFound => "it is not in the environment's PATH",
+                io::ErrorKind::PermissionDenied => "is it executable, and for whom?",
+                _ => "",
+            }));
+            skiff_sandbox::command::exit_code(&e)
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! On the nodes: in the prolog's and epilog's process (root), in slurmstepd, and in each task.
+
+use std::ffi::{CStr, OsString, c_int};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::child::Run;
+use crate::ffi::{Item, STEP_BATCH, STEP_EXTERN, STEP_INTERACTIVE, Spank, c_string, error, info, own_variable};
+use crate::option::{self, NONE};
+use crate::settings::Settings;
+use crate::submit::job_is_here;
+use crate::{guard, variables};
+
+/// Where `skiff slurm prolog` makes one directory for each job that has an environment.
+pub const JOBS: &str = "/run/skiff/jobs";
+
+/// A first deployment may have to fetch gigabytes.
+const PROLOG_LIMIT: Duration = Duration::from_secs(600);
+const EPILOG_LIMIT: Duration = Duration::from_secs(120);
+const STEP_LIMIT: Duration = Duration::from_secs(300);
+
+/// Set before the tasks are forked, so each of them knows.
+static STEP_HAS_ENVIRONMENT: OnceLock<bool> = OnceLock::new();
+
+/// Before the job's first process on this node.
+pub fn prolog(spank: &Spank, settings: &Settings) {
+    // Only a job submitted with an environment has it: all others cost nothing.
+    if let (Some(descriptor), Some(job)) = (own_variable(c"SPANK_SKIFF_JOB"), Job::of(spank)) {
+        run_for_job("prolog", Some(descriptor), &job, settings, PROLOG_LIMIT);
+    }
+}
+
+/// After the job's last process on this node. Steps may have brought an environment into a job that had none.
+pub fn epilog(spank: &Spank, settings: &Settings) {
+    let Some(job) = Job::of(spank) else { return };
+    let descriptor = own_variable(c"SPANK_SKIFF_JOB");
+    if descriptor.is_some() || job_is_here(&job.id.to_string().into()) {
+        run_for_job("epilog", descriptor, &job, settings, EPILOG_LIMIT);
+    }
+}
+
+/// In slurmstepd, with the user's effective ids, before any task is forked.
+pub fn begin_step(spank: &Spank, settings: &Settings) {
+    let Some(job) = Job::of(spank) else { return };
+    let step = spank.item(Item::StepId).unwrap_or(STEP_EXTERN);
+    let wanted = step != STEP_EXTERN && step_has_environment(spank, &job);
+    if STEP_HAS_ENVIRONMENT.set(wanted).is_err() || !wanted {
+        return;
+    }
+    let mut variables = job.variables();
+    variables.push(("SLURM_STEP_ID", step_name(step).into()));
+    variables.push(("SKIFF_STEPD_PID", std::process::id().to_string().into()));
+    if let Some(name) = option::value() {
+        variables.push(("SKIFF_STEP_ENVIRONMENT", OsString::from_vec(name.into_bytes())));
+    }
+    variables.extend(descriptor(spank).map(|value| ("SKIFF_JOB", value)));
+    for (name, key) in [("HOME", c"HOME"), ("USER", c"USER"), ("SLURMD_NODENAME", c"SLURMD_NODENAME")] {
+        variables.extend(spank.variable(key).map(|value| (name, value)));
+    }
+    let run = Run::on_node(&settings.skiff, &["slurm", "step-begin"], variables, STEP_LIMIT);
+    // A failure is told to the user by the wrapper of each task, which finds nothing prepared.
+    report("step-begin", &job, run.and_then(|run| run.for_user(job.uid, job.gid).run()), info);
+}
+
+/// In a task, as the user, before TaskProlog, limits and exec. Non-zero keeps Slurm from running the command.
+pub fn begin_task(spank: &Spank, settings: &Settings) -> c_int {
+    if guard::disarm(spank).is_none() {
+        return refuse("cannot restore BASH_ENV");
+    }
+    if STEP_HAS_ENVIRONMENT.get() != Some(&true) {
+        return 0;
+    }
+    match set_task_variables(spank).and_then(|()| wrap(spank, settings)) {
+        Some(()) => 0,
+        None => refuse("cannot put the environment's wrapper before the command"),
+    }
+}
+
+fn set_task_variables(spank: &Spank) -> Option<()> {
+    if let Some(value) = descriptor(spank).and_then(c_string) {
+        set(spank, variables::JOB, &value)?;
+    }
+    match option::value() {
+        Some(name) => set(spank, variables::STEP_ENVIRONMENT, &name),
+        None => Some(()),
+    }
+}
+
+fn wrap(spank: &Spank, settings: &Settings) -> Option<()> {
+    if let Some(argv0) = spank.variable(variables::ARGV0_CARRIER) {
+        // srun has put the wrapper before the command already.
+        set(spank, variables::ARGV0, &c_string(argv0)?)?;
+        return spank.unset_variable(variables::ARGV0_CARRIER).then_some(());
+    }
+    let skiff = c_string(&settings.skiff)?;
+    if let Some(done) = spank.prepend(&[&skiff, c"slurm", c"task", c"--"]) {
+        set(spank, variables::ARGV0, c"")?;
+        return done.then_some(());
+    }
+    let command = spank.command()?;
+    set(spank, variables::ARGV0, &command.word(0)?)?;
+    command.replace(0, &skiff).then_some(())
+}
+
+fn set(spank: &Spank, name: &CStr, value: &CStr) -> Option<()> { spank.set_variable(name, value).then_some(()) }
+
+/// What srun or sbatch said of the environment, if it reached this step.
+fn descriptor(spank: &Spank) -> Option<OsString> {
+    let given = |name| spank.variable(name).filter(|value| !value.is_empty());
+    given(variables::JOB_CARRIER).or_else(|| given(variables::JOB))
+}
+
+/// `optional` plug-ins cannot make a task fail by their return value: the process ends here.
+fn refuse(reason: &str) -> c_int {
+    error(reason);
+    // SAFETY: ends this task's process at once; nothing of it needs to be cleaned up.
+    unsafe { libc::_exit(125) }
+}
+
+fn step_has_environment(spank: &Spank, job: &Job) -> bool {
+    match option::value() {
+        Some(name) => name.as_c_str() != NONE,
+        None => {
+            descriptor(spank).is_some()
+                || spank.variable(variables::ARGV0_CARRIER).is_some()
+                || job_is_here(&job.id.to_string().into())
+        }
+    }
+}
+
+fn step_name(step: u32) -> String {
+    match step {
+        STEP_BATCH => "batch".into(),
+        STEP_INTERACTIVE => "interactive".into(),
+        number => number.to_string(),
+    }
+}
+
+struct Job {
+    id: u32,
+    uid: u32,
+    gid: u32,
+}
+
+impl Job {
+    fn of(spank: &Spank) -> Option<Self> {
+        Some(Self { id: spank.item(Item::JobId)?, uid: spank.item(Item::JobUid)?, gid: spank.item(Item::JobGid)? })
+    }
+
+    fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let number = |number: u32| OsString::from(number.to_string());
+        vec![("SLURM_JOB_ID", number(self.id)), ("SLURM_JOB_UID", number(self.uid)), ("SLURM_JOB_GID", number(self.gid))]
+    }
+}
+
+fn run_for_job(what: &'static str, descriptor: Option<OsString>, job: &Job, settings: &Settings, limit: Duration) {
+    let mut variables = job.variables();
+    variables.extend(descriptor.map(|value| ("SPANK_SKIFF_JOB", value)));
+    variables.extend(own_variable(c"SLURMD_NODENAME").map(|value| ("SLURMD_NODENAME", value)));
+    let outcome = Run::on_node(&settings.skiff, &["slurm", what], variables, limit).and_then(Run::run);
+    report(what, job, outcome, error);
+}
+
+fn report(what: &str, job: &Job, outcome: Result<crate::child::Outcome, std::io::Error>, say: fn(&str)) {
+    match outcome {
+        Ok(outcome) => {
+            for line in String::from_utf8_lossy(&outcome.output).lines() {
+                say(&format!("{what} of job {}: {line}", job.id));
+            }
+            if !outcome.status.success() {
+                say(&format!("{what} of job {} failed ({})", job.id, outcome.status));
+            }
+        }
+        Err(error) => say(&format!("{what} of job {} failed: {error}", job.id)),
+    }
+}

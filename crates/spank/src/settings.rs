@@ -1,0 +1,61 @@
+//! The arguments of our line in plugstack.conf.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+
+const DEFAULT_PROGRAM: &str = "/usr/bin/skiff";
+
+/// What the administrator may set.
+#[derive(Debug, PartialEq)]
+pub struct Settings {
+    /// `skiff=PATH`: the program; it must have the same path on all nodes.
+    pub skiff: PathBuf,
+}
+
+impl Settings {
+    /// # Safety
+    /// `argv` must point to `argc` C strings, or be null with `argc` zero.
+    pub unsafe fn parse(argc: c_int, argv: *const *const c_char) -> Self {
+        let count = usize::try_from(argc).unwrap_or(0);
+        let words = (0..count).filter_map(|index| {
+            // SAFETY: the caller promises `argc` elements.
+            let word = unsafe { *argv.add(index) };
+            // SAFETY: each of them is a C string.
+            (!word.is_null()).then(|| unsafe { CStr::from_ptr(word) }.to_bytes())
+        });
+        Self::from_words(words)
+    }
+
+    fn from_words<'a>(words: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut settings = Self { skiff: DEFAULT_PROGRAM.into() };
+        for word in words {
+            match word.strip_prefix(b"skiff=") {
+                Some(path) if path.starts_with(b"/") => settings.skiff = Path::new(std::ffi::OsStr::from_bytes(path)).into(),
+                _ => crate::ffi::error(&format!(
+                    "plugstack.conf: unknown argument '{}'; known is skiff=/ABSOLUTE/PATH",
+                    String::from_utf8_lossy(word)
+                )),
+            }
+        }
+        settings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Settings;
+
+    #[test]
+    fn the_program_can_be_set() {
+        let cases: [(&[&[u8]], &str); 4] = [
+            (&[], "/usr/bin/skiff"),
+            (&[b"skiff=/opt/skiff/bin/skiff"], "/opt/skiff/bin/skiff"),
+            (&[b"skiff=relative"], "/usr/bin/skiff"),
+            (&[b"other=1", b"skiff=/a"], "/a"),
+        ];
+        for (words, path) in cases {
+            assert_eq!(Settings::from_words(words.iter().copied()).skiff.to_str(), Some(path));
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! In srun, sbatch and salloc, as the user: the environment becomes part of the job.
+
+use std::ffi::{CStr, CString, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Mutex;
+
+use crate::child::Run;
+use crate::ffi::{Context, Spank, c_string, error, own_variable, set_own_variable, unset_own_variable};
+use crate::node::JOBS;
+use crate::option::{self, NONE};
+use crate::settings::Settings;
+use crate::{ffi, guard, multi_prog, variables};
+
+/// Our exit status when nothing was submitted.
+const FAILURE: i32 = 125;
+
+/// A name and what `skiff slurm submit` said about it: the parts of a heterogeneous job share one snapshot.
+static SUBMITTED: Mutex<Option<(CString, CString)>> = Mutex::new(None);
+
+/// Finds out which environment is meant, and puts its descriptor into the job. Ends the process if that fails: a
+/// plug-in listed as `optional` could otherwise not prevent the job from running on the bare nodes.
+pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
+    let explicit = option::value();
+    let in_allocation = context == Context::Local && own_variable(c"SLURM_JOB_ID").is_some();
+    if explicit.is_none() && in_allocation && job_has_environment() {
+        return;
+    }
+    let Some(name) = explicit.or_else(|| own_variable(variables::ENVIRONMENT).and_then(c_string)) else { return };
+    if name.as_c_str() == NONE {
+        unset_own_variable(variables::JOB);
+        unset_own_variable(variables::JOB_CARRIER);
+        set_own_variable(variables::ENVIRONMENT, NONE);
+        return;
+    }
+    match descriptor(&name, &settings.skiff) {
+        Ok(descriptor) => {
+            set_own_variable(variables::JOB, &descriptor);
+            set_own_variable(variables::JOB_CARRIER, &descriptor);
+            set_own_variable(variables::ENVIRONMENT, &name);
+            guard::arm();
+            if !spank.set_job_control_variable(variables::JOB, &descriptor) {
+                give_up("Slurm does not take the environment's descriptor for the job's prolog");
+            }
+        }
+        Err(reason) => give_up(&format!("environment '{}': {reason}", name.to_string_lossy())),
+    }
+}
+
+/// In srun, before the step starts: puts skiff in the command's place, so that on a node without the plug-in the
+/// command fails ("/usr/bin/skiff: No such file or directory") instead of running on the bare node.
+pub fn wrap_command(spank: &Spank, settings: &Settings) {
+    // Never inherited from the task this srun may have been started in.
+    unset_own_variable(variables::ARGV0);
+    unset_own_variable(variables::ARGV0_CARRIER);
+    if !step_has_environment() {
+        return;
+    }
+    let wrapped = match (spank.command(), c_string(&settings.skiff)) {
+        (Some(command), Some(skiff)) => wrap(&command, &skiff),
+        _ => None,
+    };
+    if wrapped.is_none() {
+        give_up("cannot put the environment's wrapper before the command");
+    }
+}
+
+fn step_has_environment() -> bool {
+    match option::value() {
+        Some(name) => name.as_c_str() != NONE,
+        None => job_has_environment(),
+    }
+}
+
+/// Whether this srun runs in a job with an environment; a script may have cleared the variables.
+fn job_has_environment() -> bool {
+    [variables::JOB, variables::JOB_CARRIER].into_iter().any(|name| own_variable(name).is_some())
+        || own_variable(c"SLURM_JOB_ID").is_some_and(|id| job_is_here(&id))
+}
+
+/// Whether this node has prepared the job.
+pub fn job_is_here(id: &OsString) -> bool {
+    id.as_bytes().iter().all(u8::is_ascii_digit) && Path::new(JOBS).join(id).is_dir()
+}
+
+fn wrap(command: &ffi::Command, skiff: &CStr) -> Option<()> {
+    let first = command.word(0)?;
+    let rules = multi_prog_rules(command, &first);
+    let argv0 = if rules.is_some() { c"" } else { first.as_c_str() };
+    set_own_variable(variables::ARGV0, argv0);
+    set_own_variable(variables::ARGV0_CARRIER, argv0);
+    if let Some(rules) = rules {
+        let wrapped = CString::new(multi_prog::wrap(rules.as_bytes(), skiff.to_bytes())).ok()?;
+        return command.replace(1, &wrapped).then_some(());
+    }
+    command.replace(0, skiff).then_some(())
+}
+
+/// With `--multi-prog`, srun has put the text of the file that is the first word into the second. There is no other
+/// sign of that option.
+fn multi_prog_rules(command: &ffi::Command, first: &CStr) -> Option<CString> {
+    let second = (command.len() >= 2).then(|| command.word(1)).flatten()?;
+    let file = std::fs::read(Path::new(std::ffi::OsStr::from_bytes(first.to_bytes()))).ok()?;
+    (!file.is_empty() && file == second.to_bytes()).then_some(second)
+}
+
+fn descriptor(name: &CStr, skiff: &Path) -> Result<CString, String> {
+    let mut submitted = SUBMITTED.lock().map_err(|_| "the plug-in's state is damaged".to_owned())?;
+    if let Some((_, descriptor)) = submitted.as_ref().filter(|(known, _)| known.as_c_str() == name) {
+        return Ok(descriptor.clone());
+    }
+    let text = name.to_str().map_err(|_| "its name is not valid text".to_owned())?;
+    let failed = |reason: &dyn std::fmt::Display| format!("cannot run {}: {reason}", skiff.display());
+    let run = Run::as_caller(skiff, &["slurm", "submit", "--environment", text]).map_err(|error| failed(&error))?;
+    let outcome = run.run().map_err(|error| failed(&error))?;
+    if !outcome.status.success() {
+        return Err(format!("it could not be made part of the job ({})", outcome.status));
+    }
+    let line = outcome.output.strip_suffix(b"\n").unwrap_or(&outcome.output);
+    if line.is_empty() || line.contains(&b'\n') {
+        return Err(failed(&"it did not answer with one line"));
+    }
+    let descriptor = CString::new(line).map_err(|error| failed(&error))?;
+    *submitted = Some((name.to_owned(), descriptor.clone()));
+    Ok(descriptor)
+}
+
+fn give_up(reason: &str) -> ! {
+    error(reason);
+    error("nothing was submitted");
+    std::process::exit(FAILURE)
+}

@@ -1,0 +1,101 @@
+//! What an environment costs a program that runs in it: the same program outside and inside in turn, in pairs.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+
+use super::Setting;
+use super::live::Live;
+use super::people::{self, Scratch, Who};
+use super::picture::Bar;
+use super::record::{Claim, Machine, Record, Series};
+use super::workload::{self, Workload};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Seconds of one measurement
+    #[arg(long, default_value_t = 1)]
+    seconds: u32,
+    /// Unknowns of HPL
+    #[arg(long, default_value_t = 1500)]
+    hpl_size: u32,
+    /// Only what has this in its name
+    #[arg(long, default_value = "")]
+    only: String,
+}
+
+/// In the upper: a directory of the base that nothing is mounted on.
+const INSIDE: &str = "/opt/bench-overhead";
+
+pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
+    people::require(&["sysbench", "hpcc", "mpirun", "fio"])?;
+    let machine = Machine::here()?;
+    let home = Scratch::new(&setting.user, "bench-overhead")?;
+    let outside = home.path.join("files");
+    let live = Live::start(setting, "bench-overhead")?;
+    let user = Who::User(&setting.user);
+    user.bash(&workload::preparation(&outside))?;
+    live.bash(&workload::preparation(Path::new(INSIDE)))?;
+    same_device(&setting.user.home, &outside, live.name)?;
+
+    let mut series = vec![];
+    let mut claims = vec![];
+    for workload in workload::all(&home, args.seconds, args.hpl_size)? {
+        if !workload.name.contains(&args.only) {
+            continue;
+        }
+        eprintln!("{}: {} pairs", workload.name, setting.rounds);
+        let [host, inside] = pairs(setting.rounds, &workload, user, &outside, &live)?;
+        let lost: Vec<_> = host.iter().zip(&inside).map(|(h, i)| (h / i - 1.0) * 100.0).collect();
+        claims.push(Claim::new(format!("{}, lost inside", workload.name), "%", &lost, workload.limit));
+        series.push(Series::new(format!("{}, host", workload.name), workload.unit, host));
+        series.push(Series::new(format!("{}, inside", workload.name), workload.unit, inside));
+    }
+    ensure!(!claims.is_empty(), "--only {}: no such workload", args.only);
+    let bars = claims
+        .iter()
+        .map(|c| {
+            let label = c.name.trim_end_matches(", lost inside").into();
+            Bar { label, unit: "%", spread: c.spread, limit: Some(c.limit), ours: true }
+        })
+        .collect();
+    let title = "Lost inside an environment against the bare host, %".into();
+    Ok((Record { name: "overhead", title, machine, series, claims }, bars))
+}
+
+/// `[host, inside]`; who goes first changes with each pair.
+fn pairs(
+    rounds: usize,
+    workload: &Workload,
+    user: Who<'_>,
+    outside: &Path,
+    live: &Live,
+) -> anyhow::Result<[Vec<f64>; 2]> {
+    let scripts = [outside.display().to_string(), INSIDE.into()]
+        .map(|directory| format!("export LC_ALL=C DIRECTORY={directory}; {}", workload.script));
+    let mut samples = [vec![], vec![]];
+    for round in 0..rounds {
+        for index in [round % 2, (round + 1) % 2] {
+            let printed = if index == 0 { user.bash(&scripts[0])? } else { live.bash(&scripts[1])? };
+            samples[index].push((workload.read)(&printed).with_context(|| workload.name.clone())?);
+        }
+    }
+    Ok(samples)
+}
+
+/// Comparing two disks would say nothing about environments.
+fn same_device(home: &Path, outside: &Path, name: &str) -> anyhow::Result<()> {
+    let upper =
+        home.join(".local/share/skiff/env").join(name).join("upper").join(INSIDE.trim_start_matches('/'));
+    let device = |path: &Path| {
+        Ok::<_, anyhow::Error>(path.metadata().with_context(|| path.display().to_string())?.dev())
+    };
+    ensure!(
+        device(&upper)? == device(outside)?,
+        "{} and {} are on two file systems; their speeds do not compare",
+        upper.display(),
+        outside.display()
+    );
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! The programs whose speed inside is compared with that outside: how each is prepared, run and read.
+
+use std::path::Path;
+
+use anyhow::Context;
+
+use super::people::Scratch;
+
+/// One program with one set of arguments.
+pub struct Workload {
+    pub name: String,
+    pub unit: &'static str,
+    /// Most that may be lost inside, in percent.
+    pub limit: f64,
+    /// For bash; `$DIRECTORY` is a directory on the bare file system outside, in the upper inside.
+    pub script: String,
+    /// From what it prints to the figure, of which more is better.
+    pub read: fn(&str) -> anyhow::Result<f64>,
+}
+
+const HPL_INPUT: &str = include_str!("hpccinf.txt");
+
+/// All of them; `home` is a directory that is the same inside and outside.
+pub fn all(home: &Scratch, seconds: u32, hpl_size: u32) -> anyhow::Result<Vec<Workload>> {
+    let mut all = vec![
+        Workload {
+            name: "sysbench cpu".into(),
+            unit: "events/s",
+            limit: 1.0,
+            script: format!("sysbench cpu --time={seconds} run"),
+            read: |text| number_after(text, "events per second:"),
+        },
+        Workload {
+            name: "sysbench memory".into(),
+            unit: "MiB/s",
+            limit: 1.0,
+            script: format!("sysbench memory --memory-total-size=1T --time={seconds} run"),
+            read: |text| number_after(text, "transferred ("),
+        },
+    ];
+    for ranks in [1, 2] {
+        all.push(hpl(home, ranks, hpl_size)?);
+    }
+    for (kind, direct) in [("disk", 1), ("cached", 0)] {
+        for mode in ["read", "write", "rw", "randread", "randwrite", "randrw"] {
+            all.push(fio(kind, direct, mode, seconds));
+        }
+    }
+    Ok(all)
+}
+
+/// Open MPI refuses root, which the user is inside; the variables are set outside too, so that both run the same.
+fn hpl(home: &Scratch, ranks: u32, size: u32) -> anyhow::Result<Workload> {
+    let directory = home.path.join(format!("hpl-{ranks}"));
+    let directory = directory.to_str().context("home is not UTF-8")?;
+    let input = HPL_INPUT.replace("@SIZE@", &size.to_string()).replace("@RANKS@", &ranks.to_string());
+    let input_name = format!("hpccinf-{ranks}.txt");
+    home.write(&input_name, &input)?;
+    Ok(Workload {
+        name: format!("HPL, {ranks} rank{}", if ranks == 1 { "" } else { "s" }),
+        unit: "GFLOPS",
+        limit: 1.0,
+        script: format!(
+            "mkdir -p {directory} && cd {directory} && cp ../{input_name} hpccinf.txt && rm -f hpccoutf.txt && \
+             export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 && \
+             mpirun --quiet -n {ranks} hpcc && grep -q ^Success=1 hpccoutf.txt && cat hpccoutf.txt"
+        ),
+        read: |text| Ok(number_after(text, "HPL_Tflops=")? * 1000.0),
+    })
+}
+
+fn fio(kind: &str, direct: u8, mode: &str, seconds: u32) -> Workload {
+    let block = if mode.starts_with("rand") { "4k" } else { "128k" };
+    // Through the page cache there is nothing but the kernel's path to the file to be seen, so it is warm.
+    let warm = if direct == 0 { "cat $DIRECTORY/file >/dev/null;" } else { "" };
+    Workload {
+        name: format!("fio {kind} {mode} {block}"),
+        unit: "IOPS",
+        limit: 2.0,
+        script: format!(
+            "{warm} fio --name=bench --filename=$DIRECTORY/file --size=128m --rw={mode} --bs={block} --direct={direct} \
+             --ioengine=psync --invalidate=0 --time_based --runtime={seconds} --output-format=json"
+        ),
+        read: iops,
+    }
+}
+
+/// What [`Workload::script`] for fio finds in `directory`.
+pub fn preparation(directory: &Path) -> String {
+    let directory = directory.display();
+    format!(
+        "mkdir -p {directory} && dd if=/dev/urandom of={directory}/file bs=1M count=128 conv=fsync status=none"
+    )
+}
+
+fn iops(text: &str) -> anyhow::Result<f64> {
+    let json = text.find('{').map_or(text, |start| &text[start..]);
+    let output: serde_json::Value = serde_json::from_str(json).context("output of fio")?;
+    let job = &output["jobs"][0];
+    let of = |direction: &str| job[direction]["iops"].as_f64().context("output of fio: no iops");
+    Ok(of("read")? + of("write")?)
+}
+
+fn number_after(text: &str, mark: &str) -> anyhow::Result<f64> {
+    let (_, after) = text.split_once(mark).with_context(|| format!("no {mark:?} in:\n{text}"))?;
+    let after = after.trim_start();
+    let end = after.find(|c: char| !c.is_ascii_digit() && !".e+-".contains(c)).unwrap_or(after.len());
+    after[..end].parse().with_context(|| format!("no number after {mark:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        let cases = [
+            ("  events per second:  4888.09\n", "events per second:", 4888.09),
+            ("14619.50 MiB transferred (7303.24 MiB/sec)", "transferred (", 7303.24),
+            ("HPL_Tflops=6.65e-05\nHPL_time=0.1", "HPL_Tflops=", 6.65e-05),
+        ];
+        for (text, mark, number) in cases {
+            assert_eq!(number_after(text, mark).ok(), Some(number), "{text}");
+        }
+        assert!(number_after("nothing", "x").is_err());
+        assert!(number_after("x = y", "x =").is_err());
+    }
+
+    #[test]
+    fn fio_output() {
+        let text = "fio: a note\n{\"jobs\": [{\"read\": {\"iops\": 10.5}, \"write\": {\"iops\": 1.5}}]}";
+        assert_eq!(iops(text).ok(), Some(12.0));
+        assert!(iops("{\"jobs\": []}").is_err());
+    }
+}
