@@ -18,13 +18,14 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps, UT
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::depot::{Depot, dir_flags, make_dir, open_own_dir};
+use crate::depot::{Depot, make_dir, open_own_dir};
 use crate::digest::{LayerId, SnapshotId};
 use crate::error::{Context, Error, Result, show};
 use crate::file::{read_to_end, write_atomically};
 use crate::layer::{LayerReader, expect, unpack};
 use crate::manifest::LayerRef;
-use crate::tree::{names, remove_all};
+use crate::remove::remove_all;
+use crate::tree::{dir_flags, names};
 
 const LAYERS: &str = "layers";
 const LOCKS: &str = "locks";
@@ -95,7 +96,8 @@ impl Cache {
         let part = |name: &str| {
             make_dir(root.as_fd(), name.as_bytes())?;
             let object = path.join(name);
-            rustix::fs::openat(&root, name, dir_flags(), Mode::empty()).on("open", object.as_os_str().as_bytes())
+            rustix::fs::openat(&root, name, dir_flags(), Mode::empty())
+                .on("open", object.as_os_str().as_bytes())
         };
         let (layers, locks, temps) = (part(LAYERS)?, part(LOCKS)?, part(TEMPS)?);
         Ok(Cache { path: path.into(), layers, locks, temps, budget, boot: boot_id()? })
@@ -125,7 +127,8 @@ impl Cache {
         loop {
             let file = rustix::fs::openat(&self.locks, name, flags, Mode::RUSR | Mode::WUSR)
                 .on("open the lock", self.object(LOCKS, name))?;
-            rustix::io::retry_on_intr(|| rustix::fs::flock(&file, operation)).on("lock", self.object(LOCKS, name))?;
+            rustix::io::retry_on_intr(|| rustix::fs::flock(&file, operation))
+                .on("lock", self.object(LOCKS, name))?;
             let locked = rustix::fs::fstat(&file).on("look at", self.object(LOCKS, name))?;
             match rustix::fs::statat(&self.locks, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(named) if named.st_ino == locked.st_ino => return Ok(file),
@@ -270,14 +273,16 @@ impl Cache {
 
     /// Removes a lock's file while it is held exclusively; who waits for it looks at the name again.
     fn remove_lock(&self, name: &str, held: OwnedFd) -> Result<()> {
-        rustix::fs::unlinkat(&self.locks, name, AtFlags::empty()).on("remove the lock", self.object(LOCKS, name))?;
+        rustix::fs::unlinkat(&self.locks, name, AtFlags::empty())
+            .on("remove the lock", self.object(LOCKS, name))?;
         drop(held);
         Ok(())
     }
 
     /// Names that are digests: nothing else here is ours.
     fn list(&self, dir: &OwnedFd, part: &str) -> Result<Vec<String>> {
-        let fresh = rustix::fs::openat(dir, c".", dir_flags(), Mode::empty()).on("open", self.object(part, "."))?;
+        let fresh =
+            rustix::fs::openat(dir, c".", dir_flags(), Mode::empty()).on("open", self.object(part, "."))?;
         let names = names(fresh.as_fd()).on("read the directory", self.object(part, "."))?;
         let digests = names.into_iter().filter_map(|name| String::from_utf8(name).ok());
         Ok(digests.filter(|name| name.parse::<LayerId>().is_ok()).collect())
@@ -323,7 +328,8 @@ impl Drop for Scratch<'_> {
 }
 
 fn boot_id() -> Result<String> {
-    let file = rustix::fs::open(BOOT_ID, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).on("open", BOOT_ID)?;
+    let file =
+        rustix::fs::open(BOOT_ID, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).on("open", BOOT_ID)?;
     let bytes = read_to_end(file.as_fd(), BLOCK).on("read", BOOT_ID)?.unwrap_or_default();
     Ok(show(bytes.trim_ascii()))
 }

@@ -22,7 +22,7 @@ use crate::error::{Context, Error, Result, show};
 use crate::file::{TEMP_PREFIX, Temp, read_to_end, write_durably};
 use crate::layer::Sealed;
 use crate::manifest::{self, LayerRef, Manifest};
-use crate::tree::names;
+use crate::tree::{dir_flags, names};
 
 const LAYERS: &str = "layers";
 const SNAPSHOTS: &str = "snapshots";
@@ -71,7 +71,8 @@ impl Depot {
     }
 
     fn parts(path: &Path, root: &OwnedFd) -> Result<Depot> {
-        let part = |name| rustix::fs::openat(root, name, dir_flags(), Mode::empty()).on("open", object(path, name));
+        let part =
+            |name| rustix::fs::openat(root, name, dir_flags(), Mode::empty()).on("open", object(path, name));
         Ok(Depot { path: path.into(), layers: part(LAYERS)?, snapshots: part(SNAPSHOTS)? })
     }
 
@@ -93,7 +94,8 @@ impl Depot {
     fn read_manifest(&self, id: &SnapshotId, looks: u32) -> Result<Manifest> {
         let name = manifest_name(id);
         let file = self.find(&self.snapshots, &name, looks, || format!("snapshot {id}"))?;
-        let bytes = read_to_end(file.as_fd(), manifest::MAX_SIZE).on("read", self.object(SNAPSHOTS, &name))?;
+        let bytes =
+            read_to_end(file.as_fd(), manifest::MAX_SIZE).on("read", self.object(SNAPSHOTS, &name))?;
         let too_long = || Error::BadManifest { snapshot: id.to_string(), why: "it is too long".into() };
         Manifest::parse(id, &bytes.ok_or_else(too_long)?)
     }
@@ -105,7 +107,8 @@ impl Depot {
         let (temp, file) = Temp::create(self.layers.as_fd())?;
         let now = rustix::fs::fstat(&file).on("look at", temp.name())?.st_mtime;
         drop(temp);
-        let is_old = |stat: &Stat, age: Duration| now.saturating_sub(stat.st_mtime) >= age.as_secs().cast_signed();
+        let is_old =
+            |stat: &Stat, age: Duration| now.saturating_sub(stat.st_mtime) >= age.as_secs().cast_signed();
         for (name, stat) in self.list(&self.snapshots)? {
             let wanted = manifest_id(&name).is_some_and(|id| keep.contains(&id));
             let unfinished = name.starts_with(TEMP_PREFIX.as_bytes());
@@ -194,7 +197,9 @@ impl Depot {
     /// Makes a layer young, so that it is not pruned; false if it is not there, or not of its size.
     pub(crate) fn use_layer(&self, layer: &LayerRef) -> Result<bool> {
         let name = layer_name(&layer.digest);
-        Ok(self.touch(&self.layers, LAYERS, &name)?.is_some_and(|stat| stat.st_size.cast_unsigned() == layer.size))
+        Ok(self
+            .touch(&self.layers, LAYERS, &name)?
+            .is_some_and(|stat| stat.st_size.cast_unsigned() == layer.size))
     }
 
     /// Makes a snapshot and its layers young; false if it is not whole.
@@ -223,7 +228,8 @@ impl Depot {
     pub(crate) fn open_layer(&self, layer: &LayerRef) -> Result<OwnedFd> {
         let name = layer_name(&layer.digest);
         let file = self.find(&self.layers, &name, LOOKS, || format!("layer {}", layer.digest))?;
-        let size = rustix::fs::fstat(&file).on("look at", self.object(LAYERS, &name))?.st_size.cast_unsigned();
+        let size =
+            rustix::fs::fstat(&file).on("look at", self.object(LAYERS, &name))?.st_size.cast_unsigned();
         if size != layer.size {
             let why = format!("it has {size} bytes, the manifest says {}", layer.size);
             return Err(Error::BadLayer { layer: layer.digest.to_string(), why });
@@ -275,10 +281,6 @@ pub(crate) fn make_dir(parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno).on("make the directory", name),
     }
-}
-
-pub(crate) fn dir_flags() -> OFlags {
-    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
 }
 
 fn object(path: &Path, name: &str) -> Vec<u8> {

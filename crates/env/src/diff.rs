@@ -202,7 +202,8 @@ impl Differ<'_> {
         let Ok(own) = open_beneath(self.upper, &node.path, OFlags::PATH | OFlags::NOFOLLOW) else {
             return Ok(false);
         };
-        let target = |fd: &OwnedFd| rustix::fs::readlinkat(fd, c"", Vec::new()).on("read the link", &node.path);
+        let target =
+            |fd: &OwnedFd| rustix::fs::readlinkat(fd, c"", Vec::new()).on("read the link", &node.path);
         Ok(target(&own)? == target(base)?)
     }
 }

@@ -91,14 +91,18 @@ impl Error {
             Error::Io { what: "set an extended attribute of", source: Errno::OPNOTSUPP, .. } => {
                 Some("the file system there has no extended attributes; use ext4, xfs or a recent tmpfs")
             }
-            Error::Io { source: Errno::FBIG, .. } => Some("the file system there cannot hold so large a file"),
+            Error::Io { source: Errno::FBIG, .. } => {
+                Some("the file system there cannot hold so large a file")
+            }
             Error::BadLayer { .. } | Error::BadManifest { .. } => {
                 Some("remove that file from the depot and submit again: a new snapshot will be made")
             }
             Error::Missing { .. } => {
                 Some("it was pruned or the depot is not the same directory on this node; submit again")
             }
-            Error::Busy { .. } => Some("stop the program that writes it, or move the file to the home directory"),
+            Error::Busy { .. } => {
+                Some("stop the program that writes it, or move the file to the home directory")
+            }
             Error::Unsafe { .. } => Some("make a directory of your own with mode 0700 and name that instead"),
             _ => None,
         }

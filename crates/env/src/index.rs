@@ -204,8 +204,16 @@ mod tests {
     use super::*;
 
     fn sample() -> Index {
-        let stamp = Stamp { ino: 7, size: 1 << 40, mtime: (-5, 999_999_999), ctime: (9, 1), ..Stamp::default() };
-        let node = |path: &[u8], kind, fingerprint| Node { path: path.to_vec(), kind, stamp, fingerprint, young: true, data: 0 };
+        let stamp =
+            Stamp { ino: 7, size: 1 << 40, mtime: (-5, 999_999_999), ctime: (9, 1), ..Stamp::default() };
+        let node = |path: &[u8], kind, fingerprint| Node {
+            path: path.to_vec(),
+            kind,
+            stamp,
+            fingerprint,
+            young: true,
+            data: 0,
+        };
         let nodes = vec![
             node(b"", Kind::Dir { opaque: false }, None),
             node(b"a", Kind::Dir { opaque: true }, Some([3; 32])),

@@ -15,6 +15,7 @@ mod index;
 mod layer;
 mod manifest;
 mod plan;
+mod remove;
 mod snapshot;
 mod tree;
 mod xattr;

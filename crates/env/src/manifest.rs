@@ -52,8 +52,10 @@ impl Manifest {
 
     /// Its bytes, the same for equal manifests, and their digest.
     pub(crate) fn bytes(&self) -> Result<(SnapshotId, Vec<u8>)> {
-        let bytes = serde_json::to_vec(self)
-            .map_err(|error| Error::BadManifest { snapshot: self.environment.clone(), why: error.to_string() })?;
+        let bytes = serde_json::to_vec(self).map_err(|error| Error::BadManifest {
+            snapshot: self.environment.clone(),
+            why: error.to_string(),
+        })?;
         Ok((SnapshotId(*blake3::hash(&bytes).as_bytes()), bytes))
     }
 
@@ -71,7 +73,10 @@ impl Manifest {
     pub fn parse_unnamed(bytes: &[u8]) -> std::result::Result<Manifest, String> {
         let manifest: Manifest = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if manifest.format != FORMAT {
-            return Err(format!("format {} is unknown here; install the same Skiff everywhere", manifest.format));
+            return Err(format!(
+                "format {} is unknown here; install the same Skiff everywhere",
+                manifest.format
+            ));
         }
         if manifest.layers.is_empty() || manifest.layers.len() > MAX_LAYERS {
             return Err(format!("{} layers, not 1 to {MAX_LAYERS}", manifest.layers.len()));

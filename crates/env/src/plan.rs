@@ -117,7 +117,8 @@ fn is_same(before: &Node, now: &Node) -> bool {
         return now.kind == Kind::Whiteout;
     }
     let trusted = before.stamp == now.stamp && !before.young;
-    before.kind == now.kind && (trusted || (before.fingerprint.is_some() && before.fingerprint == now.fingerprint))
+    before.kind == now.kind
+        && (trusted || (before.fingerprint.is_some() && before.fingerprint == now.fingerprint))
 }
 
 #[derive(Clone, Copy)]

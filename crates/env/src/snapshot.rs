@@ -13,8 +13,8 @@ use crate::base::Base;
 use crate::depot::Depot;
 use crate::digest::SnapshotId;
 use crate::error::{Context, Error, Result};
-use crate::index::{Clock, Index};
 use crate::file::Temp;
+use crate::index::{Clock, Index};
 use crate::layer::{Item, LayerWriter, Sealed, pack};
 use crate::manifest::{LayerRef, Manifest};
 use crate::plan::{Plan, full, incremental, take_out_unshippable};
@@ -174,7 +174,8 @@ impl<'a> Work<'a> {
     fn unchanged(mut self, last: Last, stale: bool) -> Result<Pushed> {
         let Last { index, manifest } = last;
         let id = index.snapshot;
-        let same = manifest.base == *self.input.base_identity && manifest.environment == self.input.environment;
+        let same =
+            manifest.base == *self.input.base_identity && manifest.environment == self.input.environment;
         if !same {
             return self.state(manifest.layers, How::Restated, (0, 0));
         }

@@ -1,6 +1,6 @@
 //! Which extended attributes travel, and what the overlay's own ones mean.
 //!
-//! Kept: `user.*`, file capabilities and ACLs. The overlay's bookkeeping (`origin`, `uuid`, `impure`, ...) points into one
+//! Kept: `user.*`, file capabilities and ACLs (not those of fifos). The overlay's bookkeeping (`origin`, `uuid`, `impure`, ...) points into one
 //! machine's file systems and must never leave it; of it only "opaque" has a meaning elsewhere, and is a flag of its own.
 
 use std::os::fd::BorrowedFd;
@@ -15,6 +15,10 @@ pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 /// What an overlay mounted with `userxattr` writes and reads.
 pub(crate) const OPAQUE: &[u8] = b"user.overlay.opaque";
 const TRUSTED_OPAQUE: &[u8] = b"trusted.overlay.opaque";
+/// What fuse-overlayfs writes, beside files of the names in [`FUSE_MARKS`].
+const FUSE_OPAQUE: &[u8] = b"user.fuseoverlayfs.opaque";
+/// Entries that fuse-overlayfs puts into an opaque directory and never shows.
+pub(crate) const FUSE_MARKS: [&[u8]; 2] = [b".wh..wh..opq", b".wh..opq"];
 const CAPABILITY: &[u8] = b"security.capability";
 /// The longest value the kernel takes.
 pub(crate) const MAX_VALUE: usize = 64 * 1024;
@@ -27,6 +31,7 @@ pub(crate) const MAX_COUNT: usize = 16 * 1024;
 pub(crate) fn is_kept(name: &[u8]) -> bool {
     // An attribute `user.overlay.x` that a program inside set is escaped by the kernel to `user.overlay.overlay.x`.
     let users = name.starts_with(b"user.")
+        && !name.starts_with(b"user.fuseoverlayfs.")
         && (!name.starts_with(b"user.overlay.") || name.starts_with(b"user.overlay.overlay."));
     users || name == CAPABILITY || name == b"system.posix_acl_access" || name == b"system.posix_acl_default"
 }
@@ -39,7 +44,7 @@ pub(crate) fn is_indirection(name: &[u8]) -> bool {
 
 /// Whether a directory hides the base's directory of the same name.
 pub(crate) fn is_opaque(dir: BorrowedFd<'_>) -> rustix::io::Result<bool> {
-    for name in [OPAQUE, TRUSTED_OPAQUE] {
+    for name in [OPAQUE, TRUSTED_OPAQUE, FUSE_OPAQUE] {
         let mut value = [0u8; 8];
         match rustix::fs::fgetxattr(dir, name, &mut value[..]) {
             Ok(length) if &value[..length] == b"y" => return Ok(true),
@@ -98,9 +103,9 @@ fn get(fd: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<Option<Vec<u8>>> {
 
 /// Sets attributes on an open file or directory.
 pub(crate) fn write(fd: BorrowedFd<'_>, xattrs: &Xattrs) -> rustix::io::Result<()> {
-    xattrs.iter().try_for_each(|(name, value)| {
-        rustix::fs::fsetxattr(fd, &name[..], value, XattrFlags::empty())
-    })
+    xattrs
+        .iter()
+        .try_for_each(|(name, value)| rustix::fs::fsetxattr(fd, &name[..], value, XattrFlags::empty()))
 }
 
 #[cfg(test)]
@@ -115,6 +120,7 @@ mod tests {
             ("user.overlay.opaque", false),
             ("user.overlay.overlay.opaque", true),
             ("trusted.overlay.opaque", false),
+            ("user.fuseoverlayfs.opaque", false),
             ("trusted.x", false),
             ("security.capability", true),
             ("security.selinux", false),

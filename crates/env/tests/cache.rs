@@ -19,7 +19,8 @@ use skiff_env::{Cache, Depot, How, fetch};
 const DAY: Duration = Duration::from_secs(86_400);
 
 fn names(path: &Path) -> Vec<String> {
-    let names = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names =
+        std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<_> = names.collect();
     names.sort();
     names
@@ -92,7 +93,8 @@ fn what_was_unused_longest_goes_first_and_what_is_in_use_stays() {
     let held = fetch(&world.depot, &ids[0], &cache).unwrap();
     for id in &ids[1..] {
         fetch(&world.depot, id, &cache).unwrap();
-        std::thread::sleep(Duration::from_millis(5));
+        // The file system's clock has to tick between two uses.
+        std::thread::sleep(Duration::from_millis(30));
     }
     // Used again: now 2 is the one unused longest.
     fetch(&world.depot, &ids[1], &cache).unwrap();
@@ -165,7 +167,8 @@ fn pruning_keeps_what_is_wanted_or_young() {
     }
     write(&world.path("depot/layers/.new-dead-1-2-3"), b"half");
     write(&world.path("depot/layers/not ours"), b"");
-    let prune = |keep: &[_]| world.depot.prune(&keep.iter().copied().collect(), Duration::from_secs(3600)).unwrap();
+    let prune =
+        |keep: &[_]| world.depot.prune(&keep.iter().copied().collect(), Duration::from_secs(3600)).unwrap();
     assert_eq!(prune(&[]), skiff_env::Pruned::default());
     for part in ["layers", "snapshots"] {
         for name in names(&world.path("depot").join(part)) {
@@ -261,7 +264,8 @@ fn crash_child() {
         let (upper, base, state) = (open("upper"), open("base"), open("state"));
         let none = Default::default();
         let pushed =
-            skiff_env::push(&depot, &common::input(upper.as_fd(), base.as_fd(), state.as_fd(), &none)).unwrap();
+            skiff_env::push(&depot, &common::input(upper.as_fd(), base.as_fd(), state.as_fd(), &none))
+                .unwrap();
         drop(fetch(&depot, &pushed.id, &cache).unwrap());
         cache.evict().unwrap();
     }
@@ -310,4 +314,9 @@ fn a_kill_at_any_moment_leaves_only_what_is_whole() {
     for part in ["layers", "tmp"] {
         assert!(names(&world.path("cache").join(part)).is_empty());
     }
+}
+
+#[test]
+fn all_of_it_in_the_users_namespace() {
+    common::userns::run_all("all_of_it_in_the_users_namespace");
 }

@@ -77,7 +77,8 @@ fn each_kind_of_difference() {
             "dir mode",
             |w| {
                 std::fs::create_dir(w.upper().join("d")).unwrap();
-                std::fs::set_permissions(w.upper().join("d"), std::fs::Permissions::from_mode(0o700)).unwrap();
+                std::fs::set_permissions(w.upper().join("d"), std::fs::Permissions::from_mode(0o700))
+                    .unwrap();
             },
             &["C d"],
         ),

@@ -36,7 +36,8 @@ fn a_layer_written_by_hand_is_taken() {
         .end()
         .ship(&world.depot);
     let tree = common::dump(&fetch(&world.depot, &id, &world.cache).unwrap()[0].path);
-    let kinds: Vec<_> = tree.iter().map(|(path, entry)| (path.to_str().unwrap(), entry.kind.as_str())).collect();
+    let kinds: Vec<_> =
+        tree.iter().map(|(path, entry)| (path.to_str().unwrap(), entry.kind.as_str())).collect();
     assert_eq!(kinds, [("", "dir"), ("a", "file"), ("d", "dir"), ("d/l", "file"), ("s", "symlink")]);
     assert_eq!(tree[std::path::Path::new("d/l")].links, std::path::Path::new("a"));
 }
@@ -66,7 +67,10 @@ fn records_that_do_not_fit_together() {
     let cases: Vec<(&str, Craft)> = vec![
         ("comes twice", base(Craft::new().file(b"a", false, b"1").file(b"a", false, b"2"))),
         // A link first, then a directory of its name, then what should land behind the link.
-        ("comes twice", base(Craft::new().symlink(b"a", b"../../..").dir(b"a").file(b"escaped", false, b"").up())),
+        (
+            "comes twice",
+            base(Craft::new().symlink(b"a", b"../../..").dir(b"a").file(b"escaped", false, b"").up()),
+        ),
         ("comes twice", base(Craft::new().dir(b"a").up().dir(b"a").up())),
         ("out of order", base(Craft::new().file(b"b", false, b"").file(b"a", false, b""))),
         ("outside the root", Craft::new().up().file(b"late", false, b"").end()),

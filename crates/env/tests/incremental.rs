@@ -58,7 +58,12 @@ fn each_kind_of_change_makes_one_small_layer() {
         ("opaque", |up| opaque(&up.join("d")), How::Incremental, 6),
         // The base's file shows again: no layer can say so.
         ("unhide", |up| std::fs::remove_file(up.join("base-gone")).unwrap(), How::Full, 9),
-        ("link", |up| std::fs::hard_link(up.join("d/e/f"), up.join("d/linked")).unwrap(), How::Incremental, 5),
+        (
+            "link",
+            |up| std::fs::hard_link(up.join("d/e/f"), up.join("d/linked")).unwrap(),
+            How::Incremental,
+            5,
+        ),
     ];
     for (what, edit, how, entries) in edits {
         eprintln!("{what}");
@@ -87,7 +92,11 @@ fn mode(path: &Path, mode: u32) {
 }
 
 fn swap(path: &Path, make: fn(&Path)) {
-    if path.is_dir() { std::fs::remove_dir_all(path).unwrap() } else { std::fs::remove_file(path).unwrap() }
+    if path.is_dir() {
+        std::fs::remove_dir_all(path).unwrap()
+    } else {
+        std::fs::remove_file(path).unwrap()
+    }
     make(path);
 }
 
@@ -228,7 +237,7 @@ fn a_busy_environment_is_taken_in_one_state_of_each_file() {
                 if let Ok(text) = std::fs::read_to_string(layer.path.join("log")) {
                     let lines = text.strip_prefix("begin\n").unwrap();
                     let whole = lines.len() - lines.len() % 5;
-                    assert!(lines[..whole].as_bytes().chunks(5).all(|line| line == b"line\n"));
+                    assert!(lines.as_bytes()[..whole].chunks(5).all(|line| line == b"line\n"));
                 }
             }
         }
@@ -268,7 +277,9 @@ fn meddle(root: &Path, how: &Meddle) {
             let mode = rustix::fs::Mode::empty();
             rustix::fs::mknodat(rustix::fs::CWD, root.join(path), kind, mode, 0).ok();
         }
-        Meddle::Opaque(path) if root.join(path).is_dir() && !root.join(path).is_symlink() => opaque(&root.join(path)),
+        Meddle::Opaque(path) if root.join(path).is_dir() && !root.join(path).is_symlink() => {
+            opaque(&root.join(path))
+        }
         Meddle::Transparent(path) => {
             rustix::fs::lremovexattr(root.join(path), "user.overlay.opaque").ok();
         }
@@ -331,4 +342,9 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn all_of_it_in_the_users_namespace() {
+    common::userns::run_all("all_of_it_in_the_users_namespace");
 }

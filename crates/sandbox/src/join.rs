@@ -24,6 +24,8 @@ pub struct Place {
     pub own_group: bool,
     /// That group becomes the terminal's foreground.
     pub foreground: bool,
+    /// It begins a session of its own, which its standard input (or error) rules, being a terminal.
+    pub own_session: bool,
     /// The signal it gets when its maker dies.
     pub death_signal: i32,
 }
@@ -32,7 +34,8 @@ impl Place {
     /// As one word for the helper's command line.
     #[must_use]
     pub fn to_word(self) -> String {
-        format!("{}{}{}", u8::from(self.own_group), u8::from(self.foreground), self.death_signal)
+        let flags = [self.own_group, self.foreground, self.own_session].map(|f| if f { '1' } else { '0' });
+        format!("{}{}", flags.iter().collect::<String>(), self.death_signal)
     }
 
     /// From that word.
@@ -43,8 +46,8 @@ impl Place {
             Some(b'1') => Some(true),
             _ => None,
         };
-        let death_signal = word.get(2..)?.parse().ok().filter(|n| (0..=64).contains(n))?;
-        Some(Self { own_group: flag(0)?, foreground: flag(1)?, death_signal })
+        let death_signal = word.get(3..)?.parse().ok().filter(|n| (0..=64).contains(n))?;
+        Some(Self { own_group: flag(0)?, foreground: flag(1)?, own_session: flag(2)?, death_signal })
     }
 
     /// Takes this place, in the new process.
@@ -52,7 +55,13 @@ impl Place {
     /// # Errors
     /// None that matters: a terminal that is gone is no reason not to run.
     pub fn take(self) -> io::Result<()> {
-        if self.own_group {
+        if self.own_session {
+            rustix::process::setsid()?;
+            let terminal = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
+            if let Some(terminal) = terminal.into_iter().find(|fd| rustix::termios::isatty(fd)) {
+                rustix::process::ioctl_tiocsctty(terminal)?;
+            }
+        } else if self.own_group {
             rustix::process::setpgid(None, None)?;
         }
         if self.foreground
@@ -223,10 +232,10 @@ mod tests {
 
     #[test]
     fn places_come_back_as_they_went() {
-        for p in [Place::default(), Place { own_group: true, foreground: true, death_signal: 9 }] {
+        for p in [Place::default(), Place { own_group: true, foreground: true, own_session: true, death_signal: 9 }] {
             assert_eq!(Place::from_word(&p.to_word()), Some(p));
         }
-        for bad in ["", "0", "00", "209", "00-1", "0065", "00x"] {
+        for bad in ["", "0", "00", "000", "2009", "000-1", "00065", "000x"] {
             assert_eq!(Place::from_word(bad), None, "{bad}");
         }
     }

@@ -10,10 +10,12 @@ pub mod helper;
 mod init;
 pub mod join;
 mod map;
+pub mod refresh;
 mod root;
 mod rootless;
 pub mod session;
 pub mod start;
+pub mod visit;
 
 pub use error::{Context, Error, Result};
 pub use init::{IDLE, STILL};

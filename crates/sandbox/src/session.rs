@@ -61,7 +61,7 @@ impl Session {
     pub fn place(&self, death_signal: i32) -> Place {
         let own_group = self.relay == Relay::All;
         let foreground = own_group && self.have_terminal() && rustix::termios::isatty(rustix::stdio::stdin());
-        Place { own_group, foreground, death_signal }
+        Place { own_group, foreground, own_session: false, death_signal }
     }
 
     /// The signal mask that the command must get back.

@@ -100,7 +100,10 @@ fn wait_no_longer(child: &mut Child, limit: Duration) -> Result<ExitStatus, Erro
             0 => {
                 child.kill()?;
                 child.wait()?;
-                return Err(Error::new(std::io::ErrorKind::TimedOut, format!("not done after {} s", limit.as_secs())));
+                return Err(Error::new(
+                    std::io::ErrorKind::TimedOut,
+                    format!("not done after {} s", limit.as_secs()),
+                ));
             }
             _ if Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
             _ => return Err(Error::last_os_error()),
@@ -128,7 +131,9 @@ fn unblock_signals() -> Result<(), Error> {
     let none = 0u64;
     let size = std::mem::size_of_val(&none);
     // SAFETY: the kernel's signal set is one word of 64 bits.
-    check(unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, 0usize, size) })
+    check(unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, 0usize, size)
+    })
 }
 
 /// Raw system calls: libc's own functions would signal threads that do not exist after a fork.
@@ -140,4 +145,6 @@ fn become_user(uid: u32, gid: u32) -> Result<(), Error> {
     }
 }
 
-fn check(answer: i64) -> Result<(), Error> { if answer < 0 { Err(Error::last_os_error()) } else { Ok(()) } }
+fn check(answer: i64) -> Result<(), Error> {
+    if answer < 0 { Err(Error::last_os_error()) } else { Ok(()) }
+}

@@ -78,11 +78,15 @@ pub struct Spank(*mut c_void);
 impl Spank {
     /// # Safety
     /// `handle` must be what Slurm gave to the hook that is running.
-    pub unsafe fn new(handle: *mut c_void) -> Self { Self(handle) }
+    pub unsafe fn new(handle: *mut c_void) -> Self {
+        Self(handle)
+    }
 
     /// In which process we are.
     pub fn context(&self) -> Context {
-        let Some(function) = slurm!(c"spank_context" as unsafe extern "C" fn() -> c_int) else { return Context::Other };
+        let Some(function) = slurm!(c"spank_context" as unsafe extern "C" fn() -> c_int) else {
+            return Context::Other;
+        };
         // SAFETY: takes nothing and only reads Slurm's state.
         match unsafe { function() } {
             1 => Context::Local,
@@ -162,7 +166,8 @@ impl Spank {
     /// Registers an option; it must live as long as the process.
     pub fn register(&self, option: &'static RawOption) -> c_int {
         // SAFETY: Slurm copies the structure and keeps the strings, which are static.
-        slurm!(c"spank_option_register" as RegisterOption).map_or(-1, |function| unsafe { function(self.0, option) })
+        slurm!(c"spank_option_register" as RegisterOption)
+            .map_or(-1, |function| unsafe { function(self.0, option) })
     }
 
     /// Puts words before the task's command, where Slurm (23.11 and later) has a function for that.
@@ -183,7 +188,9 @@ pub struct Command {
 
 impl Command {
     /// How many words there are.
-    pub fn len(&self) -> usize { self.count }
+    pub fn len(&self) -> usize {
+        self.count
+    }
 
     /// A copy of one word.
     pub fn word(&self, index: usize) -> Option<CString> {
@@ -200,7 +207,9 @@ impl Command {
     #[must_use]
     pub fn replace(&self, index: usize, word: &CStr) -> bool {
         // Slurm frees the word with its own xfree, which insists on memory of its own xmalloc.
-        let Some(duplicate) = slurm!(c"slurm_xstrdup" as Duplicate).or_else(|| slurm!(c"xstrdup" as Duplicate)) else {
+        let Some(duplicate) =
+            slurm!(c"slurm_xstrdup" as Duplicate).or_else(|| slurm!(c"xstrdup" as Duplicate))
+        else {
             return false;
         };
         if index >= self.count {
@@ -213,10 +222,14 @@ impl Command {
 }
 
 /// An error line in Slurm's own way: on the user's terminal, or in the log and on the step's standard error.
-pub fn error(text: &str) { say(slurm!(c"slurm_error" as Message), text); }
+pub fn error(text: &str) {
+    say(slurm!(c"slurm_error" as Message), text);
+}
 
 /// A line for the log only.
-pub fn info(text: &str) { say(slurm!(c"slurm_info" as Message), text); }
+pub fn info(text: &str) {
+    say(slurm!(c"slurm_info" as Message), text);
+}
 
 fn say(function: Option<Message>, text: &str) {
     match (function, CString::new(text.replace('\0', "?"))) {
@@ -249,4 +262,6 @@ pub fn unset_own_variable(name: &CStr) {
 }
 
 /// A string for Slurm; `None` if it has a zero inside.
-pub fn c_string(text: impl AsRef<OsStr>) -> Option<CString> { CString::new(text.as_ref().as_bytes()).ok() }
+pub fn c_string(text: impl AsRef<OsStr>) -> Option<CString> {
+    CString::new(text.as_ref().as_bytes()).ok()
+}

@@ -57,7 +57,11 @@ pub unsafe extern "C" fn slurm_spank_init(spank: *mut c_void, argc: c_int, argv:
 /// # Safety
 /// As for [`slurm_spank_init`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_init_post_opt(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
+pub unsafe extern "C" fn slurm_spank_init_post_opt(
+    spank: *mut c_void,
+    argc: c_int,
+    argv: Arguments,
+) -> c_int {
     // SAFETY: the pointers are Slurm's, valid during this call.
     let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
     match spank.context() {
@@ -70,7 +74,11 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(spank: *mut c_void, argc: c_i
 /// # Safety
 /// As for [`slurm_spank_init`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_local_user_init(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
+pub unsafe extern "C" fn slurm_spank_local_user_init(
+    spank: *mut c_void,
+    argc: c_int,
+    argv: Arguments,
+) -> c_int {
     // SAFETY: the pointers are Slurm's, valid during this call.
     let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
     submit::wrap_command(&spank, &settings);

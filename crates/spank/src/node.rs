@@ -6,7 +6,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::child::Run;
-use crate::ffi::{Item, STEP_BATCH, STEP_EXTERN, STEP_INTERACTIVE, Spank, c_string, error, info, own_variable};
+use crate::ffi::{
+    Item, STEP_BATCH, STEP_EXTERN, STEP_INTERACTIVE, Spank, c_string, error, info, own_variable,
+};
 use crate::option::{self, NONE};
 use crate::settings::Settings;
 use crate::submit::job_is_here;
@@ -103,7 +105,9 @@ fn wrap(spank: &Spank, settings: &Settings) -> Option<()> {
     command.replace(0, &skiff).then_some(())
 }
 
-fn set(spank: &Spank, name: &CStr, value: &CStr) -> Option<()> { spank.set_variable(name, value).then_some(()) }
+fn set(spank: &Spank, name: &CStr, value: &CStr) -> Option<()> {
+    spank.set_variable(name, value).then_some(())
+}
 
 /// What srun or sbatch said of the environment, if it reached this step.
 fn descriptor(spank: &Spank) -> Option<OsString> {
@@ -145,16 +149,30 @@ struct Job {
 
 impl Job {
     fn of(spank: &Spank) -> Option<Self> {
-        Some(Self { id: spank.item(Item::JobId)?, uid: spank.item(Item::JobUid)?, gid: spank.item(Item::JobGid)? })
+        Some(Self {
+            id: spank.item(Item::JobId)?,
+            uid: spank.item(Item::JobUid)?,
+            gid: spank.item(Item::JobGid)?,
+        })
     }
 
     fn variables(&self) -> Vec<(&'static str, OsString)> {
         let number = |number: u32| OsString::from(number.to_string());
-        vec![("SLURM_JOB_ID", number(self.id)), ("SLURM_JOB_UID", number(self.uid)), ("SLURM_JOB_GID", number(self.gid))]
+        vec![
+            ("SLURM_JOB_ID", number(self.id)),
+            ("SLURM_JOB_UID", number(self.uid)),
+            ("SLURM_JOB_GID", number(self.gid)),
+        ]
     }
 }
 
-fn run_for_job(what: &'static str, descriptor: Option<OsString>, job: &Job, settings: &Settings, limit: Duration) {
+fn run_for_job(
+    what: &'static str,
+    descriptor: Option<OsString>,
+    job: &Job,
+    settings: &Settings,
+    limit: Duration,
+) {
     let mut variables = job.variables();
     variables.extend(descriptor.map(|value| ("SPANK_SKIFF_JOB", value)));
     variables.extend(own_variable(c"SLURMD_NODENAME").map(|value| ("SLURMD_NODENAME", value)));

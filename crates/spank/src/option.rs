@@ -24,10 +24,14 @@ static OPTION: StaticOption = StaticOption(RawOption {
 });
 
 /// Makes the option known; Slurm's error code if it refuses.
-pub fn register(spank: &Spank) -> c_int { spank.register(&OPTION.0) }
+pub fn register(spank: &Spank) -> c_int {
+    spank.register(&OPTION.0)
+}
 
 /// The value given, if any.
-pub fn value() -> Option<CString> { VALUE.lock().ok()?.clone() }
+pub fn value() -> Option<CString> {
+    VALUE.lock().ok()?.clone()
+}
 
 /// # Safety
 /// Called by Slurm with the option's argument.

@@ -1,8 +1,8 @@
 //! The arguments of our line in plugstack.conf.
 
 use std::ffi::{CStr, c_char, c_int};
-use std::path::{Path, PathBuf};
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 const DEFAULT_PROGRAM: &str = "/usr/bin/skiff";
 
@@ -31,7 +31,9 @@ impl Settings {
         let mut settings = Self { skiff: DEFAULT_PROGRAM.into() };
         for word in words {
             match word.strip_prefix(b"skiff=") {
-                Some(path) if path.starts_with(b"/") => settings.skiff = Path::new(std::ffi::OsStr::from_bytes(path)).into(),
+                Some(path) if path.starts_with(b"/") => {
+                    settings.skiff = Path::new(std::ffi::OsStr::from_bytes(path)).into()
+                }
                 _ => crate::ffi::error(&format!(
                     "plugstack.conf: unknown argument '{}'; known is skiff=/ABSOLUTE/PATH",
                     String::from_utf8_lossy(word)

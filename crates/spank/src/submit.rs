@@ -22,11 +22,17 @@ static SUBMITTED: Mutex<Option<(CString, CString)>> = Mutex::new(None);
 /// plug-in listed as `optional` could otherwise not prevent the job from running on the bare nodes.
 pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
     let explicit = option::value();
-    let in_allocation = context == Context::Local && own_variable(c"SLURM_JOB_ID").is_some();
-    if explicit.is_none() && in_allocation && job_has_environment() {
-        return;
+    if context == Context::Local && own_variable(c"SLURM_JOB_ID").is_some() && job_has_environment() {
+        // A step of the job's own environment uses the job's snapshot. Releases from 23.11 on repeat the option that
+        // sbatch or salloc was given in every srun of the job, so the same name is no reason for another one.
+        let of_job = own_variable(variables::ENVIRONMENT).and_then(c_string);
+        if explicit.is_none() || explicit == of_job {
+            return;
+        }
     }
-    let Some(name) = explicit.or_else(|| own_variable(variables::ENVIRONMENT).and_then(c_string)) else { return };
+    let Some(name) = explicit.or_else(|| own_variable(variables::ENVIRONMENT).and_then(c_string)) else {
+        return;
+    };
     if name.as_c_str() == NONE {
         unset_own_variable(variables::JOB);
         unset_own_variable(variables::JOB_CARRIER);
@@ -111,7 +117,8 @@ fn descriptor(name: &CStr, skiff: &Path) -> Result<CString, String> {
     }
     let text = name.to_str().map_err(|_| "its name is not valid text".to_owned())?;
     let failed = |reason: &dyn std::fmt::Display| format!("cannot run {}: {reason}", skiff.display());
-    let run = Run::as_caller(skiff, &["slurm", "submit", "--environment", text]).map_err(|error| failed(&error))?;
+    let run =
+        Run::as_caller(skiff, &["slurm", "submit", "--environment", text]).map_err(|error| failed(&error))?;
     let outcome = run.run().map_err(|error| failed(&error))?;
     if !outcome.status.success() {
         return Err(format!("it could not be made part of the job ({})", outcome.status));

@@ -20,7 +20,8 @@ static SET_VERSION: extern "C" fn() = set_version;
 extern "C" fn set_version() {
     if let Some(function) = lookup(c"slurm_api_version") {
         // SAFETY: slurm.h declares it as `long slurm_api_version(void)`.
-        let api = unsafe { transmute::<*mut std::ffi::c_void, extern "C" fn() -> c_long>(function.as_ptr())() };
+        let api =
+            unsafe { transmute::<*mut std::ffi::c_void, extern "C" fn() -> c_long>(function.as_ptr())() };
         plugin_version.store(release_of(api), Ordering::Relaxed);
     }
 }
@@ -46,7 +47,16 @@ mod tests {
 
     #[test]
     fn releases_follow_the_api_number() {
-        let known = [(38, 22, 5), (39, 23, 2), (40, 23, 11), (41, 24, 5), (42, 24, 11), (43, 25, 5), (44, 25, 11), (45, 26, 5)];
+        let known = [
+            (38, 22, 5),
+            (39, 23, 2),
+            (40, 23, 11),
+            (41, 24, 5),
+            (42, 24, 11),
+            (43, 25, 5),
+            (44, 25, 11),
+            (45, 26, 5),
+        ];
         for (api, year, month) in known {
             assert_eq!(release_of(api << 16 | 7), (year << 16) | (month << 8), "API version {api}");
         }

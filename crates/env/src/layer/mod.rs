@@ -20,12 +20,14 @@
 //! data. The layer's own digest, which is its name, is over everything except file data: data is hashed once.
 //! Ids are the ones seen inside the user namespace, so a layer means the same on every node.
 
+mod entry;
 mod pack;
 mod read;
 mod unpack;
 mod write;
 
-pub(crate) use pack::{Item, fingerprint, pack};
+pub(crate) use entry::fingerprint;
+pub(crate) use pack::{Item, pack};
 pub(crate) use read::LayerReader;
 pub(crate) use unpack::{expect, unpack};
 pub(crate) use write::{LayerWriter, Sealed};

@@ -4,20 +4,19 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Stat};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::write::Extents;
-use super::{Attr, CHUNK, LayerWriter, Record};
+use super::entry::{
+    attr, bare_attr, digest, directory_record, extents, fifo_digest, file_record, fstat, symlink_digest,
+};
+use super::{LayerWriter, Record};
 use crate::error::{Context, Error, Result, show};
-use crate::tree::{DirStack, Kind, Node, Stamp, open_beneath, split};
-use crate::xattr;
+use crate::tree::{DirStack, Kind, Node, Stamp, split};
 
 /// How often a file that changes while it is read is read again, and how long to wait before.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(15);
-/// Files below this size are asked for holes only if they take less room than they are long.
-const SMALL: u64 = 64 * 1024;
 
 /// Something to put into a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,9 +67,6 @@ pub(crate) fn pack(
     }
     Ok(packer.outcome)
 }
-
-/// The digest of a file's data, and its fingerprint.
-type Read = ([u8; 32], [u8; 32]);
 
 struct Packer<'a> {
     stack: DirStack,
@@ -179,7 +175,8 @@ impl Packer<'_> {
 
     fn symlink(&mut self, node: &mut Node, name: &[u8]) -> Result<bool> {
         let Some((fd, stat)) = self.peek(node, name)? else { return Ok(false) };
-        let target = rustix::fs::readlinkat(&fd, c"", Vec::new()).on("read the link", &node.path)?.into_bytes();
+        let target =
+            rustix::fs::readlinkat(&fd, c"", Vec::new()).on("read the link", &node.path)?.into_bytes();
         let attr = bare_attr(&stat);
         node.fingerprint = Some(symlink_digest(&attr, &target));
         self.writer.record(&Record::Symlink { name: name.to_vec(), attr, target })?;
@@ -211,140 +208,59 @@ impl Packer<'_> {
 
     /// A regular file, read until it holds still.
     fn file(&mut self, node: &mut Node, name: &[u8]) -> Result<bool> {
-        let linked = node.stamp.nlink > 1;
-        let mut prefix: Option<(u64, [u8; 32])> = None;
+        let mut prefix = None;
         for attempt in 0..TRIES {
             if attempt > 0 {
                 std::thread::sleep(PAUSE * attempt);
             }
             let Some(fd) = open_file(self.stack.dir(), name, &node.path)? else { return Ok(false) };
-            let stat = fstat(fd.as_fd(), &node.path)?;
-            let before = Stamp::from(&stat);
-            if Kind::of(&stat) != Kind::File || (linked && before.ino != node.stamp.ino) {
-                return Err(moved(&node.path));
-            }
-            let size = prefix.map_or(before.size, |(size, _)| size.min(before.size));
             let mark = self.writer.mark();
-            let read = self.once(&fd, &stat, size, linked, node, name)?;
-            let after = Stamp::from(&fstat(fd.as_fd(), &node.path)?);
-            // Written to, but only behind what was read: the same beginning twice is a consistent copy of it, as of a log.
-            let data = read.map(|(data, _)| data);
-            let steady = data.is_some_and(|data| prefix == Some((size, data)));
-            // What a file is without its other names is not all there is to tell of it.
-            if let Some((_, print)) = read.map(|(data, print)| (data, (!linked).then_some(print)))
-                && ((before == after && size == before.size) || steady)
-            {
-                if linked {
-                    let number = u32::try_from(self.links.len()).map_err(|_| too_many(&node.path))?;
-                    self.links.insert(before.ino, number);
-                }
-                node.stamp = before;
-                node.fingerprint = print;
+            if self.try_file(fd.as_fd(), node, name, &mut prefix)? {
                 return Ok(true);
             }
             self.writer.rewind(mark)?;
-            prefix = data.map(|data| (size, data)).filter(|_| after.size >= size);
         }
         Err(Error::Busy { object: show(&node.path), tries: TRIES })
     }
 
-    /// Appends a file as it is now. Nothing if it became shorter meanwhile.
-    fn once(
+    /// Appends a file as it is now; false if it did not hold still. `prefix` is how much of it was read before, and its digest: when
+    /// that much is the same again, it is a consistent copy of a file that others only append to, as a log.
+    fn try_file(
         &mut self,
-        fd: &OwnedFd,
-        stat: &Stat,
-        size: u64,
-        linked: bool,
-        node: &Node,
+        fd: BorrowedFd<'_>,
+        node: &mut Node,
         name: &[u8],
-    ) -> Result<Option<Read>> {
-        let attr = attr(fd.as_fd(), stat, &node.path)?;
-        let extents = extents(fd.as_fd(), size, stat).on("look for holes in", &node.path)?;
+        prefix: &mut Option<(u64, [u8; 32])>,
+    ) -> Result<bool> {
+        let linked = node.stamp.nlink > 1;
+        let stat = fstat(fd, &node.path)?;
+        let before = Stamp::from(&stat);
+        if Kind::of(&stat) != Kind::File || (linked && before.ino != node.stamp.ino) {
+            return Err(moved(&node.path));
+        }
+        let size = prefix.map_or(before.size, |(size, _)| size.min(before.size));
+        let attr = attr(fd, &stat, &node.path)?;
+        let extents = extents(fd, size, &stat).on("look for holes in", &node.path)?;
         let bare = file_record(attr.clone(), size);
         self.writer.record(&Record::File { name: name.to_vec(), attr, linked, size })?;
-        let data = self.writer.content(fd.as_fd(), &extents, &node.path)?;
-        Ok(data.map(|data| (data, digest(&bare, &extents, Some(data)))))
-    }
-}
-
-/// What an entry is, attributes and content, for comparing where stamps cannot tell; nothing if it did not hold still or
-/// is of a kind that is not compared so. Names do not count.
-pub(crate) fn fingerprint(root: BorrowedFd<'_>, node: &Node) -> Result<Option<[u8; 32]>> {
-    let flags = match node.kind {
-        Kind::Dir { .. } => OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW,
-        Kind::File if node.stamp.nlink == 1 => OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK,
-        Kind::Symlink | Kind::Fifo => OFlags::PATH | OFlags::NOFOLLOW,
-        _ => return Ok(None),
-    };
-    let Ok(fd) = open_beneath(root, &node.path, flags) else { return Ok(None) };
-    let stat = fstat(fd.as_fd(), &node.path)?;
-    if Stamp::from(&stat) != node.stamp {
-        return Ok(None);
-    }
-    let print = match node.kind {
-        Kind::Dir { .. } => digest(&directory_record(&attr(fd.as_fd(), &stat, &node.path)?, node.kind), &[], None),
-        Kind::Symlink => {
-            let target = rustix::fs::readlinkat(&fd, c"", Vec::new()).on("read the link", &node.path)?;
-            symlink_digest(&bare_attr(&stat), target.as_bytes())
+        let data = self.writer.content(fd, &extents, &node.path)?;
+        let after = Stamp::from(&fstat(fd, &node.path)?);
+        let known = data.map(|data| (size, data)).filter(|_| after.size >= size);
+        let still = before == after && size == before.size;
+        let (Some(data), true) = (data, still || (known.is_some() && known == *prefix)) else {
+            *prefix = known;
+            return Ok(false);
+        };
+        if linked {
+            let number = u32::try_from(self.links.len()).map_err(|_| too_many(&node.path))?;
+            self.links.insert(before.ino, number);
         }
-        Kind::Fifo => fifo_digest(&bare_attr(&stat)),
-        _ => {
-            let extents = extents(fd.as_fd(), node.stamp.size, &stat).on("look for holes in", &node.path)?;
-            let Some(data) = hash(fd.as_fd(), &extents).on("read", &node.path)? else { return Ok(None) };
-            let attr = attr(fd.as_fd(), &stat, &node.path)?;
-            digest(&file_record(attr, node.stamp.size), &extents, Some(data))
-        }
-    };
-    let same = Stamp::from(&fstat(fd.as_fd(), &node.path)?) == node.stamp;
-    Ok(same.then_some(print))
-}
-
-fn directory_record(attr: &Attr, kind: Kind) -> Record {
-    Record::Dir { name: Vec::new(), attr: attr.clone(), opaque: kind == Kind::Dir { opaque: true } }
-}
-
-fn file_record(attr: Attr, size: u64) -> Record {
-    Record::File { name: Vec::new(), attr, linked: false, size }
-}
-
-fn symlink_digest(attr: &Attr, target: &[u8]) -> [u8; 32] {
-    let record = Record::Symlink { name: Vec::new(), attr: attr.clone(), target: target.to_vec() };
-    digest(&record, &[], None)
-}
-
-fn fifo_digest(attr: &Attr) -> [u8; 32] {
-    digest(&Record::Fifo { name: Vec::new(), attr: attr.clone() }, &[], None)
-}
-
-fn digest(record: &Record, extents: &[(u64, u64)], data: Option<[u8; 32]>) -> [u8; 32] {
-    let mut bytes = Vec::new();
-    record.encode(&mut bytes);
-    for (offset, length) in extents {
-        bytes.extend(offset.to_le_bytes());
-        bytes.extend(length.to_le_bytes());
+        // With the size that was shipped, so that a file that has more is found changed.
+        node.stamp = Stamp { size, ..before };
+        // What a file is without its other names is not all there is to tell of it.
+        node.fingerprint = (!linked).then(|| digest(&bare, &extents, Some(data)));
+        Ok(true)
     }
-    bytes.extend(data.unwrap_or_default());
-    *blake3::hash(&bytes).as_bytes()
-}
-
-/// The digest of a file's data; nothing if it is shorter than its extents.
-fn hash(file: BorrowedFd<'_>, extents: &Extents) -> rustix::io::Result<Option<[u8; 32]>> {
-    let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; CHUNK];
-    for &(offset, length) in extents {
-        let mut at = offset;
-        while at < offset + length {
-            let want = buffer.len().min(usize::try_from(offset + length - at).unwrap_or(usize::MAX));
-            match rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut buffer[..want], at))? {
-                0 => return Ok(None),
-                got => {
-                    hasher.update(&buffer[..got]);
-                    at += got as u64;
-                }
-            }
-        }
-    }
-    Ok(Some(*hasher.finalize().as_bytes()))
 }
 
 /// Opens a regular file for reading; nothing if it is gone.
@@ -357,58 +273,6 @@ fn open_file(dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<Option<Own
         Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) => Err(moved(path)),
         Err(errno) => Err(errno).on("read", path),
     }
-}
-
-/// Where the first `size` bytes of a file have data.
-fn extents(file: BorrowedFd<'_>, size: u64, stat: &Stat) -> rustix::io::Result<Extents> {
-    let room = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
-    if size == 0 {
-        return Ok(Extents::new());
-    }
-    if size < SMALL && room >= size {
-        return Ok(vec![(0, size)]);
-    }
-    let (mut found, mut at) = (Extents::new(), 0);
-    while at < size {
-        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(start) if start < size => start,
-            Ok(_) | Err(Errno::NXIO) => break,
-            Err(Errno::INVAL) => return Ok(vec![(0, size)]),
-            Err(errno) => return Err(errno),
-        };
-        // ENXIO: the file was cut off just now; reading it will tell.
-        let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
-            Ok(end) => end.min(size),
-            Err(Errno::NXIO) => size,
-            Err(errno) => return Err(errno),
-        };
-        found.push((start, end - start));
-        at = end;
-    }
-    Ok(found)
-}
-
-fn fstat(fd: BorrowedFd<'_>, path: &[u8]) -> Result<Stat> {
-    rustix::fs::fstat(fd).on("look at", path)
-}
-
-/// The attributes of an entry that holds no extended ones we keep.
-fn bare_attr(stat: &Stat) -> Attr {
-    let stamp = Stamp::from(stat);
-    Attr { mode: stamp.mode & 0o7777, uid: stamp.uid, gid: stamp.gid, mtime: stamp.mtime, xattrs: Vec::new() }
-}
-
-fn attr(fd: BorrowedFd<'_>, stat: &Stat, path: &[u8]) -> Result<Attr> {
-    let xattrs = match xattr::read(fd) {
-        Err(Errno::XDEV) => {
-            return Err(Error::Unsupported {
-                object: show(path),
-                why: "the overlay keeps its content elsewhere (redirect or metacopy); mount it with both off".into(),
-            });
-        }
-        other => other.on("read the attributes of", path)?,
-    };
-    Ok(Attr { xattrs, ..bare_attr(stat) })
 }
 
 fn moved(path: &[u8]) -> Error {

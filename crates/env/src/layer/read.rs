@@ -67,7 +67,9 @@ impl<R: Read> LayerReader<R> {
         }
         let (version, reserved) = (reader.int()?, reader.int()?);
         if (version, reserved) != (VERSION, 0) {
-            return Err(reader.bad(&format!("version {version} is unknown here; install the same Skiff everywhere")));
+            return Err(
+                reader.bad(&format!("version {version} is unknown here; install the same Skiff everywhere"))
+            );
         }
         Ok(reader)
     }
@@ -87,21 +89,14 @@ impl<R: Read> LayerReader<R> {
 
     fn parse(&mut self) -> Result<Record> {
         let [tag] = self.array()?;
-        if self.last.is_empty() && !(tag == tag::DIR && self.records == 0 || tag == tag::END && self.records > 0) {
+        if self.last.is_empty()
+            && !(tag == tag::DIR && self.records == 0 || tag == tag::END && self.records > 0)
+        {
             return Err(self.bad("an entry is outside the root directory"));
         }
         Ok(match tag {
             tag::DIR => self.dir()?,
-            tag::FILE => {
-                let (name, attr, linked) = (self.entry()?, self.attr()?, self.flag()?);
-                let size = self.long()?;
-                if size > i64::MAX.cast_unsigned() {
-                    return Err(self.bad("a file's size is out of range"));
-                }
-                self.links = self.links.saturating_add(u32::from(linked));
-                self.content = Some(Content { size, next: 0, left: 0, hasher: blake3::Hasher::new() });
-                Record::File { name, attr, linked, size }
-            }
+            tag::FILE => self.file()?,
             tag::SYMLINK => {
                 let (name, attr) = (self.entry()?, self.bare_attr()?);
                 let target = self.string(MAX_PATH)?;
@@ -135,6 +130,17 @@ impl<R: Read> LayerReader<R> {
         self.path = join(&self.path, &name);
         self.last.push(None);
         Ok(Record::Dir { name, attr, opaque })
+    }
+
+    fn file(&mut self) -> Result<Record> {
+        let (name, attr, linked) = (self.entry()?, self.attr()?, self.flag()?);
+        let size = self.long()?;
+        if size > i64::MAX.cast_unsigned() {
+            return Err(self.bad("a file's size is out of range"));
+        }
+        self.links = self.links.saturating_add(u32::from(linked));
+        self.content = Some(Content { size, next: 0, left: 0, hasher: blake3::Hasher::new() });
+        Ok(Record::File { name, attr, linked, size })
     }
 
     fn end(&mut self) -> Result<Record> {

@@ -151,8 +151,14 @@ impl Unpacker {
     /// Owner and time of what cannot be opened.
     fn by_name(&self, name: &[u8], attr: &Attr) -> Result<()> {
         let (dir, nofollow) = (self.stack.dir(), AtFlags::SYMLINK_NOFOLLOW);
-        rustix::fs::chownat(dir, name, Some(Uid::from_raw(attr.uid)), Some(Gid::from_raw(attr.gid)), nofollow)
-            .on("change the owner of", join(self.stack.path(), name))?;
+        rustix::fs::chownat(
+            dir,
+            name,
+            Some(Uid::from_raw(attr.uid)),
+            Some(Gid::from_raw(attr.gid)),
+            nofollow,
+        )
+        .on("change the owner of", join(self.stack.path(), name))?;
         rustix::fs::utimensat(dir, name, &times(attr), nofollow)
             .on("set the time of", join(self.stack.path(), name))
     }

@@ -70,7 +70,12 @@ impl LayerWriter {
 
     /// Appends the content of the file whose record came last, and gives the digest of its data; nothing if the file ended
     /// before its extents did, and then the caller has to go back to before the record.
-    pub(crate) fn content(&mut self, file: BorrowedFd<'_>, extents: &Extents, path: &[u8]) -> Result<Option<[u8; 32]>> {
+    pub(crate) fn content(
+        &mut self,
+        file: BorrowedFd<'_>,
+        extents: &Extents,
+        path: &[u8],
+    ) -> Result<Option<[u8; 32]>> {
         let mut hasher = blake3::Hasher::new();
         for &(offset, length) in extents {
             self.meta(&offset.to_le_bytes())?;

@@ -71,4 +71,3 @@ pub fn act(root: &Path, act: &Act) {
 pub fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(60)
 }
-

@@ -4,6 +4,7 @@
 
 pub mod acts;
 pub mod craft;
+pub mod userns;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -74,7 +75,8 @@ fn add(root: &Path, path: &Path, tree: &mut Tree, first: &mut BTreeMap<u64, Path
     };
     tree.insert(path.to_path_buf(), entry);
     if kind.is_dir() {
-        let mut names: Vec<_> = std::fs::read_dir(&full).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut names: Vec<_> =
+            std::fs::read_dir(&full).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         for name in names {
             add(root, &path.join(name), tree, first);
@@ -90,7 +92,7 @@ pub fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let notes = [&b"uuid"[..], b"origin", b"impure", b"nlink"];
     let is_note = |name: &[u8]| name.strip_prefix(b"user.overlay.").is_some_and(|note| notes.contains(&note));
     let in_upper = path.iter().any(|part| part == "upper");
-    let kept = |name: &&[u8]| !name.is_empty() && !(in_upper && is_note(name));
+    let kept = |name: &&[u8]| !(name.is_empty() || (in_upper && is_note(name)));
     for name in names[..length].split(|byte| *byte == 0).filter(kept) {
         let mut value = vec![0; 65536];
         let length = rustix::fs::getxattr(path, name, &mut value[..]).unwrap();

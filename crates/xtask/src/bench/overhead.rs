@@ -9,7 +9,7 @@ use super::Setting;
 use super::live::Live;
 use super::people::{self, Scratch, Who};
 use super::picture::Bar;
-use super::record::{Claim, Machine, Record, Series};
+use super::record::{Claim, Machine, OVER_MEDIAN, Record, Series};
 use super::workload::{self, Workload};
 
 #[derive(clap::Args)]
@@ -55,13 +55,10 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
     ensure!(!claims.is_empty(), "--only {}: no such workload", args.only);
     let bars = claims
         .iter()
-        .map(|c| {
-            let label = c.name.trim_end_matches(", lost inside").into();
-            Bar { label, unit: "%", spread: c.spread, limit: Some(c.limit), ours: true }
-        })
+        .map(|c| Bar::over_median(c.name.trim_end_matches(", lost inside"), "%", c.spread, c.limit))
         .collect();
     let title = "Lost inside an environment against the bare host, %".into();
-    Ok((Record { name: "overhead", title, machine, series, claims }, bars))
+    Ok((Record { name: "overhead", title, machine, lines: OVER_MEDIAN, series, claims }, bars))
 }
 
 /// `[host, inside]`; who goes first changes with each pair.

@@ -7,10 +7,32 @@ use super::stats::Spread;
 pub struct Bar {
     pub label: String,
     pub unit: &'static str,
-    pub spread: Spread,
+    pub median: f64,
+    /// What the line over the bar spans.
+    pub line: [f64; 2],
     pub limit: Option<f64>,
     /// Ours, not what it is compared with.
     pub ours: bool,
+}
+
+impl Bar {
+    /// With a line from the smallest to the largest sample.
+    pub fn over_all(label: &str, unit: &'static str, spread: Spread, ours: bool) -> Self {
+        Self {
+            label: label.into(),
+            unit,
+            median: spread.median,
+            line: [spread.min, spread.max],
+            limit: None,
+            ours,
+        }
+    }
+
+    /// With a line over the interval that the median is known to lie in.
+    pub fn over_median(label: &str, unit: &'static str, spread: Spread, limit: f64) -> Self {
+        let line = [spread.from, spread.to];
+        Self { label: label.into(), unit, median: spread.median, line, limit: Some(limit), ours: true }
+    }
 }
 
 const WIDTH: f64 = 960.0;
@@ -38,11 +60,11 @@ pub fn draw(title: &str, footer: &str, bars: &[Bar]) -> String {
 }
 
 fn row(svg: &mut String, axis: &Axis, y: f64, bar: &Bar) {
-    let (zero, end) = (axis.x(0.0), axis.x(bar.spread.median));
+    let (zero, end) = (axis.x(0.0), axis.x(bar.median));
     let fill = if bar.ours { "#2266aa" } else { "#a9b4bf" };
     text(svg, LABELS - 10.0, y + 20.0, "end", "", &bar.label);
     shape(svg, zero.min(end), y + 6.0, (end - zero).abs(), ROW - 12.0, fill);
-    let (from, to, middle) = (axis.x(bar.spread.min), axis.x(bar.spread.max), y + ROW / 2.0 - 0.75);
+    let (from, to, middle) = (axis.x(bar.line[0]), axis.x(bar.line[1]), y + ROW / 2.0 - 0.75);
     shape(svg, from, middle, to - from, 1.5, "#222222");
     for end in [from, to] {
         shape(svg, end - 0.75, middle - 4.0, 1.5, 9.5, "#222222");
@@ -50,7 +72,7 @@ fn row(svg: &mut String, axis: &Axis, y: f64, bar: &Bar) {
     if let Some(limit) = bar.limit {
         shape(svg, axis.x(limit) - 1.0, y + 2.0, 2.0, ROW - 4.0, "#cc3311");
     }
-    let value = format!("{:.*} {}", decimals(bar.spread.median), bar.spread.median, bar.unit);
+    let value = format!("{:.*} {}", decimals(bar.median), bar.median, bar.unit);
     text(svg, WIDTH - 16.0, y + 20.0, "end", "font-weight=\"bold\"", &value);
 }
 
@@ -59,7 +81,8 @@ fn grid(svg: &mut String, axis: &Axis, bottom: f64) {
     while tick <= axis.to + axis.step * 1e-6 {
         let strong = tick.abs() < axis.step * 1e-6;
         shape(svg, axis.x(tick) - 0.5, TOP, 1.0, bottom - TOP, if strong { "#888888" } else { "#e4e4e4" });
-        let label = format!("{:.*}", decimals(axis.step), if strong { 0.0 } else { tick });
+        let digits = usize::from(axis.step < 1.0) + usize::from(axis.step < 0.1);
+        let label = format!("{:.digits$}", if strong { 0.0 } else { tick });
         text(svg, axis.x(tick), bottom + 16.0, "middle", "font-size=\"12\" fill=\"#666666\"", &label);
         tick += axis.step;
     }
@@ -95,7 +118,7 @@ struct Axis {
 
 impl Axis {
     fn over(bars: &[Bar]) -> Self {
-        let values = bars.iter().flat_map(|b| [b.spread.min, b.spread.max, b.limit.unwrap_or(0.0)]);
+        let values = bars.iter().flat_map(|b| [b.median, b.line[0], b.line[1], b.limit.unwrap_or(0.0)]);
         let (from, to) = values.fold((0.0, 0.0_f64), |(low, high): (f64, f64), v| (low.min(v), high.max(v)));
         let span = (to - from).max(1e-9);
         // 1, 2 or 5 times a power of ten, five to ten of them.
@@ -119,7 +142,7 @@ mod tests {
     use super::*;
 
     fn bar(label: &str, samples: &[f64]) -> Bar {
-        Bar { label: label.into(), unit: "ms", spread: Spread::of(samples), limit: Some(2.0), ours: true }
+        Bar { limit: Some(2.0), ..Bar::over_all(label, "ms", Spread::of(samples), true) }
     }
 
     #[test]

@@ -14,6 +14,9 @@ pub struct Record {
     pub name: &'static str,
     pub title: String,
     pub machine: Machine,
+    /// What the lines in the picture span.
+    #[serde(skip)]
+    pub lines: &'static str,
     pub series: Vec<Series>,
     pub claims: Vec<Claim>,
 }
@@ -90,6 +93,10 @@ impl Machine {
     }
 }
 
+/// For [`Record::lines`].
+pub const OVER_ALL: &str = "minimum to maximum";
+pub const OVER_MEDIAN: &str = "where the median lies with 95 % confidence";
+
 impl Record {
     /// Prints the table and writes both files into `directory`.
     pub fn publish(&self, directory: &Path, bars: &[Bar]) -> anyhow::Result<()> {
@@ -100,8 +107,8 @@ impl Record {
         std::fs::write(&json, serde_json::to_vec_pretty(self)?)
             .with_context(|| format!("writing {}", json.display()))?;
         let footer = format!(
-            "{}, {} cores, Linux {}; bar: median, line: minimum to maximum",
-            self.machine.processor, self.machine.cores, self.machine.kernel
+            "{}, {} cores, Linux {}; bar: median, line: {}",
+            self.machine.processor, self.machine.cores, self.machine.kernel, self.lines
         );
         std::fs::write(&svg, picture::draw(&self.title, &footer, bars))
             .with_context(|| format!("writing {}", svg.display()))?;

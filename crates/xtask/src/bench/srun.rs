@@ -6,7 +6,7 @@ use super::Setting;
 use super::live::Live;
 use super::people::{self, Who};
 use super::picture::Bar;
-use super::record::{Claim, Machine, Record, Series};
+use super::record::{Claim, Machine, OVER_ALL, Record, Series};
 use super::stats;
 
 /// Milliseconds.
@@ -44,12 +44,9 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
         Series::new("without environment", "ms", without),
         Series::new("in an environment, cached", "ms", with),
     ];
-    let bars = series
-        .iter()
-        .enumerate()
-        .map(|(i, s)| Bar { label: s.name.clone(), unit: "ms", spread: s.spread, limit: None, ours: i == 1 })
-        .collect();
+    let bars =
+        series.iter().enumerate().map(|(i, s)| Bar::over_all(&s.name, "ms", s.spread, i == 1)).collect();
     let title = format!("srun -N{} hostname, ms", args.nodes);
     let claims = vec![Claim::new("added by the environment", "ms", &added, LIMIT)];
-    Ok((Record { name: "srun", title, machine, series, claims }, bars))
+    Ok((Record { name: "srun", title, machine, lines: OVER_ALL, series, claims }, bars))
 }

@@ -11,7 +11,7 @@ use super::Setting;
 use super::live::Live;
 use super::people::{self, Who};
 use super::picture::Bar;
-use super::record::{Claim, Machine, Record, Series};
+use super::record::{Claim, Machine, OVER_ALL, Record, Series};
 use super::stats;
 
 const FLOOR_SOURCE: &str = include_str!("floor.c");
@@ -143,17 +143,20 @@ fn ours<'a>(setting: &'a Setting, count: usize, live: &Live) -> Vec<Candidate<'a
 fn evaluate(machine: Machine, args: &Args, candidates: &[Candidate<'_>]) -> (Record, Vec<Bar>) {
     let series: Vec<_> =
         candidates.iter().map(|c| Series::new(c.name, "ms each", c.samples.clone())).collect();
-    let bars = candidates
-        .iter()
-        .zip(&series)
-        .map(|(c, s)| Bar { label: c.name.into(), unit: "ms", spread: s.spread, limit: None, ours: c.ours })
-        .collect();
+    let bars =
+        candidates.iter().zip(&series).map(|(c, s)| Bar::over_all(c.name, "ms", s.spread, c.ours)).collect();
     let ratio = |name: &str, of: &str, to: &str, limit: f64| {
         let samples = |of: &str| candidates.iter().find(|c| c.name.starts_with(of)).map(|c| &c.samples);
         let values = stats::ratios(samples(of)?, samples(to)?);
         Some(Claim::new(name, "x", &values, limit))
     };
+    let absolute = |name: &str, of: &str, limit: f64| {
+        let candidate = candidates.iter().find(|c| c.name == of)?;
+        Some(Claim::new(name, "ms", &candidate.samples, limit))
+    };
     let claims = [
+        absolute("skiff run", "skiff run", RUN_MS),
+        absolute("entering", "skiff env exec, into a live one", ENTER_MS),
         ratio("skiff run / floor", "skiff run", "floor:", RUN_MS / FLOOR_MS),
         ratio("skiff run / bubblewrap", "skiff run", "bubblewrap", 1.0),
         ratio("entering / floor", "skiff env exec", "floor:", ENTER_MS / FLOOR_MS),
@@ -161,7 +164,7 @@ fn evaluate(machine: Machine, args: &Args, candidates: &[Candidate<'_>]) -> (Rec
     ];
     let title = format!("Starting {} in a row, ms each", args.starts);
     let claims = claims.into_iter().flatten().collect();
-    (Record { name: "start", title, machine, series, claims }, bars)
+    (Record { name: "start", title, machine, lines: OVER_ALL, series, claims }, bars)
 }
 
 /// The floor program, and the directories it works in.

@@ -71,14 +71,14 @@ fn hpl(home: &Scratch, ranks: u32, size: u32) -> anyhow::Result<Workload> {
 
 fn fio(kind: &str, direct: u8, mode: &str, seconds: u32) -> Workload {
     let block = if mode.starts_with("rand") { "4k" } else { "128k" };
-    // Through the page cache there is nothing but the kernel's path to the file to be seen, so it is warm.
+    // Through the page cache nothing but the kernel's path to the file is to be seen, so all of it is there before.
     let warm = if direct == 0 { "cat $DIRECTORY/file >/dev/null;" } else { "" };
     Workload {
         name: format!("fio {kind} {mode} {block}"),
         unit: "IOPS",
         limit: 2.0,
         script: format!(
-            "{warm} fio --name=bench --filename=$DIRECTORY/file --size=128m --rw={mode} --bs={block} --direct={direct} \
+            "sync $DIRECTORY/file; {warm} fio --name=bench --filename=$DIRECTORY/file --size=128m --rw={mode} --bs={block} --direct={direct} \
              --ioengine=psync --invalidate=0 --time_based --runtime={seconds} --output-format=json"
         ),
         read: iops,

@@ -58,7 +58,7 @@ fn put_files(bed: &Bed, journal: &super::journal::Journal) -> anyhow::Result<()>
     let Some(tree) = &bed.args.install else { return Ok(()) };
     journal.exclusive("files installed", Duration::from_secs(900))?;
     journal.undo()?;
-    install::install(tree, journal)
+    install::install(tree, Path::new("/"), journal)
 }
 
 fn lock(path: &Path, operation: FlockOperation) -> anyhow::Result<File> {

@@ -37,16 +37,26 @@ pub enum Change {
 /// An append-only list of changes with a lock beside it.
 pub struct Journal {
     path: PathBuf,
+    state: PathBuf,
     lock: File,
 }
 
 impl Journal {
     /// Opens the journal of this name; nothing is locked yet.
     pub fn open(name: &str) -> anyhow::Result<Self> {
-        let lock = Path::new(LOCKS).join(format!("skiff-testbed-{name}"));
+        Self::open_in(Path::new(STATE), Path::new(LOCKS), name)
+    }
+
+    fn open_in(state: &Path, locks: &Path, name: &str) -> anyhow::Result<Self> {
+        let lock = locks.join(format!("skiff-testbed-{name}"));
         let file = OpenOptions::new().create(true).append(true).open(&lock);
         let lock = file.with_context(|| format!("cannot open {}", lock.display()))?;
-        Ok(Self { path: Path::new(STATE).join(format!("{name}.journal")), lock })
+        Ok(Self { path: state.join(format!("{name}.journal")), state: state.into(), lock })
+    }
+
+    /// Where a file that is about to be replaced can be kept.
+    pub fn saved(&self, index: usize) -> PathBuf {
+        self.state.join(format!("saved-{index}"))
     }
 
     /// Takes the lock alone, if nobody has it.
@@ -83,7 +93,7 @@ impl Journal {
 
     /// Writes down what is about to be done.
     pub fn note(&self, change: &Change) -> anyhow::Result<()> {
-        fs::create_dir_all(STATE).with_context(|| format!("cannot make {STATE}"))?;
+        fs::create_dir_all(&self.state).with_context(|| format!("cannot make {}", self.state.display()))?;
         let mut file = OpenOptions::new()
             .create(true)
             .append(true)
@@ -158,4 +168,38 @@ pub fn fields(file: &str, name: &str) -> anyhow::Result<Option<Vec<String>>> {
     let text = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
     let line = text.lines().find(|line| line.split(':').next() == Some(name));
     Ok(line.map(|line| line.split(':').map(String::from).collect()))
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A journal that has nothing to do with the machine's.
+    pub fn journal_in(dir: &Path) -> Journal {
+        Journal::open_in(&dir.join("state"), dir, "test").expect("journal")
+    }
+
+    #[test]
+    fn a_line_cut_short_and_things_gone_already_do_not_stop_the_undoing() {
+        let dir = tempfile::tempdir().expect("directory");
+        let journal = journal_in(dir.path());
+        let file = dir.path().join("made");
+        fs::write(&file, "").expect("file");
+        journal.note(&Change::File(file.clone())).expect("note");
+        journal.note(&Change::File(dir.path().join("never made"))).expect("note");
+        let text = fs::read_to_string(&journal.path).expect("journal") + "{\"Fi";
+        fs::write(&journal.path, text).expect("journal");
+        journal.undo().expect("undo");
+        assert!(!file.exists() && !journal.path.exists());
+    }
+
+    #[test]
+    fn only_one_can_have_the_lock_alone() {
+        let dir = tempfile::tempdir().expect("directory");
+        let (first, second) = (journal_in(dir.path()), journal_in(dir.path()));
+        assert!(first.try_shared() && second.try_shared());
+        assert!(!first.try_exclusive());
+        second.unlock().expect("unlock");
+        assert!(first.try_exclusive() && !second.try_shared());
+    }
 }

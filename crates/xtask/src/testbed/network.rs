@@ -88,3 +88,15 @@ fn ip(script: &str) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::node_address;
+
+    #[test]
+    fn every_node_has_an_address_of_its_own() {
+        assert_eq!(node_address("n1").ok().as_deref(), Some("10.77.0.11"));
+        assert_eq!(node_address("n64").ok().as_deref(), Some("10.77.0.74"));
+        assert!(node_address("ctl").is_err());
+    }
+}

@@ -21,7 +21,12 @@ pub const SLURMD_PID_FILE: &str = "/var/spool/slurmd.pid";
 pub fn write_config(bed: &Bed) -> anyhow::Result<()> {
     bed.make_dir("etc/slurm/plugstack.conf.d", 0o755)?;
     bed.write("etc/slurm/slurm.conf", &slurm_conf(bed)?)?;
-    bed.write("etc/slurm/cgroup.conf", "CgroupAutomount=no\n")?;
+    // Releases from 23.11 on look for systemd's control groups even where no plug-in needs any.
+    let unused = !bed.args.uses_cgroups() && release()? >= (23, 11);
+    bed.write(
+        "etc/slurm/cgroup.conf",
+        if unused { "CgroupPlugin=disabled\n" } else { "CgroupAutomount=no\n" },
+    )?;
     if let Some(plugin) = &bed.args.plugin {
         let target = bed.path("plugin.so");
         fs::copy(plugin, &target).with_context(|| format!("cannot copy {}", plugin.display()))?;
@@ -31,6 +36,17 @@ pub fn write_config(bed: &Bed) -> anyhow::Result<()> {
     match &bed.args.install {
         Some(tree) => install::install_slurm_config(tree, &bed.path("etc/slurm")),
         None => Ok(()),
+    }
+}
+
+/// Year and month of the Slurm that is installed, from a line like `slurm-wlm 22.05.8`.
+fn release() -> anyhow::Result<(u32, u32)> {
+    let output = Command::new("slurmd").arg("-V").output().context("cannot run slurmd -V")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut numbers = text.split_whitespace().nth(1).unwrap_or_default().split('.').map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(year)), Some(Ok(month))) => Ok((year, month)),
+        _ => anyhow::bail!("slurmd -V says {text:?}, which is no version"),
     }
 }
 

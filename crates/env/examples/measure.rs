@@ -1,0 +1,55 @@
+//! Times a snapshot of a directory on its way to a cache: `measure DIR WORK`, where WORK is an empty directory for the depot, the
+//! cache and the index. Prints one line of JSON per step.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use skiff_env::{Cache, Depot, DiffOptions, SnapshotInput, diff, fetch, push};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args_os().skip(1).map(PathBuf::from);
+    let (Some(dir), Some(work)) = (args.next(), args.next()) else { return Err("measure DIR WORK".into()) };
+    for part in ["base", "state"] {
+        std::fs::create_dir_all(work.join(part))?;
+    }
+    let depot = Depot::open(&work.join("depot"))?;
+    let cache = Cache::open(&work.join("cache"), u64::MAX)?;
+    let open = |part: &str| std::fs::File::open(work.join(part));
+    let (upper, base, state) = (std::fs::File::open(dir)?, open("base")?, open("state")?);
+    let none = BTreeMap::new();
+    let input = SnapshotInput {
+        environment: "measure",
+        upper: upper.as_fd(),
+        base: base.as_fd(),
+        state: state.as_fd(),
+        base_identity: &none,
+    };
+    for step in ["push", "push again", "push again"] {
+        let begin = Instant::now();
+        let pushed = push(&depot, &input)?;
+        tell(step, begin, &format!("{:?} entries={}", pushed.how, pushed.entries), pushed.bytes);
+    }
+    let id = push(&depot, &input)?.id;
+    for step in ["fetch", "fetch again"] {
+        let begin = Instant::now();
+        let layers = fetch(&depot, &id, &cache)?;
+        let bytes = depot.manifest(&id)?.layers.iter().map(|layer| layer.size).sum();
+        tell(step, begin, &format!("layers={}", layers.len()), bytes);
+    }
+    let begin = Instant::now();
+    let changes = diff(upper.as_fd(), base.as_fd(), &DiffOptions::default())?;
+    tell("diff", begin, &format!("changes={}", changes.len()), 0);
+    Ok(())
+}
+
+fn tell(step: &str, begin: Instant, what: &str, bytes: u64) {
+    let seconds = begin.elapsed().as_secs_f64();
+    let rate = bytes as f64 / 1e6 / seconds;
+    println!(
+        r#"{{"step":"{step}","ms":{:.2},"bytes":{bytes},"mb_per_s":{rate:.0},"what":"{what}"}}"#,
+        seconds * 1e3
+    );
+}

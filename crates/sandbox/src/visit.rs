@@ -1,0 +1,65 @@
+//! Doing something as root of the user's own ids, without an environment: comparing, packing and removing layers whose files
+//! belong to several of them.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use skiff_spec::wire::Request;
+use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
+
+use crate::helper::Helper;
+use crate::start::{read_all, reap};
+use crate::{Context, Error, Result, map};
+
+/// Runs `act` in a process that is root of a new user namespace with the user's ids; gives what it gave. `act` gets the view of
+/// the host's root where the helper makes one.
+///
+/// # Errors
+/// Its own, or that the namespace could not be had.
+pub fn as_root_of_ids(
+    helper: Option<&Path>,
+    act: impl FnOnce(Option<OwnedFd>) -> Result<Vec<u8>>,
+) -> Result<Vec<u8>> {
+    let helper = helper.map(Helper::spawn).transpose()?;
+    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    let (go, gate) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    let made = fork(CloneFlags::USER).context(|| "new user namespace");
+    let Fork::Parent(child) = made.map_err(|e| e.hint("`skiff doctor` says whether users may have one"))? else {
+        drop((report, gate));
+        let done = set_parent_process_death_signal(Some(Signal::KILL)).context(|| "parent's death signal").and_then(|()| {
+            let view = match &helper {
+                Some(helper) => Some(helper.layers()?.view),
+                None => {
+                    read_all(go.as_fd());
+                    None
+                }
+            };
+            act(view)
+        });
+        let word = match done {
+            Ok(bytes) => [b"+", &bytes[..]].concat(),
+            Err(e) => [b"-", &e.to_bytes()[..]].concat(),
+        };
+        let file = std::fs::File::from(reporter);
+        exit_now(i32::from(std::io::Write::write_all(&mut &file, &word).is_err()));
+    };
+    drop((reporter, go));
+    let asked = match helper {
+        Some(helper) => {
+            let request = Request::Base { pid: child.pid.as_raw_nonzero().get().unsigned_abs() };
+            helper.ask(request, &[]).and_then(|()| helper.finish())
+        }
+        None => map::write(child.pid).map(drop),
+    };
+    drop(gate);
+    let told = read_all(report.as_fd());
+    reap(child.pid);
+    match (told.split_first(), asked) {
+        (Some((b'+', bytes)), Ok(())) => Ok(bytes.to_vec()),
+        (Some((b'-', why)), _) => Err(Error::from_bytes(why)),
+        (_, Err(e)) => Err(e),
+        _ => Err(Error::new("the process in the user namespace ended without a word")),
+    }
+}

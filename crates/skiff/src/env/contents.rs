@@ -1,0 +1,126 @@
+//! What an environment holds: its differences from the base, and snapshots of it.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use serde::Serialize;
+use skiff_env::{Change, Depot, DiffOptions, How, Kind, SnapshotInput};
+use skiff_sandbox::visit::as_root_of_ids;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::job::Descriptor;
+use skiff_spec::name::EnvName;
+
+use crate::base_identity;
+use crate::context::Context;
+use crate::environments::Environment;
+use crate::output;
+
+/// Prints what is added, changed and deleted.
+pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {
+    let env = Environment::existing(context, name.clone())?;
+    let upper = env.dir.join("upper");
+    let found = as_root_of_ids(context.helper.as_deref(), |view| {
+        let (upper, base) = (open_dir(&upper)?, base(view)?);
+        let as_seen = |uid, gid| (uid, gid);
+        let changes = skiff_env::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen }).map_err(ours)?;
+        serde_json::to_vec(&changes).map_err(|e| Error::new(format!("differences: {e}")))
+    })?;
+    let changes: Vec<Change> = serde_json::from_slice(&found).map_err(|e| Error::new(format!("differences: {e}")))?;
+    if json {
+        return output::json(&changes);
+    }
+    let mut text = vec![];
+    for change in &changes {
+        text.extend(match change.kind {
+            Kind::Added => b"A /",
+            Kind::Changed => b"C /",
+            Kind::Deleted => b"D /",
+        });
+        text.extend(&change.path);
+        text.push(b'\n');
+    }
+    output::bytes(&text)
+}
+
+/// A snapshot and what it took.
+#[derive(Serialize, serde::Deserialize)]
+pub struct Taken {
+    /// What a job carries.
+    #[serde(flatten)]
+    pub descriptor: Descriptor,
+    /// Whether it is new, and whether only changes were written.
+    pub how: String,
+    /// Files and directories written.
+    pub entries: u64,
+    /// Bytes written to the depot.
+    pub bytes: u64,
+    /// Sockets and devices, which no snapshot holds.
+    pub skipped: Vec<String>,
+}
+
+/// Takes a snapshot of an environment into the depot.
+pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
+    let depot_dir = context.depot()?;
+    let identity: BTreeMap<String, String> = base_identity::here(context)?.record(&depot_dir)?;
+    let dir = env.dir.clone();
+    let name = env.name.clone();
+    let taken = as_root_of_ids(context.helper.as_deref(), |view| {
+        let depot = Depot::open(&depot_dir).map_err(ours)?;
+        let (upper, state, base) = (open_dir(&dir.join("upper"))?, open_dir(&dir)?, base(view)?);
+        let input = SnapshotInput {
+            environment: name.as_str(),
+            upper: upper.as_fd(),
+            base: base.as_fd(),
+            state: state.as_fd(),
+            base_identity: &identity,
+        };
+        let pushed = skiff_env::push(&depot, &input).map_err(ours)?;
+        let how = match pushed.how {
+            How::Unchanged => "unchanged",
+            How::Incremental => "incremental",
+            How::Full => "full",
+        };
+        let descriptor = Descriptor {
+            environment: name,
+            snapshot: pushed.id.to_string(),
+            depot: depot_dir.to_str().ok_or_else(|| Error::new(format!("{}: not UTF-8", depot_dir.display())))?.into(),
+        };
+        let skipped = pushed.skipped.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
+        let taken = Taken { descriptor, how: how.into(), entries: pushed.entries, bytes: pushed.bytes, skipped };
+        serde_json::to_vec(&taken).map_err(|e| Error::new(format!("snapshot: {e}")))
+    })?;
+    serde_json::from_slice(&taken).map_err(|e| Error::new(format!("snapshot: {e}")))
+}
+
+/// Takes a snapshot and says which.
+pub fn snapshot(context: &Context, name: &EnvName, json: bool) -> Result<()> {
+    let env = Environment::existing(context, name.clone())?;
+    let taken = take_snapshot(context, &env)?;
+    if json {
+        return output::json(&taken);
+    }
+    for path in &taken.skipped {
+        output::note(&format!("left out: /{path} (a socket or device)"));
+    }
+    output::note(&format!("{}: {} entries, {} written", taken.how, taken.entries, output::size(taken.bytes)));
+    output::line(&taken.descriptor.snapshot)
+}
+
+/// The base to compare with: the helper's view of the host; without it the host as the user sees it.
+fn base(view: Option<OwnedFd>) -> Result<OwnedFd> {
+    view.map_or_else(|| open_dir(Path::new("/")), Ok)
+}
+
+fn open_dir(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, path.as_os_str().as_bytes(), flags, Mode::empty()).context(|| path.display().to_string())
+}
+
+/// An error of the environment's contents, as the command line shows it.
+pub fn ours(e: skiff_env::Error) -> Error {
+    let hint = e.hint().unwrap_or_default();
+    Error::new(e.to_string()).hint(hint)
+}

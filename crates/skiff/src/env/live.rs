@@ -1,0 +1,186 @@
+//! Environments as they run: entering, running something in them, listing, refreshing, ending them.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+use skiff_sandbox::command::Command;
+use skiff_sandbox::join::Failed;
+use skiff_sandbox::session::{Ended, Relay, Session};
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::name::EnvName;
+use skiff_spec::plan::{Identity, inside};
+
+use crate::cli::Inside;
+use crate::context::Context;
+use crate::control::{Live, Want};
+use crate::environments::{self, Environment};
+use crate::{output, run, supervisor};
+
+/// The user's shell in an environment; the default one is made on first use.
+pub fn enter(context: &Context, name: &EnvName, inside: &Inside) -> Result<i32> {
+    let env = existing_or_default(context, name)?;
+    let mut command = inside.command(context, &[]);
+    set_prompt(&mut command, name);
+    Ok(exec_in(context, &env, inside, &command))
+}
+
+/// As a login does: `command` by the login shell if there is one, else the shell as a login shell.
+pub fn enter_default(context: &Context, name: &EnvName, command: Option<std::ffi::OsString>) -> Result<i32> {
+    let env = existing_or_default(context, name)?;
+    let inside = Inside { root: true, me: false, env: vec![], workdir: Some(context.home.clone()) };
+    let shell = context.shell();
+    let command = match command {
+        Some(words) => inside.command(context, &[shell, "-c".into(), words]),
+        None => {
+            let mut command = inside.command(context, &[]);
+            let base = std::path::Path::new(&shell).file_name().unwrap_or(&shell);
+            let mut argv0 = std::ffi::OsString::from("-");
+            argv0.push(base);
+            command.argv0 = Some(argv0);
+            set_prompt(&mut command, name);
+            command
+        }
+    };
+    Ok(exec_in(context, &env, &inside, &command))
+}
+
+fn existing_or_default(context: &Context, name: &EnvName) -> Result<Environment> {
+    let env = Environment::named(context, name.clone())?;
+    if *name == EnvName::default_name() && !env.exists() {
+        match env.create(vec![]) {
+            // Two first uses at once: one of them makes it.
+            Err(_) if env.exists() => {}
+            other => other?,
+        }
+    }
+    Environment::existing(context, name.clone())
+}
+
+/// What Debian's shells show in front of the prompt.
+fn set_prompt(command: &mut Command, name: &EnvName) {
+    command.set("debian_chroot", name.as_str());
+}
+
+/// Runs a command in an environment, which is started if need be; the exit code.
+pub fn exec_in(context: &Context, env: &Environment, inside: &Inside, command: &Command) -> i32 {
+    let mut command = command.clone();
+    command.set("SKIFF_ENVIRONMENT", env.name.as_str());
+    match session(context, env, inside.identity(), &command) {
+        Ok(ended) => output::exit_as(ended),
+        Err(why) => output::failed(why),
+    }
+}
+
+fn session(context: &Context, env: &Environment, identity: Identity, command: &Command) -> std::result::Result<Ended, Failed> {
+    let live = supervisor::session(context, env)?;
+    let session = Session::begin(Relay::All)?;
+    let child = run::spawn(context, &live.init, live.pid, identity, command, &session)?;
+    let ended = session.wait(&child, None)?;
+    live.leave();
+    Ok(ended)
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    base: String,
+    created: u64,
+    running: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sessions: Option<u32>,
+    path: String,
+}
+
+/// Prints the user's environments.
+pub fn list(context: &Context, json: bool) -> Result<()> {
+    print(&listed(context)?, json)
+}
+
+/// Prints those that run.
+pub fn running(context: &Context, json: bool) -> Result<()> {
+    let all: Vec<Listed> = listed(context)?.into_iter().filter(|l| l.running).collect();
+    print(&all, json)
+}
+
+fn print(all: &[Listed], json: bool) -> Result<()> {
+    if json {
+        return output::json(&all);
+    }
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .map(|l| {
+            let state = match (l.pid, l.sessions) {
+                (Some(_), Some(1)) => "1 session".into(),
+                (Some(_), Some(n)) => format!("{n} sessions"),
+                _ => "-".into(),
+            };
+            let pid = l.pid.map_or_else(|| "-".into(), |p| p.to_string());
+            vec![l.name.clone(), l.base.clone(), output::time(l.created), state, pid]
+        })
+        .collect();
+    output::table(&["NAME", "BASE", "CREATED", "RUNNING", "PID"], &rows)
+}
+
+fn listed(context: &Context) -> Result<Vec<Listed>> {
+    let one = |env: Environment| -> Result<Listed> {
+        let settings = env.settings()?;
+        let live = Live::connect(&env.dir, Want::Status)?;
+        Ok(Listed {
+            name: env.name.to_string(),
+            base: settings.base,
+            created: settings.created,
+            running: live.is_some(),
+            pid: live.as_ref().map(|l| l.pid.as_raw_nonzero().get()),
+            sessions: live.as_ref().map(|l| l.sessions),
+            path: env.dir.display().to_string(),
+        })
+    };
+    environments::list(context)?.into_iter().map(one).collect()
+}
+
+/// Ends a running environment with everything in it.
+pub fn stop(context: &Context, name: &EnvName) -> Result<()> {
+    let env = Environment::existing(context, name.clone())?;
+    match stop_if_running(&env)? {
+        true => Ok(()),
+        false => Err(Error::new(format!("environment {name}: it does not run"))),
+    }
+}
+
+/// Ends it if it runs; whether it did. When this returns, none of its processes is left.
+pub fn stop_if_running(env: &Environment) -> Result<bool> {
+    let Some(live) = Live::connect(&env.dir, Want::Stop)? else { return Ok(false) };
+    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+    let ended = poll(&mut [PollFd::new(&live.init, PollFlags::IN)], Some(&limit)).context(|| "waiting for its end")?;
+    if ended == 0 {
+        return Err(Error::new(format!("environment {}: a process in it does not end", env.name))
+            .hint("one that waits for a dead file server cannot be killed before that answers"));
+    }
+    // The supervisor's lock goes last.
+    for _ in 0..2000 {
+        if env.try_lock()?.is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(true)
+}
+
+/// Makes a running environment see what has changed on the host.
+pub fn refresh(context: &Context, name: &EnvName) -> Result<()> {
+    let env = Environment::existing(context, name.clone())?;
+    let Some(live) = Live::connect(&env.dir, Want::Session)? else {
+        // The next start sees everything.
+        return Ok(());
+    };
+    let helper = context.helper.as_deref();
+    skiff_sandbox::refresh::refresh(helper, live.init.as_fd(), inside::HOST).map_err(|e| {
+        if helper.is_none() { e.hint("without the helper: stop the environment and enter it again") } else { e }
+    })?;
+    live.leave();
+    Ok(())
+}

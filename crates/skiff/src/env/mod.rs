@@ -1,0 +1,56 @@
+//! `skiff env ...`: environments that stay.
+
+mod contents;
+mod live;
+mod remove;
+
+use skiff_sandbox::Result;
+use skiff_spec::name::EnvName;
+
+use crate::cli::Env;
+use crate::context::Context;
+use crate::environments::Environment;
+use crate::{output, planner, run};
+
+pub use live::{enter_default, exec_in, stop};
+
+/// Does what was asked; the exit code.
+pub fn run(command: &Env) -> Result<i32> {
+    let context = Context::load()?;
+    match command {
+        Env::Create { name, base, mounts, dry_run } => create(&context, name, base, mounts, *dry_run)?,
+        Env::Enter { inside, name, dry_run: false, .. } => return live::enter(&context, name, inside),
+        Env::Enter { name, json, .. } => {
+            let env = Environment::named(&context, name.clone())?;
+            run::show(&crate::supervisor::plan(&context, &env)?, *json)?;
+        }
+        Env::Exec { inside, name, command } => {
+            let env = Environment::existing(&context, name.clone())?;
+            return Ok(exec_in(&context, &env, inside, &inside.command(&context, command)));
+        }
+        Env::List(output) => live::list(&context, output.json)?,
+        Env::Diff { name, output } => contents::diff(&context, name, output.json)?,
+        Env::Refresh { name } => live::refresh(&context, name)?,
+        Env::Snapshot { name, output } => contents::snapshot(&context, name, output.json)?,
+        Env::Stop { name } => stop(&context, name)?,
+        Env::Rm { names, force, dry_run } => {
+            for name in names {
+                remove::remove(&context, name, *force, *dry_run)?;
+            }
+        }
+    }
+    Ok(0)
+}
+
+pub use contents::take_snapshot;
+
+fn create(context: &Context, name: &EnvName, base: &str, mounts: &[String], dry_run: bool) -> Result<()> {
+    run::check_base(base)?;
+    // What is wrong with a mount shows now, not at the first start.
+    mounts.iter().try_for_each(|m| planner::parse_mount(m).map(drop))?;
+    let env = Environment::named(context, name.clone())?;
+    if dry_run {
+        return output::line(&format!("make {} over the host's root", env.dir.display()));
+    }
+    env.create(mounts.to_vec())
+}

@@ -1,0 +1,202 @@
+//! The outer side: a process of the supervisor's for each command, which ends with it.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use skiff_sandbox::command::Command;
+use skiff_sandbox::join::{Failed, Place, as_me};
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::plan::inside;
+use skiff_sys::fdpass;
+use skiff_sys::process::Child;
+use skiff_sys::signal::Signals;
+
+use super::client::SHIM_DIRS;
+use super::words::{EXITED, KILLED, Request, SIGNAL, STARTED, STOPPED};
+use crate::context::Context;
+use crate::env::take_snapshot;
+use crate::environments::Environment;
+use crate::output;
+
+/// Serves one client to its command's end.
+pub fn serve(context: &Context, env: &Environment, init: &Child, connection: OwnedFd) -> i32 {
+    match run(context, env, init, &connection) {
+        Ok(()) => 0,
+        Err(why) => {
+            // By now our standard error is the client's.
+            let code = output::failed(why);
+            let word = [&[EXITED][..], &code.to_le_bytes()].concat();
+            fdpass::send(connection.as_fd(), &word, &[]).unwrap_or_default();
+            code
+        }
+    }
+}
+
+fn run(context: &Context, env: &Environment, init: &Child, connection: &OwnedFd) -> std::result::Result<(), Failed> {
+    // The three descriptors come with the first byte.
+    let (_, fds) = fdpass::receive(connection.as_fd(), 1).context(|| "request from inside")?;
+    let fds = <[OwnedFd; 3]>::try_from(fds).map_err(|_| Error::new("request from inside: without its descriptors"))?;
+    let request = Request::read(&mut FileOf(connection)).context(|| "request from inside")?;
+    let master = stand_at(&request, fds)?;
+    let signals = Signals::block(&[]).context(|| "signals")?;
+    let command = command(context, env, &request)?;
+    let place = Place {
+        own_group: true,
+        own_session: master.is_some(),
+        foreground: false,
+        death_signal: Signal::KILL.as_raw(),
+    };
+    let helper = context.helper.as_deref().ok_or_else(|| {
+        Error::new(format!("{}: not without the helper", command.argv[0].display()))
+            .hint("have the helper installed, or run it outside the environment")
+    })?;
+    let child = as_me(helper, init.pid, &command, place)?;
+    let started: Vec<_> = master.iter().map(AsFd::as_fd).collect();
+    fdpass::send(connection.as_fd(), &[STARTED], &started).context(|| "answer to inside")?;
+    drop(master);
+    Ok(accompany(&child, &signals, connection)?)
+}
+
+/// Puts the client's descriptors in place of ours; a new terminal for those that are one. Gives that terminal's other end.
+fn stand_at(request: &Request, fds: [OwnedFd; 3]) -> Result<Option<OwnedFd>> {
+    let mut master = None;
+    let mut slave = None;
+    if request.terminals.contains(&true) {
+        let pty = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).context(|| "new terminal")?;
+        grantpt(&pty).context(|| "new terminal")?;
+        unlockpt(&pty).context(|| "new terminal")?;
+        let name = ptsname(&pty, vec![]).context(|| "new terminal")?;
+        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
+        slave = Some(rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty()).context(|| "new terminal")?);
+        let [ws_row, ws_col] = request.size;
+        let size = rustix::termios::Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
+        rustix::termios::tcsetwinsize(&pty, size).context(|| "new terminal")?;
+        master = Some(pty);
+    }
+    let dups = [rustix::stdio::dup2_stdin, rustix::stdio::dup2_stdout, rustix::stdio::dup2_stderr];
+    for ((fd, terminal), dup) in fds.iter().zip(request.terminals).zip(dups) {
+        let fd = if terminal { slave.as_ref().unwrap_or(fd) } else { fd };
+        dup(fd).context(|| "standard descriptors")?;
+    }
+    Ok(master)
+}
+
+/// The real command, with what it needs to know of the environment it is called from.
+fn command(context: &Context, env: &Environment, request: &Request) -> Result<Command> {
+    let os = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
+    let name = os(&request.argv[0]);
+    let name = Path::new(&name).file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let real = real_command(context, &name)?;
+    let split = |pair: &Vec<u8>| {
+        let at = pair.iter().position(|b| *b == b'=').unwrap_or(pair.len());
+        (OsString::from_vec(pair[..at].to_vec()), OsString::from_vec(pair.get(at + 1..).unwrap_or_default().to_vec()))
+    };
+    let mut command = Command {
+        argv: std::iter::once(real.into_os_string()).chain(request.argv[1..].iter().map(os)).collect(),
+        argv0: Some(name.clone().into()),
+        env: request.env.iter().map(split).collect(),
+        cwd: PathBuf::from(os(&request.cwd)),
+    };
+    let user = context.user();
+    command.set("USER", user.clone());
+    command.set("LOGNAME", user);
+    command.set("SKIFF_ENVIRONMENT", env.name.as_str());
+    if submits(&name) && command.var("SLURM_JOB_ID").is_none() && !refuses_environment(&request.argv) {
+        let taken = take_snapshot(context, env)?;
+        for path in &taken.skipped {
+            output::note(&format!("not in the snapshot for the job: /{path} (a socket or device)"));
+        }
+        let line = taken.descriptor.to_line().map_err(|e| Error::new(format!("job descriptor: {e}")))?;
+        command.set("SKIFF_JOB", line);
+    }
+    Ok(command)
+}
+
+/// The host's own program, seen inside through the view of the host: whatever the user has put into its place.
+fn real_command(context: &Context, name: &str) -> Result<PathBuf> {
+    let refused = || Error::new(format!("{name}: not among the host's commands")).hint("`slurm.commands` in the configuration lists them");
+    let listed = context.config.slurm.commands.iter().find(|c| Path::new(c).file_name().is_some_and(|f| f == name));
+    let listed = Path::new(listed.ok_or_else(refused)?);
+    let places = SHIM_DIRS.iter().map(|dir| Path::new(dir).join(name));
+    let path = if listed.is_absolute() { Some(listed.to_path_buf()) } else { places.into_iter().find(|p| p.exists()) };
+    let path = path.ok_or_else(|| Error::new(format!("{name}: not installed on the host")))?;
+    Ok(Path::new(inside::HOST).join(path.strip_prefix("/").unwrap_or(&path)))
+}
+
+fn submits(name: &str) -> bool {
+    matches!(name, "srun" | "sbatch" | "salloc")
+}
+
+fn refuses_environment(argv: &[Vec<u8>]) -> bool {
+    argv.iter().any(|a| a == b"--environment=none")
+}
+
+/// Waits with the command: passes on the client's signals, tells it of stops and of the end. If the client is gone, so shall
+/// the command be.
+fn accompany(child: &Child, signals: &Signals, connection: &OwnedFd) -> Result<()> {
+    let mut client = true;
+    loop {
+        let flags = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        if let Ok(Some(status)) = waitid(WaitId::PidFd(child.pidfd.as_fd()), flags) {
+            let word = match (status.exit_status(), status.terminating_signal()) {
+                (Some(code), _) => [&[EXITED][..], &code.to_le_bytes()].concat(),
+                (_, Some(signal)) => [&[KILLED][..], &signal.to_le_bytes()].concat(),
+                _ => vec![STOPPED],
+            };
+            // If the client is gone there is nobody to tell.
+            fdpass::send(connection.as_fd(), &word, &[]).unwrap_or_default();
+            if word.len() > 1 {
+                return Ok(());
+            }
+        }
+        let mut fds = vec![PollFd::new(signals, PollFlags::IN), PollFd::new(&child.pidfd, PollFlags::IN)];
+        if client {
+            fds.push(PollFd::new(connection, PollFlags::IN));
+        }
+        poll(&mut fds, None).unwrap_or_default();
+        let spoke = fds.get(2).is_some_and(|fd| !fd.revents().is_empty());
+        while let Ok(Some(_)) = signals.next() {}
+        if spoke {
+            let mut word = [0; 2];
+            let asked = match FileOf(connection).read_exact(&mut word) {
+                Ok(()) if word[0] == SIGNAL => Signal::from_named_raw(i32::from(word[1])),
+                _ => {
+                    client = false;
+                    Some(Signal::TERM)
+                }
+            };
+            if let Some(signal) = asked {
+                // It may have ended this moment.
+                kill_process_group(child.pid, signal).unwrap_or_default();
+            }
+            if !client {
+                kill_process_group(child.pid, Signal::CONT).unwrap_or_default();
+            }
+        }
+    }
+}
+
+/// A socket as a stream of bytes.
+pub struct FileOf<'a>(pub &'a OwnedFd);
+
+impl Read for FileOf<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        Ok(rustix::io::read(self.0, buffer)?)
+    }
+}
+
+impl std::io::Write for FileOf<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Ok(rustix::net::send(self.0, bytes, rustix::net::SendFlags::NOSIGNAL)?)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+

@@ -1,0 +1,61 @@
+//! A job on this node: its number, its owner, its descriptor, its directory.
+
+use std::path::{Path, PathBuf};
+
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::job::Descriptor;
+
+/// Where the jobs of this node have their directories; root's.
+pub const JOBS: &str = "/run/skiff/jobs";
+/// In a job's directory: the descriptor, as the job manager gave it; root's.
+pub const DESCRIPTOR: &str = "descriptor";
+/// In a job's directory: what belongs to the job's user.
+pub const USER: &str = "user";
+
+/// One job.
+pub struct Job {
+    /// Its number.
+    pub id: u32,
+    /// What it runs in.
+    pub descriptor: Descriptor,
+}
+
+impl Job {
+    /// From the variables that the plug-in sets; nothing if the job has no environment.
+    pub fn from_variables() -> Result<Option<Self>> {
+        let id = number("SLURM_JOB_ID")?;
+        let line = ["SPANK_SKIFF_JOB", "SKIFF_JOB"].iter().find_map(|name| std::env::var(name).ok());
+        // `--export=NONE` keeps variables from the job; the prolog has written it down.
+        let line = match line.filter(|l| !l.is_empty()) {
+            Some(line) => line,
+            None => match std::fs::read_to_string(dir(id).join(DESCRIPTOR)) {
+                Ok(line) => line,
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+                Err(e) => return Err(e).context(|| format!("job {id}: its descriptor")),
+            },
+        };
+        let descriptor = Descriptor::from_line(line.trim()).map_err(|e| Error::new(format!("job {id}: {e}")))?;
+        Ok(Some(Self { id, descriptor }))
+    }
+
+    /// The part of its directory that belongs to the user.
+    pub fn user_dir(&self) -> PathBuf {
+        dir(self.id).join(USER)
+    }
+
+    /// Where the keeper of its root has its sockets.
+    pub fn keeper_dir(&self) -> PathBuf {
+        self.user_dir().join(&self.descriptor.snapshot[..16])
+    }
+}
+
+/// A job's directory.
+pub fn dir(id: u32) -> PathBuf {
+    Path::new(JOBS).join(id.to_string())
+}
+
+/// A variable that is a number.
+pub fn number(name: &str) -> Result<u32> {
+    let text = std::env::var(name).map_err(|_| Error::new(format!("{name} is not set")))?;
+    text.parse().map_err(|_| Error::new(format!("{name}: {text:?} is no number")))
+}

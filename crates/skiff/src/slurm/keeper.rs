@@ -1,0 +1,136 @@
+//! The root of a job on a node, and who keeps it: a supervisor as of any environment, but one that stays until it is told to go.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use skiff_env::{Cache, Depot, LayerLease, Manifest, SnapshotId};
+use skiff_sandbox::visit::as_root_of_ids;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::config::Mismatch;
+use skiff_spec::plan::Upper;
+
+use super::job::{self, Job};
+use crate::base_identity;
+use crate::context::Context;
+use crate::control::{Live, Want};
+use crate::env::ours;
+use crate::planner::{self, Wishes};
+use crate::supervisor::{self, Keep, Place};
+
+/// In the keeper's directory: in what this node's base differs from the one the environment was built on.
+pub const DIFFERENCE: &str = "base-difference";
+
+/// The prolog's part, as the user: the snapshot into the cache.
+pub fn prefetch() -> Result<()> {
+    let context = Context::load()?;
+    let Some(job) = Job::from_variables()? else { return Ok(()) };
+    fetch(&context, &job).map(drop)
+}
+
+/// The job's running root; made if this is the first who needs it.
+pub fn running(context: &Context, job: &Job) -> Result<Live> {
+    let dir = job.keeper_dir();
+    private_dir(&dir)?;
+    check_base(context, job, &dir)?;
+    let place = Place { dir: dir.clone(), name: job.descriptor.environment.to_string() };
+    supervisor::session_at(context, &place, Keep::UntilStopped, || {
+        let layers = fetch(context, job)?;
+        let leases = lease(context, &layers)?;
+        let wishes = Wishes { layers, services: vec![spool(context)], ..Wishes::default() };
+        let upper = Upper::Memory { size: context.config.run.memory.clone() };
+        let plan = planner::host(context, &place.name, upper, wishes)?;
+        Ok((plan, leases))
+    })
+}
+
+/// Ends all roots of a job (there may be several, for steps with an environment of their own).
+pub fn stop_job() -> Result<()> {
+    let id = job::number("SLURM_JOB_ID")?;
+    let dir = job::dir(id).join(job::USER);
+    for entry in fs::read_dir(&dir).context(|| dir.display().to_string())? {
+        let path = entry.context(|| dir.display().to_string())?.path();
+        if path.is_dir() {
+            supervisor::stop_at(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Fetches the snapshot into the user's cache; the directories to stack, topmost first.
+fn fetch(context: &Context, job: &Job) -> Result<Vec<PathBuf>> {
+    let (depot, id) = depot(job)?;
+    let cache = cache_dir(context);
+    let bytes = context.config.slurm.cache_bytes;
+    let found = as_root_of_ids(context.helper.as_deref(), |_| {
+        let cache = Cache::open(&cache, bytes).map_err(ours)?;
+        let layers = skiff_env::fetch(&depot, &id, &cache).map_err(ours)?;
+        let paths: Vec<PathBuf> = layers.iter().rev().map(|l| l.path.clone()).collect();
+        serde_json::to_vec(&paths).map_err(|e| Error::new(format!("layers: {e}")))
+    })?;
+    serde_json::from_slice(&found).map_err(|e| Error::new(format!("layers: {e}")))
+}
+
+/// Holds layers so that no eviction takes them while they are in use.
+fn lease(context: &Context, layers: &[PathBuf]) -> Result<Vec<LayerLease>> {
+    let cache = Cache::open(&cache_dir(context), context.config.slurm.cache_bytes).map_err(ours)?;
+    layers.iter().map(|layer| cache.lease(layer).map_err(ours)).collect()
+}
+
+fn depot(job: &Job) -> Result<(Depot, SnapshotId)> {
+    let id = job.descriptor.snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
+    let depot = Depot::open_existing(Path::new(&job.descriptor.depot)).map_err(ours).map_err(|e| {
+        e.hint("the depot must be on a file system that all nodes share: `depot` in the configuration, or SKIFF_DEPOT")
+    })?;
+    Ok((depot, id))
+}
+
+fn cache_dir(context: &Context) -> PathBuf {
+    Path::new(&context.config.slurm.cache).join(context.uid.to_string())
+}
+
+/// Compares this node's base with the one the environment was built on, once for each root.
+fn check_base(context: &Context, job: &Job, dir: &Path) -> Result<()> {
+    let record = dir.join(DIFFERENCE);
+    let difference = match fs::read_to_string(&record) {
+        Ok(text) => text,
+        Err(_) => {
+            let (depot, id) = depot(job)?;
+            let manifest: Manifest = depot.manifest(&id).map_err(ours)?;
+            let here = base_identity::here(context)?;
+            let found = here.difference(&manifest.base, Path::new(&job.descriptor.depot)).unwrap_or_default();
+            fs::write(&record, &found).context(|| record.display().to_string())?;
+            found
+        }
+    };
+    if difference.is_empty() || context.config.base.mismatch != Mismatch::Refuse {
+        return Ok(());
+    }
+    Err(Error::new(format!("environment {}: this node's base is another one: {difference}", job.descriptor.environment))
+        .hint("base.mismatch = \"warn\" in the site's configuration lets such jobs run"))
+}
+
+/// Where slurmd puts batch scripts.
+fn spool(context: &Context) -> PathBuf {
+    if !context.config.slurm.spool.is_empty() {
+        return PathBuf::from(&context.config.slurm.spool);
+    }
+    let files = std::env::var_os("SLURM_CONF").map(PathBuf::from).into_iter();
+    let files = files.chain(["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf"].map(PathBuf::from));
+    let setting = files.filter_map(|f| fs::read_to_string(f).ok()).find_map(|text| {
+        text.lines().find_map(|line| {
+            let (key, value) = line.split('#').next()?.split_once('=')?;
+            key.trim().eq_ignore_ascii_case("SlurmdSpoolDir").then(|| value.trim().to_owned())
+        })
+    });
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = std::env::var("SLURMD_NODENAME").unwrap_or(host);
+    let short = host.split('.').next().unwrap_or_default().to_owned();
+    PathBuf::from(setting.unwrap_or_else(|| "/var/spool/slurmd".into()).replace("%h", &short).replace("%n", &host))
+}
+
+fn private_dir(dir: &Path) -> Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).context(|| dir.display().to_string()).map_err(|e| {
+        e.hint("the prolog makes the job's directory: is the plug-in in this node's plugstack.conf?")
+    })
+}

@@ -1,0 +1,33 @@
+//! The job manager's side: what the plug-in calls, on the submitting host and on the nodes.
+//!
+//! A job carries one line (its *descriptor*) that names a snapshot. On a node the snapshot is fetched into the user's cache and
+//! becomes the lower layers of one root per job, which a *keeper* (the supervisor of an environment without a name) holds;
+//! every step has process 1 of its own over that root, which dies with its slurmstepd; every task is a wrapper that
+//! puts the real program into the step as the user himself.
+
+mod job;
+mod keeper;
+mod node;
+mod step;
+mod submit;
+mod task;
+
+use skiff_sandbox::Result;
+
+use crate::cli::Slurm;
+
+pub use node::sweep_jobs;
+pub use task::{is_task, run_task};
+
+/// Does what the plug-in asks; the exit code.
+pub fn run(command: &Slurm) -> Result<i32> {
+    match command {
+        Slurm::Submit { environment } => submit::submit(environment)?,
+        Slurm::Prolog => node::prolog()?,
+        Slurm::Epilog => node::epilog()?,
+        Slurm::Fetch => keeper::prefetch()?,
+        Slurm::StopJob => keeper::stop_job()?,
+        Slurm::StepBegin => step::begin()?,
+    }
+    Ok(0)
+}

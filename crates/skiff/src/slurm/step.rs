@@ -1,0 +1,125 @@
+//! Before a step's tasks, as the user: process 1 of the step, watched over by a process that lives and dies with slurmstepd.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{SocketFlags, SocketType, accept_with};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use skiff_sandbox::start::detach_stdio;
+use skiff_sandbox::step::{self, Step};
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_sys::fdpass;
+use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
+
+use super::job::{Job, number};
+use super::keeper;
+use crate::context::Context;
+use crate::control::{CONTROL, Live, listen_at};
+
+/// In a step's directory: why it could not begin, for the tasks to tell.
+pub const FAILED: &str = "failed";
+
+/// Makes the step ready; returns when its tasks can enter.
+pub fn begin() -> Result<()> {
+    let context = Context::load()?;
+    let Some(job) = Job::from_variables()? else { return Ok(()) };
+    let dir = step_dir(&job)?;
+    fs::create_dir_all(&dir).context(|| dir.display().to_string())?;
+    let begun = try_begin(&context, &job, &dir);
+    if let Err(e) = &begun {
+        // The tasks say it to the user.
+        fs::write(dir.join(FAILED), e.to_bytes()).context(|| dir.display().to_string())?;
+    }
+    begun
+}
+
+fn try_begin(context: &Context, job: &Job, dir: &PathBuf) -> Result<()> {
+    let stepd = number("SKIFF_STEPD_PID")?;
+    let stepd = i32::try_from(stepd).ok().and_then(Pid::from_raw).ok_or_else(|| Error::new("SKIFF_STEPD_PID: no process"))?;
+    let stepd = pidfd_open(stepd, PidfdFlags::empty()).context(|| "slurmstepd")?;
+    let root = keeper::running(context, job)?;
+    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    match fork(CloneFlags::NONE).context(|| "the step's watcher")? {
+        Fork::Parent(_) => {
+            drop(reporter);
+            let mut text = vec![];
+            std::io::Read::read_to_end(&mut fs::File::from(report), &mut text).context(|| "the step's watcher")?;
+            match text.split_first() {
+                Some((b'+', _)) => Ok(()),
+                Some((_, why)) => Err(Error::from_bytes(why)),
+                None => Err(Error::new("the step's watcher ended without a word")),
+            }
+        }
+        Fork::Child => {
+            let ready = prepare(dir, &root, &stepd, &reporter);
+            let word = match &ready {
+                Ok(_) => b"+".to_vec(),
+                Err(e) => [b"-", &e.to_bytes()[..]].concat(),
+            };
+            let told = rustix::io::write(&reporter, &word).is_ok();
+            drop(reporter);
+            if let (Ok((listener, step)), true) = (ready, told) {
+                watch(&listener, &step, &stepd);
+            }
+            exit_now(0)
+        }
+    }
+}
+
+fn prepare(dir: &PathBuf, root: &Live, stepd: &OwnedFd, reporter: &OwnedFd) -> Result<(OwnedFd, Step)> {
+    rustix::process::setsid().context(|| "session")?;
+    close_all_except(&[root.init.as_fd(), root.connection(), stepd.as_fd(), reporter.as_fd()]);
+    detach_stdio();
+    // Before the environment is entered: from in there the directory cannot be seen.
+    let listener = listen_at(dir, CONTROL, SocketType::SEQPACKET)?;
+    let step = step::begin(root.init.as_fd())?;
+    Ok((listener, step))
+}
+
+/// Gives process 1 to the step's tasks until slurmstepd, or process 1, is gone; then nothing of the step is left.
+fn watch(listener: &OwnedFd, step: &Step, stepd: &OwnedFd) {
+    loop {
+        let mut fds = [
+            PollFd::new(stepd, PollFlags::IN),
+            PollFd::new(&step.init.pidfd, PollFlags::IN),
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(&step.control, PollFlags::IN),
+        ];
+        poll(&mut fds, None).unwrap_or_default();
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if ready[0] || ready[1] {
+            kill_process(step.init.pid, Signal::KILL).unwrap_or_default();
+            return;
+        }
+        if ready[3] {
+            // Process 1 says when it is idle, which is nothing to us.
+            rustix::io::read(&step.control, &mut [0; 64]).unwrap_or_default();
+        }
+        if ready[2]
+            && let Ok(connection) = accept_with(listener, SocketFlags::CLOEXEC)
+        {
+            let pid = step.init.pid.as_raw_nonzero().get().to_le_bytes();
+            let answer = [&pid[..], &[0; 4]].concat();
+            // A task that has gone meanwhile needs no answer.
+            fdpass::send(connection.as_fd(), &answer, &[step.init.pidfd.as_fd()]).unwrap_or_default();
+        }
+    }
+}
+
+/// Where a step has its socket.
+pub fn step_dir(job: &Job) -> Result<PathBuf> {
+    let step = std::env::var("SLURM_STEP_ID").or_else(|_| std::env::var("SLURM_STEPID"));
+    let step = step.map_err(|_| Error::new("SLURM_STEP_ID is not set"))?;
+    // The batch step has a number of its own, which its script does not see under that name.
+    if step.is_empty() || !step.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        return Err(Error::new(format!("SLURM_STEP_ID: {step:?} is no step")));
+    }
+    Ok(job.user_dir().join(format!("step.{step}")))
+}
+
+/// How long a task waits for its step's socket.
+pub const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,0 +1,88 @@
+//! A task of a step: Slurm has started us in the place of the user's program; we put that into the step, wait, and end as it ends.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use skiff_sandbox::command::{Command, own_args, own_env};
+use skiff_sandbox::join::{Failed, Place, as_me};
+use skiff_sandbox::session::{Ended, Relay, Session};
+use skiff_sandbox::{Error, Result};
+
+use super::job::Job;
+use super::keeper::DIFFERENCE;
+use super::step::{FAILED, step_dir};
+use crate::context::Context;
+use crate::control::{Live, Want};
+use crate::output;
+
+/// What the plug-in hands over: the program that we stand in for.
+const PROGRAM: &str = "SKIFF_TASK_ARGV0";
+
+/// Whether we are called in the place of a task.
+pub fn is_task() -> bool {
+    std::env::var_os(PROGRAM).is_some()
+}
+
+/// Runs the task; the exit code.
+pub fn run_task() -> i32 {
+    match in_step() {
+        Ok(ended) => output::exit_as(ended),
+        Err(why) => output::failed(why),
+    }
+}
+
+fn in_step() -> std::result::Result<Ended, Failed> {
+    let context = Context::load()?;
+    let job = Job::from_variables()?.ok_or_else(|| Error::new("this task's job has no environment"))?;
+    let dir = step_dir(&job)?;
+    let step = Live::connect(&dir, Want::Session)?.ok_or_else(|| why_not(&dir))?;
+    tell_difference(&job);
+    let helper = context.helper.as_deref().ok_or_else(|| {
+        Error::new("a job's environment needs the helper").hint("administrator: install Skiff's helper on this node")
+    })?;
+    let session = Session::begin(Relay::Nothing)?;
+    let place = Place { death_signal: rustix::process::Signal::KILL.as_raw(), ..Place::default() };
+    let child = as_me(helper, step.pid, &command(&context), place)?;
+    Ok(session.wait(&child, None)?)
+}
+
+/// The user's own program with what Slurm gave it; our own variables stay behind.
+fn command(context: &Context) -> Command {
+    let program = std::env::var_os(PROGRAM).unwrap_or_default();
+    let argv: Vec<OsString> = std::iter::once(program).chain(own_args(1)).collect();
+    let ours = [PROGRAM, "SKIFF_STEP_ENVIRONMENT", "SKIFF_STEPD_PID"];
+    let env = own_env().into_iter().filter(|(name, _)| !ours.iter().any(|o| name == o)).collect();
+    let mut command = Command { argv, argv0: None, env, cwd: PathBuf::new() };
+    command.cwd = directory(&command, context);
+    command
+}
+
+/// Where Slurm has put us; or, where Slurm could not go because only the environment has that place, what the submitter's shell
+/// called it.
+fn directory(command: &Command, context: &Context) -> PathBuf {
+    let here = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
+    match command.var("PWD").map(PathBuf::from) {
+        Some(there) if here == Path::new("/tmp") && there.is_absolute() => there,
+        _ => here,
+    }
+}
+
+fn why_not(dir: &Path) -> Error {
+    match std::fs::read(dir.join(FAILED)) {
+        Ok(bytes) => Error::from_bytes(&bytes),
+        Err(_) => Error::new(format!("the step's environment was not made on this node ({})", dir.display()))
+            .hint("is the plug-in in this node's plugstack.conf? its words are in slurmd's log"),
+    }
+}
+
+/// Says once per node and step if the base is another one.
+fn tell_difference(job: &Job) {
+    let first = std::env::var("SLURM_LOCALID").is_ok_and(|id| id == "0");
+    let text: Result<String> = std::fs::read_to_string(job.keeper_dir().join(DIFFERENCE)).map_err(|e| Error::new(e.to_string()));
+    if let (true, Ok(text)) = (first, text)
+        && !text.is_empty()
+    {
+        let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        output::note(&format!("{node}: this node's base is not the one the environment was built on: {text}"));
+    }
+}

@@ -1,0 +1,6 @@
+//! Parses an index.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    skiff_env::fuzz::index(bytes);
+});

@@ -1,0 +1,6 @@
+//! Parses a manifest.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    skiff_env::fuzz::manifest(bytes);
+});
