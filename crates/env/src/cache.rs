@@ -103,6 +103,14 @@ impl Cache {
         Ok(Cache { path: path.into(), layers, locks, temps, budget, boot: boot_id()? })
     }
 
+    /// Keeps a layer that [`fetch`] has given, in the process that will use it; nothing if it has been removed meanwhile. Runs
+    /// anywhere.
+    pub fn lease(&self, layer: &Path) -> Result<Option<LayerLease>> {
+        let Some(name) = layer.parent().and_then(Path::file_name).and_then(|n| n.to_str()) else { return Ok(None) };
+        let lock = self.lock(name, FlockOperation::LockShared)?;
+        Ok(layer.exists().then_some(LayerLease(lock)))
+    }
+
     /// One layer: as it is, or unpacked now. Of several who want it at once, one unpacks and the others wait.
     fn get(&self, depot: &Depot, layer: &LayerRef) -> Result<LayerDir> {
         let name = layer.digest.to_string();

@@ -15,6 +15,7 @@ mod root;
 mod rootless;
 pub mod session;
 pub mod start;
+pub mod step;
 pub mod visit;
 
 pub use error::{Context, Error, Result};

@@ -324,6 +324,12 @@ fn simple(kind: &str) -> rustix::io::Result<OwnedFd> {
     fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attr)
 }
 
+/// Mounts a new `/proc` over the one of another PID namespace.
+pub fn own_processes() -> Result<()> {
+    let proc = simple("proc").context(|| "/proc of the step")?;
+    attach(proc.as_fd(), "/proc")
+}
+
 fn is_dir(fd: BorrowedFd<'_>) -> Result<bool> {
     let stat = rustix::fs::fstat(fd).context(|| "mount")?;
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)

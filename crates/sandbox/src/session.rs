@@ -24,10 +24,10 @@ pub enum Ended {
 /// Who signals the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relay {
-    /// We do: it has a process group of its own, and what reaches us is for it.
+    /// We do: what reaches us is for it.
     All,
-    /// It is reached by itself, being in our process group (or in the job manager's books): we only outlive it.
-    Nothing,
+    /// Whoever signals us signals all our descendants by himself (some job managers do): passing it on would double it.
+    Terminal,
 }
 
 /// A waiting process's signals and terminal, taken before the command starts.
@@ -52,16 +52,14 @@ impl Session {
     /// When descriptors are used up.
     pub fn begin(relay: Relay) -> Result<Self> {
         let signals = Signals::block(&[]).context(|| "signals")?;
-        let terminal = if relay == Relay::All { controlling_terminal() } else { None };
-        Ok(Self { signals, terminal, relay })
+        Ok(Self { signals, terminal: controlling_terminal(), relay })
     }
 
     /// Where the command shall stand.
     #[must_use]
     pub fn place(&self, death_signal: i32) -> Place {
-        let own_group = self.relay == Relay::All;
-        let foreground = own_group && self.have_terminal() && rustix::termios::isatty(rustix::stdio::stdin());
-        Place { own_group, foreground, own_session: false, death_signal }
+        let foreground = self.have_terminal() && rustix::termios::isatty(rustix::stdio::stdin());
+        Place { own_group: true, foreground, own_session: false, death_signal }
     }
 
     /// The signal mask that the command must get back.
@@ -124,7 +122,7 @@ impl Session {
         let Some(number) = Signal::from_named_raw(signal.number) else {
             return;
         };
-        if self.relay == Relay::Nothing || number == Signal::CHILD || number == Signal::TTOU {
+        if self.relay == Relay::Terminal || number == Signal::CHILD || number == Signal::TTOU {
             return;
         }
         if number == Signal::CONT {
@@ -136,9 +134,6 @@ impl Session {
 
     /// The command has stopped: for the terminal, which it can have if we do; else because the user wants his shell.
     fn stopped(&self, signal: i32, child: &Child) {
-        if self.relay == Relay::Nothing {
-            return;
-        }
         let wants_terminal = signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw();
         if !(wants_terminal && self.have_terminal()) {
             self.take_terminal_back();
@@ -164,7 +159,6 @@ impl Session {
 
     fn take_terminal_back(&self) {
         if let Some(terminal) = &self.terminal
-            && self.relay == Relay::All
             && tcgetpgrp(terminal).is_ok_and(|now| now != rustix::process::getpgrp())
         {
             // Only if it was ours to give: the group that had it is gone or stopped, and it is our session's terminal.

@@ -147,7 +147,7 @@ fn make_root(plan: &Plan, helper: Option<&Helper>, extras: Extras<'_>, go: Owned
 }
 
 /// Process 1 needs no more than any root inside has: so whoever took it over inside would gain nothing.
-fn confine_init() -> Result<()> {
+pub(crate) fn confine_init() -> Result<()> {
     skiff_sys::caps::limit_to(skiff_sys::caps::INSIDE_ROOT).context(|| "capabilities of process 1")?;
     rustix::thread::set_no_new_privs(true).context(|| "no_new_privs")
 }

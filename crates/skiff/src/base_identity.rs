@@ -38,7 +38,7 @@ impl Identity {
     /// Writes the list of packages into the depot (once for each different one) and gives what a manifest holds.
     pub fn record(&self, depot: &Path) -> Result<BTreeMap<String, String>> {
         let list: String = self.packages.iter().map(|p| format!("{p}\n")).collect();
-        let digest = skiff_env::digest(list.as_bytes());
+        let digest = digest(&list);
         let path = list_path(depot, &digest);
         if !path.exists() {
             let dir = path.parent().unwrap_or(depot);
@@ -64,13 +64,17 @@ impl Identity {
             }
         }
         let list: String = self.packages.iter().map(|p| format!("{p}\n")).collect();
-        if skiff_env::digest(list.as_bytes()) == of("packages") {
+        if digest(&list) == of("packages") {
             return None;
         }
         let there = fs::read_to_string(list_path(depot, of("packages"))).unwrap_or_default();
         let there: BTreeSet<String> = there.lines().map(str::to_owned).collect();
         Some(package_differences(&self.packages, &there))
     }
+}
+
+fn digest(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
 fn package_differences(here: &BTreeSet<String>, there: &BTreeSet<String>) -> String {

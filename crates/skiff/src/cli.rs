@@ -224,6 +224,16 @@ pub enum Slurm {
     Prolog,
     /// On a node after a job: leave nothing
     Epilog,
+    /// On a node as the job's user: fetch its snapshot
+    Fetch,
+    /// On a node as the job's user: end what is left of it
+    StopJob,
     /// On a node before a step: make its namespaces
     StepBegin,
+    /// On a node in the place of a task: run it in the step
+    Task {
+        /// The command
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
 }

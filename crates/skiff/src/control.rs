@@ -79,6 +79,11 @@ impl Live {
         Ok(Some(Self { connection: socket, init, pid, sessions: number(4).unwrap_or(0).unsigned_abs() }))
     }
 
+    /// The connection that makes it a session.
+    pub fn connection(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+
     /// Ends the session (for one that did not become any).
     pub fn leave(self) {
         drop(self.connection);

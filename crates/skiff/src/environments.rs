@@ -2,12 +2,10 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::settings::{self, Settings};
@@ -100,18 +98,6 @@ impl Environment {
         let path = self.dir.join(settings::FILE);
         let text = fs::read_to_string(&path).context(|| path.display().to_string())?;
         Settings::from_toml(&text).map_err(|e| Error::new(format!("{}: {e}", path.display())))
-    }
-
-    /// A lock that whoever runs or removes it holds; nothing if somebody else does.
-    pub fn try_lock(&self) -> Result<Option<OwnedFd>> {
-        let path = self.dir.join("lock");
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = open(&path, flags, Mode::from_raw_mode(0o600)).context(|| path.display().to_string())?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(file)),
-            Err(rustix::io::Errno::AGAIN) => Ok(None),
-            Err(e) => Err(e).context(|| path.display().to_string()),
-        }
     }
 
     /// Takes it away from under its name at once; gives what is left to delete.

@@ -1,27 +1,69 @@
 //! The command line: parses, plans, has it done, prints, exits.
 
+mod base_identity;
 mod cli;
 mod context;
 mod control;
+mod env;
 mod environments;
 mod inside;
+mod login;
 mod output;
 mod planner;
 mod proxy;
 mod run;
+mod slurm;
 mod supervisor;
+mod sweep;
 
-use clap::Parser;
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::{CommandFactory, Parser};
+use cli::{Cli, Command};
+use context::Context;
+use skiff_sandbox::{Context as _, Result};
 
 fn main() {
-    let cli = cli::Cli::parse();
-    let code = match cli.command {
-        cli::Command::Run(run) => run::run(&run),
-        _ => Ok(125),
-    };
-    let code = code.unwrap_or_else(|e| {
+    std::process::exit(match other_name() {
+        // A host's command typed inside an environment is a link to us.
+        Some(name) => finish(proxy::run_as(&name)),
+        None if slurm::is_task() => slurm::run_task(),
+        None => finish(run(Cli::parse())),
+    })
+}
+
+fn finish(code: Result<i32>) -> i32 {
+    code.unwrap_or_else(|e| {
         output::complain(&e);
         output::FAILURE
-    });
-    std::process::exit(code);
+    })
+}
+
+/// The name we are called by, if it is not our own.
+fn other_name() -> Option<OsString> {
+    let name = std::env::args_os().next()?;
+    let name = Path::new(&name).file_name()?.to_owned();
+    (!name.to_string_lossy().starts_with("skiff") && std::path::Path::new(skiff_spec::plan::inside::PROGRAM).exists()).then_some(name)
+}
+
+fn run(cli: Cli) -> Result<i32> {
+    match cli.command {
+        Command::Run(run) => return run::run(&run),
+        Command::Env(command) => return env::run(&command),
+        Command::Login(login) => return login::login(&login),
+        Command::Slurm(command) => return slurm::run(&command),
+        Command::Ps(output) => env::running(&Context::load()?, output.json)?,
+        Command::Stop { name } => env::stop(&Context::load()?, &name)?,
+        Command::Doctor(_) => return Ok(125),
+        Command::Sweep(sweep) => sweep::sweep(&sweep)?,
+        Command::Config(_) => output::json(&Context::load()?.config)?,
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "skiff", &mut std::io::stdout());
+        }
+        Command::Man { dir } => {
+            clap_mangen::generate_to(Cli::command(), &dir).context(|| dir.display().to_string())?;
+        }
+    }
+    Ok(0)
 }

@@ -3,13 +3,15 @@
 //! inside ends with it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::net::{SendFlags, SocketFlags, SocketType, accept_with, send};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitOptions, kill_process, wait};
+use skiff_env::LayerLease;
 use skiff_sandbox::start::{Instance, Options, detach_stdio, start};
 use skiff_sandbox::{Context as _, Error, IDLE, Result, STILL};
 use skiff_spec::plan::{Plan, Upper};
@@ -23,23 +25,27 @@ use crate::environments::Environment;
 use crate::planner::{self, Wishes};
 use crate::proxy;
 
-/// A session in the environment, which is started if it does not run.
+/// Where a supervisor has its sockets and its lock, and how its environment is called.
+pub struct Place {
+    /// The directory.
+    pub dir: PathBuf,
+    /// The name, for messages.
+    pub name: String,
+}
+
+/// When an environment ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// A while after its last session and process.
+    WhileUsed,
+    /// When it is told to.
+    UntilStopped,
+}
+
+/// A session in one of the user's environments, which is started if it does not run.
 pub fn session(context: &Context, env: &Environment) -> Result<Live> {
-    let until = Instant::now() + Duration::from_secs(30);
-    loop {
-        if let Some(live) = Live::connect(&env.dir, Want::Session)? {
-            return Ok(live);
-        }
-        if let Some(lock) = env.try_lock()? {
-            // Between our question and the lock another may have come and gone; it does not run now.
-            launch(context, env, &lock)?;
-        } else if Instant::now() > until {
-            return Err(Error::new(format!("environment {}: it neither runs nor lets itself be started", env.name))
-                .hint(format!("another command may be busy with it; `skiff env stop {}`", env.name)));
-        } else {
-            std::thread::sleep(Duration::from_millis(3));
-        }
-    }
+    let place = Place { dir: env.dir.clone(), name: env.name.to_string() };
+    session_at(context, &place, Keep::WhileUsed, || Ok((plan(context, env)?, vec![])))
 }
 
 /// The plan by which an environment runs.
@@ -48,9 +54,65 @@ pub fn plan(context: &Context, env: &Environment) -> Result<Plan> {
     planner::host(context, env.name.as_str(), Upper::Directory(env.dir.clone()), wishes)
 }
 
+/// A session in the environment that runs at `place`; if none does, one is started by the plan that `make` gives (and what that
+/// holds stays held as long as it runs).
+pub fn session_at(
+    context: &Context,
+    place: &Place,
+    keep: Keep,
+    make: impl Fn() -> Result<(Plan, Vec<LayerLease>)>,
+) -> Result<Live> {
+    let until = Instant::now() + Duration::from_secs(300);
+    loop {
+        if let Some(live) = Live::connect(&place.dir, Want::Session)? {
+            return Ok(live);
+        }
+        if let Some(lock) = try_lock(&place.dir)? {
+            // Whoever started it between our question and our lock would hold the lock now.
+            let (plan, held) = make()?;
+            launch(context, place, keep, &plan, &held, &lock)?;
+        } else if Instant::now() > until {
+            return Err(Error::new(format!("environment {}: it neither runs nor lets itself be started", place.name))
+                .hint("another command may be busy with it, or hang"));
+        } else {
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+}
+
+/// A lock that whoever runs or removes an environment holds; nothing if somebody else does.
+pub fn try_lock(dir: &Path) -> Result<Option<OwnedFd>> {
+    let path = dir.join("lock");
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = open(&path, flags, Mode::from_raw_mode(0o600)).context(|| path.display().to_string())?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::AGAIN) => Ok(None),
+        Err(e) => Err(e).context(|| path.display().to_string()),
+    }
+}
+
+/// Ends what runs at `dir`; whether anything did. When this returns, none of its processes is left.
+pub fn stop_at(dir: &Path) -> Result<bool> {
+    let Some(live) = Live::connect(dir, Want::Stop)? else { return Ok(false) };
+    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+    let ended = poll(&mut [PollFd::new(&live.init, PollFlags::IN)], Some(&limit)).context(|| "waiting for its end")?;
+    if ended == 0 {
+        return Err(Error::new(format!("{}: a process in it does not end", dir.display()))
+            .hint("one that waits for a dead file server cannot be killed before that answers"));
+    }
+    // The supervisor's lock goes last.
+    for _ in 0..2000 {
+        if try_lock(dir)?.is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(true)
+}
+
 /// Starts the supervisor; returns when the environment runs, or why it does not.
-fn launch(context: &Context, env: &Environment, lock: &OwnedFd) -> Result<()> {
-    let plan = plan(context, env)?;
+fn launch(context: &Context, place: &Place, keep: Keep, plan: &Plan, held: &[LayerLease], lock: &OwnedFd) -> Result<()> {
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     match fork(CloneFlags::NONE).context(|| "supervisor")? {
         Fork::Parent(_) => {
@@ -60,19 +122,31 @@ fn launch(context: &Context, env: &Environment, lock: &OwnedFd) -> Result<()> {
             match text.split_first() {
                 Some((b'+', _)) => Ok(()),
                 Some((_, why)) => Err(Error::from_bytes(why)),
-                None => Err(Error::new(format!("environment {}: its supervisor ended without a word", env.name))),
+                None => Err(Error::new(format!("environment {}: its supervisor ended without a word", place.name))),
             }
         }
         Fork::Child => {
-            let served = Supervisor::begin(context, env, &plan, lock, reporter).map(Supervisor::serve);
-            exit_now(i32::from(served.is_err()));
+            let kept: Vec<BorrowedFd<'_>> = held.iter().map(AsFd::as_fd).chain([lock.as_fd(), reporter.as_fd()]).collect();
+            close_all_except(&kept);
+            let begun = Supervisor::begin(context, place, keep, plan);
+            let word = match &begun {
+                Ok(_) => b"+".to_vec(),
+                Err(e) => [b"-", &e.to_bytes()[..]].concat(),
+            };
+            let told = rustix::io::write(&reporter, &word).is_ok();
+            drop(reporter);
+            if let (Ok(supervisor), true) = (begun, told) {
+                supervisor.serve();
+            }
+            exit_now(0);
         }
     }
 }
 
 struct Supervisor<'a> {
     context: &'a Context,
-    env: &'a Environment,
+    place: &'a Place,
+    keep: Keep,
     instance: Instance,
     control: OwnedFd,
     host: OwnedFd,
@@ -92,28 +166,20 @@ struct Woken {
 }
 
 impl<'a> Supervisor<'a> {
-    fn begin(context: &'a Context, env: &'a Environment, plan: &Plan, lock: &OwnedFd, reporter: OwnedFd) -> Result<Self> {
-        let begun = (|| {
-            rustix::process::setsid().context(|| "session")?;
-            close_all_except(&[lock.as_fd(), reporter.as_fd()]);
-            detach_stdio();
-            let signals = Signals::block(&[]).context(|| "signals")?;
-            let host = listen_at(&env.dir, HOST, SocketType::STREAM)?;
-            let socket = env.dir.join(HOST);
-            let options = Options { helper: context.helper.as_deref(), socket: Some(&socket) };
-            let instance = start(plan, options)?;
-            // Last: whoever can connect finds it running.
-            let control = listen_at(&env.dir, CONTROL, SocketType::SEQPACKET)?;
-            // The first session needs a moment to arrive.
-            let idle_since = Some(Instant::now() + Duration::from_secs(5));
-            Ok(Self { context, env, instance, control, host, signals, sessions: vec![], idle_since })
-        })();
-        let word = match &begun {
-            Ok(_) => b"+".to_vec(),
-            Err(e) => [b"-", &Error::to_bytes(e)[..]].concat(),
-        };
-        rustix::io::write(&reporter, &word).context(|| "report")?;
-        begun
+    fn begin(context: &'a Context, place: &'a Place, keep: Keep, plan: &Plan) -> Result<Self> {
+        rustix::process::setsid().context(|| "session")?;
+        detach_stdio();
+        let signals = Signals::block(&[]).context(|| "signals")?;
+        let host = listen_at(&place.dir, HOST, SocketType::STREAM)?;
+        let socket = place.dir.join(HOST);
+        // In a job the host's commands run as they are: everybody is himself there.
+        let socket = (keep == Keep::WhileUsed).then_some(socket.as_path());
+        let instance = start(plan, Options { helper: context.helper.as_deref(), socket })?;
+        // Last: whoever can connect finds it running.
+        let control = listen_at(&place.dir, CONTROL, SocketType::SEQPACKET)?;
+        // The first session needs a moment to arrive.
+        let idle_since = Some(Instant::now() + Duration::from_secs(5));
+        Ok(Self { context, place, keep, instance, control, host, signals, sessions: vec![], idle_since })
     }
 
     fn serve(mut self) {
@@ -137,7 +203,8 @@ impl<'a> Supervisor<'a> {
                 self.serve_inside();
             }
             let stop = woken.control && self.serve_command();
-            let lingered = self.idle_since.is_some_and(|since| since.elapsed() >= self.linger());
+            let lingered = self.keep == Keep::WhileUsed
+                && self.idle_since.is_some_and(|since| since.elapsed() >= self.linger());
             if stop || woken.init_ended || (self.sessions.is_empty() && lingered) {
                 return self.end();
             }
@@ -157,8 +224,9 @@ impl<'a> Supervisor<'a> {
             PollFd::new(&self.host, PollFlags::IN),
         ];
         fds.extend(self.sessions.iter().map(|s| PollFd::new(s, PollFlags::IN)));
-        let left = self.idle_since.map(|since| self.linger().saturating_sub(since.elapsed()));
-        let limit = left.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
+        let since = self.idle_since.filter(|_| self.keep == Keep::WhileUsed);
+        let left = since.map(|since| self.linger().saturating_sub(since.elapsed()));
+        let limit = left.map(|d| Timespec { tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(d.subsec_nanos()) });
         // Interrupted or not: what is ready shows.
         poll(&mut fds, limit.as_ref()).unwrap_or_default();
         let ready = |n: usize| !fds[n].revents().is_empty();
@@ -214,7 +282,7 @@ impl<'a> Supervisor<'a> {
         let Ok(connection) = accept_with(&self.host, SocketFlags::CLOEXEC) else { return };
         if let Ok(Fork::Child) = fork(CloneFlags::NONE) {
             close_all_except(&[connection.as_fd(), self.instance.init.pidfd.as_fd()]);
-            exit_now(proxy::serve(self.context, self.env, &self.instance.init, connection));
+            exit_now(proxy::serve(self.context, self.place, &self.instance.init, connection));
         }
     }
 
@@ -223,7 +291,7 @@ impl<'a> Supervisor<'a> {
         kill_process(self.instance.init.pid, Signal::KILL).unwrap_or_default();
         while !matches!(rustix::process::waitpid(Some(self.instance.init.pid), WaitOptions::empty()), Ok(_) | Err(rustix::io::Errno::CHILD)) {}
         for name in [CONTROL, HOST] {
-            remove(&self.env.dir, name);
+            remove(&self.place.dir, name);
         }
     }
 }

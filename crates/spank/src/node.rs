@@ -24,6 +24,8 @@ const STEP_LIMIT: Duration = Duration::from_secs(300);
 
 /// Set before the tasks are forked, so each of them knows.
 static STEP_HAS_ENVIRONMENT: OnceLock<bool> = OnceLock::new();
+/// What the step is called on this node; a batch script has no variable that says so.
+static STEP: OnceLock<String> = OnceLock::new();
 
 /// Before the job's first process on this node.
 pub fn prolog(spank: &Spank, settings: &Settings) {
@@ -50,19 +52,32 @@ pub fn begin_step(spank: &Spank, settings: &Settings) {
     if STEP_HAS_ENVIRONMENT.set(wanted).is_err() || !wanted {
         return;
     }
+    let name = STEP.get_or_init(|| step_name(step));
     let mut variables = job.variables();
-    variables.push(("SLURM_STEP_ID", step_name(step).into()));
+    variables.push(("SKIFF_STEP", name.into()));
     variables.push(("SKIFF_STEPD_PID", std::process::id().to_string().into()));
     if let Some(name) = option::value() {
         variables.push(("SKIFF_STEP_ENVIRONMENT", OsString::from_vec(name.into_bytes())));
     }
-    variables.extend(descriptor(spank).map(|value| ("SKIFF_JOB", value)));
+    let descriptor = descriptor(spank);
+    if let (Some(descriptor), false) = (&descriptor, job_is_here(&job.id.to_string().into())) {
+        // The step brings an environment into a job that had none, so its prolog made nothing ready.
+        prepare_late(descriptor.clone(), &job, settings);
+    }
+    variables.extend(descriptor.map(|value| ("SKIFF_JOB", value)));
     for (name, key) in [("HOME", c"HOME"), ("USER", c"USER"), ("SLURMD_NODENAME", c"SLURMD_NODENAME")] {
         variables.extend(spank.variable(key).map(|value| (name, value)));
     }
     let run = Run::on_node(&settings.skiff, &["slurm", "step-begin"], variables, STEP_LIMIT);
     // A failure is told to the user by the wrapper of each task, which finds nothing prepared.
     report("step-begin", &job, run.and_then(|run| run.for_user(job.uid, job.gid).run()), info);
+}
+
+fn prepare_late(descriptor: OsString, job: &Job, settings: &Settings) {
+    let mut variables = job.variables();
+    variables.push(("SPANK_SKIFF_JOB", descriptor));
+    let run = Run::on_node(&settings.skiff, &["slurm", "prolog"], variables, PROLOG_LIMIT);
+    report("prolog", job, run.and_then(|run| run.for_root().run()), info);
 }
 
 /// In a task, as the user, before TaskProlog, limits and exec. Non-zero keeps Slurm from running the command.
@@ -83,6 +98,7 @@ fn set_task_variables(spank: &Spank) -> Option<()> {
     if let Some(value) = descriptor(spank).and_then(c_string) {
         set(spank, variables::JOB, &value)?;
     }
+    set(spank, variables::STEP, &c_string(STEP.get()?)?)?;
     match option::value() {
         Some(name) => set(spank, variables::STEP_ENVIRONMENT, &name),
         None => Some(()),

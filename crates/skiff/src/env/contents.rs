@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::Serialize;
-use skiff_env::{Change, Depot, DiffOptions, How, Kind, SnapshotInput};
+use skiff_env::{Change, ChangeKind, Depot, DiffOptions, How, SnapshotInput};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::job::Descriptor;
@@ -35,9 +35,9 @@ pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {
     let mut text = vec![];
     for change in &changes {
         text.extend(match change.kind {
-            Kind::Added => b"A /",
-            Kind::Changed => b"C /",
-            Kind::Deleted => b"D /",
+            ChangeKind::Added => b"A /",
+            ChangeKind::Changed => b"C /",
+            ChangeKind::Deleted => b"D /",
         });
         text.extend(&change.path);
         text.push(b'\n');
@@ -80,6 +80,7 @@ pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
         let pushed = skiff_env::push(&depot, &input).map_err(ours)?;
         let how = match pushed.how {
             How::Unchanged => "unchanged",
+            How::Restated => "restated",
             How::Incremental => "incremental",
             How::Full => "full",
         };

@@ -1,14 +1,12 @@
 //! Environments as they run: entering, running something in them, listing, refreshing, ending them.
 
 use std::os::fd::AsFd;
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::{Ended, Relay, Session};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_sandbox::{Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Identity, inside};
 
@@ -145,29 +143,10 @@ fn listed(context: &Context) -> Result<Vec<Listed>> {
 /// Ends a running environment with everything in it.
 pub fn stop(context: &Context, name: &EnvName) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
-    match stop_if_running(&env)? {
+    match supervisor::stop_at(&env.dir)? {
         true => Ok(()),
         false => Err(Error::new(format!("environment {name}: it does not run"))),
     }
-}
-
-/// Ends it if it runs; whether it did. When this returns, none of its processes is left.
-pub fn stop_if_running(env: &Environment) -> Result<bool> {
-    let Some(live) = Live::connect(&env.dir, Want::Stop)? else { return Ok(false) };
-    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
-    let ended = poll(&mut [PollFd::new(&live.init, PollFlags::IN)], Some(&limit)).context(|| "waiting for its end")?;
-    if ended == 0 {
-        return Err(Error::new(format!("environment {}: a process in it does not end", env.name))
-            .hint("one that waits for a dead file server cannot be killed before that answers"));
-    }
-    // The supervisor's lock goes last.
-    for _ in 0..2000 {
-        if env.try_lock()?.is_some() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    Ok(true)
 }
 
 /// Makes a running environment see what has changed on the host.

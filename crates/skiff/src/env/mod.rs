@@ -10,9 +10,11 @@ use skiff_spec::name::EnvName;
 use crate::cli::Env;
 use crate::context::Context;
 use crate::environments::Environment;
-use crate::{output, planner, run};
+use crate::{output, planner, run as throw_away};
 
-pub use live::{enter_default, exec_in, stop};
+pub use contents::{ours, take_snapshot};
+pub use live::{enter_default, exec_in, running, stop};
+pub use remove::delete_leftovers;
 
 /// Does what was asked; the exit code.
 pub fn run(command: &Env) -> Result<i32> {
@@ -22,7 +24,7 @@ pub fn run(command: &Env) -> Result<i32> {
         Env::Enter { inside, name, dry_run: false, .. } => return live::enter(&context, name, inside),
         Env::Enter { name, json, .. } => {
             let env = Environment::named(&context, name.clone())?;
-            run::show(&crate::supervisor::plan(&context, &env)?, *json)?;
+            throw_away::show(&crate::supervisor::plan(&context, &env)?, *json)?;
         }
         Env::Exec { inside, name, command } => {
             let env = Environment::existing(&context, name.clone())?;
@@ -42,10 +44,8 @@ pub fn run(command: &Env) -> Result<i32> {
     Ok(0)
 }
 
-pub use contents::take_snapshot;
-
 fn create(context: &Context, name: &EnvName, base: &str, mounts: &[String], dry_run: bool) -> Result<()> {
-    run::check_base(base)?;
+    throw_away::check_base(base)?;
     // What is wrong with a mount shows now, not at the first start.
     mounts.iter().try_for_each(|m| planner::parse_mount(m).map(drop))?;
     let env = Environment::named(context, name.clone())?;

@@ -1,17 +1,15 @@
 //! Removing an environment: at once from under its name, then file by file.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::name::EnvName;
 
-use super::live::stop_if_running;
 use crate::context::Context;
 use crate::environments::{self, Environment};
-use crate::output;
+use crate::{output, supervisor};
 
 /// Removes one environment.
 pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> Result<()> {
@@ -20,9 +18,9 @@ pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> 
         return output::line(&format!("remove {}", env.dir.display()));
     }
     if force {
-        stop_if_running(&env)?;
+        supervisor::stop_at(&env.dir)?;
     }
-    let lock = env.try_lock()?.ok_or_else(|| {
+    let lock = supervisor::try_lock(&env.dir)?.ok_or_else(|| {
         Error::new(format!("environment {name}: it runs")).hint(format!("`skiff env stop {name}` first, or rm --force"))
     })?;
     let aside = env.set_aside()?;
@@ -33,11 +31,6 @@ pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> 
 /// Deletes a directory whose files belong to any of the user's ids.
 pub fn delete(context: &Context, dir: PathBuf) -> Result<()> {
     as_root_of_ids(context.helper.as_deref(), |_| {
-        // overlayfs leaves its work directory with mode 0.
-        let inner = dir.join("work/work");
-        if inner.exists() {
-            fs::set_permissions(&inner, fs::Permissions::from_mode(0o700)).context(|| inner.display().to_string())?;
-        }
         fs::remove_dir_all(&dir).context(|| format!("removing {}", dir.display()))?;
         Ok(vec![])
     })

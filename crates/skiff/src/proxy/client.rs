@@ -130,18 +130,18 @@ impl Relay<'_> {
     fn hear(&mut self) -> Result<Option<(u8, i32)>> {
         let lost = || "the environment's supervisor";
         let (word, fds) = fdpass::receive(self.socket.as_fd(), 1).context(lost)?;
-        match word.first() {
-            Some(&STARTED) => {
+        match word.first().copied() {
+            Some(STARTED) => {
                 self.master = fds.into_iter().next();
                 self.make_raw();
             }
-            Some(&STOPPED) => {
+            Some(STOPPED) => {
                 self.restore();
                 kill_process(getpid(), Signal::STOP).unwrap_or_default();
                 self.make_raw();
                 self.send_signal(Signal::CONT.as_raw());
             }
-            Some(&(kind @ (EXITED | KILLED))) => {
+            Some(kind @ (EXITED | KILLED)) => {
                 let mut number = [0; 4];
                 std::io::Read::read_exact(&mut FileOf(self.socket), &mut number).context(lost)?;
                 return Ok(Some((kind, i32::from_le_bytes(number))));

@@ -22,11 +22,12 @@ use super::words::{EXITED, KILLED, Request, SIGNAL, STARTED, STOPPED};
 use crate::context::Context;
 use crate::env::take_snapshot;
 use crate::environments::Environment;
+use crate::supervisor;
 use crate::output;
 
 /// Serves one client to its command's end.
-pub fn serve(context: &Context, env: &Environment, init: &Child, connection: OwnedFd) -> i32 {
-    match run(context, env, init, &connection) {
+pub fn serve(context: &Context, place: &supervisor::Place, init: &Child, connection: OwnedFd) -> i32 {
+    match run(context, place, init, &connection) {
         Ok(()) => 0,
         Err(why) => {
             // By now our standard error is the client's.
@@ -38,14 +39,21 @@ pub fn serve(context: &Context, env: &Environment, init: &Child, connection: Own
     }
 }
 
-fn run(context: &Context, env: &Environment, init: &Child, connection: &OwnedFd) -> std::result::Result<(), Failed> {
+fn run(
+    context: &Context,
+    at: &supervisor::Place,
+    init: &Child,
+    connection: &OwnedFd,
+) -> std::result::Result<(), Failed> {
+    let name = at.name.parse().map_err(|e| Error::new(format!("{e}")))?;
+    let env = Environment { name, dir: at.dir.clone() };
     // The three descriptors come with the first byte.
     let (_, fds) = fdpass::receive(connection.as_fd(), 1).context(|| "request from inside")?;
     let fds = <[OwnedFd; 3]>::try_from(fds).map_err(|_| Error::new("request from inside: without its descriptors"))?;
     let request = Request::read(&mut FileOf(connection)).context(|| "request from inside")?;
     let master = stand_at(&request, fds)?;
     let signals = Signals::block(&[]).context(|| "signals")?;
-    let command = command(context, env, &request)?;
+    let command = command(context, &env, &request)?;
     let place = Place {
         own_group: true,
         own_session: master.is_some(),

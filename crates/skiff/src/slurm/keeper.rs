@@ -13,7 +13,7 @@ use skiff_spec::plan::Upper;
 use super::job::{self, Job};
 use crate::base_identity;
 use crate::context::Context;
-use crate::control::{Live, Want};
+use crate::control::Live;
 use crate::env::ours;
 use crate::planner::{self, Wishes};
 use crate::supervisor::{self, Keep, Place};
@@ -35,8 +35,7 @@ pub fn running(context: &Context, job: &Job) -> Result<Live> {
     check_base(context, job, &dir)?;
     let place = Place { dir: dir.clone(), name: job.descriptor.environment.to_string() };
     supervisor::session_at(context, &place, Keep::UntilStopped, || {
-        let layers = fetch(context, job)?;
-        let leases = lease(context, &layers)?;
+        let (layers, leases) = fetch_and_hold(context, job)?;
         let wishes = Wishes { layers, services: vec![spool(context)], ..Wishes::default() };
         let upper = Upper::Memory { size: context.config.run.memory.clone() };
         let plan = planner::host(context, &place.name, upper, wishes)?;
@@ -65,16 +64,26 @@ fn fetch(context: &Context, job: &Job) -> Result<Vec<PathBuf>> {
     let found = as_root_of_ids(context.helper.as_deref(), |_| {
         let cache = Cache::open(&cache, bytes).map_err(ours)?;
         let layers = skiff_env::fetch(&depot, &id, &cache).map_err(ours)?;
+        // Too many bytes is a matter for the next time.
+        cache.evict().map(drop).unwrap_or_default();
         let paths: Vec<PathBuf> = layers.iter().rev().map(|l| l.path.clone()).collect();
         serde_json::to_vec(&paths).map_err(|e| Error::new(format!("layers: {e}")))
     })?;
     serde_json::from_slice(&found).map_err(|e| Error::new(format!("layers: {e}")))
 }
 
-/// Holds layers so that no eviction takes them while they are in use.
-fn lease(context: &Context, layers: &[PathBuf]) -> Result<Vec<LayerLease>> {
+/// Fetches, and holds what came so that no eviction takes it while it is in use.
+fn fetch_and_hold(context: &Context, job: &Job) -> Result<(Vec<PathBuf>, Vec<LayerLease>)> {
     let cache = Cache::open(&cache_dir(context), context.config.slurm.cache_bytes).map_err(ours)?;
-    layers.iter().map(|layer| cache.lease(layer).map_err(ours)).collect()
+    for _ in 0..3 {
+        let layers = fetch(context, job)?;
+        let leases: Vec<_> = layers.iter().map(|layer| cache.lease(layer)).collect::<skiff_env::Result<_>>().map_err(ours)?;
+        if let Some(leases) = leases.into_iter().collect() {
+            return Ok((layers, leases));
+        }
+    }
+    Err(Error::new("the snapshot's layers vanish from the cache as soon as they are there")
+        .hint("slurm.cache_bytes in the configuration is too small for this environment"))
 }
 
 fn depot(job: &Job) -> Result<(Depot, SnapshotId)> {
@@ -115,14 +124,7 @@ fn spool(context: &Context) -> PathBuf {
     if !context.config.slurm.spool.is_empty() {
         return PathBuf::from(&context.config.slurm.spool);
     }
-    let files = std::env::var_os("SLURM_CONF").map(PathBuf::from).into_iter();
-    let files = files.chain(["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf"].map(PathBuf::from));
-    let setting = files.filter_map(|f| fs::read_to_string(f).ok()).find_map(|text| {
-        text.lines().find_map(|line| {
-            let (key, value) = line.split('#').next()?.split_once('=')?;
-            key.trim().eq_ignore_ascii_case("SlurmdSpoolDir").then(|| value.trim().to_owned())
-        })
-    });
+    let setting = super::slurm_setting("SlurmdSpoolDir");
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let host = std::env::var("SLURMD_NODENAME").unwrap_or(host);
     let short = host.split('.').next().unwrap_or_default().to_owned();

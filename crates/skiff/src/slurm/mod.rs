@@ -12,6 +12,8 @@ mod step;
 mod submit;
 mod task;
 
+use std::path::PathBuf;
+
 use skiff_sandbox::Result;
 
 use crate::cli::Slurm;
@@ -28,6 +30,19 @@ pub fn run(command: &Slurm) -> Result<i32> {
         Slurm::Fetch => keeper::prefetch()?,
         Slurm::StopJob => keeper::stop_job()?,
         Slurm::StepBegin => step::begin()?,
+        Slurm::Task { .. } => return Ok(run_task()),
     }
     Ok(0)
+}
+
+/// A setting of Slurm's own configuration, from wherever this node has it.
+fn slurm_setting(key: &str) -> Option<String> {
+    let named = std::env::var_os("SLURM_CONF").map(PathBuf::from).into_iter();
+    let usual = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf"].map(PathBuf::from);
+    named.chain(usual).filter_map(|file| std::fs::read_to_string(file).ok()).find_map(|text| {
+        text.lines().find_map(|line| {
+            let (name, value) = line.split('#').next()?.split_once('=')?;
+            name.trim().eq_ignore_ascii_case(key).then(|| value.trim().to_owned())
+        })
+    })
 }

@@ -15,7 +15,10 @@ use crate::context::Context;
 
 /// Before a job's first step on this node: makes its directory and fetches its snapshot.
 pub fn prolog() -> Result<()> {
-    sweep_jobs(false)?;
+    // What others have left is no reason for this job to fail.
+    if let Err(e) = sweep_jobs(false) {
+        crate::output::complain(&e);
+    }
     let Some(job) = Job::from_variables()? else { return Ok(()) };
     let (uid, gid) = owner()?;
     let context = Context::load()?;
@@ -42,8 +45,11 @@ pub fn sweep_jobs(dry_run: bool) -> Result<Vec<PathBuf>> {
     };
     let jobs: Vec<u32> = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
     let mut left = vec![];
+    // Nearly always there is none but this one: then Slurm need not be asked.
+    let own = number("SLURM_JOB_ID").ok();
+    let alive = if jobs.iter().any(|id| Some(*id) != own) { living_jobs() } else { None };
     for id in jobs {
-        if !may_run_here(id) {
+        if alive.as_ref().is_some_and(|alive| !alive.contains(&id)) && Some(id) != own {
             left.push(dir(id));
             if !dry_run {
                 remove_job(id)?;
@@ -53,16 +59,10 @@ pub fn sweep_jobs(dry_run: bool) -> Result<Vec<PathBuf>> {
     Ok(left)
 }
 
-/// Whether Slurm thinks that a job may still have steps; if it does not say, it may.
-fn may_run_here(id: u32) -> bool {
-    let out = Command::new("timeout").args(["10", "squeue", "-h", "-o", "%T", "-j"]).arg(id.to_string()).output();
-    let Ok(out) = out else { return true };
-    let unknown = String::from_utf8_lossy(&out.stderr).contains("Invalid job id");
-    if !out.status.success() {
-        return !unknown;
-    }
-    let states = String::from_utf8_lossy(&out.stdout).into_owned();
-    states.lines().any(|s| !["COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"].contains(&s.trim()))
+/// The jobs that may still have steps, as Slurm says; nothing if it says nothing.
+fn living_jobs() -> Option<Vec<u32>> {
+    let out = Command::new("timeout").args(["10", "squeue", "-h", "-a", "-o", "%A"]).output().ok()?;
+    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).lines().filter_map(|id| id.trim().parse().ok()).collect())
 }
 
 fn remove_job(id: u32) -> Result<()> {

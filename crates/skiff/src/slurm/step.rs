@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SocketFlags, SocketType, accept_with};
@@ -112,14 +111,9 @@ fn watch(listener: &OwnedFd, step: &Step, stepd: &OwnedFd) {
 
 /// Where a step has its socket.
 pub fn step_dir(job: &Job) -> Result<PathBuf> {
-    let step = std::env::var("SLURM_STEP_ID").or_else(|_| std::env::var("SLURM_STEPID"));
-    let step = step.map_err(|_| Error::new("SLURM_STEP_ID is not set"))?;
-    // The batch step has a number of its own, which its script does not see under that name.
+    let step = std::env::var("SKIFF_STEP").map_err(|_| Error::new("SKIFF_STEP is not set"))?;
     if step.is_empty() || !step.bytes().all(|b| b.is_ascii_alphanumeric()) {
-        return Err(Error::new(format!("SLURM_STEP_ID: {step:?} is no step")));
+        return Err(Error::new(format!("SKIFF_STEP: {step:?} is no step")));
     }
     Ok(job.user_dir().join(format!("step.{step}")))
 }
-
-/// How long a task waits for its step's socket.
-pub const PATIENCE: Duration = Duration::from_secs(5);

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use skiff_sandbox::command::{Command, own_args, own_env};
-use skiff_sandbox::join::{Failed, Place, as_me};
+use skiff_sandbox::join::{Failed, as_me};
 use skiff_sandbox::session::{Ended, Relay, Session};
 use skiff_sandbox::{Error, Result};
 
@@ -18,9 +18,12 @@ use crate::output;
 /// What the plug-in hands over: the program that we stand in for.
 const PROGRAM: &str = "SKIFF_TASK_ARGV0";
 
+/// What is taken away on a node whose plug-in has run.
+const CARRIER: &str = "SLURM_SKIFF_TASK_ARGV0";
+
 /// Whether we are called in the place of a task.
 pub fn is_task() -> bool {
-    std::env::var_os(PROGRAM).is_some()
+    std::env::var_os(PROGRAM).is_some() || std::env::var_os(CARRIER).is_some()
 }
 
 /// Runs the task; the exit code.
@@ -32,6 +35,11 @@ pub fn run_task() -> i32 {
 }
 
 fn in_step() -> std::result::Result<Ended, Failed> {
+    if std::env::var_os(CARRIER).is_some() {
+        return Err(Error::new("this node's Slurm has not loaded Skiff's plug-in, so the job's environment was not made")
+            .hint("administrator: plugstack.conf of this node must name skiff_spank.so")
+            .into());
+    }
     let context = Context::load()?;
     let job = Job::from_variables()?.ok_or_else(|| Error::new("this task's job has no environment"))?;
     let dir = step_dir(&job)?;
@@ -40,21 +48,39 @@ fn in_step() -> std::result::Result<Ended, Failed> {
     let helper = context.helper.as_deref().ok_or_else(|| {
         Error::new("a job's environment needs the helper").hint("administrator: install Skiff's helper on this node")
     })?;
-    let session = Session::begin(Relay::Nothing)?;
-    let place = Place { death_signal: rustix::process::Signal::KILL.as_raw(), ..Place::default() };
-    let child = as_me(helper, step.pid, &command(&context), place)?;
+    let session = Session::begin(relay(&dir))?;
+    let place = session.place(rustix::process::Signal::KILL.as_raw());
+    let child = as_me(helper, step.pid, &command(&context)?, place)?;
     Ok(session.wait(&child, None)?)
 }
 
+/// Slurm's linuxproc signals every descendant of a task, so the program gets what we get; but a batch script's signals
+/// reach only the one process that Slurm started, and with cgroups that is so everywhere.
+fn relay(step: &Path) -> Relay {
+    let batch = step.file_name().is_some_and(|name| name == "step.batch");
+    match super::slurm_setting("ProctrackType").as_deref() {
+        Some("proctrack/linuxproc") if !batch => Relay::Terminal,
+        _ => Relay::All,
+    }
+}
+
 /// The user's own program with what Slurm gave it; our own variables stay behind.
-fn command(context: &Context) -> Command {
+fn command(context: &Context) -> Result<Command> {
     let program = std::env::var_os(PROGRAM).unwrap_or_default();
-    let argv: Vec<OsString> = std::iter::once(program).chain(own_args(1)).collect();
-    let ours = [PROGRAM, "SKIFF_STEP_ENVIRONMENT", "SKIFF_STEPD_PID"];
+    let argv: Vec<OsString> = if program.is_empty() {
+        // `skiff slurm task -- PROGRAM ...`
+        own_args(1).into_iter().skip_while(|word| word != "--").skip(1).collect()
+    } else {
+        std::iter::once(program).chain(own_args(1)).collect()
+    };
+    if argv.is_empty() {
+        return Err(Error::new("a task without a program"));
+    }
+    let ours = [PROGRAM, "SKIFF_STEP_ENVIRONMENT", "SKIFF_STEP"];
     let env = own_env().into_iter().filter(|(name, _)| !ours.iter().any(|o| name == o)).collect();
     let mut command = Command { argv, argv0: None, env, cwd: PathBuf::new() };
     command.cwd = directory(&command, context);
-    command
+    Ok(command)
 }
 
 /// Where Slurm has put us; or, where Slurm could not go because only the environment has that place, what the submitter's shell

@@ -1,0 +1,38 @@
+//! `skiff sweep`: what crashes have left on this machine, and its removal.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use skiff_sandbox::Result;
+
+use crate::cli::Sweep;
+use crate::context::Context;
+use crate::{env, environments, output, slurm};
+
+#[derive(Serialize)]
+struct Found {
+    what: &'static str,
+    path: String,
+    removed: bool,
+}
+
+/// Shows and removes what is left: root's job directories, the user's own half-made or half-removed environments.
+pub fn sweep(sweep: &Sweep) -> Result<()> {
+    let context = Context::load()?;
+    let own = match sweep.dry_run {
+        true => environments::leftovers(&environments::home(&context)?),
+        false => env::delete_leftovers(&context)?,
+    };
+    let jobs = if context.uid == 0 { slurm::sweep_jobs(sweep.dry_run)? } else { vec![] };
+    let found = |what: &'static str, paths: Vec<PathBuf>| {
+        paths.into_iter().map(move |p| Found { what, path: p.display().to_string(), removed: !sweep.dry_run })
+    };
+    let all: Vec<Found> = found("environment", own).chain(found("job", jobs)).collect();
+    if sweep.output.json {
+        return output::json(&all);
+    }
+    for f in &all {
+        output::line(&format!("{} {} {}", if f.removed { "removed" } else { "left over" }, f.what, f.path))?;
+    }
+    Ok(())
+}
