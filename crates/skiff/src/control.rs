@@ -1,16 +1,19 @@
 //! What is said between the commands and the supervisor of a running environment: one message of one byte, one answer.
 
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
 use rustix::process::Pid;
 use skiff_sandbox::{Context, Error, Result};
 use skiff_sys::fdpass;
+use skiff_sys::process::Child;
 
 /// The socket for the user's own commands, in the environment's directory.
 pub const CONTROL: &str = "control.sock";
@@ -70,8 +73,12 @@ impl Live {
             Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
             Err(e) => return Err(e).context(name),
         }
-        fdpass::send(socket.as_fd(), &[want.byte()], &[]).context(name)?;
-        let (bytes, fds) = fdpass::receive(socket.as_fd(), 64).context(name)?;
+        let asked = fdpass::send(socket.as_fd(), &[want.byte()], &[]).and_then(|()| fdpass::receive(socket.as_fd(), 64));
+        let (bytes, fds) = match asked {
+            // It is just ending.
+            Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => return Ok(None),
+            other => other.context(name)?,
+        };
         let Some(init) = fds.into_iter().next() else { return Ok(None) };
         let number = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(i32::from_le_bytes);
         let pid = number(0).and_then(Pid::from_raw);
@@ -102,6 +109,23 @@ pub fn listen_at(dir: &Path, name: &str, kind: SocketType) -> Result<OwnedFd> {
     bind(&socket, &address.unix).context(shown)?;
     listen(&socket, 64).context(shown)?;
     Ok(socket)
+}
+
+/// Takes the next connection and what it wants; one that says nothing for a second wants nothing.
+pub fn accept(listener: &OwnedFd) -> Option<(OwnedFd, Want)> {
+    let connection = accept_with(listener, SocketFlags::CLOEXEC).ok()?;
+    let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&connection, PollFlags::IN)], Some(&limit)).ok().filter(|n| *n == 1)?;
+    let (bytes, _) = fdpass::receive(connection.as_fd(), 16).ok()?;
+    let want = Want::from_byte(*bytes.first()?)?;
+    Some((connection, want))
+}
+
+/// Answers with process 1 and the number of sessions.
+pub fn answer(connection: &OwnedFd, init: &Child, sessions: usize) -> std::io::Result<()> {
+    let sessions = u32::try_from(sessions).unwrap_or(u32::MAX);
+    let bytes = [init.pid.as_raw_nonzero().get().to_le_bytes(), sessions.to_le_bytes()].concat();
+    fdpass::send(connection.as_fd(), &bytes, &[init.pidfd.as_fd()])
 }
 
 /// A new Unix socket.

@@ -15,12 +15,11 @@ use skiff_env::LayerLease;
 use skiff_sandbox::start::{Instance, Options, detach_stdio, start};
 use skiff_sandbox::{Context as _, Error, IDLE, Result, STILL};
 use skiff_spec::plan::{Plan, Upper};
-use skiff_sys::fdpass;
 use skiff_sys::process::{Fork, CloneFlags, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
 
 use crate::context::Context;
-use crate::control::{CONTROL, HOST, Live, Want, listen_at};
+use crate::control::{CONTROL, HOST, Live, Want, accept, answer, listen_at};
 use crate::environments::Environment;
 use crate::planner::{self, Wishes};
 use crate::proxy;
@@ -255,19 +254,18 @@ impl<'a> Supervisor<'a> {
 
     /// Answers one command of the user's; whether the environment is to end.
     fn serve_command(&mut self) -> bool {
-        let Ok(connection) = accept_with(&self.control, SocketFlags::CLOEXEC) else { return false };
-        let Some(want) = first_byte(connection.as_fd()).and_then(Want::from_byte) else { return false };
+        let Some((connection, want)) = accept(&self.control) else { return false };
         let init = &self.instance.init;
-        let mut answer = init.pid.as_raw_nonzero().get().to_le_bytes().to_vec();
-        answer.extend(u32::try_from(self.sessions.len()).unwrap_or(u32::MAX).to_le_bytes());
+        let tell = || answer(&connection, init, self.sessions.len());
         match want {
             Want::Stop => {
                 kill_process(init.pid, Signal::KILL).unwrap_or_default();
-                fdpass::send(connection.as_fd(), &answer, &[init.pidfd.as_fd()]).unwrap_or_default();
+                // It is ended whether he waits for it or not.
+                tell().unwrap_or_default();
                 true
             }
             Want::Status | Want::Session => {
-                let told = fdpass::send(connection.as_fd(), &answer, &[init.pidfd.as_fd()]).is_ok();
+                let told = tell().is_ok();
                 if told && want == Want::Session {
                     self.sessions.push(connection);
                     self.idle_since = None;
@@ -299,12 +297,4 @@ impl<'a> Supervisor<'a> {
 fn remove(dir: &Path, name: &str) {
     // Left behind it does no harm: nobody listens, and the next start replaces it.
     std::fs::remove_file(dir.join(name)).unwrap_or_default();
-}
-
-/// What a client wants; one that says nothing for a second is none.
-fn first_byte(connection: BorrowedFd<'_>) -> Option<u8> {
-    let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
-    let mut fds = [PollFd::from_borrowed_fd(connection, PollFlags::IN)];
-    poll(&mut fds, Some(&limit)).ok().filter(|n| *n == 1)?;
-    fdpass::receive(connection, 16).ok()?.0.first().copied()
 }

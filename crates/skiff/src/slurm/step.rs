@@ -5,19 +5,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{SocketFlags, SocketType, accept_with};
+use rustix::net::SocketType;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::step::{self, Step};
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_sys::fdpass;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use super::job::{Job, number};
 use super::keeper;
 use crate::context::Context;
-use crate::control::{CONTROL, Live, listen_at};
+use crate::control::{CONTROL, Live, accept, answer, listen_at};
 
 /// In a step's directory: why it could not begin, for the tasks to tell.
 pub const FAILED: &str = "failed";
@@ -99,12 +98,10 @@ fn watch(listener: &OwnedFd, step: &Step, stepd: &OwnedFd) {
             rustix::io::read(&step.control, &mut [0; 64]).unwrap_or_default();
         }
         if ready[2]
-            && let Ok(connection) = accept_with(listener, SocketFlags::CLOEXEC)
+            && let Some((connection, _)) = accept(listener)
         {
-            let pid = step.init.pid.as_raw_nonzero().get().to_le_bytes();
-            let answer = [&pid[..], &[0; 4]].concat();
             // A task that has gone meanwhile needs no answer.
-            fdpass::send(connection.as_fd(), &answer, &[step.init.pidfd.as_fd()]).unwrap_or_default();
+            answer(&connection, &step.init, 0).unwrap_or_default();
         }
     }
 }
