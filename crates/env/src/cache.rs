@@ -10,6 +10,7 @@
 //! Layers are not synced to disk: they can be had again. Instead the mark holds the boot in which they were made, and after
 //! another one they are unpacked anew - a crash of the machine may have left files empty.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -103,12 +104,16 @@ impl Cache {
         Ok(Cache { path: path.into(), layers, locks, temps, budget, boot: boot_id()? })
     }
 
-    /// Keeps a layer that [`fetch`] has given, in the process that will use it; nothing if it has been removed meanwhile. Runs
-    /// anywhere.
+    /// Keeps a layer whose directory [`fetch`] gave to another process, such as one inside the user namespace; nothing if it has
+    /// been removed meanwhile. Runs anywhere.
     pub fn lease(&self, layer: &Path) -> Result<Option<LayerLease>> {
-        let Some(name) = layer.parent().and_then(Path::file_name).and_then(|n| n.to_str()) else { return Ok(None) };
+        let name = layer.parent().and_then(Path::file_name).and_then(OsStr::to_str).unwrap_or_default();
+        // Looked at first, so that no lock is made for what is not there.
+        if name.parse::<LayerId>().is_err() || self.mark(name)?.is_none() {
+            return Ok(None);
+        }
         let lock = self.lock(name, FlockOperation::LockShared)?;
-        Ok(layer.exists().then_some(LayerLease(lock)))
+        Ok(self.is_there(name)?.then_some(LayerLease(lock)))
     }
 
     /// One layer: as it is, or unpacked now. Of several who want it at once, one unpacks and the others wait.

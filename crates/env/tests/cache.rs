@@ -127,6 +127,23 @@ fn a_lease_goes_with_the_process_and_is_not_inherited() {
 }
 
 #[test]
+fn a_layer_that_another_process_fetched_can_be_kept() {
+    let world = World::new();
+    write(&world.upper().join("file"), b"x");
+    let path = world.fetch(&world.push().id)[0].path.clone();
+    let none = Cache::open(&world.path("cache"), 0).unwrap();
+    let lease = none.lease(&path).unwrap();
+    assert!(lease.is_some());
+    assert_eq!(none.evict().unwrap().layers, 0);
+    drop(lease);
+    assert_eq!(none.evict().unwrap().layers, 1);
+    for gone in [&path, Path::new("/"), Path::new("../../../tree")] {
+        assert!(none.lease(gone).unwrap().is_none());
+    }
+    assert!(names(&world.path("cache/locks")).is_empty());
+}
+
+#[test]
 fn what_a_dead_process_left_is_removed() {
     let world = World::new();
     write(&world.upper().join("file"), b"x");

@@ -20,3 +20,4 @@ pub mod visit;
 
 pub use error::{Context, Error, Result};
 pub use init::{IDLE, STILL};
+pub use rootless::PROGRAM as FUSE_OVERLAYFS;

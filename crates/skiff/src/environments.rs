@@ -61,8 +61,7 @@ impl Environment {
     /// Makes it. Nothing half-made is ever seen under its name.
     pub fn create(&self, mounts: Vec<String>) -> Result<()> {
         let all = self.dir.parent().unwrap_or(Path::new("/"));
-        make_private(all)?;
-        check_file_system(all)?;
+        make_ready(all)?;
         sweep(all);
         if self.exists() {
             return Err(Error::new(format!("environment {}: it is there already", self.name))
@@ -145,6 +144,12 @@ fn sweep(all: &Path) {
     for path in leftovers(all) {
         fs::remove_dir_all(path).unwrap_or_default();
     }
+}
+
+/// Makes the directory of environments, and makes sure that it can hold any.
+pub fn make_ready(all: &Path) -> Result<()> {
+    make_private(all)?;
+    check_file_system(all)
 }
 
 fn make_private(dir: &Path) -> Result<()> {

@@ -4,6 +4,7 @@ mod base_identity;
 mod cli;
 mod context;
 mod control;
+mod doctor;
 mod env;
 mod environments;
 mod inside;
@@ -55,7 +56,7 @@ fn run(cli: Cli) -> Result<i32> {
         Command::Slurm(command) => return slurm::run(&command),
         Command::Ps(output) => env::running(&Context::load()?, output.json)?,
         Command::Stop { name } => env::stop(&Context::load()?, &name)?,
-        Command::Doctor(_) => return Ok(125),
+        Command::Doctor(output) => return doctor::doctor(output.json),
         Command::Sweep(sweep) => sweep::sweep(&sweep)?,
         Command::Config(_) => output::json(&Context::load()?.config)?,
         Command::Completion { shell } => {

@@ -59,6 +59,12 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> Result<()> {
     rows.iter().try_for_each(|row| line(&text(row)))
 }
 
+/// Colours a word, on a terminal that wants colours.
+pub fn paint(word: &str, colour: u8) -> String {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()) && io::IsTerminal::is_terminal(&io::stdout());
+    if wanted { format!("\x1b[{colour}m{word}\x1b[0m") } else { word.to_owned() }
+}
+
 /// Ends as the command ended.
 pub fn exit_as(ended: Ended) -> i32 {
     match ended {

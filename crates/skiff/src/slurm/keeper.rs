@@ -120,11 +120,11 @@ fn check_base(context: &Context, job: &Job, dir: &Path) -> Result<()> {
 }
 
 /// Where slurmd puts batch scripts.
-fn spool(context: &Context) -> PathBuf {
+pub fn spool(context: &Context) -> PathBuf {
     if !context.config.slurm.spool.is_empty() {
         return PathBuf::from(&context.config.slurm.spool);
     }
-    let setting = super::slurm_setting("SlurmdSpoolDir");
+    let setting = super::setting("SlurmdSpoolDir");
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let host = std::env::var("SLURMD_NODENAME").unwrap_or(host);
     let short = host.split('.').next().unwrap_or_default().to_owned();

@@ -18,6 +18,7 @@ use skiff_sandbox::Result;
 
 use crate::cli::Slurm;
 
+pub use keeper::spool;
 pub use node::sweep_jobs;
 pub use task::{is_task, run_task};
 
@@ -36,7 +37,7 @@ pub fn run(command: &Slurm) -> Result<i32> {
 }
 
 /// A setting of Slurm's own configuration, from wherever this node has it.
-fn slurm_setting(key: &str) -> Option<String> {
+pub fn setting(key: &str) -> Option<String> {
     let named = std::env::var_os("SLURM_CONF").map(PathBuf::from).into_iter();
     let usual = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf"].map(PathBuf::from);
     named.chain(usual).filter_map(|file| std::fs::read_to_string(file).ok()).find_map(|text| {

@@ -58,7 +58,7 @@ fn in_step() -> std::result::Result<Ended, Failed> {
 /// reach only the one process that Slurm started, and with cgroups that is so everywhere.
 fn relay(step: &Path) -> Relay {
     let batch = step.file_name().is_some_and(|name| name == "step.batch");
-    match super::slurm_setting("ProctrackType").as_deref() {
+    match super::setting("ProctrackType").as_deref() {
         Some("proctrack/linuxproc") if !batch => Relay::Terminal,
         _ => Relay::All,
     }

@@ -1,0 +1,81 @@
+//! `skiff doctor`: tries each thing that environments need, and says how to mend what is missing.
+
+mod kernel;
+mod site;
+
+use serde::Serialize;
+use skiff_sandbox::Result;
+
+use crate::context::Context;
+use crate::output;
+
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// It is there.
+    Pass,
+    /// Something will not work, or only in another way.
+    Warn,
+    /// Environments do not work without it.
+    Fail,
+}
+
+/// One check.
+#[derive(Debug, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub name: &'static str,
+    /// How it came out.
+    pub status: Status,
+    /// What was found.
+    pub found: String,
+    /// How to mend it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mend: String,
+}
+
+impl Check {
+    fn pass(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, status: Status::Pass, found: found.into(), mend: String::new() }
+    }
+    fn warn(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { name, status: Status::Warn, found: found.into(), mend: mend.into() }
+    }
+    fn fail(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { name, status: Status::Fail, found: found.into(), mend: mend.into() }
+    }
+}
+
+/// Checks everything; the exit code: 1 if anything fails.
+pub fn doctor(json: bool) -> Result<i32> {
+    let checks = all();
+    if json {
+        output::json(&checks)?;
+    } else {
+        for check in &checks {
+            let word = match check.status {
+                Status::Pass => output::paint("pass", 32),
+                Status::Warn => output::paint("warn", 33),
+                Status::Fail => output::paint("FAIL", 31),
+            };
+            output::line(&format!("{word}  {:<18} {}", check.name, check.found))?;
+            if !check.mend.is_empty() {
+                output::line(&format!("      {:<18} mend: {}", "", check.mend))?;
+            }
+        }
+    }
+    Ok(i32::from(checks.iter().any(|c| c.status == Status::Fail)))
+}
+
+fn all() -> Vec<Check> {
+    let context = match Context::load() {
+        Ok(context) => context,
+        // Nothing else can be judged without it.
+        Err(e) => return vec![Check::fail("configuration", e.message, e.hint)],
+    };
+    let mut checks = vec![Check::pass("configuration", site::configuration())];
+    checks.extend(kernel::checks(&context));
+    checks.extend(site::checks(&context));
+    checks
+}

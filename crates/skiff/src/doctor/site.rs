@@ -1,0 +1,112 @@
+//! What the site has set up: directories, the job manager, its services.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use skiff_spec::config;
+
+use super::Check;
+use crate::context::Context;
+use crate::{environments, slurm};
+
+/// All of them.
+pub fn checks(context: &Context) -> Vec<Check> {
+    let mut checks = vec![state(context)];
+    if slurm_is_here() {
+        checks.extend([plug_in(), depot(context), spool(context), munge()]);
+    } else {
+        checks.push(Check::pass("Slurm", "not on this machine"));
+    }
+    checks
+}
+
+/// Which files are in force.
+pub fn configuration() -> String {
+    let main = Path::new(config::SITE_FILE).exists().then(|| config::SITE_FILE.to_owned());
+    let more = fs::read_dir(config::SITE_DIR).map_or(0, |d| d.flatten().count());
+    match (main, more) {
+        (None, 0) => "none: defaults".into(),
+        (Some(main), 0) => main,
+        (main, more) => format!("{} and {more} in {}", main.unwrap_or_else(|| "defaults".into()), config::SITE_DIR),
+    }
+}
+
+fn state(context: &Context) -> Check {
+    const NAME: &str = "state directory";
+    let tried = environments::home(context).and_then(|dir| environments::make_ready(&dir).map(|()| dir));
+    match tried {
+        Ok(dir) => Check::pass(NAME, dir.display().to_string()),
+        Err(e) => Check::fail(NAME, e.message, e.hint),
+    }
+}
+
+fn slurm_is_here() -> bool {
+    ["/usr/bin/srun", "/usr/local/bin/srun", "/usr/sbin/slurmd"].iter().any(|p| Path::new(p).exists())
+}
+
+fn plug_in() -> Check {
+    const NAME: &str = "Slurm plug-in";
+    const MEND: &str = "administrator: `optional PREFIX/lib/skiff/skiff_spank.so` in plugstack.conf on all hosts";
+    let Some((file, line)) = plugstack_lines().into_iter().find(|(_, line)| line.contains("skiff_spank.so")) else {
+        return Check::warn(NAME, "not named in plugstack.conf: jobs run on the bare host", MEND);
+    };
+    let path = line.split_whitespace().find(|word| word.ends_with("skiff_spank.so")).map(PathBuf::from).unwrap_or_default();
+    if path.is_absolute() && !path.exists() {
+        return Check::fail(NAME, format!("{}: named in {} but missing", path.display(), file.display()), "administrator: make install");
+    }
+    Check::pass(NAME, format!("{} ({})", path.display(), file.display()))
+}
+
+/// The lines of plugstack.conf and of the files that it includes (`include DIR/*.conf` is all that is used in practice).
+fn plugstack_lines() -> Vec<(PathBuf, String)> {
+    let main = slurm::setting("PlugStackConfig").map(PathBuf::from).unwrap_or_else(|| "/etc/slurm/plugstack.conf".into());
+    let lines = |file: &Path| -> Vec<(PathBuf, String)> {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        text.lines().map(str::trim).filter(|l| !l.starts_with('#')).map(|l| (file.to_path_buf(), l.to_owned())).collect()
+    };
+    let mut all = lines(&main);
+    let included: Vec<PathBuf> = all.iter().filter_map(|(_, l)| l.strip_prefix("include ")).map(|p| PathBuf::from(p.trim())).collect();
+    for pattern in included {
+        let dir = pattern.parent().unwrap_or(Path::new("/"));
+        let dir = if dir.is_absolute() { dir.to_path_buf() } else { main.parent().unwrap_or(Path::new("/")).join(dir) };
+        let matching = fs::read_dir(&dir).into_iter().flatten().flatten().map(|e| e.path());
+        all.extend(matching.filter(|p| p.extension() == pattern.extension()).flat_map(|p| lines(&p)));
+    }
+    all
+}
+
+fn depot(context: &Context) -> Check {
+    const NAME: &str = "depot";
+    const LOCAL: [u64; 3] = [0xEF53, 0x5846_5342, 0x0102_1994];
+    let dir = match context.depot() {
+        Ok(dir) => dir,
+        Err(e) => return Check::fail(NAME, e.message, e.hint),
+    };
+    let there = dir.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
+    let kind = rustix::fs::statfs(there).map_or(0, |s| s.f_type as u64);
+    if LOCAL.contains(&kind) {
+        return Check::warn(
+            NAME,
+            format!("{} is on a local disk; the nodes may not see it", dir.display()),
+            "`depot` in the configuration: a directory on a file system that all nodes share (`%u` is the user)",
+        );
+    }
+    Check::pass(NAME, dir.display().to_string())
+}
+
+fn spool(context: &Context) -> Check {
+    const NAME: &str = "spool bind";
+    let dir = slurm::spool(context);
+    match dir.exists() {
+        true => Check::pass(NAME, format!("{}: batch scripts can be seen inside", dir.display())),
+        false => Check::pass(NAME, format!("{} is not on this host (no slurmd)", dir.display())),
+    }
+}
+
+fn munge() -> Check {
+    const NAME: &str = "munge";
+    match Path::new("/run/munge/munge.socket.2").exists() {
+        true => Check::pass(NAME, "its socket is there, and inside"),
+        false => Check::warn(NAME, "no socket in /run/munge", "administrator: start munged, or add its socket to `services`"),
+    }
+}

@@ -1,0 +1,111 @@
+# What every test uses. `. "$(dirname "$0")/../lib.sh"` at its head. Runs as root on the login node; acts as alice and bob.
+#
+#     as alice CMD...             runs CMD as alice in her home with the variables of a fresh login (`as alice env K=V CMD`)
+#     start alice CMD...          the same in the background; its process is $started
+#     inside alice dev 'SCRIPT'   runs a shell script as root inside alice's environment `dev`; any failure in it is one
+#     try CMD...                  runs CMD; sets code, out, err (exit code, stdout, stderr)
+#     ok CMD...                   the same; fails the test unless the exit code is 0
+#     fails N CMD...              the same; fails the test unless the exit code is N
+#     equal GOT WANT [WHAT]       has TEXT PART [WHAT]      lacks TEXT PART [WHAT]
+#     json TEXT EXPRESSION        prints a Python expression over the JSON text, called `d`
+#     eventually SECONDS CMD...   waits until CMD succeeds
+#     fail WORDS...               skip WORDS...
+#
+# Every failure names the test's line, what was expected and what came. `as` runs under a limit of its own, so that a hanging
+# command fails where it stands.
+set -eu
+export LC_ALL=C.UTF-8
+here=$(dirname "$(readlink -f "$0")")
+exec 3>&2
+
+fail() {
+    local i
+    printf 'FAILED: %s\n' "$*" >&3
+    for ((i = 1; i < ${#BASH_LINENO[@]}; i++)); do
+        [[ ${BASH_SOURCE[i]} == */lib.sh ]] || printf '    at %s:%s\n' "${BASH_SOURCE[i]}" "${BASH_LINENO[i - 1]}" >&3
+    done
+    exit 1
+}
+trap 'fail "exit code $? of: $BASH_COMMAND"' ERR
+set -E
+
+skip() { printf '%s\n' "$*"; exit 77; }
+
+# The words that turn a command into one of USER's: no process stays in front of it, so that its pid is the command's.
+login() { # USER -> array login
+    login=(setpriv --reuid "$1" --regid "$1" --init-groups env -i -C "/home/$1" "HOME=/home/$1" "USER=$1" "LOGNAME=$1"
+        SHELL=/bin/bash LANG=C.UTF-8 PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games
+        ${SKIFF_HELPER:+"SKIFF_HELPER=$SKIFF_HELPER"} ${SKIFF_STATE:+"SKIFF_STATE=$SKIFF_STATE"})
+}
+
+as() { # USER CMD...
+    login "$1"
+    shift
+    timeout --foreground -k 2 "${limit:-25}" "${login[@]}" "$@"
+}
+
+start() { # USER CMD...
+    login "$1"
+    shift
+    "${login[@]}" "$@" 3>&- &
+    started=$!
+}
+
+inside() { # USER ENV SCRIPT
+    ok as "$1" skiff env exec "$2" -- sh -euc "$3"
+}
+
+try() {
+    local dir
+    dir=$(mktemp -d)
+    code=0
+    # Not in a list with ||: the shell would then ignore failures inside of functions.
+    trap - ERR
+    set +eE
+    "$@" >"$dir/out" 2>"$dir/err" 3>&-
+    code=$?
+    set -eE
+    trap 'fail "exit code $? of: $BASH_COMMAND"' ERR
+    out=$(tr -d '\0' <"$dir/out")
+    err=$(tr -d '\0' <"$dir/err")
+    rm -r "$dir"
+}
+
+said() { printf '\n  stdout: %s\n  stderr: %s' "$out" "$err"; }
+
+ok() {
+    try "$@"
+    [ "$code" = 0 ] || fail "exit code $code instead of 0: $*$(said)"
+}
+
+fails() { # CODE CMD...
+    local want=$1
+    shift
+    try "$@"
+    [ "$code" = "$want" ] || fail "exit code $code instead of $want: $*$(said)"
+}
+
+equal() { # GOT WANT [WHAT]
+    [ "$1" = "$2" ] || fail "${3:-value}: got '$1' instead of '$2'"
+}
+
+has() { # TEXT PART [WHAT]
+    [[ $1 == *"$2"* ]] || fail "${3:-text}: no '$2' in '$1'"
+}
+
+lacks() { # TEXT PART [WHAT]
+    [[ $1 != *"$2"* ]] || fail "${3:-text}: '$2' in '$1'"
+}
+
+json() { # TEXT EXPRESSION
+    python3 -c 'import json, sys; d = json.loads(sys.argv[1]); print(eval(sys.argv[2]))' "$1" "$2"
+}
+
+eventually() { # SECONDS CMD...
+    local end=$((${EPOCHREALTIME/./} + $1 * 1000000))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        [ "${EPOCHREALTIME/./}" -lt $end ] || fail "still not so: $*"
+        sleep 0.05
+    done
+}
