@@ -98,7 +98,7 @@ lacks() { # TEXT PART [WHAT]
 }
 
 json() { # TEXT EXPRESSION
-    python3 -c 'import json, sys; d = json.loads(sys.argv[1]); print(eval(sys.argv[2]))' "$1" "$2"
+    /usr/bin/python3 -c 'import json, sys; d = json.loads(sys.argv[1]); print(eval(sys.argv[2]))' "$1" "$2"
 }
 
 eventually() { # SECONDS CMD...

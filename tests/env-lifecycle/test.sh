@@ -1,4 +1,93 @@
-# An environment from making to removing, and what each command prints.
+# An environment from making to removing, what each command prints, and that its sessions share one set of namespaces.
 . "$(dirname "$0")/../lib.sh"
+
+# Nothing there yet.
+ok as alice skiff env list --json
+equal "$out" '[]'
+ok as alice skiff ps --json
+equal "$out" '[]'
+
+# A plan touches nothing.
+ok as alice skiff env create dev --dry-run
+has "$out" /home/alice/.local/share/skiff/env/dev
+[ ! -e /home/alice/.local/share/skiff/env/dev ] || fail 'create --dry-run has made it'
+
 ok as alice skiff env create dev
-inside alice dev 'echo hi >/etc/marker'
+equal "$out$err" ''
+fails 125 as alice skiff env create dev
+has "$err" 'it is there already'
+has "$err" 'hint: `skiff env rm dev`'
+equal "$(stat -c '%U %a' /home/alice/.local/share/skiff/env)" 'alice 700'
+
+ok as alice skiff env list --json
+equal "$(json "$out" '[(e["name"], e["base"], e["running"], e["path"]) for e in d]')" \
+    "[('dev', 'host', False, '/home/alice/.local/share/skiff/env/dev')]"
+equal "$(json "$out" 'abs(d[0]["created"] - __import__("time").time()) < 60')" True 'time of making'
+ok as bob skiff env list --json
+equal "$out" '[]' "bob's list"
+
+# Changes stay, also when the environment ends in between.
+inside alice dev 'echo kept >/etc/marker; rm /usr/bin/tac; mkdir -p /opt/new/dir; chmod 700 /usr/bin/tee'
+ok as alice skiff env stop dev
+ok as alice skiff env exec dev -- cat /etc/marker
+equal "$out" kept
+
+ok as alice skiff env diff dev
+equal "$out" "$(printf '%s\n' 'A /etc/marker' 'A /opt/new' 'A /opt/new/dir' 'D /usr/bin/tac' 'C /usr/bin/tee')" diff
+ok as alice skiff env diff dev --json
+equal "$(json "$out" '[(e["kind"], e["path"]) for e in d if "tac" in e["path"]]')" "[('deleted', 'usr/bin/tac')]"
+equal "$(json "$out" 'len(d)')" 5
+
+# Sessions share every namespace; root and me differ in the user namespace alone.
+start alice skiff env exec dev -- sleep 30
+session=$started
+of() { as alice skiff env exec "$@" -- sh -c 'for n in mnt pid ipc user uts net cgroup; do readlink /proc/self/ns/$n; done'; }
+eventually 5 as alice sh -c 'skiff ps | grep dev'
+ok of dev && first=$out
+ok of dev && equal "$out" "$first" 'namespaces of two sessions'
+ok of dev --me && equal "$(grep -v user <<<"$out")" "$(grep -v user <<<"$first")" 'namespaces of root and me'
+outside=$(as alice sh -c 'for n in mnt pid ipc user; do readlink /proc/self/ns/$n; done')
+for namespace in $outside; do lacks "$first" "$namespace" 'namespaces inside'; done
+
+ok as alice skiff ps --json
+equal "$(json "$out" '[(e["name"], e["running"], e["sessions"]) for e in d]')" "[('dev', True, 1)]"
+equal "$(sed -n "s/^NSpid:.*\t//p" "/proc/$(json "$out" 'd[0]["pid"]')/status")" 1 "pid inside of the process shown"
+ok as alice skiff ps
+has "$out" 'NAME'
+has "$out" '1 session'
+
+# One that runs is not removed, unless by force.
+fails 125 as alice skiff env rm dev
+has "$err" 'it runs'
+has "$err" 'hint: '
+ok as alice skiff env rm --dry-run dev
+ok as alice skiff env stop dev
+code=0; wait "$session" || code=$?
+equal "$code" 137 'exit code of a session whose environment was stopped'
+ok as alice skiff ps --json
+equal "$out" '[]'
+fails 125 as alice skiff env stop dev
+has "$err" 'it does not run'
+fails 125 as alice skiff stop dev
+
+start alice skiff env exec dev -- sleep 30
+eventually 5 as alice sh -c 'skiff ps | grep dev'
+ok as alice skiff env create other -v /shared:/mnt/here
+ok as alice skiff env exec other -- sh -c 'echo x >/mnt/here/from-other'
+equal "$(cat /shared/from-other)" x 'file through the mount of an environment'
+ok as alice skiff env rm --force dev other
+wait || true
+equal "$(find /home/alice/.local/share/skiff/env -mindepth 1)" '' 'what removed environments have left'
+
+# The default environment is made on first use, and shells say where one is.
+ok as alice sh -c 'echo "echo in=\$debian_chroot; id -u; exit 7" | skiff env enter; echo code=$?'
+equal "$out" $'in=default\n0\ncode=7'
+ok as alice skiff env list --json
+equal "$(json "$out" '[e["name"] for e in d]')" "['default']"
+fails 125 as alice skiff env enter nosuch </dev/null
+has "$err" 'there are: default'
+
+ok as alice skiff env enter --dry-run
+has "$out" 'mount        /home/alice <- /home/alice'
+ok as alice skiff env enter --dry-run --json
+equal "$(json "$out" 'd["name"], d["base"], [m["target"] for m in d["mounts"]].count("/shared")')" "('default', 'host', 1)"

@@ -18,6 +18,7 @@ use skiff_sandbox::join::Place;
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::wire::Reply;
 use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
+use skiff_sys::signal::{self, Mask};
 use skiff_sys::{caps, fdpass, ns, seccomp};
 
 use crate::base::{check_owner, open_ns, own_proc};
@@ -32,7 +33,7 @@ const KINDS: [(&str, LinkNameSpaceType); 3] = [
 
 /// Starts the program named by our own arguments and tells its process number; ends when that process is on its own.
 pub fn start(caller: &Caller, pid: u32, socket: &OwnedFd) -> Result<()> {
-    let (place, command) = from_arguments()?;
+    let (place, mask, command) = from_arguments()?;
     let spaces = open_spaces(caller, pid)?;
     for (kind, ns) in &spaces {
         move_into_link_name_space(ns.as_fd(), Some(*kind)).context(|| format!("entering process {pid}'s namespaces"))?;
@@ -46,7 +47,10 @@ pub fn start(caller: &Caller, pid: u32, socket: &OwnedFd) -> Result<()> {
         }
         Fork::Child => {
             let e = match give_up_everything(caller, place) {
-                Ok(()) => command.exec(),
+                Ok(()) => {
+                    signal::restore(mask);
+                    command.exec()
+                }
                 Err(e) => e,
             };
             let errno = e.raw_os_error().unwrap_or(0).to_le_bytes();
@@ -105,20 +109,23 @@ fn give_up_everything(caller: &Caller, place: Place) -> std::io::Result<()> {
     }
     place.take()?;
     seccomp::load()?;
-    skiff_sys::signal::default_action(rustix::process::Signal::PIPE.as_raw());
+    signal::default_action(rustix::process::Signal::PIPE.as_raw());
     Ok(())
 }
 
-/// Our arguments after the socket: place, directory, name to show (or nothing), the program and its arguments.
-fn from_arguments() -> Result<(Place, Command)> {
+/// Our arguments after the socket: place, signals to block, directory, name to show (or nothing), the program and its
+/// arguments.
+fn from_arguments() -> Result<(Place, Mask, Command)> {
     let mut arguments = own_args(2).into_iter();
     let mut next = || arguments.next().ok_or_else(|| Error::new("join: arguments missing"));
     let place = next()?.to_str().and_then(Place::from_word).ok_or_else(|| Error::new("join: no such place"))?;
+    let mask = next()?.to_str().and_then(|word| u64::from_str_radix(word, 16).ok());
+    let mask = Mask::from_bits(mask.ok_or_else(|| Error::new("join: no such mask"))?);
     let cwd = next()?.into();
     let argv0 = Some(next()?).filter(|name| !name.is_empty());
     let argv: Vec<OsString> = arguments.collect();
     if argv.is_empty() {
         return Err(Error::new("join: no program"));
     }
-    Ok((place, Command { argv, argv0, env: own_env(), cwd }))
+    Ok((place, mask, Command { argv, argv0, env: own_env(), cwd }))
 }

@@ -25,8 +25,8 @@ const TREES: [&str; 5] = ["etc", "root", "var", "srv", "boot"];
 const WATCHED: [&str; 8] = ["etc", "etc/ssh", "root", "var", "var/lib", "var/log", "var/cache", "var/spool"];
 /// Seconds after which it is made anew in any case.
 const AGE: i64 = 600;
-/// More entries than this are no system's secrets but somebody's data; the view keeps them all the same.
-const MOST: usize = 20_000;
+/// A bound on the work of one call. What lies beyond it the view keeps all the same.
+const MOST: usize = 500_000;
 
 /// Opens the current stand-ins, made anew if they are old.
 pub fn current() -> Result<OwnedFd> {
@@ -152,7 +152,8 @@ impl Builder {
         // Gone meanwhile, or a link: not a directory of this system's.
         let Ok(dir) = openat(parent, name, flags, Mode::empty()) else { return Ok(()) };
         let like = fstat(&dir)?;
-        if like.st_dev != self.device {
+        // Where anybody can put things (/var/tmp), nothing is the system's, and the number of things is anybody's choice.
+        if like.st_dev != self.device || like.st_mode & 0o002 != 0 {
             return Ok(());
         }
         if like.st_mode & 0o005 == 0 {

@@ -195,8 +195,10 @@ pub fn as_me(
     init: Pid,
     command: &Command,
     place: Place,
+    mask: Mask,
 ) -> std::result::Result<Child, Failed> {
-    let mut arguments: Vec<OsString> = vec![place.to_word().into(), command.cwd.clone().into()];
+    let mask = format!("{:x}", mask.to_bits());
+    let mut arguments: Vec<OsString> = vec![place.to_word().into(), mask.into(), command.cwd.clone().into()];
     arguments.push(command.argv0.clone().unwrap_or_default());
     arguments.extend(command.argv.iter().cloned());
     let helper = Helper::spawn_with(program, &arguments, &command.env)?;

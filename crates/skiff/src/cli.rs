@@ -82,7 +82,7 @@ pub struct Run {
     #[arg(short = 'i', long = "interactive", hide = true)]
     pub interactive: bool,
     /// The command and its arguments [default: your shell]
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
@@ -140,7 +140,7 @@ pub enum Env {
         /// Its name
         name: EnvName,
         /// The command and its arguments
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
+        #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
         command: Vec<OsString>,
     },
     /// List your environments

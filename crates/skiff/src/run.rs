@@ -51,7 +51,7 @@ pub fn spawn(
     let place = session.place(rustix::process::Signal::KILL.as_raw());
     match (identity, &context.helper) {
         (Identity::Root, _) => join::as_root(init.as_fd(), command, place, session.mask()),
-        (Identity::Me, Some(helper)) => join::as_me(helper, pid, command, place),
+        (Identity::Me, Some(helper)) => join::as_me(helper, pid, command, place, session.mask()),
         (Identity::Me, None) => Err(Error::new("--me: without the helper you can only be root inside")
             .hint("have the helper installed, or leave --me away")
             .into()),

@@ -8,6 +8,33 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 #[derive(Clone, Copy)]
 pub struct Mask(libc::sigset_t);
 
+/// The kernel knows signals 1 to this.
+const LAST: i32 = 64;
+
+impl Mask {
+    /// Signal N is bit N-1: how a mask crosses an exec on a command line.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        // SAFETY: the set is initialised, the numbers are valid.
+        let blocked = |number: &i32| unsafe { libc::sigismember(&raw const self.0, *number) == 1 };
+        (1..=LAST).filter(blocked).fold(0, |bits, number| bits | 1 << (number - 1))
+    }
+
+    /// The reverse; 0 blocks nothing.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Self {
+        // SAFETY: sigemptyset initialises the set; the numbers are valid.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            for number in (1..=LAST).filter(|number| bits & 1 << (number - 1) != 0) {
+                libc::sigaddset(&raw mut set, number);
+            }
+            Self(set)
+        }
+    }
+}
+
 /// A queue of the blocked signals.
 pub struct Signals {
     fd: OwnedFd,
@@ -125,5 +152,17 @@ pub fn die_by(number: i32) -> ! {
         libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
         libc::kill(libc::getpid(), number);
         libc::_exit(128 + number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mask;
+
+    #[test]
+    fn masks_come_back_as_they_went() {
+        for bits in [0, 1, 1 << 63, 0b1010 << 8] {
+            assert_eq!(Mask::from_bits(bits).to_bits(), bits, "{bits:x}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::plan::inside;
 use skiff_sys::fdpass;
 use skiff_sys::process::Child;
-use skiff_sys::signal::Signals;
+use skiff_sys::signal::{Mask, Signals};
 
 use super::client::SHIM_DIRS;
 use super::words::{EXITED, KILLED, Request, SIGNAL, STARTED, STOPPED};
@@ -64,7 +64,8 @@ fn run(
         Error::new(format!("{}: not without the helper", command.argv[0].display()))
             .hint("have the helper installed, or run it outside the environment")
     })?;
-    let child = as_me(helper, init.pid, &command, place)?;
+    // Our own mask is the supervisor's, who blocks everything.
+    let child = as_me(helper, init.pid, &command, place, Mask::from_bits(0))?;
     let started: Vec<_> = master.iter().map(AsFd::as_fd).collect();
     fdpass::send(connection.as_fd(), &[STARTED], &started).context(|| "answer to inside")?;
     drop(master);

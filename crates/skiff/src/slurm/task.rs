@@ -50,7 +50,7 @@ fn in_step() -> std::result::Result<Ended, Failed> {
     })?;
     let session = Session::begin(relay(&dir))?;
     let place = session.place(rustix::process::Signal::KILL.as_raw());
-    let child = as_me(helper, step.pid, &command(&context)?, place)?;
+    let child = as_me(helper, step.pid, &command(&context)?, place, session.mask())?;
     Ok(session.wait(&child, None)?)
 }
 
