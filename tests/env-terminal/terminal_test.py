@@ -25,6 +25,8 @@ def size(t, way):
     t.expect("^waiting")
     t.resize(40, 100)
     t.expect(r"^40 100\r$")
+    # Bash takes no notice of a Ctrl-C while it waits for the `stty` of the trap.
+    time.sleep(0.2)
     t.send("\x03")
     t.prompt()
 
