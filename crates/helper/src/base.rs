@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
-    open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string, fsmount,
+    fsopen, open_tree,
 };
 use rustix::thread::CapabilitySet;
 use skiff_sandbox::{Context, Error, Result};
@@ -80,7 +80,9 @@ pub fn open_ns(proc: BorrowedFd<'_>, kind: &str) -> rustix::io::Result<OwnedFd> 
 
 /// Refuses unless `user_ns` was made by the caller directly below the user namespace we are in.
 pub fn check_owner(caller: &Caller, user_ns: BorrowedFd<'_>, name: &str) -> Result<()> {
-    let refuse = |why: &str| Err(Error::new(format!("{name}: {why}")).hint("the helper serves only what you have made yourself"));
+    let refuse = |why: &str| {
+        Err(Error::new(format!("{name}: {why}")).hint("the helper serves only what you have made yourself"))
+    };
     if !ns::is_user_ns(user_ns) {
         return refuse("that is no user namespace");
     }
@@ -100,9 +102,15 @@ pub fn own_proc() -> Result<OwnedFd> {
         .context(|| "/proc/self")
 }
 
-fn id_mapped(dir: BorrowedFd<'_>, path: &str, user_ns: BorrowedFd<'_>, attr: MountAttr) -> std::io::Result<OwnedFd> {
+fn id_mapped(
+    dir: BorrowedFd<'_>,
+    path: &str,
+    user_ns: BorrowedFd<'_>,
+    attr: MountAttr,
+) -> std::io::Result<OwnedFd> {
     // Not recursive: what is mounted below `/` (other disks, /proc, /home) is not part of the base.
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     let tree = open_tree(dir, path, flags)?;
     set_id_map(tree.as_fd(), user_ns, attr)?;
     Ok(tree)
@@ -126,7 +134,9 @@ fn view(user_ns: BorrowedFd<'_>, attr: MountAttr) -> Result<OwnedFd> {
     })
     .context(|| "view of the host's root")
     .map_err(|e| e.hint("is / itself an overlay of overlays? `skiff doctor` says what the kernel can do"))?;
-    let attr = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_RDONLY;
+    let attr = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_RDONLY;
     fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attr).context(|| "view of the host's root")
 }
 

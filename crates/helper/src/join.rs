@@ -36,7 +36,8 @@ pub fn start(caller: &Caller, pid: u32, socket: &OwnedFd) -> Result<()> {
     let (place, mask, command) = from_arguments()?;
     let spaces = open_spaces(caller, pid)?;
     for (kind, ns) in &spaces {
-        move_into_link_name_space(ns.as_fd(), Some(*kind)).context(|| format!("entering process {pid}'s namespaces"))?;
+        move_into_link_name_space(ns.as_fd(), Some(*kind))
+            .context(|| format!("entering process {pid}'s namespaces"))?;
     }
     drop(spaces);
     match fork(CloneFlags::SIBLING).context(|| "process inside")? {
@@ -103,8 +104,16 @@ fn give_up_everything(caller: &Caller, place: Place) -> std::io::Result<()> {
     // For root as the caller nothing went by itself.
     caps::set_to(CapabilitySet::empty())?;
     rustix::thread::set_no_new_privs(true)?;
-    let ids = (rustix::process::getuid(), rustix::process::geteuid(), rustix::process::getgid(), rustix::process::getegid());
-    if ids != (uid, uid, gid, gid) || !caps::none_left()? || (caller.uid != 0 && rustix::thread::set_thread_uid(Uid::ROOT).is_ok()) {
+    let ids = (
+        rustix::process::getuid(),
+        rustix::process::geteuid(),
+        rustix::process::getgid(),
+        rustix::process::getegid(),
+    );
+    if ids != (uid, uid, gid, gid)
+        || !caps::none_left()?
+        || (caller.uid != 0 && rustix::thread::set_thread_uid(Uid::ROOT).is_ok())
+    {
         return Err(std::io::ErrorKind::PermissionDenied.into());
     }
     place.take()?;
@@ -118,7 +127,8 @@ fn give_up_everything(caller: &Caller, place: Place) -> std::io::Result<()> {
 fn from_arguments() -> Result<(Place, Mask, Command)> {
     let mut arguments = own_args(2).into_iter();
     let mut next = || arguments.next().ok_or_else(|| Error::new("join: arguments missing"));
-    let place = next()?.to_str().and_then(Place::from_word).ok_or_else(|| Error::new("join: no such place"))?;
+    let place =
+        next()?.to_str().and_then(Place::from_word).ok_or_else(|| Error::new("join: no such place"))?;
     let mask = next()?.to_str().and_then(|word| u64::from_str_radix(word, 16).ok());
     let mask = Mask::from_bits(mask.ok_or_else(|| Error::new("join: no such mask"))?);
     let cwd = next()?.into();

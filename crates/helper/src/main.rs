@@ -54,7 +54,10 @@ fn answer(socket: &OwnedFd) -> Result<()> {
         Some(Request::Base { pid }) => base::give(&caller, pid)?,
         Some(Request::Join { pid }) => return join::start(&caller, pid, socket),
         Some(Request::Refresh) => refresh::forget(&fds)?,
-        None => return Err(Error::new("a request that this helper does not know").hint("install skiff and its helper together")),
+        None => {
+            return Err(Error::new("a request that this helper does not know")
+                .hint("install skiff and its helper together"));
+        }
     };
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     fdpass::send(socket.as_fd(), &Reply::Done(value).encode(), &fds).context(|| "answer")

@@ -11,8 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, XattrFlags, chmodat, chownat,
-    fgetxattr, flock, fsetxattr, fstat, mkdirat, mknodat, openat, openat2, renameat, stat, statat, symlinkat, unlinkat,
+    AtFlags, CWD, Dir, FileType, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, XattrFlags,
+    chmodat, chownat, fgetxattr, flock, fsetxattr, fstat, mkdirat, mknodat, openat, openat2, renameat, stat,
+    statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use skiff_sandbox::{Context, Error, Result};
@@ -35,8 +36,13 @@ pub fn current() -> Result<OwnedFd> {
     if let Some(layer) = open_if_fresh(dir.as_fd(), &state) {
         return Ok(layer);
     }
-    let lock = openat(&dir, "lock", OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::from_raw_mode(0o600))
-        .context(|| format!("{DIR}/lock"))?;
+    let lock = openat(
+        &dir,
+        "lock",
+        OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        Mode::from_raw_mode(0o600),
+    )
+    .context(|| format!("{DIR}/lock"))?;
     flock(&lock, FlockOperation::LockExclusive).context(|| format!("{DIR}/lock"))?;
     match open_if_fresh(dir.as_fd(), &state) {
         Some(layer) => Ok(layer),
@@ -53,8 +59,14 @@ fn state_dir() -> Result<OwnedFd> {
     }
     let mut dir = open_state_dir()?;
     if stat("/").context(|| "/")?.st_dev == fstat(&dir).context(name)?.st_dev {
-        rustix::mount::mount("skiff", DIR, "tmpfs", rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV, c"mode=755")
-            .context(name)?;
+        rustix::mount::mount(
+            "skiff",
+            DIR,
+            "tmpfs",
+            rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV,
+            c"mode=755",
+        )
+        .context(name)?;
         dir = open_state_dir()?;
     }
     Ok(dir)
@@ -65,7 +77,8 @@ fn open_state_dir() -> Result<OwnedFd> {
     let dir = openat2(CWD, DIR, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).context(|| DIR)?;
     let stat = fstat(&dir).context(|| DIR)?;
     if stat.st_uid != 0 || stat.st_mode & 0o022 != 0 {
-        return Err(Error::new(format!("{DIR}: does not belong to root alone")).hint("administrator: chown root, chmod 755"));
+        return Err(Error::new(format!("{DIR}: does not belong to root alone"))
+            .hint("administrator: chown root, chmod 755"));
     }
     Ok(dir)
 }
@@ -73,7 +86,8 @@ fn open_state_dir() -> Result<OwnedFd> {
 /// What says that the host has changed: the times of directories, as text.
 fn host_state() -> String {
     let time = |path: &&str| {
-        stat(format!("/{path}")).map_or_else(|_| "-".to_owned(), |s| format!("{}.{}", s.st_mtime, s.st_mtime_nsec))
+        stat(format!("/{path}"))
+            .map_or_else(|_| "-".to_owned(), |s| format!("{}.{}", s.st_mtime, s.st_mtime_nsec))
     };
     WATCHED.iter().map(time).collect::<Vec<_>>().join(" ")
 }
@@ -98,7 +112,9 @@ fn now() -> i64 {
 /// Builds a new layer beside the old one and swaps the names. Environments that run keep the old one: its tree stays, under a
 /// number, until the next boot, unless it is the same as the new.
 fn renew(dir: BorrowedFd<'_>, state: &str) -> rustix::io::Result<OwnedFd> {
-    let number = (0..).map(|n: u32| format!("mask.{n}")).find(|name| statat(dir, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_err());
+    let number = (0..)
+        .map(|n: u32| format!("mask.{n}"))
+        .find(|name| statat(dir, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_err());
     let name = number.ok_or(Errno::NOSPC)?;
     let host = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     mkdirat(dir, &name, Mode::from_raw_mode(0o755))?;
@@ -134,7 +150,12 @@ impl Place<'_> {
                     Err(Errno::EXIST) => {}
                     Err(e) => return Err(e),
                 }
-                openat(&parent, *name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
+                openat(
+                    &parent,
+                    *name,
+                    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+                    Mode::empty(),
+                )
             }
         }
     }
@@ -147,7 +168,12 @@ struct Builder {
 
 impl Builder {
     /// Goes through one directory of the host.
-    fn directory(&mut self, parent: BorrowedFd<'_>, name: &OsStr, place: &Place<'_>) -> rustix::io::Result<()> {
+    fn directory(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &OsStr,
+        place: &Place<'_>,
+    ) -> rustix::io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // Gone meanwhile, or a link: not a directory of this system's.
         let Ok(dir) = openat(parent, name, flags, Mode::empty()) else { return Ok(()) };
@@ -204,13 +230,24 @@ fn file(dir: BorrowedFd<'_>, name: &OsStr, place: &Place<'_>) -> rustix::io::Res
 /// An empty directory that hides the host's.
 fn stand_in_directory(at: BorrowedFd<'_>, name: &OsStr, like: &Stat) -> rustix::io::Result<()> {
     mkdirat(at, name, Mode::from_raw_mode(0o700))?;
-    let fd = openat(at, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+    let fd = openat(
+        at,
+        name,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        Mode::empty(),
+    )?;
     fsetxattr(&fd, "user.overlay.opaque", b"y", XattrFlags::empty())?;
     set_like(at, name, like)
 }
 
 fn set_like(at: BorrowedFd<'_>, name: &OsStr, like: &Stat) -> rustix::io::Result<()> {
-    chownat(at, name, Some(Uid::from_raw(like.st_uid)), Some(Gid::from_raw(like.st_gid)), AtFlags::SYMLINK_NOFOLLOW)?;
+    chownat(
+        at,
+        name,
+        Some(Uid::from_raw(like.st_uid)),
+        Some(Gid::from_raw(like.st_gid)),
+        AtFlags::SYMLINK_NOFOLLOW,
+    )?;
     chmodat(at, name, Mode::from_raw_mode(like.st_mode & 0o7777), AtFlags::empty())
 }
 
@@ -223,5 +260,8 @@ fn locked_accounts(dir: BorrowedFd<'_>, name: &OsStr) -> String {
         text.clear();
     }
     let rest = if name == "gshadow" { "*::" } else { "*:19000:0:99999:7:::" };
-    text.lines().filter_map(|line| line.split_once(':')).map(|(account, _)| format!("{account}:{rest}\n")).collect()
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(account, _)| format!("{account}:{rest}\n"))
+        .collect()
 }

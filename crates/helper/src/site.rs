@@ -5,8 +5,8 @@ use std::io::Read;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
-use skiff_spec::ids::{COUNT, Range, subordinate};
 use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::ids::{COUNT, Range, subordinate};
 
 use crate::caller::Caller;
 
@@ -44,7 +44,10 @@ impl Rule {
             if line.is_empty() {
                 continue;
             }
-            let bad = || Error::new(format!("{FILE}: line {line:?}")).hint("it takes `range_base = N` and `range_first_uid = N`");
+            let bad = || {
+                Error::new(format!("{FILE}: line {line:?}"))
+                    .hint("it takes `range_base = N` and `range_first_uid = N`")
+            };
             let (key, value) = line.split_once('=').ok_or_else(bad)?;
             let value = value.trim().parse().map_err(|_| bad())?;
             match key.trim() {
@@ -60,7 +63,8 @@ impl Rule {
         let index = uid.checked_sub(self.first_uid)?;
         let first = self.base?.checked_add(index.checked_mul(COUNT)?)?;
         // Ids of people must stay theirs.
-        (first > uid.max(65535) && first.checked_add(COUNT).is_some()).then_some(Range { first, count: COUNT - 1 })
+        (first > uid.max(65535) && first.checked_add(COUNT).is_some())
+            .then_some(Range { first, count: COUNT - 1 })
     }
 }
 
@@ -100,8 +104,13 @@ fn refuse_unless_roots(stat: &rustix::fs::Stat, path: &Path) -> Result<()> {
     if stat.st_uid == 0 && stat.st_mode & 0o022 == 0 {
         return Ok(());
     }
-    Err(Error::new(format!("{}: belongs to uid {} with mode {:o}", path.display(), stat.st_uid, stat.st_mode & 0o7777))
-        .hint("configuration must belong to root and not be writable by others: chown root, chmod go-w"))
+    Err(Error::new(format!(
+        "{}: belongs to uid {} with mode {:o}",
+        path.display(),
+        stat.st_uid,
+        stat.st_mode & 0o7777
+    ))
+    .hint("configuration must belong to root and not be writable by others: chown root, chmod go-w"))
 }
 
 #[cfg(test)]

@@ -39,7 +39,8 @@ impl Command {
     /// gave it. To be called in the environment, all privilege gone.
     pub fn exec(&self) -> io::Error {
         let home = self.var("HOME").map_or(Path::new("/"), Path::new);
-        if [self.cwd.as_path(), home, Path::new("/")].iter().all(|dir| rustix::process::chdir(*dir).is_err()) {
+        if [self.cwd.as_path(), home, Path::new("/")].iter().all(|dir| rustix::process::chdir(*dir).is_err())
+        {
             return rustix::io::Errno::NOENT.into();
         }
         let Some(name) = self.argv.first() else { return rustix::io::Errno::INVAL.into() };
@@ -73,7 +74,9 @@ impl Command {
             return vec![PathBuf::from(name)];
         }
         let path = self.var("PATH").unwrap_or(OsStr::new(DEFAULT_PATH));
-        std::env::split_paths(path).map(|dir| if dir.as_os_str().is_empty() { ".".into() } else { dir }.join(name)).collect()
+        std::env::split_paths(path)
+            .map(|dir| if dir.as_os_str().is_empty() { ".".into() } else { dir }.join(name))
+            .collect()
     }
 }
 

@@ -87,8 +87,9 @@ impl Helper {
     /// As [`Helper::answer`].
     pub fn layers(&self) -> Result<Layers> {
         let (ids, fds) = self.answer()?;
-        let [mask, view] = <[OwnedFd; 2]>::try_from(fds)
-            .map_err(|_| Error::new(format!("helper {}: answer without its two mounts", self.program.display())))?;
+        let [mask, view] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| {
+            Error::new(format!("helper {}: answer without its two mounts", self.program.display()))
+        })?;
         Ok(Layers { mask, view, ids })
     }
 

@@ -49,7 +49,8 @@ fn bury() -> bool {
 
 /// How many children process 1 has. (`waitpid` tells none from some, but some may be our own.)
 fn children() -> usize {
-    std::fs::read_to_string("/proc/1/task/1/children").map_or(usize::MAX, |list| list.split_whitespace().count())
+    std::fs::read_to_string("/proc/1/task/1/children")
+        .map_or(usize::MAX, |list| list.split_whitespace().count())
 }
 
 fn tell(socket: BorrowedFd<'_>) {

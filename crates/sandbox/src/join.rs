@@ -91,7 +91,12 @@ pub fn controlling_terminal() -> Option<OwnedFd> {
 /// # Errors
 /// When the environment is gone, or the command could not be started: the error's hint is then empty and its message ends in the
 /// reason; see [`Failed`].
-pub fn as_root(init: BorrowedFd<'_>, command: &Command, place: Place, mask: Mask) -> std::result::Result<Child, Failed> {
+pub fn as_root(
+    init: BorrowedFd<'_>,
+    command: &Command,
+    place: Place,
+    mask: Mask,
+) -> std::result::Result<Child, Failed> {
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     // The one who enters cannot come back, so that is not us; its child becomes ours (CLONE_PARENT).
     let entered = fork(CloneFlags::NONE).context(|| "fork")?;
@@ -105,7 +110,13 @@ pub fn as_root(init: BorrowedFd<'_>, command: &Command, place: Place, mask: Mask
     outcome(&told, command)
 }
 
-fn enter_and_fork(init: BorrowedFd<'_>, command: &Command, place: Place, mask: Mask, reporter: &OwnedFd) -> i32 {
+fn enter_and_fork(
+    init: BorrowedFd<'_>,
+    command: &Command,
+    place: Place,
+    mask: Mask,
+    reporter: &OwnedFd,
+) -> i32 {
     let spaces = ThreadNameSpaceType::USER
         | ThreadNameSpaceType::MOUNT
         | ThreadNameSpaceType::PROCESS_ID
@@ -169,7 +180,11 @@ fn outcome(mut told: &[u8], command: &Command) -> std::result::Result<Child, Fai
             (b'E', text) => return Err(Error::from_bytes(text).into()),
             (b'P' | b'X', [a, b, c, d, rest @ ..]) => {
                 let number = i32::from_le_bytes([*a, *b, *c, *d]);
-                if *kind == b'P' { pid = Pid::from_raw(number) } else { failed = Some(number) }
+                if *kind == b'P' {
+                    pid = Pid::from_raw(number)
+                } else {
+                    failed = Some(number)
+                }
                 told = rest;
             }
             _ => break,
@@ -234,7 +249,10 @@ mod tests {
 
     #[test]
     fn places_come_back_as_they_went() {
-        for p in [Place::default(), Place { own_group: true, foreground: true, own_session: true, death_signal: 9 }] {
+        for p in [
+            Place::default(),
+            Place { own_group: true, foreground: true, own_session: true, death_signal: 9 },
+        ] {
             assert_eq!(Place::from_word(&p.to_word()), Some(p));
         }
         for bad in ["", "0", "00", "000", "2009", "000-1", "00065", "000x"] {

@@ -1,6 +1,5 @@
 //! Mapping ids without the helper: through the system's newuidmap and newgidmap, or just oneself.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, getgid, getuid};
@@ -54,10 +53,4 @@ pub fn user_name(passwd: &str, uid: u32) -> Option<String> {
         let name = fields.next()?;
         (fields.nth(1)? == uid).then(|| name.to_owned())
     })
-}
-
-/// Whether the programs for it are there.
-#[must_use]
-pub fn programs_exist() -> bool {
-    ["newuidmap", "newgidmap"].iter().all(|p| Path::new("/usr/bin").join(p).exists())
 }

@@ -24,8 +24,8 @@ use crate::{Context, Error, Result};
 /// When the environment is gone or the helper refuses.
 pub fn refresh(helper: Option<&Path>, init: BorrowedFd<'_>, view: &str) -> Result<()> {
     let helper = helper.ok_or_else(|| Error::new("refresh: there is no helper"))?;
-    let (ours, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).context(|| "socket")?;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .context(|| "socket")?;
     let Fork::Parent(child) = fork(CloneFlags::NONE).context(|| "fork")? else {
         drop(ours);
         exit_now(i32::from(inside(init, view, theirs.as_fd()).is_err()));
@@ -62,7 +62,8 @@ fn ask(helper: &Path, view: BorrowedFd<'_>) -> Result<()> {
 fn inside(init: BorrowedFd<'_>, view: &str, socket: BorrowedFd<'_>) -> Result<()> {
     let spaces = ThreadNameSpaceType::USER | ThreadNameSpaceType::MOUNT;
     move_into_thread_name_spaces(init, spaces).context(|| "the environment's namespaces")?;
-    let view = openat(CWD, view, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).context(|| view)?;
+    let view = openat(CWD, view, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .context(|| view)?;
     fdpass::send(socket, b"view", &[view.as_fd()]).context(|| "refresh")?;
     drop(view);
     if fdpass::receive(socket, 16).context(|| "refresh")?.0.is_empty() {

@@ -7,7 +7,9 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, statat, symlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, statat, symlinkat,
+};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
@@ -55,12 +57,21 @@ pub fn build(plan: &Plan, layers: Layers, extras: Extras<'_>) -> Result<()> {
 }
 
 /// Mounts everything on the new root, which is attached somewhere, and makes it `/`.
-pub fn furnish(root: BorrowedFd<'_>, sources: Vec<Opened<'_>>, view: Option<OwnedFd>, extras: OpenExtras) -> Result<()> {
+pub fn furnish(
+    root: BorrowedFd<'_>,
+    sources: Vec<Opened<'_>>,
+    view: Option<OwnedFd>,
+    extras: OpenExtras,
+) -> Result<()> {
     for (mount, fd) in sources {
         place(root, &fd, &mount.target, is_dir(fd.as_fd())?)
             .map_err(|e| Error { message: format!("mount on {}", e.message), ..e })?;
     }
-    let own = [(view, inside::HOST, true), (extras.program, inside::PROGRAM, false), (extras.socket, inside::SOCKET, false)];
+    let own = [
+        (view, inside::HOST, true),
+        (extras.program, inside::PROGRAM, false),
+        (extras.socket, inside::SOCKET, false),
+    ];
     for (fd, target, dir) in own {
         if let Some(fd) = fd {
             place(root, &fd, Path::new(target), dir)?;
@@ -167,8 +178,11 @@ fn stack(plan: &Plan, layers: &Layers, own: &Own) -> Result<OwnedFd> {
     })?;
     let read_only = rustix::fs::fstatvfs(&root).context(|| "overlay")?.f_flag;
     if read_only.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
-        return Err(Error::new(format!("overlay of environment {}: the kernel made it read-only", plan.name))
-            .hint("its upper directory's file system lacks user extended attributes or belongs to other ids"));
+        return Err(Error::new(format!(
+            "overlay of environment {}: the kernel made it read-only",
+            plan.name
+        ))
+        .hint("its upper directory's file system lacks user extended attributes or belongs to other ids"));
     }
     Ok(root)
 }
@@ -207,8 +221,12 @@ fn open_source(mount: &Mount, own: &Own) -> Result<Option<OwnedFd>> {
         other => format!("mount of {other:?}"),
     };
     let fd = match opened {
-        Err(Errno::NOENT | Errno::ACCESS | Errno::NODEV | Errno::NOTDIR) if mount.optional => return Ok(None),
-        other => other.context(what).map_err(|e| e.hint("the source must exist and be open to you on the host"))?,
+        Err(Errno::NOENT | Errno::ACCESS | Errno::NODEV | Errno::NOTDIR) if mount.optional => {
+            return Ok(None);
+        }
+        other => {
+            other.context(what).map_err(|e| e.hint("the source must exist and be open to you on the host"))?
+        }
     };
     if mount.read_only {
         set_attributes(fd.as_fd(), MountAttr::RDONLY, true).context(what)?;
@@ -219,7 +237,8 @@ fn open_source(mount: &Mount, own: &Own) -> Result<Option<OwnedFd>> {
 /// Hangs a mount into the root at `target`, making the place if there is none.
 fn place(root: BorrowedFd<'_>, mount: &OwnedFd, target: &Path, dir: bool) -> Result<()> {
     let shown = || target.display().to_string();
-    let relative = target.strip_prefix("/").map_err(|_| Error::new(format!("{}: not an absolute path", shown())))?;
+    let relative =
+        target.strip_prefix("/").map_err(|_| Error::new(format!("{}: not an absolute path", shown())))?;
     let at = match resolve(root, relative) {
         Err(Errno::NOENT) => make_place(root, relative, dir),
         other => other,
@@ -231,7 +250,11 @@ fn place(root: BorrowedFd<'_>, mount: &OwnedFd, target: &Path, dir: bool) -> Res
     };
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(mount, "", &at, "", flags).context(shown).map_err(|e| {
-        if is_dir(at.as_fd()).unwrap_or(dir) == dir { e } else { e.hint("a file mounts on a file, a directory on a directory") }
+        if is_dir(at.as_fd()).unwrap_or(dir) == dir {
+            e
+        } else {
+            e.hint("a file mounts on a file, a directory on a directory")
+        }
     })
 }
 
@@ -275,7 +298,8 @@ fn enter(root: BorrowedFd<'_>) -> Result<()> {
 
 /// Hangs a mount on a place of the namespace.
 pub fn attach(mount: BorrowedFd<'_>, place: &str) -> Result<()> {
-    move_mount(mount, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).context(|| format!("mount on {place}"))
+    move_mount(mount, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .context(|| format!("mount on {place}"))
 }
 
 fn resolve(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
@@ -289,7 +313,8 @@ fn open_dir(at: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 fn open_bind(path: &Path) -> rustix::io::Result<OwnedFd> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     open_tree(CWD, path, flags)
 }
 

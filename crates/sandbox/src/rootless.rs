@@ -40,7 +40,9 @@ pub fn build(plan: &Plan, extras: Extras<'_>) -> Result<()> {
         options.push_str(",volatile");
     }
     let out = Command::new(PROGRAM).arg("-o").arg(options).arg(&target).output();
-    let out = out.context(|| PROGRAM).map_err(|e| e.hint("install fuse-overlayfs, or have the helper installed"))?;
+    let out = out
+        .context(|| PROGRAM)
+        .map_err(|e| e.hint("install fuse-overlayfs, or have the helper installed"))?;
     if !out.status.success() {
         let said = String::from_utf8_lossy(&out.stderr).trim().to_owned();
         return Err(Error::new(format!("{PROGRAM}: {said}")).hint("is /dev/fuse there and open to you?"));

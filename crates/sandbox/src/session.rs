@@ -81,7 +81,8 @@ impl Session {
             }
             let which = {
                 let others = meanwhile.as_deref().map(Meanwhile::watch).unwrap_or_default();
-                let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&child.pidfd, PollFlags::IN)];
+                let mut fds =
+                    vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&child.pidfd, PollFlags::IN)];
                 fds.extend(others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
                 match poll(&mut fds, None) {
                     Ok(_) | Err(Errno::INTR) => {}

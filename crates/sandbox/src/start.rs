@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, set_parent_process_death_signal, WaitOptions, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, waitpid};
 use skiff_spec::plan::{Plan, Route};
 use skiff_spec::wire::Request;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
@@ -45,9 +45,8 @@ pub fn start(plan: &Plan, options: Options<'_>) -> Result<Instance> {
         (Route::Helper, None) => return Err(Error::new("the plan wants the helper, but there is none")),
         (Route::Rootless, _) => None,
     };
-    let (control, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-            .context(|| "control socket")?;
+    let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .context(|| "control socket")?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let (go, gate) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let flags = CloneFlags::USER.and(CloneFlags::MOUNT).and(CloneFlags::PID).and(CloneFlags::IPC);
@@ -77,7 +76,9 @@ pub fn start(plan: &Plan, options: Options<'_>) -> Result<Instance> {
             // It may have ended by itself; then there is nobody to kill.
             rustix::process::kill_process(child.pid, Signal::KILL).unwrap_or_default();
             reap(child.pid);
-            Err(asked.err().unwrap_or_else(|| Error::new("process 1 of the environment ended without a word")))
+            Err(asked
+                .err()
+                .unwrap_or_else(|| Error::new("process 1 of the environment ended without a word")))
         }
     }
 }

@@ -32,7 +32,9 @@ pub fn begin(environment: BorrowedFd<'_>) -> Result<Step> {
     let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .context(|| "control socket")?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    let Fork::Parent(child) = fork(CloneFlags::PID.and(CloneFlags::MOUNT)).context(|| "process 1 of the step")? else {
+    let Fork::Parent(child) =
+        fork(CloneFlags::PID.and(CloneFlags::MOUNT)).context(|| "process 1 of the step")?
+    else {
         drop((control, report));
         become_init(&theirs, reporter);
     };

@@ -26,18 +26,21 @@ pub fn as_root_of_ids(
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let (go, gate) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let made = fork(CloneFlags::USER).context(|| "new user namespace");
-    let Fork::Parent(child) = made.map_err(|e| e.hint("`skiff doctor` says whether users may have one"))? else {
+    let Fork::Parent(child) = made.map_err(|e| e.hint("`skiff doctor` says whether users may have one"))?
+    else {
         drop((report, gate));
-        let done = set_parent_process_death_signal(Some(Signal::KILL)).context(|| "parent's death signal").and_then(|()| {
-            let view = match &helper {
-                Some(helper) => Some(helper.layers()?.view),
-                None => {
-                    read_all(go.as_fd());
-                    None
-                }
-            };
-            act(view)
-        });
+        let done = set_parent_process_death_signal(Some(Signal::KILL))
+            .context(|| "parent's death signal")
+            .and_then(|()| {
+                let view = match &helper {
+                    Some(helper) => Some(helper.layers()?.view),
+                    None => {
+                        read_all(go.as_fd());
+                        None
+                    }
+                };
+                act(view)
+            });
         let word = match done {
             Ok(bytes) => [b"+", &bytes[..]].concat(),
             Err(e) => [b"-", &e.to_bytes()[..]].concat(),

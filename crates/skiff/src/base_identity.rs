@@ -26,7 +26,8 @@ const NAMED: usize = 5;
 
 /// This node's.
 pub fn here(context: &Context) -> Result<Identity> {
-    let release = fs::read_to_string("/etc/os-release").or_else(|_| fs::read_to_string("/usr/lib/os-release"));
+    let release =
+        fs::read_to_string("/etc/os-release").or_else(|_| fs::read_to_string("/usr/lib/os-release"));
     Ok(Identity {
         release: release_of(&release.unwrap_or_default()),
         architecture: std::env::consts::ARCH.into(),
@@ -56,9 +57,10 @@ impl Identity {
     /// In what this root differs from the one recorded, said so that the administrator can mend it; nothing if in nothing.
     pub fn difference(&self, recorded: &BTreeMap<String, String>, depot: &Path) -> Option<String> {
         let of = |key: &str| recorded.get(key).map(String::as_str).unwrap_or_default();
-        for (what, here, there) in
-            [("architecture", self.architecture.as_str(), of("architecture")), ("release", &self.release, of("release"))]
-        {
+        for (what, here, there) in [
+            ("architecture", self.architecture.as_str(), of("architecture")),
+            ("release", &self.release, of("release")),
+        ] {
             if here != there {
                 return Some(format!("{what} {here} here, {there} where it was built"));
             }
@@ -122,9 +124,18 @@ fn packages(context: &Context) -> Result<BTreeSet<String>> {
         return Ok(BTreeSet::new());
     };
     let meta = database.metadata().context(|| database.display().to_string())?;
-    let key = format!("{} {} {} {}.{}", database.display(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec());
+    let key = format!(
+        "{} {} {} {}.{}",
+        database.display(),
+        meta.ino(),
+        meta.len(),
+        meta.mtime(),
+        meta.mtime_nsec()
+    );
     let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| context.home.join(".cache"), PathBuf::from);
-    let cache = cache.join("skiff").join(format!("packages.{}", rustix::system::uname().nodename().to_string_lossy()));
+    let cache = cache
+        .join("skiff")
+        .join(format!("packages.{}", rustix::system::uname().nodename().to_string_lossy()));
     if let Ok(text) = fs::read_to_string(&cache)
         && let Some((first, rest)) = text.split_once('\n')
         && first == key

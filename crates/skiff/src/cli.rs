@@ -1,5 +1,8 @@
 //! The words of the command line. Only what they are; what they do is elsewhere.
 
+// The comments on arguments are their help, which writes brackets as the field does.
+#![allow(rustdoc::broken_intra_doc_links)]
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -8,9 +11,17 @@ use skiff_spec::name::EnvName;
 
 /// Your own software environment on a machine you do not own
 #[derive(Parser)]
-#[command(name = "skiff", version, max_term_width = 100, propagate_version = true, disable_help_subcommand = true)]
-#[command(after_help = "Exit codes: the command's own; 125 if Skiff itself fails, 126 if the command cannot be executed, \
-127 if it is not found, 128+N if signal N ended it.")]
+#[command(
+    name = "skiff",
+    version,
+    max_term_width = 100,
+    propagate_version = true,
+    disable_help_subcommand = true
+)]
+#[command(
+    after_help = "Exit codes: the command's own; 125 if Skiff itself fails, 126 if the command cannot be executed, \
+127 if it is not found, 128+N if signal N ended it."
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{getuid, geteuid};
+use rustix::process::{geteuid, getuid};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::config::{self, Config, Text};
 use skiff_spec::plan::Route;
@@ -124,7 +124,9 @@ fn read_config(home: &Path) -> Result<Config> {
     }
     let own = std::env::var_os("XDG_CONFIG_HOME").map_or_else(|| home.join(".config"), PathBuf::from);
     add(own.join("skiff/config.toml"), false)?;
-    config::merge(&texts).map_err(|e| Error::new(e.to_string()).hint("`skiff config` shows what is in force and where it comes from"))
+    config::merge(&texts).map_err(|e| {
+        Error::new(e.to_string()).hint("`skiff config` shows what is in force and where it comes from")
+    })
 }
 
 fn site_files() -> Vec<PathBuf> {
@@ -154,7 +156,9 @@ fn refuse_unless_roots(path: &Path) -> Result<()> {
 }
 
 fn helper(config: &Config) -> Result<Option<PathBuf>> {
-    let asked = std::env::var_os("SKIFF_HELPER").or_else(|| Some(config.helper.clone().into())).filter(|h| !h.is_empty());
+    let asked = std::env::var_os("SKIFF_HELPER")
+        .or_else(|| Some(config.helper.clone().into()))
+        .filter(|h| !h.is_empty());
     match asked {
         Some(word) if word == "none" => Ok(None),
         Some(path) => absolute("helper", path.into()).map(Some),

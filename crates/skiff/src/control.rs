@@ -73,14 +73,18 @@ impl Live {
             Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
             Err(e) => return Err(e).context(name),
         }
-        let asked = fdpass::send(socket.as_fd(), &[want.byte()], &[]).and_then(|()| fdpass::receive(socket.as_fd(), 64));
+        let asked = fdpass::send(socket.as_fd(), &[want.byte()], &[])
+            .and_then(|()| fdpass::receive(socket.as_fd(), 64));
         let (bytes, fds) = match asked {
             // It is just ending.
-            Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => return Ok(None),
+            Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                return Ok(None);
+            }
             other => other.context(name)?,
         };
         let Some(init) = fds.into_iter().next() else { return Ok(None) };
-        let number = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(i32::from_le_bytes);
+        let number =
+            |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(i32::from_le_bytes);
         let pid = number(0).and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| Error::new(format!("{}: its supervisor answers nonsense", name())))?;
         Ok(Some(Self { connection: socket, init, pid, sessions: number(4).unwrap_or(0).unsigned_abs() }))

@@ -48,7 +48,11 @@ impl Environment {
             return Ok(env);
         }
         let all: Vec<String> = list(context)?.into_iter().map(|e| e.name.to_string()).collect();
-        let there = if all.is_empty() { "there are none yet".into() } else { format!("there are: {}", all.join(", ")) };
+        let there = if all.is_empty() {
+            "there are none yet".into()
+        } else {
+            format!("there are: {}", all.join(", "))
+        };
         Err(Error::new(format!("environment {}: there is no such environment", env.name))
             .hint(format!("{there}; `skiff env create {}` makes it", env.name)))
     }
@@ -75,7 +79,13 @@ impl Environment {
             // The first error is the one to tell; what stays is swept by the next `create`.
             fs::remove_dir_all(&new).unwrap_or_default();
         }
-        made.map_err(|e| if e.hint.is_empty() { e.hint("is there room, and may you write there? `state` in the configuration says where") } else { e })
+        made.map_err(|e| {
+            if e.hint.is_empty() {
+                e.hint("is there room, and may you write there? `state` in the configuration says where")
+            } else {
+                e
+            }
+        })
     }
 
     fn fill(&self, new: &Path, mounts: Vec<String>) -> Result<()> {
@@ -83,7 +93,8 @@ impl Environment {
         for (part, mode) in PARTS {
             let path = new.join(part);
             fs::create_dir(&path).context(|| path.display().to_string())?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).context(|| path.display().to_string())?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode))
+                .context(|| path.display().to_string())?;
         }
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let settings = Settings { name: self.name.clone(), base: "host".into(), created, mounts };
@@ -127,7 +138,8 @@ pub fn list(context: &Context) -> Result<Vec<Environment>> {
 pub fn leftovers(all: &Path) -> Vec<PathBuf> {
     let ours = |name: &str| name.starts_with(TRASH) || name.starts_with(NEW);
     let dead = |name: &str| {
-        let pid = name.trim_start_matches(TRASH).trim_start_matches(NEW).split('.').next().unwrap_or_default();
+        let pid =
+            name.trim_start_matches(TRASH).trim_start_matches(NEW).split('.').next().unwrap_or_default();
         !Path::new("/proc").join(pid).exists()
     };
     fs::read_dir(all)
@@ -183,7 +195,13 @@ fn check_file_system(dir: &Path) -> Result<()> {
     if GOOD.iter().any(|(magic, _)| *magic == kind) {
         return Ok(());
     }
-    let name = BAD.iter().find(|(magic, _)| *magic == kind).map_or_else(|| format!("type {kind:#x}"), |b| b.1.into());
-    Err(Error::new(format!("{}: its file system ({name}) cannot hold the changes of an environment", dir.display()))
-        .hint("set `state` in the configuration (or SKIFF_STATE) to a directory on a local disk"))
+    let name = BAD
+        .iter()
+        .find(|(magic, _)| *magic == kind)
+        .map_or_else(|| format!("type {kind:#x}"), |b| b.1.into());
+    Err(Error::new(format!(
+        "{}: its file system ({name}) cannot hold the changes of an environment",
+        dir.display()
+    ))
+    .hint("set `state` in the configuration (or SKIFF_STATE) to a directory on a local disk"))
 }

@@ -19,13 +19,16 @@ impl Inside {
     /// The command to run; the user's shell if he named none.
     pub fn command(&self, context: &Context, argv: &[OsString]) -> Command {
         let argv = if argv.is_empty() { vec![context.shell()] } else { argv.to_vec() };
-        let cwd = self.workdir.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_else(|| context.home.clone());
+        let cwd = self
+            .workdir
+            .clone()
+            .or_else(|| std::env::current_dir().ok())
+            .unwrap_or_else(|| context.home.clone());
         let mut command = Command { argv, argv0: None, env: environment(context, self.identity()), cwd };
         for setting in &self.env {
-            match split(setting) {
-                (name, Some(value)) => command.set(&name.to_string_lossy(), value),
-                // One of his own by name: it is there already, or he has none.
-                (_, None) => {}
+            // One named without a value is there already, or he has none.
+            if let (name, Some(value)) = split(setting) {
+                command.set(&name.to_string_lossy(), value);
             }
         }
         command
@@ -35,7 +38,9 @@ impl Inside {
 fn split(setting: &OsString) -> (OsString, Option<OsString>) {
     let bytes = setting.as_bytes();
     match bytes.iter().position(|b| *b == b'=') {
-        Some(at) => (OsString::from_vec(bytes[..at].to_vec()), Some(OsString::from_vec(bytes[at + 1..].to_vec()))),
+        Some(at) => {
+            (OsString::from_vec(bytes[..at].to_vec()), Some(OsString::from_vec(bytes[at + 1..].to_vec())))
+        }
         None => (setting.clone(), None),
     }
 }

@@ -18,7 +18,8 @@ pub fn login(login: &Login) -> Result<i32> {
 fn asked() -> Option<OsString> {
     let command = std::env::var_os("SSH_ORIGINAL_COMMAND").filter(|c| !c.is_empty())?;
     if command == "internal-sftp" {
-        let server = ["/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server"];
+        let server =
+            ["/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server"];
         let server = server.into_iter().find(|path| std::path::Path::new(path).exists());
         return Some(server.unwrap_or("sftp-server").into());
     }

@@ -45,7 +45,9 @@ fn finish(code: Result<i32>) -> i32 {
 fn other_name() -> Option<OsString> {
     let name = std::env::args_os().next()?;
     let name = Path::new(&name).file_name()?.to_owned();
-    (!name.to_string_lossy().starts_with("skiff") && std::path::Path::new(skiff_spec::plan::inside::PROGRAM).exists()).then_some(name)
+    (!name.to_string_lossy().starts_with("skiff")
+        && std::path::Path::new(skiff_spec::plan::inside::PROGRAM).exists())
+    .then_some(name)
 }
 
 fn run(cli: Cli) -> Result<i32> {

@@ -61,7 +61,8 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> Result<()> {
 
 /// Colours a word, on a terminal that wants colours.
 pub fn paint(word: &str, colour: u8) -> String {
-    let wanted = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()) && io::IsTerminal::is_terminal(&io::stdout());
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        && io::IsTerminal::is_terminal(&io::stdout());
     if wanted { format!("\x1b[{colour}m{word}\x1b[0m") } else { word.to_owned() }
 }
 

@@ -78,7 +78,11 @@ fn separate_parts() -> Vec<Mount> {
         let parent = Path::new(part).parent().and_then(Path::to_str).unwrap_or("/");
         device(part).is_some_and(|d| Some(d) != root && Some(d) != device(parent))
     };
-    PARTS.into_iter().filter(|part| apart(part)).map(|part| Mount { read_only: true, ..bind(part, part) }).collect()
+    PARTS
+        .into_iter()
+        .filter(|part| apart(part))
+        .map(|part| Mount { read_only: true, ..bind(part, part) })
+        .collect()
 }
 
 fn services(context: &Context, wishes: &Wishes) -> Vec<Mount> {
@@ -117,7 +121,10 @@ fn home(home: &Path) -> Vec<Mount> {
 
 /// `SOURCE[:TARGET[:ro|rw]]`.
 pub fn parse_mount(text: &str) -> Result<Mount> {
-    let bad = |why: &str| Error::new(format!("mount {text:?}: {why}")).hint("it is written SOURCE[:TARGET[:ro]], both absolute paths");
+    let bad = |why: &str| {
+        Error::new(format!("mount {text:?}: {why}"))
+            .hint("it is written SOURCE[:TARGET[:ro]], both absolute paths")
+    };
     let mut parts = text.split(':');
     let source = parts.next().unwrap_or_default();
     let target = parts.next().filter(|t| !t.is_empty()).unwrap_or(source);
@@ -178,7 +185,9 @@ mod tests {
 
     #[test]
     fn mounts_refused() {
-        for text in ["", "a", "/a:b", "/a:/b:xx", "/a:/b:ro:x", "/a/../b", "/a:/..", "/a:/", "/a:/run/skiff/host"] {
+        for text in
+            ["", "a", "/a:b", "/a:/b:xx", "/a:/b:ro:x", "/a/../b", "/a:/..", "/a:/", "/a:/run/skiff/host"]
+        {
             assert!(parse_mount(text).is_err(), "{text}");
         }
     }

@@ -32,7 +32,8 @@ fn in_new(context: &Context, run: &Run, plan: &Plan) -> std::result::Result<Ende
     let session = Session::begin(Relay::All)?;
     let options = Options { helper: context.helper.as_deref(), socket: None };
     let instance = start(plan, options)?;
-    let child = spawn(context, &instance.init.pidfd, instance.init.pid, run.inside.identity(), &command, &session)?;
+    let child =
+        spawn(context, &instance.init.pidfd, instance.init.pid, run.inside.identity(), &command, &session)?;
     let ended = session.wait(&child, None)?;
     end(instance);
     Ok(ended)

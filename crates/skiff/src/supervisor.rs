@@ -15,7 +15,7 @@ use skiff_env::LayerLease;
 use skiff_sandbox::start::{Instance, Options, detach_stdio, start};
 use skiff_sandbox::{Context as _, Error, IDLE, Result, STILL};
 use skiff_spec::plan::{Plan, Upper};
-use skiff_sys::process::{Fork, CloneFlags, close_all_except, exit_now, fork};
+use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
 
 use crate::context::Context;
@@ -71,8 +71,11 @@ pub fn session_at(
             let (plan, held) = make()?;
             launch(context, place, keep, &plan, &held, &lock)?;
         } else if Instant::now() > until {
-            return Err(Error::new(format!("environment {}: it neither runs nor lets itself be started", place.name))
-                .hint("another command may be busy with it, or hang"));
+            return Err(Error::new(format!(
+                "environment {}: it neither runs nor lets itself be started",
+                place.name
+            ))
+            .hint("another command may be busy with it, or hang"));
         } else {
             std::thread::sleep(Duration::from_millis(3));
         }
@@ -95,7 +98,8 @@ pub fn try_lock(dir: &Path) -> Result<Option<OwnedFd>> {
 pub fn stop_at(dir: &Path) -> Result<bool> {
     let Some(live) = Live::connect(dir, Want::Stop)? else { return Ok(false) };
     let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
-    let ended = poll(&mut [PollFd::new(&live.init, PollFlags::IN)], Some(&limit)).context(|| "waiting for its end")?;
+    let ended = poll(&mut [PollFd::new(&live.init, PollFlags::IN)], Some(&limit))
+        .context(|| "waiting for its end")?;
     if ended == 0 {
         return Err(Error::new(format!("{}: a process in it does not end", dir.display()))
             .hint("one that waits for a dead file server cannot be killed before that answers"));
@@ -111,21 +115,33 @@ pub fn stop_at(dir: &Path) -> Result<bool> {
 }
 
 /// Starts the supervisor; returns when the environment runs, or why it does not.
-fn launch(context: &Context, place: &Place, keep: Keep, plan: &Plan, held: &[LayerLease], lock: &OwnedFd) -> Result<()> {
+fn launch(
+    context: &Context,
+    place: &Place,
+    keep: Keep,
+    plan: &Plan,
+    held: &[LayerLease],
+    lock: &OwnedFd,
+) -> Result<()> {
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     match fork(CloneFlags::NONE).context(|| "supervisor")? {
         Fork::Parent(_) => {
             drop(reporter);
             let mut text = vec![];
-            std::io::Read::read_to_end(&mut std::fs::File::from(report), &mut text).context(|| "supervisor")?;
+            std::io::Read::read_to_end(&mut std::fs::File::from(report), &mut text)
+                .context(|| "supervisor")?;
             match text.split_first() {
                 Some((b'+', _)) => Ok(()),
                 Some((_, why)) => Err(Error::from_bytes(why)),
-                None => Err(Error::new(format!("environment {}: its supervisor ended without a word", place.name))),
+                None => Err(Error::new(format!(
+                    "environment {}: its supervisor ended without a word",
+                    place.name
+                ))),
             }
         }
         Fork::Child => {
-            let kept: Vec<BorrowedFd<'_>> = held.iter().map(AsFd::as_fd).chain([lock.as_fd(), reporter.as_fd()]).collect();
+            let kept: Vec<BorrowedFd<'_>> =
+                held.iter().map(AsFd::as_fd).chain([lock.as_fd(), reporter.as_fd()]).collect();
             close_all_except(&kept);
             let begun = Supervisor::begin(context, place, keep, plan);
             let word = match &begun {
@@ -225,7 +241,10 @@ impl<'a> Supervisor<'a> {
         fds.extend(self.sessions.iter().map(|s| PollFd::new(s, PollFlags::IN)));
         let since = self.idle_since.filter(|_| self.keep == Keep::WhileUsed);
         let left = since.map(|since| self.linger().saturating_sub(since.elapsed()));
-        let limit = left.map(|d| Timespec { tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(d.subsec_nanos()) });
+        let limit = left.map(|d| Timespec {
+            tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(d.subsec_nanos()),
+        });
         // Interrupted or not: what is ready shows.
         poll(&mut fds, limit.as_ref()).unwrap_or_default();
         let ready = |n: usize| !fds[n].revents().is_empty();
@@ -287,7 +306,10 @@ impl<'a> Supervisor<'a> {
     fn end(self) {
         // It may be dead already; and if not, its end takes everything inside along before wait returns.
         kill_process(self.instance.init.pid, Signal::KILL).unwrap_or_default();
-        while !matches!(rustix::process::waitpid(Some(self.instance.init.pid), WaitOptions::empty()), Ok(_) | Err(rustix::io::Errno::CHILD)) {}
+        while !matches!(
+            rustix::process::waitpid(Some(self.instance.init.pid), WaitOptions::empty()),
+            Ok(_) | Err(rustix::io::Errno::CHILD)
+        ) {}
         for name in [CONTROL, HOST] {
             remove(&self.place.dir, name);
         }

@@ -146,7 +146,9 @@ fn unblock_signals() -> Result<(), Error> {
 fn become_root() -> Result<(), Error> {
     // SAFETY: plain integers and a null list of length 0.
     let done = unsafe {
-        libc::setresuid(0, 0, 0) == 0 && libc::setresgid(0, 0, 0) == 0 && libc::setgroups(0, std::ptr::null()) == 0
+        libc::setresuid(0, 0, 0) == 0
+            && libc::setresgid(0, 0, 0) == 0
+            && libc::setgroups(0, std::ptr::null()) == 0
     };
     if done { Ok(()) } else { Err(Error::last_os_error()) }
 }

@@ -171,10 +171,10 @@ pub fn merge(texts: &[Text]) -> Result<Config, ConfigError> {
     let mut whole = Table::new();
     let mut locked: Vec<String> = vec![];
     for text in texts {
-        let mut table: Table = text.text.parse().map_err(|error| ConfigError::Syntax {
-            origin: text.origin.clone(),
-            error: Box::new(error),
-        })?;
+        let mut table: Table = text
+            .text
+            .parse()
+            .map_err(|error| ConfigError::Syntax { origin: text.origin.clone(), error: Box::new(error) })?;
         if text.site {
             if let Some(Value::Array(names)) = table.get("lock") {
                 locked.extend(names.iter().filter_map(|n| n.as_str().map(String::from)));

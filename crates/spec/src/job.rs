@@ -32,7 +32,8 @@ impl Descriptor {
     /// Says which field is wrong.
     pub fn from_line(line: &str) -> Result<Self, String> {
         let d: Self = serde_json::from_str(line).map_err(|e| format!("job descriptor: {e}"))?;
-        let hex = d.snapshot.len() == 64 && d.snapshot.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase());
+        let hex = d.snapshot.len() == 64
+            && d.snapshot.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase());
         if !hex {
             return Err(format!("job descriptor: snapshot {:?} is no digest", d.snapshot));
         }
@@ -52,7 +53,9 @@ mod tests {
         let good = format!(r#"{{"environment":"dev","snapshot":"{}","depot":"/d"}}"#, "a1".repeat(32));
         let d = Descriptor::from_line(&good).expect("the good one");
         assert_eq!(d.to_line().expect("plain text"), good);
-        for (from, to) in [("dev", "../x"), ("a1", "A1"), ("a1a1", "/../"), ("/d", "d"), ("\"depot\"", "\"x\":1,\"depot\"")] {
+        for (from, to) in
+            [("dev", "../x"), ("a1", "A1"), ("a1a1", "/../"), ("/d", "d"), ("\"depot\"", "\"x\":1,\"depot\"")]
+        {
             assert!(Descriptor::from_line(&good.replacen(from, to, 1)).is_err(), "{from} -> {to}");
         }
     }

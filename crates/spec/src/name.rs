@@ -84,7 +84,8 @@ mod tests {
     #[test]
     fn names_that_are_not() {
         let long = "x".repeat(65);
-        for bad in ["", ".", "..", "a/b", "../x", "/abs", "-rf", ".hidden", "a b", "ü", "a\nb", "none", &long] {
+        for bad in ["", ".", "..", "a/b", "../x", "/abs", "-rf", ".hidden", "a b", "ü", "a\nb", "none", &long]
+        {
             assert!(bad.parse::<EnvName>().is_err(), "{bad:?} was taken");
         }
     }

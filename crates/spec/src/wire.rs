@@ -111,7 +111,14 @@ mod tests {
 
     #[test]
     fn anything_else_is_no_request() {
-        for bad in [&[][..], &[1], &[1, b'b'], &[1, b'x', 0, 0, 0, 0], &[9, b'b', 0, 0, 0, 0], &[1, b'b', 0, 0, 0, 0, 0]] {
+        for bad in [
+            &[][..],
+            &[1],
+            &[1, b'b'],
+            &[1, b'x', 0, 0, 0, 0],
+            &[9, b'b', 0, 0, 0, 0],
+            &[1, b'b', 0, 0, 0, 0, 0],
+        ] {
             assert_eq!(Request::decode(bad), None, "{bad:?}");
         }
     }

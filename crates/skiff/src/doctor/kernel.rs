@@ -18,7 +18,14 @@ use crate::planner::{self, Wishes};
 
 /// All of them.
 pub fn checks(context: &Context) -> Vec<Check> {
-    let mut checks = vec![user_namespaces(), apparmor(), overlay(), helper(context), id_range(context), fuse_overlayfs(context)];
+    let mut checks = vec![
+        user_namespaces(),
+        apparmor(),
+        overlay(),
+        helper(context),
+        id_range(context),
+        fuse_overlayfs(context),
+    ];
     if context.helper.is_some() {
         checks.push(id_mapped_mounts(context));
     }
@@ -83,16 +90,27 @@ fn helper(context: &Context) -> Check {
     let shown = path.display();
     let meta = match path.metadata() {
         Ok(meta) => meta,
-        Err(e) => return Check::fail(NAME, format!("{shown}: {e}"), "administrator: install it, or correct `helper` in the configuration"),
+        Err(e) => {
+            return Check::fail(
+                NAME,
+                format!("{shown}: {e}"),
+                "administrator: install it, or correct `helper` in the configuration",
+            );
+        }
     };
     if meta.uid() != 0 || meta.mode() & 0o4000 == 0 {
         let found = format!("{shown}: belongs to uid {} with mode {:o}", meta.uid(), meta.mode() & 0o7777);
         return Check::fail(NAME, found, format!("administrator: chown root {shown} && chmod 4755 {shown}"));
     }
     if meta.mode() & 0o022 != 0 {
-        return Check::fail(NAME, format!("{shown}: others can write to it"), format!("administrator: chmod go-w {shown}"));
+        return Check::fail(
+            NAME,
+            format!("{shown}: others can write to it"),
+            format!("administrator: chmod go-w {shown}"),
+        );
     }
-    let nosuid = rustix::fs::statvfs(path).is_ok_and(|s| s.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID));
+    let nosuid =
+        rustix::fs::statvfs(path).is_ok_and(|s| s.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID));
     if nosuid {
         let mend = "administrator: install it on a file system mounted without nosuid; inside an environment it never works";
         return Check::fail(NAME, format!("{shown}: its file system is mounted nosuid"), mend);
@@ -115,7 +133,11 @@ fn id_range(context: &Context) -> Check {
         _ if setting("/etc/skiff/helper.conf").is_some_and(|t| t.contains("range_base")) => {
             Check::pass(NAME, "by rule (/etc/skiff/helper.conf)")
         }
-        0 => Check::warn(NAME, "none: you are only root inside; packages that create users fail half-way", mend),
+        0 => Check::warn(
+            NAME,
+            "none: you are only root inside; packages that create users fail half-way",
+            mend,
+        ),
         n => Check::warn(NAME, format!("only {n}: packages may need more"), mend),
     }
 }
@@ -135,16 +157,22 @@ fn fuse_overlayfs(context: &Context) -> Check {
     match (program, device, context.helper.is_some()) {
         (true, Ok(_), _) => Check::pass(NAME, "there, and /dev/fuse is open to you"),
         (_, _, true) => Check::pass(NAME, "not usable, and not needed with the helper"),
-        (false, ..) => Check::fail(NAME, "not installed, and there is no helper", "install the package fuse-overlayfs"),
-        (true, Err(e), _) => Check::fail(NAME, format!("/dev/fuse: {e}"), "administrator: chmod 666 /dev/fuse"),
+        (false, ..) => {
+            Check::fail(NAME, "not installed, and there is no helper", "install the package fuse-overlayfs")
+        }
+        (true, Err(e), _) => {
+            Check::fail(NAME, format!("/dev/fuse: {e}"), "administrator: chmod 666 /dev/fuse")
+        }
     }
 }
 
 fn root_file_system() -> Check {
     const NAME: &str = "host's root";
     let root = Path::new("/").metadata().map(|m| m.dev()).unwrap_or(0);
-    let apart: Vec<&str> =
-        ["/usr", "/var", "/opt"].into_iter().filter(|p| Path::new(p).metadata().is_ok_and(|m| m.dev() != root)).collect();
+    let apart: Vec<&str> = ["/usr", "/var", "/opt"]
+        .into_iter()
+        .filter(|p| Path::new(p).metadata().is_ok_and(|m| m.dev() != root))
+        .collect();
     if apart.is_empty() {
         return Check::pass(NAME, "one file system");
     }
@@ -162,7 +190,10 @@ fn whole(context: &Context) -> Check {
         Ok(instance) => {
             let took = begun.elapsed();
             kill_process(instance.init.pid, Signal::KILL).unwrap_or_default();
-            while matches!(waitpid(Some(instance.init.pid), WaitOptions::empty()), Err(rustix::io::Errno::INTR)) {}
+            while matches!(
+                waitpid(Some(instance.init.pid), WaitOptions::empty()),
+                Err(rustix::io::Errno::INTR)
+            ) {}
             Check::pass(NAME, format!("starts (in {:.1} ms)", took.as_secs_f64() * 1000.0))
         }
         Err(e) => Check::fail(NAME, e.message, e.hint),

@@ -27,7 +27,9 @@ pub fn configuration() -> String {
     match (main, more) {
         (None, 0) => "none: defaults".into(),
         (Some(main), 0) => main,
-        (main, more) => format!("{} and {more} in {}", main.unwrap_or_else(|| "defaults".into()), config::SITE_DIR),
+        (main, more) => {
+            format!("{} and {more} in {}", main.unwrap_or_else(|| "defaults".into()), config::SITE_DIR)
+        }
     }
 }
 
@@ -46,29 +48,50 @@ fn slurm_is_here() -> bool {
 
 fn plug_in() -> Check {
     const NAME: &str = "Slurm plug-in";
-    const MEND: &str = "administrator: `optional PREFIX/lib/skiff/skiff_spank.so` in plugstack.conf on all hosts";
-    let Some((file, line)) = plugstack_lines().into_iter().find(|(_, line)| line.contains("skiff_spank.so")) else {
+    const MEND: &str =
+        "administrator: `optional PREFIX/lib/skiff/skiff_spank.so` in plugstack.conf on all hosts";
+    let Some((file, line)) = plugstack_lines().into_iter().find(|(_, line)| line.contains("skiff_spank.so"))
+    else {
         return Check::warn(NAME, "not named in plugstack.conf: jobs run on the bare host", MEND);
     };
-    let path = line.split_whitespace().find(|word| word.ends_with("skiff_spank.so")).map(PathBuf::from).unwrap_or_default();
+    let path = line
+        .split_whitespace()
+        .find(|word| word.ends_with("skiff_spank.so"))
+        .map(PathBuf::from)
+        .unwrap_or_default();
     if path.is_absolute() && !path.exists() {
-        return Check::fail(NAME, format!("{}: named in {} but missing", path.display(), file.display()), "administrator: make install");
+        return Check::fail(
+            NAME,
+            format!("{}: named in {} but missing", path.display(), file.display()),
+            "administrator: make install",
+        );
     }
     Check::pass(NAME, format!("{} ({})", path.display(), file.display()))
 }
 
 /// The lines of plugstack.conf and of the files that it includes (`include DIR/*.conf` is all that is used in practice).
 fn plugstack_lines() -> Vec<(PathBuf, String)> {
-    let main = slurm::setting("PlugStackConfig").map(PathBuf::from).unwrap_or_else(|| "/etc/slurm/plugstack.conf".into());
+    let main = slurm::setting("PlugStackConfig")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| "/etc/slurm/plugstack.conf".into());
     let lines = |file: &Path| -> Vec<(PathBuf, String)> {
         let text = fs::read_to_string(file).unwrap_or_default();
-        text.lines().map(str::trim).filter(|l| !l.starts_with('#')).map(|l| (file.to_path_buf(), l.to_owned())).collect()
+        text.lines()
+            .map(str::trim)
+            .filter(|l| !l.starts_with('#'))
+            .map(|l| (file.to_path_buf(), l.to_owned()))
+            .collect()
     };
     let mut all = lines(&main);
-    let included: Vec<PathBuf> = all.iter().filter_map(|(_, l)| l.strip_prefix("include ")).map(|p| PathBuf::from(p.trim())).collect();
+    let included: Vec<PathBuf> =
+        all.iter().filter_map(|(_, l)| l.strip_prefix("include ")).map(|p| PathBuf::from(p.trim())).collect();
     for pattern in included {
         let dir = pattern.parent().unwrap_or(Path::new("/"));
-        let dir = if dir.is_absolute() { dir.to_path_buf() } else { main.parent().unwrap_or(Path::new("/")).join(dir) };
+        let dir = if dir.is_absolute() {
+            dir.to_path_buf()
+        } else {
+            main.parent().unwrap_or(Path::new("/")).join(dir)
+        };
         let matching = fs::read_dir(&dir).into_iter().flatten().flatten().map(|e| e.path());
         all.extend(matching.filter(|p| p.extension() == pattern.extension()).flat_map(|p| lines(&p)));
     }
@@ -107,6 +130,10 @@ fn munge() -> Check {
     const NAME: &str = "munge";
     match Path::new("/run/munge/munge.socket.2").exists() {
         true => Check::pass(NAME, "its socket is there, and inside"),
-        false => Check::warn(NAME, "no socket in /run/munge", "administrator: start munged, or add its socket to `services`"),
+        false => Check::warn(
+            NAME,
+            "no socket in /run/munge",
+            "administrator: start munged, or add its socket to `services`",
+        ),
     }
 }

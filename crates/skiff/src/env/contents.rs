@@ -25,10 +25,12 @@ pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {
     let found = as_root_of_ids(context.helper.as_deref(), |view| {
         let (upper, base) = (open_dir(&upper)?, base(view)?);
         let as_seen = |uid, gid| (uid, gid);
-        let changes = skiff_env::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen }).map_err(ours)?;
+        let changes = skiff_env::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen })
+            .map_err(ours)?;
         serde_json::to_vec(&changes).map_err(|e| Error::new(format!("differences: {e}")))
     })?;
-    let changes: Vec<Change> = serde_json::from_slice(&found).map_err(|e| Error::new(format!("differences: {e}")))?;
+    let changes: Vec<Change> =
+        serde_json::from_slice(&found).map_err(|e| Error::new(format!("differences: {e}")))?;
     if json {
         return output::json(&changes);
     }
@@ -87,10 +89,14 @@ pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
         let descriptor = Descriptor {
             environment: name,
             snapshot: pushed.id.to_string(),
-            depot: depot_dir.to_str().ok_or_else(|| Error::new(format!("{}: not UTF-8", depot_dir.display())))?.into(),
+            depot: depot_dir
+                .to_str()
+                .ok_or_else(|| Error::new(format!("{}: not UTF-8", depot_dir.display())))?
+                .into(),
         };
         let skipped = pushed.skipped.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
-        let taken = Taken { descriptor, how: how.into(), entries: pushed.entries, bytes: pushed.bytes, skipped };
+        let taken =
+            Taken { descriptor, how: how.into(), entries: pushed.entries, bytes: pushed.bytes, skipped };
         serde_json::to_vec(&taken).map_err(|e| Error::new(format!("snapshot: {e}")))
     })?;
     serde_json::from_slice(&taken).map_err(|e| Error::new(format!("snapshot: {e}")))

@@ -71,7 +71,12 @@ pub fn exec_in(context: &Context, env: &Environment, inside: &Inside, command: &
     }
 }
 
-fn session(context: &Context, env: &Environment, identity: Identity, command: &Command) -> std::result::Result<Ended, Failed> {
+fn session(
+    context: &Context,
+    env: &Environment,
+    identity: Identity,
+    command: &Command,
+) -> std::result::Result<Ended, Failed> {
     let live = supervisor::session(context, env)?;
     let session = Session::begin(Relay::All)?;
     let child = run::spawn(context, &live.init, live.pid, identity, command, &session)?;
@@ -158,7 +163,11 @@ pub fn refresh(context: &Context, name: &EnvName) -> Result<()> {
     };
     let helper = context.helper.as_deref();
     skiff_sandbox::refresh::refresh(helper, live.init.as_fd(), inside::HOST).map_err(|e| {
-        if helper.is_none() { e.hint("without the helper: stop the environment and enter it again") } else { e }
+        if helper.is_none() {
+            e.hint("without the helper: stop the environment and enter it again")
+        } else {
+            e
+        }
     })?;
     live.leave();
     Ok(())

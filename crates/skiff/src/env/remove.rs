@@ -21,7 +21,8 @@ pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> 
         supervisor::stop_at(&env.dir)?;
     }
     let lock = supervisor::try_lock(&env.dir)?.ok_or_else(|| {
-        Error::new(format!("environment {name}: it runs")).hint(format!("`skiff env stop {name}` first, or rm --force"))
+        Error::new(format!("environment {name}: it runs"))
+            .hint(format!("`skiff env stop {name}` first, or rm --force"))
     })?;
     let aside = env.set_aside()?;
     drop(lock);

@@ -10,7 +10,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketType, connect};
 use rustix::process::{Signal, getpgrp, getpid, kill_process};
-use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr, tcsetwinsize};
+use rustix::termios::{
+    OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr, tcsetwinsize,
+};
 use skiff_sandbox::command::{Command, own_args, own_env};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::plan::inside;
@@ -42,7 +44,7 @@ fn directly(name: &OsStr) -> Error {
             .hint("use an environment that stays (`skiff env enter`), or `skiff run --me`");
     }
     let host = |dir: &&str| Path::new(inside::HOST).join(dir.trim_start_matches('/')).join(name);
-    let Some(real) = SHIM_DIRS.iter().map(|dir| host(&dir)).find(|p| p.exists()) else {
+    let Some(real) = SHIM_DIRS.iter().map(host).find(|p| p.exists()) else {
         return Error::new(format!("{}: not installed on the host", name.display()));
     };
     let argv = std::iter::once(real.into_os_string()).chain(own_args(1)).collect();
@@ -53,7 +55,7 @@ fn directly(name: &OsStr) -> Error {
 
 fn through(name: &OsStr, socket: &OwnedFd) -> Result<i32> {
     let stdio = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
-    let terminals = stdio.map(|fd| isatty(fd));
+    let terminals = stdio.map(isatty);
     let terminal = stdio.into_iter().zip(terminals).find(|(_, t)| *t).map(|(fd, _)| fd);
     let size = terminal.and_then(|t| tcgetwinsize(t).ok()).map_or([24, 80], |w| [w.ws_row, w.ws_col]);
     let request = Request {
@@ -96,7 +98,8 @@ impl Relay<'_> {
     fn run(&mut self) -> Result<(u8, i32)> {
         loop {
             let typing = self.master.is_some() && self.terminals[0] && self.in_foreground();
-            let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(self.socket, PollFlags::IN)];
+            let mut fds =
+                vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(self.socket, PollFlags::IN)];
             if let Some(master) = &self.master {
                 fds.push(PollFd::new(master, PollFlags::IN));
                 if typing {
@@ -146,7 +149,11 @@ impl Relay<'_> {
                 std::io::Read::read_exact(&mut FileOf(self.socket), &mut number).context(lost)?;
                 return Ok(Some((kind, i32::from_le_bytes(number))));
             }
-            _ => return Err(Error::new("the environment's supervisor has gone").hint("was the environment stopped?")),
+            _ => {
+                return Err(
+                    Error::new("the environment's supervisor has gone").hint("was the environment stopped?")
+                );
+            }
         }
         Ok(None)
     }
@@ -162,7 +169,11 @@ impl Relay<'_> {
         let mut buffer = [0; 16 << 10];
         match rustix::io::read(master, &mut buffer) {
             Ok(n) if n > 0 => {
-                let out = if self.terminals[1] { rustix::stdio::stdout() } else { self.terminal.unwrap_or(rustix::stdio::stderr()) };
+                let out = if self.terminals[1] {
+                    rustix::stdio::stdout()
+                } else {
+                    self.terminal.unwrap_or(rustix::stdio::stderr())
+                };
                 write_all(out, &buffer[..n])
             }
             _ => {

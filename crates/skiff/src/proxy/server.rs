@@ -22,8 +22,8 @@ use super::words::{EXITED, KILLED, Request, SIGNAL, STARTED, STOPPED};
 use crate::context::Context;
 use crate::env::take_snapshot;
 use crate::environments::Environment;
-use crate::supervisor;
 use crate::output;
+use crate::supervisor;
 
 /// Serves one client to its command's end.
 pub fn serve(context: &Context, place: &supervisor::Place, init: &Child, connection: OwnedFd) -> i32 {
@@ -49,7 +49,8 @@ fn run(
     let env = Environment { name, dir: at.dir.clone() };
     // The three descriptors come with the first byte.
     let (_, fds) = fdpass::receive(connection.as_fd(), 1).context(|| "request from inside")?;
-    let fds = <[OwnedFd; 3]>::try_from(fds).map_err(|_| Error::new("request from inside: without its descriptors"))?;
+    let fds = <[OwnedFd; 3]>::try_from(fds)
+        .map_err(|_| Error::new("request from inside: without its descriptors"))?;
     let request = Request::read(&mut FileOf(connection)).context(|| "request from inside")?;
     let master = stand_at(&request, fds)?;
     let signals = Signals::block(&[]).context(|| "signals")?;
@@ -77,12 +78,15 @@ fn stand_at(request: &Request, fds: [OwnedFd; 3]) -> Result<Option<OwnedFd>> {
     let mut master = None;
     let mut slave = None;
     if request.terminals.contains(&true) {
-        let pty = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).context(|| "new terminal")?;
+        let pty = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
+            .context(|| "new terminal")?;
         grantpt(&pty).context(|| "new terminal")?;
         unlockpt(&pty).context(|| "new terminal")?;
         let name = ptsname(&pty, vec![]).context(|| "new terminal")?;
         let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
-        slave = Some(rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty()).context(|| "new terminal")?);
+        slave = Some(
+            rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty()).context(|| "new terminal")?,
+        );
         let [ws_row, ws_col] = request.size;
         let size = rustix::termios::Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
         rustix::termios::tcsetwinsize(&pty, size).context(|| "new terminal")?;
@@ -104,7 +108,10 @@ fn command(context: &Context, env: &Environment, request: &Request) -> Result<Co
     let real = real_command(context, &name)?;
     let split = |pair: &Vec<u8>| {
         let at = pair.iter().position(|b| *b == b'=').unwrap_or(pair.len());
-        (OsString::from_vec(pair[..at].to_vec()), OsString::from_vec(pair.get(at + 1..).unwrap_or_default().to_vec()))
+        (
+            OsString::from_vec(pair[..at].to_vec()),
+            OsString::from_vec(pair.get(at + 1..).unwrap_or_default().to_vec()),
+        )
     };
     let mut command = Command {
         argv: std::iter::once(real.into_os_string()).chain(request.argv[1..].iter().map(os)).collect(),
@@ -129,11 +136,19 @@ fn command(context: &Context, env: &Environment, request: &Request) -> Result<Co
 
 /// The host's own program, seen inside through the view of the host: whatever the user has put into its place.
 fn real_command(context: &Context, name: &str) -> Result<PathBuf> {
-    let refused = || Error::new(format!("{name}: not among the host's commands")).hint("`slurm.commands` in the configuration lists them");
-    let listed = context.config.slurm.commands.iter().find(|c| Path::new(c).file_name().is_some_and(|f| f == name));
+    let refused = || {
+        Error::new(format!("{name}: not among the host's commands"))
+            .hint("`slurm.commands` in the configuration lists them")
+    };
+    let listed =
+        context.config.slurm.commands.iter().find(|c| Path::new(c).file_name().is_some_and(|f| f == name));
     let listed = Path::new(listed.ok_or_else(refused)?);
     let places = SHIM_DIRS.iter().map(|dir| Path::new(dir).join(name));
-    let path = if listed.is_absolute() { Some(listed.to_path_buf()) } else { places.into_iter().find(|p| p.exists()) };
+    let path = if listed.is_absolute() {
+        Some(listed.to_path_buf())
+    } else {
+        places.into_iter().find(|p| p.exists())
+    };
     let path = path.ok_or_else(|| Error::new(format!("{name}: not installed on the host")))?;
     Ok(Path::new(inside::HOST).join(path.strip_prefix("/").unwrap_or(&path)))
 }
@@ -208,4 +223,3 @@ impl std::io::Write for FileOf<'_> {
         Ok(())
     }
 }
-

@@ -36,7 +36,12 @@ impl Request {
     /// Writes it.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let mut body = vec![];
-        let flags: Vec<u8> = self.terminals.iter().map(|t| u8::from(*t)).chain(self.size.iter().flat_map(|n| n.to_le_bytes())).collect();
+        let flags: Vec<u8> = self
+            .terminals
+            .iter()
+            .map(|t| u8::from(*t))
+            .chain(self.size.iter().flat_map(|n| n.to_le_bytes()))
+            .collect();
         for list in [&self.argv, &self.env, &vec![self.cwd.clone()], &vec![flags]] {
             body.extend(length(list.len())?);
             for item in list {
@@ -68,7 +73,13 @@ impl Request {
         let flags = list(&mut body)?.into_iter().next()?;
         let [a, b, c, r0, r1, c0, c1] = flags[..] else { return None };
         let size = [u16::from_le_bytes([r0, r1]), u16::from_le_bytes([c0, c1])];
-        (!argv.is_empty() && body.is_empty()).then_some(Self { argv, env, cwd, terminals: [a, b, c].map(|f| f == 1), size })
+        (!argv.is_empty() && body.is_empty()).then_some(Self {
+            argv,
+            env,
+            cwd,
+            terminals: [a, b, c].map(|f| f == 1),
+            size,
+        })
     }
 }
 

@@ -34,7 +34,8 @@ impl Job {
                 Err(e) => return Err(e).context(|| format!("job {id}: its descriptor")),
             },
         };
-        let descriptor = Descriptor::from_line(line.trim()).map_err(|e| Error::new(format!("job {id}: {e}")))?;
+        let descriptor =
+            Descriptor::from_line(line.trim()).map_err(|e| Error::new(format!("job {id}: {e}")))?;
         Ok(Some(Self { id, descriptor }))
     }
 

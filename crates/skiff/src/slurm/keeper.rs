@@ -77,7 +77,8 @@ fn fetch_and_hold(context: &Context, job: &Job) -> Result<(Vec<PathBuf>, Vec<Lay
     let cache = Cache::open(&cache_dir(context), context.config.slurm.cache_bytes).map_err(ours)?;
     for _ in 0..3 {
         let layers = fetch(context, job)?;
-        let leases: Vec<_> = layers.iter().map(|layer| cache.lease(layer)).collect::<skiff_env::Result<_>>().map_err(ours)?;
+        let leases: Vec<_> =
+            layers.iter().map(|layer| cache.lease(layer)).collect::<skiff_env::Result<_>>().map_err(ours)?;
         if let Some(leases) = leases.into_iter().collect() {
             return Ok((layers, leases));
         }
@@ -115,8 +116,11 @@ fn check_base(context: &Context, job: &Job, dir: &Path) -> Result<()> {
     if difference.is_empty() || context.config.base.mismatch != Mismatch::Refuse {
         return Ok(());
     }
-    Err(Error::new(format!("environment {}: this node's base is another one: {difference}", job.descriptor.environment))
-        .hint("base.mismatch = \"warn\" in the site's configuration lets such jobs run"))
+    Err(Error::new(format!(
+        "environment {}: this node's base is another one: {difference}",
+        job.descriptor.environment
+    ))
+    .hint("base.mismatch = \"warn\" in the site's configuration lets such jobs run"))
 }
 
 /// Where slurmd puts batch scripts.
@@ -128,11 +132,18 @@ pub fn spool(context: &Context) -> PathBuf {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let host = std::env::var("SLURMD_NODENAME").unwrap_or(host);
     let short = host.split('.').next().unwrap_or_default().to_owned();
-    PathBuf::from(setting.unwrap_or_else(|| "/var/spool/slurmd".into()).replace("%h", &short).replace("%n", &host))
+    PathBuf::from(
+        setting.unwrap_or_else(|| "/var/spool/slurmd".into()).replace("%h", &short).replace("%n", &host),
+    )
 }
 
 fn private_dir(dir: &Path) -> Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).context(|| dir.display().to_string()).map_err(|e| {
-        e.hint("the prolog makes the job's directory: is the plug-in in this node's plugstack.conf?")
-    })
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .context(|| dir.display().to_string())
+        .map_err(|e| {
+            e.hint("the prolog makes the job's directory: is the plug-in in this node's plugstack.conf?")
+        })
 }

@@ -39,7 +39,8 @@ pub fn run(command: &Slurm) -> Result<i32> {
 /// A setting of Slurm's own configuration, from wherever this node has it.
 pub fn setting(key: &str) -> Option<String> {
     let named = std::env::var_os("SLURM_CONF").map(PathBuf::from).into_iter();
-    let usual = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf"].map(PathBuf::from);
+    let usual = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf"]
+        .map(PathBuf::from);
     named.chain(usual).filter_map(|file| std::fs::read_to_string(file).ok()).find_map(|text| {
         text.lines().find_map(|line| {
             let (name, value) = line.split('#').next()?.split_once('=')?;

@@ -62,7 +62,9 @@ pub fn sweep_jobs(dry_run: bool) -> Result<Vec<PathBuf>> {
 /// The jobs that may still have steps, as Slurm says; nothing if it says nothing.
 fn living_jobs() -> Option<Vec<u32>> {
     let out = Command::new("timeout").args(["10", "squeue", "-h", "-a", "-o", "%A"]).output().ok()?;
-    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).lines().filter_map(|id| id.trim().parse().ok()).collect())
+    out.status.success().then(|| {
+        String::from_utf8_lossy(&out.stdout).lines().filter_map(|id| id.trim().parse().ok()).collect()
+    })
 }
 
 fn remove_job(id: u32) -> Result<()> {
@@ -87,7 +89,8 @@ fn owner() -> Result<(u32, u32)> {
 }
 
 fn group_of(uid: u32) -> Option<u32> {
-    let out = Command::new("getent").arg("passwd").arg(uid.to_string()).stderr(Stdio::null()).output().ok()?;
+    let out =
+        Command::new("getent").arg("passwd").arg(uid.to_string()).stderr(Stdio::null()).output().ok()?;
     String::from_utf8_lossy(&out.stdout).split(':').nth(3)?.parse().ok()
 }
 
@@ -103,7 +106,10 @@ fn make_for_user(path: &Path, owner: Option<(u32, u32)>) -> Result<()> {
             let meta = path.symlink_metadata().context(shown)?;
             let want = owner.map_or(0, |o| o.0);
             if !meta.is_dir() || meta.uid() != want {
-                return Err(Error::new(format!("{}: is there and not a directory of uid {want}", path.display())));
+                return Err(Error::new(format!(
+                    "{}: is there and not a directory of uid {want}",
+                    path.display()
+                )));
             }
             return Ok(());
         }
@@ -130,6 +136,16 @@ fn as_user(uid: u32, gid: u32, what: &str, job: u32) -> Result<()> {
     if let Some(home) = crate::context::user_fields(uid).map(|f| f[5].clone()) {
         command.env("HOME", home);
     }
-    let status = command.uid(uid).gid(gid).current_dir("/").stdin(Stdio::null()).status().context(|| what.to_owned())?;
-    if status.success() { Ok(()) } else { Err(Error::new(format!("job {job}: {what} as user {uid}: {status}"))) }
+    let status = command
+        .uid(uid)
+        .gid(gid)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .status()
+        .context(|| what.to_owned())?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Error::new(format!("job {job}: {what} as user {uid}: {status}")))
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::SocketType;
@@ -35,9 +35,12 @@ pub fn begin() -> Result<()> {
     begun
 }
 
-fn try_begin(context: &Context, job: &Job, dir: &PathBuf) -> Result<()> {
+fn try_begin(context: &Context, job: &Job, dir: &Path) -> Result<()> {
     let stepd = number("SKIFF_STEPD_PID")?;
-    let stepd = i32::try_from(stepd).ok().and_then(Pid::from_raw).ok_or_else(|| Error::new("SKIFF_STEPD_PID: no process"))?;
+    let stepd = i32::try_from(stepd)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or_else(|| Error::new("SKIFF_STEPD_PID: no process"))?;
     let stepd = pidfd_open(stepd, PidfdFlags::empty()).context(|| "slurmstepd")?;
     let root = keeper::running(context, job)?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
@@ -45,7 +48,8 @@ fn try_begin(context: &Context, job: &Job, dir: &PathBuf) -> Result<()> {
         Fork::Parent(_) => {
             drop(reporter);
             let mut text = vec![];
-            std::io::Read::read_to_end(&mut fs::File::from(report), &mut text).context(|| "the step's watcher")?;
+            std::io::Read::read_to_end(&mut fs::File::from(report), &mut text)
+                .context(|| "the step's watcher")?;
             match text.split_first() {
                 Some((b'+', _)) => Ok(()),
                 Some((_, why)) => Err(Error::from_bytes(why)),
@@ -68,7 +72,7 @@ fn try_begin(context: &Context, job: &Job, dir: &PathBuf) -> Result<()> {
     }
 }
 
-fn prepare(dir: &PathBuf, root: &Live, stepd: &OwnedFd, reporter: &OwnedFd) -> Result<(OwnedFd, Step)> {
+fn prepare(dir: &Path, root: &Live, stepd: &OwnedFd, reporter: &OwnedFd) -> Result<(OwnedFd, Step)> {
     rustix::process::setsid().context(|| "session")?;
     close_all_except(&[root.init.as_fd(), root.connection(), stepd.as_fd(), reporter.as_fd()]);
     detach_stdio();

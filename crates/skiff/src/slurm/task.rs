@@ -36,9 +36,11 @@ pub fn run_task() -> i32 {
 
 fn in_step() -> std::result::Result<Ended, Failed> {
     if std::env::var_os(CARRIER).is_some() {
-        return Err(Error::new("this node's Slurm has not loaded Skiff's plug-in, so the job's environment was not made")
-            .hint("administrator: plugstack.conf of this node must name skiff_spank.so")
-            .into());
+        return Err(Error::new(
+            "this node's Slurm has not loaded Skiff's plug-in, so the job's environment was not made",
+        )
+        .hint("administrator: plugstack.conf of this node must name skiff_spank.so")
+        .into());
     }
     let context = Context::load()?;
     let job = Job::from_variables()?.ok_or_else(|| Error::new("this task's job has no environment"))?;
@@ -46,7 +48,8 @@ fn in_step() -> std::result::Result<Ended, Failed> {
     let step = Live::connect(&dir, Want::Session)?.ok_or_else(|| why_not(&dir))?;
     tell_difference(&job);
     let helper = context.helper.as_deref().ok_or_else(|| {
-        Error::new("a job's environment needs the helper").hint("administrator: install Skiff's helper on this node")
+        Error::new("a job's environment needs the helper")
+            .hint("administrator: install Skiff's helper on this node")
     })?;
     let session = Session::begin(relay(&dir))?;
     let place = session.place(rustix::process::Signal::KILL.as_raw());
@@ -104,11 +107,14 @@ fn why_not(dir: &Path) -> Error {
 /// Says once per node and step if the base is another one.
 fn tell_difference(job: &Job) {
     let first = std::env::var("SLURM_LOCALID").is_ok_and(|id| id == "0");
-    let text: Result<String> = std::fs::read_to_string(job.keeper_dir().join(DIFFERENCE)).map_err(|e| Error::new(e.to_string()));
+    let text: Result<String> =
+        std::fs::read_to_string(job.keeper_dir().join(DIFFERENCE)).map_err(|e| Error::new(e.to_string()));
     if let (true, Ok(text)) = (first, text)
         && !text.is_empty()
     {
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        output::note(&format!("{node}: this node's base is not the one the environment was built on: {text}"));
+        output::note(&format!(
+            "{node}: this node's base is not the one the environment was built on: {text}"
+        ));
     }
 }

@@ -12,7 +12,7 @@ pub struct Workload {
     pub unit: &'static str,
     /// Most that may be lost inside, in percent.
     pub limit: f64,
-    /// For bash; `$DIRECTORY` is a directory on the bare file system outside, in the upper inside.
+    /// For bash; `$DIRECTORY` is where the files are, which outside is the upper itself.
     pub script: String,
     /// From what it prints to the figure, of which more is better.
     pub read: fn(&str) -> anyhow::Result<f64>,
