@@ -2,7 +2,7 @@
 //! because it lives in other people's processes: in `srun` as the user, in `slurmstepd` as root.
 //!
 //! One file serves many Slurm releases: nothing of Slurm is linked, every function is looked up when the plug-in is
-//! loaded ([`ffi`]), and the version that Slurm insists on is filled in from the release at hand ([`version`]).
+//! loaded (`ffi`), and the version that Slurm insists on is filled in from the release at hand (`version`).
 //!
 //! | hook | process | what it does |
 //! |---|---|---|

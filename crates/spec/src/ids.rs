@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn maps() {
-        let cases: [(u32, Option<(u32, u32)>, &[u32], &str); 6] = [
+        type Case = (u32, Option<(u32, u32)>, &'static [u32], &'static str);
+        let cases: [Case; 6] = [
             (1000, None, &[], "0 1000 1\n"),
             (1000, Some((100_000, 65536)), &[], "0 1000 1\n1 100000 65535\n"),
             (1000, Some((100_000, 10)), &[], "0 1000 1\n1 100000 10\n"),
