@@ -1,5 +1,6 @@
 //! Being the one who waits: passes signals on, shares the terminal as a shell would, brings back how the command ended.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -34,6 +35,8 @@ pub enum Relay {
 pub struct Session {
     signals: Signals,
     terminal: Option<OwnedFd>,
+    /// Whether the command has the terminal from us: only then is it ours to take back.
+    lent: Cell<bool>,
     relay: Relay,
 }
 
@@ -52,13 +55,14 @@ impl Session {
     /// When descriptors are used up.
     pub fn begin(relay: Relay) -> Result<Self> {
         let signals = Signals::block(&[]).context(|| "signals")?;
-        Ok(Self { signals, terminal: controlling_terminal(), relay })
+        Ok(Self { signals, terminal: controlling_terminal(), lent: Cell::new(false), relay })
     }
 
     /// Where the command shall stand.
     #[must_use]
     pub fn place(&self, death_signal: i32) -> Place {
         let foreground = self.have_terminal() && rustix::termios::isatty(rustix::stdio::stdin());
+        self.lent.set(foreground);
         Place { own_group: true, foreground, own_session: false, death_signal }
     }
 
@@ -127,6 +131,8 @@ impl Session {
             return;
         }
         if number == Signal::CONT {
+            // Whoever continues us has decided who has the terminal: in the background it is not us.
+            self.lent.set(self.lent.get() && self.foreground() == Some(child.pid));
             self.give_terminal(child.pid);
         }
         // Its group: what a shell's job is. It may be gone already, which the next look at the child shows.
@@ -138,32 +144,74 @@ impl Session {
         let wants_terminal = signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw();
         if !(wants_terminal && self.have_terminal()) {
             self.take_terminal_back();
-            // Our whole job as the outer shell sees it stops; its `fg` continues us here.
-            let stop = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
-            stop.unwrap_or_default();
+            self.stop_job(child);
         }
         self.give_terminal(child.pid);
         rustix::process::kill_process_group(child.pid, Signal::CONT).unwrap_or_default();
     }
 
+    /// Stops our whole job as the outer shell sees it, as the terminal's key would have; its `fg` continues us here.
+    fn stop_job(&self, child: &Child) {
+        if nobody_continues_us() {
+            // The kernel stops no such group either.
+            return;
+        }
+        rustix::process::kill_process_group(rustix::process::getpgrp(), Signal::TSTP).unwrap_or_default();
+        while let Ok(Some(signal)) = self.signals.next() {
+            if signal.number != Signal::TSTP.as_raw() {
+                self.pass(signal, child);
+            }
+        }
+        rustix::process::kill_process(rustix::process::getpid(), Signal::STOP).unwrap_or_default();
+    }
+
+    /// The process group that has the terminal.
+    fn foreground(&self) -> Option<Pid> {
+        self.terminal.as_ref().and_then(|t| tcgetpgrp(t).ok())
+    }
+
     fn have_terminal(&self) -> bool {
-        self.terminal.as_ref().is_some_and(|t| tcgetpgrp(t) == Ok(rustix::process::getpgrp()))
+        self.foreground() == Some(rustix::process::getpgrp())
     }
 
     fn give_terminal(&self, group: Pid) {
         if self.have_terminal()
             && let Some(terminal) = &self.terminal
         {
-            tcsetpgrp(terminal, group).unwrap_or_default();
+            self.lent.set(tcsetpgrp(terminal, group).is_ok());
         }
     }
 
     fn take_terminal_back(&self) {
-        if let Some(terminal) = &self.terminal
-            && tcgetpgrp(terminal).is_ok_and(|now| now != rustix::process::getpgrp())
+        if self.lent.take()
+            && let Some(terminal) = &self.terminal
         {
-            // Only if it was ours to give: the group that had it is gone or stopped, and it is our session's terminal.
+            // The group that had it is gone or has stopped.
             tcsetpgrp(terminal, rustix::process::getpgrp()).unwrap_or_default();
         }
     }
+}
+
+/// Whether our process group has no shell above it that would notice a stop (an "orphaned" group): a command that sshd runs
+/// in a session of its own, for one.
+fn nobody_continues_us() -> bool {
+    let (group, session) = (rustix::process::getpgrp(), rustix::process::getsid(None).ok());
+    let mut above = rustix::process::getppid();
+    while let Some(pid) = above {
+        if rustix::process::getsid(Some(pid)).ok() != session {
+            return true;
+        }
+        if rustix::process::getpgid(Some(pid)) != Ok(group) {
+            return false;
+        }
+        above = parent_of(pid);
+    }
+    true
+}
+
+fn parent_of(pid: Pid) -> Option<Pid> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything, parentheses too.
+    let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
+    Pid::from_raw(parent.parse().ok()?)
 }

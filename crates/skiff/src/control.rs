@@ -3,10 +3,12 @@
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
@@ -19,6 +21,9 @@ use skiff_sys::process::Child;
 pub const CONTROL: &str = "control.sock";
 /// The socket shown inside.
 pub const HOST: &str = "host.sock";
+
+/// How long a command waits for a supervisor.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a command wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +78,19 @@ impl Live {
             Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
             Err(e) => return Err(e).context(name),
         }
+        // A supervisor answers at once, or something is badly wrong with it.
+        sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).context(name)?;
         let asked = fdpass::send(socket.as_fd(), &[want.byte()], &[])
             .and_then(|()| fdpass::receive(socket.as_fd(), 64));
         let (bytes, fds) = match asked {
             // It is just ending.
             Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
                 return Ok(None);
+            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                return Err(Error::new(format!("{}: its supervisor does not answer", name())).hint(
+                    "end the process that holds its control.sock; the environment's files stay as they are",
+                ));
             }
             other => other.context(name)?,
         };

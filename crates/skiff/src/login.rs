@@ -1,8 +1,9 @@
 //! `skiff login`: what sshd's ForceCommand runs instead of the user's shell.
 
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
 
-use skiff_sandbox::Result;
+use skiff_sandbox::{Context as _, Result};
 
 use crate::cli::Login;
 use crate::context::Context;
@@ -10,8 +11,27 @@ use crate::env;
 
 /// The client's command, or a login shell, in the user's environment; the exit code.
 pub fn login(login: &Login) -> Result<i32> {
+    if let Some(words) = outside() {
+        return run_outside(&words);
+    }
     let context = Context::load()?;
     env::enter_default(&context, &login.environment, asked())
+}
+
+/// `ssh host skiff env rm default` must work however broken that environment is: Skiff's own commands run outside.
+fn outside() -> Option<Vec<String>> {
+    let command = std::env::var("SSH_ORIGINAL_COMMAND").ok()?;
+    let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+    (words.first()? == "skiff" && !words.iter().any(|w| w == "login")).then(|| words[1..].to_vec())
+}
+
+fn run_outside(words: &[String]) -> Result<i32> {
+    let program = std::env::current_exe().context(|| "own program")?;
+    let status = std::process::Command::new(&program)
+        .args(words)
+        .status()
+        .context(|| program.display().to_string())?;
+    Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
 }
 
 /// What the client asked for. A subsystem that sshd would run within itself has a program that does the same.

@@ -23,7 +23,7 @@ use std::path::Path;
 use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
 use context::Context;
-use skiff_sandbox::{Context as _, Result};
+use skiff_sandbox::{Context as _, Error, Result};
 
 fn main() {
     std::process::exit(match other_name() {
@@ -50,6 +50,15 @@ fn other_name() -> Option<OsString> {
     .then_some(name)
 }
 
+fn config(json: bool) -> Result<()> {
+    let config = Context::load()?.config;
+    if json {
+        return output::json(&config);
+    }
+    let text = config.to_toml().map_err(|e| Error::new(format!("configuration: {e}")))?;
+    output::line(text.trim_end())
+}
+
 fn run(cli: Cli) -> Result<i32> {
     match cli.command {
         Command::Run(run) => return run::run(&run),
@@ -60,7 +69,7 @@ fn run(cli: Cli) -> Result<i32> {
         Command::Stop { name } => env::stop(&Context::load()?, &name)?,
         Command::Doctor(output) => return doctor::doctor(output.json),
         Command::Sweep(sweep) => sweep::sweep(&sweep)?,
-        Command::Config(_) => output::json(&Context::load()?.config)?,
+        Command::Config(output) => config(output.json)?,
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "skiff", &mut std::io::stdout());
         }

@@ -132,6 +132,16 @@ impl Default for Slurm {
     }
 }
 
+impl Config {
+    /// As a file would hold it.
+    ///
+    /// # Errors
+    /// None in practice: all fields are plain.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
+    }
+}
+
 /// Why a configuration was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
