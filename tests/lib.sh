@@ -9,6 +9,7 @@
 #     equal GOT WANT [WHAT]       has TEXT PART [WHAT]      lacks TEXT PART [WHAT]
 #     json TEXT EXPRESSION        prints a Python expression over the JSON text, called `d`
 #     eventually SECONDS CMD...   waits until CMD succeeds
+#     manifest                    prints every file of the host's system, so that any change to one shows
 #     fail WORDS...               skip WORDS...
 #
 # Every failure names the test's line, what was expected and what came. `as` runs under a limit of its own, so that a hanging
@@ -108,4 +109,10 @@ eventually() { # SECONDS CMD...
         [ "${EPOCHREALTIME/./}" -lt $end ] || fail "still not so: $*"
         sleep 0.05
     done
+}
+
+# A change cannot be made without the time of change (%C@, which nobody can set) showing it.
+manifest() {
+    find /etc /usr /opt /srv /boot /var/lib /var/cache -xdev -printf '%p %y %m %U:%G %n %s %T@ %C@ %l\n' | sort
+    find /etc -xdev -type f -print0 | sort -z | xargs -0 sha256sum
 }

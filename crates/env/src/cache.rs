@@ -24,7 +24,7 @@ use crate::digest::{LayerId, SnapshotId};
 use crate::error::{Context, Error, Result, show};
 use crate::file::{read_to_end, write_atomically};
 use crate::layer::{LayerReader, expect, unpack};
-use crate::manifest::LayerRef;
+use crate::manifest::{LayerRef, Manifest};
 use crate::remove::remove_all;
 use crate::tree::{dir_flags, names};
 
@@ -114,6 +114,15 @@ impl Cache {
         }
         let lock = self.lock(name, FlockOperation::LockShared)?;
         Ok(self.is_there(name)?.then_some(LayerLease(lock)))
+    }
+
+    /// All layers of a snapshot, bottom first, if none has to be unpacked. Runs anywhere.
+    pub fn all_there(&self, manifest: &Manifest) -> Result<Option<Vec<LayerDir>>> {
+        let one = |layer: &LayerRef| {
+            let path = self.path.join(LAYERS).join(layer.digest.to_string()).join(TREE);
+            Ok(self.lease(&path)?.map(|lease| LayerDir { path, lease }))
+        };
+        manifest.layers.iter().map(one).collect()
     }
 
     /// One layer: as it is, or unpacked now. Of several who want it at once, one unpacks and the others wait.

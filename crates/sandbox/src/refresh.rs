@@ -36,18 +36,15 @@ pub fn refresh(helper: Option<&Path>, init: BorrowedFd<'_>, view: &str) -> Resul
         Some(fd) => ask(helper, fd.as_fd()),
         None => Err(Error::new("the environment's view of the host could not be opened")),
     };
-    // Then the one inside goes on (or learns by our end that it must not).
-    let told = match &lower {
-        Ok(()) => fdpass::send(ours.as_fd(), b"go", &[]).context(|| "refresh"),
-        Err(_) => Ok(()),
-    };
-    let done = fdpass::receive(ours.as_fd(), 16);
+    // Then the one inside goes on; or learns by our end that it must not.
+    let done = lower.and_then(|()| {
+        fdpass::send(ours.as_fd(), b"go", &[]).context(|| "refresh")?;
+        fdpass::receive(ours.as_fd(), 16).context(|| "refresh")
+    });
     drop(ours);
     reap(child.pid);
-    lower?;
-    told?;
-    match done {
-        Ok((word, _)) if word == b"done" => Ok(()),
+    match done? {
+        (word, _) if word == b"done" => Ok(()),
         _ => Err(Error::new("the environment's own overlay could not be refreshed")),
     }
 }

@@ -22,22 +22,12 @@ pub enum Ended {
     Signal(i32),
 }
 
-/// Who signals the command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Relay {
-    /// We do: what reaches us is for it.
-    All,
-    /// Whoever signals us signals all our descendants by himself (some job managers do): passing it on would double it.
-    Terminal,
-}
-
 /// A waiting process's signals and terminal, taken before the command starts.
 pub struct Session {
     signals: Signals,
     terminal: Option<OwnedFd>,
     /// Whether the command has the terminal from us: only then is it ours to take back.
     lent: Cell<bool>,
-    relay: Relay,
 }
 
 /// Ends when the session ends: someone else to listen to meanwhile.
@@ -53,9 +43,9 @@ impl Session {
     ///
     /// # Errors
     /// When descriptors are used up.
-    pub fn begin(relay: Relay) -> Result<Self> {
+    pub fn begin() -> Result<Self> {
         let signals = Signals::block(&[]).context(|| "signals")?;
-        Ok(Self { signals, terminal: controlling_terminal(), lent: Cell::new(false), relay })
+        Ok(Self { signals, terminal: controlling_terminal(), lent: Cell::new(false) })
     }
 
     /// Where the command shall stand.
@@ -127,7 +117,7 @@ impl Session {
         let Some(number) = Signal::from_named_raw(signal.number) else {
             return;
         };
-        if self.relay == Relay::Terminal || number == Signal::CHILD || number == Signal::TTOU {
+        if number == Signal::CHILD || number == Signal::TTOU {
             return;
         }
         if number == Signal::CONT {

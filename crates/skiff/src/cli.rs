@@ -231,12 +231,10 @@ pub enum Slurm {
         #[arg(long)]
         environment: String,
     },
-    /// On a node before a job: fetch its snapshot
+    /// On a node before a job: make its directories
     Prolog,
     /// On a node after a job: leave nothing
     Epilog,
-    /// On a node as the job's user: fetch its snapshot
-    Fetch,
     /// On a node as the job's user: end what is left of it
     StopJob,
     /// On a node before a step: make its namespaces

@@ -1,7 +1,7 @@
 //! `skiff run`: an environment for one command.
 
 use skiff_sandbox::join::{self, Failed};
-use skiff_sandbox::session::{Ended, Relay, Session};
+use skiff_sandbox::session::{Ended, Session};
 use skiff_sandbox::start::{Instance, Options, start};
 use skiff_sandbox::{Error, Result};
 use skiff_spec::plan::{Identity, Plan, Upper};
@@ -29,7 +29,7 @@ pub fn run(run: &Run) -> Result<i32> {
 
 fn in_new(context: &Context, run: &Run, plan: &Plan) -> std::result::Result<Ended, Failed> {
     let command = run.inside.command(context, &run.command);
-    let session = Session::begin(Relay::All)?;
+    let session = Session::begin()?;
     let options = Options { helper: context.helper.as_deref(), socket: None };
     let instance = start(plan, options)?;
     let child =

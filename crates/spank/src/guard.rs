@@ -18,8 +18,7 @@ const GUARD: &CStr = c"$(echo \"skiff: error: node ${SLURMD_NODENAME} has no Ski
 
 /// In sbatch: arms the guard. salloc, whose own shell stays on this node, is left alone.
 pub fn arm() {
-    let program = std::env::current_exe().unwrap_or_default();
-    if program.file_name() != Some(Path::new("sbatch").as_os_str()) {
+    if !is_sbatch() {
         return;
     }
     let before = own_variable(BASH_ENV).and_then(c_string).unwrap_or_default();
@@ -28,6 +27,12 @@ pub fn arm() {
         set_own_variable(SAVED, &before);
         set_own_variable(BASH_ENV, GUARD);
     }
+}
+
+/// Whether this process is sbatch; Slurm tells it from salloc nowhere else.
+pub fn is_sbatch() -> bool {
+    let program = std::env::current_exe().unwrap_or_default();
+    program.file_name() == Some(Path::new("sbatch").as_os_str())
 }
 
 /// On a node with the plug-in: puts the task's environment right.

@@ -47,6 +47,9 @@ type Arguments = *const *const c_char;
 pub unsafe extern "C" fn slurm_spank_init(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
     // SAFETY: the pointers are Slurm's, valid during this call.
     let (spank, _) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
+    if spank.context() == Context::Local {
+        submit::leave_inner_directory();
+    }
     match spank.context() {
         // The callback only stores the value, which Slurm itself carries to the nodes.
         Context::Local | Context::Allocator | Context::Remote => option::register(&spank),

@@ -17,10 +17,10 @@ use crate::{guard, variables};
 /// Where `skiff slurm prolog` makes one directory for each job that has an environment.
 pub const JOBS: &str = "/run/skiff/jobs";
 
-/// A first deployment may have to fetch gigabytes.
-const PROLOG_LIMIT: Duration = Duration::from_secs(600);
+const PROLOG_LIMIT: Duration = Duration::from_secs(60);
+/// A first deployment may have to fetch gigabytes. After ten minutes srun gives up.
+const STEP_LIMIT: Duration = Duration::from_secs(600);
 const EPILOG_LIMIT: Duration = Duration::from_secs(120);
-const STEP_LIMIT: Duration = Duration::from_secs(300);
 
 /// Set before the tasks are forked, so each of them knows.
 static STEP_HAS_ENVIRONMENT: OnceLock<bool> = OnceLock::new();

@@ -2,11 +2,12 @@
 
 use std::ffi::{CStr, CString, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Mutex;
 
 use crate::child::Run;
-use crate::ffi::{Context, Spank, c_string, error, own_variable, set_own_variable, unset_own_variable};
+use crate::ffi::{Context, Spank, c_string, error, info, own_variable, set_own_variable, unset_own_variable};
 use crate::node::JOBS;
 use crate::option::{self, NONE};
 use crate::settings::Settings;
@@ -17,6 +18,42 @@ const FAILURE: i32 = 125;
 
 /// A name and what `skiff slurm submit` said about it: the parts of a heterogeneous job share one snapshot.
 static SUBMITTED: Mutex<Option<(CString, CString)>> = Mutex::new(None);
+
+/// Where Skiff shows the host to those inside, and the host's directory that every node has.
+const HOST: &str = "/run/skiff/host";
+const REFUGE: &CStr = c"/tmp";
+
+/// In srun, before it looks at its variables: a directory that only the environment has means nothing to slurmstepd, which would
+/// complain on every node and go to `/tmp`. So it is sent there at once; the wrapper goes on to where `PWD` says.
+pub fn leave_inner_directory() {
+    let Ok(cwd) = std::env::current_dir() else { return };
+    if own_variable(c"SLURM_WORKING_DIR").is_none() && is_only_inside(&cwd) {
+        set_own_variable(c"SLURM_WORKING_DIR", REFUGE);
+        if let Some(cwd) = c_string(&cwd) {
+            set_own_variable(c"PWD", &cwd);
+        }
+    }
+}
+
+/// In sbatch: warns of the one thing that cannot work there.
+fn warn_of_inner_directory(context: Context) {
+    if context == Context::Allocator
+        && guard::is_sbatch()
+        && let Ok(cwd) = std::env::current_dir()
+        && is_only_inside(&cwd)
+    {
+        let cwd = cwd.display();
+        info(&format!("{cwd} is only in the environment, and Slurm cannot write the job's output there"));
+        info("hint: sbatch --output=FILE (or --chdir=DIR) with a place that the nodes have, such as your home");
+    }
+}
+
+/// Whether we are inside, in a directory of the environment's own, not of a file system that is mounted in it.
+fn is_only_inside(cwd: &Path) -> bool {
+    let device = |path: &Path| path.metadata().map(|meta| meta.dev()).ok();
+    let there = Path::new(HOST).join(cwd.strip_prefix("/").unwrap_or(cwd));
+    Path::new(HOST).is_dir() && !there.exists() && device(cwd).is_some_and(|own| device(Path::new("/")) == Some(own))
+}
 
 /// Finds out which environment is meant, and puts its descriptor into the job. Ends the process if that fails: a
 /// plug-in listed as `optional` could otherwise not prevent the job from running on the bare nodes.
@@ -41,6 +78,7 @@ pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
     }
     match descriptor(&name, &settings.skiff) {
         Ok(descriptor) => {
+            warn_of_inner_directory(context);
             set_own_variable(variables::JOB, &descriptor);
             set_own_variable(variables::JOB_CARRIER, &descriptor);
             set_own_variable(variables::ENVIRONMENT, &name);

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use serde::Serialize;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::session::{Ended, Relay, Session};
+use skiff_sandbox::session::{Ended, Session};
 use skiff_sandbox::{Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Identity, inside};
@@ -78,7 +78,7 @@ fn session(
     command: &Command,
 ) -> std::result::Result<Ended, Failed> {
     let live = supervisor::session(context, env)?;
-    let session = Session::begin(Relay::All)?;
+    let session = Session::begin()?;
     let child = run::spawn(context, &live.init, live.pid, identity, command, &session)?;
     let ended = session.wait(&child, None)?;
     live.leave();

@@ -20,7 +20,7 @@ use skiff_sys::fdpass;
 use skiff_sys::signal::{Signals, die_by};
 
 use super::server::FileOf;
-use super::words::{EXITED, KILLED, Request, SIGNAL, STARTED, STOPPED};
+use super::words::{EXITED, KILLED, OURSELVES, Request, SIGNAL, STARTED, STOPPED};
 use crate::control::new_socket;
 use crate::output;
 
@@ -29,12 +29,27 @@ pub const SHIM_DIRS: [&str; 2] = ["/usr/bin", "/usr/local/bin"];
 
 /// Does what the host's command `name` would do; the exit code.
 pub fn run_as(name: &OsStr) -> Result<i32> {
+    match supervisor()? {
+        Some(socket) => through(name, &socket, stdio().map(isatty)),
+        None => Err(directly(name)),
+    }
+}
+
+/// Has this very command of ours, with its arguments, done by the supervisor outside; nothing if there is none. Only what the
+/// supervisor knows it does (see `serve`).
+pub fn ask_outside() -> Result<Option<i32>> {
+    // It is no work at a terminal: that of the error messages goes along as any file would.
+    supervisor()?.map(|socket| through(OsStr::new(OURSELVES), &socket, [false; 3])).transpose()
+}
+
+fn supervisor() -> Result<Option<OwnedFd>> {
     let socket = new_socket(SocketType::STREAM).context(|| "socket")?;
     let address = SocketAddrUnix::new(inside::SOCKET).context(|| inside::SOCKET)?;
-    match connect(&socket, &address) {
-        Ok(()) => through(name, &socket),
-        Err(_) => Err(directly(name)),
-    }
+    Ok(connect(&socket, &address).is_ok().then_some(socket))
+}
+
+fn stdio() -> [BorrowedFd<'static>; 3] {
+    [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()]
 }
 
 /// Without a supervisor to ask (in a job): the host's command as it is, by the user as he is.
@@ -53,9 +68,8 @@ fn directly(name: &OsStr) -> Error {
     Error::new(format!("{}: {e}", name.display()))
 }
 
-fn through(name: &OsStr, socket: &OwnedFd) -> Result<i32> {
-    let stdio = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
-    let terminals = stdio.map(isatty);
+fn through(name: &OsStr, socket: &OwnedFd, terminals: [bool; 3]) -> Result<i32> {
+    let stdio = stdio();
     let terminal = stdio.into_iter().zip(terminals).find(|(_, t)| *t).map(|(fd, _)| fd);
     let size = terminal.and_then(|t| tcgetwinsize(t).ok()).map_or([24, 80], |w| [w.ws_row, w.ws_col]);
     let request = Request {

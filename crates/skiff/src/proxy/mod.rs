@@ -5,5 +5,5 @@ mod client;
 mod server;
 mod words;
 
-pub use client::run_as;
+pub use client::{ask_outside, run_as};
 pub use server::serve;

@@ -18,12 +18,9 @@ use skiff_sys::process::Child;
 use skiff_sys::signal::{Mask, Signals};
 
 use super::client::SHIM_DIRS;
-use super::words::{EXITED, KILLED, Request, SIGNAL, STARTED, STOPPED};
+use super::words::{EXITED, KILLED, OURSELVES, Request, SIGNAL, STARTED, STOPPED};
 use crate::context::Context;
-use crate::env::take_snapshot;
-use crate::environments::Environment;
-use crate::output;
-use crate::supervisor;
+use crate::{output, slurm, supervisor};
 
 /// Serves one client to its command's end.
 pub fn serve(context: &Context, place: &supervisor::Place, init: &Child, connection: OwnedFd) -> i32 {
@@ -32,8 +29,7 @@ pub fn serve(context: &Context, place: &supervisor::Place, init: &Child, connect
         Err(why) => {
             // By now our standard error is the client's.
             let code = output::failed(why);
-            let word = [&[EXITED][..], &code.to_le_bytes()].concat();
-            fdpass::send(connection.as_fd(), &word, &[]).unwrap_or_default();
+            tell_end(&connection, EXITED, code);
             code
         }
     }
@@ -45,16 +41,19 @@ fn run(
     init: &Child,
     connection: &OwnedFd,
 ) -> std::result::Result<(), Failed> {
-    let name = at.name.parse().map_err(|e| Error::new(format!("{e}")))?;
-    let env = Environment { name, dir: at.dir.clone() };
     // The three descriptors come with the first byte.
     let (_, fds) = fdpass::receive(connection.as_fd(), 1).context(|| "request from inside")?;
     let fds = <[OwnedFd; 3]>::try_from(fds)
         .map_err(|_| Error::new("request from inside: without its descriptors"))?;
     let request = Request::read(&mut FileOf(connection)).context(|| "request from inside")?;
     let master = stand_at(&request, fds)?;
+    if request.argv[0] == OURSELVES.as_bytes() {
+        describe(context, &request)?;
+        tell_end(connection, EXITED, 0);
+        return Ok(());
+    }
     let signals = Signals::block(&[]).context(|| "signals")?;
-    let command = command(context, &env, &request)?;
+    let command = command(context, &at.name, &request)?;
     let place = Place {
         own_group: true,
         own_session: master.is_some(),
@@ -71,6 +70,22 @@ fn run(
     fdpass::send(connection.as_fd(), &[STARTED], &started).context(|| "answer to inside")?;
     drop(master);
     Ok(accompany(&child, &signals, connection)?)
+}
+
+/// `skiff slurm submit --environment NAME`: the snapshot for a job.
+fn describe(context: &Context, request: &Request) -> Result<()> {
+    match request.argv.get(1..).unwrap_or_default() {
+        [slurm, submit, option, name] if [&slurm[..], submit, option] == [&b"slurm"[..], b"submit", b"--environment"] => {
+            slurm::describe(context, &String::from_utf8_lossy(name))
+        }
+        _ => Err(Error::new("request from inside: not one that is answered")),
+    }
+}
+
+/// If the client is gone there is nobody to tell.
+fn tell_end(connection: &OwnedFd, how: u8, number: i32) {
+    let word = [&[how][..], &number.to_le_bytes()].concat();
+    fdpass::send(connection.as_fd(), &word, &[]).unwrap_or_default();
 }
 
 /// Puts the client's descriptors in place of ours; a new terminal for those that are one. Gives that terminal's other end.
@@ -101,7 +116,7 @@ fn stand_at(request: &Request, fds: [OwnedFd; 3]) -> Result<Option<OwnedFd>> {
 }
 
 /// The real command, with what it needs to know of the environment it is called from.
-fn command(context: &Context, env: &Environment, request: &Request) -> Result<Command> {
+fn command(context: &Context, environment: &str, request: &Request) -> Result<Command> {
     let os = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
     let name = os(&request.argv[0]);
     let name = Path::new(&name).file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
@@ -122,14 +137,9 @@ fn command(context: &Context, env: &Environment, request: &Request) -> Result<Co
     let user = context.user();
     command.set("USER", user.clone());
     command.set("LOGNAME", user);
-    command.set("SKIFF_ENVIRONMENT", env.name.as_str());
-    if submits(&name) && command.var("SLURM_JOB_ID").is_none() && !refuses_environment(&request.argv) {
-        let taken = take_snapshot(context, env)?;
-        for path in &taken.skipped {
-            output::note(&format!("not in the snapshot for the job: /{path} (a socket or device)"));
-        }
-        let line = taken.descriptor.to_line().map_err(|e| Error::new(format!("job descriptor: {e}")))?;
-        command.set("SKIFF_JOB", line);
+    // Whoever named another one inside, or none, has meant it.
+    if command.var("SKIFF_ENVIRONMENT").is_none() {
+        command.set("SKIFF_ENVIRONMENT", environment);
     }
     Ok(command)
 }
@@ -153,14 +163,6 @@ fn real_command(context: &Context, name: &str) -> Result<PathBuf> {
     Ok(Path::new(inside::HOST).join(path.strip_prefix("/").unwrap_or(&path)))
 }
 
-fn submits(name: &str) -> bool {
-    matches!(name, "srun" | "sbatch" | "salloc")
-}
-
-fn refuses_environment(argv: &[Vec<u8>]) -> bool {
-    argv.iter().any(|a| a == b"--environment=none")
-}
-
 /// Waits with the command: passes on the client's signals, tells it of stops and of the end. If the client is gone, so shall
 /// the command be.
 fn accompany(child: &Child, signals: &Signals, connection: &OwnedFd) -> Result<()> {
@@ -168,16 +170,16 @@ fn accompany(child: &Child, signals: &Signals, connection: &OwnedFd) -> Result<(
     loop {
         let flags = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         if let Ok(Some(status)) = waitid(WaitId::PidFd(child.pidfd.as_fd()), flags) {
-            let word = match (status.exit_status(), status.terminating_signal()) {
-                (Some(code), _) => [&[EXITED][..], &code.to_le_bytes()].concat(),
-                (_, Some(signal)) => [&[KILLED][..], &signal.to_le_bytes()].concat(),
-                _ => vec![STOPPED],
+            let (how, number) = match (status.exit_status(), status.terminating_signal()) {
+                (Some(code), _) => (EXITED, code),
+                (_, Some(signal)) => (KILLED, signal),
+                _ => (STOPPED, 0),
             };
-            // If the client is gone there is nobody to tell.
-            fdpass::send(connection.as_fd(), &word, &[]).unwrap_or_default();
-            if word.len() > 1 {
+            if how != STOPPED {
+                tell_end(connection, how, number);
                 return Ok(());
             }
+            fdpass::send(connection.as_fd(), &[STOPPED], &[]).unwrap_or_default();
         }
         let mut fds = vec![PollFd::new(signals, PollFlags::IN), PollFd::new(&child.pidfd, PollFlags::IN)];
         if client {

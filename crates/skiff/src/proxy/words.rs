@@ -18,6 +18,9 @@ pub struct Request {
     pub size: [u16; 2],
 }
 
+/// As a command's name: not one of the host's, but Skiff's own `slurm submit`.
+pub const OURSELVES: &str = "skiff";
+
 /// More than this is no command line.
 const MOST: u32 = 8 << 20;
 

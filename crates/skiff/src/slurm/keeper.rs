@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use skiff_env::{Cache, Depot, LayerLease, Manifest, SnapshotId};
+use skiff_env::{Cache, Depot, LayerDir, SnapshotId};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::config::Mismatch;
@@ -21,25 +21,18 @@ use crate::supervisor::{self, Keep, Place};
 /// In the keeper's directory: in what this node's base differs from the one the environment was built on.
 pub const DIFFERENCE: &str = "base-difference";
 
-/// The prolog's part, as the user: the snapshot into the cache.
-pub fn prefetch() -> Result<()> {
-    let context = Context::load()?;
-    let Some(job) = Job::from_variables()? else { return Ok(()) };
-    fetch(&context, &job).map(drop)
-}
-
 /// The job's running root; made if this is the first who needs it.
 pub fn running(context: &Context, job: &Job) -> Result<Live> {
     let dir = job.keeper_dir();
     private_dir(&dir)?;
     check_base(context, job, &dir)?;
-    let place = Place { dir: dir.clone(), name: job.descriptor.environment.to_string() };
+    let place = Place { dir, name: job.descriptor.environment.to_string() };
     supervisor::session_at(context, &place, Keep::UntilStopped, || {
-        let (layers, leases) = fetch_and_hold(context, job)?;
-        let wishes = Wishes { layers, services: vec![spool(context)], ..Wishes::default() };
+        let found = layers(context, job)?;
+        let (paths, leases): (Vec<_>, _) = found.into_iter().rev().map(|l| (l.path, l.lease)).unzip();
+        let wishes = Wishes { layers: paths, services: vec![spool(context)], ..Wishes::default() };
         let upper = Upper::Memory { size: context.config.run.memory.clone() };
-        let plan = planner::host(context, &place.name, upper, wishes)?;
-        Ok((plan, leases))
+        Ok((planner::host(context, &place.name, upper, wishes)?, leases))
     })
 }
 
@@ -56,32 +49,24 @@ pub fn stop_job() -> Result<()> {
     Ok(())
 }
 
-/// Fetches the snapshot into the user's cache; the directories to stack, topmost first.
-fn fetch(context: &Context, job: &Job) -> Result<Vec<PathBuf>> {
+/// The snapshot's layers in the user's cache, bottom first, fetched if they are not there; held so that no eviction takes them.
+fn layers(context: &Context, job: &Job) -> Result<Vec<LayerDir>> {
     let (depot, id) = depot(job)?;
-    let cache = cache_dir(context);
-    let bytes = context.config.slurm.cache_bytes;
-    let found = as_root_of_ids(context.helper.as_deref(), |_| {
-        let cache = Cache::open(&cache, bytes).map_err(ours)?;
-        let layers = skiff_env::fetch(&depot, &id, &cache).map_err(ours)?;
-        // Too many bytes is a matter for the next time.
-        cache.evict().map(drop).unwrap_or_default();
-        let paths: Vec<PathBuf> = layers.iter().rev().map(|l| l.path.clone()).collect();
-        serde_json::to_vec(&paths).map_err(|e| Error::new(format!("layers: {e}")))
-    })?;
-    serde_json::from_slice(&found).map_err(|e| Error::new(format!("layers: {e}")))
-}
-
-/// Fetches, and holds what came so that no eviction takes it while it is in use.
-fn fetch_and_hold(context: &Context, job: &Job) -> Result<(Vec<PathBuf>, Vec<LayerLease>)> {
-    let cache = Cache::open(&cache_dir(context), context.config.slurm.cache_bytes).map_err(ours)?;
+    let cache = Path::new(&context.config.slurm.cache).join(context.uid.to_string());
+    let open = || Cache::open(&cache, context.config.slurm.cache_bytes).map_err(ours);
+    let manifest = depot.manifest(&id).map_err(ours)?;
     for _ in 0..3 {
-        let layers = fetch(context, job)?;
-        let leases: Vec<_> =
-            layers.iter().map(|layer| cache.lease(layer)).collect::<skiff_env::Result<_>>().map_err(ours)?;
-        if let Some(leases) = leases.into_iter().collect() {
-            return Ok((layers, leases));
+        if let Some(found) = open()?.all_there(&manifest).map_err(ours)? {
+            return Ok(found);
         }
+        as_root_of_ids(context.helper.as_deref(), |_| {
+            let cache = open()?;
+            // Held until the eviction is over.
+            let _held = skiff_env::fetch(&depot, &id, &cache).map_err(ours)?;
+            // Too many bytes is a matter for the next time.
+            cache.evict().map(drop).unwrap_or_default();
+            Ok(vec![])
+        })?;
     }
     Err(Error::new("the snapshot's layers vanish from the cache as soon as they are there")
         .hint("slurm.cache_bytes in the configuration is too small for this environment"))
@@ -95,32 +80,35 @@ fn depot(job: &Job) -> Result<(Depot, SnapshotId)> {
     Ok((depot, id))
 }
 
-fn cache_dir(context: &Context) -> PathBuf {
-    Path::new(&context.config.slurm.cache).join(context.uid.to_string())
-}
-
 /// Compares this node's base with the one the environment was built on, once for each root.
 fn check_base(context: &Context, job: &Job, dir: &Path) -> Result<()> {
     let record = dir.join(DIFFERENCE);
     let difference = match fs::read_to_string(&record) {
+        _ if context.config.base.mismatch == Mismatch::Ignore => return Ok(()),
         Ok(text) => text,
         Err(_) => {
             let (depot, id) = depot(job)?;
-            let manifest: Manifest = depot.manifest(&id).map_err(ours)?;
+            let manifest = depot.manifest(&id).map_err(ours)?;
             let here = base_identity::here(context)?;
             let found = here.difference(&manifest.base, Path::new(&job.descriptor.depot)).unwrap_or_default();
-            fs::write(&record, &found).context(|| record.display().to_string())?;
+            // Another step may look at this moment: it must not find it half written.
+            let new = dir.join(format!("{DIFFERENCE}.{}", std::process::id()));
+            fs::write(&new, &found).and_then(|()| fs::rename(&new, &record)).context(|| record.display().to_string())?;
             found
         }
     };
-    if difference.is_empty() || context.config.base.mismatch != Mismatch::Refuse {
+    if difference.is_empty() || context.config.base.mismatch == Mismatch::Warn {
         return Ok(());
     }
-    Err(Error::new(format!(
-        "environment {}: this node's base is another one: {difference}",
-        job.descriptor.environment
-    ))
-    .hint("base.mismatch = \"warn\" in the site's configuration lets such jobs run"))
+    let name = &job.descriptor.environment;
+    Err(Error::new(format!("environment {name}: the base of node {} is another one: {difference}", node_name()))
+        .hint("base.mismatch = \"warn\" in the site's configuration lets such jobs run"))
+}
+
+/// What this node is called.
+pub fn node_name() -> String {
+    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    std::env::var("SLURMD_NODENAME").unwrap_or_else(|_| host())
 }
 
 /// Where slurmd puts batch scripts.
@@ -129,8 +117,7 @@ pub fn spool(context: &Context) -> PathBuf {
         return PathBuf::from(&context.config.slurm.spool);
     }
     let setting = super::setting("SlurmdSpoolDir");
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let host = std::env::var("SLURMD_NODENAME").unwrap_or(host);
+    let host = node_name();
     let short = host.split('.').next().unwrap_or_default().to_owned();
     PathBuf::from(
         setting.unwrap_or_else(|| "/var/spool/slurmd".into()).replace("%h", &short).replace("%n", &host),

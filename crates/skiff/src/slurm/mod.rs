@@ -8,6 +8,7 @@
 mod job;
 mod keeper;
 mod node;
+mod signals;
 mod step;
 mod submit;
 mod task;
@@ -20,15 +21,15 @@ use crate::cli::Slurm;
 
 pub use keeper::spool;
 pub use node::sweep_jobs;
+pub use submit::describe;
 pub use task::{is_task, run_task};
 
 /// Does what the plug-in asks; the exit code.
 pub fn run(command: &Slurm) -> Result<i32> {
     match command {
-        Slurm::Submit { environment } => submit::submit(environment)?,
+        Slurm::Submit { environment } => return submit::submit(environment),
         Slurm::Prolog => node::prolog()?,
         Slurm::Epilog => node::epilog()?,
-        Slurm::Fetch => keeper::prefetch()?,
         Slurm::StopJob => keeper::stop_job()?,
         Slurm::StepBegin => step::begin()?,
         Slurm::Task { .. } => return Ok(run_task()),

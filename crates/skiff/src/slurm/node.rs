@@ -8,28 +8,31 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::Mode;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skiff_sandbox::{Context as _, Error, Result};
 
 use super::job::{DESCRIPTOR, JOBS, Job, USER, dir, number};
 use crate::context::Context;
 
-/// Before a job's first step on this node: makes its directory and fetches its snapshot.
+/// How long the user's own part of the cleaning may take.
+const STOP_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+
+/// Before a job's first step on this node: makes the directories that its user needs. The rest is his steps' work, who have his
+/// rights, are accounted to his job and can tell him what fails.
 pub fn prolog() -> Result<()> {
-    // What others have left is no reason for this job to fail.
-    if let Err(e) = sweep_jobs(false) {
-        crate::output::complain(&e);
-    }
     let Some(job) = Job::from_variables()? else { return Ok(()) };
     let (uid, gid) = owner()?;
     let context = Context::load()?;
+    // Others' rights to pass through are not slurmd's umask's to decide.
+    rustix::process::umask(Mode::from_raw_mode(0o022));
     make_for_user(&dir(job.id), None)?;
     make_for_user(&job.user_dir(), Some((uid, gid)))?;
     let line = job.descriptor.to_line().map_err(|e| Error::new(format!("job {}: {e}", job.id)))?;
     let record = dir(job.id).join(DESCRIPTOR);
     fs::write(&record, line).context(|| record.display().to_string())?;
-    make_for_user(&Path::new(&context.config.slurm.cache).join(uid.to_string()), Some((uid, gid)))?;
-    // What goes wrong is said again, to the user, when his step begins.
-    as_user(uid, gid, "fetch", job.id)
+    make_for_user(&Path::new(&context.config.slurm.cache).join(uid.to_string()), Some((uid, gid)))
 }
 
 /// After a job's last step on this node: ends what is left of it and removes its directory.
@@ -37,34 +40,41 @@ pub fn epilog() -> Result<()> {
     remove_job(number("SLURM_JOB_ID")?)
 }
 
-/// Removes what jobs that are no longer here have left; gives their directories.
+/// Removes what jobs that are no longer here have left (an epilog that failed, or never ran); gives their directories.
 pub fn sweep_jobs(dry_run: bool) -> Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(JOBS) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
         other => other.context(|| JOBS)?,
     };
-    let jobs: Vec<u32> = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
-    let mut left = vec![];
-    // Nearly always there is none but this one: then Slurm need not be asked.
-    let own = number("SLURM_JOB_ID").ok();
-    let alive = if jobs.iter().any(|id| Some(*id) != own) { living_jobs() } else { None };
-    for id in jobs {
-        if alive.as_ref().is_some_and(|alive| !alive.contains(&id)) && Some(id) != own {
-            left.push(dir(id));
-            if !dry_run {
-                remove_job(id)?;
-            }
-        }
+    let mut jobs: Vec<u32> = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
+    jobs.sort_unstable();
+    if !jobs.is_empty() {
+        let alive = living_jobs()?;
+        jobs.retain(|id| !alive.contains(id));
     }
-    Ok(left)
+    if !dry_run {
+        jobs.iter().try_for_each(|id| remove_job(*id))?;
+    }
+    Ok(jobs.into_iter().map(dir).collect())
 }
 
-/// The jobs that may still have steps, as Slurm says; nothing if it says nothing.
-fn living_jobs() -> Option<Vec<u32>> {
-    let out = Command::new("timeout").args(["10", "squeue", "-h", "-a", "-o", "%A"]).output().ok()?;
-    out.status.success().then(|| {
-        String::from_utf8_lossy(&out.stdout).lines().filter_map(|id| id.trim().parse().ok()).collect()
-    })
+/// The jobs that may have something on a node, as Slurm says.
+fn living_jobs() -> Result<Vec<u32>> {
+    let hint = "which jobs still run must be known before anything of one is removed: does squeue work here?";
+    let failed = |why: String| Error::new(format!("squeue: {why}")).hint(hint);
+    let words = ["-h", "-a", "-r", "-t", "all", "-o", "%A %t"];
+    let out = Command::new("squeue").args(words).stdin(Stdio::null()).output().map_err(|e| failed(e.to_string()))?;
+    if !out.status.success() {
+        return Err(failed(String::from_utf8_lossy(&out.stderr).trim().to_owned()));
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).lines().filter_map(living).collect())
+}
+
+/// A line of squeue's: the job's number, if it is one that has begun and has not wholly ended.
+fn living(line: &str) -> Option<u32> {
+    let (id, state) = line.trim().split_once(' ')?;
+    let over = ["PD", "BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "RV", "TO"].contains(&state.trim());
+    if over { None } else { id.parse().ok() }
 }
 
 fn remove_job(id: u32) -> Result<()> {
@@ -124,28 +134,35 @@ fn make_for_user(path: &Path, owner: Option<(u32, u32)>) -> Result<()> {
 
 /// Runs one of our own commands as the user, for a bounded time.
 fn as_user(uid: u32, gid: u32, what: &str, job: u32) -> Result<()> {
+    let failed = |why: String| Error::new(format!("job {job}: {what} as user {uid}: {why}"));
     let program = std::env::current_exe().context(|| "own program")?;
-    let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", "600"]).arg(program).args(["slurm", what]).env_clear();
-    for name in ["SPANK_SKIFF_JOB", "SKIFF_JOB", "SLURM_CONF"] {
-        if let Ok(value) = std::env::var(name) {
-            command.env(name, value);
-        }
-    }
+    let mut command = Command::new(program);
+    command.args(["slurm", what]).env_clear().uid(uid).gid(gid).current_dir("/").stdin(Stdio::null());
     command.env("SLURM_JOB_ID", job.to_string()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     if let Some(home) = crate::context::user_fields(uid).map(|f| f[5].clone()) {
         command.env("HOME", home);
     }
-    let status = command
-        .uid(uid)
-        .gid(gid)
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .status()
-        .context(|| what.to_owned())?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(Error::new(format!("job {job}: {what} as user {uid}: {status}")))
+    let mut child = command.spawn().context(|| what.to_owned())?;
+    let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).context(|| what.to_owned())?;
+    if poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&STOP_LIMIT)).context(|| what.to_owned())? == 0 {
+        child.kill().and_then(|()| child.wait()).context(|| what.to_owned())?;
+        return Err(failed(format!("not done after {} s", STOP_LIMIT.tv_sec)));
+    }
+    match child.wait().context(|| what.to_owned())? {
+        status if status.success() => Ok(()),
+        status => Err(failed(status.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::living;
+
+    #[test]
+    fn jobs_that_have_something_on_a_node() {
+        let cases = [("7 R", Some(7)), ("8 CG", Some(8)), ("9 PD", None), ("10 CD", None), ("", None), ("x R", None)];
+        for (line, job) in cases {
+            assert_eq!(living(line), job, "{line:?}");
+        }
     }
 }

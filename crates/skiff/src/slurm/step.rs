@@ -1,13 +1,16 @@
 //! Before a step's tasks, as the user: process 1 of the step, watched over by a process that lives and dies with slurmstepd.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
+use rustix::io::Errno;
 use rustix::net::SocketType;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::step::{self, Step};
 use skiff_sandbox::{Context as _, Error, Result};
@@ -16,7 +19,7 @@ use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use super::job::{Job, number};
 use super::keeper;
 use crate::context::Context;
-use crate::control::{CONTROL, Live, accept, answer, listen_at};
+use crate::control::{CONTROL, Live, Want, accept, answer, listen_at};
 
 /// In a step's directory: why it could not begin, for the tasks to tell.
 pub const FAILED: &str = "failed";
@@ -64,49 +67,79 @@ fn try_begin(context: &Context, job: &Job, dir: &Path) -> Result<()> {
             };
             let told = rustix::io::write(&reporter, &word).is_ok();
             drop(reporter);
-            if let (Ok((listener, step)), true) = (ready, told) {
-                watch(&listener, &step, &stepd);
+            if let (Ok((watcher, step)), true) = (ready, told) {
+                watcher.watch(&step, &stepd);
+                watcher.end(&step, dir.file_name().unwrap_or_default());
             }
             exit_now(0)
         }
     }
 }
 
-fn prepare(dir: &Path, root: &Live, stepd: &OwnedFd, reporter: &OwnedFd) -> Result<(OwnedFd, Step)> {
+fn prepare(dir: &Path, root: &Live, stepd: &OwnedFd, reporter: &OwnedFd) -> Result<(Watcher, Step)> {
     rustix::process::setsid().context(|| "session")?;
     close_all_except(&[root.init.as_fd(), root.connection(), stepd.as_fd(), reporter.as_fd()]);
     detach_stdio();
     // Before the environment is entered: from in there the directory cannot be seen.
-    let listener = listen_at(dir, CONTROL, SocketType::SEQPACKET)?;
-    let step = step::begin(root.init.as_fd())?;
-    Ok((listener, step))
+    let open = |path: &Path| open_dir(path).context(|| path.display().to_string());
+    let watcher = Watcher {
+        listener: listen_at(dir, CONTROL, SocketType::SEQPACKET)?,
+        dir: open(dir)?,
+        parent: open(dir.parent().unwrap_or(dir))?,
+    };
+    Ok((watcher, step::begin(root.init.as_fd())?))
 }
 
-/// Gives process 1 to the step's tasks until slurmstepd, or process 1, is gone; then nothing of the step is left.
-fn watch(listener: &OwnedFd, step: &Step, stepd: &OwnedFd) {
-    loop {
-        let mut fds = [
-            PollFd::new(stepd, PollFlags::IN),
-            PollFd::new(&step.init.pidfd, PollFlags::IN),
-            PollFd::new(listener, PollFlags::IN),
-            PollFd::new(&step.control, PollFlags::IN),
-        ];
-        poll(&mut fds, None).unwrap_or_default();
-        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        if ready[0] || ready[1] {
-            kill_process(step.init.pid, Signal::KILL).unwrap_or_default();
-            return;
+fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
+    openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Gives process 1 to the step's tasks until the step has ended; then nothing of it is left.
+struct Watcher {
+    listener: OwnedFd,
+    dir: OwnedFd,
+    parent: OwnedFd,
+}
+
+impl Watcher {
+    /// Until slurmstepd, or process 1, is gone, or someone says so.
+    fn watch(&self, step: &Step, stepd: &OwnedFd) {
+        loop {
+            let mut fds = [
+                PollFd::new(stepd, PollFlags::IN),
+                PollFd::new(&step.init.pidfd, PollFlags::IN),
+                PollFd::new(&self.listener, PollFlags::IN),
+                PollFd::new(&step.control, PollFlags::IN),
+            ];
+            poll(&mut fds, None).unwrap_or_default();
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            if ready[0] || ready[1] {
+                return;
+            }
+            if ready[3] {
+                // Process 1 says when it is idle, which is nothing to us.
+                rustix::io::read(&step.control, &mut [0; 64]).unwrap_or_default();
+            }
+            if ready[2]
+                && let Some((connection, want)) = accept(&self.listener)
+            {
+                // A task that has gone meanwhile needs no answer.
+                answer(&connection, &step.init, 0).unwrap_or_default();
+                if want == Want::Stop {
+                    return;
+                }
+            }
         }
-        if ready[3] {
-            // Process 1 says when it is idle, which is nothing to us.
-            rustix::io::read(&step.control, &mut [0; 64]).unwrap_or_default();
-        }
-        if ready[2]
-            && let Some((connection, _)) = accept(listener)
-        {
-            // A task that has gone meanwhile needs no answer.
-            answer(&connection, &step.init, 0).unwrap_or_default();
-        }
+    }
+
+    /// Ends every process of the step and removes its directory.
+    fn end(&self, step: &Step, name: &OsStr) {
+        kill_process(step.init.pid, Signal::KILL).unwrap_or_default();
+        // All others of its namespace go before it does.
+        while matches!(waitpid(Some(step.init.pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+        // What cannot be removed goes with the job's directory.
+        unlinkat(&self.dir, CONTROL, AtFlags::empty()).unwrap_or_default();
+        unlinkat(&self.parent, name, AtFlags::REMOVEDIR).unwrap_or_default();
     }
 }
 

@@ -1,30 +1,53 @@
 //! In srun, sbatch and salloc: from the name of an environment to what the job carries.
 
+use std::path::Path;
+
 use skiff_sandbox::{Error, Result};
 use skiff_spec::job::Descriptor;
 use skiff_spec::name::EnvName;
+use skiff_spec::plan::inside;
 
 use crate::context::Context;
 use crate::env::take_snapshot;
 use crate::environments::Environment;
-use crate::output;
+use crate::{output, proxy};
 
-/// Prints the descriptor of a job that is to run in an environment.
-pub fn submit(environment: &str) -> Result<()> {
-    let name: EnvName = environment.parse().map_err(|e| Error::new(format!("{e}")))?;
-    // Called from inside, the supervisor has taken the snapshot before this command began.
+/// Prints the descriptor of a job that is to run in an environment; the exit code.
+pub fn submit(environment: &str) -> Result<i32> {
+    // The helper, which a snapshot needs, is of no use inside.
+    if let Some(code) = proxy::ask_outside()? {
+        return Ok(code);
+    }
+    if Path::new(inside::PROGRAM).exists() {
+        return of_this_job(environment).map(|()| 0);
+    }
+    describe(&Context::load()?, environment).map(|()| 0)
+}
+
+/// Takes a snapshot and prints what the job carries.
+pub fn describe(context: &Context, environment: &str) -> Result<()> {
+    let env = Environment::existing(context, parse(environment)?)?;
+    let taken = take_snapshot(context, &env)?;
+    for path in &taken.skipped {
+        output::note(&format!("not in the snapshot for the job: /{path} (a socket or device)"));
+    }
+    let line = taken.descriptor.to_line().map_err(|e| Error::new(format!("job descriptor: {e}")))?;
+    output::line(&line)
+}
+
+/// In a job there is only the snapshot that it runs in.
+fn of_this_job(environment: &str) -> Result<()> {
+    let name = parse(environment)?;
     if let Ok(line) = std::env::var("SKIFF_JOB")
         && let Ok(descriptor) = Descriptor::from_line(&line)
         && descriptor.environment == name
     {
         return output::line(&line);
     }
-    let context = Context::load()?;
-    let env = Environment::existing(&context, name)?;
-    let taken = take_snapshot(&context, &env)?;
-    for path in &taken.skipped {
-        output::note(&format!("not in the snapshot for the job: /{path} (a socket or device)"));
-    }
-    let line = taken.descriptor.to_line().map_err(|e| Error::new(format!("job descriptor: {e}")))?;
-    output::line(&line)
+    Err(Error::new(format!("environment {name}: a job can only submit in its own environment"))
+        .hint("submit from the login node, or with --environment=none"))
+}
+
+fn parse(environment: &str) -> Result<EnvName> {
+    environment.parse().map_err(|e| Error::new(format!("{e}")))
 }

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use skiff_sandbox::command::{Command, own_args, own_env};
 use skiff_sandbox::join::{Failed, as_me};
-use skiff_sandbox::session::{Ended, Relay, Session};
+use skiff_sandbox::session::Ended;
 use skiff_sandbox::{Error, Result};
+use skiff_spec::config::Mismatch;
 
 use super::job::Job;
-use super::keeper::DIFFERENCE;
+use super::keeper::{DIFFERENCE, node_name};
+use super::signals::TaskSignals;
 use super::step::{FAILED, step_dir};
 use crate::context::Context;
 use crate::control::{Live, Want};
@@ -17,6 +19,12 @@ use crate::output;
 
 /// What the plug-in hands over: the program that we stand in for.
 const PROGRAM: &str = "SKIFF_TASK_ARGV0";
+
+/// Where slurmstepd goes if it cannot go to the job's directory.
+const REFUGE: &str = "/tmp";
+
+/// By this variable srun is told to begin somewhere else than where it is.
+const WORKING_DIR: &str = "SLURM_WORKING_DIR";
 
 /// What is taken away on a node whose plug-in has run.
 const CARRIER: &str = "SLURM_SKIFF_TASK_ARGV0";
@@ -46,25 +54,14 @@ fn in_step() -> std::result::Result<Ended, Failed> {
     let job = Job::from_variables()?.ok_or_else(|| Error::new("this task's job has no environment"))?;
     let dir = step_dir(&job)?;
     let step = Live::connect(&dir, Want::Session)?.ok_or_else(|| why_not(&dir))?;
-    tell_difference(&job);
+    tell_difference(&context, &job);
     let helper = context.helper.as_deref().ok_or_else(|| {
         Error::new("a job's environment needs the helper")
             .hint("administrator: install Skiff's helper on this node")
     })?;
-    let session = Session::begin(relay(&dir))?;
-    let place = session.place(rustix::process::Signal::KILL.as_raw());
-    let child = as_me(helper, step.pid, &command(&context)?, place, session.mask())?;
-    Ok(session.wait(&child, None)?)
-}
-
-/// Slurm's linuxproc signals every descendant of a task, so the program gets what we get; but a batch script's signals
-/// reach only the one process that Slurm started, and with cgroups that is so everywhere.
-fn relay(step: &Path) -> Relay {
-    let batch = step.file_name().is_some_and(|name| name == "step.batch");
-    match super::setting("ProctrackType").as_deref() {
-        Some("proctrack/linuxproc") if !batch => Relay::Terminal,
-        _ => Relay::All,
-    }
+    let signals = TaskSignals::take()?;
+    let child = as_me(helper, step.pid, &command(&context)?, signals.place(), signals.mask())?;
+    Ok(signals.wait(&child)?)
 }
 
 /// The user's own program with what Slurm gave it; our own variables stay behind.
@@ -81,19 +78,24 @@ fn command(context: &Context) -> Result<Command> {
     }
     let ours = [PROGRAM, "SKIFF_STEP_ENVIRONMENT", "SKIFF_STEP"];
     let env = own_env().into_iter().filter(|(name, _)| !ours.iter().any(|o| name == o)).collect();
-    let mut command = Command { argv, argv0: None, env, cwd: PathBuf::new() };
-    command.cwd = directory(&command, context);
+    let cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
+    let mut command = Command { argv, argv0: None, env, cwd };
+    if let Some(directory) = only_inside(&command) {
+        command.cwd = directory;
+        // The plug-in's word to srun; a step that the task starts begins where that is started.
+        command.env.retain(|(name, _)| name != WORKING_DIR);
+    }
     Ok(command)
 }
 
-/// Where Slurm has put us; or, where Slurm could not go because only the environment has that place, what the submitter's shell
-/// called it.
-fn directory(command: &Command, context: &Context) -> PathBuf {
-    let here = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
-    match command.var("PWD").map(PathBuf::from) {
-        Some(there) if here == Path::new("/tmp") && there.is_absolute() => there,
-        _ => here,
+/// The directory that the job was submitted from, if this node does not have it and Slurm therefore went to its refuge.
+fn only_inside(command: &Command) -> Option<PathBuf> {
+    if command.cwd != Path::new(REFUGE) {
+        return None;
     }
+    let named = ["PWD", "SLURM_SUBMIT_DIR"].into_iter().find_map(|name| command.var(name))?;
+    let named = PathBuf::from(named);
+    (named.is_absolute() && !named.exists()).then_some(named)
 }
 
 fn why_not(dir: &Path) -> Error {
@@ -105,16 +107,15 @@ fn why_not(dir: &Path) -> Error {
 }
 
 /// Says once per node and step if the base is another one.
-fn tell_difference(job: &Job) {
+fn tell_difference(context: &Context, job: &Job) {
     let first = std::env::var("SLURM_LOCALID").is_ok_and(|id| id == "0");
-    let text: Result<String> =
-        std::fs::read_to_string(job.keeper_dir().join(DIFFERENCE)).map_err(|e| Error::new(e.to_string()));
-    if let (true, Ok(text)) = (first, text)
-        && !text.is_empty()
-    {
-        let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        output::note(&format!(
-            "{node}: this node's base is not the one the environment was built on: {text}"
-        ));
+    if !first || context.config.base.mismatch != Mismatch::Warn {
+        return;
+    }
+    // Without the record there is nothing to say.
+    let text = std::fs::read_to_string(job.keeper_dir().join(DIFFERENCE)).unwrap_or_default();
+    if !text.is_empty() {
+        let node = node_name();
+        output::note(&format!("the base of node {node} is not the one the environment was built on: {text}"));
     }
 }

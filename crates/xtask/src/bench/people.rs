@@ -92,6 +92,11 @@ impl Scratch {
         Ok(Self { path, user: user.clone() })
     }
 
+    /// A directory of the user's below this one.
+    pub fn make(&self, directory: &Path) -> anyhow::Result<()> {
+        output(self.user.command("mkdir").arg(directory), "mkdir").map(drop)
+    }
+
     pub fn write(&self, name: &str, content: &str) -> anyhow::Result<()> {
         let path = self.path.join(name);
         std::fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;

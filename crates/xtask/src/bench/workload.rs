@@ -12,6 +12,8 @@ pub struct Workload {
     pub unit: &'static str,
     /// Most that may be lost inside, in percent.
     pub limit: f64,
+    /// Whether files are what it is about.
+    pub on_files: bool,
     /// For bash; `$DIRECTORY` is where the files are, which outside is the upper itself.
     pub script: String,
     /// From what it prints to the figure, of which more is better.
@@ -27,6 +29,7 @@ pub fn all(home: &Scratch, seconds: u32, hpl_size: u32) -> anyhow::Result<Vec<Wo
             name: "sysbench cpu".into(),
             unit: "events/s",
             limit: 1.0,
+            on_files: false,
             script: format!("sysbench cpu --time={seconds} run"),
             read: |text| number_after(text, "events per second:"),
         },
@@ -34,6 +37,7 @@ pub fn all(home: &Scratch, seconds: u32, hpl_size: u32) -> anyhow::Result<Vec<Wo
             name: "sysbench memory".into(),
             unit: "MiB/s",
             limit: 1.0,
+            on_files: false,
             script: format!("sysbench memory --memory-total-size=1T --time={seconds} run"),
             read: |text| number_after(text, "transferred ("),
         },
@@ -61,6 +65,7 @@ fn hpl(home: &Scratch, ranks: u32, size: u32) -> anyhow::Result<Workload> {
         name: format!("HPL, {ranks} rank{}", if ranks == 1 { "" } else { "s" }),
         unit: "GFLOPS",
         limit: 1.0,
+        on_files: false,
         script: format!(
             "mkdir -p {directory} && cd {directory} && cp ../{input_name} hpccinf.txt && rm -f hpccoutf.txt && \
              export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_psec=native && \
@@ -78,6 +83,7 @@ fn fio(kind: &str, direct: u8, mode: &str, seconds: u32) -> Workload {
         name: format!("fio {kind} {mode} {block}"),
         unit: "IOPS",
         limit: 2.0,
+        on_files: true,
         script: format!(
             "sync $DIRECTORY/file; {warm} fio --name=bench --filename=$DIRECTORY/file --size=128m --rw={mode} --bs={block} --direct={direct} \
              --ioengine=psync --invalidate=0 --time_based --runtime={seconds} --output-format=json"

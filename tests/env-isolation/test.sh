@@ -1,0 +1,103 @@
+# What an environment must not show or allow, to root inside as well: other processes, secrets of the host and of other users,
+# privilege of any sort.
+. "$(dirname "$0")/../lib.sh"
+mine=/etc/skiff-test
+trap 'rm -rf $mine /usr/share/skiff-test; usermod -p "*" alice' EXIT
+
+secret='no-one-must-read-this'
+rm -rf $mine && mkdir -m 755 $mine
+put() { # NAME MODE OWNER
+    echo "$secret" >$mine/"$1"
+    chown "$3" $mine/"$1"
+    chmod "$2" $mine/"$1"
+}
+put root 600 root:root
+put group 640 root:shadow
+put member 640 root:skiff
+put daemon 600 daemon:daemon
+put open 644 root:root
+put exec-only 711 root:root
+mkdir -m 700 $mine/closed && put closed/open 644 root:root
+mkdir -m 750 $mine/closed-to-others && put closed-to-others/open 644 root:skiff
+usermod -p '$6$salt$no-one-must-read-this' alice
+as bob sh -c "echo $secret >~/secret; chmod 644 ~/secret"
+
+as alice skiff env create dev
+start bob sleep 7654
+as bob skiff env create dev
+start bob skiff env exec dev -- sleep 6543
+
+unreadable() { # IDENTITY PATH
+    # Read and then changed, it would be a copy of the secret all the same.
+    try as alice skiff env exec "$1" dev -- sh -c "cat '$2'; cp '$2' /tmp/copy; cat /tmp/copy; touch '$2'; cat '$2'; tar -cf - '$2' | strings"
+    lacks "$out$err" "$secret" "$2 as $1"
+}
+
+for identity in --root --me; do
+    ok as alice skiff env exec $identity dev -- cat $mine/open
+    equal "$out" "$secret" 'what everybody may read'
+    for name in root group member daemon exec-only closed/open closed-to-others/open; do
+        unreadable $identity $mine/$name
+        unreadable $identity /run/skiff/host$mine/$name
+    done
+    for path in /etc/shadow /etc/shadow- /home/bob/secret /run/skiff/host/home/bob/secret /run/skiff/host/etc/shadow; do
+        unreadable $identity $path
+    done
+    ok as alice skiff env exec $identity dev -- sh -c '
+        for f in /etc/munge/munge.key /etc/ssh/ssh_host_ed25519_key /etc/ssh/ssh_host_rsa_key /etc/gshadow /var/log/btmp /root/. /home/bob/. \
+            /proc/1/environ; do [ ! -s $f ] || [ -d $f ] && [ -z "$(ls -A $f)" ] || head -c 100 $f 2>/dev/null | tr -d "\0" | sed "s|^|$f: |"; done'
+    leaked=$(grep -v '^/etc/gshadow: [a-z_-]*:[*!]*:' <<<"$out" || true)
+    equal "$leaked" '' "what can be read of the host's secrets $identity"
+    # Secrets that come into being while it runs.
+    put later 600 root:root
+    unreadable $identity $mine/later
+    put closing 644 root:root
+    ok as alice skiff env exec $identity dev -- cat $mine/closing
+    chmod 600 $mine/closing
+    unreadable $identity $mine/closing
+    put replaced 644 root:root
+    ok as alice skiff env exec $identity dev -- cat $mine/replaced
+    put new 600 root:root
+    mv $mine/new $mine/replaced
+    unreadable $identity $mine/replaced
+done
+
+# Only its own processes.
+ok as alice skiff env exec dev -- ps axo args
+lacks "$out" 7654
+lacks "$out" 6543
+lacks "$out" slurmctld
+[ "$(wc -l <<<"$out")" -le 4 ] || fail "processes inside: $out"
+ok as alice skiff env exec --me dev -- sh -c 'ls -d /proc/[0-9]* | wc -l'
+[ "$out" -le 4 ] || fail "processes inside as oneself: $out"
+fails 1 as alice skiff env exec dev -- kill -0 "$started"
+
+# No privilege, by whatever file is made inside.
+ok as alice skiff env exec dev -- sh -c 'cp /usr/bin/id /usr/bin/rootid; chmod 6755 /usr/bin/rootid; chown daemon /usr/bin/rootid; chmod 6755 /usr/bin/rootid'
+ok as alice skiff env exec --me dev -- /usr/bin/rootid -u
+equal "$out" "$(id -u alice)" 'who a set-uid program made inside runs as'
+find /home/alice/.local -name rootid -perm /6000 >rootid
+fails 1 as bob sh -c "$(cat rootid)"
+for variant in '' --me; do
+    ok as alice skiff env exec $variant dev -- sh -c 'grep -e NoNewPrivs -e CapBnd /proc/self/status'
+    has "$out" $'NoNewPrivs:\t1'
+done
+equal "${out%%$'\n'*}" $'CapBnd:\t0000000000000000' 'capabilities that can be had as oneself'
+for attempt in 'cat /dev/vda /dev/sda /dev/mem /dev/nvme0n1 /dev/kmsg' 'dmesg -C' 'mount --bind /etc /mnt' 'umount /home' 'umount -l /run/skiff/host' \
+    'echo x >/proc/sysrq-trigger' 'echo x >/sys/kernel/mm/ksm/run' 'swapoff -a; swapon /tmp/copy' 'echo 1 >/run/skiff/host/etc/motd'; do
+    try as alice skiff env exec dev -- sh -c "$attempt"
+    [ "$code" != 0 ] || fail "root inside may: $attempt$(said)"
+done
+# Not through a namespace inside the namespace either.
+ok as alice skiff env exec --me dev -- sh -c "unshare -Urm sh -c 'umount -l /etc; mount --bind /run/skiff/host /mnt; cat $mine/root /mnt$mine/root' 2>&1; true"
+lacks "$out" "$secret" 'in a further namespace'
+
+# Another user reaches none of it from outside.
+ok as bob skiff ps --json
+pid=$(json "$out" 'd[0]["pid"]')
+for attempt in "ls /proc/$pid/root/" "ls /proc/$pid/fd" "nsenter -t $pid -U true" "nsenter -t $pid -m true" "kill $pid" "ls /home/bob/.local/share/skiff" \
+    "SKIFF_STATE=/home/bob/.local/share/skiff skiff env exec dev -- true" "SKIFF_STATE=/home/bob/.local/share/skiff skiff env stop dev"; do
+    try as alice sh -c "$attempt"
+    [ "$code" != 0 ] || fail "alice may, with bob's environment: $attempt$(said)"
+done
+kill "$started"
