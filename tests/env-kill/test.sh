@@ -63,7 +63,7 @@ pids_of() { # -> init, supervisor
     supervisor=$(sed -n 's/^PPid:\t//p' "/proc/$init/status")
 }
 for victim in supervisor init session all; do
-    start alice skiff env exec dev -- sh -c 'echo lost >/tmp/x; touch ~/ready; sleep 40'
+    start alice skiff env exec dev -- sh -c 'echo lost >/tmp/x; touch ~/ready; exec sleep 40'
     session=$started
     start alice skiff env exec --me dev -- sleep 41
     other=$started

@@ -1,4 +1,5 @@
 # What the administrator changes on the host shows in a running environment after `skiff env refresh`, and nothing in it ends.
+# A replaced file that somebody inside has open stays the old one, for all in there, until it is closed (and refreshed again).
 . "$(dirname "$0")/../lib.sh"
 mine=/etc/skiff-test
 trap 'rm -rf $mine' EXIT
@@ -11,16 +12,16 @@ replace() { # NAME TEXT: as package managers do
 replace version 1
 replace goes 1
 replace ours 1
+replace open 1
 mkdir -m 755 $mine/sub
 
 ok as alice skiff env create dev
 ok as alice skiff env refresh dev
-start alice skiff env exec dev -- sh -c 'cat ~/../../etc/skiff-test/*; echo mine >/etc/skiff-test/ours; touch ~/ready; exec tail -f /etc/skiff-test/version'
+start alice skiff env exec dev -- sh -c 'echo mine >/etc/skiff-test/ours; touch ~/ready; cd /etc/skiff-test; exec tail -f open'
 eventually 5 test -e /home/alice/ready
 inside alice dev 'cat /etc/skiff-test/version; ls /etc/skiff-test'
-equal "$out" $'1\ngoes\nours\nsub\nversion'
+equal "$out" $'1\ngoes\nopen\nours\nsub\nversion'
 
-# In place: at once. (That is what the kernel gives; what is replaced may take the refresh.)
 replace version 2
 rm $mine/goes
 replace came 2
@@ -29,7 +30,7 @@ replace sub/deep 2
 ok as alice skiff env refresh dev
 equal "$out$err" ''
 inside alice dev 'cd /etc/skiff-test; cat version came sub/deep ours; ls'
-equal "$out" $'2\n2\n2\nmine\ncame\nours\nsub\nversion'
+equal "$out" $'2\n2\n2\nmine\ncame\nopen\nours\nsub\nversion'
 ok as alice skiff env exec --me dev -- cat $mine/version
 equal "$out" 2 'as oneself'
 kill -0 "$started" || fail 'the session did not live through the refresh'
@@ -41,7 +42,15 @@ for i in 3 4 5 6; do
     ok as alice skiff env exec dev -- cat $mine/version
     equal "$out" $i "version after refresh number $i"
 done
+replace open 2
+ok as alice skiff env refresh dev
+ok as alice skiff env exec dev -- cat $mine/open
+equal "$out" 1 'a file that is open inside'
 kill "$started"
+eventually 3 sh -c "! pgrep -u alice tail"
+ok as alice skiff env refresh dev
+ok as alice skiff env exec dev -- cat $mine/open
+equal "$out" 2 'the same after it was closed'
 
 # Not running: the next start sees all.
 ok as alice skiff env stop dev

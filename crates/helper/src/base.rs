@@ -68,7 +68,9 @@ impl Target {
         if !ns::same(now.as_fd(), self.user_ns.as_fd()).context(|| file.to_owned())? {
             return Err(Error::new("the process has changed its user namespace meanwhile"));
         }
-        std::fs::File::from(fd).write_all(map.to_proc().as_bytes()).context(|| format!("writing {file}"))
+        std::fs::File::from(fd).write_all(map.to_proc().as_bytes()).context(|| format!("writing {file}")).map_err(|e| {
+            e.hint("administrator: the ids in /etc/subuid and /etc/subgid must be nobody's, the user's own not among them")
+        })
     }
 }
 

@@ -1,7 +1,8 @@
 //! Making the administrator's changes show in an environment that runs.
 //!
-//! The kernel remembers in two overlays what it has looked up: the user's, which root inside may tell to forget, and the view of the
-//! host below it, which only the helper may. First the lower one, or the upper one would ask it and learn the old.
+//! The kernel remembers in two overlays what it has looked up: the user's, which root inside may tell to forget, and the view of
+//! the host below it, which only the helper may. What the upper one remembers holds on to what the lower one does: so first the
+//! upper, then the lower. What somebody inside has open is held on to in any case, until he closes it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -31,23 +32,21 @@ pub fn refresh(helper: Option<&Path>, init: BorrowedFd<'_>, view: &str) -> Resul
         exit_now(i32::from(inside(init, view, theirs.as_fd()).is_err()));
     };
     drop(theirs);
-    let (_, fds) = fdpass::receive(ours.as_fd(), 16).context(|| "the environment's view of the host")?;
-    let lower = match fds.first() {
-        Some(fd) => ask(helper, fd.as_fd()),
-        None => Err(Error::new("the environment's view of the host could not be opened")),
-    };
-    // Then the one inside goes on; or learns by our end that it must not.
-    let done = lower.and_then(|()| {
-        fdpass::send(ours.as_fd(), b"go", &[]).context(|| "refresh")?;
-        fdpass::receive(ours.as_fd(), 16).context(|| "refresh")
+    let done = (0..ROUNDS).try_for_each(|_| {
+        let (_, fds) = fdpass::receive(ours.as_fd(), 16).context(|| "the environment's own overlay")?;
+        let view =
+            fds.first().ok_or_else(|| Error::new("the environment's own overlay could not be refreshed"))?;
+        ask(helper, view.as_fd())?;
+        fdpass::send(ours.as_fd(), b"go", &[]).context(|| "refresh")
     });
+    // It learns by our end that it must not go on.
     drop(ours);
     reap(child.pid);
-    match done? {
-        (word, _) if word == b"done" => Ok(()),
-        _ => Err(Error::new("the environment's own overlay could not be refreshed")),
-    }
+    done
 }
+
+/// Whoever looks something up between our two steps makes them vain for that file; hardly ever twice.
+const ROUNDS: usize = 2;
 
 fn ask(helper: &Path, view: BorrowedFd<'_>) -> Result<()> {
     let helper = Helper::spawn(helper)?;
@@ -61,12 +60,11 @@ fn inside(init: BorrowedFd<'_>, view: &str, socket: BorrowedFd<'_>) -> Result<()
     move_into_thread_name_spaces(init, spaces).context(|| "the environment's namespaces")?;
     let view = openat(CWD, view, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .context(|| view)?;
-    fdpass::send(socket, b"view", &[view.as_fd()]).context(|| "refresh")?;
-    drop(view);
-    if fdpass::receive(socket, 16).context(|| "refresh")?.0.is_empty() {
-        return Err(Error::new("refused"));
+    for _ in 0..ROUNDS {
+        let overlay = fspick(CWD, "/", FsPickFlags::FSPICK_CLOEXEC).context(|| "/")?;
+        fsconfig_reconfigure(&overlay).context(|| "/")?;
+        fdpass::send(socket, b"view", &[view.as_fd()]).context(|| "refresh")?;
+        fdpass::receive(socket, 16).context(|| "refresh")?;
     }
-    let overlay = fspick(CWD, "/", FsPickFlags::FSPICK_CLOEXEC).context(|| "/")?;
-    fsconfig_reconfigure(&overlay).context(|| "/")?;
-    fdpass::send(socket, b"done", &[]).context(|| "refresh")
+    Ok(())
 }

@@ -116,7 +116,9 @@ impl Own {
                 Ok(Self { dir })
             }
             Upper::Memory { size } => {
-                let dir = memory(0o755, Some(size)).context(|| "file system in memory for changes")?;
+                let dir = memory(0o755, Some(size))
+                    .context(|| format!("file system in memory of {size:?} for changes"))
+                    .map_err(|e| e.hint("run.memory in the configuration is a number with k, m, g or %"))?;
                 for (name, mode) in [("upper", 0o755), ("work", 0o700), ("tmp", 0o777), ("vartmp", 0o777)] {
                     let mode = Mode::from_raw_mode(mode);
                     mkdirat(&dir, name, mode).context(|| format!("directory {name} for changes"))?;

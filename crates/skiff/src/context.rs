@@ -83,7 +83,8 @@ fn absolute(origin: &str, path: PathBuf) -> Result<PathBuf> {
     if path.is_absolute() {
         return Ok(path);
     }
-    Err(Error::new(format!("{origin}: {} is no absolute path", path.display())))
+    Err(Error::new(format!("{origin}: {:?} is no absolute path", path.display().to_string()))
+        .hint("it must begin with /"))
 }
 
 /// `$HOME` if it is a path, else what the password file says. (No name service: that may take a second, and a start two milliseconds.)
@@ -110,7 +111,9 @@ fn read_config(home: &Path) -> Result<Config> {
     let mut add = |path: PathBuf, site: bool| -> Result<()> {
         let text = match std::fs::read_to_string(&path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            other => other.context(|| path.display().to_string())?,
+            other => other
+                .context(|| path.display().to_string())
+                .map_err(|e| e.hint("configuration must be text that everybody it is for can read"))?,
         };
         if site {
             refuse_unless_roots(&path)?;

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketType, connect};
 use rustix::process::{Signal, getpgrp, getpid, kill_process};
 use rustix::termios::{
-    OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr, tcsetwinsize,
+    LocalModes, OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr, tcsetwinsize,
 };
 use skiff_sandbox::command::{Command, own_args, own_env};
 use skiff_sandbox::{Context as _, Error, Result};
@@ -83,7 +83,8 @@ fn through(name: &OsStr, socket: &OwnedFd, terminals: [bool; 3]) -> Result<i32> 
     let lost = || "the environment's supervisor";
     fdpass::send(socket.as_fd(), b"r", &stdio).context(lost)?;
     request.write(&mut FileOf(socket)).context(lost)?;
-    let mut relay = Relay { socket, signals, terminal, terminals, master: None, cooked: None };
+    let mut relay =
+        Relay { socket, signals, terminal, terminals, master: None, cooked: None, all_raw: false };
     let ended = relay.run();
     relay.restore();
     match ended? {
@@ -106,6 +107,8 @@ struct Relay<'a> {
     master: Option<OwnedFd>,
     /// The terminal's settings before ours.
     cooked: Option<Termios>,
+    /// Whether the command wants nothing done to what it shows and gets.
+    all_raw: bool,
 }
 
 impl Relay<'_> {
@@ -180,6 +183,8 @@ impl Relay<'_> {
         if !matches!(waiting, Ok(1)) {
             return false;
         }
+        self.follow();
+        let Some(master) = &self.master else { return false };
         let mut buffer = [0; 16 << 10];
         match rustix::io::read(master, &mut buffer) {
             Ok(n) if n > 0 => {
@@ -246,8 +251,24 @@ impl Relay<'_> {
         {
             let mut raw = now.clone();
             raw.make_raw();
-            tcsetattr(terminal, OptionalActions::Flush, &raw).unwrap_or_default();
+            // Others may write to it too: those in a pipe with the command. Unless it wants all for itself.
+            if !self.all_raw {
+                raw.output_modes = self.cooked.as_ref().unwrap_or(&now).output_modes;
+            }
+            // What was typed ahead stays.
+            tcsetattr(terminal, OptionalActions::Drain, &raw).unwrap_or_default();
             self.cooked.get_or_insert(now);
+        }
+    }
+
+    /// Does with the user's terminal as the command has done with its own: `srun --pty` leaves nothing of what a terminal does,
+    /// as the one on the node does it all.
+    fn follow(&mut self) {
+        let Some(Ok(modes)) = self.master.as_ref().map(tcgetattr) else { return };
+        let all_raw = !modes.local_modes.intersects(LocalModes::ISIG | LocalModes::ICANON);
+        if all_raw != self.all_raw {
+            self.all_raw = all_raw;
+            self.make_raw();
         }
     }
 

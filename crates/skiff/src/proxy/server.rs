@@ -7,8 +7,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::process::{Signal, WaitId, WaitIdOptions, ioctl_tiocsctty, kill_process_group, setsid, waitid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{OptionalActions, OutputModes, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, Place, as_me};
 use skiff_sandbox::{Context as _, Error, Result};
@@ -56,8 +58,8 @@ fn run(
     let command = command(context, &at.name, &request)?;
     let place = Place {
         own_group: true,
-        own_session: master.is_some(),
-        foreground: false,
+        own_session: false,
+        foreground: master.is_some(),
         death_signal: Signal::KILL.as_raw(),
     };
     let helper = context.helper.as_deref().ok_or_else(|| {
@@ -75,7 +77,9 @@ fn run(
 /// `skiff slurm submit --environment NAME`: the snapshot for a job.
 fn describe(context: &Context, request: &Request) -> Result<()> {
     match request.argv.get(1..).unwrap_or_default() {
-        [slurm, submit, option, name] if [&slurm[..], submit, option] == [&b"slurm"[..], b"submit", b"--environment"] => {
+        [slurm, submit, option, name]
+            if [&slurm[..], submit, option] == [&b"slurm"[..], b"submit", b"--environment"] =>
+        {
             slurm::describe(context, &String::from_utf8_lossy(name))
         }
         _ => Err(Error::new("request from inside: not one that is answered")),
@@ -90,29 +94,32 @@ fn tell_end(connection: &OwnedFd, how: u8, number: i32) {
 
 /// Puts the client's descriptors in place of ours; a new terminal for those that are one. Gives that terminal's other end.
 fn stand_at(request: &Request, fds: [OwnedFd; 3]) -> Result<Option<OwnedFd>> {
-    let mut master = None;
-    let mut slave = None;
-    if request.terminals.contains(&true) {
-        let pty = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
-            .context(|| "new terminal")?;
-        grantpt(&pty).context(|| "new terminal")?;
-        unlockpt(&pty).context(|| "new terminal")?;
-        let name = ptsname(&pty, vec![]).context(|| "new terminal")?;
-        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
-        slave = Some(
-            rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty()).context(|| "new terminal")?,
-        );
-        let [ws_row, ws_col] = request.size;
-        let size = rustix::termios::Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
-        rustix::termios::tcsetwinsize(&pty, size).context(|| "new terminal")?;
-        master = Some(pty);
-    }
+    let theirs = fds.iter().zip(request.terminals).find(|(_, terminal)| *terminal).map(|(fd, _)| fd);
+    let pair = theirs.map(|like| new_terminal(like, request.size)).transpose().context(|| "new terminal")?;
     let dups = [rustix::stdio::dup2_stdin, rustix::stdio::dup2_stdout, rustix::stdio::dup2_stderr];
     for ((fd, terminal), dup) in fds.iter().zip(request.terminals).zip(dups) {
-        let fd = if terminal { slave.as_ref().unwrap_or(fd) } else { fd };
+        let fd = if terminal { pair.as_ref().map_or(fd, |(_, slave)| slave) } else { fd };
         dup(fd).context(|| "standard descriptors")?;
     }
-    Ok(master)
+    Ok(pair.map(|(master, _)| master))
+}
+
+/// A terminal (master and slave) that behaves like the user's and rules our session: we lead it as a shell would, because a
+/// command that led it itself could not be stopped by a key.
+fn new_terminal(like: &OwnedFd, [ws_row, ws_col]: [u16; 2]) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    grantpt(&master)?;
+    unlockpt(&master)?;
+    let name = ptsname(&master, vec![])?;
+    let slave = open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut modes = tcgetattr(like)?;
+    // Left to the user's own, where not everything that is shown comes through this one.
+    modes.output_modes.remove(OutputModes::OPOST);
+    tcsetattr(&slave, OptionalActions::Now, &modes)?;
+    tcsetwinsize(&master, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 })?;
+    setsid()?;
+    ioctl_tiocsctty(&slave)?;
+    Ok((master, slave))
 }
 
 /// The real command, with what it needs to know of the environment it is called from.

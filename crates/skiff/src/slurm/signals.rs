@@ -3,19 +3,25 @@
 //! (linuxproc). The program must get each signal once, as it would without us.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno, read, write};
-use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, set_parent_process_death_signal, waitid};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::process::{
+    Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, set_parent_process_death_signal, waitid,
+};
 use skiff_sandbox::join::Place;
 use skiff_sandbox::session::Ended;
 use skiff_sandbox::{Context as _, Result};
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::{Mask, Signals};
 
-/// How long after us a witness may get the same signal: Slurm sends them in one go, but it may lose the processor in between.
-const GRACE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// How long after us a witness may get the same signal. Usually it is before us: Slurm signals the youngest first.
+const GRACE: Duration = Duration::from_millis(2);
+
+/// More signals than this do not wait between two questions.
+const MANY: usize = 4096;
 
 /// This process's signals, for a program that is to be started.
 pub struct TaskSignals {
@@ -31,10 +37,12 @@ impl TaskSignals {
     /// What it gets, the program gets from whoever sent it; what it does not get was for us alone, and is for us to pass on.
     pub fn take() -> Result<Self> {
         let own = Signals::block(&[]).context(|| "signals")?;
-        let (witness, told) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+        let (witness, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .context(|| "socket")?;
         if let Fork::Child = fork(CloneFlags::NONE).context(|| "witness of signals")? {
             drop(witness);
-            bear_witness(&own, &told);
+            bear_witness(&own, &theirs);
         }
         let pty = rustix::termios::isatty(rustix::stdio::stdin())
             && rustix::process::getsid(None).is_ok_and(|leader| leader == rustix::process::getpid());
@@ -44,7 +52,12 @@ impl TaskSignals {
     /// Where the program shall stand. With a terminal of its own (`srun --pty`) we lead its session, as Slurm has made us; the
     /// program leads its foreground.
     pub fn place(&self) -> Place {
-        Place { own_group: self.pty, foreground: self.pty, own_session: false, death_signal: Signal::KILL.as_raw() }
+        Place {
+            own_group: self.pty,
+            foreground: self.pty,
+            own_session: false,
+            death_signal: Signal::KILL.as_raw(),
+        }
     }
 
     /// What the program must not find blocked.
@@ -65,7 +78,7 @@ impl TaskSignals {
             }
             while let Ok(Some(signal)) = self.own.next() {
                 let Some(number) = Signal::from_named_raw(signal.number) else { continue };
-                if number != Signal::CHILD && !self.was_for_all(signal.number, child) {
+                if number != Signal::CHILD && !self.was_for_all(signal.number) {
                     // It may have ended this moment.
                     kill_process(child.pid, number).unwrap_or_default();
                 }
@@ -96,40 +109,45 @@ impl TaskSignals {
     }
 
     /// Whether the witness got this signal too.
-    fn was_for_all(&mut self, number: i32, child: &Child) -> bool {
+    fn was_for_all(&mut self, number: i32) -> bool {
         let number = usize::try_from(number).unwrap_or_default();
-        loop {
+        for pause in [Duration::ZERO, GRACE] {
+            std::thread::sleep(pause);
+            self.ask();
             if let Some(seen) = self.seen.get_mut(number).filter(|seen| **seen > 0) {
                 *seen -= 1;
                 return true;
             }
-            let mut fds = [PollFd::new(&self.witness, PollFlags::IN), PollFd::new(&child.pidfd, PollFlags::IN)];
-            let ready = poll(&mut fds, Some(&GRACE)).unwrap_or(0);
-            let (spoke, ended) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
-            let mut numbers = [0; 64];
-            match if spoke { read(&self.witness, &mut numbers) } else { Ok(0) } {
-                Ok(n) if n > 0 => numbers[..n].iter().for_each(|n| self.seen[usize::from(*n)] += 1),
-                // It said nothing, or is gone; or there is nobody left to signal.
-                _ => return ready > 0 && ended,
-            }
+        }
+        false
+    }
+
+    /// Asks the witness what it got meanwhile. If it is gone, it got nothing.
+    fn ask(&mut self) {
+        let mut numbers = [0; MANY];
+        if send(&self.witness, &[0], SendFlags::NOSIGNAL).is_ok()
+            && let Ok((n, _)) = recv(&self.witness, &mut numbers[..], RecvFlags::empty())
+        {
+            numbers[..n].iter().for_each(|number| self.seen[usize::from(*number)] += 1);
         }
     }
 }
 
-/// Tells the numbers of all signals that come, until its maker is gone.
-fn bear_witness(signals: &Signals, told: &OwnedFd) -> ! {
+/// Answers each question with the numbers of all signals that came since the last, until its maker is gone. (The first number of
+/// an answer is 0, for none is no message.)
+fn bear_witness(signals: &Signals, asked: &OwnedFd) -> ! {
     if set_parent_process_death_signal(Some(Signal::KILL)).is_err() {
         exit_now(125);
     }
-    loop {
-        // A reader who is gone is the end.
-        let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(told, PollFlags::empty())];
-        poll(&mut fds, None).unwrap_or_default();
-        if !fds[1].revents().is_empty() {
-            exit_now(0);
-        }
+    while matches!(recv(asked, &mut [0; 1][..], RecvFlags::empty()), Ok((1, _))) {
+        let mut numbers = vec![0];
         while let Ok(Some(signal)) = signals.next() {
-            write(told, &[signal.number.to_le_bytes()[0]]).unwrap_or_default();
+            numbers.push(signal.number.to_le_bytes()[0]);
+        }
+        numbers.truncate(MANY);
+        if send(asked, &numbers, SendFlags::NOSIGNAL).is_err() {
+            break;
         }
     }
+    exit_now(0)
 }

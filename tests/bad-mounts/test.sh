@@ -1,0 +1,75 @@
+# Mounts that are written wrong, that are not there, or that lead elsewhere.
+. "$(dirname "$0")/../lib.sh"
+home=/home/alice
+echo of-bob >/home/bob/file && chown -R bob /home/bob && chmod 700 /home/bob
+as alice sh -c 'mkdir dir; echo one >dir/file; ln -s /home/bob/file to-bob; ln -s /etc to-etc; ln -s dir to-dir; ln -s loop loop; ln -s nowhere dangling'
+
+wrong() { # MOUNT MESSAGE
+    fails 125 as alice skiff run -v "$1" -- true
+    has "$err" "$2" "mount $1"
+    has "$err" 'hint: ' "mount $1"
+    fails 125 as alice skiff env create dev -v "$1"
+    has "$err" "$2" "environment with mount $1"
+    [ ! -e $home/.local/share/skiff/env/dev ] || fail "an environment with mount $1 was made"
+}
+wrong dir 'a path is not absolute'
+wrong "$home/dir:data" 'a path is not absolute'
+wrong "$home/dir:/x/../etc" 'holds `..`'
+wrong "$home/../bob:/x" 'holds `..`'
+wrong "$home/dir:/x:rx" 'only ro and rw'
+wrong "$home/dir:/x:ro:z" 'too many colons'
+wrong '' 'a path is not absolute'
+wrong "$home/dir:/" "the environment's own"
+wrong "$home/dir:/run/skiff" "the environment's own"
+wrong "$home/dir:/run/skiff/host/etc" "the environment's own"
+wrong "$home/dir://run//skiff" "the environment's own"
+
+# Sources that are not there, or not hers; a file on a directory and the reverse.
+absent() { # MOUNT MESSAGE
+    fails 125 as alice skiff run -v "$1" -- true
+    has "$err" "$2" "mount $1"
+    has "$err" 'hint: ' "mount $1"
+}
+absent "$home/nosuch:/x" 'No such file or directory'
+absent "$home/dangling:/x" 'No such file or directory'
+absent "$home/loop:/x" 'symbolic links'
+absent "$home/to-bob:/x" 'Permission denied'
+absent '/home/bob:/x' 'Permission denied'
+absent '/root/.ssh:/x' 'Permission denied'
+absent "$home/dir:/etc/passwd" 'Not a directory'
+absent "$home/dir/file:/etc" '/etc'
+ok as alice skiff run -v /etc/shadow:/etc/motd -- sh -c '! cat /etc/motd 2>/dev/null; id -u'
+equal "$out" 0 "a file that she cannot read is no more readable where it is mounted"
+
+# Links of hers as sources mean what they mean to her.
+ok as alice skiff run -v $home/to-dir:/x -- cat /x/file
+equal "$out" one
+# Links inside as targets are followed inside and never lead out.
+ok as alice skiff env create links -v $home/dir:/data/in -v $home/dir:/opt/link/new -v $home/dir/file:/var/link
+inside alice links 'cat /data/in/file /var/link'
+ok as alice skiff env stop links
+ok as alice skiff env rm links
+mkdir /shared/outside
+ok as alice skiff env create links -v $home/dir:/data
+ok as alice skiff env exec links -- true
+ok as alice skiff env stop links
+upper=$home/.local/share/skiff/env/links/upper
+for target in /shared/outside ../../../../../../shared/outside ../etc; do
+    rm -rf $upper/data && as alice ln -s "$target" $upper/data
+    ok as alice skiff env exec links -- sh -c 'cat /data/file; grep -c " /[^ ]* .*dir" /proc/self/mountinfo >/dev/null; true'
+    equal "$out" one "mount on a link to $target"
+    equal "$(ls /shared/outside)" '' 'what the mount has put outside'
+    ok as alice skiff env stop links
+done
+for target in /proc/1/root /proc/self/cwd /proc/self/fd/3; do
+    rm -rf $upper/data && as alice ln -s "$target" $upper/data
+    try as alice skiff env exec links -- cat /data/file
+    [ "$code" = 125 ] && has "$err" 'skiff: /data: ' || equal "$out" one "mount on a link to $target$(said)"
+    try as alice skiff env stop links
+done
+rm -rf $upper/data && as alice ln -s data $upper/data
+fails 125 as alice skiff env exec links -- true
+has "$err" 'skiff: /data: '
+# As root outside nothing is followed that she put there: the helper never looks at her files.
+ok as alice skiff env rm --force links
+eventually 3 sh -c '! pgrep -u alice'

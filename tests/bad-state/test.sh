@@ -1,0 +1,82 @@
+# Places where environments cannot live: a clear error with a hint, nothing half-made. And odd ones where they can.
+. "$(dirname "$0")/../lib.sh"
+dir=$PWD/state
+trap 'umount -l $dir/* 2>/dev/null; chattr -i $dir/* 2>/dev/null; true' EXIT
+mkdir -p $dir
+untouched() { # DIR: nothing was made in it
+    equal "$(find "$1" -mindepth 1 -not -name env 2>/dev/null || true)" '' "what was made in $1"
+}
+refused() { # STATE MESSAGE
+    local command
+    for command in 'env create dev' 'env enter'; do
+        fails 125 as alice env SKIFF_STATE="$1" skiff $command </dev/null
+        has "$err" "$2" "$command in $1"
+        has "$err" 'hint: ' "$command in $1"
+    done
+}
+
+# File systems that overlayfs cannot write to.
+mkdir -p $dir/overlay $dir/lower $dir/upper $dir/work $dir/fuse
+chown alice $dir/upper
+mount -t tmpfs none $dir/work && mkdir $dir/work/{u,w} && chown alice $dir/work/u
+mount -t overlay overlay -o lowerdir=$dir/lower,upperdir=$dir/work/u,workdir=$dir/work/w $dir/overlay
+refused $dir/overlay 'its file system (overlay) cannot hold the changes of an environment'
+untouched $dir/overlay
+umount $dir/overlay
+if [ -e /dev/fuse ]; then
+    fuse-overlayfs -o allow_other,lowerdir=$dir/lower,upperdir=$dir/work/u,workdir=$dir/work/w $dir/fuse
+    refused $dir/fuse '(FUSE) cannot hold the changes'
+    untouched $dir/fuse
+    umount -l $dir/fuse
+fi
+refused /proc/self 'proc'
+refused /sys/skiff 'sys'
+
+# Not hers to write to; not a directory; not a path.
+mkdir -m 755 $dir/roots && mkdir -m 777 $dir/file-there && echo x >$dir/file-there/env && chmod 644 $dir/file-there/env
+refused $dir/roots 'Permission denied'
+untouched $dir/roots
+refused $dir/file-there 'exists'
+refused /home/bob/state 'Permission denied'
+refused relative/path '"relative/path" is no absolute path'
+refused '' 'is no absolute path'
+mkdir $dir/readonly && mount -t tmpfs -o ro none $dir/readonly
+refused $dir/readonly 'Read-only file system'
+umount $dir/readonly
+
+# Links: her own leads where she says; one that somebody else put does not hand her environments over.
+mkdir -m 777 $dir/open && as alice mkdir -m 700 $dir/open/real && as alice ln -s real $dir/open/link
+ok as alice env SKIFF_STATE=$dir/open/link skiff env create dev
+ok as alice env SKIFF_STATE=$dir/open/link skiff env exec dev -- sh -c 'echo x >/etc/marker; cat /etc/marker'
+equal "$out" x
+ok as alice env SKIFF_STATE=$dir/open/real skiff env rm --force dev
+as bob mkdir -m 777 $dir/open/bobs
+refused $dir/open/bobs 'belongs to'
+as bob mkdir -m 755 -p $dir/open/b2/env
+refused $dir/open/b2 'belongs to'
+
+# Names that would mean something to a mount option or a shell, and a path longer than a socket's may be.
+for name in 'with space' 'comma,colon:equals=' 'back\slash' 'quote"quote' $'new\nline' ünïcode 'percent%20' \
+    "$(printf 'long%.0s' {1..40})/$(printf 'long%.0s' {1..40})"; do
+    ok as alice mkdir -p "/home/alice/odd/$name"
+    odd="/home/alice/odd/$name"
+    ok as alice env SKIFF_STATE="$odd" skiff env create dev
+    ok as alice env SKIFF_STATE="$odd" skiff env exec dev -- sh -euc 'echo x >/etc/marker; rm /usr/bin/tac; cat /etc/marker'
+    equal "$out" x "in '$name'"
+    ok as alice env SKIFF_STATE="$odd" skiff env stop dev
+    ok as alice env SKIFF_STATE="$odd" skiff env exec --me dev -- cat /etc/marker
+    ok as alice env SKIFF_STATE="$odd" skiff env diff dev
+    equal "$out" $'A /etc/marker\nD /usr/bin/tac' "in '$name'"
+    ok as alice env SKIFF_STATE="$odd" skiff env rm --force dev
+done
+
+# By configuration, with the user's name and number.
+mkdir -m 1777 $dir/by-name
+mkdir -p /etc/skiff/conf.d
+echo "state = \"$dir/by-name/%u-%U\"" >/etc/skiff/conf.d/state.toml
+ok as alice skiff env create dev
+[ -d "$dir/by-name/alice-$(id -u alice)/env/dev" ] || fail "no environment in $(find $dir/by-name)"
+ok as bob skiff env create dev
+ok as alice skiff env rm dev
+ok as bob skiff env rm dev
+umount $dir/work

@@ -1,0 +1,7 @@
+# A person at a terminal inside an environment, who uses Slurm's commands as root there: it is as if they ran right here.
+. "$(dirname "$0")/../lib.sh"
+ok as alice skiff env create dev
+# salloc's shell reads it.
+as alice sh -c "echo \"PS1='READY> '\" >.bashrc"
+PYTHONPATH=$here/.. PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "$here/terminal_test.py" || fail 'at the terminal'
+eventually 10 test -z "$(squeue -h)"
