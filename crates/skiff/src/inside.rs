@@ -53,6 +53,10 @@ fn environment(context: &Context, identity: Identity) -> Vec<(OsString, OsString
     if identity == Identity::Root {
         command.set("USER", "root");
         command.set("LOGNAME", "root");
+        // munge tells of the real uid, ranks of root inside claim 0: PMIx would wait for ever for the two to agree.
+        if command.var("PMIX_MCA_psec").is_none() {
+            command.set("PMIX_MCA_psec", "native");
+        }
         // Root's programs are found, as after any login as root.
         let path = command.var("PATH").map(|p| p.to_os_string()).unwrap_or_default();
         let mut dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();

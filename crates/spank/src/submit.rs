@@ -44,7 +44,9 @@ fn warn_of_inner_directory(context: Context) {
     {
         let cwd = cwd.display();
         info(&format!("{cwd} is only in the environment, and Slurm cannot write the job's output there"));
-        info("hint: sbatch --output=FILE (or --chdir=DIR) with a place that the nodes have, such as your home");
+        info(
+            "hint: sbatch --output=FILE (or --chdir=DIR) with a place that the nodes have, such as your home",
+        );
     }
 }
 
@@ -52,7 +54,9 @@ fn warn_of_inner_directory(context: Context) {
 fn is_only_inside(cwd: &Path) -> bool {
     let device = |path: &Path| path.metadata().map(|meta| meta.dev()).ok();
     let there = Path::new(HOST).join(cwd.strip_prefix("/").unwrap_or(cwd));
-    Path::new(HOST).is_dir() && !there.exists() && device(cwd).is_some_and(|own| device(Path::new("/")) == Some(own))
+    Path::new(HOST).is_dir()
+        && !there.exists()
+        && device(cwd).is_some_and(|own| device(Path::new("/")) == Some(own))
 }
 
 /// Finds out which environment is meant, and puts its descriptor into the job. Ends the process if that fails: a

@@ -29,13 +29,17 @@ pub fn enter_default(context: &Context, name: &EnvName, command: Option<std::ffi
     let env = existing_or_default(context, name)?;
     let inside = Inside { root: true, me: false, env: vec![], workdir: Some(context.home.clone()) };
     let shell = context.shell();
+    // Its name without directories, as sshd gives it; with a dash it is a login shell.
+    let mut argv0 = std::path::Path::new(&shell).file_name().unwrap_or(&shell).to_owned();
     let command = match command {
-        Some(words) => inside.command(context, &[shell, "-c".into(), words]),
+        Some(words) => {
+            let mut command = inside.command(context, &[shell, "-c".into(), words]);
+            command.argv0 = Some(argv0);
+            command
+        }
         None => {
             let mut command = inside.command(context, &[]);
-            let base = std::path::Path::new(&shell).file_name().unwrap_or(&shell);
-            let mut argv0 = std::ffi::OsString::from("-");
-            argv0.push(base);
+            argv0 = [std::ffi::OsStr::new("-"), &argv0].into_iter().collect();
             command.argv0 = Some(argv0);
             set_prompt(&mut command, name);
             command
@@ -80,7 +84,7 @@ fn session(
     let live = supervisor::session(context, env)?;
     let session = Session::begin()?;
     let child = run::spawn(context, &live.init, live.pid, identity, command, &session)?;
-    let ended = session.wait(&child, None)?;
+    let ended = session.wait(&child)?;
     live.leave();
     Ok(ended)
 }

@@ -75,7 +75,9 @@ fn run(
 /// `skiff slurm submit --environment NAME`: the snapshot for a job.
 fn describe(context: &Context, request: &Request) -> Result<()> {
     match request.argv.get(1..).unwrap_or_default() {
-        [slurm, submit, option, name] if [&slurm[..], submit, option] == [&b"slurm"[..], b"submit", b"--environment"] => {
+        [slurm, submit, option, name]
+            if [&slurm[..], submit, option] == [&b"slurm"[..], b"submit", b"--environment"] =>
+        {
             slurm::describe(context, &String::from_utf8_lossy(name))
         }
         _ => Err(Error::new("request from inside: not one that is answered")),

@@ -93,7 +93,9 @@ fn check_base(context: &Context, job: &Job, dir: &Path) -> Result<()> {
             let found = here.difference(&manifest.base, Path::new(&job.descriptor.depot)).unwrap_or_default();
             // Another step may look at this moment: it must not find it half written.
             let new = dir.join(format!("{DIFFERENCE}.{}", std::process::id()));
-            fs::write(&new, &found).and_then(|()| fs::rename(&new, &record)).context(|| record.display().to_string())?;
+            fs::write(&new, &found)
+                .and_then(|()| fs::rename(&new, &record))
+                .context(|| record.display().to_string())?;
             found
         }
     };
@@ -101,8 +103,11 @@ fn check_base(context: &Context, job: &Job, dir: &Path) -> Result<()> {
         return Ok(());
     }
     let name = &job.descriptor.environment;
-    Err(Error::new(format!("environment {name}: the base of node {} is another one: {difference}", node_name()))
-        .hint("base.mismatch = \"warn\" in the site's configuration lets such jobs run"))
+    Err(Error::new(format!(
+        "environment {name}: the base of node {} is another one: {difference}",
+        node_name()
+    ))
+    .hint("base.mismatch = \"warn\" in the site's configuration lets such jobs run"))
 }
 
 /// What this node is called.

@@ -63,7 +63,11 @@ fn living_jobs() -> Result<Vec<u32>> {
     let hint = "which jobs still run must be known before anything of one is removed: does squeue work here?";
     let failed = |why: String| Error::new(format!("squeue: {why}")).hint(hint);
     let words = ["-h", "-a", "-r", "-t", "all", "-o", "%A %t"];
-    let out = Command::new("squeue").args(words).stdin(Stdio::null()).output().map_err(|e| failed(e.to_string()))?;
+    let out = Command::new("squeue")
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| failed(e.to_string()))?;
     if !out.status.success() {
         return Err(failed(String::from_utf8_lossy(&out.stderr).trim().to_owned()));
     }
@@ -160,7 +164,8 @@ mod tests {
 
     #[test]
     fn jobs_that_have_something_on_a_node() {
-        let cases = [("7 R", Some(7)), ("8 CG", Some(8)), ("9 PD", None), ("10 CD", None), ("", None), ("x R", None)];
+        let cases =
+            [("7 R", Some(7)), ("8 CG", Some(8)), ("9 PD", None), ("10 CD", None), ("", None), ("x R", None)];
         for (line, job) in cases {
             assert_eq!(living(line), job, "{line:?}");
         }

@@ -7,7 +7,9 @@ use std::os::fd::OwnedFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read, write};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, set_parent_process_death_signal, waitid};
+use rustix::process::{
+    Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, set_parent_process_death_signal, waitid,
+};
 use skiff_sandbox::join::Place;
 use skiff_sandbox::session::Ended;
 use skiff_sandbox::{Context as _, Result};
@@ -44,7 +46,12 @@ impl TaskSignals {
     /// Where the program shall stand. With a terminal of its own (`srun --pty`) we lead its session, as Slurm has made us; the
     /// program leads its foreground.
     pub fn place(&self) -> Place {
-        Place { own_group: self.pty, foreground: self.pty, own_session: false, death_signal: Signal::KILL.as_raw() }
+        Place {
+            own_group: self.pty,
+            foreground: self.pty,
+            own_session: false,
+            death_signal: Signal::KILL.as_raw(),
+        }
     }
 
     /// What the program must not find blocked.
@@ -103,7 +110,8 @@ impl TaskSignals {
                 *seen -= 1;
                 return true;
             }
-            let mut fds = [PollFd::new(&self.witness, PollFlags::IN), PollFd::new(&child.pidfd, PollFlags::IN)];
+            let mut fds =
+                [PollFd::new(&self.witness, PollFlags::IN), PollFd::new(&child.pidfd, PollFlags::IN)];
             let ready = poll(&mut fds, Some(&GRACE)).unwrap_or(0);
             let (spoke, ended) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
             let mut numbers = [0; 64];
