@@ -32,7 +32,7 @@ absent() { # MOUNT MESSAGE
 }
 absent "$home/nosuch:/x" 'No such file or directory'
 absent "$home/dangling:/x" 'No such file or directory'
-absent "$home/loop:/x" 'symbolic links'
+absent "$home/loop:/x" 'loop'
 absent "$home/to-bob:/x" 'Permission denied'
 absent '/home/bob:/x' 'Permission denied'
 absent '/root/.ssh:/x' 'Permission denied'

@@ -50,10 +50,13 @@ ok as alice env SKIFF_STATE=$dir/open/link skiff env create dev
 ok as alice env SKIFF_STATE=$dir/open/link skiff env exec dev -- sh -c 'echo x >/etc/marker; cat /etc/marker'
 equal "$out" x
 ok as alice env SKIFF_STATE=$dir/open/real skiff env rm --force dev
-as bob mkdir -m 777 $dir/open/bobs
-refused $dir/open/bobs 'belongs to'
-as bob mkdir -m 755 -p $dir/open/b2/env
-refused $dir/open/b2 'belongs to'
+as bob mkdir -p $dir/open/first/env
+as bob chmod -R 777 $dir/open/first
+refused $dir/open/first "belongs to uid $(id -u bob) with mode 777"
+fails 125 as alice env SKIFF_STATE=$dir/open/first skiff env list
+as alice mkdir -p $dir/open/wide/env
+as alice chmod 770 $dir/open/wide/env
+refused $dir/open/wide 'with mode 770'
 
 # Names that would mean something to a mount option or a shell, and a path longer than a socket's may be.
 for name in 'with space' 'comma,colon:equals=' 'back\slash' 'quote"quote' $'new\nline' ünïcode 'percent%20' \

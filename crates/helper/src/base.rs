@@ -8,10 +8,11 @@
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
+use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string, fsmount,
-    fsopen, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree,
 };
 use rustix::thread::CapabilitySet;
 use skiff_sandbox::{Context, Error, Result};
@@ -21,22 +22,39 @@ use skiff_sys::mount::{MountAttr, set_id_map};
 use skiff_sys::{caps, ns};
 
 use crate::caller::Caller;
-use crate::{mask, site};
+use crate::mask::{self, Mask};
+use crate::site;
 
 /// An id that no file has: 2^32 - 2. (2^32 - 1 means "none" to the kernel.)
 const NOBODY: u32 = u32::MAX - 1;
 
-/// Answers the request: the number of ids inside, the stand-ins, the view.
-pub fn give(caller: &Caller, pid: u32) -> Result<(u32, Vec<OwnedFd>)> {
+/// What is given, and what is to be closed only after.
+pub struct Given {
+    /// How many ids there are inside.
+    pub ids: u32,
+    /// The stand-ins, the view: detached mounts.
+    pub mounts: [OwnedFd; 2],
+    /// The clone of `/` under the view. Nobody else may have it; letting go of it takes 50 microseconds.
+    _host: OwnedFd,
+}
+
+/// Answers the request.
+pub fn give(caller: &Caller, pid: u32) -> Result<Given> {
+    if caller.uid == 0 {
+        return Err(Error::new("environments are for users, not for root").hint("su - USER, then try again"));
+    }
     let (uids, gids) = site::ranges(caller)?;
     let target = Target::open(caller, pid)?;
     target.write_map("uid_map", &IdMap::new(caller.uid, Some(uids), &[]))?;
     target.write_map("gid_map", &IdMap::new(caller.gid, Some(gids), &caller.groups))?;
-    let mask = mask::current()?;
+    let Mask { layers, empty } = mask::current()?;
+    // What the user can take off again, as it is a mount of his: both file systems are read-only by themselves, no file in
+    // them means anything outside as whose it is.
     let attr = MountAttr::RDONLY.and(MountAttr::NOSUID).and(MountAttr::NODEV);
-    let mask = id_mapped(mask.as_fd(), "", target.user_ns.as_fd(), attr).context(|| "stand-ins")?;
-    let view = view(target.user_ns.as_fd(), attr)?;
-    Ok((1 + uids.count.min(gids.count), vec![mask, view]))
+    set_id_map(layers.as_fd(), target.user_ns.as_fd(), attr)
+        .context(|| "id-mapped mount of the stand-ins")?;
+    let (view, host) = view(target.user_ns.as_fd(), attr, &empty)?;
+    Ok(Given { ids: 1 + uids.count.min(gids.count), mounts: [layers, view], _host: host })
 }
 
 /// The process whose user namespace gets its map.
@@ -104,62 +122,67 @@ pub fn own_proc() -> Result<OwnedFd> {
         .context(|| "/proc/self")
 }
 
-fn id_mapped(
-    dir: BorrowedFd<'_>,
-    path: &str,
-    user_ns: BorrowedFd<'_>,
-    attr: MountAttr,
-) -> std::io::Result<OwnedFd> {
+/// The host's root, as far as `other` may read it, as a mount that hangs nowhere yet; and the clone of it below.
+fn view(user_ns: BorrowedFd<'_>, attr: MountAttr, empty: &OwnedFd) -> Result<(OwnedFd, OwnedFd)> {
     // Not recursive: what is mounted below `/` (other disks, /proc, /home) is not part of the base.
-    let flags =
-        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    let tree = open_tree(dir, path, flags)?;
-    set_id_map(tree.as_fd(), user_ns, attr)?;
-    Ok(tree)
-}
-
-fn view(user_ns: BorrowedFd<'_>, attr: MountAttr) -> Result<OwnedFd> {
-    let host = id_mapped(CWD, "/", user_ns, attr).context(|| "id-mapped mount of /").map_err(|e| {
+    let host = open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+        .context(|| "/")?;
+    set_id_map(host.as_fd(), user_ns, attr).context(|| "id-mapped mount of /").map_err(|e| {
         e.hint("the kernel (5.19 or newer) and the file system of / must support id-mapped mounts; SKIFF_HELPER=none does without")
     })?;
-    // An overlay without upper wants two layers; the second is empty and of a file system of its own.
-    let empty = memory().context(|| "empty layer")?;
-    let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).context(|| "overlay")?;
-    let lower = format!("/proc/self/fd/{}:/proc/self/fd/{}/empty", host.as_raw_fd(), empty.as_raw_fd());
+    // An overlay without upper wants two layers.
+    let by_number = |fd: &OwnedFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let made = match overlay(&by_number(&host), &by_number(empty)) {
+        // Before Linux 6.15 a layer must hang in a namespace.
+        Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => overlay_apart(&host),
+        other => other,
+    };
+    let view = made.context(|| "view of the host's root").map_err(|e| {
+        e.hint("is / itself an overlay of overlays? `skiff doctor` says what the kernel can do")
+    })?;
+    Ok((view, host))
+}
+
+/// The same with a mount namespace of our own, in which the layers hang for as long as it takes.
+fn overlay_apart(host: &OwnedFd) -> std::io::Result<OwnedFd> {
+    skiff_sys::ns::unshare_mounts()?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&fs)?;
+    let stage = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    for name in ["host", "empty"] {
+        mkdirat(&stage, name, Mode::from_raw_mode(0o755))?;
+    }
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    move_mount(&stage, "", CWD, mask::DIR, flags)?;
+    move_mount(host, "", &stage, "host", flags)?;
+    overlay(&format!("{}/host", mask::DIR), &format!("{}/empty", mask::DIR))
+}
+
+/// An overlay of two layers that looks at them as nobody.
+fn overlay(upper: &str, lower: &str) -> std::io::Result<OwnedFd> {
+    let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     as_nobody(|| {
         fsconfig_set_string(&fs, "source", "skiff-host")?;
-        fsconfig_set_string(&fs, "lowerdir", &lower)?;
+        fsconfig_set_string(&fs, "lowerdir", format!("{upper}:{lower}"))?;
         // Whatever the kernel was built to do by default: nothing in the host's tree redirects the view.
         fsconfig_set_string(&fs, "redirect_dir", "nofollow")?;
         fsconfig_set_string(&fs, "metacopy", "off")?;
         fsconfig_create(&fs)
-    })
-    .context(|| "view of the host's root")
-    .map_err(|e| e.hint("is / itself an overlay of overlays? `skiff doctor` says what the kernel can do"))?;
+    })?;
     let attr = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_RDONLY;
-    fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attr).context(|| "view of the host's root")
+    Ok(fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attr)?)
 }
 
-/// Does one thing with the credentials that the view is to have for good: nobody's ids, no groups, no capability but
-/// the one that mounting takes.
+/// Does one thing with the credentials that the view is to have for good: nobody's ids, no groups (the caller's went when we became
+/// root), no capability but the one that mounting takes.
 fn as_nobody(act: impl FnOnce() -> rustix::io::Result<()>) -> std::io::Result<()> {
-    rustix::thread::set_thread_groups(&[])?;
     let ids = FsIds::become_(NOBODY, NOBODY)?;
     caps::effective_only(CapabilitySet::SYS_ADMIN)?;
     let done = act();
     drop(ids);
     caps::effective_all()?;
     Ok(done?)
-}
-
-fn memory() -> rustix::io::Result<OwnedFd> {
-    let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_set_string(&fs, "mode", "755")?;
-    fsconfig_create(&fs)?;
-    let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
-    mkdirat(&mount, "empty", Mode::from_raw_mode(0o755))?;
-    rustix::fs::chmodat(&mount, "empty", Mode::from_raw_mode(0o755), AtFlags::empty())?;
-    Ok(mount)
 }

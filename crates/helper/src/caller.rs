@@ -1,7 +1,7 @@
 //! Who calls: what the kernel says, nothing else.
 
-use rustix::process::{getegid, geteuid, getgid, getgroups, getuid};
-use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+use rustix::process::{Gid, Uid, geteuid, getgid, getgroups, getuid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use skiff_sandbox::{Context, Error, Result};
 
 /// The user behind this call.
@@ -27,10 +27,9 @@ impl Caller {
             return Err(Error::new("the helper does not run as root")
                 .hint("it must belong to root with mode 4755, on a file system mounted without nosuid"));
         }
-        let root = geteuid();
-        set_thread_res_uid(root, root, root).context(|| "becoming root")?;
-        let group = getegid();
-        set_thread_res_gid(group, group, group).context(|| "becoming root")?;
+        set_thread_groups(&[]).context(|| "groups")?;
+        set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).context(|| "becoming root")?;
+        set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).context(|| "becoming root")?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
         rustix::process::chdir("/").context(|| "/")?;
         Ok(caller)

@@ -14,15 +14,22 @@ mod join;
 mod mask;
 mod refresh;
 mod site;
+mod stand_ins;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use caller::Caller;
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
 use skiff_sys::fdpass;
 
+#[global_allocator]
+static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new();
+
 fn main() {
+    // Before anything else: what a panic prints by itself includes a backtrace if a variable of the caller's says so, for
+    // which files would be read.
+    std::panic::set_hook(Box::new(|_| skiff_sys::process::exit_now(125)));
     let code = match socket() {
         Ok(socket) => serve(&socket),
         Err(e) => {
@@ -50,17 +57,19 @@ fn serve(socket: &OwnedFd) -> i32 {
 fn answer(socket: &OwnedFd) -> Result<()> {
     let caller = Caller::take_over()?;
     let (bytes, fds) = fdpass::receive(socket.as_fd(), MOST_BYTES).context(|| "request")?;
-    let (value, fds) = match Request::decode(&bytes) {
-        Some(Request::Base { pid }) => base::give(&caller, pid)?,
-        Some(Request::Join { pid }) => return join::start(&caller, pid, socket),
-        Some(Request::Refresh) => refresh::forget(&fds)?,
-        None => {
-            return Err(Error::new("a request that this helper does not know")
-                .hint("install skiff and its helper together"));
-        }
+    let done = |value: u32, fds: &[BorrowedFd<'_>]| {
+        fdpass::send(socket.as_fd(), &Reply::Done(value).encode(), fds).context(|| "answer")
     };
-    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-    fdpass::send(socket.as_fd(), &Reply::Done(value).encode(), &fds).context(|| "answer")
+    match Request::decode(&bytes) {
+        Some(Request::Base { pid }) => {
+            let given = base::give(&caller, pid)?;
+            done(given.ids, &given.mounts.each_ref().map(AsFd::as_fd))
+        }
+        Some(Request::Join { pid }) => join::start(&caller, pid, socket),
+        Some(Request::Refresh) => refresh::forget(&fds).and_then(|()| done(0, &[])),
+        None => Err(Error::new("a request that this helper does not know")
+            .hint("install skiff and its helper together")),
+    }
 }
 
 /// The socket to `skiff`, whose number is our first argument.

@@ -12,7 +12,7 @@ use skiff_sandbox::{Context, Error, Result};
 const OVERLAY_MAGIC: u64 = 0x794c_7630;
 
 /// Forgets the cache of the overlay that the descriptor given along lies in, which must be the root of its mount.
-pub fn forget(fds: &[OwnedFd]) -> Result<(u32, Vec<OwnedFd>)> {
+pub fn forget(fds: &[OwnedFd]) -> Result<()> {
     let [dir] = fds else { return Err(Error::new("refresh takes one descriptor")) };
     let stat = rustix::fs::fstatfs(dir).context(|| "view")?;
     if stat.f_type as u64 != OVERLAY_MAGIC {
@@ -21,10 +21,10 @@ pub fn forget(fds: &[OwnedFd]) -> Result<(u32, Vec<OwnedFd>)> {
     match reconfigure(dir, false) {
         // Such is an overlay that has no upper, as our view: it wants to hear that it stays so. Another's must not be told,
         // or any user could make it read-only.
-        Err(Errno::ROFS) => reconfigure(dir, true).context(|| "view: forgetting what was looked up")?,
-        other => other.context(|| "view: forgetting what was looked up")?,
+        Err(Errno::ROFS) => reconfigure(dir, true),
+        other => other,
     }
-    Ok((0, vec![]))
+    .context(|| "view: forgetting what was looked up")
 }
 
 fn reconfigure(dir: &OwnedFd, read_only: bool) -> rustix::io::Result<()> {

@@ -71,8 +71,13 @@ impl Helper {
     /// # Errors
     /// The helper's own words, or that it ended without any.
     pub fn answer(&self) -> Result<(u32, Vec<OwnedFd>)> {
-        let (bytes, fds) = fdpass::receive(self.socket.as_fd(), MOST_BYTES)
-            .context(|| format!("answer of helper {}", self.program.display()))?;
+        let receive = || fdpass::receive(self.socket.as_fd(), MOST_BYTES);
+        let received = match receive() {
+            // One that refuses us unasked ends with our question unread. The kernel reports that before its answer.
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => receive(),
+            other => other,
+        };
+        let (bytes, fds) = received.context(|| format!("answer of helper {}", self.program.display()))?;
         match Reply::decode(&bytes) {
             Some(Reply::Done(value)) => Ok((value, fds)),
             Some(Reply::Refused { message, hint }) => Err(Error { message, hint }),

@@ -4,22 +4,41 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{WaitOptions, wait};
+use rustix::process::{Pid, WaitOptions, WaitStatus, wait};
+use skiff_sys::process::exit_now;
 use skiff_sys::signal::Signals;
 
 /// Said by process 1 when it has no process left to look after.
 pub const IDLE: u8 = b'i';
 /// The question that process 1 answers with [`IDLE`] if it is so.
 pub const STILL: u8 = b'?';
+/// Said of the first command, followed by a number: it has stopped by this signal.
+pub(crate) const STOPPED: u8 = b's';
+/// Its exit code; process 1 ends with it.
+pub(crate) const EXITED: u8 = b'e';
+/// The signal that ended it; likewise.
+pub(crate) const KILLED: u8 = b'k';
 
-/// Serves until killed. `control` is the supervisor's socket: its end is ours; over it goes whether any process is left but
-/// the `background` ones of our own.
-pub fn serve(control: &OwnedFd, background: usize) -> ! {
+/// The processes that process 1 has made itself.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Wards {
+    /// The command that the environment was made for, and ends with.
+    pub first: Option<Pid>,
+    /// What the root itself needs; the environment cannot go on without it.
+    pub server: Option<Pid>,
+}
+
+/// Serves until killed. `control` is the supervisor's socket: its end is ours; over it goes how the first command fares,
+/// or whether any process is left that is not of our own making.
+pub(crate) fn serve(control: &OwnedFd, wards: Wards) -> ! {
     // Nothing to report to: if even this fails, the environment ends at once and the supervisor sees that.
-    let Ok(signals) = Signals::block(&[]) else { skiff_sys::process::exit_now(125) };
+    let Ok(signals) = Signals::block(&[]) else { exit_now(125) };
     loop {
-        if !bury() && children() <= background {
-            tell(control.as_fd());
+        if bury(control.as_fd(), wards)
+            && wards.first.is_none()
+            && children() <= usize::from(wards.server.is_some())
+        {
+            tell(control.as_fd(), &[IDLE]);
         }
         let mut fds = [PollFd::new(&signals, PollFlags::IN), PollFd::new(control, PollFlags::IN)];
         if poll(&mut fds, None).is_err() {
@@ -30,21 +49,37 @@ pub fn serve(control: &OwnedFd, background: usize) -> ! {
         if asked {
             match rustix::io::read(control, &mut [0]) {
                 Ok(1) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-                _ => skiff_sys::process::exit_now(0),
+                _ => exit_now(0),
             }
         }
     }
 }
 
-/// Takes the exit statuses of all that have ended; whether there was any failure to look.
-fn bury() -> bool {
+/// Takes the exit statuses of all that have ended; whether that went well.
+fn bury(control: BorrowedFd<'_>, wards: Wards) -> bool {
     loop {
-        match wait(WaitOptions::NOHANG) {
+        match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            Ok(Some((pid, status))) if Some(pid) == wards.first => follow(control, status),
+            Ok(Some((pid, status))) if Some(pid) == wards.server && !status.stopped() => exit_now(125),
             Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
-            Ok(None) | Err(rustix::io::Errno::CHILD) => return false,
-            Err(_) => return true,
+            Ok(None) | Err(rustix::io::Errno::CHILD) => return true,
+            Err(_) => return false,
         }
     }
+}
+
+/// Tells what has become of the first command, and ends if it has.
+fn follow(control: BorrowedFd<'_>, status: WaitStatus) {
+    let number = |n: Option<i32>| n.and_then(|n| u8::try_from(n).ok());
+    if let Some(signal) = number(status.stopping_signal()) {
+        return tell(control, &[STOPPED, signal]);
+    }
+    if let Some(code) = number(status.exit_status()) {
+        tell(control, &[EXITED, code]);
+    } else if let Some(signal) = number(status.terminating_signal()) {
+        tell(control, &[KILLED, signal]);
+    }
+    exit_now(0)
 }
 
 /// How many children process 1 has. (`waitpid` tells none from some, but some may be our own.)
@@ -53,9 +88,8 @@ fn children() -> usize {
         .map_or(usize::MAX, |list| list.split_whitespace().count())
 }
 
-fn tell(socket: BorrowedFd<'_>) {
+fn tell(socket: BorrowedFd<'_>, words: &[u8]) {
     use rustix::net::SendFlags;
-    match rustix::net::send(socket, &[IDLE], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-        Ok(_) | Err(_) => {}
-    }
+    // Nobody there, or one who does not listen: nothing that could be done about it from here.
+    rustix::net::send(socket, words, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).unwrap_or_default();
 }

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
+use rustix::process::Pid;
+use rustix::thread::{CapabilitySet, ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_spec::wire::Request;
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::{self, Mask};
@@ -15,7 +15,7 @@ use skiff_sys::signal::{self, Mask};
 use crate::command::{Command, exit_code};
 use crate::helper::Helper;
 use crate::start::{read_all, reap};
-use crate::{Context, Error};
+use crate::{Context, Error, Result};
 
 /// How the process stands to the terminal and to its maker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,74 +86,72 @@ pub fn controlling_terminal() -> Option<OwnedFd> {
     open("/dev/tty", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty()).ok()
 }
 
-/// Starts `command` as root of the environment whose process 1 is `init`, as a child of this process.
+/// Starts `command` as root of the environment whose process 1 is `init`, as a child of this process; which moves, for
+/// that, into the environment's user namespace, and has no privilege there either when this returns.
 ///
 /// # Errors
-/// When the environment is gone, or the command could not be started: the error's hint is then empty and its message ends in the
-/// reason; see [`Failed`].
+/// When the environment is gone, or the command could not be started; see [`Failed`].
 pub fn as_root(
     init: BorrowedFd<'_>,
     command: &Command,
     place: Place,
     mask: Mask,
 ) -> std::result::Result<Child, Failed> {
+    let gone = |e: Error| e.hint("the environment may just have been stopped");
+    // Not into its mount namespace: that is to go when the environment does, not when we do.
+    let ours = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID;
+    move_into_thread_name_spaces(init, ours).context(|| "the environment's namespaces").map_err(gone)?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    // The one who enters cannot come back, so that is not us; its child becomes ours (CLONE_PARENT).
-    let entered = fork(CloneFlags::NONE).context(|| "fork")?;
-    let Fork::Parent(enterer) = entered else {
-        drop(report);
-        exit_now(enter_and_fork(init, command, place, mask, &reporter));
+    let Fork::Parent(child) = fork(CloneFlags::NONE).context(|| "process inside").map_err(gone)? else {
+        let e = become_root(init, command, place, mask);
+        e.report(&reporter);
+        exit_now(e.exit_code())
     };
     drop(reporter);
-    let told = read_all(report.as_fd());
-    reap(enterer.pid);
-    outcome(&told, command)
-}
-
-fn enter_and_fork(
-    init: BorrowedFd<'_>,
-    command: &Command,
-    place: Place,
-    mask: Mask,
-    reporter: &OwnedFd,
-) -> i32 {
-    let spaces = ThreadNameSpaceType::USER
-        | ThreadNameSpaceType::MOUNT
-        | ThreadNameSpaceType::PROCESS_ID
-        | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
-    let say = |bytes: &[u8]| rustix::io::write(reporter, bytes).map_or(125, |_| 0);
-    if let Err(e) = move_into_thread_name_spaces(init, spaces) {
-        let why = format!("the environment's namespaces: {e}");
-        return say(&[b"E", &Error::new(why).hint("it may just have been stopped").to_bytes()[..]].concat());
-    }
-    match fork(CloneFlags::SIBLING) {
-        Err(e) => say(&[b"E", format!("process inside: {e}").as_bytes()].concat()),
-        Ok(Fork::Parent(child)) => {
-            let pid = child.pid.as_raw_nonzero().get();
-            // Not `say`: what the child says (if exec fails) may stand before or after this; both are whole writes.
-            say(&[b"P", &pid.to_le_bytes()[..]].concat())
-        }
-        Ok(Fork::Child) => {
-            let e = as_inside_root(place, mask, command);
-            let code = e.raw_os_error().unwrap_or(0);
-            say(&[b"X", &code.to_le_bytes()[..]].concat());
-            exit_now(exit_code(&e))
+    skiff_sys::caps::set_to(CapabilitySet::empty()).context(|| "capabilities")?;
+    match Failed::reported(&read_all(report.as_fd()), command) {
+        None => Ok(child),
+        Some(why) => {
+            reap(child.pid);
+            Err(why)
         }
     }
 }
 
-fn as_inside_root(place: Place, mask: Mask, command: &Command) -> io::Error {
-    let ready = place
-        .take()
-        .and_then(|()| skiff_sys::caps::limit_to(skiff_sys::caps::INSIDE_ROOT))
-        .and_then(|()| Ok(rustix::thread::set_no_new_privs(true)?))
-        .and_then(|()| skiff_sys::seccomp::load());
-    if let Err(e) = ready {
-        return e;
+fn become_root(init: BorrowedFd<'_>, command: &Command, place: Place, mask: Mask) -> Failed {
+    let theirs = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
+    let ready = move_into_thread_name_spaces(init, theirs)
+        .context(|| "the environment's namespaces")
+        .and_then(|()| drop_bounding())
+        .and_then(|()| confine())
+        .and_then(|()| place.take().context(|| "place of the process inside"));
+    match ready {
+        Ok(()) => become_command(command, mask),
+        Err(e) => e.into(),
     }
+}
+
+/// Takes what no program inside may have out of what an exec could bring.
+pub(crate) fn drop_bounding() -> Result<()> {
+    skiff_sys::caps::drop_from_bounding(skiff_sys::caps::INSIDE_ROOT)
+        .context(|| "capabilities of a process inside")
+}
+
+/// Makes this process what every program inside is: without the capabilities that reach beyond, for good.
+pub(crate) fn confine() -> Result<()> {
+    skiff_sys::caps::set_to(skiff_sys::caps::INSIDE_ROOT).context(|| "capabilities of a process inside")?;
+    rustix::thread::set_no_new_privs(true).context(|| "no_new_privs")?;
+    skiff_sys::seccomp::load()
+        .context(|| "system call filter")
+        .map_err(|e| e.hint("the kernel needs CONFIG_SECCOMP_FILTER"))
+}
+
+/// The last step.
+pub(crate) fn become_command(command: &Command, mask: Mask) -> Failed {
     signal::default_action(rustix::process::Signal::PIPE.as_raw());
     signal::restore(mask);
-    command.exec()
+    let e = command.exec();
+    Failed::Command(command.argv.first().cloned().unwrap_or_default(), e.raw_os_error().unwrap_or(0))
 }
 
 /// Why a command does not run.
@@ -165,40 +163,40 @@ pub enum Failed {
     Command(OsString, i32),
 }
 
+impl Failed {
+    /// Says it to the maker of this process.
+    pub(crate) fn report(&self, reporter: &OwnedFd) {
+        let word = match self {
+            Self::Command(_, errno) => [b"X", &errno.to_le_bytes()[..]].concat(),
+            Self::Skiff(e) => [b"E", &e.to_bytes()[..]].concat(),
+        };
+        // If the maker is gone there is nobody to tell.
+        rustix::io::write(reporter, &word).unwrap_or_default();
+    }
+
+    /// What was said of `command`; nothing, by the end of the pipe, when it has become the program.
+    pub(crate) fn reported(word: &[u8], command: &Command) -> Option<Self> {
+        match word.split_first()? {
+            (b'X', errno) => {
+                let errno = errno.try_into().map_or(0, i32::from_le_bytes);
+                Some(Self::Command(command.argv.first().cloned().unwrap_or_default(), errno))
+            }
+            (_, text) => Some(Self::Skiff(Error::from_bytes(text))),
+        }
+    }
+
+    fn exit_code(&self) -> i32 {
+        match self {
+            Self::Command(_, errno) => exit_code(&io::Error::from_raw_os_error(*errno)),
+            Self::Skiff(_) => 125,
+        }
+    }
+}
+
 impl From<Error> for Failed {
     fn from(e: Error) -> Self {
         Self::Skiff(e)
     }
-}
-
-/// Reads the reports of those who entered: `P` pid, `X` errno of exec, `E` error.
-fn outcome(mut told: &[u8], command: &Command) -> std::result::Result<Child, Failed> {
-    let mut pid = None;
-    let mut failed = None;
-    while let [kind, rest @ ..] = told {
-        match (kind, rest) {
-            (b'E', text) => return Err(Error::from_bytes(text).into()),
-            (b'P' | b'X', [a, b, c, d, rest @ ..]) => {
-                let number = i32::from_le_bytes([*a, *b, *c, *d]);
-                if *kind == b'P' {
-                    pid = Pid::from_raw(number)
-                } else {
-                    failed = Some(number)
-                }
-                told = rest;
-            }
-            _ => break,
-        }
-    }
-    let gone = || Failed::Skiff(Error::new("the process that enters the environment ended without a word"));
-    let pid = pid.ok_or_else(gone)?;
-    if let Some(errno) = failed {
-        reap(pid);
-        return Err(Failed::Command(command.argv.first().cloned().unwrap_or_default(), errno));
-    }
-    // It is our child and not yet waited for: the number cannot mean another.
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).context(|| "process inside")?;
-    Ok(Child { pid, pidfd })
 }
 
 /// Starts `command` in the environment whose process 1 is `init` as the user himself: no user namespace, no capability.

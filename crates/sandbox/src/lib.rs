@@ -6,14 +6,17 @@
 
 pub mod command;
 mod error;
+pub mod first;
 pub mod helper;
 mod init;
 pub mod join;
 mod map;
+mod mounts;
 pub mod refresh;
 mod root;
 mod rootless;
 pub mod session;
+mod stage;
 pub mod start;
 pub mod step;
 pub mod visit;

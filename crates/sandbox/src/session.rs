@@ -5,13 +5,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use skiff_sys::process::Child;
 use skiff_sys::signal::{Mask, Received, Signals};
 
-use crate::join::{Place, controlling_terminal};
-use crate::{Context, Result};
+use crate::first::Process;
+use crate::join::{Place, alive, controlling_terminal};
+use crate::start::Instance;
+use crate::{Context, Result, init};
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,14 +31,6 @@ pub struct Session {
     terminal: Option<OwnedFd>,
     /// Whether the command has the terminal from us: only then is it ours to take back.
     lent: Cell<bool>,
-}
-
-/// Ends when the session ends: someone else to listen to meanwhile.
-pub trait Meanwhile {
-    /// The descriptors to watch.
-    fn watch(&self) -> Vec<BorrowedFd<'_>>;
-    /// One of them (by its place in [`Meanwhile::watch`]) has something.
-    fn ready(&mut self, which: usize);
 }
 
 impl Session {
@@ -62,58 +57,52 @@ impl Session {
         self.signals.before()
     }
 
-    /// Waits for the command's end.
+    /// Waits for the end of a child of ours.
     ///
     /// # Errors
     /// What waiting says; it does not happen to a child of ours.
-    pub fn wait(self, child: &Child, mut meanwhile: Option<&mut dyn Meanwhile>) -> Result<Ended> {
+    pub fn wait(self, child: &Child) -> Result<Ended> {
+        self.until_ended(child.pidfd.as_fd(), || Some(child.pid), || poll_child(child))
+    }
+
+    /// Waits for the end of the command that an environment was made for; the environment ends with it.
+    ///
+    /// # Errors
+    /// What waiting says.
+    pub fn wait_first(self, instance: &Instance, process: &Process) -> Result<Ended> {
+        // Process 1 buries it at once, so its number may soon mean another.
+        let group = || process.pid.filter(|_| alive(process.pidfd.as_fd()));
+        self.until_ended(instance.control.as_fd(), group, || hear(instance.control.as_fd()))
+    }
+
+    fn until_ended(
+        self,
+        news: BorrowedFd<'_>,
+        group: impl Fn() -> Option<Pid>,
+        look: impl Fn() -> Result<Option<Change>>,
+    ) -> Result<Ended> {
         loop {
-            let ended = self.poll_child(child)?;
-            if let Some(ended) = ended {
-                self.take_terminal_back();
-                return Ok(ended);
-            }
-            let which = {
-                let others = meanwhile.as_deref().map(Meanwhile::watch).unwrap_or_default();
-                let mut fds =
-                    vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&child.pidfd, PollFlags::IN)];
-                fds.extend(others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
-                match poll(&mut fds, None) {
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(e) => return Err(e).context(|| "waiting for the command"),
+            while let Some(change) = look()? {
+                match change {
+                    Change::Ended(ended) => {
+                        self.take_terminal_back();
+                        return Ok(ended);
+                    }
+                    Change::Stopped(signal) => self.stopped(signal, group()),
                 }
-                fds[2..].iter().position(|fd| !fd.revents().is_empty())
-            };
-            if let (Some(which), Some(m)) = (which, meanwhile.as_deref_mut()) {
-                m.ready(which);
+            }
+            let mut fds = [PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&news, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(e).context(|| "waiting for the command"),
             }
             while let Ok(Some(signal)) = self.signals.next() {
-                self.pass(signal, child);
+                self.pass(signal, group());
             }
         }
     }
 
-    fn poll_child(&self, child: &Child) -> Result<Option<Ended>> {
-        let flags = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-        loop {
-            let status = match waitid(WaitId::PidFd(child.pidfd.as_fd()), flags) {
-                Err(Errno::INTR) => continue,
-                other => other.context(|| "waiting for the command")?,
-            };
-            let Some(status) = status else { return Ok(None) };
-            if let Some(code) = status.exit_status() {
-                return Ok(Some(Ended::Code(code)));
-            }
-            if let Some(signal) = status.terminating_signal() {
-                return Ok(Some(Ended::Signal(signal)));
-            }
-            if let Some(signal) = status.stopping_signal() {
-                self.stopped(signal, child);
-            }
-        }
-    }
-
-    fn pass(&self, signal: Received, child: &Child) {
+    fn pass(&self, signal: Received, group: Option<Pid>) {
         let Some(number) = Signal::from_named_raw(signal.number) else {
             return;
         };
@@ -122,26 +111,25 @@ impl Session {
         }
         if number == Signal::CONT {
             // Whoever continues us has decided who has the terminal: in the background it is not us.
-            self.lent.set(self.lent.get() && self.foreground() == Some(child.pid));
-            self.give_terminal(child.pid);
+            self.lent.set(self.lent.get() && group.is_some() && self.foreground() == group);
+            self.give_terminal(group);
         }
-        // Its group: what a shell's job is. It may be gone already, which the next look at the child shows.
-        rustix::process::kill_process_group(child.pid, number).unwrap_or_default();
+        send(group, number);
     }
 
     /// The command has stopped: for the terminal, which it can have if we do; else because the user wants his shell.
-    fn stopped(&self, signal: i32, child: &Child) {
+    fn stopped(&self, signal: i32, group: Option<Pid>) {
         let wants_terminal = signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw();
         if !(wants_terminal && self.have_terminal()) {
             self.take_terminal_back();
-            self.stop_job(child);
+            self.stop_job(group);
         }
-        self.give_terminal(child.pid);
-        rustix::process::kill_process_group(child.pid, Signal::CONT).unwrap_or_default();
+        self.give_terminal(group);
+        send(group, Signal::CONT);
     }
 
     /// Stops our whole job as the outer shell sees it, as the terminal's key would have; its `fg` continues us here.
-    fn stop_job(&self, child: &Child) {
+    fn stop_job(&self, group: Option<Pid>) {
         if nobody_continues_us() {
             // The kernel stops no such group either.
             return;
@@ -149,7 +137,7 @@ impl Session {
         rustix::process::kill_process_group(rustix::process::getpgrp(), Signal::TSTP).unwrap_or_default();
         while let Ok(Some(signal)) = self.signals.next() {
             if signal.number != Signal::TSTP.as_raw() {
-                self.pass(signal, child);
+                self.pass(signal, group);
             }
         }
         rustix::process::kill_process(rustix::process::getpid(), Signal::STOP).unwrap_or_default();
@@ -164,9 +152,9 @@ impl Session {
         self.foreground() == Some(rustix::process::getpgrp())
     }
 
-    fn give_terminal(&self, group: Pid) {
+    fn give_terminal(&self, group: Option<Pid>) {
         if self.have_terminal()
-            && let Some(terminal) = &self.terminal
+            && let (Some(terminal), Some(group)) = (&self.terminal, group)
         {
             self.lent.set(tcsetpgrp(terminal, group).is_ok());
         }
@@ -204,4 +192,53 @@ fn parent_of(pid: Pid) -> Option<Pid> {
     // The name in parentheses may hold anything, parentheses too.
     let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
     Pid::from_raw(parent.parse().ok()?)
+}
+
+/// What a look at the command shows.
+enum Change {
+    Stopped(i32),
+    Ended(Ended),
+}
+
+/// Looks at a child of ours.
+fn poll_child(child: &Child) -> Result<Option<Change>> {
+    let flags = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+    let status = loop {
+        match waitid(WaitId::PidFd(child.pidfd.as_fd()), flags) {
+            Err(Errno::INTR) => {}
+            other => break other.context(|| "waiting for the command")?,
+        }
+    };
+    Ok(status.and_then(|status| {
+        let ended =
+            status.exit_status().map(Ended::Code).or_else(|| status.terminating_signal().map(Ended::Signal));
+        ended.map(Change::Ended).or_else(|| status.stopping_signal().map(Change::Stopped))
+    }))
+}
+
+/// Listens to process 1.
+fn hear(control: BorrowedFd<'_>) -> Result<Option<Change>> {
+    let mut word = [0; 2];
+    let n = loop {
+        match rustix::net::recv(control, &mut word, RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR) => {}
+            other => break other.context(|| "waiting for the command")?.0,
+        }
+    };
+    let number = i32::from(word[1]);
+    Ok(Some(match (n, word[0]) {
+        (2, init::STOPPED) => Change::Stopped(number),
+        (2, init::EXITED) => Change::Ended(Ended::Code(number)),
+        (2, init::KILLED) => Change::Ended(Ended::Signal(number)),
+        // Process 1 itself was killed, and the command with it.
+        _ => Change::Ended(Ended::Signal(Signal::KILL.as_raw())),
+    }))
+}
+
+/// To the command's group: what a shell's job is. It may be gone already, which the next look shows.
+fn send(group: Option<Pid>, signal: Signal) {
+    if let Some(group) = group {
+        rustix::process::kill_process_group(group, signal).unwrap_or_default();
+    }
 }

@@ -1,4 +1,4 @@
-//! Starts an environment: its namespaces, its root, its process 1.
+//! Starts an environment: its namespaces, its root, its process 1; and, where it is made for one command, that command.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -11,9 +11,12 @@ use skiff_spec::plan::{Plan, Route};
 use skiff_spec::wire::Request;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
+use crate::first::{self, First};
 use crate::helper::Helper;
-use crate::root::{self, Extras};
-use crate::{Context, Error, Result, init, map, rootless};
+use crate::init::{self, Wards};
+use crate::join::{Failed, drop_bounding};
+use crate::stage::{Extras, Stage};
+use crate::{Context, Error, Result, map, root, rootless};
 
 /// A running environment, as its maker holds it.
 pub struct Instance {
@@ -23,6 +26,8 @@ pub struct Instance {
     pub control: OwnedFd,
     /// How many ids there are inside.
     pub ids: u32,
+    /// What will not work in it, for the user to read.
+    pub notes: Vec<String>,
 }
 
 /// What an environment is started with besides its plan.
@@ -39,6 +44,38 @@ pub struct Options<'a> {
 /// # Errors
 /// Whatever could not be made, named; nothing of it is left then.
 pub fn start(plan: &Plan, options: Options<'_>) -> Result<Instance> {
+    launch(plan, options, None).map(|(instance, _)| instance)
+}
+
+/// Carries out `plan` for one command, which runs as root inside. The environment ends with it, or with the calling process.
+///
+/// # Errors
+/// As [`start`], and that the command could not be started.
+pub fn start_for(
+    plan: &Plan,
+    options: Options<'_>,
+    first: &First<'_>,
+) -> std::result::Result<(Instance, first::Process), Failed> {
+    let (instance, told) = launch(plan, options, Some(first))?;
+    if let Some(why) = Failed::reported(&told, first.command) {
+        instance.end();
+        return Err(why);
+    }
+    let process = first::receive(instance.control.as_fd())?;
+    Ok((instance, process))
+}
+
+impl Instance {
+    /// Ends it; when this returns, no process of it is left.
+    pub fn end(self) {
+        // It may be dead already; and if not, its end takes everything inside along before `reap` returns.
+        rustix::process::kill_process(self.init.pid, Signal::KILL).unwrap_or_default();
+        reap(self.init.pid);
+    }
+}
+
+/// Makes process 1 and waits for its word; behind it comes that of a first command that could not be started.
+fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Result<(Instance, Vec<u8>)> {
     let program = std::env::current_exe().context(|| "own program")?;
     let helper = match (plan.route, options.helper) {
         (Route::Helper, Some(path)) => Some(Helper::spawn(path)?),
@@ -53,29 +90,29 @@ pub fn start(plan: &Plan, options: Options<'_>) -> Result<Instance> {
     let made = fork(flags).context(|| "new namespaces").map_err(|e| {
         e.hint("user namespaces may be closed to users here (sysctl user.max_user_namespaces, AppArmor): `skiff doctor`")
     })?;
-    let Fork::Parent(child) = made else {
+    let Fork::Parent(init) = made else {
         drop((control, report, gate));
         let extras = Extras { program: &program, socket: options.socket };
-        become_init(plan, helper.as_ref(), extras, go, reporter, &theirs)
+        become_init(Making { plan, helper: helper.as_ref(), extras, go, reporter, control: theirs, first })
     };
     drop((theirs, reporter, go));
-    let asked = open_gate(child.pid, helper, gate);
+    let asked = open_gate(init.pid, helper.as_ref(), gate);
     let told = read_all(report.as_fd());
-    // The child's own words come first: it saw what the helper answered.
-    match (told.split_first(), asked) {
-        (Some((b'+', ids)), Ok(())) => {
-            let ids = ids.try_into().map_or(1, u32::from_le_bytes);
-            Ok(Instance { init: child, control, ids })
+    // By now it has nothing more to do: its answer came before that word.
+    let finished = helper.map_or(Ok(()), Helper::finish);
+    match (Word::decode(&told), asked.and(finished)) {
+        (Some((Word::Made { ids, notes }, rest)), Ok(())) => {
+            Ok((Instance { init, control, ids, notes }, rest.to_vec()))
         }
-        (Some((b'-', why)), _) => {
-            reap(child.pid);
-            Err(Error::from_bytes(why))
+        // The child's own words come first: it saw what the helper answered.
+        (Some((Word::Failed(why), _)), _) => {
+            reap(init.pid);
+            Err(why)
         }
         (_, asked) => {
-            drop(control);
             // It may have ended by itself; then there is nobody to kill.
-            rustix::process::kill_process(child.pid, Signal::KILL).unwrap_or_default();
-            reap(child.pid);
+            rustix::process::kill_process(init.pid, Signal::KILL).unwrap_or_default();
+            reap(init.pid);
             Err(asked
                 .err()
                 .unwrap_or_else(|| Error::new("process 1 of the environment ended without a word")))
@@ -84,12 +121,9 @@ pub fn start(plan: &Plan, options: Options<'_>) -> Result<Instance> {
 }
 
 /// The maker's part in the map: ask the helper (whose answer process 1 takes), or do without.
-fn open_gate(pid: Pid, helper: Option<Helper>, gate: OwnedFd) -> Result<()> {
+fn open_gate(pid: Pid, helper: Option<&Helper>, gate: OwnedFd) -> Result<()> {
     match helper {
-        Some(helper) => {
-            helper.ask(Request::Base { pid: pid.as_raw_nonzero().get().unsigned_abs() }, &[])?;
-            helper.finish()
-        }
+        Some(helper) => helper.ask(Request::Base { pid: pid.as_raw_nonzero().get().unsigned_abs() }, &[]),
         None => {
             let ids = map::write(pid)?;
             rustix::io::write(&gate, &ids.to_le_bytes()).map(drop).context(|| "pipe")
@@ -97,59 +131,110 @@ fn open_gate(pid: Pid, helper: Option<Helper>, gate: OwnedFd) -> Result<()> {
     }
 }
 
-fn become_init(
-    plan: &Plan,
-    helper: Option<&Helper>,
-    extras: Extras<'_>,
-    go: OwnedFd,
-    reporter: OwnedFd,
-    control: &OwnedFd,
-) -> ! {
-    match make_root(plan, helper, extras, go) {
-        Err(e) => {
-            // If even the report fails, the maker sees an end without a word.
-            rustix::io::write(&reporter, &[b"-", &e.to_bytes()[..]].concat()).unwrap_or_default();
-            exit_now(125)
-        }
-        Ok(made) => {
-            rustix::io::write(&reporter, &[b"+", &made.ids.to_le_bytes()[..]].concat()).unwrap_or_default();
-            drop(reporter);
-            close_all_except(&[control.as_fd()]);
-            detach_stdio();
-            init::serve(control, made.background)
+/// What process 1 says when it is done.
+#[derive(Debug, PartialEq, Eq)]
+enum Word {
+    Made { ids: u32, notes: Vec<String> },
+    Failed(Error),
+}
+
+impl Word {
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Made { ids, notes } => {
+                let notes = notes.join("\n").into_bytes();
+                let length = u32::try_from(notes.len()).unwrap_or(0);
+                [b"+", &ids.to_le_bytes()[..], &length.to_le_bytes(), &notes[..length as usize]].concat()
+            }
+            Self::Failed(e) => [b"-", &e.to_bytes()[..]].concat(),
         }
     }
+
+    /// The word, and what follows it.
+    fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        match bytes.split_first()? {
+            (b'+', rest) => {
+                let (ids, rest) = rest.split_first_chunk()?;
+                let (length, rest) = rest.split_first_chunk()?;
+                let (notes, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+                let notes = String::from_utf8_lossy(notes).lines().map(String::from).collect();
+                Some((Self::Made { ids: u32::from_le_bytes(*ids), notes }, rest))
+            }
+            (b'-', why) => Some((Self::Failed(Error::from_bytes(why)), &[])),
+            _ => None,
+        }
+    }
+}
+
+/// What process 1 is given to work with.
+struct Making<'a> {
+    plan: &'a Plan,
+    helper: Option<&'a Helper>,
+    extras: Extras<'a>,
+    go: OwnedFd,
+    reporter: OwnedFd,
+    control: OwnedFd,
+    first: Option<&'a First<'a>>,
 }
 
 /// What process 1 knows after its work.
 struct Made {
     ids: u32,
-    /// Processes of ours that stay with it and do not count as somebody's.
-    background: usize,
+    notes: Vec<String>,
+    wards: Wards,
 }
 
-fn make_root(plan: &Plan, helper: Option<&Helper>, extras: Extras<'_>, go: OwnedFd) -> Result<Made> {
+fn become_init(making: Making<'_>) -> ! {
+    let Making { reporter, control, first, .. } = &making;
+    // What is dropped here the first command need not drop itself. Capabilities in use are needed until the end.
+    let prepared = drop_bounding().and_then(|()| first.map(|first| first.prepare(reporter)).transpose());
+    let made = prepared.and_then(|prepared| Ok((make_root(&making)?, prepared)));
+    // If even the report fails, the maker sees an end without a word.
+    let report = |word: Word| rustix::io::write(reporter, &word.encode()).map_or((), drop);
+    let (Made { ids, notes, mut wards }, prepared) = made.unwrap_or_else(|e| {
+        report(Word::Failed(e));
+        exit_now(125)
+    });
+    report(Word::Made { ids, notes });
+    if let Some(prepared) = prepared {
+        wards.first = Some(prepared.child.pid);
+        prepared.go(control.as_fd());
+    }
+    close_all_except(&[control.as_fd()]);
+    detach_stdio();
+    init::serve(control, wards)
+}
+
+/// What the user is told where he has no subordinate ids.
+const SINGLE_ID: &str =
+    "you have no range of ids here: packages that create users or files of several owners will fail half-way";
+
+fn make_root(making: &Making<'_>) -> Result<Made> {
     set_parent_process_death_signal(Some(Signal::KILL)).context(|| "parent's death signal")?;
-    let made = match helper {
+    rustix::process::umask(Mode::empty());
+    let stage = Stage::prepare(making.plan, making.extras)?;
+    let made = match making.helper {
         Some(helper) => {
             let layers = helper.layers()?;
             let ids = layers.ids;
-            root::build(plan, layers, extras)?;
-            Made { ids, background: 0 }
+            root::build(stage, layers)?;
+            Made { ids, notes: vec![], wards: Wards::default() }
         }
         None => {
-            let ids = read_all(go.as_fd());
-            rootless::build(plan, extras)?;
-            Made { ids: ids.try_into().map_or(1, u32::from_le_bytes), background: 1 }
+            let ids = read_all(making.go.as_fd()).try_into().map_or(1, u32::from_le_bytes);
+            let server = Some(rootless::build(stage)?);
+            let notes = if ids == 1 { vec![SINGLE_ID.to_owned()] } else { vec![] };
+            Made { ids, notes, wards: Wards { server, ..Wards::default() } }
         }
     };
     confine_init()?;
     Ok(made)
 }
 
-/// Process 1 needs no more than any root inside has: so whoever took it over inside would gain nothing.
+/// Process 1 needs no more than any root inside has: so whoever took it over inside would gain nothing. (At the end: until
+/// then it has to mount.)
 pub(crate) fn confine_init() -> Result<()> {
-    skiff_sys::caps::limit_to(skiff_sys::caps::INSIDE_ROOT).context(|| "capabilities of process 1")?;
+    skiff_sys::caps::set_to(skiff_sys::caps::INSIDE_ROOT).context(|| "capabilities of process 1")?;
     rustix::thread::set_no_new_privs(true).context(|| "no_new_privs")
 }
 
@@ -178,6 +263,30 @@ pub(crate) fn read_all(fd: BorrowedFd<'_>) -> Vec<u8> {
             Ok(n) => all.extend(&buffer[..n]),
             Err(rustix::io::Errno::INTR) => {}
             Err(_) => return all,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_process_1_come_back_as_they_went() {
+        for notes in [vec![], vec!["one".to_owned(), "two: no".to_owned()]] {
+            let word = Word::Made { ids: 65536, notes };
+            let bytes = [word.encode(), b"rest".to_vec()].concat();
+            assert_eq!(Word::decode(&bytes), Some((word, &b"rest"[..])));
+        }
+        let word = Word::Failed(Error::new("overlay: no").hint("do"));
+        assert_eq!(Word::decode(&word.encode()), Some((word, &b""[..])));
+    }
+
+    #[test]
+    fn half_a_word_is_none() {
+        let whole = Word::Made { ids: 7, notes: vec!["note".into()] }.encode();
+        for end in 0..whole.len() {
+            assert_eq!(Word::decode(&whole[..end]), None, "{end} bytes");
         }
     }
 }

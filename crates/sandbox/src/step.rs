@@ -8,8 +8,10 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
+use crate::init::{self, Wards};
+use crate::join::drop_bounding;
 use crate::start::{confine_init, detach_stdio, read_all, reap};
-use crate::{Context, Error, Result, init, root};
+use crate::{Context, Error, Result, mounts};
 
 /// A running step, as its maker holds it.
 pub struct Step {
@@ -52,7 +54,8 @@ pub fn begin(environment: BorrowedFd<'_>) -> Result<Step> {
 fn become_init(control: &OwnedFd, reporter: OwnedFd) -> ! {
     let made = set_parent_process_death_signal(Some(Signal::KILL))
         .context(|| "parent's death signal")
-        .and_then(|()| root::own_processes())
+        .and_then(|()| mounts::own_processes())
+        .and_then(|()| drop_bounding())
         .and_then(|()| confine_init());
     let word = match &made {
         Ok(()) => b"+".to_vec(),
@@ -66,5 +69,5 @@ fn become_init(control: &OwnedFd, reporter: OwnedFd) -> ! {
     drop(reporter);
     close_all_except(&[control.as_fd()]);
     detach_stdio();
-    init::serve(control, 0)
+    init::serve(control, Wards::default())
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -29,9 +29,18 @@ const TRASH: &str = ".trash.";
 /// What is being made has this.
 const NEW: &str = ".new.";
 
-/// Where all of them are.
+/// Where all of them are. In a directory that everybody may write to, another user could have made it first, and what is in it
+/// would be run as this one.
 pub fn home(context: &Context) -> Result<PathBuf> {
-    Ok(context.state()?.join("env"))
+    let dir = context.state()?.join("env");
+    match fs::metadata(&dir) {
+        Ok(meta) if meta.uid() != context.uid || meta.mode() & 0o022 != 0 => {
+            Err(Error::new(format!("{}: belongs to uid {} with mode {:o}", dir.display(), meta.uid(), meta.mode() & 0o7777))
+                .hint("it must be yours and writable by nobody else: chmod go-w, or another `state` in the configuration"))
+        }
+        // What cannot be looked at shows when it is used.
+        _ => Ok(dir),
+    }
 }
 
 impl Environment {

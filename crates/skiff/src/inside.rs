@@ -1,10 +1,10 @@
 //! The command that runs inside: its words, its variables, its directory.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use skiff_sandbox::command::{Command, own_env};
+use skiff_sandbox::command::{Command, DEFAULT_PATH, own_env};
 use skiff_spec::plan::Identity;
 
 use crate::cli::Inside;
@@ -53,8 +53,12 @@ fn environment(context: &Context, identity: Identity) -> Vec<(OsString, OsString
     if identity == Identity::Root {
         command.set("USER", "root");
         command.set("LOGNAME", "root");
+        // munge tells of the real uid, ranks of root inside claim 0: PMIx would wait for ever for the two to agree.
+        if command.var("PMIX_MCA_psec").is_none() {
+            command.set("PMIX_MCA_psec", "native");
+        }
         // Root's programs are found, as after any login as root.
-        let path = command.var("PATH").map(|p| p.to_os_string()).unwrap_or_default();
+        let path = command.var("PATH").unwrap_or(OsStr::new(DEFAULT_PATH)).to_owned();
         let mut dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
         for dir in ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from) {
             if !dirs.contains(&dir) {

@@ -20,17 +20,20 @@ mod sweep;
 use std::ffi::OsString;
 use std::path::Path;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use cli::{Cli, Command};
 use context::Context;
 use skiff_sandbox::{Context as _, Error, Result};
+
+#[global_allocator]
+static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new();
 
 fn main() {
     std::process::exit(match other_name() {
         // A host's command typed inside an environment is a link to us.
         Some(name) => finish(proxy::run_as(&name)),
         None if slurm::is_task() => slurm::run_task(),
-        None => finish(run(Cli::parse())),
+        None => finish(run(Cli::read())),
     })
 }
 

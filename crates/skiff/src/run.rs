@@ -1,8 +1,9 @@
 //! `skiff run`: an environment for one command.
 
+use skiff_sandbox::first::First;
 use skiff_sandbox::join::{self, Failed};
 use skiff_sandbox::session::{Ended, Session};
-use skiff_sandbox::start::{Instance, Options, start};
+use skiff_sandbox::start::{Options, start, start_for};
 use skiff_sandbox::{Error, Result};
 use skiff_spec::plan::{Identity, Plan, Upper};
 
@@ -31,11 +32,19 @@ fn in_new(context: &Context, run: &Run, plan: &Plan) -> std::result::Result<Ende
     let command = run.inside.command(context, &run.command);
     let session = Session::begin()?;
     let options = Options { helper: context.helper.as_deref(), socket: None };
+    let identity = run.inside.identity();
+    if identity == Identity::Root {
+        let place = session.place(rustix::process::Signal::KILL.as_raw());
+        let (instance, process) =
+            start_for(plan, options, &First { command: &command, place, mask: session.mask() })?;
+        let ended = session.wait_first(&instance, &process)?;
+        instance.end();
+        return Ok(ended);
+    }
     let instance = start(plan, options)?;
-    let child =
-        spawn(context, &instance.init.pidfd, instance.init.pid, run.inside.identity(), &command, &session)?;
-    let ended = session.wait(&child, None)?;
-    end(instance);
+    let child = spawn(context, &instance.init.pidfd, instance.init.pid, identity, &command, &session)?;
+    let ended = session.wait(&child)?;
+    instance.end();
     Ok(ended)
 }
 
@@ -57,13 +66,6 @@ pub fn spawn(
             .hint("have the helper installed, or leave --me away")
             .into()),
     }
-}
-
-/// Ends an environment of ours; when this returns, nothing of it is left.
-fn end(instance: Instance) {
-    use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
-    kill_process(instance.init.pid, Signal::KILL).unwrap_or_default();
-    while matches!(waitpid(Some(instance.init.pid), WaitOptions::empty()), Err(rustix::io::Errno::INTR)) {}
 }
 
 /// Only what there is.

@@ -19,15 +19,6 @@ pub const INSIDE_ROOT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SYS_CHROOT)
     .union(CapabilitySet::AUDIT_WRITE);
 
-/// Reduces this thread to `keep`, in every set and in the bounding set, so that no exec brings anything back.
-///
-/// # Errors
-/// `EPERM` without `SETPCAP`.
-pub fn limit_to(keep: CapabilitySet) -> io::Result<()> {
-    drop_from_bounding(keep)?;
-    set_to(keep)
-}
-
 /// Takes all but `keep` out of the bounding set; what the thread has, it keeps.
 ///
 /// # Errors

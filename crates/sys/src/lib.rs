@@ -4,6 +4,7 @@
 //! This is the only crate of the product that may hold `unsafe`; everything it gives is safe to call, and it depends on
 //! nothing of Skiff. Errors are plain `io::Error`: the callers know the object and add it.
 
+pub mod alloc;
 pub mod caps;
 pub mod cred;
 pub mod fdpass;

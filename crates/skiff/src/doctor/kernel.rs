@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Instant;
 
-use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{WaitOptions, waitpid};
 use skiff_sandbox::start::{Options, start};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_spec::ids::{COUNT, subordinate};
@@ -189,11 +189,7 @@ fn whole(context: &Context) -> Check {
     match started {
         Ok(instance) => {
             let took = begun.elapsed();
-            kill_process(instance.init.pid, Signal::KILL).unwrap_or_default();
-            while matches!(
-                waitpid(Some(instance.init.pid), WaitOptions::empty()),
-                Err(rustix::io::Errno::INTR)
-            ) {}
+            instance.end();
             Check::pass(NAME, format!("starts (in {:.1} ms)", took.as_secs_f64() * 1000.0))
         }
         Err(e) => Check::fail(NAME, e.message, e.hint),

@@ -84,7 +84,7 @@ fn session(
     let live = supervisor::session(context, env)?;
     let session = Session::begin()?;
     let child = run::spawn(context, &live.init, live.pid, identity, command, &session)?;
-    let ended = session.wait(&child, None)?;
+    let ended = session.wait(&child)?;
     live.leave();
     Ok(ended)
 }

@@ -7,7 +7,7 @@ mod remove;
 use skiff_sandbox::Result;
 use skiff_spec::name::EnvName;
 
-use crate::cli::Env;
+use crate::cli::{Env, Exec};
 use crate::context::Context;
 use crate::environments::Environment;
 use crate::{output, planner, run as throw_away};
@@ -26,7 +26,7 @@ pub fn run(command: &Env) -> Result<i32> {
             let env = Environment::named(&context, name.clone())?;
             throw_away::show(&crate::supervisor::plan(&context, &env)?, *json)?;
         }
-        Env::Exec { inside, name, command } => {
+        Env::Exec(Exec { inside, name, command }) => {
             let env = Environment::existing(&context, name.clone())?;
             return Ok(exec_in(&context, &env, inside, &inside.command(&context, command)));
         }

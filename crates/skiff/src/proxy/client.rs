@@ -11,7 +11,8 @@ use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketType, connect};
 use rustix::process::{Signal, getpgrp, getpid, kill_process};
 use rustix::termios::{
-    LocalModes, OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr, tcsetwinsize,
+    OptionalActions, OutputModes, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr,
+    tcsetwinsize,
 };
 use skiff_sandbox::command::{Command, own_args, own_env};
 use skiff_sandbox::{Context as _, Error, Result};
@@ -84,7 +85,7 @@ fn through(name: &OsStr, socket: &OwnedFd, terminals: [bool; 3]) -> Result<i32> 
     fdpass::send(socket.as_fd(), b"r", &stdio).context(lost)?;
     request.write(&mut FileOf(socket)).context(lost)?;
     let mut relay =
-        Relay { socket, signals, terminal, terminals, master: None, cooked: None, all_raw: false };
+        Relay { socket, signals, terminal, terminals, master: None, cooked: None, output_modes: None };
     let ended = relay.run();
     relay.restore();
     match ended? {
@@ -107,8 +108,8 @@ struct Relay<'a> {
     master: Option<OwnedFd>,
     /// The terminal's settings before ours.
     cooked: Option<Termios>,
-    /// Whether the command wants nothing done to what it shows and gets.
-    all_raw: bool,
+    /// What the command's terminal does with what is shown.
+    output_modes: Option<OutputModes>,
 }
 
 impl Relay<'_> {
@@ -193,7 +194,7 @@ impl Relay<'_> {
                 } else {
                     self.terminal.unwrap_or(rustix::stdio::stderr())
                 };
-                write_all(out, &buffer[..n])
+                write_all(out, &self.as_written(&buffer[..n]))
             }
             _ => {
                 // The last process has closed it.
@@ -251,25 +252,30 @@ impl Relay<'_> {
         {
             let mut raw = now.clone();
             raw.make_raw();
-            // Others may write to it too: those in a pipe with the command. Unless it wants all for itself.
-            if !self.all_raw {
-                raw.output_modes = self.cooked.as_ref().unwrap_or(&now).output_modes;
-            }
+            raw.output_modes = self.output_modes.unwrap_or(now.output_modes);
             // What was typed ahead stays.
             tcsetattr(terminal, OptionalActions::Drain, &raw).unwrap_or_default();
             self.cooked.get_or_insert(now);
         }
     }
 
-    /// Does with the user's terminal as the command has done with its own: `srun --pty` leaves nothing of what a terminal does,
-    /// as the one on the node does it all.
+    /// Does with what is shown as the command's own terminal does: others (in a pipe with the command) may write to the user's too.
     fn follow(&mut self) {
         let Some(Ok(modes)) = self.master.as_ref().map(tcgetattr) else { return };
-        let all_raw = !modes.local_modes.intersects(LocalModes::ISIG | LocalModes::ICANON);
-        if all_raw != self.all_raw {
-            self.all_raw = all_raw;
+        if self.output_modes != Some(modes.output_modes) {
+            self.output_modes = Some(modes.output_modes);
             self.make_raw();
         }
+    }
+
+    /// Takes back what the command's terminal has done, for the user's does it again.
+    fn as_written(&self, shown: &[u8]) -> Vec<u8> {
+        let modes = self.output_modes.unwrap_or(OutputModes::empty());
+        if !modes.contains(OutputModes::OPOST | OutputModes::ONLCR) {
+            return shown.to_vec();
+        }
+        let next = shown.iter().skip(1).map(Some).chain([None]);
+        shown.iter().zip(next).filter(|pair| *pair != (&b'\r', Some(&b'\n'))).map(|(byte, _)| *byte).collect()
     }
 
     fn restore(&mut self) {

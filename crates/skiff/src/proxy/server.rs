@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Signal, WaitId, WaitIdOptions, ioctl_tiocsctty, kill_process_group, setsid, waitid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{OptionalActions, OutputModes, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
+use rustix::termios::{OptionalActions, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, Place, as_me};
 use skiff_sandbox::{Context as _, Error, Result};
@@ -112,10 +112,7 @@ fn new_terminal(like: &OwnedFd, [ws_row, ws_col]: [u16; 2]) -> rustix::io::Resul
     unlockpt(&master)?;
     let name = ptsname(&master, vec![])?;
     let slave = open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut modes = tcgetattr(like)?;
-    // Left to the user's own, where not everything that is shown comes through this one.
-    modes.output_modes.remove(OutputModes::OPOST);
-    tcsetattr(&slave, OptionalActions::Now, &modes)?;
+    tcsetattr(&slave, OptionalActions::Now, &tcgetattr(like)?)?;
     tcsetwinsize(&master, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 })?;
     setsid()?;
     ioctl_tiocsctty(&slave)?;

@@ -1,0 +1,92 @@
+//! The command that an environment is made for: a child of process 1, forked before the root is there, so that all it
+//! needs is done when the root is, and it only has to become the program.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Pid;
+use skiff_sys::fdpass;
+use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
+use skiff_sys::signal::Mask;
+
+use crate::command::Command;
+use crate::join::{self, Failed, Place};
+use crate::{Context, Error, Result};
+
+/// What to run, and how.
+pub struct First<'a> {
+    /// The command.
+    pub command: &'a Command,
+    /// Its place.
+    pub place: Place,
+    /// The signal mask that it gets.
+    pub mask: Mask,
+}
+
+/// It, waiting for the root.
+pub(crate) struct Prepared {
+    /// The process, as process 1 knows it.
+    pub child: Child,
+    gate: OwnedFd,
+}
+
+impl First<'_> {
+    /// Forks it, in process 1. Why it cannot be started, if so, goes to `reporter`, behind process 1's word.
+    pub(crate) fn prepare(&self, reporter: &OwnedFd) -> Result<Prepared> {
+        let (go, gate) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+        match fork(CloneFlags::NONE).context(|| "process inside")? {
+            Fork::Parent(child) => Ok(Prepared { child, gate }),
+            Fork::Child => {
+                drop(gate);
+                self.become_it(&go).report(reporter);
+                exit_now(125)
+            }
+        }
+    }
+
+    fn become_it(&self, go: &OwnedFd) -> Failed {
+        let ready = join::confine();
+        // Without the word there is no root, and process 1 has said why.
+        if !matches!(rustix::io::read(go, &mut [0]), Ok(1)) {
+            exit_now(125);
+        }
+        match ready.and_then(|()| self.place.take().context(|| "place of the process inside")) {
+            Ok(()) => join::become_command(self.command, self.mask),
+            Err(e) => e.into(),
+        }
+    }
+}
+
+impl Prepared {
+    /// Lets it go, and tells the maker of the environment who it is.
+    pub(crate) fn go(self, control: BorrowedFd<'_>) {
+        // If this fails the maker is gone, and so are we.
+        rustix::io::write(&self.gate, &[1]).unwrap_or_default();
+        fdpass::send(control, b"c", &[self.child.pidfd.as_fd()]).unwrap_or_default();
+    }
+}
+
+/// The command's process, as the maker of the environment knows it: process 1 is its parent and tells how it fares.
+pub struct Process {
+    /// A handle of it.
+    pub pidfd: OwnedFd,
+    /// Its number, which is also that of its group; nothing if it had ended before anybody could ask.
+    pub pid: Option<Pid>,
+}
+
+/// In the maker: takes what [`Prepared::go`] tells.
+pub(crate) fn receive(control: BorrowedFd<'_>) -> Result<Process> {
+    let (_, fds) = fdpass::receive(control, 1).context(|| "the command's process")?;
+    let pidfd = fds
+        .into_iter()
+        .next()
+        .ok_or_else(|| Error::new("process 1 of the environment has not told of the command"))?;
+    // Process 1 knows it by another number than we do; the kernel tells ours, or -1.
+    let known = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
+    let info = std::fs::read_to_string(&known).context(|| known)?;
+    let pid = info
+        .lines()
+        .find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
+        .filter(|pid: &i32| *pid > 1);
+    Ok(Process { pidfd, pid: pid.and_then(Pid::from_raw) })
+}

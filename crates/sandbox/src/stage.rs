@@ -1,0 +1,175 @@
+//! What a root is put together from: everything opened, and a place to work. First what needs no ids, as they take a while
+//! to come; then the rest.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Mode, mkdirat, statat};
+use rustix::io::Errno;
+use skiff_spec::plan::{Mount, Plan, Source, Upper};
+use skiff_sys::mount::{MountAttr, set_attributes};
+
+use crate::mounts::{attach, bind, bind_one, made_up, memory, open_dir};
+use crate::{Context, Error, Result};
+
+/// A directory that every system has, covered while the new root is put together. (What a plan mounts from below it has been
+/// opened before.)
+pub const PLACE: &str = "/tmp";
+
+/// What is mounted in Skiff's own directory inside.
+#[derive(Clone, Copy)]
+pub struct Extras<'a> {
+    /// The running program, which shims point to.
+    pub program: &'a Path,
+    /// The supervisor's socket.
+    pub socket: Option<&'a Path>,
+}
+
+/// Everything for one root.
+pub struct Stage<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The mounts of the plan that are to be, in order.
+    pub sources: Vec<Opened<'a>>,
+    /// The commands that shims stand for, as far as the host has them.
+    pub shims: Vec<&'a Path>,
+    /// [`Extras`] as mounts that hang nowhere yet.
+    pub program: OwnedFd,
+    /// Likewise.
+    pub socket: Option<OwnedFd>,
+    /// One file system in memory for all that the environment has there: each more would take 30 microseconds.
+    memory: OwnedFd,
+    /// The directory that holds `upper`, `work` and what else is kept of the environment.
+    kept: Option<OwnedFd>,
+}
+
+/// A mount of the plan and what it shows, hanging nowhere yet; nothing as long as it cannot be opened.
+pub struct Opened<'a> {
+    /// The mount.
+    pub mount: &'a Mount,
+    /// What it shows.
+    pub shown: Option<OwnedFd>,
+}
+
+impl<'a> Stage<'a> {
+    /// Opens and makes what needs no ids.
+    pub fn prepare(plan: &'a Plan, extras: Extras<'_>) -> Result<Self> {
+        let (kept, size) = match &plan.upper {
+            Upper::Directory(path) => {
+                (Some(open_dir(CWD, path).context(|| format!("environment {}", path.display()))?), None)
+            }
+            Upper::Memory { size } => (None, Some(size.as_str())),
+        };
+        let program = bind(extras.program).context(|| format!("own program {}", extras.program.display()))?;
+        let mut sources = vec![];
+        for mount in plan.mounts.iter().filter(|mount| has_place(mount)) {
+            let shown = match &mount.source {
+                Source::Own(_) | Source::Memory { .. } => None,
+                Source::Bind(path) => match bind(path) {
+                    // Where only the root of one's subordinate ids may look, one may not yet.
+                    Err(Errno::ACCESS) => None,
+                    opened => match unless_missing(mount, opened)? {
+                        Some(opened) => Some(opened),
+                        None => continue,
+                    },
+                },
+                Source::Proc => Some(made_up("proc").context(|| describe(mount))?),
+                Source::Mqueue => Some(made_up("mqueue").context(|| describe(mount))?),
+            };
+            sources.push(Opened { mount, shown });
+        }
+        Ok(Self {
+            plan,
+            sources,
+            shims: plan.shims.iter().map(AsRef::as_ref).filter(|shim| exists(shim)).collect(),
+            program,
+            socket: extras.socket.map(bind).transpose().context(|| "the supervisor's socket")?,
+            memory: memory(0o755, size)
+                .context(|| format!("file system in memory of {:?}", size.unwrap_or("its usual size")))
+                .map_err(|e| e.hint("run.memory in the configuration is a number with k, m, g or %"))?,
+            kept,
+        })
+    }
+
+    /// Opens the rest, now that there are ids.
+    pub fn complete(&mut self) -> Result<()> {
+        for at in 0..self.sources.len() {
+            let mount = self.sources[at].mount;
+            if let (Source::Bind(path), None) = (&mount.source, &self.sources[at].shown) {
+                self.sources[at].shown = unless_missing(mount, bind(path))?;
+            }
+        }
+        // Before Linux 6.15 only what hangs in a namespace can be mounted once more.
+        attach(self.memory.as_fd(), CWD, PLACE)?;
+        for at in 0..self.sources.len() {
+            let mount = self.sources[at].mount;
+            let dir = match &mount.source {
+                Source::Own(name) => self.own(name, 0o1777)?,
+                Source::Memory { mode } => self.dir(&format!("memory.{at}"), *mode)?,
+                _ => continue,
+            };
+            self.sources[at].shown = Some(bind_one(dir.as_fd()).context(|| describe(mount))?);
+        }
+        for Opened { mount, shown } in &self.sources {
+            if let (true, Some(shown)) = (mount.read_only, shown) {
+                set_attributes(shown.as_fd(), MountAttr::RDONLY, true).context(|| describe(mount))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory of the environment's own: of those that are kept, or made in memory.
+    pub fn own(&self, name: &str, mode: u32) -> Result<OwnedFd> {
+        match &self.kept {
+            Some(kept) => {
+                open_dir(kept.as_fd(), Path::new(name)).context(|| format!("the environment's {name}"))
+            }
+            None => self.dir(&format!("own.{name}"), mode),
+        }
+    }
+
+    /// A new directory in memory.
+    pub fn dir(&self, name: &str, mode: u32) -> Result<OwnedFd> {
+        mkdirat(&self.memory, name, Mode::from_raw_mode(mode))
+            .and_then(|()| open_dir(self.memory.as_fd(), Path::new(name)))
+            .context(|| format!("directory {name} in memory"))
+    }
+
+    /// Hangs a mount on a new directory in memory.
+    pub fn hang(&self, mount: &OwnedFd, name: &str) -> Result<()> {
+        self.dir(name, 0o755)?;
+        attach(mount.as_fd(), self.memory.as_fd(), name)
+    }
+}
+
+/// Whether a mount can be made at all: in `/dev` there is no making of places, it is the host's.
+fn has_place(mount: &Mount) -> bool {
+    !(mount.optional && mount.target.starts_with("/dev")) || exists(&mount.target)
+}
+
+fn exists(path: &Path) -> bool {
+    statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+}
+
+/// What was opened; nothing if there is nothing and that is no matter.
+fn unless_missing(mount: &Mount, opened: rustix::io::Result<OwnedFd>) -> Result<Option<OwnedFd>> {
+    match opened {
+        Err(Errno::NOENT | Errno::ACCESS | Errno::NODEV | Errno::NOTDIR) if mount.optional => Ok(None),
+        other => {
+            let opened: Result<OwnedFd> = other.context(|| describe(mount));
+            opened
+                .map(Some)
+                .map_err(|e: Error| e.hint("the source must exist and be open to you on the host"))
+        }
+    }
+}
+
+fn describe(mount: &Mount) -> String {
+    match &mount.source {
+        Source::Bind(path) => format!("mount of {}", path.display()),
+        Source::Own(name) => format!("mount of the environment's {name}"),
+        Source::Memory { .. } => format!("memory for {}", mount.target.display()),
+        Source::Proc => "/proc".into(),
+        Source::Mqueue => "message queues".into(),
+    }
+}
