@@ -121,7 +121,7 @@ mod tests {
             // SAFETY: sizes are not zero; what is written lies within what was given.
             unsafe {
                 let p = arena.alloc(layout);
-                assert!(!p.is_null() && p as usize % layout.align() == 0);
+                assert!(!p.is_null() && (p as usize).is_multiple_of(layout.align()));
                 p.write_bytes(n as u8, layout.size());
                 all.push((p, layout, n as u8));
             }
