@@ -9,6 +9,8 @@
 #     equal GOT WANT [WHAT]       has TEXT PART [WHAT]      lacks TEXT PART [WHAT]
 #     json TEXT EXPRESSION        prints a Python expression over the JSON text, called `d`
 #     eventually SECONDS CMD...   waits until CMD succeeds
+#     ended JOB...                waits until these jobs have ended; prints `STATE CODE:SIGNAL` of each
+#     idle                        waits until no job is left, nor anything of one on a node
 #     manifest                    prints every file of the host's system, so that any change to one shows
 #     fail WORDS...               skip WORDS...
 #
@@ -115,4 +117,25 @@ eventually() { # SECONDS CMD...
 manifest() {
     find /etc /usr /opt /srv /boot /var/lib /var/cache -xdev -printf '%p %y %m %U:%G %n %s %T@ %C@ %l\n' | sort
     find /etc -xdev -type f -print0 | sort -z | xargs -0 sha256sum
+}
+
+ended() { # JOB...: waits for their ends (sbatch --wait looks every few seconds only); prints of each its state and exit code
+    local job
+    for job; do
+        eventually 20 sh -c "scontrol show job $job | grep -qE 'JobState=(COMPL|FAIL|CANC|TIME|NODE|OUT)'"
+        scontrol show job "$job" | sed -nE 's/.*(JobState|ExitCode)=([^ ]*).*/\2/p' | xargs
+    done
+}
+
+idle() { # no job is left in the queue, no process, job directory or mount of one on a node
+    local node left end=$((SECONDS + 15))
+    while [ $SECONDS -lt $end ]; do
+        left=$(squeue -h)
+        for node in $SKIFF_TESTBED_NODES; do
+            left+=$(on "$node" sh -c 'ls -d /run/skiff/jobs/* 2>&-; pgrep -u alice,bob -la; grep -E " /run/skiff/jobs| - overlay " /proc/self/mountinfo' || true)
+        done
+        [ -n "$left" ] || return 0
+        sleep 0.05
+    done
+    fail "left over: $left"
 }

@@ -35,7 +35,7 @@ absent "$home/dangling:/x" 'No such file or directory'
 absent "$home/loop:/x" 'loop'
 absent "$home/to-bob:/x" 'Permission denied'
 absent '/root/.ssh:/x' 'Permission denied'
-absent "$home/dir:/etc/passwd" 'Not a directory'
+absent "$home/dir:/etc/passwd" 'a file mounts on a file'
 absent "$home/dir/file:/etc" '/etc'
 # What she cannot read she cannot read where it is mounted either.
 ok as alice skiff run -v /etc/shadow:/etc/motd -v /home/bob:/x -- sh -c '! cat /etc/motd 2>/dev/null; ! ls /x 2>/dev/null; id -u'
@@ -64,12 +64,12 @@ done
 for target in /proc/1/root /proc/self/cwd /proc/self/fd/3; do
     rm -rf $upper/data && as alice ln -s "$target" $upper/data
     try as alice skiff env exec links -- cat /data/file
-    [ "$code" = 125 ] && has "$err" 'skiff: /data: ' || equal "$out" one "mount on a link to $target$(said)"
+    [ "$code" = 125 ] && has "$err" 'skiff: mount on /data: ' || equal "$out" one "mount on a link to $target$(said)"
     try as alice skiff env stop links
 done
 rm -rf $upper/data && as alice ln -s data $upper/data
 fails 125 as alice skiff env exec links -- true
-has "$err" 'skiff: /data: '
+has "$err" 'skiff: mount on /data: '
 # As root outside nothing is followed that she put there: the helper never looks at her files.
 ok as alice skiff env rm --force links
 eventually 3 sh -c '! pgrep -u alice'

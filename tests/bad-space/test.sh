@@ -2,7 +2,7 @@
 . "$(dirname "$0")/../lib.sh"
 dir=$PWD/small
 mkdir -p $dir
-trap 'umount -l $dir 2>/dev/null; true' EXIT
+trap 'umount -l $dir 2>/dev/null || true' EXIT
 mount -t tmpfs -o size=1m,mode=755,uid="$(id -u alice)",gid="$(id -g alice)" none $dir
 export SKIFF_STATE=$dir
 

@@ -31,6 +31,14 @@ equal "$out" $'file\nsp ace'
 # Variables and directory.
 ok as alice env MINE=kept skiff run -e A=1 -e 'B=two words' -e EMPTY= -e MINE -- sh -c 'echo "$A,$B,${EMPTY-unset},$MINE,$HOME,$USER"'
 equal "$out" "1,two words,,kept,$home,root"
+ok as alice skiff env create vars
+for identity in --root --me; do
+    # Some of these the dynamic loader and the C library would take from a set-uid program's environment.
+    ok as alice env LD_LIBRARY_PATH=/x TMPDIR=/y MALLOC_PERTURB_=0 LOCALDOMAIN=z skiff env exec $identity vars -- sh -c '
+        echo $LD_LIBRARY_PATH $TMPDIR $MALLOC_PERTURB_ $LOCALDOMAIN'
+    equal "$out" '/x /y 0 z' "variables $identity"
+done
+ok as alice skiff env rm --force vars
 ok as alice skiff run -w /usr/share -- pwd
 equal "$out" /usr/share
 ok as alice skiff run -- pwd

@@ -1,4 +1,5 @@
 import sys
+import time
 
 from terminal import PROMPT, Terminal, as_user
 
@@ -69,6 +70,7 @@ def interactive_step():
     says(t, "jobs", r"Stopped +sh -c")
     t.line("fg")
     t.expect("sleep 100")
+    time.sleep(0.3)  # the shell says so before it has given the terminal away
     t.send("\x03")
     t.prompt()
     t.line("exit 7")

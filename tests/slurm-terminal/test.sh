@@ -4,4 +4,5 @@ ok as alice skiff env create dev
 # salloc's shell reads it.
 as alice sh -c "echo \"PS1='READY> '\" >.bashrc"
 PYTHONPATH=$here/.. PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "$here/terminal_test.py" || fail 'at the terminal'
-eventually 10 test -z "$(squeue -h)"
+as alice skiff env stop dev
+idle

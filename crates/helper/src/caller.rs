@@ -1,5 +1,6 @@
 //! Who calls: what the kernel says, nothing else.
 
+use rustix::fs::Mode;
 use rustix::process::{Gid, Uid, geteuid, getgid, getgroups, getuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use skiff_sandbox::{Context, Error, Result};
@@ -12,6 +13,8 @@ pub struct Caller {
     pub gid: u32,
     /// His other groups.
     pub groups: Vec<u32>,
+    /// His umask, which is his programs', not ours.
+    pub umask: Mode,
 }
 
 impl Caller {
@@ -22,6 +25,7 @@ impl Caller {
             uid: getuid().as_raw(),
             gid: getgid().as_raw(),
             groups: getgroups().context(|| "groups of the caller")?.into_iter().map(|g| g.as_raw()).collect(),
+            umask: rustix::process::umask(Mode::from_raw_mode(0o022)),
         };
         if !geteuid().is_root() {
             return Err(Error::new("the helper does not run as root")
@@ -30,7 +34,6 @@ impl Caller {
         set_thread_groups(&[]).context(|| "groups")?;
         set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).context(|| "becoming root")?;
         set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).context(|| "becoming root")?;
-        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
         rustix::process::chdir("/").context(|| "/")?;
         Ok(caller)
     }

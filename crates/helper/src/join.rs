@@ -116,6 +116,7 @@ fn give_up_everything(caller: &Caller, place: Place) -> std::io::Result<()> {
     {
         return Err(std::io::ErrorKind::PermissionDenied.into());
     }
+    rustix::process::umask(caller.umask);
     place.take()?;
     seccomp::load()?;
     signal::default_action(rustix::process::Signal::PIPE.as_raw());

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -42,6 +43,7 @@ impl Helper {
     /// # Errors
     /// As [`Helper::spawn`].
     pub fn spawn_with(program: &Path, arguments: &[OsString], env: &[(OsString, OsString)]) -> Result<Self> {
+        refuse_if_writable(program)?;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .context(|| "socket to the helper")?;
@@ -119,4 +121,17 @@ impl Helper {
             _ => None,
         }
     }
+}
+
+/// A program of root's that others can write to says nothing about what it does.
+fn refuse_if_writable(program: &Path) -> Result<()> {
+    let meta = program
+        .metadata()
+        .context(|| format!("helper {}", program.display()))
+        .map_err(|e| e.hint("`skiff doctor` says what the helper needs"))?;
+    if meta.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(Error::new(format!("helper {}: writable by others (mode {:o})", program.display(), meta.mode() & 0o7777))
+        .hint("administrator: install it again, as somebody may have changed it"))
 }

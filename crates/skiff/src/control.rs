@@ -17,6 +17,8 @@ use skiff_sandbox::{Context, Error, Result};
 use skiff_sys::fdpass;
 use skiff_sys::process::Child;
 
+use crate::environments::with_umask;
+
 /// The socket for the user's own commands, in the environment's directory.
 pub const CONTROL: &str = "control.sock";
 /// The socket shown inside.
@@ -122,7 +124,7 @@ pub fn listen_at(dir: &Path, name: &str, kind: SocketType) -> Result<OwnedFd> {
         _ => {}
     }
     let socket = new_socket(kind).context(shown)?;
-    bind(&socket, &address.unix).context(shown)?;
+    with_umask(|| bind(&socket, &address.unix)).context(shown)?;
     listen(&socket, 64).context(shown)?;
     Ok(socket)
 }

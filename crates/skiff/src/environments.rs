@@ -74,6 +74,10 @@ impl Environment {
     /// Makes it. Nothing half-made is ever seen under its name.
     pub fn create(&self, mounts: Vec<String>) -> Result<()> {
         let all = self.dir.parent().unwrap_or(Path::new("/"));
+        with_umask(|| self.create_in(all, mounts))
+    }
+
+    fn create_in(&self, all: &Path, mounts: Vec<String>) -> Result<()> {
         make_ready(all)?;
         sweep(all);
         if self.exists() {
@@ -125,6 +129,14 @@ impl Environment {
         fs::rename(&self.dir, &aside).context(|| format!("environment {}", self.dir.display()))?;
         Ok(aside)
     }
+}
+
+/// Makes files with the modes written here: the user's umask is for his commands, and may be any.
+pub fn with_umask<T>(make: impl FnOnce() -> T) -> T {
+    let users = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let made = make();
+    rustix::process::umask(users);
+    made
 }
 
 /// All environments of the user, by name.

@@ -20,7 +20,7 @@ use skiff_sys::signal::Signals;
 
 use crate::context::Context;
 use crate::control::{CONTROL, HOST, Live, Want, accept, answer, listen_at};
-use crate::environments::Environment;
+use crate::environments::{Environment, with_umask};
 use crate::planner::{self, Wishes};
 use crate::proxy;
 
@@ -86,7 +86,7 @@ pub fn session_at(
 pub fn try_lock(dir: &Path) -> Result<Option<OwnedFd>> {
     let path = dir.join("lock");
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = open(&path, flags, Mode::from_raw_mode(0o600)).context(|| path.display().to_string())?;
+    let file = with_umask(|| open(&path, flags, Mode::from_raw_mode(0o600))).context(|| path.display().to_string())?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),
         Err(rustix::io::Errno::AGAIN) => Ok(None),

@@ -83,7 +83,7 @@ fn helper(context: &Context) -> Check {
     let Some(path) = &context.helper else {
         return Check::warn(
             NAME,
-            "none: environments are rootless (slower, no jobs, no --me)",
+            "none: environments are rootless (slower, all files in them are root's, no jobs, no --me)",
             "administrator: `make install` puts it at PREFIX/libexec/skiff/skiff-helper, setuid root",
         );
     };
@@ -133,6 +133,7 @@ fn id_range(context: &Context) -> Check {
         _ if setting("/etc/skiff/helper.conf").is_some_and(|t| t.contains("range_base")) => {
             Check::pass(NAME, "by rule (/etc/skiff/helper.conf)")
         }
+        0 if context.helper.is_some() => Check::fail(NAME, "none: the helper has no ids to give you", mend),
         0 => Check::warn(
             NAME,
             "none: you are only root inside; packages that create users fail half-way",

@@ -1,0 +1,77 @@
+# Slurm's commands typed as root inside an environment: the host's own run, as the user himself, in the same files.
+. "$(dirname "$0")/../lib.sh"
+
+# The test bed's accounting is a file at a place that no environment shows by itself.
+sed -i "s|^mounts = \[|&\"$SKIFF_TESTBED_DIR/logs\", |" /etc/skiff/config.toml
+
+ok as alice skiff env create dev
+inside alice dev 'mkdir -p /opt/w; cd /opt/w
+    printf "#!/bin/sh\necho tool on \$(hostname) by \$(id -un) in \$PWD with \$COLOUR\n" >/usr/local/bin/mytool
+    chmod 755 /usr/local/bin/mytool
+    printf "#!/bin/bash\n#SBATCH -N2 -J from-file\n#SBATCH -o from-file.%%j\nexport COLOUR=green; srun mytool; echo \$SLURM_JOB_NAME; exit 3\n" >job.sh'
+
+# srun: on every node, no flag; variables and the directory come along, though only the environment has it.
+inside alice dev 'cd /opt/w; COLOUR=red srun -N2 mytool'
+equal "$(sort <<<"$out")" $'tool on n1 by alice in /opt/w with red\ntool on n2 by alice in /opt/w with red'
+lacks "$err" chdir
+inside alice dev 'srun -n1 id -u; id -u'
+equal "$out" "$(id -u alice)"$'\n0'
+inside alice dev 'srun -n1 env --null | tr "\0" "\n"'
+equal "$(grep -E '^(HOME|USER|LOGNAME)=' <<<"$out" | sort | xargs)" 'HOME=/home/alice LOGNAME=alice USER=alice'
+lacks "$out" SKIFF_TASK 'of our own there is only what a nested submission needs'
+lacks "$out" BASH_ENV
+
+# Standard input, pipes, the background.
+inside alice dev 'seq 200000 | srun -n1 cat | tail -1; srun -n1 cat </usr/local/bin/mytool | head -1; srun -n1 cat </dev/null
+    srun -n1 echo a >/tmp/a & srun -n1 echo b >/tmp/b & wait; cat /tmp/a /tmp/b'
+equal "$out" $'200000\n#!/bin/sh\na\nb'
+inside alice dev 'srun -n1 sh -c "echo o; echo e >&2" >/tmp/o 2>/tmp/e; cat /tmp/o; echo -; cat /tmp/e'
+equal "$out" $'o\n-\ne'
+inside alice dev 'setsid -w srun -n1 echo far; nohup srun -n1 echo out >/tmp/n 2>&1 </dev/null & wait; cat /tmp/n'
+equal "$out" $'far\nout'
+# The command that was typed is killed: then the real one ends, and with it the job.
+start alice skiff env exec dev -- sh -c 'srun -n1 -J orphan sleep 100 & echo $! >pid; wait'
+eventually 5 sh -c '[ "$(squeue -h -n orphan -o %T)" = RUNNING ]'
+inside alice dev 'kill -9 $(cat pid)'
+eventually 10 sh -c '[ -z "$(squeue -h -n orphan)" ]'
+
+# sbatch: a script that only the environment has, standard input, --wrap, arrays.
+fails 3 as alice skiff env exec dev -- sbatch --wait /opt/w/job.sh
+equal "$(cat /home/alice/from-file.* | sort)" $'from-file\ntool on n1 by alice in /home/alice with green\ntool on n2 by alice in /home/alice with green'
+inside alice dev 'printf "#!/bin/sh\n#SBATCH -o stdin.out\nmytool" | sbatch --parsable; sbatch --parsable -o wrap.out --wrap "mytool; exit 4"
+    sbatch --parsable -a 1-3 -o array.%a --wrap "mytool; echo \$SLURM_ARRAY_TASK_ID"'
+equal "$(ended $out | sort | xargs)" 'COMPLETED 0:0 COMPLETED 0:0 COMPLETED 0:0 COMPLETED 0:0 FAILED 4:0'
+cd /home/alice
+equal "$(grep -h 'tool on n[12] by alice' stdin.out wrap.out array.? | wc -l)" 5
+equal "$(grep -h '^[0-9]' array.? | xargs)" '1 2 3'
+# The one thing that cannot be done is said.
+try as alice skiff env exec -w /opt/w dev -- sbatch /opt/w/job.sh
+has "$err" '/opt/w is only in the environment'
+has "$err" 'hint: sbatch --output'
+
+# salloc: with a command, with a shell's worth of commands, without a shell.
+inside alice dev 'salloc -QN2 srun mytool; salloc -QN2 sh -c "mytool; srun mytool"'
+equal "$(grep -c 'on n[12] by alice' <<<"$out")" 4
+has "$out" 'on ctl by alice'
+inside alice dev 'salloc -QN1 --no-shell -J kept; job=$(squeue -hn kept -o %i)
+    SLURM_JOB_ID=$job srun mytool; srun --jobid=$job mytool; scancel $job'
+equal "$(grep -c 'on n[12] by alice' <<<"$out")" 2
+
+# The others.
+inside alice dev 'sbatch -Q -J mine -o /dev/null --wrap "sleep 100"; until squeue -h -n mine -o %T | grep -q RUNNING; do sleep 0.05; done
+    squeue -h -n mine -o %u; sinfo -ho %D; scontrol show job $(squeue -h -n mine -o %i) | grep -o UserId=alice
+    scontrol show config | grep -c ClusterName; scancel -n mine; while squeue -h -n mine | grep -q .; do sleep 0.05; done; sacct -cn -o user,jobname | grep -c from-file'
+equal "$out" $'alice\n2\nUserId=alice\n1\n2'
+# Only those that are listed, and only the host's own: what the user puts in its place is not run outside.
+inside alice dev 'rm /usr/bin/sinfo; printf "#!/bin/sh\necho mine" >/usr/bin/sinfo; chmod 755 /usr/bin/sinfo; sinfo'
+equal "$out" mine
+fails 1 as alice skiff env exec dev -- squeue --no-such-option
+inside alice dev 'squeue --version; srun --version'
+equal "$out" "$(squeue --version; srun --version)"
+ok as alice skiff env exec --me dev -- sh -c 'srun -n1 mytool; squeue -h'
+has "$out" 'by alice'
+# In a throw-away environment there is nobody to ask.
+fails 125 as alice skiff run -- squeue
+has "$err" 'hint: use an environment that stays'
+as alice skiff env stop dev
+idle

@@ -1,0 +1,133 @@
+# Jobs in environments: which steps are in which, what they share, what stays apart.
+. "$(dirname "$0")/../lib.sh"
+
+for name in dev other; do
+    ok as alice skiff env create $name
+    inside alice $name "echo $name >/etc/marker; printf '#!/bin/sh\necho \$(cat /etc/marker) \$(hostname) \$*\n' >/usr/local/bin/mytool
+        chmod 755 /usr/local/bin/mytool"
+done
+ok as bob skiff env create dev
+inside bob dev 'echo bob >/etc/marker'
+bare='test ! -e /etc/marker && echo bare $(hostname)'
+cd /home/alice
+
+# From outside by option or variable; none switches off, outside, inside, and by variable.
+ok as alice srun -N2 --environment=dev mytool x y
+equal "$(sort <<<"$out")" $'dev n1 x y\ndev n2 x y'
+ok as alice env SKIFF_ENVIRONMENT=dev srun -n1 -w n1 mytool
+equal "$out" 'dev n1 '
+ok as alice srun -n1 -w n1 sh -c "$bare"
+equal "$out" 'bare n1'
+ok as alice env SKIFF_ENVIRONMENT=dev srun -n1 -w n1 --environment=none sh -c "$bare"
+equal "$out" 'bare n1'
+ok as alice skiff env exec dev -- srun -n1 -w n1 --environment=none sh -c "$bare"
+equal "$out" 'bare n1'
+ok as alice skiff env exec dev -- env SKIFF_ENVIRONMENT=none srun -n1 -w n1 sh -c "$bare"
+equal "$out" 'bare n1'
+ok as alice skiff env exec dev -- srun -n1 -w n1 --environment=other mytool
+equal "$out" 'other n1 '
+
+# A script; its steps, one after the other and at once, see each other's changes on a node, and nobody else ever does.
+cat >script <<'E'
+#!/bin/bash
+#SBATCH -N2 -n4 -o out.script
+mytool script
+echo seen >/usr/changed
+srun -N2 -n2 sh -c 'echo $(hostname) $(cat /usr/changed 2>&1); echo more >>/usr/changed'
+srun -N1 -n1 -w n1 --exact sh -c 'echo first >/usr/first; until [ -e /usr/second ]; do sleep 0.02; done; echo met' &
+srun -N1 -n1 -w n1 --exact sh -c 'echo second >/usr/second; until [ -e /usr/first ]; do sleep 0.02; done; echo met' &
+wait
+srun -N2 -n2 cat /usr/changed
+srun -n1 --environment=other mytool step
+srun -n1 --environment=none sh -c '! test -e /etc/marker && echo bare step'
+sbatch --parsable -o out.nested --wrap 'mytool nested' >nested
+srun -n1 -w n1 ls /usr/changed /usr/first
+touch ~/from-job
+E
+ok as alice sbatch --parsable --environment=dev script
+equal "$(ended "$out")" 'COMPLETED 0:0'
+ended "$(cat nested)"
+equal "$(sort out.script out.nested)" "$(sort <<'E'
+dev n1 script
+n1 seen
+n2 cat: /usr/changed: No such file or directory
+met
+met
+seen
+more
+more
+other n1 step
+bare step
+/usr/changed
+/usr/first
+dev n1 nested
+E
+)"
+test -e from-job || fail 'home is not the real home'
+test ! -e /usr/changed || fail 'the host has changed'
+ok as alice skiff env diff dev
+lacks "$out" changed 'nor has the environment'
+ok as alice srun -N2 --environment=dev ls /usr
+lacks "$out" changed 'nor the next job'
+
+# An allocation without an environment, in which a step brings one; and several at once.
+ok as alice salloc -QN2 sh -c "srun -n1 -w n1 sh -c '$bare'; srun -N2 --environment=dev mytool; srun -n1 -w n1 --environment=other mytool
+    srun -n1 -w n1 sh -c '$bare'"
+equal "$(sort <<<"$out")" $'bare n1\nbare n1\ndev n1 \ndev n2 \nother n1 '
+idle
+
+# Two jobs of one user and one of another on the same node, at the same time.
+hold='echo mine >/usr/mine.$SLURM_JOB_ID; cat /etc/marker; touch ready.$SLURM_JOB_ID; until [ -e go ]; do sleep 0.05; done; ls /usr/mine.*'
+for user in alice alice bob; do
+    ok as $user sbatch --parsable -w n1 -n1 -o out.%j --environment=dev --wrap "$hold"
+    jobs+=($user:$out)
+done
+for job in "${jobs[@]}"; do eventually 15 test -e "/home/${job%:*}/ready.${job#*:}"; done
+equal "$(on n1 sh -c 'ls /run/skiff/jobs | wc -l')" 3
+# Nobody comes to another's: not by the directory, not by the processes.
+fails 2 on n1 setpriv --reuid bob --regid bob --init-groups ls "/run/skiff/jobs/${jobs[0]#*:}/user"
+ok as bob srun -w n1 -n1 --overlap --environment=none sh -c 'ls /proc/*/root/ 2>&1 | grep -c /usr/mine || true'
+equal "$out" 0
+as alice touch go
+as bob touch go
+for job in "${jobs[@]}"; do
+    equal "$(ended "${job#*:}")" 'COMPLETED 0:0'
+    equal "$(grep -v '^dev$\|^bob$' "/home/${job%:*}/out.${job#*:}")" "/usr/mine.${job#*:}" 'only its own'
+done
+equal "$(grep -ch '^bob$' /home/bob/out.*)" 1
+idle
+
+# What Slurm offers beside: nothing exported, several programs, packs, output and input per task, limits.
+ok as alice srun -n1 -w n1 --environment=dev --export=NONE mytool
+equal "$out" 'dev n1 '
+ok as alice env A=1 B=2 srun -n1 --environment=dev --export=A sh -c 'echo $A-$B'
+equal "$out" '1-'
+ok as alice sbatch --parsable -o out.none --environment=dev --export=NONE --wrap '/usr/local/bin/mytool; srun -n1 /usr/local/bin/mytool'
+equal "$(ended "$out")" 'COMPLETED 0:0'
+equal "$(cut -d' ' -f1 out.none | xargs)" 'dev dev'
+printf '0 mytool %%t\n1-2 sh -c "mytool %%o"\n' >rules
+ok as alice srun -N2 -n3 --environment=dev --multi-prog rules
+equal "$(sed 's/ n[12]//' <<<"$out" | sort | xargs)" 'dev 0 dev 0 dev 1'
+ok as alice srun --environment=dev -n1 mytool a : -n1 mytool b
+equal "$(sed 's/ n[12]//' <<<"$out" | sort | xargs)" 'dev a dev b'
+ok as alice srun -N2 -n4 --environment=dev -o out.%t.%N sh -c 'echo $SLURM_PROCID; mytool'
+equal "$(cat out.?.n? | grep -c dev)$(cat out.?.n? | grep -v dev | sort | tr -d '\n')" 40123
+ok as alice srun -n2 -l --environment=dev -i rules sh -c 'wc -l'
+equal "$(sort <<<"$out")" $'0: 2\n1: 2'
+ok as alice sh -c 'ulimit -n 77; srun -n1 --environment=dev sh -c "ulimit -n"'
+equal "$out" 77
+ok as alice srun -n1 --environment=dev -c1 --cpu-bind=none grep Cpus_allowed_list /proc/self/status
+equal "$out" "$(as alice srun -n1 -c1 --cpu-bind=none grep Cpus_allowed_list /proc/self/status)"
+as alice sh -c 'printf "#!/bin/sh\necho broadcast \$(cat /etc/marker)\n" >prog; chmod 755 prog'
+ok as alice srun -N2 --environment=dev --bcast=/shared/prog.copy prog
+equal "$out" $'broadcast dev\nbroadcast dev'
+rm -f /shared/prog.copy
+
+# In a job only its own environment can be submitted in, which is said.
+fails 125 as alice srun -n1 --environment=dev sbatch --environment=other --wrap true
+has "$err" 'a job can only submit in its own environment'
+has "$err" 'nothing was submitted'
+# Nothing of what carries all this reaches the program.
+ok as alice srun -n1 --environment=dev env
+equal "$(grep -o '^[A-Z_]*SKIFF[A-Z_]*' <<<"$out" | sort | xargs)" 'SKIFF_ENVIRONMENT SKIFF_JOB SLURM_SKIFF_JOB'
+idle
