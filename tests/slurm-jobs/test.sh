@@ -15,7 +15,7 @@ cd /home/alice
 ok as alice srun -N2 --environment=dev mytool x y
 equal "$(sort <<<"$out")" $'dev n1 x y\ndev n2 x y'
 ok as alice env SKIFF_ENVIRONMENT=dev srun -n1 -w n1 mytool
-equal "$out" 'dev n1 '
+equal "$out" 'dev n1'
 ok as alice srun -n1 -w n1 sh -c "$bare"
 equal "$out" 'bare n1'
 ok as alice env SKIFF_ENVIRONMENT=dev srun -n1 -w n1 --environment=none sh -c "$bare"
@@ -25,7 +25,7 @@ equal "$out" 'bare n1'
 ok as alice skiff env exec dev -- env SKIFF_ENVIRONMENT=none srun -n1 -w n1 sh -c "$bare"
 equal "$out" 'bare n1'
 ok as alice skiff env exec dev -- srun -n1 -w n1 --environment=other mytool
-equal "$out" 'other n1 '
+equal "$out" 'other n1'
 
 # A script; its steps, one after the other and at once, see each other's changes on a node, and nobody else ever does.
 cat >script <<'E'
@@ -73,7 +73,7 @@ lacks "$out" changed 'nor the next job'
 # An allocation without an environment, in which a step brings one; and several at once.
 ok as alice salloc -QN2 sh -c "srun -n1 -w n1 sh -c '$bare'; srun -N2 --environment=dev mytool; srun -n1 -w n1 --environment=other mytool
     srun -n1 -w n1 sh -c '$bare'"
-equal "$(sort <<<"$out")" $'bare n1\nbare n1\ndev n1 \ndev n2 \nother n1 '
+equal "$(sort <<<"$out")" $'bare n1\nbare n1\ndev n1\ndev n2\nother n1'
 idle
 
 # Two jobs of one user and one of another on the same node, at the same time.
@@ -99,7 +99,7 @@ idle
 
 # What Slurm offers beside: nothing exported, several programs, packs, output and input per task, limits.
 ok as alice srun -n1 -w n1 --environment=dev --export=NONE mytool
-equal "$out" 'dev n1 '
+equal "$out" 'dev n1'
 ok as alice env A=1 B=2 srun -n1 --environment=dev --export=A sh -c 'echo $A-$B'
 equal "$out" '1-'
 ok as alice sbatch --parsable -o out.none --environment=dev --export=NONE --wrap '/usr/local/bin/mytool; srun -n1 /usr/local/bin/mytool'

@@ -132,6 +132,10 @@ fn refuse_if_writable(program: &Path) -> Result<()> {
     if meta.mode() & 0o022 == 0 {
         return Ok(());
     }
-    Err(Error::new(format!("helper {}: writable by others (mode {:o})", program.display(), meta.mode() & 0o7777))
-        .hint("administrator: install it again, as somebody may have changed it"))
+    Err(Error::new(format!(
+        "helper {}: writable by others (mode {:o})",
+        program.display(),
+        meta.mode() & 0o7777
+    ))
+    .hint("administrator: install it again, as somebody may have changed it"))
 }

@@ -21,7 +21,8 @@ pub fn login(login: &Login) -> Result<i32> {
 /// `ssh host skiff env rm default` must work however broken that environment is: Skiff's own commands run outside.
 fn outside() -> Option<Vec<String>> {
     let command = std::env::var("SSH_ORIGINAL_COMMAND").ok()?;
-    let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+    // As a shell would split it; but no shell, so that nothing else can be run outside.
+    let words = shlex::split(&command)?;
     (words.first()? == "skiff" && !words.iter().any(|w| w == "login")).then(|| words[1..].to_vec())
 }
 

@@ -86,7 +86,8 @@ pub fn session_at(
 pub fn try_lock(dir: &Path) -> Result<Option<OwnedFd>> {
     let path = dir.join("lock");
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = with_umask(|| open(&path, flags, Mode::from_raw_mode(0o600))).context(|| path.display().to_string())?;
+    let file = with_umask(|| open(&path, flags, Mode::from_raw_mode(0o600)))
+        .context(|| path.display().to_string())?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),
         Err(rustix::io::Errno::AGAIN) => Ok(None),

@@ -79,6 +79,7 @@ fn through(name: &OsStr, socket: &OwnedFd, terminals: [bool; 3]) -> Result<i32> 
         cwd: std::env::current_dir().map(|d| bytes(d.into_os_string())).unwrap_or_else(|_| b"/".to_vec()),
         terminals,
         size,
+        umask: own_umask(),
     };
     let signals = Signals::block(&[]).context(|| "signals")?;
     let lost = || "the environment's supervisor";
@@ -92,6 +93,13 @@ fn through(name: &OsStr, socket: &OwnedFd, terminals: [bool; 3]) -> Result<i32> 
         (EXITED, code) => Ok(code),
         (_, signal) => die_by(signal),
     }
+}
+
+/// This process's umask, which can only be asked for by setting it.
+fn own_umask() -> u16 {
+    let own = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(own);
+    u16::try_from(own.as_raw_mode()).unwrap_or(0o022)
 }
 
 fn bytes(s: OsString) -> Vec<u8> {

@@ -56,6 +56,8 @@ fn run(
     }
     let signals = Signals::block(&[]).context(|| "signals")?;
     let command = command(context, &at.name, &request)?;
+    // The helper keeps it for the command.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(u32::from(request.umask) & 0o777));
     let place = Place {
         own_group: true,
         own_session: false,

@@ -16,6 +16,8 @@ pub struct Request {
     pub terminals: [bool; 3],
     /// Rows and columns of that terminal.
     pub size: [u16; 2],
+    /// What permissions it takes from the files it makes.
+    pub umask: u16,
 }
 
 /// As a command's name: not one of the host's, but Skiff's own `slurm submit`.
@@ -43,7 +45,7 @@ impl Request {
             .terminals
             .iter()
             .map(|t| u8::from(*t))
-            .chain(self.size.iter().flat_map(|n| n.to_le_bytes()))
+            .chain(self.size.iter().chain([&self.umask]).flat_map(|n| n.to_le_bytes()))
             .collect();
         for list in [&self.argv, &self.env, &vec![self.cwd.clone()], &vec![flags]] {
             body.extend(length(list.len())?);
@@ -74,7 +76,7 @@ impl Request {
         let env = list(&mut body)?;
         let cwd = list(&mut body)?.into_iter().next()?;
         let flags = list(&mut body)?.into_iter().next()?;
-        let [a, b, c, r0, r1, c0, c1] = flags[..] else { return None };
+        let [a, b, c, r0, r1, c0, c1, u0, u1] = flags[..] else { return None };
         let size = [u16::from_le_bytes([r0, r1]), u16::from_le_bytes([c0, c1])];
         (!argv.is_empty() && body.is_empty()).then_some(Self {
             argv,
@@ -82,6 +84,7 @@ impl Request {
             cwd,
             terminals: [a, b, c].map(|f| f == 1),
             size,
+            umask: u16::from_le_bytes([u0, u1]),
         })
     }
 }
@@ -123,6 +126,7 @@ mod tests {
             cwd: b"/x".to_vec(),
             terminals: [true, false, true],
             size: [50, 132],
+            umask: 0o027,
         }
     }
 
