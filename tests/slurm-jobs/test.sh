@@ -38,10 +38,10 @@ srun -N1 -n1 -w n1 --exact sh -c 'echo first >/usr/first; until [ -e /usr/second
 srun -N1 -n1 -w n1 --exact sh -c 'echo second >/usr/second; until [ -e /usr/first ]; do sleep 0.02; done; echo met' &
 wait
 srun -N2 -n2 cat /usr/changed
-srun -n1 --environment=other mytool step
-srun -n1 --environment=none sh -c '! test -e /etc/marker && echo bare step'
+srun -Qn1 -N1 -w n1 --environment=other mytool step
+srun -n1 -N1 --environment=none sh -c '! test -e /etc/marker && echo bare step'
 sbatch --parsable -o out.nested --wrap 'mytool nested' >nested
-srun -n1 -w n1 ls /usr/changed /usr/first
+srun -n1 -N1 -w n1 ls /usr/changed /usr/first
 touch ~/from-job
 E
 ok as alice sbatch --parsable --environment=dev script
@@ -123,10 +123,16 @@ ok as alice srun -N2 --environment=dev --bcast=/shared/prog.copy prog
 equal "$out" $'broadcast dev\nbroadcast dev'
 rm -f /shared/prog.copy
 
-# In a job only its own environment can be submitted in, which is said.
-fails 125 as alice srun -n1 --environment=dev sbatch --environment=other --wrap true
-has "$err" 'a job can only submit in its own environment'
+# In a job no snapshot can be taken: others' environments are as of their last, which there must be.
+ok as alice skiff env create new
+fails 125 as alice srun -n1 --environment=dev sbatch --environment=new --wrap true
+has "$err" 'environment new: no snapshot of it was ever taken'
+has "$err" 'hint: on the login node: skiff env snapshot new'
 has "$err" 'nothing was submitted'
+ok as alice skiff env snapshot new
+ok as alice srun -n1 --environment=dev srun -n1 --overlap --environment=new sh -c 'test ! -e /etc/marker && ls /run/skiff/host/etc/hostname'
+ok as alice skiff env rm new
+fails 125 as alice srun -n1 --environment=dev srun -n1 --overlap --environment=new true
 # Nothing of what carries all this reaches the program.
 ok as alice srun -n1 --environment=dev env
 equal "$(grep -o '^[A-Z_]*SKIFF[A-Z_]*' <<<"$out" | sort | xargs)" 'SKIFF_ENVIRONMENT SKIFF_JOB SLURM_SKIFF_JOB'

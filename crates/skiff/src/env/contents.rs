@@ -13,6 +13,7 @@ use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::job::Descriptor;
 use skiff_spec::name::EnvName;
 
+use super::latest;
 use crate::base_identity;
 use crate::context::Context;
 use crate::environments::Environment;
@@ -99,7 +100,9 @@ pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
             Taken { descriptor, how: how.into(), entries: pushed.entries, bytes: pushed.bytes, skipped };
         serde_json::to_vec(&taken).map_err(|e| Error::new(format!("snapshot: {e}")))
     })?;
-    serde_json::from_slice(&taken).map_err(|e| Error::new(format!("snapshot: {e}")))
+    let taken: Taken = serde_json::from_slice(&taken).map_err(|e| Error::new(format!("snapshot: {e}")))?;
+    latest::set(&depot_dir, &taken.descriptor)?;
+    Ok(taken)
 }
 
 /// Takes a snapshot and says which.

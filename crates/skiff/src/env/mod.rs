@@ -1,6 +1,7 @@
 //! `skiff env ...`: environments that stay.
 
 mod contents;
+pub mod latest;
 mod live;
 mod remove;
 

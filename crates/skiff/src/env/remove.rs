@@ -7,6 +7,7 @@ use skiff_sandbox::visit::as_root_of_ids;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::name::EnvName;
 
+use super::latest;
 use crate::context::Context;
 use crate::environments::{self, Environment};
 use crate::{output, supervisor};
@@ -26,6 +27,7 @@ pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> 
     })?;
     let aside = env.set_aside()?;
     drop(lock);
+    latest::unset(&context.depot()?, name)?;
     delete(context, aside)
 }
 

@@ -8,7 +8,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::plan::inside;
 
 use crate::context::Context;
-use crate::env::take_snapshot;
+use crate::env::{latest, take_snapshot};
 use crate::environments::Environment;
 use crate::{output, proxy};
 
@@ -35,17 +35,20 @@ pub fn describe(context: &Context, environment: &str) -> Result<()> {
     output::line(&line)
 }
 
-/// In a job there is only the snapshot that it runs in.
+/// In a job there is the snapshot that it runs in, and for others the last that was taken.
 fn of_this_job(environment: &str) -> Result<()> {
     let name = parse(environment)?;
-    if let Ok(line) = std::env::var("SKIFF_JOB")
-        && let Ok(descriptor) = Descriptor::from_line(&line)
-        && descriptor.environment == name
-    {
+    let outside = || Error::new(format!("environment {name}: there are no environments to be had in this one"));
+    let line = std::env::var("SKIFF_JOB").map_err(|_| outside().hint("submit from outside"))?;
+    let own = Descriptor::from_line(&line).map_err(Error::new)?;
+    if own.environment == name {
         return output::line(&line);
     }
-    Err(Error::new(format!("environment {name}: a job can only submit in its own environment"))
-        .hint("submit from the login node, or with --environment=none"))
+    let found = latest::get(Path::new(&own.depot), &name)?.ok_or_else(|| {
+        Error::new(format!("environment {name}: no snapshot of it was ever taken, and in a job none can be"))
+            .hint(format!("on the login node: skiff env snapshot {name}"))
+    })?;
+    output::line(&found.to_line().map_err(|e| Error::new(format!("job descriptor: {e}")))?)
 }
 
 fn parse(environment: &str) -> Result<EnvName> {
