@@ -33,9 +33,9 @@ pub fn get(depot: &Path, name: &EnvName) -> Result<Option<Descriptor>> {
     match fs::read_to_string(&path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e).context(|| path.display().to_string()),
-        Ok(line) => Descriptor::from_line(&line)
-            .map(Some)
-            .map_err(|e| Error::new(format!("{}: {e}", path.display())).hint("the next submission writes it anew")),
+        Ok(line) => Descriptor::from_line(&line).map(Some).map_err(|e| {
+            Error::new(format!("{}: {e}", path.display())).hint("the next submission writes it anew")
+        }),
     }
 }
 

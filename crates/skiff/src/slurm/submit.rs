@@ -38,7 +38,8 @@ pub fn describe(context: &Context, environment: &str) -> Result<()> {
 /// In a job there is the snapshot that it runs in, and for others the last that was taken.
 fn of_this_job(environment: &str) -> Result<()> {
     let name = parse(environment)?;
-    let outside = || Error::new(format!("environment {name}: there are no environments to be had in this one"));
+    let outside =
+        || Error::new(format!("environment {name}: there are no environments to be had in this one"));
     let line = std::env::var("SKIFF_JOB").map_err(|_| outside().hint("submit from outside"))?;
     let own = Descriptor::from_line(&line).map_err(Error::new)?;
     if own.environment == name {
