@@ -42,7 +42,7 @@ equal "$out" 'daemon-of-ours:daemon-of-ours 755
 root:daemon-of-ours 2755
 root:root 640
 runs as daemon-of-ours'
-inside alice dev 'dpkg --verify daemon-of-ours; dpkg -r daemon-of-ours >&2; ! ls /usr/bin/daemon-of-ours 2>/dev/null; dpkg -i /shared/daemon.deb >&2'
+inside alice dev 'dpkg --verify daemon-of-ours; dpkg -r daemon-of-ours >&2; [ ! -e /usr/bin/daemon-of-ours ]; dpkg -i /shared/daemon.deb >&2'
 
 # A Python package for the whole system.
 mkdir -p python/ours
@@ -122,7 +122,7 @@ manifest >after
 diff before after || fail 'the host has changed, see above'
 bobs >bob.after
 diff bob.before bob.after || fail "bob's files have changed, see above"
-ok as bob skiff env exec dev -- sh -c 'cat /etc/marker; command -v tool-of-ours ours daemon-of-ours; ! id newcomer'
+ok as bob skiff env exec dev -- sh -c 'cat /etc/marker; command -v tool-of-ours ours daemon-of-ours; if id newcomer; then exit 9; fi'
 equal "$out" bob "what bob sees"
 equal "$(find /home/alice/.local /home/bob/.local -uid 0 -o -gid 0)" '' "files of the machine's root"
 [ "$(find /home/alice/.local -not -user alice | wc -l)" -ge 3 ] || fail 'no file has an id of the subordinate range'

@@ -6,10 +6,10 @@ home=/home/alice
 # Root inside over the host's system; nothing outside changes, nor does the next one see it.
 ok as alice skiff run -- sh -euc 'id -u; rm -r /etc/apt; echo x >/usr/bin/new; chown daemon /usr/bin/new; stat -c %U /usr/bin/new'
 equal "$out" $'0\ndaemon'
-ok as alice skiff run -- sh -c 'ls -d /etc/apt; ! ls /usr/bin/new 2>&1'
+ok as alice skiff run -- sh -ec 'ls -d /etc/apt; [ ! -e /usr/bin/new ]'
 equal "${out%%$'\n'*}" /etc/apt
 [ -e /etc/apt ] && [ ! -e /usr/bin/new ] || fail 'the host has changed'
-ok as alice skiff run --me -- sh -c 'id -un; touch mine; ! touch /etc/mine 2>/dev/null; grep -h CapEff /proc/self/status'
+ok as alice skiff run --me -- sh -ec 'id -un; touch mine; grep -h CapEff /proc/self/status'
 equal "$out" $'alice\nCapEff:\t0000000000000000'
 equal "$(stat -c %U $home/mine)" alice
 

@@ -39,7 +39,7 @@ srun -N1 -n1 -w n1 --exact sh -c 'echo second >/usr/second; until [ -e /usr/firs
 wait
 srun -N2 -n2 cat /usr/changed
 srun -Qn1 -N1 -w n1 --environment=other mytool step
-srun -n1 -N1 --environment=none sh -c '! test -e /etc/marker && echo bare step'
+srun -n1 -N1 --environment=none sh -c '! test -e /etc/marker && echo bare step; srun -n1 --overlap sh -c "! test -e /etc/marker && echo still bare"'
 sbatch --parsable -o out.nested --wrap 'mytool nested' >nested
 srun -n1 -N1 -w n1 ls /usr/changed /usr/first
 touch ~/from-job
@@ -58,6 +58,7 @@ more
 more
 other n1 step
 bare step
+still bare
 /usr/changed
 /usr/first
 dev n1 nested

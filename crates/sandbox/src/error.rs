@@ -28,6 +28,13 @@ impl Error {
         self
     }
 
+    /// Puts the object in front.
+    #[must_use]
+    pub fn about(mut self, what: &str) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
     /// As bytes for a pipe.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {

@@ -45,7 +45,7 @@ impl First<'_> {
     }
 
     fn become_it(&self, go: &OwnedFd) -> Failed {
-        let ready = join::confine();
+        let ready = join::drop_bounding().and_then(|()| join::confine());
         // Without the word there is no root, and process 1 has said why.
         if !matches!(rustix::io::read(go, &mut [0]), Ok(1)) {
             exit_now(125);

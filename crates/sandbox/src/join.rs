@@ -218,7 +218,7 @@ pub fn as_me(
     helper.ask(Request::Join { pid: init.as_raw_nonzero().get().unsigned_abs() }, &[])?;
     let answer = helper.answer();
     let late = helper.late_error();
-    helper.finish()?;
+    helper.finish();
     let (pid, fds) = answer?;
     let pidfd = fds.into_iter().next();
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);

@@ -12,6 +12,7 @@ mod init;
 pub mod join;
 mod map;
 mod mounts;
+mod owners;
 pub mod refresh;
 mod root;
 mod rootless;

@@ -1,7 +1,7 @@
 //! Mounts that hang nowhere yet, and where to hang them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
 use rustix::io::Errno;
@@ -94,38 +94,22 @@ pub fn resolve(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd>
     openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
 }
 
-/// The place at `relative`, made if there is none: a directory, or an empty file.
-pub fn resolve_or_make(root: BorrowedFd<'_>, relative: &Path, dir: bool) -> rustix::io::Result<OwnedFd> {
-    match resolve(root, relative) {
-        Err(Errno::NOENT) if dir => return make_dirs(root, relative),
+/// The place at `path` below `root`, made if there is none: a directory, or an empty file.
+pub fn resolve_or_make(root: BorrowedFd<'_>, path: &Path, dir: bool) -> rustix::io::Result<OwnedFd> {
+    match resolve(root, path) {
         Err(Errno::NOENT) => {}
         found => return found,
     }
-    let parent = make_dirs(root, relative.parent().unwrap_or(Path::new("")))?;
-    let name = relative.file_name().ok_or(Errno::INVAL)?;
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-    match openat(&parent, name, flags, Mode::from_raw_mode(0o644)) {
-        Ok(_) | Err(Errno::EXIST) => resolve(root, relative),
+    let parent = resolve_or_make(root, path.parent().unwrap_or(Path::new("")), true)?;
+    let name = Path::new(path.file_name().ok_or(Errno::INVAL)?);
+    let made = if dir {
+        mkdirat(&parent, name, Mode::from_raw_mode(0o755))
+    } else {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        openat(&parent, name, flags, Mode::from_raw_mode(0o644)).map(drop)
+    };
+    match made {
+        Ok(()) | Err(Errno::EXIST) => resolve(parent.as_fd(), name),
         Err(e) => Err(e),
     }
-}
-
-/// Makes directories one by one, never leaving `root`.
-pub fn make_dirs(root: BorrowedFd<'_>, relative: &Path) -> rustix::io::Result<OwnedFd> {
-    match resolve(root, relative) {
-        Err(Errno::NOENT) => {}
-        found => return found,
-    }
-    let mut sofar = PathBuf::from(".");
-    for part in relative.components() {
-        sofar.push(part);
-        if matches!(resolve(root, &sofar), Err(Errno::NOENT)) {
-            let parent = resolve(root, sofar.parent().unwrap_or(Path::new(".")))?;
-            match mkdirat(&parent, sofar.file_name().ok_or(Errno::INVAL)?, Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(e) => return Err(e),
-            }
-        }
-    }
-    resolve(root, &sofar)
 }

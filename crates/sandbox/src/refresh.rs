@@ -51,8 +51,9 @@ const ROUNDS: usize = 2;
 fn ask(helper: &Path, view: BorrowedFd<'_>) -> Result<()> {
     let helper = Helper::spawn(helper)?;
     helper.ask(Request::Refresh, &[view])?;
-    helper.answer()?;
-    helper.finish()
+    let answer = helper.answer();
+    helper.finish();
+    answer.map(drop)
 }
 
 fn inside(init: BorrowedFd<'_>, view: &str, socket: BorrowedFd<'_>) -> Result<()> {

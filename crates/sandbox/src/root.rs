@@ -14,32 +14,32 @@ use rustix::mount::{
 use skiff_spec::plan::{Upper, inside};
 
 use crate::helper::Layers;
-use crate::mounts::{as_mount, attach_to, by_number, is_dir, make_dirs, open_dir, resolve_or_make};
+use crate::mounts::{as_mount, attach_to, by_number, is_dir, open_dir, resolve_or_make};
 use crate::stage::{Opened, Stage};
 use crate::{Context, Error, Result};
 
 /// Stacks the layers, mounts the rest, makes it `/`.
-pub fn build(mut stage: Stage<'_>, layers: Layers) -> Result<()> {
+pub fn build(stage: &mut Stage<'_>, layers: &Layers) -> Result<()> {
     stage.complete()?;
     // Before Linux 6.15 the kernel takes as layers only mounts that hang in a namespace of ours.
     stage.hang(&layers.mask, "mask")?;
     stage.hang(&layers.view, "view")?;
-    let root = stack(&stage, &layers)?;
+    let root = stack(stage, layers)?;
     stage.hang(&root, "root")?;
-    furnish(root.as_fd(), stage, Some(layers.view))
+    furnish(root.as_fd(), stage, Some(&layers.view))
 }
 
 /// Mounts everything on the new root, which hangs somewhere, and makes it `/`.
-pub fn furnish(root: BorrowedFd<'_>, stage: Stage<'_>, view: Option<OwnedFd>) -> Result<()> {
+pub fn furnish(root: BorrowedFd<'_>, stage: &Stage<'_>, view: Option<&OwnedFd>) -> Result<()> {
     for Opened { mount, shown } in &stage.sources {
         if let Some(shown) = shown {
             place(root, shown, &mount.target)?;
         }
     }
     place(root, &stage.program, Path::new(inside::PROGRAM))?;
-    for (mount, target) in [(view, inside::HOST), (stage.socket, inside::SOCKET)] {
+    for (mount, target) in [(view, inside::HOST), (stage.socket.as_ref(), inside::SOCKET)] {
         if let Some(mount) = mount {
-            place(root, &mount, Path::new(target))?;
+            place(root, mount, Path::new(target))?;
         }
     }
     enter(root)
@@ -98,7 +98,8 @@ fn shim_layer(stage: &Stage<'_>) -> Result<Option<OwnedFd>> {
         let Some((parent, file)) = shim.parent().zip(shim.file_name()) else { continue };
         let dir = match last.take().filter(|(path, _)| *path == parent) {
             Some((_, dir)) => dir,
-            None => make_dirs(layer.as_fd(), parent.strip_prefix("/").unwrap_or(parent)).context(name)?,
+            None => resolve_or_make(layer.as_fd(), parent.strip_prefix("/").unwrap_or(parent), true)
+                .context(name)?,
         };
         symlinkat(inside::PROGRAM, &dir, file).context(name)?;
         last = Some((parent, dir));

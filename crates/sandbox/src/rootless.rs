@@ -1,111 +1,270 @@
-//! The root of an environment without any privilege: fuse-overlayfs stacks it.
+//! The root of an environment without any privilege: fuse-overlayfs, a process of the environment itself, stacks it.
 //!
-//! The server must not see what it serves, or it waits for itself: its layer is `/`, so it lives in a mount namespace of its own
-//! from before the new root hangs anywhere, and it does not mount; it gets the connection, and we mount.
+//! It serves a file system that we mount: by itself it would mount in the namespace that it reads the host's root from, see
+//! its own mount there, and wait for itself. So it gets a mount namespace of its own and an open `/dev/fuse`, and never
+//! sees the new root.
 
 use std::ffi::{CString, OsStr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, open};
-use rustix::mount::{FsOpenFlags, UnmountFlags, fsconfig_create, fsconfig_set_string, fsopen, unmount};
-use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, set_parent_process_death_signal};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, open};
+use rustix::io::Errno;
+use rustix::mount::{FsOpenFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsopen};
+use rustix::process::{Pid, WaitOptions, waitpid};
+use skiff_spec::ids::COUNT;
 use skiff_spec::plan::Upper;
-use skiff_sys::process::{CloneFlags, Fork, exec, exit_now, fork, keep_on_exec};
+use skiff_sys::process::{CloneFlags, Fork, close_all_except, exec, exit_now, fork, keep_on_exec};
 
-use crate::mounts::as_mount;
-use crate::root;
+use crate::mounts::{as_mount, attach, bind_one, open_dir};
 use crate::stage::{PLACE, Stage};
-use crate::start::read_all;
-use crate::{Context, Error, Result};
+use crate::start::confine_init;
+use crate::{Context, Error, Result, root};
 
 /// The program.
 pub const PROGRAM: &str = "/usr/bin/fuse-overlayfs";
+const DEVICE: &str = "/dev/fuse";
+/// In memory: what the program has to say.
+const LOG: &str = "fuse-overlayfs.log";
 
-/// Stacks with fuse-overlayfs, then mounts the rest and makes it `/`. Gives the server, which must live as long as the root.
-pub fn build(mut stage: Stage<'_>) -> Result<Pid> {
-    stage.complete()?;
-    stage.own("upper", 0o755)?;
-    stage.own("work", 0o700)?;
-    let device = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-        .context(|| "/dev/fuse")
-        .map_err(|e| {
-            e.hint("administrator: load the module fuse and chmod 666 /dev/fuse; or install Skiff's helper")
+/// What there is besides the root.
+pub struct Built {
+    /// The process that serves it.
+    pub server: Pid,
+    /// What will not work.
+    pub notes: Vec<String>,
+}
+
+/// Stacks with fuse-overlayfs, then mounts the rest and makes it `/`.
+pub fn build(stage: &mut Stage<'_>, ids: u32) -> Result<Built> {
+    let device =
+        open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).context(|| DEVICE).map_err(|e| {
+            e.hint("administrator: modprobe fuse, chmod 666 /dev/fuse; or have Skiff's helper installed")
         })?;
-    let (said, saying) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    let server = match fork(CloneFlags::MOUNT).context(|| PROGRAM)? {
-        Fork::Parent(server) => server,
-        Fork::Child => exit_now(become_server(&stage, &device, saying)),
+    stage.complete()?;
+    let options = options(stage, ids)?;
+    let log = stage.file(LOG)?;
+    // Before the server runs: what it read from a device that is not mounted would be an error to it.
+    let root = mount(&device)?;
+    let server = serve(&device, &log, &options)?;
+    // From now on only the server has it open, so that everything that waits for the server is told when it ends.
+    drop(device);
+    let built = stage
+        .hang(&root, "root")
+        .and_then(|()| answers(root.as_fd()))
+        .and_then(|()| root::furnish(root.as_fd(), stage, None));
+    built.map_err(|e| explain(e, server, &log))?;
+    Ok(Built { server, notes: notes(ids) })
+}
+
+/// What is in short supply with so many ids, and how to get more.
+fn notes(ids: u32) -> Vec<String> {
+    if ids >= COUNT {
+        return vec![];
+    }
+    let lack = match ids {
+        1 => "you have no subordinate ids: inside there is only root, and programs that become somebody else (apt's downloads, \
+              services, su) fail"
+            .into(),
+        n => format!("you have only {n} ids: programs that become somebody else may fail"),
     };
-    drop(saying);
-    let root = mount(&device).and_then(|root| {
-        // From here on only the server holds the connection: if it dies, we are told so instead of waiting.
-        drop(device);
-        stage.hang(&root, "root")?;
-        root::furnish(root.as_fd(), stage, None)
+    vec![format!(
+        "{lack}; administrator: install uidmap, usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER"
+    )]
+}
+
+/// The layers, as paths that the server finds, and whose files they are.
+fn options(stage: &Stage<'_>, ids: u32) -> Result<String> {
+    // Under names of ours: paths of the user's could have colons and commas, or lie where the stage is.
+    let mut lower = vec![];
+    for (n, layer) in stage.plan.layers.iter().enumerate() {
+        let name = format!("layer.{n}");
+        let shown = open_dir(CWD, layer).and_then(|dir| bind_one(dir.as_fd()));
+        stage.hang(&shown.context(|| format!("layer {}", layer.display()))?, &name)?;
+        lower.push(format!("{PLACE}/{name}"));
+    }
+    lower.push("/".into());
+    let (upper, work) = match &stage.plan.upper {
+        Upper::Memory { .. } => {
+            stage.own("upper", 0o755)?;
+            stage.own("work", 0o700)?;
+            ("own.upper", "own.work")
+        }
+        Upper::Directory(path) => {
+            let kept = open_dir(CWD, path).and_then(|dir| bind_one(dir.as_fd()));
+            stage.hang(&kept.context(|| format!("environment {}", path.display()))?, "kept")?;
+            ("kept/upper", "kept/work")
+        }
+    };
+    let mut options = format!("lowerdir={},upperdir={PLACE}/{upper},workdir={PLACE}/{work}", lower.join(":"));
+    // What belongs to nobody whom we have an id for (the kernel then says 65534) is the host's, and shall look like root's.
+    options.push_str(match ids {
+        1 => ",squash_to_root",
+        // The last entry is asked first.
+        _ => ",uidmapping=65534:0:1:65535:65535:1:0:0:65534,gidmapping=65534:0:1:65535:65535:1:0:0:65534",
     });
-    match root {
-        Ok(()) => Ok(server.pid),
-        Err(e) => {
-            // It may have ended by itself; either way its words end now.
-            rustix::process::kill_process(server.pid, Signal::KILL).unwrap_or_default();
-            let words = String::from_utf8_lossy(&read_all(said.as_fd())).trim().replace('\n', "; ");
-            let words = if words.is_empty() { String::new() } else { format!(" ({PROGRAM}: {words})") };
-            Err(Error { message: format!("{}{words}", e.message), ..e }
-                .hint("is the package fuse-overlayfs installed?"))
+    if matches!(stage.plan.upper, Upper::Memory { .. }) {
+        options.push_str(",volatile");
+    }
+    Ok(options)
+}
+
+/// Starts the server.
+fn serve(device: &OwnedFd, log: &OwnedFd, options: &str) -> Result<Pid> {
+    // libfuse's way of saying that this descriptor is a device that somebody else mounts.
+    let mountpoint = format!("/dev/fd/{}", device.as_raw_fd());
+    let argv = ["fuse-overlayfs", "-f", "-o", options, &mountpoint].map(CString::new);
+    let argv = argv
+        .into_iter()
+        .collect::<std::result::Result<Vec<_>, _>>()
+        .map_err(|e| Error::new(format!("{PROGRAM}: {e}")))?;
+    match fork(CloneFlags::MOUNT).context(|| PROGRAM)? {
+        Fork::Parent(child) => Ok(child.pid),
+        Fork::Child => {
+            let e = become_server(device, log, &argv);
+            // Standard error is the log by now.
+            rustix::io::write(rustix::stdio::stderr(), e.message.as_bytes()).unwrap_or_default();
+            exit_now(127)
         }
     }
 }
 
+fn become_server(device: &OwnedFd, log: &OwnedFd, argv: &[CString]) -> Error {
+    let ready = || -> Result<()> {
+        take_stdio(log).context(|| "log")?;
+        cover_other_mounts()?;
+        // It would otherwise hold open what others wait for the end of, the maker's report first of all.
+        close_all_except(&[device.as_fd()]);
+        keep_on_exec(device.as_fd()).context(|| DEVICE)?;
+        confine_init()
+    };
+    match ready() {
+        Ok(()) => Error::new(exec(OsStr::new(PROGRAM), argv, &[]).to_string()),
+        Err(e) => e,
+    }
+}
+
+fn take_stdio(log: &OwnedFd) -> rustix::io::Result<()> {
+    use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+    dup2_stdin(open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)?;
+    dup2_stdout(log)?;
+    dup2_stderr(log)
+}
+
+/// Hides other file systems than the host's root, as the helper's view does: what is written to one of them would land in the
+/// environment, and nobody expects that of a scratch disk.
+fn cover_other_mounts() -> Result<()> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").context(|| "mounts")?;
+    let empty = open_dir(CWD, Path::new(PLACE)).and_then(|place| {
+        mkdirat(&place, "empty", Mode::from_raw_mode(0o755))?;
+        open_dir(place.as_fd(), Path::new("empty"))
+    });
+    let empty = empty.context(|| "empty directory")?;
+    for place in below_root(&mounts) {
+        let is_dir = fs::symlink_metadata(&place).is_ok_and(|meta| meta.is_dir());
+        // The server itself uses /proc. Both are covered in the new root.
+        if is_dir && place != Path::new("/proc") && place != Path::new(PLACE) {
+            let cover = bind_one(empty.as_fd()).context(|| place.display().to_string())?;
+            attach(cover.as_fd(), CWD, &place.to_string_lossy())?;
+        }
+    }
+    Ok(())
+}
+
+/// The places of what is mounted on the root itself, in the text of `mountinfo`.
+fn below_root(mounts: &str) -> Vec<PathBuf> {
+    let fields = |line: &'_ str| -> Option<(String, String, PathBuf)> {
+        let mut words = line.split(' ');
+        let (id, parent, place) = (words.next()?, words.next()?, words.nth(2)?);
+        Some((id.into(), parent.into(), unescape(place)))
+    };
+    let all: Vec<_> = mounts.lines().filter_map(fields).collect();
+    // Of several on top of each other the last is seen.
+    let Some(root) = all.iter().rev().find(|(_, _, place)| place == Path::new("/")).map(|(id, ..)| id) else {
+        return vec![];
+    };
+    all.iter()
+        .filter(|(_, parent, place)| parent == root && place != Path::new("/"))
+        .map(|(_, _, place)| place.clone())
+        .collect()
+}
+
+/// Undoes the kernel's `\\040` for a space and the like.
+fn unescape(word: &str) -> PathBuf {
+    let (mut bytes, mut rest) = (vec![], word.as_bytes());
+    while let [first, tail @ ..] = rest {
+        let code =
+            tail.get(..3).and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        match (first, code) {
+            (b'\\', Some(code)) => {
+                bytes.push(code);
+                rest = &tail[3..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(crate::command::os(&bytes))
+}
+
+/// Mounts what whoever has `device` open serves.
 fn mount(device: &OwnedFd) -> Result<OwnedFd> {
-    let fs = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC).context(|| "fuse")?;
     let make = || -> rustix::io::Result<OwnedFd> {
+        let fs = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(&fs, "source", "skiff")?;
         fsconfig_set_string(&fs, "fd", device.as_raw_fd().to_string())?;
-        fsconfig_set_string(&fs, "rootmode", "40000")?;
-        fsconfig_set_string(&fs, "user_id", "0")?;
-        fsconfig_set_string(&fs, "group_id", "0")?;
-        rustix::mount::fsconfig_set_flag(&fs, "default_permissions")?;
-        rustix::mount::fsconfig_set_flag(&fs, "allow_other")?;
+        for (key, value) in [("rootmode", "40000"), ("user_id", "0"), ("group_id", "0")] {
+            fsconfig_set_string(&fs, key, value)?;
+        }
+        for flag in ["allow_other", "default_permissions"] {
+            fsconfig_set_flag(&fs, flag)?;
+        }
         fsconfig_create(&fs)?;
         as_mount(&fs)
     };
-    make().context(|| "mount of fuse-overlayfs")
+    make()
+        .context(|| "mount of fuse-overlayfs")
+        .map_err(|e| e.hint("the kernel must allow FUSE in user namespaces (4.18 or newer)"))
 }
 
-/// Becomes the server. Returns only the exit code of a failure; its words go through the pipe.
-fn become_server(stage: &Stage<'_>, device: &OwnedFd, saying: OwnedFd) -> i32 {
-    let ready = (|| {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-        rustix::stdio::dup2_stderr(&saying)?;
-        rustix::stdio::dup2_stdout(&saying)?;
-        // Its upper may be where our stage hangs.
-        if let Upper::Directory(_) = stage.plan.upper {
-            unmount(PLACE, UnmountFlags::DETACH)?;
+/// Waits until the server answers.
+fn answers(root: BorrowedFd<'_>) -> Result<()> {
+    rustix::fs::statat(root, "", AtFlags::EMPTY_PATH).map(drop).context(|| "root served by fuse-overlayfs")
+}
+
+/// If the server has ended, what it said is the reason.
+fn explain(e: Error, server: Pid, log: &OwnedFd) -> Error {
+    for _ in 0..50 {
+        if matches!(waitpid(Some(server), WaitOptions::NOHANG), Ok(Some(_)) | Err(Errno::CHILD)) {
+            let mut said = vec![0; 4096];
+            let n = rustix::io::pread(log, &mut said, 0).unwrap_or(0);
+            let said = String::from_utf8_lossy(&said[..n]).trim().replace('\n', "; ");
+            return Error::new(format!(
+                "{PROGRAM}: {}",
+                if said.is_empty() { "ended without a word" } else { &said }
+            ))
+            .hint("install fuse-overlayfs 1.7 or newer, or have Skiff's helper installed");
         }
-        rustix::io::Result::Ok(())
-    })();
-    if ready.is_err() || keep_on_exec(device.as_fd()).is_err() {
-        return 125;
+        // The connection breaks a moment before the process is gone.
+        std::thread::sleep(Duration::from_millis(2));
     }
-    let (upper, work) = match &stage.plan.upper {
-        Upper::Directory(dir) => (dir.join("upper"), dir.join("work")),
-        Upper::Memory { .. } => (Path::new(PLACE).join("own.upper"), Path::new(PLACE).join("own.work")),
-    };
-    let lower: Vec<String> =
-        stage.plan.layers.iter().map(|l| l.display().to_string()).chain(["/".into()]).collect();
-    let options = format!(
-        "squash_to_root,lowerdir={},upperdir={},workdir={}",
-        lower.join(":"),
-        upper.display(),
-        work.display()
-    );
-    let words = ["fuse-overlayfs", "-f", "-o", &options, &format!("/dev/fd/{}", device.as_raw_fd())];
-    let argv: Vec<CString> = words.iter().filter_map(|w| CString::new(*w).ok()).collect();
-    let e = exec(OsStr::new(PROGRAM), &argv, &[]);
-    let said = format!("{PROGRAM}: {e}");
-    // If this fails too, the maker sees an end without a word.
-    rustix::io::write(&saying, said.as_bytes()).unwrap_or_default();
-    125
+    e
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_lies_on_the_root_itself() {
+        let text = "20 1 8:1 / / rw - ext4 a rw\n21 20 0:1 / /proc rw - proc p rw\n22 20 0:2 / /a\\040b rw - tmpfs t rw\n\
+                    23 22 0:3 / /a\\040b/c rw - tmpfs t rw\n";
+        assert_eq!(below_root(text), [PathBuf::from("/proc"), PathBuf::from("/a b")]);
+        let stacked = format!("{text}30 20 0:9 / / rw - overlay o rw\n31 30 0:5 / /x rw - tmpfs t rw\n");
+        assert_eq!(below_root(&stacked), [PathBuf::from("/x")]);
+    }
 }

@@ -4,13 +4,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Mode, mkdirat, statat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, statat};
 use rustix::io::Errno;
 use skiff_spec::plan::{Mount, Plan, Source, Upper};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
 use crate::mounts::{attach, bind, bind_one, made_up, memory, open_dir};
-use crate::{Context, Error, Result};
+use crate::{Context, Error, Result, owners};
 
 /// A directory that every system has, covered while the new root is put together. (What a plan mounts from below it has been
 /// opened before.)
@@ -93,6 +93,9 @@ impl<'a> Stage<'a> {
 
     /// Opens the rest, now that there are ids.
     pub fn complete(&mut self) -> Result<()> {
+        if let Some(kept) = &self.kept {
+            owners::fit(kept.as_fd()).map_err(|e| e.about(&format!("environment {}", self.plan.name)))?;
+        }
         for at in 0..self.sources.len() {
             let mount = self.sources[at].mount;
             if let (Source::Bind(path), None) = (&mount.source, &self.sources[at].shown) {
@@ -135,9 +138,17 @@ impl<'a> Stage<'a> {
             .context(|| format!("directory {name} in memory"))
     }
 
+    /// A new file in memory.
+    pub fn file(&self, name: &str) -> Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        openat(&self.memory, name, flags, Mode::from_raw_mode(0o600))
+            .context(|| format!("file {name} in memory"))
+    }
+
     /// Hangs a mount on a new directory in memory.
     pub fn hang(&self, mount: &OwnedFd, name: &str) -> Result<()> {
-        self.dir(name, 0o755)?;
+        mkdirat(&self.memory, name, Mode::from_raw_mode(0o755))
+            .context(|| format!("directory {name} in memory"))?;
         attach(mount.as_fd(), self.memory.as_fd(), name)
     }
 }

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -12,7 +13,7 @@ use skiff_spec::wire::Request;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use crate::first::{self, First};
-use crate::helper::Helper;
+use crate::helper::{Helper, Layers};
 use crate::init::{self, Wards};
 use crate::join::{Failed, drop_bounding};
 use crate::stage::{Extras, Stage};
@@ -85,48 +86,55 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
     let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .context(|| "control socket")?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    let (go, gate) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let flags = CloneFlags::USER.and(CloneFlags::MOUNT).and(CloneFlags::PID).and(CloneFlags::IPC);
     let made = fork(flags).context(|| "new namespaces").map_err(|e| {
         e.hint("user namespaces may be closed to users here (sysctl user.max_user_namespaces, AppArmor): `skiff doctor`")
     })?;
     let Fork::Parent(init) = made else {
-        drop((control, report, gate));
+        drop((control, report));
         let extras = Extras { program: &program, socket: options.socket };
-        become_init(Making { plan, helper: helper.as_ref(), extras, go, reporter, control: theirs, first })
+        become_init(&Making { plan, helper: helper.as_ref(), extras, reporter, control: theirs, first })
     };
-    drop((theirs, reporter, go));
-    let asked = open_gate(init.pid, helper.as_ref(), gate);
-    let told = read_all(report.as_fd());
+    drop((theirs, reporter));
+    let asked = give_ids(init.pid, helper.as_ref(), control.as_fd());
+    let told = if says_something(report.as_fd()) { read_all(report.as_fd()) } else { SILENCE.to_vec() };
     // By now it has nothing more to do: its answer came before that word.
-    let finished = helper.map_or(Ok(()), Helper::finish);
-    match (Word::decode(&told), asked.and(finished)) {
+    if let Some(helper) = helper {
+        helper.finish();
+    }
+    match (Word::decode(&told), asked) {
         (Some((Word::Made { ids, notes }, rest)), Ok(())) => {
             Ok((Instance { init, control, ids, notes }, rest.to_vec()))
         }
         // The child's own words come first: it saw what the helper answered.
-        (Some((Word::Failed(why), _)), _) => {
-            reap(init.pid);
-            Err(why)
-        }
-        (_, asked) => {
+        (word, asked) => {
             // It may have ended by itself; then there is nobody to kill.
             rustix::process::kill_process(init.pid, Signal::KILL).unwrap_or_default();
             reap(init.pid);
-            Err(asked
-                .err()
-                .unwrap_or_else(|| Error::new("process 1 of the environment ended without a word")))
+            match (word, asked) {
+                (Some((Word::Failed(why), _)), _) | (_, Err(why)) => Err(why),
+                _ => Err(Error::new("process 1 of the environment ended without a word")),
+            }
         }
     }
 }
 
-/// The maker's part in the map: ask the helper (whose answer process 1 takes), or do without.
-fn open_gate(pid: Pid, helper: Option<&Helper>, gate: OwnedFd) -> Result<()> {
+/// What process 1 would say if it could.
+const SILENCE: &[u8] = b"-process 1 of the environment has not said a word for a minute\na file system that hangs? `skiff doctor`";
+
+/// Waits for the first word. (Some file systems never answer, and then nobody could end us but by force.)
+fn says_something(report: BorrowedFd<'_>) -> bool {
+    let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+    poll(&mut [PollFd::from_borrowed_fd(report, PollFlags::IN)], Some(&limit)) != Ok(0)
+}
+
+/// The maker's part in the map: ask the helper, whose answer process 1 takes, or do without and tell process 1.
+fn give_ids(pid: Pid, helper: Option<&Helper>, control: BorrowedFd<'_>) -> Result<()> {
     match helper {
         Some(helper) => helper.ask(Request::Base { pid: pid.as_raw_nonzero().get().unsigned_abs() }, &[]),
         None => {
             let ids = map::write(pid)?;
-            rustix::io::write(&gate, &ids.to_le_bytes()).map(drop).context(|| "pipe")
+            rustix::io::write(control, &ids.to_le_bytes()).map(drop).context(|| "control socket")
         }
     }
 }
@@ -171,69 +179,77 @@ struct Making<'a> {
     plan: &'a Plan,
     helper: Option<&'a Helper>,
     extras: Extras<'a>,
-    go: OwnedFd,
     reporter: OwnedFd,
     control: OwnedFd,
     first: Option<&'a First<'a>>,
 }
 
-/// What process 1 knows after its work.
-struct Made {
+/// What process 1 knows after its work, and what it worked with.
+struct Made<'a> {
     ids: u32,
     notes: Vec<String>,
-    wards: Wards,
+    _stage: Stage<'a>,
+    _layers: Option<Layers>,
 }
 
-fn become_init(making: Making<'_>) -> ! {
-    let Making { reporter, control, first, .. } = &making;
-    // What is dropped here the first command need not drop itself. Capabilities in use are needed until the end.
-    let prepared = drop_bounding().and_then(|()| first.map(|first| first.prepare(reporter)).transpose());
-    let made = prepared.and_then(|prepared| Ok((make_root(&making)?, prepared)));
-    // If even the report fails, the maker sees an end without a word.
-    let report = |word: Word| rustix::io::write(reporter, &word.encode()).map_or((), drop);
-    let (Made { ids, notes, mut wards }, prepared) = made.unwrap_or_else(|e| {
-        report(Word::Failed(e));
+fn become_init(making: &Making<'_>) -> ! {
+    let Making { reporter, control, first, .. } = making;
+    let report = |word: &Word| rustix::io::write(reporter, &word.encode()).map_or((), drop);
+    let fail = |e: Error| -> ! {
+        // If even this fails, the maker sees an end without a word.
+        report(&Word::Failed(e));
         exit_now(125)
-    });
-    report(Word::Made { ids, notes });
-    if let Some(prepared) = prepared {
-        wards.first = Some(prepared.child.pid);
-        prepared.go(control.as_fd());
+    };
+    let prepared = first.map(|first| first.prepare(reporter)).transpose().unwrap_or_else(|e| fail(e));
+    let mut wards = Wards { first: prepared.as_ref().map(|p| p.child.pid), server: None };
+    // Never dropped: to close a hundred descriptors one by one takes longer than all at once, below.
+    let mut made = make_root(making, &mut wards).unwrap_or_else(|e| fail(e));
+    let word = Word::Made { ids: made.ids, notes: std::mem::take(&mut made.notes) };
+    match prepared {
+        // It is waiting, and it cannot reach us: what has more capabilities than oneself one cannot trace.
+        Some(prepared) => {
+            report(&word);
+            prepared.go(control.as_fd());
+            confine_init().unwrap_or_else(|_| exit_now(125));
+        }
+        None => {
+            confine_init().unwrap_or_else(|e| fail(e));
+            report(&word);
+        }
     }
     close_all_except(&[control.as_fd()]);
     detach_stdio();
     init::serve(control, wards)
 }
 
-/// What the user is told where he has no subordinate ids.
-const SINGLE_ID: &str =
-    "you have no range of ids here: packages that create users or files of several owners will fail half-way";
-
-fn make_root(making: &Making<'_>) -> Result<Made> {
+fn make_root<'a>(making: &Making<'a>, wards: &mut Wards) -> Result<Made<'a>> {
     set_parent_process_death_signal(Some(Signal::KILL)).context(|| "parent's death signal")?;
     rustix::process::umask(Mode::empty());
-    let stage = Stage::prepare(making.plan, making.extras)?;
-    let made = match making.helper {
+    let mut stage = Stage::prepare(making.plan, making.extras)?;
+    match making.helper {
         Some(helper) => {
             let layers = helper.layers()?;
-            let ids = layers.ids;
-            root::build(stage, layers)?;
-            Made { ids, notes: vec![], wards: Wards::default() }
+            root::build(&mut stage, &layers)?;
+            Ok(Made { ids: layers.ids, notes: vec![], _stage: stage, _layers: Some(layers) })
         }
         None => {
-            let ids = read_all(making.go.as_fd()).try_into().map_or(1, u32::from_le_bytes);
-            let server = Some(rootless::build(stage)?);
-            let notes = if ids == 1 { vec![SINGLE_ID.to_owned()] } else { vec![] };
-            Made { ids, notes, wards: Wards { server, ..Wards::default() } }
+            let mut ids = [0; 4];
+            let n = rustix::io::read(&making.control, &mut ids).context(|| "control socket")?;
+            if n != ids.len() {
+                return Err(Error::new("no ids"));
+            }
+            let ids = u32::from_le_bytes(ids);
+            let rootless::Built { server, notes } = rootless::build(&mut stage, ids)?;
+            wards.server = Some(server);
+            Ok(Made { ids, notes, _stage: stage, _layers: None })
         }
-    };
-    confine_init()?;
-    Ok(made)
+    }
 }
 
 /// Process 1 needs no more than any root inside has: so whoever took it over inside would gain nothing. (At the end: until
 /// then it has to mount.)
 pub(crate) fn confine_init() -> Result<()> {
+    drop_bounding()?;
     skiff_sys::caps::set_to(skiff_sys::caps::INSIDE_ROOT).context(|| "capabilities of process 1")?;
     rustix::thread::set_no_new_privs(true).context(|| "no_new_privs")
 }

@@ -9,7 +9,6 @@ use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use crate::init::{self, Wards};
-use crate::join::drop_bounding;
 use crate::start::{confine_init, detach_stdio, read_all, reap};
 use crate::{Context, Error, Result, mounts};
 
@@ -55,7 +54,6 @@ fn become_init(control: &OwnedFd, reporter: OwnedFd) -> ! {
     let made = set_parent_process_death_signal(Some(Signal::KILL))
         .context(|| "parent's death signal")
         .and_then(|()| mounts::own_processes())
-        .and_then(|()| drop_bounding())
         .and_then(|()| confine_init());
     let word = match &made {
         Ok(()) => b"+".to_vec(),

@@ -52,7 +52,9 @@ pub fn as_root_of_ids(
     let asked = match helper {
         Some(helper) => {
             let request = Request::Base { pid: child.pid.as_raw_nonzero().get().unsigned_abs() };
-            helper.ask(request, &[]).and_then(|()| helper.finish())
+            let asked = helper.ask(request, &[]);
+            helper.finish();
+            asked
         }
         None => map::write(child.pid).map(drop),
     };

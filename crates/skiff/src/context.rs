@@ -90,10 +90,15 @@ fn absolute(origin: &str, path: PathBuf) -> Result<PathBuf> {
 /// `$HOME` if it is a path, else what the password file says. (No name service: that may take a second, and a start two milliseconds.)
 fn home(uid: u32) -> Result<PathBuf> {
     let variable = std::env::var_os("HOME").map(PathBuf::from).filter(|h| h.is_absolute());
-    variable
+    let home = variable
         .or_else(|| user_fields(uid).map(|f| PathBuf::from(&f[5])))
         .filter(|h| h.is_absolute())
-        .ok_or_else(|| Error::new(format!("user {uid}: no home directory known")).hint("set HOME"))
+        .ok_or_else(|| Error::new(format!("user {uid}: no home directory known")).hint("set HOME"))?;
+    // Its parent is covered inside, so it must be what it seems.
+    if home.components().any(|part| part == std::path::Component::ParentDir) {
+        return home.canonicalize().context(|| format!("home {}", home.display()));
+    }
+    Ok(home)
 }
 
 /// The seven fields of a user in the password file.

@@ -11,11 +11,13 @@ use crate::ffi::{
 };
 use crate::option::{self, NONE};
 use crate::settings::Settings;
-use crate::submit::job_is_here;
+use crate::submit::{directory, job_is_here, switched_off};
 use crate::{guard, variables};
 
 /// Where `skiff slurm prolog` makes one directory for each job that has an environment.
 pub const JOBS: &str = "/run/skiff/jobs";
+/// What is written in there for a job that was submitted with one.
+pub const DESCRIPTOR: &str = "descriptor";
 
 const PROLOG_LIMIT: Duration = Duration::from_secs(60);
 /// A first deployment may have to fetch gigabytes. After ten minutes srun gives up.
@@ -39,7 +41,7 @@ pub fn prolog(spank: &Spank, settings: &Settings) {
 pub fn epilog(spank: &Spank, settings: &Settings) {
     let Some(job) = Job::of(spank) else { return };
     let descriptor = own_variable(c"SPANK_SKIFF_JOB");
-    if descriptor.is_some() || job_is_here(&job.id.to_string().into()) {
+    if descriptor.is_some() || directory(&job.id.to_string().into()).is_some() {
         run_for_job("epilog", descriptor, &job, settings, EPILOG_LIMIT);
     }
 }
@@ -60,9 +62,9 @@ pub fn begin_step(spank: &Spank, settings: &Settings) {
         variables.push(("SKIFF_STEP_ENVIRONMENT", OsString::from_vec(name.into_bytes())));
     }
     let descriptor = descriptor(spank);
-    if let (Some(descriptor), false) = (&descriptor, job_is_here(&job.id.to_string().into())) {
+    if let (Some(descriptor), None) = (&descriptor, directory(&job.id.to_string().into())) {
         // The step brings an environment into a job that had none, so its prolog made nothing ready.
-        prepare_late(descriptor.clone(), &job, settings);
+        prepare_late(descriptor.clone(), &job, name, settings);
     }
     variables.extend(descriptor.map(|value| ("SKIFF_JOB", value)));
     for (name, key) in [("HOME", c"HOME"), ("USER", c"USER"), ("SLURMD_NODENAME", c"SLURMD_NODENAME")] {
@@ -73,8 +75,10 @@ pub fn begin_step(spank: &Spank, settings: &Settings) {
     report("step-begin", &job, run.and_then(|run| run.for_user(job.uid, job.gid).run()), info);
 }
 
-fn prepare_late(descriptor: OsString, job: &Job, settings: &Settings) {
+fn prepare_late(descriptor: OsString, job: &Job, step: &str, settings: &Settings) {
     let mut variables = job.variables();
+    // It is this step's environment, not the job's: `skiff` then does not write it down as such.
+    variables.push(("SKIFF_STEP", step.into()));
     variables.push(("SPANK_SKIFF_JOB", descriptor));
     let run = Run::on_node(&settings.skiff, &["slurm", "prolog"], variables, PROLOG_LIMIT);
     report("prolog", job, run.and_then(|run| run.for_root().run()), info);
@@ -86,7 +90,12 @@ pub fn begin_task(spank: &Spank, settings: &Settings) -> c_int {
         return refuse("cannot restore BASH_ENV");
     }
     if STEP_HAS_ENVIRONMENT.get() != Some(&true) {
-        return 0;
+        let told = switched_off(spank.variable(variables::JOB_CARRIER));
+        return if told && !spank.unset_variable(variables::JOB_CARRIER) {
+            refuse("cannot unset a variable")
+        } else {
+            0
+        };
     }
     match set_task_variables(spank).and_then(|()| wrap(spank, settings)) {
         Some(()) => 0,
@@ -139,6 +148,12 @@ fn refuse(reason: &str) -> c_int {
 }
 
 fn step_has_environment(spank: &Spank, job: &Job) -> bool {
+    if [variables::JOB_CARRIER, variables::ENVIRONMENT]
+        .into_iter()
+        .any(|name| switched_off(spank.variable(name)))
+    {
+        return false;
+    }
     match option::value() {
         Some(name) => name.as_c_str() != NONE,
         None => {

@@ -1,6 +1,7 @@
 //! `--environment=NAME|none` of srun, sbatch and salloc. Slurm also carries its value to the nodes.
 
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Mutex;
 
 use crate::ffi::{RawOption, Spank};
@@ -31,6 +32,14 @@ pub fn register(spank: &Spank) -> c_int {
 /// The value given, if any.
 pub fn value() -> Option<CString> {
     VALUE.lock().ok()?.clone()
+}
+
+/// The value given in this very command's own words. One may also have come from the words of the sbatch or salloc whose job
+/// this is, which Slurm repeats in every srun of the job.
+pub fn own_value() -> Option<CString> {
+    // getopt takes any beginning that fits one option only.
+    let typed = std::env::args_os().any(|word| word.as_bytes().starts_with(b"--en"));
+    value().filter(|_| typed)
 }
 
 /// # Safety

@@ -3,12 +3,12 @@
 use std::ffi::{CStr, CString, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::child::Run;
 use crate::ffi::{Context, Spank, c_string, error, info, own_variable, set_own_variable, unset_own_variable};
-use crate::node::JOBS;
+use crate::node::{DESCRIPTOR, JOBS};
 use crate::option::{self, NONE};
 use crate::settings::Settings;
 use crate::{ffi, guard, multi_prog, variables};
@@ -62,22 +62,19 @@ fn is_only_inside(cwd: &Path) -> bool {
 /// Finds out which environment is meant, and puts its descriptor into the job. Ends the process if that fails: a
 /// plug-in listed as `optional` could otherwise not prevent the job from running on the bare nodes.
 pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
-    let explicit = option::value();
-    if context == Context::Local && own_variable(c"SLURM_JOB_ID").is_some() && job_has_environment() {
-        // A step of the job's own environment uses the job's snapshot. Releases from 23.11 on repeat the option that
-        // sbatch or salloc was given in every srun of the job, so the same name is no reason for another one.
-        let of_job = own_variable(variables::ENVIRONMENT).and_then(c_string);
-        if explicit.is_none() || explicit == of_job {
-            return;
-        }
-    }
-    let Some(name) = explicit.or_else(|| own_variable(variables::ENVIRONMENT).and_then(c_string)) else {
-        return;
-    };
+    let by_variable = own_variable(variables::ENVIRONMENT).and_then(c_string);
+    let of_job = option::own_value().is_none_or(|name| Some(name) == by_variable);
+    let Some(name) = option::own_value().or(by_variable).or_else(option::value) else { return };
     if name.as_c_str() == NONE {
         unset_own_variable(variables::JOB);
-        unset_own_variable(variables::JOB_CARRIER);
+        // The job's own, if there is one, must not come in its place.
+        set_own_variable(variables::JOB_CARRIER, NONE);
         set_own_variable(variables::ENVIRONMENT, NONE);
+        return;
+    }
+    // A step of the job's own environment uses the job's snapshot.
+    if of_job && context == Context::Local && own_variable(c"SLURM_JOB_ID").is_some() && job_has_environment()
+    {
         return;
     }
     match descriptor(&name, &settings.skiff) {
@@ -114,21 +111,31 @@ pub fn wrap_command(spank: &Spank, settings: &Settings) {
 }
 
 fn step_has_environment() -> bool {
-    match option::value() {
-        Some(name) => name.as_c_str() != NONE,
-        None => job_has_environment(),
-    }
+    !switched_off(own_variable(variables::JOB_CARRIER))
+        && (option::value().is_some() || job_has_environment())
+}
+
+/// Whether a variable says that there shall be none.
+pub fn switched_off(value: Option<OsString>) -> bool {
+    value.is_some_and(|value| value.as_bytes() == NONE.to_bytes())
 }
 
 /// Whether this srun runs in a job with an environment; a script may have cleared the variables.
 fn job_has_environment() -> bool {
-    [variables::JOB, variables::JOB_CARRIER].into_iter().any(|name| own_variable(name).is_some())
+    let given = |name| own_variable(name).is_some_and(|value| value.as_bytes() != NONE.to_bytes());
+    [variables::JOB, variables::JOB_CARRIER].into_iter().any(given)
         || own_variable(c"SLURM_JOB_ID").is_some_and(|id| job_is_here(&id))
 }
 
-/// Whether this node has prepared the job.
+/// Whether this node has prepared the job because it has an environment.
 pub fn job_is_here(id: &OsString) -> bool {
-    id.as_bytes().iter().all(u8::is_ascii_digit) && Path::new(JOBS).join(id).is_dir()
+    directory(id).is_some_and(|dir| dir.join(DESCRIPTOR).exists())
+}
+
+/// The job's directory, which a step that brought an environment may have been the reason for too.
+pub fn directory(id: &OsString) -> Option<PathBuf> {
+    let path = Path::new(JOBS).join(id);
+    (id.as_bytes().iter().all(u8::is_ascii_digit) && path.is_dir()).then_some(path)
 }
 
 fn wrap(command: &ffi::Command, skiff: &CStr) -> Option<()> {

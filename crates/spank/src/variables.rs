@@ -7,7 +7,7 @@ use std::ffi::CStr;
 
 /// The environment's descriptor: one line that `skiff slurm submit` printed. Seen by tasks and by srun in a job.
 pub const JOB: &CStr = c"SKIFF_JOB";
-/// The same on its way to a node.
+/// The same on its way to a node, or `none`.
 pub const JOB_CARRIER: &CStr = c"SLURM_SKIFF_JOB";
 /// In a task that is `skiff` in the place of a command: the command's own first word; empty if the words after
 /// `skiff` say it all (`skiff slurm task -- COMMAND...`).

@@ -83,7 +83,7 @@ fn helper(context: &Context) -> Check {
     let Some(path) = &context.helper else {
         return Check::warn(
             NAME,
-            "none: environments are rootless (slower, all files in them are root's, no jobs, no --me)",
+            "none: environments are rootless (slower, no jobs, no --me)",
             "administrator: `make install` puts it at PREFIX/libexec/skiff/skiff-helper, setuid root",
         );
     };

@@ -29,9 +29,12 @@ pub fn prolog() -> Result<()> {
     rustix::process::umask(Mode::from_raw_mode(0o022));
     make_for_user(&dir(job.id), None)?;
     make_for_user(&job.user_dir(), Some((uid, gid)))?;
-    let line = job.descriptor.to_line().map_err(|e| Error::new(format!("job {}: {e}", job.id)))?;
-    let record = dir(job.id).join(DESCRIPTOR);
-    fs::write(&record, line).context(|| record.display().to_string())?;
+    // A step may bring an environment into a job that has none; the others must not find it.
+    if std::env::var_os("SKIFF_STEP").is_none() {
+        let line = job.descriptor.to_line().map_err(|e| Error::new(format!("job {}: {e}", job.id)))?;
+        let record = dir(job.id).join(DESCRIPTOR);
+        fs::write(&record, line).context(|| record.display().to_string())?;
+    }
     make_for_user(&Path::new(&context.config.slurm.cache).join(uid.to_string()), Some((uid, gid)))
 }
 
