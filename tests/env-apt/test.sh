@@ -3,11 +3,11 @@
 # A package of Debian's that makes users and has files of several owners, installed with apt as anywhere; the host sees
 # nothing of it. (Needs the network, as installing what the tests need does.)
 . "$(dirname "$0")/../lib.sh"
-! dpkg -s cron >/dev/null 2>&1 || skip 'cron is installed on this machine: nothing to show'
 manifest >before
 ok as alice skiff env create dev
 limit=100
 inside alice dev 'export DEBIAN_FRONTEND=noninteractive
+    ! dpkg -s cron 2>/dev/null || apt-get -qq remove --purge -y cron
     [ -n "$(ls /var/lib/apt/lists/*Packages* 2>/dev/null)" ] || apt-get -qq update
     apt-get -qq install -y cron || { apt-get -qq update; apt-get -qq install -y cron; }' 
 inside alice dev 'dpkg -s cron | grep ^Status; stat -c "%U:%G %a" /usr/bin/crontab /var/spool/cron/crontabs; getent group crontab | cut -d: -f1'
@@ -19,7 +19,7 @@ equal "$out" $'0 0 * * * true\nnobody /var/spool/cron/crontabs/nobody'
 ok as alice skiff env stop dev
 ok as alice skiff env exec --me dev -- sh -c 'command -v crontab'
 ok as alice skiff env diff dev
-has "$out" $'A /usr/bin/crontab\n'
+[ -e /usr/bin/crontab ] || has "$out" $'A /usr/bin/crontab\n'
 inside alice dev 'apt-get -qq remove --purge -y cron; ! command -v crontab'
 manifest >after
 diff before after || fail 'the host has changed, see above'

@@ -14,6 +14,7 @@ whole() { # after whatever happened: all works
 ok as alice skiff env create dev
 inside alice dev 'echo kept >/etc/marker; mkdir -p /opt/tree/a/b; touch /opt/tree/a/b/c; chown -R daemon /opt/tree'
 ok as alice skiff env stop dev
+ended=$(ls -A $state/dev)
 
 for delay in $delays; do
     # Whoever starts an environment and runs something in it.
@@ -56,6 +57,24 @@ for delay in $delays; do
     ok as alice skiff env stop dev
 done
 
+# What is left of them is shown and removed; what is still being made is not.
+dead=$(sh -c 'echo $$')
+start alice sleep 60
+as alice mkdir -p $state/.new."$dead".half/upper $state/.trash."$dead".gone/upper/a $state/.new."$started".other
+ok as alice skiff sweep --dry-run --json
+equal "$(json "$out" 'sorted((e["what"], e["path"], e["removed"]) for e in d)')" \
+    "[('environment', '$state/.new.$dead.half', False), ('environment', '$state/.trash.$dead.gone', False)]"
+ok as alice skiff env list
+lacks "$out" half
+ok as alice skiff sweep
+has "$out" "removed environment $state/.new.$dead.half"
+equal "$(ls -A $state)" "$(printf '%s\n' .new."$started".other dev)" 'what sweep has left'
+kill "$started"
+try wait "$started"
+ok as alice skiff sweep
+ok as alice skiff sweep
+equal "$out" '' 'a second sweep'
+
 # Its supervisor, its process 1, a session, all at once; with other sessions in it.
 pids_of() { # -> init, supervisor
     ok as alice skiff ps --json
@@ -90,7 +109,7 @@ for victim in supervisor init session all; do
     whole "kill -9 of $victim"
     ok as alice skiff env stop dev
     eventually 3 nobody_left
-    equal "$(ls -A $state/dev)" "$(printf '%s\n' env.toml lock tmp upper vartmp work)" "what is left of a run after kill -9 of $victim"
+    equal "$(ls -A $state/dev)" "$ended" "what is left of a run after kill -9 of $victim"
 done
 
 # Starts and ends at once from many sides: every command either works or says what was in its way; nothing hangs.

@@ -79,6 +79,22 @@ ok as alice skiff env rm --force dev other
 wait || true
 equal "$(find /home/alice/.local/share/skiff/env -mindepth 1)" '' 'what removed environments have left'
 
+# It goes on for a while after its last session, and as long as anything runs in it.
+mkdir -p /etc/skiff/conf.d
+printf '[run]\nlinger = 1\n' >/etc/skiff/conf.d/linger.toml
+ok as alice skiff env create dev
+ok as alice skiff env exec dev -- true
+ok as alice skiff ps --json
+equal "$(json "$out" '[e["sessions"] for e in d]')" '[0]' 'just after its last session'
+eventually 4 sh -c '! pgrep -u alice'
+ok as alice skiff env exec dev -- sh -c 'setsid sleep 4000 >/dev/null 2>&1 & echo started'
+sleep 2
+pgrep -x sleep >/dev/null || fail 'a background process has ended with its session'
+ok as alice skiff env exec dev -- pkill sleep
+eventually 4 sh -c '! pgrep -u alice'
+rm -r /etc/skiff/conf.d
+ok as alice skiff env rm dev
+
 # The default environment is made on first use, and shells say where one is.
 ok as alice sh -c 'echo "echo in=\$debian_chroot; id -u; exit 7" | skiff env enter; echo code=$?'
 equal "$out" $'in=default\n0\ncode=7'

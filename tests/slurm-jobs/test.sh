@@ -39,7 +39,7 @@ srun -N1 -n1 -w n1 --exact sh -c 'echo second >/usr/second; until [ -e /usr/firs
 wait
 srun -N2 -n2 cat /usr/changed
 srun -Qn1 -N1 -w n1 --environment=other mytool step
-srun -n1 -N1 --environment=none sh -c '! test -e /etc/marker && echo bare step; srun -n1 --overlap sh -c "! test -e /etc/marker && echo still bare"'
+srun -n1 -N1 --environment=none sh -c '! test -e /etc/marker && echo bare step; srun -N1 -n1 --overlap sh -c "! test -e /etc/marker && echo still bare"'
 sbatch --parsable -o out.nested --wrap 'mytool nested' >nested
 srun -n1 -N1 -w n1 ls /usr/changed /usr/first
 touch ~/from-job
@@ -106,7 +106,7 @@ equal "$out" '1-'
 ok as alice sbatch --parsable -o out.none --environment=dev --export=NONE --wrap '/usr/local/bin/mytool; srun -n1 /usr/local/bin/mytool'
 equal "$(ended "$out")" 'COMPLETED 0:0'
 equal "$(cut -d' ' -f1 out.none | xargs)" 'dev dev'
-printf '0 mytool %%t\n1-2 sh -c "mytool %%o"\n' >rules
+printf "0 mytool %%t\n1-2 sh -c 'mytool \$0' %%o\n" >rules
 ok as alice srun -N2 -n3 --environment=dev --multi-prog rules
 equal "$(sed 's/ n[12]//' <<<"$out" | sort | xargs)" 'dev 0 dev 0 dev 1'
 ok as alice srun --environment=dev -n1 mytool a : -n1 mytool b

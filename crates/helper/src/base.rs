@@ -52,7 +52,10 @@ pub fn give(caller: &Caller, pid: u32) -> Result<Given> {
     // them means anything outside as whose it is.
     let attr = MountAttr::RDONLY.and(MountAttr::NOSUID).and(MountAttr::NODEV);
     set_id_map(layers.as_fd(), target.user_ns.as_fd(), attr)
-        .context(|| "id-mapped mount of the stand-ins")?;
+        .context(|| "id-mapped mount of the stand-ins")
+        .map_err(|e| {
+        e.hint("the kernel must be 5.19 or newer to map the ids of a tmpfs; SKIFF_HELPER=none does without")
+    })?;
     let (view, host) = view(target.user_ns.as_fd(), attr, &empty)?;
     Ok(Given { ids: 1 + uids.count.min(gids.count), mounts: [layers, view], _host: host })
 }

@@ -69,12 +69,22 @@ pub trait Context<T> {
 
 impl<T> Context<T> for io::Result<T> {
     fn context<D: Display>(self, what: impl FnOnce() -> D) -> Result<T> {
-        self.map_err(|e| Error::new(format!("{}: {e}", what())))
+        self.map_err(|e| of_system(e, what()))
     }
 }
 
 impl<T> Context<T> for rustix::io::Result<T> {
     fn context<D: Display>(self, what: impl FnOnce() -> D) -> Result<T> {
-        self.map_err(|e| Error::new(format!("{}: {e}", what())))
+        self.map_err(|e| of_system(e.into(), what()))
     }
+}
+
+fn of_system(e: io::Error, what: impl Display) -> Error {
+    let said = Error::new(format!("{what}: {e}"));
+    if e.raw_os_error() == Some(rustix::io::Errno::NOSYS.raw_os_error()) {
+        return said.hint(
+            "the kernel is too old (Linux 5.19 or newer is needed), or a filter of system calls is in force",
+        );
+    }
+    said
 }

@@ -89,7 +89,9 @@ fn absolute(origin: &str, path: PathBuf) -> Result<PathBuf> {
 
 /// `$HOME` if it is a path, else what the password file says. (No name service: that may take a second, and a start two milliseconds.)
 fn home(uid: u32) -> Result<PathBuf> {
-    let variable = std::env::var_os("HOME").map(PathBuf::from).filter(|h| h.is_absolute());
+    let plain =
+        |h: &PathBuf| h.is_absolute() && !h.components().any(|c| c == std::path::Component::ParentDir);
+    let variable = std::env::var_os("HOME").map(PathBuf::from).filter(plain);
     let home = variable
         .or_else(|| user_fields(uid).map(|f| PathBuf::from(&f[5])))
         .filter(|h| h.is_absolute())

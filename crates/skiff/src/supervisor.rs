@@ -97,13 +97,8 @@ pub fn try_lock(dir: &Path) -> Result<Option<OwnedFd>> {
 
 /// Ends what runs at `dir`; whether anything did. When this returns, none of its processes is left.
 pub fn stop_at(dir: &Path) -> Result<bool> {
-    let Some(live) = Live::connect(dir, Want::Stop)? else { return Ok(false) };
-    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
-    let ended = poll(&mut [PollFd::new(&live.init, PollFlags::IN)], Some(&limit))
-        .context(|| "waiting for its end")?;
-    if ended == 0 {
-        return Err(Error::new(format!("{}: a process in it does not end", dir.display()))
-            .hint("one that waits for a dead file server cannot be killed before that answers"));
+    if !end_at(dir)? {
+        return Ok(false);
     }
     // The supervisor's lock goes last.
     for _ in 0..2000 {
@@ -111,6 +106,19 @@ pub fn stop_at(dir: &Path) -> Result<bool> {
             break;
         }
         std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(true)
+}
+
+/// Ends every process of what runs at `dir`; whether anything did.
+pub fn end_at(dir: &Path) -> Result<bool> {
+    let Some(live) = Live::connect(dir, Want::Stop)? else { return Ok(false) };
+    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+    let ended = poll(&mut [PollFd::new(&live.init, PollFlags::IN)], Some(&limit))
+        .context(|| "waiting for its end")?;
+    if ended == 0 {
+        return Err(Error::new(format!("{}: a process in it does not end", dir.display()))
+            .hint("one that waits for a dead file server cannot be killed before that answers"));
     }
     Ok(true)
 }

@@ -26,7 +26,8 @@ const EPILOG_LIMIT: Duration = Duration::from_secs(120);
 
 /// Set before the tasks are forked, so each of them knows.
 static STEP_HAS_ENVIRONMENT: OnceLock<bool> = OnceLock::new();
-/// What the step is called on this node; a batch script has no variable that says so.
+/// The job and the step as they are called on this node. A batch script has no variable that says it is one, and all parts of a
+/// heterogeneous job find the first one's number in theirs.
 static STEP: OnceLock<String> = OnceLock::new();
 
 /// Before the job's first process on this node.
@@ -54,7 +55,7 @@ pub fn begin_step(spank: &Spank, settings: &Settings) {
     if STEP_HAS_ENVIRONMENT.set(wanted).is_err() || !wanted {
         return;
     }
-    let name = STEP.get_or_init(|| step_name(step));
+    let name = STEP.get_or_init(|| format!("{}.{}", job.id, step_name(step)));
     let mut variables = job.variables();
     variables.push(("SKIFF_STEP", name.into()));
     variables.push(("SKIFF_STEPD_PID", std::process::id().to_string().into()));

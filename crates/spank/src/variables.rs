@@ -18,5 +18,5 @@ pub const ARGV0_CARRIER: &CStr = c"SLURM_SKIFF_TASK_ARGV0";
 pub const ENVIRONMENT: &CStr = c"SKIFF_ENVIRONMENT";
 /// On a node: the value of the step's `--environment`, if it was given.
 pub const STEP_ENVIRONMENT: &CStr = c"SKIFF_STEP_ENVIRONMENT";
-/// In a task: what the step is called on this node (a number, `batch`, `interactive`).
+/// In a task: `JOB.STEP` as they are called on this node; the step is a number, `batch` or `interactive`.
 pub const STEP: &CStr = c"SKIFF_STEP";

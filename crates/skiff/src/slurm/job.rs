@@ -23,7 +23,10 @@ pub struct Job {
 impl Job {
     /// From the variables that the plug-in sets; nothing if the job has no environment.
     pub fn from_variables() -> Result<Option<Self>> {
-        let id = number("SLURM_JOB_ID")?;
+        let id = match Step::from_variable()? {
+            Some(step) => step.job,
+            None => number("SLURM_JOB_ID")?,
+        };
         let line = ["SPANK_SKIFF_JOB", "SKIFF_JOB"].iter().find_map(|name| std::env::var(name).ok());
         // `--export=NONE` keeps variables from the job; the prolog has written it down.
         let line = match line.filter(|l| !l.is_empty()) {
@@ -47,6 +50,26 @@ impl Job {
     /// Where the keeper of its root has its sockets.
     pub fn keeper_dir(&self) -> PathBuf {
         self.user_dir().join(&self.descriptor.snapshot[..16])
+    }
+}
+
+/// A step of a job, as both are called on this node.
+pub struct Step {
+    /// The job.
+    pub job: u32,
+    /// A number, `batch` or `interactive`.
+    pub name: String,
+}
+
+impl Step {
+    /// From the plug-in's `JOB.STEP`; nothing where there is no step.
+    pub fn from_variable() -> Result<Option<Self>> {
+        let Ok(text) = std::env::var("SKIFF_STEP") else { return Ok(None) };
+        let step = text.split_once('.').and_then(|(job, name)| {
+            let harmless = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric());
+            harmless.then_some(Self { job: job.parse().ok()?, name: name.to_owned() })
+        });
+        step.map(Some).ok_or_else(|| Error::new(format!("SKIFF_STEP: {text:?} is no step")))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The root of a job on a node, and who keeps it: a supervisor as of any environment, but one that stays until it is told to go.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -36,17 +37,20 @@ pub fn running(context: &Context, job: &Job) -> Result<Live> {
     })
 }
 
-/// Ends all roots of a job (there may be several, for steps with an environment of their own).
+/// Ends all steps of a job that still run, and all its roots (there may be several, for steps with an environment of their own).
 pub fn stop_job() -> Result<()> {
-    let id = job::number("SLURM_JOB_ID")?;
-    let dir = job::dir(id).join(job::USER);
+    let dir = job::dir(job::number("SLURM_JOB_ID")?).join(job::USER);
+    let mut roots = vec![];
     for entry in fs::read_dir(&dir).context(|| dir.display().to_string())? {
         let path = entry.context(|| dir.display().to_string())?.path();
-        if path.is_dir() {
-            supervisor::stop_at(&path)?;
+        // Its watcher may be removing it at this moment; so there is no lock to take.
+        if path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"step.")) {
+            supervisor::end_at(&path)?;
+        } else if path.is_dir() {
+            roots.push(path);
         }
     }
-    Ok(())
+    roots.iter().try_for_each(|path| supervisor::stop_at(path).map(drop))
 }
 
 /// The snapshot's layers in the user's cache, bottom first, fetched if they are not there; held so that no eviction takes them.

@@ -91,7 +91,14 @@ fn remove_job(id: u32) -> Result<()> {
     {
         as_user(meta.uid(), meta.gid(), "stop-job", id)?;
     }
-    match fs::remove_dir_all(&dir) {
+    // The watcher of a step that has just ended removes its part by itself.
+    let mut removed = fs::remove_dir_all(&dir);
+    for _ in 0..3 {
+        if removed.is_err() && dir.exists() {
+            removed = fs::remove_dir_all(&dir);
+        }
+    }
+    match removed {
         Err(e) if e.kind() != ErrorKind::NotFound => Err(e).context(|| format!("removing {}", dir.display())),
         _ => Ok(()),
     }

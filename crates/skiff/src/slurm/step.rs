@@ -16,7 +16,7 @@ use skiff_sandbox::step::{self, Step};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 
-use super::job::{Job, number};
+use super::job::{self, Job, number};
 use super::keeper;
 use crate::context::Context;
 use crate::control::{CONTROL, Live, Want, accept, answer, listen_at};
@@ -143,11 +143,8 @@ impl Watcher {
     }
 }
 
-/// Where a step has its socket.
+/// Where this step has its socket.
 pub fn step_dir(job: &Job) -> Result<PathBuf> {
-    let step = std::env::var("SKIFF_STEP").map_err(|_| Error::new("SKIFF_STEP is not set"))?;
-    if step.is_empty() || !step.bytes().all(|b| b.is_ascii_alphanumeric()) {
-        return Err(Error::new(format!("SKIFF_STEP: {step:?} is no step")));
-    }
-    Ok(job.user_dir().join(format!("step.{step}")))
+    let step = job::Step::from_variable()?.ok_or_else(|| Error::new("SKIFF_STEP is not set"))?;
+    Ok(job.user_dir().join(format!("step.{}", step.name)))
 }
