@@ -72,7 +72,7 @@ fn slurm_conf(bed: &Bed) -> anyhow::Result<String> {
         "SelectType=select/cons_tres".into(),
         "SelectTypeParameters=CR_Core".into(),
         "ReturnToService=2".into(),
-        "SchedulerParameters=sched_min_interval=1".into(),
+        "SchedulerParameters=sched_min_interval=1,batch_sched_delay=0,sched_interval=1,bf_interval=1".into(),
         "StateSaveLocation=/var/spool/slurmctld".into(),
         "SlurmdSpoolDir=/var/spool/slurmd".into(),
         "SlurmctldPidFile=/run/slurmctld.pid".into(),
