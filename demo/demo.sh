@@ -13,7 +13,7 @@ printf 'mounts = ["/shared", "/etc/hosts:/etc/hosts:ro"]\n' >"$stage/etc/skiff/c
 scratch=$(mktemp -d /var/tmp/skiff-demo.XXXXXX)
 trap 'rm -rf "$scratch"' EXIT
 # Inside the bed there is no way out to Debian's mirrors: alice installs from a file, by the same apt.
-(cd "$scratch" && apt-get -qq download hello)
+(cd "$scratch" && apt-get -qq -o APT::Sandbox::User=root download hello)
 
 cargo xtask testbed up --nodes 2 --install "$stage" --ssh-force-command "/usr/bin/skiff login" -- \
     bash "$PWD/demo/steps.sh" "$scratch"

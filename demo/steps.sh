@@ -47,7 +47,7 @@ show "no libgreet.so on the host, none for bob, and bob cannot see her home"
 step "7. The nodes are as before:"
 for n in n1 n2; do
     for _ in $(seq 50); do
-        left=$(on $n sh -c 'ls /run/skiff/jobs 2>/dev/null; pgrep -u alice -l skiff')
+        left=$(on $n sh -c 'ls /run/skiff/jobs 2>&-; pgrep -u alice -l; grep " - overlay " /proc/self/mountinfo; true')
         [ -n "$left" ] || break
         sleep 0.1
     done
