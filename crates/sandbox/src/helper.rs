@@ -1,24 +1,21 @@
 //! Talking to the privileged helper.
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
-use skiff_sys::process::{Child, CloneFlags, Fork, exec, exit_now, fork};
 use skiff_sys::{fdpass, process};
 
-use crate::start::reap;
 use crate::{Context, Error, Result};
 
 /// The helper started, not yet asked anything. Starting it early lets it load while we do other things.
 pub struct Helper {
     program: PathBuf,
     socket: OwnedFd,
-    child: Child,
+    child: std::process::Child,
 }
 
 /// What the helper gives to build a root from.
@@ -50,21 +47,16 @@ impl Helper {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .context(|| "socket to the helper")?;
-        let words = [program.as_os_str().to_owned(), theirs.as_raw_fd().to_string().into()];
-        let argv = strings(words.iter().chain(arguments).map(|word| word.as_bytes().to_vec()))?;
-        let envp =
-            strings(env.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat()))?;
-        // Not what the library offers for this: that waits until the new program is loaded.
-        let name = || format!("helper {}", program.display());
-        let Fork::Parent(child) = fork(CloneFlags::NONE).context(name)? else {
-            let ready = process::keep_on_exec(theirs.as_fd());
-            let e = ready.map_or_else(|e| e, |()| exec(program.as_os_str(), &argv, &envp));
-            let hint = "`skiff doctor` says what the helper needs".to_owned();
-            let why = Reply::Refused { message: format!("{}: {e}", name()), hint };
-            // If the asker has gone there is nobody to tell.
-            fdpass::send(theirs.as_fd(), &why.encode(), &[]).unwrap_or_default();
-            exit_now(125);
-        };
+        process::keep_on_exec(theirs.as_fd()).context(|| "socket to the helper")?;
+        // By `vfork`: to copy our page tables would take longer than to wait until the new program is loaded.
+        let child = std::process::Command::new(program)
+            .arg(theirs.as_raw_fd().to_string())
+            .args(arguments)
+            .env_clear()
+            .envs(env.iter().map(|(n, v)| (n, v)))
+            .spawn()
+            .context(|| format!("helper {}", program.display()))
+            .map_err(|e| e.hint("`skiff doctor` says what the helper needs"))?;
         Ok(Self { program: program.into(), socket: ours, child })
     }
 
@@ -116,8 +108,9 @@ impl Helper {
     }
 
     /// Waits for its end, so that no zombie stays.
-    pub fn finish(self) {
-        reap(self.child.pid);
+    pub fn finish(mut self) {
+        // Nobody else waits for it, so this cannot fail.
+        self.child.wait().map(drop).unwrap_or_default();
     }
 
     /// Waits for word of a failure after the answer: nothing when the other side closed the socket by exec.
@@ -127,11 +120,6 @@ impl Helper {
             _ => None,
         }
     }
-}
-
-fn strings(list: impl Iterator<Item = Vec<u8>>) -> Result<Vec<CString>> {
-    list.map(|bytes| CString::new(bytes).map_err(|_| Error::new("an argument or variable holds a zero byte")))
-        .collect()
 }
 
 /// A program of root's that others can write to says nothing about what it does.

@@ -53,7 +53,16 @@ fn stack(stage: &Stage<'_>, layers: &Layers) -> Result<OwnedFd> {
     for layer in &plan.layers {
         opened.push(open_dir(CWD, layer).context(|| format!("layer {}", layer.display()))?);
     }
-    opened.extend(shim_layer(stage)?);
+    match plan.upper {
+        // One layer less to look into, and nobody asks later what was changed.
+        Upper::Memory { .. } => put_shims(stage, upper.as_fd())?,
+        Upper::Directory(_) if stage.shims.is_empty() => {}
+        Upper::Directory(_) => {
+            let layer = stage.dir("shims", 0o755)?;
+            put_shims(stage, layer.as_fd())?;
+            opened.push(layer);
+        }
+    }
     let mask = by_number(layers.mask.as_fd());
     let mut lower: Vec<String> = opened.iter().map(|fd| by_number(fd.as_fd())).collect();
     lower.extend([format!("{mask}/shown"), format!("{mask}/hidden"), by_number(layers.view.as_fd())]);
@@ -87,24 +96,19 @@ fn stack(stage: &Stage<'_>, layers: &Layers) -> Result<OwnedFd> {
 }
 
 /// Links at the places of the commands that the host must run.
-fn shim_layer(stage: &Stage<'_>) -> Result<Option<OwnedFd>> {
-    if stage.shims.is_empty() {
-        return Ok(None);
-    }
-    let layer = stage.dir("shims", 0o755)?;
+fn put_shims(stage: &Stage<'_>, layer: BorrowedFd<'_>) -> Result<()> {
     let mut last: Option<(&Path, OwnedFd)> = None;
     for shim in &stage.shims {
         let name = || format!("shim {}", shim.display());
         let Some((parent, file)) = shim.parent().zip(shim.file_name()) else { continue };
         let dir = match last.take().filter(|(path, _)| *path == parent) {
             Some((_, dir)) => dir,
-            None => resolve_or_make(layer.as_fd(), parent.strip_prefix("/").unwrap_or(parent), true)
-                .context(name)?,
+            None => resolve_or_make(layer, parent.strip_prefix("/").unwrap_or(parent), true).context(name)?,
         };
         symlinkat(inside::PROGRAM, &dir, file).context(name)?;
         last = Some((parent, dir));
     }
-    Ok(Some(layer))
+    Ok(())
 }
 
 /// Hangs a mount into the root at `target`, making the place if there is none.

@@ -13,6 +13,7 @@ pub enum Item {
     JobGid = 1,
     JobId = 2,
     StepId = 3,
+    LocalTasks = 6,
 }
 const S_JOB_ARGV: c_int = 9;
 /// Longer values than this are not ours.

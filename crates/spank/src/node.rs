@@ -59,6 +59,9 @@ pub fn begin_step(spank: &Spank, settings: &Settings) {
     let mut variables = job.variables();
     variables.push(("SKIFF_STEP", name.into()));
     variables.push(("SKIFF_STEPD_PID", std::process::id().to_string().into()));
+    if let Some(tasks) = spank.item(Item::LocalTasks) {
+        variables.push(("SKIFF_STEP_TASKS", tasks.to_string().into()));
+    }
     if let Some(name) = option::value() {
         variables.push(("SKIFF_STEP_ENVIRONMENT", OsString::from_vec(name.into_bytes())));
     }

@@ -2,7 +2,7 @@
 //! reach only that process (`scancel --batch`, steps under cgroups), some its process group, some all its descendants
 //! (linuxproc). The program must get each signal once, as it would without us.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -13,8 +13,9 @@ use rustix::process::{
 };
 use skiff_sandbox::join::Place;
 use skiff_sandbox::session::Ended;
+use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::{Context as _, Result};
-use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
+use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::{Mask, Signals};
 
 /// How long after us a witness may get the same signal. Usually it is before us: Slurm signals the youngest first.
@@ -90,7 +91,7 @@ impl TaskSignals {
     fn look(&self, child: &Child) -> Result<Option<Ended>> {
         let flags = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         loop {
-            let status = match waitid(WaitId::PidFd(std::os::fd::AsFd::as_fd(&child.pidfd)), flags) {
+            let status = match waitid(WaitId::PidFd(child.pidfd.as_fd()), flags) {
                 Err(Errno::INTR) => continue,
                 other => other.context(|| "waiting for the task")?,
             };
@@ -136,6 +137,9 @@ impl TaskSignals {
 /// Answers each question with the numbers of all signals that came since the last, until its maker is gone. (The first number of
 /// an answer is 0, for none is no message.)
 fn bear_witness(signals: &Signals, asked: &OwnedFd) -> ! {
+    // Nobody shall take it for the task: by what it holds open, the task would seem to live.
+    close_all_except(&[signals.as_fd(), asked.as_fd()]);
+    detach_stdio();
     if set_parent_process_death_signal(Some(Signal::KILL)).is_err() {
         exit_now(125);
     }

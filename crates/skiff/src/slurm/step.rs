@@ -67,7 +67,7 @@ fn try_begin(context: &Context, job: &Job, dir: &Path) -> Result<()> {
             };
             let told = rustix::io::write(&reporter, &word).is_ok();
             drop(reporter);
-            if let (Ok((watcher, step)), true) = (ready, told) {
+            if let (Ok((mut watcher, step)), true) = (ready, told) {
                 watcher.watch(&step, &stepd);
                 watcher.end(&step, dir.file_name().unwrap_or_default());
             }
@@ -86,6 +86,9 @@ fn prepare(dir: &Path, root: &Live, stepd: &OwnedFd, reporter: &OwnedFd) -> Resu
         listener: listen_at(dir, CONTROL, SocketType::SEQPACKET)?,
         dir: open(dir)?,
         parent: open(dir.parent().unwrap_or(dir))?,
+        // Without the number of tasks their ends say nothing.
+        to_come: number("SKIFF_STEP_TASKS").unwrap_or(u32::MAX),
+        tasks: vec![],
     };
     Ok((watcher, step::begin(root.init.as_fd())?))
 }
@@ -99,18 +102,20 @@ struct Watcher {
     listener: OwnedFd,
     dir: OwnedFd,
     parent: OwnedFd,
+    /// How many tasks have not been here yet.
+    to_come: u32,
+    /// Those that have, and have not ended.
+    tasks: Vec<OwnedFd>,
 }
 
 impl Watcher {
-    /// Until slurmstepd, or process 1, is gone, or someone says so.
-    fn watch(&self, step: &Step, stepd: &OwnedFd) {
-        loop {
-            let mut fds = [
-                PollFd::new(stepd, PollFlags::IN),
-                PollFd::new(&step.init.pidfd, PollFlags::IN),
-                PollFd::new(&self.listener, PollFlags::IN),
-                PollFd::new(&step.control, PollFlags::IN),
-            ];
+    /// Until slurmstepd or process 1 is gone, or the last task (slurmstepd waits for those who hold its output open, and what the
+    /// tasks have left behind may), or someone says so.
+    fn watch(&mut self, step: &Step, stepd: &OwnedFd) {
+        while self.to_come > 0 || !self.tasks.is_empty() {
+            let fixed = [stepd, &step.init.pidfd, &self.listener, &step.control];
+            let mut fds: Vec<_> =
+                fixed.into_iter().chain(&self.tasks).map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
             poll(&mut fds, None).unwrap_or_default();
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             if ready[0] || ready[1] {
@@ -120,14 +125,18 @@ impl Watcher {
                 // Process 1 says when it is idle, which is nothing to us.
                 rustix::io::read(&step.control, &mut [0; 64]).unwrap_or_default();
             }
+            let mut ended = ready[fixed.len()..].iter();
+            self.tasks.retain(|_| !ended.next().is_some_and(|ended| *ended));
             if ready[2]
                 && let Some((connection, want)) = accept(&self.listener)
             {
-                // A task that has gone meanwhile needs no answer.
-                answer(&connection, &step.init, 0).unwrap_or_default();
+                let told = answer(&connection, &step.init, 0);
                 if want == Want::Stop {
                     return;
                 }
+                self.to_come = self.to_come.saturating_sub(1);
+                // One that has gone meanwhile needs no answer.
+                self.tasks.extend(told.is_ok().then_some(connection));
             }
         }
     }
