@@ -24,6 +24,7 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_keyctl,
     libc::SYS_open_by_handle_at,
     libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
     libc::SYS_reboot,
     libc::SYS_request_key,
     libc::SYS_settimeofday,
@@ -36,10 +37,31 @@ const CALLS: &[libc::c_long] = &[
 /// (CVE-2017-5226 taught this to others).
 const IOCTLS: &[libc::Ioctl] = &[libc::TIOCSTI, libc::TIOCLINUX];
 
+/// The kernel's word for the architecture of a call (`AUDIT_ARCH_*`).
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCH: u32 = 0xc000_00b7;
+
+/// The 32-bit calls that the kernel takes beside its own: architecture, the number of `ioctl`, and the same refusals.
+#[cfg(target_arch = "x86_64")]
+const OLD: Option<Old> = Some(Old {
+    arch: 0x4000_0003,
+    ioctl: 54,
+    // acct, init_module, delete_module, swapon, swapoff, reboot, settimeofday, stime, vhangup, quotactl, clock_settime (and
+    // 64), kexec_load, add_key, request_key, keyctl, open_by_handle_at, clock_adjtime (and 64), finit_module, quotactl_fd
+    calls: &[
+        51, 128, 129, 87, 115, 88, 79, 25, 111, 131, 264, 404, 283, 286, 287, 288, 342, 343, 405, 350, 443,
+    ],
+});
+#[cfg(target_arch = "aarch64")]
+const OLD: Option<Old> = None;
+
+struct Old {
+    arch: u32,
+    ioctl: u32,
+    calls: &'static [u32],
+}
 
 /// Loads the filter for this process and all it will ever start. Needs `no_new_privs` or `SYS_ADMIN`.
 ///
@@ -53,19 +75,34 @@ pub fn load() -> io::Result<()> {
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The filter: other architectures (32-bit, x32) get no system call from the list's blind spot, they get `ENOSYS`.
+/// The filter. Calls of an architecture that it does not know (x32, say), whose numbers would mean other calls, do not exist.
 fn filter() -> Vec<libc::sock_filter> {
     const NR: u32 = 0;
     const ARCH_AT: u32 = 4;
-    const ARG1_LOW: u32 = 24;
-    let mut f = vec![load_word(ARCH_AT), jump(ARCH, 1, 0), ret(MISSING), load_word(NR)];
-    // x32 calls carry bit 30; all of them are refused as unknown.
-    f.extend([jump_at_least(0x4000_0000, 0, 1), ret(MISSING)]);
-    for call in CALLS {
-        f.extend([jump(*call as u32, 0, 1), ret(REFUSE)]);
+    let calls: Vec<u32> = CALLS.iter().map(|call| *call as u32).collect();
+    let native = refusals(&calls, libc::SYS_ioctl as u32);
+    let old = OLD.map_or(vec![], |old| refusals(old.calls, old.ioctl));
+    let mut f = vec![load_word(ARCH_AT)];
+    if let Some(Old { arch, .. }) = OLD {
+        // Over the number's load and the refusals that follow.
+        f.extend([jump(arch, 0, old.len() as u8 + 1), load_word(NR)]);
+        f.extend(old);
     }
-    let ioctls = IOCTLS.len() as u8;
-    f.extend([jump(libc::SYS_ioctl as u32, 0, 1 + 2 * ioctls), load_word(ARG1_LOW)]);
+    f.extend([jump(ARCH, 1, 0), ret(MISSING), load_word(NR)]);
+    // x32 calls are of the native architecture and carry bit 30.
+    f.extend([jump_at_least(0x4000_0000, 0, 1), ret(MISSING)]);
+    f.extend(native);
+    f
+}
+
+/// With the number loaded: what these calls get, and all others.
+fn refusals(calls: &[u32], ioctl: u32) -> Vec<libc::sock_filter> {
+    const ARG1_LOW: u32 = 24;
+    let mut f = vec![];
+    for call in calls {
+        f.extend([jump(*call, 0, 1), ret(REFUSE)]);
+    }
+    f.extend([jump(ioctl, 0, 1 + 2 * IOCTLS.len() as u8), load_word(ARG1_LOW)]);
     for request in IOCTLS {
         f.extend([jump(*request as u32, 0, 1), ret(REFUSE)]);
     }
@@ -87,4 +124,60 @@ fn jump_at_least(value: u32, then: u8, otherwise: u8) -> libc::sock_filter {
 }
 fn ret(value: u32) -> libc::sock_filter {
     instruction(libc::BPF_RET | libc::BPF_K, 0, 0, value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the filter answers, run as the kernel runs it.
+    fn answer(arch: u32, number: u32, second_argument: u32) -> u32 {
+        let filter = filter();
+        let (mut at, mut word) = (0, 0);
+        loop {
+            let i = filter[at];
+            at += 1;
+            match u32::from(i.code) {
+                code if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS => {
+                    word = match i.k {
+                        0 => number,
+                        4 => arch,
+                        24 => second_argument,
+                        other => panic!("it looks at {other}"),
+                    }
+                }
+                code if code == libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K => {
+                    at += usize::from(if word == i.k { i.jt } else { i.jf });
+                }
+                code if code == libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K => {
+                    at += usize::from(if word >= i.k { i.jt } else { i.jf });
+                }
+                code if code == libc::BPF_RET | libc::BPF_K => return i.k,
+                other => panic!("instruction {other}"),
+            }
+        }
+    }
+
+    #[test]
+    fn calls_are_refused_by_any_of_their_numbers() {
+        let typed_in = libc::TIOCSTI as u32;
+        for call in CALLS {
+            assert_eq!(answer(ARCH, *call as u32, 0), REFUSE, "{call}");
+        }
+        assert_eq!(answer(ARCH, libc::SYS_ioctl as u32, typed_in), REFUSE);
+        for call in [libc::SYS_read, libc::SYS_execve, libc::SYS_ioctl, libc::SYS_clone3, libc::SYS_ptrace] {
+            assert_eq!(answer(ARCH, call as u32, 0), ALLOW, "{call}");
+            assert_eq!(answer(ARCH, call as u32 | 0x4000_0000, 0), MISSING, "x32 {call}");
+            assert_eq!(answer(0x1234, call as u32, 0), MISSING, "{call} of another architecture");
+        }
+        if let Some(old) = OLD {
+            for call in old.calls {
+                assert_eq!(answer(old.arch, *call, 0), REFUSE, "32-bit {call}");
+            }
+            assert_eq!(answer(old.arch, old.ioctl, typed_in), REFUSE);
+            for call in [1, 3, 11, old.ioctl] {
+                assert_eq!(answer(old.arch, call, 0), ALLOW, "32-bit {call}");
+            }
+        }
+    }
 }
