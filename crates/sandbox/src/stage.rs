@@ -6,11 +6,11 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, statat};
 use rustix::io::Errno;
-use skiff_spec::plan::{Mount, Plan, Source, Upper};
+use skiff_spec::plan::{Mount, Plan, Route, Source, Upper};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
 use crate::mounts::{attach, bind, bind_one, made_up, memory, open_dir};
-use crate::{Context, Error, Result, owners};
+use crate::{Context, Error, Result, adopt, owners};
 
 /// A directory that every system has, covered while the new root is put together. (What a plan mounts from below it has been
 /// opened before.)
@@ -94,7 +94,11 @@ impl<'a> Stage<'a> {
     /// Opens the rest, now that there are ids.
     pub fn complete(&mut self) -> Result<()> {
         if let Some(kept) = &self.kept {
-            owners::fit(kept.as_fd()).map_err(|e| e.about(&format!("environment {}", self.plan.name)))?;
+            let fit = owners::fit(kept.as_fd()).and_then(|()| match self.plan.route {
+                Route::Helper => adopt::adopt(kept.as_fd()),
+                Route::Rootless => adopt::mark(kept.as_fd()),
+            });
+            fit.map_err(|e| e.about(&format!("environment {}", self.plan.name)))?;
         }
         for at in 0..self.sources.len() {
             let mount = self.sources[at].mount;

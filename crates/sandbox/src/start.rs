@@ -223,7 +223,7 @@ fn become_init(making: &Making<'_>) -> ! {
 }
 
 fn make_root<'a>(making: &Making<'a>, wards: &mut Wards) -> Result<Made<'a>> {
-    set_parent_process_death_signal(Some(Signal::KILL)).context(|| "parent's death signal")?;
+    die_with_maker(making.control.as_fd())?;
     rustix::process::umask(Mode::empty());
     let mut stage = Stage::prepare(making.plan, making.extras)?;
     match making.helper {
@@ -252,6 +252,19 @@ pub(crate) fn confine_init() -> Result<()> {
     drop_bounding()?;
     skiff_sys::caps::set_to(skiff_sys::caps::INSIDE_ROOT).context(|| "capabilities of process 1")?;
     rustix::thread::set_no_new_privs(true).context(|| "no_new_privs")
+}
+
+/// Makes this process die when its maker does. `lifeline` ends then: only the maker has its other end.
+pub(crate) fn die_with_maker(lifeline: BorrowedFd<'_>) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context(|| "parent's death signal")?;
+    // It may be dead already, and of that there is no signal any more.
+    let mut fds = [PollFd::from_borrowed_fd(lifeline, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).context(|| "parent")?;
+    if fds[0].revents().contains(PollFlags::HUP) {
+        exit_now(125);
+    }
+    Ok(())
 }
 
 /// A process that stays must not keep its maker's terminal or pipes open.

@@ -4,12 +4,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use crate::init::{self, Wards};
-use crate::start::{confine_init, detach_stdio, read_all, reap};
+use crate::start::{confine_init, detach_stdio, die_with_maker, read_all, reap};
 use crate::{Context, Error, Result, mounts};
 
 /// A running step, as its maker holds it.
@@ -51,10 +50,8 @@ pub fn begin(environment: BorrowedFd<'_>) -> Result<Step> {
 }
 
 fn become_init(control: &OwnedFd, reporter: OwnedFd) -> ! {
-    let made = set_parent_process_death_signal(Some(Signal::KILL))
-        .context(|| "parent's death signal")
-        .and_then(|()| mounts::own_processes())
-        .and_then(|()| confine_init());
+    let made =
+        die_with_maker(control.as_fd()).and_then(|()| mounts::own_processes()).and_then(|()| confine_init());
     let word = match &made {
         Ok(()) => b"+".to_vec(),
         Err(e) => [b"-", &e.to_bytes()[..]].concat(),

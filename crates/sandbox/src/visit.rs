@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Signal, kill_process};
 use skiff_spec::wire::Request;
 use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 
 use crate::helper::Helper;
-use crate::start::{read_all, reap};
+use crate::start::{die_with_maker, read_all, reap};
 use crate::{Context, Error, Result, map};
 
 /// Runs `act` in a process that is root of a new user namespace with the user's ids; gives what it gave. `act` gets the view of
@@ -29,18 +29,13 @@ pub fn as_root_of_ids(
     let Fork::Parent(child) = made.map_err(|e| e.hint("`skiff doctor` says whether users may have one"))?
     else {
         drop((report, gate));
-        let done = set_parent_process_death_signal(Some(Signal::KILL))
-            .context(|| "parent's death signal")
-            .and_then(|()| {
-                let view = match &helper {
-                    Some(helper) => Some(helper.layers()?.view),
-                    None => {
-                        read_all(go.as_fd());
-                        None
-                    }
-                };
-                act(view)
-            });
+        let done = die_with_maker(go.as_fd()).and_then(|()| {
+            let view = match &helper {
+                Some(helper) => Some(helper.layers()?.view),
+                None => rustix::io::read(&go, &mut [0]).map(|_| None).context(|| "pipe")?,
+            };
+            act(view)
+        });
         let word = match done {
             Ok(bytes) => [b"+", &bytes[..]].concat(),
             Err(e) => [b"-", &e.to_bytes()[..]].concat(),
@@ -56,11 +51,19 @@ pub fn as_root_of_ids(
             helper.finish();
             asked
         }
-        None => map::write(child.pid).map(drop),
+        None => {
+            let go = || rustix::io::write(&gate, &[1]).map(drop).context(|| "pipe");
+            let mapped = map::write(child.pid).and_then(|_| go());
+            if mapped.is_err() {
+                // It waits for that word.
+                kill_process(child.pid, Signal::KILL).unwrap_or_default();
+            }
+            mapped
+        }
     };
-    drop(gate);
     let told = read_all(report.as_fd());
     reap(child.pid);
+    drop(gate);
     match (told.split_first(), asked) {
         (Some((b'+', bytes)), Ok(())) => Ok(bytes.to_vec()),
         (Some((b'-', why)), _) => Err(Error::from_bytes(why)),

@@ -37,11 +37,13 @@ fn in_new(context: &Context, run: &Run, plan: &Plan) -> std::result::Result<Ende
         let place = session.place(rustix::process::Signal::KILL.as_raw());
         let (instance, process) =
             start_for(plan, options, &First { command: &command, place, mask: session.mask() })?;
+        instance.notes.iter().for_each(|note| output::note(note));
         let ended = session.wait_first(&instance, &process)?;
         instance.end();
         return Ok(ended);
     }
     let instance = start(plan, options)?;
+    instance.notes.iter().for_each(|note| output::note(note));
     let child = spawn(context, &instance.init.pidfd, instance.init.pid, identity, &command, &session)?;
     let ended = session.wait(&child)?;
     instance.end();

@@ -21,6 +21,7 @@ use skiff_sys::signal::Signals;
 use crate::context::Context;
 use crate::control::{CONTROL, HOST, Live, Want, accept, answer, listen_at};
 use crate::environments::{Environment, with_umask};
+use crate::output;
 use crate::planner::{self, Wishes};
 use crate::proxy;
 
@@ -140,7 +141,10 @@ fn launch(
             std::io::Read::read_to_end(&mut std::fs::File::from(report), &mut text)
                 .context(|| "supervisor")?;
             match text.split_first() {
-                Some((b'+', _)) => Ok(()),
+                Some((b'+', notes)) => {
+                    String::from_utf8_lossy(notes).lines().for_each(output::note);
+                    Ok(())
+                }
                 Some((_, why)) => Err(Error::from_bytes(why)),
                 None => Err(Error::new(format!(
                     "environment {}: its supervisor ended without a word",
@@ -154,7 +158,7 @@ fn launch(
             close_all_except(&kept);
             let begun = Supervisor::begin(context, place, keep, plan);
             let word = match &begun {
-                Ok(_) => b"+".to_vec(),
+                Ok(supervisor) => [b"+", supervisor.instance.notes.join("\n").as_bytes()].concat(),
                 Err(e) => [b"-", &e.to_bytes()[..]].concat(),
             };
             let told = rustix::io::write(&reporter, &word).is_ok();
