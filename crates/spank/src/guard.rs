@@ -2,30 +2,72 @@
 //!
 //! Slurm starts a job's script on a node whose plugstack.conf lacks this plug-in, and tells nobody. srun puts the
 //! wrapper before the commands of steps, but nothing in sbatch can do so for a script. One thing does reach the node:
-//! the job's environment. bash expands `BASH_ENV` before it runs a script, and a command substitution in it is run;
-//! on a node with the plug-in, the value is put right before the script starts. Scripts for other interpreters, and
-//! those submitted with `--export=NONE`, are not guarded.
+//! the job's environment. On a node with the plug-in it is put right before the script starts; on another one
+//!
+//! - the dynamic loader of whatever runs the script finds a C library that is none, in a directory whose name says why;
+//! - bash, should that directory not be there, expands `BASH_ENV`, in which a command substitution ends it.
+//!
+//! Not guarded are scripts submitted with `--export=NONE` or a list, and where the depot is not visible those for other
+//! interpreters.
 
 use std::ffi::CStr;
-use std::path::Path;
+use std::fs;
+use std::io::Error;
+use std::path::{Path, PathBuf};
 
 use crate::ffi::{Spank, c_string, own_variable, set_own_variable};
 
-const BASH_ENV: &CStr = c"BASH_ENV";
-/// What `BASH_ENV` was before; always set together with the guard.
-const SAVED: &CStr = c"SLURM_SKIFF_BASH_ENV";
-const GUARD: &CStr = c"$(echo \"skiff: error: node ${SLURMD_NODENAME} has no Skiff plug-in, and this job asked for environment '${SKIFF_ENVIRONMENT}'; its script was not run\" >&2; kill -KILL $$)";
+/// In the depot; what it is called is what the user gets to read.
+const TRAP: &str = "this-node-has-no-skiff-plug-in";
 
-/// In sbatch: arms the guard. salloc, whose own shell stays on this node, is left alone.
-pub fn arm() {
+/// A variable that keeps a script from running.
+struct Guard {
+    name: &'static CStr,
+    /// What it was before; always set together with the guard.
+    saved: &'static CStr,
+}
+
+const LIBRARIES: Guard = Guard { name: c"LD_LIBRARY_PATH", saved: c"SLURM_SKIFF_LD_LIBRARY_PATH" };
+const BASH: Guard = Guard { name: c"BASH_ENV", saved: c"SLURM_SKIFF_BASH_ENV" };
+const BASH_VALUE: &CStr = c"$(echo \"skiff: error: node ${SLURMD_NODENAME} has no Skiff plug-in, and this job asked for environment '${SKIFF_ENVIRONMENT}'; its script was not run\" >&2; kill -KILL $$)";
+
+/// In sbatch: arms the guards of a job with this descriptor. salloc, whose own shell stays on this node, is left alone.
+pub fn arm(descriptor: &CStr) -> Result<(), Error> {
     if !is_sbatch() {
-        return;
+        return Ok(());
     }
-    let before = own_variable(BASH_ENV).and_then(c_string).unwrap_or_default();
-    // A second component of a heterogeneous job finds the guard in place already.
-    if before.as_c_str() != GUARD {
-        set_own_variable(SAVED, &before);
-        set_own_variable(BASH_ENV, GUARD);
+    if let Some(trap) = depot(descriptor).map(|depot| depot.join(TRAP)) {
+        let library = trap.join("libc.so.6");
+        if !library.exists() {
+            fs::create_dir_all(&trap)?;
+            fs::write(&library, "")?;
+        }
+        LIBRARIES.arm(&c_string(&trap).unwrap_or_default());
+    }
+    BASH.arm(BASH_VALUE);
+    Ok(())
+}
+
+impl Guard {
+    fn arm(&self, value: &CStr) {
+        let before = own_variable(self.name).and_then(c_string).unwrap_or_default();
+        // A second component of a heterogeneous job finds the guard in place already.
+        if before.as_c_str() != value {
+            set_own_variable(self.saved, &before);
+            set_own_variable(self.name, value);
+        }
+    }
+
+    fn disarm(&self, spank: &Spank) -> Option<()> {
+        let Some(before) = spank.variable(self.saved) else { return Some(()) };
+        // With `--export=NONE` the guard has not come here, nor shall what was before it.
+        let here = spank.variable(self.name).is_some();
+        let restored = match c_string(before)? {
+            _ if !here => true,
+            before if before.is_empty() => spank.unset_variable(self.name),
+            before => spank.set_variable(self.name, &before),
+        };
+        (restored && spank.unset_variable(self.saved)).then_some(())
     }
 }
 
@@ -37,11 +79,31 @@ pub fn is_sbatch() -> bool {
 
 /// On a node with the plug-in: puts the task's environment right.
 pub fn disarm(spank: &Spank) -> Option<()> {
-    let Some(before) = spank.variable(SAVED) else { return Some(()) };
-    let restored = if before.is_empty() {
-        spank.unset_variable(BASH_ENV)
-    } else {
-        spank.set_variable(BASH_ENV, &c_string(before)?)
-    };
-    (restored && spank.unset_variable(SAVED)).then_some(())
+    LIBRARIES.disarm(spank).and_then(|()| BASH.disarm(spank))
+}
+
+/// The depot that a descriptor (JSON, one level, made by `skiff`) names; a colon would divide it for the loader.
+fn depot(descriptor: &CStr) -> Option<PathBuf> {
+    let text = descriptor.to_str().ok()?;
+    let path = text.split_once("\"depot\":\"")?.1.split_once('"')?.0;
+    (path.starts_with('/') && !path.contains(['\\', ':', ';'])).then(|| path.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::depot;
+
+    #[test]
+    fn the_depot_is_found_where_it_can_be_used() {
+        let cases = [
+            (c"{\"environment\":\"a\",\"snapshot\":\"b\",\"depot\":\"/d e\"}", Some("/d e")),
+            (c"{\"depot\":\"/d:e\"}", None),
+            (c"{\"depot\":\"/d\\\"e\"}", None),
+            (c"{\"depot\":\"d\"}", None),
+            (c"{}", None),
+        ];
+        for (descriptor, path) in cases {
+            assert_eq!(depot(descriptor).as_deref(), path.map(std::path::Path::new), "{descriptor:?}");
+        }
+    }
 }

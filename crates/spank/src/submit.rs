@@ -83,7 +83,9 @@ pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
             set_own_variable(variables::JOB, &descriptor);
             set_own_variable(variables::JOB_CARRIER, &descriptor);
             set_own_variable(variables::ENVIRONMENT, &name);
-            guard::arm();
+            if let Err(error) = guard::arm(&descriptor) {
+                give_up(&format!("cannot guard the script against nodes without Skiff: {error}"));
+            }
             if !spank.set_job_control_variable(variables::JOB, &descriptor) {
                 give_up("Slurm does not take the environment's descriptor for the job's prolog");
             }
