@@ -56,17 +56,18 @@ pub fn stop_job() -> Result<()> {
 /// The snapshot's layers in the user's cache, bottom first, fetched if they are not there; held so that no eviction takes them.
 fn layers(context: &Context, job: &Job) -> Result<Vec<LayerDir>> {
     let (depot, id) = depot(job)?;
-    let cache = Path::new(&context.config.slurm.cache).join(context.uid.to_string());
-    let open = || Cache::open(&cache, context.config.slurm.cache_bytes).map_err(ours);
+    let dir = Path::new(&context.config.slurm.cache).join(context.uid.to_string());
+    let of_cache = |e| in_cache(e, &dir);
+    let open = || Cache::open(&dir, context.config.slurm.cache_bytes).map_err(of_cache);
     let manifest = depot.manifest(&id).map_err(ours)?;
     for _ in 0..3 {
-        if let Some(found) = open()?.all_there(&manifest).map_err(ours)? {
+        if let Some(found) = open()?.all_there(&manifest).map_err(of_cache)? {
             return Ok(found);
         }
         as_root_of_ids(context.helper.as_deref(), |_| {
             let cache = open()?;
             // Held until the eviction is over.
-            let _held = skiff_env::fetch(&depot, &id, &cache).map_err(ours)?;
+            let _held = skiff_env::fetch(&depot, &id, &cache).map_err(of_cache)?;
             // Too many bytes is a matter for the next time.
             cache.evict().map(drop).unwrap_or_default();
             Ok(vec![])
@@ -74,6 +75,15 @@ fn layers(context: &Context, job: &Job) -> Result<Vec<LayerDir>> {
     }
     Err(Error::new("the snapshot's layers vanish from the cache as soon as they are there")
         .hint("slurm.cache_bytes in the configuration is too small for this environment"))
+}
+
+/// An error while a layer came from the depot into this node's cache; if it says no more, the cache is what to look at.
+fn in_cache(e: skiff_env::Error, cache: &Path) -> Error {
+    let e = ours(e).about(&format!("node {}, {}", node_name(), cache.display()));
+    if !e.hint.is_empty() {
+        return e;
+    }
+    e.hint("snapshots are unpacked there (`slurm.cache` in the configuration): it must be local, writable and have room")
 }
 
 fn depot(job: &Job) -> Result<(Depot, SnapshotId)> {

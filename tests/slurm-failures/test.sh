@@ -1,0 +1,125 @@
+# What can be missing or broken: the job says what and how to mend it, ends with 125, and never runs on the bare node.
+. "$(dirname "$0")/../lib.sh"
+ok as alice skiff env create dev
+inside alice dev 'echo x >/etc/marker; head -c 3000000 /dev/urandom >/opt/data'
+depot=/home/alice/.local/share/skiff/depot
+cache=/var/cache/skiff
+cd /home/alice
+
+# On n1 the task, step and script must fail with these words; n2 is sound. Nothing is left.
+refused() { # WORDS...
+    local word
+    rm -f ran out
+    fails 125 as alice srun -n1 -w n1 --environment=dev touch ran
+    for word; do has "$err" "$word"; done
+    has "$err" 'hint: '
+    ok as alice sbatch --parsable -w n1 -o out --environment=dev --wrap 'touch ran'
+    [[ $(ended "$out") =~ ^FAILED\ (125|126|127|0):[09] ]] || fail "batch job: $(scontrol show job "$out")"
+    for word; do has "$(cat out)" "$word" 'what the script says'; done
+    test ! -e ran || fail 'it ran all the same'
+}
+mended() {
+    ok as alice srun -N2 --environment=dev cat /etc/marker
+    equal "$out" $'x\nx'
+}
+forget() { on n1 find $cache -mindepth 2 -delete; }
+mended
+
+# ---- When submitting: nothing is submitted
+for name in missing ../dev a/b '' .hidden; do
+    try as alice srun -n1 --environment="$name" touch ran
+    [ "$code" != 0 ] || fail "environment '$name' was taken"
+done
+for command in 'srun -n1 touch ran' 'sbatch --wrap=true' 'salloc touch ran'; do
+    fails 125 as alice env SKIFF_ENVIRONMENT=missing $command
+    has "$err" 'environment missing: '
+    has "$err" 'hint: '
+    has "$err" 'nothing was submitted'
+done
+fails 125 as alice env SKIFF_DEPOT=/proc/no srun -n1 --environment=dev touch ran
+has "$err" /proc/no
+fails 125 as alice env SKIFF_DEPOT=relative srun -n1 --environment=dev touch ran
+has "$err" 'no absolute path'
+mkdir small
+mount -t tmpfs -o size=1m,mode=1777 none small
+fails 125 as alice env SKIFF_DEPOT=/home/alice/small/depot srun -n1 --environment=dev touch ran
+has "$err" 'No space left'
+equal "$(find small -type f -size +100k)" '' 'half a layer is left'
+umount small
+test ! -e ran
+# A descriptor that nobody of ours made.
+for descriptor in garbage '{}' '{"environment":"dev","snapshot":"../../etc","depot":"/"}' \
+    "{\"environment\":\"dev\",\"snapshot\":\"$(printf %064d 0)\",\"depot\":\"/nowhere\"}"; do
+    try as alice env SLURM_SKIFF_JOB="$descriptor" SKIFF_JOB="$descriptor" SLURM_JOB_ID= srun -n1 -w n1 touch ran
+    [ "$code" != 0 ] || test ! -e ran || as alice rm ran # a plain job outside of Skiff is fine too
+done
+
+# ---- On the node
+# No plug-in in its plugstack.conf, or not the file.
+on n1 mount --bind /dev/null /etc/slurm/plugstack.conf.d/skiff.conf
+refused "plug-in" 
+on n1 umount /etc/slurm/plugstack.conf.d/skiff.conf
+on n1 mount --bind /dev/null /usr/lib/skiff/skiff_spank.so
+refused "plug-in"
+on n1 umount /usr/lib/skiff/skiff_spank.so
+# No helper, or one without its rights.
+on n1 mount --bind /dev/null /usr/libexec/skiff/skiff-helper
+refused skiff-helper
+on n1 umount /usr/libexec/skiff/skiff-helper
+on n1 sh -c 'cp /usr/libexec/skiff/skiff-helper /run/h; chmod 755 /run/h; mount --bind /run/h /usr/libexec/skiff/skiff-helper'
+forget
+refused 'does not run as root'
+on n1 umount /usr/libexec/skiff/skiff-helper
+# The site's configuration is not the site's.
+on n1 sh -c 'cp /etc/skiff/config.toml /run/c; chown alice /run/c; mount --bind /run/c /etc/skiff/config.toml'
+refused 'config.toml: belongs to uid'
+on n1 umount /etc/skiff/config.toml
+# The depot is not there on that node.
+forget
+mkdir -p /run/empty
+on n1 sh -c "mkdir /run/empty; mount --bind /run/empty $depot"
+refused "$depot"
+on n1 umount $depot
+# The cache is not to be written, or full.
+on n1 sh -c "mount --bind $cache $cache; mount -o remount,ro,bind $cache"
+refused $cache 'Read-only'
+on n1 umount $cache
+on n1 mount -t tmpfs -o size=1m none $cache
+refused 'No space left'
+equal "$(on n1 find $cache -size +100k)" '' 'half a layer is left'
+on n1 umount $cache
+# /run is full: the job's own directory cannot be made.
+on n1 sh -c 'mkdir -p /run/skiff/jobs; mount -t tmpfs -o size=4k,nr_inodes=1 none /run/skiff/jobs'
+refused /run/skiff/jobs
+on n1 umount /run/skiff/jobs
+mended
+
+# The snapshot is damaged, or gone.
+layer=$(find $depot/layers -type f -size +1M)
+digest=$(basename "$layer" .layer)
+forget
+printf X | dd of="$layer" bs=1 seek=1000000 conv=notrunc status=none
+refused "$digest"
+equal "$(on n1 find $cache -size +100k)" '' 'half a layer is left'
+# What the hint says helps; and what is seen to be cut off, or gone, is written again by itself.
+for damage in 'rm' 'truncate -s 500000'; do
+    forget
+    $damage "$layer"
+    mended
+done
+# A queued one whose snapshot is removed.
+ok as alice sbatch --parsable -H -w n1 --environment=dev -o out --wrap 'touch ran'
+queued=$out
+mv $depot $depot.away
+scontrol release "$queued"
+equal "$(ended "$queued")" 'FAILED 125:0'
+has "$(cat out)" "$depot"
+test ! -e ran
+mv $depot.away $depot
+
+# The job's own room is used up: an error of its own, nothing more.
+printf '\n[run]\nmemory = "1M"\n' >>/etc/skiff/config.toml
+fails 1 as alice srun -n1 -w n1 --environment=dev sh -c 'dd if=/dev/zero of=/opt/zeros bs=1M count=3 2>&1; rm /opt/zeros; echo on >/opt/on && exit 1'
+has "$out" 'No space left'
+mended
+idle
