@@ -1,0 +1,168 @@
+//! An image's files as they will be: names, attributes, and where their bytes already lie. Everything but the bytes is in memory.
+//!
+//! Inodes stand in one vector and are named by their index; a directory maps names to inodes, so that a hard link is a second
+//! name of one inode. At most some 250 bytes a file, since images of a million files exist.
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+
+/// An inode's index in its tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InodeId(pub u32);
+
+/// A set of extended attributes, of which many inodes may have the same; its index in [`Tree::xattrs`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct XattrsId(pub u32);
+
+/// Extended attributes: full names ("user.mime_type") and values, sorted by name.
+pub type Xattrs = Vec<(Box<[u8]>, Box<[u8]>)>;
+
+/// What `stat` tells of every kind of file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attributes {
+    /// Permission bits with setuid, setgid and sticky: 0o7777 at most.
+    pub mode: u16,
+    /// Owner, as written in the image.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Seconds since 1970.
+    pub mtime: i64,
+    /// And nanoseconds, below 1,000,000,000.
+    pub mtime_nsec: u32,
+    /// Extended attributes.
+    pub xattrs: XattrsId,
+}
+
+/// A file of any kind.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Inode {
+    /// Owner, mode, time.
+    pub attributes: Attributes,
+    /// What it is, and what it holds.
+    pub kind: Kind,
+    /// The layer it came from, counted from the bottom.
+    pub layer: u32,
+    /// How many names it has; a directory counts once. Zero: removed.
+    pub names: u32,
+}
+
+/// What a file is, and what it holds.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Kind {
+    /// A directory, with the names in it, sorted by their bytes.
+    Directory(BTreeMap<Box<[u8]>, InodeId>),
+    /// A regular file.
+    File(Content),
+    /// A symbolic link with its target.
+    Symlink(Box<[u8]>),
+    /// A character device, with major and minor number.
+    CharDevice(u32, u32),
+    /// A block device, with major and minor number.
+    BlockDevice(u32, u32),
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+}
+
+/// Where a regular file's bytes lie.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Content {
+    /// Its full blocks one after the other in the image file, the rest (less than one block) in the layer's spill file.
+    Whole {
+        /// Length in bytes.
+        size: u64,
+        /// Number of the first full block in the image file; of no meaning if there is none.
+        block: u32,
+        /// Where in its layer's spill file the last `size % BLOCK` bytes lie.
+        tail: u64,
+    },
+    /// With holes.
+    Sparse(Box<Sparse>),
+}
+
+/// A file with holes: whole blocks of data that lie anywhere; what is in none of the runs reads as zeros.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sparse {
+    /// Length in bytes; the last block of data may reach beyond it, and is zero there.
+    pub size: u64,
+    /// Sorted, apart from each other.
+    pub runs: Vec<Run>,
+}
+
+/// Some blocks of a sparse file that lie one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Number of the first one in the file.
+    pub at: u32,
+    /// Number of the first one in the image file.
+    pub block: u32,
+    /// How many.
+    pub blocks: u32,
+}
+
+/// The unit of an image file's data, in bytes.
+pub const BLOCK: u64 = 4096;
+
+/// The files of one image, or of its lower layers.
+#[derive(Debug)]
+pub struct Tree {
+    inodes: Vec<Inode>,
+    xattrs: Vec<Xattrs>,
+    known_xattrs: HashMap<Xattrs, XattrsId>,
+}
+
+impl Tree {
+    /// The root directory's inode.
+    pub const ROOT: InodeId = InodeId(0);
+
+    /// A tree with nothing in it but a root directory with these attributes and the extended attributes `xattrs`.
+    pub fn new(root: Attributes) -> Tree {
+        let known_xattrs = HashMap::from([(vec![], XattrsId(0))]);
+        let kind = Kind::Directory(BTreeMap::new());
+        let root = Inode { attributes: Attributes { xattrs: XattrsId(0), ..root }, kind, layer: 0, names: 1 };
+        Tree { inodes: vec![root], xattrs: vec![vec![]], known_xattrs }
+    }
+
+    /// One inode.
+    pub fn inode(&self, id: InodeId) -> &Inode {
+        &self.inodes[id.0 as usize]
+    }
+
+    /// One inode, to be changed.
+    pub fn inode_mut(&mut self, id: InodeId) -> &mut Inode {
+        &mut self.inodes[id.0 as usize]
+    }
+
+    /// How many inodes there are, removed ones included.
+    pub fn len(&self) -> usize {
+        self.inodes.len()
+    }
+
+    /// Whether there is not even a root: never.
+    pub fn is_empty(&self) -> bool {
+        self.inodes.is_empty()
+    }
+
+    /// Adds an inode; whoever does so gives it its names.
+    pub fn add(&mut self, inode: Inode) -> InodeId {
+        self.inodes.push(inode);
+        InodeId((self.inodes.len() - 1) as u32)
+    }
+
+    /// These extended attributes, which become sorted, as a set of this tree.
+    pub fn intern(&mut self, mut xattrs: Xattrs) -> XattrsId {
+        xattrs.sort();
+        let next = XattrsId(self.xattrs.len() as u32);
+        *self.known_xattrs.entry(xattrs).or_insert_with_key(|xattrs| {
+            self.xattrs.push(xattrs.clone());
+            next
+        })
+    }
+
+    /// One set of extended attributes.
+    pub fn xattrs(&self, id: XattrsId) -> &Xattrs {
+        &self.xattrs[id.0 as usize]
+    }
+}
