@@ -2,9 +2,12 @@
 //! its parts exchange. Pure: nothing here touches the system, so all of it can be tested by table.
 
 pub mod config;
+pub mod digest;
 pub mod ids;
 pub mod job;
 pub mod name;
 pub mod plan;
+pub mod platform;
+pub mod reference;
 pub mod settings;
 pub mod wire;

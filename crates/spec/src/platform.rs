@@ -1,0 +1,163 @@
+//! Which machine an image is for, and which of an index's images suits one.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Operating system, architecture and variant, in the names that Go and therefore OCI use: `linux/arm/v7`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Platform {
+    /// "linux".
+    pub os: String,
+    /// "amd64", "arm64" ...
+    pub architecture: String,
+    /// "v7" of "arm"; nothing where there is only one, or the first is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+}
+
+/// Why a text names no platform.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("architecture {text:?} is unknown; known are {}", KNOWN.join(", "))]
+pub struct PlatformError {
+    text: String,
+}
+
+/// OCI's names of what Linux runs on.
+const KNOWN: &[&str] =
+    &["amd64", "arm64", "386", "arm", "ppc64le", "s390x", "riscv64", "loong64", "mips64le"];
+
+impl Platform {
+    /// A platform of Linux; spellings of one and the same thing become the same.
+    #[must_use]
+    pub fn linux(architecture: &str, variant: Option<&str>) -> Platform {
+        Platform::new("linux", architecture, variant)
+    }
+
+    /// As an index or an image's configuration says it. Spellings of one and the same thing become the same.
+    #[must_use]
+    pub fn new(os: &str, architecture: &str, variant: Option<&str>) -> Platform {
+        let (architecture, implied) = go_name(architecture);
+        let variant = match (architecture, variant.filter(|v| !v.is_empty()).or(implied)) {
+            ("arm64", Some("v8" | "8")) | ("amd64", Some("v1")) => None,
+            ("arm", None) => Some("v7"),
+            (_, variant) => variant,
+        };
+        let variant = variant.map(|v| if v.starts_with('v') { v.into() } else { format!("v{v}") });
+        Platform { os: os.into(), architecture: architecture.into(), variant }
+    }
+
+    /// The machine this program was built for.
+    #[must_use]
+    pub fn host() -> Platform {
+        Platform::linux(std::env::consts::ARCH, None)
+    }
+
+    /// How well an image for `offered` suits: the lower the better; nothing if it cannot run.
+    ///
+    /// A later variant of an architecture runs what was made for an earlier one, but arm64 promises nothing for arm.
+    #[must_use]
+    pub fn distance(&self, offered: &Platform) -> Option<u32> {
+        if self.os != offered.os || self.architecture != offered.architecture {
+            return None;
+        }
+        self.level().checked_sub(offered.level())
+    }
+
+    /// The number in the variant's name; the first variant where there is none.
+    fn level(&self) -> u32 {
+        let first = match self.architecture.as_str() {
+            "arm" => 7,
+            "arm64" => 8,
+            _ => 1,
+        };
+        let number = |v: &String| v.trim_start_matches('v').parse().ok();
+        self.variant.as_ref().map_or(Some(first), number).unwrap_or(u32::MAX)
+    }
+}
+
+/// OCI's name for what `uname -m`, Debian or Rust call otherwise, and the variant that such a name implies.
+fn go_name(name: &str) -> (&str, Option<&str>) {
+    match name {
+        "x86_64" | "x86-64" => ("amd64", None),
+        "aarch64" | "armv8" | "armv8l" => ("arm64", None),
+        "i386" | "i486" | "i586" | "i686" | "x86" => ("386", None),
+        "armhf" | "armv7" | "armv7l" => ("arm", Some("v7")),
+        "armel" | "armv6" | "armv6l" => ("arm", Some("v6")),
+        "powerpc64le" | "ppc64el" => ("ppc64le", None),
+        "loongarch64" => ("loong64", None),
+        "riscv64gc" => ("riscv64", None),
+        name => (name, None),
+    }
+}
+
+/// What `--arch` takes: `arm64`, `aarch64`, `arm/v7`, `linux/amd64`.
+impl FromStr for Platform {
+    type Err = PlatformError;
+    fn from_str(text: &str) -> Result<Self, PlatformError> {
+        let refuse = || PlatformError { text: text.chars().take(80).collect() };
+        let lower = text.to_ascii_lowercase();
+        let mut parts = lower.strip_prefix("linux/").unwrap_or(&lower).split('/');
+        let platform = Platform::linux(parts.next().unwrap_or_default(), parts.next());
+        let is_sound = |v: &String| v.len() > 1 && v.len() < 4 && v[1..].bytes().all(|b| b.is_ascii_digit());
+        if parts.next().is_some()
+            || !KNOWN.contains(&platform.architecture.as_str())
+            || !platform.variant.iter().all(is_sound)
+        {
+            return Err(refuse());
+        }
+        Ok(platform)
+    }
+}
+
+impl fmt::Display for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.os, self.architecture)?;
+        self.variant.iter().try_for_each(|variant| write!(f, "/{variant}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn platform(text: &str) -> Platform {
+        text.parse().expect("a known platform")
+    }
+
+    #[test]
+    fn many_names_mean_one_thing() {
+        for (text, name) in [
+            ("x86_64", "linux/amd64"),
+            ("amd64/v1", "linux/amd64"),
+            ("AMD64", "linux/amd64"),
+            ("linux/aarch64", "linux/arm64"),
+            ("arm64/v8", "linux/arm64"),
+            ("arm", "linux/arm/v7"),
+            ("armv6l", "linux/arm/v6"),
+            ("arm/7", "linux/arm/v7"),
+            ("i686", "linux/386"),
+            ("ppc64el", "linux/ppc64le"),
+            ("amd64/v3", "linux/amd64/v3"),
+        ] {
+            assert_eq!(platform(text).to_string(), name, "{text}");
+            assert_eq!(platform(name), platform(text), "{name}");
+        }
+        for bad in ["", "sparc", "windows/amd64", "linux/arm/v7/x", "arm/x", "arm/v", "amd64/../x", "ü"] {
+            assert!(bad.parse::<Platform>().is_err(), "{bad}");
+        }
+        assert_eq!(Platform::host().os, "linux");
+    }
+
+    #[test]
+    fn an_earlier_variant_will_do_and_a_later_one_will_not() {
+        assert_eq!(platform("arm/v7").distance(&platform("arm/v6")), Some(1));
+        assert_eq!(platform("arm/v6").distance(&platform("arm/v7")), None);
+        assert_eq!(platform("amd64").distance(&platform("amd64/v2")), None);
+        assert_eq!(platform("amd64/v3").distance(&platform("amd64")), Some(2));
+        assert_eq!(platform("arm64").distance(&platform("arm/v7")), None);
+        assert_eq!(platform("arm64").distance(&Platform::new("linux", "arm64", Some("v8"))), Some(0));
+        assert_eq!(platform("amd64").distance(&Platform::new("windows", "amd64", None)), None);
+    }
+}

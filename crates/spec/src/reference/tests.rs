@@ -1,0 +1,149 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const HEX: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+#[test]
+fn names_mean_what_docker_means_by_them() {
+    let pinned = format!("debian:12@sha256:{HEX}");
+    let pinned_full = format!("docker.io/library/debian:12@sha256:{HEX}");
+    for (text, full) in [
+        ("debian", "docker.io/library/debian"),
+        ("debian:12", "docker.io/library/debian:12"),
+        ("docker.io/debian", "docker.io/library/debian"),
+        ("index.docker.io/team/tool", "docker.io/team/tool"),
+        ("team/tool:V1.0_x-y", "docker.io/team/tool:V1.0_x-y"),
+        ("localhost/tool", "localhost/tool"),
+        ("localhost:5000/tool:1", "localhost:5000/tool:1"),
+        ("Reg/tool", "Reg/tool"),
+        ("127.0.0.1:5000/a/b/c", "127.0.0.1:5000/a/b/c"),
+        ("[::1]:5000/tool", "[::1]:5000/tool"),
+        ("[fe80::2]/tool", "[fe80::2]/tool"),
+        ("ghcr.io/a__b/c-d---e.f", "ghcr.io/a__b/c-d---e.f"),
+        ("nvcr.io/nvidia/pytorch:24.05-py3", "nvcr.io/nvidia/pytorch:24.05-py3"),
+        (&pinned, &pinned_full),
+    ] {
+        assert_eq!(text.parse::<Named>().map(|n| n.to_string()), Ok(full.to_owned()), "{text}");
+    }
+    let pinned: Named = pinned.parse().expect("both may be given");
+    assert_eq!((pinned.tag(), pinned.wanted()), (Some("12"), format!("sha256:{HEX}")));
+    assert_eq!(
+        "x".parse::<Named>().map(|n| n.with_default_tag().to_string()),
+        Ok("docker.io/library/x:latest".into())
+    );
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let long = format!("x/{}", "a".repeat(500));
+    let long_tag = format!("x:{}", "a".repeat(129));
+    for (text, part) in [
+        ("", Part::Whole),
+        ("a b", Part::Whole),
+        ("debian ", Part::Whole),
+        ("deb\u{7}ian", Part::Whole),
+        ("Debian", Part::Repository),
+        ("ghcr.io/Team/tool", Part::Repository),
+        (&long, Part::Repository),
+        ("a//b", Part::Repository),
+        ("/a", Part::Path),
+        ("a/", Part::Repository),
+        ("a..b", Part::Repository),
+        ("a___b", Part::Repository),
+        ("-a", Part::Repository),
+        ("a-", Part::Repository),
+        ("a_.b", Part::Repository),
+        ("bücher", Part::Repository),
+        ("a:b/c", Part::Server),
+        ("a:99999/c", Part::Server),
+        ("a.b:0/c", Part::Server),
+        ("a_b.c/d", Part::Server),
+        ("[::1/x", Part::Server),
+        ("[zz]/x", Part::Server),
+        ("-x.y/z", Part::Server),
+        ("a:", Part::Tag),
+        ("a:-b", Part::Tag),
+        ("a:b:c", Part::Tag),
+        (&long_tag, Part::Tag),
+        ("a@sha256:12", Part::Digest),
+        ("a@", Part::Digest),
+        ("a@md5:0123", Part::Digest),
+        (HEX, Part::Repository),
+        ("./a", Part::Path),
+        ("/data/image.img", Part::Path),
+        ("oci:", Part::Path),
+        ("dir:", Part::Path),
+        ("oci:/x:", Part::Tag),
+    ] {
+        match text.parse::<ImageReference>() {
+            Err(e) => assert_eq!(e.part, part, "{e}"),
+            Ok(parsed) => panic!("{text:?} was taken as {parsed:?}"),
+        }
+    }
+    let capitals = "Debian:12".parse::<ImageReference>().expect_err("capitals");
+    assert_eq!(capitals.to_string(), "image reference \"Debian:12\": the repository has capitals");
+    assert_eq!(capitals.hint(), Some("repositories are named in lower case: debian:12"));
+    let long = long.parse::<ImageReference>().expect_err("too long").to_string();
+    assert!(long.len() < 200 && long.contains("255"), "{long}");
+}
+
+#[test]
+fn transports_are_told_apart() {
+    let some = |tag: &str| Some(tag.to_owned());
+    for (text, meant) in [
+        ("oci:/d", ImageReference::Oci { dir: "/d".into(), tag: None }),
+        ("oci:d:v1", ImageReference::Oci { dir: "d".into(), tag: some("v1") }),
+        ("oci-archive:a.tar:x", ImageReference::OciArchive { file: "a.tar".into(), tag: some("x") }),
+        (
+            "docker-archive:/a.tar:debian:12",
+            ImageReference::DockerArchive { file: "/a.tar".into(), tag: some("debian:12") },
+        ),
+        ("dir:/a b", ImageReference::Dir("/a b".into())),
+        ("/a/b c.sqsh", ImageReference::Squashfs("/a/b c.sqsh".into())),
+        ("x.squashfs", ImageReference::Squashfs("x.squashfs".into())),
+        ("./x.erofs", ImageReference::Erofs("./x.erofs".into())),
+        ("x.sif", ImageReference::Sif("x.sif".into())),
+    ] {
+        assert_eq!(text.parse().as_ref(), Ok(&meant), "{text}");
+        assert_eq!(meant.to_string(), text);
+    }
+    let hub = "docker://debian".parse::<ImageReference>().map(|r| r.to_string());
+    assert_eq!(hub, Ok("docker.io/library/debian".into()));
+    assert!(matches!("debian".parse(), Ok(ImageReference::Short(_))));
+    assert!(matches!("oci:5000/x".parse(), Ok(ImageReference::Registry(_))), "a server called oci");
+    assert!(matches!("dir:5000/x".parse(), Ok(ImageReference::Registry(_))), "a server called dir");
+}
+
+#[test]
+fn short_names_are_completed() {
+    let Ok(ImageReference::Short(short)) = "tool:1".parse() else { panic!("short") };
+    assert_eq!(short.below("quay.io").map(|n| n.to_string()), Ok("quay.io/tool:1".into()));
+    assert_eq!(short.below("quay.io/team").map(|n| n.to_string()), Ok("quay.io/team/tool:1".into()));
+    assert_eq!(short.below("docker.io").map(|n| n.to_string()), Ok("docker.io/library/tool:1".into()));
+    let target: Named = "registry.fedoraproject.org/tool".parse().expect("a full name");
+    assert_eq!(short.alias(&target).to_string(), "registry.fedoraproject.org/tool:1");
+    assert!(short.below("no server").is_err());
+}
+
+proptest! {
+    /// Whatever is taken is shown in a form that means the same.
+    #[test]
+    fn shown_and_read_again_it_is_the_same(
+        text in "((docker://|oci:|dir:|docker-archive:)?([a-zA-Z0-9.-]{1,9}(:[0-9]{1,5})?/)?[a-z0-9._/-]{1,12}(:[a-zA-Z0-9_.-]{1,6})?(@sha256:[0-9a-f]{64})?(\\.sif)?)"
+    ) {
+        if let Ok(reference) = text.parse::<ImageReference>() {
+            prop_assert_eq!(reference.to_string().parse(), Ok(reference), "{}", text);
+        }
+        if let Ok(named) = text.parse::<Named>() {
+            prop_assert_eq!(named.to_string().parse(), Ok(named), "{}", text);
+        }
+    }
+
+    #[test]
+    fn anything_is_taken_or_refused_with_a_short_message(text in "\\PC{0,600}") {
+        if let Err(error) = text.parse::<ImageReference>() {
+            prop_assert!(error.to_string().len() < 1200);
+        }
+    }
+}
