@@ -171,6 +171,8 @@ fn overlay(upper: &str, lower: &str) -> std::io::Result<OwnedFd> {
         // Whatever the kernel was built to do by default: nothing in the host's tree redirects the view.
         fsconfig_set_string(&fs, "redirect_dir", "nofollow")?;
         fsconfig_set_string(&fs, "metacopy", "off")?;
+        // A file handle would lead past directories that `other` may not search.
+        fsconfig_set_string(&fs, "nfs_export", "off")?;
         fsconfig_create(&fs)
     })?;
     let attr = MountAttrFlags::MOUNT_ATTR_NOSUID

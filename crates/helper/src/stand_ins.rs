@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, fstat, mkdirat, mknodat,
-    openat, statat,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, chmodat, chownat, fstat,
+    mkdirat, mknodat, openat, openat2, statat,
 };
 use rustix::io::Errno;
 
@@ -33,7 +33,7 @@ pub fn fill(layers: BorrowedFd<'_>) -> rustix::io::Result<()> {
         mkdirat(layers, layer, Mode::from_raw_mode(0o755))?;
     }
     let host = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut builder = Builder { left: MOST, device: fstat(&host)?.st_dev };
+    let mut builder = Builder { left: MOST };
     for tree in TREES {
         builder.directory(host.as_fd(), OsStr::new(tree), &Place::Root(layers), DEEPEST)?;
     }
@@ -47,6 +47,11 @@ enum Place<'a> {
 }
 
 impl Place<'_> {
+    /// Whether this is `/etc`.
+    fn is_etc(&self) -> bool {
+        matches!(self, Self::Below { parent: Self::Root(_), name, .. } if *name == "etc")
+    }
+
     fn open(&self, layer: usize) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         match self {
@@ -72,7 +77,6 @@ impl Place<'_> {
 
 struct Builder {
     left: usize,
-    device: u64,
 }
 
 impl Builder {
@@ -85,10 +89,12 @@ impl Builder {
         depth: usize,
     ) -> rustix::io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Gone meanwhile, or a link: not a directory of this system's.
-        let Ok(dir) = openat(parent, name, flags, Mode::empty()) else { return Ok(()) };
+        // Gone meanwhile, a link, or a mount: no part of the view. (What is mounted is not even asked: its server may be gone, or be a
+        // user's program that never answers.)
+        let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
+        let Ok(dir) = openat2(parent, name, flags, Mode::empty(), resolve) else { return Ok(()) };
         let like = fstat(&dir)?;
-        if like.st_dev != self.device || depth == 0 {
+        if depth == 0 {
             return Ok(());
         }
         if like.st_mode & 0o005 == 0 {
@@ -96,8 +102,9 @@ impl Builder {
             set_like(place.open(SHOWN)?.as_fd(), name, &like)?;
             return place.whiteout(name);
         }
-        // What anybody can fill, and what is somebody's, could be made to use up all of `left`.
-        if like.st_mode & 0o002 != 0 || like.st_uid >= FIRST_PERSON {
+        // What anybody can fill, and what is somebody's, could be made to use up all of `left`. And names that `other` may not
+        // list are not told by what stands in for them.
+        if like.st_mode & 0o002 != 0 || like.st_mode & 0o004 == 0 || like.st_uid >= FIRST_PERSON {
             return Ok(());
         }
         let here = Place::Below { parent: place, name, like };
@@ -125,7 +132,9 @@ fn file(dir: BorrowedFd<'_>, name: &OsStr, place: &Place<'_>) -> rustix::io::Res
         return Ok(());
     }
     let text = match name.as_bytes() {
-        b"shadow" | b"gshadow" if kind == FileType::RegularFile => locked_accounts(dir, name),
+        b"shadow" | b"gshadow" if kind == FileType::RegularFile && place.is_etc() => {
+            locked_accounts(dir, name)
+        }
         _ if kind == FileType::RegularFile && like.st_size == 0 => String::new(),
         _ => return place.whiteout(name),
     };

@@ -7,8 +7,10 @@ use std::fmt::Write;
 
 /// How many ids an environment has.
 pub const COUNT: u32 = 65536;
-/// The kernel takes at most this many lines in a map.
+/// The kernel takes at most this many lines in a map ...
 const MOST_LINES: usize = 340;
+/// ... and less than a page of text.
+const MOST_BYTES: usize = 4095;
 
 /// Consecutive subordinate ids of one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,15 +40,27 @@ impl IdMap {
     /// Inside 0 is `own`; the rest of [`COUNT`] comes from `range` (as far as it goes); each of `same` is itself.
     #[must_use]
     pub fn new(own: u32, range: Option<Range>, same: &[u32]) -> Self {
-        let mut lines = vec![Line { inside: 0, outside: own, count: 1 }];
         let mut same: Vec<u32> = same.iter().copied().filter(|id| *id != own && *id != 0).collect();
         same.sort_unstable();
         same.dedup();
         // Each takes up to two lines; what does not fit stays unmapped, as without us.
         same.truncate((MOST_LINES - 2) / 2);
+        loop {
+            let map = Self::with(own, range, &same);
+            let length = map.to_proc().len();
+            if length <= MOST_BYTES {
+                return map;
+            }
+            same.truncate(same.len() * MOST_BYTES / length);
+        }
+    }
+
+    /// The same of sorted ids.
+    fn with(own: u32, range: Option<Range>, same: &[u32]) -> Self {
+        let mut lines = vec![Line { inside: 0, outside: own, count: 1 }];
         let last = range.map_or(0, |r| r.count.min(COUNT - 1));
         let mut next = 1;
-        for id in same {
+        for &id in same {
             // An id inside the range punches a hole: inside `id` must not mean two things.
             if let Some(r) = range
                 && next <= last
@@ -141,9 +155,19 @@ mod tests {
 
     #[test]
     fn no_inside_id_means_two_things() {
-        for same in [vec![1, 2, 3], vec![65535, 65536], (1..400).collect(), vec![1, 3, 65534, 90_000]] {
+        let scattered = (0..400).map(|n| 5000 + 3 * n).collect();
+        let of_a_directory = (0..400).map(|n| 1_234_567_890 + n).collect();
+        for same in [
+            vec![1, 2, 3],
+            vec![65535, 65536],
+            (1..400).collect(),
+            vec![1, 3, 65534, 90_000],
+            scattered,
+            of_a_directory,
+        ] {
             let m = IdMap::new(1000, Some(Range { first: 100_000, count: 65536 }), &same);
-            assert!(m.lines().len() <= MOST_LINES);
+            assert!(m.lines().len() <= MOST_LINES && m.to_proc().len() < 4096, "{} bytes", m.to_proc().len());
+            assert!(m.lines().len() > 100 || same.len() < 100, "only {} lines", m.lines().len());
             let mut ends: Vec<_> = m.lines().iter().map(|l| (l.inside, l.inside + l.count)).collect();
             ends.sort_unstable();
             assert!(ends.windows(2).all(|w| w[0].1 <= w[1].0), "{ends:?}");

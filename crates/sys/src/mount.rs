@@ -31,22 +31,29 @@ impl MountAttr {
 /// # Errors
 /// `EINVAL` for attributes that the kernel does not know, `EPERM` without rights over the mount.
 pub fn set_attributes(mount: BorrowedFd<'_>, attr: MountAttr, recursive: bool) -> io::Result<()> {
-    set(mount, attr.0, None, recursive)
+    set(mount, attr.0, None, 0, recursive)
 }
 
-/// Makes a detached mount show its files' owners through the id map of `user_ns`, with these attributes.
+/// Makes a detached mount show its files' owners through the id map of `user_ns`, with these attributes. It is private from then
+/// on: a copy of a shared mount would stay its peer, so whatever its new owner mounts on it would appear on the host as well.
 ///
 /// # Errors
 /// `EINVAL` where the file system or the kernel (before 5.12) has no id-mapped mounts.
 pub fn set_id_map(mount: BorrowedFd<'_>, user_ns: BorrowedFd<'_>, attr: MountAttr) -> io::Result<()> {
-    set(mount, attr.0 | libc::MOUNT_ATTR_IDMAP, Some(user_ns), false)
+    set(mount, attr.0 | libc::MOUNT_ATTR_IDMAP, Some(user_ns), libc::MS_PRIVATE, false)
 }
 
-fn set(mount: BorrowedFd<'_>, set: u64, user_ns: Option<BorrowedFd<'_>>, recursive: bool) -> io::Result<()> {
+fn set(
+    mount: BorrowedFd<'_>,
+    set: u64,
+    user_ns: Option<BorrowedFd<'_>>,
+    propagation: u64,
+    recursive: bool,
+) -> io::Result<()> {
     let attr = libc::mount_attr {
         attr_set: set,
         attr_clr: 0,
-        propagation: 0,
+        propagation,
         userns_fd: user_ns.map_or(0, |fd| fd.as_raw_fd() as u64),
     };
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };

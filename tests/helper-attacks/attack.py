@@ -1,0 +1,591 @@
+#!/usr/bin/python3
+"""Attacks on the setuid helper, as an ordinary user who speaks its protocol herself.
+
+    attack.py HELPER NAME [ARGUMENT...]     runs one attack; prints what it gained, and nothing if it gained nothing
+
+Every function below is one; its text says what must come of it.
+"""
+
+import ctypes, errno, fcntl, os, pty, random, resource, signal, socket, stat, struct, sys, termios, time
+
+libc = ctypes.CDLL(None, use_errno=True)
+HELPER = sys.argv[1]
+NEWNS, NEWUSER, NEWPID, NEWIPC = 0x20000, 0x10000000, 0x20000000, 0x8000000
+SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT, SYS_FSPICK = 428, 429, 430, 431, 432, 433
+SYS_MOUNT_SETATTR = 442
+EMPTY_PATH = 0x1000
+RDONLY, NOSUID, NODEV = 1, 2, 4
+VERSION, JOIN_WORDS = 1, ["0000", "0", "/", ""]
+
+
+def gained(*words):
+    print("GAINED:", *words)
+
+
+def call(name, *arguments):
+    """A system call or libc function; an OSError like Python's own."""
+    result = name(*arguments)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def syscall(number, *arguments):
+    return call(libc.syscall, ctypes.c_long(number), *arguments)
+
+
+def refused(act, *arguments):
+    """Whether the kernel refuses this."""
+    try:
+        act(*arguments)
+    except OSError:
+        return True
+    return False
+
+
+class Asked:
+    """A helper that has been started with one message on its socket."""
+
+    def __init__(self, message, fds=(), words=(), before=None, env=None, kind=socket.SOCK_SEQPACKET, close=()):
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, kind)
+        self.socket.settimeout(10)
+        if message is not None:
+            socket.send_fds(self.socket, [message], list(fds))
+        theirs.set_inheritable(True)
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                self.socket.close()
+                if before:
+                    before()
+                for fd in close:
+                    os.close(fd)
+                os.execve(HELPER, [HELPER, str(theirs.fileno()), *words], env if env is not None else {})
+            except OSError as e:
+                os._exit(99 if e.errno == errno.EACCES else 98)
+            finally:
+                os._exit(97)
+        theirs.close()
+
+    def received(self):
+        """Its reply and the descriptors that came along."""
+        try:
+            return socket.recv_fds(self.socket, 8192, 16)[:2]
+        except ConnectionResetError:
+            # It has not read what it was told; the answer comes behind that word.
+            return socket.recv_fds(self.socket, 8192, 16)[:2]
+
+    def answer(self):
+        """The same, and its exit code (negative: the signal)."""
+        try:
+            reply, fds = self.received()
+        except TimeoutError:
+            gained("the helper hangs")
+            os.kill(self.pid, signal.SIGKILL)
+            reply, fds = b"", []
+        return reply, fds, os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def request(kind, pid):
+    return bytes([VERSION, ord(kind)]) + struct.pack("<I", pid % 2**32)
+
+
+def must_refuse(what, asked):
+    reply, fds, code = asked.answer()
+    if fds or code == 0 or reply[1:2] == b"+":
+        gained(what, reply, fds, code)
+    for fd in fds:
+        os.close(fd)
+
+
+class Other:
+    """A child that does what it is told and then waits."""
+
+    def __init__(self, *steps):
+        self.go, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                self.go.close()
+                for step in steps:
+                    step()
+                theirs.send(b"+")
+                while theirs.recv(1):
+                    pass
+            finally:
+                os._exit(0)
+        theirs.close()
+        assert self.go.recv(1) == b"+", "a child could not do its steps"
+
+    def end(self):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def unshare(flags):
+    return lambda: call(libc.unshare, flags)
+
+
+UID, GID = os.getuid(), os.getgid()
+
+
+def map_herself():
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {UID} 1"), ("gid_map", f"0 {GID} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def status(pid="self"):
+    return dict(line.split(":\t", 1) for line in read(f"/proc/{pid}/status").decode().splitlines())
+
+
+# ---- What it is told ------------------------------------------------------------------------------------------------------
+
+
+def messages():
+    """Garbage: refused, nothing given, no panic."""
+    random.seed(2026)
+    bad = [b"", b"\0", b"\1", b"\1b", b"\1b\0\0\0", request("b", 1) + b"\0", request("x", 1), b"\2" + request("b", 1)[1:],
+           b"\0" * 6, b"\xff" * 6, request("r", 1), b"a" * 4096, b"a" * 4097, b"a" * 60000, b"GET / HTTP/1.1\r\n\r\n"]
+    bad += [random.randbytes(random.randrange(1, 40)) for _ in range(40)]
+    for message in bad:
+        must_refuse(message[:20], Asked(message))
+        must_refuse(message[:20], Asked(message, fds=[0] * 9))
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        must_refuse("another kind of socket", Asked(b"x" * 50, kind=kind))
+    # Nobody there any more: it ends.
+    asked = Asked(None)
+    asked.socket.close()
+    if os.waitstatus_to_exitcode(os.waitpid(asked.pid, 0)[1]) == 0:
+        gained("an answer for nobody")
+
+
+def words():
+    """Its own command line: refused."""
+    me = Other(unshare(NEWUSER | NEWNS))
+    for bad in ([], ["0000"], ["0000", "0"], ["0000", "0", "/"], JOIN_WORDS, ["x", "0", "/", "", "/bin/id"],
+                ["0000", "xyz", "/", "", "/bin/id"], ["00099", "0", "/", "", "/bin/id"], [b"\xff", b"\xff", b"\xff", b"\xff", b"\xff"]):
+        must_refuse(bad, Asked(request("j", me.pid), words=bad))
+    for argv in ([], [b""], [b"\xff\xfe"], [b"x", b"\xff"], [b"x", b"-1"], [b"x", b"2147483648"], [b"x", b"0"], [b"x", b"2"], [b"x", b"999"]):
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(os.open("/dev/null", os.O_RDWR), 2)
+            array = (ctypes.c_char_p * (len(argv) + 1))(*argv, None)
+            libc.execve(HELPER.encode(), array, (ctypes.c_char_p * 1)(None))
+            os._exit(99)
+        if (code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])) != 125:
+            gained("exit code", code, "with the words", argv)
+    me.end()
+
+
+def targets(bobs, bobs_space):
+    """Processes and namespaces that are not hers to ask about, or no longer: refused."""
+    mapped = Other(unshare(NEWUSER | NEWNS))
+    first, fds, _ = Asked(request("b", mapped.pid)).answer()
+    if first[1:2] != b"+":
+        gained("nothing: her own namespace was refused", first)
+    nested = Other(unshare(NEWUSER), map_herself, unshare(NEWUSER | NEWNS))
+    mixed = Other(unshare(NEWUSER | NEWNS), map_herself, unshare(NEWUSER))
+    dead = Other(unshare(NEWUSER))
+    os.kill(dead.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+    plain = Other()
+    for name, pid in {"her own process": os.getpid(), "process 1": 1, "bob's process": bobs, "bob's environment": bobs_space,
+                      "a process in no user namespace": plain.pid, "a mapped one": mapped.pid, "a nested one": nested.pid,
+                      "0": 0, "-1": -1, "2^31": 2**31, "none": 2**22 - 1}.items():
+        must_refuse(f"base {name}", Asked(request("b", pid)))
+    for name, pid in {"her own process": os.getpid(), "process 1": 1, "bob's process": bobs, "bob's environment": bobs_space,
+                      "a process in no user namespace": plain.pid, "a nested one": nested.pid, "a dead one": dead.pid,
+                      "one with mounts of a user namespace further up": mixed.pid, "0": 0, "none": 2**22 - 1}.items():
+        must_refuse(f"join {name}", Asked(request("j", pid), words=[*JOIN_WORDS, "/bin/true"]))
+    if read(f"/proc/{nested.pid}/uid_map"):
+        gained("a map for a nested user namespace")
+    os.waitpid(dead.pid, 0)
+    for other in (mapped, nested, mixed, plain):
+        other.end()
+
+
+def moving():
+    """A target that moves on to a further user namespace while it is looked at: that one gets no map."""
+    for n in range(60):
+        other = Other(unshare(NEWUSER))
+        asked = Asked(request("b", other.pid))
+        time.sleep(n * 0.00003)
+        other.end()
+        for fd in asked.answer()[1]:
+            os.close(fd)
+    for _ in range(60):
+        moved, mover = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            call(libc.unshare, NEWUSER)
+            mover.send(b"+")
+            # The kernel makes no further one before both maps are written; so this moves as soon as they are.
+            end = time.time() + 0.2
+            while refused(call, libc.unshare, NEWUSER) and time.time() < end:
+                pass
+            mover.send(b"+" if time.time() < end else b"-")
+            time.sleep(10)
+            os._exit(0)
+        moved.recv(1)
+        asked = Asked(request("b", pid))
+        if moved.recv(1) == b"+" and read(f"/proc/{pid}/uid_map"):
+            gained("a map for a further user namespace")
+        for fd in asked.answer()[1]:
+            os.close(fd)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def descriptors():
+    """`refresh` of what is no view: refused, and nothing about it changed."""
+    pipe = os.pipe()
+    unconnected = socket.socket()
+    for name, fds in {"none": [], "two": [0, 0], "/": [os.open("/", os.O_RDONLY)], "/proc": [os.open("/proc", os.O_PATH)], "a pipe": [pipe[0]],
+                      "a socket": [unconnected.fileno()], "/etc/passwd": [os.open("/etc/passwd", os.O_RDONLY)], "memory": [os.memfd_create("x")],
+                      "a namespace": [os.open("/proc/self/ns/user", os.O_RDONLY)], "itself": [os.open("/proc/self/exe", os.O_PATH)]}.items():
+        must_refuse(f"refresh {name}", Asked(request("r", 0), fds=fds))
+
+
+# ---- Where it runs ---------------------------------------------------------------------------------------------------------
+
+
+def limits():
+    """Whatever her limits are, it works or says no; what others share stays whole."""
+    cases = [(resource.RLIMIT_NOFILE, n) for n in range(3, 20)]
+    cases += [(resource.RLIMIT_AS, n << 10) for n in (0, 64, 256, 1024, 2048, 4096, 16384)]
+    cases += [(resource.RLIMIT_DATA, n << 10) for n in (0, 64, 256, 1024)]
+    cases += [(resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_FSIZE, 100), (resource.RLIMIT_NPROC, 1), (resource.RLIMIT_STACK, 64 << 10),
+              (resource.RLIMIT_CPU, 0), (resource.RLIMIT_MEMLOCK, 0), (resource.RLIMIT_SIGPENDING, 0), (resource.RLIMIT_MSGQUEUE, 0)]
+    for limit, value in cases:
+        mine = Other(unshare(NEWUSER | NEWNS))
+        _, fds, code = Asked(request("b", mine.pid), before=lambda: resource.setrlimit(limit, (value, value))).answer()
+        if code == 0 and len(fds) != 2:
+            gained("half an answer under a limit", limit, value)
+        for fd in fds:
+            os.close(fd)
+        mine.end()
+
+
+def surroundings(preload):
+    """Variables, umask, standard descriptors, working directory, many descriptors, signals: no difference."""
+    variables = {"LD_PRELOAD": preload, "LD_LIBRARY_PATH": os.path.dirname(preload), "LD_AUDIT": preload, "RUST_BACKTRACE": "full", "RUST_LOG": "trace",
+                 "GLIBC_TUNABLES": "glibc.malloc.check=3", "MALLOC_CHECK_": "3", "TMPDIR": "/home", "PATH": "/home", "HOME": "/etc", "LANG": "../../home"}
+
+    def lost():
+        os.mkdir("/tmp/lost")
+        os.chdir("/tmp/lost")
+        os.rmdir("/tmp/lost")
+
+    def ignore():
+        for n in range(1, 65):
+            if n not in (9, 19, 32, 33):
+                signal.signal(n, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
+
+    def many():
+        for _ in range(500):
+            os.set_inheritable(os.open("/etc/passwd", os.O_RDONLY), True)
+
+    def alarm():
+        signal.setitimer(signal.ITIMER_REAL, 30)
+
+    for name, options in {"variables": {"env": variables}, "umask": {"before": lambda: os.umask(0o777)}, "no standard descriptors": {"close": (0, 1, 2)},
+                          "a directory that is gone": {"before": lost}, "signals": {"before": ignore}, "descriptors": {"before": many},
+                          "a timer": {"before": alarm}, "idle": {"before": lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))}}.items():
+        mine = Other(unshare(NEWUSER | NEWNS))
+        reply, fds, code = Asked(request("b", mine.pid), **options).answer()
+        if code != 0 or len(fds) != 2:
+            gained("nothing, but it should have worked in spite of:", name, reply, code)
+        for fd in fds:
+            os.close(fd)
+        mine.end()
+
+
+def fake_system():
+    """From a root of her own, in her own user namespace, with /etc/subuid and /run/skiff of her making: it is no privileged program there."""
+    def build():
+        call(libc.unshare, NEWUSER | NEWNS)
+        map_herself()
+        for place, name in (("/etc/subuid", "subuid"), ("/etc/subgid", "subgid")):
+            with open(f"/tmp/fake.{name}", "w") as file:
+                file.write("root:1:65536\nalice:1:65536\n0:1:65536\n")
+            call(libc.mount, f"/tmp/fake.{name}".encode(), place.encode(), None, 4096, None)
+        call(libc.mount, b"none", b"/run", b"tmpfs", 0, None)
+    mine = Other(unshare(NEWUSER | NEWNS))
+    must_refuse("with a system of her making", Asked(request("b", mine.pid), before=build))
+    must_refuse("join with a system of her making", Asked(request("j", mine.pid), words=[*JOIN_WORDS, "/bin/true"], before=build))
+    for pid in (1, os.getpid()):
+        must_refuse("host namespaces from a system of her making", Asked(request("j", pid), words=[*JOIN_WORDS, "/bin/true"], before=build))
+    mine.end()
+
+
+def through(inside):
+    """By a path that leads through another process' mounts, or as a program without new privileges: not privileged."""
+    global HELPER
+    direct = HELPER
+    mine = Other(unshare(NEWUSER | NEWNS))
+    HELPER = f"/proc/{inside}/root{direct}"
+    must_refuse("through /proc/PID/root", Asked(request("b", mine.pid)))
+    HELPER = direct
+    must_refuse("with no_new_privs", Asked(request("b", mine.pid), before=lambda: call(libc.prctl, 38, 1, 0, 0, 0)))
+    must_refuse("traced", traced(mine.pid))
+    mine.end()
+
+
+def traced(target):
+    """A helper that its tracer leads from its first instruction on."""
+    asked = Asked(request("b", target), before=lambda: call(libc.ptrace, 0, 0, 0, 0))
+    while True:
+        _, how = os.waitpid(asked.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(how):
+            break
+        if status(asked.pid)["Uid"].split()[1] == "0":
+            gained("a privileged process to trace")
+        call(libc.ptrace, 7, asked.pid, 0, 0)
+    reply, fds = asked.received()
+    asked.answer = lambda: (reply, fds, os.waitstatus_to_exitcode(how))
+    return asked
+
+
+def watched():
+    """While it runs: its memory, descriptors and root are closed to her, and it cannot be traced."""
+    for n in range(40):
+        mine = Other(unshare(NEWUSER | NEWNS))
+        asked = Asked(None)
+        while "skiff-helper" not in status(asked.pid)["Name"] or status(asked.pid)["Uid"].split()[0] != "0":
+            time.sleep(0.0005)
+        for what in ("mem", "environ", "maps", "syscall"):
+            if not refused(read, f"/proc/{asked.pid}/{what}"):
+                gained(f"/proc/PID/{what}")
+        if not refused(os.listdir, f"/proc/{asked.pid}/fd") or not refused(os.listdir, f"/proc/{asked.pid}/root/"):
+            gained("its descriptors or root")
+        if not refused(call, libc.ptrace, 0x4206, asked.pid, 0, 0) or not refused(call, libc.ptrace, 16, asked.pid, 0, 0):
+            gained("a traced helper")
+        for number in (signal.SIGSTOP, signal.SIGKILL, signal.SIGTERM):
+            if not refused(os.kill, asked.pid, number):
+                gained("a signal to it", number)
+        asked.socket.send(request("b", mine.pid))
+        _, fds, code = asked.answer()
+        if code != 0:
+            gained("nothing, but it should have worked")
+        for fd in fds:
+            os.close(fd)
+        mine.end()
+
+
+def interrupted(seconds):
+    """Stopped by her terminal's key, or killed early, at any moment: others go on (which the test sees), and it stays stopped."""
+    end = time.time() + float(seconds)
+    stopped = []
+    while time.time() < end:
+        master, slave = pty.openpty()
+        targets = [Other(unshare(NEWUSER | NEWNS)) for _ in range(2)]
+
+        def terminal():
+            os.setsid()
+            fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+        asked = Asked(request("b", targets[0].pid), before=terminal)
+        time.sleep(random.random() * 0.004)
+        os.write(master, b"\x1a")
+        stopped.append(asked.pid)
+        asked = Asked(request("b", targets[1].pid))
+        time.sleep(random.random() * 0.002)
+        refused(os.kill, asked.pid, signal.SIGKILL)
+        os.waitpid(asked.pid, 0)
+        for target in targets:
+            target.end()
+        os.close(slave)
+        if len(stopped) > 60:
+            pid = stopped.pop(0)
+            refused(os.kill, pid, signal.SIGKILL)
+    os._exit(0)
+
+
+# ---- What it gives ----------------------------------------------------------------------------------------------------------
+
+
+class Attr(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns")]
+
+
+def setattr_(fd, clear):
+    attr = Attr(0, clear, 0, 0)
+    syscall(SYS_MOUNT_SETATTR, fd, b"", EMPTY_PATH, ctypes.byref(attr), ctypes.sizeof(attr))
+
+
+def as_root_of_ids(act):
+    """Runs `act(mask, view)` as root of a user namespace of hers with every capability there and no filter."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            call(libc.unshare, NEWUSER | NEWNS)
+            theirs.send(b"+")
+            _, fds, _, _ = socket.recv_fds(theirs, 1, 2)
+            os.setgroups([])
+            os.setresgid(0, 0, 0)
+            os.setresuid(0, 0, 0)
+            call(libc.mount, b"none", b"/mnt", b"tmpfs", 0, None)
+            for fd, name in zip(fds, ("mask", "view")):
+                os.mkdir(f"/mnt/{name}")
+                syscall(SYS_MOVE_MOUNT, fd, b"", -100, f"/mnt/{name}".encode(), 4)
+            act(*fds)
+        except BaseException as e:
+            print("FAILED:", repr(e))
+        finally:
+            sys.stdout.flush()
+            os._exit(0)
+    ours.recv(1)
+    reply, fds, _ = Asked(request("b", pid)).answer()
+    if len(fds) != 2:
+        print("FAILED: no mounts", reply)
+    socket.send_fds(ours, [b"x"], fds)
+    for fd in fds:
+        os.close(fd)
+    os.waitpid(pid, 0)
+
+
+def mounts(secret, *paths):
+    """The mounts handed out, with every flag taken off that she can take off: read-only all the same, without secrets, without a way out."""
+    def act(mask, view):
+        for fd, name in ((mask, "mask"), (view, "view")):
+            top = f"/mnt/{name}"
+            refused(setattr_, fd, RDONLY | NOSUID | NODEV)
+            refused(call, libc.mount, None, top.encode(), None, 32, None)
+            for what in (lambda: open(f"{top}/new", "w"), lambda: os.mkdir(f"{top}/new"), lambda: os.mknod(f"{top}/new", stat.S_IFCHR, 0),
+                         lambda: os.chmod(f"{top}/etc" if name == "view" else f"{top}/shown", 0o777), lambda: os.utime(top),
+                         lambda: os.setxattr(top, "user.x", b"x"), lambda: os.setxattr(top, "trusted.x", b"x"),
+                         lambda: os.rename(f"{top}/etc", f"{top}/x"), lambda: open(f"{top}/etc/passwd", "r+")):
+                if not refused(what):
+                    gained(f"a change to the {name}")
+            pick = syscall(SYS_FSPICK, fd, b"", 8)
+            for key in (b"rw", b"ro"):
+                refused(syscall, SYS_FSCONFIG, pick, 0, key, None, 0)
+            if not refused(syscall, SYS_FSCONFIG, pick, 7, None, None, 0):
+                gained(f"a reconfiguration of the {name}'s file system")
+            up = os.open("..", os.O_PATH, dir_fd=fd)
+            if name == "view" and os.fstat(up).st_ino != os.fstat(fd).st_ino and os.path.exists("/mnt/view/../proc/1"):
+                gained("a way up")
+        for where, names, files in os.walk("/mnt/mask"):
+            if secret in names + files:
+                gained("a name that `other` may not list, in", where)
+        for path in paths:
+            for layer in ("view", "mask/shown"):
+                try:
+                    content = read(f"/mnt/{layer}{path}")
+                except OSError:
+                    continue
+                if secret.encode() in content:
+                    gained("the secret in", layer, path)
+        # What she mounts on them is hers alone. (The test looks at the host's mounts.)
+        for place in (b"/mnt/mask/shown", b"/mnt/view/mnt"):
+            call(libc.mount, b"skiff-attack", place, b"tmpfs", 0, None)
+        handle = ctypes.create_string_buffer(struct.pack("Ii", 128, 0) + b"\0" * 128)
+        mount_id = ctypes.c_int()
+        if not refused(call, libc.name_to_handle_at, view, b"etc/passwd", handle, ctypes.byref(mount_id), 0):
+            fd = libc.open_by_handle_at(view, handle, os.O_RDONLY)
+            if fd >= 0:
+                gained("a file opened by its handle")
+    as_root_of_ids(act)
+
+
+def devices(*paths):
+    """Device nodes of the host's tree that `other` may not open: not through the view either."""
+    def act(mask, view):
+        setattr_(view, NODEV)
+        for path in paths:
+            if not refused(lambda: os.open("/mnt/view" + path, os.O_RDONLY)):
+                gained("device", path)
+    as_root_of_ids(act)
+
+
+def privileged_files(set_uid, set_cap):
+    """Set-uid programs and ones with capabilities, set-uid allowed again: no more than she is anyway."""
+    def act(mask, view):
+        setattr_(view, NOSUID)
+        for path in (set_uid, set_cap):
+            pid = os.fork()
+            if pid == 0:
+                os.execv("/mnt/view" + path, [path, "2"])
+            time.sleep(0.3)
+            # This /proc shows ids as this namespace sees them: 0 is she.
+            seen = status(pid)["Uid"].split()
+            if seen != ["0"] * 4:
+                gained(path, "runs as", seen)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    as_root_of_ids(act)
+
+
+def joined():
+    """What has joined: she herself, for good without any privilege."""
+    mine = Other(unshare(NEWUSER | NEWNS))
+    Asked(request("b", mine.pid)).answer()
+    out, back = os.pipe()
+    os.set_inheritable(back, True)
+    words = [*JOIN_WORDS, "/bin/cat", "/proc/self/status"]
+    reply, fds, code = Asked(request("j", mine.pid), words=words, before=lambda: os.dup2(back, 1)).answer()
+    os.close(back)
+    text = os.read(out, 65536).decode()
+    seen = dict(line.split(":\t", 1) for line in text.splitlines())
+    want = {"Uid": "\t".join([str(os.getuid())] * 4), "Gid": "\t".join([str(os.getgid())] * 4), "NoNewPrivs": "1", "Seccomp": "2",
+            **{f"Cap{name}": "0" * 16 for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")}}
+    for key, value in want.items():
+        if seen.get(key) != value:
+            gained(key, seen.get(key), "instead of", value)
+    if sorted(map(int, seen["Groups"].split())) != sorted(os.getgroups()):
+        gained("groups", seen["Groups"])
+    mine.end()
+
+
+def from_inside(rounds):
+    """Root inside, with all its capabilities there, lies in wait for those who join: it can touch none, and none is caught half-way."""
+    go, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        call(libc.unshare, NEWUSER | NEWNS | NEWPID)
+        inside = os.fork()
+        if inside == 0:
+            theirs.recv(1)
+            call(libc.mount, None, b"/", None, 0x44000, None)
+            call(libc.mount, b"proc", b"/proc", b"proc", 0, None)
+            theirs.send(b"+")
+            known = {os.getpid()}
+            while True:
+                for name in os.listdir("/proc"):
+                    if not name.isdigit() or int(name) in known:
+                        continue
+                    other = int(name)
+                    for what, act in (("traced", lambda: call(libc.ptrace, 0x4206, other, 0, 0)), ("its memory", lambda: os.open(f"/proc/{other}/mem", os.O_RDWR)),
+                                      ("its root", lambda: os.listdir(f"/proc/{other}/root/")), ("a descriptor", lambda: os.stat(f"/proc/{other}/fd/0"))):
+                        if not refused(act):
+                            gained("from inside:", what)
+                            sys.stdout.flush()
+                    known.add(other) if random.random() < 0.05 else None
+        theirs.send(struct.pack("<I", inside))
+        os.waitpid(inside, 0)
+        os._exit(0)
+    number = struct.unpack("<I", go.recv(4))[0]
+    # Its number, as this PID namespace is still ours.
+    Asked(request("b", number)).answer()
+    go.send(b"x")
+    go.recv(1)
+    for _ in range(int(rounds)):
+        asked = Asked(request("j", number), words=[*JOIN_WORDS, "/bin/true"])
+        reply, fds, code = asked.answer()
+        if reply[1:2] != b"+":
+            print("FAILED: cannot join", reply)
+            break
+    os.kill(number, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+globals()[sys.argv[2]](*[int(a) if a.isdigit() and len(a) < 10 else a for a in sys.argv[3:]])

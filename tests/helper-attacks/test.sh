@@ -1,0 +1,87 @@
+# time: 120
+# Attacks on the setuid helper: alice speaks its protocol herself, from everywhere and under all conditions. See attack.py.
+. "$(dirname "$0")/../lib.sh"
+helper=/usr/libexec/skiff/skiff-helper
+mine=/etc/skiff-test
+secret='no-one-must-read-this'
+restless=
+cleanup() {
+    [ -z "$restless" ] || kill "$restless" 2>/dev/null || true
+    rm -rf $mine /etc/skiff-marker /usr/local/bin/skiff-test-* /tmp/skiff-attack.py /tmp/skiff-preload*
+    mount --make-private /run 2>/dev/null || true
+}
+trap cleanup EXIT
+cp "$here/attack.py" /tmp/skiff-attack.py && chmod 755 /tmp/skiff-attack.py
+attack() { # NAME ARGUMENT...
+    ok as alice /usr/bin/python3 /tmp/skiff-attack.py $helper "$@"
+    equal "$out" '' "what the attack '$1' gained$(said)"
+    lacks "$err" panicked "$1"
+    # Others are served as before.
+    ok as bob skiff run -- grep -c '^root:\*' /etc/shadow
+    equal "$out" 1 "stand-ins after '$1'"
+}
+
+# A host as systemd leaves it: what is mounted in one namespace shows in all that share it.
+umount -l /run/skiff/base 2>/dev/null || true
+mount --make-shared /run 2>/dev/null || mount --bind --make-shared /run /run
+
+as alice skiff env create dev
+start alice skiff env exec dev -- sleep 1000
+as bob skiff env create dev
+start bob skiff env exec dev -- sleep 1000
+eventually 5 pgrep -u bob -x sleep
+ok as bob skiff ps --json
+bobs=$(json "$out" 'd[0]["pid"]')
+ok as alice skiff ps --json
+alices=$(json "$out" 'd[0]["pid"]')
+
+attack messages
+attack words
+attack targets "$started" "$bobs"
+attack moving
+attack descriptors
+attack fake_system
+attack through "$alices"
+attack watched
+attack joined
+attack from_inside 60
+
+# The stand-ins are made anew all the time meanwhile.
+rm -rf $mine && mkdir -m 755 $mine
+(while :; do touch /etc/skiff-test/restless; rm /etc/skiff-test/restless; touch -d @$RANDOM /etc/skiff-test; touch /etc/skiff-marker; rm /etc/skiff-marker; sleep 0.01; done) 3>&- &
+restless=$!
+attack limits
+printf 'void __attribute__((constructor)) f(void) { extern int creat(const char *, int); creat("/tmp/skiff-preloaded", 0644); }' >preload.c
+if command -v cc >/dev/null; then cc -shared -fPIC -o preload.so preload.c 2>/dev/null; else cp /bin/true preload.so; fi
+install -m 644 preload.so /tmp/skiff-preload.so
+attack surroundings /tmp/skiff-preload.so
+[ ! -e /tmp/skiff-preloaded ] || fail 'the helper has loaded the library of a variable'
+umount -l /run/skiff/base && rm -rf /run/skiff/base /run/skiff/lock
+attack surroundings /tmp/skiff-preload.so
+equal "$(stat -c %a /run/skiff) $(stat -c %a /run/skiff/base)" '755 755' 'modes of what the helper makes'
+start alice /usr/bin/python3 /tmp/skiff-attack.py $helper interrupted 4
+while kill -0 "$started" 2>/dev/null; do ok as bob skiff run -- true; done
+kill $restless && restless=
+
+# What is given.
+put() { # NAME MODE OWNER
+    echo "$secret" >$mine/"$1"
+    chown "$3" $mine/"$1"
+    chmod "$2" $mine/"$1"
+}
+put root 600 root:root
+put member 640 root:skiff
+put daemon 400 daemon:daemon
+printf "%s:x\n" "$secret" >$mine/shadow && chmod 600 $mine/shadow
+mkdir -m 700 $mine/closed && put closed/open 644 root:root
+mkdir -m 711 $mine/unlisted && mkdir -m 700 $mine/unlisted/"$secret"
+paths=$(find $mine -type f)
+attack mounts "$secret" $paths /etc/shadow /etc/gshadow
+mknod -m 600 $mine/zero c 1 5
+mknod -m 660 $mine/disk b 254 0
+attack devices $mine/zero $mine/disk
+install -m 4755 /bin/sleep /usr/local/bin/skiff-test-root
+install -m 755 /bin/sleep /usr/local/bin/skiff-test-cap
+setcap cap_net_raw,cap_sys_admin+ep /usr/local/bin/skiff-test-cap
+attack privileged_files /usr/local/bin/skiff-test-root /usr/local/bin/skiff-test-cap
+lacks "$(cat /proc/self/mountinfo)" skiff-attack 'mounts of the host'
