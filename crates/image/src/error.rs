@@ -5,7 +5,7 @@
 use rustix::io::Errno;
 
 /// The result of everything in this crate.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of a registry, a layer, an image file or the store.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +29,30 @@ pub enum Error {
         /// What is wrong with it, and where.
         why: String,
     },
+    /// A manifest, index or configuration is not what its digest, its descriptor or its format promises.
+    #[error("{object} is not sound: {why}")]
+    BadManifest {
+        /// What it is, and where it came from.
+        object: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A manifest of the format that preceded digests of layers.
+    #[error("{object} is of Docker's old schema 1, which is not supported")]
+    OldSchema {
+        /// The image.
+        object: String,
+    },
+    /// The image is not there for the machine wanted.
+    #[error("{object} is not there for {wanted}, only for: {offered}")]
+    NoPlatform {
+        /// The image.
+        object: String,
+        /// The platform asked for.
+        wanted: String,
+        /// Those there are.
+        offered: String,
+    },
     /// An image file is not one that we would have written.
     #[error("image file {file} is damaged: {why}")]
     BadImage {
@@ -41,12 +65,18 @@ pub enum Error {
 
 impl Error {
     /// How to mend it, where that is known: one sentence without a full stop.
-    pub fn hint(&self) -> Option<&'static str> {
+    pub fn hint(&self) -> Option<&str> {
         match self {
             Error::Io { source: Errno::NOSPC | Errno::DQUOT, .. } => {
                 Some("free some space or quota there; nothing half made was left behind")
             }
             Error::BadImage { .. } => Some("remove the image and pull it again"),
+            Error::OldSchema { .. } => {
+                Some("push the image again with a Docker of this decade, or ask its maker to")
+            }
+            Error::NoPlatform { .. } => {
+                Some("--arch takes another platform's image, to look at or to export")
+            }
             _ => None,
         }
     }

@@ -5,6 +5,8 @@
 //! file's metadata is written at the end.
 
 mod error;
+pub mod hash;
+pub mod manifest;
 pub mod tree;
 
 pub use error::{Error, Result};
