@@ -45,6 +45,15 @@ fn split(setting: &OsString) -> (OsString, Option<OsString>) {
     }
 }
 
+/// By what the ranks of an MPI program prove who they are.
+const PSEC: &str = "PMIX_MCA_psec";
+const PSEC_OF_ROOT: &str = "native";
+
+/// What root inside needs and the host's commands, which run as the user himself, must not get: jobs would inherit it.
+pub fn leave_root(command: &mut Command) {
+    command.env.retain(|(name, value)| name != PSEC || value != PSEC_OF_ROOT);
+}
+
 /// The user's variables, with what differs inside. What steers Skiff itself stays outside.
 fn environment(context: &Context, identity: Identity) -> Vec<(OsString, OsString)> {
     let mut command = Command { env: own_env(), ..Command::default() };
@@ -54,8 +63,8 @@ fn environment(context: &Context, identity: Identity) -> Vec<(OsString, OsString
         command.set("USER", "root");
         command.set("LOGNAME", "root");
         // munge tells of the real uid, ranks of root inside claim 0: PMIx would wait for ever for the two to agree.
-        if command.var("PMIX_MCA_psec").is_none() {
-            command.set("PMIX_MCA_psec", "native");
+        if command.var(PSEC).is_none() {
+            command.set(PSEC, PSEC_OF_ROOT);
         }
         // Root's programs are found, as after any login as root.
         let path = command.var("PATH").unwrap_or(OsStr::new(DEFAULT_PATH)).to_owned();

@@ -87,7 +87,7 @@ fn separate_parts() -> Vec<Mount> {
 
 fn services(context: &Context, wishes: &Wishes) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = context.config.services.iter().map(|s| bind(s, s)).collect();
-    mounts.extend(wishes.services.iter().map(|s| Mount { read_only: true, ..bind_path(s) }));
+    mounts.extend(wishes.services.iter().map(|s| bind_path(s)));
     // Its target where it is a link into /run, which is new inside.
     if let Ok(real) = std::fs::canonicalize("/etc/resolv.conf")
         && real.starts_with("/run")

@@ -14,7 +14,7 @@ use rustix::termios::{OptionalActions, Winsize, tcgetattr, tcsetattr, tcsetwinsi
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, Place, as_me};
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_spec::plan::inside;
+use skiff_spec::plan::inside::HOST;
 use skiff_sys::fdpass;
 use skiff_sys::process::Child;
 use skiff_sys::signal::{Mask, Signals};
@@ -22,7 +22,7 @@ use skiff_sys::signal::{Mask, Signals};
 use super::client::SHIM_DIRS;
 use super::words::{EXITED, KILLED, OURSELVES, Request, SIGNAL, STARTED, STOPPED};
 use crate::context::Context;
-use crate::{output, slurm, supervisor};
+use crate::{inside, output, slurm, supervisor};
 
 /// Serves one client to its command's end.
 pub fn serve(context: &Context, place: &supervisor::Place, init: &Child, connection: OwnedFd) -> i32 {
@@ -140,6 +140,7 @@ fn command(context: &Context, environment: &str, request: &Request) -> Result<Co
         env: request.env.iter().map(split).collect(),
         cwd: PathBuf::from(os(&request.cwd)),
     };
+    inside::leave_root(&mut command);
     let user = context.user();
     command.set("USER", user.clone());
     command.set("LOGNAME", user);
@@ -166,7 +167,7 @@ fn real_command(context: &Context, name: &str) -> Result<PathBuf> {
         places.into_iter().find(|p| p.exists())
     };
     let path = path.ok_or_else(|| Error::new(format!("{name}: not installed on the host")))?;
-    Ok(Path::new(inside::HOST).join(path.strip_prefix("/").unwrap_or(&path)))
+    Ok(Path::new(HOST).join(path.strip_prefix("/").unwrap_or(&path)))
 }
 
 /// Waits with the command: passes on the client's signals, tells it of stops and of the end. If the client is gone, so shall
