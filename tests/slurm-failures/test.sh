@@ -80,6 +80,21 @@ mkdir -p /run/empty
 on n1 sh -c "mkdir /run/empty; mount --bind /run/empty $depot"
 refused "$depot"
 on n1 umount $depot
+# The depot's file system hangs: the limit that the site has set ends it, as long as that is. (FUSE's daemon does not answer.)
+forget
+on n1 sh -c "install -d -o alice -m 700 /run/upper && mkdir /run/work && fuse-overlayfs -o lowerdir=$depot,upperdir=/run/upper,workdir=/run/work,allow_other $depot 2>/dev/null"
+daemon=$(on n1 pgrep -x fuse-overlayfs)
+mkdir -p /etc/skiff/conf.d
+printf '[slurm]\nfetch_seconds = 2\n' >/etc/skiff/conf.d/fetch.toml
+on n1 kill -STOP "$daemon"
+begin=$SECONDS
+refused "environment dev: not fetched from $depot to node n1 within 2 s"
+[ $((SECONDS - begin)) -lt 20 ] || fail "it took $((SECONDS - begin)) s"
+[ $((SECONDS - begin)) -ge 4 ] || fail "it took $((SECONDS - begin)) s only"
+on n1 kill -CONT "$daemon"
+ok as alice srun -n1 -w n1 --environment=dev cat /etc/marker
+on n1 sh -c "umount $depot; rm -r /run/upper /run/work"
+rm /etc/skiff/conf.d/fetch.toml
 # The cache is not to be written, or full.
 on n1 sh -c "mount --bind $cache $cache; mount -o remount,ro,bind $cache"
 refused $cache 'Read-only'
@@ -93,6 +108,20 @@ on n1 sh -c 'mkdir -p /run/skiff/jobs; mount -t tmpfs -o size=4k,nr_inodes=1 non
 refused /run/skiff/jobs
 on n1 umount /run/skiff/jobs
 mended
+# Somebody else has put something where root makes room for the job's user.
+on n1 sh -c "rm -rf $cache/jobs; ln -s /etc $cache/jobs"
+refused "$cache/jobs: is there and not a directory of uid 0"
+on n1 rm $cache/jobs
+mended
+# No user can fill /run, which is memory that the whole node needs: of what is made there nothing is his to write.
+ok as alice srun -n1 -w n1 --environment=dev sh -c 'echo $SLURM_JOB_ID >job; exec sleep 30' &
+sruns=$!
+eventually 10 test -s job
+on n1 test -S "/run/skiff/jobs/$(cat job)/user/step.0/control.sock"
+equal "$(on n1 setpriv --reuid alice --regid alice --init-groups find /run/skiff -writable '!' -type l 2>/dev/null)" '' 'what alice can write to'
+[ "$(on n1 stat -Lc %d "/run/skiff/jobs/$(cat job)/user")" != "$(on n1 stat -c %d /run)" ] || fail 'her part is in /run'
+scancel "$(cat job)"
+wait $sruns || true
 
 # The snapshot is damaged, or gone.
 layer=$(find $depot/layers -type f -size +1M)

@@ -24,14 +24,15 @@ const RPM: [&str; 3] =
 /// More differences than these are counted, not named.
 const NAMED: usize = 5;
 
-/// This node's.
-pub fn here(context: &Context) -> Result<Identity> {
+/// This node's. The list of packages is kept in `keep`, a file of the user's, until the package database changes: reading that takes
+/// a tenth of a second, for RPM a whole one.
+pub fn here(keep: &Path) -> Result<Identity> {
     let release =
         fs::read_to_string("/etc/os-release").or_else(|_| fs::read_to_string("/usr/lib/os-release"));
     Ok(Identity {
         release: release_of(&release.unwrap_or_default()),
         architecture: std::env::consts::ARCH.into(),
-        packages: packages(context)?,
+        packages: packages(keep)?,
     })
 }
 
@@ -69,7 +70,11 @@ impl Identity {
         if digest(&list) == of("packages") {
             return None;
         }
-        let there = fs::read_to_string(list_path(depot, of("packages"))).unwrap_or_default();
+        let Ok(there) = fs::read_to_string(list_path(depot, of("packages"))) else {
+            return Some(
+                "other packages (those where it was built are no longer on record in the depot)".into(),
+            );
+        };
         let there: BTreeSet<String> = there.lines().map(str::to_owned).collect();
         Some(package_differences(&self.packages, &there))
     }
@@ -118,8 +123,15 @@ fn release_of(text: &str) -> String {
     format!("{} {}", field("ID"), field("VERSION_ID")).trim().to_owned()
 }
 
-/// The installed packages; the answer is kept, as the database is read at every submission.
-fn packages(context: &Context) -> Result<BTreeSet<String>> {
+/// On a login node: where `here` keeps its list, each host its own, as the home may be on all of them.
+pub fn kept_in_home(context: &Context) -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| context.home.join(".cache"), PathBuf::from);
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    cache.join("skiff").join(format!("packages.{host}"))
+}
+
+/// The installed packages.
+fn packages(keep: &Path) -> Result<BTreeSet<String>> {
     let Some(database) = [DPKG].iter().chain(&RPM).map(Path::new).find(|p| p.exists()) else {
         return Ok(BTreeSet::new());
     };
@@ -132,11 +144,7 @@ fn packages(context: &Context) -> Result<BTreeSet<String>> {
         meta.mtime(),
         meta.mtime_nsec()
     );
-    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| context.home.join(".cache"), PathBuf::from);
-    let cache = cache
-        .join("skiff")
-        .join(format!("packages.{}", rustix::system::uname().nodename().to_string_lossy()));
-    if let Ok(text) = fs::read_to_string(&cache)
+    if let Ok(text) = fs::read_to_string(keep)
         && let Some((first, rest)) = text.split_once('\n')
         && first == key
     {
@@ -148,12 +156,12 @@ fn packages(context: &Context) -> Result<BTreeSet<String>> {
     } else {
         rpm()?
     };
-    let kept: String = found.iter().map(|p| format!("{p}\n")).collect();
-    // A cache that cannot be written costs time, nothing else.
-    if let Some(dir) = cache.parent()
+    let list: String = found.iter().map(|p| format!("{p}\n")).collect();
+    // If it cannot be written that costs time, nothing else.
+    if let Some(dir) = keep.parent()
         && fs::create_dir_all(dir).is_ok()
     {
-        write_whole(&cache, format!("{key}\n{kept}").as_bytes()).unwrap_or_default();
+        write_whole(keep, format!("{key}\n{list}").as_bytes()).unwrap_or_default();
     }
     Ok(found)
 }

@@ -12,17 +12,19 @@ pub const FAILURE: i32 = 125;
 
 /// Says what went wrong, and how to mend it.
 pub fn complain(e: &Error) {
-    let mut err = io::stderr().lock();
-    // If stderr is gone there is nobody to tell; the exit code still says it.
-    writeln!(err, "skiff: {}", e.message).unwrap_or_default();
-    if !e.hint.is_empty() {
-        writeln!(err, "hint: {}", e.hint).unwrap_or_default();
-    }
+    let hint = if e.hint.is_empty() { String::new() } else { format!("hint: {}\n", e.hint) };
+    say(&format!("skiff: {}\n{hint}", e.message));
 }
 
 /// A line on stderr that is no error.
 pub fn note(text: &str) {
-    writeln!(io::stderr().lock(), "skiff: {text}").unwrap_or_default();
+    say(&format!("skiff: {text}\n"));
+}
+
+/// At once: srun mixes what the tasks of a job say wherever one of them stops to think.
+fn say(text: &str) {
+    // If stderr is gone there is nobody to tell; the exit code still says it.
+    io::stderr().lock().write_all(text.as_bytes()).unwrap_or_default();
 }
 
 /// Prints data as JSON.

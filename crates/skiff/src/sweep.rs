@@ -23,7 +23,7 @@ pub fn sweep(sweep: &Sweep) -> Result<()> {
         true => environments::leftovers(&environments::home(&context)?),
         false => env::delete_leftovers(&context)?,
     };
-    let jobs = if context.uid == 0 { slurm::sweep_jobs(sweep.dry_run)? } else { vec![] };
+    let jobs = if context.uid == 0 { slurm::sweep_jobs(&context, sweep.dry_run)? } else { vec![] };
     let found = |what: &'static str, paths: Vec<PathBuf>| {
         paths.into_iter().map(move |p| Found { what, path: p.display().to_string(), removed: !sweep.dry_run })
     };

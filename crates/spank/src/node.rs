@@ -1,6 +1,6 @@
 //! On the nodes: in the prolog's and epilog's process (root), in slurmstepd, and in each task.
 
-use std::ffi::{CStr, OsString, c_int};
+use std::ffi::{CStr, CString, OsString, c_int};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -29,6 +29,11 @@ static STEP_HAS_ENVIRONMENT: OnceLock<bool> = OnceLock::new();
 /// The job and the step as they are called on this node. A batch script has no variable that says it is one, and all parts of a
 /// heterogeneous job find the first one's number in theirs.
 static STEP: OnceLock<String> = OnceLock::new();
+
+/// Why the step could not begin.
+static FAILURE: OnceLock<CString> = OnceLock::new();
+/// No error is longer; a variable may not be.
+const LONGEST_FAILURE: usize = 16 << 10;
 
 /// Before the job's first process on this node.
 pub fn prolog(spank: &Spank, settings: &Settings) {
@@ -71,12 +76,29 @@ pub fn begin_step(spank: &Spank, settings: &Settings) {
         prepare_late(descriptor.clone(), &job, name, settings);
     }
     variables.extend(descriptor.map(|value| ("SKIFF_JOB", value)));
-    for (name, key) in [("HOME", c"HOME"), ("USER", c"USER"), ("SLURMD_NODENAME", c"SLURMD_NODENAME")] {
+    // Not SLURMD_NODENAME: until Slurm has set up the tasks that is the node on which srun was typed.
+    for (name, key) in [("HOME", c"HOME"), ("USER", c"USER")] {
         variables.extend(spank.variable(key).map(|value| (name, value)));
     }
     let run = Run::on_node(&settings.skiff, &["slurm", "step-begin"], variables, STEP_LIMIT);
-    // A failure is told to the user by the wrapper of each task, which finds nothing prepared.
-    report("step-begin", &job, run.and_then(|run| run.for_user(job.uid, job.gid).run()), info);
+    let outcome = run.and_then(|run| run.for_user(job.uid, job.gid).run());
+    if let Some(why) = failure(&outcome) {
+        // The wrapper of each task finds nothing prepared, and tells the user why.
+        FAILURE.get_or_init(|| why);
+    }
+    report("step-begin", &job, outcome, info);
+}
+
+/// What is said of a failure; nothing if there is none.
+fn failure(outcome: &Result<crate::child::Outcome, std::io::Error>) -> Option<CString> {
+    let said = match outcome {
+        Ok(outcome) if outcome.status.success() => return None,
+        Ok(outcome) => {
+            outcome.output.iter().copied().filter(|byte| *byte != 0).take(LONGEST_FAILURE).collect()
+        }
+        Err(error) => format!("the step's environment was not made: {error}").into_bytes(),
+    };
+    CString::new(said).ok()
 }
 
 fn prepare_late(descriptor: OsString, job: &Job, step: &str, settings: &Settings) {
@@ -112,6 +134,9 @@ fn set_task_variables(spank: &Spank) -> Option<()> {
         set(spank, variables::JOB, &value)?;
     }
     set(spank, variables::STEP, &c_string(STEP.get()?)?)?;
+    if let Some(why) = FAILURE.get() {
+        set(spank, variables::FAILURE, why)?;
+    }
     match option::value() {
         Some(name) => set(spank, variables::STEP_ENVIRONMENT, &name),
         None => Some(()),

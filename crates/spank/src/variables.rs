@@ -20,3 +20,5 @@ pub const ENVIRONMENT: &CStr = c"SKIFF_ENVIRONMENT";
 pub const STEP_ENVIRONMENT: &CStr = c"SKIFF_STEP_ENVIRONMENT";
 /// In a task: `JOB.STEP` as they are called on this node; the step is a number, `batch` or `interactive`.
 pub const STEP: &CStr = c"SKIFF_STEP";
+/// In a task whose step could not begin: what `skiff slurm step-begin` said.
+pub const FAILURE: &CStr = c"SKIFF_STEP_FAILURE";

@@ -80,7 +80,7 @@ pub struct Slurm {
     pub cache: String,
     /// How many bytes of them each user may keep on a node.
     pub cache_bytes: u64,
-    /// Seconds a node may take to fetch a snapshot.
+    /// Seconds a node may take to fetch a snapshot; 570 at most count, as Slurm itself waits ten minutes.
     pub fetch_seconds: u64,
 }
 
@@ -261,5 +261,41 @@ mod tests {
     fn unknown_keys_are_named() {
         let e = merge(&texts(&[("monuts=[]", true)])).expect_err("a typing error").to_string();
         assert!(e.contains("monuts") && e.contains("t0"), "{e}");
+    }
+
+    /// The sample that is installed, as if the administrator had taken away every `# ` before a setting.
+    #[test]
+    fn every_line_of_the_sample_is_a_setting_and_the_default() {
+        let sample = include_str!("../../../packaging/config.toml");
+        let mut text = String::new();
+        let mut open = false;
+        for line in sample.lines() {
+            let Some(bare) = line.strip_prefix("# ").or_else(|| line.strip_prefix('[').map(|_| line)) else {
+                continue;
+            };
+            let setting = bare
+                .split_once(" = ")
+                .is_some_and(|(key, _)| key.chars().all(|c| c == '_' || c.is_ascii_lowercase()));
+            if open || setting || bare.starts_with('[') {
+                open = (open || bare.ends_with('[')) && bare != "]";
+                text += &format!("{bare}\n");
+            }
+        }
+        let config =
+            merge(&[Text { origin: "sample".into(), text: text.clone(), site: true }]).expect("it parses");
+        assert_eq!(config, Config::default());
+        // And it has them all.
+        let keys = |table: Table| {
+            table
+                .into_iter()
+                .flat_map(|(key, value)| match value {
+                    Value::Table(inner) => inner.into_iter().map(|(k, _)| format!("{key}.{k}")).collect(),
+                    _ => vec![key],
+                })
+                .collect::<std::collections::BTreeSet<_>>()
+        };
+        let written: Table = text.parse().expect("it parses");
+        let all = Config::default().to_toml().expect("plain").parse().expect("our own");
+        assert_eq!(keys(written), keys(all));
     }
 }

@@ -67,7 +67,8 @@ pub struct Taken {
 /// Takes a snapshot of an environment into the depot.
 pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
     let depot_dir = context.depot()?;
-    let identity: BTreeMap<String, String> = base_identity::here(context)?.record(&depot_dir)?;
+    let kept = base_identity::kept_in_home(context);
+    let identity: BTreeMap<String, String> = base_identity::here(&kept)?.record(&depot_dir)?;
     let dir = env.dir.clone();
     let name = env.name.clone();
     let taken = as_root_of_ids(context.helper.as_deref(), |view| {

@@ -9,8 +9,11 @@ use skiff_spec::job::Descriptor;
 pub const JOBS: &str = "/run/skiff/jobs";
 /// In a job's directory: the descriptor, as the job manager gave it; root's.
 pub const DESCRIPTOR: &str = "descriptor";
-/// In a job's directory: what belongs to the job's user.
+/// In a job's directory: a link to what belongs to the job's user. That lies on the disk of the cache: `/run` is memory, which
+/// users must not be able to fill.
 pub const USER: &str = "user";
+/// In a job's directory: why the prolog failed, for the job's steps to tell.
+pub const FAILED: &str = "failed";
 
 /// One job.
 pub struct Job {

@@ -5,9 +5,11 @@
 //! every step has process 1 of its own over that root, which dies with its slurmstepd; every task is a wrapper that
 //! puts the real program into the step as the user himself.
 
+mod deploy;
 mod job;
 mod keeper;
 mod node;
+mod rooms;
 mod signals;
 mod step;
 mod submit;

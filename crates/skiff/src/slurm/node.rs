@@ -1,9 +1,10 @@
 //! Prolog and epilog, as root on a node: a directory for the job that its user may write in, and nothing afterwards. Whatever
 //! touches what a user supplied is done by a process of that user.
 
-use std::fs;
+use std::collections::BTreeMap;
+use std::fs::{self, Metadata};
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,7 +14,8 @@ use rustix::fs::Mode;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skiff_sandbox::{Context as _, Error, Result};
 
-use super::job::{DESCRIPTOR, JOBS, Job, USER, dir, number};
+use super::job::{DESCRIPTOR, FAILED, JOBS, Job, USER, dir, number};
+use super::rooms::{Rooms, make_dir};
 use crate::context::Context;
 
 /// How long the user's own part of the cleaning may take.
@@ -23,42 +25,60 @@ const STOP_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 /// rights, are accounted to his job and can tell him what fails.
 pub fn prolog() -> Result<()> {
     let Some(job) = Job::from_variables()? else { return Ok(()) };
-    let (uid, gid) = owner()?;
-    let context = Context::load()?;
     // Others' rights to pass through are not slurmd's umask's to decide.
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    make_for_user(&dir(job.id), None)?;
-    make_for_user(&job.user_dir(), Some((uid, gid)))?;
+    let prepared = prepare(&job);
+    if let Err(e) = &prepared {
+        // Slurm's log has it in any case.
+        fs::write(dir(job.id).join(FAILED), e.to_bytes()).unwrap_or_default();
+    }
+    prepared
+}
+
+fn prepare(job: &Job) -> Result<()> {
+    let (uid, gid) = owner()?;
+    let context = Context::load()?;
+    let rooms = Rooms::of(&context);
+    rooms.give(job.id, uid, gid)?;
     // A step may bring an environment into a job that has none; the others must not find it.
     if std::env::var_os("SKIFF_STEP").is_none() {
         let line = job.descriptor.to_line().map_err(|e| Error::new(format!("job {}: {e}", job.id)))?;
         let record = dir(job.id).join(DESCRIPTOR);
         fs::write(&record, line).context(|| record.display().to_string())?;
     }
-    make_for_user(&Path::new(&context.config.slurm.cache).join(uid.to_string()), Some((uid, gid)))
+    make_dir(&Path::new(&context.config.slurm.cache).join(uid.to_string()), Some((uid, gid)))
 }
 
 /// After a job's last step on this node: ends what is left of it and removes its directory.
 pub fn epilog() -> Result<()> {
-    remove_job(number("SLURM_JOB_ID")?)
+    remove_job(number("SLURM_JOB_ID")?, &Rooms::of(&Context::load()?))
 }
 
 /// Removes what jobs that are no longer here have left (an epilog that failed, or never ran); gives their directories.
-pub fn sweep_jobs(dry_run: bool) -> Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(JOBS) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
-        other => other.context(|| JOBS)?,
-    };
-    let mut jobs: Vec<u32> = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
-    jobs.sort_unstable();
+pub fn sweep_jobs(context: &Context, dry_run: bool) -> Result<Vec<PathBuf>> {
+    let rooms = Rooms::of(context);
+    let mut jobs: BTreeMap<u32, PathBuf> = BTreeMap::new();
+    // Where a job has both, the directory in /run is the one to be shown.
+    for parent in [&rooms.path, Path::new(JOBS)] {
+        jobs.extend(numbered(parent)?.into_iter().map(|id| (id, parent.join(id.to_string()))));
+    }
     if !jobs.is_empty() {
         let alive = living_jobs()?;
-        jobs.retain(|id| !alive.contains(id));
+        jobs.retain(|id, _| !alive.contains(id));
     }
     if !dry_run {
-        jobs.iter().try_for_each(|id| remove_job(*id))?;
+        jobs.keys().try_for_each(|id| remove_job(*id, &rooms))?;
     }
-    Ok(jobs.into_iter().map(dir).collect())
+    Ok(jobs.into_values().collect())
+}
+
+/// The names in a directory that are numbers of jobs.
+fn numbered(dir: &Path) -> Result<Vec<u32>> {
+    match fs::read_dir(dir) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(vec![]),
+        Err(e) => Err(e).context(|| dir.display().to_string()),
+        Ok(entries) => Ok(entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()),
+    }
 }
 
 /// The jobs that may have something on a node, as Slurm says.
@@ -84,18 +104,25 @@ fn living(line: &str) -> Option<u32> {
     if over { None } else { id.parse().ok() }
 }
 
-fn remove_job(id: u32) -> Result<()> {
+fn remove_job(id: u32, rooms: &Rooms) -> Result<()> {
     let dir = dir(id);
-    if let Ok(meta) = dir.join(USER).symlink_metadata()
-        && meta.is_dir()
+    // What the link says was written by root.
+    let linked = fs::read_link(dir.join(USER)).ok();
+    if let Some(meta) = linked.as_ref().and_then(|room| room.symlink_metadata().ok()).filter(Metadata::is_dir)
     {
         as_user(meta.uid(), meta.gid(), "stop-job", id)?;
     }
+    // The one that the configuration names now may be another one.
+    linked.iter().chain([&rooms.room(id)]).try_for_each(|room| remove_all(room))?;
+    remove_all(&dir)
+}
+
+fn remove_all(dir: &Path) -> Result<()> {
     // The watcher of a step that has just ended removes its part by itself.
-    let mut removed = fs::remove_dir_all(&dir);
+    let mut removed = fs::remove_dir_all(dir);
     for _ in 0..3 {
         if removed.is_err() && dir.exists() {
-            removed = fs::remove_dir_all(&dir);
+            removed = fs::remove_dir_all(dir);
         }
     }
     match removed {
@@ -116,34 +143,6 @@ fn group_of(uid: u32) -> Option<u32> {
     let out =
         Command::new("getent").arg("passwd").arg(uid.to_string()).stderr(Stdio::null()).output().ok()?;
     String::from_utf8_lossy(&out.stdout).split(':').nth(3)?.parse().ok()
-}
-
-/// A directory that is root's, or the user's alone; one that is there already must be so.
-fn make_for_user(path: &Path, owner: Option<(u32, u32)>) -> Result<()> {
-    let shown = || path.display().to_string();
-    if let Some(parent) = path.parent() {
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(parent).context(shown)?;
-    }
-    match fs::DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => {}
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-            let meta = path.symlink_metadata().context(shown)?;
-            let want = owner.map_or(0, |o| o.0);
-            if !meta.is_dir() || meta.uid() != want {
-                return Err(Error::new(format!(
-                    "{}: is there and not a directory of uid {want}",
-                    path.display()
-                )));
-            }
-            return Ok(());
-        }
-        Err(e) => return Err(e).context(shown),
-    }
-    match owner {
-        // The parents are root's, so nobody could have put another thing here meanwhile.
-        Some((uid, gid)) => chown(path, Some(uid), Some(gid)).context(shown),
-        None => fs::set_permissions(path, fs::Permissions::from_mode(0o755)).context(shown),
-    }
 }
 
 /// Runs one of our own commands as the user, for a bounded time.

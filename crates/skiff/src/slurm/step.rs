@@ -16,24 +16,26 @@ use skiff_sandbox::step::{self, Step};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 
-use super::job::{self, Job, number};
+use super::job::{self, FAILED, Job, number};
 use super::keeper;
 use crate::context::Context;
 use crate::control::{CONTROL, Live, Want, accept, answer, listen_at};
-
-/// In a step's directory: why it could not begin, for the tasks to tell.
-pub const FAILED: &str = "failed";
 
 /// Makes the step ready; returns when its tasks can enter.
 pub fn begin() -> Result<()> {
     let context = Context::load()?;
     let Some(job) = Job::from_variables()? else { return Ok(()) };
+    if let Ok(why) = fs::read(job::dir(job.id).join(FAILED)) {
+        return Err(Error::from_bytes(&why));
+    }
     let dir = step_dir(&job)?;
-    fs::create_dir_all(&dir).context(|| dir.display().to_string())?;
+    fs::create_dir_all(&dir).context(|| dir.display().to_string()).map_err(|e| {
+        e.hint("the prolog makes the job's directory: is the plug-in in this node's plugstack.conf?")
+    })?;
     let begun = try_begin(&context, &job, &dir);
-    if let Err(e) = &begun {
-        // The tasks say it to the user.
-        fs::write(dir.join(FAILED), e.to_bytes()).context(|| dir.display().to_string())?;
+    if begun.is_err() {
+        // If it cannot be removed it goes with the job's.
+        fs::remove_dir_all(&dir).unwrap_or_default();
     }
     begun
 }

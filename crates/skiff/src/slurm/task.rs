@@ -10,9 +10,9 @@ use skiff_sandbox::{Error, Result};
 use skiff_spec::config::Mismatch;
 
 use super::job::Job;
-use super::keeper::{DIFFERENCE, node_name};
+use super::keeper::{DIFFERENCE, TOLD, node_name};
 use super::signals::TaskSignals;
-use super::step::{FAILED, step_dir};
+use super::step::step_dir;
 use crate::context::Context;
 use crate::control::{Live, Want};
 use crate::output;
@@ -25,6 +25,9 @@ const REFUGE: &str = "/tmp";
 
 /// By this variable srun is told to begin somewhere else than where it is.
 const WORKING_DIR: &str = "SLURM_WORKING_DIR";
+
+/// Why the step could not begin, as the plug-in has heard it from `skiff slurm step-begin`.
+const FAILURE: &str = "SKIFF_STEP_FAILURE";
 
 /// What is taken away on a node whose plug-in has run.
 const CARRIER: &str = "SLURM_SKIFF_TASK_ARGV0";
@@ -99,22 +102,26 @@ fn only_inside(command: &Command) -> Option<PathBuf> {
 }
 
 fn why_not(dir: &Path) -> Error {
-    match std::fs::read(dir.join(FAILED)) {
-        Ok(bytes) => Error::from_bytes(&bytes),
-        Err(_) => Error::new(format!("the step's environment was not made on this node ({})", dir.display()))
-            .hint("is the plug-in in this node's plugstack.conf? its words are in slurmd's log"),
+    let said = std::env::var_os(FAILURE).unwrap_or_default().to_string_lossy().into_owned();
+    if said.is_empty() {
+        return Error::new(format!("the step's environment was not made on this node ({})", dir.display()))
+            .hint("is the plug-in in this node's plugstack.conf? its words are in slurmd's log");
     }
+    let (message, hint) = said.trim_end().split_once("\nhint: ").unwrap_or((said.trim_end(), ""));
+    Error::new(message.strip_prefix("skiff: ").unwrap_or(message)).hint(hint)
 }
 
-/// Says once per node and step if the base is another one.
+/// Says once per job and node if the base is another one.
 fn tell_difference(context: &Context, job: &Job) {
     let first = std::env::var("SLURM_LOCALID").is_ok_and(|id| id == "0");
     if !first || context.config.base.mismatch != Mismatch::Warn {
         return;
     }
+    let dir = job.keeper_dir();
     // Without the record there is nothing to say.
-    let text = std::fs::read_to_string(job.keeper_dir().join(DIFFERENCE)).unwrap_or_default();
-    if !text.is_empty() {
+    let text = std::fs::read_to_string(dir.join(DIFFERENCE)).unwrap_or_default();
+    // Whoever makes this file says it; a script of a hundred steps would otherwise say it a hundred times.
+    if !text.is_empty() && std::fs::File::create_new(dir.join(TOLD)).is_ok() {
         let node = node_name();
         output::note(&format!("the base of node {node} is not the one the environment was built on: {text}"));
     }

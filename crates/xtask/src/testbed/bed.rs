@@ -42,6 +42,7 @@ impl Bed {
         for name in nodes.iter().map(String::as_str).chain([LOGIN]) {
             bed.make_dir(name, 0o755)?;
             bed.make_dir(&format!("{name}/state"), 0o755)?;
+            bed.make_dir(&format!("{name}/cache"), 0o755)?;
             bed.make_dir(&format!("{name}/spool"), 0o755)?;
         }
         bed.make_dir("shared", 0o1777)?;

@@ -116,5 +116,6 @@ fn mount(bed: &Bed) -> anyhow::Result<()> {
     mounts::bind(&bed.path("home"), Path::new("/home"))?;
     mounts::bind(&bed.path("shared"), Path::new("/shared"))?;
     mounts::bind(&bed.path(LOGIN).join("state"), Path::new("/var/lib/skiff"))?;
+    mounts::bind(&bed.path(LOGIN).join("cache"), Path::new("/var/cache/skiff"))?;
     mounts::bind(&bed.path(LOGIN).join("spool"), Path::new("/var/spool"))
 }

@@ -18,7 +18,7 @@ use super::process::{run, wait_for};
 
 /// The group whose members sshd sends into an environment.
 pub const GROUP: &str = "skiff";
-const MOUNT_POINTS: [&str; 4] = ["/shared", "/var/lib/skiff", "/etc/slurm", "/home"];
+const MOUNT_POINTS: [&str; 5] = ["/shared", "/var/lib/skiff", "/var/cache/skiff", "/etc/slurm", "/home"];
 
 /// Opens the journal of the machine's changes.
 pub fn journal() -> anyhow::Result<Journal> {

@@ -56,6 +56,7 @@ fn mount(bed: &Bed, node: &str) -> anyhow::Result<()> {
     mounts::devices()?;
     mounts::bind(&disk.join("spool"), Path::new("/var/spool"))?;
     mounts::bind(&disk.join("state"), Path::new("/var/lib/skiff"))?;
+    mounts::bind(&disk.join("cache"), Path::new("/var/cache/skiff"))?;
     // Last, because the program that does this may itself lie in /tmp.
     if bed.args.without_skiff.iter().any(|name| name == node) {
         slurm::hide_skiff(bed)?;

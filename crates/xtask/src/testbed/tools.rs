@@ -35,7 +35,7 @@ pub fn write(bed: &Bed) -> anyhow::Result<()> {
         ),
         (
             "node-crash",
-            "NODE: every process of a node dies at once; its disk (/var/spool, /var/lib/skiff) stays",
+            "NODE: every process of a node dies at once; its disk (/var/spool, /var/lib/skiff, /var/cache/skiff) stays",
             format!(
                 "{enter}kill -9 $pid\nwhile kill -0 $pid 2>/dev/null; do sleep 0.01; done\nrm {dir}/nodes/$n/pid\n"
             ),

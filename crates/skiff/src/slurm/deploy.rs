@@ -1,0 +1,180 @@
+//! A snapshot's way to this node: from the depot, whose file system may be slow or hang, into the user's cache.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, kill_process, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
+use skiff_env::{Cache, Depot, LayerDir, LayerLease, Manifest, SnapshotId};
+use skiff_sandbox::visit::as_root_of_ids;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::config::Mismatch;
+use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
+
+use super::job::Job;
+use super::keeper::node_name;
+use crate::base_identity;
+use crate::context::Context;
+use crate::env::ours;
+
+/// The plug-in gives a step no more than ten minutes, because srun waits no longer; what we say must come before.
+const LONGEST: u64 = 570;
+
+/// A snapshot on this node.
+pub struct Deployed {
+    /// In what this node's base differs from the one the environment was built on; empty if in nothing.
+    pub difference: String,
+    /// The layers' directories, bottom first, held so that no eviction takes them.
+    pub layers: Vec<(PathBuf, LayerLease)>,
+}
+
+/// What the process that fetches says.
+#[derive(Serialize, Deserialize)]
+struct Fetched {
+    difference: String,
+    layers: Vec<PathBuf>,
+}
+
+/// Brings a job's snapshot to this node, unless its base is another one and such jobs are refused; within the time that the
+/// configuration gives.
+pub fn deploy(context: &Context, job: &Job) -> Result<Deployed> {
+    let end = Instant::now() + Duration::from_secs(context.config.slurm.fetch_seconds.min(LONGEST));
+    for _ in 0..3 {
+        let Fetched { difference, layers } = fetch_until(context, job, end)?;
+        let cache = open_cache(context)?;
+        let hold = |path: PathBuf| Ok(cache.lease(&path)?.map(|lease| (path, lease)));
+        let held: skiff_env::Result<Option<_>> = layers.into_iter().map(hold).collect();
+        // Another job's fetch may have evicted one this very moment.
+        if let Some(layers) = held.map_err(|e| in_cache(e, context))? {
+            return Ok(Deployed { difference, layers });
+        }
+    }
+    Err(Error::new("the snapshot's layers vanish from the cache as soon as they are there")
+        .hint("slurm.cache_bytes in the configuration is too small for this environment"))
+}
+
+fn fetch_until(context: &Context, job: &Job, end: Instant) -> Result<Fetched> {
+    let json = |e: serde_json::Error| Error::new(format!("what was fetched: {e}"));
+    let fetched = until(end, || serde_json::to_vec(&fetch(context, job)?).map_err(json))?;
+    let Some(bytes) = fetched else {
+        let (name, depot, node) = (&job.descriptor.environment, &job.descriptor.depot, node_name());
+        let limit = context.config.slurm.fetch_seconds.min(LONGEST);
+        return Err(Error::new(format!("environment {name}: not fetched from {depot} to node {node} within {limit} s"))
+            .hint("does that file system answer there? `slurm.fetch_seconds` in the configuration allows more time, up to 570"));
+    };
+    serde_json::from_slice(&bytes).map_err(json)
+}
+
+fn fetch(context: &Context, job: &Job) -> Result<Fetched> {
+    let id = job.descriptor.snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
+    let depot = Depot::open_existing(Path::new(&job.descriptor.depot)).map_err(ours).map_err(|e| {
+        e.hint("the depot must be on a file system that all nodes share: `depot` in the configuration, or SKIFF_DEPOT")
+    })?;
+    let manifest = depot.manifest(&id).map_err(ours)?;
+    let difference = difference(context, job, &manifest)?;
+    Ok(Fetched { difference, layers: layers(context, &depot, &id, &manifest)? })
+}
+
+/// Compares this node's base with the one the environment was built on.
+fn difference(context: &Context, job: &Job, manifest: &Manifest) -> Result<String> {
+    if context.config.base.mismatch == Mismatch::Ignore {
+        return Ok(String::new());
+    }
+    let here = base_identity::here(&cache_dir(context).join("packages"))?;
+    let found = here.difference(&manifest.base, Path::new(&job.descriptor.depot)).unwrap_or_default();
+    if found.is_empty() || context.config.base.mismatch == Mismatch::Warn {
+        return Ok(found);
+    }
+    let (name, node) = (&job.descriptor.environment, node_name());
+    Err(Error::new(format!("environment {name}: the base of node {node} is another one: {found}")).hint(
+        "use nodes that have the login node's packages; base.mismatch = \"warn\" in the configuration lets such jobs run",
+    ))
+}
+
+/// The snapshot's layers in the user's cache, bottom first, unpacked unless they are there already.
+fn layers(context: &Context, depot: &Depot, id: &SnapshotId, manifest: &Manifest) -> Result<Vec<PathBuf>> {
+    let paths = |layers: Vec<LayerDir>| layers.into_iter().map(|layer| layer.path).collect::<Vec<_>>();
+    let json = |e: serde_json::Error| Error::new(format!("what was unpacked: {e}"));
+    if let Some(found) = open_cache(context)?.all_there(manifest).map_err(|e| in_cache(e, context))? {
+        return Ok(paths(found));
+    }
+    let unpacked = as_root_of_ids(context.helper.as_deref(), |_| {
+        let cache = open_cache(context)?;
+        let layers = skiff_env::fetch(depot, id, &cache).map_err(|e| in_cache(e, context))?;
+        // They are held meanwhile; too many bytes is a matter for the next time.
+        cache.evict().map(drop).unwrap_or_default();
+        serde_json::to_vec(&paths(layers)).map_err(json)
+    })?;
+    serde_json::from_slice(&unpacked).map_err(json)
+}
+
+fn cache_dir(context: &Context) -> PathBuf {
+    Path::new(&context.config.slurm.cache).join(context.uid.to_string())
+}
+
+fn open_cache(context: &Context) -> Result<Cache> {
+    Cache::open(&cache_dir(context), context.config.slurm.cache_bytes).map_err(|e| in_cache(e, context))
+}
+
+/// An error while a layer came from the depot into this node's cache; if it says no more, the cache is what to look at.
+fn in_cache(e: skiff_env::Error, context: &Context) -> Error {
+    let e = ours(e).about(&format!("node {}, {}", node_name(), cache_dir(context).display()));
+    if !e.hint.is_empty() {
+        return e;
+    }
+    e.hint("snapshots are unpacked there (`slurm.cache` in the configuration): it must be local, writable and have room")
+}
+
+/// Does something in a process of its own; nothing if it is not done by `end`. One that waits for a dead file server cannot be
+/// killed before that answers, so it is not waited for, and holds nothing of ours.
+fn until(end: Instant, act: impl FnOnce() -> Result<Vec<u8>>) -> Result<Option<Vec<u8>>> {
+    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    match fork(CloneFlags::NONE).context(|| "process that fetches")? {
+        Fork::Child => {
+            close_all_except(&[reporter.as_fd()]);
+            let done = set_parent_process_death_signal(Some(Signal::KILL))
+                .context(|| "parent's death signal")
+                .and_then(|()| act());
+            let word = match done {
+                Ok(bytes) => [b"+", &bytes[..]].concat(),
+                Err(e) => [b"-", &e.to_bytes()[..]].concat(),
+            };
+            exit_now(i32::from(File::from(reporter).write_all(&word).is_err()));
+        }
+        Fork::Parent(child) => {
+            drop(reporter);
+            let Some(told) = read_until(&report, end)? else {
+                kill_process(child.pid, Signal::KILL).context(|| "process that fetches")?;
+                return Ok(None);
+            };
+            match told.split_first() {
+                Some((b'+', bytes)) => Ok(Some(bytes.to_vec())),
+                Some((_, why)) => Err(Error::from_bytes(why)),
+                None => Err(Error::new("the process that fetches ended without a word")),
+            }
+        }
+    }
+}
+
+/// All that comes through a pipe; nothing if its other end is still open at `end`.
+fn read_until(pipe: &OwnedFd, end: Instant) -> Result<Option<Vec<u8>>> {
+    let (mut told, mut buffer) = (vec![], [0; 4096]);
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(|e| Error::new(format!("time limit: {e}")))?;
+        match poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Ok(None),
+            Ok(_) => match rustix::io::read(pipe, &mut buffer).context(|| "pipe")? {
+                0 => return Ok(Some(told)),
+                n => told.extend(&buffer[..n]),
+            },
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e).context(|| "poll"),
+        }
+    }
+}
