@@ -53,6 +53,14 @@ pub enum Error {
         /// Those there are.
         offered: String,
     },
+    /// A file is one that an image file cannot hold.
+    #[error("cannot store {file} in an image: {why}")]
+    Unstorable {
+        /// Its path in the image.
+        file: String,
+        /// What about it is not possible.
+        why: String,
+    },
     /// An image file is not one that we would have written.
     #[error("image file {file} is damaged: {why}")]
     BadImage {

@@ -4,6 +4,7 @@
 //! their final place in the image file. What the layers say is merged in memory into a [`tree::Tree`], from which the
 //! file's metadata is written at the end.
 
+pub mod erofs;
 mod error;
 pub mod hash;
 pub mod manifest;
