@@ -95,18 +95,17 @@ fn filter() -> Vec<libc::sock_filter> {
     f
 }
 
-/// With the number loaded: what these calls get, and all others.
+/// With the number loaded: what these calls get, and all others. All refusals share one end: the kernel translates the
+/// filter at every start, which takes the longer the longer it is.
 fn refusals(calls: &[u32], ioctl: u32) -> Vec<libc::sock_filter> {
     const ARG1_LOW: u32 = 24;
-    let mut f = vec![];
-    for call in calls {
-        f.extend([jump(*call, 0, 1), ret(REFUSE)]);
-    }
-    f.extend([jump(ioctl, 0, 1 + 2 * IOCTLS.len() as u8), load_word(ARG1_LOW)]);
-    for request in IOCTLS {
-        f.extend([jump(*request as u32, 0, 1), ret(REFUSE)]);
-    }
-    f.push(ret(ALLOW));
+    // Behind each comparison come the later ones, `ALLOW`, `REFUSE`; `ioctl` takes two more to load its request.
+    let requests = IOCTLS.len() as u8;
+    let mut f: Vec<_> =
+        (0..).zip(calls).map(|(at, call)| jump(*call, calls.len() as u8 - at + requests + 2, 0)).collect();
+    f.extend([jump(ioctl, 0, requests + 1), load_word(ARG1_LOW)]);
+    f.extend((0..).zip(IOCTLS).map(|(at, request)| jump(*request as u32, requests - at, 0)));
+    f.extend([ret(ALLOW), ret(REFUSE)]);
     f
 }
 
