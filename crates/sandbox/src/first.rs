@@ -31,7 +31,8 @@ pub(crate) struct Prepared {
 }
 
 impl First<'_> {
-    /// Forks it, in process 1. Why it cannot be started, if so, goes to `reporter`, behind process 1's word.
+    /// Forks it, in process 1, which has dropped its bounding set. Why it cannot be started, if so, goes to `reporter`, behind
+    /// process 1's word.
     pub(crate) fn prepare(&self, reporter: &OwnedFd) -> Result<Prepared> {
         let (go, gate) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
         match fork(CloneFlags::NONE).context(|| "process inside")? {
@@ -45,7 +46,7 @@ impl First<'_> {
     }
 
     fn become_it(&self, go: &OwnedFd) -> Failed {
-        let ready = join::drop_bounding().and_then(|()| join::confine());
+        let ready = join::confine();
         // Without the word there is no root, and process 1 has said why.
         if !matches!(rustix::io::read(go, &mut [0]), Ok(1)) {
             exit_now(125);
@@ -70,8 +71,21 @@ impl Prepared {
 pub struct Process {
     /// A handle of it.
     pub pidfd: OwnedFd,
-    /// Its number, which is also that of its group; nothing if it had ended before anybody could ask.
-    pub pid: Option<Pid>,
+}
+
+impl Process {
+    /// Its number, which is also that of its group; nothing if it has ended. Not kept: process 1 buries it at once, so the number may
+    /// soon mean another.
+    #[must_use]
+    pub fn group(&self) -> Option<Pid> {
+        // Process 1 knows it by another number than we do; the kernel tells ours, or -1.
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.pidfd.as_raw_fd())).ok()?;
+        let number = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+        number
+            .filter(|pid: &i32| *pid > 1)
+            .and_then(Pid::from_raw)
+            .filter(|_| join::alive(self.pidfd.as_fd()))
+    }
 }
 
 /// In the maker: takes what [`Prepared::go`] tells.
@@ -81,12 +95,5 @@ pub(crate) fn receive(control: BorrowedFd<'_>) -> Result<Process> {
         .into_iter()
         .next()
         .ok_or_else(|| Error::new("process 1 of the environment has not told of the command"))?;
-    // Process 1 knows it by another number than we do; the kernel tells ours, or -1.
-    let known = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
-    let info = std::fs::read_to_string(&known).context(|| known)?;
-    let pid = info
-        .lines()
-        .find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
-        .filter(|pid: &i32| *pid > 1);
-    Ok(Process { pidfd, pid: pid.and_then(Pid::from_raw) })
+    Ok(Process { pidfd })
 }

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, WaitOptions, WaitStatus, wait};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, wait};
 use skiff_sys::process::exit_now;
 use skiff_sys::signal::Signals;
 
@@ -68,18 +68,37 @@ fn bury(control: BorrowedFd<'_>, wards: Wards) -> bool {
     }
 }
 
-/// Tells what has become of the first command, and ends if it has.
+/// Tells what has become of the first command, and ends if it has, as the last process inside: who hears of it need not wait
+/// for our own end, in which the kernel takes the mounts down.
 fn follow(control: BorrowedFd<'_>, status: WaitStatus) {
     let number = |n: Option<i32>| n.and_then(|n| u8::try_from(n).ok());
     if let Some(signal) = number(status.stopping_signal()) {
         return tell(control, &[STOPPED, signal]);
     }
+    end_all();
     if let Some(code) = number(status.exit_status()) {
         tell(control, &[EXITED, code]);
     } else if let Some(signal) = number(status.terminating_signal()) {
         tell(control, &[KILLED, signal]);
     }
     exit_now(0)
+}
+
+/// Ends and buries all but ourselves.
+fn end_all() {
+    let mut options = WaitOptions::NOHANG;
+    loop {
+        match wait(options) {
+            Ok(None) => {
+                // The "group" of process 1 is -1, which the kernel takes as all that we see. They may have ended by now.
+                kill_process_group(Pid::INIT, Signal::KILL).unwrap_or_default();
+                options = WaitOptions::empty();
+            }
+            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+            // Nobody left.
+            Err(_) => return,
+        }
+    }
 }
 
 /// How many children process 1 has. (`waitpid` tells none from some, but some may be our own.)

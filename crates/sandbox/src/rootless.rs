@@ -20,7 +20,7 @@ use skiff_sys::process::{CloneFlags, Fork, close_all_except, exec, exit_now, for
 
 use crate::mounts::{as_mount, attach, bind_one, open_dir};
 use crate::stage::{PLACE, Stage};
-use crate::start::confine_init;
+use crate::start::drop_permitted;
 use crate::{Context, Error, Result, root};
 
 /// The program.
@@ -138,7 +138,7 @@ fn become_server(device: &OwnedFd, log: &OwnedFd, argv: &[CString]) -> Error {
         // It would otherwise hold open what others wait for the end of, the maker's report first of all.
         close_all_except(&[device.as_fd()]);
         keep_on_exec(device.as_fd()).context(|| DEVICE)?;
-        confine_init()
+        drop_permitted()
     };
     match ready() {
         Ok(()) => Error::new(exec(OsStr::new(PROGRAM), argv, &[]).to_string()),

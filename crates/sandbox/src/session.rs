@@ -12,7 +12,7 @@ use skiff_sys::process::Child;
 use skiff_sys::signal::{Mask, Received, Signals};
 
 use crate::first::Process;
-use crate::join::{Place, alive, controlling_terminal};
+use crate::join::{Place, controlling_terminal};
 use crate::start::Instance;
 use crate::{Context, Result, init};
 
@@ -65,14 +65,19 @@ impl Session {
         self.until_ended(child.pidfd.as_fd(), || Some(child.pid), || poll_child(child))
     }
 
-    /// Waits for the end of the command that an environment was made for; the environment ends with it.
+    /// Waits for the end of the command that an environment was made for; the environment ends with it. When this returns, no
+    /// process of it is left, but for process 1 in its very end.
     ///
     /// # Errors
     /// What waiting says.
-    pub fn wait_first(self, instance: &Instance, process: &Process) -> Result<Ended> {
-        // Process 1 buries it at once, so its number may soon mean another.
-        let group = || process.pid.filter(|_| alive(process.pidfd.as_fd()));
-        self.until_ended(instance.control.as_fd(), group, || hear(instance.control.as_fd()))
+    pub fn wait_first(self, instance: Instance, process: &Process) -> Result<Ended> {
+        let lost = Cell::new(false);
+        let control = instance.control.as_fd();
+        let ended = self.until_ended(control, || process.group(), || hear(control, &lost));
+        if lost.get() || ended.is_err() {
+            instance.end();
+        }
+        ended
     }
 
     fn until_ended(
@@ -216,8 +221,8 @@ fn poll_child(child: &Child) -> Result<Option<Change>> {
     }))
 }
 
-/// Listens to process 1.
-fn hear(control: BorrowedFd<'_>) -> Result<Option<Change>> {
+/// Listens to process 1, and notes whether it was lost without a word.
+fn hear(control: BorrowedFd<'_>, lost: &Cell<bool>) -> Result<Option<Change>> {
     let mut word = [0; 2];
     let n = loop {
         match rustix::net::recv(control, &mut word, RecvFlags::DONTWAIT) {
@@ -232,7 +237,10 @@ fn hear(control: BorrowedFd<'_>) -> Result<Option<Change>> {
         (2, init::EXITED) => Change::Ended(Ended::Code(number)),
         (2, init::KILLED) => Change::Ended(Ended::Signal(number)),
         // Process 1 itself was killed, and the command with it.
-        _ => Change::Ended(Ended::Signal(Signal::KILL.as_raw())),
+        _ => {
+            lost.set(true);
+            Change::Ended(Ended::Signal(Signal::KILL.as_raw()))
+        }
     }))
 }
 

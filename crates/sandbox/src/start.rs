@@ -93,12 +93,12 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
     let Fork::Parent(init) = made else {
         drop((control, report));
         let extras = Extras { program: &program, socket: options.socket };
-        become_init(&Making { plan, helper: helper.as_ref(), extras, reporter, control: theirs, first })
+        become_init(Making { plan, helper: helper.as_ref(), extras, reporter, control: theirs, first })
     };
     drop((theirs, reporter));
     let asked = give_ids(init.pid, helper.as_ref(), control.as_fd());
-    let told = if says_something(report.as_fd()) { read_all(report.as_fd()) } else { SILENCE.to_vec() };
-    // By now it has nothing more to do: its answer came before that word.
+    let told = if says_all(report.as_fd()) { read_all(report.as_fd()) } else { SILENCE.to_vec() };
+    // By now it has nothing more to do: its answer came before those words.
     if let Some(helper) = helper {
         helper.finish();
     }
@@ -122,10 +122,15 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
 /// What process 1 would say if it could.
 const SILENCE: &[u8] = b"-process 1 of the environment has not said a word for a minute\na file system that hangs? `skiff doctor`";
 
-/// Waits for the first word. (Some file systems never answer, and then nobody could end us but by force.)
-fn says_something(report: BorrowedFd<'_>) -> bool {
-    let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
-    poll(&mut [PollFd::from_borrowed_fd(report, PollFlags::IN)], Some(&limit)) != Ok(0)
+/// Waits until all is said: to be woken by the first word and again by the end takes longer. Says whether there is a word at
+/// all. (Some file systems never answer, and then nobody could end us but by force.)
+fn says_all(report: BorrowedFd<'_>) -> bool {
+    let wait = |what, seconds| {
+        let limit = Timespec { tv_sec: seconds, tv_nsec: 0 };
+        poll(&mut [PollFd::from_borrowed_fd(report, what)], Some(&limit)) != Ok(0)
+    };
+    // Of the end, poll tells without being asked.
+    wait(PollFlags::empty(), 60) || wait(PollFlags::IN, 0)
 }
 
 /// The maker's part in the map: ask the helper, whose answer process 1 takes, or do without and tell process 1.
@@ -192,28 +197,31 @@ struct Made<'a> {
     _layers: Option<Layers>,
 }
 
-fn become_init(making: &Making<'_>) -> ! {
-    let Making { reporter, control, first, .. } = making;
-    let report = |word: &Word| rustix::io::write(reporter, &word.encode()).map_or((), drop);
+fn become_init(making: Making<'_>) -> ! {
+    let report = |word: &Word| rustix::io::write(&making.reporter, &word.encode()).map_or((), drop);
     let fail = |e: Error| -> ! {
         // If even this fails, the maker sees an end without a word.
         report(&Word::Failed(e));
         exit_now(125)
     };
-    let prepared = first.map(|first| first.prepare(reporter)).transpose().unwrap_or_else(|e| fail(e));
+    // What nothing inside may have goes first, once for all that is forked; what process 1 has itself, it needs to mount.
+    drop_bounding().unwrap_or_else(|e| fail(e));
+    let prepared = making.first.map(|first| first.prepare(&making.reporter)).transpose();
+    let prepared = prepared.unwrap_or_else(|e| fail(e));
     let mut wards = Wards { first: prepared.as_ref().map(|p| p.child.pid), server: None };
     // Never dropped: to close a hundred descriptors one by one takes longer than all at once, below.
-    let mut made = make_root(making, &mut wards).unwrap_or_else(|e| fail(e));
+    let mut made = make_root(&making, &mut wards).unwrap_or_else(|e| fail(e));
     let word = Word::Made { ids: made.ids, notes: std::mem::take(&mut made.notes) };
+    let control = &making.control;
     match prepared {
         // It is waiting, and it cannot reach us: what has more capabilities than oneself one cannot trace.
         Some(prepared) => {
             report(&word);
             prepared.go(control.as_fd());
-            confine_init().unwrap_or_else(|_| exit_now(125));
+            drop_permitted().unwrap_or_else(|_| exit_now(125));
         }
         None => {
-            confine_init().unwrap_or_else(|e| fail(e));
+            drop_permitted().unwrap_or_else(|e| fail(e));
             report(&word);
         }
     }
@@ -250,6 +258,11 @@ fn make_root<'a>(making: &Making<'a>, wards: &mut Wards) -> Result<Made<'a>> {
 /// then it has to mount.)
 pub(crate) fn confine_init() -> Result<()> {
     drop_bounding()?;
+    drop_permitted()
+}
+
+/// The second half of it.
+pub(crate) fn drop_permitted() -> Result<()> {
     skiff_sys::caps::set_to(skiff_sys::caps::INSIDE_ROOT).context(|| "capabilities of process 1")?;
     rustix::thread::set_no_new_privs(true).context(|| "no_new_privs")
 }
