@@ -13,6 +13,7 @@ mod caller;
 mod join;
 mod mask;
 mod refresh;
+mod shims;
 mod site;
 mod stand_ins;
 

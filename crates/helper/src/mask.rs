@@ -24,23 +24,34 @@ use rustix::mount::{
 };
 use skiff_sandbox::{Context, Error, Result};
 
-use crate::stand_ins;
+use crate::{shims, stand_ins};
 
 /// The directory of the helper's own.
 pub const DIR: &str = "/run/skiff";
 /// Where the current generation is mounted. (Never a part of `/` itself: one layer of an overlay may not lie in another.)
 const PLACE: &str = "/run/skiff/base";
-/// In a generation: the two layers; and a directory that stays empty.
+/// In a generation: the layers; and a directory that stays empty.
 const LAYERS: &str = "layers";
 const EMPTY: &str = "empty";
 /// Directories whose change says that something was added or taken away.
-const WATCHED: [&str; 8] = ["etc", "etc/ssh", "root", "var", "var/lib", "var/log", "var/cache", "var/spool"];
+const WATCHED: [&str; 10] = [
+    "etc",
+    "etc/ssh",
+    "root",
+    "usr/bin",
+    "usr/local/bin",
+    "var",
+    "var/lib",
+    "var/log",
+    "var/cache",
+    "var/spool",
+];
 /// Seconds after which it is made anew in any case.
 const AGE: i64 = 600;
 
 /// The current generation.
 pub struct Mask {
-    /// The directory of the two layers, as a mount that hangs nowhere yet.
+    /// The directory of the layers, as a mount that hangs nowhere yet.
     pub layers: OwnedFd,
     /// An empty directory.
     pub empty: OwnedFd,
@@ -157,7 +168,9 @@ fn renew(state: &str) -> rustix::io::Result<()> {
         mkdirat(&root, name, Mode::from_raw_mode(0o755))?;
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    stand_ins::fill(openat(&root, LAYERS, flags, Mode::empty())?.as_fd())?;
+    let layers = openat(&root, LAYERS, flags, Mode::empty())?;
+    stand_ins::fill(layers.as_fd())?;
+    shims::fill(layers.as_fd())?;
     fsetxattr(
         openat(&root, ".", flags, Mode::empty())?,
         STATE,

@@ -148,7 +148,7 @@ fn file(dir: BorrowedFd<'_>, name: &OsStr, place: &Place<'_>) -> rustix::io::Res
     set_like(at.as_fd(), name, &like)
 }
 
-fn set_like(at: BorrowedFd<'_>, name: &OsStr, like: &Stat) -> rustix::io::Result<()> {
+pub fn set_like(at: BorrowedFd<'_>, name: &OsStr, like: &Stat) -> rustix::io::Result<()> {
     chownat(
         at,
         name,

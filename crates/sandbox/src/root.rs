@@ -15,7 +15,7 @@ use skiff_spec::plan::{Upper, inside};
 
 use crate::helper::Layers;
 use crate::mounts::{as_mount, attach_to, by_number, is_dir, open_dir, resolve_or_make};
-use crate::stage::{Opened, Stage};
+use crate::stage::{Opened, PLACE, Shims, Stage};
 use crate::{Context, Error, Result};
 
 /// Stacks the layers, mounts the rest, makes it `/`.
@@ -24,7 +24,7 @@ pub fn build(stage: &mut Stage<'_>, layers: &Layers) -> Result<()> {
     // Before Linux 6.15 the kernel takes as layers only mounts that hang in a namespace of ours.
     stage.hang(&layers.mask, "mask")?;
     stage.hang(&layers.view, "view")?;
-    let root = stack(stage, layers)?;
+    let root = stack(stage)?;
     stage.hang(&root, "root")?;
     furnish(root.as_fd(), stage, Some(&layers.view))
 }
@@ -46,33 +46,36 @@ pub fn furnish(root: BorrowedFd<'_>, stage: &Stage<'_>, view: Option<&OwnedFd>) 
 }
 
 /// The overlay: upper, snapshots, shims, stand-ins, the host's view; one mount.
-fn stack(stage: &Stage<'_>, layers: &Layers) -> Result<OwnedFd> {
+fn stack(stage: &Stage<'_>) -> Result<OwnedFd> {
     let plan = stage.plan;
     let (upper, work) = (stage.own("upper", 0o755)?, stage.own("work", 0o700)?);
     let mut opened: Vec<OwnedFd> = vec![];
     for layer in &plan.layers {
         opened.push(open_dir(CWD, layer).context(|| format!("layer {}", layer.display()))?);
     }
-    match plan.upper {
-        // One layer less to look into, and nobody asks later what was changed.
-        Upper::Memory { .. } => put_shims(stage, upper.as_fd())?,
-        Upper::Directory(_) if stage.shims.is_empty() => {}
-        Upper::Directory(_) => {
-            let layer = stage.dir("shims", 0o755)?;
-            put_shims(stage, layer.as_fd())?;
-            opened.push(layer);
+    let mut lower: Vec<String> = opened.iter().map(|fd| by_number(fd.as_fd())).collect();
+    // By where they hang: a number takes 10 microseconds to look up.
+    let at = |name: &str| format!("{PLACE}/{name}");
+    match &stage.shims {
+        Shims::Usual => lower.push(at("mask/shims")),
+        Shims::These(shims) if shims.is_empty() => {}
+        Shims::These(shims) => {
+            put_shims(shims, stage.dir("shims", 0o755)?.as_fd())?;
+            lower.push(at("shims"));
         }
     }
-    let mask = by_number(layers.mask.as_fd());
-    let mut lower: Vec<String> = opened.iter().map(|fd| by_number(fd.as_fd())).collect();
-    lower.extend([format!("{mask}/shown"), format!("{mask}/hidden"), by_number(layers.view.as_fd())]);
+    lower.extend(["mask/shown", "mask/hidden", "view"].map(at));
+    let own = |fd: &OwnedFd, name: &str| match plan.upper {
+        Upper::Directory(_) => by_number(fd.as_fd()),
+        Upper::Memory { .. } => at(&format!("own.{name}")),
+    };
     let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).context(|| "overlay")?;
     let make = || -> rustix::io::Result<OwnedFd> {
         fsconfig_set_flag(&fs, "userxattr")?;
         fsconfig_set_string(&fs, "source", "skiff")?;
         fsconfig_set_string(&fs, "lowerdir", lower.join(":"))?;
-        fsconfig_set_string(&fs, "upperdir", by_number(upper.as_fd()))?;
-        fsconfig_set_string(&fs, "workdir", by_number(work.as_fd()))?;
+        fsconfig_set_string(&fs, "upperdir", own(&upper, "upper"))?;
+        fsconfig_set_string(&fs, "workdir", own(&work, "work"))?;
         if matches!(plan.upper, Upper::Memory { .. }) {
             fsconfig_set_flag(&fs, "volatile")?;
         }
@@ -96,9 +99,9 @@ fn stack(stage: &Stage<'_>, layers: &Layers) -> Result<OwnedFd> {
 }
 
 /// Links at the places of the commands that the host must run.
-fn put_shims(stage: &Stage<'_>, layer: BorrowedFd<'_>) -> Result<()> {
+fn put_shims(shims: &[&Path], layer: BorrowedFd<'_>) -> Result<()> {
     let mut last: Option<(&Path, OwnedFd)> = None;
-    for shim in &stage.shims {
+    for shim in shims {
         let name = || format!("shim {}", shim.display());
         let Some((parent, file)) = shim.parent().zip(shim.file_name()) else { continue };
         let dir = match last.take().filter(|(path, _)| *path == parent) {

@@ -44,7 +44,7 @@ pub fn host(context: &Context, name: &str, upper: Upper, wishes: Wishes) -> Resu
         layers: wishes.layers,
         upper,
         mounts,
-        shims: shims(&context.config.slurm.commands),
+        shims: context.config.slurm.shims(),
     })
 }
 
@@ -148,17 +148,6 @@ pub fn parse_mount(text: &str) -> Result<Mount> {
         return Err(bad("that target is the environment's own"));
     }
     Ok(Mount { source: Source::Bind(source.into()), target: target.into(), read_only, optional: false })
-}
-
-/// Where the host's commands that shims stand for may be.
-fn shims(commands: &[String]) -> Vec<PathBuf> {
-    commands
-        .iter()
-        .flat_map(|command| match command.starts_with('/') {
-            true => vec![PathBuf::from(command)],
-            false => ["/usr/bin", "/usr/local/bin"].iter().map(|dir| Path::new(dir).join(command)).collect(),
-        })
-        .collect()
 }
 
 #[cfg(test)]

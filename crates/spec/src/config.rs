@@ -3,6 +3,8 @@
 //! Later texts win over earlier ones, table by table; what the administrator lists in `lock` (dotted names) is taken from
 //! his texts alone.
 
+use std::path::{Path, PathBuf};
+
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -129,6 +131,22 @@ impl Default for Slurm {
             cache_bytes: 20 << 30,
             fetch_seconds: 300,
         }
+    }
+}
+
+impl Slurm {
+    /// Where the host's commands that shims stand for may be.
+    #[must_use]
+    pub fn shims(&self) -> Vec<PathBuf> {
+        self.commands
+            .iter()
+            .flat_map(|command| match command.starts_with('/') {
+                true => vec![PathBuf::from(command)],
+                false => {
+                    ["/usr/bin", "/usr/local/bin"].iter().map(|dir| Path::new(dir).join(command)).collect()
+                }
+            })
+            .collect()
     }
 }
 
