@@ -6,7 +6,7 @@ for name in .. . ../x a/b /etc -x .hidden 'a b' $'a\nb' '' none ü "$(printf 'x%
     for command in 'env create' 'env enter' 'env exec' 'env diff' 'env refresh' 'env snapshot' 'env stop' 'env rm' stop; do
         words=($command -- "$name")
         [ "$command" != 'env exec' ] || words+=(true)
-        fails 2 as alice skiff "${words[@]}"
+        fails 125 as alice skiff "${words[@]}"
         has "$err" 'error: ' "$command $name"
     done
 done
@@ -34,7 +34,7 @@ ok as alice skiff env create spoilt
 echo 'name = [' >$state/env/spoilt/env.toml
 fails 125 as alice skiff env exec spoilt -- true
 has "$err" "$state/env/spoilt/env.toml"
-fails 2 as alice skiff env create x --base
+fails 125 as alice skiff env create x --base
 fails 125 as alice skiff env create x --base nosuch
 has "$err" 'base "nosuch": not known'
 has "$err" 'hint: '

@@ -28,6 +28,8 @@ as bob sh -c "echo $secret >~/secret; chmod 644 ~/secret"
 as alice skiff env create dev
 start bob sleep 7654
 as bob skiff env create dev
+# What it is started for is nobody's business who comes later.
+start alice skiff env exec dev -- sh -c 'sleep 1; : 4321'
 start bob skiff env exec dev -- sleep 6543
 
 unreadable() { # IDENTITY PATH
@@ -72,6 +74,8 @@ done
 ok as alice skiff env exec dev -- ps axo args
 lacks "$out" 7654
 lacks "$out" 6543
+lacks "$(head -2 <<<"$out")" 4321 'what process 1 shows'
+has "$out" skiff-init
 lacks "$out" slurmctld
 [ "$(wc -l <<<"$out")" -le 4 ] || fail "processes inside: $out"
 ok as alice skiff env exec --me dev -- sh -c 'ls -d /proc/[0-9]* | wc -l'

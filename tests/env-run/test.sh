@@ -41,6 +41,23 @@ done
 ok as alice skiff env rm --force vars
 ok as alice skiff run -w /usr/share -- pwd
 equal "$out" /usr/share
+ok as alice skiff env create place
+at() { # HOW DIR COMMAND...: in that directory, in both sorts of environments, as both
+    for identity in --root --me; do
+        "$1" skiff run $identity -w "$2" -- "${@:3}"
+        "$1" skiff env exec $identity -w "$2" place -- "${@:3}"
+    done
+}
+there() { ok as alice "$@"; equal "$out" /usr/share "$*"; }
+not_there() { fails 125 as alice "$@"; has "$err" 'skiff: working directory /'; has "$err" 'hint: '; }
+at there /usr/share pwd
+at there ../../usr/share pwd
+for dir in /no/such /etc/passwd /root/x $'/\xff'; do at not_there "$dir" true; done
+ok as alice skiff env rm --force place
+# The one he is in may be missing inside: then it is his home.
+mkdir -m 777 /mnt/skiff-test && ok as alice env -C /mnt/skiff-test skiff run -- pwd
+equal "$out" /mnt/skiff-test
+rmdir /mnt/skiff-test
 ok as alice skiff run -- pwd
 equal "$out" $home 'the directory one is in'
 ok as alice sh -c 'cd data && skiff run -- pwd'
@@ -62,8 +79,8 @@ fails 137 as alice skiff run -- sh -c 'kill -9 $$'
 fails 143 as alice skiff run -- sh -c 'kill $$'
 fails 125 as alice skiff run --base nosuch -- true
 has "$err" 'hint: '
-fails 2 as alice skiff run --no-such-option -- true
-fails 2 as alice skiff nosuch
+fails 125 as alice skiff run --no-such-option -- true
+fails 125 as alice skiff nosuch
 
 # Input and output as they are.
 ok as alice sh -c 'seq 200000 | skiff run -- tac | tail -1'

@@ -15,7 +15,7 @@ SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT, SYS_FSPICK
 SYS_MOUNT_SETATTR = 442
 EMPTY_PATH = 0x1000
 RDONLY, NOSUID, NODEV = 1, 2, 4
-VERSION, JOIN_WORDS = 1, ["0000", "0", "/", ""]
+VERSION, JOIN_WORDS = 1, ["0000", "0", "", "/", ""]
 
 
 def gained(*words):
@@ -169,8 +169,8 @@ def messages():
 def words():
     """Its own command line: refused."""
     me = Other(unshare(NEWUSER | NEWNS))
-    for bad in ([], ["0000"], ["0000", "0"], ["0000", "0", "/"], JOIN_WORDS, ["x", "0", "/", "", "/bin/id"],
-                ["0000", "xyz", "/", "", "/bin/id"], ["00099", "0", "/", "", "/bin/id"], [b"\xff", b"\xff", b"\xff", b"\xff", b"\xff"]):
+    for bad in ([], ["0000"], ["0000", "0"], ["0000", "0", "", "/"], JOIN_WORDS, ["x", "0", "", "/", "", "/bin/id"],
+                ["0000", "xyz", "", "/", "", "/bin/id"], ["00099", "0", "", "/", "", "/bin/id"], [b"\xff", b"\xff", b"\xff", b"\xff", b"\xff", b"\xff"]):
         must_refuse(bad, Asked(request("j", me.pid), words=bad))
     for argv in ([], [b""], [b"\xff\xfe"], [b"x", b"\xff"], [b"x", b"-1"], [b"x", b"2147483648"], [b"x", b"0"], [b"x", b"2"], [b"x", b"999"]):
         pid = os.fork()

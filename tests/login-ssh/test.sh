@@ -9,7 +9,7 @@ alice=/home/alice
 
 # Commands.
 ok remote alice@ctl 'id -u; pwd; echo $0; tty; cat /proc/1/comm; ls -d /run/skiff'
-equal "$out" $'0\n/home/alice\nbash\nnot a tty\nskiff\n/run/skiff' 'a command by ssh'
+equal "$out" $'0\n/home/alice\nbash\nnot a tty\nskiff-init\n/run/skiff' 'a command by ssh'
 fails 7 remote alice@ctl exit 7
 fails 127 remote alice@ctl no-such-command
 ok remote alice@ctl 'echo "two  words" | { read -r a; echo "$a" >&2; echo '"'quoted \$HOME'"'; }'

@@ -20,7 +20,7 @@ begin() {
 }
 
 # The processes that keep it, by what they are on the node.
-ours() { on n1 pgrep -f '^/usr/bin/skiff slurm step-begin$'; }
+ours() { on n1 pgrep -f '^(/usr/bin/skiff slurm step-begin|skiff-env .*)$'; }
 space() { on n1 readlink "/proc/$1/ns/mnt"; }
 keeper() { for p in $(ours); do [ "$(space "$p")" != "$(space 1)" ] || echo "$p"; done; }
 child() { on n1 pgrep -P "$1"; }

@@ -13,8 +13,8 @@ use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, move_into_link_name_space, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid,
 };
-use skiff_sandbox::command::{Command, exit_code, own_args, own_env};
-use skiff_sandbox::join::Place;
+use skiff_sandbox::command::{Command, NotStarted, own_args, own_env};
+use skiff_sandbox::join::{ONLY_THERE, Place};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::wire::Reply;
 use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
@@ -47,17 +47,16 @@ pub fn start(caller: &Caller, pid: u32, socket: &OwnedFd) -> Result<()> {
             told.context(|| "answer")
         }
         Fork::Child => {
-            let e = match give_up_everything(caller, place) {
+            let why = match give_up_everything(caller, place) {
                 Ok(()) => {
                     signal::restore(mask);
                     command.exec()
                 }
-                Err(e) => e,
+                Err(e) => NotStarted::Program(e),
             };
-            let errno = e.raw_os_error().unwrap_or(0).to_le_bytes();
             // If the caller has gone there is nobody to tell; the exit code says it too.
-            fdpass::send(socket.as_fd(), &errno, &[]).unwrap_or_default();
-            exit_now(exit_code(&e))
+            fdpass::send(socket.as_fd(), &why.to_bytes(), &[]).unwrap_or_default();
+            exit_now(why.exit_code())
         }
     }
 }
@@ -123,7 +122,7 @@ fn give_up_everything(caller: &Caller, place: Place) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Our arguments after the socket: place, signals to block, directory, name to show (or nothing), the program and its
+/// Our arguments after the socket: place, signals to block, whether the directory will do or none, directory, name to show (or nothing), the program and its
 /// arguments.
 fn from_arguments() -> Result<(Place, Mask, Command)> {
     let mut arguments = own_args(2).into_iter();
@@ -132,11 +131,12 @@ fn from_arguments() -> Result<(Place, Mask, Command)> {
         next()?.to_str().and_then(Place::from_word).ok_or_else(|| Error::new("join: no such place"))?;
     let mask = next()?.to_str().and_then(|word| u64::from_str_radix(word, 16).ok());
     let mask = Mask::from_bits(mask.ok_or_else(|| Error::new("join: no such mask"))?);
+    let only_there = next()? == ONLY_THERE;
     let cwd = next()?.into();
     let argv0 = Some(next()?).filter(|name| !name.is_empty());
     let argv: Vec<OsString> = arguments.collect();
     if argv.is_empty() {
         return Err(Error::new("join: no program"));
     }
-    Ok((place, mask, Command { argv, argv0, env: own_env(), cwd }))
+    Ok((place, mask, Command { argv, argv0, env: own_env(), cwd, only_there }))
 }

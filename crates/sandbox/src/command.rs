@@ -16,12 +16,57 @@ pub struct Command {
     pub argv0: Option<OsString>,
     /// Its whole environment.
     pub env: Vec<(OsString, OsString)>,
-    /// Where it starts; the home or `/` if that is not there inside.
+    /// Where it starts; the home or `/` if that is not there inside ...
     pub cwd: PathBuf,
+    /// ... unless the user has named it himself.
+    pub only_there: bool,
+}
+
+/// Why a command was not started.
+#[derive(Debug)]
+pub enum NotStarted {
+    /// The directory that it was to start in cannot be entered.
+    Directory(io::Error),
+    /// The program cannot be executed.
+    Program(io::Error),
 }
 
 /// Where programs are where nobody says so.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+impl NotStarted {
+    /// For whoever waits outside.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; 5] {
+        let (kind, e) = match self {
+            Self::Directory(e) => (b'd', e),
+            Self::Program(e) => (b'p', e),
+        };
+        let [a, b, c, d] = e.raw_os_error().unwrap_or(0).to_le_bytes();
+        [kind, a, b, c, d]
+    }
+
+    /// From these bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (kind, errno) = bytes.split_first()?;
+        let e = io::Error::from_raw_os_error(i32::from_le_bytes(errno.try_into().ok()?));
+        match kind {
+            b'd' => Some(Self::Directory(e)),
+            b'p' => Some(Self::Program(e)),
+            _ => None,
+        }
+    }
+
+    /// The exit code for it: as shells give it for the program, our own for the rest.
+    #[must_use]
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Self::Directory(_) => 125,
+            Self::Program(e) => exit_code(e),
+        }
+    }
+}
 
 impl Command {
     /// The value of a variable of its environment.
@@ -31,19 +76,33 @@ impl Command {
     }
 
     /// Sets a variable of its environment.
-    pub fn set(&mut self, name: &str, value: impl Into<OsString>) {
+    pub fn set(&mut self, name: impl AsRef<OsStr>, value: impl Into<OsString>) {
+        let name = name.as_ref();
         self.env.retain(|(n, _)| n != name);
         self.env.push((name.into(), value.into()));
     }
 
     /// Goes to its directory and becomes the program. Returns only if that fails: the errno, as `execve` or the search
     /// gave it. To be called in the environment, all privilege gone.
-    pub fn exec(&self) -> io::Error {
-        let home = self.var("HOME").map_or(Path::new("/"), Path::new);
-        if [self.cwd.as_path(), home, Path::new("/")].iter().all(|dir| rustix::process::chdir(*dir).is_err())
-        {
-            return rustix::io::Errno::NOENT.into();
+    pub fn exec(&self) -> NotStarted {
+        match self.enter_directory() {
+            Ok(()) => NotStarted::Program(self.become_program()),
+            Err(e) => NotStarted::Directory(e.into()),
         }
+    }
+
+    fn enter_directory(&self) -> rustix::io::Result<()> {
+        use rustix::process::chdir;
+        match chdir(&self.cwd) {
+            Err(_) if !self.only_there => {
+                let home = self.var("HOME").map_or(Path::new("/"), Path::new);
+                chdir(home).or_else(|_| chdir("/"))
+            }
+            entered => entered,
+        }
+    }
+
+    fn become_program(&self) -> io::Error {
         let Some(name) = self.argv.first() else { return rustix::io::Errno::INVAL.into() };
         let c = |s: &OsStr| CString::new(s.as_bytes()).ok();
         let shown = self.argv0.as_ref().unwrap_or(name);
@@ -106,4 +165,24 @@ pub fn own_env() -> Vec<(OsString, OsString)> {
 #[must_use]
 pub fn os(bytes: &[u8]) -> OsString {
     OsString::from_vec(bytes.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_come_back_as_they_went() {
+        for (why, code) in [
+            (NotStarted::Directory(io::Error::from_raw_os_error(2)), 125),
+            (NotStarted::Program(io::Error::from_raw_os_error(2)), 127),
+            (NotStarted::Program(io::Error::from_raw_os_error(13)), 126),
+        ] {
+            let back = NotStarted::from_bytes(&why.to_bytes()).expect("as encoded");
+            assert_eq!((back.to_bytes(), back.exit_code()), (why.to_bytes(), code));
+        }
+        for bad in [&b""[..], b"p", b"d\0\0\0", b"p\0\0\0\0\0", b"x\0\0\0\0"] {
+            assert!(NotStarted::from_bytes(bad).is_none(), "{bad:?}");
+        }
+    }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Wards {
 /// Serves until killed. `control` is the supervisor's socket: its end is ours; over it goes how the first command fares,
 /// or whether any process is left that is not of our own making.
 pub(crate) fn serve(control: &OwnedFd, wards: Wards) -> ! {
+    // In `ps` inside, it would otherwise show the words of whoever started the environment first.
+    skiff_sys::title::set("skiff-init");
     // Nothing to report to: if even this fails, the environment ends at once and the supervisor sees that.
     let Ok(signals) = Signals::block(&[]) else { exit_now(125) };
     loop {

@@ -12,7 +12,7 @@ use skiff_spec::wire::Request;
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::{self, Mask};
 
-use crate::command::{Command, exit_code};
+use crate::command::{Command, NotStarted, exit_code};
 use crate::helper::Helper;
 use crate::start::{read_all, reap};
 use crate::{Context, Error, Result};
@@ -150,8 +150,7 @@ pub(crate) fn confine() -> Result<()> {
 pub(crate) fn become_command(command: &Command, mask: Mask) -> Failed {
     signal::default_action(rustix::process::Signal::PIPE.as_raw());
     signal::restore(mask);
-    let e = command.exec();
-    Failed::Command(command.argv.first().cloned().unwrap_or_default(), e.raw_os_error().unwrap_or(0))
+    Failed::to_start(command, &command.exec())
 }
 
 /// Why a command does not run.
@@ -164,6 +163,20 @@ pub enum Failed {
 }
 
 impl Failed {
+    fn to_start(command: &Command, why: &NotStarted) -> Self {
+        match why {
+            NotStarted::Program(e) => {
+                let name = command.argv.first().cloned().unwrap_or_default();
+                Self::Command(name, e.raw_os_error().unwrap_or(0))
+            }
+            NotStarted::Directory(e) => {
+                Error::new(format!("working directory {}: {e}", command.cwd.display()))
+                    .hint("-w names a directory inside the environment, open to the one who works there")
+                    .into()
+            }
+        }
+    }
+
     /// Says it to the maker of this process.
     pub(crate) fn report(&self, reporter: &OwnedFd) {
         let word = match self {
@@ -199,6 +212,9 @@ impl From<Error> for Failed {
     }
 }
 
+/// Says to the helper that the command's directory will do or none.
+pub const ONLY_THERE: &str = "only";
+
 /// Starts `command` in the environment whose process 1 is `init` as the user himself: no user namespace, no capability.
 ///
 /// # Errors
@@ -211,7 +227,9 @@ pub fn as_me(
     mask: Mask,
 ) -> std::result::Result<Child, Failed> {
     let mask = format!("{:x}", mask.to_bits());
-    let mut arguments: Vec<OsString> = vec![place.to_word().into(), mask.into(), command.cwd.clone().into()];
+    let directory = if command.only_there { ONLY_THERE } else { "" };
+    let mut arguments: Vec<OsString> =
+        vec![place.to_word().into(), mask.into(), directory.into(), command.cwd.clone().into()];
     arguments.push(command.argv0.clone().unwrap_or_default());
     arguments.extend(command.argv.iter().cloned());
     let helper = Helper::spawn_with(program, &arguments, &command.env)?;
@@ -225,10 +243,9 @@ pub fn as_me(
     let (Some(pid), Some(pidfd)) = (pid, pidfd) else {
         return Err(Error::new("helper: answer without a process").into());
     };
-    if let Some([a, b, c, d]) = late.as_deref() {
+    if let Some(why) = late.as_deref().and_then(NotStarted::from_bytes) {
         reap(pid);
-        let errno = i32::from_le_bytes([*a, *b, *c, *d]);
-        return Err(Failed::Command(command.argv.first().cloned().unwrap_or_default(), errno));
+        return Err(Failed::to_start(command, &why));
     }
     Ok(Child { pid, pidfd })
 }

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use skiff_spec::name::EnvName;
 
+use crate::output;
+
 /// Your own software environment on a machine you do not own
 #[derive(Parser)]
 #[command(
@@ -31,7 +33,15 @@ impl Cli {
     /// Reads the words of the command line; ends with a message where they make no sense.
     pub fn read() -> Self {
         let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-        plain(&words).map_or_else(Self::parse, |command| Self { command })
+        plain(&words).map_or_else(Self::described, |command| Self { command })
+    }
+
+    fn described() -> Self {
+        Self::try_parse().unwrap_or_else(|e| {
+            // If nobody reads it, the exit code still says it: ours, as 2 might be that of the command that was to run.
+            e.print().unwrap_or_default();
+            std::process::exit(if e.use_stderr() { output::FAILURE } else { 0 })
+        })
     }
 }
 

@@ -19,16 +19,15 @@ impl Inside {
     /// The command to run; the user's shell if he named none.
     pub fn command(&self, context: &Context, argv: &[OsString]) -> Command {
         let argv = if argv.is_empty() { vec![context.shell()] } else { argv.to_vec() };
-        let cwd = self
-            .workdir
-            .clone()
-            .or_else(|| std::env::current_dir().ok())
-            .unwrap_or_else(|| context.home.clone());
-        let mut command = Command { argv, argv0: None, env: environment(context, self.identity()), cwd };
+        let mut cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
+        cwd.extend(&self.workdir);
+        let env = environment(context, self.identity());
+        let mut command =
+            Command { argv, env, cwd, only_there: self.workdir.is_some(), ..Command::default() };
         for setting in &self.env {
             // One named without a value is there already, or he has none.
             if let (name, Some(value)) = split(setting) {
-                command.set(&name.to_string_lossy(), value);
+                command.set(name, value);
             }
         }
         command

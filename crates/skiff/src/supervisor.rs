@@ -197,6 +197,7 @@ impl<'a> Supervisor<'a> {
     fn begin(context: &'a Context, place: &'a Place, keep: Keep, plan: &Plan) -> Result<Self> {
         rustix::process::setsid().context(|| "session")?;
         detach_stdio();
+        skiff_sys::title::set(&format!("skiff-env {}", place.name));
         let signals = Signals::block(&[]).context(|| "signals")?;
         let host = listen_at(&place.dir, HOST, SocketType::STREAM)?;
         let socket = place.dir.join(HOST);

@@ -13,3 +13,4 @@ pub mod ns;
 pub mod process;
 pub mod seccomp;
 pub mod signal;
+pub mod title;

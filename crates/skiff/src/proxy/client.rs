@@ -14,7 +14,7 @@ use rustix::termios::{
     OptionalActions, OutputModes, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr,
     tcsetwinsize,
 };
-use skiff_sandbox::command::{Command, own_args, own_env};
+use skiff_sandbox::command::{Command, NotStarted, own_args, own_env};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::plan::inside;
 use skiff_sys::fdpass;
@@ -65,7 +65,8 @@ fn directly(name: &OsStr) -> Error {
     };
     let argv = std::iter::once(real.into_os_string()).chain(own_args(1)).collect();
     let cwd = std::env::current_dir().unwrap_or_else(|_| "/".into());
-    let e = Command { argv, argv0: Some(name.to_owned()), env: own_env(), cwd }.exec();
+    let command = Command { argv, argv0: Some(name.to_owned()), env: own_env(), cwd, only_there: false };
+    let (NotStarted::Directory(e) | NotStarted::Program(e)) = command.exec();
     Error::new(format!("{}: {e}", name.display()))
 }
 

@@ -82,7 +82,7 @@ fn command(context: &Context) -> Result<Command> {
     let ours = [PROGRAM, "SKIFF_STEP_ENVIRONMENT", "SKIFF_STEP"];
     let env = own_env().into_iter().filter(|(name, _)| !ours.iter().any(|o| name == o)).collect();
     let cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
-    let mut command = Command { argv, argv0: None, env, cwd };
+    let mut command = Command { argv, env, cwd, ..Command::default() };
     if let Some(directory) = only_inside(&command) {
         command.cwd = directory;
         // The plug-in's word to srun; a step that the task starts begins where that is started.
