@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use super::format::BLOCK_SIZE;
 use super::pack::{STEP, WINDOW};
+use super::seal::Seal;
 use crate::Result;
 use crate::error::Context;
 
@@ -16,14 +17,14 @@ pub(super) struct Area<'a> {
     /// The window's first block, counted from there.
     first: u64,
     window: Vec<u8>,
-    hasher: blake3::Hasher,
+    seal: Seal,
 }
 
 impl<'a> Area<'a> {
     /// `name` is the image's, for messages; `start` the area's first block.
     pub fn new(image: BorrowedFd<'a>, name: &'a str, start: u64) -> Area<'a> {
         let window = vec![0; WINDOW * BLOCK_SIZE];
-        Area { image, name, start, first: 0, window, hasher: blake3::Hasher::new() }
+        Area { image, name, start, first: 0, window, seal: Seal::default() }
     }
 
     /// `len` bytes within one block, `place` bytes from the area's start, to be filled; zeros if they never were.
@@ -50,30 +51,29 @@ impl<'a> Area<'a> {
         Ok(())
     }
 
-    /// Writes what is left of an area of `blocks` blocks; gives the digest of all of it.
-    pub fn finish(mut self, blocks: u64) -> Result<blake3::Hash> {
+    /// Writes what is left of an area of `blocks` blocks; gives the seal of all of it.
+    pub fn finish(mut self, blocks: u64) -> Result<Seal> {
         while self.first + (WINDOW as u64) < blocks {
             self.slide()?;
         }
-        let left = (blocks - self.first) as usize * BLOCK_SIZE;
-        write_all(
-            self.image,
-            self.name,
-            &self.window[..left],
-            (self.start + self.first) * BLOCK_SIZE as u64,
-        )?;
-        self.hasher.update(&self.window[..left]);
-        Ok(self.hasher.finalize())
+        self.write((blocks - self.first) as usize)?;
+        Ok(self.seal)
     }
 
     fn slide(&mut self) -> Result<()> {
-        let done = &self.window[..STEP * BLOCK_SIZE];
-        write_all(self.image, self.name, done, (self.start + self.first) * BLOCK_SIZE as u64)?;
-        self.hasher.update(done);
+        self.write(STEP)?;
         self.window.copy_within(STEP * BLOCK_SIZE.., 0);
         self.window[(WINDOW - STEP) * BLOCK_SIZE..].fill(0);
         self.first += STEP as u64;
         Ok(())
+    }
+
+    /// Writes the window's first blocks.
+    fn write(&mut self, blocks: usize) -> Result<()> {
+        let first = self.start + self.first;
+        let blocks = &self.window[..blocks * BLOCK_SIZE];
+        self.seal.add(first, blocks);
+        write_all(self.image, self.name, blocks, first * BLOCK_SIZE as u64)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::format::{BLOCK_SIZE, DIRENT_SIZE, NAME_MAX, put16, put64};
+use super::format::{BLOCK_SIZE, DIRENT_SIZE, NAME_MAX, get16, get64, put16, put64};
 use crate::tree::InodeId;
 
 /// A name and what it names.
@@ -79,6 +79,54 @@ pub(super) fn encode(entries: &[Named<'_>], place: &mut [u8], target: impl Fn(In
     }
 }
 
+/// An entry as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Read {
+    pub name: Box<[u8]>,
+    pub number: u64,
+    pub file_type: u8,
+}
+
+/// The entries of one block, sorted as they must be; or what is wrong with it. The last block of a directory may be short.
+pub(super) fn decode(block: &[u8]) -> Result<Vec<Read>, &'static str> {
+    const WRONG: &str = "has a block of entries that are not what we write";
+    let name_at = |index: usize| {
+        let at = index * DIRENT_SIZE + 8;
+        block.get(at..at + 2).map(|_| usize::from(get16(block, at))).ok_or(WRONG)
+    };
+    let count = name_at(0)? / DIRENT_SIZE;
+    let mut entries: Vec<Read> = Vec::with_capacity(count);
+    let mut at = count * DIRENT_SIZE;
+    for index in 0..count {
+        if name_at(index)? != at {
+            return Err(WRONG);
+        }
+        let rest = block.get(at..).ok_or(WRONG)?;
+        let length = if index + 1 < count {
+            name_at(index + 1)?.checked_sub(at).ok_or(WRONG)?
+        } else {
+            // Behind the last name of a full block there is nothing but zeros.
+            rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len())
+        };
+        let name =
+            rest.get(..length).filter(|name| !name.is_empty() && name.len() <= NAME_MAX).ok_or(WRONG)?;
+        let entry = index * DIRENT_SIZE;
+        if name.iter().any(|&byte| byte == b'/' || byte == 0) || block[entry + 11] != 0 {
+            return Err(WRONG);
+        }
+        if entries.last().is_some_and(|last| *last.name >= *name) {
+            return Err("has names that are not sorted");
+        }
+        entries.push(Read { name: name.into(), number: get64(block, entry), file_type: block[entry + 10] });
+        at += length;
+    }
+    let padded = block.len() == BLOCK_SIZE || at == block.len();
+    if count == 0 || !padded || block[at..].iter().any(|&byte| byte != 0) {
+        return Err(WRONG);
+    }
+    Ok(entries)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,5 +161,37 @@ mod tests {
         assert_eq!(size(&entries[..255]), 4080);
         let counts: Vec<_> = blocks(&entries).map(|(block, bytes)| (block.len(), bytes)).collect();
         assert_eq!(counts, [(256, 4096), (144, 2304)]);
+    }
+
+    #[test]
+    fn blocks_come_back_and_others_are_refused() {
+        let names: Vec<Vec<u8>> = (0..200u16).map(|number| format!("{number:05}").into_bytes()).collect();
+        let entries: Vec<Named<'_>> =
+            (0..).zip(&names).map(|(number, name)| (&name[..], InodeId(number))).collect();
+        for length in [200 * 17, BLOCK_SIZE] {
+            let mut block = vec![0; length];
+            encode(&entries, &mut block, |id| (u64::from(id.0) + 7, 1));
+            let read = decode(&block).unwrap();
+            assert_eq!(read.len(), 200);
+            assert_eq!(read[9], Read { name: b"00009".to_vec().into(), number: 16, file_type: 1 });
+            let unsound = |change: &dyn Fn(&mut Vec<u8>)| {
+                let mut block = block.clone();
+                change(&mut block);
+                decode(&block).unwrap_err();
+            };
+            unsound(&|block| block[8] ^= 1);
+            unsound(&|block| block[20] += 1);
+            unsound(&|block| block[11] = 1);
+            unsound(&|block| block[2400] = b'/');
+            unsound(&|block| block[2400] = b'1');
+            unsound(&|block| block[2404] = 0);
+            unsound(&|block| block[3399] = b'8');
+            unsound(&|block| block.truncate(2399));
+            unsound(&|block| block.clear());
+            unsound(&|block| block.fill(0));
+            if length == BLOCK_SIZE {
+                unsound(&|block| block[BLOCK_SIZE - 1] = 1);
+            }
+        }
     }
 }

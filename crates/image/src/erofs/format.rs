@@ -1,7 +1,5 @@
 //! Superblock and inode as they lie in the file: little-endian numbers at fixed places.
 
-#![allow(dead_code)] // until the reader is here
-
 use super::crc32c::crc32c;
 use crate::tree::BLOCK;
 

@@ -16,6 +16,9 @@ pub(super) struct Visit {
     pub parent: InodeId,
 }
 
+/// As deep directories may lie in each other: whoever walks through an image holds one block of each.
+pub(super) const DEPTH_MAX: usize = 4096;
+
 /// Marks a place that is counted from the start of the tails, while it is not yet known where they start.
 const IN_TAILS: u32 = 1 << 31;
 
@@ -106,8 +109,11 @@ fn settle(slots: &mut [u32], tails: u64) -> Option<()> {
 pub(super) fn order(tree: &Tree) -> Result<Vec<Visit>> {
     let mut order = Vec::with_capacity(tree.len());
     let mut seen = vec![false; tree.len()];
-    let mut stack = vec![Visit { id: Tree::ROOT, parent: Tree::ROOT }];
-    while let Some(visit) = stack.pop() {
+    let mut stack = vec![(Visit { id: Tree::ROOT, parent: Tree::ROOT }, 1)];
+    while let Some((visit, depth)) = stack.pop() {
+        if depth > DEPTH_MAX {
+            return Err(unstorable(tree, visit.id, format!("directories can lie {DEPTH_MAX} deep")));
+        }
         if std::mem::replace(&mut seen[visit.id.0 as usize], true) {
             return Err(unstorable(tree, visit.id, "a directory has one name only".to_owned()));
         }
@@ -117,7 +123,7 @@ pub(super) fn order(tree: &Tree) -> Result<Vec<Visit>> {
         for &id in children.values() {
             let child = Visit { id, parent: visit.id };
             if matches!(tree.inode(id).kind, Kind::Directory(_)) {
-                stack.push(child);
+                stack.push((child, depth + 1));
             } else if !std::mem::replace(&mut seen[id.0 as usize], true) {
                 order.push(child);
             }

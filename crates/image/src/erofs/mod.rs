@@ -14,18 +14,30 @@
 //! and the order is that of a walk through the tree, so what is read together lies together: finding and listing reads the table
 //! from its start to its end. The same tree gives the same bytes.
 //!
+//! What the kernel would take but [`finish`] never writes, [`verify`] refuses: other features and layouts, parts that overlap.
+//!
 //! Format: <https://docs.kernel.org/filesystems/erofs.html> and `fs/erofs/erofs_fs.h` of Linux.
 
 mod area;
 mod chunks;
 mod crc32c;
 mod dirents;
+mod files;
 mod format;
 mod layout;
 mod pack;
+mod read;
+mod read_xattrs;
+mod seal;
 mod shape;
+mod source;
+mod verify;
 mod write;
 mod xattr;
 
+pub use files::{FileEntry, Files};
+pub use read::{Extent, Node, NodeKind, Reader};
+pub use source::Source;
+pub use verify::{Verified, verify};
 pub use write::{Summary, Tails, finish};
 pub use xattr::is_storable;

@@ -8,6 +8,7 @@ use super::chunks::{Chunk, Chunking, of_file};
 use super::dirents;
 use super::format::{BLOCK_SIZE, CHUNK_INDEX_SIZE, DataLayout, HOLE, INODE_SIZE, RawInode, SLOT, Superblock};
 use super::layout::{Layout, Visit, order, xattr_uses};
+use super::seal::Seal;
 use super::shape::{Data, Shape, shape, type_of};
 use super::xattr::XattrPlan;
 use crate::Result;
@@ -48,20 +49,22 @@ pub fn finish(
     let xattrs = XattrPlan::new(tree, &xattr_uses(tree, &order));
     let layout = Layout::new(tree, order, &xattrs, data_blocks)?;
     rustix::fs::ftruncate(image, u64::from(data_blocks) * BLOCK).on("cut off the end of", name)?;
-    let uuid = Writer::new(tree, &xattrs, &layout, image, name, data_blocks).write(tails)?;
+    let mut seal = Writer::new(tree, &xattrs, &layout, image, name, data_blocks).write(tails)?;
     rustix::fs::ftruncate(image, u64::from(layout.end) * BLOCK).on("set the length of", name)?;
-    let superblock = Superblock {
+    let mut superblock = Superblock {
         root: layout.number(Tree::ROOT) as u16,
         inodes: layout.order.len() as u64,
         blocks: layout.end,
         metadata: layout.table as u32,
         shared_xattrs: layout.shared as u32,
-        uuid,
+        uuid: [0; 16],
         chunked: layout.chunked,
     };
+    seal.add(0, &superblock.encode());
+    superblock.uuid = seal.uuid();
     write_all(image, name, &superblock.encode(), 0)?;
     let metadata_blocks = layout.end - layout.table as u32;
-    Ok(Summary { inodes: superblock.inodes, blocks: layout.end, metadata_blocks, uuid })
+    Ok(Summary { inodes: superblock.inodes, blocks: layout.end, metadata_blocks, uuid: superblock.uuid })
 }
 
 struct Writer<'a> {
@@ -107,8 +110,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Everything but the superblock; gives the image's UUID.
-    fn write(mut self, spilled: &mut Tails<'_>) -> Result<[u8; 16]> {
+    /// Everything but the superblock.
+    fn write(mut self, spilled: &mut Tails<'_>) -> Result<Seal> {
         let layout = self.layout;
         for visit in &layout.order {
             self.inode(*visit, spilled)?;
@@ -119,12 +122,11 @@ impl<'a> Writer<'a> {
             shared.put(place, &piece)?;
             place += piece.len() as u64;
         }
-        let mut all = blake3::Hasher::new();
-        all.update(self.table.finish(layout.tails - layout.table)?.as_bytes());
-        all.update(self.tails.finish(layout.own_blocks - layout.tails)?.as_bytes());
-        all.update(self.own_blocks.finish(layout.shared - layout.own_blocks)?.as_bytes());
-        all.update(shared.finish(u64::from(layout.end) - layout.shared)?.as_bytes());
-        Ok(uuid(all.finalize().as_bytes()))
+        let mut seal = self.table.finish(layout.tails - layout.table)?;
+        seal.merge(self.tails.finish(layout.own_blocks - layout.tails)?);
+        seal.merge(self.own_blocks.finish(layout.shared - layout.own_blocks)?);
+        seal.merge(shared.finish(u64::from(layout.end) - layout.shared)?);
+        Ok(seal)
     }
 
     /// One inode, and all of its data that is not in the data region.
@@ -306,13 +308,4 @@ fn read_all(image: BorrowedFd<'_>, name: &str, mut bytes: &mut [u8], mut at: u64
         }
     }
     Ok(())
-}
-
-/// A UUID of the kind whose bits mean nothing to others (RFC 9562, version 8).
-fn uuid(digest: &[u8; 32]) -> [u8; 16] {
-    let mut uuid = [0; 16];
-    uuid.copy_from_slice(&digest[..16]);
-    uuid[6] = uuid[6] & 0x0F | 0x80;
-    uuid[8] = uuid[8] & 0x3F | 0x80;
-    uuid
 }

@@ -1,7 +1,5 @@
 //! Extended attributes: behind their inode, or in an area of shared ones where several inodes have the same, or long ones.
 
-#![allow(dead_code)] // until the reader is here
-
 use std::collections::BTreeMap;
 
 use super::format::{XATTR_HEADER, XATTR_SIZE_MAX};

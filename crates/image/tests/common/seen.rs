@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use skiff_image::erofs::{FileEntry, NodeKind, Reader};
 use skiff_image::tree::{BLOCK, Content, InodeId, Kind, Tree};
 
 use super::Builder;
@@ -133,6 +134,60 @@ fn add_content(builder: &Builder, content: &Content, entry: &mut Entry) {
             }
         }
     }
+}
+
+/// What our reader makes of an image.
+pub fn of_image(path: &std::path::Path) -> Seen {
+    let reader = Reader::open(std::fs::File::open(path).unwrap(), "image.erofs").unwrap();
+    let mut seen = Seen::new();
+    for file in reader.files() {
+        let FileEntry { mut path, node } = file.unwrap();
+        if !path.is_empty() {
+            path.insert(0, b'/');
+        }
+        let (mode, device) = match node.kind {
+            NodeKind::Directory => (libc_mode::DIRECTORY, (0, 0)),
+            NodeKind::File => (libc_mode::REGULAR, (0, 0)),
+            NodeKind::Symlink => (libc_mode::SYMLINK, (0, 0)),
+            NodeKind::CharDevice(major, minor) => (libc_mode::CHAR, (major, minor)),
+            NodeKind::BlockDevice(major, minor) => (libc_mode::BLOCK, (major, minor)),
+            NodeKind::Fifo => (libc_mode::FIFO, (0, 0)),
+            NodeKind::Socket => (libc_mode::SOCKET, (0, 0)),
+        };
+        let mut entry = Entry {
+            mode: mode | u32::from(node.mode),
+            owner: (node.uid, node.gid),
+            mtime: (node.mtime, node.mtime_nsec),
+            links: node.links,
+            same_as: format!("{}", node.number).into_bytes(),
+            device,
+            size: if node.kind == NodeKind::Directory { 0 } else { node.size },
+            xattrs: reader
+                .xattrs(&node)
+                .unwrap()
+                .into_iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+            ..Entry::default()
+        };
+        if node.kind == NodeKind::Symlink {
+            entry.target = reader.target(&node).unwrap();
+        }
+        if node.kind == NodeKind::File {
+            for extent in reader.extents(&node).map(Result::unwrap).filter(|extent| extent.place.is_some()) {
+                let mut bytes = vec![0; extent.length as usize];
+                assert_eq!(reader.read_at(&node, &mut bytes, extent.at).unwrap(), bytes.len());
+                add_blocks(&mut entry.blocks, extent.at / BLOCK, &bytes);
+            }
+        }
+        seen.insert(path, entry);
+    }
+    // Numbers become first names, as in the other views.
+    let mut first_names = BTreeMap::new();
+    for (path, entry) in &mut seen {
+        entry.same_as = first_names.entry(entry.same_as.clone()).or_insert_with(|| path.clone()).clone();
+    }
+    seen
 }
 
 /// Compares, and says which paths differ and how; not all of a large tree.

@@ -1,0 +1,120 @@
+//! All files of an image with their paths, as a listing shows them.
+
+use super::dirents;
+use super::format::BLOCK_SIZE;
+use super::layout::DEPTH_MAX;
+use super::read::{Node, NodeKind, Reader};
+use super::source::Source;
+use crate::Result;
+use crate::tree::BLOCK;
+
+/// A file under one of its names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileEntry {
+    /// From the root, without a slash before it; the root's is empty.
+    pub path: Vec<u8>,
+    /// The file.
+    pub node: Node,
+}
+
+/// Goes through an image: each directory before what is in it, names in the order of their bytes. Memory grows with the depth
+/// of the directories only. It ends after an error, and in any case.
+pub struct Files<'r, S> {
+    reader: &'r Reader<S>,
+    /// The root's turn has not come yet.
+    fresh: bool,
+    stack: Vec<Frame>,
+    path: Vec<u8>,
+    /// More names cannot be in an image of this size, unless directories share their blocks.
+    names_left: u64,
+}
+
+/// A directory that is being read.
+struct Frame {
+    node: Node,
+    /// The block after the one whose entries these are.
+    block: u64,
+    entries: std::vec::IntoIter<dirents::Read>,
+    /// How long the path of the directory is.
+    path_len: usize,
+}
+
+impl<S: Source> Reader<S> {
+    /// All files.
+    pub fn files(&self) -> Files<'_, S> {
+        let names_left = self.most_names();
+        Files { reader: self, fresh: true, stack: vec![], path: vec![], names_left }
+    }
+
+    /// Each name takes at least a byte beside its entry.
+    pub(super) fn most_names(&self) -> u64 {
+        (self.size() - self.metadata_start()) / 13
+    }
+
+    /// The entries in one block of a directory.
+    pub(super) fn entries(&self, directory: &Node, block: u64) -> Result<Vec<dirents::Read>> {
+        let length = (directory.size - block * BLOCK).min(BLOCK) as usize;
+        let mut bytes = [0; BLOCK_SIZE];
+        self.read_at(directory, &mut bytes[..length], block * BLOCK)?;
+        dirents::decode(&bytes[..length]).map_err(|why| self.bad(directory.number, why))
+    }
+}
+
+impl<S: Source> Files<'_, S> {
+    fn step(&mut self) -> Result<Option<FileEntry>> {
+        if std::mem::take(&mut self.fresh) {
+            let node = self.reader.root()?;
+            self.enter(node)?;
+            return Ok(Some(FileEntry { path: vec![], node }));
+        }
+        while let Some(frame) = self.stack.last_mut() {
+            self.path.truncate(frame.path_len);
+            match frame.entries.next() {
+                Some(entry) if matches!(&*entry.name, b"." | b"..") => {}
+                Some(entry) => {
+                    self.names_left = self
+                        .names_left
+                        .checked_sub(1)
+                        .ok_or_else(|| self.reader.bad_image("its directories overlap"))?;
+                    if !self.path.is_empty() {
+                        self.path.push(b'/');
+                    }
+                    self.path.extend(&*entry.name);
+                    let node = self.reader.node(entry.number)?;
+                    if node.kind == NodeKind::Directory {
+                        self.enter(node)?;
+                    }
+                    return Ok(Some(FileEntry { path: self.path.clone(), node }));
+                }
+                None if frame.block * BLOCK < frame.node.size => {
+                    frame.entries = self.reader.entries(&frame.node, frame.block)?.into_iter();
+                    frame.block += 1;
+                }
+                None => {
+                    self.stack.pop();
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn enter(&mut self, node: Node) -> Result<()> {
+        if self.stack.len() >= DEPTH_MAX {
+            return Err(self.reader.bad(node.number, "lies too deep"));
+        }
+        self.stack.push(Frame { node, block: 0, entries: vec![].into_iter(), path_len: self.path.len() });
+        Ok(())
+    }
+}
+
+impl<S: Source> Iterator for Files<'_, S> {
+    type Item = Result<FileEntry>;
+
+    fn next(&mut self) -> Option<Result<FileEntry>> {
+        let next = self.step().transpose();
+        if matches!(next, Some(Err(_))) {
+            self.stack.clear();
+        }
+        next
+    }
+}

@@ -1,0 +1,212 @@
+//! Checks that an image is one that [`super::finish`] could have written, so that the kernel is shown nothing else.
+//!
+//! Time and memory are bounded by the image's real size, whatever it says of itself: no two parts of the metadata may overlap, so
+//! all of them together cannot be larger than it.
+
+use std::collections::{HashMap, HashSet};
+
+use super::dirents;
+use super::format::{BLOCK_SIZE, INODE_SIZE};
+use super::layout::DEPTH_MAX;
+use super::read::{Node, NodeKind, Reader};
+use super::seal::Seal;
+use super::source::Source;
+use crate::Result;
+use crate::tree::BLOCK;
+
+/// What an image was found to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verified {
+    /// Files of all kinds; those with several names count once.
+    pub inodes: u64,
+    /// Names, the root's included.
+    pub names: u64,
+    /// It was made of the same files as any other image that has this one.
+    pub uuid: [u8; 16],
+}
+
+/// Checks all metadata of an image; what is in its files' full blocks is not looked at.
+///
+/// # Errors
+/// [`crate::Error::BadImage`] with the first thing that is wrong, [`crate::Error::Io`].
+pub fn verify<S: Source>(reader: &Reader<S>) -> Result<Verified> {
+    let root = reader.root()?;
+    let mut walk = Walk {
+        reader,
+        unclaimed: reader.size() - reader.metadata_start(),
+        names: 1,
+        inodes: 0,
+        once: vec![],
+        several: HashMap::new(),
+        shared_xattrs: HashMap::new(),
+    };
+    let mut stack = vec![Pending { node: root, parent: root.number, depth: 1 }];
+    walk.claim(&root)?;
+    while let Some(directory) = stack.pop() {
+        walk.directory(&directory, &mut stack)?;
+    }
+    walk.finish()?;
+    check_seal(reader)?;
+    Ok(Verified { inodes: walk.inodes, names: walk.names, uuid: reader.uuid() })
+}
+
+/// A directory whose turn will come.
+struct Pending {
+    node: Node,
+    parent: u64,
+    depth: usize,
+}
+
+struct Walk<'r, S> {
+    reader: &'r Reader<S>,
+    /// How much of the metadata no inode has been found to lie in.
+    unclaimed: u64,
+    names: u64,
+    inodes: u64,
+    /// The inodes that have one name, each as often as a name was found.
+    once: Vec<u64>,
+    /// Those that have several, and how many are still to be found.
+    several: HashMap<u64, u32>,
+    /// The names of shared attributes, by their places.
+    shared_xattrs: HashMap<u32, Vec<u8>>,
+}
+
+impl<S: Source> Walk<'_, S> {
+    fn directory(&mut self, directory: &Pending, stack: &mut Vec<Pending>) -> Result<()> {
+        let Pending { node, parent, depth } = directory;
+        let bad = |why| self.reader.bad(node.number, why);
+        if *depth > DEPTH_MAX {
+            return Err(bad("lies too deep"));
+        }
+        let first = stack.len();
+        let mut last: Option<Box<[u8]>> = None;
+        let (mut subdirectories, mut dots) = (0u32, 0);
+        for block in 0..node.size.div_ceil(BLOCK) {
+            let entries = self.reader.entries(node, block)?;
+            if last.as_ref().is_some_and(|last| *last >= entries[0].name) {
+                return Err(self.reader.bad(node.number, "has names that are not sorted"));
+            }
+            last = entries.last().map(|entry| entry.name.clone());
+            for entry in entries {
+                let expected = match &*entry.name {
+                    b"." => node.number,
+                    b".." => *parent,
+                    _ => {
+                        let child = self.child(node, &entry)?;
+                        if child.kind == NodeKind::Directory {
+                            subdirectories += 1;
+                            stack.push(Pending { node: child, parent: node.number, depth: depth + 1 });
+                        }
+                        continue;
+                    }
+                };
+                dots += 1;
+                if entry.number != expected || entry.file_type != NodeKind::Directory.type_of().1 {
+                    return Err(self.reader.bad(node.number, "has a wrong '.' or '..'"));
+                }
+            }
+        }
+        // The first one's turn comes first: so they were written.
+        stack[first..].reverse();
+        if dots != 2 {
+            return Err(self.reader.bad(node.number, "has no '.' or no '..'"));
+        }
+        if u64::from(node.links) != 2 + u64::from(subdirectories) {
+            return Err(self.reader.bad(node.number, "does not have as many directories in it as it says"));
+        }
+        Ok(())
+    }
+
+    /// One name in a directory.
+    fn child(&mut self, directory: &Node, entry: &dirents::Read) -> Result<Node> {
+        self.names += 1;
+        if self.names > self.reader.most_names() {
+            return Err(self.reader.bad_image("its directories overlap"));
+        }
+        let node = self.reader.node(entry.number)?;
+        if entry.file_type != node.kind.type_of().1 {
+            return Err(self.reader.bad(directory.number, "calls a file something that it is not"));
+        }
+        if node.kind != NodeKind::Directory && node.links > 1 {
+            if let Some(left) = self.several.get_mut(&node.number) {
+                let fewer = left.checked_sub(1);
+                *left = fewer.ok_or_else(|| self.reader.bad(node.number, "has more names than it says"))?;
+                return Ok(node);
+            }
+            self.several.insert(node.number, node.links - 1);
+        } else {
+            self.once.push(node.number);
+        }
+        self.claim(&node)?;
+        Ok(node)
+    }
+
+    /// Checks an inode that was not met before, and takes the metadata that is its own.
+    fn claim(&mut self, node: &Node) -> Result<()> {
+        self.inodes += 1;
+        let beside = INODE_SIZE as u64 + u64::from(node.xattr_size) + self.reader.length_behind(node);
+        let own = beside.saturating_add(self.reader.own_blocks(node).saturating_mul(BLOCK));
+        let left = self.unclaimed.checked_sub(own);
+        self.unclaimed = left.ok_or_else(|| self.reader.bad_image("its inodes overlap"))?;
+        self.xattrs(node)?;
+        match node.kind {
+            NodeKind::Symlink => self.reader.target(node).map(|_| ()),
+            NodeKind::File => self.reader.extents(node).try_for_each(|extent| extent.map(|_| ())),
+            _ => Ok(()),
+        }
+    }
+
+    fn xattrs(&mut self, node: &Node) -> Result<()> {
+        let (shared, inline) = self.reader.unread_xattrs(node)?;
+        for id in &shared {
+            if !self.shared_xattrs.contains_key(id) {
+                let name = self.reader.shared_xattr(node, *id)?.name;
+                self.shared_xattrs.insert(*id, name);
+            }
+        }
+        let shared_names = shared.iter().map(|id| &self.shared_xattrs[id]);
+        let mut names = HashSet::new();
+        for name in inline.iter().map(|xattr| &xattr.name).chain(shared_names) {
+            if !names.insert(name) {
+                return Err(self.reader.bad(node.number, "has an extended attribute twice"));
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.once.sort_unstable();
+        if let Some(pair) = self.once.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(self.reader.bad(pair[0], "has more names than it says"));
+        }
+        if let Some((number, _)) = self.several.iter().find(|(_, left)| **left > 0) {
+            return Err(self.reader.bad(*number, "has fewer names than it says"));
+        }
+        if self.inodes != self.reader.superblock.inodes {
+            return Err(self.reader.bad_image("it does not have as many files as its superblock says"));
+        }
+        Ok(())
+    }
+}
+
+/// Reads all metadata once more, from its start to its end.
+fn check_seal<S: Source>(reader: &Reader<S>) -> Result<()> {
+    let mut seal = Seal::default();
+    let mut unsealed = reader.superblock;
+    unsealed.uuid = [0; 16];
+    seal.add(0, &unsealed.encode());
+    let mut buffer = vec![0; 64 * BLOCK_SIZE];
+    let mut block = u64::from(reader.superblock.metadata);
+    let end = u64::from(reader.superblock.blocks);
+    while block < end {
+        let count = (end - block).min(64);
+        let part = &mut buffer[..(count * BLOCK) as usize];
+        reader.read_unkept(part, block * BLOCK)?;
+        seal.add(block, part);
+        block += count;
+    }
+    if seal.uuid() == reader.uuid() {
+        return Ok(());
+    }
+    Err(reader.bad_image("its metadata is not what it was when it was written"))
+}
