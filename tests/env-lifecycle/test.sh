@@ -60,7 +60,8 @@ has "$out" '1 session'
 fails 125 as alice skiff env rm dev
 has "$err" 'it runs'
 has "$err" 'hint: '
-ok as alice skiff env rm --dry-run dev
+fails 125 as alice skiff env rm --dry-run dev
+has "$err" 'it runs'
 ok as alice skiff env stop dev
 code=0; wait "$session" || code=$?
 equal "$code" 137 'exit code of a session whose environment was stopped'

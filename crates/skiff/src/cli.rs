@@ -4,12 +4,15 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use skiff_spec::name::EnvName;
 
-use crate::output;
+use crate::{output, suggest};
 
 /// Your own software environment on a machine you do not own
 #[derive(Parser)]
@@ -40,6 +43,11 @@ impl Cli {
         Self::try_parse().unwrap_or_else(|e| {
             // If nobody reads it, the exit code still says it: ours, as 2 might be that of the command that was to run.
             e.print().unwrap_or_default();
+            if let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) =
+                (e.kind(), e.get(ContextKind::InvalidSubcommand))
+            {
+                output::hint_at(&suggest::commands(word, &Self::command()));
+            }
             std::process::exit(if e.use_stderr() { output::FAILURE } else { 0 })
         })
     }
@@ -145,11 +153,19 @@ pub struct Inside {
     #[arg(long)]
     pub me: bool,
     /// Set a variable, or pass on one of yours: NAME[=VALUE]
-    #[arg(short = 'e', long = "env", value_name = "NAME=VALUE")]
+    #[arg(short = 'e', long = "env", value_name = "NAME=VALUE", value_parser = setting())]
     pub env: Vec<OsString>,
     /// Start in this directory [default: where you are]
     #[arg(short = 'w', long = "workdir", visible_alias = "pwd", value_name = "DIR")]
     pub workdir: Option<PathBuf>,
+}
+
+/// Reads `NAME[=VALUE]`: any bytes, but a name there must be.
+fn setting() -> impl TypedValueParser<Value = OsString> {
+    OsStringValueParser::new().try_map(|word| match word.as_bytes().first() {
+        None | Some(b'=') => Err("a variable without a name"),
+        _ => Ok(word),
+    })
 }
 
 #[derive(Subcommand)]

@@ -1,12 +1,13 @@
 //! Who runs us, what is configured, where things are: everything a command needs to know before it plans.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{geteuid, getuid};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::config::{self, Config, Text};
-use skiff_spec::plan::Route;
+use skiff_spec::plan::{Route, inside};
 
 /// The user and the site.
 pub struct Context {
@@ -79,6 +80,11 @@ impl Context {
     }
 }
 
+/// Whether we are in an environment already. (On the host only root can put something there.)
+pub fn is_inside() -> bool {
+    Path::new(inside::PROGRAM).exists()
+}
+
 fn absolute(origin: &str, path: PathBuf) -> Result<PathBuf> {
     if path.is_absolute() {
         return Ok(path);
@@ -117,7 +123,7 @@ fn read_config(home: &Path) -> Result<Config> {
     let mut texts = vec![];
     let mut add = |path: PathBuf, site: bool| -> Result<()> {
         let text = match std::fs::read_to_string(&path) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(()),
             other => other
                 .context(|| path.display().to_string())
                 .map_err(|e| e.hint("configuration must be text that everybody it is for can read"))?,
@@ -132,7 +138,9 @@ fn read_config(home: &Path) -> Result<Config> {
     for path in site_files() {
         add(path, true)?;
     }
-    let own = std::env::var_os("XDG_CONFIG_HOME").map_or_else(|| home.join(".config"), PathBuf::from);
+    // One that is no absolute path is to be ignored, says its specification.
+    let own = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let own = own.unwrap_or_else(|| home.join(".config"));
     add(own.join("skiff/config.toml"), false)?;
     config::merge(&texts).map_err(|e| {
         Error::new(e.to_string()).hint("`skiff config` shows what is in force and where it comes from")
@@ -153,10 +161,11 @@ fn site_files() -> Vec<PathBuf> {
 /// What the site decides must not be somebody else's word.
 fn refuse_unless_roots(path: &Path) -> Result<()> {
     use std::os::unix::fs::MetadataExt;
+    let inside = is_inside();
     for part in path.ancestors() {
         let meta = part.metadata().context(|| part.display().to_string())?;
-        // Seen from inside an environment, root's files are the user's own.
-        let roots = meta.uid() == 0 || geteuid().is_root();
+        // Seen from inside an environment, root's files are the user's own, whoever he is there.
+        let roots = meta.uid() == 0 || geteuid().is_root() || (inside && meta.uid() == getuid().as_raw());
         if !roots || meta.mode() & 0o022 != 0 {
             return Err(Error::new(format!("{}: belongs to uid {} with mode {:o}", part.display(), meta.uid(), meta.mode() & 0o7777))
                 .hint("the site's configuration must belong to root and not be writable by others: chown root, chmod go-w"));

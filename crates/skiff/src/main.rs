@@ -14,6 +14,7 @@ mod planner;
 mod proxy;
 mod run;
 mod slurm;
+mod suggest;
 mod supervisor;
 mod sweep;
 

@@ -27,6 +27,14 @@ fn say(text: &str) {
     io::stderr().lock().write_all(text.as_bytes()).unwrap_or_default();
 }
 
+/// Says what may have been meant.
+pub fn hint_at(commands: &[String]) {
+    if !commands.is_empty() {
+        let shown: Vec<_> = commands.iter().map(|c| format!("`{c}`")).collect();
+        writeln!(io::stderr().lock(), "hint: {}?", shown.join(" or ")).unwrap_or_default();
+    }
+}
+
 /// Prints data as JSON.
 pub fn json<T: Serialize>(data: &T) -> Result<()> {
     let text = serde_json::to_string_pretty(data).map_err(|e| Error::new(format!("JSON: {e}")))?;

@@ -5,9 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use skiff_sandbox::{Error, Result};
-use skiff_spec::plan::{Base, Mount, Plan, Source, Upper, inside};
+use skiff_spec::plan::{Base, Mount, Plan, Route, Source, Upper, inside};
 
-use crate::context::Context;
+use crate::context::{Context, is_inside};
 
 /// What the user asked for, beyond the configuration.
 #[derive(Default)]
@@ -25,6 +25,7 @@ const PARTS: [&str; 5] = ["/usr", "/var", "/opt", "/srv", "/usr/local"];
 
 /// The plan of an environment over the host's root.
 pub fn host(context: &Context, name: &str, upper: Upper, wishes: Wishes) -> Result<Plan> {
+    refuse_inside(context)?;
     let mut mounts = system_mounts();
     mounts.extend(separate_parts());
     mounts.push(memory("/run", 0o755));
@@ -46,6 +47,15 @@ pub fn host(context: &Context, name: &str, upper: Upper, wishes: Wishes) -> Resu
         mounts,
         shims: context.config.slurm.shims(),
     })
+}
+
+/// Refuses inside an environment: the helper has no power there.
+pub fn refuse_inside(context: &Context) -> Result<()> {
+    if context.route() == Route::Helper && is_inside() {
+        return Err(Error::new("this is the inside of an environment, from where no other can be used")
+            .hint("leave it first, or ask for it from another login"));
+    }
+    Ok(())
 }
 
 fn bind(source: &str, target: &str) -> Mount {

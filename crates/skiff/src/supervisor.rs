@@ -44,6 +44,7 @@ pub enum Keep {
 
 /// A session in one of the user's environments, which is started if it does not run.
 pub fn session(context: &Context, env: &Environment) -> Result<Live> {
+    planner::refuse_inside(context)?;
     let place = Place { dir: env.dir.clone(), name: env.name.to_string() };
     session_at(context, &place, Keep::WhileUsed, || Ok((plan(context, env)?, vec![])))
 }

@@ -154,7 +154,10 @@ pub fn stop(context: &Context, name: &EnvName) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
     match supervisor::stop_at(&env.dir)? {
         true => Ok(()),
-        false => Err(Error::new(format!("environment {name}: it does not run"))),
+        false => {
+            Err(Error::new(format!("environment {name}: it does not run"))
+                .hint("`skiff ps` shows those that do"))
+        }
     }
 }
 

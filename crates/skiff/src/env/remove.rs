@@ -15,16 +15,20 @@ use crate::{output, supervisor};
 /// Removes one environment.
 pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
-    if dry_run {
-        return output::line(&format!("remove {}", env.dir.display()));
-    }
-    if force {
-        supervisor::stop_at(&env.dir)?;
+    match (force, dry_run) {
+        (true, true) => {
+            return output::line(&format!("end what runs in it, and remove {}", env.dir.display()));
+        }
+        (true, false) => supervisor::stop_at(&env.dir).map(drop)?,
+        (false, _) => {}
     }
     let lock = supervisor::try_lock(&env.dir)?.ok_or_else(|| {
         Error::new(format!("environment {name}: it runs"))
             .hint(format!("`skiff env stop {name}` first, or rm --force"))
     })?;
+    if dry_run {
+        return output::line(&format!("remove {}", env.dir.display()));
+    }
     let aside = env.set_aside()?;
     drop(lock);
     latest::unset(&context.depot()?, name)?;

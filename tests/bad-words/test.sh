@@ -1,0 +1,55 @@
+# What people mistype or misplace: exit code 125, what was wrong, and what was meant; nothing is done. Help fits a terminal.
+. "$(dirname "$0")/../lib.sh"
+meant() { # HINT WORD...
+    fails 125 as alice skiff "${@:2}"
+    has "$err" "hint: $1" "skiff ${*:2}"
+    equal "$out" '' "stdout of skiff ${*:2}"
+}
+meant '`skiff env`?' evn
+meant '`skiff env exec`?' exec dev -- ls
+meant '`skiff env enter`?' enter
+meant '`skiff env list`?' env lst
+meant '`skiff doctor`?' docotr
+fails 125 as alice skiff run --dryrun -- x
+has "$err" "'--dry-run'"
+for words in '' env 'env create' 'env exec' 'env exec dev' 'env rm' 'run --me --root -- true' 'run --json -- true'; do
+    eval "fails 125 as alice skiff $words"
+    has "$err" Usage "skiff $words"
+done
+
+for setting in '' = =x; do
+    fails 125 as alice skiff run -e "$setting" -- true
+    has "$err" 'a variable without a name'
+done
+
+ok as alice skiff env create dev
+fails 125 as alice skiff env stop dev
+has "$err" 'hint: `skiff ps`'
+start alice skiff env exec dev -- sleep 100
+eventually 5 pgrep -u alice -x sleep
+for option in '' --dry-run; do
+    fails 125 as alice skiff env rm $option dev
+    has "$err" 'environment dev: it runs'
+    has "$err" 'hint: `skiff env stop dev` first'
+done
+ok as alice skiff env rm --force --dry-run dev
+has "$out" 'end what runs in it, and remove /home/alice/'
+pgrep -u alice -x sleep >sleeping || fail 'a dry run has ended it'
+
+# From inside, as both.
+for identity in --root --me; do
+    for words in 'run -- true' 'run --dry-run -- true' 'env exec dev -- true'; do
+        fails 125 as alice skiff env exec $identity dev -- skiff $words
+        has "$err" 'this is the inside of an environment' "$identity: $words"
+        has "$err" 'hint: leave it first'
+    done
+    ok as alice skiff env exec $identity dev -- skiff config
+done
+ok as alice skiff env rm --force dev
+
+for words in '' run env 'env create' 'env enter' 'env exec' 'env list' 'env diff' 'env refresh' 'env snapshot' 'env stop' 'env rm' ps stop login doctor \
+    sweep config completion; do
+    ok as alice env COLUMNS=80 skiff $words --help
+    has "$out" Usage: "$words"
+    equal "$(grep -E '.{81}' <<<"$out" || true)" '' "lines of skiff $words --help that are too long"
+done
