@@ -15,7 +15,7 @@ use super::process::run;
 /// Where journals and saved originals lie: they must outlive a reboot.
 pub const STATE: &str = "/var/lib/skiff-testbed";
 /// Where the locks lie. They are never removed: two beds could otherwise lock two files of one name.
-const LOCKS: &str = "/run/lock";
+const LOCKS: &str = "/run";
 
 /// One thing that was not so before.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
