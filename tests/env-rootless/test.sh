@@ -30,7 +30,7 @@ echo secret >/etc/skiff-test && chmod 600 /etc/skiff-test
 trap 'rm -f /etc/skiff-test' EXIT
 try as alice skiff env exec dev -- cat /etc/skiff-test /etc/shadow
 lacks "$out" secret
-lacks "$out" root:
+has "$out" 'root:*:19000:' 'the stand-in'
 ok as alice skiff env exec dev -- sh -c 'ps ax | wc -l'
 [ "$out" -le 6 ] || fail "processes inside: $out"
 

@@ -12,6 +12,7 @@ use rustix::fs::{
     mkdirat, mknodat, openat, openat2, statat,
 };
 use rustix::io::Errno;
+use skiff_spec::locked;
 
 /// Trees in which a system keeps things to itself.
 const TREES: [&str; 5] = ["etc", "root", "var", "srv", "boot"];
@@ -168,9 +169,5 @@ fn locked_accounts(dir: BorrowedFd<'_>, name: &OsStr) -> String {
     {
         text.clear();
     }
-    let rest = if name == "gshadow" { "*::" } else { "*:19000:0:99999:7:::" };
-    text.lines()
-        .filter_map(|line| line.split_once(':'))
-        .map(|(account, _)| format!("{account}:{rest}\n"))
-        .collect()
+    if name == "gshadow" { locked::gshadow(&text) } else { locked::shadow(&text) }
 }

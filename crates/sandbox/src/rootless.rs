@@ -10,15 +10,16 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, open};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, chmod, mkdirat, open};
 use rustix::io::Errno;
 use rustix::mount::{FsOpenFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsopen};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use skiff_spec::ids::COUNT;
+use skiff_spec::locked;
 use skiff_spec::plan::Upper;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exec, exit_now, fork, keep_on_exec};
 
-use crate::mounts::{as_mount, attach, bind_one, open_dir};
+use crate::mounts::{as_mount, attach, bind_one, by_number, open_dir, resolve_or_make};
 use crate::stage::{PLACE, Stage};
 use crate::start::drop_permitted;
 use crate::{Context, Error, Result, root};
@@ -85,6 +86,8 @@ fn options(stage: &Stage<'_>, ids: u32) -> Result<String> {
         stage.hang(&shown.context(|| format!("layer {}", layer.display()))?, &name)?;
         lower.push(format!("{PLACE}/{name}"));
     }
+    stand_ins(stage.dir("stand-ins", 0o755)?.as_fd()).context(|| "stand-ins")?;
+    lower.push(format!("{PLACE}/stand-ins"));
     lower.push("/".into());
     let (upper, work) = match &stage.plan.upper {
         Upper::Memory { .. } => {
@@ -109,6 +112,24 @@ fn options(stage: &Stage<'_>, ids: u32) -> Result<String> {
         options.push_str(",volatile");
     }
     Ok(options)
+}
+
+/// Password files in place of those that we may not read: without any, nobody can become anybody, root included.
+fn stand_ins(layer: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    for (file, of, locked) in [
+        ("etc/shadow", "/etc/passwd", locked::shadow as fn(&str) -> String),
+        ("etc/gshadow", "/etc/group", locked::gshadow),
+    ] {
+        let host = Path::new("/").join(file);
+        if host.exists() && fs::File::open(&host).is_err() {
+            let text = locked(&fs::read_to_string(of).unwrap_or_default());
+            let place = resolve_or_make(layer, Path::new(file), false)?;
+            chmod(by_number(place.as_fd()), Mode::from_raw_mode(0o640))?;
+            fs::write(by_number(place.as_fd()), text)
+                .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        }
+    }
+    Ok(())
 }
 
 /// Starts the server.

@@ -5,6 +5,7 @@ pub mod config;
 pub mod digest;
 pub mod ids;
 pub mod job;
+pub mod locked;
 pub mod name;
 pub mod plan;
 pub mod platform;
