@@ -1,4 +1,4 @@
-//! `base`: ids for a user namespace just made, and the layers below the user's own.
+//! `base` and `image`: ids for a user namespace just made, and the layers below the user's own.
 //!
 //! The view of the host is an overlay over an id-mapped, read-only, non-recursive clone of `/`, mounted with credentials
 //! that own nothing and have no capability over files. Overlayfs checks every access a second time with those, so
@@ -17,11 +17,13 @@ use rustix::mount::{
 use rustix::thread::CapabilitySet;
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::ids::IdMap;
+use skiff_spec::image::ImageId;
 use skiff_sys::cred::FsIds;
 use skiff_sys::mount::{MountAttr, set_id_map};
 use skiff_sys::{caps, ns};
 
 use crate::caller::Caller;
+use crate::image;
 use crate::mask::{self, Mask};
 use crate::site;
 
@@ -32,14 +34,46 @@ const NOBODY: u32 = u32::MAX - 1;
 pub struct Given {
     /// How many ids there are inside.
     pub ids: u32,
-    /// The stand-ins, the view: detached mounts.
-    pub mounts: [OwnedFd; 2],
+    /// The stand-ins and the view, or the image: detached mounts.
+    pub mounts: Vec<OwnedFd>,
     /// The clone of `/` under the view. Nobody else may have it; letting go of it takes 50 microseconds.
-    _host: OwnedFd,
+    _host: Option<OwnedFd>,
 }
 
-/// Answers the request.
+/// What a user can take off again of what he gets, as it is a mount of his: the file systems are read-only by themselves, no
+/// file in them means anything outside as whose it is.
+const ATTRIBUTES: MountAttr = MountAttr::RDONLY.and(MountAttr::NOSUID).and(MountAttr::NODEV);
+
+/// Answers [`Base`](skiff_spec::wire::Request::Base).
 pub fn give(caller: &Caller, pid: u32) -> Result<Given> {
+    let (target, ids) = map_ids(caller, pid)?;
+    let Mask { layers, empty } = mask::current()?;
+    set_id_map(layers.as_fd(), target.user_ns.as_fd(), ATTRIBUTES)
+        .context(|| "id-mapped mount of the stand-ins")
+        .map_err(|e| {
+            e.hint(
+                "the kernel must be 5.19 or newer to map the ids of a tmpfs; SKIFF_HELPER=none does without",
+            )
+        })?;
+    let (view, host) = view(target.user_ns.as_fd(), ATTRIBUTES, &empty)?;
+    Ok(Given { ids, mounts: vec![layers, view], _host: Some(host) })
+}
+
+/// Answers [`Image`](skiff_spec::wire::Request::Image). Whoever owns the files in the image: inside they are of the user's ids.
+pub fn give_image(caller: &Caller, pid: u32, id: ImageId) -> Result<Given> {
+    let (target, ids) = map_ids(caller, pid)?;
+    let root = image::open(caller, id)?;
+    set_id_map(root.as_fd(), target.user_ns.as_fd(), ATTRIBUTES)
+        .context(|| format!("id-mapped mount of image {id}"))
+        .map_err(|e| {
+            e.hint(
+                "the kernel must be 5.19 or newer to map the ids of an image; SKIFF_HELPER=none does without",
+            )
+        })?;
+    Ok(Given { ids, mounts: vec![root], _host: None })
+}
+
+fn map_ids(caller: &Caller, pid: u32) -> Result<(Target, u32)> {
     if caller.uid == 0 {
         return Err(Error::new("environments are for users, not for root").hint("su - USER, then try again"));
     }
@@ -47,17 +81,7 @@ pub fn give(caller: &Caller, pid: u32) -> Result<Given> {
     let target = Target::open(caller, pid)?;
     target.write_map("uid_map", &IdMap::new(caller.uid, Some(uids), &[]))?;
     target.write_map("gid_map", &IdMap::new(caller.gid, Some(gids), &caller.groups))?;
-    let Mask { layers, empty } = mask::current()?;
-    // What the user can take off again, as it is a mount of his: both file systems are read-only by themselves, no file in
-    // them means anything outside as whose it is.
-    let attr = MountAttr::RDONLY.and(MountAttr::NOSUID).and(MountAttr::NODEV);
-    set_id_map(layers.as_fd(), target.user_ns.as_fd(), attr)
-        .context(|| "id-mapped mount of the stand-ins")
-        .map_err(|e| {
-        e.hint("the kernel must be 5.19 or newer to map the ids of a tmpfs; SKIFF_HELPER=none does without")
-    })?;
-    let (view, host) = view(target.user_ns.as_fd(), attr, &empty)?;
-    Ok(Given { ids: 1 + uids.count.min(gids.count), mounts: [layers, view], _host: host })
+    Ok((target, 1 + uids.count.min(gids.count)))
 }
 
 /// The process whose user namespace gets its map.

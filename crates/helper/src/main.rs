@@ -1,7 +1,8 @@
 //! The privileged part of Skiff, installed setuid root.
 //!
-//! It does one of three things per call and ends: it maps the ids of a user namespace that the caller has just made and
-//! gives a harmless view of the host's root (`base`); it starts a program as the caller himself, without privilege, in
+//! It does one of a few things per call and ends: it maps the ids of a user namespace that the caller has just made and
+//! gives a harmless view of the host's root (`base`) or an image of the trusted store (`image`), and lets go of images that
+//! are gone from there (`release`); it starts a program as the caller himself, without privilege, in
 //! namespaces that the caller owns (`join`); it makes such a view forget what it has cached (`refresh`).
 //!
 //! What makes this safe is stated where it is done; in general: it decides only by what the kernel says of the caller,
@@ -10,6 +11,7 @@
 
 mod base;
 mod caller;
+mod image;
 mod join;
 mod mask;
 mod refresh;
@@ -64,10 +66,15 @@ fn answer(socket: &OwnedFd) -> Result<()> {
     match Request::decode(&bytes) {
         Some(Request::Base { pid }) => {
             let given = base::give(&caller, pid)?;
-            done(given.ids, &given.mounts.each_ref().map(AsFd::as_fd))
+            done(given.ids, &given.mounts.iter().map(AsFd::as_fd).collect::<Vec<_>>())
+        }
+        Some(Request::Image { pid, id }) => {
+            let given = base::give_image(&caller, pid, id)?;
+            done(given.ids, &given.mounts.iter().map(AsFd::as_fd).collect::<Vec<_>>())
         }
         Some(Request::Join { pid }) => join::start(&caller, pid, socket),
         Some(Request::Refresh) => refresh::forget(&fds).and_then(|()| done(0, &[])),
+        Some(Request::Release) => image::release().and_then(|()| done(0, &[])),
         None => Err(Error::new("a request that this helper does not know")
             .hint("install skiff and its helper together")),
     }

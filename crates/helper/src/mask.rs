@@ -88,7 +88,7 @@ pub fn current() -> Result<Mask> {
 }
 
 /// Takes the lock if it is free.
-fn try_lock(dir: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
+pub fn try_lock(dir: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     let name = || format!("{DIR}/lock");
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = openat(dir, "lock", flags, Mode::from_raw_mode(0o600)).context(name)?;
@@ -100,7 +100,7 @@ fn try_lock(dir: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
 }
 
 /// `/run/skiff`, made and checked: nobody but root may put things there.
-fn state_dir() -> Result<OwnedFd> {
+pub fn state_dir() -> Result<OwnedFd> {
     let name = || DIR;
     match rustix::fs::mkdir(DIR, Mode::from_raw_mode(0o755)) {
         Ok(()) | Err(Errno::EXIST) => {}

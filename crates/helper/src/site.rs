@@ -1,4 +1,4 @@
-//! What the administrator has decided: subordinate ids. Read only from files that nobody but root can write.
+//! What the administrator has decided: subordinate ids, where images are. Read only from files that nobody but root can write.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,16 +7,17 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::ids::{COUNT, Range, subordinate};
+use skiff_spec::image::STORE;
 
 use crate::caller::Caller;
 
 /// The helper's own configuration: `range_base = N` and `range_first_uid = N` give ids by rule, where there is no entry in
-/// `/etc/subuid`.
+/// `/etc/subuid`; `store = /PATH` says where images are.
 const FILE: &str = "/etc/skiff/helper.conf";
 
 /// The subordinate user and group ids of a caller.
 pub fn ranges(caller: &Caller) -> Result<(Range, Range)> {
-    let rule = Rule::read()?;
+    let rule = Settings::read()?.rule;
     let name = user_name(caller.uid)?;
     let one = |file: &str| -> Result<Range> {
         let listed = read_if_exists(file)?.and_then(|text| subordinate(&text, name.as_deref(), caller.uid));
@@ -29,16 +30,27 @@ pub fn ranges(caller: &Caller) -> Result<(Range, Range)> {
     Ok((one("/etc/subuid")?, one("/etc/subgid")?))
 }
 
+/// Where images are.
+pub fn store() -> Result<String> {
+    Ok(Settings::read()?.store)
+}
+
+/// What [`FILE`] says.
+struct Settings {
+    rule: Rule,
+    store: String,
+}
+
 /// Ranges without a list: each uid from `first_uid` on has its own 64 Ki from `base` on.
-#[derive(Default)]
 struct Rule {
     base: Option<u32>,
     first_uid: u32,
 }
 
-impl Rule {
+impl Settings {
     fn read() -> Result<Self> {
-        let mut rule = Self { base: None, first_uid: 1000 };
+        let rule = Rule { base: None, first_uid: 1000 };
+        let mut settings = Self { rule, store: STORE.into() };
         for line in read_if_exists(FILE)?.unwrap_or_default().lines() {
             let line = line.split('#').next().unwrap_or_default().trim();
             if line.is_empty() {
@@ -46,19 +58,23 @@ impl Rule {
             }
             let bad = || {
                 Error::new(format!("{FILE}: line {line:?}"))
-                    .hint("it takes `range_base = N` and `range_first_uid = N`")
+                    .hint("it takes `range_base = N`, `range_first_uid = N` and `store = /PATH`")
             };
             let (key, value) = line.split_once('=').ok_or_else(bad)?;
-            let value = value.trim().parse().map_err(|_| bad())?;
+            let value = value.trim();
+            let number = || value.parse().map_err(|_| bad());
             match key.trim() {
-                "range_base" => rule.base = Some(value),
-                "range_first_uid" => rule.first_uid = value,
+                "range_base" => settings.rule.base = Some(number()?),
+                "range_first_uid" => settings.rule.first_uid = number()?,
+                "store" if value.starts_with('/') => settings.store = value.into(),
                 _ => return Err(bad()),
             }
         }
-        Ok(rule)
+        Ok(settings)
     }
+}
 
+impl Rule {
     fn range(&self, uid: u32) -> Option<Range> {
         let index = uid.checked_sub(self.first_uid)?;
         let first = self.base?.checked_add(index.checked_mul(COUNT)?)?;
@@ -87,9 +103,7 @@ fn read_if_exists(path: &str) -> Result<Option<String>> {
         Err(rustix::io::Errno::NOENT) => return Ok(None),
         other => other.context(|| path)?,
     };
-    for part in Path::new(path).ancestors().skip(1) {
-        refuse_unless_roots(&rustix::fs::stat(part).context(|| part.display().to_string())?, part)?;
-    }
+    check_parents(path)?;
     let stat = rustix::fs::fstat(&fd).context(|| path)?;
     refuse_unless_roots(&stat, Path::new(path))?;
     if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
@@ -98,6 +112,14 @@ fn read_if_exists(path: &str) -> Result<Option<String>> {
     let mut text = String::new();
     File::from(fd).take(4 << 20).read_to_string(&mut text).context(|| path)?;
     Ok(Some(text))
+}
+
+/// Refuses a path that anybody but root could lead elsewhere.
+pub fn check_parents(path: &str) -> Result<()> {
+    for part in Path::new(path).ancestors().skip(1) {
+        refuse_unless_roots(&rustix::fs::stat(part).context(|| part.display().to_string())?, part)?;
+    }
+    Ok(())
 }
 
 fn refuse_unless_roots(stat: &rustix::fs::Stat, path: &Path) -> Result<()> {

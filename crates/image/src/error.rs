@@ -61,6 +61,14 @@ pub enum Error {
         /// What about it is not possible.
         why: String,
     },
+    /// A store was made by a later version of this program.
+    #[error("store {store}: its layout is version {version}, which this program does not know")]
+    Newer {
+        /// The store's path.
+        store: String,
+        /// What it says of itself.
+        version: String,
+    },
     /// An image file is not one that we would have written.
     #[error("image file {file} is damaged: {why}")]
     BadImage {
@@ -72,12 +80,21 @@ pub enum Error {
 }
 
 impl Error {
+    /// From an error of the standard library, which stands for a system call's.
+    pub(crate) fn io(what: &'static str, object: String, e: &std::io::Error) -> Error {
+        Error::Io { what, object, source: Errno::from_io_error(e).unwrap_or(Errno::IO) }
+    }
+
     /// How to mend it, where that is known: one sentence without a full stop.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Error::Io { source: Errno::NOSPC | Errno::DQUOT, .. } => {
                 Some("free some space or quota there; nothing half made was left behind")
             }
+            Error::Io { source: Errno::ACCESS | Errno::PERM | Errno::ROFS, .. } => {
+                Some("the store must be writable to whoever fills it; `skiff doctor` says whose it is")
+            }
+            Error::Newer { .. } => Some("use the newer skiff, or another store"),
             Error::BadImage { .. } => Some("remove the image and pull it again"),
             Error::OldSchema { .. } => {
                 Some("push the image again with a Docker of this decade, or ask its maker to")
@@ -91,7 +108,6 @@ impl Error {
 }
 
 /// Adds what was tried, and on what, to a failed system call.
-#[allow(dead_code)] // until the first module is here
 pub(crate) trait Context<T> {
     /// `what` is a verb, `object` the path.
     fn on(self, what: &'static str, object: impl Into<String>) -> Result<T>;

@@ -8,6 +8,7 @@ pub mod erofs;
 mod error;
 pub mod hash;
 pub mod manifest;
+pub mod store;
 pub mod tree;
 
 pub use error::{Error, Result};

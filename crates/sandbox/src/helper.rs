@@ -6,6 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::Pid;
+use skiff_spec::plan::Base;
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
 use skiff_sys::{fdpass, process};
 
@@ -20,9 +22,9 @@ pub struct Helper {
 
 /// What the helper gives to build a root from.
 pub struct Layers {
-    /// Stand-ins and whiteouts for what `other` may not read.
-    pub mask: OwnedFd,
-    /// The host's root, as far as `other` may read it.
+    /// Stand-ins and whiteouts for what `other` may not read of the host's root.
+    pub mask: Option<OwnedFd>,
+    /// The host's root, as far as `other` may read it, or an image's.
     pub view: OwnedFd,
     /// How many ids there are inside.
     pub ids: u32,
@@ -89,16 +91,32 @@ impl Helper {
         }
     }
 
-    /// Takes the answer to [`Request::Base`].
+    /// Asks for ids for the user namespace of `pid` and the layers of `base`.
+    ///
+    /// # Errors
+    /// As [`Helper::ask`].
+    pub fn ask_for(&self, base: Base, pid: Pid) -> Result<()> {
+        let pid = pid.as_raw_nonzero().get().unsigned_abs();
+        self.ask(
+            match base {
+                Base::Host => Request::Base { pid },
+                Base::Image(id) => Request::Image { pid, id },
+            },
+            &[],
+        )
+    }
+
+    /// Takes the answer to [`Helper::ask_for`].
     ///
     /// # Errors
     /// As [`Helper::answer`].
     pub fn layers(&self) -> Result<Layers> {
         let (ids, fds) = self.answer()?;
-        let [mask, view] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| {
-            Error::new(format!("helper {}: answer without its two mounts", self.program.display()))
-        })?;
-        Ok(Layers { mask, view, ids })
+        let mut mounts = fds.into_iter().rev();
+        match (mounts.next(), mounts.next(), mounts.next()) {
+            (Some(view), mask, None) => Ok(Layers { mask, view, ids }),
+            _ => Err(Error::new(format!("helper {}: answer without its mounts", self.program.display()))),
+        }
     }
 
     /// The socket, for a process that must not close it.

@@ -11,22 +11,26 @@ use rustix::io::Errno;
 use rustix::mount::{
     FsOpenFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsopen, unmount,
 };
-use skiff_spec::plan::{Upper, inside};
+use skiff_spec::plan::{Base, Upper, inside};
+use skiff_sys::mount::{MountAttr, set_attributes};
 
 use crate::helper::Layers;
 use crate::mounts::{as_mount, attach_to, by_number, is_dir, open_dir, resolve_or_make};
 use crate::stage::{Opened, PLACE, Shims, Stage};
-use crate::{Context, Error, Result};
+use crate::{Context, Error, Result, accounts};
 
 /// Stacks the layers, mounts the rest, makes it `/`.
 pub fn build(stage: &mut Stage<'_>, layers: &Layers) -> Result<()> {
     stage.complete()?;
     // Before Linux 6.15 the kernel takes as layers only mounts that hang in a namespace of ours.
-    stage.hang(&layers.mask, "mask")?;
+    if let Some(mask) = &layers.mask {
+        stage.hang(mask, "mask")?;
+    }
     stage.hang(&layers.view, "view")?;
     let root = stack(stage)?;
     stage.hang(&root, "root")?;
-    furnish(root.as_fd(), stage, Some(&layers.view))
+    accounts::add(root.as_fd(), &stage.plan.accounts)?;
+    furnish(root.as_fd(), stage, layers.mask.as_ref().map(|_| &layers.view))
 }
 
 /// Mounts everything on the new root, which hangs somewhere, and makes it `/`.
@@ -41,6 +45,9 @@ pub fn furnish(root: BorrowedFd<'_>, stage: &Stage<'_>, view: Option<&OwnedFd>) 
         if let Some(mount) = mount {
             place(root, mount, Path::new(target))?;
         }
+    }
+    if stage.plan.read_only {
+        set_attributes(root, MountAttr::RDONLY, false).context(|| "read-only root")?;
     }
     enter(root)
 }
@@ -64,7 +71,10 @@ fn stack(stage: &Stage<'_>) -> Result<OwnedFd> {
             lower.push(at("shims"));
         }
     }
-    lower.extend(["mask/shown", "mask/hidden", "view"].map(at));
+    if plan.base == Base::Host {
+        lower.extend(["mask/shown", "mask/hidden"].map(at));
+    }
+    lower.push(at("view"));
     let own = |fd: &OwnedFd, name: &str| match plan.upper {
         Upper::Directory(_) => by_number(fd.as_fd()),
         Upper::Memory { .. } => at(&format!("own.{name}")),

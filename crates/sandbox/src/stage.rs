@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, statat};
 use rustix::io::Errno;
 use skiff_spec::config::Slurm;
-use skiff_spec::plan::{Mount, Plan, Route, Source, Upper};
+use skiff_spec::plan::{Base, Mount, Plan, Route, Source, Upper};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
 use crate::mounts::{attach, bind, bind_one, made_up, memory, open_dir};
@@ -63,7 +63,7 @@ pub enum Shims<'a> {
 
 impl<'a> Shims<'a> {
     fn of(plan: &'a Plan) -> Self {
-        if plan.route == Route::Helper && plan.shims == Slurm::default().shims() {
+        if plan.base == Base::Host && plan.route == Route::Helper && plan.shims == Slurm::default().shims() {
             return Self::Usual;
         }
         Self::These(plan.shims.iter().map(AsRef::as_ref).filter(|shim| exists(shim)).collect())

@@ -8,8 +8,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, waitpid};
-use skiff_spec::plan::{Plan, Route};
-use skiff_spec::wire::Request;
+use skiff_spec::plan::{Base, Plan, Route};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use crate::first::{self, First};
@@ -96,7 +95,7 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
         become_init(Making { plan, helper: helper.as_ref(), extras, reporter, control: theirs, first })
     };
     drop((theirs, reporter));
-    let asked = give_ids(init.pid, helper.as_ref(), control.as_fd());
+    let asked = give_ids(init.pid, plan.base, helper.as_ref(), control.as_fd());
     let told = if says_all(report.as_fd()) { read_all(report.as_fd()) } else { SILENCE.to_vec() };
     // By now it has nothing more to do: its answer came before those words.
     if let Some(helper) = helper {
@@ -134,9 +133,9 @@ fn says_all(report: BorrowedFd<'_>) -> bool {
 }
 
 /// The maker's part in the map: ask the helper, whose answer process 1 takes, or do without and tell process 1.
-fn give_ids(pid: Pid, helper: Option<&Helper>, control: BorrowedFd<'_>) -> Result<()> {
+fn give_ids(pid: Pid, base: Base, helper: Option<&Helper>, control: BorrowedFd<'_>) -> Result<()> {
     match helper {
-        Some(helper) => helper.ask(Request::Base { pid: pid.as_raw_nonzero().get().unsigned_abs() }, &[]),
+        Some(helper) => helper.ask_for(base, pid),
         None => {
             let ids = map::write(pid)?;
             rustix::io::write(control, &ids.to_le_bytes()).map(drop).context(|| "control socket")

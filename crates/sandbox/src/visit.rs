@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, kill_process};
-use skiff_spec::wire::Request;
+use skiff_spec::plan::Base;
 use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 
 use crate::helper::Helper;
@@ -14,12 +14,13 @@ use crate::start::{die_with_maker, read_all, reap};
 use crate::{Context, Error, Result, map};
 
 /// Runs `act` in a process that is root of a new user namespace with the user's ids; gives what it gave. `act` gets the view of
-/// the host's root where the helper makes one.
+/// `base` where the helper makes one.
 ///
 /// # Errors
 /// Its own, or that the namespace could not be had.
 pub fn as_root_of_ids(
     helper: Option<&Path>,
+    base: Base,
     act: impl FnOnce(Option<OwnedFd>) -> Result<Vec<u8>>,
 ) -> Result<Vec<u8>> {
     let helper = helper.map(Helper::spawn).transpose()?;
@@ -46,8 +47,7 @@ pub fn as_root_of_ids(
     drop((reporter, go));
     let asked = match helper {
         Some(helper) => {
-            let request = Request::Base { pid: child.pid.as_raw_nonzero().get().unsigned_abs() };
-            let asked = helper.ask(request, &[]);
+            let asked = helper.ask_for(base, child.pid);
             helper.finish();
             asked
         }

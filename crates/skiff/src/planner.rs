@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use skiff_sandbox::{Error, Result};
-use skiff_spec::plan::{Base, Mount, Plan, Route, Source, Upper, inside};
+use skiff_spec::plan::{Accounts, Base, Mount, Plan, Route, Source, Upper, inside};
 
 use crate::context::{Context, is_inside};
 
@@ -44,6 +44,8 @@ pub fn host(context: &Context, name: &str, upper: Upper, wishes: Wishes) -> Resu
         base: Base::Host,
         layers: wishes.layers,
         upper,
+        read_only: false,
+        accounts: Accounts::default(),
         mounts,
         shims: context.config.slurm.shims(),
     })

@@ -4,6 +4,7 @@
 pub mod config;
 pub mod digest;
 pub mod ids;
+pub mod image;
 pub mod job;
 pub mod locked;
 pub mod name;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::image::ImageId;
+
 /// Who the user is inside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -27,11 +29,13 @@ pub enum Route {
 }
 
 /// What lies below the user's own layer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Base {
     /// This node's own `/`.
     Host,
+    /// An image of the store.
+    Image(ImageId),
 }
 
 /// Where the environment's changes go.
@@ -81,6 +85,15 @@ pub struct Mount {
     pub optional: bool,
 }
 
+/// Who is to be known inside.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accounts {
+    /// Lines as in `/etc/passwd`.
+    pub users: Vec<String>,
+    /// Lines as in `/etc/group`.
+    pub groups: Vec<String>,
+}
+
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -94,6 +107,12 @@ pub struct Plan {
     pub layers: Vec<PathBuf>,
     /// Where changes go.
     pub upper: Upper,
+    /// Whether the root, once it is put together, takes no changes.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Lines that the root's own `/etc/passwd` and `/etc/group` get where they lack the user and his groups.
+    #[serde(default)]
+    pub accounts: Accounts,
     /// Mounted on the root, in this order.
     pub mounts: Vec<Mount>,
     /// Commands that are handed to the host, as absolute paths.

@@ -1,6 +1,8 @@
 //! What `skiff` and its privileged helper say to each other: one request, one reply, over a socket that keeps messages
 //! apart. A closed list; whatever is not on it is refused.
 
+use crate::image::ImageId;
+
 /// The descriptor under which the helper finds the socket.
 pub const SOCKET_FD: i32 = 3;
 /// The longest message.
@@ -17,6 +19,13 @@ pub enum Request {
         /// A process of the caller in a user namespace that the caller made and that has no map yet.
         pid: u32,
     },
+    /// Map the ids likewise, and give the root of an image in the trusted store as a detached mount.
+    Image {
+        /// As above.
+        pid: u32,
+        /// The image.
+        id: ImageId,
+    },
     /// Start the command on the helper's command line as the caller himself, without privilege, in the
     /// namespaces of process `pid`.
     Join {
@@ -25,6 +34,8 @@ pub enum Request {
     },
     /// Let a view of the host's root forget what it has looked up: the descriptor sent along is a directory in it.
     Refresh,
+    /// Let go of images that have been removed from the trusted store.
+    Release,
 }
 
 impl Request {
@@ -33,23 +44,31 @@ impl Request {
     pub fn encode(self) -> Vec<u8> {
         let (op, pid) = match self {
             Self::Base { pid } => (b'b', pid),
+            Self::Image { pid, .. } => (b'i', pid),
             Self::Join { pid } => (b'j', pid),
             Self::Refresh => (b'r', 0),
+            Self::Release => (b'l', 0),
         };
         let mut bytes = vec![VERSION, op];
         bytes.extend(pid.to_le_bytes());
+        if let Self::Image { id, .. } = self {
+            bytes.extend(id.0);
+        }
         bytes
     }
 
     /// From bytes; nothing for all that is not exactly a request.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let [VERSION, op, pid @ ..] = bytes else { return None };
-        let pid = u32::from_le_bytes(pid.try_into().ok()?);
-        match op {
-            b'b' => Some(Self::Base { pid }),
-            b'j' => Some(Self::Join { pid }),
-            b'r' if pid == 0 => Some(Self::Refresh),
+        let [VERSION, op, rest @ ..] = bytes else { return None };
+        let (pid, rest) = rest.split_first_chunk()?;
+        let pid = u32::from_le_bytes(*pid);
+        match (op, rest) {
+            (b'b', []) => Some(Self::Base { pid }),
+            (b'i', id) => Some(Self::Image { pid, id: ImageId(id.try_into().ok()?) }),
+            (b'j', []) => Some(Self::Join { pid }),
+            (b'r', []) if pid == 0 => Some(Self::Refresh),
+            (b'l', []) if pid == 0 => Some(Self::Release),
             _ => None,
         }
     }
@@ -104,7 +123,10 @@ mod tests {
 
     #[test]
     fn requests_come_back_as_they_went() {
-        for r in [Request::Base { pid: 7 }, Request::Join { pid: u32::MAX }, Request::Refresh] {
+        let image = Request::Image { pid: 7, id: ImageId([0xab; 32]) };
+        let others =
+            [Request::Base { pid: 7 }, Request::Join { pid: u32::MAX }, Request::Refresh, Request::Release];
+        for r in others.into_iter().chain([image]) {
             assert_eq!(Request::decode(&r.encode()), Some(r));
         }
     }
@@ -118,6 +140,9 @@ mod tests {
             &[1, b'x', 0, 0, 0, 0],
             &[9, b'b', 0, 0, 0, 0],
             &[1, b'b', 0, 0, 0, 0, 0],
+            &[1, b'i', 0, 0, 0, 0],
+            &[&[1, b'i', 0, 0, 0, 0][..], &[0; 31]].concat(),
+            &[1, b'l', 1, 0, 0, 0],
         ] {
             assert_eq!(Request::decode(bad), None, "{bad:?}");
         }

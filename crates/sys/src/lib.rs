@@ -8,6 +8,7 @@ pub mod alloc;
 pub mod caps;
 pub mod cred;
 pub mod fdpass;
+pub mod loopdev;
 pub mod mount;
 pub mod ns;
 pub mod process;

@@ -9,7 +9,7 @@ use rustix::process::{WaitOptions, waitpid};
 use skiff_sandbox::start::{Options, start};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_spec::ids::{COUNT, subordinate};
-use skiff_spec::plan::Upper;
+use skiff_spec::plan::{Base, Upper};
 use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 
 use super::Check;
@@ -145,7 +145,7 @@ fn id_range(context: &Context) -> Check {
 
 fn id_mapped_mounts(context: &Context) -> Check {
     const NAME: &str = "id-mapped mounts";
-    match as_root_of_ids(context.helper.as_deref(), |_| Ok(vec![])) {
+    match as_root_of_ids(context.helper.as_deref(), Base::Host, |_| Ok(vec![])) {
         Ok(_) => Check::pass(NAME, "the helper gives a view of the host's root"),
         Err(e) => Check::fail(NAME, e.message, e.hint),
     }

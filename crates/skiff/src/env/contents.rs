@@ -12,6 +12,7 @@ use skiff_sandbox::visit::as_root_of_ids;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::job::Descriptor;
 use skiff_spec::name::EnvName;
+use skiff_spec::plan::Base;
 
 use super::latest;
 use crate::base_identity;
@@ -23,7 +24,7 @@ use crate::output;
 pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
     let upper = env.dir.join("upper");
-    let found = as_root_of_ids(context.helper.as_deref(), |view| {
+    let found = as_root_of_ids(context.helper.as_deref(), Base::Host, |view| {
         let (upper, base) = (open_dir(&upper)?, base(view)?);
         let as_seen = |uid, gid| (uid, gid);
         let changes = skiff_env::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen })
@@ -71,7 +72,7 @@ pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
     let identity: BTreeMap<String, String> = base_identity::here(&kept)?.record(&depot_dir)?;
     let dir = env.dir.clone();
     let name = env.name.clone();
-    let taken = as_root_of_ids(context.helper.as_deref(), |view| {
+    let taken = as_root_of_ids(context.helper.as_deref(), Base::Host, |view| {
         let depot = Depot::open(&depot_dir).map_err(ours)?;
         let (upper, state, base) = (open_dir(&dir.join("upper"))?, open_dir(&dir)?, base(view)?);
         let input = SnapshotInput {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::name::EnvName;
+use skiff_spec::plan::Base;
 
 use super::latest;
 use crate::context::Context;
@@ -37,7 +38,7 @@ pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> 
 
 /// Deletes a directory whose files belong to any of the user's ids.
 pub fn delete(context: &Context, dir: PathBuf) -> Result<()> {
-    as_root_of_ids(context.helper.as_deref(), |_| {
+    as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
         fs::remove_dir_all(&dir).context(|| format!("removing {}", dir.display()))?;
         Ok(vec![])
     })

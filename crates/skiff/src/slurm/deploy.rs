@@ -14,6 +14,7 @@ use skiff_env::{Cache, Depot, LayerDir, LayerLease, Manifest, SnapshotId};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::config::Mismatch;
+use skiff_spec::plan::Base;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use super::job::Job;
@@ -103,7 +104,7 @@ fn layers(context: &Context, depot: &Depot, id: &SnapshotId, manifest: &Manifest
     if let Some(found) = open_cache(context)?.all_there(manifest).map_err(|e| in_cache(e, context))? {
         return Ok(paths(found));
     }
-    let unpacked = as_root_of_ids(context.helper.as_deref(), |_| {
+    let unpacked = as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
         let cache = open_cache(context)?;
         let layers = skiff_env::fetch(depot, id, &cache).map_err(|e| in_cache(e, context))?;
         // They are held meanwhile; too many bytes is a matter for the next time.

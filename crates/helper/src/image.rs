@@ -1,0 +1,195 @@
+//! Images of the trusted store as mounts.
+//!
+//! The kernel reads their files as root, so it gets only what our own writer has made and what its user, who is nobody's
+//! login, alone can write: the place says so, not the caller, who names an image by its digest and nothing else. That he may
+//! use it the writer has noted when he pulled it.
+//!
+//! An image is mounted once and kept, so that all who run it share what the kernel has read of it; what users get are copies
+//! of that mount.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, mkdirat, openat, openat2,
+    statat, unlinkat,
+};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
+};
+use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::image::{ImageId, store};
+use skiff_sys::loopdev;
+
+use crate::caller::Caller;
+use crate::{mask, site};
+
+/// Where images are mounted, each on a directory of its name.
+const PLACE: &str = "images";
+/// Uids from here on are people's, and a person's store is not to be trusted.
+const FIRST_PERSON: u32 = 1000;
+/// What an EROFS says of itself in `statfs`.
+const EROFS: u64 = 0xE0F5_E1E2;
+
+/// The image as a mount that hangs nowhere yet.
+pub fn open(caller: &Caller, id: ImageId) -> Result<OwnedFd> {
+    let store = Store::open()?;
+    store.check_permit(caller, id)?;
+    let dir = place()?;
+    let name = id.to_string();
+    // As for the stand-ins: a lock that a stopped process may hold is not waited for; two mounts of one image do no harm.
+    let mut lock = None;
+    for _ in 0..200 {
+        if let Some(mounted) = mounted(dir.as_fd(), &name) {
+            return Ok(mounted);
+        }
+        lock = mask::try_lock(dir.as_fd())?;
+        if lock.is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let what = || format!("image {id}");
+    if let Some(mounted) = mounted(dir.as_fd(), &name) {
+        return Ok(mounted);
+    }
+    let root = mount(&store.image(id)?)
+        .context(what)
+        .map_err(|e| e.hint("the kernel must have EROFS (modprobe erofs); before 6.12 also loop devices"))?;
+    let made = mkdirat(&dir, &name, Mode::from_raw_mode(0o700));
+    made.or_else(|e| if e == Errno::EXIST { Ok(()) } else { Err(e) }).context(what)?;
+    move_mount(&root, "", &dir, &name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).context(what)?;
+    drop(lock);
+    mounted(dir.as_fd(), &name)
+        .ok_or_else(|| Error::new(format!("image {id}: gone as soon as it was mounted")))
+}
+
+/// Lets go of images that are no longer in the store: until then they take up its room. What runs on them goes on.
+pub fn release() -> Result<()> {
+    let store = Store::open()?;
+    let dir = place()?;
+    let entries = Dir::read_from(&dir).context(|| PLACE)?;
+    for entry in entries {
+        let entry = entry.context(|| PLACE)?;
+        let Some(id) = entry.file_name().to_str().ok().and_then(|n| n.parse::<ImageId>().ok()) else {
+            continue;
+        };
+        if store.image(id).is_err() {
+            unmount_all(dir.as_fd(), &id.to_string());
+        }
+    }
+    Ok(())
+}
+
+/// Best effort: what stays is found the next time.
+fn unmount_all(dir: BorrowedFd<'_>, name: &str) {
+    let place = format!("{}/{PLACE}/{name}", mask::DIR);
+    while unmount(&place, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {}
+    unlinkat(dir, name, AtFlags::REMOVEDIR).unwrap_or_default();
+}
+
+/// `/run/skiff/images`, for root alone.
+fn place() -> Result<OwnedFd> {
+    let parent = mask::state_dir()?;
+    let what = || format!("{}/{PLACE}", mask::DIR);
+    match mkdirat(&parent, PLACE, Mode::from_raw_mode(0o700)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(e).context(what),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    openat(&parent, PLACE, flags, Mode::empty()).context(what)
+}
+
+/// A copy of the mount that is kept; nothing if there is none.
+fn mounted(dir: BorrowedFd<'_>, name: &str) -> Option<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let copy = open_tree(dir, name, flags).ok()?;
+    (fstatfs(&copy).ok()?.f_type as u64 == EROFS).then_some(copy)
+}
+
+fn mount(file: &OwnedFd) -> std::io::Result<OwnedFd> {
+    match erofs(&skiff_sandbox::mounts::by_number(file.as_fd())) {
+        // Before Linux 6.12, and where the file system of the store cannot: by way of a block device.
+        Err(Errno::NOTBLK | Errno::OPNOTSUPP) => {
+            let device = loopdev::attach_read_only(file.as_fd())?;
+            Ok(erofs(&device.path())?)
+        }
+        other => Ok(other?),
+    }
+}
+
+fn erofs(source: &str) -> rustix::io::Result<OwnedFd> {
+    let fs = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&fs, "source", source)?;
+    fsconfig_set_flag(&fs, "ro")?;
+    fsconfig_create(&fs)?;
+    let attr = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_RDONLY;
+    fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attr)
+}
+
+/// The trusted store.
+struct Store {
+    dir: OwnedFd,
+    owner: u32,
+}
+
+impl Store {
+    /// Opens it, if nobody but root can have put it there and nobody but a system user can write to it.
+    fn open() -> Result<Self> {
+        let path = site::store()?;
+        let what = || format!("store {path}");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+            .context(what)
+            .map_err(|e| {
+                e.hint("administrator: `make install` makes it, for the system user skiff; `skiff doctor`")
+            })?;
+        site::check_parents(&path)?;
+        let stat = fstat(&dir).context(what)?;
+        if stat.st_uid >= FIRST_PERSON || stat.st_mode & 0o022 != 0 {
+            return Err(Error::new(format!(
+                "{}: belongs to uid {} with mode {:o}",
+                what(),
+                stat.st_uid,
+                stat.st_mode & 0o7777
+            ))
+            .hint("it must belong to a system user (uid below 1000) and be writable by nobody else"));
+        }
+        Ok(Self { dir, owner: stat.st_uid })
+    }
+
+    /// An image's file.
+    fn image(&self, id: ImageId) -> Result<OwnedFd> {
+        let what = || format!("image {id}");
+        let missing = |e: Error| e.hint("`skiff pull` gets it again");
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH | ResolveFlags::NO_XDEV;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = openat2(&self.dir, store::image(id), flags, Mode::empty(), resolve)
+            .context(what)
+            .map_err(missing)?;
+        let stat = fstat(&file).context(what)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !self.wrote(&stat) {
+            return Err(Error::new(format!("{}: its file is not the store's own", what()))
+                .hint("administrator: somebody else has written into the store; `skiff store verify`"));
+        }
+        Ok(file)
+    }
+
+    /// Refuses a user who has not shown that he may have the image.
+    fn check_permit(&self, caller: &Caller, id: ImageId) -> Result<()> {
+        match statat(&self.dir, store::permit(caller.uid, id), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if self.wrote(&stat) => Ok(()),
+            _ => {
+                Err(Error::new(format!("image {id}: not yours on this machine")).hint("`skiff pull` gets it"))
+            }
+        }
+    }
+
+    fn wrote(&self, stat: &Stat) -> bool {
+        stat.st_uid == self.owner && stat.st_mode & 0o022 == 0
+    }
+}

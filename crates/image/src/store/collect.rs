@@ -1,0 +1,176 @@
+//! What a store takes up, and what can go from it.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, statat};
+use serde::Serialize;
+use skiff_spec::image::{ImageId, store as names};
+
+use super::Store;
+use crate::error::{Error, Result};
+
+/// What is being made has changed within this time; older remains are a crash's.
+const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How much room things take on the disk, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// Images' files.
+    pub images: u64,
+    /// Layers kept for the next pull.
+    pub blobs: u64,
+    /// What is being made.
+    pub unfinished: u64,
+}
+
+/// What a collection removed, or would remove.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Collected {
+    /// Images.
+    pub images: Vec<ImageId>,
+    /// Other files: layers, remains of crashes.
+    pub files: Vec<PathBuf>,
+    /// Room regained, in bytes.
+    pub bytes: u64,
+}
+
+impl Usage {
+    /// All of it.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.images + self.blobs + self.unfinished
+    }
+}
+
+impl Store {
+    /// How much room it takes.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn usage(&self) -> Result<Usage> {
+        let room = |dir: &str| -> Result<u64> { Ok(self.files(dir)?.iter().map(|file| file.bytes).sum()) };
+        Ok(Usage { images: room("images")?, blobs: room("blobs")?, unfinished: room("tmp")? })
+    }
+
+    /// Removes what nobody may use any more and what crashes have left; then, as long as it takes more than `budget` bytes, layers and
+    /// images, the longest unused first. With `dry_run` it only says what it would.
+    ///
+    /// # Errors
+    /// When it cannot be read or written to.
+    pub fn collect(&self, budget: Option<u64>, dry_run: bool) -> Result<Collected> {
+        let mut done = Collected::default();
+        let mut left = self.usage()?.total();
+        for id in self.images()? {
+            if self.users_of(id)?.is_empty() {
+                left = left.saturating_sub(self.take_image(id, dry_run, &mut done)?);
+            }
+        }
+        let now = SystemTime::now();
+        let old = |file: &Found| now.duration_since(file.used).is_ok_and(|age| age > ABANDONED);
+        for file in self.files("tmp")?.into_iter().filter(old) {
+            left = left.saturating_sub(self.take_file(file, dry_run, &mut done)?);
+        }
+        let Some(budget) = budget else { return Ok(done) };
+        for file in oldest_first(self.files("blobs")?) {
+            if left <= budget {
+                return Ok(done);
+            }
+            if self.is_free(&file.path) {
+                left = left.saturating_sub(self.take_file(file, dry_run, &mut done)?);
+            }
+        }
+        let gone: BTreeSet<ImageId> = done.images.iter().copied().collect();
+        let mut images: Vec<_> = self
+            .images()?
+            .into_iter()
+            .filter(|id| !gone.contains(id))
+            .map(|id| (self.last_use(id), id))
+            .collect();
+        images.sort();
+        for (_, id) in images {
+            if left <= budget {
+                break;
+            }
+            left = left.saturating_sub(self.take_image(id, dry_run, &mut done)?);
+        }
+        Ok(done)
+    }
+
+    /// When somebody last pulled or started it.
+    fn last_use(&self, id: ImageId) -> i64 {
+        let time = |uid: u32| {
+            statat(&self.dir, names::permit(uid, id), AtFlags::SYMLINK_NOFOLLOW).ok().map(|s| s.st_mtime)
+        };
+        self.users_of(id).unwrap_or_default().into_iter().filter_map(time).max().unwrap_or(0)
+    }
+
+    fn take_image(&self, id: ImageId, dry_run: bool, done: &mut Collected) -> Result<u64> {
+        let bytes = on_disk(&self.path.join(names::image(id)));
+        if !dry_run {
+            for uid in self.users_of(id)? {
+                self.remove(&names::permit(uid, id))?;
+            }
+            self.delete(id)?;
+        }
+        done.images.push(id);
+        done.bytes += bytes;
+        Ok(bytes)
+    }
+
+    fn take_file(&self, file: Found, dry_run: bool, done: &mut Collected) -> Result<u64> {
+        if !dry_run {
+            match std::fs::remove_file(&file.path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::io("remove", file.path.display().to_string(), &e));
+                }
+                _ => {}
+            }
+        }
+        done.files.push(file.path);
+        done.bytes += file.bytes;
+        Ok(file.bytes)
+    }
+
+    /// Whether nobody is fetching or reading a layer: those hold a lock on it.
+    fn is_free(&self, path: &Path) -> bool {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        openat(rustix::fs::CWD, path, flags, Mode::empty())
+            .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
+    }
+
+    fn files(&self, dir: &str) -> Result<Vec<Found>> {
+        let path = self.path.join(dir);
+        let mut found = vec![];
+        for name in self.list(dir)? {
+            let path = path.join(name);
+            // Gone meanwhile.
+            let Ok(meta) = path.symlink_metadata() else { continue };
+            if meta.is_file() {
+                found.push(Found {
+                    bytes: meta.blocks() * 512,
+                    used: meta.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+                    path,
+                });
+            }
+        }
+        Ok(found)
+    }
+}
+
+struct Found {
+    path: PathBuf,
+    bytes: u64,
+    used: SystemTime,
+}
+
+fn oldest_first(mut files: Vec<Found>) -> Vec<Found> {
+    files.sort_by_key(|file| file.used);
+    files
+}
+
+fn on_disk(path: &Path) -> u64 {
+    path.symlink_metadata().map_or(0, |meta| meta.blocks() * 512)
+}

@@ -1,0 +1,50 @@
+//! What a store notes of an image.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// The content of `images/ID.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Length of the image's file in bytes, holes included.
+    pub size: u64,
+    /// SHA-256 of the image's file, as 64 lower-case hex digits.
+    pub sum: Option<String>,
+    /// Its layers, the lowest first.
+    pub layers: Vec<Layer>,
+    /// How many files it holds.
+    pub files: u64,
+    /// The image's configuration as it came: JSON of the OCI image specification.
+    pub config: serde_json::Value,
+}
+
+/// A layer as it came.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    /// Its digest, as in the manifest.
+    pub digest: String,
+    /// Its length in bytes.
+    pub size: u64,
+}
+
+impl Record {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        // Strings, numbers and JSON: nothing that could fail.
+        serde_json::to_vec_pretty(self).unwrap_or_default()
+    }
+
+    /// Reads one; nothing if there is none.
+    pub(super) fn read(path: &Path) -> Result<Option<Record>> {
+        let shown = || path.display().to_string();
+        match std::fs::read(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::io("read", shown(), &e)),
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map(Some)
+                .map_err(|e| Error::BadImage { file: shown(), why: format!("its record: {e}") }),
+        }
+    }
+}

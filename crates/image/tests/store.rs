@@ -1,0 +1,172 @@
+//! What a store promises: nothing half-made is seen, nothing is done twice, nothing stays for ever.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use skiff_image::Error;
+use skiff_image::store::{Begun, Record, Store};
+use skiff_spec::image::ImageId;
+
+const A: ImageId = ImageId([0xaa; 32]);
+const B: ImageId = ImageId([0xbb; 32]);
+const C: ImageId = ImageId([0xcc; 32]);
+
+fn record() -> Record {
+    Record {
+        size: 9,
+        sum: None,
+        layers: vec![],
+        files: 1,
+        config: serde_json::json!({ "architecture": "amd64" }),
+    }
+}
+
+fn make(store: &Store, id: ImageId, bytes: &[u8]) {
+    match store.begin(id, &mut || ()).unwrap() {
+        Begun::There(_) => panic!("{id} is there already"),
+        Begun::New(making) => {
+            let mut file = fs::File::from(making.file().try_clone_to_owned().unwrap());
+            file.write_all(bytes).unwrap();
+            assert_eq!(store.find(id).unwrap(), None, "not before it is published");
+            making.publish(&record()).unwrap();
+        }
+    }
+}
+
+/// Every file below `dir` but the version.
+fn files(dir: &Path) -> Vec<String> {
+    let mut all = vec![];
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(files(&path));
+        } else if !path.ends_with("version") {
+            all.push(path.file_name().unwrap().to_string_lossy().into_owned());
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn an_image_is_there_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    match store.begin(A, &mut || ()).unwrap() {
+        Begun::New(making) => {
+            rustix::io::write(making.file(), b"half").unwrap();
+        }
+        Begun::There(_) => panic!("nobody made it"),
+    }
+    assert_eq!(files(dir.path()), [""; 0], "given up, nothing stays");
+    make(&store, A, b"the image");
+    assert_eq!(store.find(A).unwrap(), Some(record()));
+    assert_eq!(files(dir.path()), [format!("{A}.erofs"), format!("{A}.json")]);
+    assert!(matches!(store.begin(A, &mut || ()).unwrap(), Begun::There(_)));
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut store.open_image(A).unwrap(), &mut text).unwrap();
+    assert_eq!(text, "the image");
+}
+
+#[test]
+fn what_a_crash_left_does_not_stand_in_the_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    fs::write(dir.path().join(format!("images/{A}.lock")), "").unwrap();
+    fs::write(dir.path().join(format!("tmp/{A}")), "half of an older try, which was longer").unwrap();
+    fs::write(dir.path().join(format!("images/{A}.json")), "{").unwrap();
+    make(&store, A, b"the image");
+    assert_eq!(fs::read(dir.path().join(format!("images/{A}.erofs"))).unwrap(), b"the image");
+    assert_eq!(store.find(A).unwrap(), Some(record()));
+}
+
+#[test]
+fn of_several_at_once_one_does_the_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let (made, waited) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let begin = Barrier::new(4);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let store = Store::open(dir.path()).unwrap();
+                begin.wait();
+                let mut waiting = || {
+                    waited.fetch_add(1, Ordering::Relaxed);
+                };
+                if let Begun::New(making) = store.begin(A, &mut waiting).unwrap() {
+                    std::thread::sleep(std::time::Duration::from_millis(100));
+                    made.fetch_add(1, Ordering::Relaxed);
+                    making.publish(&record()).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(made.into_inner(), 1);
+    assert!(waited.into_inner() >= 1);
+    assert_eq!(files(dir.path()), [format!("{A}.erofs"), format!("{A}.json")]);
+}
+
+#[test]
+fn an_image_stays_as_long_as_somebody_may_use_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    make(&store, A, b"shared");
+    for uid in [1001, 1002] {
+        store.permit(uid, A).unwrap();
+        assert!(store.permitted(uid, A));
+    }
+    assert!(!store.permitted(1003, A));
+    store.forbid(1001, A).unwrap();
+    assert!(!store.permitted(1001, A) && store.find(A).unwrap().is_some());
+    store.forbid(1002, A).unwrap();
+    assert_eq!(store.find(A).unwrap(), None);
+    assert_eq!(files(dir.path()), [""; 0]);
+}
+
+#[test]
+fn collection_takes_the_unused_first_and_never_what_is_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    for (id, uid) in [(A, 1001), (B, 1002)] {
+        make(&store, id, &[1; 40_000]);
+        store.permit(uid, id).unwrap();
+    }
+    make(&store, C, &[1; 40_000]);
+    let (held, free) = (dir.path().join("blobs/held"), dir.path().join("blobs/free"));
+    for blob in [&held, &free] {
+        fs::write(blob, [1; 40_000]).unwrap();
+    }
+    let hold = fs::File::open(&held).unwrap();
+    rustix::fs::flock(hold.as_fd(), rustix::fs::FlockOperation::LockShared).unwrap();
+    // A was used long before B.
+    let old = fs::File::open(dir.path().join(format!("users/1001/{A}"))).unwrap();
+    old.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+
+    let planned = store.collect(None, true).unwrap();
+    assert_eq!((planned.images.as_slice(), planned.files.len()), (&[C][..], 0));
+    assert_eq!(store.images().unwrap(), [A, B, C], "a dry run takes nothing");
+    assert_eq!(store.collect(None, false).unwrap(), planned);
+    assert_eq!(store.images().unwrap(), [A, B]);
+
+    let two_files = 100_000;
+    let done = store.collect(Some(two_files), false).unwrap();
+    assert_eq!((done.images.as_slice(), done.files.as_slice()), (&[A][..], &[free][..]));
+    assert!(store.usage().unwrap().total() <= two_files && held.exists());
+    assert_eq!(store.images().unwrap(), [B]);
+}
+
+#[test]
+fn a_newer_store_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    Store::open(dir.path()).unwrap();
+    fs::write(dir.path().join("version"), "2\n").unwrap();
+    let error = Store::open(dir.path()).err().unwrap();
+    assert!(matches!(&error, Error::Newer { version, .. } if version == "2"), "{error}");
+    assert!(error.hint().is_some());
+}
