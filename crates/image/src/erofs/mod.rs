@@ -41,3 +41,40 @@ pub use source::Source;
 pub use verify::{Verified, verify};
 pub use write::{Summary, Tails, finish};
 pub use xattr::is_storable;
+
+/// For fuzzing and tests of what others may forge: nothing else may call it.
+#[doc(hidden)]
+pub mod fuzz {
+    use super::{NodeKind, Reader, verify};
+
+    /// Makes the UUID and the checksum fit an image that was changed.
+    pub fn reseal(image: &mut [u8]) {
+        super::format::reseal(image);
+    }
+
+    /// Verifies an image, and reads all of it but holes; `false` if it is not one of ours. What is verified can be read.
+    pub fn read(image: &[u8]) -> bool {
+        let Ok(reader) = Reader::open(image, "fuzzed") else { return false };
+        let verified = verify(&reader);
+        let mut names = 0;
+        let mut read = |file: crate::Result<super::FileEntry>| -> crate::Result<()> {
+            names += 1;
+            let node = file?.node;
+            reader.xattrs(&node)?;
+            if node.kind == NodeKind::Symlink {
+                reader.target(&node)?;
+            }
+            let mut buffer = [0; 5000];
+            for extent in reader.extents(&node).take(10_000) {
+                reader.read_at(&node, &mut buffer, extent?.at)?;
+            }
+            Ok(())
+        };
+        let all = reader.files().try_for_each(&mut read);
+        if let Ok(verified) = &verified {
+            all.expect("what was verified can be read");
+            assert_eq!(verified.names, names);
+        }
+        verified.is_ok()
+    }
+}
