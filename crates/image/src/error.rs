@@ -2,7 +2,11 @@
 //!
 //! Every message says what was tried, on which object, and why it failed; [`Error::hint`] says how to mend it.
 
+use std::sync::Arc;
+
 use rustix::io::Errno;
+
+use crate::registry::RegistryError;
 
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -69,6 +73,63 @@ pub enum Error {
         /// What it says of itself.
         version: String,
     },
+    /// A registry did not give what was asked for.
+    #[error(transparent)]
+    Registry(#[from] Box<RegistryError>),
+    /// A name is none of an image.
+    #[error(transparent)]
+    Reference(#[from] skiff_spec::reference::ReferenceError),
+    /// A configuration file, or a program that one names, is not what it should be.
+    #[error("{file}: {why}")]
+    Config {
+        /// The file or program.
+        file: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// registries.conf forbids it.
+    #[error("{image} may not be pulled: registries.conf blocks {prefix}")]
+    Blocked {
+        /// The image.
+        image: String,
+        /// The entry that forbids it.
+        prefix: String,
+    },
+    /// policy.json forbids it.
+    #[error("{image} is refused by {policy}: {why}")]
+    Refused {
+        /// The image.
+        image: String,
+        /// The policy's file.
+        policy: String,
+        /// Which requirement it does not meet.
+        why: String,
+    },
+    /// There is not enough room, which was found out before anything was written.
+    #[error("no room for {object}: it needs {needed} bytes, {free} are free")]
+    NoSpace {
+        /// The file.
+        object: String,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// The bytes of a blob were wrong, and are fetched anew.
+    #[error("blob {blob} was damaged on its way and is fetched again")]
+    Restarted {
+        /// The blob's digest.
+        blob: String,
+    },
+    /// Nobody brings the blob any more.
+    #[error("blob {blob} is not fetched any more")]
+    Abandoned {
+        /// The blob's digest.
+        blob: String,
+    },
+    /// An error that several wait for.
+    #[error(transparent)]
+    Shared(Arc<Error>),
     /// An image file is not one that we would have written.
     #[error("image file {file} is damaged: {why}")]
     BadImage {
@@ -88,6 +149,19 @@ impl Error {
     /// How to mend it, where that is known: one sentence without a full stop.
     pub fn hint(&self) -> Option<&str> {
         match self {
+            Error::Shared(error) => error.hint(),
+            Error::Registry(error) => error.hint(),
+            Error::Reference(error) => error.hint(),
+            Error::NoSpace { .. } => {
+                Some("free some space or quota there; nothing half made was left behind")
+            }
+            Error::Blocked { .. } => Some("ask the site's administrator, or pull it from elsewhere"),
+            Error::Refused { .. } => {
+                Some("the site demands signed images; ask its administrator, or the image's maker")
+            }
+            Error::Io { what: "lock", source: Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP, .. } => {
+                Some("the file system there has no locks; mount it with them (Lustre: -o flock, NFS: lockd)")
+            }
             Error::Io { source: Errno::NOSPC | Errno::DQUOT, .. } => {
                 Some("free some space or quota there; nothing half made was left behind")
             }
@@ -104,6 +178,17 @@ impl Error {
             }
             _ => None,
         }
+    }
+
+    /// Whether the work begun with a [`crate::registry::Reader`] is to be begun again, with a new one.
+    pub fn is_restart(&self) -> bool {
+        matches!(self, Error::Restarted { .. })
+    }
+}
+
+impl From<RegistryError> for Error {
+    fn from(error: RegistryError) -> Error {
+        Error::Registry(Box::new(error))
     }
 }
 

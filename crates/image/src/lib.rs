@@ -4,10 +4,15 @@
 //! their final place in the image file. What the layers say is merged in memory into a [`tree::Tree`], from which the
 //! file's metadata is written at the end.
 
+pub mod auth;
 pub mod erofs;
 mod error;
 pub mod hash;
+mod io;
 pub mod manifest;
+mod places;
+pub mod registries_conf;
+pub mod registry;
 pub mod store;
 pub mod tree;
 

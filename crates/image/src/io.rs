@@ -1,0 +1,35 @@
+//! Whole reads and writes at a place in a file: interrupted and short ones are gone on with.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+
+/// Writes all of `bytes` at `offset`.
+pub(crate) fn write_all_at(
+    file: BorrowedFd<'_>,
+    mut bytes: &[u8],
+    mut offset: u64,
+) -> rustix::io::Result<()> {
+    while !bytes.is_empty() {
+        match retry_on_intr(|| pwrite(file, bytes, offset))? {
+            0 => return Err(Errno::IO),
+            written => {
+                bytes = &bytes[written..];
+                offset += written as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Fills `bytes` from `offset`; how many there were before the end of the file.
+pub(crate) fn read_at(file: BorrowedFd<'_>, bytes: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match retry_on_intr(|| pread(file, &mut bytes[filled..], offset + filled as u64))? {
+            0 => break,
+            read => filled += read,
+        }
+    }
+    Ok(filled)
+}

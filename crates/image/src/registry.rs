@@ -1,0 +1,397 @@
+//! Images in registries: asked for by name, authorised, fetched, each step tried again when it fails for a while only.
+//!
+//! ```text
+//! Client::resolve(NAME, PLATFORM)  -> manifest, configuration, and the Source they came from
+//! Client::fetch(SOURCE, BLOBS)     -> Fetch: threads that bring blobs into a directory, in parallel ranges
+//! Fetch::blob(DESCRIPTOR)          -> Growing: that blob's bytes, readable while they arrive
+//! ```
+//!
+//! Protocol: <https://github.com/opencontainers/distribution-spec>. Blocking: its only threads are those of a `Fetch`.
+
+pub mod challenge;
+mod chunks;
+mod failure;
+mod fetch;
+mod growing;
+mod http;
+mod part;
+mod place;
+mod proxy;
+mod retry;
+mod tls;
+mod token;
+mod transfer;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use skiff_spec::digest::Digest;
+use skiff_spec::platform::Platform;
+use skiff_spec::reference::{Named, ShortName};
+use ureq::http::{Method, header};
+
+pub use failure::{Failure, RegistryError};
+pub use fetch::Fetch;
+pub use growing::{Growing, Reader, Status};
+pub use http::explanation;
+pub use part::BlobDir;
+pub use tls::CERTS_D;
+pub use token::parse_token;
+
+use crate::auth::{Credential, Credentials};
+use crate::error::{Error, Result};
+use crate::hash;
+use crate::manifest::{self, Descriptor, Document, ImageConfig, MAX_DOCUMENT, Manifest};
+use crate::registries_conf::{Endpoint, RegistriesConf};
+use http::{Http, header_text, read_body};
+use place::{Place, Wish};
+
+/// An index may lead to an index, but not for long.
+const MAX_INDEXES: usize = 3;
+/// A mirror that fails is not insisted on.
+const MIRROR_TRIES: u32 = 2;
+
+/// How to deal with servers.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How long a connection may take to come about.
+    pub connect: Duration,
+    /// How long a server may be silent within a request.
+    pub stall: Duration,
+    /// How often in a row something may fail.
+    pub tries: u32,
+    /// How many requests may be under way at once.
+    pub parallel: usize,
+    /// How many bytes of a blob are asked for at once.
+    pub chunk: u64,
+    /// Directories of certificates, a directory per server in them.
+    pub certs_d: Vec<PathBuf>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            connect: Duration::from_secs(10),
+            stall: Duration::from_secs(30),
+            tries: 6,
+            parallel: 8,
+            chunk: 8 << 20,
+            certs_d: CERTS_D.iter().map(PathBuf::from).collect(),
+        }
+    }
+}
+
+/// Asks registries on behalf of one user.
+pub struct Client {
+    http: Http,
+    conf: RegistriesConf,
+    credentials: Arc<Credentials>,
+}
+
+/// Where an image was found; its blobs are there too.
+#[derive(Clone)]
+pub struct Source {
+    /// Those that may have them, the one that gave the manifest first.
+    places: Arc<[Arc<Place>]>,
+}
+
+/// What a name led to.
+#[derive(Clone)]
+pub struct Resolved {
+    /// The name, in full.
+    pub name: Named,
+    /// The digest that the name has in the registry: of the index, if there is one.
+    pub digest: Digest,
+    /// The digest of the manifest for the platform wanted.
+    pub manifest_digest: Digest,
+    /// The manifest.
+    pub manifest: Manifest,
+    /// Its bytes.
+    pub manifest_bytes: Vec<u8>,
+    /// The configuration.
+    pub config: ImageConfig,
+    /// Its bytes.
+    pub config_bytes: Vec<u8>,
+    /// Where to fetch its layers.
+    pub source: Source,
+}
+
+struct Received {
+    digest: Digest,
+    bytes: Vec<u8>,
+    document: Document,
+}
+
+impl Client {
+    /// One with the site's and the user's configuration.
+    pub fn new(settings: Settings, conf: RegistriesConf, credentials: Credentials) -> Client {
+        Client { http: Http::new(settings), conf, credentials: Arc::new(credentials) }
+    }
+
+    /// Completes a name without a server: the first of registries.conf's places that has it.
+    ///
+    /// # Errors
+    /// None has it, or one failed otherwise.
+    pub fn complete(&self, short: &ShortName) -> Result<Named> {
+        let mut candidates = self.conf.candidates(short)?;
+        let last = candidates.pop().unwrap_or_else(|| short.at_docker_hub());
+        for candidate in candidates {
+            match self.digest(&candidate) {
+                Ok(_) => return Ok(candidate),
+                Err(Error::Registry(e)) if e.failure.is_missing() || is_denied(&e.failure) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(last)
+    }
+
+    /// The digest that a name has now: one HEAD, and nothing to read.
+    ///
+    /// # Errors
+    /// The image is not there, or its server cannot be asked.
+    pub fn digest(&self, image: &Named) -> Result<Digest> {
+        let path = format!("manifests/{}", image.wanted());
+        let wish = Wish { method: &Method::HEAD, path: &path, accept: Some(manifest::ACCEPTED), range: None };
+        let object = format!("the digest of {image}");
+        let (_, digest) = self.first_that_has(image, &object, |place| {
+            let (response, _) = place.ask(&self.http, wish)?;
+            let digest =
+                header_text(response.headers(), header::HeaderName::from_static("docker-content-digest"));
+            Ok(digest.and_then(|text| text.parse::<Digest>().ok()))
+        })?;
+        match (digest, image.digest()) {
+            (Some(digest), _) => Ok(digest),
+            (None, Some(digest)) => Ok(*digest),
+            // Servers need not say it; what they give has it.
+            (None, None) => Ok(self.document(image)?.1.digest),
+        }
+    }
+
+    /// Finds an image, and reads its manifest and configuration.
+    ///
+    /// # Errors
+    /// It is not there, not for this platform, not sound, or its server cannot be asked.
+    pub fn resolve(&self, image: &Named, platform: &Platform) -> Result<Resolved> {
+        let image = image.clone().with_default_tag();
+        let (source, mut received) = self.document(&image)?;
+        let digest = received.digest;
+        for _ in 0..MAX_INDEXES {
+            let index = match received.document {
+                Document::Manifest(manifest) => {
+                    let (config, config_bytes) = self.config(&source, &image, &manifest, platform)?;
+                    let (name, manifest_digest) = (image, received.digest);
+                    let manifest_bytes = received.bytes;
+                    return Ok(Resolved {
+                        name,
+                        digest,
+                        manifest_digest,
+                        manifest,
+                        manifest_bytes,
+                        config,
+                        config_bytes,
+                        source,
+                    });
+                }
+                Document::Index(index) => index,
+            };
+            let chosen = index.choose(&image.to_string(), platform)?;
+            received = self.manifest_of(&source, &image, chosen)?;
+        }
+        let why = format!("more than {MAX_INDEXES} indexes lead from one to the next");
+        Err(Error::BadManifest { object: image.to_string(), why })
+    }
+
+    /// Whether a server takes this login.
+    ///
+    /// # Errors
+    /// It does not, or cannot be asked.
+    pub fn check_login(&self, server: &str, credential: &Credential) -> Result<()> {
+        let named = Named::new(server, "login", None, None).map_err(Error::Reference)?;
+        let mut endpoints = self.conf.endpoints(&named)?;
+        let insecure = endpoints.pop().is_some_and(|itself| itself.insecure);
+        let endpoint = Endpoint { server: named.server().into(), repository: String::new(), insecure };
+        let place = Place::new(endpoint, Arc::clone(&self.credentials));
+        let tries = self.http.settings().tries;
+        self.insist(&place, "a login", tries, || place.try_login(&self.http, credential))
+    }
+
+    /// Begins to fetch blobs of an image into a directory.
+    ///
+    /// # Errors
+    /// Threads cannot be started.
+    pub fn fetch(&self, source: &Source, dir: BlobDir) -> Result<Fetch> {
+        Fetch::start(self.http.settings().clone(), source.clone(), dir)
+    }
+
+    /// A small blob, all of it: a configuration, the payload of a signature.
+    ///
+    /// # Errors
+    /// It cannot be had, is longer than a manifest may be, or is not what its descriptor says.
+    pub fn small_blob(&self, source: &Source, object: &str, blob: &Descriptor) -> Result<Vec<u8>> {
+        if blob.size > MAX_DOCUMENT {
+            let why = format!("it has {} bytes; {MAX_DOCUMENT} are the limit", blob.size);
+            return Err(Error::BadManifest { object: object.into(), why });
+        }
+        let path = format!("blobs/{}", blob.digest);
+        self.ask_source(source, object, |place| {
+            let wish = Wish { method: &Method::GET, path: &path, accept: None, range: None };
+            let (response, from) = place.ask(&self.http, wish)?;
+            let bytes = read_body(response, blob.size, http::authority(&from))?;
+            checked(bytes, &blob.digest)
+        })
+    }
+
+    /// A manifest beside an image, named by a tag of its own; nothing if there is none.
+    ///
+    /// # Errors
+    /// The registry cannot be asked.
+    pub fn beside(&self, source: &Source, image: &Named, tag: &str) -> Result<Option<Vec<u8>>> {
+        let object = format!("{tag} of {}", image.name());
+        match self
+            .ask_source(source, &object, |place| self.receive(place, tag, None).map(|(bytes, ..)| bytes))
+        {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(Error::Registry(e)) if e.failure.is_missing() => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn document(&self, image: &Named) -> Result<(Source, Received)> {
+        let object = format!("the manifest of {image}");
+        let wanted = image.wanted();
+        let (source, (bytes, content_type, digest)) =
+            self.first_that_has(image, &object, |place| self.receive(place, &wanted, image.digest()))?;
+        let document = manifest::parse(&format!("manifest of {image}"), &bytes, content_type.as_deref())?;
+        Ok((source, Received { digest, bytes, document }))
+    }
+
+    fn manifest_of(&self, source: &Source, image: &Named, chosen: &Descriptor) -> Result<Received> {
+        let object = format!("the manifest {} of {image}", chosen.digest);
+        let wanted = chosen.digest.to_string();
+        let (bytes, content_type, digest) =
+            self.ask_source(source, &object, |place| self.receive(place, &wanted, Some(&chosen.digest)))?;
+        chosen.check(&object, &bytes)?;
+        let document = manifest::parse(&object, &bytes, content_type.as_deref())?;
+        Ok(Received { digest, bytes, document })
+    }
+
+    /// Bytes, media type and digest of what a tag or digest names.
+    fn receive(
+        &self,
+        place: &Place,
+        wanted: &str,
+        pinned: Option<&Digest>,
+    ) -> Result<(Vec<u8>, Option<String>, Digest), Failure> {
+        let path = format!("manifests/{wanted}");
+        let wish = Wish { method: &Method::GET, path: &path, accept: Some(manifest::ACCEPTED), range: None };
+        let (response, from) = place.ask(&self.http, wish)?;
+        let content_type = header_text(response.headers(), header::CONTENT_TYPE).map(String::from);
+        let told = header_text(response.headers(), header::HeaderName::from_static("docker-content-digest"))
+            .and_then(|text| text.parse::<Digest>().ok());
+        let bytes = read_body(response, MAX_DOCUMENT, http::authority(&from))?;
+        match pinned.or(told.as_ref()) {
+            Some(digest) => checked(bytes, digest).map(|bytes| (bytes, content_type, *digest)),
+            None => {
+                let digest = hash::sha256(&bytes);
+                Ok((bytes, content_type, digest))
+            }
+        }
+    }
+
+    fn config(
+        &self,
+        source: &Source,
+        image: &Named,
+        manifest: &Manifest,
+        platform: &Platform,
+    ) -> Result<(ImageConfig, Vec<u8>)> {
+        let object = format!("the configuration of {image}");
+        let bytes = self.small_blob(source, &object, &manifest.config)?;
+        let config = ImageConfig::parse(&object, &bytes)?;
+        manifest.check_config(&image.to_string(), &config, platform)?;
+        Ok((config, bytes))
+    }
+
+    /// Asks all places that may have an image, mirrors first; gives the answer, and the places with that one in front.
+    fn first_that_has<T>(
+        &self,
+        image: &Named,
+        object: &str,
+        ask: impl Fn(&Place) -> Result<T, Failure>,
+    ) -> Result<(Source, T)> {
+        let endpoints = self.conf.endpoints(image)?;
+        let place = |endpoint: Endpoint| Arc::new(Place::new(endpoint, Arc::clone(&self.credentials)));
+        let mut places: Vec<_> = endpoints.into_iter().map(place).collect();
+        let last = places.len().saturating_sub(1);
+        for at in 0..places.len() {
+            let tries = self.http.settings().tries;
+            let tries = if at < last { tries.min(MIRROR_TRIES) } else { tries };
+            match self.insist(&places[at], object, tries, || ask(&places[at])) {
+                Ok(answer) => {
+                    places.rotate_left(at);
+                    return Ok((Source { places: places.into() }, answer));
+                }
+                // Whatever a mirror lacks, the place itself may have.
+                Err(_) if at < last => {}
+                Err(e) => return Err(e),
+            }
+        }
+        unreachable!("an image has at least the place that its name says")
+    }
+
+    /// Asks the places of an image in turn.
+    fn ask_source<T>(
+        &self,
+        source: &Source,
+        object: &str,
+        ask: impl Fn(&Place) -> Result<T, Failure>,
+    ) -> Result<T> {
+        let mut first_error = None;
+        for place in source.places.iter() {
+            match self.insist(place, object, self.http.settings().tries, || ask(place)) {
+                Ok(answer) => return Ok(answer),
+                Err(e) => first_error = first_error.or(Some(e)),
+            }
+        }
+        Err(first_error.unwrap_or_else(|| unreachable!("a source has places")))
+    }
+
+    /// Tries again and again, with pauses, what may succeed later.
+    fn insist<T>(
+        &self,
+        place: &Place,
+        object: &str,
+        tries: u32,
+        mut ask: impl FnMut() -> Result<T, Failure>,
+    ) -> Result<T> {
+        let mut failures = 0;
+        loop {
+            let failure = match ask() {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            failures += 1;
+            match retry::pause(&failure, failures, tries) {
+                Some(pause) => std::thread::sleep(pause),
+                None => return Err(RegistryError::new(&place.server, object, failures, failure).into()),
+            }
+        }
+    }
+}
+
+fn checked(bytes: Vec<u8>, digest: &Digest) -> Result<Vec<u8>, Failure> {
+    let got = hash::digest_like(digest, &bytes);
+    if got == *digest { Ok(bytes) } else { Err(Failure::WrongDigest { got: got.to_string() }) }
+}
+
+/// Docker Hub says so of what does not exist.
+fn is_denied(failure: &Failure) -> bool {
+    matches!(failure, Failure::Unauthorized(_) | Failure::Status { status: 401 | 403, .. })
+}
+
+/// Whether a host is this machine and can be no other.
+fn is_loopback(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}

@@ -1,0 +1,137 @@
+//! Why a request to a registry failed, and whether asking again may help.
+
+use std::time::Duration;
+
+/// The reason for a failed request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The server answered, but not with what was asked for.
+    #[error("{status} {}{}", phrase(*.status), detail(.message))]
+    Status {
+        /// The HTTP status.
+        status: u16,
+        /// What the server said about it.
+        message: String,
+        /// How long it asks to be left alone.
+        retry_after: Option<Duration>,
+    },
+    /// The credentials are missing or not taken.
+    #[error("{0}")]
+    Unauthorized(String),
+    /// No connection came about, or it broke: refused, reset, not resolved, silent.
+    #[error("{0}")]
+    Connection(String),
+    /// The answer ended before it was complete.
+    #[error("the answer ended after {got} of {expected} bytes")]
+    Short {
+        /// Bytes that came.
+        got: u64,
+        /// Bytes announced.
+        expected: u64,
+    },
+    /// The bytes are others than asked for.
+    #[error("the bytes have the digest {got}, not the one asked for")]
+    WrongDigest {
+        /// What came.
+        got: String,
+    },
+    /// The answer makes no sense.
+    #[error("{0}")]
+    Nonsense(String),
+    /// The server's certificate is not trusted.
+    #[error("{0}")]
+    Certificate(String),
+    /// The pull was given up.
+    #[error("it was given up")]
+    Cancelled,
+}
+
+impl Failure {
+    /// Whether the same request may succeed later.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Failure::Status { status, .. } => matches!(status, 408 | 425 | 429 | 500..=504 | 509 | 520..=530),
+            Failure::Connection(_) | Failure::Short { .. } | Failure::WrongDigest { .. } => true,
+            Failure::Unauthorized(_)
+            | Failure::Nonsense(_)
+            | Failure::Certificate(_)
+            | Failure::Cancelled => false,
+        }
+    }
+
+    /// Whether the object is not there.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Failure::Status { status: 404 | 410, .. })
+    }
+
+    /// What the user can do about it, as one sentence without a full stop.
+    pub(super) fn hint(&self, server: &str) -> Option<String> {
+        match self {
+            Failure::Unauthorized(_) | Failure::Status { status: 401 | 403, .. } => {
+                Some(format!("if the image exists and is private: skiff login {server}"))
+            }
+            Failure::Status { status: 404, .. } => {
+                Some("look at the spelling of the name and the tag".into())
+            }
+            Failure::Status { status: 429, .. } => Some(format!(
+                "the server limits how often it may be asked; wait, or log in for a higher limit: skiff login {server}"
+            )),
+            Failure::Status { status: 500.., .. } => Some("the server has a problem; try again later".into()),
+            Failure::Certificate(_) => Some(format!(
+                "put the certificate of the server's authority into /etc/containers/certs.d/{server}/ca.crt, \
+                 or set insecure = true for it in registries.conf"
+            )),
+            Failure::Connection(_) | Failure::Short { .. } => Some(
+                "look at the server's name, the network and the proxy (HTTPS_PROXY, NO_PROXY); \
+                 what was fetched is kept, and the same command goes on from there"
+                    .into(),
+            ),
+            Failure::WrongDigest { .. } => Some(
+                "the server or something on the way damages what it gives out; tell its administrator".into(),
+            ),
+            Failure::Status { .. } | Failure::Nonsense(_) | Failure::Cancelled => None,
+        }
+    }
+}
+
+fn phrase(status: u16) -> &'static str {
+    ureq::http::StatusCode::from_u16(status)
+        .ok()
+        .and_then(|s| s.canonical_reason())
+        .unwrap_or("unknown status")
+}
+
+fn detail(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(" ({message})") }
+}
+
+/// What a failed request was for; what went wrong; how to mend it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("registry {server}: cannot get {object}: {failure}{}", after(*.tries))]
+pub struct RegistryError {
+    /// The server, as the user names it.
+    pub server: String,
+    /// What was asked for.
+    pub object: String,
+    /// How often it was tried in vain.
+    pub tries: u32,
+    /// The last failure.
+    pub failure: Failure,
+    pub(super) hint: Option<String>,
+}
+
+fn after(tries: u32) -> String {
+    if tries > 1 { format!(" (tried {tries} times)") } else { String::new() }
+}
+
+impl RegistryError {
+    pub(super) fn new(server: &str, object: impl Into<String>, tries: u32, failure: Failure) -> Self {
+        let hint = failure.hint(server);
+        RegistryError { server: server.into(), object: object.into(), tries, failure, hint }
+    }
+
+    /// How to mend it, where that is known.
+    pub fn hint(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+}

@@ -1,0 +1,317 @@
+//! Threads that bring blobs: in the order in which they were asked for, each in parallel ranges, all within one limit of
+//! requests. What fails is tried again after a pause, in which others get their turn.
+
+mod queue;
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::chunks::Chunks;
+use super::failure::{Failure, RegistryError};
+use super::growing::Growing;
+use super::http::Http;
+use super::part::{BlobDir, Taken};
+use super::retry;
+use super::transfer::{Origin, PIECE, Transfer, Trouble};
+use super::{Settings, Source};
+use crate::error::{Error, Result};
+use crate::manifest::Descriptor;
+use queue::{Job, Open, Phase, Queue, Ranges, Task, Turn};
+
+/// How often to look whether another process is ready with a blob.
+const FOLLOW: Duration = Duration::from_millis(100);
+/// How often a blob with the wrong digest is fetched again.
+const RESTARTS: u32 = 2;
+/// An attempt that brought so many bytes does not count as a failure in a row.
+const PROGRESS: u64 = 256 << 10;
+
+/// Blobs under way. Dropped, it gives up what is not here yet; that is kept on disk.
+pub struct Fetch {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    http: Http,
+    source: Source,
+    dir: BlobDir,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl Fetch {
+    pub(super) fn start(settings: Settings, source: Source, dir: BlobDir) -> Result<Fetch> {
+        let parallel = settings.parallel.max(1);
+        let http = Http::new(settings);
+        let shared = Shared { http, source, dir, queue: Mutex::default(), changed: Condvar::new() };
+        let mut fetch = Fetch { shared: Arc::new(shared), threads: vec![] };
+        for _ in 0..parallel {
+            let shared = Arc::clone(&fetch.shared);
+            let thread = std::thread::Builder::new().name("skiff-fetch".into());
+            let thread = thread.spawn(move || shared.work()).map_err(|e| Error::Io {
+                what: "start",
+                object: "a thread to fetch with".into(),
+                source: rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::AGAIN),
+            })?;
+            fetch.threads.push(thread);
+        }
+        Ok(fetch)
+    }
+
+    /// Asks for a blob, after those asked for before. The same blob twice is fetched once.
+    pub fn blob(&self, blob: &Descriptor) -> Arc<Growing> {
+        let mut queue = self.shared.queue();
+        let known =
+            queue.jobs.iter().find(|job| job.blob.digest == blob.digest && job.blob.size == blob.size);
+        if let Some(job) = known {
+            return Arc::clone(&job.growing);
+        }
+        let growing = Arc::new(Growing::new(blob));
+        queue.jobs.push(Job::new(blob.clone(), Arc::clone(&growing)));
+        drop(queue);
+        self.shared.changed.notify_all();
+        growing
+    }
+}
+
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        self.shared.queue().closed = true;
+        self.shared.changed.notify_all();
+        self.shared.http.shutdown();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            thread.join().ok();
+        }
+        for job in &self.shared.queue().jobs {
+            job.growing.fail(Error::Abandoned { blob: job.blob.digest.to_string() });
+        }
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut piece = vec![0; PIECE];
+        while let Some(task) = self.next_task() {
+            match task {
+                Task::Open { job } => self.open(job),
+                Task::Transfer { job, transfer, chunk, origin } => {
+                    let before = transfer.received(chunk);
+                    let outcome = self.transfer(job, &transfer, chunk, origin, &mut piece);
+                    let gained = transfer.received(chunk).saturating_sub(before);
+                    self.settle(job, &transfer, chunk, gained, outcome);
+                }
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    fn next_task(&self) -> Option<Task> {
+        let mut queue = self.queue();
+        loop {
+            if queue.closed {
+                return None;
+            }
+            let now = Instant::now();
+            queue = match queue.turn(now) {
+                Turn::Now(task) => return Some(task),
+                Turn::At(then) => {
+                    let waited = self.changed.wait_timeout(queue, then - now);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                Turn::Idle => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// Opens a blob's file, unless another process fetches it: then that is asked again soon.
+    fn open(&self, index: usize) {
+        let (blob, growing) = {
+            let queue = self.queue();
+            let job = &queue.jobs[index];
+            (job.blob.clone(), Arc::clone(&job.growing))
+        };
+        let chunks = Chunks::new(blob.size, self.http.settings().chunk);
+        let opened = match self.dir.take(&blob.digest, chunks) {
+            Ok(Taken::ByAnother(bytes)) => {
+                growing.followed(bytes);
+                let mut queue = self.queue();
+                queue.jobs[index].phase = Phase::Closed;
+                queue.jobs[index].not_before = Some(Instant::now() + FOLLOW);
+                return;
+            }
+            Ok(Taken::Ours(part)) => Transfer::new(blob.digest, part, growing),
+            Err(e) => return self.give_up(index, e),
+        };
+        let transfer = Arc::new(opened);
+        let todo = transfer.missing();
+        let is_here = todo.is_empty();
+        self.queue().jobs[index].phase = Phase::Open(Open {
+            transfer: Arc::clone(&transfer),
+            todo: todo.into(),
+            busy: 0,
+            ranges: Ranges::Unknown,
+        });
+        if is_here {
+            self.finish(index, &transfer);
+        }
+    }
+
+    fn transfer(
+        &self,
+        index: usize,
+        transfer: &Transfer,
+        chunk: Option<usize>,
+        origin: usize,
+        piece: &mut [u8],
+    ) -> Result<(), Trouble> {
+        let origin = self.origin(index, origin)?;
+        match chunk {
+            Some(chunk) => transfer.chunk(&self.http, &origin, chunk, piece),
+            None => transfer.whole(&self.http, &origin, piece),
+        }
+    }
+
+    /// The registry's places first, then those that the manifest names.
+    fn origin(&self, index: usize, origin: usize) -> Result<Origin, Failure> {
+        if let Some(place) = self.source.places.get(origin) {
+            return Ok(Origin::Place(Arc::clone(place)));
+        }
+        let queue = self.queue();
+        let url = &queue.jobs[index].blob.urls[origin - self.source.places.len()];
+        let bad = || Failure::Nonsense(format!("the manifest names {url:?} for it, which is no URL"));
+        let uri: ureq::http::Uri = url.parse().map_err(|_| bad())?;
+        let is_web = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
+        if is_web { Ok(Origin::Url(uri)) } else { Err(bad()) }
+    }
+
+    /// Notes how a transfer ended.
+    fn settle(
+        &self,
+        index: usize,
+        transfer: &Transfer,
+        chunk: Option<usize>,
+        gained: u64,
+        outcome: Result<(), Trouble>,
+    ) {
+        let mut queue = self.queue();
+        let job = &mut queue.jobs[index];
+        let Phase::Open(open) = &mut job.phase else {
+            // Another thread has given it up meanwhile.
+            return;
+        };
+        open.busy -= 1;
+        match outcome {
+            Ok(()) => {
+                job.failures = 0;
+                match chunk {
+                    Some(_) => open.ranges = Ranges::Yes,
+                    None => open.todo.clear(),
+                }
+                if open.todo.is_empty() && open.busy == 0 {
+                    drop(queue);
+                    self.finish(index, transfer);
+                }
+            }
+            Err(Trouble::NoRanges) => {
+                open.ranges = Ranges::No;
+                open.todo.extend(chunk);
+            }
+            Err(Trouble::Fatal(error)) => {
+                drop(queue);
+                self.give_up(index, error);
+            }
+            Err(Trouble::Failure(failure)) => {
+                if let Some(chunk) = chunk {
+                    open.todo.push_front(chunk);
+                }
+                if gained >= PROGRESS {
+                    job.failures = 0;
+                }
+                self.after_failure(queue, index, failure);
+            }
+        }
+    }
+
+    /// Tries again after a pause, or at the next place, or gives up.
+    fn after_failure(&self, mut queue: MutexGuard<'_, Queue>, index: usize, failure: Failure) {
+        let job = &mut queue.jobs[index];
+        job.failures += 1;
+        let now = Instant::now();
+        if let Some(pause) = retry::pause(&failure, job.failures, self.http.settings().tries) {
+            job.growing.retrying(failure.to_string());
+            job.not_before = Some(now + pause);
+            if matches!(failure, Failure::Status { status: 429 | 503, retry_after: Some(_), .. }) {
+                queue.not_before = Some(now + pause);
+            }
+            return;
+        }
+        let (failures, origin) = (job.failures, job.origin);
+        if self.next_origin(job) {
+            return;
+        }
+        drop(queue);
+        let server = self.origin(index, origin).map_or_else(|_| String::new(), |o| o.server().to_owned());
+        let object = format!("the blob {}", self.queue().jobs[index].blob.digest);
+        self.give_up(index, RegistryError::new(&server, object, failures, failure).into());
+    }
+
+    /// Whether there is a further place to ask.
+    fn next_origin(&self, job: &mut Job) -> bool {
+        let origins = self.source.places.len() + job.blob.urls.len();
+        let Phase::Open(open) = &mut job.phase else {
+            return false;
+        };
+        if job.origin + 1 >= origins {
+            return false;
+        }
+        open.transfer.forget_location();
+        open.ranges = Ranges::Unknown;
+        (job.origin, job.failures) = (job.origin + 1, 0);
+        true
+    }
+
+    /// All is here: is it what was asked for?
+    fn finish(&self, index: usize, transfer: &Transfer) {
+        let got = match transfer.wrong_digest() {
+            Err(e) => return self.give_up(index, e),
+            Ok(None) => {
+                let mut queue = self.queue();
+                // With the phase goes the lock: who waits for it finds the blob whole.
+                queue.jobs[index].phase = Phase::Over;
+                return queue.jobs[index].growing.verified();
+            }
+            Ok(Some(got)) => got,
+        };
+        if let Err(e) = transfer.restart() {
+            return self.give_up(index, e);
+        }
+        let mut queue = self.queue();
+        let job = &mut queue.jobs[index];
+        job.restarts += 1;
+        let failure = Failure::WrongDigest { got: got.to_string() };
+        if job.restarts > RESTARTS {
+            let restarts = job.restarts;
+            drop(queue);
+            let server = self.source.places.first().map_or("", |place| &place.server);
+            let object = format!("the blob {}", transfer.digest());
+            return self.give_up(index, RegistryError::new(server, object, restarts, failure).into());
+        }
+        job.growing.retrying(failure.to_string());
+        self.next_origin(job);
+        if let Phase::Open(open) = &mut job.phase {
+            open.todo = transfer.missing().into();
+        }
+    }
+
+    fn give_up(&self, index: usize, error: Error) {
+        let mut queue = self.queue();
+        queue.jobs[index].phase = Phase::Over;
+        queue.jobs[index].growing.fail(error);
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

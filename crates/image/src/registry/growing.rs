@@ -1,0 +1,291 @@
+//! A blob that can be read while it arrives. Readers wait for bytes that are not there yet; whoever fetches tells of each.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use skiff_spec::digest::Digest;
+
+use super::chunks::Chunks;
+use crate::error::{Context, Error, Result};
+use crate::manifest::Descriptor;
+
+/// What is being done about a blob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Status {
+    /// Its turn has not come.
+    Queued,
+    /// Another process, here or on another node, fetches it.
+    Followed,
+    /// Bytes arrive.
+    Fetching,
+    /// Something failed, and is tried again soon.
+    Retrying(String),
+    /// All is here, and has the digest asked for.
+    Verified,
+    /// It will not come; readers get the reason.
+    Failed,
+}
+
+/// One blob, from the moment it is wanted.
+pub struct Growing {
+    digest: Digest,
+    size: u64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// The file, and how it is cut; known once its turn has come.
+    file: Option<(Arc<OwnedFd>, Chunks)>,
+    /// Of each chunk, how many bytes are there, from its beginning.
+    filled: Vec<u64>,
+    /// How many bytes are there without a gap, from the blob's beginning.
+    prefix: u64,
+    /// Bytes of what another process fetches.
+    followed: u64,
+    /// Counts how often all was thrown away because the digest was wrong.
+    round: u32,
+    abandoned: bool,
+    status: Status,
+    error: Option<Arc<Error>>,
+}
+
+impl Growing {
+    pub(super) fn new(blob: &Descriptor) -> Growing {
+        let state = State {
+            file: None,
+            filled: vec![],
+            prefix: 0,
+            followed: 0,
+            round: 0,
+            abandoned: false,
+            status: Status::Queued,
+            error: None,
+        };
+        Growing { digest: blob.digest, size: blob.size, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Its name.
+    pub fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    /// How many bytes it has in the end.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// How many bytes are here, and what is being done about the others.
+    pub fn progress(&self) -> (u64, Status) {
+        let state = self.state();
+        (state.filled.iter().sum::<u64>().max(state.followed), state.status.clone())
+    }
+
+    /// Waits until all bytes are here and have the right digest.
+    ///
+    /// # Errors
+    /// They will not come.
+    pub fn wait(&self) -> Result<()> {
+        let mut state = self.state();
+        loop {
+            match (&state.status, &state.error) {
+                (Status::Verified, _) => return Ok(()),
+                (_, Some(error)) => return Err(Error::Shared(Arc::clone(error))),
+                _ if state.abandoned => return Err(self.gone()),
+                _ => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// Lets nobody wait any longer: whoever reads gives up for another reason.
+    pub fn abandon(&self) {
+        self.change(|state| state.abandoned = true);
+    }
+
+    /// Someone who reads it from now on.
+    pub fn reader(self: &Arc<Self>) -> Reader {
+        Reader { round: self.state().round, growing: Arc::clone(self) }
+    }
+
+    fn gone(&self) -> Error {
+        Error::Abandoned { blob: self.digest.to_string() }
+    }
+
+    /// The file is known, and how much of each chunk is in it.
+    pub(super) fn opened(&self, file: &Arc<OwnedFd>, chunks: Chunks, filled: Vec<u64>) {
+        self.change(|state| {
+            state.file = Some((Arc::clone(file), chunks));
+            state.filled = filled;
+            state.followed = 0;
+            state.status = Status::Fetching;
+            state.advance(chunks);
+        });
+    }
+
+    /// How many bytes of a chunk are there.
+    pub(super) fn filled(&self, chunk: usize) -> u64 {
+        self.state().filled.get(chunk).copied().unwrap_or(0)
+    }
+
+    /// More bytes of a chunk are there. Gives the new end of what is there without a gap.
+    pub(super) fn extend(&self, chunk: usize, bytes: u64) -> u64 {
+        self.change(|state| {
+            if let (Some(filled), Some((_, chunks))) = (state.filled.get_mut(chunk), &state.file) {
+                *filled += bytes;
+                let chunks = *chunks;
+                state.advance(chunks);
+                state.status = Status::Fetching;
+            }
+            state.prefix
+        })
+    }
+
+    pub(super) fn prefix(&self) -> u64 {
+        self.state().prefix
+    }
+
+    pub(super) fn followed(&self, bytes: u64) {
+        self.change(|state| {
+            state.followed = bytes;
+            state.status = Status::Followed;
+        });
+    }
+
+    pub(super) fn retrying(&self, why: String) {
+        self.change(|state| state.status = Status::Retrying(why));
+    }
+
+    pub(super) fn verified(&self) {
+        self.change(|state| state.status = Status::Verified);
+    }
+
+    /// All was wrong: readers begin again.
+    pub(super) fn restart(&self) {
+        self.change(|state| {
+            state.round += 1;
+            state.prefix = 0;
+            state.filled.fill(0);
+        });
+    }
+
+    pub(super) fn fail(&self, error: Error) {
+        self.change(|state| {
+            if state.status != Status::Verified && state.error.is_none() {
+                state.status = Status::Failed;
+                state.error = Some(Arc::new(error));
+            }
+        });
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let result = change(&mut self.state());
+        self.changed.notify_all();
+        result
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn advance(&mut self, chunks: Chunks) {
+        while self.prefix < chunks.size() {
+            let index = chunks.index_of(self.prefix);
+            let (begin, end) = chunks.range(index);
+            self.prefix = self.prefix.max(begin + self.filled[index]);
+            if self.prefix < end {
+                break;
+            }
+        }
+    }
+
+    fn has(&self, begin: u64, end: u64) -> bool {
+        if end <= self.prefix {
+            return true;
+        }
+        self.file.as_ref().is_some_and(|(_, chunks)| {
+            let index = chunks.index_of(begin);
+            end <= chunks.range(index).0 + self.filled[index]
+        })
+    }
+}
+
+/// Reads a blob. Fails with [`Error::is_restart`] when the bytes turn out to be wrong and are fetched anew: then all that
+/// was made of them is to be thrown away, and [`Growing::reader`] gives a reader of the new ones.
+pub struct Reader {
+    growing: Arc<Growing>,
+    round: u32,
+}
+
+impl Reader {
+    /// The blob that is read.
+    pub fn growing(&self) -> &Arc<Growing> {
+        &self.growing
+    }
+
+    /// Whether all bytes before `end` are here.
+    pub fn has(&self, end: u64) -> bool {
+        self.growing.state().prefix >= end
+    }
+
+    /// Fills `buffer` with the bytes from `offset`, and waits for them.
+    ///
+    /// # Errors
+    /// They will not come, lie beyond the end, or are fetched anew.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let name = || self.growing.digest.to_string();
+        let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= self.growing.size);
+        let Some(end) = end else {
+            return Err(Error::Io { what: "read beyond the end of", object: name(), source: Errno::NODATA });
+        };
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let file = self.wait_for(offset, end)?;
+        let read = crate::io::read_at(file.as_fd(), buffer, offset).on("read", name())?;
+        if read < buffer.len() {
+            return Err(Error::Io { what: "read", object: name(), source: Errno::NODATA });
+        }
+        // What was read may have been thrown away at that moment.
+        self.check(&self.growing.state())
+    }
+
+    /// Waits until the digest has been found right.
+    ///
+    /// # Errors
+    /// The bytes will not come, or are fetched anew.
+    pub fn wait_verified(&self) -> Result<()> {
+        let mut state = self.growing.state();
+        loop {
+            self.check(&state)?;
+            if state.status == Status::Verified {
+                return Ok(());
+            }
+            state = self.growing.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn wait_for(&self, begin: u64, end: u64) -> Result<Arc<OwnedFd>> {
+        let mut state = self.growing.state();
+        loop {
+            self.check(&state)?;
+            match &state.file {
+                Some((file, _)) if state.has(begin, end) => return Ok(Arc::clone(file)),
+                _ => state = self.growing.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    fn check(&self, state: &State) -> Result<()> {
+        match &state.error {
+            Some(error) => Err(Error::Shared(Arc::clone(error))),
+            None if state.abandoned => Err(self.growing.gone()),
+            None if state.round != self.round => {
+                Err(Error::Restarted { blob: self.growing.digest.to_string() })
+            }
+            None => Ok(()),
+        }
+    }
+}

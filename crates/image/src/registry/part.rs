@@ -1,0 +1,251 @@
+//! A blob on disk while it is fetched: the bytes, and beside them a journal of the chunks that are there.
+//!
+//! The journal's lock says who fetches. It is a whole-file `flock`, which NFS turns into a lock at the server: so it holds
+//! between nodes too, and goes with the process that held it. What a killed process left is gone on with by the next.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use skiff_spec::digest::Digest;
+
+use super::chunks::Chunks;
+use crate::error::{Context, Error, Result};
+
+/// The journal begins with this, the blob's size and the chunks' size (little endian); a byte per chunk follows.
+const MAGIC: &[u8; 16] = b"skiff-blob-00001";
+const HEADER: usize = 32;
+
+/// A directory of blobs, whole ones and parts.
+#[derive(Clone)]
+pub struct BlobDir {
+    dir: Arc<OwnedFd>,
+    path: String,
+}
+
+impl BlobDir {
+    /// One that is open already; `path` is for messages.
+    pub fn new(dir: OwnedFd, path: impl Into<String>) -> BlobDir {
+        BlobDir { dir: Arc::new(dir), path: path.into() }
+    }
+
+    /// Opens one.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn open(path: &Path) -> Result<BlobDir> {
+        let shown = path.to_string_lossy();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(path, flags, Mode::empty()).on("open", &*shown)?;
+        Ok(BlobDir::new(dir, shown))
+    }
+
+    /// Removes what there is of a blob, unless someone fetches it.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn remove(&self, digest: &Digest) -> Result<bool> {
+        let names = Names::of(digest);
+        let Some(journal) = self.lock(&names)? else {
+            return Ok(false);
+        };
+        self.unlink(&names)?;
+        drop(journal);
+        Ok(true)
+    }
+
+    /// Takes a blob over to fetch it, or learns how far another has come with it.
+    pub(super) fn take(&self, digest: &Digest, chunks: Chunks) -> Result<Taken> {
+        let names = Names::of(digest);
+        let Some(journal) = self.lock(&names)? else {
+            return Ok(Taken::ByAnother(self.received(&names, chunks)));
+        };
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let data = rustix::fs::openat(&self.dir, &names.data, flags, Mode::RUSR | Mode::WUSR)
+            .on("open", self.shown(&names.data))?;
+        let part = Part { data: Arc::new(data), journal, chunks, shown: self.shown(&names.data) };
+        let is_known = part.size()? == chunks.size() && part.read_header() == Some(header(chunks));
+        if !is_known && let Err(e) = part.reset() {
+            // Who cannot have the room leaves none taken. The first error is the one to tell.
+            self.unlink(&names).ok();
+            return Err(e);
+        }
+        Ok(Taken::Ours(part))
+    }
+
+    /// The journal, locked; nothing if another has it.
+    fn lock(&self, names: &Names) -> Result<Option<OwnedFd>> {
+        let shown = || self.shown(&names.journal);
+        loop {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let journal = rustix::fs::openat(&self.dir, &names.journal, flags, Mode::RUSR | Mode::WUSR)
+                .on("open", shown())?;
+            match rustix::fs::flock(&journal, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(errno) => return Err(errno).on("lock", shown()),
+            }
+            // Whoever had the lock may have removed the file: then a lock on it is worth nothing.
+            let ours = rustix::fs::fstat(&journal).on("look at", shown())?;
+            match rustix::fs::statat(&self.dir, &names.journal, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(named) if (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino) => {
+                    return Ok(Some(journal));
+                }
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno).on("look at", shown()),
+            }
+        }
+    }
+
+    /// How many bytes another process says it has.
+    fn received(&self, names: &Names, chunks: Chunks) -> u64 {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(journal) = rustix::fs::openat(&self.dir, &names.journal, flags, Mode::empty()) else {
+            return 0;
+        };
+        let done = done(journal.as_fd(), chunks);
+        done.iter().enumerate().filter(|(_, done)| **done).map(|(i, _)| length(chunks.range(i))).sum()
+    }
+
+    fn unlink(&self, names: &Names) -> Result<()> {
+        // The journal last: while it is there, its lock protects the data.
+        for name in [&names.data, &names.journal] {
+            match rustix::fs::unlinkat(&self.dir, name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno).on("remove", self.shown(name)),
+            }
+        }
+        Ok(())
+    }
+
+    fn shown(&self, name: &str) -> String {
+        format!("{}/{name}", self.path)
+    }
+}
+
+struct Names {
+    data: String,
+    journal: String,
+}
+
+impl Names {
+    fn of(digest: &Digest) -> Names {
+        let data = format!("{}-{}", digest.algorithm(), digest.hex());
+        Names { journal: format!("{data}.journal"), data }
+    }
+}
+
+/// Who fetches a blob.
+pub(super) enum Taken {
+    /// We do.
+    Ours(Part),
+    /// Another process does, and has this many bytes.
+    ByAnother(u64),
+}
+
+/// A blob that this process fetches: nobody else writes to it.
+pub(super) struct Part {
+    data: Arc<OwnedFd>,
+    journal: OwnedFd,
+    chunks: Chunks,
+    shown: String,
+}
+
+impl Part {
+    pub(super) fn data(&self) -> &Arc<OwnedFd> {
+        &self.data
+    }
+
+    pub(super) fn chunks(&self) -> Chunks {
+        self.chunks
+    }
+
+    /// Of each chunk, how many bytes an earlier process brought.
+    pub(super) fn filled(&self) -> Vec<u64> {
+        let done = done(self.journal.as_fd(), self.chunks);
+        let filled = |(i, done): (usize, &bool)| if *done { length(self.chunks.range(i)) } else { 0 };
+        done.iter().enumerate().map(filled).collect()
+    }
+
+    pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        crate::io::write_all_at(self.data.as_fd(), bytes, offset).map_err(|errno| self.write_error(errno))
+    }
+
+    pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        crate::io::read_at(self.data.as_fd(), buffer, offset).on("read", &self.shown)
+    }
+
+    /// A chunk is there. Not synced: after a crash of the machine the digest tells.
+    pub(super) fn mark(&self, chunk: usize) -> Result<()> {
+        let at = (HEADER + chunk) as u64;
+        crate::io::write_all_at(self.journal.as_fd(), &[1], at).map_err(|errno| self.write_error(errno))
+    }
+
+    /// Forgets all, and makes room for all: better to learn now than in the middle that there is not enough.
+    pub(super) fn reset(&self) -> Result<()> {
+        let fail = |errno| self.write_error(errno);
+        rustix::fs::ftruncate(&self.journal, 0).map_err(fail)?;
+        rustix::fs::ftruncate(&self.data, 0).map_err(fail)?;
+        let size = self.chunks.size();
+        if size > 0 {
+            match rustix::fs::fallocate(&self.data, FallocateFlags::empty(), 0, size) {
+                // NFS before 4.2 and some others cannot.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                    rustix::fs::ftruncate(&self.data, size).map_err(fail)?;
+                }
+                allocated => allocated.map_err(fail)?,
+            }
+        }
+        let mut journal = header(self.chunks).to_vec();
+        journal.resize(HEADER + self.chunks.count(), 0);
+        crate::io::write_all_at(self.journal.as_fd(), &journal, 0).map_err(fail)
+    }
+
+    fn size(&self) -> Result<u64> {
+        let stat = rustix::fs::fstat(&self.data).on("look at", &self.shown)?;
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    fn read_header(&self) -> Option<[u8; HEADER]> {
+        let mut header = [0; HEADER];
+        let read = crate::io::read_at(self.journal.as_fd(), &mut header, 0);
+        (read == Ok(HEADER)).then_some(header)
+    }
+
+    fn write_error(&self, errno: Errno) -> Error {
+        if !matches!(errno, Errno::NOSPC | Errno::DQUOT) {
+            return Error::Io { what: "write to", object: self.shown.clone(), source: errno };
+        }
+        let free = rustix::fs::fstatvfs(&self.data).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
+        let there =
+            rustix::fs::fstat(&self.data).map_or(0, |stat| (stat.st_blocks as u64).saturating_mul(512));
+        Error::NoSpace {
+            object: self.shown.clone(),
+            needed: self.chunks.size(),
+            free: free.saturating_add(there),
+        }
+    }
+}
+
+fn header(chunks: Chunks) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..16].copy_from_slice(MAGIC);
+    header[16..24].copy_from_slice(&chunks.size().to_le_bytes());
+    header[24..].copy_from_slice(&chunks.chunk_size().to_le_bytes());
+    header
+}
+
+fn done(journal: BorrowedFd<'_>, chunks: Chunks) -> Vec<bool> {
+    let mut marks = vec![0; chunks.count()];
+    // What cannot be read was not brought.
+    if crate::io::read_at(journal, &mut marks, HEADER as u64).is_err() {
+        marks.fill(0);
+    }
+    marks.iter().map(|mark| *mark == 1).collect()
+}
+
+fn length((begin, end): (u64, u64)) -> u64 {
+    end - begin
+}

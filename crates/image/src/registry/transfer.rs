@@ -1,0 +1,328 @@
+//! Brings one range of a blob from a server into its file, and hashes what has arrived without a gap.
+
+use std::io::Read;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+
+use skiff_spec::digest::Digest;
+use ureq::Body;
+use ureq::http::{Method, Response, StatusCode, Uri, header};
+
+use super::failure::Failure;
+use super::growing::Growing;
+use super::http::{Ask, Http, authority, header_text, io_failure, is_good, status_failure};
+use super::part::Part;
+use super::place::{Place, Wish};
+use crate::error::{Error, Result};
+use crate::hash::Hasher;
+
+/// How many bytes are written at once.
+pub(super) const PIECE: usize = 256 << 10;
+
+/// A blob that is being fetched.
+pub(super) struct Transfer {
+    digest: Digest,
+    part: Part,
+    growing: Arc<Growing>,
+    hashed: Mutex<Hashed>,
+    /// Where the registry redirected to, which will do for the other ranges too.
+    location: Mutex<Option<Uri>>,
+}
+
+struct Hashed {
+    hasher: Hasher,
+    bytes: u64,
+}
+
+/// Who has the blob.
+pub(super) enum Origin {
+    /// A registry.
+    Place(Arc<Place>),
+    /// A server that the manifest names for a layer that registries may not distribute.
+    Url(Uri),
+}
+
+impl Origin {
+    pub(super) fn server(&self) -> &str {
+        match self {
+            Origin::Place(place) => &place.server,
+            Origin::Url(uri) => authority(uri),
+        }
+    }
+
+    fn insecure(&self) -> bool {
+        matches!(self, Origin::Place(place) if place.insecure())
+    }
+}
+
+/// How an attempt ended that was no success.
+pub(super) enum Trouble {
+    /// The server or the network failed.
+    Failure(Failure),
+    /// The server gives out blobs as a whole only.
+    NoRanges,
+    /// We failed, and would fail again.
+    Fatal(Error),
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Trouble::Failure(failure)
+    }
+}
+
+impl Transfer {
+    pub(super) fn new(digest: Digest, part: Part, growing: Arc<Growing>) -> Transfer {
+        growing.opened(part.data(), part.chunks(), part.filled());
+        let hashed = Hashed { hasher: Hasher::like(&digest), bytes: 0 };
+        Transfer { digest, part, growing, hashed: Mutex::new(hashed), location: Mutex::default() }
+    }
+
+    /// The chunks that are still to be fetched, in the order to ask for them.
+    pub(super) fn missing(&self) -> Vec<usize> {
+        let chunks = self.part.chunks();
+        let is_missing = |i: &usize| {
+            let (begin, end) = chunks.range(*i);
+            self.growing.filled(*i) < end - begin
+        };
+        chunks.order().filter(is_missing).collect()
+    }
+
+    pub(super) fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    /// How many bytes of a chunk, or of all, are here.
+    pub(super) fn received(&self, chunk: Option<usize>) -> u64 {
+        chunk.map_or_else(|| self.growing.progress().0, |chunk| self.growing.filled(chunk))
+    }
+
+    /// Fetches what is missing of one chunk.
+    pub(super) fn chunk(
+        &self,
+        http: &Http,
+        origin: &Origin,
+        chunk: usize,
+        piece: &mut [u8],
+    ) -> Result<(), Trouble> {
+        let (begin, end) = self.part.chunks().range(chunk);
+        let begin = begin + self.growing.filled(chunk);
+        // Brought by a request for the whole blob that broke off later.
+        if begin == end {
+            return Ok(());
+        }
+        let size = self.part.chunks().size();
+        let (response, from) = self.ask(http, origin, Some((begin, end - 1)))?;
+        if response.status() == StatusCode::OK && (begin, end) != (0, size) {
+            return Err(Trouble::NoRanges);
+        }
+        self.check_range(&response, begin, end)?;
+        let mut body = response.into_body().into_reader();
+        let mut at = begin;
+        while at < end {
+            let wanted = piece.len().min((end - at) as usize);
+            let (got, ended) = fill(&mut body, &mut piece[..wanted]);
+            self.take_in(chunk, &piece[..got], at)?;
+            at += got as u64;
+            ended_early(ended, at, begin, end, &from)?;
+        }
+        see_end(&mut body);
+        self.part.mark(chunk).map_err(Trouble::Fatal)
+    }
+
+    /// Fetches the blob as a whole; what is there already is not written again, since it may have been read.
+    pub(super) fn whole(&self, http: &Http, origin: &Origin, piece: &mut [u8]) -> Result<(), Trouble> {
+        let chunks = self.part.chunks();
+        let (response, from) = self.ask(http, origin, None)?;
+        self.check_range(&response, 0, chunks.size())?;
+        let mut body = response.into_body().into_reader();
+        for chunk in 0..chunks.count() {
+            let (begin, end) = chunks.range(chunk);
+            let mut at = begin;
+            let mut is_new = false;
+            while at < end {
+                let wanted = piece.len().min((end - at) as usize);
+                let (got, ended) = fill(&mut body, &mut piece[..wanted]);
+                let known = (begin + self.growing.filled(chunk)).saturating_sub(at).min(got as u64);
+                is_new |= known < got as u64;
+                self.take_in(chunk, &piece[known as usize..got], at + known)?;
+                at += got as u64;
+                ended_early(ended, at, 0, chunks.size(), &from)?;
+            }
+            if is_new {
+                self.part.mark(chunk).map_err(Trouble::Fatal)?;
+            }
+        }
+        see_end(&mut body);
+        Ok(())
+    }
+
+    /// Once all is there: its digest, if it is not the one asked for.
+    pub(super) fn wrong_digest(&self) -> Result<Option<Digest>> {
+        let mut hashed = self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
+        self.hash(&mut hashed)?;
+        let got = hashed.hasher.clone().finish();
+        Ok((got != self.digest).then_some(got))
+    }
+
+    /// Throws all away, to begin again.
+    pub(super) fn restart(&self) -> Result<()> {
+        let mut hashed = self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
+        *hashed = Hashed { hasher: Hasher::like(&self.digest), bytes: 0 };
+        self.forget_location();
+        self.growing.restart();
+        self.part.reset()
+    }
+
+    pub(super) fn forget_location(&self) {
+        *self.location.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn ask(
+        &self,
+        http: &Http,
+        origin: &Origin,
+        range: Option<(u64, u64)>,
+    ) -> Result<(Response<Body>, Uri), Failure> {
+        let known = self.location.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(location) = known {
+            let (response, from) = http.send(&Ask { range, ..Ask::get(location) }, origin.insecure())?;
+            if is_good(response.status()) {
+                return Ok((response, from));
+            }
+            // Such addresses expire: the registry knows a new one.
+            self.forget_location();
+        }
+        match origin {
+            Origin::Place(place) => {
+                let path = format!("blobs/{}", self.digest);
+                let wish = Wish { method: &Method::GET, path: &path, accept: None, range };
+                let (response, from) = place.ask(http, wish)?;
+                if !place.is_here(&from) {
+                    *self.location.lock().unwrap_or_else(PoisonError::into_inner) = Some(from.clone());
+                }
+                Ok((response, from))
+            }
+            Origin::Url(uri) => {
+                let (response, from) = http.send(&Ask { range, ..Ask::get(uri.clone()) }, false)?;
+                if is_good(response.status()) { Ok((response, from)) } else { Err(status_failure(response)) }
+            }
+        }
+    }
+
+    /// The answer must be about the bytes asked for, of a blob of the size that the manifest says.
+    fn check_range(&self, response: &Response<Body>, begin: u64, end: u64) -> Result<(), Failure> {
+        let size = self.part.chunks().size();
+        if response.status() == StatusCode::OK {
+            return match response.body().content_length() {
+                Some(length) if length != size => {
+                    Err(Failure::Nonsense(format!("it has {length} bytes where its descriptor says {size}")))
+                }
+                _ => Ok(()),
+            };
+        }
+        let text = header_text(response.headers(), header::CONTENT_RANGE).unwrap_or_default();
+        match content_range(text) {
+            Some((.., Some(total))) if total != size => {
+                Err(Failure::Nonsense(format!("it has {total} bytes where its descriptor says {size}")))
+            }
+            Some((first, last, _)) if first == begin && last + 1 == end => Ok(()),
+            _ => Err(Failure::Nonsense(format!("asked for bytes {begin}-{}, got {text:?}", end - 1))),
+        }
+    }
+
+    fn take_in(&self, chunk: usize, bytes: &[u8], at: u64) -> Result<(), Trouble> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.part.write(bytes, at).map_err(Trouble::Fatal)?;
+        self.growing.extend(chunk, bytes.len() as u64);
+        // One hashes; the others need not wait for it.
+        match self.hashed.try_lock() {
+            Ok(mut hashed) => {
+                if hashed.bytes == at {
+                    hashed.hasher.update(bytes);
+                    hashed.bytes += bytes.len() as u64;
+                }
+                self.hash(&mut hashed).map_err(Trouble::Fatal)
+            }
+            Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => Ok(()),
+        }
+    }
+
+    /// Hashes all that is there without a gap. In pieces small enough to be still in the processor's cache.
+    fn hash(&self, hashed: &mut Hashed) -> Result<()> {
+        let mut buffer = vec![];
+        while hashed.bytes < self.growing.prefix() {
+            buffer.resize(PIECE, 0);
+            let wanted = PIECE.min((self.growing.prefix() - hashed.bytes) as usize);
+            let read = self.part.read(&mut buffer[..wanted], hashed.bytes)?;
+            if read == 0 {
+                break;
+            }
+            hashed.hasher.update(&buffer[..read]);
+            hashed.bytes += read as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Reads until the buffer is full, the answer ends or the connection breaks.
+fn fill(body: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<std::io::Result<()>>) {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match body.read(&mut buffer[filled..]) {
+            Ok(0) => return (filled, Some(Ok(()))),
+            Ok(read) => filled += read,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return (filled, Some(Err(e))),
+        }
+    }
+    (filled, None)
+}
+
+/// A connection is kept only if its answer was read to the end; if that fails, it is just not kept.
+fn see_end(body: &mut impl Read) {
+    std::io::copy(&mut body.take(1), &mut std::io::sink()).ok();
+}
+
+fn ended_early(
+    ended: Option<std::io::Result<()>>,
+    at: u64,
+    begin: u64,
+    end: u64,
+    from: &Uri,
+) -> Result<(), Failure> {
+    match ended {
+        None => Ok(()),
+        Some(Err(e)) if e.kind() != std::io::ErrorKind::UnexpectedEof => Err(io_failure(e, authority(from))),
+        Some(_) => Err(Failure::Short { got: at - begin, expected: end - begin }),
+    }
+}
+
+/// `bytes FIRST-LAST/TOTAL` (RFC 9110, 14.4).
+fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
+    let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let (first, last) = (first.parse().ok()?, last.parse::<u64>().ok().filter(|last| *last < u64::MAX)?);
+    let total = if total == "*" { None } else { Some(total.parse().ok()?) };
+    Some((first, last, total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_ranges() {
+        for (text, meant) in [
+            ("bytes 0-9/10", Some((0, 9, Some(10)))),
+            ("bytes 5-9/*", Some((5, 9, None))),
+            ("bytes */10", None),
+            ("bytes 0-18446744073709551615/1", None),
+            ("items 0-9/10", None),
+            ("", None),
+        ] {
+            assert_eq!(content_range(text), meant, "{text}");
+        }
+    }
+}
