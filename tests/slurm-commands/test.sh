@@ -57,6 +57,30 @@ inside alice dev 'salloc -QN1 --no-shell -J kept; job=$(squeue -hn kept -o %i)
     SLURM_JOB_ID=$job srun mytool; srun --jobid=$job mytool; scancel $job'
 equal "$(grep -c 'on n[12] by alice' <<<"$out")" 2
 
+# Into a running job: a further step, a look at one's output, a file for its nodes.
+inside alice dev 'sbatch -Q -J target -n1 -w n1 -o /dev/null --wrap "srun -n1 sh -c \"touch began; until [ -e go ]; do sleep 0.05; done; echo tick; exit 3\""
+    until [ -e ~/began ]; do sleep 0.05; done
+    job=$(squeue -h -n target -o %i); srun --overlap --jobid=$job -n1 mytool; (sleep 0.5; touch ~/go) & sattach $job.0 || echo $?'
+equal "$out" $'tool on n1 by alice in /home/alice with\ntick\n3'
+has "$err" 'exit code 3'
+as alice sh -c 'printf "#!/bin/sh\nmytool \$1\n" >prog; chmod 755 prog; mkdir /shared/to'
+inside alice dev 'salloc -QN2 sh -c "sbcast prog /shared/to/prog; srun /shared/to/prog; srun -n1 -N1 sbcast -f prog /shared/to/again"'
+equal "$(grep -c 'on n[12] by alice' <<<"$out")" 2
+cmp /shared/to/prog /shared/to/again
+# Every command that the host has is the host's.
+for command in srun sbatch salloc squeue scancel sinfo sacct scontrol sstat sprio sshare sreport sacctmgr sbcast sattach strigger scrontab sdiag; do
+    [ -e /usr/bin/$command ] || continue
+    # (Some do not even tell their version without a database.)
+    try as alice $command --version
+    want="$code $out $err"
+    try as alice skiff env exec dev -- $command --version
+    equal "$code $out $err" "$want" "$command"
+    ok as alice srun -Q -n1 --environment=dev sh -c "$command --version 2>&1; echo \$?"
+    equal "$(tail -1 <<<"$out") $(sed '$d' <<<"$out")" "${want%% *} $(as alice $command --version 2>&1 || true)" "$command in a job"
+    inside alice dev "readlink -f /usr/bin/$command"
+    equal "$out" /run/skiff/skiff
+done
+
 # The others.
 inside alice dev 'sbatch -Q -J mine -o /dev/null --wrap "sleep 100"; until squeue -h -n mine -o %T | grep -q RUNNING; do sleep 0.05; done
     squeue -h -n mine -o %u; sinfo -ho %D; scontrol show job $(squeue -h -n mine -o %i) | grep -o UserId=alice

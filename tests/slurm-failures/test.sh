@@ -22,7 +22,7 @@ mended() {
     ok as alice srun -N2 --environment=dev cat /etc/marker
     equal "$out" $'x\nx'
 }
-forget() { on n1 find $cache -mindepth 2 -delete; }
+forget() { on n1 find "$cache/$(id -u alice)" -mindepth 1 -delete; }
 mended
 
 # ---- When submitting: nothing is submitted
@@ -109,19 +109,20 @@ refused /run/skiff/jobs
 on n1 umount /run/skiff/jobs
 mended
 # Somebody else has put something where root makes room for the job's user.
-on n1 sh -c "rm -rf $cache/jobs; ln -s /etc $cache/jobs"
+idle
+on n1 sh -c "rmdir $cache/jobs; ln -s /etc $cache/jobs"
 refused "$cache/jobs: is there and not a directory of uid 0"
 on n1 rm $cache/jobs
 mended
 # No user can fill /run, which is memory that the whole node needs: of what is made there nothing is his to write.
-ok as alice srun -n1 -w n1 --environment=dev sh -c 'echo $SLURM_JOB_ID >job; exec sleep 30' &
-sruns=$!
+rm -f job
+start alice srun -Q -n1 -w n1 --environment=dev sh -c 'echo $SLURM_JOB_ID >job; exec sleep 30'
 eventually 10 test -s job
 on n1 test -S "/run/skiff/jobs/$(cat job)/user/step.0/control.sock"
-equal "$(on n1 setpriv --reuid alice --regid alice --init-groups find /run/skiff -writable '!' -type l 2>/dev/null)" '' 'what alice can write to'
+equal "$(on n1 setpriv --reuid alice --regid alice --init-groups sh -c 'find /run/skiff -writable ! -type l 2>&- || true')" '' 'what alice can write to'
 [ "$(on n1 stat -Lc %d "/run/skiff/jobs/$(cat job)/user")" != "$(on n1 stat -c %d /run)" ] || fail 'her part is in /run'
 scancel "$(cat job)"
-wait $sruns || true
+wait "$started" || true
 
 # The snapshot is damaged, or gone.
 layer=$(find $depot/layers -type f -size +1M)

@@ -111,6 +111,36 @@ ok as alice srun -N2 -n3 --environment=dev --multi-prog rules
 equal "$(sed 's/ n[12]//' <<<"$out" | sort | xargs)" 'dev 0 dev 0 dev 1'
 ok as alice srun --environment=dev -n1 mytool a : -n1 mytool b
 equal "$(sed 's/ n[12]//' <<<"$out" | sort | xargs)" 'dev a dev b'
+# Heterogeneous jobs: parts at once in their environments, by srun, sbatch and salloc, from outside and inside.
+for second in other none; do # all its parts are in one
+    fails 125 as alice srun --environment=dev -n1 touch ran : --environment=$second -n1 touch ran
+    has "$err" 'the parts of a heterogeneous job must have the same environment'
+    has "$err" 'nothing was submitted'
+done
+test ! -e ran
+ok as alice skiff env exec dev -- srun -n1 -w n1 mytool a : -n1 -w n2 mytool b
+equal "$(sort <<<"$out")" $'dev n1 a\ndev n2 b'
+cat >het <<'E'
+#!/bin/bash
+#SBATCH -n1 -w n1 -o out.het
+#SBATCH hetjob
+#SBATCH -n1 -w n2
+mytool script
+srun --het-group=0,1 mytool both
+srun --het-group=1 mytool second
+srun -n1 mytool x : -n1 mytool y
+E
+for how in 'skiff env exec dev --' 'env SKIFF_ENVIRONMENT=dev'; do
+    ok as alice $how sbatch --parsable het
+    equal "$(ended "$out" | xargs)" 'COMPLETED 0:0 COMPLETED 0:0'
+    equal "$(sort out.het)" $'dev n1 both\ndev n1 script\ndev n1 x\ndev n2 both\ndev n2 second\ndev n2 y'
+done
+ok as alice skiff env exec dev -- salloc -Q -n1 -w n1 : -n1 -w n2 srun --het-group=0,1 mytool
+equal "$(sort <<<"$out")" $'dev n1\ndev n2'
+# The commands of an allocation made with an environment.
+ok as alice salloc -QN2 --environment=dev sh -c "srun mytool; srun -n1 -w n1 --environment=none sh -c '$bare'; srun -n1 -w n1 --environment=other mytool"
+equal "$(sort <<<"$out")" $'bare n1\ndev n1\ndev n2\nother n1'
+idle
 ok as alice srun -N2 -n4 --environment=dev -o out.%t.%N sh -c 'echo $SLURM_PROCID; mytool'
 equal "$(cat out.?.n? | grep -c dev)$(cat out.?.n? | grep -v dev | sort | tr -d '\n')" 40123
 ok as alice srun -n2 -l --environment=dev -i rules sh -c 'wc -l'

@@ -19,6 +19,9 @@ const FAILURE: i32 = 125;
 /// A name and what `skiff slurm submit` said about it: the parts of a heterogeneous job share one snapshot.
 static SUBMITTED: Mutex<Option<(CString, CString)>> = Mutex::new(None);
 
+/// What the first part of a heterogeneous job asked for. What a job carries to its nodes is one for all its parts.
+static FIRST: Mutex<Option<CString>> = Mutex::new(None);
+
 /// Where Skiff shows the host to those inside, and the host's directory that every node has.
 const HOST: &str = "/run/skiff/host";
 const REFUGE: &CStr = c"/tmp";
@@ -65,6 +68,11 @@ pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
     let by_variable = own_variable(variables::ENVIRONMENT).and_then(c_string);
     let of_job = option::own_value().is_none_or(|name| Some(name) == by_variable);
     let Some(name) = option::own_value().or(by_variable).or_else(option::value) else { return };
+    if let Ok(mut first) = FIRST.lock()
+        && first.get_or_insert_with(|| name.clone()) != &name
+    {
+        give_up("the parts of a heterogeneous job must have the same environment");
+    }
     if name.as_c_str() == NONE {
         unset_own_variable(variables::JOB);
         // The job's own, if there is one, must not come in its place.

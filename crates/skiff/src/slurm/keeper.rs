@@ -9,7 +9,7 @@ use skiff_sandbox::{Context as _, Result};
 use skiff_spec::plan::Upper;
 
 use super::deploy::deploy;
-use super::job::{self, Job};
+use super::job::Job;
 use crate::context::Context;
 use crate::control::Live;
 use crate::planner::{self, Wishes};
@@ -36,11 +36,12 @@ pub fn running(context: &Context, job: &Job) -> Result<Live> {
     })
 }
 
-/// Ends all steps of a job that still run, and all its roots (there may be several, for steps with an environment of their own).
+/// Ends all steps that still run of the job whose user's room we are in, and all its roots (there may be several, for steps with
+/// an environment of their own).
 pub fn stop_job() -> Result<()> {
-    let dir = job::dir(job::number("SLURM_JOB_ID")?).join(job::USER);
+    let dir = Path::new(".");
     let mut roots = vec![];
-    for entry in fs::read_dir(&dir).context(|| dir.display().to_string())? {
+    for entry in fs::read_dir(dir).context(|| dir.display().to_string())? {
         let path = entry.context(|| dir.display().to_string())?.path();
         // Its watcher may be removing it at this moment; so there is no lock to take.
         if path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"step.")) {

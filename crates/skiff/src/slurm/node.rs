@@ -106,14 +106,14 @@ fn living(line: &str) -> Option<u32> {
 
 fn remove_job(id: u32, rooms: &Rooms) -> Result<()> {
     let dir = dir(id);
-    // What the link says was written by root.
+    // What the link says was written by root; what the configuration says now may be another place.
     let linked = fs::read_link(dir.join(USER)).ok();
-    if let Some(meta) = linked.as_ref().and_then(|room| room.symlink_metadata().ok()).filter(Metadata::is_dir)
-    {
-        as_user(meta.uid(), meta.gid(), "stop-job", id)?;
+    for room in linked.iter().chain([&rooms.room(id)]) {
+        if let Some(owner) = room.symlink_metadata().ok().filter(Metadata::is_dir) {
+            stop_job(&owner, id, room)?;
+            remove_all(room)?;
+        }
     }
-    // The one that the configuration names now may be another one.
-    linked.iter().chain([&rooms.room(id)]).try_for_each(|room| remove_all(room))?;
     remove_all(&dir)
 }
 
@@ -145,23 +145,24 @@ fn group_of(uid: u32) -> Option<u32> {
     String::from_utf8_lossy(&out.stdout).split(':').nth(3)?.parse().ok()
 }
 
-/// Runs one of our own commands as the user, for a bounded time.
-fn as_user(uid: u32, gid: u32, what: &str, job: u32) -> Result<()> {
-    let failed = |why: String| Error::new(format!("job {job}: {what} as user {uid}: {why}"));
+/// Ends, as the user, for a bounded time, all that runs of a job; his room is where its sockets are.
+fn stop_job(owner: &Metadata, job: u32, room: &Path) -> Result<()> {
+    let what = || format!("job {job}: stop-job as user {}", owner.uid());
+    let failed = |why: String| Error::new(format!("{}: {why}", what()));
     let program = std::env::current_exe().context(|| "own program")?;
     let mut command = Command::new(program);
-    command.args(["slurm", what]).env_clear().uid(uid).gid(gid).current_dir("/").stdin(Stdio::null());
-    command.env("SLURM_JOB_ID", job.to_string()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-    if let Some(home) = crate::context::user_fields(uid).map(|f| f[5].clone()) {
+    command.args(["slurm", "stop-job"]).env_clear().uid(owner.uid()).gid(owner.gid());
+    command.current_dir(room).stdin(Stdio::null()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    if let Some(home) = crate::context::user_fields(owner.uid()).map(|f| f[5].clone()) {
         command.env("HOME", home);
     }
-    let mut child = command.spawn().context(|| what.to_owned())?;
-    let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).context(|| what.to_owned())?;
-    if poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&STOP_LIMIT)).context(|| what.to_owned())? == 0 {
-        child.kill().and_then(|()| child.wait()).context(|| what.to_owned())?;
+    let mut child = command.spawn().context(what)?;
+    let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).context(what)?;
+    if poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&STOP_LIMIT)).context(what)? == 0 {
+        child.kill().and_then(|()| child.wait()).context(what)?;
         return Err(failed(format!("not done after {} s", STOP_LIMIT.tv_sec)));
     }
-    match child.wait().context(|| what.to_owned())? {
+    match child.wait().context(what)? {
         status if status.success() => Ok(()),
         status => Err(failed(status.to_string())),
     }
