@@ -4,32 +4,97 @@
 
 mod common;
 
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use common::mounted::{Mounted, of_directory};
-use common::seen::{assert_same, of_tree};
-use common::{Builder, is_root, of_everything};
+use common::seen::{Entry, Seen, assert_same, of_tree};
+use common::{Builder, Image, is_root, of_all_but_huge, of_everything, plain, skipped};
+use skiff_image::tree::Tree;
+
+/// An image of all kinds of files, and what it should look like.
+fn image(make: impl FnOnce(&mut Builder)) -> (Image, Seen) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut builder = Builder::new(&dir);
+    make(&mut builder);
+    let expected = of_tree(&builder);
+    (builder.finish(dir), expected)
+}
 
 #[test]
 fn the_kernel_shows_what_the_tree_says() {
     if !is_root("the_kernel_shows_what_the_tree_says") {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let mut builder = Builder::new(&dir);
-    of_everything(&mut builder);
-    let expected = of_tree(&builder);
-    let image = builder.finish(dir);
+    let (image, expected) = image(of_everything);
     let mounted = Mounted::new(&image.path).unwrap();
     assert_same(&of_directory(&mounted.path()), &expected);
 }
 
+/// What kernels before 6.12 need.
+#[test]
+fn so_it_does_from_a_loop_device() {
+    if !is_root("so_it_does_from_a_loop_device") {
+        return;
+    }
+    let (image, expected) = image(of_everything);
+    let attached =
+        Command::new("losetup").args(["--find", "--show", "--read-only"]).arg(&image.path).output().unwrap();
+    assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
+    let device = String::from_utf8(attached.stdout).unwrap().trim_end().to_owned();
+    let mounted = Mounted::new(Path::new(&device));
+    // Detached now, it goes with the mount.
+    assert!(Command::new("losetup").args(["--detach", &device]).status().unwrap().success());
+    assert_same(&of_directory(&mounted.unwrap().path()), &expected);
+}
+
+#[test]
+fn large_directories_are_found_and_listed() {
+    if !is_root("large_directories_are_found_and_listed") {
+        return;
+    }
+    let name = |number: u32| format!("{:x}", number.wrapping_mul(0x9E37_79B1));
+    let (image, _) = image(|builder| {
+        let directory = builder.directory(Tree::ROOT, "many");
+        for number in 0..100_000u32 {
+            builder.file(directory, name(number), plain(), &number.to_le_bytes());
+        }
+    });
+    let mounted = Mounted::new(&image.path).unwrap();
+    let directory = mounted.path().join("many");
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 100_000);
+    for number in (0..100_000).step_by(37) {
+        assert_eq!(std::fs::read(directory.join(name(number))).unwrap(), number.to_le_bytes());
+        assert!(!directory.join(name(number) + "x").exists());
+    }
+}
+
+/// Debian 12 has no such program; where there is one, it must agree.
+#[test]
+fn erofsfuse_shows_the_same() {
+    if !is_root("erofsfuse_shows_the_same") {
+        return;
+    }
+    let (image, expected) = image(of_all_but_huge);
+    let dir = tempfile::tempdir().unwrap();
+    let Ok(status) =
+        Command::new("erofsfuse").arg(&image.path).arg(dir.path()).stderr(Stdio::null()).status()
+    else {
+        skipped("erofsfuse_shows_the_same", "there is no erofsfuse");
+        return;
+    };
+    assert!(status.success());
+    let seen = std::panic::catch_unwind(|| of_directory(dir.path()));
+    assert!(Command::new("umount").arg(dir.path()).status().unwrap().success());
+    // It gives whole seconds only.
+    let whole = |(path, entry): (Vec<u8>, Entry)| (path, Entry { mtime: (entry.mtime.0, 0), ..entry });
+    let [seen, expected] = [seen.unwrap(), expected].map(|seen| seen.into_iter().map(whole).collect());
+    assert_same(&seen, &expected);
+}
+
 #[test]
 fn fsck_accepts() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut builder = Builder::new(&dir);
-    of_everything(&mut builder);
-    let image = builder.finish(dir);
+    let (image, _) = image(of_everything);
     let output = Command::new("fsck.erofs").arg("-d3").arg(&image.path).output();
     let output = output.expect("fsck.erofs of the package erofs-utils is needed");
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
