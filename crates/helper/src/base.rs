@@ -36,7 +36,8 @@ pub struct Given {
     pub ids: u32,
     /// The stand-ins and the view, or the image: detached mounts.
     pub mounts: Vec<OwnedFd>,
-    /// The clone of `/` under the view. Nobody else may have it; letting go of it takes 50 microseconds.
+    /// The clone of `/` under the view. Nobody else may have it. To let go of it makes the kernel wait for a grace period, and
+    /// whoever unmounts something meanwhile (the caller, the host's root) for that and another.
     _host: Option<OwnedFd>,
 }
 

@@ -22,6 +22,7 @@ mod stand_ins;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use caller::Caller;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
 use skiff_sys::fdpass;
@@ -66,7 +67,9 @@ fn answer(socket: &OwnedFd) -> Result<()> {
     match Request::decode(&bytes) {
         Some(Request::Base { pid }) => {
             let given = base::give(&caller, pid)?;
-            done(given.ids, &given.mounts.iter().map(AsFd::as_fd).collect::<Vec<_>>())
+            done(given.ids, &given.mounts.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
+            until_closed(socket.as_fd());
+            Ok(())
         }
         Some(Request::Image { pid, id }) => {
             let given = base::give_image(&caller, pid, id)?;
@@ -78,6 +81,13 @@ fn answer(socket: &OwnedFd) -> Result<()> {
         None => Err(Error::new("a request that this helper does not know")
             .hint("install skiff and its helper together")),
     }
+}
+
+/// Waits until the caller needs nothing more: what we let go of costs time, which is then not his. But not for long.
+fn until_closed(socket: BorrowedFd<'_>) {
+    let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
+    // Of the end, poll tells without being asked. If it fails, we merely end earlier.
+    poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::empty())], Some(&limit)).unwrap_or_default();
 }
 
 /// The socket to `skiff`, whose number is our first argument.

@@ -10,6 +10,7 @@ use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::Mask;
 
 use crate::command::Command;
+use crate::helper::Helper;
 use crate::join::{self, Failed, Place};
 use crate::{Context, Error, Result};
 
@@ -71,6 +72,8 @@ impl Prepared {
 pub struct Process {
     /// A handle of it.
     pub pidfd: OwnedFd,
+    /// The helper that was needed, which ends meanwhile.
+    pub(crate) helper: Option<Helper>,
 }
 
 impl Process {
@@ -89,11 +92,11 @@ impl Process {
 }
 
 /// In the maker: takes what [`Prepared::go`] tells.
-pub(crate) fn receive(control: BorrowedFd<'_>) -> Result<Process> {
+pub(crate) fn receive(control: BorrowedFd<'_>, helper: Option<Helper>) -> Result<Process> {
     let (_, fds) = fdpass::receive(control, 1).context(|| "the command's process")?;
     let pidfd = fds
         .into_iter()
         .next()
         .ok_or_else(|| Error::new("process 1 of the environment has not told of the command"))?;
-    Ok(Process { pidfd })
+    Ok(Process { pidfd, helper })
 }

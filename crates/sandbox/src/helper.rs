@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, socketpair};
 use rustix::process::Pid;
 use skiff_spec::plan::Base;
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
@@ -125,8 +125,21 @@ impl Helper {
         self.socket.as_fd()
     }
 
+    /// Tells it that nothing more is wanted of it.
+    pub(crate) fn dismiss(&self) {
+        // It may have gone already, and then there is nobody to tell.
+        rustix::net::shutdown(&self.socket, Shutdown::Both).unwrap_or_default();
+    }
+
+    /// Takes its exit status if it has ended, so that no zombie stays.
+    pub(crate) fn bury(&mut self) {
+        // Nobody else waits for it, so this cannot fail.
+        self.child.try_wait().map(drop).unwrap_or_default();
+    }
+
     /// Waits for its end, so that no zombie stays.
     pub fn finish(mut self) {
+        self.dismiss();
         // Nobody else waits for it, so this cannot fail.
         self.child.wait().map(drop).unwrap_or_default();
     }

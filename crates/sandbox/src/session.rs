@@ -1,6 +1,6 @@
 //! Being the one who waits: passes signals on, shares the terminal as a shell would, brings back how the command ended.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -12,6 +12,7 @@ use skiff_sys::process::Child;
 use skiff_sys::signal::{Mask, Received, Signals};
 
 use crate::first::Process;
+use crate::helper::Helper;
 use crate::join::{Place, controlling_terminal};
 use crate::start::Instance;
 use crate::{Context, Result, init};
@@ -66,17 +67,25 @@ impl Session {
     }
 
     /// Waits for the end of the command that an environment was made for; the environment ends with it. When this returns, no
-    /// process of it is left, but for process 1 in its very end.
+    /// process of it is left, except that process 1 and (after a very short command) the helper may still be in their very
+    /// end: there the kernel takes mounts down, for which it waits several times.
     ///
     /// # Errors
     /// What waiting says.
-    pub fn wait_first(self, instance: Instance, process: &Process) -> Result<Ended> {
+    pub fn wait_first(self, instance: Instance, mut process: Process) -> Result<Ended> {
+        let helper = RefCell::new(process.helper.take());
         let lost = Cell::new(false);
         let control = instance.control.as_fd();
-        let ended = self.until_ended(control, || process.group(), || hear(control, &lost));
+        let look = || {
+            // Its end wakes us, too.
+            helper.borrow_mut().iter_mut().for_each(Helper::bury);
+            hear(control, &lost)
+        };
+        let ended = self.until_ended(control, || process.group(), look);
         if lost.get() || ended.is_err() {
             instance.end();
         }
+        helper.into_inner().iter_mut().for_each(Helper::bury);
         ended
     }
 

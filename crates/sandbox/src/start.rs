@@ -44,7 +44,10 @@ pub struct Options<'a> {
 /// # Errors
 /// Whatever could not be made, named; nothing of it is left then.
 pub fn start(plan: &Plan, options: Options<'_>) -> Result<Instance> {
-    launch(plan, options, None).map(|(instance, _)| instance)
+    launch(plan, options, None).map(|Launched { instance, helper, .. }| {
+        helper.into_iter().for_each(Helper::finish);
+        instance
+    })
 }
 
 /// Carries out `plan` for one command, which runs as root inside. The environment ends with it, or with the calling process.
@@ -56,12 +59,13 @@ pub fn start_for(
     options: Options<'_>,
     first: &First<'_>,
 ) -> std::result::Result<(Instance, first::Process), Failed> {
-    let (instance, told) = launch(plan, options, Some(first))?;
+    let Launched { instance, told, helper } = launch(plan, options, Some(first))?;
     if let Some(why) = Failed::reported(&told, first.command) {
         instance.end();
+        helper.into_iter().for_each(Helper::finish);
         return Err(why);
     }
-    let process = first::receive(instance.control.as_fd())?;
+    let process = first::receive(instance.control.as_fd(), helper)?;
     Ok((instance, process))
 }
 
@@ -74,8 +78,17 @@ impl Instance {
     }
 }
 
-/// Makes process 1 and waits for its word; behind it comes that of a first command that could not be started.
-fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Result<(Instance, Vec<u8>)> {
+/// What comes of making process 1.
+struct Launched {
+    instance: Instance,
+    /// What came behind its word: that of a first command that could not be started.
+    told: Vec<u8>,
+    /// Dismissed, perhaps not yet gone.
+    helper: Option<Helper>,
+}
+
+/// Makes process 1 and waits for its word.
+fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Result<Launched> {
     let program = std::env::current_exe().context(|| "own program")?;
     let helper = match (plan.route, options.helper) {
         (Route::Helper, Some(path)) => Some(Helper::spawn(path)?),
@@ -98,18 +111,17 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
     let asked = give_ids(init.pid, plan.base, helper.as_ref(), control.as_fd());
     let told = if says_all(report.as_fd()) { read_all(report.as_fd()) } else { SILENCE.to_vec() };
     // By now it has nothing more to do: its answer came before those words.
-    if let Some(helper) = helper {
-        helper.finish();
-    }
+    helper.iter().for_each(Helper::dismiss);
     match (Word::decode(&told), asked) {
         (Some((Word::Made { ids, notes }, rest)), Ok(())) => {
-            Ok((Instance { init, control, ids, notes }, rest.to_vec()))
+            Ok(Launched { instance: Instance { init, control, ids, notes }, told: rest.to_vec(), helper })
         }
         // The child's own words come first: it saw what the helper answered.
         (word, asked) => {
             // It may have ended by itself; then there is nobody to kill.
             rustix::process::kill_process(init.pid, Signal::KILL).unwrap_or_default();
             reap(init.pid);
+            helper.into_iter().for_each(Helper::finish);
             match (word, asked) {
                 (Some((Word::Failed(why), _)), _) | (_, Err(why)) => Err(why),
                 _ => Err(Error::new("process 1 of the environment ended without a word")),

@@ -45,12 +45,8 @@ pub fn as_root_of_ids(
         exit_now(i32::from(std::io::Write::write_all(&mut &file, &word).is_err()));
     };
     drop((reporter, go));
-    let asked = match helper {
-        Some(helper) => {
-            let asked = helper.ask_for(base, child.pid);
-            helper.finish();
-            asked
-        }
+    let asked = match &helper {
+        Some(helper) => helper.ask_for(base, child.pid),
         None => {
             let go = || rustix::io::write(&gate, &[1]).map(drop).context(|| "pipe");
             let mapped = map::write(child.pid).and_then(|_| go());
@@ -63,6 +59,8 @@ pub fn as_root_of_ids(
     };
     let told = read_all(report.as_fd());
     reap(child.pid);
+    // Not before: until the child has its answer the helper is needed.
+    helper.into_iter().for_each(Helper::finish);
     drop(gate);
     match (told.split_first(), asked) {
         (Some((b'+', bytes)), Ok(())) => Ok(bytes.to_vec()),

@@ -38,7 +38,7 @@ fn in_new(context: &Context, run: &Run, plan: &Plan) -> std::result::Result<Ende
         let (instance, process) =
             start_for(plan, options, &First { command: &command, place, mask: session.mask() })?;
         instance.notes.iter().for_each(|note| output::note(note));
-        return Ok(session.wait_first(instance, &process)?);
+        return Ok(session.wait_first(instance, process)?);
     }
     let instance = start(plan, options)?;
     instance.notes.iter().for_each(|note| output::note(note));
