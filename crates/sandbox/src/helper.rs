@@ -11,6 +11,7 @@ use skiff_spec::plan::Base;
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
 use skiff_sys::{fdpass, process};
 
+use crate::command::NotStarted;
 use crate::{Context, Error, Result};
 
 /// The helper started, not yet asked anything. Starting it early lets it load while we do other things.
@@ -76,13 +77,32 @@ impl Helper {
     /// # Errors
     /// The helper's own words, or that it ended without any.
     pub fn answer(&self) -> Result<(u32, Vec<OwnedFd>)> {
+        self.receive().and_then(|message| self.understand(message))
+    }
+
+    /// Takes the answer to [`Request::Join`], and what the new process says if it cannot start. It may say so before the helper has
+    /// told of it.
+    pub(crate) fn joined(&self) -> (Result<(u32, Vec<OwnedFd>)>, Option<NotStarted>) {
+        match self.receive() {
+            Ok((bytes, fds)) => match NotStarted::from_bytes(&bytes) {
+                Some(why) => (self.answer(), Some(why)),
+                None => (self.understand((bytes, fds)), self.late_error()),
+            },
+            Err(e) => (Err(e), None),
+        }
+    }
+
+    fn receive(&self) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
         let receive = || fdpass::receive(self.socket.as_fd(), MOST_BYTES);
         let received = match receive() {
             // One that refuses us unasked ends with our question unread. The kernel reports that before its answer.
             Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => receive(),
             other => other,
         };
-        let (bytes, fds) = received.context(|| format!("answer of helper {}", self.program.display()))?;
+        received.context(|| format!("answer of helper {}", self.program.display()))
+    }
+
+    fn understand(&self, (bytes, fds): (Vec<u8>, Vec<OwnedFd>)) -> Result<(u32, Vec<OwnedFd>)> {
         match Reply::decode(&bytes) {
             Some(Reply::Done(value)) => Ok((value, fds)),
             Some(Reply::Refused { message, hint }) => Err(Error { message, hint }),
@@ -145,11 +165,9 @@ impl Helper {
     }
 
     /// Waits for word of a failure after the answer: nothing when the other side closed the socket by exec.
-    pub(crate) fn late_error(&self) -> Option<Vec<u8>> {
-        match fdpass::receive(self.socket.as_fd(), MOST_BYTES) {
-            Ok((bytes, _)) if !bytes.is_empty() => Some(bytes),
-            _ => None,
-        }
+    fn late_error(&self) -> Option<NotStarted> {
+        let (bytes, _) = fdpass::receive(self.socket.as_fd(), MOST_BYTES).ok()?;
+        NotStarted::from_bytes(&bytes)
     }
 }
 

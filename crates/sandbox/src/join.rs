@@ -234,8 +234,7 @@ pub fn as_me(
     arguments.extend(command.argv.iter().cloned());
     let helper = Helper::spawn_with(program, &arguments, &command.env)?;
     helper.ask(Request::Join { pid: init.as_raw_nonzero().get().unsigned_abs() }, &[])?;
-    let answer = helper.answer();
-    let late = helper.late_error();
+    let (answer, not_started) = helper.joined();
     helper.finish();
     let (pid, fds) = answer?;
     let pidfd = fds.into_iter().next();
@@ -243,7 +242,7 @@ pub fn as_me(
     let (Some(pid), Some(pidfd)) = (pid, pidfd) else {
         return Err(Error::new("helper: answer without a process").into());
     };
-    if let Some(why) = late.as_deref().and_then(NotStarted::from_bytes) {
+    if let Some(why) = not_started {
         reap(pid);
         return Err(Failed::to_start(command, &why));
     }
