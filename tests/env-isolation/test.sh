@@ -111,3 +111,28 @@ for attempt in "ls /proc/$pid/root/" "ls /proc/$pid/fd" "nsenter -t $pid -U true
     [ "$code" != 0 ] || fail "alice may, with bob's environment: $attempt$(said)"
 done
 kill "$started"
+
+# A group that denies: whoever is in it stays in it, if the administrator says so.
+group=$(getent group skiff | cut -d: -f3)
+trap 'rm -rf $mine $host_key $munge_key /etc/skiff/helper.conf /shared/denied; usermod -p "*" alice' EXIT
+ok as alice skiff env stop dev
+put denied 604 root:skiff
+install -m 604 -o root -g skiff $mine/denied /shared/denied
+for file in $mine/denied /shared/denied; do
+    fails 1 as alice cat $file
+done
+echo "kept_groups = 4 $group" >/etc/skiff/helper.conf
+for identity in --root --me; do
+    unreadable $identity $mine/denied
+    unreadable $identity /shared/denied
+    ok as alice skiff env exec $identity dev -- cat $mine/open
+done
+ok as alice skiff env exec dev -- sh -c "setpriv --clear-groups cat $mine/denied /shared/denied; setpriv --regid 7 --clear-groups cat $mine/denied /shared/denied
+    setpriv --regid 7 --keep-groups cat $mine/denied /shared/denied; su nobody -s /bin/sh -c 'cat $mine/denied /shared/denied'; :"
+lacks "$out" "$secret" 'what a member may not read, having left the group'
+ok as alice skiff env exec dev -- sh -c 'echo x >/etc/x; chown daemon:daemon /etc/x; id -G'
+has " $out " " $group "
+echo "kept_groups = $(id -g alice)" >/etc/skiff/helper.conf
+fails 125 as alice skiff run -- true
+has "$err" 'is to be kept'
+has "$err" 'hint: '

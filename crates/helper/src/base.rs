@@ -14,10 +14,12 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
     fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree,
 };
-use rustix::thread::CapabilitySet;
+use rustix::process::Gid;
+use rustix::thread::{CapabilitySet, set_thread_groups};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::ids::IdMap;
 use skiff_spec::image::ImageId;
+use skiff_spec::site::Site;
 use skiff_sys::cred::FsIds;
 use skiff_sys::mount::{MountAttr, set_id_map};
 use skiff_sys::{caps, ns};
@@ -47,7 +49,7 @@ const ATTRIBUTES: MountAttr = MountAttr::RDONLY.and(MountAttr::NOSUID).and(Mount
 
 /// Answers [`Base`](skiff_spec::wire::Request::Base).
 pub fn give(caller: &Caller, pid: u32) -> Result<Given> {
-    let (target, ids) = map_ids(caller, pid)?;
+    let Mapped { target, ids, kept } = map_ids(caller, pid)?;
     let Mask { layers, empty } = mask::current()?;
     set_id_map(layers.as_fd(), target.user_ns.as_fd(), ATTRIBUTES)
         .context(|| "id-mapped mount of the stand-ins")
@@ -56,13 +58,13 @@ pub fn give(caller: &Caller, pid: u32) -> Result<Given> {
                 "the kernel must be 5.19 or newer to map the ids of a tmpfs; SKIFF_HELPER=none does without",
             )
         })?;
-    let (view, host) = view(target.user_ns.as_fd(), ATTRIBUTES, &empty)?;
+    let (view, host) = view(target.user_ns.as_fd(), ATTRIBUTES, &empty, &kept)?;
     Ok(Given { ids, mounts: vec![layers, view], _host: Some(host) })
 }
 
 /// Answers [`Image`](skiff_spec::wire::Request::Image). Whoever owns the files in the image: inside they are of the user's ids.
 pub fn give_image(caller: &Caller, pid: u32, id: ImageId) -> Result<Given> {
-    let (target, ids) = map_ids(caller, pid)?;
+    let Mapped { target, ids, .. } = map_ids(caller, pid)?;
     let root = image::open(caller, id)?;
     set_id_map(root.as_fd(), target.user_ns.as_fd(), ATTRIBUTES)
         .context(|| format!("id-mapped mount of image {id}"))
@@ -74,15 +76,50 @@ pub fn give_image(caller: &Caller, pid: u32, id: ImageId) -> Result<Given> {
     Ok(Given { ids, mounts: vec![root], _host: None })
 }
 
-fn map_ids(caller: &Caller, pid: u32) -> Result<(Target, u32)> {
+/// A user namespace with its maps.
+struct Mapped {
+    target: Target,
+    ids: u32,
+    kept: Vec<Gid>,
+}
+
+fn map_ids(caller: &Caller, pid: u32) -> Result<Mapped> {
     if caller.uid == 0 {
         return Err(Error::new("environments are for users, not for root").hint("su - USER, then try again"));
     }
-    let (uids, gids) = site::ranges(caller)?;
+    let site = site::read()?;
+    let (uids, gids) = site::ranges(&site, caller)?;
+    let gid_map = IdMap::new(caller.gid, Some(gids), &caller.groups);
+    let kept = kept_groups(caller, &site, &gid_map)?;
     let target = Target::open(caller, pid)?;
-    target.write_map("uid_map", &IdMap::new(caller.uid, Some(uids), &[]))?;
-    target.write_map("gid_map", &IdMap::new(caller.gid, Some(gids), &caller.groups))?;
-    Ok((target, 1 + uids.count.min(gids.count)))
+    if !kept.is_empty() {
+        // Before there is a map of groups nobody in there can have left one; after this nobody will.
+        target.write("setgroups", "deny")?;
+    }
+    target.write("uid_map", &IdMap::new(caller.uid, Some(uids), &[]).to_proc())?;
+    target.write("gid_map", &gid_map.to_proc())?;
+    Ok(Mapped { target, ids: 1 + uids.count.min(gids.count), kept })
+}
+
+/// The groups of a caller that he must not leave: being their member may deny him what `other` may do (mode 0604, say), and who has
+/// subordinate groups could otherwise leave all of his own (CVE-2018-7169).
+fn kept_groups(caller: &Caller, site: &Site, map: &IdMap) -> Result<Vec<Gid>> {
+    if site.kept_groups.contains(&caller.gid) {
+        return Err(Error::new(format!(
+            "group {} is to be kept, but inside anybody can change his main group",
+            caller.gid
+        ))
+        .hint("administrator: make it one of the user's other groups, or take it out of kept_groups"));
+    }
+    let kept: Vec<u32> = caller.groups.iter().filter(|g| site.kept_groups.contains(g)).copied().collect();
+    // One without a place in the map would be no group of any file of the view.
+    match kept.iter().find(|g| !map.lines().iter().any(|l| (l.inside, l.outside) == (**g, **g))) {
+        Some(lost) => {
+            Err(Error::new(format!("group {lost} is to be kept, but there are too many groups for it"))
+                .hint("administrator: the user must be a member of fewer groups"))
+        }
+        None => Ok(kept.into_iter().map(Gid::from_raw).collect()),
+    }
 }
 
 /// The process whose user namespace gets its map.
@@ -103,8 +140,8 @@ impl Target {
         Ok(Self { proc, user_ns })
     }
 
-    /// Writes a map once; the kernel refuses a second time.
-    fn write_map(&self, file: &str, map: &IdMap) -> Result<()> {
+    /// Writes what the kernel takes once, before or with the maps.
+    fn write(&self, file: &str, text: &str) -> Result<()> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         let fd = openat2(&self.proc, file, flags, Mode::empty(), resolve).context(|| file.to_owned())?;
@@ -114,7 +151,7 @@ impl Target {
         if !ns::same(now.as_fd(), self.user_ns.as_fd()).context(|| file.to_owned())? {
             return Err(Error::new("the process has changed its user namespace meanwhile"));
         }
-        std::fs::File::from(fd).write_all(map.to_proc().as_bytes()).context(|| format!("writing {file}")).map_err(|e| {
+        std::fs::File::from(fd).write_all(text.as_bytes()).context(|| format!("writing {file}")).map_err(|e| {
             e.hint("administrator: the ids in /etc/subuid and /etc/subgid must be nobody's, the user's own not among them")
         })
     }
@@ -151,7 +188,12 @@ pub fn own_proc() -> Result<OwnedFd> {
 }
 
 /// The host's root, as far as `other` may read it, as a mount that hangs nowhere yet; and the clone of it below.
-fn view(user_ns: BorrowedFd<'_>, attr: MountAttr, empty: &OwnedFd) -> Result<(OwnedFd, OwnedFd)> {
+fn view(
+    user_ns: BorrowedFd<'_>,
+    attr: MountAttr,
+    empty: &OwnedFd,
+    groups: &[Gid],
+) -> Result<(OwnedFd, OwnedFd)> {
     // Not recursive: what is mounted below `/` (other disks, /proc, /home) is not part of the base.
     let host = open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
         .context(|| "/")?;
@@ -160,9 +202,9 @@ fn view(user_ns: BorrowedFd<'_>, attr: MountAttr, empty: &OwnedFd) -> Result<(Ow
     })?;
     // An overlay without upper wants two layers.
     let by_number = |fd: &OwnedFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let made = match overlay(&by_number(&host), &by_number(empty)) {
+    let made = match overlay(&by_number(&host), &by_number(empty), groups) {
         // Before Linux 6.15 a layer must hang in a namespace.
-        Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => overlay_apart(&host),
+        Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => overlay_apart(&host, groups),
         other => other,
     };
     let view = made.context(|| "view of the host's root").map_err(|e| {
@@ -172,7 +214,7 @@ fn view(user_ns: BorrowedFd<'_>, attr: MountAttr, empty: &OwnedFd) -> Result<(Ow
 }
 
 /// The same with a mount namespace of our own, in which the layers hang for as long as it takes.
-fn overlay_apart(host: &OwnedFd) -> std::io::Result<OwnedFd> {
+fn overlay_apart(host: &OwnedFd, groups: &[Gid]) -> std::io::Result<OwnedFd> {
     skiff_sys::ns::unshare_mounts()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -184,13 +226,13 @@ fn overlay_apart(host: &OwnedFd) -> std::io::Result<OwnedFd> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     move_mount(&stage, "", CWD, mask::DIR, flags)?;
     move_mount(host, "", &stage, "host", flags)?;
-    overlay(&format!("{}/host", mask::DIR), &format!("{}/empty", mask::DIR))
+    overlay(&format!("{}/host", mask::DIR), &format!("{}/empty", mask::DIR), groups)
 }
 
-/// An overlay of two layers that looks at them as nobody.
-fn overlay(upper: &str, lower: &str) -> std::io::Result<OwnedFd> {
+/// An overlay of two layers that looks at them as nobody in these groups.
+fn overlay(upper: &str, lower: &str, groups: &[Gid]) -> std::io::Result<OwnedFd> {
     let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    as_nobody(|| {
+    as_nobody(groups, || {
         fsconfig_set_string(&fs, "source", "skiff-host")?;
         fsconfig_set_string(&fs, "lowerdir", format!("{upper}:{lower}"))?;
         // Whatever the kernel was built to do by default: nothing in the host's tree redirects the view.
@@ -206,13 +248,19 @@ fn overlay(upper: &str, lower: &str) -> std::io::Result<OwnedFd> {
     Ok(fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attr)?)
 }
 
-/// Does one thing with the credentials that the view is to have for good: nobody's ids, no groups (the caller's went when we became
-/// root), no capability but the one that mounting takes.
-fn as_nobody(act: impl FnOnce() -> rustix::io::Result<()>) -> std::io::Result<()> {
+/// Does one thing with the credentials that the view is to have for good: nobody's ids, no groups but these, no capability
+/// but the one that mounting takes.
+fn as_nobody(groups: &[Gid], act: impl FnOnce() -> rustix::io::Result<()>) -> std::io::Result<()> {
+    if !groups.is_empty() {
+        set_thread_groups(groups)?;
+    }
     let ids = FsIds::become_(NOBODY, NOBODY)?;
     caps::effective_only(CapabilitySet::SYS_ADMIN)?;
     let done = act();
     drop(ids);
     caps::effective_all()?;
+    if !groups.is_empty() {
+        set_thread_groups(&[])?;
+    }
     Ok(done?)
 }

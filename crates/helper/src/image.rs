@@ -140,7 +140,7 @@ struct Store {
 impl Store {
     /// Opens it, if nobody but root can have put it there and nobody but a system user can write to it.
     fn open() -> Result<Self> {
-        let path = site::store()?;
+        let path = site::read()?.store;
         let what = || format!("store {path}");
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)

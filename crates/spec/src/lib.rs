@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod digest;
+pub mod fuzz;
 pub mod ids;
 pub mod image;
 pub mod job;
@@ -12,4 +13,5 @@ pub mod plan;
 pub mod platform;
 pub mod reference;
 pub mod settings;
+pub mod site;
 pub mod wire;

@@ -1,0 +1,109 @@
+//! The helper's own configuration, `/etc/skiff/helper.conf`: lines `KEY = VALUE`, `#` for comments.
+
+use crate::ids::{COUNT, Range};
+use crate::image::STORE;
+
+/// What the administrator has decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// `range_base`: subordinate ids by rule, where `/etc/subuid` has no entry. Each uid from `first_uid` on has its own
+    /// 64 Ki from here on.
+    base: Option<u32>,
+    /// `range_first_uid`.
+    first_uid: u32,
+    /// `kept_groups`: groups whose members must not leave them inside, as their being members denies them something.
+    pub kept_groups: Vec<u32>,
+    /// `store`: where images are.
+    pub store: String,
+}
+
+impl Default for Site {
+    fn default() -> Self {
+        Self { base: None, first_uid: 1000, kept_groups: vec![], store: STORE.into() }
+    }
+}
+
+impl Site {
+    /// Reads the file's text.
+    ///
+    /// # Errors
+    /// The first line that makes no sense.
+    pub fn parse(text: &str) -> Result<Self, &str> {
+        let mut site = Self::default();
+        for line in text.lines() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if !line.is_empty() {
+                site.set(line).ok_or(line)?;
+            }
+        }
+        Ok(site)
+    }
+
+    fn set(&mut self, line: &str) -> Option<()> {
+        let (key, value) = line.split_once('=')?;
+        match key.trim() {
+            "range_base" => self.base = Some(value.trim().parse().ok()?),
+            "range_first_uid" => self.first_uid = value.trim().parse().ok()?,
+            "kept_groups" => {
+                self.kept_groups = value.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+            }
+            "store" if value.trim().starts_with('/') => self.store = value.trim().into(),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The subordinate ids of a user by rule.
+    #[must_use]
+    pub fn range(&self, uid: u32) -> Option<Range> {
+        let index = uid.checked_sub(self.first_uid)?;
+        let first = self.base?.checked_add(index.checked_mul(COUNT)?)?;
+        // Ids of people must stay theirs.
+        (first > uid.max(65535) && first.checked_add(COUNT).is_some())
+            .then_some(Range { first, count: COUNT - 1 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines() {
+        let text = "# by rule\nrange_base = 1000000\n\n range_first_uid=2000 # people\nkept_groups = 7000 7003\nstore = /images\n";
+        let site = Site {
+            base: Some(1_000_000),
+            first_uid: 2000,
+            kept_groups: vec![7000, 7003],
+            store: "/images".into(),
+        };
+        assert_eq!(Site::parse(text), Ok(site));
+        assert_eq!(Site::parse(""), Ok(Site::default()));
+        for bad in [
+            "nonsense",
+            "store = relative",
+            "range_base = x",
+            "range_base = -1",
+            "base = 1",
+            "kept_groups = 1 x",
+            "range_base = 4294967296",
+        ] {
+            assert_eq!(Site::parse(bad), Err(bad));
+        }
+    }
+
+    #[test]
+    fn ranges_by_rule_never_touch_people() {
+        let site = Site { base: Some(1_000_000), ..Site::default() };
+        assert_eq!(site.range(1000), Some(Range { first: 1_000_000, count: 65535 }));
+        assert_eq!(site.range(1002), Some(Range { first: 1_131_072, count: 65535 }));
+        for uid in [0, 999, 70_000, u32::MAX] {
+            assert_eq!(site.range(uid), None, "uid {uid}: too low, or past the end of the numbers");
+        }
+        assert_eq!(
+            Site { base: Some(500), ..Site::default() }.range(1000),
+            None,
+            "a base among people's ids"
+        );
+    }
+}
