@@ -11,6 +11,7 @@ pub mod hash;
 mod io;
 pub mod manifest;
 mod places;
+pub mod policy;
 pub mod registries_conf;
 pub mod registry;
 pub mod store;

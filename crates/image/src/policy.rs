@@ -1,0 +1,189 @@
+//! Which images may be used: the site's and the user's `policy.json`. What is not understood there refuses.
+//!
+//! Format: containers-policy.json(5). Of its requirements `insecureAcceptAnything`, `reject` and `sigstoreSigned` by key are
+//! known; the others refuse every image of their scope. Unlike with Podman the user's file cannot weaken the site's: an
+//! image must meet both.
+
+mod identity;
+mod parse;
+mod signature;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use skiff_spec::digest::Digest;
+use skiff_spec::reference::Named;
+
+use crate::error::{Error, Result};
+use crate::registry::{Client, Resolved};
+use identity::Identity;
+pub use signature::{PublicKey, Signature, read_payload};
+
+/// The site's file.
+pub const SITE_FILE: &str = "/etc/containers/policy.json";
+
+/// All policies that an image must meet. With none, every image is accepted.
+#[derive(Debug, Clone, Default)]
+pub struct Policies(Vec<Policy>);
+
+/// One file.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    file: String,
+    default: Vec<Requirement>,
+    /// By transport, then by scope; the scope "" is for all of the transport.
+    transports: BTreeMap<String, BTreeMap<String, Vec<Requirement>>>,
+}
+
+/// What an image must meet.
+#[derive(Debug, Clone)]
+enum Requirement {
+    Accept,
+    Reject,
+    /// A signature by one of the keys, for an identity that matches.
+    Signed {
+        keys: Vec<PublicKey>,
+        identity: Identity,
+    },
+    /// Says what is not understood.
+    Unknown(String),
+}
+
+impl Policies {
+    /// Reads the site's file and the user's, those of them that there are.
+    ///
+    /// # Errors
+    /// One cannot be read, or is no policy.
+    pub fn load() -> Result<Policies> {
+        let user = crate::places::config_home().map(|home| home.join("containers/policy.json"));
+        let mut policies = vec![];
+        for path in std::iter::once(PathBuf::from(SITE_FILE)).chain(user) {
+            match std::fs::read(&path) {
+                Ok(bytes) => policies.push(Policy::parse(&path.to_string_lossy(), &bytes)?),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                Err(e) => {
+                    return Err(Error::Config { file: path.display().to_string(), why: e.to_string() });
+                }
+            }
+        }
+        Ok(Policies(policies))
+    }
+
+    /// These and no others.
+    pub fn of(policies: Vec<Policy>) -> Policies {
+        Policies(policies)
+    }
+
+    /// Whether an image of a registry may be used. Asks the registry for signatures only if some are demanded.
+    ///
+    /// # Errors
+    /// It may not, or signatures cannot be fetched.
+    pub fn admit(&self, client: &Client, image: &Resolved) -> Result<()> {
+        let mut signatures = None;
+        for policy in &self.0 {
+            for requirement in policy.for_image(&image.name) {
+                if matches!(requirement, Requirement::Signed { .. }) && signatures.is_none() {
+                    signatures = Some(signature::fetch(client, image)?);
+                }
+                let signatures = signatures.as_deref().unwrap_or_default();
+                let digests = [image.digest, image.manifest_digest];
+                requirement
+                    .is_met(&image.name, &digests, signatures)
+                    .map_err(|why| policy.refusal(&image.name, why))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an image of a file or directory may be used; `transport` is its prefix: `oci`, `docker-archive` ...
+    ///
+    /// # Errors
+    /// It may not. Signatures are not looked for, so where they are demanded it may not.
+    pub fn admit_file(&self, transport: &str, path: &Path) -> Result<()> {
+        for policy in &self.0 {
+            for requirement in policy.for_path(transport, path) {
+                let met = match requirement {
+                    Requirement::Accept => Ok(()),
+                    Requirement::Reject => Err("it is rejected there".into()),
+                    Requirement::Signed { .. } => {
+                        Err("it must be signed, and files carry no signatures".into())
+                    }
+                    Requirement::Unknown(what) => Err(format!("{what} is not understood")),
+                };
+                met.map_err(|why| policy.refusal(&path.display(), why))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Policy {
+    /// Reads one; `file` is for messages.
+    ///
+    /// # Errors
+    /// It is no policy.
+    pub fn parse(file: &str, bytes: &[u8]) -> Result<Policy> {
+        parse::policy(file, bytes).map_err(|why| Error::Config { file: file.into(), why })
+    }
+
+    fn refusal(&self, image: &impl std::fmt::Display, why: String) -> Error {
+        Error::Refused { image: image.to_string(), policy: self.file.clone(), why }
+    }
+
+    fn for_image(&self, image: &Named) -> &[Requirement] {
+        self.find("docker", image_scopes(image))
+    }
+
+    fn for_path(&self, transport: &str, path: &Path) -> &[Requirement] {
+        let scopes = path.ancestors().map(|p| p.display().to_string()).filter(|p| !p.is_empty());
+        self.find(transport, scopes.collect())
+    }
+
+    fn find(&self, transport: &str, scopes: Vec<String>) -> &[Requirement] {
+        let Some(known) = self.transports.get(transport) else {
+            return &self.default;
+        };
+        scopes.iter().find_map(|scope| known.get(scope)).or_else(|| known.get("")).unwrap_or(&self.default)
+    }
+}
+
+/// From the image itself to all of its server's domain: the first that the policy has decides.
+fn image_scopes(image: &Named) -> Vec<String> {
+    let name = image.name();
+    let mut scopes = vec![match image.digest() {
+        Some(digest) => format!("{name}@{digest}"),
+        None => format!("{name}:{}", image.wanted()),
+    }];
+    let cuts = name.match_indices('/').map(|(at, _)| at).rev();
+    scopes.extend(std::iter::once(name.len()).chain(cuts).map(|end| name[..end].to_owned()));
+    // `*.site.example` has the servers of that domain, whatever their ports.
+    let host = image.server().split(':').next().unwrap_or_default();
+    scopes.extend(host.match_indices('.').map(|(at, _)| format!("*{}", &host[at..])));
+    scopes
+}
+
+impl Requirement {
+    /// Says why not.
+    fn is_met(&self, image: &Named, digests: &[Digest], signatures: &[Signature]) -> Result<(), String> {
+        match self {
+            Requirement::Accept => Ok(()),
+            Requirement::Reject => Err("it is rejected there".into()),
+            Requirement::Unknown(what) => Err(format!("{what} is not understood")),
+            Requirement::Signed { .. } if signatures.is_empty() => Err("it has no signature".into()),
+            Requirement::Signed { keys, identity } => {
+                let mut reasons = vec![];
+                for signature in signatures {
+                    match signature.holds(keys, identity, image, digests) {
+                        Ok(()) => return Ok(()),
+                        Err(why) => reasons.push(why),
+                    }
+                }
+                reasons.sort();
+                reasons.dedup();
+                Err(format!("none of its signatures counts: {}", reasons.join("; ")))
+            }
+        }
+    }
+}
