@@ -33,6 +33,23 @@ pub enum Error {
         /// What is wrong with it, and where.
         why: String,
     },
+    /// A layer's bytes do not have its digest.
+    #[error("layer {layer} is not what its digest promises")]
+    WrongDigest {
+        /// The layer's digest.
+        layer: String,
+    },
+    /// The layers together are larger than allowed.
+    #[error("image {image} {why}")]
+    TooLarge {
+        /// The image's name.
+        image: String,
+        /// What it has too much of.
+        why: String,
+    },
+    /// It was given up, as was asked for, or because of something that failed beside it.
+    #[error("cancelled")]
+    Cancelled,
     /// A manifest, index or configuration is not what its digest, its descriptor or its format promises.
     #[error("{object} is not sound: {why}")]
     BadManifest {
@@ -169,6 +186,12 @@ impl Error {
                 Some("the store must be writable to whoever fills it; `skiff doctor` says whose it is")
             }
             Error::Newer { .. } => Some("use the newer skiff, or another store"),
+            Error::WrongDigest { .. } => {
+                Some("what the registry or the archive has is damaged there: push or save the image again")
+            }
+            Error::TooLarge { .. } => {
+                Some("if the image is to be trusted, raise the limit for images in the configuration")
+            }
             Error::BadImage { .. } => Some("remove the image and pull it again"),
             Error::OldSchema { .. } => {
                 Some("push the image again with a Docker of this decade, or ask its maker to")

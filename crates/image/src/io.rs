@@ -33,3 +33,8 @@ pub(crate) fn read_at(file: BorrowedFd<'_>, bytes: &mut [u8], offset: u64) -> ru
     }
     Ok(filled)
 }
+
+/// Fills `bytes` from `offset`; that the file has fewer is an error.
+pub(crate) fn read_exact_at(file: BorrowedFd<'_>, bytes: &mut [u8], offset: u64) -> rustix::io::Result<()> {
+    if read_at(file, bytes, offset)? == bytes.len() { Ok(()) } else { Err(Errno::NODATA) }
+}

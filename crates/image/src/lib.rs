@@ -4,17 +4,28 @@
 //! their final place in the image file. What the layers say is merged in memory into a [`tree::Tree`], from which the
 //! file's metadata is written at the end.
 
+pub mod assemble;
 pub mod auth;
+pub mod blob;
 pub mod erofs;
 mod error;
+mod gate;
 pub mod hash;
+mod inflate;
 mod io;
+mod layer;
 pub mod manifest;
+mod merge;
 mod places;
 pub mod policy;
+mod punch;
+mod records;
 pub mod registries_conf;
 pub mod registry;
+mod space;
+mod spill;
 pub mod store;
+pub mod tar;
 pub mod tree;
 
 pub use error::{Error, Result};

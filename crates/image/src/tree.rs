@@ -135,6 +135,11 @@ impl Tree {
         &mut self.inodes[id.0 as usize]
     }
 
+    /// All inodes, removed ones included.
+    pub fn inodes(&self) -> impl Iterator<Item = &Inode> {
+        self.inodes.iter()
+    }
+
     /// How many inodes there are, removed ones included.
     pub fn len(&self) -> usize {
         self.inodes.len()

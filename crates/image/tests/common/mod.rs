@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, dead_code)]
 
+pub mod layers;
 pub mod mounted;
 pub mod seen;
 

@@ -1,0 +1,354 @@
+//! An image file from the layers of an image: all at once, each as its bytes come.
+//!
+//! Each layer has a thread, of which as many run as there are processors; one that waits for bytes lets another run. The file is
+//! the same, byte for byte, whoever was faster.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::blob::Blob;
+use crate::error::Context;
+use crate::gate::Gate;
+use crate::inflate::{Inflater, Watch, promised_size};
+use crate::layer::{Others, Target, Unpacked, Unpacker};
+use crate::merge::Merger;
+use crate::punch::{clear, unused};
+use crate::records::Records;
+use crate::space::{Blocks, Space};
+use crate::spill::Spill;
+use crate::tree::Tree;
+use crate::{Error, Result, erofs};
+
+/// A thread's stack: nothing here recurses, and no buffer lies on it.
+const STACK: usize = 256 << 10;
+
+/// What is to be put together, and where.
+pub struct Job<'a> {
+    /// The layers, the lowest first.
+    pub blobs: &'a [&'a dyn Blob],
+    /// An empty file, open for reading and writing. Whoever gave it makes it visible.
+    pub image: BorrowedFd<'a>,
+    /// Its name, for messages.
+    pub name: &'a str,
+    /// A directory for temporary files, which have no names there. A seventh of the image's size at most will be needed as a rule.
+    pub scratch: BorrowedFd<'a>,
+    /// And its name.
+    pub scratch_name: &'a str,
+    /// What is too much.
+    pub limits: Limits,
+    /// How many layers are unpacked at the same time.
+    pub threads: usize,
+}
+
+/// What no image may exceed, however small its layers are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of all layers together, inflated.
+    pub bytes: u64,
+    /// Entries of all layers together.
+    pub entries: u64,
+}
+
+impl Default for Limits {
+    /// 1 TiB, and 8 million entries, which take 3 GB of memory: ten times of what has been seen.
+    fn default() -> Limits {
+        Limits { bytes: 1 << 40, entries: 8_000_000 }
+    }
+}
+
+/// How far it has come, for whoever shows it; and a way to end it.
+#[derive(Debug)]
+pub struct Progress {
+    layers: Vec<(AtomicU64, AtomicU64)>,
+    cancelled: AtomicBool,
+}
+
+impl Progress {
+    /// For so many layers.
+    pub fn new(layers: usize) -> Progress {
+        let layers = (0..layers).map(|_| Default::default()).collect();
+        Progress { layers, cancelled: AtomicBool::new(false) }
+    }
+
+    /// How many bytes of each layer have been read, and to how many they were inflated.
+    pub fn layers(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.layers
+            .iter()
+            .map(|(read, inflated)| (read.load(Ordering::Relaxed), inflated.load(Ordering::Relaxed)))
+    }
+
+    fn forget(&self, layer: usize) {
+        let (read, inflated) = &self.layers[layer];
+        read.store(0, Ordering::Relaxed);
+        inflated.store(0, Ordering::Relaxed);
+    }
+
+    /// Ends it soon, with [`Error::Cancelled`]. A layer that waits for its bytes ends when its blob lets it.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Makes the image, and has it written to the disk.
+///
+/// # Errors
+/// The first of any layer. The file is of no use then.
+pub fn assemble(job: &Job<'_>, progress: &Progress) -> Result<erofs::Summary> {
+    loop {
+        if let Some(summary) = try_assemble(job, progress)? {
+            return Ok(summary);
+        }
+        rustix::fs::ftruncate(job.image, 0).on("empty", job.name)?;
+        (0..job.blobs.len()).for_each(|layer| progress.forget(layer));
+    }
+}
+
+/// `None`: bytes that were later found to be wrong had a say in where the layers went. Now the right ones are there.
+fn try_assemble(job: &Job<'_>, progress: &Progress) -> Result<Option<erofs::Summary>> {
+    let promises = job.blobs.iter().map(|blob| promise(*blob)).collect::<Result<Vec<u64>>>()?;
+    let space = Space::new(&promises).map_err(|_| too_large(job))?;
+    let waiting = job.blobs.iter().map(|_| None).collect();
+    let all = All {
+        job,
+        progress,
+        promises,
+        space,
+        gate: Gate::new(job.threads.max(1)),
+        inflated: AtomicU64::new(0),
+        placed: AtomicU64::new(0),
+        entries: AtomicU64::new(0),
+        misled: AtomicBool::new(false),
+        failure: Mutex::new(None),
+        merge: Mutex::new(Merge { merger: Merger::new(), next: 0, waiting }),
+    };
+    let outcomes = all.unpack();
+    if let Some(error) = locked(&all.failure).take() {
+        return Err(error);
+    }
+    if all.misled.into_inner() {
+        return Ok(None);
+    }
+    let tree = all.merge.into_inner().unwrap_or_else(PoisonError::into_inner).merger.finish();
+    let (spills, used): (Vec<Spill>, Vec<[Blocks; 2]>) = outcomes.into_iter().flatten().unzip();
+    finish(job, &tree, &spills, used.as_flattened()).map(Some)
+}
+
+/// How long the blob's region must be.
+fn promise(blob: &dyn Blob) -> Result<u64> {
+    loop {
+        match promised_size(blob) {
+            Err(error) if error.is_restart() => blob.restart(),
+            result => return result,
+        }
+    }
+}
+
+fn too_large(job: &Job<'_>) -> Error {
+    Error::TooLarge {
+        image: job.name.into(),
+        why: "would be larger than 16 TiB, which its format does not allow".into(),
+    }
+}
+
+fn finish(job: &Job<'_>, tree: &Tree, spills: &[Spill], used: &[Blocks]) -> Result<erofs::Summary> {
+    clear(job.image, job.name, &unused(tree, used))?;
+    let end = used.iter().filter(|used| !used.is_empty()).map(|used| used.end).max().unwrap_or(1);
+    let mut tails =
+        |layer: u32, offset: u64, buffer: &mut [u8]| spills[layer as usize].read_at(buffer, offset);
+    let summary = erofs::finish(tree, &mut tails, job.image, job.name, end)?;
+    rustix::fs::fsync(job.image).on("write to the disk", job.name)?;
+    Ok(summary)
+}
+
+/// What the threads share.
+struct All<'a> {
+    job: &'a Job<'a>,
+    progress: &'a Progress,
+    promises: Vec<u64>,
+    space: Space,
+    gate: Gate,
+    inflated: AtomicU64,
+    placed: AtomicU64,
+    entries: AtomicU64,
+    misled: AtomicBool,
+    failure: Mutex<Option<Error>>,
+    merge: Mutex<Merge>,
+}
+
+/// Layers are merged in order, each as soon as those below it have been.
+struct Merge {
+    merger: Merger,
+    next: usize,
+    waiting: Vec<Option<Records>>,
+}
+
+type Outcome = Option<(Spill, [Blocks; 2])>;
+
+impl All<'_> {
+    /// Unpacks all layers; of those that failed, or were given up, nothing is left.
+    fn unpack(&self) -> Vec<Outcome> {
+        std::thread::scope(|scope| {
+            let start = |layer| {
+                let thread = std::thread::Builder::new().name(format!("layer {layer}")).stack_size(STACK);
+                thread.spawn_scoped(scope, move || self.layer(layer)).map_err(|error| {
+                    let source = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN);
+                    self.fail(Error::Io { what: "start a thread for", object: self.job.name.into(), source });
+                })
+            };
+            let threads: Vec<_> = (0..self.job.blobs.len()).map(start).collect();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, Outcome>| match thread.join() {
+                Ok(outcome) => outcome,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            threads.into_iter().map(|thread| thread.ok().and_then(join)).collect()
+        })
+    }
+
+    fn layer(&self, layer: usize) -> Outcome {
+        let place = Place { all: self, layer, read: AtomicU64::new(0) };
+        self.gate.enter(self.job.blobs[layer].size(), layer);
+        let outcome = place.unpack().and_then(|Unpacked { records, spill, used }| {
+            self.merge(layer, records)?;
+            Ok((spill, used))
+        });
+        self.gate.leave();
+        outcome.map_err(|error| self.fail(error)).ok()
+    }
+
+    /// Keeps the first error, and stops everybody else.
+    fn fail(&self, error: Error) {
+        locked(&self.failure).get_or_insert(error);
+        self.space.give_up();
+        self.job.blobs.iter().for_each(|blob| blob.abandon());
+    }
+
+    fn merge(&self, layer: usize, records: Records) -> Result<()> {
+        let mut merge = locked(&self.merge);
+        merge.waiting[layer] = Some(records);
+        loop {
+            let next = merge.next;
+            let Some(records) = merge.waiting.get_mut(next).and_then(Option::take) else { return Ok(()) };
+            let bad = |why| Error::BadLayer { layer: self.job.blobs[next].name().into(), why };
+            merge.merger.apply(records).map_err(bad)?;
+            merge.next += 1;
+        }
+    }
+
+    /// Counts, and refuses what is too much.
+    fn count(&self, counter: &AtomicU64, more: u64, limit: u64, what: &str) -> Result<()> {
+        if counter.fetch_add(more, Ordering::Relaxed).saturating_add(more) > limit {
+            let why = format!("has more than {limit} {what}, the limit");
+            return Err(Error::TooLarge { image: self.job.name.into(), why });
+        }
+        Ok(())
+    }
+}
+
+/// One layer's place among all.
+struct Place<'a> {
+    all: &'a All<'a>,
+    layer: usize,
+    /// How many compressed bytes have been read.
+    read: AtomicU64,
+}
+
+impl Place<'_> {
+    fn unpack(&self) -> Result<Unpacked> {
+        let All { job, space, .. } = self.all;
+        let blob = job.blobs[self.layer];
+        let target = Target {
+            image: job.image,
+            image_name: job.name,
+            layer_name: blob.name(),
+            space,
+            layer: self.layer,
+        };
+        let mut unpacker = Unpacker::new(target, self, Spill::new(job.scratch, job.scratch_name)?);
+        while !self.try_once(blob, &mut unpacker)? {
+            clear(job.image, job.name, &unpacker.reset())?;
+            self.all.progress.forget(self.layer);
+            self.read.store(0, Ordering::Relaxed);
+        }
+        if promise(blob)? != self.all.promises[self.layer] {
+            self.all.misled.store(true, Ordering::Relaxed);
+        }
+        unpacker.finish()
+    }
+
+    /// `false`: the bytes were not the right ones, and are being fetched anew.
+    fn try_once(&self, blob: &dyn Blob, unpacker: &mut Unpacker<'_, Self>) -> Result<bool> {
+        match self.unpack_and_verify(blob, unpacker) {
+            Err(error) if error.is_restart() => {
+                blob.restart();
+                Ok(false)
+            }
+            result => result.map(|()| true),
+        }
+    }
+
+    fn unpack_and_verify(&self, blob: &dyn Blob, unpacker: &mut Unpacker<'_, Self>) -> Result<()> {
+        let mut inflater = Inflater::new(blob, self);
+        let outcome = unpacker.unpack(&mut inflater);
+        if !matches!(outcome, Ok(()) | Err(Error::BadLayer { .. })) {
+            return outcome;
+        }
+        // If the bytes are wrong, then that is the reason for whatever else is.
+        if !inflater.finish()? {
+            return Err(Error::WrongDigest { layer: blob.name().into() });
+        }
+        self.outside(|| blob.wait_verified())?;
+        outcome
+    }
+
+    /// Lets someone else run while this waits.
+    fn outside<T>(&self, wait: impl FnOnce() -> T) -> T {
+        self.all.gate.leave();
+        let result = wait();
+        let left = self.all.job.blobs[self.layer].size().saturating_sub(self.read.load(Ordering::Relaxed));
+        self.all.gate.enter(left, self.layer);
+        result
+    }
+}
+
+impl Watch for Place<'_> {
+    fn before_read(&self) -> Result<()> {
+        let cancelled = self.all.progress.cancelled.load(Ordering::Relaxed);
+        if cancelled || locked(&self.all.failure).is_some() { Err(Error::Cancelled) } else { Ok(()) }
+    }
+
+    fn wait(&self, read: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.outside(read)
+    }
+
+    fn progress(&self, read: u64, inflated: u64) -> Result<()> {
+        let (all_read, all_inflated) = &self.all.progress.layers[self.layer];
+        all_read.fetch_add(read, Ordering::Relaxed);
+        all_inflated.fetch_add(inflated, Ordering::Relaxed);
+        self.read.fetch_add(read, Ordering::Relaxed);
+        self.all.count(
+            &self.all.inflated,
+            inflated,
+            self.all.job.limits.bytes,
+            "bytes when its layers are inflated",
+        )
+    }
+}
+
+impl Others for Place<'_> {
+    fn placing(&self, bytes: u64) -> Result<()> {
+        self.all.count(&self.all.placed, bytes, self.all.job.limits.bytes, "bytes of files")
+    }
+
+    fn entry(&self) -> Result<()> {
+        self.all.count(&self.all.entries, 1, self.all.job.limits.entries, "entries in its layers")
+    }
+
+    fn wait(&self, wait: &mut dyn FnMut()) {
+        self.outside(wait);
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,147 @@
+//! A layer's compressed bytes, which may still be on their way.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use skiff_spec::digest::Digest;
+
+use crate::Result;
+use crate::error::Context;
+use crate::io::read_exact_at;
+use crate::registry::{Growing, Reader};
+
+/// A layer as the registry or an archive has it. Reads may come from several threads.
+pub trait Blob: Sync {
+    /// Its digest or file name, for messages.
+    fn name(&self) -> &str;
+
+    /// Its length in bytes.
+    fn size(&self) -> u64;
+
+    /// The digest that its bytes must have; `None` if someone else checks them.
+    fn digest(&self) -> Option<Digest>;
+
+    /// Whether the bytes before `end` are all here, so that reading them would not block.
+    fn has(&self, end: u64) -> bool;
+
+    /// Reads exactly these bytes, and waits for them where they have not come yet. Beside reads in order there are some of
+    /// the first and the last few bytes, before all others: those are best fetched first.
+    ///
+    /// # Errors
+    /// Of the fetch or the system, and after [`Blob::abandon`]. One that [is a restart](crate::Error::is_restart) says that bytes
+    /// read before were wrong, and are fetched anew.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
+
+    /// All bytes have been read. If someone else checks them, waits for what comes of that.
+    ///
+    /// # Errors
+    /// They are wrong, and are not there in another way.
+    fn wait_verified(&self) -> Result<()>;
+
+    /// After an error that [is a restart](crate::Error::is_restart): from now on the new bytes are read.
+    fn restart(&self);
+
+    /// Something else went wrong: a read that waits must not wait longer, but fail.
+    fn abandon(&self);
+}
+
+/// A blob that is a file, and wholly there.
+pub struct FileBlob {
+    file: File,
+    name: String,
+    size: u64,
+    digest: Option<Digest>,
+}
+
+impl FileBlob {
+    /// The file's present bytes, which must have the digest, if one is given.
+    pub fn new(file: File, name: impl Into<String>, digest: Option<Digest>) -> Result<FileBlob> {
+        let name = name.into();
+        let size = rustix::fs::fstat(&file).on("look at", &name)?.st_size as u64;
+        Ok(FileBlob { file, name, size, digest })
+    }
+}
+
+impl Blob for FileBlob {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn digest(&self) -> Option<Digest> {
+        self.digest
+    }
+
+    fn has(&self, _end: u64) -> bool {
+        true
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        read_exact_at(self.file.as_fd(), buffer, offset).on("read", &self.name)
+    }
+
+    fn wait_verified(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn restart(&self) {}
+
+    fn abandon(&self) {}
+}
+
+/// A blob that a registry is sending. Its digest is checked as it comes.
+pub struct FetchedBlob {
+    name: String,
+    growing: Arc<Growing>,
+    reader: RwLock<Reader>,
+}
+
+impl FetchedBlob {
+    /// What is being fetched.
+    pub fn new(growing: &Arc<Growing>) -> FetchedBlob {
+        let name = growing.digest().to_string();
+        FetchedBlob { name, growing: Arc::clone(growing), reader: RwLock::new(growing.reader()) }
+    }
+
+    fn reader(&self) -> RwLockReadGuard<'_, Reader> {
+        self.reader.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Blob for FetchedBlob {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn size(&self) -> u64 {
+        self.growing.size()
+    }
+
+    fn digest(&self) -> Option<Digest> {
+        None
+    }
+
+    fn has(&self, end: u64) -> bool {
+        self.reader().has(end)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        self.reader().read_at(buffer, offset)
+    }
+
+    fn wait_verified(&self) -> Result<()> {
+        self.reader().wait_verified()
+    }
+
+    fn restart(&self) {
+        *self.reader.write().unwrap_or_else(PoisonError::into_inner) = self.growing.reader();
+    }
+
+    fn abandon(&self) {
+        self.growing.abandon();
+    }
+}

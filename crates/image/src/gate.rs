@@ -1,0 +1,48 @@
+//! Who may use the processors: as many at once as there are, the longest work first.
+
+use std::collections::BTreeSet;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Lets a few in at a time.
+pub(crate) struct Gate {
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+struct State {
+    free: usize,
+    /// Who waits: by how much work is left, then by number.
+    waiting: BTreeSet<(u64, usize)>,
+}
+
+impl Gate {
+    pub fn new(places: usize) -> Gate {
+        Gate { state: Mutex::new(State { free: places, waiting: BTreeSet::new() }), freed: Condvar::new() }
+    }
+
+    /// Waits for a place. `work` is how much the one of this number has before it.
+    pub fn enter(&self, work: u64, number: usize) {
+        let mut state = self.lock();
+        state.waiting.insert((work, number));
+        let mut state = self
+            .freed
+            .wait_while(state, |state| state.free == 0 || state.waiting.last() != Some(&(work, number)))
+            .unwrap_or_else(PoisonError::into_inner);
+        state.waiting.remove(&(work, number));
+        state.free -= 1;
+        if state.free > 0 {
+            // Whoever comes next was perhaps woken too early.
+            self.freed.notify_all();
+        }
+    }
+
+    /// Gives the place up.
+    pub fn leave(&self) {
+        self.lock().free += 1;
+        self.freed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

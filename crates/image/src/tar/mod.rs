@@ -1,0 +1,438 @@
+//! Reads tar streams as Docker and GNU tar do: V7, ustar, star, GNU and PAX, sparse files of all kinds.
+//!
+//! What comes in is foreign: each length is bounded, and where programs have read one archive in two ways (whose size
+//! counts: CVE-2025-62518, GHSA-3cv2-h65g-fgmm), this reads as Go's `archive/tar` does, with which images are made.
+
+#[cfg(test)]
+pub(crate) mod build;
+mod header;
+mod pax;
+mod sparse;
+#[cfg(test)]
+mod tests;
+
+use header::{Header, RECORD};
+use pax::{Pax, Scope};
+pub use sparse::Segment;
+
+/// Linux has no longer paths.
+pub const LONGEST_PATH: usize = 4096;
+
+/// No longer body of a PAX header or GNU long name.
+const LONGEST_META: u64 = 4 << 20;
+
+/// Bytes that come in order, from a buffer that whoever makes them keeps.
+pub trait Stream {
+    /// Some of the next bytes; none at the end.
+    fn fill(&mut self) -> crate::Result<&[u8]>;
+    /// So many of those have been used.
+    fn consume(&mut self, used: usize);
+}
+
+impl Stream for &[u8] {
+    fn fill(&mut self) -> crate::Result<&[u8]> {
+        Ok(self)
+    }
+
+    fn consume(&mut self, used: usize) {
+        *self = &self[used..];
+    }
+}
+
+impl<S: Stream> Stream for &mut S {
+    fn fill(&mut self) -> crate::Result<&[u8]> {
+        (**self).fill()
+    }
+
+    fn consume(&mut self, used: usize) {
+        (**self).consume(used);
+    }
+}
+
+/// What a tar stream cannot be read for.
+#[derive(Debug)]
+pub enum Error {
+    /// It is no tar stream, or one that nobody should unpack: why, and where.
+    Bad(String),
+    /// Its bytes could not be had.
+    Stream(crate::Error),
+}
+
+impl From<crate::Error> for Error {
+    fn from(error: crate::Error) -> Error {
+        Error::Stream(error)
+    }
+}
+
+/// One file of the archive. Names are as they stand there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Where it belongs, unchecked: at most [`LONGEST_PATH`] bytes.
+    pub path: Vec<u8>,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Permission bits, 0o7777 at most.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Seconds since 1970.
+    pub mtime: i64,
+    /// And nanoseconds, below 1,000,000,000.
+    pub mtime_nsec: u32,
+    /// Extended attributes, full names and values.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A file of so many bytes, which follow.
+    File(u64),
+    /// A file of `size` bytes, of which those in `map` follow.
+    Sparse {
+        /// Its length, holes counted.
+        size: u64,
+        /// In order, apart from each other, all within the size.
+        map: Vec<Segment>,
+    },
+    /// Another name of the file with this path.
+    HardLink(Vec<u8>),
+    /// A symbolic link to this target.
+    Symlink(Vec<u8>),
+    /// A directory.
+    Directory,
+    /// A character device, major and minor number.
+    CharDevice(u32, u32),
+    /// A block device, major and minor number.
+    BlockDevice(u32, u32),
+    /// A named pipe.
+    Fifo,
+}
+
+/// Reads the entries of a stream, and the data of each.
+pub struct Reader<S> {
+    stream: S,
+    /// How many bytes of the stream have been used.
+    at: u64,
+    /// How many bytes of data of the current entry have not.
+    left: u64,
+    /// And how many that fill its last record.
+    padding: u64,
+    global: Pax,
+    ended: bool,
+}
+
+/// What the headers before an entry say about it.
+#[derive(Default)]
+struct Before {
+    pax: Option<Pax>,
+    long_name: Option<Vec<u8>>,
+    long_link: Option<Vec<u8>>,
+}
+
+impl<S: Stream> Reader<S> {
+    /// A reader of all that the stream has.
+    pub fn new(stream: S) -> Reader<S> {
+        Reader { stream, at: 0, left: 0, padding: 0, global: Pax::default(), ended: false }
+    }
+
+    /// The stream, of which the archive's end and what follows it may be unread.
+    pub fn into_stream(self) -> S {
+        self.stream
+    }
+
+    /// The next entry, whatever of the current one's data is unread; `None` at the archive's end, which is two records of
+    /// zeros or the end of the stream.
+    pub fn next_entry(&mut self) -> Result<Option<Entry>, Error> {
+        let began = self.at + self.left + self.padding;
+        self.try_next().map_err(|error| match error {
+            Error::Bad(why) => Error::Bad(format!("{why} (in the entry at byte {began} of the tar stream)")),
+            error => error,
+        })
+    }
+
+    fn try_next(&mut self) -> Result<Option<Entry>, Error> {
+        let mut before = Before::default();
+        loop {
+            self.skip_rest()?;
+            let Some(record) = self.header_record()? else { return Ok(None) };
+            let header = Header::new(&record).ok_or_else(|| bad("no tar header: its checksum is wrong"))?;
+            match header.flag() {
+                b'x' | b'X' => {
+                    let mut pax = self.global.clone();
+                    pax.add(&self.meta(&header)?, Scope::Local).map_err(Error::Bad)?;
+                    before.pax = Some(pax);
+                }
+                b'g' => {
+                    let body = self.meta(&header)?;
+                    self.global.add(&body, Scope::Global).map_err(Error::Bad)?;
+                }
+                b'L' => before.long_name = Some(header::text(&self.meta(&header)?).to_vec()),
+                b'K' => before.long_link = Some(header::text(&self.meta(&header)?).to_vec()),
+                // The label of a volume of GNU tar.
+                b'V' => self.expect(size_of(&header)?),
+                _ => return self.entry(&header, before).map(Some),
+            }
+        }
+    }
+
+    /// Some of what is left of the current entry's data; nothing at its end.
+    pub fn data(&mut self) -> Result<&[u8], Error> {
+        if self.left == 0 {
+            return Ok(&[]);
+        }
+        let buffer = self.stream.fill()?;
+        if buffer.is_empty() {
+            return Err(bad(format!("the stream ends {} bytes before its file does", self.left)));
+        }
+        let len = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        Ok(&buffer[..len])
+    }
+
+    /// So many bytes of what [`Reader::data`] gave have been used.
+    pub fn consume(&mut self, used: usize) {
+        self.stream.consume(used);
+        self.at += used as u64;
+        self.left -= used as u64;
+    }
+
+    fn expect(&mut self, data: u64) {
+        self.left = data;
+        self.padding = data.wrapping_neg() % RECORD as u64;
+    }
+
+    /// Skips what is unread of the current entry. The padding may be missing at the stream's end, as some writers have it.
+    fn skip_rest(&mut self) -> Result<(), Error> {
+        while self.left > 0 {
+            let len = self.data()?.len();
+            self.consume(len);
+        }
+        self.left = std::mem::take(&mut self.padding);
+        while self.left > 0 {
+            match self.stream.fill()?.len() {
+                0 => self.left = 0,
+                len => self.consume(len.min(self.left as usize)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next record that is not the archive's end.
+    fn header_record(&mut self) -> Result<Option<[u8; RECORD]>, Error> {
+        if self.ended {
+            return Ok(None);
+        }
+        let first = self.record()?.filter(|record| *record != [0; RECORD]);
+        if first.is_none() {
+            self.ended = true;
+            // Nothing, or zeros, may follow a record of zeros. A single one amid headers is damage, not an end.
+            if self.record()?.is_some_and(|second| second != [0; RECORD]) {
+                return Err(bad("a header behind a single record of zeros"));
+            }
+        }
+        Ok(first)
+    }
+
+    /// The next 512 bytes; `None` if there is nothing more.
+    fn record(&mut self) -> Result<Option<[u8; RECORD]>, Error> {
+        let mut record = [0; RECORD];
+        let mut have = 0;
+        while have < RECORD {
+            let buffer = self.stream.fill()?;
+            let len = buffer.len().min(RECORD - have);
+            match (len, have) {
+                (0, 0) => return Ok(None),
+                (0, _) => return Err(bad("the stream ends within a header")),
+                _ => record[have..have + len].copy_from_slice(&buffer[..len]),
+            }
+            self.stream.consume(len);
+            self.at += len as u64;
+            have += len;
+        }
+        Ok(Some(record))
+    }
+
+    /// The body of a header that is about the next one.
+    fn meta(&mut self, header: &Header<'_>) -> Result<Vec<u8>, Error> {
+        let size = size_of(header)?;
+        if size > LONGEST_META {
+            return Err(bad(format!("a header of {size} bytes, more than the {LONGEST_META} allowed")));
+        }
+        self.expect(size);
+        let mut body = vec![];
+        while self.left > 0 {
+            let data = self.data()?;
+            let len = data.len();
+            body.extend_from_slice(data);
+            self.consume(len);
+        }
+        Ok(body)
+    }
+
+    fn entry(&mut self, header: &Header<'_>, before: Before) -> Result<Entry, Error> {
+        let mut pax = before.pax.unwrap_or_else(|| self.global.clone());
+        let path = before.long_name.or(pax.path.take()).unwrap_or_else(|| header.name());
+        let link = before.long_link.or(pax.link.take()).unwrap_or_else(|| header.link());
+        // The header's own size cannot be trusted where PAX gives one: it may be 0, or all that fits.
+        let stored = match pax.size {
+            Some(size) => size,
+            None => size_of(header)?,
+        };
+        let kind = match kind_of(header, &path)? {
+            Shape::File => self.file(header, &pax, stored)?,
+            // Whatever size they give, no data follows: it does in no archive that Go or GNU tar would write.
+            Shape::HardLink => EntryKind::HardLink(bounded(link)?),
+            Shape::Symlink => EntryKind::Symlink(bounded(link)?),
+            Shape::NoData(kind) => kind,
+            Shape::GnuDirectory => {
+                self.expect(stored);
+                EntryKind::Directory
+            }
+        };
+        let path = match (&kind, pax.sparse.name.take()) {
+            (EntryKind::Sparse { .. }, Some(name)) => name,
+            _ => path,
+        };
+        let (mtime, mtime_nsec) = match pax.mtime {
+            Some(time) => time,
+            None => (header.number(header::MTIME).map_err(Error::Bad)?, 0),
+        };
+        let mode = (header.number(header::MODE).map_err(Error::Bad)? & 0o7777) as u16;
+        let uid = id(pax.uid, header, header::UID)?;
+        let gid = id(pax.gid, header, header::GID)?;
+        Ok(Entry { path: bounded(path)?, kind, mode, uid, gid, mtime, mtime_nsec, xattrs: pax.xattrs })
+    }
+
+    /// A file's kind: sparse by GNU tar's header, by PAX records, or not.
+    fn file(&mut self, header: &Header<'_>, pax: &Pax, stored: u64) -> Result<EntryKind, Error> {
+        let keys = &pax.sparse;
+        if header.flag() == b'S' {
+            let mut map = sparse::GnuMap::new(header.record()).map_err(Error::Bad)?;
+            while map.continues {
+                let extension =
+                    self.record()?.ok_or_else(|| bad("the stream ends within a sparse file's map"))?;
+                map.extend(&extension).map_err(Error::Bad)?;
+            }
+            self.expect(stored);
+            return self.sparse(map.map, map.size);
+        }
+        self.expect(stored);
+        match (keys.major, keys.minor) {
+            (Some(1), Some(0)) => {
+                let map = self.map_before_data()?;
+                self.sparse(map, keys.size.ok_or_else(|| bad("a sparse file without its size"))?)
+            }
+            (None | Some(0), _) => match (&keys.map, keys.size) {
+                (Some(map), Some(size)) => self.sparse(map.clone(), size),
+                (Some(_), None) => Err(bad("a sparse file without its size")),
+                (None, _) => Ok(EntryKind::File(stored)),
+            },
+            (Some(major), minor) => {
+                Err(bad(format!("a sparse file of the unknown version {major}.{}", minor.unwrap_or(0))))
+            }
+        }
+    }
+
+    fn sparse(&mut self, map: Vec<Segment>, size: u64) -> Result<EntryKind, Error> {
+        sparse::check(&map, size, self.left).map_err(Error::Bad)?;
+        Ok(EntryKind::Sparse { size, map })
+    }
+
+    /// The map of version 1.0, decimal numbers on lines of their own, which fills whole records at the data's beginning.
+    fn map_before_data(&mut self) -> Result<Vec<Segment>, Error> {
+        let end = self.left;
+        let count = self.line()?;
+        if count > sparse::MOST_SEGMENTS as u64 {
+            return Err(Error::Bad(sparse::too_many(count as usize)));
+        }
+        let mut map = vec![];
+        for _ in 0..count {
+            map.push(Segment { offset: self.line()?, len: self.line()? });
+        }
+        let mut fill = (end - self.left).wrapping_neg() % RECORD as u64;
+        while fill > 0 {
+            let len = self.data()?.len().min(fill as usize);
+            if len == 0 {
+                return Err(bad("a sparse file whose map has no end"));
+            }
+            self.consume(len);
+            fill -= len as u64;
+        }
+        Ok(map)
+    }
+
+    fn line(&mut self) -> Result<u64, Error> {
+        let mut digits = vec![];
+        // No number has more digits.
+        while digits.len() <= 20 {
+            let Some(&byte) = self.data()?.first() else { break };
+            self.consume(1);
+            if byte == b'\n' {
+                return pax::unsigned(&digits).map_err(Error::Bad);
+            }
+            digits.push(byte);
+        }
+        Err(bad("a sparse file whose map is not one of numbers"))
+    }
+}
+
+/// What a type flag asks for.
+enum Shape {
+    File,
+    HardLink,
+    Symlink,
+    NoData(EntryKind),
+    /// With a list of names in it, which is of no use here.
+    GnuDirectory,
+}
+
+fn kind_of(header: &Header<'_>, path: &[u8]) -> Result<Shape, Error> {
+    let device = || {
+        let (major, minor) = header.device().map_err(Error::Bad)?;
+        match (u32::try_from(major), u32::try_from(minor)) {
+            (Ok(major), Ok(minor)) => Ok((major, minor)),
+            _ => Err(bad(format!("a device with the impossible numbers {major}:{minor}"))),
+        }
+    };
+    Ok(match header.flag() {
+        // V7 had no flag for directories.
+        0 if path.ends_with(b"/") => Shape::NoData(EntryKind::Directory),
+        0 | b'0' | b'7' | b'S' => Shape::File,
+        b'1' => Shape::HardLink,
+        b'2' => Shape::Symlink,
+        b'3' => device().map(|(major, minor)| Shape::NoData(EntryKind::CharDevice(major, minor)))?,
+        b'4' => device().map(|(major, minor)| Shape::NoData(EntryKind::BlockDevice(major, minor)))?,
+        b'5' => Shape::NoData(EntryKind::Directory),
+        b'6' => Shape::NoData(EntryKind::Fifo),
+        b'D' => Shape::GnuDirectory,
+        flag => return Err(bad(format!("an entry of the unknown type {:?}", char::from(flag)))),
+    })
+}
+
+fn size_of(header: &Header<'_>) -> Result<u64, Error> {
+    let size = header.number(header::SIZE).map_err(Error::Bad)?;
+    u64::try_from(size).map_err(|_| bad(format!("a size of {size}")))
+}
+
+fn id(pax: Option<i64>, header: &Header<'_>, field: std::ops::Range<usize>) -> Result<u32, Error> {
+    let id = match pax {
+        Some(id) => id,
+        None => header.number(field).map_err(Error::Bad)?,
+    };
+    // The last one stands for "no id" in Linux.
+    let id = u32::try_from(id).ok().filter(|id| *id != u32::MAX);
+    id.ok_or_else(|| bad("an owner or group that is not between 0 and 4294967294"))
+}
+
+fn bounded(path: Vec<u8>) -> Result<Vec<u8>, Error> {
+    match path.len() {
+        0..=LONGEST_PATH => Ok(path),
+        len => Err(bad(format!("a path of {len} bytes, more than the {LONGEST_PATH} allowed"))),
+    }
+}
+
+fn bad(why: impl Into<String>) -> Error {
+    Error::Bad(why.into())
+}
