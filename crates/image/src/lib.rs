@@ -9,6 +9,7 @@ pub mod auth;
 pub mod blob;
 pub mod erofs;
 mod error;
+pub mod fuzz;
 mod gate;
 pub mod hash;
 mod inflate;

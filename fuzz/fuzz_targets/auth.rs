@@ -1,0 +1,6 @@
+//! Parses a file of credentials.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    skiff_image::fuzz::auth(bytes);
+});

@@ -1,0 +1,6 @@
+//! Parses a registries.conf and asks it.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    skiff_image::fuzz::registries(bytes);
+});

@@ -1,0 +1,6 @@
+//! Parses challenges, tokens, explanations and signatures as registries send them.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    skiff_image::fuzz::answer(bytes);
+});
