@@ -1,6 +1,7 @@
 //! How fast images' metadata is written and verified, and how much of it is waste: of many small files, and of a real tree.
 //!
-//! `cargo run --release -p skiff-image --example erofs_bench [DIRECTORY]`. Figures are in `docs/images.md`.
+//! `cargo run --release -p skiff-image --example erofs_bench [DIRECTORY [IMAGE]]` leaves the directory's image there.
+//! Figures are in `docs/decisions`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +17,8 @@ use skiff_image::erofs::{Reader, finish, verify};
 use skiff_image::tree::{Attributes, BLOCK, Content, Inode, InodeId, Kind, Tree, XattrsId};
 
 fn main() {
-    let directory = std::env::args_os().nth(1);
+    let mut arguments = std::env::args_os().skip(1);
+    let (directory, kept) = (arguments.next(), arguments.next());
     let dir = tempfile::tempdir_in(".").unwrap();
     let image = File::options()
         .read(true)
@@ -41,6 +43,9 @@ fn main() {
         };
         real.add_all(Path::new(&directory), Tree::ROOT);
         measure(&directory.to_string_lossy(), &real.tree, &image, real.next, &real.spill);
+        if let Some(kept) = kept {
+            std::fs::copy(dir.path().join("image"), kept).unwrap();
+        }
     }
 }
 
@@ -124,8 +129,11 @@ struct Real<'a> {
 
 impl Real<'_> {
     fn add_all(&mut self, directory: &Path, parent: InodeId) {
-        for entry in std::fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
+        let mut paths: Vec<_> =
+            std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        // As in a layer.
+        paths.sort();
+        for path in paths {
             let metadata = path.symlink_metadata().unwrap();
             let file_name = path.file_name().unwrap().as_bytes();
             let key = (metadata.dev(), metadata.ino());

@@ -4,12 +4,14 @@
 
 mod common;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::mounted::{Mounted, of_directory};
 use common::seen::{Entry, Seen, assert_same, of_tree};
-use common::{Builder, Image, is_root, of_all_but_huge, of_everything, plain, skipped};
+use common::{Builder, Image, bytes, is_root, of_all_but_huge, of_everything, plain, skipped};
 use skiff_image::tree::Tree;
 
 /// An image of all kinds of files, and what it should look like.
@@ -67,6 +69,33 @@ fn large_directories_are_found_and_listed() {
         assert_eq!(std::fs::read(directory.join(name(number))).unwrap(), number.to_le_bytes());
         assert!(!directory.join(name(number) + "x").exists());
     }
+}
+
+#[test]
+fn files_over_4_gib_are_read_to_their_end() {
+    if !is_root("files_over_4_gib_are_read_to_their_end") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut builder = Builder::new(&dir);
+    let size = (9 << 30) + 4095;
+    builder.hollow(Tree::ROOT, "large", size, &[(0, bytes(4096, 1)), ((9 << 18) - 1, bytes(4096, 2))]);
+    builder.file(Tree::ROOT, "behind", plain(), &bytes(8192, 3));
+    let image = builder.finish(dir);
+    let mounted = Mounted::new(&image.path).unwrap();
+    let file = File::open(mounted.path().join("large")).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), size);
+    for (at, expected) in [
+        (0, bytes(4096, 1)),
+        (5 << 30, vec![0; 4096]),
+        ((9 << 30) - 4096, bytes(4096, 2)),
+        (9 << 30, bytes(4095, size)),
+    ] {
+        let mut found = vec![0; expected.len()];
+        file.read_exact_at(&mut found, at).unwrap();
+        assert!(found == expected, "at {at}");
+    }
+    assert_eq!(std::fs::read(mounted.path().join("behind")).unwrap(), bytes(8192, 3));
 }
 
 /// Debian 12 has no such program; where there is one, it must agree.

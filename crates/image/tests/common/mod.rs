@@ -135,6 +135,23 @@ impl Builder {
         first
     }
 
+    /// A file whose blocks take as much of the data region as they should, but are written only here and there.
+    pub fn hollow(
+        &mut self,
+        parent: InodeId,
+        name: impl AsRef<[u8]>,
+        size: u64,
+        pieces: &[(u32, Vec<u8>)],
+    ) -> InodeId {
+        let (block, tail) = (self.next_block, self.spill.len() as u64);
+        for (at, bytes) in pieces {
+            self.image.write_all_at(bytes, u64::from(block + at) * BLOCK).unwrap();
+        }
+        self.next_block += (size / BLOCK) as u32;
+        self.spill.extend(bytes((size % BLOCK) as usize, size));
+        self.add(parent, name, plain(), Kind::File(Content::Whole { size, block, tail }))
+    }
+
     /// Writes the metadata.
     pub fn write(&self) -> skiff_image::Result<Summary> {
         let mut tails = |layer: u32, at: u64, buffer: &mut [u8]| {
