@@ -1,7 +1,7 @@
 //! How fast images' metadata is written and verified, and how much of it is waste: of many small files, and of a real tree.
 //!
 //! `cargo run --release -p skiff-image --example erofs_bench [DIRECTORY [IMAGE]]` leaves the directory's image there.
-//! Figures are in `docs/decisions`.
+//! Figures are in `docs/decisions/007-our-own-writer-of-images.md`.
 
 #![allow(clippy::unwrap_used)]
 
