@@ -289,7 +289,8 @@ impl Place<'_> {
 
     fn unpack_and_verify(&self, blob: &dyn Blob, unpacker: &mut Unpacker<'_, Self>) -> Result<()> {
         let mut inflater = Inflater::new(blob, self);
-        let outcome = unpacker.unpack(&mut inflater);
+        // What follows the archive's end is of no use, but tells whether all came through.
+        let outcome = unpacker.unpack(&mut inflater).and_then(|()| inflater.skip());
         if !matches!(outcome, Ok(()) | Err(Error::BadLayer { .. })) {
             return outcome;
         }

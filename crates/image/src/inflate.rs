@@ -148,6 +148,16 @@ impl<'a, W: Watch> Inflater<'a, W> {
         }
     }
 
+    /// Inflates what is left.
+    pub fn skip(&mut self) -> Result<()> {
+        loop {
+            match self.fill()?.len() {
+                0 => return Ok(()),
+                len => self.consume(len),
+            }
+        }
+    }
+
     /// Reads what is left of the blob without inflating it, and says whether its digest is right.
     pub fn finish(mut self) -> Result<bool> {
         while self.read < self.blob.size() {

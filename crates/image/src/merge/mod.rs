@@ -6,7 +6,7 @@
 mod path;
 mod whiteout;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use path::{Components, components, display};
 
@@ -28,6 +28,9 @@ pub(crate) struct Merger {
     last_parent: Option<(Vec<u8>, InodeId)>,
     /// While whiteouts are applied: what no way to one leads through.
     replaced: HashSet<(InodeId, Box<[u8]>)>,
+    /// Files that this layer's whiteouts took away: its hard links may still name them, since a program that unpacks entry by
+    /// entry may come to the link first.
+    hidden: HashMap<(InodeId, Box<[u8]>), InodeId>,
 }
 
 /// Why a path leads nowhere.
@@ -56,7 +59,13 @@ const MISSING: Attributes =
 impl Merger {
     /// Nothing but a root directory.
     pub fn new() -> Merger {
-        Merger { tree: Tree::new(MISSING), layer: 0, last_parent: None, replaced: HashSet::new() }
+        Merger {
+            tree: Tree::new(MISSING),
+            layer: 0,
+            last_parent: None,
+            replaced: HashSet::new(),
+            hidden: HashMap::new(),
+        }
     }
 
     /// What came of all layers.
@@ -72,6 +81,7 @@ impl Merger {
             let path = std::mem::take(&mut record.path);
             self.add(&path, record).map_err(|why| format!("{}: {why}", display(&path)))
         })?;
+        self.hidden.clear();
         self.drop_link_targets_of_aufs();
         self.layer += 1;
         Ok(())
@@ -125,7 +135,11 @@ impl Merger {
     }
 
     fn create(&mut self, parent: InodeId, name: &[u8], record: Record) -> Result<(), String> {
-        let attributes = self.attributes(&record);
+        let mut attributes = self.attributes(&record);
+        if matches!(record.kind, RecordKind::Symlink(_)) {
+            // Linux has no other, whatever the layer says.
+            attributes.mode = 0o777;
+        }
         let kind = match record.kind {
             RecordKind::File(content) => Kind::File(content),
             RecordKind::Symlink(target) => Kind::Symlink(target),
@@ -161,7 +175,9 @@ impl Merger {
         let lost = |why: &str| format!("a hard link to {}, {why}", display(target));
         let components = components(target)?;
         let found = match components.split_last() {
-            Some((last, parents)) => self.lookup(parents)?.and_then(|directory| self.child(directory, last)),
+            Some((last, parents)) => {
+                self.lookup(parents)?.and_then(|directory| self.child_or_hidden(directory, last))
+            }
             None => Some(Tree::ROOT),
         };
         let id = found.ok_or_else(|| lost("which neither this layer nor one below has"))?;
@@ -189,6 +205,13 @@ impl Merger {
             Kind::Directory(children) => children.get(name).copied(),
             _ => None,
         }
+    }
+
+    fn child_or_hidden(&self, directory: InodeId, name: &[u8]) -> Option<InodeId> {
+        let hidden = || {
+            if self.hidden.is_empty() { None } else { self.hidden.get(&(directory, name.into())).copied() }
+        };
+        self.child(directory, name).or_else(hidden)
     }
 
     fn children_mut(&mut self, directory: InodeId) -> &mut BTreeMap<Box<[u8]>, InodeId> {

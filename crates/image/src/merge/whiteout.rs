@@ -78,7 +78,12 @@ impl Merger {
         };
         match special {
             Special::Opaque => self.clear(directory),
-            Special::Whiteout(name) => self.unlink(directory, name),
+            Special::Whiteout(name) => {
+                if let Some(file) = self.child(directory, name).filter(|id| !self.is_directory(*id)) {
+                    self.hidden.insert((directory, name.into()), file);
+                }
+                self.unlink(directory, name);
+            }
             Special::None | Special::Ignored => {}
         }
         Ok(())
