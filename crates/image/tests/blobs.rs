@@ -3,6 +3,7 @@
 mod support;
 
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -243,6 +244,86 @@ fn a_pull_that_was_killed_goes_on_with_what_is_missing() {
     assert!(!second.is_empty() && second.len() < 9, "{second:?}");
     let again = second.iter().filter(|(range, _)| first.iter().any(|(r, _)| r == range)).count();
     assert!(again <= 4, "{again} ranges were fetched twice: {first:?} {second:?}");
+}
+
+/// Runs one test of this file in a process of its own, under another program.
+fn again(test: &str, under: &[&str], environment: &[(&str, &str)]) -> std::process::Child {
+    let mut command = std::process::Command::new(under[0]);
+    command.args(&under[1..]).arg(std::env::current_exe().expect("this test")).args([
+        "--exact",
+        test,
+        "--nocapture",
+    ]);
+    command.envs(environment.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap_or_else(|e| panic!("{}: {e}", under[0]))
+}
+
+/// The image at `server`, for a process that is not the one that has pushed it.
+fn pull_alone(server: &str, blobs: &Path) -> Result<()> {
+    let client = client(settings());
+    let name = format!("{server}/team/tool:1").parse().expect("a name");
+    let resolved = client.resolve(&name, &Platform::linux("amd64", None))?;
+    let fetch = client.fetch(&resolved.source, BlobDir::open(blobs)?)?;
+    resolved.manifest.layers.iter().try_for_each(|layer| fetch.blob(&layer.blob).wait())
+}
+
+const SERVER: &str = "SKIFF_TEST_SERVER";
+const BLOBS: &str = "SKIFF_TEST_BLOBS";
+
+#[test]
+fn a_process_killed_in_the_middle_is_taken_over_from() {
+    if let (Ok(server), Some(blobs)) = (std::env::var(SERVER), std::env::var_os(BLOBS)) {
+        return pull_alone(&server, Path::new(&blobs)).expect("not so far");
+    }
+    let Some(bench) = Bench::new(&[12 * MIB]) else { return };
+    bench.proxy.pace(Duration::from_millis(3));
+    let client = bench.client();
+    let (source, manifest) = bench.resolve(&client);
+    let blobs = bench.dir.path().join("blobs");
+    let (test, blobs) = ("a_process_killed_in_the_middle_is_taken_over_from", blobs.to_string_lossy());
+    let mut child =
+        again(test, &["setpriv", "--pdeathsig", "KILL"], &[(SERVER, &bench.proxy.server), (BLOBS, &blobs)]);
+    let end = Instant::now() + Duration::from_secs(20);
+    // The file of the bytes is made by who has the lock.
+    while list(Path::new(&*blobs)).len() < 2 {
+        assert!(Instant::now() < end, "the other process does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let fetch = client.fetch(&source, bench.blobs()).expect("threads");
+    let growing = fetch.blob(&manifest.layers[0].blob);
+    while !matches!(growing.progress(), (bytes, Status::Followed) if bytes >= 4 * MIB as u64) {
+        assert!(Instant::now() < end, "{:?}", growing.progress());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().expect("killed");
+    child.wait().expect("gone");
+    growing.wait().expect("the rest");
+    read_all(&growing, &bench.layers[0]).expect("its bytes");
+    let seen = bench.proxy.seen().len();
+    // The other process has asked for the configuration too.
+    assert!((14..=18).contains(&seen), "{seen} requests for 13 chunks, of which 4 at most were cut off");
+}
+
+#[test]
+fn a_full_disk_ends_the_pull_and_says_how_much_was_needed() {
+    if let (Ok(server), Some(blobs)) = (std::env::var(SERVER), std::env::var_os(BLOBS)) {
+        let error = pull_alone(&server, Path::new(&blobs)).expect_err("there is no room");
+        let text = error.to_string();
+        assert!(text.contains("it needs 4194304 bytes") && text.contains("are free"), "{text}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("free some space")));
+        assert_eq!(list(Path::new(&blobs)), Vec::<String>::new());
+        return;
+    }
+    let Some(bench) = Bench::new(&[4 * MIB]) else { return };
+    let blobs = bench.dir.path().join("blobs");
+    // A small file system that goes with the process.
+    let script = format!("mount -t tmpfs -o size=2m none {} && exec \"$@\"", blobs.display());
+    let under = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", &script, "sh"];
+    let environment = [(SERVER, bench.proxy.server.as_str()), (BLOBS, &*blobs.to_string_lossy())];
+    let output = again("a_full_disk_ends_the_pull_and_says_how_much_was_needed", &under, &environment);
+    let output = output.wait_with_output().expect("the test again");
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
 #[test]

@@ -19,8 +19,10 @@ use crate::error::{Error, Result};
 use crate::manifest::Descriptor;
 use queue::{Job, Open, Phase, Queue, Ranges, Task, Turn};
 
-/// How often to look whether another process is ready with a blob.
+/// How soon to look whether another process is ready with a blob; each further time a half later than the last.
 const FOLLOW: Duration = Duration::from_millis(100);
+/// But no later than this. Many nodes may wait for one, and each look is a request to the file server.
+const FOLLOW_LONGEST: Duration = Duration::from_secs(1);
 /// How often a blob with the wrong digest is fetched again.
 const RESTARTS: u32 = 2;
 /// An attempt that brought so many bytes does not count as a failure in a row.
@@ -137,8 +139,10 @@ impl Shared {
             Ok(Taken::ByAnother(bytes)) => {
                 growing.followed(bytes);
                 let mut queue = self.queue();
-                queue.jobs[index].phase = Phase::Closed;
-                queue.jobs[index].not_before = Some(Instant::now() + FOLLOW);
+                let job = &mut queue.jobs[index];
+                job.phase = Phase::Closed;
+                job.pause = (job.pause.mul_f64(1.5)).clamp(FOLLOW, FOLLOW_LONGEST);
+                job.not_before = Some(Instant::now() + job.pause);
                 return;
             }
             Ok(Taken::Ours(part)) => Transfer::new(blob.digest, part, growing),

@@ -39,6 +39,9 @@ pub(super) fn authorization(
     if let Some(bearer) = challenges.iter().find(|c| c.scheme == "bearer") {
         return Ok(format!("Bearer {}", token(http, bearer, asker)?));
     }
+    if challenges.is_empty() {
+        return Err(Failure::Unauthorized("it refuses, and does not say what it wants".into()));
+    }
     if !challenges.iter().any(|c| c.scheme == "basic") {
         let offered: Vec<_> = challenges.iter().map(|c| c.scheme.as_str()).collect();
         return Err(Failure::Nonsense(format!(

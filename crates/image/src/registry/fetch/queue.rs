@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::manifest::Descriptor;
 use crate::registry::growing::Growing;
@@ -30,6 +30,8 @@ pub(super) struct Job {
     pub failures: u32,
     /// How often the digest was wrong.
     pub restarts: u32,
+    /// How long was last waited for another process that has it.
+    pub pause: Duration,
     /// It is left alone until then.
     pub not_before: Option<Instant>,
 }
@@ -85,7 +87,16 @@ pub(super) enum Turn {
 impl Job {
     pub(super) fn new(blob: Descriptor, growing: Arc<Growing>) -> Job {
         let phase = Phase::Closed;
-        Job { blob, growing, phase, origin: 0, failures: 0, restarts: 0, not_before: None }
+        Job {
+            blob,
+            growing,
+            phase,
+            origin: 0,
+            failures: 0,
+            restarts: 0,
+            pause: Duration::ZERO,
+            not_before: None,
+        }
     }
 
     /// Something of it to do, which is then taken.
