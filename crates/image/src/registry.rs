@@ -36,7 +36,6 @@ pub use fetch::Fetch;
 pub use growing::{Growing, Reader, Status};
 pub use http::explanation;
 pub use part::BlobDir;
-pub use tls::CERTS_D;
 pub use token::parse_token;
 
 use crate::auth::{Credential, Credentials};
@@ -73,11 +72,12 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             connect: Duration::from_secs(10),
-            stall: Duration::from_secs(30),
+            // A registry that fetches from another one first is silent for long.
+            stall: Duration::from_secs(60),
             tries: 6,
             parallel: 8,
             chunk: 8 << 20,
-            certs_d: CERTS_D.iter().map(PathBuf::from).collect(),
+            certs_d: tls::certs_d(),
         }
     }
 }

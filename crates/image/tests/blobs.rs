@@ -138,6 +138,21 @@ fn blobs_of_all_sizes_come_whole_and_are_read_while_they_come() {
 }
 
 #[test]
+fn a_blob_can_be_removed_as_soon_as_it_is_here() {
+    let Some(bench) = Bench::new(&[MIB, 20]) else { return };
+    let client = bench.client();
+    let (source, manifest) = bench.resolve(&client);
+    let fetch = client.fetch(&source, bench.blobs()).expect("threads");
+    for (layer, expected) in manifest.layers.iter().zip(&bench.layers) {
+        let growing = fetch.blob(&layer.blob);
+        growing.wait().expect("the blob");
+        assert!(bench.blobs().remove(&layer.blob.digest).expect("removed"), "it is still locked");
+        read_all(&growing, expected).expect("who reads it goes on");
+    }
+    assert_eq!(list(&bench.dir.path().join("blobs")), Vec::<String>::new());
+}
+
+#[test]
 fn every_fault_is_survived() {
     let Some(bench) = Bench::new(&[3 * MIB + 77]) else { return };
     let faults = [

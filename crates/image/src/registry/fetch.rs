@@ -281,8 +281,11 @@ impl Shared {
         let got = match transfer.wrong_digest() {
             Err(e) => return self.give_up(index, e),
             Ok(None) => {
+                // First of all: who learns that it is whole may want to remove it.
+                if let Err(e) = transfer.release() {
+                    return self.give_up(index, e);
+                }
                 let mut queue = self.queue();
-                // With the phase goes the lock: who waits for it finds the blob whole.
                 queue.jobs[index].phase = Phase::Over;
                 return queue.jobs[index].growing.verified();
             }

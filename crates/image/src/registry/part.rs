@@ -162,6 +162,11 @@ impl Part {
         self.chunks
     }
 
+    /// Nothing more is written: others may have it, or remove it.
+    pub(super) fn release(&self) -> Result<()> {
+        rustix::fs::flock(&self.journal, FlockOperation::Unlock).on("unlock", &self.shown)
+    }
+
     /// Of each chunk, how many bytes an earlier process brought.
     pub(super) fn filled(&self) -> Vec<u64> {
         let done = done(self.journal.as_fd(), self.chunks);

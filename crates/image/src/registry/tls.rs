@@ -18,8 +18,12 @@ const BUNDLES: &[&str] = &[
     "/etc/ssl/cert.pem",
 ];
 
-/// A server's directory below one of these holds `*.crt` (authorities), `NAME.cert` and `NAME.key` (ourselves).
-pub const CERTS_D: &[&str] = &["/etc/containers/certs.d", "/etc/docker/certs.d"];
+/// Where Podman and Docker have a directory per server, with `*.crt` (authorities), `NAME.cert` and `NAME.key` (ourselves).
+pub fn certs_d() -> Vec<PathBuf> {
+    let user = crate::places::config_home().map(|home| home.join("containers/certs.d"));
+    let site = ["/etc/containers/certs.d", "/etc/docker/certs.d"].map(PathBuf::from);
+    user.into_iter().chain(site).collect()
+}
 
 /// How to do TLS with `server`, which is `HOST` or `HOST:PORT`.
 pub(super) fn config(server: &str, certs_d: &[PathBuf], insecure: bool) -> Result<TlsConfig, Failure> {

@@ -164,6 +164,11 @@ impl Transfer {
         Ok((got != self.digest).then_some(got))
     }
 
+    /// It is whole, and written to no more.
+    pub(super) fn release(&self) -> Result<()> {
+        self.part.release()
+    }
+
     /// Throws all away, to begin again.
     pub(super) fn restart(&self) -> Result<()> {
         let mut hashed = self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
