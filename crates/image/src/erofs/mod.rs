@@ -14,7 +14,7 @@
 //! and the order is that of a walk through the tree, so what is read together lies together: finding and listing reads the table
 //! from its start to its end. The same tree gives the same bytes.
 //!
-//! What the kernel would take but [`finish`] never writes, [`verify`] refuses: other features and layouts, parts that overlap.
+//! What the kernel would take but [`finish`] never writes, [`verify()`] refuses: other features and layouts, parts that overlap.
 //!
 //! Format: <https://docs.kernel.org/filesystems/erofs.html> and `fs/erofs/erofs_fs.h` of Linux.
 

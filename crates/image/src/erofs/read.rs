@@ -1,6 +1,6 @@
 //! Reads an image that anyone may have made: whatever it says is checked before it is believed, one inode at a time.
 //!
-//! What can only be told from several inodes together is for [`super::verify`].
+//! What can only be told from several inodes together is for [`super::verify()`].
 
 use super::format::{
     BLOCK_BITS, BLOCK_SIZE, CHUNK_BITS_MAX, CHUNK_INDEX_SIZE, DataLayout, HOLE, INODE_SIZE, RawInode, SLOT,

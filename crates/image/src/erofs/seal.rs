@@ -1,7 +1,7 @@
 //! A digest of all blocks of an image's metadata, which is kept as its UUID: so damage shows, and the same image has the same.
 //!
 //! Blocks are written in no order, so what is added up is their digests, each times a number that its place gives. That is
-//! against failing disks, not against people: they can make the digest fit what they forged, and [`super::verify`] trusts it in nothing.
+//! against failing disks, not against people: they can make the digest fit what they forged, and [`super::verify()`] trusts it in nothing.
 
 use super::format::BLOCK_SIZE;
 
