@@ -47,6 +47,11 @@ pub fn sha256(bytes: &[u8]) -> Digest {
     digest_like(&Digest::Sha256([0; 32]), bytes)
 }
 
+/// The SHA-256 digest of `bytes` as 64 lower-case hex digits.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    sha256(bytes).to_string().split_off("sha256:".len())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

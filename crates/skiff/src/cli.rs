@@ -40,7 +40,8 @@ impl Cli {
     }
 
     fn described() -> Self {
-        Self::try_parse().unwrap_or_else(|e| {
+        let words: Vec<OsString> = std::env::args_os().collect();
+        Self::of(&words).unwrap_or_else(|e| {
             // If nobody reads it, the exit code still says it: ours, as 2 might be that of the command that was to run.
             e.print().unwrap_or_default();
             if let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) =
@@ -53,12 +54,24 @@ impl Cli {
     }
 }
 
+impl Cli {
+    fn of(words: &[OsString]) -> Result<Self, clap::Error> {
+        let mut cli = Self::try_parse_from(words)?;
+        if let Command::Run(run) = &mut cli.command {
+            // What stands before the words that were left over; the parser itself does not tell.
+            let before = words.len().checked_sub(run.command.len() + 1).and_then(|at| words.get(at));
+            run.over_host = run.command.is_empty() || before.is_some_and(|word| word == "--");
+        }
+        Ok(cli)
+    }
+}
+
 /// Reads what needs no description to be read: a program's words behind `--`, and no option before. Programs that start
 /// others write it so, a hundred times a second, and to describe all commands takes 0.2 ms, a tenth of a start.
 fn plain(words: &[OsString]) -> Option<Command> {
     match words {
         [run, dashes, command @ ..] if run == "run" && dashes == "--" => {
-            Some(Command::Run(Run { base: BASE.into(), command: command.into(), ..Run::default() }))
+            Some(Command::Run(Run { over_host: true, command: command.into(), ..Run::default() }))
         }
         [env, exec, name, dashes, command @ ..]
             if env == "env" && exec == "exec" && dashes == "--" && !command.is_empty() =>
@@ -117,9 +130,15 @@ pub enum Command {
 pub struct Run {
     #[command(flatten)]
     pub inside: Inside,
-    /// What lies below
-    #[arg(long, value_name = "BASE", default_value = BASE)]
-    pub base: String,
+    /// What lies below: host, or image:IMAGE; then all words are the command's
+    #[arg(long, value_name = "BASE")]
+    pub base: Option<String>,
+    /// Let an image's root take changes, which go with the command
+    #[arg(long)]
+    pub writable: bool,
+    /// Run this in place of the image's entry point
+    #[arg(long, value_name = "PROGRAM")]
+    pub entrypoint: Option<OsString>,
     /// Mount a directory or file of the host: SOURCE[:TARGET[:ro]]
     #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
     pub mounts: Vec<String>,
@@ -138,8 +157,12 @@ pub struct Run {
     /// Accepted for habit: standard input is always passed on
     #[arg(short = 'i', long = "interactive", hide = true)]
     pub interactive: bool,
-    /// The command and its arguments [default: your shell]
-    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    /// Whether `--` stands before the first word, so that it is no image.
+    #[arg(skip)]
+    pub over_host: bool,
+    /// An image and a command in it [default: what it is made for]; or, behind --, a command over the host's root [default: your
+    /// shell]
+    #[arg(trailing_var_arg = true, value_names = ["IMAGE", "COMMAND"])]
     pub command: Vec<OsString>,
 }
 
@@ -332,7 +355,8 @@ mod tests {
         for line in lines {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             if let Some(command) = plain(&words) {
-                let described = Cli::try_parse_from(std::iter::once("skiff".into()).chain(words));
+                let words: Vec<OsString> = std::iter::once("skiff".into()).chain(words).collect();
+                let described = Cli::of(&words);
                 assert_eq!(Some(shown(command)), described.ok().map(|cli| shown(cli.command)), "{line}");
                 read += 1;
             }

@@ -38,14 +38,15 @@ impl Context {
 
     /// The directory that holds the user's environments.
     pub fn state(&self) -> Result<PathBuf> {
-        let dir = match self.var("SKIFF_STATE", &self.config.state)? {
-            Some(dir) => dir,
-            None => match std::env::var_os("XDG_DATA_HOME").filter(|d| Path::new(d).is_absolute()) {
-                Some(data) => PathBuf::from(data).join("skiff"),
-                None => self.home.join(".local/share/skiff"),
-            },
-        };
-        Ok(dir)
+        Ok(self.var("SKIFF_STATE", &self.config.state)?.unwrap_or_else(|| self.data()))
+    }
+
+    /// The directory of what is the user's on every node.
+    pub fn data(&self) -> PathBuf {
+        match std::env::var_os("XDG_DATA_HOME").filter(|d| Path::new(d).is_absolute()) {
+            Some(data) => PathBuf::from(data).join("skiff"),
+            None => self.home.join(".local/share/skiff"),
+        }
     }
 
     /// The directory on a shared file system that holds the user's snapshots.

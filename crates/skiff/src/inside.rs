@@ -16,21 +16,34 @@ impl Inside {
         if self.me { Identity::Me } else { Identity::Root }
     }
 
+    /// Likewise in an image, where there is seldom anything to install.
+    pub fn identity_in_image(&self) -> Identity {
+        if self.root { Identity::Root } else { Identity::Me }
+    }
+
     /// The command to run; the user's shell if he named none.
     pub fn command(&self, context: &Context, argv: &[OsString]) -> Command {
+        self.command_as(context, self.identity(), argv)
+    }
+
+    /// Likewise, as somebody else than is usual.
+    pub fn command_as(&self, context: &Context, identity: Identity, argv: &[OsString]) -> Command {
         let argv = if argv.is_empty() { vec![context.shell()] } else { argv.to_vec() };
         let mut cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
         cwd.extend(&self.workdir);
-        let env = environment(context, self.identity());
+        let env = environment(context, identity);
         let mut command =
             Command { argv, env, cwd, only_there: self.workdir.is_some(), ..Command::default() };
-        for setting in &self.env {
-            // One named without a value is there already, or he has none.
-            if let (name, Some(value)) = split(setting) {
-                command.set(name, value);
-            }
+        for (name, value) in self.settings() {
+            command.set(name, value);
         }
         command
+    }
+
+    /// The variables that are to be set.
+    pub fn settings(&self) -> Vec<(OsString, OsString)> {
+        // One named without a value is there already, or he has none.
+        self.env.iter().map(split).filter_map(|(name, value)| Some((name, value?))).collect()
     }
 }
 

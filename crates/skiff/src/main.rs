@@ -7,6 +7,7 @@ mod control;
 mod doctor;
 mod env;
 mod environments;
+mod images;
 mod inside;
 mod login;
 mod output;

@@ -60,19 +60,19 @@ pub fn refuse_inside(context: &Context) -> Result<()> {
     Ok(())
 }
 
-fn bind(source: &str, target: &str) -> Mount {
+pub fn bind(source: &str, target: &str) -> Mount {
     Mount { source: Source::Bind(source.into()), target: target.into(), read_only: false, optional: true }
 }
 
-fn memory(target: &str, mode: u32) -> Mount {
+pub fn memory(target: &str, mode: u32) -> Mount {
     Mount { source: Source::Memory { mode }, target: target.into(), read_only: false, optional: false }
 }
 
-fn own(name: &str, target: &str) -> Mount {
+pub fn own(name: &str, target: &str) -> Mount {
     Mount { source: Source::Own(name.into()), target: target.into(), read_only: false, optional: false }
 }
 
-fn system_mounts() -> Vec<Mount> {
+pub fn system_mounts() -> Vec<Mount> {
     vec![
         Mount { source: Source::Proc, target: "/proc".into(), read_only: false, optional: false },
         bind("/sys", "/sys"),
@@ -97,7 +97,7 @@ fn separate_parts() -> Vec<Mount> {
         .collect()
 }
 
-fn services(context: &Context, wishes: &Wishes) -> Vec<Mount> {
+pub fn services(context: &Context, wishes: &Wishes) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = context.config.services.iter().map(|s| bind(s, s)).collect();
     mounts.extend(wishes.services.iter().map(|s| bind_path(s)));
     // Its target where it is a link into /run, which is new inside.
@@ -115,7 +115,7 @@ fn bind_path(path: &Path) -> Mount {
 }
 
 /// The user's home where it always is, and nobody else's.
-fn home(home: &Path) -> Vec<Mount> {
+pub fn home(home: &Path) -> Vec<Mount> {
     let mut mounts = vec![];
     if let Some(parent) = home.parent()
         && parent != Path::new("/")

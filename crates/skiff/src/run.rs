@@ -1,48 +1,77 @@
 //! `skiff run`: an environment for one command.
 
+use std::ffi::OsString;
+
+use skiff_sandbox::command::Command;
 use skiff_sandbox::first::First;
 use skiff_sandbox::join::{self, Failed};
 use skiff_sandbox::session::{Ended, Session};
 use skiff_sandbox::start::{Options, start, start_for};
 use skiff_sandbox::{Error, Result};
-use skiff_spec::plan::{Identity, Plan, Upper};
+use skiff_spec::plan::{Base, Identity, Plan, Upper};
 
 use crate::cli::Run;
 use crate::context::Context;
-use crate::output;
 use crate::planner::{self, Wishes};
+use crate::{images, output};
 
 /// Runs the command; its exit code.
 pub fn run(run: &Run) -> Result<i32> {
     let context = Context::load()?;
-    check_base(&run.base)?;
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     let wishes = Wishes { mounts: run.mounts.clone(), ..Wishes::default() };
-    let plan = planner::host(&context, "run", upper, wishes)?;
+    let (plan, command, identity) = match image(run)? {
+        None => {
+            let plan = planner::host(&context, "run", upper, wishes)?;
+            (plan, run.inside.command(&context, &run.command), run.inside.identity())
+        }
+        Some((image, words)) => {
+            let entry = images::find(&context, image)?;
+            let exec = entry.config()?.exec;
+            let plan = images::plan::image(&context, "run", (entry.id, &exec), upper, run.writable, wishes)?;
+            let entrypoint = run.entrypoint.as_deref();
+            let identity = run.inside.identity_in_image();
+            (plan, images::command::command(&context, &exec, &run.inside, entrypoint, words)?, identity)
+        }
+    };
     if run.dry_run {
         return show(&plan, run.json).map(|()| 0);
     }
-    match in_new(&context, run, &plan) {
+    match in_new(&context, &command, identity, &plan) {
         Ok(ended) => Ok(output::exit_as(ended)),
         Err(why) => Ok(output::failed(why)),
     }
 }
 
-fn in_new(context: &Context, run: &Run, plan: &Plan) -> std::result::Result<Ended, Failed> {
-    let command = run.inside.command(context, &run.command);
+/// The image to run, and the words for it; nothing if the base is the host.
+fn image(run: &Run) -> Result<Option<(&str, &[OsString])>> {
+    match (run.base.as_deref(), &run.command[..]) {
+        (Some(base), words) => Ok(image_of(base)?.map(|image| (image, words))),
+        (None, [image, words @ ..]) if !run.over_host => match image.to_str() {
+            Some(image) => Ok(Some((image, words))),
+            None => Err(Error::new(format!("image {image:?}: not a name"))),
+        },
+        _ => Ok(None),
+    }
+}
+
+fn in_new(
+    context: &Context,
+    command: &Command,
+    identity: Identity,
+    plan: &Plan,
+) -> std::result::Result<Ended, Failed> {
     let session = Session::begin()?;
     let options = Options { helper: context.helper.as_deref(), socket: None };
-    let identity = run.inside.identity();
     if identity == Identity::Root {
         let place = session.place(rustix::process::Signal::KILL.as_raw());
-        let (instance, process) =
-            start_for(plan, options, &First { command: &command, place, mask: session.mask() })?;
+        let (instance, process) = start_for(plan, options, &First { command, place, mask: session.mask() })?;
         instance.notes.iter().for_each(|note| output::note(note));
         return Ok(session.wait_first(instance, process)?);
     }
     let instance = start(plan, options)?;
     instance.notes.iter().for_each(|note| output::note(note));
-    let child = spawn(context, &instance.init.pidfd, instance.init.pid, identity, &command, &session)?;
+    let child = spawn(context, &instance.init.pidfd, instance.init.pid, identity, command, &session)?;
     let ended = session.wait(&child)?;
     instance.end();
     Ok(ended)
@@ -68,12 +97,15 @@ pub fn spawn(
     }
 }
 
-/// Only what there is.
-pub fn check_base(base: &str) -> Result<()> {
-    if base == "host" {
-        return Ok(());
+/// The image that a base names; nothing for the host.
+pub fn image_of(base: &str) -> Result<Option<&str>> {
+    match base.strip_prefix(images::PREFIX) {
+        Some(image) => Ok(Some(image)),
+        None if base == "host" => Ok(None),
+        None => {
+            Err(Error::new(format!("base {base:?}: not known")).hint("a base is `host` or `image:IMAGE`"))
+        }
     }
-    Err(Error::new(format!("base {base:?}: not known")).hint("this version knows `host`"))
 }
 
 /// Prints a plan.
@@ -84,7 +116,10 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
     use skiff_spec::plan::Source;
     output::line(&format!("environment  {}", plan.name))?;
     output::line(&format!("route        {}", format!("{:?}", plan.route).to_lowercase()))?;
-    output::line("base         the host's root, as far as others may read it")?;
+    match plan.base {
+        Base::Host => output::line("base         the host's root, as far as others may read it")?,
+        Base::Image(id) => output::line(&format!("base         image {id}"))?,
+    }
     for layer in &plan.layers {
         output::line(&format!("layer        {}", layer.display()))?;
     }

@@ -46,7 +46,7 @@ pub fn run(command: &Env) -> Result<i32> {
 }
 
 fn create(context: &Context, name: &EnvName, base: &str, mounts: &[String], dry_run: bool) -> Result<()> {
-    throw_away::check_base(base)?;
+    throw_away::image_of(base)?;
     // What is wrong with a mount shows now, not at the first start.
     mounts.iter().try_for_each(|m| planner::parse_mount(m).map(drop))?;
     let env = Environment::named(context, name.clone())?;

@@ -1,0 +1,104 @@
+//! What is run in an image: the words, variables and directory that the user, his session and the image's maker want, in that order.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use skiff_image::manifest::ExecConfig;
+use skiff_sandbox::command::{Command, DEFAULT_PATH};
+use skiff_sandbox::{Error, Result};
+
+use crate::cli::Inside;
+use crate::context::Context;
+
+/// Variables that name places of the host's root, by the beginnings of their names: inside they would lead astray.
+const HOSTS_OWN: [&str; 11] = [
+    "PATH",
+    "LD_",
+    "PYTHON",
+    "PERL5LIB",
+    "PERLLIB",
+    "MANPATH",
+    "INFOPATH",
+    "LOCPATH",
+    "XDG_DATA_DIRS",
+    "XDG_CONFIG_DIRS",
+    "MODULEPATH",
+];
+
+/// The command: `words` behind the image's entry point; without any, what its maker meant to be run.
+pub fn command(
+    context: &Context,
+    exec: &ExecConfig,
+    inside: &Inside,
+    entrypoint: Option<&OsStr>,
+    words: &[OsString],
+) -> Result<Command> {
+    let argv = words_of(exec, entrypoint, words);
+    let mut command = inside.command_as(context, inside.identity_in_image(), &argv);
+    let keep = |name: &OsStr| !HOSTS_OWN.iter().any(|begin| name.as_bytes().starts_with(begin.as_bytes()));
+    command.env.retain(|(name, _)| keep(name));
+    let asked: Vec<(OsString, OsString)> = inside.settings();
+    for setting in &exec.env {
+        let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+        // His home is mounted, whatever the image's maker called home.
+        if !name.is_empty() && name != "HOME" {
+            command.set(name, value);
+        }
+    }
+    for (name, value) in asked {
+        command.set(name, value);
+    }
+    if command.var("PATH").is_none() {
+        command.set("PATH", DEFAULT_PATH);
+    }
+    if inside.workdir.is_none() && !exec.working_dir.is_empty() {
+        command.cwd = PathBuf::from(&exec.working_dir);
+    }
+    if !command.cwd.is_absolute() {
+        return Err(Error::new(format!("working directory {:?}: not an absolute path", command.cwd))
+            .hint("-w DIR gives another than the image's"));
+    }
+    Ok(command)
+}
+
+fn words_of(exec: &ExecConfig, entrypoint: Option<&OsStr>, words: &[OsString]) -> Vec<OsString> {
+    let own = |list: &[String]| list.iter().map(OsString::from).collect::<Vec<_>>();
+    let mut argv = match entrypoint {
+        Some(program) if program.is_empty() => vec![],
+        Some(program) => vec![program.to_owned()],
+        None => own(&exec.entrypoint),
+    };
+    match words {
+        // The arguments that its maker meant belong to his own entry point.
+        [] if entrypoint.is_none() => argv.extend(own(&exec.cmd)),
+        words => argv.extend(words.iter().cloned()),
+    }
+    if argv.is_empty() { vec!["/bin/sh".into()] } else { argv }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_dockers() {
+        let exec = ExecConfig {
+            entrypoint: vec!["/entry".into(), "-x".into()],
+            cmd: vec!["default".into()],
+            ..ExecConfig::default()
+        };
+        let words = |entrypoint: Option<&str>, words: &[&str]| {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            let argv = words_of(&exec, entrypoint.map(OsStr::new), &words);
+            argv.iter().map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(words(None, &[]), "/entry -x default");
+        assert_eq!(words(None, &["a", "b"]), "/entry -x a b");
+        assert_eq!(words(Some("ls"), &[]), "ls");
+        assert_eq!(words(Some("ls"), &["-l"]), "ls -l");
+        assert_eq!(words(Some(""), &["id"]), "id");
+        assert_eq!(words(Some(""), &[]), "/bin/sh");
+        assert_eq!(words_of(&ExecConfig::default(), None, &[]), ["/bin/sh"]);
+    }
+}

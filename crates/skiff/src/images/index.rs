@@ -1,0 +1,135 @@
+//! The user's images: which name is which image, and how it is run. One small file each, in his own directory, so that the same names
+//! mean the same on every node; whether a node has the image, and lets him use it, its store says.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use skiff_image::manifest::ImageConfig;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::image::ImageId;
+
+use crate::context::Context;
+
+/// A file's name is the image's as long as it fits; most file systems take 255 bytes.
+const LONGEST: usize = 200;
+
+/// One name of an image.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// The name in full: `docker.io/library/debian:12`; or the archive or directory it was imported from.
+    pub reference: String,
+    /// The image.
+    pub id: ImageId,
+    /// Seconds since 1970 at which it was last pulled.
+    pub pulled: u64,
+    /// Length of its file in the store, in bytes.
+    pub size: u64,
+    /// Its configuration as it came.
+    pub config: serde_json::Value,
+}
+
+impl Entry {
+    /// How its programs are run, and what else it says of itself.
+    pub fn config(&self) -> Result<ImageConfig> {
+        let bytes = serde_json::to_vec(&self.config).map_err(super::json)?;
+        ImageConfig::parse(&self.reference, &bytes).map_err(super::ours)
+    }
+}
+
+/// The directory of all of them.
+pub struct Names {
+    dir: PathBuf,
+}
+
+impl Names {
+    /// Those of the user.
+    pub fn of(context: &Context) -> Result<Self> {
+        Ok(Self { dir: context.data().join("images") })
+    }
+
+    /// What a name in full stands for, if it was pulled.
+    pub fn find(&self, reference: &str) -> Result<Option<Entry>> {
+        let path = self.dir.join(file_name(reference));
+        let text = match fs::read(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            other => other.context(|| path.display().to_string())?,
+        };
+        serde_json::from_slice(&text).map(Some).map_err(|e| {
+            Error::new(format!("{}: {e}", path.display())).hint("remove the file and pull the image again")
+        })
+    }
+
+    /// All, by name.
+    pub fn all(&self) -> Result<Vec<Entry>> {
+        let entries = match fs::read_dir(&self.dir) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
+            other => other.context(|| self.dir.display().to_string())?,
+        };
+        let mut all = vec![];
+        for entry in entries {
+            let path = entry.context(|| self.dir.display().to_string())?.path();
+            if path.extension().is_some_and(|e| e == "json") {
+                // Gone meanwhile, or somebody else's idea of a file.
+                let read = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok());
+                all.extend(read);
+            }
+        }
+        all.sort_by(|a, b| a.reference.cmp(&b.reference));
+        Ok(all)
+    }
+
+    /// Notes a name, in place of what it meant before.
+    pub fn put(&self, entry: &Entry) -> Result<()> {
+        let what = || self.dir.display().to_string();
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).context(what)?;
+        let text = serde_json::to_vec_pretty(entry).map_err(super::json)?;
+        let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
+        let new = self.dir.join(format!(".{host}.{}", std::process::id()));
+        fs::write(&new, text)
+            .and_then(|()| fs::rename(&new, self.dir.join(file_name(&entry.reference))))
+            .context(what)
+    }
+
+    /// Forgets a name.
+    pub fn remove(&self, entry: &Entry) -> Result<()> {
+        let path = self.dir.join(file_name(&entry.reference));
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e).context(|| path.display().to_string()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A name as the name of a file: different ones differ.
+fn file_name(reference: &str) -> String {
+    let escaped: String = reference
+        .bytes()
+        .map(|b| match b {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b':' | b'@' => char::from(b).to_string(),
+            b'.' => ".".into(),
+            b => format!("%{b:02x}"),
+        })
+        .collect();
+    if escaped.len() <= LONGEST && !escaped.starts_with('.') {
+        return format!("{escaped}.json");
+    }
+    let tail = &escaped[escaped.len().saturating_sub(100)..];
+    format!("{}%%{tail}.json", skiff_image::hash::sha256_hex(reference.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::file_name;
+
+    #[test]
+    fn names_of_images_are_names_of_files() {
+        assert_eq!(file_name("docker.io/library/debian:12"), "docker.io%2flibrary%2fdebian:12.json");
+        assert!(!file_name("../x").starts_with('.') && !file_name("../x").contains('/'));
+        let long = |c: &str| file_name(&c.repeat(300));
+        assert!(long("/").len() <= 255 && long("é").len() <= 255);
+        assert_ne!(file_name(&("x".to_owned() + &"y".repeat(300))), file_name(&"y".repeat(301)));
+    }
+}

@@ -1,0 +1,77 @@
+//! Images as the user names, lists and runs them.
+
+pub mod command;
+pub mod index;
+pub mod plan;
+
+use std::str::FromStr;
+
+use index::{Entry, Names};
+use skiff_sandbox::{Error, Result};
+use skiff_spec::reference::ImageReference;
+
+use crate::context::Context;
+
+/// What names an image as a base: `image:REF`.
+pub const PREFIX: &str = "image:";
+/// An image is also found by this many digits of its id.
+const FEWEST_DIGITS: usize = 8;
+
+/// An error of the library of images as one of ours.
+pub fn ours(e: skiff_image::Error) -> Error {
+    let hint = e.hint().unwrap_or_default().to_owned();
+    Error::new(e.to_string()).hint(hint)
+}
+
+/// What is plain data cannot fail to become JSON; if it does, that is said.
+fn json(e: serde_json::Error) -> Error {
+    Error::new(format!("JSON: {e}"))
+}
+
+/// Reads a name of an image.
+pub fn parse(text: &str) -> Result<ImageReference> {
+    ImageReference::from_str(text).map_err(|e| {
+        let hint = e.hint().unwrap_or_default().to_owned();
+        Error::new(e.to_string()).hint(hint)
+    })
+}
+
+/// The image that the user means: one he has pulled.
+pub fn find(context: &Context, text: &str) -> Result<Entry> {
+    let names = Names::of(context)?;
+    if let Some(entry) = by_digits(&names, text)? {
+        return Ok(entry);
+    }
+    for name in full_names(&parse(text)?, text) {
+        if let Some(entry) = names.find(&name)? {
+            return Ok(entry);
+        }
+    }
+    Err(Error::new(format!("image {text}: you have not pulled it")).hint(format!(
+        "`skiff pull {text}` gets it; to run a command over the host's root: skiff run -- {text}"
+    )))
+}
+
+fn by_digits(names: &Names, text: &str) -> Result<Option<Entry>> {
+    let digits = text.strip_prefix("sha256:").unwrap_or(text);
+    if digits.len() < FEWEST_DIGITS || !digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        return Ok(None);
+    }
+    let all = names.all()?;
+    let mut found: Vec<&Entry> = all.iter().filter(|e| e.id.to_string().starts_with(digits)).collect();
+    found.dedup_by_key(|e| e.id);
+    match found[..] {
+        [] => Ok(None),
+        [entry] => Ok(Some(entry.clone())),
+        _ => Err(Error::new(format!("image {digits}: several begin so")).hint("more digits tell them apart")),
+    }
+}
+
+/// Under which names an image may have been pulled, the likeliest first.
+fn full_names(reference: &ImageReference, text: &str) -> Vec<String> {
+    match reference {
+        ImageReference::Registry(named) => vec![named.clone().with_default_tag().to_string()],
+        ImageReference::Short(short) => vec![short.at_docker_hub().with_default_tag().to_string()],
+        _ => vec![text.to_owned()],
+    }
+}

@@ -1,0 +1,80 @@
+//! From an image and wishes to a plan: its root, with what it needs of the host put in.
+
+use std::path::Path;
+
+use skiff_image::manifest::ExecConfig;
+use skiff_sandbox::Result;
+use skiff_spec::image::ImageId;
+use skiff_spec::plan::{Accounts, Base, Mount, Plan, Upper};
+
+use crate::context::{Context, user_fields};
+use crate::planner::{self, Wishes};
+
+/// Files of the host that tell the network's names and the time: an image's own would be its maker's.
+const FILES: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/localtime"];
+
+/// The plan of an environment over an image. Unless it is `writable`, its root takes no changes.
+pub fn image(
+    context: &Context,
+    name: &str,
+    (id, exec): (ImageId, &ExecConfig),
+    upper: Upper,
+    writable: bool,
+    wishes: Wishes,
+) -> Result<Plan> {
+    planner::refuse_inside(context)?;
+    let mut mounts = planner::system_mounts();
+    mounts.extend(FILES.map(|file| Mount { read_only: true, ..planner::bind(file, file) }));
+    mounts.extend(planner::services(context, &wishes));
+    mounts.extend([planner::own("tmp", "/tmp"), planner::own("vartmp", "/var/tmp")]);
+    mounts.extend(planner::home(&context.home));
+    if !writable {
+        mounts.extend(exec.volumes.iter().filter(|v| is_sound(v)).map(|v| planner::memory(v, 0o755)));
+    }
+    for text in context.config.mounts.iter() {
+        mounts.push(Mount { optional: true, ..planner::parse_mount(text)? });
+    }
+    for text in &wishes.mounts {
+        mounts.push(planner::parse_mount(text)?);
+    }
+    Ok(Plan {
+        name: name.into(),
+        route: context.route(),
+        base: Base::Image(id),
+        layers: wishes.layers,
+        upper,
+        read_only: !writable,
+        accounts: accounts(context),
+        mounts,
+        shims: context.config.slurm.shims(),
+    })
+}
+
+/// A directory for data that an image names may be no part of what makes the environment work.
+fn is_sound(volume: &str) -> bool {
+    let path = Path::new(volume);
+    path.is_absolute()
+        && path != Path::new("/")
+        && !path.components().any(|c| c == std::path::Component::ParentDir)
+        && !["/proc", "/sys", "/dev", "/run/skiff", "/home"].iter().any(|own| path.starts_with(own))
+}
+
+/// The user as himself: programs look up who they are.
+fn accounts(context: &Context) -> Accounts {
+    let user = user_fields(context.uid).map(|fields| fields.join(":"));
+    let home = context.home.display();
+    let (uid, gid) = (context.uid, rustix::process::getgid().as_raw());
+    let fallback = || format!("user{uid}:x:{uid}:{gid}::{home}:/bin/sh");
+    let mut wanted = vec![gid];
+    wanted.extend(rustix::process::getgroups().unwrap_or_default().iter().map(|g| g.as_raw()));
+    let file = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    let number = |line: &&str| line.split(':').nth(2).and_then(|n| n.parse().ok());
+    // Without the other members, who are of no concern here.
+    let shown = |line: &str| line.rsplit_once(':').map(|(group, _)| format!("{group}:"));
+    let groups = file
+        .lines()
+        .filter(|l| number(l).is_some_and(|n: u32| wanted.contains(&n)))
+        .filter_map(shown)
+        .collect();
+    Accounts { users: vec![user.unwrap_or_else(fallback)], groups }
+}
