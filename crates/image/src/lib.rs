@@ -19,6 +19,7 @@ pub mod manifest;
 mod merge;
 mod places;
 pub mod policy;
+pub mod pull;
 mod punch;
 mod records;
 pub mod registries_conf;

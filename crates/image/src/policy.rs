@@ -97,6 +97,11 @@ impl Policies {
         Ok(())
     }
 
+    /// Whether every image of this name may be used, whatever it is and whoever made it.
+    pub fn accepts_any(&self, image: &Named) -> bool {
+        self.0.iter().all(|policy| policy.for_image(image).iter().all(|r| matches!(r, Requirement::Accept)))
+    }
+
     /// Whether an image of a file or directory may be used; `transport` is its prefix: `oci`, `docker-archive` ...
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! images/ID.json       its record: size, layers, and the configuration to run it with
 //! images/ID.lock       held by whoever makes it
 //! users/UID/ID         that a user may use it; used last when its time says
+//! meanings/DIGEST.ARCH the ID that a digest in a registry, of an index perhaps, led to
 //! blobs/...            layers as they came, complete or not, for the next pull
 //! tmp/                 what is being made
 //! ```
@@ -25,7 +26,9 @@ use rustix::fs::{
     openat, renameat, statat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
+use skiff_spec::digest::Digest;
 use skiff_spec::image::{ImageId, store as names};
+use skiff_spec::platform::Platform;
 
 use crate::error::{Context, Error, Result};
 
@@ -34,7 +37,7 @@ pub use record::{Layer, Record};
 
 /// The layout that this version reads and writes.
 const VERSION: &str = "1\n";
-const DIRS: [&str; 4] = ["images", "users", "blobs", "tmp"];
+const DIRS: [&str; 5] = ["images", "users", "meanings", "blobs", "tmp"];
 
 /// A store, open.
 pub struct Store {
@@ -142,6 +145,26 @@ impl Store {
         }
     }
 
+    /// The image that a digest in a registry, of an index perhaps, stands for on such machines; as far as it was ever pulled.
+    #[must_use]
+    pub fn known(&self, digest: &Digest, platform: &Platform) -> Option<ImageId> {
+        std::fs::read_to_string(self.path.join(meaning(digest, platform))).ok()?.trim().parse().ok()
+    }
+
+    /// Notes that.
+    ///
+    /// # Errors
+    /// When the store cannot be written to.
+    pub fn remember(&self, digest: &Digest, platform: &Platform, id: ImageId) -> Result<()> {
+        let name = meaning(digest, platform);
+        if self.known(digest, platform) == Some(id) {
+            return Ok(());
+        }
+        let new = unique("tmp/meaning");
+        self.write_new(&new, format!("{id}\n").as_bytes())?;
+        renameat(&self.dir, &new, &self.dir, &name).on("rename", self.shown(&name))
+    }
+
     /// Notes that a user may use an image, and that he does now.
     ///
     /// # Errors
@@ -242,6 +265,12 @@ fn unique(prefix: &str) -> String {
     format!("{prefix}.{host}.{}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
+fn meaning(digest: &Digest, platform: &Platform) -> String {
+    let variant = platform.variant.as_deref().map_or(String::new(), |v| format!("-{v}"));
+    let machine = format!("{}-{}{variant}", platform.os, platform.architecture).replace('/', "_");
+    format!("meanings/{}.{machine}", digest.hex())
+}
+
 fn record_name(id: ImageId) -> String {
     format!("images/{id}.json")
 }
@@ -277,6 +306,12 @@ impl<'a> Making<'a> {
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// The file's name, for messages.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.store.shown(&self.name)
     }
 
     /// A directory on the same file system, for what is needed only meanwhile.

@@ -1,0 +1,199 @@
+//! From a name in a registry to an image in a store.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, open};
+use skiff_spec::digest::Digest;
+use skiff_spec::image::ImageId;
+use skiff_spec::platform::Platform;
+use skiff_spec::reference::Named;
+
+use crate::assemble::{Job, Limits, Progress, assemble};
+use crate::blob::{Blob, FetchedBlob};
+use crate::erofs;
+use crate::error::{Context, Error, Result};
+use crate::hash::sha256;
+use crate::policy::Policies;
+use crate::registry::{BlobDir, Client, Growing, Resolved};
+use crate::store::{self, Begun, Making, Record, Store};
+
+/// How often is told how far it has come.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What is to be pulled, and for whom.
+pub struct Pull<'a> {
+    /// Where to.
+    pub store: &'a Store,
+    /// Where from.
+    pub client: &'a Client,
+    /// What must be true of it.
+    pub policies: &'a Policies,
+    /// Its name.
+    pub image: &'a Named,
+    /// The machine it is for.
+    pub platform: &'a Platform,
+    /// Who may use it then.
+    pub uid: u32,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Pulled {
+    /// The image.
+    pub id: ImageId,
+    /// What its name means in the registry.
+    pub digest: Digest,
+    /// What the store knows of it.
+    pub record: Record,
+    /// Whether it was there already.
+    pub there: bool,
+}
+
+/// How far one layer has come, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LayerProgress {
+    /// Its size as it is sent.
+    pub size: u64,
+    /// How many are here.
+    pub fetched: u64,
+    /// How many of them are unpacked.
+    pub unpacked: u64,
+}
+
+/// Who watches a pull.
+pub trait Watch: Send {
+    /// Somebody else makes the same image; he is waited for.
+    fn waiting(&mut self);
+    /// How far the layers are, the lowest first. Gives whether to go on.
+    fn layers(&mut self, digests: &[Digest], progress: &[LayerProgress]) -> bool;
+}
+
+/// Pulls an image, unless it is there.
+///
+/// # Errors
+/// It cannot be had, is not sound, must not be used, or the store cannot hold it. Then the store is as it was, but for layers that the
+/// next pull need not fetch again.
+pub fn pull(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
+    let Pull { store, client, policies, image, platform, uid } = *pull;
+    // One question may do: what a name means. But whether it is signed is not known by that.
+    if policies.accepts_any(image) {
+        let digest = client.digest(image)?;
+        if let Some(id) = store.known(&digest, platform)
+            && let Some(record) = store.find(id)?
+        {
+            store.permit(uid, id)?;
+            return Ok(Pulled { id, digest, record, there: true });
+        }
+    }
+    let found = client.resolve(image, platform)?;
+    policies.admit(client, &found)?;
+    let Digest::Sha256(bytes) = sha256(&found.manifest_bytes) else {
+        return Err(Error::BadManifest { object: image.to_string(), why: "it has no SHA-256 digest".into() });
+    };
+    let (id, digest) = (ImageId(bytes), found.digest);
+    let (record, there) = match store.begin(id, &mut || watch.waiting())? {
+        Begun::There(record) => (record, true),
+        Begun::New(making) => (make(pull, &found, making, watch)?, false),
+    };
+    store.remember(&digest, platform, id)?;
+    store.permit(uid, id)?;
+    Ok(Pulled { id, digest, record, there })
+}
+
+fn make(pull: &Pull<'_>, found: &Resolved, making: Making<'_>, watch: &mut dyn Watch) -> Result<Record> {
+    let blobs = pull.store.blobs();
+    let fetch = pull.client.fetch(&found.source, BlobDir::open(&blobs)?)?;
+    let growing: Vec<Arc<Growing>> =
+        found.manifest.layers.iter().map(|layer| fetch.blob(&layer.blob)).collect();
+    let fetched: Vec<FetchedBlob> = growing.iter().map(FetchedBlob::new).collect();
+    let layers: Vec<&dyn Blob> = fetched.iter().map(|blob| blob as &dyn Blob).collect();
+    let progress = Progress::new(layers.len());
+    let summary = watched(watch, &growing, &progress, || assemble_into(&making, &layers, &progress))?;
+    let bytes = u64::from(summary.blocks) * crate::tree::BLOCK;
+    check(&making, pull.image)?;
+    let record = Record {
+        size: bytes,
+        sum: None,
+        layers: growing
+            .iter()
+            .map(|g| store::Layer { digest: g.digest().to_string(), size: g.size() })
+            .collect(),
+        files: summary.inodes,
+        config: serde_json::from_slice(&found.config_bytes)
+            .map_err(|e| Error::BadManifest { object: pull.image.to_string(), why: e.to_string() })?,
+    };
+    making.publish(&record)?;
+    Ok(record)
+}
+
+/// Puts layers together into the file of an image that is being made.
+pub(crate) fn assemble_into(
+    making: &Making<'_>,
+    layers: &[&dyn Blob],
+    progress: &Progress,
+) -> Result<erofs::Summary> {
+    let (room, name) = (making.room(), making.name());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let scratch: OwnedFd = open(&room, flags, Mode::empty()).on("open", room.display().to_string())?;
+    let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let job = Job {
+        blobs: layers,
+        image: making.file(),
+        name: &name,
+        scratch: std::os::fd::AsFd::as_fd(&scratch),
+        scratch_name: &room.display().to_string(),
+        limits: Limits::default(),
+        threads,
+    };
+    assemble(&job, progress)
+}
+
+/// Reads the finished file as whoever trusts the store will: what our writer did wrong must not reach a kernel.
+pub(crate) fn check(making: &Making<'_>, image: &dyn std::fmt::Display) -> Result<()> {
+    let file = making.file().try_clone_to_owned().map_err(|e| Error::io("open", making.name(), &e))?;
+    let reader = erofs::Reader::open(std::fs::File::from(file), image.to_string())?;
+    erofs::verify(&reader).map(drop)
+}
+
+/// Does `work`, and tells every while how far it is; ends it when nobody wants it any more.
+fn watched<T>(
+    watch: &mut dyn Watch,
+    layers: &[Arc<Growing>],
+    progress: &Progress,
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let digests: Vec<Digest> = layers.iter().map(|layer| *layer.digest()).collect();
+    let over = AtomicBool::new(false);
+    let watch = Mutex::new(watch);
+    let tell = || {
+        let now = layers.iter().zip(progress.layers()).map(|(layer, (unpacked, _))| LayerProgress {
+            size: layer.size(),
+            fetched: layer.progress().0,
+            unpacked,
+        });
+        let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
+        if !watch.layers(&digests, &now.collect::<Vec<_>>()) {
+            progress.cancel();
+            layers.iter().for_each(|layer| layer.abandon());
+        }
+    };
+    let result = std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            while !over.load(Ordering::Acquire) {
+                tell();
+                std::thread::park_timeout(TICK);
+            }
+        });
+        let result = work();
+        over.store(true, Ordering::Release);
+        watcher.thread().unpark();
+        result
+    });
+    if result.is_ok() {
+        tell();
+    }
+    result
+}
