@@ -132,14 +132,16 @@ fn erofs(source: &str) -> rustix::io::Result<OwnedFd> {
 }
 
 /// The trusted store.
-struct Store {
+pub struct Store {
+    path: String,
     dir: OwnedFd,
     owner: u32,
+    group: u32,
 }
 
 impl Store {
     /// Opens it, if nobody but root can have put it there and nobody but a system user can write to it.
-    fn open() -> Result<Self> {
+    pub fn open() -> Result<Self> {
         let path = site::read()?.store;
         let what = || format!("store {path}");
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -159,7 +161,17 @@ impl Store {
             ))
             .hint("it must belong to a system user (uid below 1000) and be writable by nobody else"));
         }
-        Ok(Self { dir, owner: stat.st_uid })
+        Ok(Self { path, dir, owner: stat.st_uid, group: stat.st_gid })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Whose it is: user and group.
+    pub fn owner(&self) -> (u32, u32) {
+        (self.owner, self.group)
     }
 
     /// An image's file.

@@ -1,8 +1,8 @@
 //! The privileged part of Skiff, installed setuid root.
 //!
 //! It does one of a few things per call and ends: it maps the ids of a user namespace that the caller has just made and
-//! gives a harmless view of the host's root (`base`) or an image of the trusted store (`image`), and lets go of images that
-//! are gone from there (`release`); it starts a program as the caller himself, without privilege, in
+//! gives a harmless view of the host's root (`base`) or an image of the trusted store (`image`), lets go of images that
+//! are gone from there (`release`), and starts its writer as its owner (`store`); it starts a program as the caller himself, without privilege, in
 //! namespaces that the caller owns (`join`); it makes such a view forget what it has cached (`refresh`).
 //!
 //! What makes this safe is stated where it is done; in general: it decides only by what the kernel says of the caller,
@@ -18,6 +18,7 @@ mod refresh;
 mod shims;
 mod site;
 mod stand_ins;
+mod writer;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -77,6 +78,7 @@ fn answer(socket: &OwnedFd) -> Result<()> {
         }
         Some(Request::Join { pid }) => join::start(&caller, pid, socket),
         Some(Request::Refresh) => refresh::forget(&fds).and_then(|()| done(0, &[])),
+        Some(Request::Store) => writer::start(&caller, fds, socket),
         Some(Request::Release) => image::release().and_then(|()| done(0, &[])),
         None => Err(Error::new("a request that this helper does not know")
             .hint("install skiff and its helper together")),

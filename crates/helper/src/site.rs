@@ -68,6 +68,12 @@ fn read_if_exists(path: &str) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
+/// Refuses a file that anybody but root could have written or put there.
+pub fn check_file(path: &str) -> Result<()> {
+    check_parents(path)?;
+    refuse_unless_roots(&rustix::fs::lstat(path).context(|| path)?, Path::new(path))
+}
+
 /// Refuses a path that anybody but root could lead elsewhere.
 pub fn check_parents(path: &str) -> Result<()> {
     for part in Path::new(path).ancestors().skip(1) {

@@ -40,6 +40,7 @@ pub enum Credential {
 /// The credentials of the user who runs this program.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
+    given: Vec<(String, Credential)>,
     files: Vec<AuthFile>,
 }
 
@@ -54,12 +55,17 @@ impl Credentials {
         for path in readable() {
             files.extend(AuthFile::read(&path)?);
         }
-        Ok(Credentials { files })
+        Ok(Credentials { given: vec![], files })
     }
 
     /// These files, the first wins.
     pub fn of(files: Vec<AuthFile>) -> Credentials {
-        Credentials { files }
+        Credentials { given: vec![], files }
+    }
+
+    /// Adds one for exactly this place, a server and a path there; before all files.
+    pub fn add(&mut self, place: String, credential: Credential) {
+        self.given.push((place, credential));
     }
 
     /// The credential for a repository: the longest matching key of the first file that has one.
@@ -67,6 +73,10 @@ impl Credentials {
     /// # Errors
     /// An entry is damaged, or a credential helper failed.
     pub fn find(&self, server: &str, repository: &str) -> Result<Option<Credential>> {
+        let place = format!("{server}/{repository}");
+        if let Some((_, given)) = self.given.iter().find(|(for_place, _)| *for_place == place) {
+            return Ok(Some(given.clone()));
+        }
         for file in &self.files {
             if let Some(credential) = file.find(server, repository)? {
                 return Ok(Some(credential));

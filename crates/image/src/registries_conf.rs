@@ -77,16 +77,26 @@ impl RegistriesConf {
     /// One cannot be read or is not of version 2.
     pub fn load() -> Result<RegistriesConf> {
         let mut conf = RegistriesConf::default();
+        RegistriesConf::texts()?.iter().try_for_each(|(file, text)| conf.add(file, text))?;
+        Ok(conf)
+    }
+
+    /// The texts that count, with their files' names, the weakest first: for a process that reads on behalf of another user.
+    ///
+    /// # Errors
+    /// One cannot be read.
+    pub fn texts() -> Result<Vec<(String, String)>> {
+        let mut texts = vec![];
         for file in files() {
             match std::fs::read_to_string(&file) {
-                Ok(text) => conf.add(&file.to_string_lossy(), &text)?,
+                Ok(text) => texts.push((file.display().to_string(), text)),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
                 Err(e) => {
                     return Err(Error::Config { file: file.display().to_string(), why: e.to_string() });
                 }
             }
         }
-        Ok(conf)
+        Ok(texts)
     }
 
     /// Adds the text of one more file, which wins over those before.

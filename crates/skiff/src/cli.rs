@@ -101,9 +101,38 @@ pub enum Command {
         #[arg(default_value_t = EnvName::default_name())]
         name: EnvName,
     },
-    /// Enter the default environment as a login does (for sshd's ForceCommand)
+    /// Get an image from a registry
+    Pull(Pull),
+    /// List your images
+    Images(Output),
+    /// Forget images; what nobody uses any more is removed
+    Rmi {
+        /// Names or digests
+        #[arg(required = true, value_name = "IMAGE")]
+        images: Vec<String>,
+    },
+    /// Show what is known of an image, as JSON
+    Inspect {
+        /// Its name or digest
+        image: String,
+        /// List its files instead
+        #[arg(long)]
+        files: bool,
+        /// Accepted for habit: it is JSON in any case
+        #[arg(long, hide = true)]
+        json: bool,
+    },
+    /// Log in to a registry; or, without SERVER, enter the default environment (for sshd's ForceCommand)
     #[command(after_help = "In sshd_config:\n  Match Group skiff\n      ForceCommand /usr/bin/skiff login")]
     Login(Login),
+    /// Forget the login to a registry
+    Logout {
+        /// Its name, as at login
+        server: String,
+    },
+    /// The store of images: what it takes up, what can go, whether it is sound
+    #[command(subcommand)]
+    Store(Store),
     /// Check what this machine offers and how to mend what is missing
     Doctor(Output),
     /// Show and remove what crashed environments and jobs have left on this machine
@@ -288,7 +317,69 @@ pub struct Output {
 }
 
 #[derive(Args)]
+pub struct Pull {
+    /// [SERVER/]NAME[:TAG|@DIGEST]
+    pub image: String,
+    /// The machine it is for: amd64, arm64, linux/arm/v7 ... [default: this one]
+    #[arg(long, visible_alias = "platform", value_name = "ARCH")]
+    pub arch: Option<String>,
+    /// Say nothing on the way
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// How to show the way [default: bars on a terminal, else lines]
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub progress: Option<ProgressKind>,
+    /// Print what was pulled as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How the way is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ProgressKind {
+    /// A line every few seconds
+    Plain,
+    /// A JSON object several times a second, on stderr
+    Json,
+}
+
+#[derive(Subcommand)]
+pub enum Store {
+    /// How much room it takes
+    Du(Output),
+    /// Remove what nobody uses, and with a budget what was not used for longest
+    Gc {
+        /// What may stay: 20G, 500M ...
+        #[arg(long, value_name = "SIZE")]
+        budget: Option<String>,
+        /// Print what would be done, and do nothing
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Check the files of your images [default: all]; exit code 1 if one is damaged
+    Verify {
+        /// Only this one
+        image: Option<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Args)]
 pub struct Login {
+    /// A registry: docker.io, quay.io/team ...
+    pub server: Option<String>,
+    /// Your name there [default: is asked for]
+    #[arg(short, long, value_name = "NAME", requires = "server")]
+    pub username: Option<String>,
+    /// Read the password from standard input
+    #[arg(long, requires_all = ["server", "username"], conflicts_with = "password_file")]
+    pub password_stdin: bool,
+    /// Read the password from a file
+    #[arg(long, value_name = "FILE", requires = "server")]
+    pub password_file: Option<PathBuf>,
     /// The environment
     #[arg(long, default_value_t = EnvName::default_name())]
     pub environment: EnvName,

@@ -26,6 +26,7 @@ use clap::CommandFactory;
 use cli::{Cli, Command};
 use context::Context;
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::wire::STORE_WRITER;
 
 #[global_allocator]
 static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new();
@@ -35,6 +36,7 @@ fn main() {
         // A host's command typed inside an environment is a link to us.
         Some(name) => finish(proxy::run_as(&name)),
         None if slurm::is_task() => slurm::run_task(),
+        None if is_writer() => finish(run_writer()),
         None => finish(run(Cli::read())),
     })
 }
@@ -44,6 +46,16 @@ fn finish(code: Result<i32>) -> i32 {
         output::complain(&e);
         output::FAILURE
     })
+}
+
+/// Whether the helper has started us to write to the trusted store.
+fn is_writer() -> bool {
+    std::env::args_os().nth(1).is_some_and(|word| word == STORE_WRITER)
+}
+
+fn run_writer() -> Result<i32> {
+    let words: Vec<String> = std::env::args_os().skip(2).map(|w| w.to_string_lossy().into_owned()).collect();
+    images::writer::run(&words).map(|()| 0)
 }
 
 /// The name we are called by, if it is not our own.
@@ -68,7 +80,16 @@ fn run(cli: Cli) -> Result<i32> {
     match cli.command {
         Command::Run(run) => return run::run(&run),
         Command::Env(command) => return env::run(&command),
-        Command::Login(login) => return login::login(&login),
+        Command::Pull(pull) => images::commands::pull(&pull)?,
+        Command::Images(output) => images::commands::list(output.json)?,
+        Command::Rmi { images } => images::commands::remove(&images)?,
+        Command::Inspect { image, files, .. } => images::commands::inspect(&image, files)?,
+        Command::Login(ref login) => match &login.server {
+            Some(server) => images::commands::login(server, login)?,
+            None => return login::login(login),
+        },
+        Command::Logout { server } => images::commands::logout(&server)?,
+        Command::Store(command) => return images::commands::store(&command),
         Command::Slurm(command) => return slurm::run(&command),
         Command::Ps(output) => env::running(&Context::load()?, output.json)?,
         Command::Stop { name } => env::stop(&Context::load()?, &name)?,

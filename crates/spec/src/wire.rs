@@ -10,6 +10,10 @@ pub const MOST_BYTES: usize = 4096;
 /// Raised when a message changes its meaning: the two programs are installed together.
 const VERSION: u8 = 1;
 
+/// The word by which the helper starts `skiff` as the trusted store's writer; behind it come the store's path, the uid for which it
+/// works, and the number of the socket.
+pub const STORE_WRITER: &str = "store-writer";
+
 /// What the helper can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -36,6 +40,8 @@ pub enum Request {
     Refresh,
     /// Let go of images that have been removed from the trusted store.
     Release,
+    /// Start the trusted store's writer, which talks by the socket sent along.
+    Store,
 }
 
 impl Request {
@@ -48,6 +54,7 @@ impl Request {
             Self::Join { pid } => (b'j', pid),
             Self::Refresh => (b'r', 0),
             Self::Release => (b'l', 0),
+            Self::Store => (b's', 0),
         };
         let mut bytes = vec![VERSION, op];
         bytes.extend(pid.to_le_bytes());
@@ -69,6 +76,7 @@ impl Request {
             (b'j', []) => Some(Self::Join { pid }),
             (b'r', []) if pid == 0 => Some(Self::Refresh),
             (b'l', []) if pid == 0 => Some(Self::Release),
+            (b's', []) if pid == 0 => Some(Self::Store),
             _ => None,
         }
     }
@@ -124,8 +132,13 @@ mod tests {
     #[test]
     fn requests_come_back_as_they_went() {
         let image = Request::Image { pid: 7, id: ImageId([0xab; 32]) };
-        let others =
-            [Request::Base { pid: 7 }, Request::Join { pid: u32::MAX }, Request::Refresh, Request::Release];
+        let others = [
+            Request::Base { pid: 7 },
+            Request::Join { pid: u32::MAX },
+            Request::Refresh,
+            Request::Release,
+            Request::Store,
+        ];
         for r in others.into_iter().chain([image]) {
             assert_eq!(Request::decode(&r.encode()), Some(r));
         }

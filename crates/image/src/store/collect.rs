@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, statat};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use skiff_spec::image::{ImageId, store as names};
 
 use super::Store;
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How much room things take on the disk, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Images' files.
     pub images: u64,
@@ -27,7 +27,7 @@ pub struct Usage {
 }
 
 /// What a collection removed, or would remove.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collected {
     /// Images.
     pub images: Vec<ImageId>,

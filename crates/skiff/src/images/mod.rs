@@ -1,8 +1,14 @@
 //! Images as the user names, lists and runs them.
 
 pub mod command;
+pub mod commands;
 pub mod index;
+mod listing;
 pub mod plan;
+mod progress;
+mod store;
+mod wire;
+pub mod writer;
 
 use std::str::FromStr;
 

@@ -1,0 +1,106 @@
+//! `store`: starts our own program as the owner of the trusted store, to fill it at the caller's wish.
+//!
+//! All that is foreign (answers of registries, layers, archives) is read there, by a process that is neither root nor the caller: he
+//! cannot trace, stop or signal it, and it has nothing but the store. Which program that is follows from where this one is
+//! installed; for whom it works it learns from us.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{CapabilitySet, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::wire::{Reply, STORE_WRITER};
+use skiff_sys::process::{close_all_except, exec, keep_on_exec};
+use skiff_sys::{caps, fdpass};
+
+use crate::caller::Caller;
+use crate::image::Store;
+use crate::site;
+
+/// Variables of the caller's that say how to reach servers. Nothing else of his environment goes along.
+const VARIABLES: [&str; 9] = [
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "ALL_PROXY",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
+
+/// Becomes the writer, which talks to the caller by the socket that came along. Returns only if that fails.
+pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()> {
+    let what = || "the store's writer";
+    let [talk] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| Error::new("store: one socket is needed"))?;
+    // Above the standard ones, which it gets new.
+    let talk = fcntl_dupfd_cloexec(&talk, 3).context(what)?;
+    let store = Store::open()?;
+    let (uid, gid) = store.owner();
+    if uid == 0 {
+        return Err(Error::new(format!("store {}: belongs to root", store.path())).hint(
+            "it must belong to a system user of its own: root is to read nothing that comes from outside",
+        ));
+    }
+    let program = program()?;
+    let words = ["skiff", STORE_WRITER, store.path(), &caller.uid.to_string(), &talk.as_raw_fd().to_string()];
+    let c = |word: &[u8]| CString::new(word).map_err(|_| Error::new("store: a zero byte"));
+    let argv = words.iter().map(|word| c(word.as_bytes())).collect::<Result<Vec<_>>>()?;
+    let env = VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    let envp = env
+        .map(|(name, value)| c(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
+        .collect::<Result<Vec<_>>>()?;
+    become_owner(Uid::from_raw(uid), Gid::from_raw(gid)).context(what)?;
+    fdpass::send(socket.as_fd(), &Reply::Done(0).encode(), &[]).context(|| "answer")?;
+    close_all_except(&[talk.as_fd()]);
+    take_stdio().context(what)?;
+    keep_on_exec(talk.as_fd()).context(what)?;
+    Err(exec(program.as_os_str(), &argv, &envp)).context(|| program.display().to_string())
+}
+
+/// `bin/skiff` beside our own `libexec/skiff`, if nobody but root can have put it there: somebody who had made a second name of this
+/// program in a directory of his could otherwise name another.
+fn program() -> Result<PathBuf> {
+    let own = std::env::current_exe().context(|| "own program")?;
+    let prefix = own.ancestors().nth(3).unwrap_or(Path::new("/usr"));
+    let program = prefix.join("bin/skiff");
+    let shown = program.display().to_string();
+    site::check_file(&shown)?;
+    Ok(program)
+}
+
+/// From root to the store's owner, for good.
+fn become_owner(uid: Uid, gid: Gid) -> std::io::Result<()> {
+    // Out of reach of the keys of the caller's terminal: whoever is stopped holds locks that others wait for.
+    rustix::process::setsid()?;
+    set_thread_groups(&[])?;
+    set_thread_res_gid(gid, gid, gid)?;
+    caps::drop_from_bounding(CapabilitySet::empty())?;
+    set_thread_res_uid(uid, uid, uid)?;
+    caps::set_to(CapabilitySet::empty())?;
+    rustix::thread::set_no_new_privs(true)?;
+    if rustix::process::getuid() != uid
+        || !caps::none_left()?
+        || set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).is_ok()
+    {
+        return Err(std::io::ErrorKind::PermissionDenied.into());
+    }
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    Ok(())
+}
+
+/// All three are closed by now, or the caller's.
+fn take_stdio() -> rustix::io::Result<()> {
+    use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+    let null = openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let null = fcntl_dupfd_cloexec(null, 3)?;
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
+    dup2_stderr(&null)
+}

@@ -1,0 +1,347 @@
+//! `skiff pull`, `images`, `rmi`, `inspect`, `login`, `logout`, `store`.
+
+use std::io::{BufRead, IsTerminal, Read, Write};
+use std::str::FromStr;
+
+use serde::Serialize;
+use skiff_image::auth::{self, Credential, Credentials, Secret};
+use skiff_image::registries_conf::RegistriesConf;
+use skiff_image::registry::{Client, Settings};
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::image::ImageId;
+use skiff_spec::platform::Platform;
+use skiff_spec::reference::Named;
+
+use super::index::{Entry, Names};
+use super::progress::Progress;
+use super::wire::{Ask, Say};
+use super::{find, ours, store};
+use crate::cli::{Login, Pull, Store};
+use crate::context::Context;
+use crate::output;
+
+/// Digits of an id that tell images apart for a person.
+const SHOWN_DIGITS: usize = 12;
+
+/// `skiff pull`: prints the image's id.
+pub fn pull(pull: &Pull) -> Result<()> {
+    let context = Context::load()?;
+    let platform = platform(pull.arch.as_deref())?;
+    let mut progress = Progress::new(pull.progress, pull.quiet);
+    let entry = pull_to(&context, &pull.image, &platform, &mut progress)?;
+    match pull.json {
+        true => output::json(&Listed::of(&entry)),
+        false => output::line(&format!("sha256:{}", entry.id)),
+    }
+}
+
+/// Pulls an image and notes its name.
+pub fn pull_to(
+    context: &Context,
+    image: &str,
+    platform: &Platform,
+    progress: &mut Progress,
+) -> Result<Entry> {
+    let ask = store::pull(image, &platform.to_string())?;
+    let said = store::ask(context, ask, &mut |word| match word {
+        Say::Waiting => progress.waiting(),
+        Say::Layers(layers) => progress.layers(&layers),
+        _ => {}
+    });
+    progress.end();
+    let Say::Pulled { name, id, record, .. } = said? else {
+        return Err(Error::new(format!("image {image}: the store's writer answered something else")));
+    };
+    let entry = Entry { reference: name, id, pulled: now(), size: record.size, config: record.config };
+    Names::of(context)?.put(&entry)?;
+    Ok(entry)
+}
+
+fn platform(arch: Option<&str>) -> Result<Platform> {
+    match arch {
+        None => Ok(Platform::host()),
+        Some(text) => Platform::from_str(text).map_err(|e| {
+            Error::new(format!("--arch {text}: {e}")).hint("it is written amd64, arm64, linux/arm/v7 ...")
+        }),
+    }
+}
+
+fn now() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+#[derive(Serialize)]
+struct Listed {
+    reference: String,
+    repository: String,
+    tag: Option<String>,
+    server: Option<String>,
+    id: ImageId,
+    created: Option<String>,
+    pulled: u64,
+    size: u64,
+}
+
+impl Listed {
+    fn of(entry: &Entry) -> Self {
+        let created = entry.config().ok().and_then(|c| c.created);
+        let named = Named::from_str(&entry.reference).ok();
+        Self {
+            repository: named.as_ref().map_or_else(|| entry.reference.clone(), |n| n.repository().into()),
+            tag: named.as_ref().and_then(|n| n.tag().map(String::from)),
+            server: named.map(|n| n.server().into()),
+            reference: entry.reference.clone(),
+            id: entry.id,
+            created,
+            pulled: entry.pulled,
+            size: entry.size,
+        }
+    }
+}
+
+/// `skiff images`.
+pub fn list(json: bool) -> Result<()> {
+    let context = Context::load()?;
+    let all: Vec<Listed> = Names::of(&context)?.all()?.iter().map(Listed::of).collect();
+    if json {
+        return output::json(&all);
+    }
+    let dash = || "-".to_owned();
+    let rows: Vec<Vec<String>> = all
+        .into_iter()
+        .map(|l| {
+            let created = l.created.map_or_else(dash, |c| c.chars().take(10).collect());
+            let digits = l.id.to_string().chars().take(SHOWN_DIGITS).collect();
+            vec![
+                l.repository,
+                l.tag.unwrap_or_else(dash),
+                digits,
+                created,
+                output::size(l.size),
+                l.server.unwrap_or_else(dash),
+            ]
+        })
+        .collect();
+    output::table(&["REPOSITORY", "TAG", "DIGEST", "CREATED", "SIZE", "SERVER"], &rows)
+}
+
+/// `skiff rmi`: forgets names; an image without one is given up.
+pub fn remove(images: &[String]) -> Result<()> {
+    let context = Context::load()?;
+    let names = Names::of(&context)?;
+    for image in images {
+        let entry = find(&context, image)?;
+        names.remove(&entry)?;
+        if names.all()?.iter().all(|other| other.id != entry.id) {
+            store::ask(&context, Ask::Forget(entry.id), &mut |_| ())?;
+        }
+    }
+    store::release(&context)
+}
+
+#[derive(Serialize)]
+struct Inspected {
+    #[serde(flatten)]
+    listed: Listed,
+    here: bool,
+    layers: Vec<skiff_image::store::Layer>,
+    files: Option<u64>,
+    config: serde_json::Value,
+}
+
+/// `skiff inspect`: prints what is known of an image, as JSON; or its files.
+pub fn inspect(image: &str, files: bool) -> Result<()> {
+    let context = Context::load()?;
+    let entry = find(&context, image)?;
+    if files {
+        let mut printed = Ok(());
+        store::ask(&context, Ask::Files(entry.id), &mut |word| {
+            if let Say::Lines(lines) = word
+                && printed.is_ok()
+            {
+                printed = lines.iter().try_for_each(|line| output::line(line));
+            }
+        })?;
+        return printed;
+    }
+    let Say::Found(record) = store::ask(&context, Ask::Find(entry.id), &mut |_| ())? else {
+        return Err(Error::new(format!("image {image}: the store's writer answered something else")));
+    };
+    output::json(&Inspected {
+        listed: Listed::of(&entry),
+        here: record.is_some(),
+        files: record.as_ref().map(|r| r.files),
+        layers: record.map(|r| r.layers).unwrap_or_default(),
+        config: entry.config,
+    })
+}
+
+/// `skiff login`: asks the server before it remembers anything.
+pub fn login(server: &str, login: &Login) -> Result<()> {
+    let user = match &login.username {
+        Some(user) => user.clone(),
+        None => prompt("Username: ", true)?,
+    };
+    let password = match (&login.password_stdin, &login.password_file) {
+        (true, _) => first_line(&mut std::io::stdin().lock())?,
+        (false, Some(file)) => {
+            let what = || file.display().to_string();
+            first_line(&mut std::io::BufReader::new(std::fs::File::open(file).context(what)?))?
+        }
+        (false, None) => prompt("Password: ", false)?,
+    };
+    let password = Secret(password);
+    let conf = RegistriesConf::load().map_err(ours)?;
+    let client = Client::new(Settings::default(), conf, Credentials::default());
+    let server = server.trim_end_matches('/');
+    let credential = Credential::Basic { user: user.clone(), password: password.clone() };
+    client.check_login(server.split('/').next().unwrap_or(server), &credential).map_err(ours)?;
+    let place = auth::save(server, &user, &password).map_err(ours)?;
+    output::note(&format!("logged in to {server} as {user}; remembered in {place}"));
+    Ok(())
+}
+
+/// `skiff logout`.
+pub fn logout(server: &str) -> Result<()> {
+    let places = auth::forget(server.trim_end_matches('/')).map_err(ours)?;
+    if places.is_empty() {
+        return Err(Error::new(format!("{server}: you are not logged in there"))
+            .hint("servers are named as at login"));
+    }
+    output::note(&format!("forgotten in {}", places.join(", ")));
+    Ok(())
+}
+
+fn first_line(from: &mut impl BufRead) -> Result<String> {
+    let mut line = String::new();
+    from.take(1 << 16).read_line(&mut line).context(|| "password")?;
+    let line = line.trim_end_matches(['\n', '\r']).to_owned();
+    if line.is_empty() {
+        return Err(Error::new("password: empty").hint("the first line counts"));
+    }
+    Ok(line)
+}
+
+/// Asks at the terminal, whatever standard input is.
+fn prompt(question: &str, echo: bool) -> Result<String> {
+    use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+    let mut terminal =
+        std::fs::OpenOptions::new().read(true).write(true).open("/dev/tty").ok().filter(|t| t.is_terminal());
+    let Some(terminal) = &mut terminal else {
+        return Err(Error::new("there is no terminal to ask at")
+            .hint("--username NAME, --password-stdin or --password-file FILE"));
+    };
+    terminal.write_all(question.as_bytes()).context(|| "terminal")?;
+    let before = tcgetattr(&*terminal).context(|| "terminal")?;
+    if !echo {
+        let mut quiet = before.clone();
+        quiet.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(&*terminal, OptionalActions::Flush, &quiet).context(|| "terminal")?;
+    }
+    let read = first_line(&mut std::io::BufReader::new(&*terminal));
+    if !echo {
+        tcsetattr(&*terminal, OptionalActions::Flush, &before).context(|| "terminal")?;
+        terminal.write_all(b"\n").context(|| "terminal")?;
+    }
+    read
+}
+
+/// `skiff store ...`.
+pub fn store(command: &Store) -> Result<i32> {
+    let context = Context::load()?;
+    match command {
+        Store::Du(output) => usage(&context, output.json)?,
+        Store::Gc { budget, dry_run, output } => collect(&context, budget.as_deref(), *dry_run, output.json)?,
+        Store::Verify { image, output } => return verify(&context, image.as_deref(), output.json),
+    }
+    Ok(0)
+}
+
+fn usage(context: &Context, json: bool) -> Result<()> {
+    let Say::Usage(usage) = store::ask(context, Ask::Usage, &mut |_| ())? else {
+        return Err(Error::new("store: the writer answered something else"));
+    };
+    if json {
+        return output::json(&usage);
+    }
+    let rows = [
+        ("images", usage.images),
+        ("layers", usage.blobs),
+        ("unfinished", usage.unfinished),
+        ("all", usage.total()),
+    ];
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|(what, bytes)| vec![(*what).into(), output::size(*bytes)]).collect();
+    output::table(&["WHAT", "ON DISK"], &rows)
+}
+
+fn collect(context: &Context, budget: Option<&str>, dry_run: bool, json: bool) -> Result<()> {
+    let budget = budget.map(bytes).transpose()?;
+    let Say::Collected(done) = store::ask(context, Ask::Collect { budget, dry_run }, &mut |_| ())? else {
+        return Err(Error::new("store: the writer answered something else"));
+    };
+    if !dry_run {
+        store::release(context)?;
+    }
+    if json {
+        return output::json(&done);
+    }
+    let verb = if dry_run { "would remove" } else { "removed" };
+    for id in &done.images {
+        output::line(&format!("{verb} image sha256:{id}"))?;
+    }
+    for file in &done.files {
+        output::line(&format!("{verb} {}", file.display()))?;
+    }
+    output::line(&format!("{verb} {} in all", output::size(done.bytes)))
+}
+
+/// `20G`, `512MiB`, `1000000`.
+fn bytes(text: &str) -> Result<u64> {
+    let bad = || {
+        Error::new(format!("size {text:?}: not understood"))
+            .hint("it is a number, with K, M, G or T behind it")
+    };
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].trim_end_matches("iB").trim_end_matches('B') {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        "T" | "t" => 40,
+        _ => return Err(bad()),
+    };
+    let number: u64 = digits.parse().map_err(|_| bad())?;
+    number.checked_mul(1 << unit).ok_or_else(bad)
+}
+
+fn verify(context: &Context, image: Option<&str>, json: bool) -> Result<i32> {
+    let only = image.map(|image| find(context, image)).transpose()?.map(|entry| entry.id);
+    let Say::Verified(checked) = store::ask(context, Ask::Verify(only), &mut |_| ())? else {
+        return Err(Error::new("store: the writer answered something else"));
+    };
+    let code = i32::from(checked.iter().any(|c| c.fault.is_some()));
+    if json {
+        return output::json(&checked).map(|()| code);
+    }
+    for one in &checked {
+        let verdict = one.fault.as_deref().unwrap_or("sound");
+        output::line(&format!("sha256:{}  {verdict}", one.id))?;
+    }
+    Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn sizes_as_people_write_them() {
+        for (text, size) in [("0", 0), ("12", 12), ("20G", 20 << 30), ("512MiB", 512 << 20), ("3kB", 3072)] {
+            assert_eq!(bytes(text).ok(), Some(size), "{text}");
+        }
+        for text in ["", "G", "1.5G", "-1", "1X", "99999999999T"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+}

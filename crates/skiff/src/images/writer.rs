@@ -1,0 +1,174 @@
+//! The store's writer: does what it is asked, as whoever owns the store. For the trusted store that is a process of the system
+//! user's which the helper started; a user without the helper has a store of his own, and is its writer himself.
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use skiff_image::auth::{Credential, Credentials, Secret};
+use skiff_image::erofs;
+use skiff_image::policy::Policies;
+use skiff_image::pull::{LayerProgress, Pull, Watch, pull};
+use skiff_image::registries_conf::RegistriesConf;
+use skiff_image::registry::{Client, Settings};
+use skiff_image::store::Store;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::digest::Digest;
+use skiff_spec::image::ImageId;
+use skiff_spec::platform::Platform;
+use skiff_spec::reference::{ImageReference, Named};
+
+use super::ours;
+use super::wire::{self, Ask, Checked, Layer, Login, Say};
+
+/// A listing of an image's files comes in pieces of so many lines.
+const LINES: usize = 1000;
+
+/// The process that the helper starts: its words are the store's path, the uid of whom it works for, and the socket's number.
+pub fn run(words: &[String]) -> Result<()> {
+    let bad = || Error::new("this is how the helper starts the store's writer, not people");
+    let [store, uid, socket] = words else { return Err(bad()) };
+    let (uid, socket) = (uid.parse().map_err(|_| bad())?, socket.parse().map_err(|_| bad())?);
+    // Others of its kind work for other users: none shall look into another, whatever becomes of it.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+        .context(|| "writer")?;
+    let socket = skiff_sys::process::inherited_fd(socket).context(|| "socket")?;
+    let mut socket = UnixStream::from(socket);
+    let Some(ask) = wire::receive(&mut socket)? else { return Ok(()) };
+    let mut say = |word: Say| wire::send(&mut socket, &word).is_ok();
+    if let Err(e) = answer(Path::new(store), uid, ask, &mut say) {
+        say(Say::Failed { message: e.message, hint: e.hint });
+    }
+    Ok(())
+}
+
+/// Does what is asked; `say` gives whether anybody listens still.
+pub fn answer(store: &Path, uid: u32, ask: Ask, say: &mut (dyn FnMut(Say) -> bool + Send)) -> Result<()> {
+    let store = Store::open(store).map_err(ours)?;
+    let last = match ask {
+        Ask::Pull { reference, platform, registries, logins } => {
+            let client = client(registries, logins)?;
+            let image = name(&client, &reference)?;
+            let policies = Policies::load().map_err(ours)?;
+            let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
+            let wish = Pull {
+                store: &store,
+                client: &client,
+                policies: &policies,
+                image: &image,
+                platform: &platform,
+                uid,
+            };
+            let pulled = pull(&wish, &mut Teller { say }).map_err(ours)?;
+            Say::Pulled {
+                name: image.to_string(),
+                id: pulled.id,
+                digest: pulled.digest.to_string(),
+                record: Box::new(pulled.record),
+                there: pulled.there,
+            }
+        }
+        Ask::Find(id) => {
+            let found = if store.permitted(uid, id) { store.find(id).map_err(ours)? } else { None };
+            Say::Found(found.map(Box::new))
+        }
+        Ask::Forget(id) => store.forbid(uid, id).map(|()| Say::Done).map_err(ours)?,
+        Ask::Usage => store.usage().map(Say::Usage).map_err(ours)?,
+        // What one user has in use is not for another to throw away; what nobody has is nobody's.
+        Ask::Collect { budget: Some(_), dry_run: false } if !is_owner(uid) => {
+            return Err(Error::new("the trusted store: only its administrator may set it a size").hint(
+                "without --budget, what nobody uses any more goes; `skiff rmi` gives up what is yours",
+            ));
+        }
+        Ask::Collect { budget, dry_run } => {
+            store.collect(budget, dry_run).map(Say::Collected).map_err(ours)?
+        }
+        Ask::Verify(only) => Say::Verified(verify(&store, uid, only)?),
+        Ask::Files(id) => files(&store, uid, id, say)?,
+    };
+    say(last);
+    Ok(())
+}
+
+/// Whether the user is whom the store belongs to, or the machine.
+fn is_owner(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::getuid().as_raw()
+}
+
+fn client(registries: Vec<(String, String)>, logins: Vec<Login>) -> Result<Client> {
+    let mut conf = RegistriesConf::default();
+    for (file, text) in registries {
+        conf.add(&file, &text).map_err(ours)?;
+    }
+    let mut credentials = Credentials::default();
+    for Login { place, basic, identity_token } in logins {
+        let credential = match (basic, identity_token) {
+            (_, Some(token)) => Credential::IdentityToken(Secret(token)),
+            (Some((user, password)), None) => Credential::Basic { user, password: Secret(password) },
+            (None, None) => continue,
+        };
+        credentials.add(place, credential);
+    }
+    Ok(Client::new(Settings::default(), conf, credentials))
+}
+
+fn name(client: &Client, reference: &str) -> Result<Named> {
+    match super::parse(reference)? {
+        ImageReference::Registry(named) => Ok(named.with_default_tag()),
+        ImageReference::Short(short) => Ok(client.complete(&short).map_err(ours)?.with_default_tag()),
+        _ => {
+            Err(Error::new(format!("image {reference}: not in a registry"))
+                .hint("`skiff import` takes files"))
+        }
+    }
+}
+
+fn verify(store: &Store, uid: u32, only: Option<ImageId>) -> Result<Vec<Checked>> {
+    let all = store.images().map_err(ours)?;
+    let wanted = all
+        .into_iter()
+        .filter(|id| only.is_none_or(|o| o == *id) && (is_owner(uid) || store.permitted(uid, *id)));
+    let check = |id: ImageId| {
+        let sound =
+            store.open_image(id).and_then(|file| erofs::verify(&erofs::Reader::open(file, id.to_string())?));
+        Checked { id, fault: sound.err().map(|e| e.to_string()) }
+    };
+    Ok(wanted.map(check).collect())
+}
+
+fn files(store: &Store, uid: u32, id: ImageId, say: &mut (dyn FnMut(Say) -> bool + Send)) -> Result<Say> {
+    if !store.permitted(uid, id) {
+        return Err(Error::new(format!("image {id}: not yours on this machine")).hint("`skiff pull` gets it"));
+    }
+    let reader =
+        store.open_image(id).and_then(|file| erofs::Reader::open(file, id.to_string())).map_err(ours)?;
+    let mut lines = vec![];
+    for file in reader.files() {
+        lines.push(super::listing::line(&file.map_err(ours)?));
+        if lines.len() == LINES && !say(Say::Lines(std::mem::take(&mut lines))) {
+            break;
+        }
+    }
+    say(Say::Lines(lines));
+    Ok(Say::Done)
+}
+
+/// Passes on how a pull goes.
+struct Teller<'a> {
+    say: &'a mut (dyn FnMut(Say) -> bool + Send),
+}
+
+impl Watch for Teller<'_> {
+    fn waiting(&mut self) {
+        (self.say)(Say::Waiting);
+    }
+
+    fn layers(&mut self, digests: &[Digest], progress: &[LayerProgress]) -> bool {
+        let layer = |(digest, p): (&Digest, &LayerProgress)| Layer {
+            digest: digest.to_string(),
+            size: p.size,
+            fetched: p.fetched,
+            unpacked: p.unpacked,
+        };
+        (self.say)(Say::Layers(digests.iter().zip(progress).map(layer).collect()))
+    }
+}
