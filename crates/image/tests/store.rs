@@ -138,12 +138,15 @@ fn collection_takes_the_unused_first_and_never_what_is_held() {
         store.permit(uid, id).unwrap();
     }
     make(&store, C, &[1; 40_000]);
-    let (held, free) = (dir.path().join("blobs/held"), dir.path().join("blobs/free"));
+    let blob = |digit: &str| dir.path().join(format!("blobs/sha256-{}", digit.repeat(64)));
+    let (held, free) = (blob("1"), blob("2"));
     for blob in [&held, &free] {
         fs::write(blob, [1; 40_000]).unwrap();
+        fs::write(blob.with_extension("journal"), "").unwrap();
     }
-    let hold = fs::File::open(&held).unwrap();
-    rustix::fs::flock(hold.as_fd(), rustix::fs::FlockOperation::LockShared).unwrap();
+    // Somebody fetches it.
+    let hold = fs::File::open(held.with_extension("journal")).unwrap();
+    rustix::fs::flock(hold.as_fd(), rustix::fs::FlockOperation::LockExclusive).unwrap();
     // A was used long before B.
     let old = fs::File::open(dir.path().join(format!("users/1001/{A}"))).unwrap();
     old.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();

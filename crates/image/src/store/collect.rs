@@ -5,12 +5,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, statat};
+use rustix::fs::{AtFlags, statat};
 use serde::{Deserialize, Serialize};
+use skiff_spec::digest::Digest;
 use skiff_spec::image::{ImageId, store as names};
 
 use super::Store;
 use crate::error::{Error, Result};
+use crate::registry::BlobDir;
 
 /// What is being made has changed within this time; older remains are a crash's.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
@@ -74,11 +76,14 @@ impl Store {
             left = left.saturating_sub(self.take_file(file, dry_run, &mut done)?);
         }
         let Some(budget) = budget else { return Ok(done) };
+        let blobs = BlobDir::open(&self.blobs())?;
         for file in oldest_first(self.files("blobs")?) {
             if left <= budget {
                 return Ok(done);
             }
-            if self.is_free(&file.path) {
+            if let Some(digest) = digest_of(&file.path)
+                && (dry_run || blobs.remove(&digest)?)
+            {
                 left = left.saturating_sub(self.take_file(file, dry_run, &mut done)?);
             }
         }
@@ -134,13 +139,6 @@ impl Store {
         Ok(file.bytes)
     }
 
-    /// Whether nobody is fetching or reading a layer: those hold a lock on it.
-    fn is_free(&self, path: &Path) -> bool {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        openat(rustix::fs::CWD, path, flags, Mode::empty())
-            .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
-    }
-
     fn files(&self, dir: &str) -> Result<Vec<Found>> {
         let path = self.path.join(dir);
         let mut found = vec![];
@@ -164,6 +162,11 @@ struct Found {
     path: PathBuf,
     bytes: u64,
     used: SystemTime,
+}
+
+/// The digest of a blob, by the name of its file; its journal's name is none.
+fn digest_of(path: &Path) -> Option<Digest> {
+    path.file_name()?.to_str()?.replacen('-', ":", 1).parse().ok()
 }
 
 fn oldest_first(mut files: Vec<Found>) -> Vec<Found> {

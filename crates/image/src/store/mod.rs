@@ -16,6 +16,7 @@
 mod collect;
 mod record;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::platform::Platform;
 
 use crate::error::{Context, Error, Result};
+use crate::registry::BlobDir;
 
 pub use collect::{Collected, Usage};
 pub use record::{Layer, Record};
@@ -218,10 +220,25 @@ impl Store {
         Ok(uids.filter(|uid| self.permitted(*uid, id)).collect())
     }
 
-    /// The file goes first: without it the record means nothing.
+    /// The file goes first: without it the record means nothing. Layers that no other image has go along.
     fn delete(&self, id: ImageId) -> Result<()> {
+        let layers = self.find(id).ok().flatten().map(|record| record.layers).unwrap_or_default();
         self.remove(&names::image(id))?;
-        self.remove(&record_name(id))
+        self.remove(&record_name(id))?;
+        let blobs = BlobDir::open(&self.blobs())?;
+        let needed = self.layers()?;
+        let unneeded = layers.iter().filter(|layer| !needed.contains(&layer.digest));
+        // One that is being fetched stays.
+        unneeded.flat_map(|layer| layer.digest.parse()).try_for_each(|digest| blobs.remove(&digest).map(drop))
+    }
+
+    /// The digests of the layers of all images.
+    fn layers(&self) -> Result<BTreeSet<String>> {
+        let mut all = BTreeSet::new();
+        for id in self.images()? {
+            all.extend(self.find(id)?.into_iter().flat_map(|record| record.layers).map(|layer| layer.digest));
+        }
+        Ok(all)
     }
 
     fn list(&self, name: &str) -> Result<Vec<String>> {
