@@ -1,4 +1,4 @@
-//! The parsers of what registries and configuration files say, for fuzzing: each takes any bytes, tells whether they were
+//! The parsers of what registries, configuration files and layers say, for fuzzing: each takes any bytes, tells whether they were
 //! taken, and panics where what must hold of what was taken does not.
 
 use skiff_spec::platform::Platform;
@@ -6,9 +6,13 @@ use skiff_spec::reference::{ImageReference, Named};
 
 use crate::auth::{AuthFile, Credentials};
 use crate::manifest::{self, Document, ImageConfig, MAX_LAYERS};
+use crate::merge::Merger;
 use crate::policy::{Policies, Policy, PublicKey, read_payload};
+use crate::records::Records;
 use crate::registries_conf::RegistriesConf;
 use crate::registry::{challenge, explanation, parse_token};
+use crate::tar::{EntryKind, Reader};
+use crate::tree::{Content, Kind, Tree};
 
 /// What a user may write for an image.
 pub fn reference(bytes: &[u8]) -> bool {
@@ -94,4 +98,85 @@ pub fn registries(bytes: &[u8]) -> bool {
         conf.candidates(&short).ok();
     }
     true
+}
+
+/// A tar stream.
+pub fn tar(bytes: &[u8]) -> bool {
+    let bytes = with_checksums(bytes);
+    let mut reader = Reader::new(&bytes[..]);
+    let mut sum = 0;
+    loop {
+        match reader.next_entry() {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+        while let Ok(len @ 1..) = reader.data().map(<[u8]>::len) {
+            sum += len;
+            reader.consume(len);
+        }
+        assert!(sum <= bytes.len(), "more data than there is");
+    }
+}
+
+/// The stream with all its headers' checksums right: who forges a layer makes them so too.
+fn with_checksums(stream: &[u8]) -> Vec<u8> {
+    let mut stream = stream.to_vec();
+    for header in stream.chunks_exact_mut(512).filter(|record| record[257..].starts_with(b"ustar")) {
+        header[148..156].fill(b' ');
+        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+        header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    }
+    stream
+}
+
+/// Layers, as tar streams one behind the other, each after its length in 512-byte records (two bytes, the lower first). Their
+/// files' data is left out.
+pub fn layers(mut bytes: &[u8]) -> bool {
+    let mut merger = Merger::new();
+    while let [low, high, rest @ ..] = bytes {
+        let len = usize::from(u16::from_le_bytes([*low, *high])) * 512;
+        let (layer, rest) = rest.split_at(len.min(rest.len()));
+        let merged = records(layer).is_some_and(|records| merger.apply(records).is_ok());
+        if !merged {
+            return false;
+        }
+        bytes = rest;
+    }
+    check(&merger.finish());
+    true
+}
+
+fn records(layer: &[u8]) -> Option<Records> {
+    let layer = with_checksums(layer);
+    let mut reader = Reader::new(&layer[..]);
+    let mut records = Records::default();
+    while let Some(entry) = reader.next_entry().ok()? {
+        crate::layer::note(&mut records, entry, |kind| match kind {
+            EntryKind::File(size) | EntryKind::Sparse { size, .. } => {
+                Ok(Content::Whole { size, block: 0, tail: 0 })
+            }
+            kind => unreachable!("{kind:?} has no data"),
+        })
+        .ok()?;
+    }
+    Some(records)
+}
+
+/// Each inode has as many names as lead to it, and each directory one.
+fn check(tree: &Tree) {
+    let mut names = vec![0; tree.len()];
+    let mut ahead = vec![Tree::ROOT];
+    while let Some(id) = ahead.pop() {
+        names[id.0 as usize] += 1;
+        if let Kind::Directory(children) = &tree.inode(id).kind {
+            assert_eq!(names[id.0 as usize], 1, "a directory with two parents");
+            assert!(
+                children.keys().all(|name| !name.is_empty() && !name.contains(&b'/') && **name != *b"..")
+            );
+            ahead.extend(children.values());
+        }
+    }
+    let counted = tree.inodes().map(|inode| inode.names);
+    assert!(names.into_iter().eq(counted), "names are not as counted");
 }

@@ -69,12 +69,9 @@ impl<'a, O: Others> Unpacker<'a, O> {
         let mut reader = Reader::new(stream);
         while let Some(entry) = reader.next_entry().map_err(|error| self.name(error))? {
             self.others.entry()?;
-            if is_mark(&entry.path) {
-                self.records.push_mark(&entry.path);
-                continue;
-            }
-            let record = self.record(entry, &mut reader)?;
-            self.records.push(&record);
+            let mut records = std::mem::take(&mut self.records);
+            note(&mut records, entry, |kind| self.content(kind, &mut reader))?;
+            self.records = records;
         }
         self.flush()
     }
@@ -96,21 +93,12 @@ impl<'a, O: Others> Unpacker<'a, O> {
         used
     }
 
-    fn record(&mut self, entry: Entry, reader: &mut Reader<impl Stream>) -> Result<Record> {
-        let kind = match entry.kind {
-            EntryKind::File(size) => RecordKind::File(self.file(size, reader)?),
-            EntryKind::Sparse { size, map } => RecordKind::File(self.sparse(size, &map, reader)?),
-            EntryKind::HardLink(target) => RecordKind::HardLink(target.into()),
-            EntryKind::Symlink(target) => RecordKind::Symlink(target.into()),
-            EntryKind::Directory => RecordKind::Directory,
-            EntryKind::CharDevice(major, minor) => RecordKind::CharDevice(major, minor),
-            EntryKind::BlockDevice(major, minor) => RecordKind::BlockDevice(major, minor),
-            EntryKind::Fifo => RecordKind::Fifo,
-        };
-        let Entry { mode, uid, gid, mtime, mtime_nsec, .. } = entry;
-        let xattrs = entry.xattrs.into_iter().filter(|(name, _)| is_kept(name));
-        let xattrs: Xattrs = xattrs.map(|(name, value)| (name.into(), value.into())).collect();
-        Ok(Record { path: entry.path.into(), kind, mode, uid, gid, mtime, mtime_nsec, xattrs })
+    fn content(&mut self, kind: EntryKind, reader: &mut Reader<impl Stream>) -> Result<Content> {
+        match kind {
+            EntryKind::Sparse { size, map } => self.sparse(size, &map, reader),
+            EntryKind::File(size) => self.file(size, reader),
+            kind => unreachable!("{kind:?} has no data"),
+        }
     }
 
     fn file(&mut self, size: u64, reader: &mut Reader<impl Stream>) -> Result<Content> {
@@ -231,6 +219,32 @@ impl<'a, O: Others> Unpacker<'a, O> {
             tar::Error::Stream(error) => error,
         }
     }
+}
+
+/// Adds an entry to what its layer says; `content` puts a file's data somewhere.
+pub(crate) fn note(
+    records: &mut Records,
+    entry: Entry,
+    content: impl FnOnce(EntryKind) -> Result<Content>,
+) -> Result<()> {
+    if is_mark(&entry.path) {
+        records.push_mark(&entry.path);
+        return Ok(());
+    }
+    let kind = match entry.kind {
+        kind @ (EntryKind::File(_) | EntryKind::Sparse { .. }) => RecordKind::File(content(kind)?),
+        EntryKind::HardLink(target) => RecordKind::HardLink(target.into()),
+        EntryKind::Symlink(target) => RecordKind::Symlink(target.into()),
+        EntryKind::Directory => RecordKind::Directory,
+        EntryKind::CharDevice(major, minor) => RecordKind::CharDevice(major, minor),
+        EntryKind::BlockDevice(major, minor) => RecordKind::BlockDevice(major, minor),
+        EntryKind::Fifo => RecordKind::Fifo,
+    };
+    let Entry { mode, uid, gid, mtime, mtime_nsec, .. } = entry;
+    let xattrs = entry.xattrs.into_iter().filter(|(name, _)| is_kept(name));
+    let xattrs: Xattrs = xattrs.map(|(name, value)| (name.into(), value.into())).collect();
+    records.push(&Record { path: entry.path.into(), kind, mode, uid, gid, mtime, mtime_nsec, xattrs });
+    Ok(())
 }
 
 /// The blocks in which there is data. Their place in the image is not known yet.

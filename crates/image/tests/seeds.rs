@@ -49,7 +49,9 @@ fn damage(bytes: &mut Vec<u8>, state: &mut u64) {
 
 #[test]
 fn all_are_taken_and_damaged_ones_do_no_harm() {
-    let targets: [(&str, Parse); 6] = [
+    let targets: [(&str, Parse); 8] = [
+        ("tar", fuzz::tar),
+        ("layers", fuzz::layers),
         ("reference", fuzz::reference),
         ("image-document", fuzz::document),
         ("registry-answer", fuzz::answer),
