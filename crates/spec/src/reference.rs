@@ -11,7 +11,7 @@ use crate::digest::Digest;
 
 mod grammar;
 
-use grammar::{Fault, MAX_REPOSITORY, check_repository, check_server, check_tag, normal, split_server};
+use grammar::{Fault, MAX_REPOSITORY, check_name, check_tag, normal, split_server};
 
 /// The server meant where Docker's users name none.
 pub const DEFAULT_SERVER: &str = "docker.io";
@@ -154,8 +154,7 @@ impl Named {
         tag: Option<&str>,
         digest: Option<Digest>,
     ) -> Result<Self, ReferenceError> {
-        check_server(server)
-            .and_then(|()| check_repository(repository))
+        check_name(server, repository)
             .and_then(|()| tag.map_or(Ok(()), check_tag))
             .map_err(|fault| ReferenceError::new(&format!("{server}/{repository}"), fault))?;
         let (server, repository) = normal(server, repository);
@@ -346,8 +345,7 @@ fn registry(text: &str) -> Result<ImageReference, Fault> {
         None => (rest, None),
     };
     let (server, repository) = split_server(name);
-    server.map_or(Ok(()), check_server)?;
-    check_repository(repository)?;
+    check_name(server.unwrap_or(DEFAULT_SERVER), repository)?;
     tag.map_or(Ok(()), check_tag)?;
     let tag = tag.map(String::from);
     Ok(match server {

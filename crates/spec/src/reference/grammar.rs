@@ -29,7 +29,18 @@ pub(super) fn normal(server: &str, repository: &str) -> (String, String) {
     (server.into(), if official { format!("library/{repository}") } else { repository.into() })
 }
 
-pub(super) fn check_server(server: &str) -> Result<(), Fault> {
+/// Server and repository, each held to the grammar.
+pub(super) fn check_name(server: &str, repository: &str) -> Result<(), Fault> {
+    check_server(server)?;
+    check_repository(repository)?;
+    // As long as it is in full: that is what is shown, and must be readable again.
+    if normal(server, repository).1.len() > MAX_REPOSITORY {
+        return Err((Part::Repository, "is longer than 255 characters, with library/ before it"));
+    }
+    Ok(())
+}
+
+fn check_server(server: &str) -> Result<(), Fault> {
     let refuse = |reason| Err((Part::Server, reason));
     if server.is_empty() {
         return refuse("is empty");
@@ -69,7 +80,7 @@ pub(super) fn check_server(server: &str) -> Result<(), Fault> {
     }
 }
 
-pub(super) fn check_repository(repository: &str) -> Result<(), Fault> {
+fn check_repository(repository: &str) -> Result<(), Fault> {
     let refuse = |reason| Err((Part::Repository, reason));
     if repository.len() > MAX_REPOSITORY {
         return refuse("is longer than 255 characters");

@@ -37,6 +37,7 @@ fn names_mean_what_docker_means_by_them() {
 #[test]
 fn what_is_wrong_is_named() {
     let long = format!("x/{}", "a".repeat(500));
+    let almost_too_long = "a".repeat(248);
     let long_tag = format!("x:{}", "a".repeat(129));
     for (text, part) in [
         ("", Part::Whole),
@@ -46,6 +47,7 @@ fn what_is_wrong_is_named() {
         ("Debian", Part::Repository),
         ("ghcr.io/Team/tool", Part::Repository),
         (&long, Part::Repository),
+        (&almost_too_long, Part::Repository),
         ("a//b", Part::Repository),
         ("/a", Part::Path),
         ("a/", Part::Repository),
