@@ -70,6 +70,7 @@ install: man
 	install -m 644 $(OUT)/generated/completion/skiff.bash $(SHARE)/bash-completion/completions/skiff
 	install -m 644 $(OUT)/generated/completion/_skiff $(SHARE)/zsh/site-functions/_skiff
 	install -m 644 $(OUT)/generated/completion/skiff.fish $(SHARE)/fish/vendor_completions.d/skiff.fish
+	install -m 755 packaging/make-store $(LIBEXEC)/make-store
 	install -m 644 packaging/config.toml docs/install.md $(DOC)/
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/sshd_config.skiff >$(DOC)/sshd_config.skiff
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/plugstack.conf.d/skiff.conf >$(DOC)/plugstack-skiff.conf
@@ -79,9 +80,11 @@ install: man
 	else \
 	    install -m 644 packaging/config.toml $(CONFIG)/config.toml; \
 	fi
+	@# A package does this where it is installed.
+	@if [ "$$(id -u)" = 0 ] && [ -z '$(DESTDIR)' ]; then $(LIBEXEC)/make-store; fi
 
 uninstall:
-	rm -f $(BIN)/skiff $(LIBEXEC)/skiff-helper $(PLUGIN)/skiff_spank.so $(MAN)/skiff.1 $(MAN)/skiff-*.1 \
+	rm -f $(BIN)/skiff $(LIBEXEC)/skiff-helper $(LIBEXEC)/make-store $(PLUGIN)/skiff_spank.so $(MAN)/skiff.1 $(MAN)/skiff-*.1 \
 	    $(SHARE)/bash-completion/completions/skiff $(SHARE)/zsh/site-functions/_skiff \
 	    $(SHARE)/fish/vendor_completions.d/skiff.fish
 	@if cmp -s $(CONFIG)/config.toml $(DOC)/config.toml; then rm -f $(CONFIG)/config.toml; \

@@ -145,11 +145,10 @@ impl Store {
         let path = site::read()?.store;
         let what = || format!("store {path}");
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
-            .context(what)
-            .map_err(|e| {
-                e.hint("administrator: `make install` makes it, for the system user skiff; `skiff doctor`")
-            })?;
+        let dir =
+            openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).context(what).map_err(
+                |e| e.hint("administrator: libexec/skiff/make-store makes it, for a system user of its own"),
+            )?;
         site::check_parents(&path)?;
         let stat = fstat(&dir).context(what)?;
         if stat.st_uid >= FIRST_PERSON || stat.st_mode & 0o022 != 0 {

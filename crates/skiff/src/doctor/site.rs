@@ -7,11 +7,11 @@ use skiff_spec::config;
 
 use super::Check;
 use crate::context::Context;
-use crate::{environments, slurm};
+use crate::{environments, images, output, slurm};
 
 /// All of them.
 pub fn checks(context: &Context) -> Vec<Check> {
-    let mut checks = vec![state(context)];
+    let mut checks = vec![state(context), store(context)];
     if slurm_is_here() {
         checks.extend([plug_in(), depot(context), spool(context), munge()]);
     } else {
@@ -39,6 +39,15 @@ fn state(context: &Context) -> Check {
     match tried {
         Ok(dir) => Check::pass(NAME, dir.display().to_string()),
         Err(e) => Check::fail(NAME, e.message, e.hint),
+    }
+}
+
+fn store(context: &Context) -> Check {
+    const NAME: &str = "store of images";
+    match images::commands::room(context) {
+        Ok(usage) => Check::pass(NAME, format!("{} in use", output::size(usage.total()))),
+        // Environments over the host do without.
+        Err(e) => Check::warn(NAME, e.message, e.hint),
     }
 }
 

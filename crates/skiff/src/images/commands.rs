@@ -257,10 +257,16 @@ pub fn store(command: &Store) -> Result<i32> {
     Ok(0)
 }
 
+/// The room that the store takes.
+pub fn room(context: &Context) -> Result<skiff_image::store::Usage> {
+    match store::ask(context, Ask::Usage, &mut |_| ())? {
+        Say::Usage(usage) => Ok(usage),
+        _ => Err(Error::new("store: the writer answered something else")),
+    }
+}
+
 fn usage(context: &Context, json: bool) -> Result<()> {
-    let Say::Usage(usage) = store::ask(context, Ask::Usage, &mut |_| ())? else {
-        return Err(Error::new("store: the writer answered something else"));
-    };
+    let usage = room(context)?;
     if json {
         return output::json(&usage);
     }
