@@ -29,5 +29,6 @@ mod spill;
 pub mod store;
 pub mod tar;
 pub mod tree;
+pub mod unpack;
 
 pub use error::{Error, Result};

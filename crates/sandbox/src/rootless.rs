@@ -61,7 +61,7 @@ pub fn build(stage: &mut Stage<'_>, ids: u32) -> Result<Built> {
 }
 
 /// What is in short supply with so many ids, and how to get more.
-fn notes(ids: u32) -> Vec<String> {
+pub fn notes(ids: u32) -> Vec<String> {
     if ids >= COUNT {
         return vec![];
     }

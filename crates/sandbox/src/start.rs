@@ -15,6 +15,7 @@ use crate::first::{self, First};
 use crate::helper::{Helper, Layers};
 use crate::init::{self, Wards};
 use crate::join::{Failed, drop_bounding};
+use crate::mounts::{bind_one, open_dir};
 use crate::stage::{Extras, Stage};
 use crate::{Context, Error, Result, map, root, rootless};
 
@@ -258,6 +259,13 @@ fn make_root<'a>(making: &Making<'a>, wards: &mut Wards) -> Result<Made<'a>> {
                 return Err(Error::new("no ids"));
             }
             let ids = u32::from_le_bytes(ids);
+            if let Some(tree) = &making.plan.unpacked {
+                let what = || format!("image's files in {}", tree.display());
+                let view = open_dir(CWD, tree).and_then(|dir| bind_one(dir.as_fd())).context(what)?;
+                let layers = Layers { mask: None, view, ids };
+                root::build(&mut stage, &layers)?;
+                return Ok(Made { ids, notes: rootless::notes(ids), _stage: stage, _layers: Some(layers) });
+            }
             let rootless::Built { server, notes } = rootless::build(&mut stage, ids)?;
             wards.server = Some(server);
             Ok(Made { ids, notes, _stage: stage, _layers: None })

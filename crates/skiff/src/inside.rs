@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use skiff_sandbox::command::{Command, DEFAULT_PATH, own_env};
-use skiff_spec::plan::Identity;
+use skiff_spec::plan::{Identity, Route};
 
 use crate::cli::Inside;
 use crate::context::Context;
@@ -16,9 +16,9 @@ impl Inside {
         if self.me { Identity::Me } else { Identity::Root }
     }
 
-    /// Likewise in an image, where there is seldom anything to install.
-    pub fn identity_in_image(&self) -> Identity {
-        if self.root { Identity::Root } else { Identity::Me }
+    /// Likewise in an image, where there is seldom anything to install. (Without the helper there is only root.)
+    pub fn identity_in_image(&self, route: Route) -> Identity {
+        if self.root || (route == Route::Rootless && !self.me) { Identity::Root } else { Identity::Me }
     }
 
     /// The command to run; the user's shell if he named none.

@@ -45,6 +45,7 @@ pub fn host(context: &Context, name: &str, upper: Upper, wishes: Wishes) -> Resu
         layers: wishes.layers,
         upper,
         read_only: false,
+        unpacked: None,
         accounts: Accounts::default(),
         mounts,
         shims: context.config.slurm.shims(),

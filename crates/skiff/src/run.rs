@@ -20,7 +20,7 @@ pub fn run(run: &Run) -> Result<i32> {
     let context = Context::load()?;
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     let wishes = Wishes { mounts: run.mounts.clone(), ..Wishes::default() };
-    let (plan, command, identity) = match image(run)? {
+    let (mut plan, command, identity) = match image(run)? {
         None => {
             let plan = planner::host(&context, "run", upper, wishes)?;
             (plan, run.inside.command(&context, &run.command), run.inside.identity())
@@ -30,13 +30,14 @@ pub fn run(run: &Run) -> Result<i32> {
             let exec = entry.config()?.exec;
             let plan = images::plan::image(&context, "run", (entry.id, &exec), upper, run.writable, wishes)?;
             let entrypoint = run.entrypoint.as_deref();
-            let identity = run.inside.identity_in_image();
+            let identity = run.inside.identity_in_image(context.route());
             (plan, images::command::command(&context, &exec, &run.inside, entrypoint, words)?, identity)
         }
     };
     if run.dry_run {
         return show(&plan, run.json).map(|()| 0);
     }
+    images::plan::make_ready(&context, &mut plan)?;
     match in_new(&context, &command, identity, &plan) {
         Ok(ended) => Ok(output::exit_as(ended)),
         Err(why) => Ok(output::failed(why)),

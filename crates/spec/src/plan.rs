@@ -110,6 +110,9 @@ pub struct Plan {
     /// Whether the root, once it is put together, takes no changes.
     #[serde(default)]
     pub read_only: bool,
+    /// Where an image's files are, if the kernel may not mount it: the rootless way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unpacked: Option<PathBuf>,
     /// Lines that the root's own `/etc/passwd` and `/etc/group` get where they lack the user and his groups.
     #[serde(default)]
     pub accounts: Accounts,

@@ -100,7 +100,7 @@ fn entry(builder: &Builder, id: InodeId) -> Entry {
     entry
 }
 
-mod libc_mode {
+pub mod libc_mode {
     pub const FIFO: u32 = 0o01_0000;
     pub const CHAR: u32 = 0o02_0000;
     pub const DIRECTORY: u32 = 0o04_0000;

@@ -35,7 +35,7 @@ pub fn command(
     words: &[OsString],
 ) -> Result<Command> {
     let argv = words_of(exec, entrypoint, words);
-    let mut command = inside.command_as(context, inside.identity_in_image(), &argv);
+    let mut command = inside.command_as(context, inside.identity_in_image(context.route()), &argv);
     let keep = |name: &OsStr| !HOSTS_OWN.iter().any(|begin| name.as_bytes().starts_with(begin.as_bytes()));
     command.env.retain(|(name, _)| keep(name));
     let asked: Vec<(OsString, OsString)> = inside.settings();

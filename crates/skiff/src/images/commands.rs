@@ -15,7 +15,7 @@ use skiff_spec::reference::Named;
 use super::index::{Entry, Names};
 use super::progress::Progress;
 use super::wire::{Ask, Say};
-use super::{find, ours, store};
+use super::{find, ours, store, unpacked};
 use crate::cli::{Login, Pull, Store};
 use crate::context::Context;
 use crate::output;
@@ -134,6 +134,7 @@ pub fn remove(images: &[String]) -> Result<()> {
         names.remove(&entry)?;
         if names.all()?.iter().all(|other| other.id != entry.id) {
             store::ask(&context, Ask::Forget(entry.id), &mut |_| ())?;
+            unpacked::forget(&context, entry.id)?;
         }
     }
     store::release(&context)

@@ -7,6 +7,7 @@ mod listing;
 pub mod plan;
 mod progress;
 mod store;
+mod unpacked;
 mod wire;
 pub mod writer;
 

@@ -5,8 +5,9 @@ use std::path::Path;
 use skiff_image::manifest::ExecConfig;
 use skiff_sandbox::Result;
 use skiff_spec::image::ImageId;
-use skiff_spec::plan::{Accounts, Base, Mount, Plan, Upper};
+use skiff_spec::plan::{Accounts, Base, Mount, Plan, Route, Upper};
 
+use super::unpacked;
 use crate::context::{Context, user_fields};
 use crate::planner::{self, Wishes};
 
@@ -44,10 +45,19 @@ pub fn image(
         layers: wishes.layers,
         upper,
         read_only: !writable,
+        unpacked: None,
         accounts: accounts(context),
         mounts,
         shims: context.config.slurm.shims(),
     })
+}
+
+/// Has the image's files unpacked where the plan cannot have them mounted.
+pub fn make_ready(context: &Context, plan: &mut Plan) -> Result<()> {
+    if let (Base::Image(id), Route::Rootless) = (plan.base, plan.route) {
+        plan.unpacked = Some(unpacked::tree(context, id)?);
+    }
+    Ok(())
 }
 
 /// A directory for data that an image names may be no part of what makes the environment work.

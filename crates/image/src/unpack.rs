@@ -1,0 +1,189 @@
+//! An image's files as files of a directory, for whoever may not have the kernel mount it.
+//!
+//! To be run as root of a user namespace, so that owners can be set as far as it has ids; what a user may not make at all
+//! (devices, attributes of the kernel's own) is left out and counted.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
+    fsetxattr, ftruncate, linkat, mkdirat, openat, openat2, symlinkat, utimensat,
+};
+use rustix::io::Errno;
+
+use crate::erofs::{FileEntry, Node, NodeKind, Reader, Source};
+use crate::error::{Context, Error, Result};
+
+/// Read and written at once, in bytes.
+const PIECE: usize = 1 << 20;
+
+/// What could not be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Devices.
+    pub devices: u64,
+    /// Files whose owner has no id here; they belong to root inside.
+    pub owners: u64,
+    /// Extended attributes.
+    pub xattrs: u64,
+}
+
+/// Unpacks all of an image into `target`, an empty directory.
+///
+/// # Errors
+/// The image is damaged, or the system refuses what it should not.
+pub fn unpack<S: Source>(reader: &Reader<S>, target: BorrowedFd<'_>) -> Result<LeftOut> {
+    let mut unpacker =
+        Unpacker { reader, target, links: HashMap::new(), times: vec![], left_out: LeftOut::default() };
+    for file in reader.files() {
+        unpacker.file(&file?)?;
+    }
+    // What was made in them has changed the times of directories, and a mode may keep even its owner out: those come last.
+    for (path, node) in std::mem::take(&mut unpacker.times).into_iter().rev() {
+        unpacker.seal(&path, &node)?;
+    }
+    Ok(unpacker.left_out)
+}
+
+struct Unpacker<'a, S> {
+    reader: &'a Reader<S>,
+    target: BorrowedFd<'a>,
+    /// Files with several names: where the first one is.
+    links: HashMap<u64, Vec<u8>>,
+    times: Vec<(Vec<u8>, Node)>,
+    left_out: LeftOut,
+}
+
+impl<S: Source> Unpacker<'_, S> {
+    fn file(&mut self, FileEntry { path, node }: &FileEntry) -> Result<()> {
+        if path.is_empty() {
+            self.times.push((vec![], *node));
+            return self.own(path, node);
+        }
+        if node.links > 1 && node.kind != NodeKind::Directory {
+            if let Some(first) = self.links.get(&node.number) {
+                let ((from, old), (to, new)) = (self.parent(first)?, self.parent(path)?);
+                return linkat(&from, old, &to, new, AtFlags::empty()).on("link", shown(path));
+            }
+            self.links.insert(node.number, path.clone());
+        }
+        let (dir, name) = self.parent(path)?;
+        match node.kind {
+            NodeKind::Directory => {
+                mkdirat(&dir, name, Mode::from_raw_mode(0o700)).on("make", shown(path))?;
+                self.times.push((path.clone(), *node));
+                return self.own(path, node);
+            }
+            NodeKind::File => self.content(&dir, name, path, node)?,
+            NodeKind::Symlink => {
+                let link = self.reader.target(node)?;
+                symlinkat(&link[..], &dir, name).on("make", shown(path))?;
+            }
+            NodeKind::Fifo => {
+                let kind = rustix::fs::FileType::Fifo;
+                rustix::fs::mknodat(&dir, name, kind, Mode::from_raw_mode(0o600), 0)
+                    .on("make", shown(path))?;
+            }
+            NodeKind::CharDevice(..) | NodeKind::BlockDevice(..) | NodeKind::Socket => {
+                self.left_out.devices += 1;
+                return Ok(());
+            }
+        }
+        self.own(path, node)?;
+        self.seal(path, node)
+    }
+
+    /// The directory that a path's last part is in. Only directories that were made here are gone through.
+    fn parent<'p>(&self, path: &'p [u8]) -> Result<(OwnedFd, &'p [u8])> {
+        let (parent, name) = match path.iter().rposition(|byte| *byte == b'/') {
+            Some(slash) => (&path[..slash], &path[slash + 1..]),
+            None => (&b"."[..], path),
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let dir = openat2(self.target, parent, flags, Mode::empty(), resolve).on("open", shown(parent))?;
+        Ok((dir, name))
+    }
+
+    fn content(&self, dir: &OwnedFd, name: &[u8], path: &[u8], node: &Node) -> Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(dir, name, flags, Mode::from_raw_mode(0o600)).on("create", shown(path))?;
+        ftruncate(&file, node.size).on("write to", shown(path))?;
+        let mut piece = vec![0; PIECE.min(node.size as usize)];
+        for extent in self.reader.extents(node) {
+            let extent = extent?;
+            let end = extent.at + extent.length;
+            let mut at = if extent.place.is_some() { extent.at } else { end };
+            while at < end {
+                let wanted = (end - at).min(piece.len() as u64) as usize;
+                let got = self.reader.read_at(node, &mut piece[..wanted], at)?;
+                if got == 0 {
+                    return Err(Error::BadImage { file: shown(path), why: "it ends too early".into() });
+                }
+                crate::io::write_all_at(file.as_fd(), &piece[..got], at).on("write to", shown(path))?;
+                at += got as u64;
+            }
+        }
+        Ok(())
+    }
+
+    fn own(&mut self, path: &[u8], node: &Node) -> Result<()> {
+        let (uid, gid) = (Some(Uid::from_raw(node.uid)), Some(Gid::from_raw(node.gid)));
+        let set = match path {
+            [] => chownat(self.target, ".", uid, gid, AtFlags::SYMLINK_NOFOLLOW),
+            _ => {
+                let (dir, name) = self.parent(path)?;
+                chownat(&dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+            }
+        };
+        match set {
+            // No such id in this namespace.
+            Err(Errno::INVAL | Errno::PERM) => {
+                self.left_out.owners += 1;
+                Ok(())
+            }
+            other => other.on("change the owner of", shown(path)),
+        }
+    }
+
+    /// Attributes, mode and time, which nothing changes after.
+    fn seal(&mut self, path: &[u8], node: &Node) -> Result<()> {
+        let (dir, name) = match path {
+            [] => self.parent(b".")?,
+            path => self.parent(path)?,
+        };
+        if node.kind != NodeKind::Symlink {
+            self.xattrs(&dir, name, path, node)?;
+            chmodat(&dir, name, Mode::from_raw_mode(node.mode.into()), AtFlags::empty())
+                .on("set the mode of", shown(path))?;
+        }
+        let time = Timespec { tv_sec: node.mtime, tv_nsec: node.mtime_nsec.into() };
+        let times = Timestamps { last_access: time, last_modification: time };
+        utimensat(&dir, name, &times, AtFlags::SYMLINK_NOFOLLOW).on("set the time of", shown(path))
+    }
+
+    fn xattrs(&mut self, dir: &OwnedFd, name: &[u8], path: &[u8], node: &Node) -> Result<()> {
+        let xattrs = self.reader.xattrs(node)?;
+        if xattrs.is_empty() || !matches!(node.kind, NodeKind::File | NodeKind::Directory) {
+            return Ok(());
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(dir, name, flags, Mode::empty()).on("open", shown(path))?;
+        for (key, value) in &xattrs {
+            match fsetxattr(&file, &key[..], value, XattrFlags::empty()) {
+                Ok(()) => {}
+                // Too long ones too: ext4 says that of them with the words for a full disk.
+                Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL | Errno::TOOBIG | Errno::NOSPC) => {
+                    self.left_out.xattrs += 1
+                }
+                Err(e) => return Err(e).on("set an extended attribute of", shown(path)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn shown(path: &[u8]) -> String {
+    format!("/{}", path.escape_ascii())
+}

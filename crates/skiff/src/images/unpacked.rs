@@ -1,0 +1,109 @@
+//! An image without the helper: its files in a directory of the user's, unpacked at its first run. A user may not have the kernel
+//! mount his files, but he may have it stack his directories.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, open, openat};
+use skiff_image::erofs;
+use skiff_image::store::Store;
+use skiff_image::unpack::{LeftOut, unpack};
+use skiff_sandbox::visit::as_root_of_ids;
+use skiff_sandbox::{Context as _, Result};
+use skiff_spec::image::ImageId;
+use skiff_spec::plan::Base;
+
+use super::ours;
+use crate::context::Context;
+use crate::output;
+
+/// Where an image's files are; unpacks them if nobody has yet.
+pub fn tree(context: &Context, id: ImageId) -> Result<PathBuf> {
+    let all = home(context);
+    let tree = all.join(id.to_string());
+    if tree.exists() {
+        return Ok(tree);
+    }
+    let what = || all.display().to_string();
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&all).context(what)?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let lock = open(all.join(format!("{id}.lock")), flags, Mode::from_raw_mode(0o600)).context(what)?;
+    flock(&lock, FlockOperation::LockExclusive).context(what)?;
+    if !tree.exists() {
+        output::note(
+            "unpacking the image, as there is no helper that would have it mounted; the next start will not have to",
+        );
+        let left_out = fill(context, id, &tree)?;
+        tell(left_out);
+    }
+    Ok(tree)
+}
+
+fn fill(context: &Context, id: ImageId, tree: &std::path::Path) -> Result<LeftOut> {
+    let new = tree.with_extension("new");
+    remove(context, &new)?;
+    let store = context.data().join("store");
+    let counted = as_root_of_ids(None, Base::Host, |_| {
+        let what = || new.display().to_string();
+        let file = Store::open(&store).and_then(|store| store.open_image(id)).map_err(ours)?;
+        let reader = erofs::Reader::open(file, id.to_string()).map_err(ours)?;
+        fs::create_dir(&new).context(what)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let target = openat(CWD, &new, flags, Mode::empty()).context(what)?;
+        let LeftOut { devices, owners, xattrs } =
+            unpack(&reader, std::os::fd::AsFd::as_fd(&target)).map_err(ours)?;
+        rustix::fs::syncfs(&target).context(what)?;
+        Ok([devices, owners, xattrs].map(u64::to_le_bytes).concat())
+    });
+    let counted = match counted {
+        Ok(counted) => counted,
+        Err(e) => {
+            // The first error is the one to tell.
+            remove(context, &new).unwrap_or_default();
+            return Err(e);
+        }
+    };
+    fs::rename(&new, tree).context(|| tree.display().to_string())?;
+    let mut numbers = counted.chunks_exact(8).map(|n| u64::from_le_bytes(n.try_into().unwrap_or_default()));
+    let mut next = || numbers.next().unwrap_or(0);
+    Ok(LeftOut { devices: next(), owners: next(), xattrs: next() })
+}
+
+fn tell(LeftOut { devices, owners, xattrs }: LeftOut) {
+    for (count, what) in [
+        (devices, "devices and sockets are left out"),
+        (owners, "files belong to root inside, as you have no id for their owners"),
+        (xattrs, "extended attributes are left out"),
+    ] {
+        if count > 0 {
+            output::note(&format!("{count} {what}"));
+        }
+    }
+}
+
+/// Removes an image's files.
+pub fn forget(context: &Context, id: ImageId) -> Result<()> {
+    let tree = home(context).join(id.to_string());
+    remove(context, &tree)?;
+    match fs::remove_file(tree.with_extension("lock")) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).context(|| tree.display().to_string()),
+        _ => Ok(()),
+    }
+}
+
+/// As root of the user's ids: some of the files belong to others of them.
+fn remove(context: &Context, tree: &std::path::Path) -> Result<()> {
+    if !tree.exists() || context.helper.is_some() {
+        return Ok(());
+    }
+    as_root_of_ids(None, Base::Host, |_| {
+        fs::remove_dir_all(tree).context(|| tree.display().to_string())?;
+        Ok(vec![])
+    })
+    .map(drop)
+}
+
+fn home(context: &Context) -> PathBuf {
+    context.data().join("store/trees")
+}
