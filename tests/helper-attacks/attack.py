@@ -84,6 +84,7 @@ class Asked:
             gained("the helper hangs")
             os.kill(self.pid, signal.SIGKILL)
             reply, fds = b"", []
+        self.socket.close()  # It stays a while for as long as we are there.
         return reply, fds, os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 

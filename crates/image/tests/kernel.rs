@@ -6,7 +6,6 @@ mod common;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::mounted::{Mounted, of_directory};
@@ -33,21 +32,14 @@ fn the_kernel_shows_what_the_tree_says() {
     assert_same(&of_directory(&mounted.path()), &expected);
 }
 
-/// What kernels before 6.12 need.
 #[test]
 fn so_it_does_from_a_loop_device() {
     if !is_root("so_it_does_from_a_loop_device") {
         return;
     }
     let (image, expected) = image(of_everything);
-    let attached =
-        Command::new("losetup").args(["--find", "--show", "--read-only"]).arg(&image.path).output().unwrap();
-    assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
-    let device = String::from_utf8(attached.stdout).unwrap().trim_end().to_owned();
-    let mounted = Mounted::new(Path::new(&device));
-    // Detached now, it goes with the mount.
-    assert!(Command::new("losetup").args(["--detach", &device]).status().unwrap().success());
-    assert_same(&of_directory(&mounted.unwrap().path()), &expected);
+    let mounted = Mounted::from_loop_device(&image.path).unwrap();
+    assert_same(&of_directory(&mounted.path()), &expected);
 }
 
 #[test]

@@ -6,8 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use super::seen::{Entry, Seen, add_blocks};
@@ -16,8 +18,27 @@ use super::seen::{Entry, Seen, add_blocks};
 pub struct Mounted(OwnedFd);
 
 impl Mounted {
-    /// From a file or a block device.
-    pub fn new(source: &Path) -> rustix::io::Result<Mounted> {
+    /// From the file itself, or where the file system that holds it cannot do that, as tmpfs, from a device.
+    pub fn new(image: &Path) -> rustix::io::Result<Mounted> {
+        match Mounted::from(image) {
+            Err(Errno::NOTBLK) => Mounted::from_loop_device(image),
+            result => result,
+        }
+    }
+
+    /// What kernels before 6.12 need.
+    pub fn from_loop_device(image: &Path) -> rustix::io::Result<Mounted> {
+        let attached =
+            Command::new("losetup").args(["--find", "--show", "--read-only"]).arg(image).output().unwrap();
+        assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
+        let device = String::from_utf8(attached.stdout).unwrap().trim_end().to_owned();
+        let mounted = Mounted::from(Path::new(&device));
+        // Detached now, it goes with the mount.
+        assert!(Command::new("losetup").args(["--detach", &device]).status().unwrap().success());
+        mounted
+    }
+
+    fn from(source: &Path) -> rustix::io::Result<Mounted> {
         let fs = rustix::mount::fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         rustix::mount::fsconfig_set_string(fs.as_fd(), "source", source)?;
         rustix::mount::fsconfig_set_flag(fs.as_fd(), "ro")?;
