@@ -46,10 +46,11 @@ pub trait Blob: Sync {
     fn abandon(&self);
 }
 
-/// A blob that is a file, and wholly there.
+/// A blob that is a file or a part of one, and wholly there.
 pub struct FileBlob {
-    file: File,
+    file: Arc<File>,
     name: String,
+    offset: u64,
     size: u64,
     digest: Option<Digest>,
 }
@@ -59,7 +60,12 @@ impl FileBlob {
     pub fn new(file: File, name: impl Into<String>, digest: Option<Digest>) -> Result<FileBlob> {
         let name = name.into();
         let size = rustix::fs::fstat(&file).on("look at", &name)?.st_size as u64;
-        Ok(FileBlob { file, name, size, digest })
+        Ok(FileBlob { file: Arc::new(file), name, offset: 0, size, digest })
+    }
+
+    /// `size` bytes of a file from `offset` on, which must have the digest, if one is given.
+    pub fn part(file: Arc<File>, name: String, offset: u64, size: u64, digest: Option<Digest>) -> FileBlob {
+        FileBlob { file, name, offset, size, digest }
     }
 }
 
@@ -81,7 +87,11 @@ impl Blob for FileBlob {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        read_exact_at(self.file.as_fd(), buffer, offset).on("read", &self.name)
+        // Past its end there may be another part, which is none of this blob's.
+        if offset.saturating_add(buffer.len() as u64) > self.size {
+            return Err(rustix::io::Errno::NODATA).on("read", &self.name);
+        }
+        read_exact_at(self.file.as_fd(), buffer, self.offset + offset).on("read", &self.name)
     }
 
     fn wait_verified(&self) -> Result<()> {

@@ -82,6 +82,26 @@ pub enum Error {
         /// What about it is not possible.
         why: String,
     },
+    /// A file or directory has several images, or not the one wanted.
+    #[error("{object} has {what}; it has: {offered}")]
+    NotInside {
+        /// The file or directory.
+        object: String,
+        /// What about the image wanted.
+        what: String,
+        /// The names of those there are.
+        offered: String,
+    },
+    /// A file or directory to import from is not what it should be.
+    #[error("cannot import {object}: {why}")]
+    Foreign {
+        /// The file or directory.
+        object: String,
+        /// What is wrong with it, or not understood of it.
+        why: String,
+        /// How to mend it.
+        hint: Option<&'static str>,
+    },
     /// A store was made by a later version of this program.
     #[error("store {store}: its layout is version {version}, which this program does not know")]
     Newer {
@@ -185,6 +205,10 @@ impl Error {
             Error::Io { source: Errno::ACCESS | Errno::PERM | Errno::ROFS, .. } => {
                 Some("the store must be writable to whoever fills it; `skiff doctor` says whose it is")
             }
+            Error::NotInside { .. } => {
+                Some("which one is said by docker-archive:FILE:NAME, oci-archive:FILE:NAME or oci:DIR:NAME")
+            }
+            Error::Foreign { hint, .. } => *hint,
             Error::Newer { .. } => Some("use the newer skiff, or another store"),
             Error::WrongDigest { .. } => {
                 Some("what the registry or the archive has is damaged there: push or save the image again")

@@ -1,17 +1,27 @@
 //! The parsers of what registries, configuration files and layers say, for fuzzing: each takes any bytes, tells whether they were
 //! taken, and panics where what must hold of what was taken does not.
 
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use rustix::fs::MemfdFlags;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::{ImageReference, Named};
 
+use crate::assemble::Limits;
 use crate::auth::{AuthFile, Credentials};
+use crate::convert::{Job, convert};
 use crate::manifest::{self, Document, ImageConfig, MAX_LAYERS};
 use crate::merge::Merger;
 use crate::policy::{Policies, Policy, PublicKey, read_payload};
 use crate::records::Records;
 use crate::registries_conf::RegistriesConf;
 use crate::registry::{challenge, explanation, parse_token};
+use crate::sif;
+use crate::spill::Spill;
+use crate::squashfs::Squashfs;
 use crate::tar::{EntryKind, Reader};
+use crate::transport::{self, Archive, Layout, Part};
 use crate::tree::{Content, Kind, Tree};
 
 /// What a user may write for an image.
@@ -78,7 +88,7 @@ pub fn policy(bytes: &[u8]) -> bool {
     let Ok(policy) = Policy::parse("fuzzed", bytes) else {
         return false;
     };
-    Policies::of(vec![policy]).admit_file("oci", std::path::Path::new("/a/b")).ok();
+    Policies::of(vec![policy]).admit_file("oci", Some(std::path::Path::new("/a/b"))).ok();
     true
 }
 
@@ -179,4 +189,57 @@ fn check(tree: &Tree) {
     }
     let counted = tree.inodes().map(|inode| inode.names);
     assert!(names.into_iter().eq(counted), "names are not as counted");
+}
+
+/// An archive of an image, of either kind.
+pub fn archive(bytes: &[u8]) -> bool {
+    let (Some(part), Some(room)) = (part(&with_checksums(bytes)), room()) else { return false };
+    let Ok(archive) = Archive::open(part, room.as_fd(), "room") else { return false };
+    let platform = Platform::linux("amd64", None);
+    let open = |layout: Layout<'_>| transport::open(&archive, &layout, &platform).is_ok();
+    open(Layout::Docker(None)) | open(Layout::Oci(None))
+}
+
+/// A file in Apptainer's format.
+pub fn sif(bytes: &[u8]) -> bool {
+    let Some(sif) = part(bytes).and_then(|part| sif::open(&part).ok()) else { return false };
+    let end = sif.squashfs.offset + sif.squashfs.size;
+    assert!(end <= bytes.len() as u64, "a partition beyond the file");
+    converted(sif.squashfs)
+}
+
+/// A squashfs file.
+pub fn squashfs(bytes: &[u8]) -> bool {
+    part(bytes).is_some_and(converted)
+}
+
+/// What comes of a squashfs file is an image that can be verified.
+fn converted(part: Part) -> bool {
+    let Ok(squashfs) = Squashfs::open(part) else { return false };
+    let (Some(image), Some(room)) = (memory(), room()) else { return false };
+    let Ok(spill) = Spill::new(room.as_fd(), "room") else { return false };
+    let limits = Limits { bytes: 16 << 20, entries: 2000 };
+    let mut watch = |_| true;
+    let job = Job { image: image.as_fd(), name: "image", source: "fuzzed", spill, limits, watch: &mut watch };
+    if convert(&squashfs, job).is_err() {
+        return false;
+    }
+    let reader = crate::erofs::Reader::open(image, "image").expect("what was written can be opened");
+    crate::erofs::verify(&reader).expect("what was written is sound");
+    true
+}
+
+fn memory() -> Option<File> {
+    rustix::fs::memfd_create("fuzzed", MemfdFlags::CLOEXEC).map(File::from).ok()
+}
+
+fn part(bytes: &[u8]) -> Option<Part> {
+    let mut file = memory()?;
+    std::io::Write::write_all(&mut file, bytes).ok()?;
+    Part::whole(file, "fuzzed".into()).ok()
+}
+
+/// In memory where there is some.
+fn room() -> Option<File> {
+    File::open("/dev/shm").or_else(|_| File::open(std::env::temp_dir())).ok()
 }

@@ -264,7 +264,7 @@ fn runs(map: &[Segment]) -> Vec<Run> {
 
 /// Whether an extended attribute means the same here. What overlayfs keeps for itself would act on our overlays, and SELinux's labels
 /// are those of the machine where the layer was made: all engines leave both out.
-fn is_kept(name: &[u8]) -> bool {
+pub(crate) fn is_kept(name: &[u8]) -> bool {
     !name.starts_with(b"trusted.overlay.")
         && !name.starts_with(b"user.overlay.")
         && name != b"security.selinux"

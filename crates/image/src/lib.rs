@@ -7,11 +7,13 @@
 pub mod assemble;
 pub mod auth;
 pub mod blob;
+mod convert;
 pub mod erofs;
 mod error;
 pub mod fuzz;
 mod gate;
 pub mod hash;
+pub mod import;
 mod inflate;
 mod io;
 mod layer;
@@ -24,10 +26,14 @@ mod punch;
 mod records;
 pub mod registries_conf;
 pub mod registry;
+mod sif;
+pub mod source;
 mod space;
 mod spill;
+mod squashfs;
 pub mod store;
 pub mod tar;
+pub mod transport;
 pub mod tree;
 pub mod unpack;
 

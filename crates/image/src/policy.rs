@@ -102,11 +102,12 @@ impl Policies {
         self.0.iter().all(|policy| policy.for_image(image).iter().all(|r| matches!(r, Requirement::Accept)))
     }
 
-    /// Whether an image of a file or directory may be used; `transport` is its prefix: `oci`, `docker-archive` ...
+    /// Whether an image of a file or directory may be used; `transport` is its prefix: `oci`, `docker-archive` ... Where it is not
+    /// known where it lies, it must be one that might lie anywhere.
     ///
     /// # Errors
     /// It may not. Signatures are not looked for, so where they are demanded it may not.
-    pub fn admit_file(&self, transport: &str, path: &Path) -> Result<()> {
+    pub fn admit_file(&self, transport: &str, path: Option<&Path>) -> Result<()> {
         for policy in &self.0 {
             for requirement in policy.for_path(transport, path) {
                 let met = match requirement {
@@ -117,7 +118,8 @@ impl Policies {
                     }
                     Requirement::Unknown(what) => Err(format!("{what} is not understood")),
                 };
-                met.map_err(|why| policy.refusal(&path.display(), why))?;
+                let shown = path.map_or("a file".into(), |path| path.display().to_string());
+                met.map_err(|why| policy.refusal(&shown, why))?;
             }
         }
         Ok(())
@@ -141,9 +143,13 @@ impl Policy {
         self.find("docker", image_scopes(image))
     }
 
-    fn for_path(&self, transport: &str, path: &Path) -> &[Requirement] {
+    fn for_path(&self, transport: &str, path: Option<&Path>) -> Vec<&Requirement> {
+        let Some(path) = path else {
+            let scopes = self.transports.get(transport).into_iter().flat_map(BTreeMap::values);
+            return scopes.flatten().chain(self.find(transport, vec![])).collect();
+        };
         let scopes = path.ancestors().map(|p| p.display().to_string()).filter(|p| !p.is_empty());
-        self.find(transport, scopes.collect())
+        self.find(transport, scopes.collect()).iter().collect()
     }
 
     fn find(&self, transport: &str, scopes: Vec<String>) -> &[Requirement] {

@@ -21,7 +21,7 @@ use crate::registry::{BlobDir, Client, Growing, Resolved};
 use crate::store::{self, Begun, Making, Record, Store};
 
 /// How often is told how far it has come.
-const TICK: Duration = Duration::from_millis(100);
+pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 /// What is to be pulled, and for whom.
 pub struct Pull<'a> {
@@ -111,7 +111,10 @@ fn make(pull: &Pull<'_>, found: &Resolved, making: Making<'_>, watch: &mut dyn W
     let fetched: Vec<FetchedBlob> = growing.iter().map(FetchedBlob::new).collect();
     let layers: Vec<&dyn Blob> = fetched.iter().map(|blob| blob as &dyn Blob).collect();
     let progress = Progress::new(layers.len());
-    let summary = watched(watch, &growing, &progress, || assemble_into(&making, &layers, &progress))?;
+    let digests: Vec<Digest> = growing.iter().map(|layer| *layer.digest()).collect();
+    let arrived = |layer: usize| growing[layer].progress().0;
+    let watched_layers = Layers { digests: &digests, blobs: &layers, arrived: &arrived };
+    let summary = watched(watch, &watched_layers, &progress, || assemble_into(&making, &layers, &progress))?;
     let bytes = u64::from(summary.blocks) * crate::tree::BLOCK;
     check(&making, pull.image)?;
     let record = Record {
@@ -158,26 +161,32 @@ pub(crate) fn check(making: &Making<'_>, image: &dyn std::fmt::Display) -> Resul
     erofs::verify(&reader).map(drop)
 }
 
+/// Layers that are being unpacked.
+pub(crate) struct Layers<'a> {
+    pub digests: &'a [Digest],
+    pub blobs: &'a [&'a dyn Blob],
+    /// How many bytes of one of them are here.
+    pub arrived: &'a (dyn Fn(usize) -> u64 + Sync),
+}
+
 /// Does `work`, and tells every while how far it is; ends it when nobody wants it any more.
-fn watched<T>(
+pub(crate) fn watched<T>(
     watch: &mut dyn Watch,
-    layers: &[Arc<Growing>],
+    layers: &Layers<'_>,
     progress: &Progress,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
-    let digests: Vec<Digest> = layers.iter().map(|layer| *layer.digest()).collect();
     let over = AtomicBool::new(false);
     let watch = Mutex::new(watch);
     let tell = || {
-        let now = layers.iter().zip(progress.layers()).map(|(layer, (unpacked, _))| LayerProgress {
-            size: layer.size(),
-            fetched: layer.progress().0,
-            unpacked,
-        });
+        let now =
+            layers.blobs.iter().zip(progress.layers()).enumerate().map(|(number, (blob, (unpacked, _)))| {
+                LayerProgress { size: blob.size(), fetched: (layers.arrived)(number), unpacked }
+            });
         let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
-        if !watch.layers(&digests, &now.collect::<Vec<_>>()) {
+        if !watch.layers(layers.digests, &now.collect::<Vec<_>>()) {
             progress.cancel();
-            layers.iter().for_each(|layer| layer.abandon());
+            layers.blobs.iter().for_each(|blob| blob.abandon());
         }
     };
     let result = std::thread::scope(|scope| {

@@ -58,7 +58,8 @@ impl Spill {
     }
 }
 
-fn nameless(directory: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+/// A new file without a name in a directory.
+pub(crate) fn nameless(directory: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     match openat(directory, ".", flags | OFlags::TMPFILE, mode) {

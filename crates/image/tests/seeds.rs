@@ -49,9 +49,12 @@ fn damage(bytes: &mut Vec<u8>, state: &mut u64) {
 
 #[test]
 fn all_are_taken_and_damaged_ones_do_no_harm() {
-    let targets: [(&str, Parse); 8] = [
+    let targets: [(&str, Parse); 11] = [
         ("tar", fuzz::tar),
         ("layers", fuzz::layers),
+        ("image-archive", fuzz::archive),
+        ("sif", fuzz::sif),
+        ("squashfs", fuzz::squashfs),
         ("reference", fuzz::reference),
         ("image-document", fuzz::document),
         ("registry-answer", fuzz::answer),

@@ -23,7 +23,7 @@ pub(super) const CHUNK_BITS_MAX: u32 = 31;
 
 /// Where the superblock begins in block 0; before it may be a boot sector.
 pub(super) const SUPER_OFFSET: usize = 1024;
-const MAGIC: u32 = 0xE0F5_E1E2;
+pub(super) const MAGIC: u32 = 0xE0F5_E1E2;
 const COMPAT_CHECKSUM: u32 = 1;
 const COMPAT_MTIME: u32 = 2;
 const INCOMPAT_CHUNKED: u32 = 4;

@@ -23,6 +23,7 @@ mod chunks;
 mod crc32c;
 mod dirents;
 mod files;
+mod foreign;
 mod format;
 mod layout;
 mod pack;
@@ -36,6 +37,7 @@ mod write;
 mod xattr;
 
 pub use files::{FileEntry, Files};
+pub(crate) use foreign::{is_one, not_understood};
 pub use read::{Extent, Node, NodeKind, Reader};
 pub use source::Source;
 pub use verify::{Verified, verify};

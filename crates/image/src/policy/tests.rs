@@ -105,19 +105,19 @@ fn the_narrowest_scope_decides() {
     }
     let policies = Policies::of(vec![policy]);
     for (transport, path, is_accepted) in [
-        ("oci", "/images/x", true),
-        ("oci", "/images/bad/x", false),
-        ("oci", "/other", false),
-        ("dir", "/other", true),
-        ("docker-archive", "/x.tar", false),
+        ("oci", Some("/images/x"), true),
+        ("oci", Some("/images/bad/x"), false),
+        ("oci", Some("/other"), false),
+        ("oci", None, false),
+        ("dir", Some("/other"), true),
+        ("dir", None, true),
+        ("docker-archive", Some("/x.tar"), false),
+        ("docker-archive", None, false),
     ] {
-        assert_eq!(
-            policies.admit_file(transport, Path::new(path)).is_ok(),
-            is_accepted,
-            "{transport}:{path}"
-        );
+        let verdict = policies.admit_file(transport, path.map(Path::new));
+        assert_eq!(verdict.is_ok(), is_accepted, "{transport}:{path:?}");
     }
-    assert!(Policies::default().admit_file("oci", Path::new("/x")).is_ok(), "no policy demands nothing");
+    assert!(Policies::default().admit_file("oci", None).is_ok(), "no policy demands nothing");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn what_is_not_understood_refuses() {
         let why = verdict(&policy, "debian", &[]).expect_err("must be refused");
         assert!(why.contains("not understood"), "{requirement}: {why}");
         // Elsewhere it does no harm.
-        assert!(Policies::of(vec![policy]).admit_file("oci", Path::new("/x")).is_err());
+        assert!(Policies::of(vec![policy]).admit_file("oci", Some(Path::new("/x"))).is_err());
     }
     for text in [
         "{}",

@@ -27,6 +27,13 @@ pub trait Stream {
     fn fill(&mut self) -> crate::Result<&[u8]>;
     /// So many of those have been used.
     fn consume(&mut self, used: usize);
+    /// Passes over some of the next bytes, so many at most, unseen; gives how many: none at the end.
+    fn skip(&mut self, most: u64) -> crate::Result<u64> {
+        let have = self.fill()?.len();
+        let used = usize::try_from(most).map_or(have, |most| most.min(have));
+        self.consume(used);
+        Ok(used as u64)
+    }
 }
 
 impl Stream for &[u8] {
@@ -46,6 +53,10 @@ impl<S: Stream> Stream for &mut S {
 
     fn consume(&mut self, used: usize) {
         (**self).consume(used);
+    }
+
+    fn skip(&mut self, most: u64) -> crate::Result<u64> {
+        (**self).skip(most)
     }
 }
 
@@ -185,7 +196,7 @@ impl<S: Stream> Reader<S> {
         }
         let buffer = self.stream.fill()?;
         if buffer.is_empty() {
-            return Err(bad(format!("the stream ends {} bytes before its file does", self.left)));
+            return Err(cut_off(self.left));
         }
         let len = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
         Ok(&buffer[..len])
@@ -198,6 +209,11 @@ impl<S: Stream> Reader<S> {
         self.left -= used as u64;
     }
 
+    /// How many bytes of the stream have been used: at an entry, where its data begins.
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
     fn expect(&mut self, data: u64) {
         self.left = data;
         self.padding = data.wrapping_neg() % RECORD as u64;
@@ -206,8 +222,13 @@ impl<S: Stream> Reader<S> {
     /// Skips what is unread of the current entry. The padding may be missing at the stream's end, as some writers have it.
     fn skip_rest(&mut self) -> Result<(), Error> {
         while self.left > 0 {
-            let len = self.data()?.len();
-            self.consume(len);
+            match self.stream.skip(self.left)? {
+                0 => return Err(cut_off(self.left)),
+                skipped => {
+                    self.at += skipped;
+                    self.left -= skipped;
+                }
+            }
         }
         self.left = std::mem::take(&mut self.padding);
         while self.left > 0 {
@@ -431,6 +452,10 @@ fn bounded(path: Vec<u8>) -> Result<Vec<u8>, Error> {
         0..=LONGEST_PATH => Ok(path),
         len => Err(bad(format!("a path of {len} bytes, more than the {LONGEST_PATH} allowed"))),
     }
+}
+
+fn cut_off(left: u64) -> Error {
+    bad(format!("the stream ends {left} bytes before its file does"))
 }
 
 fn bad(why: impl Into<String>) -> Error {

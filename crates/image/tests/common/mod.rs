@@ -5,6 +5,8 @@
 pub mod layers;
 pub mod mounted;
 pub mod seen;
+pub mod stores;
+pub mod tools;
 
 use std::fs::File;
 use std::io::Write;

@@ -1,0 +1,260 @@
+//! From a file or directory to an image in a store.
+//!
+//! What is imported belongs to someone, who may change it meanwhile: every byte that goes into an image is the one that its
+//! digest was taken of. Layers are checked as they are unpacked; a file system's file is copied first.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::fs::{Mode, OFlags, open};
+use serde_json::json;
+use skiff_spec::digest::Digest;
+use skiff_spec::image::ImageId;
+use skiff_spec::platform::Platform;
+
+use crate::assemble::{Limits, Progress};
+use crate::blob::{Blob, FileBlob};
+use crate::convert::{self, convert};
+use crate::erofs;
+use crate::error::{Context, Error, Result};
+use crate::hash::Hasher;
+use crate::io::write_all_at;
+use crate::policy::Policies;
+use crate::pull::{LayerProgress, Layers, Pulled, TICK, Watch, assemble_into, check, watched};
+use crate::sif;
+use crate::source::{Form, Source};
+use crate::spill::{Spill, nameless};
+use crate::squashfs::Squashfs;
+use crate::store::{Begun, Layer, Making, Record, Store};
+use crate::transport::{self, Opened, Part};
+use crate::tree::BLOCK;
+
+const COPY: usize = 1 << 20;
+
+/// What is to be imported, and for whom.
+pub struct Import<'a> {
+    /// Where to.
+    pub store: &'a Store,
+    /// Where from.
+    pub source: &'a Source,
+    /// What must be true of it.
+    pub policies: &'a Policies,
+    /// The machine it is for.
+    pub platform: &'a Platform,
+    /// Who may use it then.
+    pub uid: u32,
+}
+
+/// Imports an image, unless it is there. Its digest is that of its manifest, or that of the file if it is a file system's.
+///
+/// # Errors
+/// It is not sound, must not be used, or the store cannot hold it. Then the store is as it was.
+pub fn import(import: &Import<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
+    let source = import.source;
+    if source.form().is_file_system() {
+        import.policies.admit_file(source.form().transport(), source.real_path().as_deref())?;
+        return file_system(import, watch);
+    }
+    let (room, room_name) = room(import.store)?;
+    let files = source.files(&room, &room_name)?;
+    let (form, layout) = source.layout(&*files)?;
+    import.policies.admit_file(form.transport(), source.real_path().as_deref())?;
+    let opened = transport::open(&*files, &layout, import.platform)?;
+    layered(import, &opened, watch)
+}
+
+/// The store's directory for what is needed only meanwhile.
+fn room(store: &Store) -> Result<(OwnedFd, String)> {
+    let path = store.path().join("tmp");
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let name = path.display().to_string();
+    Ok((open(&path, flags, Mode::empty()).on("open", &*name)?, name))
+}
+
+fn layered(import: &Import<'_>, opened: &Opened, watch: &mut dyn Watch) -> Result<Pulled> {
+    let Import { store, platform, uid, .. } = *import;
+    let id = id_of(&opened.digest)?;
+    let (record, there) = match store.begin(id, &mut || watch.waiting())? {
+        Begun::There(record) => {
+            // Who only knows the manifest of someone else's image does not have that image.
+            if !store.permitted(uid, id) {
+                opened.layers.iter().try_for_each(prove)?;
+            }
+            (record, true)
+        }
+        Begun::New(making) => (unpack(import, opened, making, watch)?, false),
+    };
+    store.remember(&opened.digest, platform, id)?;
+    store.permit(uid, id)?;
+    Ok(Pulled { id, digest: opened.digest, record, there })
+}
+
+fn id_of(digest: &Digest) -> Result<ImageId> {
+    match digest {
+        Digest::Sha256(bytes) => Ok(ImageId(*bytes)),
+        other => Err(Error::BadManifest { object: other.to_string(), why: "it is no SHA-256 digest".into() }),
+    }
+}
+
+/// Whether a layer is what its digest says.
+fn prove(layer: &FileBlob) -> Result<()> {
+    let Some(digest) = layer.digest() else { return Ok(()) };
+    let mut hasher = Hasher::like(&digest);
+    let mut buffer = vec![0; COPY];
+    let mut at = 0;
+    while at < layer.size() {
+        let piece = &mut buffer[..(layer.size() - at).min(COPY as u64) as usize];
+        layer.read_at(piece, at)?;
+        hasher.update(piece);
+        at += piece.len() as u64;
+    }
+    if hasher.finish() == digest { Ok(()) } else { Err(Error::WrongDigest { layer: layer.name().into() }) }
+}
+
+fn unpack(import: &Import<'_>, opened: &Opened, making: Making<'_>, watch: &mut dyn Watch) -> Result<Record> {
+    let blobs: Vec<&dyn Blob> = opened.layers.iter().map(|blob| blob as &dyn Blob).collect();
+    let digests: Vec<Digest> = blobs.iter().filter_map(|blob| blob.digest()).collect();
+    let progress = Progress::new(blobs.len());
+    let arrived = |layer: usize| blobs[layer].size();
+    let layers = Layers { digests: &digests, blobs: &blobs, arrived: &arrived };
+    let summary = watched(watch, &layers, &progress, || assemble_into(&making, &blobs, &progress))?;
+    let name = import.source.name();
+    let layers = digests.iter().zip(&blobs);
+    let record = Record {
+        size: u64::from(summary.blocks) * BLOCK,
+        sum: None,
+        layers: layers
+            .map(|(digest, blob)| Layer { digest: digest.to_string(), size: blob.size() })
+            .collect(),
+        files: summary.inodes,
+        config: serde_json::from_slice(&opened.config_bytes)
+            .map_err(|e| Error::BadManifest { object: name.clone(), why: e.to_string() })?,
+    };
+    check(&making, &name)?;
+    making.publish(&record)?;
+    Ok(record)
+}
+
+/// A file that is a file system: squashfs, SIF, EROFS.
+fn file_system(import: &Import<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
+    let Import { store, platform, uid, .. } = *import;
+    let (copy, digest) = private_copy(import)?;
+    let form = form_of(import, &copy)?;
+    let id = id_of(&digest)?;
+    let layer = Layer { digest: digest.to_string(), size: copy.size };
+    let (record, there) = match store.begin(id, &mut || watch.waiting())? {
+        // Images of registries are called by their manifests, which others may know.
+        Begun::There(record) if record.layers != [layer] => {
+            let why = "it is the manifest of an image, and not the image".into();
+            return Err(Error::Foreign { object: import.source.name(), why, hint: None });
+        }
+        Begun::There(record) => (record, true),
+        Begun::New(making) => (rewrite(import, form, &copy, &digest, making, watch)?, false),
+    };
+    store.remember(&digest, platform, id)?;
+    store.permit(uid, id)?;
+    Ok(Pulled { id, digest, record, there })
+}
+
+/// A file of the store's own with the same bytes, and their digest.
+fn private_copy(import: &Import<'_>) -> Result<(Part, Digest)> {
+    let part = import.source.part()?;
+    let (room, room_name) = room(import.store)?;
+    let copy = File::from(nameless(room.as_fd()).on("make a temporary file in", &*room_name)?);
+    let mut hasher = Hasher::like(&Digest::Sha256([0; 32]));
+    let mut buffer = vec![0; COPY];
+    let mut at = 0;
+    while at < part.size {
+        let piece = &mut buffer[..(part.size - at).min(COPY as u64) as usize];
+        part.read(piece, at)?;
+        hasher.update(piece);
+        write_all_at(copy.as_fd(), piece, at).on("write to a temporary file in", &*room_name)?;
+        at += piece.len() as u64;
+    }
+    Ok((Part { file: Arc::new(copy), ..part }, hasher.finish()))
+}
+
+/// What policies were asked about must be what is read; and be for the platform, if it says for which it is.
+fn form_of(import: &Import<'_>, copy: &Part) -> Result<Form> {
+    let form = import.source.form();
+    if Form::of_file_system(copy).is_some_and(|found| found != form) {
+        let why = "it has changed meanwhile".into();
+        return Err(Error::Foreign { object: copy.name.clone(), why, hint: Some("try again") });
+    }
+    let offered = if form == Form::Sif { sif::open(copy)?.platform } else { None };
+    match offered {
+        Some(offered) if import.platform.distance(&offered).is_none() => Err(Error::NoPlatform {
+            object: import.source.name(),
+            wanted: import.platform.to_string(),
+            offered: offered.to_string(),
+        }),
+        _ => Ok(form),
+    }
+}
+
+fn rewrite(
+    import: &Import<'_>,
+    form: Form,
+    copy: &Part,
+    digest: &Digest,
+    making: Making<'_>,
+    watch: &mut dyn Watch,
+) -> Result<Record> {
+    let (room, room_name) = room(import.store)?;
+    let name = making.name();
+    let mut ticker = Ticker { watch, digest: *digest, size: copy.size, told: None };
+    let mut tick = |read| ticker.tick(read);
+    let job = convert::Job {
+        image: making.file(),
+        name: &name,
+        source: &copy.name,
+        spill: Spill::new(room.as_fd(), &room_name)?,
+        limits: Limits::default(),
+        watch: &mut tick,
+    };
+    let summary = match form {
+        Form::Sif => convert(&Squashfs::open(sif::open(copy)?.squashfs)?, job),
+        Form::Erofs => {
+            let not_understood = |error| erofs::not_understood(&copy.name, error);
+            let file = copy.file.try_clone().map_err(|e| Error::io("open", copy.name.clone(), &e))?;
+            let reader = erofs::Reader::open(file, copy.name.clone()).map_err(not_understood)?;
+            convert(&reader, job).map_err(not_understood)
+        }
+        _ => convert(&Squashfs::open(copy.clone())?, job),
+    }?;
+    ticker.tick(copy.size);
+    check(&making, &copy.name)?;
+    let record = Record {
+        size: u64::from(summary.blocks) * BLOCK,
+        sum: None,
+        layers: vec![Layer { digest: digest.to_string(), size: copy.size }],
+        files: summary.inodes,
+        config: json!({
+            "architecture": import.platform.architecture, "os": import.platform.os, "config": {},
+            "rootfs": {"type": "layers", "diff_ids": []}
+        }),
+    };
+    making.publish(&record)?;
+    Ok(record)
+}
+
+/// Tells whoever watches, but not all the time.
+struct Ticker<'a> {
+    watch: &'a mut dyn Watch,
+    digest: Digest,
+    size: u64,
+    told: Option<Instant>,
+}
+
+impl Ticker<'_> {
+    fn tick(&mut self, read: u64) -> bool {
+        if read < self.size && self.told.is_some_and(|told| told.elapsed() < TICK) {
+            return true;
+        }
+        self.told = Some(Instant::now());
+        let progress = LayerProgress { size: self.size, fetched: self.size, unpacked: read.min(self.size) };
+        self.watch.layers(&[self.digest], &[progress])
+    }
+}

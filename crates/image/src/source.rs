@@ -1,0 +1,313 @@
+//! What is imported: a file or directory of someone's, open. Who opens it need not be who imports it: the writer of the trusted
+//! store has no rights over users' files, so they open theirs and hand them over.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use serde::{Deserialize, Serialize};
+use skiff_spec::platform::Platform;
+use skiff_spec::reference::ImageReference;
+
+use crate::erofs;
+use crate::error::{Context, Error, Result};
+use crate::sif;
+use crate::squashfs::Squashfs;
+use crate::transport::{self, Archive, Directory, Files, Given, Layout, Noting, Part};
+
+/// In which form an image lies in a file or directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Form {
+    /// A directory in OCI's layout.
+    Oci,
+    /// A tar file of it.
+    OciArchive,
+    /// What `docker save` writes.
+    DockerArchive,
+    /// One of these two: what is in it decides.
+    Archive,
+    /// What skopeo's `dir:` writes.
+    Dir,
+    /// A squashfs file.
+    Squashfs,
+    /// A squashfs in Apptainer's format.
+    Sif,
+    /// An EROFS file.
+    Erofs,
+}
+
+impl Form {
+    /// What it is called in policies.
+    #[must_use]
+    pub fn transport(self) -> &'static str {
+        match self {
+            Form::Oci => "oci",
+            Form::OciArchive => "oci-archive",
+            Form::DockerArchive | Form::Archive => "docker-archive",
+            Form::Dir => "dir",
+            Form::Squashfs => "squashfs",
+            Form::Sif => "sif",
+            Form::Erofs => "erofs",
+        }
+    }
+
+    /// Whether it is a file system that lies in a file.
+    #[must_use]
+    pub fn is_file_system(self) -> bool {
+        matches!(self, Form::Squashfs | Form::Sif | Form::Erofs)
+    }
+
+    /// The form of a file system, by what stands in its first bytes. A file that is several at once is the first of them to
+    /// everybody.
+    pub(crate) fn of_file_system(part: &Part) -> Option<Form> {
+        let forms = [
+            (Form::Squashfs, Squashfs::is_one as fn(&Part) -> bool),
+            (Form::Sif, sif::is_one),
+            (Form::Erofs, erofs::is_one),
+        ];
+        forms.into_iter().find(|(_, is_one)| is_one(part)).map(|(form, _)| form)
+    }
+}
+
+/// A file or directory that is open, and how an image lies in it.
+pub struct Source {
+    form: Form,
+    /// As it was written, for messages.
+    path: PathBuf,
+    tag: Option<String>,
+    held: Held,
+}
+
+enum Held {
+    /// The file or directory itself.
+    Open(File),
+    /// A directory, and those of its files that are needed.
+    Files(OwnedFd, Given),
+}
+
+/// What a source is, for another process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// In which form the image lies in it.
+    pub form: Form,
+    /// Where it lies, for messages.
+    pub path: String,
+    /// Which of its images.
+    pub tag: Option<String>,
+    /// The paths of a directory's files that come along, behind the directory.
+    pub files: Vec<String>,
+}
+
+impl Source {
+    /// Opens what a reference names.
+    ///
+    /// # Errors
+    /// It cannot be opened, or names an image in a registry.
+    pub fn open(reference: &ImageReference) -> Result<Source> {
+        let (form, path, tag) = place(reference)?;
+        let file = open_file(path)?;
+        let form = match form.is_file_system() {
+            true => Part::whole(copy_of(&file, path)?, shown(path))
+                .map(|part| Form::of_file_system(&part).unwrap_or(form))?,
+            false => form,
+        };
+        Ok(Source { form, path: path.into(), tag: tag.map(String::from), held: Held::Open(file) })
+    }
+
+    /// Opens what lies at a path, whatever form it has.
+    ///
+    /// # Errors
+    /// It cannot be opened, or there is no image in it.
+    pub fn open_path(path: &Path) -> Result<Source> {
+        let file = open_file(path)?;
+        let form = if is_directory(&file, path)? {
+            form_of_directory(&Directory::new(copy_of(&file, path)?.into(), shown(path)))?
+        } else {
+            let part = Part::whole(copy_of(&file, path)?, shown(path))?;
+            Form::of_file_system(&part).unwrap_or(Form::Archive)
+        };
+        Ok(Source { form, path: path.into(), tag: None, held: Held::Open(file) })
+    }
+
+    /// What another process opened, who says that it is this.
+    ///
+    /// # Errors
+    /// There are not as many files as it says.
+    pub fn given(description: Description, files: Vec<OwnedFd>) -> Result<Source> {
+        let Description { form, path, tag, files: names } = description;
+        let mut files = files.into_iter();
+        let (Some(first), true) = (files.next(), files.len() == names.len()) else {
+            let why = "not all of its files have come along".into();
+            return Err(Error::Foreign { object: path, why, hint: None });
+        };
+        let held = match form {
+            Form::Oci | Form::Dir => {
+                let files = names.into_iter().zip(files.map(File::from));
+                Held::Files(first, Given::new(format!("{}:{path}", form.transport()), files))
+            }
+            _ => Held::Open(first.into()),
+        };
+        Ok(Source { form, path: path.into(), tag, held })
+    }
+
+    /// For another process: what it is, and all that has to be open for the image to be read.
+    ///
+    /// # Errors
+    /// There is no image for the platform in it.
+    pub fn hand_over(self, platform: &Platform) -> Result<(Description, Vec<OwnedFd>)> {
+        let path = shown(&self.path);
+        let mut files = vec![];
+        let mut open = vec![];
+        if let Held::Open(file) = &self.held
+            && is_directory(file, &self.path)?
+        {
+            let directory = Directory::new(copy_of(file, &self.path)?.into(), self.name());
+            let noting = Noting::new(&directory);
+            transport::open(&noting, &self.layout(&noting)?.1, platform)?;
+            for (path, part) in noting.into_found() {
+                files.push(path);
+                open.push(part.file.try_clone().map_err(|e| Error::io("open", part.name, &e))?.into());
+            }
+        }
+        let first = match self.held {
+            Held::Open(file) => file.into(),
+            Held::Files(dir, _) => dir,
+        };
+        let description = Description { form: self.form, path, tag: self.tag, files };
+        Ok((description, std::iter::once(first).chain(open).collect()))
+    }
+
+    /// In which form the image lies in it.
+    #[must_use]
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// For messages: the transport and the path, as they were written.
+    pub(crate) fn name(&self) -> String {
+        match self.form {
+            Form::Archive | Form::Squashfs | Form::Sif | Form::Erofs => shown(&self.path),
+            form => format!("{}:{}", form.transport(), self.path.display()),
+        }
+    }
+
+    /// How an image lies in these files of it, and in which form that is.
+    pub(crate) fn layout(&self, files: &dyn Files) -> Result<(Form, Layout<'_>)> {
+        let tag = self.tag.as_deref();
+        let form = match self.form {
+            Form::Archive => form_of_archive(files)?,
+            form => form,
+        };
+        Ok((
+            form,
+            match form {
+                Form::Oci | Form::OciArchive => Layout::Oci(tag),
+                Form::Dir => Layout::Dir,
+                _ => Layout::Docker(tag),
+            },
+        ))
+    }
+
+    /// Where it really lies, by which policies judge; nothing if that name leads to another one, or cannot be followed: who
+    /// opened it may see other directories under the names of ours.
+    pub(crate) fn real_path(&self) -> Option<PathBuf> {
+        let (number, open) = match &self.held {
+            Held::Open(file) => (file.as_raw_fd(), fstat(file)),
+            Held::Files(dir, _) => (dir.as_raw_fd(), fstat(dir)),
+        };
+        let (path, open) = (std::fs::read_link(format!("/proc/self/fd/{number}")).ok()?, open.ok()?);
+        let named = std::fs::metadata(&path).ok()?;
+        ((named.dev(), named.ino()) == (open.st_dev, open.st_ino)).then_some(path)
+    }
+
+    /// The whole file.
+    pub(crate) fn part(&self) -> Result<Part> {
+        match &self.held {
+            Held::Open(file) => Part::whole(copy_of(file, &self.path)?, self.name()),
+            Held::Files(..) => Err(self.no_file()),
+        }
+    }
+
+    fn no_file(&self) -> Error {
+        Error::Foreign { object: self.name(), why: "it is a directory".into(), hint: None }
+    }
+
+    /// The files in it. What must be unpacked for that goes to `room`.
+    pub(crate) fn files(&self, room: &OwnedFd, room_name: &str) -> Result<Box<dyn Files + '_>> {
+        match &self.held {
+            Held::Files(_, given) => Ok(Box::new(given)),
+            Held::Open(file) if is_directory(file, &self.path)? => {
+                Ok(Box::new(Directory::new(copy_of(file, &self.path)?.into(), self.name())))
+            }
+            Held::Open(_) => Ok(Box::new(Archive::open(self.part()?, room.as_fd(), room_name)?)),
+        }
+    }
+}
+
+fn place(reference: &ImageReference) -> Result<(Form, &Path, Option<&str>)> {
+    Ok(match reference {
+        ImageReference::Oci { dir, tag } => (Form::Oci, dir, tag.as_deref()),
+        ImageReference::OciArchive { file, tag } => (Form::OciArchive, file, tag.as_deref()),
+        ImageReference::DockerArchive { file, tag } => (Form::DockerArchive, file, tag.as_deref()),
+        ImageReference::Dir(path) => (Form::Dir, path, None),
+        ImageReference::Squashfs(path) => (Form::Squashfs, path, None),
+        ImageReference::Sif(path) => (Form::Sif, path, None),
+        ImageReference::Erofs(path) => (Form::Erofs, path, None),
+        ImageReference::Registry(_) | ImageReference::Short(_) => {
+            return Err(Error::Foreign {
+                object: reference.to_string(),
+                why: "it is an image in a registry".into(),
+                hint: Some("skiff pull fetches it"),
+            });
+        }
+    })
+}
+
+fn open_file(path: &Path) -> Result<File> {
+    // A pipe in its place must not make us wait.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    open(path, flags, Mode::empty()).map(File::from).on("open", shown(path))
+}
+
+fn copy_of(file: &File, path: &Path) -> Result<File> {
+    file.try_clone().map_err(|e| Error::io("open", shown(path), &e))
+}
+
+fn is_directory(file: &File, path: &Path) -> Result<bool> {
+    let stat = fstat(file).on("look at", shown(path))?;
+    Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn form_of_directory(files: &dyn Files) -> Result<Form> {
+    match (files.find("index.json")?, files.find("manifest.json")?) {
+        (Some(_), _) => Ok(Form::Oci),
+        (None, Some(_)) => Ok(Form::Dir),
+        (None, None) => Err(Error::Foreign {
+            object: files.name().into(),
+            why: "there is no image in this directory: neither index.json nor manifest.json".into(),
+            hint: Some("`umoci`, `skopeo copy` and `buildah` make images of directories"),
+        }),
+    }
+}
+
+/// What Docker saves has been an OCI layout too since 25, with names of images that only the other list has in full.
+fn form_of_archive(files: &dyn Files) -> Result<Form> {
+    match (files.find("manifest.json")?, files.find("index.json")?) {
+        (Some(_), _) => Ok(Form::DockerArchive),
+        (None, Some(_)) => Ok(Form::OciArchive),
+        (None, None) => Err(Error::Foreign {
+            object: files.name().into(),
+            why: "it is a tar file without an image in it: neither manifest.json nor index.json".into(),
+            hint: Some(
+                "what `docker save`, `podman save` and `skopeo copy` write is taken, a mere root file system is not",
+            ),
+        }),
+    }
+}

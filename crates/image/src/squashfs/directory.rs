@@ -1,0 +1,39 @@
+//! Directories: headers, each with up to 256 entries whose inodes lie in one block of metadata.
+
+use super::inode::Place;
+use super::metadata::{Bad, Blocks};
+
+/// Counted for `.` and `..`, which are not there.
+const DOTS: u32 = 3;
+const HEADER: u32 = 12;
+const ENTRY: u32 = 8;
+const MOST_UNDER_HEADER: u32 = 256;
+const LONGEST_NAME: usize = 255;
+
+/// A name, and the reference of its inode.
+pub(super) type Entry = (Box<[u8]>, u64);
+
+pub(super) fn entries(blocks: &Blocks, place: &Place) -> Result<Vec<Entry>, Bad> {
+    let mut cursor = blocks.place(place.block.into(), place.offset.into());
+    let mut entries = vec![];
+    let mut left = place.size.saturating_sub(DOTS);
+    let too_long = || Bad::new("a directory is longer than it says");
+    while left > 0 {
+        left = left.checked_sub(HEADER).ok_or_else(too_long)?;
+        let (count, block, _number) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
+        if count >= MOST_UNDER_HEADER {
+            return Err(Bad::new("a directory has more entries under one header than it can"));
+        }
+        for _ in 0..=count {
+            let (offset, _difference, _kind) = (cursor.u16()?, cursor.u16()?, cursor.u16()?);
+            let len = usize::from(cursor.u16()?) + 1;
+            let name = cursor.bytes(len, LONGEST_NAME, "a name")?;
+            left = left.checked_sub(ENTRY + len as u32).ok_or_else(too_long)?;
+            if matches!(&*name, b"." | b"..") || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
+                return Err(Bad::new(format!("{:?} is no name of a file", name.escape_ascii().to_string())));
+            }
+            entries.push((name, u64::from(block) << 16 | u64::from(offset)));
+        }
+    }
+    Ok(entries)
+}

@@ -1,0 +1,322 @@
+//! A tar file whose entries are used where they lie: nothing of it is unpacked.
+//!
+//! It was made by anyone: an entry whose name stands there twice, or leads out of the archive, could be read in two ways, so
+//! both are refused.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use crate::blob::FileBlob;
+use crate::error::{Context, Error, Result};
+use crate::inflate::{Compression, HEAD, Inflater, Watch};
+use crate::io::write_all_at;
+use crate::spill::nameless;
+use crate::tar::{self, EntryKind, Reader, Stream};
+
+use super::files::{Files, Part};
+
+/// An image's archive has some hundred entries; each costs memory.
+const MOST_ENTRIES: usize = 100_000;
+/// Linux follows no more symbolic links either.
+const MOST_LINKS: usize = 40;
+/// A header and what often follows it.
+const BUFFER: usize = 4096;
+/// As for layers: no archive inflates to more bytes.
+const MOST_INFLATED: u64 = 1 << 40;
+
+/// The entries of a tar file by their names.
+pub struct Archive {
+    part: Part,
+    entries: HashMap<String, Entry>,
+}
+
+enum Entry {
+    File {
+        offset: u64,
+        size: u64,
+    },
+    /// To this path in the archive.
+    Link(String),
+    /// Why it cannot be read.
+    Other(&'static str),
+}
+
+impl Archive {
+    /// Finds what is in a tar file. A compressed one is inflated first, into a file without a name in `room`.
+    ///
+    /// # Errors
+    /// It is none, or one that can be read in two ways; there is no room.
+    pub fn open(part: Part, room: BorrowedFd<'_>, room_name: &str) -> Result<Archive> {
+        let mut head = [0; HEAD];
+        let head = &mut head[..HEAD.min(part.size as usize)];
+        part.read(head, 0)?;
+        let part = match Compression::of(head) {
+            Compression::Plain => refuse_other_compressions(head, part)?,
+            _ => inflated(&part, room, room_name)?,
+        };
+        let entries = entries(&part)?;
+        Ok(Archive { part, entries })
+    }
+
+    fn follow(&self, path: &str) -> Result<Option<(u64, u64)>> {
+        let mut path = path;
+        for _ in 0..=MOST_LINKS {
+            match self.entries.get(path) {
+                None => return Ok(None),
+                Some(Entry::File { offset, size }) => return Ok(Some((*offset, *size))),
+                Some(Entry::Link(target)) => path = target,
+                Some(Entry::Other(what)) => return Err(bad(&self.part, format!("{path} is {what} in it"))),
+            }
+        }
+        Err(bad(&self.part, format!("{path} is a link that leads to itself")))
+    }
+}
+
+impl Files for Archive {
+    fn name(&self) -> &str {
+        &self.part.name
+    }
+
+    fn find(&self, path: &str) -> Result<Option<Part>> {
+        let name = format!("{}:{path}", self.part.name);
+        let part = |(offset, size)| Part {
+            file: Arc::clone(&self.part.file),
+            name,
+            offset: self.part.offset + offset,
+            size,
+        };
+        Ok(self.follow(path)?.map(part))
+    }
+}
+
+fn bad(part: &Part, why: String) -> Error {
+    Error::Foreign { object: part.name.clone(), why, hint: None }
+}
+
+/// By their first bytes.
+fn refuse_other_compressions(head: &[u8], part: Part) -> Result<Part> {
+    let (packer, hint) = match head {
+        [b'B', b'Z', b'h', ..] => ("bzip2", "unpack it first: bunzip2 FILE"),
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => ("xz", "unpack it first: unxz FILE"),
+        _ => return Ok(part),
+    };
+    let why = format!("it is compressed with {packer}; gzip and zstd are understood");
+    Err(Error::Foreign { object: part.name, why, hint: Some(hint) })
+}
+
+fn entries(part: &Part) -> Result<HashMap<String, Entry>> {
+    let mut reader = Reader::new(Seeking { part, at: 0, buffer: vec![0; BUFFER], ready: 0..0 });
+    let mut entries = HashMap::new();
+    let name_error = |error| match error {
+        tar::Error::Bad(why) => bad(part, format!("it is no tar file, or a damaged one: {why}")),
+        tar::Error::Stream(error) => error,
+    };
+    while let Some(entry) = reader.next_entry().map_err(name_error)? {
+        let lossy = String::from_utf8_lossy(&entry.path).into_owned();
+        let Some(path) = cleaned("", &lossy) else {
+            return Err(bad(part, format!("{lossy:?} in it would lie outside of it")));
+        };
+        let found = match entry.kind {
+            EntryKind::Directory => continue,
+            EntryKind::File(size) => Entry::File { offset: reader.at(), size },
+            EntryKind::Symlink(target) => link(parent(&path), &target),
+            EntryKind::HardLink(target) => link("", &target),
+            EntryKind::Sparse { .. } => Entry::Other("a sparse file"),
+            _ => Entry::Other("a device or pipe"),
+        };
+        if entries.insert(path, found).is_some() {
+            return Err(bad(part, format!("{lossy:?} is twice in it")));
+        }
+        if entries.len() > MOST_ENTRIES {
+            return Err(bad(part, format!("it has more than {MOST_ENTRIES} entries: it is no image's")));
+        }
+    }
+    Ok(entries)
+}
+
+fn link(base: &str, target: &[u8]) -> Entry {
+    match cleaned(base, &String::from_utf8_lossy(target)) {
+        Some(path) => Entry::Link(path),
+        None => Entry::Other("a link that leads out of it"),
+    }
+}
+
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// The path from the archive's root without `.` and `..`; `None` if it leads beyond that.
+fn cleaned(base: &str, path: &str) -> Option<String> {
+    if path.starts_with('/') {
+        return None;
+    }
+    let mut names: Vec<&str> = base.split('/').filter(|name| !name.is_empty()).collect();
+    for name in path.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => drop(names.pop()?),
+            name => names.push(name),
+        }
+    }
+    Some(names.join("/"))
+}
+
+/// Reads headers, and passes over data without reading it.
+struct Seeking<'a> {
+    part: &'a Part,
+    /// Where the buffer's end lies.
+    at: u64,
+    buffer: Vec<u8>,
+    ready: std::ops::Range<usize>,
+}
+
+impl Stream for Seeking<'_> {
+    fn fill(&mut self) -> Result<&[u8]> {
+        if self.ready.is_empty() {
+            let len = BUFFER.min(usize::try_from(self.part.size - self.at).unwrap_or(BUFFER));
+            self.part.read(&mut self.buffer[..len], self.at)?;
+            self.at += len as u64;
+            self.ready = 0..len;
+        }
+        Ok(&self.buffer[self.ready.clone()])
+    }
+
+    fn consume(&mut self, used: usize) {
+        self.ready.start += used;
+    }
+
+    fn skip(&mut self, most: u64) -> Result<u64> {
+        let buffered = self.ready.len() as u64;
+        if most < buffered {
+            self.ready.start += most as usize;
+            return Ok(most);
+        }
+        let beyond = (most - buffered).min(self.part.size - self.at);
+        self.ready = 0..0;
+        self.at += beyond;
+        Ok(buffered + beyond)
+    }
+}
+
+fn inflated(part: &Part, room: BorrowedFd<'_>, room_name: &str) -> Result<Part> {
+    let name = format!("a temporary file in {room_name}");
+    let file = File::from(nameless(room).on("make a temporary file in", room_name)?);
+    let blob = FileBlob::part(Arc::clone(&part.file), part.name.clone(), part.offset, part.size, None);
+    let limit = Limit { object: part };
+    let mut inflater = Inflater::new(&blob, &limit);
+    let mut size = 0;
+    loop {
+        let bytes = inflater.fill().map_err(|error| match error {
+            Error::BadLayer { why, .. } => bad(part, why),
+            error => error,
+        })?;
+        if bytes.is_empty() {
+            break;
+        }
+        write_all_at(file.as_fd(), bytes, size).on("write to", &name)?;
+        let used = bytes.len();
+        size += used as u64;
+        limit.check(size)?;
+        inflater.consume(used);
+    }
+    Ok(Part { file: Arc::new(file), name: part.name.clone(), offset: 0, size })
+}
+
+/// Holds an archive that is inflated to a size that is possible.
+struct Limit<'a> {
+    object: &'a Part,
+}
+
+impl Limit<'_> {
+    fn check(&self, inflated: u64) -> Result<()> {
+        if inflated <= MOST_INFLATED {
+            return Ok(());
+        }
+        Err(bad(self.object, format!("it inflates to more than {MOST_INFLATED} bytes")))
+    }
+}
+
+impl Watch for Limit<'_> {
+    fn before_read(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn wait(&self, read: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        read()
+    }
+
+    fn progress(&self, _read: u64, _inflated: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tar::build::{Entry as Tar, archive};
+
+    fn open(bytes: &[u8]) -> Result<Archive> {
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, bytes).unwrap();
+        let room = File::open(std::env::temp_dir()).unwrap();
+        Archive::open(Part::whole(file, "FILE".into())?, room.as_fd(), "ROOM")
+    }
+
+    fn content(archive: &Archive, path: &str) -> Result<Option<Vec<u8>>> {
+        archive.find(path)?.map(|part| part.document()).transpose()
+    }
+
+    fn refused(bytes: &[u8], because: &str) {
+        let why = open(bytes).err().expect("must be refused").to_string();
+        assert!(why.contains(because), "{why:?} does not say {because:?}");
+    }
+
+    #[test]
+    fn entries_are_found_where_they_lie() {
+        let big = vec![7; 100_000];
+        let entries = [
+            Tar::directory("./"),
+            Tar::file("./a", b"first"),
+            Tar::file("d/big", &big),
+            Tar::symlink("d/e/link", "../../a"),
+            Tar::hard_link("hard", "d/big"),
+            Tar::symlink("chain", "d/e/link"),
+            Tar::file("empty", b""),
+        ];
+        let plain = archive(&entries);
+        let compressed = {
+            let mut encoder = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
+            std::io::Write::write_all(&mut encoder, &plain).unwrap();
+            encoder.finish().unwrap()
+        };
+        for bytes in [plain, compressed] {
+            let archive = open(&bytes).unwrap();
+            assert_eq!(content(&archive, "a").unwrap().unwrap(), b"first");
+            assert_eq!(content(&archive, "d/e/link").unwrap().unwrap(), b"first");
+            assert_eq!(content(&archive, "chain").unwrap().unwrap(), b"first");
+            assert_eq!(content(&archive, "hard").unwrap().unwrap(), big);
+            assert_eq!(content(&archive, "empty").unwrap().unwrap(), b"");
+            assert!(content(&archive, "missing").unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn what_can_be_read_in_two_ways_is_refused() {
+        refused(&archive(&[Tar::file("a", b"1"), Tar::file("./a", b"2")]), "twice");
+        refused(&archive(&[Tar::file("/etc/passwd", b"1")]), "outside");
+        refused(&archive(&[Tar::file("a/../../b", b"1")]), "outside");
+        refused(&archive(&[Tar::file("a", b"1").size(1 << 32)]), "before its file does");
+        refused(b"BZh91AY", "bzip2");
+        refused(b"\xfd7zXZ\0...", "xz");
+        refused(&[b'x'; 2000], "no tar file");
+        let loops = open(&archive(&[Tar::symlink("a", "b"), Tar::symlink("b", "a")])).unwrap();
+        assert!(content(&loops, "a").unwrap_err().to_string().contains("leads to itself"));
+        let out =
+            open(&archive(&[Tar::symlink("a", "/etc/passwd"), Tar::symlink("d/b", "../../x")])).unwrap();
+        for path in ["a", "d/b"] {
+            assert!(content(&out, path).unwrap_err().to_string().contains("leads out"), "{path}");
+        }
+    }
+}

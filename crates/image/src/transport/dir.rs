@@ -1,0 +1,14 @@
+//! skopeo's `dir:`: `manifest.json`, and every blob under the hex digits of its digest.
+
+use skiff_spec::digest::Digest;
+use skiff_spec::platform::Platform;
+
+use crate::error::Result;
+
+use super::{Files, Opened, need, resolve};
+
+pub(super) fn open(files: &dyn Files, platform: &Platform) -> Result<Opened> {
+    let bytes = need(files, "manifest.json")?.document()?;
+    let manifest = |digest: &Digest| format!("{}.manifest.json", digest.hex());
+    resolve(files, bytes, String::new(), platform, &manifest, &Digest::hex)
+}

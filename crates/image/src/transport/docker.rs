@@ -1,0 +1,139 @@
+//! What `docker save` writes: `manifest.json` says which files are the configuration and the layers of which image. Of Docker
+//! 25 and later the same files are also an OCI layout; `manifest.json` is there all the same.
+//! Format: <https://github.com/moby/docker-image-spec/blob/main/spec.md#combined-image-json--filesystem-changeset-format>.
+
+use std::os::fd::AsFd;
+
+use serde::{Deserialize, Deserializer};
+use skiff_spec::digest::Digest;
+use skiff_spec::platform::Platform;
+use skiff_spec::reference::Named;
+
+use crate::blob::FileBlob;
+use crate::error::{Context, Error, Result};
+use crate::hash::{Hasher, sha256};
+use crate::inflate::{Compression, HEAD};
+use crate::io::read_exact_at;
+use crate::manifest::{ImageConfig, MAX_LAYERS, check_digest};
+
+use super::{Files, OciDescriptor, OciManifest, Opened, PLAIN_LAYER_TYPE, Part, need, not_sound};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Item {
+    config: String,
+    #[serde(default, deserialize_with = "or_empty")]
+    repo_tags: Vec<String>,
+    #[serde(default, deserialize_with = "or_empty")]
+    layers: Vec<String>,
+}
+
+/// Go writes `null` for a list without anything in it.
+fn or_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Option::<Vec<String>>::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+pub(super) fn open(files: &dyn Files, tag: Option<&str>, platform: &Platform) -> Result<Opened> {
+    let Some(list) = files.find("manifest.json")? else {
+        return Err(Error::Foreign {
+            object: files.name().into(),
+            why: "there is no manifest.json in it".into(),
+            hint: Some(
+                "oci-archive: is for OCI layouts; what a Docker before 1.10 saved must be saved again",
+            ),
+        });
+    };
+    let items: Vec<Item> = serde_json::from_slice(&list.document()?)
+        .map_err(|e| not_sound(files, format!("manifest.json: {e}")))?;
+    let item = choose(files, &items, tag)?;
+    let part = need(files, &item.config)?;
+    let config_bytes = part.document()?;
+    if let Some(digest) = named_digest(&item.config) {
+        check_digest(&part.name, &digest, &config_bytes)?;
+    }
+    let config = ImageConfig::parse(files.name(), &config_bytes)?;
+    check(files, item, &config, platform)?;
+    let layer = |(path, diff_id): (&String, &Digest)| layer(need(files, path)?, *diff_id);
+    let layers = item.layers.iter().zip(&config.diff_ids).map(layer).collect::<Result<Vec<_>>>()?;
+    let (layers, descriptors) = layers.into_iter().unzip();
+    let manifest_bytes = OciManifest::new(&config_bytes, descriptors).to_bytes();
+    Ok(Opened { digest: sha256(&manifest_bytes), manifest_bytes, config_bytes, layers })
+}
+
+/// By its name, as Docker reads names, or by `@NUMBER`. Without one there must be no choice.
+fn choose<'a>(files: &dyn Files, items: &'a [Item], tag: Option<&str>) -> Result<&'a Item> {
+    let full = |name: &str| name.parse::<Named>().map(Named::with_default_tag).ok();
+    let what = match (tag, items) {
+        (None, [item]) => return Ok(item),
+        (None, []) => return Err(not_sound(files, "there is no image in it")),
+        (None, several) => format!("{} images", several.len()),
+        (Some(tag), _) => {
+            let number = tag.strip_prefix('@').and_then(|number| number.parse::<usize>().ok());
+            let wanted = full(tag);
+            let is_it = |item: &&Item| {
+                item.repo_tags.iter().any(|name| name == tag || (wanted.is_some() && full(name) == wanted))
+            };
+            match number.and_then(|number| items.get(number)).or_else(|| items.iter().find(is_it)) {
+                Some(item) => return Ok(item),
+                None => format!("no image called {tag:?}"),
+            }
+        }
+    };
+    let name =
+        |(number, item): (usize, &Item)| item.repo_tags.first().cloned().unwrap_or(format!("@{number}"));
+    let offered: Vec<_> = items.iter().enumerate().map(name).take(20).collect();
+    Err(Error::NotInside { object: files.name().into(), what, offered: offered.join(", ") })
+}
+
+fn check(files: &dyn Files, item: &Item, config: &ImageConfig, platform: &Platform) -> Result<()> {
+    let (layers, diff_ids) = (item.layers.len(), config.diff_ids.len());
+    if layers != diff_ids {
+        let why = format!("manifest.json has {layers} layers where the configuration has {diff_ids}");
+        return Err(not_sound(files, why));
+    }
+    if layers > MAX_LAYERS {
+        return Err(not_sound(files, format!("it has {layers} layers; {MAX_LAYERS} are the limit")));
+    }
+    match &config.platform {
+        Some(offered) if platform.distance(offered).is_none() => Err(Error::NoPlatform {
+            object: files.name().into(),
+            wanted: platform.to_string(),
+            offered: offered.to_string(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The digest that a configuration's name says it has: `DIGITS.json`, or `blobs/sha256/DIGITS`.
+fn named_digest(path: &str) -> Option<Digest> {
+    let name = path.rsplit('/').next()?;
+    format!("sha256:{}", name.strip_suffix(".json").unwrap_or(name)).parse().ok()
+}
+
+/// Docker saves layers as plain tar streams, whose digest the configuration has; some tools, and its newer store, leave them
+/// compressed. Then their digest is what they have.
+fn layer(part: Part, diff_id: Digest) -> Result<(FileBlob, OciDescriptor<'static>)> {
+    let mut head = [0; HEAD];
+    let head = &mut head[..HEAD.min(part.size as usize)];
+    part.read(head, 0)?;
+    let (media_type, digest) = match Compression::of(head) {
+        Compression::Plain => (PLAIN_LAYER_TYPE, diff_id),
+        Compression::Gzip => ("application/vnd.oci.image.layer.v1.tar+gzip", digest_of(&part)?),
+        Compression::Zstd => ("application/vnd.oci.image.layer.v1.tar+zstd", digest_of(&part)?),
+    };
+    let size = part.size;
+    Ok((part.blob(digest), OciDescriptor { media_type, digest, size }))
+}
+
+fn digest_of(part: &Part) -> Result<Digest> {
+    let mut hasher = Hasher::like(&Digest::Sha256([0; 32]));
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < part.size {
+        let piece = &mut buffer[..(part.size - at).min(1 << 20) as usize];
+        read_exact_at(part.file.as_fd(), piece, part.offset + at).on("read", &part.name)?;
+        hasher.update(piece);
+        at += piece.len() as u64;
+    }
+    Ok(hasher.finish())
+}

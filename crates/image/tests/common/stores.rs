@@ -1,0 +1,90 @@
+//! A store of the test's own, and what is imported into it.
+
+use std::path::{Path, PathBuf};
+
+use skiff_image::import::{Import, import};
+use skiff_image::policy::Policies;
+use skiff_image::pull::{LayerProgress, Pulled, Watch};
+use skiff_image::source::Source;
+use skiff_image::store::Store;
+use skiff_spec::digest::Digest;
+use skiff_spec::platform::Platform;
+
+use super::seen::{Seen, of_image};
+
+pub struct TestStore {
+    pub store: Store,
+    dir: tempfile::TempDir,
+}
+
+/// Remembers what it was told last.
+#[derive(Default)]
+pub struct Watching(pub Vec<LayerProgress>);
+
+impl Watch for Watching {
+    fn waiting(&mut self) {}
+
+    fn layers(&mut self, _digests: &[Digest], progress: &[LayerProgress]) -> bool {
+        self.0 = progress.to_vec();
+        true
+    }
+}
+
+impl TestStore {
+    pub fn new() -> TestStore {
+        let dir = tempfile::tempdir().unwrap();
+        TestStore { store: Store::open(dir.path()).unwrap(), dir }
+    }
+
+    pub fn import(&self, reference: &str) -> skiff_image::Result<Pulled> {
+        self.import_for(1000, reference)
+    }
+
+    pub fn import_for(&self, uid: u32, reference: &str) -> skiff_image::Result<Pulled> {
+        self.import_source(uid, &Source::open(&reference.parse().unwrap())?)
+    }
+
+    pub fn import_source(&self, uid: u32, source: &Source) -> skiff_image::Result<Pulled> {
+        let mut watching = Watching::default();
+        let platform = Platform::linux("amd64", None);
+        let policies = Policies::default();
+        let job = Import { store: &self.store, source, policies: &policies, platform: &platform, uid };
+        let pulled = import(&job, &mut watching)?;
+        assert!(self.store.permitted(uid, pulled.id));
+        if !pulled.there {
+            assert!(watching.0.iter().all(|layer| layer.unpacked == layer.size), "{:?}", watching.0);
+        }
+        Ok(pulled)
+    }
+
+    /// Imports, and shows what came of it.
+    pub fn imported(&self, reference: &str) -> Seen {
+        let pulled = self.import(reference).unwrap_or_else(|error| panic!("{reference}: {error}"));
+        self.seen(&pulled)
+    }
+
+    pub fn seen(&self, pulled: &Pulled) -> Seen {
+        of_image(&self.dir.path().join(format!("images/{}.erofs", pulled.id)))
+    }
+
+    /// What it says, where it must fail; and then nothing of it is left.
+    pub fn refused(&self, reference: &str) -> skiff_image::Error {
+        let before = files(self.dir.path());
+        let error = self.import(reference).err().unwrap_or_else(|| panic!("{reference} was imported"));
+        assert_eq!(files(self.dir.path()), before, "{reference}: {error}: the store has changed");
+        error
+    }
+}
+
+pub fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut all = vec![];
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(files(&path));
+        }
+        all.push(path);
+    }
+    all.sort();
+    all
+}
