@@ -10,6 +10,7 @@ pub mod blob;
 mod convert;
 pub mod erofs;
 mod error;
+pub mod export;
 pub mod fuzz;
 mod gate;
 pub mod hash;

@@ -10,10 +10,13 @@ mod pax;
 mod sparse;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use header::{Header, RECORD};
 use pax::{Pax, Scope};
 pub use sparse::Segment;
+pub use write::Writer;
+pub(crate) use write::{HEADER, plain_header};
 
 /// Linux has no longer paths.
 pub const LONGEST_PATH: usize = 4096;

@@ -1,0 +1,164 @@
+//! From an image in a store to a file or directory that others read: one layer with all its files.
+//!
+//! What is written is either whole under its name or absent.
+
+mod archive;
+mod config;
+mod directory;
+mod layer;
+mod replace;
+
+use std::fs::File;
+use std::io::{BufWriter, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use skiff_spec::digest::Digest;
+use skiff_spec::image::ImageId;
+use skiff_spec::reference::{ImageReference, Named};
+
+use crate::erofs::Reader;
+use crate::error::{Error, Result};
+use crate::hash::sha256;
+use crate::store::Record;
+use crate::transport::{OciDescriptor, OciManifest, PLAIN_LAYER_TYPE};
+use replace::Replacement;
+
+const BUFFER: usize = 1 << 20;
+
+/// Where an image goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// `docker-archive:FILE[:REF]`, for `docker load`.
+    DockerArchive {
+        /// The file.
+        file: PathBuf,
+        /// What the image is called in it.
+        name: Option<Named>,
+    },
+    /// `oci-archive:FILE[:TAG]`.
+    OciArchive {
+        /// The file.
+        file: PathBuf,
+        /// What the image is called in it.
+        tag: Option<String>,
+    },
+    /// `oci:DIR[:TAG]`: beside the images that are there.
+    Oci {
+        /// The directory.
+        dir: PathBuf,
+        /// What the image is called in it.
+        tag: Option<String>,
+    },
+    /// `*.erofs`: the image's file itself.
+    Erofs(PathBuf),
+    /// `*.tar`: its files, without a configuration.
+    Tar(PathBuf),
+}
+
+impl std::str::FromStr for Target {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Target> {
+        let no_target = |why: &str| Error::Foreign {
+            object: text.into(),
+            why: why.into(),
+            hint: Some(
+                "export to docker-archive:FILE[:REF], oci-archive:FILE[:TAG], oci:DIR[:TAG], *.erofs or *.tar",
+            ),
+        };
+        // A path that ends so is no name of an image in a registry: those have been asked for by `import`.
+        if text.ends_with(".tar")
+            && !["docker-archive:", "oci-archive:", "oci:"].iter().any(|t| text.starts_with(t))
+        {
+            return Ok(Target::Tar(text.into()));
+        }
+        match text.parse()? {
+            ImageReference::DockerArchive { file, tag } => {
+                let name = tag.map(|tag| tag.parse().map(Named::with_default_tag)).transpose()?;
+                Ok(Target::DockerArchive { file, name })
+            }
+            ImageReference::OciArchive { file, tag } => Ok(Target::OciArchive { file, tag }),
+            ImageReference::Oci { dir, tag } => Ok(Target::Oci { dir, tag }),
+            ImageReference::Erofs(file) => Ok(Target::Erofs(file)),
+            _ => Err(no_target("images are not written in that form")),
+        }
+    }
+}
+
+/// What was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exported {
+    /// The digest of the manifest, where there is one.
+    pub digest: Option<Digest>,
+    /// Sockets, which no tar archive can hold: they were left out.
+    pub sockets: u64,
+}
+
+/// An image whose file is open.
+pub struct Image {
+    /// It.
+    pub id: ImageId,
+    /// What its store knows of it.
+    pub record: Record,
+    /// Its file.
+    pub file: File,
+}
+
+/// Writes an image to a file or directory.
+///
+/// # Errors
+/// It holds what archives cannot, or the target cannot be written to: then that is as it was, but for blobs that no index names.
+pub fn export(image: &Image, target: &Target) -> Result<Exported> {
+    match target {
+        Target::DockerArchive { file, name } => archive::docker(image, file, name.as_ref()),
+        Target::OciArchive { file, tag } => archive::oci(image, file, tag.as_deref()),
+        Target::Oci { dir, tag } => directory::oci(image, dir, tag.as_deref()),
+        Target::Erofs(file) => image.copy(file),
+        Target::Tar(file) => image.tar(file),
+    }
+}
+
+impl Image {
+    fn reader(&self) -> Result<Reader<File>> {
+        let name = format!("image {}", self.id);
+        let file = self.file.try_clone().map_err(|e| Error::io("open", name.clone(), &e))?;
+        Reader::open(file, name)
+    }
+
+    fn copy(&self, path: &Path) -> Result<Exported> {
+        let mut new = Replacement::new(path)?;
+        // From its start, wherever others have read it from.
+        (&self.file).rewind().map_err(|e| Error::io("read", format!("image {}", self.id), &e))?;
+        let copied = std::io::copy(&mut &self.file, &mut new.file);
+        copied.map_err(|e| Error::io("write to", path.display().to_string(), &e))?;
+        new.publish()?;
+        Ok(Exported { digest: None, sockets: 0 })
+    }
+
+    fn tar(&self, path: &Path) -> Result<Exported> {
+        let mut new = Replacement::new(path)?;
+        let mut out = BufWriter::with_capacity(BUFFER, &mut new.file);
+        let written = layer::write(&self.reader()?, &mut out, path)?;
+        out.flush().map_err(|e| Error::io("write to", path.display().to_string(), &e))?;
+        drop(out);
+        new.publish()?;
+        Ok(Exported { digest: None, sockets: written.sockets })
+    }
+
+    /// The configuration and the manifest of an image with this layer only.
+    fn documents(&self, layer: &layer::Written) -> Documents {
+        let config = config::with_one_layer(&self.record.config, &layer.digest);
+        let media_type = PLAIN_LAYER_TYPE;
+        let layers = vec![OciDescriptor { media_type, digest: layer.digest, size: layer.size }];
+        let manifest = OciManifest::new(&config, layers).to_bytes();
+        Documents { digest: sha256(&manifest), config, manifest }
+    }
+}
+
+/// What says how a layer is used.
+struct Documents {
+    config: Vec<u8>,
+    manifest: Vec<u8>,
+    /// The manifest's digest.
+    digest: Digest,
+}
