@@ -188,7 +188,7 @@ impl Error {
         match self {
             Error::Shared(error) => error.hint(),
             Error::Registry(error) => error.hint(),
-            Error::Reference(error) => error.hint(),
+            Error::Reference(error) => Some(error.hint()),
             Error::NoSpace { .. } => {
                 Some("free some space or quota there; nothing half made was left behind")
             }

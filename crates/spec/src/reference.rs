@@ -100,7 +100,7 @@ pub struct ReferenceError {
     /// Where it is wrong.
     pub part: Part,
     reason: &'static str,
-    hint: Option<String>,
+    hint: String,
 }
 
 impl ReferenceError {
@@ -108,25 +108,27 @@ impl ReferenceError {
         let capitals = text.bytes().any(|b| b.is_ascii_uppercase());
         let hint = match part {
             Part::Repository if capitals && text.len() <= MAX_REPOSITORY => {
-                Some(format!("repositories are named in lower case: {}", text.to_lowercase()))
+                format!("repositories are named in lower case: {}", text.to_lowercase())
             }
-            Part::Tag => Some("a tag has letters, digits, '_', '.' and '-', at most 128".into()),
-            Part::Digest => Some("a digest is written NAME@sha256:64_HEX_DIGITS".into()),
-            Part::Path => Some(
+            Part::Tag => "a tag has letters, digits, '_', '.' and '-', at most 128".into(),
+            Part::Digest => "a digest is written NAME@sha256:64_HEX_DIGITS".into(),
+            Part::Path => {
                 "files are named *.sqsh, *.squashfs, *.erofs, *.sif, or begin with docker-archive:, oci-archive:, oci:, dir:"
-                    .into(),
-            ),
-            _ => None,
+                    .into()
+            }
+            Part::Whole | Part::Server | Part::Repository => {
+                "it is written [SERVER[:PORT]/]NAME[:TAG][@sha256:DIGEST]".into()
+            }
         };
         let shown: String = text.chars().take(80).collect();
         let text = if shown.len() < text.len() { shown + "..." } else { shown };
         Self { text, part, reason, hint }
     }
 
-    /// How to mend it, where that is known.
+    /// How to mend it.
     #[must_use]
-    pub fn hint(&self) -> Option<&str> {
-        self.hint.as_deref()
+    pub fn hint(&self) -> &str {
+        &self.hint
     }
 }
 

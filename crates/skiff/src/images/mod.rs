@@ -37,10 +37,7 @@ fn json(e: serde_json::Error) -> Error {
 
 /// Reads a name of an image.
 pub fn parse(text: &str) -> Result<ImageReference> {
-    ImageReference::from_str(text).map_err(|e| {
-        let hint = e.hint().unwrap_or_default().to_owned();
-        Error::new(e.to_string()).hint(hint)
-    })
+    ImageReference::from_str(text).map_err(|e| Error::new(e.to_string()).hint(e.hint()))
 }
 
 /// The image that the user means: one he has pulled.

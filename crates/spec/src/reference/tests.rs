@@ -85,7 +85,7 @@ fn what_is_wrong_is_named() {
     }
     let capitals = "Debian:12".parse::<ImageReference>().expect_err("capitals");
     assert_eq!(capitals.to_string(), "image reference \"Debian:12\": the repository has capitals");
-    assert_eq!(capitals.hint(), Some("repositories are named in lower case: debian:12"));
+    assert_eq!(capitals.hint(), "repositories are named in lower case: debian:12");
     let long = long.parse::<ImageReference>().expect_err("too long").to_string();
     assert!(long.len() < 200 && long.contains("255"), "{long}");
 }
