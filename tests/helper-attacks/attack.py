@@ -589,4 +589,223 @@ def from_inside(rounds):
     os.waitpid(pid, 0)
 
 
+# ---- Images and their store -------------------------------------------------------------------------------------------------
+
+
+def image_request(pid, image):
+    return request("i", pid) + bytes.fromhex(image)
+
+
+def images(good, *others):
+    """Images that are not hers, not there, or not the store's own: refused. Hers: one mount, read-only and harmless for good."""
+    for image in others:
+        mine = Other(unshare(NEWUSER | NEWNS))
+        must_refuse(f"image {image[:8]}", Asked(image_request(mine.pid, image)))
+        mine.end()
+    for length in (0, 1, 31, 33, 64):
+        must_refuse("no digest", Asked(request("i", os.getpid()) + b"x" * length))
+    must_refuse("an image for her own process", Asked(image_request(os.getpid(), good)))
+    must_refuse("an image for process 1", Asked(image_request(1, good)))
+    mine = Other(unshare(NEWUSER | NEWNS))
+    reply, fds, code = Asked(image_request(mine.pid, good)).answer()
+    if code != 0 or len(fds) != 1:
+        print("FAILED: no image", reply)
+    place = f"/proc/self/fd/{fds[0]}"
+    for flag in (os.ST_RDONLY, os.ST_NOSUID, os.ST_NODEV):
+        if not os.statvfs(place).f_flag & flag:
+            gained("an image's mount without flag", flag)
+    for clear in (RDONLY, NOSUID, NODEV):
+        if not refused(setattr_, fds[0], clear):
+            gained("a changed mount of an image", clear)
+    if not refused(os.open, f"{place}/new", os.O_CREAT | os.O_WRONLY):
+        gained("a file in an image")
+    if not refused(os.listdir, "/run/skiff/images"):
+        gained("a look at all that is mounted")
+    os.close(fds[0])
+    mine.end()
+
+
+def released(good, rounds):
+    """Whenever she asks for it: nothing goes that is in the store."""
+    for _ in range(rounds):
+        reply, fds, code = Asked(request("l", 0)).answer()
+        if reply[1:2] != b"+" or fds:
+            print("FAILED:", reply)
+    must_refuse("release of a process", Asked(request("l", 1)))
+    mine = Other(unshare(NEWUSER | NEWNS))
+    _, fds, code = Asked(image_request(mine.pid, good)).answer()
+    if len(fds) != 1:
+        gained("an image less")
+    mine.end()
+
+
+class Writer:
+    """The store's writer, which has been started and asked nothing."""
+
+    def __init__(self, fds=None, **options):
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(10)
+        self.asked = Asked(request("s", 0), fds=[theirs.fileno()] if fds is None else fds, **options)
+        theirs.close()
+        self.pid = self.asked.pid
+
+    def hear(self):
+        """What it says until it ends; and whether it ends."""
+        said = b""
+        try:
+            while part := self.socket.recv(65536):
+                said += part
+        except ConnectionResetError:
+            pass
+        except TimeoutError:
+            gained("a writer that hangs")
+            sys.stdout.flush()
+        return said
+
+    def end(self):
+        self.socket.close()
+        for _ in range(200):
+            if os.waitpid(self.pid, os.WNOHANG)[0]:
+                return
+            time.sleep(0.05)
+        gained("a writer that stays")
+
+
+def writer(owner, group):
+    """What fills the store is the store's owner and nothing else; she cannot touch it."""
+    one = Writer(env={"LD_PRELOAD": "/tmp/x", "SECRET": "x", "PATH": "/home", "HTTP_PROXY": "http://proxy:1"}, before=lambda: os.umask(0o777))
+    reply, _ = one.asked.received()
+    if reply[1:2] != b"+":
+        print("FAILED: no writer", reply)
+    # It is another program from this word on.
+    one.asked.socket.recv(1)
+    seen = status(one.pid)
+    want = {"Uid": "\t".join([str(owner)] * 4), "Gid": "\t".join([str(group)] * 4), "Groups": " ", "NoNewPrivs": "1",
+            **{f"Cap{name}": "0" * 16 for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")}}
+    for key, value in want.items():
+        if seen[key].strip() != value.strip():
+            gained(key, seen[key], "instead of", value)
+    session = read(f"/proc/{one.pid}/stat").decode().rpartition(")")[2].split()[3]
+    if int(session) != one.pid:
+        gained("its session", session)
+    for what in ("mem", "maps", "environ", "syscall", "stack"):
+        if not refused(read, f"/proc/{one.pid}/{what}"):
+            gained(f"/proc/PID/{what} of the writer")
+    for place in ("fd", "root/", "cwd/"):
+        if not refused(os.listdir, f"/proc/{one.pid}/{place}"):
+            gained(f"/proc/PID/{place} of the writer")
+    if not refused(call, libc.ptrace, 0x4206, one.pid, 0, 0) or not refused(call, libc.ptrace, 16, one.pid, 0, 0):
+        gained("a traced writer")
+    for number in (signal.SIGSTOP, signal.SIGKILL, signal.SIGINT, 0):
+        if not refused(os.kill, one.pid, number):
+            gained("a signal to the writer", number)
+    one.end()
+
+
+def waiting_writer(seconds):
+    """A writer that waits, for the test to look at."""
+    os.chdir("/home/alice")
+    one = Writer(env={"LD_PRELOAD": "/tmp/x", "SECRET": "x", "HTTP_PROXY": "http://proxy:1", "SSL_CERT_FILE": "/x"},
+                 before=lambda: [os.set_inheritable(os.open("/etc/passwd", os.O_RDONLY), True) for _ in range(20)])
+    time.sleep(seconds)
+    one.end()
+
+
+def writer_sockets():
+    """Something else than one socket to talk by: refused, or it ends without a word."""
+    for name, fds in {"none": [], "two": [0, 0], "nine": [0] * 9}.items():
+        must_refuse(f"store with {name}", Asked(request("s", 0), fds=fds))
+    must_refuse("store of a process", Asked(request("s", 1), fds=[0]))
+    pipe = os.pipe()
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    listening.listen()
+    for fd in (os.open("/etc/passwd", os.O_RDONLY), os.open("/", os.O_RDONLY), os.open("/", os.O_PATH), pipe[0], pipe[1], os.memfd_create("x"),
+               os.open("/dev/null", os.O_RDWR), os.open("/proc/self/ns/user", os.O_RDONLY), listening.fileno(), os.open("/dev/zero", os.O_RDONLY)):
+        asked = Asked(request("s", 0), fds=[fd])
+        asked.socket.settimeout(5)
+        try:
+            asked.received()
+        except TimeoutError:
+            gained("a helper that hangs with", os.readlink(f"/proc/self/fd/{fd}"))
+        for _ in range(100):
+            if os.waitpid(asked.pid, os.WNOHANG)[0]:
+                break
+            time.sleep(0.05)
+        else:
+            gained("a writer that stays with", os.readlink(f"/proc/self/fd/{fd}"))
+
+
+def writer_words(foreign):
+    """Nonsense told to the writer: it ends, or says no; nothing of others comes back."""
+    word = lambda text: struct.pack("<I", len(text)) + text
+    random.seed(2026)
+    nonsense = [b"", b"\0", b"\0" * 4, b"\xff" * 4, b"\xff" * 64, struct.pack("<I", (16 << 20) + 1), struct.pack("<I", 16 << 20) + b"x" * 10,
+                word(b""), word(b"null"), word(b"[" * 100000), word(b'{"Pull":' * 10000), word(b'"Nonsense"'), word(b"\xff" * 100), word(b" " * (8 << 20))]
+    nonsense += [word(random.randbytes(random.randrange(1, 200))) for _ in range(10)]
+    pull = '{"Pull":{"reference":"%s","platform":"%s","registries":[["%s","%s"]],"logins":[]}}'
+    nonsense += [word((pull % filled).encode()) for filled in (
+        ("x" * 100000, "linux/amd64", "f", ""), ("127.0.0.1:9/x:1", "../../..", "f", ""), ("127.0.0.1:9/x:1", "linux/../../etc", "f", ""),
+        ("127.0.0.1:9/x:1", "linux/amd64", "/etc/shadow", "["), ("oci:/etc", "linux/amd64", "f", ""), ("127.0.0.1:9/../../x", "linux/amd64", "f", ""))]
+    nonsense += [word(b'{"Collect":{"budget":0,"dry_run":false}}'), word(b'{"Files":"%s"}' % foreign.encode()), word(b'{"Verify":"../../../etc/passwd"}')]
+    for text in nonsense:
+        one = Writer()
+        one.asked.received()
+        refused(one.socket.sendall, text)
+        refused(one.socket.shutdown, socket.SHUT_WR)
+        said = one.hear()
+        if said and b"Failed" not in said:
+            gained("with", text[:60], said[:200])
+        if b"panicked" in said:
+            gained("a panic with", text[:60], said[:200])
+        one.end()
+    for text, want in ((b'{"Find":"%s"}' % foreign.encode(), b'{"Found":null}'), (b'{"Verify":"%s"}' % foreign.encode(), b'{"Verified":[]}')):
+        one = Writer()
+        one.asked.received()
+        one.socket.sendall(word(text))
+        if one.hear()[4:] != want:
+            gained("word of what is not hers")
+        one.end()
+
+
+def writer_limits(good):
+    """Whatever her limits are, it works or says no."""
+    cases = [(resource.RLIMIT_NOFILE, n) for n in (3, 4, 5, 6, 7, 8, 10)]
+    cases += [(resource.RLIMIT_AS, n << 10) for n in (64, 1024, 4096, 16384)]
+    cases += [(resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NPROC, 1), (resource.RLIMIT_STACK, 64 << 10), (resource.RLIMIT_CPU, 0), (resource.RLIMIT_DATA, 0)]
+    for limit, value in cases:
+        before = lambda: resource.setrlimit(limit, (value, value))
+        one = Writer(before=before)
+        one.asked.socket.settimeout(5)
+        try:
+            one.asked.received()
+        except TimeoutError:
+            gained("a helper that hangs under", limit, value)
+        text = b'{"Find":"%s"}' % good.encode()
+        refused(one.socket.sendall, struct.pack("<I", len(text)) + text)
+        one.hear()
+        one.end()
+        mine = Other(unshare(NEWUSER | NEWNS))
+        _, fds, code = Asked(image_request(mine.pid, good), before=before).answer()
+        if code == 0 and len(fds) != 1:
+            gained("half an answer under", limit, value)
+        for fd in fds:
+            os.close(fd)
+        mine.end()
+
+
+def second_name(name):
+    """The helper by a second name in a directory of hers: what lies beside that is not started."""
+    global HELPER
+    HELPER = name
+    one = Writer()
+    reply, _ = one.asked.received()
+    if reply[1:2] == b"+":
+        # That comes before the program is looked for; then the reason follows.
+        reply, _ = one.asked.received()
+    if reply[1:2] != b"-":
+        gained("a program of hers", reply)
+    one.end()
+
+
 globals()[sys.argv[2]](*[int(a) if a.isdigit() and len(a) < 10 else a for a in sys.argv[3:]])

@@ -22,6 +22,8 @@ use crate::caller::Caller;
 use crate::image::Store;
 use crate::site;
 
+/// The group of files whose group does not matter.
+const NO_GROUP: u32 = 65534;
 /// Variables of the caller's that say how to reach servers. Nothing else of his environment goes along.
 const VARIABLES: [&str; 9] = [
     "HTTP_PROXY",
@@ -48,6 +50,8 @@ pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()>
             "it must belong to a system user of its own: root is to read nothing that comes from outside",
         ));
     }
+    // A store whose group nobody thought of has root's: that is none for whoever reads what is foreign.
+    let gid = if gid == 0 { NO_GROUP } else { gid };
     let program = program()?;
     let words = ["skiff", STORE_WRITER, store.path(), &caller.uid.to_string(), &talk.as_raw_fd().to_string()];
     let c = |word: &[u8]| CString::new(word).map_err(|_| Error::new("store: a zero byte"));
@@ -79,6 +83,8 @@ fn program() -> Result<PathBuf> {
 fn become_owner(uid: Uid, gid: Gid) -> std::io::Result<()> {
     // Out of reach of the keys of the caller's terminal: whoever is stopped holds locks that others wait for.
     rustix::process::setsid()?;
+    // Nor does it stay in a directory of his, which could then not be unmounted.
+    rustix::process::chdir("/")?;
     set_thread_groups(&[])?;
     set_thread_res_gid(gid, gid, gid)?;
     caps::drop_from_bounding(CapabilitySet::empty())?;

@@ -3,6 +3,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use skiff_image::auth::{Credential, Credentials, Secret};
 use skiff_image::erofs;
@@ -20,6 +21,8 @@ use skiff_spec::reference::{ImageReference, Named};
 use super::ours;
 use super::wire::{self, Ask, Checked, Layer, Login, Say};
 
+/// So long may whom we work for be silent, or deaf.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// A listing of an image's files comes in pieces of so many lines.
 const LINES: usize = 1000;
 
@@ -33,6 +36,11 @@ pub fn run(words: &[String]) -> Result<()> {
         .context(|| "writer")?;
     let socket = skiff_sys::process::inherited_fd(socket).context(|| "socket")?;
     let mut socket = UnixStream::from(socket);
+    // Others wait for the locks that we hold: one who neither listens nor goes away must not keep us.
+    socket
+        .set_read_timeout(Some(PATIENCE))
+        .and_then(|()| socket.set_write_timeout(Some(PATIENCE)))
+        .context(|| "socket")?;
     let Some(ask) = wire::receive(&mut socket)? else { return Ok(()) };
     let mut say = |word: Say| wire::send(&mut socket, &word).is_ok();
     if let Err(e) = answer(Path::new(store), uid, ask, &mut say) {

@@ -1,0 +1,122 @@
+# time: 120
+# Attacks on what the setuid helper does with images: alice asks it herself for mounts and for the store's writer.
+. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../images/lib.sh"
+helper=/usr/libexec/skiff/skiff-helper
+own=/usr/local/skiff-test-own
+restless=
+cleanup() {
+    [ -z "$restless" ] || { kill "$restless" && wait "$restless"; } 2>/dev/null || true
+    rm -rf $own /tmp/skiff-attack.py /tmp/skiff-loot
+    images_cleanup
+}
+trap cleanup EXIT
+install -m 755 "$here/../helper-attacks/attack.py" /tmp/skiff-attack.py
+root=$images_tmp/root
+skeleton "$root"
+start_registry
+make_store
+pull() { # USER NAME MARK: pulls an image of its own; its id is $id
+    echo "$3" >"$root/etc/mark"
+    push "$2" "$root"
+    ok as "$1" skiff pull --quiet "$registry/$2"
+    id=${pushed#sha256:}
+}
+pull bob good:1 good
+good=$id
+ok as alice skiff pull --quiet $registry/good:1
+attack() { # NAME ARGUMENT...
+    ok as alice /usr/bin/python3 /tmp/skiff-attack.py $helper "$@"
+    equal "$out" '' "what the attack '$1' gained$(said)"
+    # Without memory Rust's own beginning gives up, before there is anything of ours.
+    [ "$1" = writer_limits ] || lacks "$err" panicked "$1"
+    ok as bob skiff run $registry/good:1 cat /etc/mark
+    equal "$out" good "what bob has after '$1'"
+}
+
+# Images that alice may not have, and such as only look like the store's.
+others=($(printf '0%.0s' $(seq 64)))
+pull bob foreign:1 foreign
+foreign=$id
+others+=("$foreign")
+spoil() { # NAME COMMAND...: another image of alice's; what is done to its file $file, permit $permit
+    pull alice spoilt:1 "$1"
+    others+=("$id")
+    file=$store/images/$id.erofs permit=$store/users/$(id -u alice)/$id
+    "${@:2}"
+}
+spoil gone rm -f $store/none
+rm "$store/images/$id.erofs"
+spoil permit-link true
+rm "$permit" && ln -s /etc/passwd "$permit" && chown -h daemon "$permit"
+spoil permit-hers true
+chown alice "$permit"
+spoil permit-writable true
+chmod 666 "$permit"
+spoil link true
+mv "$file" "$store/real" && ln -s ../real "$file" && chown -h daemon "$file"
+spoil far-link true
+mv "$file" /var/lib/skiff/real && ln -s /var/lib/skiff/real "$file" && chown -h daemon "$file"
+spoil hers true
+chown alice "$file"
+spoil roots true
+chown root "$file"
+spoil writable true
+chmod 464 "$file"
+spoil directory true
+rm "$file" && install -d -o daemon "$file"
+spoil pipe true
+rm "$file" && mkfifo "$file" && chown daemon "$file"
+spoil empty true
+chmod 644 "$file" && : >"$file" && chmod 444 "$file"
+spoil no-image true
+chmod 644 "$file" && head -c 100000 /dev/urandom >"$file" && chmod 444 "$file"
+spoil mount true
+echo x >/var/lib/skiff/other && chown daemon /var/lib/skiff/other && mount --bind /var/lib/skiff/other "$file"
+attack images "$good" "${others[@]}"
+umount "$file"
+
+# A store that is led elsewhere, or is anybody's.
+mv $store /var/lib/skiff/moved && ln -s moved $store
+fails 125 as alice skiff run $registry/good:1 true
+rm $store && mv /var/lib/skiff/moved $store
+chmod 777 /var/lib/skiff
+fails 125 as alice skiff run $registry/good:1 true
+has "$err" 'with mode 777'
+chmod 755 /var/lib/skiff
+
+attack released "$good" 20
+start alice /usr/bin/python3 /tmp/skiff-attack.py $helper released "$good" 200
+restless=$started
+for _ in $(seq 15); do ok as bob skiff run $registry/good:1 cat /etc/mark; done
+{ kill "$restless" && wait "$restless"; } 2>/dev/null || true
+restless=
+
+# The writer: what it is, and what it has.
+attack writer "$(id -u daemon)" "$(id -g daemon)"
+# One that only the user was thought of is not of root's group for that.
+chgrp root $store
+attack writer "$(id -u daemon)" 65534
+chgrp daemon $store
+start alice /usr/bin/python3 /tmp/skiff-attack.py $helper waiting_writer 4
+eventually 5 pgrep -u daemon -x skiff
+sleep 0.3
+pid=$(pgrep -u daemon -x skiff)
+equal "$(tr '\0' '\n' </proc/"$pid"/environ | sort | xargs)" 'HTTP_PROXY=http://proxy:1 SSL_CERT_FILE=/x' 'its variables'
+equal "$(ls -l /proc/"$pid"/fd | sed -n 's/.*-> \([a-z/]*\).*/\1/p' | sort | xargs)" '/dev/null /dev/null /dev/null socket' 'its descriptors'
+equal "$(readlink /proc/"$pid"/cwd) $(readlink /proc/"$pid"/exe)" '/ /usr/bin/skiff'
+equal "$(stat -c %U /proc/"$pid"/fd)" root 'not dumpable'
+try wait "$started"
+eventually 15 sh -c '! pgrep -u daemon -x skiff'
+
+attack writer_sockets
+attack writer_words "$foreign"
+attack writer_limits "$good"
+eventually 15 sh -c '! pgrep -u daemon -x skiff'
+
+# A second name of the helper, in a directory of alice's.
+install -d -o alice $own $own/libexec $own/libexec/skiff $own/bin
+printf '#!/bin/sh\nid >/tmp/skiff-loot\n' >$own/bin/skiff && chmod 755 $own/bin/skiff && chown alice $own/bin/skiff
+ln $helper $own/libexec/skiff/skiff-helper
+attack second_name $own/libexec/skiff/skiff-helper
+[ ! -e /tmp/skiff-loot ] || fail "a program of alice's was run as $(cat /tmp/skiff-loot)"

@@ -1,0 +1,85 @@
+# What tests with images use, behind lib.sh: a real registry on loopback, small images in it, a trusted store on this node. All of it
+# goes when the test ends.
+#
+#     start_registry [USER PASSWORD]   starts docker-registry at $registry, whose log is $registry_log; anonymous unless a user is given
+#     stop_registry                    ends it
+#     push NAME:TAG DIR... [--config JSON]    pushes an image with a layer from each directory; its digest is $pushed
+#     skeleton DIR                     makes a small root with busybox
+#     make_store [OWNER]               makes the trusted store for OWNER (daemon); away with what was there
+#     drop_store                       removes it
+#     asked METHOD PART                how many such requests for paths with PART the registry has had
+registry=127.0.0.1:5000
+store=/var/lib/skiff/store
+images_tmp=$(mktemp -d /tmp/skiff-images.XXXXXX)
+chmod 755 "$images_tmp"
+registry_log=$images_tmp/registry.log
+registry_pid=
+
+start_registry() { # [USER PASSWORD]
+    local auth=
+    if [ $# = 2 ]; then
+        htpasswd -Bbn "$1" "$2" >"$images_tmp/htpasswd"
+        auth="auth: {htpasswd: {realm: test, path: $images_tmp/htpasswd}}"
+    fi
+    cat >"$images_tmp/registry.yml" <<X
+version: 0.1
+log: {accesslog: {disabled: false}}
+storage: {filesystem: {rootdirectory: $images_tmp/registry}}
+http: {addr: "$registry"}
+$auth
+X
+    docker-registry serve "$images_tmp/registry.yml" >>"$registry_log" 2>&1 3>&- &
+    registry_pid=$!
+    eventually 10 python3 -c "import socket; socket.create_connection(('127.0.0.1', 5000))"
+    for user in alice bob; do
+        install -d -o $user -g $user /home/$user/.config /home/$user/.config/containers
+        printf '[[registry]]\nlocation = "%s"\ninsecure = true\n' $registry >/home/$user/.config/containers/registries.conf
+    done
+}
+
+stop_registry() {
+    [ -n "$registry_pid" ] || return 0
+    kill "$registry_pid"
+    wait "$registry_pid" 2>/dev/null || true
+    registry_pid=
+}
+
+push() { # NAME:TAG DIR... [--config JSON]
+    pushed=$(python3 "$here/../images/registry.py" push "$registry/$1" "${@:2}")
+}
+
+skeleton() { # DIR
+    local command
+    mkdir -p "$1"/{bin,etc,proc,sys,dev,tmp,usr/bin,home,run,var/tmp}
+    chmod 1777 "$1/tmp" "$1/var/tmp"
+    cp /bin/busybox "$1/bin/busybox"
+    for command in sh ls id cat stat touch mount env pwd sleep rm mkdir find kill dd grep whoami; do ln -sf busybox "$1/bin/$command"; done
+    echo 'root:x:0:0:root:/root:/bin/sh' >"$1/etc/passwd"
+    echo 'root:x:0:' >"$1/etc/group"
+}
+
+make_store() { # [OWNER]
+    drop_store
+    install -d -m 755 /var/lib/skiff
+    install -d -m 755 -o "${1:-daemon}" -g "${1:-daemon}" "$store"
+}
+
+drop_store() {
+    local mounted
+    for mounted in /run/skiff/images/*; do
+        [ ! -d "$mounted" ] || { umount -l "$mounted" 2>/dev/null || true; rmdir "$mounted"; }
+    done
+    ! mountpoint -q "$store" || umount -l "$store"
+    rm -rf "$store"
+}
+
+asked() { # METHOD PART
+    grep -c "\"$1 [^ ]*$2" "$registry_log" || true
+}
+
+images_cleanup() {
+    stop_registry || true
+    drop_store || true
+    rm -rf "$images_tmp"
+}
+trap images_cleanup EXIT
