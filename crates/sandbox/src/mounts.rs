@@ -1,9 +1,11 @@
 //! Mounts that hang nowhere yet, and where to hang them.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, readlinkat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
@@ -14,6 +16,9 @@ use crate::{Context, Result};
 
 /// What no mount of ours is to have.
 const HARMLESS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
+
+/// So many links the kernel follows in one path.
+const MOST_LINKS: u32 = 40;
 
 /// A new file system in memory; its size as tmpfs takes it.
 pub fn memory(mode: u32, size: Option<&str>) -> rustix::io::Result<OwnedFd> {
@@ -94,14 +99,27 @@ pub fn resolve(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd>
     openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
 }
 
-/// The place at `path` below `root`, made if there is none: a directory, or an empty file.
+/// The place at `path` below `root`, made if there is none: a directory, or an empty file. A link that leads nowhere is
+/// followed, and what it leads to made.
 pub fn resolve_or_make(root: BorrowedFd<'_>, path: &Path, dir: bool) -> rustix::io::Result<OwnedFd> {
+    make_through(root, path, dir, MOST_LINKS)
+}
+
+fn make_through(root: BorrowedFd<'_>, path: &Path, dir: bool, links: u32) -> rustix::io::Result<OwnedFd> {
     match resolve(root, path) {
         Err(Errno::NOENT) => {}
         found => return found,
     }
-    let parent = resolve_or_make(root, path.parent().unwrap_or(Path::new("")), true)?;
+    let above = path.parent().unwrap_or(Path::new(""));
+    let parent = make_through(root, above, true, links)?;
     let name = Path::new(path.file_name().ok_or(Errno::INVAL)?);
+    if let Ok(target) = readlinkat(&parent, name, vec![]) {
+        let links = links.checked_sub(1).ok_or(Errno::LOOP)?;
+        let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+        // An absolute one begins at the root that was given, as everything here does.
+        let target = target.strip_prefix("/").map_or_else(|_| above.join(target), Path::to_owned);
+        return make_through(root, &target, dir, links);
+    }
     let made = if dir {
         mkdirat(&parent, name, Mode::from_raw_mode(0o755))
     } else {
@@ -111,5 +129,38 @@ pub fn resolve_or_make(root: BorrowedFd<'_>, path: &Path, dir: bool) -> rustix::
     match made {
         Ok(()) | Err(Errno::EXIST) => resolve(parent.as_fd(), name),
         Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_that_lead_nowhere_are_followed_and_stay_below_the_root() {
+        let dir = std::env::temp_dir().join(format!("skiff-mounts.{}", std::process::id()));
+        let root = dir.join("root");
+        std::fs::create_dir_all(root.join("etc")).expect("a directory");
+        let link = |to: &str, name: &str| symlink(to, root.join(name)).expect("a link");
+        link("../run/resolve/stub.conf", "etc/relative");
+        link("/run/absolute/stub.conf", "etc/absolute");
+        link("../../../../outside", "etc/out");
+        link("loop", "etc/loop");
+        link("/var/new", "here");
+        let fd = open_dir(CWD, &root).expect("it opens");
+        let make = |path: &str, dir| resolve_or_make(fd.as_fd(), Path::new(path), dir);
+        for (path, made) in [
+            ("etc/relative", "run/resolve/stub.conf"),
+            ("etc/absolute", "run/absolute/stub.conf"),
+            ("etc/out", "outside"),
+            ("here/there", "var/new/there"),
+        ] {
+            make(path, false).expect(path);
+            assert!(root.join(made).is_file(), "{path}");
+        }
+        assert!(make("etc/loop", false).is_err());
+        assert!(!dir.join("outside").exists());
+        std::fs::remove_dir_all(&dir).expect("it goes");
     }
 }

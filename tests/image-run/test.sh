@@ -1,0 +1,141 @@
+# time: 120
+# Commands in images: what its maker said is honoured, who one is, what of the host is there, what takes changes, exit codes.
+. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../images/lib.sh"
+root=$images_tmp/root
+start_registry
+make_store
+image() { # NAME [--config JSON]: pushes $root, alice pulls it
+    push "$1" "$root" "${@:2}"
+    ok as alice skiff pull --quiet "$registry/$1"
+}
+
+skeleton "$root"
+printf '#!/bin/sh\necho "entry $# [$1] [$2]"\n' >"$root/bin/entry" && chmod 755 "$root/bin/entry"
+echo hidden >"$root/etc/for-root" && chmod 600 "$root/etc/for-root"
+echo large >"$root/etc/large-id" && chown 3000000:3000000 "$root/etc/large-id"
+mkdir "$root/setuid" && install -m 4755 -o daemon "$root/bin/busybox" "$root/setuid/id"
+mknod -m 666 "$root/etc/zero" c 1 5
+ln -s ../run/nowhere/stub-resolv.conf "$root/etc/resolv.conf"
+mkdir "$root/data" "$root/usr/share" && echo of-image >"$root/data/file"
+image tools/full:1 --config '{"Entrypoint":["/bin/entry"],"Cmd":["default","words"],"Env":["PATH=/usr/bin:/bin","FROM_IMAGE=yes","HOME=/nowhere"],"WorkingDir":"/usr/share","Volumes":{"/data":{},"/proc/x":{}}}'
+full=$registry/tools/full:1
+digits=${pushed#sha256:}
+
+# The maker's words, variables and directory; and the user's in their place.
+ok as alice skiff run $full
+equal "$out" 'entry 2 [default] [words]'
+ok as alice skiff run $full 'one word' two
+equal "$out" 'entry 2 [one word] [two]'
+ok as alice skiff run --entrypoint /bin/pwd $full
+equal "$out" /usr/share 'directory of the image'
+ok as alice skiff run --entrypoint /bin/pwd -w /etc $full
+equal "$out" /etc
+fails 125 as alice skiff run --entrypoint /bin/pwd -w /no/such $full
+has "$err" 'hint: '
+run() { ok as alice "${before[@]}" skiff run "${options[@]}" --entrypoint /bin/sh $full -ec "$1"; }
+before=(env MINE=kept LD_PRELOAD=/lib/x.so PYTHONPATH=/x) options=(-e A=1 -e MINE)
+run 'echo "$FROM_IMAGE $HOME $PATH $A $MINE [$LD_PRELOAD$PYTHONPATH]"'
+equal "$out" 'yes /home/alice /usr/bin:/bin 1 kept []'
+options=(-e FROM_IMAGE=mine -e PATH=/bin)
+run 'echo "$FROM_IMAGE $PATH"'
+equal "$out" 'mine /bin' 'what the user says is stronger'
+before=() options=()
+
+# Images by whichever of their names.
+for name in "docker://$full" "$digits" "sha256:$digits" "${digits:0:12}" "image:"; do
+    case $name in
+    image:) ok as alice skiff run --base image:$full /etc/passwd ;;
+    *) ok as alice skiff run "$name" /etc/passwd ;;
+    esac
+    has "$out" 'entry 1 [/etc/passwd]' "$name"
+done
+fails 125 as alice skiff run $registry/tools/never:1
+has "$err" 'you have not pulled it'
+has "$err" 'hint: `skiff pull'
+fails 125 as alice skiff run 'Not A Name'
+
+# Who one is.
+run 'id -u; id -un; grep CapEff /proc/self/status; [ "$(pwd)" = /usr/share ]; echo ~'
+equal "$out" "$(id -u alice)"$'\nalice\nCapEff:\t0000000000000000\n/home/alice'
+options=(--root)
+run 'id -u; cat /etc/for-root; grep alice /etc/passwd /etc/group | cut -d: -f1,2'
+equal "$out" $'0\nhidden\n/etc/passwd:alice\n/etc/group:alice' 'as root'
+options=()
+# What was root's in the image is hers, as it is her image.
+ok as alice skiff run --entrypoint /bin/cat $full /etc/for-root
+equal "$out" hidden
+# A program that is setuid in the image is run as anybody else is.
+run '/setuid/id -u; grep NoNewPrivs /proc/self/status'
+equal "$out" "$(id -u alice)"$'\nNoNewPrivs:\t1'
+for options in --me --root; do
+    run 'dd if=/etc/zero of=/dev/null bs=1 count=1 2>&1 | grep -c "ermission denied" || true; stat -c %u /etc/large-id'
+    equal "$out" $'1\n65534' "device and large id $options"
+    run 'dd if=/dev/zero of=/dev/null bs=1 count=1 2>/dev/null; cat /etc/large-id'
+    equal "$out" large
+done
+options=()
+
+# What takes changes: not the root, but /tmp, the home, volumes; and the root if that is asked for, as long as the command runs.
+run 'for file in /new /etc/new /usr/new; do ! touch $file 2>/dev/null; done
+    touch /tmp/x /var/tmp/x ~/from-image /data/x; [ ! -e /data/file ]; ls /tmp'
+equal "$out" x
+[ -e /home/alice/from-image ] && [ ! -e /tmp/x ] || fail 'files are not where they belong'
+equal "$(stat -c %U /home/alice/from-image)" alice
+options=(--root)
+run '! touch /new 2>/dev/null'
+options=(--root --writable)
+run 'touch /new /etc/new; echo changed >/data/file; rm /etc/for-root; ls /new'
+run 'ls /new /etc/new 2>/dev/null || true; cat /data/file /etc/for-root'
+equal "$out" $'of-image\nhidden' 'what was changed is gone'
+options=()
+
+# What of the host is there.
+run 'cat /etc/resolv.conf'
+equal "$out" "$(cat /etc/resolv.conf)" 'resolv.conf, which the image has as a link that leads nowhere'
+run 'cat /etc/hosts; ls /shared >/dev/null; ls /proc/1/exe >/dev/null 2>&1 || true; [ -d /proc/self ]; [ -d /sys/kernel ]; [ ! -e /home/bob ]'
+equal "$out" "$(cat /etc/hosts)"
+as alice mkdir data && as alice sh -c 'echo mine >data/file'
+options=(-v /home/alice/data:/mnt/deep/place -v /home/alice/data:/data:ro)
+run 'cat /mnt/deep/place/file /data/file; ! touch /data/x 2>/dev/null; touch /mnt/deep/place/written'
+equal "$out" $'mine\nmine'
+[ -e /home/alice/data/written ] || fail 'nothing was written through the mount'
+options=()
+fails 125 as alice skiff run -v /no/such:/x $full
+has "$err" /no/such
+
+# Exit codes.
+fails 7 as alice skiff run --entrypoint /bin/sh $full -c 'exit 7'
+fails 126 as alice skiff run --entrypoint /etc/passwd $full
+fails 127 as alice skiff run --entrypoint no-such-command $full
+has "$err" 'no-such-command'
+fails 127 as alice skiff run --root --entrypoint no-such-command $full
+fails 137 as alice skiff run --entrypoint /bin/sh $full -c 'kill -9 $$'
+fails 143 as alice skiff run --entrypoint /bin/sh $full -c 'kill $$'
+fails 125 as alice skiff run --no-such-option $full
+
+# The plan, without doing anything.
+ok as alice skiff run --dry-run --json --root --writable -v /shared:/s $full
+equal "$(json "$out" 'd["base"]["image"]')" "$digits"
+equal "$(json "$out" '[m["target"] for m in d["mounts"]][-1]')" /s
+ok as alice skiff run --dry-run $full
+has "$out" "base         image $digits"
+
+# An image that has nothing but a program.
+rm -rf "$root" && mkdir "$root" && cp /bin/busybox "$root/busybox"
+image scratch:1 --config '{"Entrypoint":["/busybox"]}'
+ok as alice skiff run $registry/scratch:1 sh -ec '/busybox id -un; /busybox cat /etc/resolv.conf; /busybox touch /tmp/x ~/x; /busybox pwd; /busybox ls -d /proc/self /dev/null'
+equal "$out" "$(printf 'alice\n%s\n/home/alice\n/dev/null\n/proc/self' "$(cat /etc/resolv.conf)")"
+ok as alice skiff run --root $registry/scratch:1 id -u
+equal "$out" 0
+fails 127 as alice skiff run --entrypoint '' $registry/scratch:1
+has "$err" /bin/sh
+
+# Links of an image's cannot lead what is mounted or written out of it.
+rm -rf "$root" && skeleton "$root"
+rm -r "$root/tmp" "$root/home" "$root/etc/passwd" "$root/etc/group"
+ln -s ../../../../home/bob "$root/tmp" && ln -s / "$root/home" && ln -s ../../../../../home/alice/victim "$root/etc/passwd"
+ln -s loop "$root/etc/loop" && ln -s loop "$root/etc/group"
+image hostile:1
+try as alice skiff run $registry/hostile:1 id
+[ ! -e /home/alice/victim ] || fail 'a link of the image led out of it'
