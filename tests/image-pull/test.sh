@@ -1,0 +1,181 @@
+# time: 180
+# Pulling: what it costs, who may use what came of it, what happens when it is cut off or finds no room, logins, removal.
+. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../images/lib.sh"
+root=$images_tmp/root second=$images_tmp/second
+skeleton "$root"
+mkdir "$second" && head -c 3000000 /dev/urandom >"$second/random"
+image=$registry/tools/small:1
+clean() { # nothing half-made is visible
+    equal "$(ls $store/images | grep -v '^[0-9a-f]\{64\}\.\(erofs\|json\)$' || true)" '' 'half-made images'
+    equal "$(ls $store/tmp)" '' 'remains of pulls'
+}
+id_of() { ok as "$1" skiff images --json; json "$out" "[i['id'] for i in d if i['reference'] == '$2'][0]"; }
+
+# Without a store, and with one that is not to be trusted.
+start_registry
+push tools/small:1 "$root" "$second" --config '{"Cmd":["id","-un"]}'
+digest=$pushed
+refuses() { # PART: pulling fails and says so
+    fails 125 as alice skiff pull --quiet $image
+    has "$err" "$1"
+    has "$err" 'hint: '
+}
+drop_store
+refuses $store
+make_store alice
+refuses 'belongs to uid'
+make_store
+chmod 777 $store
+refuses 'with mode 777'
+make_store root
+refuses 'belongs to root'
+make_store
+echo 99 >$store/version
+refuses newer
+equal "$(ls $store)" version 'a newer store is left alone'
+make_store
+mount -t tmpfs -o ro tmpfs $store
+refuses $store
+umount $store
+mount -t tmpfs -o size=1m,mode=755,uid=1 tmpfs $store
+refuses "no room for"
+has "$err" "it needs "
+equal "$(find $store -name '*.erofs')" ''
+clean
+umount $store
+
+# Once; again it is one question; by digest none but that.
+make_store
+ok as alice skiff pull $image
+equal "$out" "$digest"
+ok as alice skiff run $image
+equal "$out" alice
+# (Whether the server speaks TLS and wants a login it is asked before, by GET /v2/.)
+requests() { grep -c '"\(GET\|HEAD\) /v2/[a-z]' "$registry_log" || true; }
+for name in $image "$registry/tools/small@$digest"; do
+    before=$(requests)
+    ok as alice skiff pull --quiet "$name"
+    sleep 0.2
+    equal $(($(requests) - before)) 1 "requests for $name that is there"
+    has "$(grep '"\(GET\|HEAD\) /v2/[a-z]' "$registry_log" | tail -1)" '"HEAD '
+done
+ok as alice skiff run "$registry/tools/small@$digest" id -u
+ok as alice skiff images --json
+equal "$(json "$out" '[i["tag"] for i in d]')" "['1', None]"
+ok as alice skiff inspect $image
+equal "$(json "$out" 'd["here"], len(d["layers"])')" '(True, 2)'
+ok as alice skiff inspect --files $image
+has "$out" bin/busybox
+
+# What alice has pulled is not bob's, even if he knows all of its digits, until he can pull it himself.
+fails 125 as bob skiff run "${digest#sha256:}" id
+install -d -o bob -g bob /home/bob/.local /home/bob/.local/share /home/bob/.local/share/skiff
+cp -r /home/alice/.local/share/skiff/images /home/bob/.local/share/skiff && chown -R bob /home/bob/.local
+fails 125 as bob skiff run $image
+has "$err" 'not yours on this machine'
+has "$err" 'hint: `skiff pull'
+fails 125 as bob skiff inspect --files $image
+ok as bob skiff pull --quiet $image
+ok as bob skiff run $image
+equal "$out" bob
+
+# A name that is pushed again means another image only when it is pulled again.
+echo second >"$root/etc/version"
+push tools/small:1 "$root" "$second" --config '{"Cmd":["cat","/etc/version"]}'
+ok as alice skiff run $image
+equal "$out" alice
+ok as alice skiff pull --quiet $image
+ok as alice skiff run $image
+equal "$out" second
+ok as bob skiff run $image
+equal "$out" bob
+
+# Two at once do the work once.
+head -c 30000000 /dev/urandom >"$second/random"
+push tools/large:1 "$root" "$second" --config '{"Cmd":["id","-un"]}'
+large=$registry/tools/large:1
+: >"$registry_log"
+start alice skiff pull --quiet $large
+first=$started
+start bob skiff pull --quiet $large
+wait "$first" && wait "$started"
+ok as bob skiff run $large
+equal "$out" bob
+# What was sent is each layer once (in ranges), and what either asked for itself: manifest and configuration.
+sent=$(awk '/"GET \/v2\/tools\/large\/blobs\// { for (i = 1; i < NF; i++) if ($i == "HTTP/1.1\"") sum += $(i + 2) } END { print sum }' "$registry_log")
+whole=$(find "$images_tmp/registry" -name data -size +20M -printf '%s\n' | sort -n | tail -1)
+[ "$sent" -lt $((whole * 3 / 2)) ] || fail "$sent bytes were sent for a layer of $whole"
+clean
+
+# Killed at any moment, client or writer; then pulled again.
+for after in 0.01 0.03 0.05 0.1 0.2 0.3; do
+    for victim in client writer; do
+        make_store
+        start alice skiff pull --quiet $large
+        sleep $after
+        case $victim in
+        client) kill -9 "$started" 2>/dev/null || true ;;
+        writer) for pid in $(pgrep -u daemon -x skiff || true); do kill -9 "$pid" 2>/dev/null || true; done ;;
+        esac
+        try wait "$started"
+        for image_file in "$store"/images/*.erofs; do
+            [ ! -e "$image_file" ] || ok as alice skiff store verify
+        done
+        ok as alice skiff pull --quiet $large
+        ok as alice skiff run $large
+        equal "$out" alice "after $victim was killed after $after s"
+        eventually 5 sh -c '! pgrep -u daemon -x skiff'
+        clean
+        ok as alice skiff store verify
+    done
+done
+ok as alice skiff pull --quiet $image
+
+# Names that are none, images and servers that are not there.
+bad() { fails 125 as alice skiff pull --quiet "$1"; has "$err" 'skiff: '; has "$err" 'hint: ' "$1"; }
+for name in Foo/Bar 'a b' "$registry/x:$(printf 'y%.0s' $(seq 500))" "$registry/no/such:1" "$registry/tools/small:no-such" \
+    "$registry/tools/small@sha256:$(printf '0%.0s' $(seq 64))" 127.0.0.1:9/tools/small:1 oci:/tmp; do bad "$name"; done
+fails 125 as alice skiff pull --quiet --arch arm64 $image
+has "$err" arm64
+
+# What goes and what stays.
+ok as alice skiff store du --json
+[ "$(json "$out" 'd["images"]')" -gt 3000000 ] || fail "store du: $out"
+start alice skiff run $large sleep 1000
+eventually 5 pgrep -u alice -x sleep
+running=$started
+large_id=$(id_of alice $large)
+[ -d "/run/skiff/images/$large_id" ] || fail 'the image is not mounted'
+ok as alice skiff rmi $large
+fails 125 as alice skiff rmi $large
+[ ! -e "$store/images/$large_id.erofs" ] || fail 'the image is still there'
+[ ! -e "/run/skiff/images/$large_id" ] || fail 'its mount is still there'
+kill -0 "$running"
+pid=$(pgrep -u alice -x sleep)
+nsenter -t "$pid" -m /bin/cat /etc/passwd >/dev/null || fail 'what runs on it does not go on'
+kill -9 "$running" && try wait "$running"
+fails 125 as alice skiff run $large
+ok as alice skiff store gc --dry-run
+ok as alice skiff store gc
+fails 125 as alice skiff store gc --budget 0
+has "$err" administrator
+
+# With a password.
+stop_registry
+start_registry carol 'pass word'
+fails 125 as alice skiff pull --quiet $image
+has "$err" 'hint: '
+fails 125 as alice sh -c "echo wrong | skiff login $registry --username carol --password-stdin"
+has "$err" 'hint: '
+[ ! -e /home/alice/.docker/config.json ] || lacks "$(cat /home/alice/.docker/config.json)" $registry
+echo 'pass word' >/home/alice/password && chown alice /home/alice/password
+ok as alice skiff login $registry --username carol --password-file /home/alice/password
+lacks "$out$err" 'pass word'
+ok as alice skiff pull --quiet $image
+ok as alice skiff run $image
+# What bob could pull he can pull no more, and what alice has logged in for is not his.
+fails 125 as bob skiff pull --quiet $image
+ok as alice skiff logout $registry
+fails 125 as alice skiff logout $registry
+fails 125 as alice skiff pull --quiet $image
