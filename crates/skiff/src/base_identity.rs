@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::image::ImageId;
 
 use crate::context::Context;
 
@@ -78,6 +79,22 @@ impl Identity {
         let there: BTreeSet<String> = there.lines().map(str::to_owned).collect();
         Some(package_differences(&self.packages, &there))
     }
+}
+
+/// The key under which a manifest names an image, and the one for the name it was pulled by.
+const IMAGE: &str = "image";
+const REFERENCE: &str = "reference";
+
+/// What a manifest holds of an environment over an image: such a base is the same everywhere.
+pub fn of_image(id: ImageId, reference: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([(IMAGE.into(), id.to_string()), (REFERENCE.into(), reference.into())])
+}
+
+/// The image that a manifest names, and its name; nothing if it is of the host's root.
+pub fn image_of(recorded: &BTreeMap<String, String>) -> Result<Option<(ImageId, &str)>> {
+    let Some(text) = recorded.get(IMAGE) else { return Ok(None) };
+    let id = text.parse().map_err(|e| Error::new(format!("snapshot: its base: {e}")))?;
+    Ok(Some((id, recorded.get(REFERENCE).map_or(text.as_str(), String::as_str))))
 }
 
 fn digest(text: &str) -> String {

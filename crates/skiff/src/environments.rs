@@ -8,9 +8,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::name::EnvName;
+use skiff_spec::plan::Base;
 use skiff_spec::settings::{self, Settings};
 
 use crate::context::Context;
+use crate::images;
+use crate::images::index::Entry;
 
 /// One environment.
 #[derive(Clone, Debug)]
@@ -20,6 +23,42 @@ pub struct Environment {
     /// Its directory.
     pub dir: PathBuf,
 }
+
+/// What lies below an environment, with all that is needed to run something in it.
+pub enum Ground {
+    /// The host's root.
+    Host,
+    /// An image, as it was when the environment was made: its name may come to mean another.
+    Image(Entry),
+}
+
+impl Ground {
+    /// For the plan.
+    pub fn base(&self) -> Base {
+        self.image().map_or(Base::Host, |entry| Base::Image(entry.id))
+    }
+
+    /// The image, if it is one.
+    pub fn image(&self) -> Option<&Entry> {
+        match self {
+            Self::Host => None,
+            Self::Image(entry) => Some(entry),
+        }
+    }
+}
+
+/// As a user names it.
+impl std::fmt::Display for Ground {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Host => f.write_str("host"),
+            Self::Image(entry) => write!(f, "{}{}", images::PREFIX, entry.reference),
+        }
+    }
+}
+
+/// In an environment over an image: its name, and how its programs are run.
+const IMAGE: &str = "image.json";
 
 /// Directories of an environment and their modes. Work must be on the file system of upper.
 const PARTS: [(&str, u32); 4] = [("upper", 0o755), ("work", 0o700), ("tmp", 0o1777), ("vartmp", 0o1777)];
@@ -72,12 +111,12 @@ impl Environment {
     }
 
     /// Makes it. Nothing half-made is ever seen under its name.
-    pub fn create(&self, mounts: Vec<String>) -> Result<()> {
+    pub fn create(&self, base: &Ground, mounts: Vec<String>) -> Result<()> {
         let all = self.dir.parent().unwrap_or(Path::new("/"));
-        with_umask(|| self.create_in(all, mounts))
+        with_umask(|| self.create_in(all, base, mounts))
     }
 
-    fn create_in(&self, all: &Path, mounts: Vec<String>) -> Result<()> {
+    fn create_in(&self, all: &Path, base: &Ground, mounts: Vec<String>) -> Result<()> {
         make_ready(all)?;
         sweep(all);
         if self.exists() {
@@ -85,7 +124,7 @@ impl Environment {
                 .hint(format!("`skiff env rm {}` removes it", self.name)));
         }
         let new = all.join(format!("{NEW}{}.{}", std::process::id(), self.name));
-        let made = self.fill(&new, mounts).and_then(|()| {
+        let made = self.fill(&new, base, mounts).and_then(|()| {
             fs::rename(&new, &self.dir).context(|| format!("environment {}", self.dir.display()))
         });
         if made.is_err() {
@@ -101,7 +140,7 @@ impl Environment {
         })
     }
 
-    fn fill(&self, new: &Path, mounts: Vec<String>) -> Result<()> {
+    fn fill(&self, new: &Path, base: &Ground, mounts: Vec<String>) -> Result<()> {
         make_private(new)?;
         for (part, mode) in PARTS {
             let path = new.join(part);
@@ -110,10 +149,26 @@ impl Environment {
                 .context(|| path.display().to_string())?;
         }
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        let settings = Settings { name: self.name.clone(), base: "host".into(), created, mounts };
+        let (text, image) = (base.to_string(), base.image().map(|entry| entry.id));
+        let settings = Settings { name: self.name.clone(), base: text, image, created, mounts };
         let text = settings.to_toml().map_err(|e| Error::new(format!("{}: {e}", settings::FILE)))?;
         let path = new.join(settings::FILE);
-        fs::write(&path, text).context(|| path.display().to_string())
+        fs::write(&path, text).context(|| path.display().to_string())?;
+        let Some(entry) = base.image() else { return Ok(()) };
+        entry.write(&new.join(IMAGE))
+    }
+
+    /// What lies below it.
+    pub fn ground(&self) -> Result<Ground> {
+        let Some(id) = self.settings()?.image else { return Ok(Ground::Host) };
+        let path = self.dir.join(IMAGE);
+        match Entry::read(&path)? {
+            Some(entry) if entry.id == id => Ok(Ground::Image(entry)),
+            _ => {
+                Err(Error::new(format!("{}: not of the image that {} names", path.display(), settings::FILE))
+                    .hint("somebody has removed or changed one of the two; they belong together"))
+            }
+        }
     }
 
     /// What is remembered of it.

@@ -20,7 +20,8 @@ use skiff_sys::signal::Signals;
 
 use crate::context::Context;
 use crate::control::{CONTROL, HOST, Live, Want, accept, answer, listen_at};
-use crate::environments::{Environment, with_umask};
+use crate::environments::{Environment, Ground, with_umask};
+use crate::images;
 use crate::output;
 use crate::planner::{self, Wishes};
 use crate::proxy;
@@ -46,13 +47,23 @@ pub enum Keep {
 pub fn session(context: &Context, env: &Environment) -> Result<Live> {
     planner::refuse_inside(context)?;
     let place = Place { dir: env.dir.clone(), name: env.name.to_string() };
-    session_at(context, &place, Keep::WhileUsed, || Ok((plan(context, env)?, vec![])))
+    session_at(context, &place, Keep::WhileUsed, || {
+        let mut plan = plan(context, env)?;
+        images::plan::make_ready(context, &mut plan)?;
+        Ok((plan, vec![]))
+    })
 }
 
 /// The plan by which an environment runs.
 pub fn plan(context: &Context, env: &Environment) -> Result<Plan> {
     let wishes = Wishes { mounts: env.settings()?.mounts, ..Wishes::default() };
-    planner::host(context, env.name.as_str(), Upper::Directory(env.dir.clone()), wishes)
+    let (name, upper) = (env.name.as_str(), Upper::Directory(env.dir.clone()));
+    match env.ground()? {
+        Ground::Host => planner::host(context, name, upper, wishes),
+        Ground::Image(entry) => {
+            images::plan::image(context, name, (entry.id, &entry.config()?.exec), upper, true, wishes)
+        }
+    }
 }
 
 /// A session in the environment that runs at `place`; if none does, one is started by the plan that `make` gives (and what that

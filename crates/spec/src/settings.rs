@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::image::ImageId;
 use crate::name::EnvName;
 
 /// The file's name.
@@ -13,8 +14,11 @@ pub const FILE: &str = "env.toml";
 pub struct Settings {
     /// Its name: the directory's.
     pub name: EnvName,
-    /// `host`.
+    /// `host`, or `image:REFERENCE`.
     pub base: String,
+    /// The image that the reference meant when the environment was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageId>,
     /// Seconds since 1970 at which it was made.
     pub created: u64,
     /// Additional mounts, as on the command line: `SOURCE[:TARGET[:ro]]`.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::Serialize;
@@ -18,14 +18,16 @@ use super::latest;
 use crate::base_identity;
 use crate::context::Context;
 use crate::environments::Environment;
-use crate::output;
+use crate::{images, output};
 
 /// Prints what is added, changed and deleted.
 pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
     let upper = env.dir.join("upper");
-    let found = as_root_of_ids(context.helper.as_deref(), Base::Host, |view| {
-        let (upper, base) = (open_dir(&upper)?, base(view)?);
+    let base = env.ground()?.base();
+    let own = own_view(context, base)?;
+    let found = as_root_of_ids(context.helper.as_deref(), base, |view| {
+        let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
         let as_seen = |uid, gid| (uid, gid);
         let changes = skiff_env::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen })
             .map_err(ours)?;
@@ -69,12 +71,19 @@ pub struct Taken {
 pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
     let depot_dir = context.depot()?;
     let kept = base_identity::kept_in_home(context);
-    let identity: BTreeMap<String, String> = base_identity::here(&kept)?.record(&depot_dir)?;
+    let ground = env.ground()?;
+    let identity: BTreeMap<String, String> = match ground.image() {
+        Some(entry) => base_identity::of_image(entry.id, &entry.reference),
+        None => base_identity::here(&kept)?.record(&depot_dir)?,
+    };
+    let base = ground.base();
+    let own = own_view(context, base)?;
     let dir = env.dir.clone();
     let name = env.name.clone();
-    let taken = as_root_of_ids(context.helper.as_deref(), Base::Host, |view| {
+    let taken = as_root_of_ids(context.helper.as_deref(), base, |view| {
         let depot = Depot::open(&depot_dir).map_err(ours)?;
-        let (upper, state, base) = (open_dir(&dir.join("upper"))?, open_dir(&dir)?, base(view)?);
+        let (upper, state, base) =
+            (open_dir(&dir.join("upper"))?, open_dir(&dir)?, view_of_base(view, &own)?);
         let input = SnapshotInput {
             environment: name.as_str(),
             upper: upper.as_fd(),
@@ -121,9 +130,14 @@ pub fn snapshot(context: &Context, name: &EnvName, json: bool) -> Result<()> {
     output::line(&taken.descriptor.snapshot)
 }
 
-/// The base to compare with: the helper's view of the host; without it the host as the user sees it.
-fn base(view: Option<OwnedFd>) -> Result<OwnedFd> {
-    view.map_or_else(|| open_dir(Path::new("/")), Ok)
+/// Where a base is to be seen without the helper: the host as the user sees it, an image unpacked.
+fn own_view(context: &Context, base: Base) -> Result<PathBuf> {
+    Ok(images::plan::unpacked(context, base)?.unwrap_or_else(|| "/".into()))
+}
+
+/// The base to compare with: the helper's view of it where there is one.
+fn view_of_base(view: Option<OwnedFd>, own: &Path) -> Result<OwnedFd> {
+    view.map_or_else(|| open_dir(own), Ok)
 }
 
 fn open_dir(path: &Path) -> Result<OwnedFd> {

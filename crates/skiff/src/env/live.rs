@@ -1,5 +1,6 @@
 //! Environments as they run: entering, running something in them, listing, refreshing, ending them.
 
+use std::ffi::OsString;
 use std::os::fd::AsFd;
 
 use serde::Serialize;
@@ -13,19 +14,29 @@ use skiff_spec::plan::{Identity, inside};
 use crate::cli::Inside;
 use crate::context::Context;
 use crate::control::{Live, Want};
-use crate::environments::{self, Environment};
-use crate::{output, run, supervisor};
+use crate::environments::{self, Environment, Ground};
+use crate::{images, output, run, supervisor};
 
 /// The user's shell in an environment; the default one is made on first use.
 pub fn enter(context: &Context, name: &EnvName, inside: &Inside) -> Result<i32> {
     let env = existing_or_default(context, name)?;
-    let mut command = inside.command(context, &[]);
+    let mut command = command(context, &env, inside, &[])?;
     set_prompt(&mut command, name);
     Ok(exec_in(context, &env, inside, &command))
 }
 
+/// A command as it runs in an environment; the user's shell if it has no words.
+pub fn command(context: &Context, env: &Environment, inside: &Inside, words: &[OsString]) -> Result<Command> {
+    match env.ground()? {
+        Ground::Host => Ok(inside.command(context, words)),
+        Ground::Image(entry) => {
+            images::command::in_environment(context, &entry.config()?.exec, inside, words)
+        }
+    }
+}
+
 /// As a login does: `command` by the login shell if there is one, else the shell as a login shell.
-pub fn enter_default(context: &Context, name: &EnvName, command: Option<std::ffi::OsString>) -> Result<i32> {
+pub fn enter_default(context: &Context, name: &EnvName, command: Option<OsString>) -> Result<i32> {
     let env = existing_or_default(context, name)?;
     let inside = Inside { root: true, me: false, env: vec![], workdir: Some(context.home.clone()) };
     let shell = context.shell();
@@ -33,12 +44,12 @@ pub fn enter_default(context: &Context, name: &EnvName, command: Option<std::ffi
     let mut argv0 = std::path::Path::new(&shell).file_name().unwrap_or(&shell).to_owned();
     let command = match command {
         Some(words) => {
-            let mut command = inside.command(context, &[shell, "-c".into(), words]);
+            let mut command = self::command(context, &env, &inside, &[shell, "-c".into(), words])?;
             command.argv0 = Some(argv0);
             command
         }
         None => {
-            let mut command = inside.command(context, &[]);
+            let mut command = self::command(context, &env, &inside, &[])?;
             argv0 = [std::ffi::OsStr::new("-"), &argv0].into_iter().collect();
             command.argv0 = Some(argv0);
             set_prompt(&mut command, name);
@@ -51,7 +62,7 @@ pub fn enter_default(context: &Context, name: &EnvName, command: Option<std::ffi
 fn existing_or_default(context: &Context, name: &EnvName) -> Result<Environment> {
     let env = Environment::named(context, name.clone())?;
     if *name == EnvName::default_name() && !env.exists() {
-        match env.create(vec![]) {
+        match env.create(&Ground::Host, vec![]) {
             // Two first uses at once: one of them makes it.
             Err(_) if env.exists() => {}
             other => other?,
@@ -164,6 +175,10 @@ pub fn stop(context: &Context, name: &EnvName) -> Result<()> {
 /// Makes a running environment see what has changed on the host.
 pub fn refresh(context: &Context, name: &EnvName) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
+    if env.ground()?.image().is_some() {
+        // An image does not change.
+        return Ok(());
+    }
     let Some(live) = Live::connect(&env.dir, Want::Session)? else {
         // The next start sees everything.
         return Ok(());

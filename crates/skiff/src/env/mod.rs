@@ -10,8 +10,8 @@ use skiff_spec::name::EnvName;
 
 use crate::cli::{Env, Exec};
 use crate::context::Context;
-use crate::environments::Environment;
-use crate::{output, planner, run as throw_away};
+use crate::environments::{Environment, Ground};
+use crate::{images, output, planner, run as throw_away};
 
 pub use contents::{ours, take_snapshot};
 pub use live::{enter_default, exec_in, running, stop};
@@ -29,7 +29,8 @@ pub fn run(command: &Env) -> Result<i32> {
         }
         Env::Exec(Exec { inside, name, command }) => {
             let env = Environment::existing(&context, name.clone())?;
-            return Ok(exec_in(&context, &env, inside, &inside.command(&context, command)));
+            let command = live::command(&context, &env, inside, command)?;
+            return Ok(exec_in(&context, &env, inside, &command));
         }
         Env::List(output) => live::list(&context, output.json)?,
         Env::Diff { name, output } => contents::diff(&context, name, output.json)?,
@@ -46,12 +47,19 @@ pub fn run(command: &Env) -> Result<i32> {
 }
 
 fn create(context: &Context, name: &EnvName, base: &str, mounts: &[String], dry_run: bool) -> Result<()> {
-    throw_away::image_of(base)?;
+    let ground = match throw_away::image_of(base)? {
+        None => Ground::Host,
+        Some(image) => Ground::Image(images::find(context, image)?),
+    };
     // What is wrong with a mount shows now, not at the first start.
     mounts.iter().try_for_each(|m| planner::parse_mount(m).map(drop))?;
     let env = Environment::named(context, name.clone())?;
     if dry_run {
-        return output::line(&format!("make {} over the host's root", env.dir.display()));
+        let over = match &ground {
+            Ground::Host => "the host's root".into(),
+            Ground::Image(entry) => format!("image {} (sha256:{})", entry.reference, entry.id),
+        };
+        return output::line(&format!("make {} over {over}", env.dir.display()));
     }
-    env.create(mounts.to_vec())
+    env.create(&ground, mounts.to_vec())
 }

@@ -11,7 +11,7 @@ use skiff_spec::plan::Base;
 use super::latest;
 use crate::context::Context;
 use crate::environments::{self, Environment};
-use crate::{output, supervisor};
+use crate::{images, output, supervisor};
 
 /// Removes one environment.
 pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> Result<()> {
@@ -30,8 +30,13 @@ pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> 
     if dry_run {
         return output::line(&format!("remove {}", env.dir.display()));
     }
+    // Broken settings must not keep it from being removed.
+    let image = env.settings().ok().and_then(|settings| settings.image);
     let aside = env.set_aside()?;
     drop(lock);
+    if let Some(id) = image {
+        images::commands::give_up(context, id)?;
+    }
     latest::unset(&context.depot()?, name)?;
     delete(context, aside)
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use skiff_image::manifest::ExecConfig;
 use skiff_sandbox::command::{Command, DEFAULT_PATH};
 use skiff_sandbox::{Error, Result};
+use skiff_spec::plan::Identity;
 
 use crate::cli::Inside;
 use crate::context::Context;
@@ -35,23 +36,7 @@ pub fn command(
     words: &[OsString],
 ) -> Result<Command> {
     let argv = words_of(exec, entrypoint, words);
-    let mut command = inside.command_as(context, inside.identity_in_image(context.route()), &argv);
-    let keep = |name: &OsStr| !HOSTS_OWN.iter().any(|begin| name.as_bytes().starts_with(begin.as_bytes()));
-    command.env.retain(|(name, _)| keep(name));
-    let asked: Vec<(OsString, OsString)> = inside.settings();
-    for setting in &exec.env {
-        let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
-        // His home is mounted, whatever the image's maker called home.
-        if !name.is_empty() && name != "HOME" {
-            command.set(name, value);
-        }
-    }
-    for (name, value) in asked {
-        command.set(name, value);
-    }
-    if command.var("PATH").is_none() {
-        command.set("PATH", DEFAULT_PATH);
-    }
+    let mut command = with_variables(context, exec, inside, inside.identity_in_image(context.route()), &argv);
     if inside.workdir.is_none() && !exec.working_dir.is_empty() {
         command.cwd = PathBuf::from(&exec.working_dir);
     }
@@ -60,6 +45,51 @@ pub fn command(
             .hint("-w DIR gives another than the image's"));
     }
     Ok(command)
+}
+
+/// A command in an environment over an image. There one works: it is for the user to say what runs where, and a shell is what he
+/// gets if he says nothing; his own may be missing.
+pub fn in_environment(
+    context: &Context,
+    exec: &ExecConfig,
+    inside: &Inside,
+    words: &[OsString],
+) -> Result<Command> {
+    let shell = [OsString::from("/bin/sh")];
+    let words = if words.is_empty() { &shell } else { words };
+    Ok(with_variables(context, exec, inside, inside.identity(), words))
+}
+
+/// The user's variables without those of the host's root, the image's, and what he has asked for, each the stronger the later.
+fn with_variables(
+    context: &Context,
+    exec: &ExecConfig,
+    inside: &Inside,
+    identity: Identity,
+    argv: &[OsString],
+) -> Command {
+    let mut command = inside.command_as(context, identity, argv);
+    set_variables(&mut command, exec);
+    for (name, value) in inside.settings() {
+        command.set(name, value);
+    }
+    command
+}
+
+/// Takes away what leads to places of the host's root, and sets what the image's maker meant.
+pub fn set_variables(command: &mut Command, exec: &ExecConfig) {
+    let keep = |name: &OsStr| !HOSTS_OWN.iter().any(|begin| name.as_bytes().starts_with(begin.as_bytes()));
+    command.env.retain(|(name, _)| keep(name));
+    for setting in &exec.env {
+        let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+        // His home is mounted, whatever the image's maker called home.
+        if !name.is_empty() && name != "HOME" {
+            command.set(name, value);
+        }
+    }
+    if command.var("PATH").is_none() {
+        command.set("PATH", DEFAULT_PATH);
+    }
 }
 
 fn words_of(exec: &ExecConfig, entrypoint: Option<&OsStr>, words: &[OsString]) -> Vec<OsString> {

@@ -9,6 +9,7 @@ use skiff_image::registries_conf::RegistriesConf;
 use skiff_image::registry::{Client, Settings};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::image::ImageId;
+use skiff_spec::name::EnvName;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::Named;
 
@@ -18,6 +19,7 @@ use super::wire::{Ask, Say};
 use super::{find, ours, store, unpacked};
 use crate::cli::{Login, Pull, Store};
 use crate::context::Context;
+use crate::environments::{self, Environment};
 use crate::output;
 
 /// Digits of an id that tell images apart for a person.
@@ -132,12 +134,31 @@ pub fn remove(images: &[String]) -> Result<()> {
     for image in images {
         let entry = find(&context, image)?;
         names.remove(&entry)?;
-        if names.all()?.iter().all(|other| other.id != entry.id) {
-            store::ask(&context, Ask::Forget(entry.id), &mut |_| ())?;
-            unpacked::forget(&context, entry.id)?;
+        if let Some(env) = give_up(&context, entry.id)? {
+            output::note(&format!("{}: the image stays, as environment {env} is over it", entry.reference));
         }
     }
     store::release(&context)
+}
+
+/// Gives up an image that has no name any more and no environment over it; gives the environment that keeps it.
+pub fn give_up(context: &Context, id: ImageId) -> Result<Option<EnvName>> {
+    if Names::of(context)?.all()?.iter().any(|entry| entry.id == id) {
+        return Ok(None);
+    }
+    let over = environment_over(context, id)?;
+    if over.is_none() {
+        store::ask(context, Ask::Forget(id), &mut |_| ())?;
+        unpacked::forget(context, id)?;
+    }
+    Ok(over)
+}
+
+/// An environment that has this image below it.
+fn environment_over(context: &Context, id: ImageId) -> Result<Option<EnvName>> {
+    // One that cannot be read is said elsewhere; it may not keep images from being removed.
+    let over = |env: &Environment| env.settings().is_ok_and(|settings| settings.image == Some(id));
+    Ok(environments::list(context)?.into_iter().find(over).map(|env| env.name))
 }
 
 #[derive(Serialize)]

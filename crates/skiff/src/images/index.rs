@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use skiff_image::manifest::ImageConfig;
@@ -39,6 +39,24 @@ impl Entry {
     }
 }
 
+impl Entry {
+    /// Reads one; nothing if there is none.
+    pub fn read(path: &Path) -> Result<Option<Self>> {
+        let text = match fs::read(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            other => other.context(|| path.display().to_string())?,
+        };
+        let bad = |e| Error::new(format!("{}: {e}", path.display()));
+        serde_json::from_slice(&text).map(Some).map_err(bad)
+    }
+
+    /// Writes it where nobody reads yet.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_vec_pretty(self).map_err(super::json)?;
+        fs::write(path, text).context(|| path.display().to_string())
+    }
+}
+
 /// The directory of all of them.
 pub struct Names {
     dir: PathBuf,
@@ -52,14 +70,8 @@ impl Names {
 
     /// What a name in full stands for, if it was pulled.
     pub fn find(&self, reference: &str) -> Result<Option<Entry>> {
-        let path = self.dir.join(file_name(reference));
-        let text = match fs::read(&path) {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            other => other.context(|| path.display().to_string())?,
-        };
-        serde_json::from_slice(&text).map(Some).map_err(|e| {
-            Error::new(format!("{}: {e}", path.display())).hint("remove the file and pull the image again")
-        })
+        Entry::read(&self.dir.join(file_name(reference)))
+            .map_err(|e| e.hint("remove the file and pull the image again"))
     }
 
     /// All, by name.
@@ -85,12 +97,10 @@ impl Names {
     pub fn put(&self, entry: &Entry) -> Result<()> {
         let what = || self.dir.display().to_string();
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).context(what)?;
-        let text = serde_json::to_vec_pretty(entry).map_err(super::json)?;
         let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
         let new = self.dir.join(format!(".{host}.{}", std::process::id()));
-        fs::write(&new, text)
-            .and_then(|()| fs::rename(&new, self.dir.join(file_name(&entry.reference))))
-            .context(what)
+        entry.write(&new)?;
+        fs::rename(&new, self.dir.join(file_name(&entry.reference))).context(what)
     }
 
     /// Forgets a name.

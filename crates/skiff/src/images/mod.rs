@@ -15,9 +15,11 @@ use std::str::FromStr;
 
 use index::{Entry, Names};
 use skiff_sandbox::{Error, Result};
+use skiff_spec::image::ImageId;
 use skiff_spec::reference::ImageReference;
 
 use crate::context::Context;
+use wire::{Ask, Say};
 
 /// What names an image as a base: `image:REF`.
 pub const PREFIX: &str = "image:";
@@ -54,6 +56,18 @@ pub fn find(context: &Context, text: &str) -> Result<Entry> {
     Err(Error::new(format!("image {text}: you have not pulled it")).hint(format!(
         "`skiff pull {text}` gets it; to run a command over the host's root: skiff run -- {text}"
     )))
+}
+
+/// The image as this node's store has it, for one who may use it.
+pub fn here(context: &Context, id: ImageId, reference: &str) -> Result<Entry> {
+    let Say::Found(record) = store::ask(context, Ask::Find(id), &mut |_| ())? else {
+        return Err(Error::new(format!("image {reference}: the store's writer answered something else")));
+    };
+    let record = record.ok_or_else(|| {
+        Error::new(format!("image {reference} (sha256:{id}): this node's store does not have it for you"))
+            .hint(format!("on this node: skiff pull {reference}"))
+    })?;
+    Ok(Entry { reference: reference.into(), id, pulled: 0, size: record.size, config: record.config })
 }
 
 fn by_digits(names: &Names, text: &str) -> Result<Option<Entry>> {

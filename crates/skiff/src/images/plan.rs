@@ -1,6 +1,6 @@
 //! From an image and wishes to a plan: its root, with what it needs of the host put in.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use skiff_image::manifest::ExecConfig;
 use skiff_sandbox::Result;
@@ -54,10 +54,16 @@ pub fn image(
 
 /// Has the image's files unpacked where the plan cannot have them mounted.
 pub fn make_ready(context: &Context, plan: &mut Plan) -> Result<()> {
-    if let (Base::Image(id), Route::Rootless) = (plan.base, plan.route) {
-        plan.unpacked = Some(unpacked::tree(context, id)?);
-    }
+    plan.unpacked = unpacked(context, plan.base)?;
     Ok(())
+}
+
+/// The directory that stands for an image's mount without the helper; made if need be.
+pub fn unpacked(context: &Context, base: Base) -> Result<Option<PathBuf>> {
+    match (base, context.route()) {
+        (Base::Image(id), Route::Rootless) => unpacked::tree(context, id).map(Some),
+        _ => Ok(None),
+    }
 }
 
 /// A directory for data that an image names may be no part of what makes the environment work.

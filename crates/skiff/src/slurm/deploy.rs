@@ -14,6 +14,7 @@ use skiff_env::{Cache, Depot, LayerDir, LayerLease, Manifest, SnapshotId};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::config::Mismatch;
+use skiff_spec::image::ImageId;
 use skiff_spec::plan::Base;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 
@@ -32,6 +33,8 @@ pub struct Deployed {
     pub difference: String,
     /// The layers' directories, bottom first, held so that no eviction takes them.
     pub layers: Vec<(PathBuf, LayerLease)>,
+    /// The image below them; nothing if that is the host's root.
+    pub image: Option<(ImageId, String)>,
 }
 
 /// What the process that fetches says.
@@ -39,6 +42,7 @@ pub struct Deployed {
 struct Fetched {
     difference: String,
     layers: Vec<PathBuf>,
+    image: Option<(ImageId, String)>,
 }
 
 /// Brings a job's snapshot to this node, unless its base is another one and such jobs are refused; within the time that the
@@ -46,13 +50,13 @@ struct Fetched {
 pub fn deploy(context: &Context, job: &Job) -> Result<Deployed> {
     let end = Instant::now() + Duration::from_secs(context.config.slurm.fetch_seconds.min(LONGEST));
     for _ in 0..3 {
-        let Fetched { difference, layers } = fetch_until(context, job, end)?;
+        let Fetched { difference, layers, image } = fetch_until(context, job, end)?;
         let cache = open_cache(context)?;
         let hold = |path: PathBuf| Ok(cache.lease(&path)?.map(|lease| (path, lease)));
         let held: skiff_env::Result<Option<_>> = layers.into_iter().map(hold).collect();
         // Another job's fetch may have evicted one this very moment.
         if let Some(layers) = held.map_err(|e| in_cache(e, context))? {
-            return Ok(Deployed { difference, layers });
+            return Ok(Deployed { difference, layers, image });
         }
     }
     Err(Error::new("the snapshot's layers vanish from the cache as soon as they are there")
@@ -77,8 +81,10 @@ fn fetch(context: &Context, job: &Job) -> Result<Fetched> {
         e.hint("the depot must be on a file system that all nodes share: `depot` in the configuration, or SKIFF_DEPOT")
     })?;
     let manifest = depot.manifest(&id).map_err(ours)?;
-    let difference = difference(context, job, &manifest)?;
-    Ok(Fetched { difference, layers: layers(context, &depot, &id, &manifest)? })
+    let image = base_identity::image_of(&manifest.base)?.map(|(id, name)| (id, name.to_owned()));
+    // An image is the same everywhere.
+    let difference = if image.is_some() { String::new() } else { difference(context, job, &manifest)? };
+    Ok(Fetched { difference, layers: layers(context, &depot, &id, &manifest)?, image })
 }
 
 /// Compares this node's base with the one the environment was built on.

@@ -12,11 +12,14 @@ use super::deploy::deploy;
 use super::job::Job;
 use crate::context::Context;
 use crate::control::Live;
+use crate::images::{self, index::Entry};
 use crate::planner::{self, Wishes};
 use crate::supervisor::{self, Keep, Place};
 
 /// In the keeper's directory: in what this node's base differs from the one the environment was built on.
 pub const DIFFERENCE: &str = "base-difference";
+/// In the keeper's directory: what the job's root is over, if that is an image.
+const IMAGE: &str = "image.json";
 /// In the keeper's directory: there once the user has been told of it.
 pub const TOLD: &str = "base-difference.told";
 
@@ -32,8 +35,22 @@ pub fn running(context: &Context, job: &Job) -> Result<Live> {
         let (paths, leases): (Vec<_>, _) = deployed.layers.into_iter().rev().unzip();
         let wishes = Wishes { layers: paths, services: vec![spool(context)], ..Wishes::default() };
         let upper = Upper::Memory { size: context.config.run.memory.clone() };
-        Ok((planner::host(context, &place.name, upper, wishes)?, leases))
+        let plan = match deployed.image {
+            None => planner::host(context, &place.name, upper, wishes)?,
+            Some((id, name)) => {
+                let entry = images::here(context, id, &name)
+                    .map_err(|e| e.about(&format!("node {}", node_name())))?;
+                entry.write(&place.dir.join(IMAGE))?;
+                images::plan::image(context, &place.name, (id, &entry.config()?.exec), upper, true, wishes)?
+            }
+        };
+        Ok((plan, leases))
     })
+}
+
+/// The image that a job's root is over; nothing for the host's. For a job whose root runs.
+pub fn image(job: &Job) -> Result<Option<Entry>> {
+    Entry::read(&job.keeper_dir().join(IMAGE))
 }
 
 /// Ends all steps that still run of the job whose user's room we are in, and all its roots (there may be several, for steps with

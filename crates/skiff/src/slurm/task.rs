@@ -10,12 +10,12 @@ use skiff_sandbox::{Error, Result};
 use skiff_spec::config::Mismatch;
 
 use super::job::Job;
-use super::keeper::{DIFFERENCE, TOLD, node_name};
+use super::keeper::{self, DIFFERENCE, TOLD, node_name};
 use super::signals::TaskSignals;
 use super::step::step_dir;
 use crate::context::Context;
 use crate::control::{Live, Want};
-use crate::output;
+use crate::{images, output};
 
 /// What the plug-in hands over: the program that we stand in for.
 const PROGRAM: &str = "SKIFF_TASK_ARGV0";
@@ -25,6 +25,9 @@ const REFUGE: &str = "/tmp";
 
 /// By this variable srun is told to begin somewhere else than where it is.
 const WORKING_DIR: &str = "SLURM_WORKING_DIR";
+
+/// The image whose variables are set.
+const IMAGE: &str = "SKIFF_IMAGE";
 
 /// Why the step could not begin, as the plug-in has heard it from `skiff slurm step-begin`.
 const FAILURE: &str = "SKIFF_STEP_FAILURE";
@@ -63,12 +66,12 @@ fn in_step() -> std::result::Result<Ended, Failed> {
             .hint("administrator: install Skiff's helper on this node")
     })?;
     let signals = TaskSignals::take()?;
-    let child = as_me(helper, step.pid, &command(&context)?, signals.place(), signals.mask())?;
+    let child = as_me(helper, step.pid, &command(&context, &job)?, signals.place(), signals.mask())?;
     Ok(signals.wait(&child)?)
 }
 
 /// The user's own program with what Slurm gave it; our own variables stay behind.
-fn command(context: &Context) -> Result<Command> {
+fn command(context: &Context, job: &Job) -> Result<Command> {
     let program = std::env::var_os(PROGRAM).unwrap_or_default();
     let argv: Vec<OsString> = if program.is_empty() {
         // `skiff slurm task -- PROGRAM ...`
@@ -88,7 +91,21 @@ fn command(context: &Context) -> Result<Command> {
         // The plug-in's word to srun; a step that the task starts begins where that is started.
         command.env.retain(|(name, _)| name != WORKING_DIR);
     }
+    take_image(&mut command, job)?;
     Ok(command)
+}
+
+/// What comes from the host's root to one of an image gets that one's variables. What a task there starts in further steps keeps
+/// those that it has set.
+fn take_image(command: &mut Command, job: &Job) -> Result<()> {
+    if let Some(entry) = keeper::image(job)? {
+        let id = entry.id.to_string();
+        if command.var(IMAGE).is_none_or(|set| set != id.as_str()) {
+            images::command::set_variables(command, &entry.config()?.exec);
+            command.set(IMAGE, id);
+        }
+    }
+    Ok(())
 }
 
 /// The directory that the job was submitted from, if this node does not have it and Slurm therefore went to its refuge.

@@ -1,0 +1,77 @@
+# time: 120
+# Environments that stay, over an image: made of what its name meant then, changed, compared, entered, used by jobs.
+. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../images/lib.sh"
+root=$images_tmp/root
+image=$registry/tools/env:1
+skeleton "$root"
+echo one >"$root/etc/version"
+printf '#!/bin/sh\necho tool of the image\n' >"$root/usr/bin/tool" && chmod 755 "$root/usr/bin/tool"
+mkdir "$root/opt" && mv "$root/usr/bin/tool" "$root/opt/tool"
+start_registry
+make_store
+push tools/env:1 "$root" --config '{"Entrypoint":["/bin/false"],"Env":["PATH=/opt:/usr/bin:/bin","FROM_IMAGE=yes"],"WorkingDir":"/etc"}'
+digest=${pushed#sha256:}
+
+fails 125 as alice skiff env create dev --base image:$image
+has "$err" 'you have not pulled it'
+has "$err" 'hint: `skiff pull'
+ok as alice skiff pull --quiet $image
+ok as alice skiff env create --dry-run dev --base image:$image
+has "$out" "$digest"
+ok as alice skiff env create dev --base image:$image
+ok as alice skiff env list --json
+equal "$(json "$out" 'd[0]["base"]')" "image:$image"
+has "$(cat /home/alice/.local/share/skiff/env/dev/env.toml)" "image = \"$digest\""
+ok as alice skiff env enter --dry-run dev
+has "$out" "base         image $digest"
+
+# What runs in it has the image's variables and not its entry point; changes stay; as root by default.
+ok as alice env PYTHONPATH=/x skiff env exec dev -- sh -c 'tool; echo "$FROM_IMAGE [$PYTHONPATH]"; id -u; pwd'
+equal "$out" $'tool of the image\nyes []\n0\n/home/alice'
+ok as alice skiff env exec --me dev -- whoami
+equal "$out" alice
+ok as alice sh -c 'echo "cat /etc/version; tool" | skiff env enter dev'
+equal "$out" $'one\ntool of the image'
+inside alice dev 'echo changed >/etc/version; echo new >/opt/new; rm /bin/find; chown 5:5 /opt/new'
+ok as alice skiff env stop dev
+ok as alice skiff env exec dev -- sh -c 'cat /etc/version /opt/new; stat -c %u /opt/new; ls /bin/find 2>&1 | grep -c "No such"'
+equal "$out" $'changed\nnew\n5\n1'
+ok as alice skiff env diff dev
+for line in 'C /etc/version' 'A /opt/new' 'D /bin/find'; do has $'\n'"$out"$'\n' $'\n'"$line"$'\n'; done
+lacks "$out" /bin/busybox
+
+# The name comes to mean another image: this environment stays over the one that it was made over.
+echo two >"$root/etc/version"
+push tools/env:1 "$root"
+ok as alice skiff pull --quiet $image
+ok as alice skiff run $image cat /etc/version
+equal "$out" two
+ok as alice skiff env create other --base image:$image
+ok as alice skiff env exec other -- cat /etc/version
+equal "$out" two
+inside alice dev 'rm /etc/version'
+ok as alice skiff env exec dev -- tool
+ok as alice skiff env stop other
+ok as alice skiff rmi $image
+has "$err" 'environment other is over it'
+ok as alice skiff env exec other -- cat /etc/version
+equal "$out" two
+ok as alice skiff env rm --force other
+ok as alice skiff env exec dev -- tool
+fails 125 as alice skiff env exec other -- true
+
+# Jobs. A node that does not have the image says so; one that has runs them in it.
+cd /home/alice
+for node in n1 n2; do on $node install -d -m 755 /var/lib/skiff; on $node install -d -m 755 -o daemon -g daemon $store; done
+fails 125 as alice srun -Qw n1 --environment=dev true
+has "$err" 'node n1'
+has "$err" "$image"
+has "$err" 'hint: on this node: skiff pull'
+cp -a $store /shared/store
+for node in n1 n2; do on $node cp -aT /shared/store $store; done
+rm -r /shared/store
+ok as alice srun -QN2 --environment=dev sh -c 'tool; cat /opt/new; echo $FROM_IMAGE; id -un; [ ! -e /etc/version ]'
+equal "$(sort <<<"$out" | uniq -c | xargs)" '2 alice 2 new 2 tool of the image 2 yes'
+idle
+for node in n1 n2; do on $node sh -c 'umount -l /run/skiff/images/*; rm -rf /run/skiff/images /var/lib/skiff/store'; done
