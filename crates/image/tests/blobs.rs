@@ -291,9 +291,10 @@ fn a_process_killed_in_the_middle_is_taken_over_from() {
         return pull_alone(&server, Path::new(&blobs)).expect("not so far");
     }
     let Some(bench) = Bench::new(&[12 * MIB]) else { return };
-    bench.proxy.pace(Duration::from_millis(3));
     let client = bench.client();
     let (source, manifest) = bench.resolve(&client);
+    // Four chunks come at a time: of these, four at least are whole.
+    bench.proxy.allow(Some(8 * MIB));
     let blobs = bench.dir.path().join("blobs");
     let (test, blobs) = ("a_process_killed_in_the_middle_is_taken_over_from", blobs.to_string_lossy());
     let mut child =
@@ -312,6 +313,7 @@ fn a_process_killed_in_the_middle_is_taken_over_from() {
     }
     child.kill().expect("killed");
     child.wait().expect("gone");
+    bench.proxy.allow(None);
     growing.wait().expect("the rest");
     read_all(&growing, &bench.layers[0]).expect("its bytes");
     let seen = bench.proxy.seen().len();
@@ -360,17 +362,20 @@ fn two_pulls_at_once_do_the_work_once() {
 #[test]
 fn who_follows_takes_over_when_the_first_gives_up() {
     let Some(bench) = Bench::new(&[6 * MIB]) else { return };
-    bench.proxy.pace(Duration::from_millis(3));
+    bench.proxy.pace(Duration::from_millis(20));
     let client = bench.client();
     let (source, manifest) = bench.resolve(&client);
     let first = client.fetch(&source, bench.blobs()).expect("threads");
     let ours = first.blob(&manifest.layers[0].blob);
+    let end = Instant::now() + Duration::from_secs(20);
     while ours.progress().0 == 0 {
+        assert!(Instant::now() < end, "{:?}", ours.progress());
         std::thread::sleep(Duration::from_millis(1));
     }
     let second = client.fetch(&source, bench.blobs()).expect("threads");
     let theirs = second.blob(&manifest.layers[0].blob);
     while theirs.progress().1 != Status::Followed {
+        assert!(Instant::now() < end, "{:?}", theirs.progress());
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(first);

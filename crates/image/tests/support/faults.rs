@@ -40,6 +40,8 @@ struct State {
     seen: Vec<(Option<String>, bool)>,
     /// Wait before each piece of a blob: a slow network.
     pace: Option<Duration>,
+    /// How many bytes may still come; then all wait.
+    left: Option<usize>,
     over: bool,
 }
 
@@ -94,6 +96,12 @@ impl FaultProxy {
 
     pub fn pace(&self, pace: Duration) {
         self.state().pace = Some(pace);
+    }
+
+    /// Lets this many bytes come, and holds those behind them back until told otherwise.
+    pub fn allow(&self, bytes: Option<usize>) {
+        self.state().left = bytes;
+        self.shared.1.notify_all();
     }
 
     /// What was asked about blobs since the last call.
@@ -200,12 +208,19 @@ fn pass_on(
             to.write_all(&bytes)
         }
         _ => {
-            let pace = shared.0.lock().expect("no panic").pace;
             for piece in bytes.chunks(64 << 10) {
-                pace.into_iter().for_each(std::thread::sleep);
+                wait_for_turn(piece.len(), shared);
                 to.write_all(piece)?;
             }
             Ok(())
         }
     }
+}
+
+fn wait_for_turn(bytes: usize, (state, changed): &(Mutex<State>, Condvar)) {
+    let pace = state.lock().expect("no panic").pace;
+    pace.into_iter().for_each(std::thread::sleep);
+    let held = |state: &mut State| state.left.is_some_and(|left| left < bytes) && !state.over;
+    let mut state = changed.wait_while(state.lock().expect("no panic"), held).expect("no panic");
+    state.left = state.left.map(|left| left.saturating_sub(bytes));
 }
