@@ -76,6 +76,22 @@ echo x >/var/lib/skiff/other && chown daemon /var/lib/skiff/other && mount --bin
 attack images "$good" "${others[@]}"
 umount "$file"
 
+# Devices are left out of what the writer makes; and where a store has some all the same, the mount keeps them shut.
+mkdir "$images_tmp/odd"
+mknod -m 666 "$images_tmp/odd/zero" c 1 5
+mknod -m 666 "$images_tmp/odd/disk" b 7 0
+install -m 6755 -o 5 -g 5 /bin/sleep "$images_tmp/odd/others"
+push odd:1 "$images_tmp/odd"
+ok as alice skiff pull --quiet $registry/odd:1
+ok as alice skiff inspect --files $registry/odd:1
+has "$out" others
+lacks "$out" zero 'devices in an image'
+lacks "$out" disk 'devices in an image'
+odd=${pushed#sha256:}
+mkfs.erofs "$images_tmp/odd.erofs" "$images_tmp/odd" >/dev/null
+install -m 444 -o daemon "$images_tmp/odd.erofs" "$store/images/$odd.erofs"
+attack image_devices "$odd"
+
 # A store that is led elsewhere, or is anybody's.
 mv $store /var/lib/skiff/moved && ln -s moved $store
 fails 125 as alice skiff run $registry/good:1 true

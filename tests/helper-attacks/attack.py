@@ -421,7 +421,7 @@ def setattr_(fd, clear):
     syscall(SYS_MOUNT_SETATTR, fd, b"", EMPTY_PATH, ctypes.byref(attr), ctypes.sizeof(attr))
 
 
-def as_root_of_ids(act):
+def as_root_of_ids(act, names=("mask", "view"), ask=lambda pid: request("b", pid)):
     """Runs `act(mask, view)` as root of a user namespace of hers with every capability there and no filter."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
@@ -434,7 +434,7 @@ def as_root_of_ids(act):
             os.setresgid(0, 0, 0)
             os.setresuid(0, 0, 0)
             call(libc.mount, b"none", b"/mnt", b"tmpfs", 0, None)
-            for fd, name in zip(fds, ("mask", "view")):
+            for fd, name in zip(fds, names):
                 os.mkdir(f"/mnt/{name}")
                 syscall(SYS_MOVE_MOUNT, fd, b"", -100, f"/mnt/{name}".encode(), 4)
             act(*fds)
@@ -444,8 +444,8 @@ def as_root_of_ids(act):
             sys.stdout.flush()
             os._exit(0)
     ours.recv(1)
-    reply, fds, _ = Asked(request("b", pid)).answer()
-    if len(fds) != 2:
+    reply, fds, _ = Asked(ask(pid)).answer()
+    if len(fds) != len(names):
         print("FAILED: no mounts", reply)
     socket.send_fds(ours, [b"x"], fds)
     for fd in fds:
@@ -623,6 +623,31 @@ def images(good, *others):
         gained("a look at all that is mounted")
     os.close(fds[0])
     mine.end()
+
+
+def image_devices(image):
+    """An image with devices for all, and a program of root's, as only a broken store has them: of no use even to root of her own namespace."""
+    def act(mount):
+        for clear in (RDONLY, NOSUID, NODEV):
+            if not refused(setattr_, mount, clear):
+                gained("a changed mount of an image", clear)
+        again = syscall(SYS_OPEN_TREE, mount, b"", 1 | EMPTY_PATH)
+        if not refused(setattr_, again, NODEV) or not refused(setattr_, again, NOSUID):
+            gained("a changed copy of an image's mount")
+        refused(call, libc.mount, None, b"/mnt/image", None, 32 | 4096, None)
+        for name in sorted(os.listdir("/mnt/image")):
+            if not refused(os.open, f"/mnt/image/{name}", os.O_RDONLY) and stat.S_ISREG(os.stat(f"/mnt/image/{name}").st_mode) == 0:
+                gained("a device", name)
+        pid = os.fork()
+        if pid == 0:
+            os.execv("/mnt/image/others", ["sleep", "2"])
+        time.sleep(0.3)
+        seen = status(pid)["Uid"].split()
+        if seen != ["0"] * 4:
+            gained("a program that runs as", seen)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    as_root_of_ids(act, ("image",), lambda pid: image_request(pid, image))
 
 
 def released(good, rounds):

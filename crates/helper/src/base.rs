@@ -43,8 +43,9 @@ pub struct Given {
     _host: Option<OwnedFd>,
 }
 
-/// What a user can take off again of what he gets, as it is a mount of his: the file systems are read-only by themselves, no
-/// file in them means anything outside as whose it is.
+/// What a user can take off again of the view and the stand-ins, as they are mounts of his: the file systems are read-only by themselves,
+/// no file in them means anything outside as whose it is, and devices are opened with the rights of nobody. With images he
+/// cannot (see `locked`).
 const ATTRIBUTES: MountAttr = MountAttr::RDONLY.and(MountAttr::NOSUID).and(MountAttr::NODEV);
 
 /// Answers [`Base`](skiff_spec::wire::Request::Base).

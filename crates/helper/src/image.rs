@@ -4,6 +4,9 @@
 //! login, alone can write: the place says so, not the caller, who names an image by its digest and nothing else. That he may
 //! use it the writer has noted when he pulled it.
 //!
+//! There are no devices in the files that the writer makes. But no file of a store, whatever comes of its writer, is to be a way to the
+//! machine's devices or to others' rights: so the flags against that are locked.
+//!
 //! An image is mounted once and kept, so that all who run it share what the kernel has read of it; what users get are copies
 //! of that mount.
 
@@ -24,6 +27,7 @@ use skiff_spec::image::{ImageId, store};
 use skiff_sys::loopdev;
 
 use crate::caller::Caller;
+use crate::locked::lock_flags;
 use crate::{mask, site};
 
 /// Where images are mounted, each on a directory of its name.
@@ -60,6 +64,9 @@ pub fn open(caller: &Caller, id: ImageId) -> Result<OwnedFd> {
         .map_err(|e| e.hint("the kernel must have EROFS (modprobe erofs); before 6.12 also loop devices"))?;
     let made = mkdirat(&dir, &name, Mode::from_raw_mode(0o700));
     made.or_else(|e| if e == Errno::EXIST { Ok(()) } else { Err(e) }).context(what)?;
+    let root = lock_flags(&root)
+        .context(what)
+        .map_err(|e| e.hint("the kernel must let root make user namespaces (user.max_user_namespaces)"))?;
     move_mount(&root, "", &dir, &name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).context(what)?;
     drop(lock);
     mounted(dir.as_fd(), &name)

@@ -13,6 +13,7 @@ mod base;
 mod caller;
 mod image;
 mod join;
+mod locked;
 mod mask;
 mod refresh;
 mod shims;

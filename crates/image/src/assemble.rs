@@ -129,7 +129,8 @@ fn try_assemble(job: &Job<'_>, progress: &Progress) -> Result<Option<erofs::Summ
     if all.misled.into_inner() {
         return Ok(None);
     }
-    let tree = all.merge.into_inner().unwrap_or_else(PoisonError::into_inner).merger.finish();
+    let mut tree = all.merge.into_inner().unwrap_or_else(PoisonError::into_inner).merger.finish();
+    tree.remove_devices();
     let (spills, used): (Vec<Spill>, Vec<[Blocks; 2]>) = outcomes.into_iter().flatten().unzip();
     finish(job, &tree, &spills, used.as_flattened()).map(Some)
 }

@@ -86,7 +86,8 @@ pub(crate) struct Job<'a> {
 pub(crate) fn convert<F: Foreign>(foreign: &F, job: Job<'_>) -> Result<erofs::Summary> {
     let (image, name) = (job.image, job.name);
     let mut converter = Converter { job, next_block: 1, gathered: Vec::with_capacity(GATHER), placed: 0 };
-    let tree = converter.tree(foreign)?;
+    let mut tree = converter.tree(foreign)?;
+    tree.remove_devices();
     converter.flush()?;
     converter.job.spill.flush()?;
     let Converter { job, next_block, .. } = converter;

@@ -158,7 +158,7 @@ pub(crate) fn assemble_into(
 pub(crate) fn check(making: &Making<'_>, image: &dyn std::fmt::Display) -> Result<()> {
     let file = making.file().try_clone_to_owned().map_err(|e| Error::io("open", making.name(), &e))?;
     let reader = erofs::Reader::open(std::fs::File::from(file), image.to_string())?;
-    erofs::verify(&reader).map(drop)
+    erofs::verify_stored(&reader).map(drop)
 }
 
 /// Layers that are being unpacked.

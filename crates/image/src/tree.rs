@@ -156,6 +156,24 @@ impl Tree {
         InodeId((self.inodes.len() - 1) as u32)
     }
 
+    /// Takes all names of devices away. A device is a way to the machine's, whoever owns the file: the kernel mounts images as root of the
+    /// machine, and what keeps devices from being opened is a flag of each mount, which who mounts can leave out.
+    pub fn remove_devices(&mut self) {
+        let is_device = |inode: &Inode| matches!(inode.kind, Kind::CharDevice(..) | Kind::BlockDevice(..));
+        if !self.inodes.iter().any(is_device) {
+            return;
+        }
+        let devices: Vec<bool> = self.inodes.iter().map(is_device).collect();
+        for (inode, is_device) in self.inodes.iter_mut().zip(&devices) {
+            if *is_device {
+                inode.names = 0;
+            }
+            if let Kind::Directory(children) = &mut inode.kind {
+                children.retain(|_, id| !devices[id.0 as usize]);
+            }
+        }
+    }
+
     /// These extended attributes, which become sorted, as a set of this tree.
     pub fn intern(&mut self, mut xattrs: Xattrs) -> XattrsId {
         xattrs.sort();

@@ -10,7 +10,7 @@ use std::process::Command;
 use common::layers::build::{Entry as Tar, archive};
 use common::layers::piped;
 use common::mounted::of_directory;
-use common::seen::{Seen, assert_same};
+use common::seen::{Seen, assert_same, without_devices};
 use common::stores::TestStore;
 use common::tools::{has, run, write_oci};
 use common::{bytes, is_root};
@@ -53,7 +53,7 @@ fn unpacked(dir: &Path, layout: &str) -> Seen {
     let bundle = dir.join(format!("bundle-{layout}"));
     let image = format!("{}:x", dir.join(layout).display());
     run(Command::new("umoci").args(["unpack", "--image", &image]).arg(&bundle));
-    without_root(of_directory(&bundle.join("rootfs")))
+    without_devices(without_root(of_directory(&bundle.join("rootfs"))))
 }
 
 /// umoci gives the root the time of day.

@@ -140,10 +140,14 @@ fn kinds_replace_each_other() {
     gives(&[vec![link("d", "e"), dir("e")], vec![dir("d"), file("d/x", 1)]], &["/d/", "/d/x 1", "/e/"]);
     gives(&[vec![file("a", 1), file("a", 2)]], &["/a 2"]);
     gives(&[vec![file("a", 1), dir("a"), file("a/b", 2)]], &["/a/", "/a/b 2"]);
-    gives(
-        &[vec![Tar::new(b'3', "zero").device(0, 0)], vec![Tar::new(b'3', "a").device(1, 3)]],
-        &["/a c 1:3", "/zero c 0:0"],
-    );
+}
+
+#[test]
+fn devices_hide_what_is_below_and_are_not_there_themselves() {
+    let device = |name| Tar::new(b'3', name).device(1, 5);
+    gives(&[vec![file("a", 1), file("b", 2)], vec![device("a"), device("c")]], &["/b 2"]);
+    gives(&[vec![device("a"), hard("b", "a")], vec![file("a", 1)]], &["/a 1"]);
+    gives(&[vec![dir("d"), Tar::new(b'4', "d/disk").device(8, 0)]], &["/d/"]);
 }
 
 #[test]

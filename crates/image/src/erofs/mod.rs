@@ -40,7 +40,7 @@ pub use files::{FileEntry, Files};
 pub(crate) use foreign::{is_one, not_understood};
 pub use read::{Extent, Node, NodeKind, Reader};
 pub use source::Source;
-pub use verify::{Verified, verify};
+pub use verify::{Verified, verify, verify_stored};
 pub use write::{Summary, Tails, finish};
 pub use xattr::is_storable;
 

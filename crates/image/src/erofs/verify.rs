@@ -21,8 +21,22 @@ pub struct Verified {
     pub inodes: u64,
     /// Names, the root's included.
     pub names: u64,
+    /// How many of the files are devices.
+    pub devices: u64,
     /// It was made of the same files as any other image that has this one.
     pub uuid: [u8; 16],
+}
+
+/// Checks an image for a store: what is mounted by the machine's root, and shown to users, has no devices either.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_stored<S: Source>(reader: &Reader<S>) -> Result<Verified> {
+    let verified = verify(reader)?;
+    if verified.devices > 0 {
+        return Err(reader.bad_image("it has devices, which an image in a store must not"));
+    }
+    Ok(verified)
 }
 
 /// Checks all metadata of an image; what is in its files' full blocks is not looked at.
@@ -36,6 +50,7 @@ pub fn verify<S: Source>(reader: &Reader<S>) -> Result<Verified> {
         unclaimed: reader.size() - reader.metadata_start(),
         names: 1,
         inodes: 0,
+        devices: 0,
         once: vec![],
         several: HashMap::new(),
         shared_xattrs: HashMap::new(),
@@ -47,7 +62,7 @@ pub fn verify<S: Source>(reader: &Reader<S>) -> Result<Verified> {
     }
     walk.finish()?;
     check_seal(reader)?;
-    Ok(Verified { inodes: walk.inodes, names: walk.names, uuid: reader.uuid() })
+    Ok(Verified { inodes: walk.inodes, names: walk.names, devices: walk.devices, uuid: reader.uuid() })
 }
 
 /// A directory whose turn will come.
@@ -63,6 +78,7 @@ struct Walk<'r, S> {
     unclaimed: u64,
     names: u64,
     inodes: u64,
+    devices: u64,
     /// The inodes that have one name, each as often as a name was found.
     once: Vec<u64>,
     /// Those that have several, and how many are still to be found.
@@ -150,6 +166,10 @@ impl<S: Source> Walk<'_, S> {
         self.unclaimed = left.ok_or_else(|| self.reader.bad_image("its inodes overlap"))?;
         self.xattrs(node)?;
         match node.kind {
+            NodeKind::CharDevice(..) | NodeKind::BlockDevice(..) => {
+                self.devices += 1;
+                Ok(())
+            }
             NodeKind::Symlink => self.reader.target(node).map(|_| ()),
             NodeKind::File => self.reader.extents(node).try_for_each(|extent| extent.map(|_| ())),
             _ => Ok(()),

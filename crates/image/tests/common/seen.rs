@@ -29,6 +29,12 @@ pub struct Entry {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
+/// What a store keeps of it: no devices.
+pub fn without_devices(mut seen: Seen) -> Seen {
+    seen.retain(|_, entry| !matches!(entry.mode & 0o17_0000, libc_mode::CHAR | libc_mode::BLOCK));
+    seen
+}
+
 /// Adds the blocks of some bytes of a file that begin at a block's start.
 pub fn add_blocks(blocks: &mut BTreeMap<u64, u64>, first: u64, bytes: &[u8]) {
     for (number, block) in bytes.chunks(BLOCK as usize).enumerate() {
