@@ -92,8 +92,8 @@ pub enum Error {
         /// The names of those there are.
         offered: String,
     },
-    /// A file or directory to import from is not what it should be.
-    #[error("cannot import {object}: {why}")]
+    /// A file or directory to import from, or to export to, is not what it should be.
+    #[error("{object}: {why}")]
     Foreign {
         /// The file or directory.
         object: String,
@@ -202,19 +202,28 @@ impl Error {
             Error::Io { source: Errno::NOSPC | Errno::DQUOT, .. } => {
                 Some("free some space or quota there; nothing half made was left behind")
             }
+            Error::Io { what: "import", .. } => Some("it must be there, and readable to you"),
+            Error::Io { what: "write", source: Errno::ACCESS | Errno::PERM | Errno::ROFS, .. } => {
+                Some("name a place that you may write to")
+            }
             Error::Io { source: Errno::ACCESS | Errno::PERM | Errno::ROFS, .. } => {
                 Some("the store must be writable to whoever fills it; `skiff doctor` says whose it is")
             }
             Error::NotInside { .. } => {
                 Some("which one is said by docker-archive:FILE:NAME, oci-archive:FILE:NAME or oci:DIR:NAME")
             }
-            Error::Foreign { hint, .. } => *hint,
+            Error::Foreign { hint, .. } => {
+                Some(hint.unwrap_or("copy it again, or have the program that wrote it write it anew"))
+            }
             Error::Newer { .. } => Some("use the newer skiff, or another store"),
             Error::WrongDigest { .. } => {
                 Some("what the registry or the archive has is damaged there: push or save the image again")
             }
             Error::TooLarge { .. } => {
-                Some("if the image is to be trusted, raise the limit for images in the configuration")
+                Some("it may be a bomb; if it is to be trusted, make several images of it")
+            }
+            Error::BadManifest { .. } | Error::BadLayer { .. } | Error::Unstorable { .. } => {
+                Some("the image must be made, and pushed or saved, anew: it cannot be used as it is")
             }
             Error::BadImage { .. } => Some("remove the image and pull it again"),
             Error::OldSchema { .. } => {

@@ -269,7 +269,7 @@ fn place(reference: &ImageReference) -> Result<(Form, &Path, Option<&str>)> {
 fn open_file(path: &Path) -> Result<File> {
     // A pipe in its place must not make us wait.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    open(path, flags, Mode::empty()).map(File::from).on("open", shown(path))
+    open(path, flags, Mode::empty()).map(File::from).on("import", shown(path))
 }
 
 fn copy_of(file: &File, path: &Path) -> Result<File> {

@@ -174,7 +174,7 @@ fn nothing_half_made_is_left() {
         (format!("docker-archive:{}:x", at("none/x.tar")), "No such file"),
         ("/dev/full.tar/x.tar".to_string(), "No such file"),
         ("oci-archive:/dev/null".to_string(), "no regular file"),
-        (format!("oci:{}", there.display()), "cannot make"),
+        (format!("oci:{}", there.display()), "cannot write"),
     ] {
         let error = export_to(&store, &image, &target).unwrap_err();
         assert!(error.to_string().contains(because), "{target}: {error}");

@@ -90,6 +90,8 @@ const BASE: &str = "host";
 pub enum Command {
     /// Run a command in a throw-away environment over the host's root
     Run(Run),
+    /// Start a shell in an image
+    Shell(Shell),
     /// Environments that stay: make, enter, compare, remove
     #[command(subcommand)]
     Env(Env),
@@ -103,6 +105,12 @@ pub enum Command {
     },
     /// Get an image from a registry
     Pull(Pull),
+    /// Get an image from a file or directory
+    #[command(after_help = IMPORTED)]
+    Import(Import),
+    /// Write an image to a file or directory
+    #[command(after_help = EXPORTED)]
+    Export(Export),
     /// List your images
     Images(Output),
     /// Forget images; what nobody uses any more is removed
@@ -320,6 +328,59 @@ pub struct Output {
 pub struct Pull {
     /// [SERVER/]NAME[:TAG|@DIGEST]
     pub image: String,
+    #[command(flatten)]
+    pub way: Way,
+}
+
+const IMPORTED: &str = "\
+FILE is what docker save, podman save or skopeo write, packed with gzip or zstd or not, an OCI layout, or a squashfs, SIF or EROFS
+file; what is in it says which. Of several images in one file, or to be exact:
+  docker-archive:FILE[:NAME]  oci-archive:FILE[:TAG]  oci:DIR[:TAG]  dir:DIR  FILE.sqsh  FILE.squashfs  FILE.sif  FILE.erofs
+`skiff run` takes such files, too, if they have one of these forms or begin with / or a dot.";
+
+#[derive(Args)]
+pub struct Import {
+    /// A file or directory
+    pub file: String,
+    /// What the image is to be called: [SERVER/]NAME[:TAG] [default: as the file]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub way: Way,
+}
+
+const EXPORTED: &str = "\
+TARGET is one of
+  docker-archive:FILE[:NAME]  for docker load and podman load
+  oci-archive:FILE[:TAG]      an OCI layout in a tar file
+  oci:DIR[:TAG]               an OCI layout, beside the images that are there
+  FILE.tar                    the files alone
+  FILE.erofs                  the file that the kernel mounts";
+
+#[derive(Args)]
+pub struct Export {
+    /// The image's name or digest
+    pub image: String,
+    /// Where to
+    pub target: String,
+}
+
+#[derive(Args)]
+pub struct Shell {
+    #[command(flatten)]
+    pub inside: Inside,
+    /// Let the image's root take changes, which go with the shell
+    #[arg(long)]
+    pub writable: bool,
+    /// Mount a directory or file of the host: SOURCE[:TARGET[:ro]]
+    #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
+    pub mounts: Vec<String>,
+    /// Its name, digest or file
+    pub image: String,
+}
+
+/// How an image is got.
+#[derive(Args)]
+pub struct Way {
     /// The machine it is for: amd64, arm64, linux/arm/v7 ... [default: this one]
     #[arg(long, visible_alias = "platform", value_name = "ARCH")]
     pub arch: Option<String>,
@@ -329,7 +390,7 @@ pub struct Pull {
     /// How to show the way [default: bars on a terminal, else lines]
     #[arg(long, value_enum, value_name = "KIND")]
     pub progress: Option<ProgressKind>,
-    /// Print what was pulled as JSON
+    /// Print what was got as JSON
     #[arg(long)]
     pub json: bool,
 }

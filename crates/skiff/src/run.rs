@@ -10,7 +10,7 @@ use skiff_sandbox::start::{Options, start, start_for};
 use skiff_sandbox::{Error, Result};
 use skiff_spec::plan::{Base, Identity, Plan, Upper};
 
-use crate::cli::Run;
+use crate::cli::{Run, Shell};
 use crate::context::Context;
 use crate::planner::{self, Wishes};
 use crate::{images, output};
@@ -26,7 +26,10 @@ pub fn run(run: &Run) -> Result<i32> {
             (plan, run.inside.command(&context, &run.command), run.inside.identity())
         }
         Some((image, words)) => {
-            let entry = images::find(&context, image)?;
+            let entry = match run.dry_run {
+                true => images::find(&context, image)?,
+                false => images::import::find_or_import(&context, image)?,
+            };
             let exec = entry.config()?.exec;
             let plan = images::plan::image(&context, "run", (entry.id, &exec), upper, run.writable, wishes)?;
             let entrypoint = run.entrypoint.as_deref();
@@ -42,6 +45,20 @@ pub fn run(run: &Run) -> Result<i32> {
         Ok(ended) => Ok(output::exit_as(ended)),
         Err(why) => Ok(output::failed(why)),
     }
+}
+
+/// A shell in an image: its best one.
+pub fn shell(shell: Shell) -> Result<i32> {
+    let Shell { inside, writable, mounts, image } = shell;
+    let words = [image.as_str(), "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh"];
+    run(&Run {
+        inside,
+        writable,
+        mounts,
+        entrypoint: Some("/bin/sh".into()),
+        command: words.map(OsString::from).into(),
+        ..Run::default()
+    })
 }
 
 /// The image to run, and the words for it; nothing if the base is the host.

@@ -25,9 +25,9 @@ pub(super) fn blob_path(digest: &Digest) -> String {
 
 pub(super) fn oci(image: &Image, dir: &Path, tag: Option<&str>) -> Result<Exported> {
     let blobs = dir.join("blobs/sha256");
-    std::fs::create_dir_all(&blobs).map_err(|e| Error::io("make", blobs.display().to_string(), &e))?;
+    std::fs::create_dir_all(&blobs).map_err(|e| Error::io("write", blobs.display().to_string(), &e))?;
     // Two that add images at once must not lose each other's.
-    let lock = File::open(dir).map_err(|e| Error::io("open", dir.display().to_string(), &e))?;
+    let lock = File::open(dir).map_err(|e| Error::io("write", dir.display().to_string(), &e))?;
     rustix::io::retry_on_intr(|| flock(&lock, FlockOperation::LockExclusive))
         .on("lock", dir.display().to_string())?;
     let layout = dir.join("oci-layout");

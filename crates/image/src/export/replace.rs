@@ -1,16 +1,21 @@
 //! A file that takes its name when it is whole.
 
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
 
 use crate::error::{Error, Result};
 
-/// Dropped before [`Replacement::publish`], nothing of it is left.
+/// Dropped before [`Replacement::publish`], nothing of it is left. Where the file system can have files without names, nothing is
+/// left of a process that is killed either.
 pub(super) struct Replacement {
     pub file: File,
     path: PathBuf,
-    /// Its name until then; empty when it has the other one.
+    /// The name that it gets first, beside the other one.
     aside: PathBuf,
+    has_name: bool,
 }
 
 impl Replacement {
@@ -18,14 +23,14 @@ impl Replacement {
     pub fn new(path: &Path) -> Result<Replacement> {
         let object = || path.display().to_string();
         let Some(name) = path.file_name() else {
-            return Err(Error::Io { what: "create", object: object(), source: rustix::io::Errno::ISDIR });
+            return Err(Error::Io { what: "write", object: object(), source: rustix::io::Errno::ISDIR });
         };
         // A device or pipe is not a name for something else.
         if std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file() && !there.is_symlink()) {
             return Err(Error::Foreign {
                 object: object(),
                 why: "it is there, and no regular file".into(),
-                hint: None,
+                hint: Some("write to another name"),
             });
         }
         let mut hidden = std::ffi::OsString::from(".");
@@ -34,13 +39,18 @@ impl Replacement {
         let aside = path.with_file_name(hidden);
         // What an earlier process of this number left.
         if let Err(error) = std::fs::remove_file(&aside)
-            && error.kind() != std::io::ErrorKind::NotFound
+            && !matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
         {
-            return Err(Error::io("remove", aside.display().to_string(), &error));
+            return Err(Error::io("write", aside.display().to_string(), &error));
         }
-        let file = File::options().read(true).write(true).create_new(true).open(&aside);
-        let file = file.map_err(|e| Error::io("create", object(), &e))?;
-        Ok(Replacement { file, path: path.into(), aside })
+        let (file, has_name) = match nameless(path) {
+            Some(file) => (file, false),
+            None => {
+                let file = File::options().read(true).write(true).create_new(true).open(&aside);
+                (file.map_err(|e| Error::io("write", object(), &e))?, true)
+            }
+        };
+        Ok(Replacement { file, path: path.into(), aside, has_name })
     }
 
     /// Puts it in its place, on the disk for good.
@@ -53,17 +63,30 @@ impl Replacement {
     pub fn publish_as(mut self, path: &Path) -> Result<()> {
         let object = || path.display().to_string();
         self.file.sync_all().map_err(|e| Error::io("write to the disk", object(), &e))?;
-        std::fs::rename(&self.aside, path).map_err(|e| Error::io("rename", object(), &e))?;
-        self.aside.clear();
+        if !self.has_name {
+            let number = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            linkat(CWD, number, CWD, &self.aside, AtFlags::SYMLINK_FOLLOW)
+                .map_err(|e| Error::io("write", object(), &e.into()))?;
+            self.has_name = true;
+        }
+        std::fs::rename(&self.aside, path).map_err(|e| Error::io("write", object(), &e))?;
+        self.has_name = false;
         Ok(())
     }
 }
 
 impl Drop for Replacement {
     fn drop(&mut self) {
-        if !self.aside.as_os_str().is_empty() {
+        if self.has_name {
             // Best effort: the error that led here is the one to be told.
             std::fs::remove_file(&self.aside).unwrap_or_default();
         }
     }
+}
+
+/// A file in the directory of `path`; nothing if its file system has no such files, or more is wrong.
+fn nameless(path: &Path) -> Option<File> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    open(directory, flags, Mode::from_raw_mode(0o666)).ok().map(File::from)
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use skiff_image::auth::{self, Credential, Credentials, Secret};
 use skiff_image::registries_conf::RegistriesConf;
 use skiff_image::registry::{Client, Settings};
+use skiff_image::store::Record;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::name::EnvName;
@@ -28,10 +29,11 @@ const SHOWN_DIGITS: usize = 12;
 /// `skiff pull`: prints the image's id.
 pub fn pull(pull: &Pull) -> Result<()> {
     let context = Context::load()?;
-    let platform = platform(pull.arch.as_deref())?;
-    let mut progress = Progress::new(pull.progress, pull.quiet);
+    let way = &pull.way;
+    let platform = platform(way.arch.as_deref())?;
+    let mut progress = Progress::new(way.progress, way.quiet);
     let entry = pull_to(&context, &pull.image, &platform, &mut progress)?;
-    match pull.json {
+    match way.json {
         true => output::json(&Listed::of(&entry)),
         false => output::line(&format!("sha256:{}", entry.id)),
     }
@@ -54,12 +56,14 @@ pub fn pull_to(
     let Say::Pulled { name, id, record, .. } = said? else {
         return Err(Error::new(format!("image {image}: the store's writer answered something else")));
     };
-    let entry = Entry { reference: name, id, pulled: now(), size: record.size, config: record.config };
+    let Record { size, config, .. } = *record;
+    let entry = Entry { reference: name, id, pulled: now(), size, config, origin: None };
     Names::of(context)?.put(&entry)?;
     Ok(entry)
 }
 
-fn platform(arch: Option<&str>) -> Result<Platform> {
+/// The machine that an image is for.
+pub fn platform(arch: Option<&str>) -> Result<Platform> {
     match arch {
         None => Ok(Platform::host()),
         Some(text) => Platform::from_str(text).map_err(|e| {
@@ -68,12 +72,14 @@ fn platform(arch: Option<&str>) -> Result<Platform> {
     }
 }
 
-fn now() -> u64 {
+/// Seconds since 1970.
+pub fn now() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
+/// An image as it is shown.
 #[derive(Serialize)]
-struct Listed {
+pub struct Listed {
     reference: String,
     repository: String,
     tag: Option<String>,
@@ -85,7 +91,8 @@ struct Listed {
 }
 
 impl Listed {
-    fn of(entry: &Entry) -> Self {
+    /// It, by the user's note of it.
+    pub fn of(entry: &Entry) -> Self {
         let created = entry.config().ok().and_then(|c| c.created);
         let named = Named::from_str(&entry.reference).ok();
         Self {

@@ -11,6 +11,7 @@ use skiff_image::manifest::ImageConfig;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::image::ImageId;
 
+use super::file::Stamp;
 use crate::context::Context;
 
 /// A file's name is the image's as long as it fits; most file systems take 255 bytes.
@@ -29,6 +30,9 @@ pub struct Entry {
     pub size: u64,
     /// Its configuration as it came.
     pub config: serde_json::Value,
+    /// What the file that it was imported from looked like.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Stamp>,
 }
 
 impl Entry {

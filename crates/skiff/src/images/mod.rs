@@ -2,6 +2,8 @@
 
 pub mod command;
 pub mod commands;
+mod file;
+pub mod import;
 pub mod index;
 mod listing;
 pub mod plan;
@@ -13,6 +15,7 @@ pub mod writer;
 
 use std::str::FromStr;
 
+use file::ImageFile;
 use index::{Entry, Names};
 use skiff_sandbox::{Error, Result};
 use skiff_spec::image::ImageId;
@@ -42,11 +45,17 @@ pub fn parse(text: &str) -> Result<ImageReference> {
     ImageReference::from_str(text).map_err(|e| Error::new(e.to_string()).hint(e.hint()))
 }
 
-/// The image that the user means: one he has pulled.
+/// The image that the user means: one he has pulled or imported.
 pub fn find(context: &Context, text: &str) -> Result<Entry> {
     let names = Names::of(context)?;
     if let Some(entry) = by_digits(&names, text)? {
         return Ok(entry);
+    }
+    if let Some(file) = ImageFile::of(text) {
+        return names.find(&file.name)?.ok_or_else(|| {
+            Error::new(format!("image {text}: you have not imported it"))
+                .hint(format!("`skiff import {text}` does it, and `skiff run {text}` at once"))
+        });
     }
     for name in full_names(&parse(text)?, text) {
         if let Some(entry) = names.find(&name)? {
@@ -67,7 +76,8 @@ pub fn here(context: &Context, id: ImageId, reference: &str) -> Result<Entry> {
         Error::new(format!("image {reference} (sha256:{id}): this node's store does not have it for you"))
             .hint(format!("on this node: skiff pull {reference}"))
     })?;
-    Ok(Entry { reference: reference.into(), id, pulled: 0, size: record.size, config: record.config })
+    let skiff_image::store::Record { size, config, .. } = *record;
+    Ok(Entry { reference: reference.into(), id, pulled: 0, size, config, origin: None })
 }
 
 fn by_digits(names: &Names, text: &str) -> Result<Option<Entry>> {

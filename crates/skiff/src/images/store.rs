@@ -1,16 +1,21 @@
 //! The user's way to the store: the trusted one through the helper, or one of his own.
 
 use std::ffi::OsString;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 
 use skiff_image::auth::{Credential, Credentials};
+use skiff_image::export::Image;
 use skiff_image::registries_conf::RegistriesConf;
+use skiff_image::source::Source;
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::platform::Platform;
 use skiff_spec::reference::{ImageReference, Named};
 use skiff_spec::wire::Request;
 
+use super::index::Entry;
 use super::wire::{self, Ask, Login, Say};
 use super::{ours, writer};
 use crate::context::Context;
@@ -23,27 +28,100 @@ pub fn ask(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> 
     }
 }
 
-fn ask_trusted(program: &std::path::Path, ask: &Ask, heard: &mut (dyn FnMut(Say) + Send)) -> Result<Say> {
-    let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    let helper = Helper::spawn_with(program, &[], &env)?;
-    let (mut ours, theirs) = UnixStream::pair().context(|| "socket to the store's writer")?;
-    helper.ask(Request::Store, &[theirs.as_fd()])?;
-    drop(theirs);
-    helper.answer()?;
-    wire::send(&mut ours, ask)?;
-    let mut last = None;
-    while let Some(word) = wire::receive(&mut ours)? {
-        match word {
-            Say::Failed { message, hint } => return Err(Error { message, hint }),
-            Say::Waiting | Say::Layers(_) | Say::Lines(_) => heard(word),
-            word => last = Some(word),
-        }
+fn ask_trusted(program: &Path, ask: &Ask, heard: &mut (dyn FnMut(Say) + Send)) -> Result<Say> {
+    let mut writer = Writer::start(program)?;
+    wire::send(&mut writer.socket, ask)?;
+    writer.last_word(heard).map(|(word, _)| word)
+}
+
+/// The trusted store's writer, and the way to it.
+struct Writer {
+    helper: Helper,
+    socket: UnixStream,
+}
+
+impl Writer {
+    fn start(program: &Path) -> Result<Self> {
+        let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+        let helper = Helper::spawn_with(program, &[], &env)?;
+        let (ours, theirs) = UnixStream::pair().context(|| "socket to the store's writer")?;
+        helper.ask(Request::Store, &[theirs.as_fd()])?;
+        drop(theirs);
+        helper.answer()?;
+        Ok(Self { helper, socket: ours })
     }
-    helper.finish();
-    last.ok_or_else(|| {
-        Error::new("the store's writer ended without a word")
-            .hint("was it killed? what was fetched is kept: try again")
-    })
+
+    /// What it says in the end, and the file that it gives.
+    fn last_word(mut self, heard: &mut (dyn FnMut(Say) + Send)) -> Result<(Say, Option<OwnedFd>)> {
+        let (mut last, mut file) = (None, None);
+        while let Some(word) = wire::receive(&mut self.socket)? {
+            match word {
+                Say::Failed { message, hint } => return Err(Error { message, hint }),
+                Say::Waiting | Say::Layers(_) | Say::Lines(_) => heard(word),
+                word => {
+                    if matches!(word, Say::Opened(_)) {
+                        file = wire::receive_files(&self.socket, 1)?.pop();
+                    }
+                    last = Some(word);
+                }
+            }
+        }
+        self.helper.finish();
+        let last = last.ok_or_else(|| {
+            Error::new("the store's writer ended without a word")
+                .hint("was it killed? what was fetched is kept: try again")
+        })?;
+        Ok((last, file))
+    }
+}
+
+/// Has an image imported.
+pub fn import(
+    context: &Context,
+    source: Source,
+    platform: &Platform,
+    heard: &mut (dyn FnMut(Say) + Send),
+) -> Result<Say> {
+    let Some(helper) = &context.helper else {
+        let mut say = |word: Say| {
+            heard(word);
+            true
+        };
+        return writer::import(&own(context), context.uid, &source, &platform.to_string(), &mut say);
+    };
+    let (source, files) = source.hand_over(platform).map_err(ours)?;
+    let mut writer = Writer::start(helper)?;
+    wire::send(&mut writer.socket, &Ask::Import { source, platform: platform.to_string() })?;
+    wire::send_files(&writer.socket, &files)?;
+    drop(files);
+    writer.last_word(heard).map(|(word, _)| word)
+}
+
+/// An image of the user's, its file open.
+pub fn open_image(context: &Context, entry: &Entry) -> Result<Image> {
+    let id = entry.id;
+    let (record, file) = match &context.helper {
+        None => writer::open(&own(context), context.uid, id)?,
+        Some(helper) => {
+            let mut writer = Writer::start(helper)?;
+            wire::send(&mut writer.socket, &Ask::Open(id))?;
+            match writer.last_word(&mut |_| ())? {
+                (Say::Opened(record), Some(file)) => (*record, file.into()),
+                _ => {
+                    let image = &entry.reference;
+                    return Err(Error::new(format!(
+                        "image {image}: the store's writer answered something else"
+                    )));
+                }
+            }
+        }
+    };
+    Ok(Image { id, record, file })
+}
+
+/// The store of a user without the helper.
+fn own(context: &Context) -> PathBuf {
+    context.data().join("store")
 }
 
 fn ask_own(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> Result<Say> {
@@ -55,7 +133,7 @@ fn ask_own(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> 
         }
         true
     };
-    writer::answer(&context.data().join("store"), context.uid, ask, &mut say)?;
+    writer::answer(&own(context), context.uid, ask, &mut say)?;
     last.ok_or_else(|| Error::new("the store has nothing to say"))
 }
 

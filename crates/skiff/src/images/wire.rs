@@ -1,14 +1,20 @@
 //! What the user's `skiff` and the store's writer say to each other: JSON texts, each behind its length (4 bytes, little
-//! endian). Neither trusts the other: what the writer gets it checks as it checks what comes from a network.
+//! endian), and open files behind some of them. Neither trusts the other: what the writer gets it checks as it checks what comes from a network.
 
 use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use skiff_image::source::Description;
 use skiff_image::store::{Collected, Record, Usage};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::image::ImageId;
+use skiff_sys::fdpass;
 
+/// An image consists of no more files: layers, and the documents that lead to them.
+const MOST_FILES: usize = 200;
 /// No text is longer, in bytes: a configuration of 4 MiB with all around it fits.
 const LONGEST: u32 = 16 << 20;
 
@@ -26,6 +32,15 @@ pub enum Ask {
         /// The user's credentials for the servers concerned.
         logins: Vec<Login>,
     },
+    /// Import an image from files that the user has opened, and which follow.
+    Import {
+        /// What they are.
+        source: Description,
+        /// The machine it is for.
+        platform: String,
+    },
+    /// An image that the user may use: its file, to be read.
+    Open(ImageId),
     /// What is known of an image that the user may use.
     Find(ImageId),
     /// The user does not want an image any more.
@@ -82,6 +97,8 @@ pub enum Say {
         /// Whether it was there already.
         there: bool,
     },
+    /// What is known of the image whose file, open, follows.
+    Opened(Box<Record>),
     /// What is known of the image; nothing if it is not there.
     Found(Option<Box<Record>>),
     /// It is done.
@@ -150,6 +167,28 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> Result<Option<T>> {
     serde_json::from_slice(&text).map(Some).map_err(super::json)
 }
 
+/// Sends open files.
+pub fn send_files(to: &UnixStream, files: &[OwnedFd]) -> Result<()> {
+    let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+    files
+        .chunks(fdpass::MOST_FDS)
+        .try_for_each(|some| fdpass::send(to.as_fd(), &[0], some))
+        .context(|| "the store's writer")
+}
+
+/// Takes so many open files.
+pub fn receive_files(from: &UnixStream, count: usize) -> Result<Vec<OwnedFd>> {
+    let mut files = vec![];
+    while files.len() < count.min(MOST_FILES) {
+        let (bytes, some) = fdpass::receive(from.as_fd(), 1).context(|| "the store's writer")?;
+        if bytes.is_empty() || some.is_empty() {
+            return Err(Error::new("a file is missing from the other side"));
+        }
+        files.extend(some);
+    }
+    Ok(files)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,5 +206,18 @@ mod tests {
         assert!(receive::<Ask>(&mut rest).expect("the end").is_none());
         assert!(receive::<Ask>(&mut &bytes[..5]).is_err(), "half a word");
         assert!(receive::<Ask>(&mut &[0xff; 8][..]).is_err(), "a monstrous one");
+    }
+    #[test]
+    fn files_come_behind_words() {
+        let (mut ours, mut theirs) = UnixStream::pair().expect("sockets");
+        let file = || std::fs::File::open("/dev/null").expect("a file").into();
+        send(&mut ours, &Ask::Usage).expect("a short word");
+        send_files(&ours, &(0..20).map(|_| file()).collect::<Vec<OwnedFd>>()).expect("some files");
+        send(&mut ours, &Ask::Verify(None)).expect("a short word");
+        assert!(matches!(receive(&mut theirs), Ok(Some(Ask::Usage))));
+        assert_eq!(receive_files(&theirs, 20).expect("they follow").len(), 20);
+        assert!(matches!(receive(&mut theirs), Ok(Some(Ask::Verify(None)))));
+        drop(ours);
+        assert!(receive_files(&theirs, 1).is_err(), "the other side is gone");
     }
 }

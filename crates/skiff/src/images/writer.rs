@@ -1,17 +1,20 @@
 //! The store's writer: does what it is asked, as whoever owns the store. For the trusted store that is a process of the system
 //! user's which the helper started; a user without the helper has a store of his own, and is its writer himself.
 
+use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use skiff_image::auth::{Credential, Credentials, Secret};
 use skiff_image::erofs;
+use skiff_image::import::Import;
 use skiff_image::policy::Policies;
 use skiff_image::pull::{LayerProgress, Pull, Watch, pull};
 use skiff_image::registries_conf::RegistriesConf;
 use skiff_image::registry::{Client, Settings};
-use skiff_image::store::Store;
+use skiff_image::source::{Description, Source};
+use skiff_image::store::{Record, Store};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::digest::Digest;
 use skiff_spec::image::ImageId;
@@ -42,11 +45,73 @@ pub fn run(words: &[String]) -> Result<()> {
         .and_then(|()| socket.set_write_timeout(Some(PATIENCE)))
         .context(|| "socket")?;
     let Some(ask) = wire::receive(&mut socket)? else { return Ok(()) };
-    let mut say = |word: Say| wire::send(&mut socket, &word).is_ok();
-    if let Err(e) = answer(Path::new(store), uid, ask, &mut say) {
-        say(Say::Failed { message: e.message, hint: e.hint });
-    }
+    let store = Path::new(store);
+    let answered = match ask {
+        Ask::Import { source, platform } => take_over(store, uid, (source, &platform), &mut socket),
+        Ask::Open(id) => hand_out(store, uid, id, &mut socket),
+        ask => answer(store, uid, ask, &mut |word| wire::send(&mut socket, &word).is_ok()),
+    };
+    // If nobody listens any more, nobody needs to know.
+    answered
+        .or_else(|Error { message, hint }| wire::send(&mut socket, &Say::Failed { message, hint }))
+        .or(Ok(()))
+}
+
+/// Imports from files that follow.
+fn take_over(
+    store: &Path,
+    uid: u32,
+    (source, platform): (Description, &str),
+    socket: &mut UnixStream,
+) -> Result<()> {
+    let files = wire::receive_files(socket, source.files.len() + 1)?;
+    let source = Source::given(source, files).map_err(ours)?;
+    let mut say = |word: Say| wire::send(socket, &word).is_ok();
+    let last = import(store, uid, &source, platform, &mut say)?;
+    say(last);
     Ok(())
+}
+
+/// Gives an image's file. Its kind is one that nothing can be changed by.
+fn hand_out(store: &Path, uid: u32, id: ImageId, socket: &mut UnixStream) -> Result<()> {
+    let (record, file) = open(store, uid, id)?;
+    wire::send(socket, &Say::Opened(Box::new(record)))?;
+    wire::send_files(socket, &[file.into()])
+}
+
+/// An image that the user may use.
+pub fn open(store: &Path, uid: u32, id: ImageId) -> Result<(Record, File)> {
+    let store = Store::open(store).map_err(ours)?;
+    match store.find(id).map_err(ours)?.filter(|_| store.permitted(uid, id)) {
+        Some(record) => Ok((record, store.open_image(id).map_err(ours)?)),
+        None => Err(not_his(id)),
+    }
+}
+
+fn not_his(id: ImageId) -> Error {
+    Error::new(format!("image {id}: not yours on this machine")).hint("`skiff pull` gets it")
+}
+
+/// Imports an image.
+pub fn import(
+    store: &Path,
+    uid: u32,
+    source: &Source,
+    platform: &str,
+    say: &mut (dyn FnMut(Say) -> bool + Send),
+) -> Result<Say> {
+    let store = Store::open(store).map_err(ours)?;
+    let policies = Policies::load().map_err(ours)?;
+    let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
+    let wish = Import { store: &store, source, policies: &policies, platform: &platform, uid };
+    let pulled = skiff_image::import::import(&wish, &mut Teller { say }).map_err(ours)?;
+    Ok(Say::Pulled {
+        name: String::new(),
+        id: pulled.id,
+        digest: pulled.digest.to_string(),
+        record: Box::new(pulled.record),
+        there: pulled.there,
+    })
 }
 
 /// Does what is asked; `say` gives whether anybody listens still.
@@ -74,6 +139,10 @@ pub fn answer(store: &Path, uid: u32, ask: Ask, say: &mut (dyn FnMut(Say) -> boo
                 record: Box::new(pulled.record),
                 there: pulled.there,
             }
+        }
+        // Files come along with these, or go back.
+        Ask::Import { .. } | Ask::Open(_) => {
+            return Err(Error::new("the store's writer: asked without a socket"));
         }
         Ask::Find(id) => {
             let found = if store.permitted(uid, id) { store.find(id).map_err(ours)? } else { None };
@@ -146,7 +215,7 @@ fn verify(store: &Store, uid: u32, only: Option<ImageId>) -> Result<Vec<Checked>
 
 fn files(store: &Store, uid: u32, id: ImageId, say: &mut (dyn FnMut(Say) -> bool + Send)) -> Result<Say> {
     if !store.permitted(uid, id) {
-        return Err(Error::new(format!("image {id}: not yours on this machine")).hint("`skiff pull` gets it"));
+        return Err(not_his(id));
     }
     let reader =
         store.open_image(id).and_then(|file| erofs::Reader::open(file, id.to_string())).map_err(ours)?;

@@ -1,0 +1,88 @@
+//! `skiff import`, `export`, and what is run from a file.
+
+use std::str::FromStr;
+
+use skiff_image::export::{Exported, Target, export as write};
+use skiff_sandbox::{Error, Result};
+use skiff_spec::platform::Platform;
+use skiff_spec::reference::Named;
+
+use super::commands::{Listed, now, platform};
+use super::file::{ImageFile, name_for};
+use super::index::{Entry, Names};
+use super::progress::Progress;
+use super::wire::{Ask, Say};
+use super::{ours, store};
+use crate::cli::{Export, Import};
+use crate::context::Context;
+use crate::output;
+
+/// `skiff import`: prints the image's id.
+pub fn import(import: &Import) -> Result<()> {
+    let context = Context::load()?;
+    let way = &import.way;
+    let platform = platform(way.arch.as_deref())?;
+    let name = import.name.as_deref().map(name_for).transpose()?;
+    let file = ImageFile::meant(&import.file)?;
+    let mut progress = Progress::new(way.progress, way.quiet);
+    let entry = import_to(&context, &file, name, &platform, &mut progress)?;
+    match way.json {
+        true => output::json(&Listed::of(&entry)),
+        false => output::line(&format!("sha256:{}", entry.id)),
+    }
+}
+
+/// Imports an image and notes its name, which is the file's if it gets none.
+fn import_to(
+    context: &Context,
+    file: &ImageFile,
+    name: Option<String>,
+    platform: &Platform,
+    progress: &mut Progress,
+) -> Result<Entry> {
+    // What changes while it is read has another stamp next time.
+    let origin = Some(file.stamp()?);
+    let said = store::import(context, file.open()?, platform, &mut |word| match word {
+        Say::Waiting => progress.waiting(),
+        Say::Layers(layers) => progress.layers(&layers),
+        _ => {}
+    });
+    progress.end();
+    let Say::Pulled { id, record, .. } = said? else {
+        return Err(Error::new(format!("image {}: the store's writer answered something else", file.name)));
+    };
+    let reference = name.unwrap_or_else(|| file.name.clone());
+    let entry = Entry { reference, id, pulled: now(), size: record.size, config: record.config, origin };
+    Names::of(context)?.put(&entry)?;
+    Ok(entry)
+}
+
+/// The image that the user wants to run: one that he has pulled or imported, or in a file, from where it is imported unless that has
+/// been done.
+pub fn find_or_import(context: &Context, text: &str) -> Result<Entry> {
+    let Some(file) = ImageFile::of(text) else { return super::find(context, text) };
+    if let Some(entry) = Names::of(context)?.find(&file.name)?
+        && entry.origin == Some(file.stamp()?)
+        && let Say::Found(Some(_)) = store::ask(context, Ask::Find(entry.id), &mut |_| ())?
+    {
+        return Ok(entry);
+    }
+    import_to(context, &file, None, &Platform::host(), &mut Progress::new(None, false))
+}
+
+/// `skiff export`: prints the digest of what was written, where it has one.
+pub fn export(export: &Export) -> Result<()> {
+    let context = Context::load()?;
+    let mut target = Target::from_str(&export.target).map_err(ours)?;
+    let entry = super::find(&context, &export.image)?;
+    if let Target::DockerArchive { name: name @ None, .. } = &mut target {
+        // As `docker save` does; an image that came from a file has no name that Docker would take.
+        *name = Named::from_str(&entry.reference).ok().filter(|named| named.digest().is_none());
+    }
+    let image = store::open_image(&context, &entry)?;
+    let Exported { digest, sockets } = write(&image, &target).map_err(ours)?;
+    if sockets > 0 {
+        output::note(&format!("{sockets} sockets are left out: tar archives have none"));
+    }
+    digest.map_or(Ok(()), |digest| output::line(&digest.to_string()))
+}
