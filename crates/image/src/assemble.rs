@@ -17,6 +17,7 @@ use crate::punch::{clear, unused};
 use crate::records::Records;
 use crate::space::{Blocks, Space};
 use crate::spill::Spill;
+use crate::sum::of_blocks;
 use crate::tree::Tree;
 use crate::{Error, Result, erofs};
 
@@ -131,8 +132,13 @@ fn try_assemble(job: &Job<'_>, progress: &Progress) -> Result<Option<erofs::Summ
     }
     let mut tree = all.merge.into_inner().unwrap_or_else(PoisonError::into_inner).merger.finish();
     tree.remove_devices();
-    let (spills, used): (Vec<Spill>, Vec<[Blocks; 2]>) = outcomes.into_iter().flatten().unzip();
-    finish(job, &tree, &spills, used.as_flattened()).map(Some)
+    let mut data = Data::default();
+    for Unpacked { spill, used, sum, .. } in outcomes.into_iter().flatten() {
+        data.spills.push(spill);
+        data.used.extend(used);
+        data.sum = data.sum.wrapping_add(sum);
+    }
+    finish(job, &tree, &data).map(Some)
 }
 
 /// How long the blob's region must be.
@@ -152,12 +158,23 @@ fn too_large(job: &Job<'_>) -> Error {
     }
 }
 
-fn finish(job: &Job<'_>, tree: &Tree, spills: &[Spill], used: &[Blocks]) -> Result<erofs::Summary> {
-    clear(job.image, job.name, &unused(tree, used))?;
+/// What the layers have left beside their records.
+#[derive(Default)]
+struct Data {
+    spills: Vec<Spill>,
+    /// Where their data lies in the image file, and its sum.
+    used: Vec<Blocks>,
+    sum: u64,
+}
+
+fn finish(job: &Job<'_>, tree: &Tree, Data { spills, used, sum }: &Data) -> Result<erofs::Summary> {
+    let unused = unused(tree, used);
+    let sum = sum.wrapping_sub(of_blocks(job.image, job.name, &unused)?);
+    clear(job.image, job.name, &unused)?;
     let end = used.iter().filter(|used| !used.is_empty()).map(|used| used.end).max().unwrap_or(1);
     let mut tails =
         |layer: u32, offset: u64, buffer: &mut [u8]| spills[layer as usize].read_at(buffer, offset);
-    let summary = erofs::finish(tree, &mut tails, job.image, job.name, end)?;
+    let summary = erofs::finish(tree, &mut tails, job.image, job.name, end, sum)?;
     rustix::fs::fsync(job.image).on("write to the disk", job.name)?;
     Ok(summary)
 }
@@ -184,7 +201,7 @@ struct Merge {
     waiting: Vec<Option<Records>>,
 }
 
-type Outcome = Option<(Spill, [Blocks; 2])>;
+type Outcome = Option<Unpacked>;
 
 impl All<'_> {
     /// Unpacks all layers; of those that failed, or were given up, nothing is left.
@@ -209,9 +226,9 @@ impl All<'_> {
     fn layer(&self, layer: usize) -> Outcome {
         let place = Place { all: self, layer, read: AtomicU64::new(0) };
         self.gate.enter(self.job.blobs[layer].size(), layer);
-        let outcome = place.unpack().and_then(|Unpacked { records, spill, used }| {
-            self.merge(layer, records)?;
-            Ok((spill, used))
+        let outcome = place.unpack().and_then(|mut unpacked| {
+            self.merge(layer, std::mem::take(&mut unpacked.records))?;
+            Ok(unpacked)
         });
         self.gate.leave();
         outcome.map_err(|error| self.fail(error)).ok()

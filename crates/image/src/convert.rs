@@ -8,6 +8,7 @@ use crate::error::Context;
 use crate::io::write_all_at;
 use crate::layer::is_kept;
 use crate::spill::Spill;
+use crate::sum::Sum;
 use crate::tree::{Attributes, BLOCK, Content, Inode, InodeId, Kind, Run, Sparse, Tree, Xattrs, XattrsId};
 use crate::{Error, Result, erofs};
 
@@ -85,14 +86,15 @@ pub(crate) struct Job<'a> {
 /// The file system cannot be read, holds what ours cannot, or too much. The file is of no use then.
 pub(crate) fn convert<F: Foreign>(foreign: &F, job: Job<'_>) -> Result<erofs::Summary> {
     let (image, name) = (job.image, job.name);
-    let mut converter = Converter { job, next_block: 1, gathered: Vec::with_capacity(GATHER), placed: 0 };
+    let gathered = Vec::with_capacity(GATHER);
+    let mut converter = Converter { job, next_block: 1, gathered, sum: Sum::default(), placed: 0 };
     let mut tree = converter.tree(foreign)?;
     tree.remove_devices();
     converter.flush()?;
     converter.job.spill.flush()?;
-    let Converter { job, next_block, .. } = converter;
+    let Converter { job, next_block, sum, .. } = converter;
     let mut tails = |_: u32, at: u64, buffer: &mut [u8]| job.spill.read_at(buffer, at);
-    let summary = erofs::finish(&tree, &mut tails, image, name, next_block)?;
+    let summary = erofs::finish(&tree, &mut tails, image, name, next_block, sum.total())?;
     rustix::fs::fsync(image).on("write to the disk", name)?;
     Ok(summary)
 }
@@ -102,6 +104,7 @@ struct Converter<'a> {
     /// Where the next block goes, those gathered counted.
     next_block: u32,
     gathered: Vec<u8>,
+    sum: Sum,
     /// Bytes of files so far, holes not counted.
     placed: u64,
 }
@@ -278,6 +281,7 @@ impl Converter<'_> {
 
     fn flush(&mut self) -> Result<()> {
         let before = u64::from(self.next_block) * BLOCK - self.gathered.len() as u64;
+        self.sum.add(before, &self.gathered);
         write_all_at(self.job.image, &self.gathered, before).on("write to", self.job.name)?;
         self.gathered.clear();
         Ok(())

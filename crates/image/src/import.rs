@@ -124,7 +124,7 @@ fn unpack(import: &Import<'_>, opened: &Opened, making: Making<'_>, watch: &mut 
     let layers = digests.iter().zip(&blobs);
     let record = Record {
         size: u64::from(summary.blocks) * BLOCK,
-        sum: None,
+        sum: Some(summary.data_sum),
         layers: layers
             .map(|(digest, blob)| Layer { digest: digest.to_string(), size: blob.size() })
             .collect(),
@@ -228,7 +228,7 @@ fn rewrite(
     check(&making, &copy.name)?;
     let record = Record {
         size: u64::from(summary.blocks) * BLOCK,
-        sum: None,
+        sum: Some(summary.data_sum),
         layers: vec![Layer { digest: digest.to_string(), size: copy.size }],
         files: summary.inodes,
         config: json!({

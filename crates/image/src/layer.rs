@@ -8,6 +8,7 @@ use crate::merge::is_mark;
 use crate::records::{Record, RecordKind, Records};
 use crate::space::{Blocks, Refusal, Room, Space};
 use crate::spill::Spill;
+use crate::sum::Sum;
 use crate::tar::{self, Entry, EntryKind, Reader, Segment, Stream};
 use crate::tree::{BLOCK, Content, Run, Sparse, Xattrs};
 use crate::{Error, Result};
@@ -47,6 +48,7 @@ pub(crate) struct Unpacker<'a, O> {
     /// What of the image is not written yet, and where it begins there.
     gathered: Vec<u8>,
     gathered_at: u64,
+    sum: Sum,
 }
 
 /// What came of a layer.
@@ -55,13 +57,16 @@ pub(crate) struct Unpacked {
     pub spill: Spill,
     /// Where its data lies in the image file.
     pub used: [Blocks; 2],
+    /// The sum of that data.
+    pub sum: u64,
 }
 
 impl<'a, O: Others> Unpacker<'a, O> {
     pub fn new(target: Target<'a>, others: &'a O, spill: Spill) -> Unpacker<'a, O> {
         let room = Room::new(target.space, target.layer);
         let gathered = Vec::with_capacity(GATHER);
-        Unpacker { target, others, room, spill, records: Records::default(), gathered, gathered_at: 0 }
+        let (records, sum) = (Records::default(), Sum::default());
+        Unpacker { target, others, room, spill, records, gathered, gathered_at: 0, sum }
     }
 
     /// Unpacks all that the stream has. After an error [`Unpacker::reset`] must come before another try.
@@ -80,7 +85,8 @@ impl<'a, O: Others> Unpacker<'a, O> {
     pub fn finish(mut self) -> Result<Unpacked> {
         self.spill.flush()?;
         self.target.space.done(self.target.layer);
-        Ok(Unpacked { records: self.records, spill: self.spill, used: self.room.used() })
+        let (used, sum) = (self.room.used(), self.sum.total());
+        Ok(Unpacked { records: self.records, spill: self.spill, used, sum })
     }
 
     /// Forgets all that came, and gives the blocks that it took, which are to be cleared.
@@ -90,6 +96,7 @@ impl<'a, O: Others> Unpacker<'a, O> {
         self.spill.reset();
         self.records = Records::default();
         self.gathered.clear();
+        self.sum = Sum::default();
         used
     }
 
@@ -197,13 +204,16 @@ impl<'a, O: Others> Unpacker<'a, O> {
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.write(&self.gathered)?;
-        self.gathered_at += self.gathered.len() as u64;
-        self.gathered.clear();
+        let mut gathered = std::mem::take(&mut self.gathered);
+        self.write(&gathered)?;
+        self.gathered_at += gathered.len() as u64;
+        gathered.clear();
+        self.gathered = gathered;
         Ok(())
     }
 
-    fn write(&self, bytes: &[u8]) -> Result<()> {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.sum.add(self.gathered_at, bytes);
         write_all_at(self.target.image, bytes, self.gathered_at).on("write to", self.target.image_name)
     }
 

@@ -33,6 +33,7 @@ mod space;
 mod spill;
 mod squashfs;
 pub mod store;
+mod sum;
 pub mod tar;
 pub mod transport;
 pub mod tree;

@@ -119,7 +119,7 @@ fn make(pull: &Pull<'_>, found: &Resolved, making: Making<'_>, watch: &mut dyn W
     check(&making, pull.image)?;
     let record = Record {
         size: bytes,
-        sum: None,
+        sum: Some(summary.data_sum),
         layers: growing
             .iter()
             .map(|g| store::Layer { digest: g.digest().to_string(), size: g.size() })

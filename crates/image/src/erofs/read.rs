@@ -348,7 +348,8 @@ impl<S: Source> Reader<S> {
         self.place(node) + INODE_SIZE as u64 + u64::from(node.xattr_size)
     }
 
-    pub(super) fn metadata_start(&self) -> u64 {
+    /// Where the files' data ends.
+    pub(crate) fn metadata_start(&self) -> u64 {
         u64::from(self.superblock.metadata) * BLOCK
     }
 

@@ -29,11 +29,14 @@ pub struct Summary {
     pub metadata_blocks: u32,
     /// Follows from the metadata: the same in all images of the same files.
     pub uuid: [u8; 16],
+    /// As it was given.
+    pub data_sum: u64,
 }
 
 /// Makes the file an image of `tree`. Its data region is there already: the blocks from 1 to before `data_blocks`, which hold
 /// what the tree's files say they do. `tails` gives the rest of each file. `image` is open for reading and writing; whatever
-/// it has behind the data is cut off. Nothing is synced. `name` is the image's, for messages.
+/// it has behind the data is cut off. Nothing is synced. `name` is the image's, for messages. `data_sum` is the data region's, for
+/// the summary.
 ///
 /// # Errors
 /// Of the system, of `tails`, and [`crate::Error::Unstorable`] for what the format cannot hold, with the file's path.
@@ -43,6 +46,7 @@ pub fn finish(
     image: BorrowedFd<'_>,
     name: &str,
     data_blocks: u32,
+    data_sum: u64,
 ) -> Result<Summary> {
     let data_blocks = data_blocks.max(1);
     let order = order(tree)?;
@@ -64,7 +68,8 @@ pub fn finish(
     superblock.uuid = seal.uuid();
     write_all(image, name, &superblock.encode(), 0)?;
     let metadata_blocks = layout.end - layout.table as u32;
-    Ok(Summary { inodes: superblock.inodes, blocks: layout.end, metadata_blocks, uuid: superblock.uuid })
+    let Superblock { inodes, uuid, .. } = superblock;
+    Ok(Summary { inodes, blocks: layout.end, metadata_blocks, uuid, data_sum })
 }
 
 struct Writer<'a> {

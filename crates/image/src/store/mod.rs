@@ -15,6 +15,7 @@
 
 mod collect;
 mod record;
+mod verify;
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 pub struct Record {
     /// Length of the image's file in bytes, holes included.
     pub size: u64,
-    /// SHA-256 of the image's file, as 64 lower-case hex digits.
-    pub sum: Option<String>,
+    /// The sum of its files' data, see `sum.rs`; without it only the metadata can be verified.
+    pub sum: Option<u64>,
     /// Its layers, the lowest first.
     pub layers: Vec<Layer>,
     /// How many files it holds.

@@ -161,7 +161,7 @@ impl Builder {
             buffer.copy_from_slice(&self.spill[at as usize..at as usize + buffer.len()]);
             Ok(())
         };
-        erofs::finish(&self.tree, &mut tails, self.image.as_fd(), "image.erofs", self.next_block)
+        erofs::finish(&self.tree, &mut tails, self.image.as_fd(), "image.erofs", self.next_block, 0)
     }
 
     /// The finished image. `dir` is the one given to [`Builder::new`].

@@ -1,0 +1,37 @@
+//! Whether an image is still as it was made.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::fstat;
+use skiff_spec::image::ImageId;
+
+use super::Store;
+use crate::erofs;
+use crate::error::{Context, Error, Result};
+use crate::sum::of_blocks;
+use crate::tree::BLOCK;
+
+impl Store {
+    /// Reads all of an image: its metadata must be as ours always are, its files' data what was written.
+    ///
+    /// # Errors
+    /// [`Error::BadImage`] with what is wrong with it; it is not there, or cannot be read.
+    pub fn verify(&self, id: ImageId) -> Result<()> {
+        let name = id.to_string();
+        let bad = |why: &str| Err(Error::BadImage { file: id.to_string(), why: why.into() });
+        let file = self.open_image(id)?;
+        let Some(record) = self.find(id)? else { return bad("the store has no record of it") };
+        if fstat(&file).on("look at", &*name)?.st_size as u64 != record.size {
+            return bad("it is not as long as it was when it was made");
+        }
+        let reader = erofs::Reader::open(self.open_image(id)?, name.clone())?;
+        erofs::verify_stored(&reader)?;
+        // Of what the format can hold, block numbers have 32 bits.
+        let data = 1..(reader.metadata_start() / BLOCK) as u32;
+        let sum = of_blocks(file.as_fd(), &name, &[data])?;
+        if record.sum.is_some_and(|made| made != sum) {
+            return bad("what is in its files is not what it was when it was made");
+        }
+        Ok(())
+    }
+}
