@@ -1,6 +1,8 @@
 # time: 120
 # Environments that stay, over an image: made of what its name meant then, changed, compared, entered, used by jobs.
 . "$(dirname "$0")/../lib.sh"
+# Where the nodes reach it too.
+registry=10.77.0.1:5000
 . "$(dirname "$0")/../images/lib.sh"
 root=$images_tmp/root
 image=$registry/tools/env:1
@@ -61,17 +63,36 @@ ok as alice skiff env rm --force other
 ok as alice skiff env exec dev -- tool
 fails 125 as alice skiff env exec other -- true
 
-# Jobs. A node that does not have the image says so; one that has runs them in it.
+# Jobs: a node gets the very image that the environment was made over, whatever its name means by now.
 cd /home/alice
-for node in n1 n2; do on $node install -d -m 755 /var/lib/skiff; on $node install -d -m 755 -o daemon -g daemon $store; done
 fails 125 as alice srun -Qw n1 --environment=dev true
 has "$err" 'node n1'
-has "$err" "$image"
-has "$err" 'hint: on this node: skiff pull'
-cp -a $store /shared/store
-for node in n1 n2; do on $node cp -aT /shared/store $store; done
-rm -r /shared/store
+has "$err" make-store
+for node in n1 n2; do on $node install -d -m 755 /var/lib/skiff; on $node install -d -m 755 -o daemon -g daemon $store; done
 ok as alice srun -QN2 --environment=dev sh -c 'tool; cat /opt/new; echo $FROM_IMAGE; id -un; [ ! -e /etc/version ]'
 equal "$(sort <<<"$out" | uniq -c | xargs)" '2 alice 2 new 2 tool of the image 2 yes'
+# The host's commands run on the host, and what they start in the job's environment with what was set there.
+cat >job <<'X'
+#!/bin/sh
+cd /opt
+export PYTHONPATH=/mine LD_LIBRARY_PATH=/no/such
+srun sh -c "tool; pwd; echo \$PYTHONPATH \$LD_LIBRARY_PATH \$FROM_IMAGE"
+X
+ok as alice sbatch --parsable -N1 -o out --environment=dev job
+try ended "$out"
+equal "$out" 'COMPLETED 0:0' "$(cat out)"
+equal "$(cat out)" $'tool of the image\n/opt\n/mine /no/such yes'
+ok as alice skiff env exec dev -- sh -c 'cd /opt && FROM_IMAGE=changed srun -Qw n2 sh -c "tool; pwd; hostname; echo \$FROM_IMAGE"'
+equal "$out" $'tool of the image\n/opt\nn2\nchanged'
+idle
+
+# A node that can neither find nor get it says so.
+stop_registry
+on n1 sh -c 'umount -l /run/skiff/images/*; rm -rf /run/skiff/images/*'
+on n1 find $store -mindepth 1 -delete
+fails 125 as alice srun -Qw n1 --environment=dev true
+has "$err" "node n1: "
+has "$err" "$registry"
+has "$err" 'hint: '
 idle
 for node in n1 n2; do on $node sh -c 'umount -l /run/skiff/images/*; rm -rf /run/skiff/images /var/lib/skiff/store'; done

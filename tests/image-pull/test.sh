@@ -72,11 +72,10 @@ has "$out" bin/busybox
 fails 125 as bob skiff run "${digest#sha256:}" id
 install -d -o bob -g bob /home/bob/.local /home/bob/.local/share /home/bob/.local/share/skiff
 cp -r /home/alice/.local/share/skiff/images /home/bob/.local/share/skiff && chown -R bob /home/bob/.local
-fails 125 as bob skiff run $image
+fails 125 as bob skiff run --pull never $image
 has "$err" 'not yours on this machine'
 has "$err" 'hint: `skiff pull'
 fails 125 as bob skiff inspect --files $image
-ok as bob skiff pull --quiet $image
 ok as bob skiff run $image
 equal "$out" bob
 
@@ -155,11 +154,34 @@ kill -0 "$running"
 pid=$(pgrep -u alice -x sleep)
 nsenter -t "$pid" -m /bin/cat /etc/passwd >/dev/null || fail 'what runs on it does not go on'
 kill -9 "$running" && try wait "$running"
-fails 125 as alice skiff run $large
+fails 125 as alice skiff run --pull never $large
 ok as alice skiff store gc --dry-run
 ok as alice skiff store gc
 fails 125 as alice skiff store gc --budget 0
 has "$err" administrator
+
+# A damaged image is found; whose it is not sees nothing of it.
+small_id=$(id_of alice $image)
+file=$store/images/$small_id.erofs
+ok as alice skiff store verify $image
+has "$out" sound
+python3 - "$file" <<'X'
+import os, sys
+os.chmod(sys.argv[1], 0o644)
+with open(sys.argv[1], "r+b") as f:
+    f.seek(4096 + 64)
+    byte = f.read(1)
+    f.seek(-1, 1)
+    f.write(bytes([byte[0] ^ 0x10]))
+os.chmod(sys.argv[1], 0o444)
+X
+fails 1 as alice skiff store verify
+has "$(grep "$small_id" <<<"$out")" "$small_id  "
+lacks "$(grep "$small_id" <<<"$out")" sound
+fails 1 as alice skiff store verify $image --json
+ok as alice skiff rmi $image
+ok as alice skiff pull --quiet $image
+ok as alice skiff store verify
 
 # With a password.
 stop_registry

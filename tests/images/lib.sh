@@ -1,14 +1,14 @@
 # What tests with images use, behind lib.sh: a real registry on loopback, small images in it, a trusted store on this node. All of it
 # goes when the test ends.
 #
-#     start_registry [USER PASSWORD]   starts docker-registry at $registry, whose log is $registry_log; anonymous unless a user is given
+#     start_registry [USER PASSWORD]   starts docker-registry at $registry (a test may say where before it sources this), whose log is $registry_log; anonymous unless a user is given
 #     stop_registry                    ends it
 #     push NAME:TAG DIR... [--config JSON]    pushes an image with a layer from each directory; its digest is $pushed
 #     skeleton DIR                     makes a small root with busybox
 #     make_store [OWNER]               makes the trusted store for OWNER (daemon); away with what was there
 #     drop_store                       removes it
 #     asked METHOD PART                how many such requests for paths with PART the registry has had
-registry=127.0.0.1:5000
+registry=${registry:-127.0.0.1:5000}
 store=/var/lib/skiff/store
 images_tmp=$(mktemp -d /tmp/skiff-images.XXXXXX)
 chmod 755 "$images_tmp"
@@ -30,7 +30,7 @@ $auth
 X
     docker-registry serve "$images_tmp/registry.yml" >>"$registry_log" 2>&1 3>&- &
     registry_pid=$!
-    eventually 10 python3 -c "import socket; socket.create_connection(('127.0.0.1', 5000))"
+    eventually 10 python3 -c "import socket; socket.create_connection('$registry'.split(':'))"
     for user in alice bob; do
         install -d -o $user -g $user /home/$user/.config /home/$user/.config/containers
         printf '[[registry]]\nlocation = "%s"\ninsecure = true\n' $registry >/home/$user/.config/containers/registries.conf

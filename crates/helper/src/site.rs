@@ -7,12 +7,9 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::ids::{Range, subordinate};
-use skiff_spec::site::Site;
+use skiff_spec::site::{FILE, Site};
 
 use crate::caller::Caller;
-
-/// The helper's own configuration.
-const FILE: &str = "/etc/skiff/helper.conf";
 
 /// Reads the helper's own configuration.
 pub fn read() -> Result<Site> {

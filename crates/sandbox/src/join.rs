@@ -249,6 +249,30 @@ pub fn as_me(
     Ok(Child { pid, pidfd })
 }
 
+/// Starts `command` where this process is, as what it is.
+///
+/// # Errors
+/// As [`as_root`].
+pub fn as_we_are(command: &Command, place: Place, mask: Mask) -> std::result::Result<Child, Failed> {
+    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    let Fork::Parent(child) = fork(CloneFlags::NONE).context(|| "process")? else {
+        let e = match place.take().context(|| "place of the process") {
+            Ok(()) => become_command(command, mask),
+            Err(e) => e.into(),
+        };
+        e.report(&reporter);
+        exit_now(e.exit_code())
+    };
+    drop(reporter);
+    match Failed::reported(&read_all(report.as_fd()), command) {
+        None => Ok(child),
+        Some(why) => {
+            reap(child.pid);
+            Err(why)
+        }
+    }
+}
+
 /// Whether a process still lives.
 #[must_use]
 pub fn alive(pidfd: BorrowedFd<'_>) -> bool {

@@ -176,6 +176,9 @@ pub struct Run {
     /// Run this in place of the image's entry point
     #[arg(long, value_name = "PROGRAM")]
     pub entrypoint: Option<OsString>,
+    /// Pull the image before it is run
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    pub pull: PullWhen,
     /// Mount a directory or file of the host: SOURCE[:TARGET[:ro]]
     #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
     pub mounts: Vec<String>,
@@ -201,6 +204,18 @@ pub struct Run {
     /// shell]
     #[arg(trailing_var_arg = true, value_names = ["IMAGE", "COMMAND"])]
     pub command: Vec<OsString>,
+}
+
+/// When an image is pulled that is to be run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum PullWhen {
+    /// If it is not here
+    #[default]
+    Missing,
+    /// In any case: its name may mean another one by now
+    Always,
+    /// Not at all
+    Never,
 }
 
 /// How a command runs inside.

@@ -28,13 +28,17 @@ pub fn run(run: &Run) -> Result<i32> {
         Some((image, words)) => {
             let entry = match run.dry_run {
                 true => images::find(&context, image)?,
-                false => images::import::find_or_import(&context, image)?,
+                false => images::get::to_run(&context, image, run.pull)?,
             };
             let exec = entry.config()?.exec;
             let plan = images::plan::image(&context, "run", (entry.id, &exec), upper, run.writable, wishes)?;
             let entrypoint = run.entrypoint.as_deref();
             let identity = run.inside.identity_in_image(context.route());
-            (plan, images::command::command(&context, &exec, &run.inside, entrypoint, words)?, identity)
+            (
+                plan,
+                images::command::command(&context, (entry.id, &exec), &run.inside, entrypoint, words)?,
+                identity,
+            )
         }
     };
     if run.dry_run {

@@ -14,7 +14,7 @@ use rustix::process::{Signal, WaitOptions, kill_process, wait};
 use skiff_env::LayerLease;
 use skiff_sandbox::start::{Instance, Options, detach_stdio, start};
 use skiff_sandbox::{Context as _, Error, IDLE, Result, STILL};
-use skiff_spec::plan::{Plan, Upper};
+use skiff_spec::plan::{Base, Plan, Upper};
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
 
@@ -187,6 +187,7 @@ struct Supervisor<'a> {
     context: &'a Context,
     place: &'a Place,
     keep: Keep,
+    base: Base,
     instance: Instance,
     control: OwnedFd,
     host: OwnedFd,
@@ -213,14 +214,16 @@ impl<'a> Supervisor<'a> {
         let signals = Signals::block(&[]).context(|| "signals")?;
         let host = listen_at(&place.dir, HOST, SocketType::STREAM)?;
         let socket = place.dir.join(HOST);
-        // In a job the host's commands run as they are: everybody is himself there.
-        let socket = (keep == Keep::WhileUsed).then_some(socket.as_path());
+        // In a job the host's commands run as they are: everybody is himself there. But an image has nothing of what they need.
+        let asks = keep == Keep::WhileUsed || plan.base != Base::Host;
+        let socket = asks.then_some(socket.as_path());
         let instance = start(plan, Options { helper: context.helper.as_deref(), socket })?;
         // Last: whoever can connect finds it running.
         let control = listen_at(&place.dir, CONTROL, SocketType::SEQPACKET)?;
         // The first session needs a moment to arrive.
         let idle_since = Some(Instant::now() + Duration::from_secs(5));
-        Ok(Self { context, place, keep, instance, control, host, signals, sessions: vec![], idle_since })
+        let (base, sessions) = (plan.base, vec![]);
+        Ok(Self { context, place, keep, base, instance, control, host, signals, sessions, idle_since })
     }
 
     fn serve(mut self) {
@@ -325,7 +328,7 @@ impl<'a> Supervisor<'a> {
         let Ok(connection) = accept_with(&self.host, SocketFlags::CLOEXEC) else { return };
         if let Ok(Fork::Child) = fork(CloneFlags::NONE) {
             close_all_except(&[connection.as_fd(), self.instance.init.pidfd.as_fd()]);
-            exit_now(proxy::serve(self.context, self.place, &self.instance.init, connection));
+            exit_now(proxy::serve(self.context, self.place, self.base, &self.instance.init, connection));
         }
     }
 

@@ -3,6 +3,9 @@
 use crate::ids::{COUNT, Range};
 use crate::image::STORE;
 
+/// The file.
+pub const FILE: &str = "/etc/skiff/helper.conf";
+
 /// What the administrator has decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use skiff_image::manifest::ExecConfig;
 use skiff_sandbox::command::{Command, DEFAULT_PATH};
 use skiff_sandbox::{Error, Result};
+use skiff_spec::image::ImageId;
 use skiff_spec::plan::Identity;
 
 use crate::cli::Inside;
@@ -27,16 +28,20 @@ const HOSTS_OWN: [&str; 11] = [
     "MODULEPATH",
 ];
 
+/// The image whose variables are set.
+const IMAGE: &str = "SKIFF_IMAGE";
+
 /// The command: `words` behind the image's entry point; without any, what its maker meant to be run.
 pub fn command(
     context: &Context,
-    exec: &ExecConfig,
+    (id, exec): (ImageId, &ExecConfig),
     inside: &Inside,
     entrypoint: Option<&OsStr>,
     words: &[OsString],
 ) -> Result<Command> {
     let argv = words_of(exec, entrypoint, words);
-    let mut command = with_variables(context, exec, inside, inside.identity_in_image(context.route()), &argv);
+    let mut command =
+        with_variables(context, (id, exec), inside, inside.identity_in_image(context.route()), &argv);
     if inside.workdir.is_none() && !exec.working_dir.is_empty() {
         command.cwd = PathBuf::from(&exec.working_dir);
     }
@@ -51,33 +56,38 @@ pub fn command(
 /// gets if he says nothing; his own may be missing.
 pub fn in_environment(
     context: &Context,
-    exec: &ExecConfig,
+    image: (ImageId, &ExecConfig),
     inside: &Inside,
     words: &[OsString],
 ) -> Result<Command> {
     let shell = [OsString::from("/bin/sh")];
     let words = if words.is_empty() { &shell } else { words };
-    Ok(with_variables(context, exec, inside, inside.identity(), words))
+    Ok(with_variables(context, image, inside, inside.identity(), words))
 }
 
 /// The user's variables without those of the host's root, the image's, and what he has asked for, each the stronger the later.
 fn with_variables(
     context: &Context,
-    exec: &ExecConfig,
+    (id, exec): (ImageId, &ExecConfig),
     inside: &Inside,
     identity: Identity,
     argv: &[OsString],
 ) -> Command {
     let mut command = inside.command_as(context, identity, argv);
-    set_variables(&mut command, exec);
+    enter(&mut command, id, exec);
     for (name, value) in inside.settings() {
         command.set(name, value);
     }
     command
 }
 
-/// Takes away what leads to places of the host's root, and sets what the image's maker meant.
-pub fn set_variables(command: &mut Command, exec: &ExecConfig) {
+/// What comes from elsewhere into an image loses what leads to places there, and gets what its maker meant. What was in this one before
+/// keeps what has been set there.
+pub fn enter(command: &mut Command, id: ImageId, exec: &ExecConfig) {
+    let id = id.to_string();
+    if command.var(IMAGE).is_some_and(|set| set == id.as_str()) {
+        return;
+    }
     let keep = |name: &OsStr| !HOSTS_OWN.iter().any(|begin| name.as_bytes().starts_with(begin.as_bytes()));
     command.env.retain(|(name, _)| keep(name));
     for setting in &exec.env {
@@ -90,6 +100,7 @@ pub fn set_variables(command: &mut Command, exec: &ExecConfig) {
     if command.var("PATH").is_none() {
         command.set("PATH", DEFAULT_PATH);
     }
+    command.set(IMAGE, id);
 }
 
 fn words_of(exec: &ExecConfig, entrypoint: Option<&OsStr>, words: &[OsString]) -> Vec<OsString> {

@@ -7,7 +7,6 @@ use serde::Serialize;
 use skiff_image::auth::{self, Credential, Credentials, Secret};
 use skiff_image::registries_conf::RegistriesConf;
 use skiff_image::registry::{Client, Settings};
-use skiff_image::store::Record;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::name::EnvName;
@@ -17,7 +16,7 @@ use skiff_spec::reference::Named;
 use super::index::{Entry, Names};
 use super::progress::Progress;
 use super::wire::{Ask, Say};
-use super::{find, ours, store, unpacked};
+use super::{find, get, ours, store, unpacked};
 use crate::cli::{Login, Pull, Store};
 use crate::context::Context;
 use crate::environments::{self, Environment};
@@ -32,34 +31,11 @@ pub fn pull(pull: &Pull) -> Result<()> {
     let way = &pull.way;
     let platform = platform(way.arch.as_deref())?;
     let mut progress = Progress::new(way.progress, way.quiet);
-    let entry = pull_to(&context, &pull.image, &platform, &mut progress)?;
+    let entry = get::pull(&context, &pull.image, &platform, &mut progress)?;
     match way.json {
         true => output::json(&Listed::of(&entry)),
         false => output::line(&format!("sha256:{}", entry.id)),
     }
-}
-
-/// Pulls an image and notes its name.
-pub fn pull_to(
-    context: &Context,
-    image: &str,
-    platform: &Platform,
-    progress: &mut Progress,
-) -> Result<Entry> {
-    let ask = store::pull(image, &platform.to_string())?;
-    let said = store::ask(context, ask, &mut |word| match word {
-        Say::Waiting => progress.waiting(),
-        Say::Layers(layers) => progress.layers(&layers),
-        _ => {}
-    });
-    progress.end();
-    let Say::Pulled { name, id, record, .. } = said? else {
-        return Err(Error::new(format!("image {image}: the store's writer answered something else")));
-    };
-    let Record { size, config, .. } = *record;
-    let entry = Entry { reference: name, id, pulled: now(), size, config, origin: None };
-    Names::of(context)?.put(&entry)?;
-    Ok(entry)
 }
 
 /// The machine that an image is for.

@@ -3,6 +3,7 @@
 pub mod command;
 pub mod commands;
 mod file;
+pub mod get;
 pub mod import;
 pub mod index;
 mod listing;
@@ -18,11 +19,9 @@ use std::str::FromStr;
 use file::ImageFile;
 use index::{Entry, Names};
 use skiff_sandbox::{Error, Result};
-use skiff_spec::image::ImageId;
 use skiff_spec::reference::ImageReference;
 
 use crate::context::Context;
-use wire::{Ask, Say};
 
 /// What names an image as a base: `image:REF`.
 pub const PREFIX: &str = "image:";
@@ -47,37 +46,33 @@ pub fn parse(text: &str) -> Result<ImageReference> {
 
 /// The image that the user means: one he has pulled or imported.
 pub fn find(context: &Context, text: &str) -> Result<Entry> {
+    known(context, text)?.ok_or_else(|| not_pulled(text))
+}
+
+/// Likewise, if there is one.
+fn known(context: &Context, text: &str) -> Result<Option<Entry>> {
     let names = Names::of(context)?;
     if let Some(entry) = by_digits(&names, text)? {
-        return Ok(entry);
+        return Ok(Some(entry));
     }
     if let Some(file) = ImageFile::of(text) {
-        return names.find(&file.name)?.ok_or_else(|| {
+        return names.find(&file.name)?.map(Some).ok_or_else(|| {
             Error::new(format!("image {text}: you have not imported it"))
                 .hint(format!("`skiff import {text}` does it, and `skiff run {text}` at once"))
         });
     }
     for name in full_names(&parse(text)?, text) {
         if let Some(entry) = names.find(&name)? {
-            return Ok(entry);
+            return Ok(Some(entry));
         }
     }
-    Err(Error::new(format!("image {text}: you have not pulled it")).hint(format!(
-        "`skiff pull {text}` gets it; to run a command over the host's root: skiff run -- {text}"
-    )))
+    Ok(None)
 }
 
-/// The image as this node's store has it, for one who may use it.
-pub fn here(context: &Context, id: ImageId, reference: &str) -> Result<Entry> {
-    let Say::Found(record) = store::ask(context, Ask::Find(id), &mut |_| ())? else {
-        return Err(Error::new(format!("image {reference}: the store's writer answered something else")));
-    };
-    let record = record.ok_or_else(|| {
-        Error::new(format!("image {reference} (sha256:{id}): this node's store does not have it for you"))
-            .hint(format!("on this node: skiff pull {reference}"))
-    })?;
-    let skiff_image::store::Record { size, config, .. } = *record;
-    Ok(Entry { reference: reference.into(), id, pulled: 0, size, config, origin: None })
+fn not_pulled(text: &str) -> Error {
+    Error::new(format!("image {text}: you have not pulled it")).hint(format!(
+        "`skiff pull {text}` gets it; to run a command over the host's root: skiff run -- {text}"
+    ))
 }
 
 fn by_digits(names: &Names, text: &str) -> Result<Option<Entry>> {

@@ -11,8 +11,10 @@ use skiff_image::registries_conf::RegistriesConf;
 use skiff_image::source::Source;
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::{ImageReference, Named};
+use skiff_spec::site::{self, Site};
 use skiff_spec::wire::Request;
 
 use super::index::Entry;
@@ -120,7 +122,7 @@ pub fn open_image(context: &Context, entry: &Entry) -> Result<Image> {
 }
 
 /// The store of a user without the helper.
-fn own(context: &Context) -> PathBuf {
+pub fn own(context: &Context) -> PathBuf {
     context.data().join("store")
 }
 
@@ -135,6 +137,25 @@ fn ask_own(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> 
     };
     writer::answer(&own(context), context.uid, ask, &mut say)?;
     last.ok_or_else(|| Error::new("the store has nothing to say"))
+}
+
+/// Whether an image seems to be in this machine's store for this user, so that it need not be pulled. Whether it may be used the
+/// helper decides.
+pub fn has(context: &Context, id: ImageId) -> bool {
+    let store = match &context.helper {
+        // What cannot be read or understood is the helper's to complain of.
+        Some(_) => std::fs::read_to_string(site::FILE)
+            .ok()
+            .and_then(|text| Site::parse(&text).ok())
+            .unwrap_or_default()
+            .store
+            .into(),
+        None => own(context),
+    };
+    let missing = |name: String| {
+        store.join(name).symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+    };
+    !missing(names::permit(context.uid, id)) && !missing(names::image(id))
 }
 
 /// Lets go of what is no longer in the trusted store.

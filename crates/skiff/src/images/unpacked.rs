@@ -14,7 +14,7 @@ use skiff_sandbox::{Context as _, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::plan::Base;
 
-use super::ours;
+use super::{ours, store};
 use crate::context::Context;
 use crate::output;
 
@@ -43,7 +43,7 @@ pub fn tree(context: &Context, id: ImageId) -> Result<PathBuf> {
 fn fill(context: &Context, id: ImageId, tree: &std::path::Path) -> Result<LeftOut> {
     let new = tree.with_extension("new");
     remove(context, &new)?;
-    let store = context.data().join("store");
+    let store = store::own(context);
     let counted = as_root_of_ids(None, Base::Host, |_| {
         let what = || new.display().to_string();
         let file = Store::open(&store).and_then(|store| store.open_image(id)).map_err(ours)?;
@@ -105,5 +105,5 @@ fn remove(context: &Context, tree: &std::path::Path) -> Result<()> {
 }
 
 fn home(context: &Context) -> PathBuf {
-    context.data().join("store/trees")
+    store::own(context).join("trees")
 }

@@ -1,9 +1,9 @@
 //! The outer side: a process of the supervisor's for each command, which ends with it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -12,8 +12,9 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, ioctl_tiocsctty, kill_proce
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{OptionalActions, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
 use skiff_sandbox::command::Command;
-use skiff_sandbox::join::{Failed, Place, as_me};
+use skiff_sandbox::join::{Failed, Place, as_me, as_we_are};
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::plan::Base;
 use skiff_spec::plan::inside::HOST;
 use skiff_sys::fdpass;
 use skiff_sys::process::Child;
@@ -25,8 +26,14 @@ use crate::context::Context;
 use crate::{inside, output, slurm, supervisor};
 
 /// Serves one client to its command's end.
-pub fn serve(context: &Context, place: &supervisor::Place, init: &Child, connection: OwnedFd) -> i32 {
-    match run(context, place, init, &connection) {
+pub fn serve(
+    context: &Context,
+    place: &supervisor::Place,
+    base: Base,
+    init: &Child,
+    connection: OwnedFd,
+) -> i32 {
+    match run(context, place, base, init, &connection) {
         Ok(()) => 0,
         Err(why) => {
             // By now our standard error is the client's.
@@ -40,6 +47,7 @@ pub fn serve(context: &Context, place: &supervisor::Place, init: &Child, connect
 fn run(
     context: &Context,
     at: &supervisor::Place,
+    base: Base,
     init: &Child,
     connection: &OwnedFd,
 ) -> std::result::Result<(), Failed> {
@@ -55,7 +63,7 @@ fn run(
         return Ok(());
     }
     let signals = Signals::block(&[]).context(|| "signals")?;
-    let command = command(context, &at.name, &request)?;
+    let mut command = command(context, &at.name, &request)?;
     // The helper keeps it for the command.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(u32::from(request.umask) & 0o777));
     let place = Place {
@@ -64,12 +72,20 @@ fn run(
         foreground: master.is_some(),
         death_signal: Signal::KILL.as_raw(),
     };
-    let helper = context.helper.as_deref().ok_or_else(|| {
-        Error::new(format!("{}: not without the helper", command.argv[0].display()))
-            .hint("have the helper installed, or run it outside the environment")
-    })?;
     // Our own mask is the supervisor's, who blocks everything.
-    let child = as_me(helper, init.pid, &command, place, Mask::from_bits(0))?;
+    let mask = Mask::from_bits(0);
+    let child = if base == Base::Host {
+        let helper = context.helper.as_deref().ok_or_else(|| {
+            Error::new(format!("{}: not without the helper", command.argv[0].display()))
+                .hint("have the helper installed, or run it outside the environment")
+        })?;
+        let real = PathBuf::from(&command.argv[0]);
+        command.argv[0] = Path::new(HOST).join(real.strip_prefix("/").unwrap_or(&real)).into();
+        as_me(helper, init.pid, &command, place, mask)?
+    } else {
+        stay_outside(&mut command);
+        as_we_are(&command, place, mask)?
+    };
     let started: Vec<_> = master.iter().map(AsFd::as_fd).collect();
     fdpass::send(connection.as_fd(), &[STARTED], &started).context(|| "answer to inside")?;
     drop(master);
@@ -152,7 +168,22 @@ fn command(context: &Context, environment: &str, request: &Request) -> Result<Co
     Ok(command)
 }
 
-/// The host's own program, seen inside through the view of the host: whatever the user has put into its place.
+/// Over an image the host's programs find nothing of what they need inside. They run on the host then; what they are given there are
+/// the environment's directory and variables all the same, for jobs.
+fn stay_outside(command: &mut Command) {
+    command.set("PWD", command.cwd.clone());
+    if !command.cwd.is_dir() {
+        // As Slurm does where a directory is missing; the task then goes where PWD says.
+        command.cwd = slurm::REFUGE.into();
+    }
+    for (name, _) in &mut command.env {
+        if name.as_bytes().starts_with(b"LD_") {
+            *name = [OsStr::new(slurm::LATER), name].into_iter().collect();
+        }
+    }
+}
+
+/// The host's own program.
 fn real_command(context: &Context, name: &str) -> Result<PathBuf> {
     let refused = || {
         Error::new(format!("{name}: not among the host's commands"))
@@ -167,8 +198,7 @@ fn real_command(context: &Context, name: &str) -> Result<PathBuf> {
     } else {
         places.into_iter().find(|p| p.exists())
     };
-    let path = path.ok_or_else(|| Error::new(format!("{name}: not installed on the host")))?;
-    Ok(Path::new(HOST).join(path.strip_prefix("/").unwrap_or(&path)))
+    path.ok_or_else(|| Error::new(format!("{name}: not installed on the host")))
 }
 
 /// Waits with the command: passes on the client's signals, tells it of stops and of the end. If the client is gone, so shall

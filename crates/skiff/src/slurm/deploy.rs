@@ -14,7 +14,6 @@ use skiff_env::{Cache, Depot, LayerDir, LayerLease, Manifest, SnapshotId};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::config::Mismatch;
-use skiff_spec::image::ImageId;
 use skiff_spec::plan::Base;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 
@@ -23,6 +22,7 @@ use super::keeper::node_name;
 use crate::base_identity;
 use crate::context::Context;
 use crate::env::ours;
+use crate::images::{self, index::Entry};
 
 /// The plug-in gives a step no more than ten minutes, because srun waits no longer; what we say must come before.
 const LONGEST: u64 = 570;
@@ -34,7 +34,7 @@ pub struct Deployed {
     /// The layers' directories, bottom first, held so that no eviction takes them.
     pub layers: Vec<(PathBuf, LayerLease)>,
     /// The image below them; nothing if that is the host's root.
-    pub image: Option<(ImageId, String)>,
+    pub image: Option<Entry>,
 }
 
 /// What the process that fetches says.
@@ -42,7 +42,7 @@ pub struct Deployed {
 struct Fetched {
     difference: String,
     layers: Vec<PathBuf>,
-    image: Option<(ImageId, String)>,
+    image: Option<Entry>,
 }
 
 /// Brings a job's snapshot to this node, unless its base is another one and such jobs are refused; within the time that the
@@ -81,7 +81,10 @@ fn fetch(context: &Context, job: &Job) -> Result<Fetched> {
         e.hint("the depot must be on a file system that all nodes share: `depot` in the configuration, or SKIFF_DEPOT")
     })?;
     let manifest = depot.manifest(&id).map_err(ours)?;
-    let image = base_identity::image_of(&manifest.base)?.map(|(id, name)| (id, name.to_owned()));
+    let about_node = |e: Error| e.about(&format!("node {}", node_name()));
+    let image = base_identity::image_of(&manifest.base)?
+        .map(|(id, name)| images::get::on_node(context, id, name).map_err(about_node))
+        .transpose()?;
     // An image is the same everywhere.
     let difference = if image.is_some() { String::new() } else { difference(context, job, &manifest)? };
     Ok(Fetched { difference, layers: layers(context, &depot, &id, &manifest)?, image })

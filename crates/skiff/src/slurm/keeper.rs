@@ -37,11 +37,16 @@ pub fn running(context: &Context, job: &Job) -> Result<Live> {
         let upper = Upper::Memory { size: context.config.run.memory.clone() };
         let plan = match deployed.image {
             None => planner::host(context, &place.name, upper, wishes)?,
-            Some((id, name)) => {
-                let entry = images::here(context, id, &name)
-                    .map_err(|e| e.about(&format!("node {}", node_name())))?;
+            Some(entry) => {
                 entry.write(&place.dir.join(IMAGE))?;
-                images::plan::image(context, &place.name, (id, &entry.config()?.exec), upper, true, wishes)?
+                images::plan::image(
+                    context,
+                    &place.name,
+                    (entry.id, &entry.config()?.exec),
+                    upper,
+                    true,
+                    wishes,
+                )?
             }
         };
         Ok((plan, leases))

@@ -24,7 +24,7 @@ use crate::cli::Slurm;
 pub use keeper::spool;
 pub use node::sweep_jobs;
 pub use submit::describe;
-pub use task::{is_task, run_task};
+pub use task::{LATER, REFUGE, is_task, run_task};
 
 /// Does what the plug-in asks; the exit code.
 pub fn run(command: &Slurm) -> Result<i32> {

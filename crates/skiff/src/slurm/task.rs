@@ -1,6 +1,7 @@
 //! A task of a step: Slurm has started us in the place of the user's program; we put that into the step, wait, and end as it ends.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use skiff_sandbox::command::{Command, own_args, own_env};
@@ -21,13 +22,13 @@ use crate::{images, output};
 const PROGRAM: &str = "SKIFF_TASK_ARGV0";
 
 /// Where slurmstepd goes if it cannot go to the job's directory.
-const REFUGE: &str = "/tmp";
+pub const REFUGE: &str = "/tmp";
+
+/// What stands before the names of variables that are for tasks, and not for what starts them on the host.
+pub const LATER: &str = "SKIFF_LATER_";
 
 /// By this variable srun is told to begin somewhere else than where it is.
 const WORKING_DIR: &str = "SLURM_WORKING_DIR";
-
-/// The image whose variables are set.
-const IMAGE: &str = "SKIFF_IMAGE";
 
 /// Why the step could not begin, as the plug-in has heard it from `skiff slurm step-begin`.
 const FAILURE: &str = "SKIFF_STEP_FAILURE";
@@ -91,21 +92,15 @@ fn command(context: &Context, job: &Job) -> Result<Command> {
         // The plug-in's word to srun; a step that the task starts begins where that is started.
         command.env.retain(|(name, _)| name != WORKING_DIR);
     }
-    take_image(&mut command, job)?;
-    Ok(command)
-}
-
-/// What comes from the host's root to one of an image gets that one's variables. What a task there starts in further steps keeps
-/// those that it has set.
-fn take_image(command: &mut Command, job: &Job) -> Result<()> {
-    if let Some(entry) = keeper::image(job)? {
-        let id = entry.id.to_string();
-        if command.var(IMAGE).is_none_or(|set| set != id.as_str()) {
-            images::command::set_variables(command, &entry.config()?.exec);
-            command.set(IMAGE, id);
+    for (name, _) in &mut command.env {
+        if let Some(later) = name.as_bytes().strip_prefix(LATER.as_bytes()) {
+            *name = OsStr::from_bytes(later).to_owned();
         }
     }
-    Ok(())
+    if let Some(entry) = keeper::image(job)? {
+        images::command::enter(&mut command, entry.id, &entry.config()?.exec);
+    }
+    Ok(command)
 }
 
 /// The directory that the job was submitted from, if this node does not have it and Slurm therefore went to its refuge.

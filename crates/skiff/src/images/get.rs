@@ -1,0 +1,125 @@
+//! An image for whoever is about to use it: one that he has, else pulled from where its name says.
+
+use std::str::FromStr;
+
+use skiff_image::store::Record;
+use skiff_sandbox::{Error, Result};
+use skiff_spec::digest::Digest;
+use skiff_spec::image::ImageId;
+use skiff_spec::platform::Platform;
+use skiff_spec::reference::{ImageReference, Named};
+
+use super::file::ImageFile;
+use super::index::{Entry, Names};
+use super::progress::Progress;
+use super::wire::{Ask, Say};
+use super::{commands, import, known, not_pulled, parse, store};
+use crate::cli::PullWhen;
+use crate::context::Context;
+use crate::output;
+
+/// The image that a command is to run in.
+pub fn to_run(context: &Context, text: &str, when: PullWhen) -> Result<Entry> {
+    if when != PullWhen::Never && ImageFile::of(text).is_some() {
+        return import::find_or_import(context, text);
+    }
+    let entry = match (when, known(context, text)?) {
+        (PullWhen::Never, found) => return found.ok_or_else(|| not_pulled(text)),
+        (PullWhen::Missing, Some(entry)) if store::has(context, entry.id) => return Ok(entry),
+        // The same one as before, whatever its name means by now.
+        (PullWhen::Missing, Some(entry)) => return by_id(context, entry),
+        // By digits or short it was named, and by a full name it is asked for.
+        (PullWhen::Always, Some(entry)) => entry.reference,
+        // Digits alone say nothing of where it could be had.
+        (_, None) if text.starts_with("sha256:") || ImageId::from_str(text).is_ok() => {
+            return Err(not_pulled(text));
+        }
+        (_, None) => text.to_owned(),
+    };
+    if !matches!(parse(&entry)?, ImageReference::Registry(_) | ImageReference::Short(_)) {
+        return Err(not_pulled(text));
+    }
+    output::note(&format!("image {entry}: pulling it"));
+    pull(context, &entry, &Platform::host(), &mut Progress::new(None, false)).map_err(|e| match when {
+        // Who forgot the dashes gets no answer from any registry.
+        PullWhen::Missing if !text.contains(['/', ':', '@']) => {
+            let hint = format!("{}; to run a command over the host's root: skiff run -- {text}", e.hint);
+            Error { hint: hint.trim_start_matches("; ").into(), ..e }
+        }
+        _ => e,
+    })
+}
+
+/// An image that the user has pulled, on a node that may not have it.
+fn by_id(context: &Context, entry: Entry) -> Result<Entry> {
+    if entry.origin.is_some() {
+        return Err(not_here(entry.id, &entry.reference));
+    }
+    output::note(&format!("image {}: pulling it, as this machine does not have it", entry.reference));
+    fetch_exactly(context, entry.id, &entry.reference, &mut Progress::new(None, false))?;
+    Ok(entry)
+}
+
+/// The image of this id as this node's store has it, which gets it if need be. Its name stays what it is to the user.
+pub fn on_node(context: &Context, id: ImageId, reference: &str) -> Result<Entry> {
+    let Say::Found(record) = store::ask(context, Ask::Find(id), &mut |_| ())? else {
+        return Err(strange(reference));
+    };
+    match record {
+        Some(record) => {
+            let Record { size, config, .. } = *record;
+            Ok(Entry { reference: reference.into(), id, pulled: 0, size, config, origin: None })
+        }
+        None => fetch_exactly(context, id, reference, &mut Progress::new(None, true)),
+    }
+}
+
+/// By digest: images of the same name may be others by now.
+fn fetch_exactly(context: &Context, id: ImageId, reference: &str, progress: &mut Progress) -> Result<Entry> {
+    let missing = || not_here(id, reference);
+    let named = Named::from_str(reference).map_err(|_| missing())?;
+    let digest = Digest::Sha256(id.0);
+    let exact = Named::new(named.server(), named.repository(), None, Some(digest));
+    let exact = exact.map_err(|_| missing())?.to_string();
+    let entry = fetch(context, &exact, &Platform::host(), progress)?;
+    if entry.id != id {
+        return Err(missing());
+    }
+    Ok(Entry { reference: reference.into(), ..entry })
+}
+
+/// Pulls an image and notes its name. What that meant before is given up.
+pub fn pull(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<Entry> {
+    let entry = fetch(context, image, platform, progress)?;
+    let names = Names::of(context)?;
+    let before = names.find(&entry.reference).ok().flatten();
+    names.put(&entry)?;
+    if let Some(before) = before.filter(|before| before.id != entry.id)
+        && commands::give_up(context, before.id)?.is_none()
+    {
+        store::release(context)?;
+    }
+    Ok(entry)
+}
+
+fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<Entry> {
+    let ask = store::pull(image, &platform.to_string())?;
+    let said = store::ask(context, ask, &mut |word| match word {
+        Say::Waiting => progress.waiting(),
+        Say::Layers(layers) => progress.layers(&layers),
+        _ => {}
+    });
+    progress.end();
+    let Say::Pulled { name, id, record, .. } = said? else { return Err(strange(image)) };
+    let Record { size, config, .. } = *record;
+    Ok(Entry { reference: name, id, pulled: commands::now(), size, config, origin: None })
+}
+
+fn not_here(id: ImageId, reference: &str) -> Error {
+    Error::new(format!("image {reference} (sha256:{id}): not in this machine's store"))
+        .hint("it came from no registry: `skiff import` it here, or have a store that the machines share")
+}
+
+fn strange(image: &str) -> Error {
+    Error::new(format!("image {image}: the store's writer answered something else"))
+}
