@@ -138,5 +138,5 @@ fn from_arguments() -> Result<(Place, Mask, Command)> {
     if argv.is_empty() {
         return Err(Error::new("join: no program"));
     }
-    Ok((place, mask, Command { argv, argv0, env: own_env(), cwd, only_there }))
+    Ok((place, mask, Command { argv, argv0, env: own_env(), cwd, only_there, user: None }))
 }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use skiff_sys::process;
 
+use crate::user::Account;
+
 /// What to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Command {
@@ -20,11 +22,15 @@ pub struct Command {
     pub cwd: PathBuf,
     /// ... unless the user has named it himself.
     pub only_there: bool,
+    /// Whom root inside becomes first, as `USER[:GROUP]`: someone whom the root itself knows.
+    pub user: Option<String>,
 }
 
 /// Why a command was not started.
 #[derive(Debug)]
 pub enum NotStarted {
+    /// The user that it was to run as is not known, or has no id inside.
+    User(io::Error),
     /// The directory that it was to start in cannot be entered.
     Directory(io::Error),
     /// The program cannot be executed.
@@ -39,6 +45,7 @@ impl NotStarted {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; 5] {
         let (kind, e) = match self {
+            Self::User(e) => (b'u', e),
             Self::Directory(e) => (b'd', e),
             Self::Program(e) => (b'p', e),
         };
@@ -52,6 +59,7 @@ impl NotStarted {
         let (kind, errno) = bytes.split_first()?;
         let e = io::Error::from_raw_os_error(i32::from_le_bytes(errno.try_into().ok()?));
         match kind {
+            b'u' => Some(Self::User(e)),
             b'd' => Some(Self::Directory(e)),
             b'p' => Some(Self::Program(e)),
             _ => None,
@@ -62,7 +70,7 @@ impl NotStarted {
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {
-            Self::Directory(_) => 125,
+            Self::User(_) | Self::Directory(_) => 125,
             Self::Program(e) => exit_code(e),
         }
     }
@@ -85,10 +93,27 @@ impl Command {
     /// Goes to its directory and becomes the program. Returns only if that fails: the errno, as `execve` or the search
     /// gave it. To be called in the environment, all privilege gone.
     pub fn exec(&self) -> NotStarted {
+        if let Some(user) = &self.user {
+            return match Account::find(user).and_then(|account| account.enter().map(|()| account)) {
+                Ok(account) => self.of(&account).exec(),
+                Err(e) => NotStarted::User(e),
+            };
+        }
         match self.enter_directory() {
             Ok(()) => NotStarted::Program(self.become_program()),
             Err(e) => NotStarted::Directory(e.into()),
         }
+    }
+
+    /// The same for one who is that by now, with what is so often asked for in variables.
+    fn of(&self, account: &Account) -> Self {
+        let mut command = Self { user: None, ..self.clone() };
+        for (name, value) in [("HOME", &account.home), ("USER", &account.name), ("LOGNAME", &account.name)] {
+            if self.var(name).is_none() {
+                command.set(name, value);
+            }
+        }
+        command
     }
 
     fn enter_directory(&self) -> rustix::io::Result<()> {
@@ -174,6 +199,7 @@ mod tests {
     #[test]
     fn reasons_come_back_as_they_went() {
         for (why, code) in [
+            (NotStarted::User(io::Error::from_raw_os_error(22)), 125),
             (NotStarted::Directory(io::Error::from_raw_os_error(2)), 125),
             (NotStarted::Program(io::Error::from_raw_os_error(2)), 127),
             (NotStarted::Program(io::Error::from_raw_os_error(13)), 126),

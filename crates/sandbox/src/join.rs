@@ -169,6 +169,21 @@ impl Failed {
                 let name = command.argv.first().cloned().unwrap_or_default();
                 Self::Command(name, e.raw_os_error().unwrap_or(0))
             }
+            NotStarted::User(e) => {
+                let user = command.user.as_deref().unwrap_or_default();
+                let (why, hint) = match e.kind() {
+                    io::ErrorKind::NotFound => (
+                        "no such user or group inside".into(),
+                        "--user takes a name of /etc/passwd inside, or a number; root is always there",
+                    ),
+                    io::ErrorKind::InvalidInput => (
+                        "you have no such id inside".into(),
+                        "there are as many as /etc/subuid gives you: `skiff doctor`; root is always there",
+                    ),
+                    _ => (e.to_string(), ""),
+                };
+                Error::new(format!("user {user:?}: {why}")).hint(hint).into()
+            }
             NotStarted::Directory(e) => {
                 Error::new(format!("working directory {}: {e}", command.cwd.display()))
                     .hint("-w names a directory inside the environment, open to the one who works there")

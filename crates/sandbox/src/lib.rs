@@ -22,6 +22,7 @@ pub mod session;
 mod stage;
 pub mod start;
 pub mod step;
+mod user;
 pub mod visit;
 
 pub use error::{Context, Error, Result};

@@ -11,11 +11,11 @@ use rustix::io::Errno;
 use rustix::mount::{
     FsOpenFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsopen, unmount,
 };
-use skiff_spec::plan::{Base, Upper, inside};
+use skiff_spec::plan::{Base, Source, Upper, inside};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
 use crate::helper::Layers;
-use crate::mounts::{as_mount, attach_to, by_number, is_dir, open_dir, resolve_or_make};
+use crate::mounts::{as_mount, attach_to, bind_one, by_number, is_dir, open_dir, resolve_or_make};
 use crate::stage::{Opened, PLACE, Shims, Stage};
 use crate::{Context, Error, Result, accounts};
 
@@ -38,6 +38,8 @@ pub fn furnish(root: BorrowedFd<'_>, stage: &Stage<'_>, view: Option<&OwnedFd>) 
     for Opened { mount, shown } in &stage.sources {
         if let Some(shown) = shown {
             place(root, shown, &mount.target)?;
+        } else if mount.source == Source::Volume {
+            volume(root, &mount.target)?;
         }
     }
     place(root, &stage.program, Path::new(inside::PROGRAM))?;
@@ -139,6 +141,19 @@ fn place(root: BorrowedFd<'_>, mount: &OwnedFd, target: &Path) -> Result<()> {
         Ok(place) if place != dir => e.hint("a file mounts on a file, a directory on a directory"),
         _ => e,
     })
+}
+
+/// Mounts a directory of the root on itself: this mount stays writable when the root's is not any more. What is written goes where the
+/// root's changes go.
+fn volume(root: BorrowedFd<'_>, target: &Path) -> Result<()> {
+    let shown = || format!("volume {}", target.display());
+    let at = resolve_or_make(root, target.strip_prefix("/").unwrap_or(target), true).context(shown)?;
+    // An image may say so of a file; Docker would not run it.
+    if !is_dir(at.as_fd())? {
+        return Ok(());
+    }
+    let again = bind_one(at.as_fd()).context(shown)?;
+    attach_to(&again, &at).context(shown)
 }
 
 /// Makes the new root `/` and lets go of the host's.

@@ -9,7 +9,7 @@ use rustix::net::RecvFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use skiff_sys::process::Child;
-use skiff_sys::signal::{Mask, Received, Signals};
+use skiff_sys::signal::{Mask, Received, Signals, send_to_group};
 
 use crate::first::Process;
 use crate::helper::Helper;
@@ -32,6 +32,8 @@ pub struct Session {
     terminal: Option<OwnedFd>,
     /// Whether the command has the terminal from us: only then is it ours to take back.
     lent: Cell<bool>,
+    /// What the command gets in place of SIGTERM.
+    stop: i32,
 }
 
 impl Session {
@@ -41,7 +43,14 @@ impl Session {
     /// When descriptors are used up.
     pub fn begin() -> Result<Self> {
         let signals = Signals::block(&[]).context(|| "signals")?;
-        Ok(Self { signals, terminal: controlling_terminal(), lent: Cell::new(false) })
+        let stop = Signal::TERM.as_raw();
+        Ok(Self { signals, terminal: controlling_terminal(), lent: Cell::new(false), stop })
+    }
+
+    /// A command that is to be ended by another signal than SIGTERM: it gets this one in its place.
+    #[must_use]
+    pub fn stopped_by(self, stop: i32) -> Self {
+        Self { stop, ..self }
     }
 
     /// Where the command shall stand.
@@ -117,18 +126,16 @@ impl Session {
     }
 
     fn pass(&self, signal: Received, group: Option<Pid>) {
-        let Some(number) = Signal::from_named_raw(signal.number) else {
-            return;
-        };
-        if number == Signal::CHILD || number == Signal::TTOU {
+        let number = signal.number;
+        if number == Signal::CHILD.as_raw() || number == Signal::TTOU.as_raw() {
             return;
         }
-        if number == Signal::CONT {
+        if number == Signal::CONT.as_raw() {
             // Whoever continues us has decided who has the terminal: in the background it is not us.
             self.lent.set(self.lent.get() && group.is_some() && self.foreground() == group);
             self.give_terminal(group);
         }
-        send(group, number);
+        send(group, if number == Signal::TERM.as_raw() { self.stop } else { number });
     }
 
     /// The command has stopped: for the terminal, which it can have if we do; else because the user wants his shell.
@@ -139,7 +146,7 @@ impl Session {
             self.stop_job(group);
         }
         self.give_terminal(group);
-        send(group, Signal::CONT);
+        send(group, Signal::CONT.as_raw());
     }
 
     /// Stops our whole job as the outer shell sees it, as the terminal's key would have; its `fg` continues us here.
@@ -254,8 +261,8 @@ fn hear(control: BorrowedFd<'_>, lost: &Cell<bool>) -> Result<Option<Change>> {
 }
 
 /// To the command's group: what a shell's job is. It may be gone already, which the next look shows.
-fn send(group: Option<Pid>, signal: Signal) {
+fn send(group: Option<Pid>, signal: i32) {
     if let Some(group) = group {
-        rustix::process::kill_process_group(group, signal).unwrap_or_default();
+        send_to_group(group, signal).unwrap_or_default();
     }
 }

@@ -83,7 +83,7 @@ impl<'a> Stage<'a> {
         let mut sources = vec![];
         for mount in plan.mounts.iter().filter(|mount| has_place(mount)) {
             let shown = match &mount.source {
-                Source::Own(_) | Source::Memory { .. } => None,
+                Source::Own(_) | Source::Memory { .. } | Source::Volume => None,
                 Source::Bind(path) => match bind(path) {
                     // Where only the root of one's subordinate ids may look, one may not yet.
                     Err(Errno::ACCESS) => None,
@@ -203,6 +203,7 @@ fn describe(mount: &Mount) -> String {
         Source::Bind(path) => format!("mount of {}", path.display()),
         Source::Own(name) => format!("mount of the environment's {name}"),
         Source::Memory { .. } => format!("memory for {}", mount.target.display()),
+        Source::Volume => format!("volume {}", mount.target.display()),
         Source::Proc => "/proc".into(),
         Source::Mqueue => "message queues".into(),
     }

@@ -14,6 +14,11 @@ use skiff_spec::name::EnvName;
 
 use crate::{output, suggest};
 
+mod image;
+
+use image::{EXPORTED, IMPORTED};
+pub use image::{Export, Import, Login, ProgressKind, Pull, Shell, Store};
+
 /// Your own software environment on a machine you do not own
 #[derive(Parser)]
 #[command(
@@ -173,6 +178,9 @@ pub struct Run {
     /// Let an image's root take changes, which go with the command
     #[arg(long)]
     pub writable: bool,
+    /// Be this user inside, with its ids of yours, by a name or number known there [default with --root: whom the image names, or root]
+    #[arg(short, long, value_name = "USER[:GROUP]", conflicts_with = "me")]
+    pub user: Option<String>,
     /// Run this in place of the image's entry point
     #[arg(long, value_name = "PROGRAM")]
     pub entrypoint: Option<OsString>,
@@ -337,128 +345,6 @@ pub struct Output {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-#[derive(Args)]
-pub struct Pull {
-    /// [SERVER/]NAME[:TAG|@DIGEST]
-    pub image: String,
-    #[command(flatten)]
-    pub way: Way,
-}
-
-const IMPORTED: &str = "\
-FILE is what docker save, podman save or skopeo write, packed with gzip or zstd or not, an OCI layout, or a squashfs, SIF or EROFS
-file; what is in it says which. Of several images in one file, or to be exact:
-  docker-archive:FILE[:NAME]  oci-archive:FILE[:TAG]  oci:DIR[:TAG]  dir:DIR  FILE.sqsh  FILE.squashfs  FILE.sif  FILE.erofs
-`skiff run` takes such files, too, if they have one of these forms or begin with / or a dot.";
-
-#[derive(Args)]
-pub struct Import {
-    /// A file or directory
-    pub file: String,
-    /// What the image is to be called: [SERVER/]NAME[:TAG] [default: as the file]
-    pub name: Option<String>,
-    #[command(flatten)]
-    pub way: Way,
-}
-
-const EXPORTED: &str = "\
-TARGET is one of
-  docker-archive:FILE[:NAME]  for docker load and podman load
-  oci-archive:FILE[:TAG]      an OCI layout in a tar file
-  oci:DIR[:TAG]               an OCI layout, beside the images that are there
-  FILE.tar                    the files alone
-  FILE.erofs                  the file that the kernel mounts";
-
-#[derive(Args)]
-pub struct Export {
-    /// The image's name or digest
-    pub image: String,
-    /// Where to
-    pub target: String,
-}
-
-#[derive(Args)]
-pub struct Shell {
-    #[command(flatten)]
-    pub inside: Inside,
-    /// Let the image's root take changes, which go with the shell
-    #[arg(long)]
-    pub writable: bool,
-    /// Mount a directory or file of the host: SOURCE[:TARGET[:ro]]
-    #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
-    pub mounts: Vec<String>,
-    /// Its name, digest or file
-    pub image: String,
-}
-
-/// How an image is got.
-#[derive(Args)]
-pub struct Way {
-    /// The machine it is for: amd64, arm64, linux/arm/v7 ... [default: this one]
-    #[arg(long, visible_alias = "platform", value_name = "ARCH")]
-    pub arch: Option<String>,
-    /// Say nothing on the way
-    #[arg(short, long)]
-    pub quiet: bool,
-    /// How to show the way [default: bars on a terminal, else lines]
-    #[arg(long, value_enum, value_name = "KIND")]
-    pub progress: Option<ProgressKind>,
-    /// Print what was got as JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// How the way is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum ProgressKind {
-    /// A line every few seconds
-    Plain,
-    /// A JSON object several times a second, on stderr
-    Json,
-}
-
-#[derive(Subcommand)]
-pub enum Store {
-    /// How much room it takes
-    Du(Output),
-    /// Remove what nobody uses, and with a budget what was not used for longest
-    Gc {
-        /// What may stay: 20G, 500M ...
-        #[arg(long, value_name = "SIZE")]
-        budget: Option<String>,
-        /// Print what would be done, and do nothing
-        #[arg(long)]
-        dry_run: bool,
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Check the files of your images [default: all]; exit code 1 if one is damaged
-    Verify {
-        /// Only this one
-        image: Option<String>,
-        #[command(flatten)]
-        output: Output,
-    },
-}
-
-#[derive(Args)]
-pub struct Login {
-    /// A registry: docker.io, quay.io/team ...
-    pub server: Option<String>,
-    /// Your name there [default: is asked for]
-    #[arg(short, long, value_name = "NAME", requires = "server")]
-    pub username: Option<String>,
-    /// Read the password from standard input
-    #[arg(long, requires_all = ["server", "username"], conflicts_with = "password_file")]
-    pub password_stdin: bool,
-    /// Read the password from a file
-    #[arg(long, value_name = "FILE", requires = "server")]
-    pub password_file: Option<PathBuf>,
-    /// The environment
-    #[arg(long, default_value_t = EnvName::default_name())]
-    pub environment: EnvName,
 }
 
 #[derive(Args)]

@@ -18,47 +18,68 @@ use crate::{images, output};
 /// Runs the command; its exit code.
 pub fn run(run: &Run) -> Result<i32> {
     let context = Context::load()?;
-    let upper = Upper::Memory { size: context.config.run.memory.clone() };
-    let wishes = Wishes { mounts: run.mounts.clone(), ..Wishes::default() };
-    let (mut plan, command, identity) = match image(run)? {
-        None => {
-            let plan = planner::host(&context, "run", upper, wishes)?;
-            (plan, run.inside.command(&context, &run.command), run.inside.identity())
-        }
-        Some((image, words)) => {
-            let entry = match run.dry_run {
-                true => images::find(&context, image)?,
-                false => images::get::to_run(&context, image, run.pull)?,
-            };
-            let exec = entry.config()?.exec;
-            let plan = images::plan::image(&context, "run", (entry.id, &exec), upper, run.writable, wishes)?;
-            let entrypoint = run.entrypoint.as_deref();
-            let identity = run.inside.identity_in_image(context.route());
-            (
-                plan,
-                images::command::command(&context, (entry.id, &exec), &run.inside, entrypoint, words)?,
-                identity,
-            )
-        }
-    };
+    let Wanted { mut plan, command, identity, stop } = wanted(run, &context)?;
     if run.dry_run {
         return show(&plan, run.json).map(|()| 0);
     }
     images::plan::make_ready(&context, &mut plan)?;
-    match in_new(&context, &command, identity, &plan) {
+    match in_new(&context, &command, identity, &plan, stop.as_deref()) {
         Ok(ended) => Ok(output::exit_as(ended)),
         Err(why) => Ok(output::failed(why)),
     }
 }
 
+/// What is to be run, in what, as whom.
+struct Wanted {
+    plan: Plan,
+    command: Command,
+    identity: Identity,
+    /// The signal that the command is to get in place of SIGTERM.
+    stop: Option<String>,
+}
+
+fn wanted(run: &Run, context: &Context) -> Result<Wanted> {
+    let upper = Upper::Memory { size: context.config.run.memory.clone() };
+    let wishes = Wishes { mounts: run.mounts.clone(), ..Wishes::default() };
+    let Some((image, words)) = image(run)? else {
+        let plan = planner::host(context, "run", upper, wishes)?;
+        let mut command = run.inside.command(context, &run.command);
+        let identity = become_user(run, None, run.inside.identity(), &mut command);
+        return Ok(Wanted { plan, command, identity, stop: None });
+    };
+    let entry = match run.dry_run {
+        true => images::find(context, image)?,
+        false => images::get::to_run(context, image, run.pull)?,
+    };
+    let exec = entry.config()?.exec;
+    let plan = images::plan::image(context, "run", (entry.id, &exec), upper, run.writable, wishes)?;
+    let entrypoint = run.entrypoint.as_deref();
+    let mut command = images::command::command(context, (entry.id, &exec), &run.inside, entrypoint, words)?;
+    // Whom the image's maker meant counts for one who wants ids as its maker has them; for himself it is he who runs it.
+    let makers = Some(&*exec.user).filter(|user| run.inside.root && !user.is_empty());
+    let identity = run.inside.identity_in_image(context.route());
+    let identity = become_user(run, makers, identity, &mut command);
+    Ok(Wanted { plan, command, identity, stop: exec.stop_signal.filter(|signal| !signal.is_empty()) })
+}
+
+/// Has root inside become another user there, if one is wanted.
+fn become_user(run: &Run, makers: Option<&str>, identity: Identity, command: &mut Command) -> Identity {
+    let Some(user) = run.user.as_deref().or(makers) else { return identity };
+    if !["root", "0", "root:root", "0:0", "root:0", "0:root"].contains(&user) {
+        images::command::run_as(command, user, &run.inside);
+    }
+    Identity::Root
+}
+
 /// A shell in an image: its best one.
 pub fn shell(shell: Shell) -> Result<i32> {
-    let Shell { inside, writable, mounts, image } = shell;
+    let Shell { inside, writable, mounts, user, image } = shell;
     let words = [image.as_str(), "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh"];
     run(&Run {
         inside,
         writable,
         mounts,
+        user,
         entrypoint: Some("/bin/sh".into()),
         command: words.map(OsString::from).into(),
         ..Run::default()
@@ -82,8 +103,16 @@ fn in_new(
     command: &Command,
     identity: Identity,
     plan: &Plan,
+    stop: Option<&str>,
 ) -> std::result::Result<Ended, Failed> {
-    let session = Session::begin()?;
+    let mut session = Session::begin()?;
+    match stop.map(|signal| (signal, images::stop::number(signal))) {
+        None => {}
+        Some((_, Some(number))) => session = session.stopped_by(number),
+        Some((signal, None)) => {
+            output::note(&format!("the image's stop signal {signal:?} is not known: SIGTERM it is"));
+        }
+    }
     let options = Options { helper: context.helper.as_deref(), socket: None };
     if identity == Identity::Root {
         let place = session.place(rustix::process::Signal::KILL.as_raw());
@@ -155,6 +184,7 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
             Source::Bind(path) => path.display().to_string(),
             Source::Own(name) => format!("the environment's own {name}"),
             Source::Memory { .. } => "memory".into(),
+            Source::Volume => "the image's own files, to be changed".into(),
             Source::Proc => "its processes".into(),
             Source::Mqueue => "its message queues".into(),
         };

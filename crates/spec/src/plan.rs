@@ -64,6 +64,8 @@ pub enum Source {
         /// Permissions of its root.
         mode: u32,
     },
+    /// What the root itself has there, which takes changes even if the root takes none: a volume of an image.
+    Volume,
     /// The processes of the environment.
     Proc,
     /// POSIX message queues of the environment.

@@ -116,6 +116,18 @@ impl AsFd for Signals {
     }
 }
 
+/// Sends a process group a signal by its number: libraries' types have no names for the real-time ones.
+///
+/// # Errors
+/// `ESRCH` if it is gone, `EINVAL` if there is no such signal.
+pub fn send_to_group(group: rustix::process::Pid, number: i32) -> io::Result<()> {
+    // SAFETY: plain numbers; a group's is positive, so that this means the group and nothing else.
+    match unsafe { libc::kill(-group.as_raw_nonzero().get(), number) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Blocks one more signal (for a moment: `SIGTTOU` while the terminal changes hands).
 pub fn block_one(number: i32) {
     // SAFETY: as in `Signals::block`.

@@ -52,6 +52,17 @@ pub fn command(
     Ok(command)
 }
 
+/// Has it run as another user inside, whose name and home are known only there.
+pub fn run_as(command: &mut Command, user: &str, inside: &Inside) {
+    let asked = inside.settings();
+    for name in ["HOME", "USER", "LOGNAME"] {
+        if !asked.iter().any(|(asked, _)| asked == name) {
+            command.env.retain(|(known, _)| known != name);
+        }
+    }
+    command.user = Some(user.into());
+}
+
 /// A command in an environment over an image. There one works: it is for the user to say what runs where, and a shell is what he
 /// gets if he says nothing; his own may be missing.
 pub fn in_environment(

@@ -88,18 +88,24 @@ fn fetch_exactly(context: &Context, id: ImageId, reference: &str, progress: &mut
     Ok(Entry { reference: reference.into(), ..entry })
 }
 
-/// Pulls an image and notes its name. What that meant before is given up.
+/// Pulls an image and notes its name.
 pub fn pull(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<Entry> {
     let entry = fetch(context, image, platform, progress)?;
+    note(context, &entry)?;
+    Ok(entry)
+}
+
+/// Notes the name of an image. What that meant before is given up.
+pub fn note(context: &Context, entry: &Entry) -> Result<()> {
     let names = Names::of(context)?;
     let before = names.find(&entry.reference).ok().flatten();
-    names.put(&entry)?;
+    names.put(entry)?;
     if let Some(before) = before.filter(|before| before.id != entry.id)
         && commands::give_up(context, before.id)?.is_none()
     {
         store::release(context)?;
     }
-    Ok(entry)
+    Ok(())
 }
 
 fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<Entry> {

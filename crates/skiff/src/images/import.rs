@@ -12,7 +12,7 @@ use super::file::{ImageFile, name_for};
 use super::index::{Entry, Names};
 use super::progress::Progress;
 use super::wire::{Ask, Say};
-use super::{ours, store};
+use super::{get, ours, store};
 use crate::cli::{Export, Import};
 use crate::context::Context;
 use crate::output;
@@ -53,7 +53,7 @@ fn import_to(
     };
     let reference = name.unwrap_or_else(|| file.name.clone());
     let entry = Entry { reference, id, pulled: now(), size: record.size, config: record.config, origin };
-    Names::of(context)?.put(&entry)?;
+    get::note(context, &entry)?;
     Ok(entry)
 }
 

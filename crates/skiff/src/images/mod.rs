@@ -9,6 +9,7 @@ pub mod index;
 mod listing;
 pub mod plan;
 mod progress;
+pub mod stop;
 mod store;
 mod unpacked;
 mod wire;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use skiff_image::manifest::ExecConfig;
 use skiff_sandbox::Result;
 use skiff_spec::image::ImageId;
-use skiff_spec::plan::{Accounts, Base, Mount, Plan, Route, Upper};
+use skiff_spec::plan::{Accounts, Base, Mount, Plan, Route, Source, Upper};
 
 use super::unpacked;
 use crate::context::{Context, user_fields};
@@ -30,7 +30,7 @@ pub fn image(
     mounts.extend([planner::own("tmp", "/tmp"), planner::own("vartmp", "/var/tmp")]);
     mounts.extend(planner::home(&context.home));
     if !writable {
-        mounts.extend(exec.volumes.iter().filter(|v| is_sound(v)).map(|v| planner::memory(v, 0o755)));
+        mounts.extend(exec.volumes.iter().filter(|v| is_sound(v, &context.home)).map(|v| volume(v)));
     }
     for text in context.config.mounts.iter() {
         mounts.push(Mount { optional: true, ..planner::parse_mount(text)? });
@@ -67,12 +67,19 @@ pub fn unpacked(context: &Context, base: Base) -> Result<Option<PathBuf>> {
 }
 
 /// A directory for data that an image names may be no part of what makes the environment work.
-fn is_sound(volume: &str) -> bool {
+fn is_sound(volume: &str, home: &Path) -> bool {
     let path = Path::new(volume);
     path.is_absolute()
         && path != Path::new("/")
         && !path.components().any(|c| c == std::path::Component::ParentDir)
         && !["/proc", "/sys", "/dev", "/run/skiff", "/home"].iter().any(|own| path.starts_with(own))
+        && !home.parent().is_some_and(|homes| homes != Path::new("/") && path.starts_with(homes))
+        && !path.starts_with(home)
+}
+
+/// With what the image has there, as everywhere else; changes go with the command.
+fn volume(target: &str) -> Mount {
+    Mount { source: Source::Volume, target: target.into(), read_only: false, optional: false }
 }
 
 /// The user as himself: programs look up who they are.

@@ -155,7 +155,7 @@ fn command(context: &Context, environment: &str, request: &Request) -> Result<Co
         argv0: Some(name.clone().into()),
         env: request.env.iter().map(split).collect(),
         cwd: PathBuf::from(os(&request.cwd)),
-        only_there: false,
+        ..Command::default()
     };
     inside::leave_root(&mut command);
     let user = context.user();
