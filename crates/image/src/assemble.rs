@@ -3,6 +3,7 @@
 //! Each layer has a thread, of which as many run as there are processors; one that waits for bytes lets another run. The file is
 //! the same, byte for byte, whoever was faster.
 
+use std::cmp::Reverse;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -214,13 +215,22 @@ impl All<'_> {
                     self.fail(Error::Io { what: "start a thread for", object: self.job.name.into(), source });
                 })
             };
-            let threads: Vec<_> = (0..self.job.blobs.len()).map(start).collect();
+            // Whoever comes while a place is free has it: so the longest first.
+            let mut threads: Vec<_> =
+                self.longest_first().into_iter().map(|layer| (layer, start(layer))).collect();
+            threads.sort_unstable_by_key(|(layer, _)| *layer);
             let join = |thread: std::thread::ScopedJoinHandle<'_, Outcome>| match thread.join() {
                 Ok(outcome) => outcome,
                 Err(panic) => std::panic::resume_unwind(panic),
             };
-            threads.into_iter().map(|thread| thread.ok().and_then(join)).collect()
+            threads.into_iter().map(|(_, thread)| thread.ok().and_then(join)).collect()
         })
+    }
+
+    fn longest_first(&self) -> Vec<usize> {
+        let mut layers: Vec<usize> = (0..self.job.blobs.len()).collect();
+        layers.sort_by_key(|layer| Reverse(self.job.blobs[*layer].size()));
+        layers
     }
 
     fn layer(&self, layer: usize) -> Outcome {

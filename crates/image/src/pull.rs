@@ -1,5 +1,6 @@
 //! From a name in a registry to an image in a store.
 
+use std::cmp::Reverse;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,8 +17,9 @@ use crate::blob::{Blob, FetchedBlob};
 use crate::erofs;
 use crate::error::{Context, Error, Result};
 use crate::hash::sha256;
+use crate::manifest::Layer;
 use crate::policy::Policies;
-use crate::registry::{BlobDir, Client, Growing, Resolved};
+use crate::registry::{BlobDir, Client, Fetch, Growing, Resolved};
 use crate::store::{self, Begun, Making, Record, Store};
 
 /// How often is told how far it has come.
@@ -106,8 +108,7 @@ pub fn pull(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
 fn make(pull: &Pull<'_>, found: &Resolved, making: Making<'_>, watch: &mut dyn Watch) -> Result<Record> {
     let blobs = pull.store.blobs();
     let fetch = pull.client.fetch(&found.source, BlobDir::open(&blobs)?)?;
-    let growing: Vec<Arc<Growing>> =
-        found.manifest.layers.iter().map(|layer| fetch.blob(&layer.blob)).collect();
+    let growing = ask_for(&fetch, &found.manifest.layers);
     let fetched: Vec<FetchedBlob> = growing.iter().map(FetchedBlob::new).collect();
     let layers: Vec<&dyn Blob> = fetched.iter().map(|blob| blob as &dyn Blob).collect();
     let progress = Progress::new(layers.len());
@@ -130,6 +131,14 @@ fn make(pull: &Pull<'_>, found: &Resolved, making: Making<'_>, watch: &mut dyn W
     };
     making.publish(&record)?;
     Ok(record)
+}
+
+/// Asks for the longest layers first, which are unpacked first too; gives all, the lowest first.
+fn ask_for(fetch: &Fetch, layers: &[Layer]) -> Vec<Arc<Growing>> {
+    let mut longest_first: Vec<&Layer> = layers.iter().collect();
+    longest_first.sort_by_key(|layer| Reverse(layer.blob.size));
+    longest_first.iter().for_each(|layer| drop(fetch.blob(&layer.blob)));
+    layers.iter().map(|layer| fetch.blob(&layer.blob)).collect()
 }
 
 /// Puts layers together into the file of an image that is being made.

@@ -31,6 +31,8 @@ pub(super) struct Transfer {
 struct Hashed {
     hasher: Hasher,
     bytes: u64,
+    /// What is read again to be hashed goes through here.
+    buffer: Vec<u8>,
 }
 
 /// Who has the blob.
@@ -70,10 +72,16 @@ impl From<Failure> for Trouble {
     }
 }
 
+impl Hashed {
+    fn new(digest: &Digest) -> Hashed {
+        Hashed { hasher: Hasher::like(digest), bytes: 0, buffer: vec![] }
+    }
+}
+
 impl Transfer {
     pub(super) fn new(digest: Digest, part: Part, growing: Arc<Growing>) -> Transfer {
         growing.opened(part.data(), part.chunks(), part.filled());
-        let hashed = Hashed { hasher: Hasher::like(&digest), bytes: 0 };
+        let hashed = Hashed::new(&digest);
         Transfer { digest, part, growing, hashed: Mutex::new(hashed), location: Mutex::default() }
     }
 
@@ -172,7 +180,7 @@ impl Transfer {
     /// Throws all away, to begin again.
     pub(super) fn restart(&self) -> Result<()> {
         let mut hashed = self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
-        *hashed = Hashed { hasher: Hasher::like(&self.digest), bytes: 0 };
+        *hashed = Hashed::new(&self.digest);
         self.forget_location();
         self.growing.restart();
         self.part.reset()
@@ -256,15 +264,14 @@ impl Transfer {
 
     /// Hashes all that is there without a gap. In pieces small enough to be still in the processor's cache.
     fn hash(&self, hashed: &mut Hashed) -> Result<()> {
-        let mut buffer = vec![];
         while hashed.bytes < self.growing.prefix() {
-            buffer.resize(PIECE, 0);
+            hashed.buffer.resize(PIECE, 0);
             let wanted = PIECE.min((self.growing.prefix() - hashed.bytes) as usize);
-            let read = self.part.read(&mut buffer[..wanted], hashed.bytes)?;
+            let read = self.part.read(&mut hashed.buffer[..wanted], hashed.bytes)?;
             if read == 0 {
                 break;
             }
-            hashed.hasher.update(&buffer[..read]);
+            hashed.hasher.update(&hashed.buffer[..read]);
             hashed.bytes += read as u64;
         }
         Ok(())

@@ -99,6 +99,14 @@ impl Job {
         }
     }
 
+    /// Whether an answer has come to the first request, which is for its end.
+    fn is_begun(&self) -> bool {
+        !matches!(
+            self.phase,
+            Phase::Closed | Phase::Opening | Phase::Open(Open { ranges: Ranges::Unknown, .. })
+        )
+    }
+
     /// Something of it to do, which is then taken.
     fn task(&mut self, index: usize) -> Option<Task> {
         match &mut self.phase {
@@ -123,20 +131,24 @@ impl Job {
 }
 
 impl Queue {
-    /// What to do now: of the blob that was asked for first, if there is something.
+    /// What to do now: of the blob that was asked for first, if there is something. But the end of each comes before the rest
+    /// of any: it says how much room the blob needs, and none is unpacked before all have said so.
     pub(super) fn turn(&mut self, now: Instant) -> Turn {
         if let Some(then) = self.not_before.filter(|then| *then > now) {
             return Turn::At(then);
         }
         let mut earliest: Option<Instant> = None;
-        for (index, job) in self.jobs.iter_mut().enumerate() {
-            if matches!(job.phase, Phase::Over) {
-                continue;
-            }
-            if let Some(then) = job.not_before.filter(|then| *then > now) {
-                earliest = Some(earliest.map_or(then, |e| e.min(then)));
-            } else if let Some(task) = job.task(index) {
-                return Turn::Now(task);
+        for begun in [false, true] {
+            let jobs = self.jobs.iter_mut().enumerate();
+            for (index, job) in jobs.filter(|(_, job)| job.is_begun() == begun) {
+                if matches!(job.phase, Phase::Over) {
+                    continue;
+                }
+                if let Some(then) = job.not_before.filter(|then| *then > now) {
+                    earliest = Some(earliest.map_or(then, |e| e.min(then)));
+                } else if let Some(task) = job.task(index) {
+                    return Turn::Now(task);
+                }
             }
         }
         earliest.map_or(Turn::Idle, Turn::At)
