@@ -20,6 +20,7 @@ use crate::space::{Blocks, Space};
 use crate::spill::Spill;
 use crate::sum::of_blocks;
 use crate::tree::Tree;
+use crate::uncached::Uncached;
 use crate::{Error, Result, erofs};
 
 /// A thread's stack: nothing here recurses, and no buffer lies on it.
@@ -116,6 +117,7 @@ fn try_assemble(job: &Job<'_>, progress: &Progress) -> Result<Option<erofs::Summ
         progress,
         promises,
         space,
+        data: Uncached::default(),
         gate: Gate::new(job.threads.max(1)),
         inflated: AtomicU64::new(0),
         placed: AtomicU64::new(0),
@@ -186,6 +188,7 @@ struct All<'a> {
     progress: &'a Progress,
     promises: Vec<u64>,
     space: Space,
+    data: Uncached,
     gate: Gate,
     inflated: AtomicU64,
     placed: AtomicU64,
@@ -283,10 +286,11 @@ struct Place<'a> {
 
 impl Place<'_> {
     fn unpack(&self) -> Result<Unpacked> {
-        let All { job, space, .. } = self.all;
+        let All { job, space, data, .. } = self.all;
         let blob = job.blobs[self.layer];
         let target = Target {
             image: job.image,
+            data,
             image_name: job.name,
             layer_name: blob.name(),
             space,

@@ -3,7 +3,6 @@
 use std::os::fd::BorrowedFd;
 
 use crate::error::Context;
-use crate::io::write_all_at;
 use crate::merge::is_mark;
 use crate::records::{Record, RecordKind, Records};
 use crate::space::{Blocks, Refusal, Room, Space};
@@ -11,6 +10,7 @@ use crate::spill::Spill;
 use crate::sum::Sum;
 use crate::tar::{self, Entry, EntryKind, Reader, Segment, Stream};
 use crate::tree::{BLOCK, Content, Run, Sparse, Xattrs};
+use crate::uncached::Uncached;
 use crate::{Error, Result};
 
 /// Small files' blocks are gathered into writes of this size.
@@ -31,6 +31,7 @@ pub(crate) trait Others {
 /// The image file, and the place of one layer in it.
 pub(crate) struct Target<'a> {
     pub image: BorrowedFd<'a>,
+    pub data: &'a Uncached,
     /// The image's name, and the layer's: for messages.
     pub image_name: &'a str,
     pub layer_name: &'a str,
@@ -214,7 +215,8 @@ impl<'a, O: Others> Unpacker<'a, O> {
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.sum.add(self.gathered_at, bytes);
-        write_all_at(self.target.image, bytes, self.gathered_at).on("write to", self.target.image_name)
+        let Target { image, data, image_name, .. } = self.target;
+        data.write_all_at(image, bytes, self.gathered_at).on("write to", image_name)
     }
 
     fn full(&self) -> Error {

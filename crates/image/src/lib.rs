@@ -37,6 +37,7 @@ mod sum;
 pub mod tar;
 pub mod transport;
 pub mod tree;
+mod uncached;
 pub mod unpack;
 
 pub use error::{Error, Result};

@@ -13,6 +13,7 @@ use skiff_spec::digest::Digest;
 
 use super::chunks::Chunks;
 use crate::error::{Context, Error, Result};
+use crate::uncached::Uncached;
 
 /// The journal begins with this, the blob's size and the chunks' size (little endian); a byte per chunk follows.
 const MAGIC: &[u8; 16] = b"skiff-blob-00001";
@@ -65,7 +66,8 @@ impl BlobDir {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let data = rustix::fs::openat(&self.dir, &names.data, flags, Mode::RUSR | Mode::WUSR)
             .on("open", self.shown(&names.data))?;
-        let part = Part { data: Arc::new(data), journal, chunks, shown: self.shown(&names.data) };
+        let shown = self.shown(&names.data);
+        let part = Part { data: Arc::new(data), uncached: Uncached::default(), journal, chunks, shown };
         let is_known = part.size()? == chunks.size() && part.read_header() == Some(header(chunks));
         if !is_known && let Err(e) = part.reset() {
             // Who cannot have the room leaves none taken. The first error is the one to tell.
@@ -148,6 +150,7 @@ pub(super) enum Taken {
 /// A blob that this process fetches: nobody else writes to it.
 pub(super) struct Part {
     data: Arc<OwnedFd>,
+    uncached: Uncached,
     journal: OwnedFd,
     chunks: Chunks,
     shown: String,
@@ -175,7 +178,8 @@ impl Part {
     }
 
     pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        crate::io::write_all_at(self.data.as_fd(), bytes, offset).map_err(|errno| self.write_error(errno))
+        let written = self.uncached.write_all_at(self.data.as_fd(), bytes, offset);
+        written.map_err(|errno| self.write_error(errno))
     }
 
     pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
