@@ -34,13 +34,19 @@ attack() { # NAME ARGUMENT...
     equal "$out" good "what bob has after '$1'"
 }
 
+# Nobody sees by himself what is in the store, nor has it told.
+for place in images users blobs meanings tmp; do fails 2 as alice ls "$store/$place"; done
+fails 1 as alice cat "$store/images/$good.erofs"
+fails 125 as alice skiff store gc --budget 1 --dry-run
+lacks "$out$err" "$good"
+
 # Images that alice may not have, and such as only look like the store's.
 others=($(printf '0%.0s' $(seq 64)))
 pull bob foreign:1 foreign
 foreign=$id
 others+=("$foreign")
 spoil() { # NAME COMMAND...: another image of alice's; what is done to its file $file, permit $permit
-    pull alice spoilt:1 "$1"
+    pull alice "spoilt:$1" "$1"
     others+=("$id")
     file=$store/images/$id.erofs permit=$store/users/$(id -u alice)/$id
     "${@:2}"
@@ -101,12 +107,25 @@ fails 125 as alice skiff run $registry/good:1 true
 has "$err" 'with mode 777'
 chmod 755 /var/lib/skiff
 
+mounted=$(stat -c %d /run/skiff/images/$good)
 attack released "$good" 20
+equal "$(stat -c %d /run/skiff/images/$good)" "$mounted" 'the image that all share, after releases with few descriptors'
 start alice /usr/bin/python3 /tmp/skiff-attack.py $helper released "$good" 200
 restless=$started
 for _ in $(seq 15); do ok as bob skiff run $registry/good:1 cat /etc/mark; done
 { kill "$restless" && wait "$restless"; } 2>/dev/null || true
 restless=
+
+# Many images.
+many=()
+for n in $(seq 250); do
+    many+=("$(printf '%064x' "$n")")
+    install -m 444 -o daemon "$images_tmp/odd.erofs" "$store/images/${many[-1]}.erofs"
+    install -m 644 -o daemon /dev/null "$store/users/$(id -u alice)/${many[-1]}"
+done
+limit=60 attack many_images "${many[@]}"
+many=$(grep -c ' /run/skiff/images/' /proc/self/mountinfo)
+[ "$many" -lt 220 ] || fail "$many images are mounted"
 
 # The writer: what it is, and what it has.
 attack writer "$(id -u daemon)" "$(id -g daemon)"

@@ -274,6 +274,14 @@ def limits():
         mine.end()
 
 
+def few_descriptors(count):
+    """With so few, it works or says no, but gives the others nothing that lacks something."""
+    mine = Other(unshare(NEWUSER | NEWNS))
+    for fd in Asked(request("b", mine.pid), before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))).answer()[1]:
+        os.close(fd)
+    mine.end()
+
+
 def surroundings(preload):
     """Variables, umask, standard descriptors, working directory, many descriptors, signals: no difference."""
     variables = {"LD_PRELOAD": preload, "LD_LIBRARY_PATH": os.path.dirname(preload), "LD_AUDIT": preload, "RUST_BACKTRACE": "full", "RUST_LOG": "trace",
@@ -657,11 +665,24 @@ def released(good, rounds):
         if reply[1:2] != b"+" or fds:
             print("FAILED:", reply)
     must_refuse("release of a process", Asked(request("l", 1)))
+    for count in range(3, 30):
+        Asked(request("l", 0), before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))).answer()
     mine = Other(unshare(NEWUSER | NEWNS))
     _, fds, code = Asked(image_request(mine.pid, good)).answer()
     if len(fds) != 1:
         gained("an image less")
     mine.end()
+
+
+def many_images(*images):
+    """However many are hers: the machine's mounts do not become more and more. (The test counts them.)"""
+    for image in images:
+        mine = Other(unshare(NEWUSER | NEWNS))
+        reply, fds, code = Asked(image_request(mine.pid, image)).answer()
+        if len(fds) != 1:
+            print("FAILED: no image", reply)
+        os.close(fds[0])
+        mine.end()
 
 
 class Writer:

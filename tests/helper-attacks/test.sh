@@ -52,6 +52,17 @@ rm -rf $mine && mkdir -m 755 $mine
 (while :; do touch /etc/skiff-test/restless; rm /etc/skiff-test/restless; touch -d @$RANDOM /etc/skiff-test; touch /etc/skiff-marker; rm -f /etc/skiff-marker; sleep 0.01; done) 3>&- &
 restless=$!
 attack limits
+deep=/etc/skiff-test/$(printf 'd/%.0s' $(seq 14))closed
+mkdir -p "$deep" && chmod 700 "$deep"
+kill $restless && restless=
+for count in $(seq 21 3 48); do
+    touch /etc/skiff-marker && rm /etc/skiff-marker
+    attack few_descriptors $count
+    ok as bob skiff run -- ls "$deep"
+done
+rm -rf /etc/skiff-test/d
+(while :; do touch /etc/skiff-test/restless; rm /etc/skiff-test/restless; touch -d @$RANDOM /etc/skiff-test; touch /etc/skiff-marker; rm -f /etc/skiff-marker; sleep 0.01; done) 3>&- &
+restless=$!
 printf 'void __attribute__((constructor)) f(void) { extern int creat(const char *, int); creat("/tmp/skiff-preloaded", 0644); }' >preload.c
 if command -v cc >/dev/null; then cc -shared -fPIC -o preload.so preload.c 2>/dev/null; else cp /bin/true preload.so; fi
 install -m 644 preload.so /tmp/skiff-preload.so

@@ -24,6 +24,7 @@ use rustix::mount::{
 };
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::image::{ImageId, store};
+use skiff_sys::cred::FsIds;
 use skiff_sys::loopdev;
 
 use crate::caller::Caller;
@@ -32,6 +33,8 @@ use crate::{mask, site};
 
 /// Where images are mounted, each on a directory of its name.
 const PLACE: &str = "images";
+/// How many of them.
+const MOST_KEPT: u64 = 200;
 /// Uids from here on are people's, and a person's store is not to be trusted.
 const FIRST_PERSON: u32 = 1000;
 /// What an EROFS says of itself in `statfs`.
@@ -59,9 +62,11 @@ pub fn open(caller: &Caller, id: ImageId) -> Result<OwnedFd> {
     if let Some(mounted) = mounted(dir.as_fd(), &name) {
         return Ok(mounted);
     }
-    let root = mount(&store.image(id)?)
+    let root = store
+        .mount(id)?
         .context(what)
         .map_err(|e| e.hint("the kernel must have EROFS (modprobe erofs); before 6.12 also loop devices"))?;
+    make_room(&dir)?;
     let made = mkdirat(&dir, &name, Mode::from_raw_mode(0o700));
     made.or_else(|e| if e == Errno::EXIST { Ok(()) } else { Err(e) }).context(what)?;
     let root = lock_flags(&root)
@@ -76,14 +81,23 @@ pub fn open(caller: &Caller, id: ImageId) -> Result<OwnedFd> {
 /// Lets go of images that are no longer in the store: until then they take up its room. What runs on them goes on.
 pub fn release() -> Result<()> {
     let store = Store::open()?;
-    let dir = place()?;
-    let entries = Dir::read_from(&dir).context(|| PLACE)?;
-    for entry in entries {
+    let_go(&place()?, |id| store.has_not(id))
+}
+
+/// The number of mounts on a machine is limited, and every mount namespace begins with a copy of all: nobody shall fill it with images. So
+/// when there are many, all are let go, and those that are in use come back at their next start.
+fn make_room(dir: &OwnedFd) -> Result<()> {
+    // Each directory in it is a link to it.
+    if fstat(dir).context(|| PLACE)?.st_nlink <= MOST_KEPT + 2 { Ok(()) } else { let_go(dir, |_| true) }
+}
+
+fn let_go(dir: &OwnedFd, unneeded: impl Fn(ImageId) -> bool) -> Result<()> {
+    for entry in Dir::read_from(dir).context(|| PLACE)? {
         let entry = entry.context(|| PLACE)?;
         let Some(id) = entry.file_name().to_str().ok().and_then(|n| n.parse::<ImageId>().ok()) else {
             continue;
         };
-        if store.image(id).is_err() {
+        if unneeded(id) {
             unmount_all(dir.as_fd(), &id.to_string());
         }
     }
@@ -114,17 +128,6 @@ fn mounted(dir: BorrowedFd<'_>, name: &str) -> Option<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let copy = open_tree(dir, name, flags).ok()?;
     (fstatfs(&copy).ok()?.f_type as u64 == EROFS).then_some(copy)
-}
-
-fn mount(file: &OwnedFd) -> std::io::Result<OwnedFd> {
-    match erofs(&skiff_sandbox::mounts::by_number(file.as_fd())) {
-        // Before Linux 6.12, and where the file system of the store cannot: by way of a block device.
-        Err(Errno::NOTBLK | Errno::OPNOTSUPP) => {
-            let device = loopdev::attach_read_only(file.as_fd())?;
-            Ok(erofs(&device.path())?)
-        }
-        other => Ok(other?),
-    }
 }
 
 fn erofs(source: &str) -> rustix::io::Result<OwnedFd> {
@@ -180,15 +183,32 @@ impl Store {
         (self.owner, self.group)
     }
 
+    /// An image, mounted anew.
+    fn mount(&self, id: ImageId) -> Result<std::io::Result<OwnedFd>> {
+        let file = self.image(id)?;
+        let by_file = self.as_owner(|| erofs(&skiff_sandbox::mounts::by_number(file.as_fd())))?;
+        // Before Linux 6.12, and where the file system of the store cannot: by way of a block device.
+        if matches!(by_file, Err(Errno::NOTBLK | Errno::OPNOTSUPP)) {
+            let device = loopdev::attach_read_only(file.as_fd());
+            return Ok(device.and_then(|device| Ok(erofs(&device.path())?)));
+        }
+        Ok(by_file.map_err(Into::into))
+    }
+
+    /// Whether an image is certainly not there. (One that cannot be opened for another reason, as by a caller's limits, is.)
+    fn has_not(&self, id: ImageId) -> bool {
+        let found = self.as_owner(|| statat(&self.dir, store::image(id), AtFlags::SYMLINK_NOFOLLOW));
+        matches!(found, Ok(Err(Errno::NOENT)))
+    }
+
     /// An image's file.
     fn image(&self, id: ImageId) -> Result<OwnedFd> {
         let what = || format!("image {id}");
         let missing = |e: Error| e.hint("`skiff pull` gets it again");
         let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH | ResolveFlags::NO_XDEV;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = openat2(&self.dir, store::image(id), flags, Mode::empty(), resolve)
-            .context(what)
-            .map_err(missing)?;
+        let open = || openat2(&self.dir, store::image(id), flags, Mode::empty(), resolve);
+        let file = self.as_owner(open)?.context(what).map_err(missing)?;
         let stat = fstat(&file).context(what)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !self.wrote(&stat) {
             return Err(Error::new(format!("{}: its file is not the store's own", what()))
@@ -199,12 +219,20 @@ impl Store {
 
     /// Refuses a user who has not shown that he may have the image.
     fn check_permit(&self, caller: &Caller, id: ImageId) -> Result<()> {
-        match statat(&self.dir, store::permit(caller.uid, id), AtFlags::SYMLINK_NOFOLLOW) {
+        let look = || statat(&self.dir, store::permit(caller.uid, id), AtFlags::SYMLINK_NOFOLLOW);
+        match self.as_owner(look)? {
             Ok(stat) if self.wrote(&stat) => Ok(()),
             _ => {
                 Err(Error::new(format!("image {id}: not yours on this machine")).hint("`skiff pull` gets it"))
             }
         }
+    }
+
+    /// Looks into it as its owner: nobody else may, and on a file server root is nobody.
+    fn as_owner<T>(&self, look: impl FnOnce() -> T) -> Result<T> {
+        let _owner =
+            FsIds::become_(self.owner, self.group).context(|| format!("owner of store {}", self.path))?;
+        Ok(look())
     }
 
     fn wrote(&self, stat: &Stat) -> bool {

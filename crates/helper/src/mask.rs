@@ -22,6 +22,7 @@ use rustix::mount::{
     fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
     unmount,
 };
+use rustix::process::{Resource, Rlimit, setrlimit};
 use skiff_sandbox::{Context, Error, Result};
 
 use crate::{shims, stand_ins};
@@ -46,6 +47,8 @@ const WATCHED: [&str; 10] = [
     "var/cache",
     "var/spool",
 ];
+/// More than a walk through the host's directories ever has open.
+const DESCRIPTORS: u64 = 1024;
 /// Seconds after which it is made anew in any case.
 const AGE: i64 = 600;
 
@@ -152,11 +155,16 @@ fn now() -> i64 {
     rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec
 }
 
+/// The caller's limits are for his own files; exceeding one would end us half-way, or leave out what all are to get.
+fn lift_limits() -> rustix::io::Result<()> {
+    let none = Rlimit { current: None, maximum: None };
+    setrlimit(Resource::Fsize, none)?;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum: Some(DESCRIPTORS) })
+}
+
 /// Makes a new generation, aside until it is complete, and puts it in the place of the old one.
 fn renew(state: &str) -> rustix::io::Result<()> {
-    // The caller's limit is for his own files; exceeding it would end us half-way.
-    let none = rustix::process::Rlimit { current: None, maximum: None };
-    rustix::process::setrlimit(rustix::process::Resource::Fsize, none)?;
+    lift_limits()?;
     let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in [("source", "skiff"), ("mode", "755"), ("size", "64m"), ("uid", "0"), ("gid", "0")] {
         fsconfig_set_string(&fs, key, value)?;

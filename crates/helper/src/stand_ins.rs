@@ -93,7 +93,12 @@ impl Builder {
         // Gone meanwhile, a link, or a mount: no part of the view. (What is mounted is not even asked: its server may be gone, or be a
         // user's program that never answers.)
         let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
-        let Ok(dir) = openat2(parent, name, flags, Mode::empty(), resolve) else { return Ok(()) };
+        let dir = match openat2(parent, name, flags, Mode::empty(), resolve) {
+            // What is made of less than all there is would be what everybody gets.
+            Err(e @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(e),
+            Err(_) => return Ok(()),
+            Ok(dir) => dir,
+        };
         let like = fstat(&dir)?;
         if depth == 0 {
             return Ok(());
