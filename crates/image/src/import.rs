@@ -22,12 +22,12 @@ use crate::error::{Context, Error, Result};
 use crate::hash::Hasher;
 use crate::io::write_all_at;
 use crate::policy::Policies;
-use crate::pull::{LayerProgress, Layers, Pulled, TICK, Watch, assemble_into, check, watched};
+use crate::pull::{LayerProgress, Layers, Pulled, TICK, Watch, assemble_into, check, samples_of, watched};
 use crate::sif;
 use crate::source::{Form, Source};
 use crate::spill::{Spill, nameless};
 use crate::squashfs::Squashfs;
-use crate::store::{Begun, Layer, Making, Record, Store};
+use crate::store::{Begun, Layer, Making, Patience, Record, Store};
 use crate::transport::{self, Opened, Part};
 use crate::tree::BLOCK;
 
@@ -76,7 +76,7 @@ fn room(store: &Store) -> Result<(OwnedFd, String)> {
 fn layered(import: &Import<'_>, opened: &Opened, watch: &mut dyn Watch) -> Result<Pulled> {
     let Import { store, platform, uid, .. } = *import;
     let id = id_of(&opened.digest)?;
-    let (record, there) = match store.begin(id, &mut || watch.waiting())? {
+    let (record, there) = match store.begin(id, Patience::default(), &mut || watch.waiting())? {
         Begun::There(record) => {
             // Who only knows the manifest of someone else's image does not have that image.
             if !store.permitted(uid, id) {
@@ -128,6 +128,7 @@ fn unpack(import: &Import<'_>, opened: &Opened, making: Making<'_>, watch: &mut 
         layers: layers
             .map(|(digest, blob)| Layer { digest: digest.to_string(), size: blob.size() })
             .collect(),
+        samples: blobs.iter().map(|blob| samples_of(*blob)).collect::<Result<_>>()?,
         files: summary.inodes,
         config: serde_json::from_slice(&opened.config_bytes)
             .map_err(|e| Error::BadManifest { object: name.clone(), why: e.to_string() })?,
@@ -144,7 +145,7 @@ fn file_system(import: &Import<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
     let form = form_of(import, &copy)?;
     let id = id_of(&digest)?;
     let layer = Layer { digest: digest.to_string(), size: copy.size };
-    let (record, there) = match store.begin(id, &mut || watch.waiting())? {
+    let (record, there) = match store.begin(id, Patience::default(), &mut || watch.waiting())? {
         // Images of registries are called by their manifests, which others may know.
         Begun::There(record) if record.layers != [layer] => {
             let why = "it is the manifest of an image, and not the image".into();
@@ -230,6 +231,7 @@ fn rewrite(
         size: u64::from(summary.blocks) * BLOCK,
         sum: Some(summary.data_sum),
         layers: vec![Layer { digest: digest.to_string(), size: copy.size }],
+        samples: vec![],
         files: summary.inodes,
         config: json!({
             "architecture": import.platform.architecture, "os": import.platform.os, "config": {},

@@ -22,6 +22,7 @@ pub mod manifest;
 mod merge;
 mod places;
 pub mod policy;
+mod proof;
 pub mod pull;
 mod punch;
 mod records;

@@ -19,8 +19,9 @@ use crate::error::{Context, Error, Result};
 use crate::hash::sha256;
 use crate::manifest::Layer;
 use crate::policy::Policies;
+use crate::proof::{Sample, prove, samples};
 use crate::registry::{BlobDir, Client, Fetch, Growing, Resolved};
-use crate::store::{self, Begun, Making, Record, Store};
+use crate::store::{self, Begun, Making, Patience, Record, Store};
 
 /// How often is told how far it has come.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
@@ -80,10 +81,10 @@ pub trait Watch: Send {
 /// next pull need not fetch again.
 pub fn pull(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
     let Pull { store, client, policies, image, platform, uid } = *pull;
-    // One question may do: what a name means. But whether it is signed is not known by that.
+    // One question may do: what a name means. But whether it is signed is not known by that, nor whether who says so has the image.
     if policies.accepts_any(image) {
         let digest = client.digest(image)?;
-        if let Some(id) = store.known(&digest, platform)
+        if let Some(id) = store.known(&digest, platform).filter(|id| store.permitted(uid, *id))
             && let Some(record) = store.find(id)?
         {
             store.permit(uid, id)?;
@@ -96,8 +97,13 @@ pub fn pull(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
         return Err(Error::BadManifest { object: image.to_string(), why: "it has no SHA-256 digest".into() });
     };
     let (id, digest) = (ImageId(bytes), found.digest);
-    let (record, there) = match store.begin(id, &mut || watch.waiting())? {
-        Begun::There(record) => (record, true),
+    let (record, there) = match store.begin(id, Patience::default(), &mut || watch.waiting())? {
+        Begun::There(record) => {
+            if !store.permitted(uid, id) {
+                prove(pull, &found, &record)?;
+            }
+            (record, true)
+        }
         Begun::New(making) => (make(pull, &found, making, watch)?, false),
     };
     store.remember(&digest, platform, id)?;
@@ -106,7 +112,7 @@ pub fn pull(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
 }
 
 fn make(pull: &Pull<'_>, found: &Resolved, making: Making<'_>, watch: &mut dyn Watch) -> Result<Record> {
-    let blobs = pull.store.blobs();
+    let blobs = pull.store.blobs(pull.uid)?;
     let fetch = pull.client.fetch(&found.source, BlobDir::open(&blobs)?)?;
     let growing = ask_for(&fetch, &found.manifest.layers);
     let fetched: Vec<FetchedBlob> = growing.iter().map(FetchedBlob::new).collect();
@@ -125,10 +131,13 @@ fn make(pull: &Pull<'_>, found: &Resolved, making: Making<'_>, watch: &mut dyn W
             .iter()
             .map(|g| store::Layer { digest: g.digest().to_string(), size: g.size() })
             .collect(),
+        samples: layers.iter().map(|layer| samples_of(*layer)).collect::<Result<_>>()?,
         files: summary.inodes,
         config: serde_json::from_slice(&found.config_bytes)
             .map_err(|e| Error::BadManifest { object: pull.image.to_string(), why: e.to_string() })?,
     };
+    // Before it is there: what nobody may use, anybody may have collected.
+    pull.store.permit(pull.uid, making.id())?;
     making.publish(&record)?;
     Ok(record)
 }
@@ -139,6 +148,10 @@ fn ask_for(fetch: &Fetch, layers: &[Layer]) -> Vec<Arc<Growing>> {
     longest_first.sort_by_key(|layer| Reverse(layer.blob.size));
     longest_first.iter().for_each(|layer| drop(fetch.blob(&layer.blob)));
     layers.iter().map(|layer| fetch.blob(&layer.blob)).collect()
+}
+
+pub(crate) fn samples_of(layer: &dyn Blob) -> Result<Vec<Sample>> {
+    samples(layer.size(), &|buffer, at| layer.read_at(buffer, at))
 }
 
 /// Puts layers together into the file of an image that is being made.

@@ -15,6 +15,7 @@ mod fetch;
 mod growing;
 mod http;
 mod part;
+mod piece;
 mod place;
 mod proxy;
 mod retry;
@@ -160,9 +161,10 @@ impl Client {
                 header_text(response.headers(), header::HeaderName::from_static("docker-content-digest"));
             Ok(digest.and_then(|text| text.parse::<Digest>().ok()))
         })?;
-        match (digest, image.digest()) {
-            (Some(digest), _) => Ok(digest),
-            (None, Some(digest)) => Ok(*digest),
+        match (image.digest(), digest) {
+            // What the name itself says no server may say otherwise.
+            (Some(digest), _) => Ok(*digest),
+            (None, Some(digest)) => Ok(digest),
             // Servers need not say it; what they give has it.
             (None, None) => Ok(self.document(image)?.1.digest),
         }

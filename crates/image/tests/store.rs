@@ -5,12 +5,14 @@
 use std::fs;
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use skiff_image::Error;
-use skiff_image::store::{Begun, Record, Store};
+use skiff_image::store::{Begun, Patience, Record, Store};
 use skiff_spec::image::ImageId;
 
 const A: ImageId = ImageId([0xaa; 32]);
@@ -22,13 +24,14 @@ fn record() -> Record {
         size: 9,
         sum: None,
         layers: vec![],
+        samples: vec![],
         files: 1,
         config: serde_json::json!({ "architecture": "amd64" }),
     }
 }
 
 fn make(store: &Store, id: ImageId, bytes: &[u8]) {
-    match store.begin(id, &mut || ()).unwrap() {
+    match store.begin(id, Patience::default(), &mut || ()).unwrap() {
         Begun::There(_) => panic!("{id} is there already"),
         Begun::New(making) => {
             let mut file = fs::File::from(making.file().try_clone_to_owned().unwrap());
@@ -58,7 +61,7 @@ fn files(dir: &Path) -> Vec<String> {
 fn an_image_is_there_whole_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
-    match store.begin(A, &mut || ()).unwrap() {
+    match store.begin(A, Patience::default(), &mut || ()).unwrap() {
         Begun::New(making) => {
             rustix::io::write(making.file(), b"half").unwrap();
         }
@@ -68,7 +71,7 @@ fn an_image_is_there_whole_or_not_at_all() {
     make(&store, A, b"the image");
     assert_eq!(store.find(A).unwrap(), Some(record()));
     assert_eq!(files(dir.path()), [format!("{A}.erofs"), format!("{A}.json")]);
-    assert!(matches!(store.begin(A, &mut || ()).unwrap(), Begun::There(_)));
+    assert!(matches!(store.begin(A, Patience::default(), &mut || ()).unwrap(), Begun::There(_)));
     let mut text = String::new();
     std::io::Read::read_to_string(&mut store.open_image(A).unwrap(), &mut text).unwrap();
     assert_eq!(text, "the image");
@@ -79,7 +82,9 @@ fn what_a_crash_left_does_not_stand_in_the_way() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     fs::write(dir.path().join(format!("images/{A}.lock")), "").unwrap();
-    fs::write(dir.path().join(format!("tmp/{A}")), "half of an older try, which was longer").unwrap();
+    let older = dir.path().join(format!("tmp/{A}"));
+    fs::write(&older, "an older try, which was longer").unwrap();
+    fs::set_permissions(&older, fs::Permissions::from_mode(0o400)).unwrap();
     fs::write(dir.path().join(format!("images/{A}.json")), "{").unwrap();
     make(&store, A, b"the image");
     assert_eq!(fs::read(dir.path().join(format!("images/{A}.erofs"))).unwrap(), b"the image");
@@ -99,7 +104,7 @@ fn of_several_at_once_one_does_the_work() {
                 let mut waiting = || {
                     waited.fetch_add(1, Ordering::Relaxed);
                 };
-                if let Begun::New(making) = store.begin(A, &mut waiting).unwrap() {
+                if let Begun::New(making) = store.begin(A, Patience::default(), &mut waiting).unwrap() {
                     std::thread::sleep(std::time::Duration::from_millis(100));
                     made.fetch_add(1, Ordering::Relaxed);
                     making.publish(&record()).unwrap();
@@ -110,6 +115,49 @@ fn of_several_at_once_one_does_the_work() {
     assert_eq!(made.into_inner(), 1);
     assert!(waited.into_inner() >= 1);
     assert_eq!(files(dir.path()), [format!("{A}.erofs"), format!("{A}.json")]);
+}
+
+/// A user whose registry never ends does not keep the others from an image.
+#[test]
+fn who_does_not_get_on_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let first = store.begin(A, Patience::default(), &mut || ()).unwrap();
+    let mut waited = 0;
+    let patience = Patience { stall: Duration::from_millis(200), ..Patience::default() };
+    let Begun::New(second) = store.begin(A, patience, &mut || waited += 1).unwrap() else {
+        panic!("it is there")
+    };
+    assert_eq!(waited, 1);
+    second.publish(&record()).unwrap();
+    let published = fs::metadata(dir.path().join(format!("images/{A}.erofs"))).unwrap();
+    assert!(
+        matches!(store.begin(A, patience, &mut || ()).unwrap(), Begun::There(_)),
+        "though the first has the lock"
+    );
+    let Begun::New(first) = first else { panic!("nobody made it") };
+    first.publish(&record()).unwrap();
+    let now = fs::metadata(dir.path().join(format!("images/{A}.erofs"))).unwrap();
+    assert_eq!(now.ino(), published.ino(), "what is there is not changed");
+    assert_eq!(files(dir.path()), [format!("{A}.erofs"), format!("{A}.json")]);
+}
+
+/// The directory itself is open, for the helper to look at.
+#[test]
+fn nobody_else_can_look_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    make(&store, A, b"a secret");
+    store.permit(1001, A).unwrap();
+    store.blobs(1001).unwrap();
+    let mode = |place: &str| fs::metadata(dir.path().join(place)).unwrap().mode() & 0o777;
+    for place in ["images", "users", "users/1001"] {
+        assert_eq!(mode(place), 0o711, "{place}: one can look for a name, if one knows it");
+    }
+    for place in ["meanings", "blobs", "blobs/1001", "tmp"] {
+        assert_eq!(mode(place), 0o700, "{place}");
+    }
+    assert_eq!((mode(&format!("images/{A}.erofs")), mode(&format!("images/{A}.json"))), (0o400, 0o600));
 }
 
 #[test]
@@ -138,7 +186,8 @@ fn collection_takes_the_unused_first_and_never_what_is_held() {
         store.permit(uid, id).unwrap();
     }
     make(&store, C, &[1; 40_000]);
-    let blob = |digit: &str| dir.path().join(format!("blobs/sha256-{}", digit.repeat(64)));
+    let blobs = store.blobs(1001).unwrap();
+    let blob = |digit: &str| blobs.join(format!("sha256-{}", digit.repeat(64)));
     let (held, free) = (blob("1"), blob("2"));
     for blob in [&held, &free] {
         fs::write(blob, [1; 40_000]).unwrap();

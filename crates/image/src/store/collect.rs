@@ -54,7 +54,11 @@ impl Store {
     /// When it cannot be read.
     pub fn usage(&self) -> Result<Usage> {
         let room = |dir: &str| -> Result<u64> { Ok(self.files(dir)?.iter().map(|file| file.bytes).sum()) };
-        Ok(Usage { images: room("images")?, blobs: room("blobs")?, unfinished: room("tmp")? })
+        Ok(Usage {
+            images: room("images")?,
+            blobs: self.blob_files()?.iter().map(|file| file.bytes).sum(),
+            unfinished: room("tmp")?,
+        })
     }
 
     /// Removes what nobody may use any more and what crashes have left; then, as long as it takes more than `budget` bytes, layers and
@@ -76,13 +80,12 @@ impl Store {
             left = left.saturating_sub(self.take_file(file, dry_run, &mut done)?);
         }
         let Some(budget) = budget else { return Ok(done) };
-        let blobs = BlobDir::open(&self.blobs())?;
-        for file in oldest_first(self.files("blobs")?) {
+        for file in oldest_first(self.blob_files()?) {
             if left <= budget {
                 return Ok(done);
             }
-            if let Some(digest) = digest_of(&file.path)
-                && (dry_run || blobs.remove(&digest)?)
+            if let (Some(digest), Some(dir)) = (digest_of(&file.path), file.path.parent())
+                && (dry_run || BlobDir::open(dir)?.remove(&digest)?)
             {
                 left = left.saturating_sub(self.take_file(file, dry_run, &mut done)?);
             }
@@ -137,6 +140,14 @@ impl Store {
         done.files.push(file.path);
         done.bytes += file.bytes;
         Ok(file.bytes)
+    }
+
+    fn blob_files(&self) -> Result<Vec<Found>> {
+        let mut all = vec![];
+        for dir in self.all_blobs()? {
+            all.extend(self.files(&dir)?);
+        }
+        Ok(all)
     }
 
     fn files(&self, dir: &str) -> Result<Vec<Found>> {

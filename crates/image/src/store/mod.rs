@@ -7,21 +7,27 @@
 //! images/ID.lock       held by whoever makes it
 //! users/UID/ID         that a user may use it; used last when its time says
 //! meanings/DIGEST.ARCH the ID that a digest in a registry, of an index perhaps, led to
-//! blobs/...            layers as they came, complete or not, for the next pull
+//! blobs/UID/...        layers as they came for this user, complete or not, for his next pull
 //! tmp/                 what is being made
 //! ```
 //!
 //! The trusted store belongs to a system user and all users share it; without the helper each has one of his own. Both are this.
+//!
+//! What users share is images, whole and checked; nobody can look in by himself, and who names one that is there shows that he can
+//! have it (`proof`). Layers they do not share: one may be a secret, and what another has fetched of it may be wrong.
 
 mod collect;
+mod making;
+mod patience;
 mod record;
 mod verify;
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, flock, fsync, mkdirat,
@@ -34,13 +40,23 @@ use skiff_spec::platform::Platform;
 
 use crate::error::{Context, Error, Result};
 use crate::registry::BlobDir;
+use patience::Waiter;
 
 pub use collect::{Collected, Usage};
+pub use making::{Begun, Making};
+pub use patience::Patience;
 pub use record::{Layer, Record};
 
 /// The layout that this version reads and writes.
 const VERSION: &str = "1\n";
-const DIRS: [&str; 5] = ["images", "users", "meanings", "blobs", "tmp"];
+/// Its directories, and who may pass through: whoever knows what an image is called may look whether it is there, and his.
+const DIRS: [(&str, Mode); 5] =
+    [("images", PASSABLE), ("users", PASSABLE), ("meanings", CLOSED), ("blobs", CLOSED), ("tmp", CLOSED)];
+const PASSABLE: Mode = Mode::from_raw_mode(0o711);
+const CLOSED: Mode = Mode::from_raw_mode(0o700);
+
+/// How often to look whether an image that somebody else makes is there.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// A store, open.
 pub struct Store {
@@ -60,11 +76,8 @@ impl Store {
         let dir = openat(CWD, path, flags, Mode::empty()).on("open", shown())?;
         let store = Store { path: path.into(), dir };
         store.check_version()?;
-        for name in DIRS {
-            match mkdirat(&store.dir, name, Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(e) => return Err(e).on("make", store.shown(name)),
-            }
+        for (name, mode) in DIRS {
+            store.make_dir(name, mode)?;
         }
         Ok(store)
     }
@@ -90,10 +103,27 @@ impl Store {
         &self.path
     }
 
-    /// Where layers are kept as they came.
-    #[must_use]
-    pub fn blobs(&self) -> PathBuf {
-        self.path.join("blobs")
+    /// Where layers are kept as they came for a user.
+    ///
+    /// # Errors
+    /// When the store cannot be written to.
+    pub fn blobs(&self, uid: u32) -> Result<PathBuf> {
+        let name = format!("blobs/{uid}");
+        self.make_dir(&name, CLOSED)?;
+        Ok(self.path.join(name))
+    }
+
+    /// The same of all users.
+    fn all_blobs(&self) -> Result<Vec<String>> {
+        let users = self.list("blobs")?.into_iter().filter(|name| name.parse::<u32>().is_ok());
+        Ok(users.map(|user| format!("blobs/{user}")).collect())
+    }
+
+    fn make_dir(&self, name: &str, mode: Mode) -> Result<()> {
+        match mkdirat(&self.dir, name, mode) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(e) => Err(e).on("make", self.shown(name)),
+        }
     }
 
     /// What is known of an image, if it is there.
@@ -123,29 +153,48 @@ impl Store {
     ///
     /// # Errors
     /// When the store cannot be written to.
-    pub fn begin(&self, id: ImageId, waiting: &mut dyn FnMut()) -> Result<Begun<'_>> {
+    pub fn begin(&self, id: ImageId, patience: Patience, waiting: &mut dyn FnMut()) -> Result<Begun<'_>> {
         let name = format!("images/{id}.lock");
+        let mut waiter = None;
         loop {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let lock =
                 openat(&self.dir, &name, flags, Mode::from_raw_mode(0o600)).on("open", self.shown(&name))?;
-            if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-                waiting();
-                rustix::io::retry_on_intr(|| flock(&lock, FlockOperation::LockExclusive))
-                    .on("lock", self.shown(&name))?;
-            }
-            // Its last holder removed it under our hands: then this lock keeps nobody out.
-            let (held, named) =
-                (rustix::fs::fstat(&lock), statat(&self.dir, &name, AtFlags::SYMLINK_NOFOLLOW));
-            if !held.is_ok_and(|h| named.is_ok_and(|n| (h.st_dev, h.st_ino) == (n.st_dev, n.st_ino))) {
-                continue;
-            }
+            let is_held = match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => false,
+                Err(Errno::WOULDBLOCK) => true,
+                Err(e) => return Err(e).on("lock", self.shown(&name)),
+            };
             if let Some(record) = self.find(id)? {
-                self.remove(&name)?;
+                if !is_held {
+                    self.remove(&name)?;
+                }
                 return Ok(Begun::There(record));
             }
-            return Making::new(self, id, lock).map(Begun::New);
+            if is_held {
+                let waiter = waiter.get_or_insert_with(|| {
+                    waiting();
+                    Waiter::new(patience)
+                });
+                if !waiter.waits(self.bytes_of(&made(id)), Instant::now()) {
+                    return Making::new(self, id, unique(&made(id)), None).map(Begun::New);
+                }
+                std::thread::sleep(LOOK);
+            } else if self.is_named(&lock, &name) {
+                // With the lock held, what stands under that name is what a crash has left.
+                return Making::new(self, id, made(id), Some(lock)).map(Begun::New);
+            }
         }
+    }
+
+    /// Whether this file has this name still. If the last holder of a lock has removed it, it keeps nobody out.
+    fn is_named(&self, file: &OwnedFd, name: &str) -> bool {
+        let (held, named) = (rustix::fs::fstat(file), statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW));
+        held.is_ok_and(|h| named.is_ok_and(|n| (h.st_dev, h.st_ino) == (n.st_dev, n.st_ino)))
+    }
+
+    fn bytes_of(&self, name: &str) -> u64 {
+        statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW).map_or(0, |stat| stat.st_blocks as u64 * 512)
     }
 
     /// The image that a digest in a registry, of an index perhaps, stands for on such machines; as far as it was ever pulled.
@@ -174,10 +223,7 @@ impl Store {
     /// When the store cannot be written to.
     pub fn permit(&self, uid: u32, id: ImageId) -> Result<()> {
         let user = format!("users/{uid}");
-        match mkdirat(&self.dir, &user, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(e) => return Err(e).on("make", self.shown(&user)),
-        }
+        self.make_dir(&user, PASSABLE)?;
         let name = names::permit(uid, id);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         openat(&self.dir, &name, flags, Mode::from_raw_mode(0o644)).on("create", self.shown(&name))?;
@@ -226,11 +272,15 @@ impl Store {
         let layers = self.find(id).ok().flatten().map(|record| record.layers).unwrap_or_default();
         self.remove(&names::image(id))?;
         self.remove(&record_name(id))?;
-        let blobs = BlobDir::open(&self.blobs())?;
         let needed = self.layers()?;
         let unneeded = layers.iter().filter(|layer| !needed.contains(&layer.digest));
-        // One that is being fetched stays.
-        unneeded.flat_map(|layer| layer.digest.parse()).try_for_each(|digest| blobs.remove(&digest).map(drop))
+        let unneeded: Vec<Digest> = unneeded.flat_map(|layer| layer.digest.parse()).collect();
+        for dir in self.all_blobs()? {
+            let blobs = BlobDir::open(&self.path.join(dir))?;
+            // One that is being fetched stays.
+            unneeded.iter().try_for_each(|digest| blobs.remove(digest).map(drop))?;
+        }
+        Ok(())
     }
 
     /// The digests of the layers of all images.
@@ -264,7 +314,7 @@ impl Store {
     fn write_new(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file =
-            openat(&self.dir, name, flags, Mode::from_raw_mode(0o644)).on("create", self.shown(name))?;
+            openat(&self.dir, name, flags, Mode::from_raw_mode(0o600)).on("create", self.shown(name))?;
         let mut file = File::from(file);
         std::io::Write::write_all(&mut file, bytes)
             .map_err(|e| Error::io("write to", self.shown(name), &e))?;
@@ -289,80 +339,11 @@ fn meaning(digest: &Digest, platform: &Platform) -> String {
     format!("meanings/{}.{machine}", digest.hex())
 }
 
+/// An image while it is made.
+fn made(id: ImageId) -> String {
+    format!("tmp/{id}")
+}
+
 fn record_name(id: ImageId) -> String {
     format!("images/{id}.json")
-}
-
-/// What [`Store::begin`] found.
-pub enum Begun<'a> {
-    /// The image is there, made meanwhile perhaps.
-    There(Record),
-    /// It is to be made.
-    New(Making<'a>),
-}
-
-/// An image that is being made. Dropped before [`Making::publish`], nothing of it is left.
-pub struct Making<'a> {
-    store: &'a Store,
-    id: ImageId,
-    file: OwnedFd,
-    name: String,
-    _lock: OwnedFd,
-}
-
-impl<'a> Making<'a> {
-    fn new(store: &'a Store, id: ImageId, lock: OwnedFd) -> Result<Making<'a>> {
-        // With the lock held, what stands under this name is what a crash has left.
-        let name = format!("tmp/{id}");
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file =
-            openat(&store.dir, &name, flags, Mode::from_raw_mode(0o600)).on("create", store.shown(&name))?;
-        Ok(Making { store, id, file, name, _lock: lock })
-    }
-
-    /// The image's file, still empty.
-    #[must_use]
-    pub fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-
-    /// The file's name, for messages.
-    #[must_use]
-    pub fn name(&self) -> String {
-        self.store.shown(&self.name)
-    }
-
-    /// A directory on the same file system, for what is needed only meanwhile.
-    #[must_use]
-    pub fn room(&self) -> PathBuf {
-        self.store.path.join("tmp")
-    }
-
-    /// Makes the finished file an image of the store, on the disk for good.
-    ///
-    /// # Errors
-    /// When the store cannot be written to; then the image is not there.
-    pub fn publish(self, record: &Record) -> Result<()> {
-        let Making { store, id, .. } = &self;
-        let shown = || store.shown(&names::image(*id));
-        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(0o444)).on("set the mode of", shown())?;
-        fsync(&self.file).on("sync", shown())?;
-        let aside = format!("{}.json", self.name);
-        store.write_new(&aside, &record.to_bytes())?;
-        renameat(&store.dir, &aside, &store.dir, record_name(*id))
-            .on("rename", store.shown(&record_name(*id)))?;
-        renameat(&store.dir, &self.name, &store.dir, names::image(*id)).on("rename", shown())?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = openat(&store.dir, "images", flags, Mode::empty()).on("open", store.shown("images"))?;
-        fsync(&dir).on("sync", store.shown("images"))
-    }
-}
-
-impl Drop for Making<'_> {
-    fn drop(&mut self) {
-        // Best effort: what stays is overwritten by the next one, or collected.
-        for name in [self.name.clone(), format!("images/{}.lock", self.id)] {
-            self.store.remove(&name).unwrap_or_default();
-        }
-    }
 }

@@ -151,7 +151,7 @@ pub fn answer(store: &Path, uid: u32, ask: Ask, say: &mut (dyn FnMut(Say) -> boo
         Ask::Forget(id) => store.forbid(uid, id).map(|()| Say::Done).map_err(ours)?,
         Ask::Usage => store.usage().map(Say::Usage).map_err(ours)?,
         // What one user has in use is not for another to throw away; what nobody has is nobody's.
-        Ask::Collect { budget: Some(_), dry_run: false } if !is_owner(uid) => {
+        Ask::Collect { budget: Some(_), .. } if !is_owner(uid) => {
             return Err(Error::new("the trusted store: only its administrator may set it a size").hint(
                 "without --budget, what nobody uses any more goes; `skiff rmi` gives up what is yours",
             ));

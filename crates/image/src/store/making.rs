@@ -1,0 +1,101 @@
+//! An image while it is made.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::fs::{Mode, OFlags, fsync, openat, renameat};
+use skiff_spec::image::{ImageId, store as names};
+
+use super::{Record, Store, record_name};
+use crate::error::{Context, Result};
+
+/// What [`Store::begin`] found.
+pub enum Begun<'a> {
+    /// The image is there, made meanwhile perhaps.
+    There(Record),
+    /// It is to be made.
+    New(Making<'a>),
+}
+
+/// An image that is being made. Dropped before [`Making::publish`], nothing of it is left.
+pub struct Making<'a> {
+    store: &'a Store,
+    id: ImageId,
+    file: OwnedFd,
+    name: String,
+    /// Nothing, where its holder was not to be waited for.
+    lock: Option<OwnedFd>,
+}
+
+impl<'a> Making<'a> {
+    pub(super) fn new(
+        store: &'a Store,
+        id: ImageId,
+        name: String,
+        lock: Option<OwnedFd>,
+    ) -> Result<Making<'a>> {
+        // What a crash has left may be finished, so that even its owner cannot write to it.
+        store.remove(&name)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file =
+            openat(&store.dir, &name, flags, Mode::from_raw_mode(0o600)).on("create", store.shown(&name))?;
+        Ok(Making { store, id, file, name, lock })
+    }
+
+    /// The image.
+    #[must_use]
+    pub fn id(&self) -> ImageId {
+        self.id
+    }
+
+    /// The image's file, still empty.
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// The file's name, for messages.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.store.shown(&self.name)
+    }
+
+    /// A directory on the same file system, for what is needed only meanwhile.
+    #[must_use]
+    pub fn room(&self) -> PathBuf {
+        self.store.path.join("tmp")
+    }
+
+    /// Makes the finished file an image of the store, on the disk for good.
+    ///
+    /// # Errors
+    /// When the store cannot be written to; then the image is not there.
+    pub fn publish(self, record: &Record) -> Result<()> {
+        let Making { store, id, .. } = &self;
+        let shown = || store.shown(&names::image(*id));
+        // Another's is there meanwhile: it is the same, and what is there is not changed.
+        if store.find(*id)?.is_some() {
+            return Ok(());
+        }
+        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(0o400)).on("set the mode of", shown())?;
+        fsync(&self.file).on("sync", shown())?;
+        let aside = format!("{}.json", self.name);
+        store.write_new(&aside, &record.to_bytes())?;
+        renameat(&store.dir, &aside, &store.dir, record_name(*id))
+            .on("rename", store.shown(&record_name(*id)))?;
+        renameat(&store.dir, &self.name, &store.dir, names::image(*id)).on("rename", shown())?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = openat(&store.dir, "images", flags, Mode::empty()).on("open", store.shown("images"))?;
+        fsync(&dir).on("sync", store.shown("images"))
+    }
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        // Best effort: what stays is overwritten by the next one, or collected.
+        self.store.remove(&self.name).unwrap_or_default();
+        if self.lock.is_some() {
+            self.store.remove(&format!("images/{}.lock", self.id)).unwrap_or_default();
+        }
+    }
+}

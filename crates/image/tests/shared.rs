@@ -1,0 +1,187 @@
+//! A store that users share: who names an image that is there must show that he could have it.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod support;
+
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex};
+
+use common::layers::build::{Entry as Tar, archive};
+use common::stores::Watching;
+use serde_json::json;
+use skiff_image::auth::Credentials;
+use skiff_image::policy::Policies;
+use skiff_image::pull::{Pull, Pulled, pull};
+use skiff_image::registries_conf::RegistriesConf;
+use skiff_image::registry::{Client, Settings};
+use skiff_image::store::Store;
+use skiff_spec::platform::Platform;
+use support::images::{digest, noise};
+use support::web::{Head, Listener, answer};
+
+const ALICE: u32 = 1001;
+const BOB: u32 = 1002;
+const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+/// What a registry does that is not as it should be.
+#[derive(Clone, Copy, PartialEq)]
+enum Oddity {
+    None,
+    /// It gives blobs as a whole only.
+    NoRanges,
+    /// It knows the manifest and the configuration of somebody's image, but not the layers' bytes.
+    Forger,
+}
+
+struct Image {
+    layer: Vec<u8>,
+    config: Vec<u8>,
+    manifest: Vec<u8>,
+}
+
+impl Image {
+    fn new() -> Image {
+        let layer = archive(&[Tar::file("secret", noise(1, 100_000))]);
+        let config = json!({
+            "architecture": "amd64", "os": "linux", "config": {},
+            "rootfs": {"type": "layers", "diff_ids": [digest(&layer)]}
+        });
+        let config = config.to_string().into_bytes();
+        let manifest = json!({
+            "schemaVersion": 2, "mediaType": MANIFEST,
+            "config": {
+                "mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest(&config), "size": config.len()
+            },
+            "layers": [{"mediaType": TAR, "digest": digest(&layer), "size": layer.len()}]
+        });
+        Image { layer, config, manifest: manifest.to_string().into_bytes() }
+    }
+}
+
+/// A registry of one image, and how many bytes of its layer it has sent.
+fn registry(oddity: Oddity) -> (Listener, Arc<Mutex<usize>>) {
+    let sent = Arc::new(Mutex::new(0));
+    let counter = Arc::clone(&sent);
+    let image = Image::new();
+    let serve = move |connection: TcpStream| {
+        let mut from = BufReader::new(connection.try_clone().unwrap());
+        let mut to = connection;
+        while let Ok(Some(head)) = Head::read(&mut from) {
+            if respond(&head, &image, oddity, &mut to, &counter).is_err() {
+                return;
+            }
+        }
+    };
+    (Listener::start("127.0.0.1:0", serve), sent)
+}
+
+fn respond(
+    head: &Head,
+    image: &Image,
+    oddity: Oddity,
+    to: &mut impl Write,
+    sent: &Mutex<usize>,
+) -> std::io::Result<()> {
+    let is_head = head.line.starts_with("HEAD");
+    let name = head.path().rsplit('/').next().unwrap_or_default();
+    let body = match name {
+        _ if head.path().contains("/manifests/") => image.manifest.clone(),
+        name if name == digest(&image.config) => image.config.clone(),
+        name if name == digest(&image.layer) && oddity == Oddity::Forger => vec![0; image.layer.len()],
+        name if name == digest(&image.layer) => image.layer.clone(),
+        _ => return answer(to, "200 OK", &[], b""),
+    };
+    let digest = digest(&image.manifest);
+    let headers = [("content-type", MANIFEST), ("docker-content-digest", digest.as_str())];
+    let range = head.get("range").filter(|_| oddity != Oddity::NoRanges).and_then(|range| {
+        let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
+        Some((first.parse::<usize>().ok()?, last.parse::<usize>().ok()?))
+    });
+    let (status, part) = match range {
+        Some((first, last)) => ("206 Partial Content", &body[first..=last]),
+        None => ("200 OK", &body[..]),
+    };
+    if head.path().contains("/blobs/") && name != self::digest(&image.config) {
+        *sent.lock().unwrap() += part.len();
+    }
+    let content_range = range.map(|(first, last)| format!("bytes {first}-{last}/{}", body.len()));
+    let mut headers: Vec<_> = headers.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+    headers.extend(content_range.map(|range| ("content-range".to_owned(), range)));
+    headers.push(("content-length".into(), part.len().to_string()));
+    Head { line: format!("HTTP/1.1 {status}"), headers }.write(to)?;
+    if is_head { Ok(()) } else { to.write_all(part) }
+}
+
+fn pulled(store: &Store, from: &Listener, reference: &str, uid: u32) -> skiff_image::Result<Pulled> {
+    let settings = Settings { tries: 2, ..Settings::default() };
+    let client = Client::new(settings, RegistriesConf::default(), Credentials::default());
+    let image = format!("{}/{reference}", from.address).parse().unwrap();
+    let policies = Policies::default();
+    let platform = Platform::linux("amd64", None);
+    let wish = Pull { store, client: &client, policies: &policies, image: &image, platform: &platform, uid };
+    pull(&wish, &mut Watching::default())
+}
+
+#[test]
+fn a_digest_is_not_enough() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let (honest, sent) = registry(Oddity::None);
+    let (forger, _) = registry(Oddity::Forger);
+    let first = pulled(&store, &honest, "team/secret:1", ALICE).unwrap();
+    assert!(!first.there && store.permitted(ALICE, first.id));
+    for name in ["x/y:1".to_owned(), format!("x/y@{}", first.digest)] {
+        let refused = pulled(&store, &forger, &name, BOB);
+        assert!(refused.is_err() && !store.permitted(BOB, first.id), "{refused:?}");
+    }
+    // Nor for the layer alone, in an image that is not there.
+    store.forbid(ALICE, first.id).unwrap();
+    pulled(&store, &honest, "team/secret:1", ALICE).unwrap();
+    std::fs::remove_file(dir.path().join(format!("images/{}.erofs", first.id))).unwrap();
+    assert!(pulled(&store, &forger, "x/y:1", BOB).is_err());
+    assert!(!store.permitted(BOB, first.id));
+
+    *sent.lock().unwrap() = 0;
+    assert!(!pulled(&store, &honest, "team/secret:1", ALICE).unwrap().there);
+    let second = pulled(&store, &honest, "team/secret:1", BOB).unwrap();
+    assert!(second.there && store.permitted(BOB, first.id));
+    assert!(*sent.lock().unwrap() < 1000, "what is there is not sent again: {sent:?}");
+    // From then on it is one question; whoever answers it.
+    assert!(pulled(&store, &forger, "x/y:1", BOB).unwrap().there);
+}
+
+#[test]
+fn other_proofs_will_do_too() {
+    for (oddity, forget) in [(Oddity::NoRanges, false), (Oddity::None, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let (registry, _) = registry(oddity);
+        let (forger, _) = self::registry(Oddity::Forger);
+        let first = pulled(&store, &registry, "team/secret:1", ALICE).unwrap();
+        let record = dir.path().join(format!("images/{}.json", first.id));
+        if forget {
+            let mut text: serde_json::Value =
+                serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
+            text.as_object_mut().unwrap().remove("samples");
+            std::fs::write(&record, text.to_string()).unwrap();
+        }
+        assert!(pulled(&store, &forger, "x/y:1", BOB).is_err());
+        assert!(pulled(&store, &registry, "team/secret:1", BOB).unwrap().there);
+        assert_eq!(std::fs::read_dir(store.blobs(BOB).unwrap()).unwrap().count(), 0, "nothing is kept of it");
+    }
+}
+
+/// A name that says its digest itself means nothing else, whatever is in the store.
+#[test]
+fn what_is_named_by_its_digest_is_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let (registry, _) = registry(Oddity::None);
+    pulled(&store, &registry, "team/secret:1", ALICE).unwrap();
+    let other = format!("team/secret@sha256:{}", "0".repeat(64));
+    assert!(pulled(&store, &registry, &other, ALICE).is_err());
+}
