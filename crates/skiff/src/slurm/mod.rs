@@ -14,6 +14,7 @@ mod signals;
 mod step;
 mod submit;
 mod task;
+mod trash;
 
 use std::path::PathBuf;
 

@@ -16,6 +16,7 @@ use skiff_sandbox::{Context as _, Error, Result};
 
 use super::job::{DESCRIPTOR, FAILED, JOBS, Job, USER, dir, number};
 use super::rooms::{Rooms, make_dir};
+use super::trash;
 use crate::context::Context;
 
 /// How long the user's own part of the cleaning may take.
@@ -73,7 +74,7 @@ pub fn sweep_jobs(context: &Context, dry_run: bool) -> Result<Vec<PathBuf>> {
 }
 
 /// The names in a directory that are numbers of jobs.
-fn numbered(dir: &Path) -> Result<Vec<u32>> {
+pub fn numbered(dir: &Path) -> Result<Vec<u32>> {
     match fs::read_dir(dir) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(vec![]),
         Err(e) => Err(e).context(|| dir.display().to_string()),
@@ -111,7 +112,7 @@ fn remove_job(id: u32, rooms: &Rooms) -> Result<()> {
     for room in linked.iter().chain([&rooms.room(id)]) {
         if let Some(owner) = room.symlink_metadata().ok().filter(Metadata::is_dir) {
             stop_job(&owner, id, room)?;
-            remove_all(room)?;
+            trash::remove(room)?;
         }
     }
     remove_all(&dir)

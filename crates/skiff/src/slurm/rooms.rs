@@ -10,6 +10,8 @@ use rustix::fs::{FlockOperation, flock};
 use skiff_sandbox::{Context as _, Error, Result};
 
 use super::job::{JOBS, USER, dir};
+use super::node::numbered;
+use super::trash;
 use crate::context::Context;
 
 /// In the cache's directory, beside those of the users; root's.
@@ -44,7 +46,9 @@ impl Rooms {
     fn make(&self, id: u32, uid: u32, gid: u32) -> Result<()> {
         if !Path::new(JOBS).exists() {
             // The first job of this boot: whatever is there, the last one has left.
-            remove(&self.path)?;
+            for id in numbered(&self.path)? {
+                trash::remove(&self.room(id))?;
+            }
         }
         make_dir(&dir(id), None)?;
         make_dir(&self.path, None)?;
@@ -53,7 +57,7 @@ impl Rooms {
             return make_dir(&room, Some((uid, gid)));
         }
         // A job that is queued again keeps its number.
-        remove(&room)?;
+        trash::remove(&room)?;
         make_dir(&room, Some((uid, gid)))?;
         symlink(&room, &link).context(|| link.display().to_string())
     }
@@ -76,15 +80,6 @@ fn alone() -> Result<fs::File> {
         .context(shown)?;
     flock(&lock, FlockOperation::LockExclusive).context(shown)?;
     Ok(lock)
-}
-
-fn remove(path: &Path) -> Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(e) if e.kind() != ErrorKind::NotFound => {
-            Err(e).context(|| format!("removing {}", path.display()))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// A directory that is root's, or the user's alone; one that is there already must be so.

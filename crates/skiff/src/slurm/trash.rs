@@ -1,0 +1,117 @@
+//! Removes by root what a user has made, however deep it is: beyond some thousand levels paths are too long, descriptors and the stack run
+//! out, and a directory that root cannot remove would be in the way of everybody's jobs.
+//!
+//! Each directory is first moved into one of root's own, and what is in it follows likewise. So no more than one level is ever open, and
+//! nothing that its user moves meanwhile leads elsewhere.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fchmod, fchown, openat, renameat, unlinkat};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use skiff_sandbox::{Context as _, Result};
+
+/// Beside what is removed; whatever a crash has left in it goes with the next.
+const TRASH: &str = ".removed";
+const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Removes a directory, which lies in one of root's; one that is gone already is no error.
+pub fn remove(path: &Path) -> Result<()> {
+    let shown = || format!("removing {}", path.display());
+    let Some(trash) = path.parent().map(|parent| parent.join(TRASH)) else { return Ok(()) };
+    match path.symlink_metadata() {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found.context(shown)?,
+    };
+    match fs::DirBuilder::new().mode(0o700).create(&trash) {
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e).context(shown),
+        _ => {}
+    }
+    let bin = openat(CWD, &trash, DIR, Mode::empty()).context(shown)?;
+    gone(renameat(CWD, path, &bin, unique())).context(shown)?;
+    while empty_once(&bin).context(shown)? {}
+    // Another may have put something in.
+    fs::remove_dir(&trash).unwrap_or_default();
+    Ok(())
+}
+
+/// Removes everything of the first level, to which what is below moves up; whether there was something.
+fn empty_once(bin: &OwnedFd) -> rustix::io::Result<bool> {
+    let mut found = false;
+    for name in names(bin.as_fd())? {
+        found = true;
+        if is_removed(bin.as_fd(), &name)? {
+            continue;
+        }
+        let Ok(dir) = openat(bin, &*name, DIR, Mode::empty()) else { continue };
+        // From now on its user puts nothing into it.
+        fchown(&dir, Some(geteuid()), None)?;
+        fchmod(&dir, Mode::RWXU)?;
+        for child in names(dir.as_fd())? {
+            if !is_removed(dir.as_fd(), &child)? {
+                gone(renameat(&dir, &*child, bin, unique()))?;
+            }
+        }
+        gone(unlinkat(bin, &*name, AtFlags::REMOVEDIR))?;
+    }
+    Ok(found)
+}
+
+/// Removes a file or an empty directory; not one in which something is.
+fn is_removed(dir: BorrowedFd<'_>, name: &std::ffi::CStr) -> rustix::io::Result<bool> {
+    let removed = match unlinkat(dir, name, AtFlags::empty()) {
+        Err(Errno::ISDIR | Errno::PERM) => unlinkat(dir, name, AtFlags::REMOVEDIR),
+        other => other,
+    };
+    match removed {
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
+        other => gone(other).map(|()| true),
+    }
+}
+
+fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<std::ffi::CString>> {
+    let all = Dir::read_from(dir)?.map(|entry| entry.map(|entry| entry.file_name().to_owned()));
+    let is_dots = |name: &std::ffi::CString| matches!(name.to_bytes(), b"." | b"..");
+    all.filter(|name| !name.as_ref().is_ok_and(is_dots)).collect()
+}
+
+/// Several may remove the same.
+fn gone(done: rustix::io::Result<()>) -> rustix::io::Result<()> {
+    if done == Err(Errno::NOENT) { Ok(()) } else { done }
+}
+
+fn unique() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{mkdirat, symlinkat};
+
+    #[test]
+    fn however_deep_it_goes_and_what_links_lead_to_stays() {
+        let home = std::env::temp_dir().join(format!("skiff-trash.{}", std::process::id()));
+        let room = home.join("7");
+        fs::create_dir_all(&room).expect("a directory");
+        fs::write(home.join("kept"), "x").expect("a file");
+        let mut dir = openat(CWD, &room, DIR, Mode::empty()).expect("a directory");
+        for _ in 0..5000 {
+            mkdirat(&dir, "d", Mode::from_raw_mode(0o700)).expect("a level");
+            symlinkat(&home, &dir, "link").expect("a link");
+            dir = openat(&dir, "d", DIR, Mode::empty()).expect("a level");
+        }
+        remove(&room).expect("all gone");
+        remove(&room).expect("gone already");
+        let left: Vec<_> =
+            fs::read_dir(&home).expect("a directory").flatten().map(|e| e.file_name()).collect();
+        assert_eq!(left, ["kept"]);
+        fs::remove_dir_all(home).expect("gone");
+    }
+}
