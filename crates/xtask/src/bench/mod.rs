@@ -8,6 +8,7 @@ mod live;
 mod overhead;
 mod people;
 mod picture;
+mod pull;
 mod record;
 mod srun;
 mod start;
@@ -48,6 +49,8 @@ enum Benchmark {
     Start(start::Args),
     /// Processor, memory, HPL and files, inside against the bare host
     Overhead(overhead::Args),
+    /// From a registry to something that runs, and the first run of it
+    Pull(pull::Args),
     /// `srun -N2 hostname` in an environment against the same without
     Srun(srun::Args),
 }
@@ -68,6 +71,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     );
     ensure!(args.rounds > 0, "--rounds must not be 0");
     if std::env::var_os("SKIFF_TESTBED").is_none() {
+        if let Benchmark::Pull(args) = &args.benchmark {
+            pull::prepare(args)?;
+        }
         return run_in_a_bed();
     }
     let setting = Setting {
@@ -78,6 +84,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let (record, bars) = match &args.benchmark {
         Benchmark::Start(args) => start::run(&setting, args)?,
         Benchmark::Overhead(args) => overhead::run(&setting, args)?,
+        Benchmark::Pull(args) => pull::run(&setting, args)?,
         Benchmark::Srun(args) => srun::run(&setting, args)?,
     };
     record.publish(&args.out, &bars)?;

@@ -1,0 +1,206 @@
+//! How long it takes to get a large image from a registry on loopback into something that runs: Skiff, as an ordinary user through
+//! the trusted store, beside Podman and the steps that Sarus takes, each from nothing; and the limit, which is what no way can save.
+
+mod memory;
+mod registry;
+mod ways;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+
+use self::memory::peak_of;
+use self::registry::Registry;
+use self::ways::{STORE, Way, ways};
+use super::Setting;
+use super::people::{self, User, Who};
+use super::picture::Bar;
+use super::record::{Claim, Machine, OVER_ALL, Record, Series};
+use super::stats;
+
+const IMAGE_SCRIPT: &str = include_str!("image.sh");
+
+const MEMORY_MIB: f64 = 300.0 * 1e6 / (1 << 20) as f64;
+const FIRST_RUN_MS: f64 = 2.0;
+
+/// How often a run in the image and one on the host are compared after each pull.
+const RUNS: usize = 10;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Which image
+    #[arg(long, value_enum, default_value_t = Image::Six)]
+    image: Image,
+    /// Where images are made (some minutes, the network), and found again
+    #[arg(long, default_value = "target/bench-images")]
+    images: PathBuf,
+    /// In how many of the rounds the peers pull too, for half a minute or two minutes each
+    #[arg(long, default_value_t = 2)]
+    peer_rounds: usize,
+}
+
+/// See `tests/images/make-big-layers`.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Image {
+    /// Six layers, 0.6 GB compressed, 1.95 GB inflated
+    Six,
+    /// 32 layers, 3.5 GB compressed, 10 GB inflated; wants 20 GB of disk
+    Many,
+}
+
+/// Seconds where the limits were set: they move with the peers and the limit to other machines.
+struct Aims {
+    skiff: f64,
+    podman: f64,
+    sarus: f64,
+    limit: f64,
+}
+
+impl Image {
+    fn name(self) -> &'static str {
+        match self {
+            Image::Six => "six",
+            Image::Many => "many",
+        }
+    }
+
+    fn aims(self) -> Aims {
+        match self {
+            Image::Six => Aims { skiff: 4.0, podman: 25.6, sarus: 31.2, limit: 2.5 },
+            // Nobody measured Sarus' way with the second one; it is no quicker than Podman's.
+            Image::Many => Aims { skiff: 20.0, podman: 102.6, sarus: 102.6, limit: 15.0 },
+        }
+    }
+}
+
+/// Makes the image, unless it is there. Outside of the test bed, which has no network.
+pub fn prepare(args: &Args) -> anyhow::Result<()> {
+    let mut script = Command::new("bash");
+    script.args(["-c", IMAGE_SCRIPT, "image.sh"]).arg(&args.images).arg(args.image.name());
+    let made = script.stdin(Stdio::null()).status().context("running bash")?;
+    ensure!(made.success(), "making the image {} in {}: {made}", args.image.name(), args.images.display());
+    Ok(())
+}
+
+pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
+    people::require(&["docker-registry", "igzip", "openssl"])?;
+    let machine = Machine::here()?;
+    let image = args.images.join(args.image.name());
+    let registry = Registry::start(&image)?;
+    let user = Who::User(&setting.user);
+    let mut ways = ways(user, &setting.skiff, &registry.reference, &image)?;
+    let mut beside = Beside::default();
+    for round in 0..setting.rounds {
+        eprintln!("round {} of {}", round + 1, setting.rounds);
+        let count = ways.len();
+        for index in 0..count {
+            let way = &mut ways[(round + index) % count];
+            if !way.peer || round < args.peer_rounds {
+                measure(way, setting, &registry.reference, &mut beside)?;
+            }
+        }
+    }
+    Ok(evaluate(machine, args.image, &ways, beside))
+}
+
+/// What is measured beside our own pull.
+#[derive(Default)]
+struct Beside {
+    /// Most memory of the store's writer, MiB.
+    memory: Vec<f64>,
+    /// Milliseconds: on the host, the first time in the image, and each later pair of both.
+    first_host: Vec<f64>,
+    first: Vec<f64>,
+    host: Vec<f64>,
+    image: Vec<f64>,
+}
+
+fn measure(way: &mut Way<'_>, setting: &Setting, reference: &str, beside: &mut Beside) -> anyhow::Result<()> {
+    Who::Root.bash(&way.before)?;
+    // What is still to be written from before is not this one's.
+    rustix::fs::sync();
+    let began = Instant::now();
+    let (result, memory) = peak_of(STORE.user, || way.who.bash(&way.script));
+    result?;
+    let seconds = began.elapsed().as_secs_f64();
+    eprintln!("{}: {seconds:.1} s", way.name);
+    way.samples.push(seconds);
+    if way.ours {
+        beside.memory.push(memory? as f64 / (1 << 20) as f64);
+        beside.runs(setting, reference)?;
+    }
+    Who::Root.bash(&way.before).map(drop)
+}
+
+impl Beside {
+    fn runs(&mut self, setting: &Setting, reference: &str) -> anyhow::Result<()> {
+        let Setting { skiff, user, .. } = setting;
+        let host = || milliseconds(user, skiff, &["run", "--", "/bin/true"]);
+        let image = || milliseconds(user, skiff, &["run", reference, "/bin/true"]);
+        for _ in 0..3 {
+            host()?;
+        }
+        self.first_host.push(host()?);
+        self.first.push(image()?);
+        for _ in 0..RUNS {
+            self.host.push(host()?);
+            self.image.push(image()?);
+        }
+        Ok(())
+    }
+}
+
+fn milliseconds(user: &User, skiff: &str, words: &[&str]) -> anyhow::Result<f64> {
+    let began = Instant::now();
+    people::output(user.command(skiff).args(words), "skiff run")?;
+    Ok(began.elapsed().as_secs_f64() * 1e3)
+}
+
+fn evaluate(machine: Machine, image: Image, ways: &[Way<'_>], beside: Beside) -> (Record, Vec<Bar>) {
+    let pulls: Vec<_> = ways
+        .iter()
+        .filter(|way| !way.samples.is_empty())
+        .map(|way| (way, Series::new(way.name, "s", way.samples.clone())))
+        .collect();
+    let bars = pulls.iter().map(|(way, s)| Bar::over_all(way.name, "s", s.spread, way.ours)).collect();
+    let ours = |way: &&Way<'_>| way.ours;
+    let skiff = ways.iter().find(ours).map(|way| way.samples.clone()).unwrap_or_default();
+    let ratio = |name: &'static str, to: &str, limit: f64| {
+        let to = ways.iter().find(|way| way.name.starts_with(to) && !way.samples.is_empty())?;
+        Some(Claim::new(name, "x", &stats::ratios(&skiff, &to.samples), limit))
+    };
+    let aims = image.aims();
+    let claims = [
+        Some(Claim::new("skiff pull", "s", &skiff, aims.skiff)),
+        ratio("skiff pull / podman", "podman", aims.skiff / aims.podman),
+        ratio("skiff pull / skopeo, umoci, mksquashfs", "skopeo", aims.skiff / aims.sarus),
+        ratio("skiff pull / limit", "limit", aims.skiff / aims.limit),
+        Some(Claim::new("memory of the store's writer", "MiB", &beside.memory, MEMORY_MIB)),
+        Some(Claim::new(
+            "first run in the image, added",
+            "ms",
+            &stats::differences(&beside.first, &beside.first_host),
+            FIRST_RUN_MS,
+        )),
+        Some(Claim::new(
+            "later runs in the image, added",
+            "ms",
+            &stats::differences(&beside.image, &beside.host),
+            FIRST_RUN_MS,
+        )),
+    ];
+    let mut series: Vec<_> = pulls.into_iter().map(|(_, series)| series).collect();
+    series.push(Series::new("memory of the store's writer", "MiB", beside.memory));
+    series.push(Series::new("first run in the image", "ms", beside.first));
+    series.push(Series::new("run on the host, before it", "ms", beside.first_host));
+    series.push(Series::new("later runs in the image", "ms", beside.image));
+    series.push(Series::new("runs on the host, between them", "ms", beside.host));
+    let (name, title) = match image {
+        Image::Six => ("pull", "Pulling an image of 6 layers and 1.95 GB, s"),
+        Image::Many => ("pull-many", "Pulling an image of 32 layers and 10 GB, s"),
+    };
+    let claims = claims.into_iter().flatten().collect();
+    (Record { name, title: title.into(), machine, lines: OVER_ALL, series, claims }, bars)
+}
