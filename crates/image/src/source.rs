@@ -148,7 +148,13 @@ impl Source {
                 let files = names.into_iter().zip(files.map(File::from));
                 Held::Files(first, Given::new(format!("{}:{path}", form.transport()), files))
             }
-            _ => Held::Open(first.into()),
+            // In a directory we would look with our own rights, which are more than his who gave it: he can have mounted there what is
+            // ours alone.
+            _ => {
+                let file = File::from(first);
+                Part::whole(copy_of(&file, Path::new(&path))?, path.clone())?;
+                Held::Open(file)
+            }
         };
         Ok(Source { form, path: path.into(), tag, held })
     }

@@ -17,7 +17,7 @@ use common::{bytes, is_root};
 use serde_json::{Value, json};
 use skiff_image::Error;
 use skiff_image::hash::sha256;
-use skiff_image::source::Source;
+use skiff_image::source::{Description, Form, Source};
 use skiff_spec::platform::Platform;
 
 fn layers() -> Vec<Vec<u8>> {
@@ -333,6 +333,12 @@ fn what_was_opened_by_another_is_read() {
         std::fs::rename(dir.path().join("away"), &layout).unwrap();
         let file = || std::fs::File::open(&saved).unwrap().into();
         assert!(Source::given(description.clone(), vec![]).is_err());
+        let directory = || std::fs::File::open(&layout).unwrap().into();
+        for form in [Form::DockerArchive, Form::OciArchive, Form::Archive, Form::Squashfs] {
+            let forged = Description { form, files: vec![], ..description.clone() };
+            let error = Source::given(forged, vec![directory()]).err().unwrap().to_string();
+            assert!(error.contains("no regular file"), "{error}");
+        }
         assert!(Source::given(description, (0..count + 2).map(|_| file()).collect()).is_err());
     }
 }
