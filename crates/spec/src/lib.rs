@@ -9,6 +9,7 @@ pub mod image;
 pub mod job;
 pub mod locked;
 pub mod name;
+pub mod network;
 pub mod plan;
 pub mod platform;
 pub mod reference;

@@ -10,6 +10,7 @@ pub mod cred;
 pub mod fdpass;
 pub mod loopdev;
 pub mod mount;
+pub mod net;
 pub mod ns;
 pub mod process;
 pub mod seccomp;

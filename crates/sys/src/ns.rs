@@ -1,7 +1,7 @@
 //! Asking namespaces who they belong to: the facts on which the helper decides.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 // From linux/nsfs.h; libc has them only as of late.
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
@@ -26,6 +26,14 @@ pub fn owner_uid(user_ns: BorrowedFd<'_>) -> io::Result<u32> {
 /// `EPERM` if it is outside what the caller may see.
 pub fn owning_user_ns(ns: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     request_fd(ns, NS_GET_USERNS)
+}
+
+/// Whether that is `user_ns`.
+///
+/// # Errors
+/// As above.
+pub fn belongs_to(ns: BorrowedFd<'_>, user_ns: BorrowedFd<'_>) -> io::Result<bool> {
+    same(owning_user_ns(ns)?.as_fd(), user_ns)
 }
 
 /// The parent of a user or PID namespace.
@@ -59,6 +67,16 @@ pub fn same(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> io::Result<bool> {
 pub fn unshare_mounts() -> io::Result<()> {
     // SAFETY: a plain integer; unlike CLONE_FILES this takes no descriptor away from anybody.
     let r = unsafe { libc::unshare(libc::CLONE_NEWNS) };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Gives this process a network namespace of its own, without a device in use. It belongs to the user namespace we are in.
+///
+/// # Errors
+/// `EPERM` without `SYS_ADMIN`.
+pub fn unshare_network() -> io::Result<()> {
+    // SAFETY: as above.
+    let r = unsafe { libc::unshare(libc::CLONE_NEWNET) };
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -24,6 +24,8 @@ impl CloneFlags {
     pub const UTS: Self = Self(libc::CLONE_NEWUTS as u64);
     /// System V and POSIX message queues and shared memory.
     pub const IPC: Self = Self(libc::CLONE_NEWIPC as u64);
+    /// A new network namespace.
+    pub const NETWORK: Self = Self(libc::CLONE_NEWNET as u64);
     /// The new process becomes a sibling: child of its maker's parent, who waits for it.
     pub const SIBLING: Self = Self(libc::CLONE_PARENT as u64);
 

@@ -1,0 +1,250 @@
+//! Devices as messages to the kernel: what is made, and how it is set up.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoMacVlan, InfoVeth, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    MacVlanMode,
+};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rustix::io::Errno;
+use skiff_spec::network::Subnet;
+
+use crate::netlink::Netlink;
+
+/// What the device of a member is called inside.
+pub const INSIDE: &str = "eth0";
+/// How the host is reached from a routed device: an address that is good only on that one wire.
+pub const ROUTER: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+
+/// A device's number and what is known of it.
+pub struct Device {
+    /// Its number.
+    pub index: u32,
+    /// Its largest packet.
+    pub mtu: u32,
+    /// Its hardware address.
+    pub hardware: Vec<u8>,
+}
+
+/// The device of this name in the namespace of `netlink`, or in that with the number `space` there.
+pub fn find(netlink: &mut Netlink, name: &str, space: Option<i32>) -> io::Result<Option<Device>> {
+    let mut message = LinkMessage::default();
+    message.attributes.push(LinkAttribute::IfName(name.into()));
+    message.attributes.extend(space.map(LinkAttribute::IfNetnsId));
+    let answer = match netlink.ask(RouteNetlinkMessage::GetLink(message), 0) {
+        // Of a number that no namespace has, the kernel says that it is invalid.
+        Err(e)
+            if [Errno::NODEV, Errno::INVAL, Errno::NOENT]
+                .iter()
+                .any(|no| e.raw_os_error() == Some(no.raw_os_error())) =>
+        {
+            return Ok(None);
+        }
+        other => other?,
+    };
+    let Some(RouteNetlinkMessage::NewLink(link)) = answer else { return Ok(None) };
+    let mut device = Device { index: link.header.index, mtu: 0, hardware: vec![] };
+    for attribute in link.attributes {
+        match attribute {
+            LinkAttribute::Mtu(mtu) => device.mtu = mtu,
+            LinkAttribute::Address(hardware) => device.hardware = hardware,
+            _ => {}
+        }
+    }
+    Ok(Some(device))
+}
+
+/// A member's device, in the namespace `space`.
+pub struct Member<'a> {
+    pub space: BorrowedFd<'a>,
+    pub hardware: [u8; 6],
+    pub mtu: Option<u32>,
+}
+
+impl Member<'_> {
+    fn message(&self) -> LinkMessage {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(INSIDE.into()));
+        message.attributes.push(LinkAttribute::NetNsFd(self.space.as_raw_fd()));
+        message.attributes.push(LinkAttribute::Address(self.hardware.to_vec()));
+        message.attributes.extend(self.mtu.map(LinkAttribute::Mtu));
+        message
+    }
+
+    /// On the wire of `parent`.
+    pub fn macvlan(&self, host: &mut Netlink, parent: u32) -> io::Result<()> {
+        let mut message = self.message();
+        message.attributes.push(LinkAttribute::Link(parent));
+        let data = InfoData::MacVlan(vec![InfoMacVlan::Mode(MacVlanMode::Bridge)]);
+        make(host, message, InfoKind::MacVlan, Some(data))
+    }
+
+    /// At the other end of a wire to the host, where the device is called `name`.
+    pub fn veth(&self, host: &mut Netlink, name: &str, hardware: [u8; 6]) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.into()));
+        message.attributes.push(LinkAttribute::Address(hardware.to_vec()));
+        message.attributes.extend(self.mtu.map(LinkAttribute::Mtu));
+        make(host, message, InfoKind::Veth, Some(InfoData::Veth(InfoVeth::Peer(self.message()))))
+    }
+}
+
+/// Makes a bridge.
+pub fn bridge(host: &mut Netlink, name: &str, mtu: Option<u32>) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.attributes.push(LinkAttribute::IfName(name.into()));
+    message.attributes.extend(mtu.map(LinkAttribute::Mtu));
+    make(host, message, InfoKind::Bridge, None)
+}
+
+/// Makes a device that carries packets to other hosts inside of datagrams that leave by `parent`.
+pub fn vxlan(
+    host: &mut Netlink,
+    name: &str,
+    parent: u32,
+    id: u32,
+    port: u16,
+    local: Ipv4Addr,
+    mtu: u32,
+) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.attributes.push(LinkAttribute::IfName(name.into()));
+    message.attributes.push(LinkAttribute::Mtu(mtu));
+    let data = vec![
+        InfoVxlan::Id(id),
+        InfoVxlan::Link(parent),
+        InfoVxlan::Local(local),
+        InfoVxlan::Port(port),
+        InfoVxlan::Learning(true),
+    ];
+    make(host, message, InfoKind::Vxlan, Some(InfoData::Vxlan(data)))
+}
+
+fn make(
+    host: &mut Netlink,
+    mut message: LinkMessage,
+    kind: InfoKind,
+    data: Option<InfoData>,
+) -> io::Result<()> {
+    let mut info = vec![LinkInfo::Kind(kind)];
+    info.extend(data.map(LinkInfo::Data));
+    message.attributes.push(LinkAttribute::LinkInfo(info));
+    host.tell(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
+}
+
+/// Removes a device; one that is not there is.
+pub fn remove(netlink: &mut Netlink, name: &str) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.attributes.push(LinkAttribute::IfName(name.into()));
+    match netlink.tell(RouteNetlinkMessage::DelLink(message), 0) {
+        Err(e) if e.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(()),
+        other => other,
+    }
+}
+
+/// Switches a device on.
+pub fn up(netlink: &mut Netlink, index: u32) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.header.flags = LinkFlags::Up;
+    message.header.change_mask = LinkFlags::Up;
+    netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
+}
+
+/// Puts a device on a bridge.
+pub fn attach(host: &mut Netlink, index: u32, bridge: u32) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes.push(LinkAttribute::Controller(bridge));
+    host.tell(RouteNetlinkMessage::SetLink(message), 0)
+}
+
+/// Gives a device an address. One that it has already it keeps.
+pub fn set_address(
+    netlink: &mut Netlink,
+    index: u32,
+    address: Ipv4Addr,
+    prefix: u8,
+    all: Option<Ipv4Addr>,
+) -> io::Result<()> {
+    let mut message = AddressMessage::default();
+    message.header.family = AddressFamily::Inet;
+    message.header.prefix_len = prefix;
+    message.header.index = index;
+    message.attributes.push(AddressAttribute::Local(IpAddr::V4(address)));
+    message.attributes.push(AddressAttribute::Address(IpAddr::V4(address)));
+    message.attributes.extend(all.map(AddressAttribute::Broadcast));
+    netlink.tell(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
+}
+
+/// Where packets go.
+pub enum By {
+    /// Straight to the device.
+    Device(u32),
+    /// To a host that is reached by the device.
+    Gateway(Ipv4Addr, u32),
+    /// To a host, wherever that is reached.
+    Host(Ipv4Addr),
+}
+
+/// Sends what is for `to` (everything, if not given) by a way; in the place of one that was there.
+pub fn set_route(netlink: &mut Netlink, to: Option<Subnet>, by: &By) -> io::Result<()> {
+    let mut message = RouteMessage::default();
+    message.header.address_family = AddressFamily::Inet;
+    message.header.table = RouteHeader::RT_TABLE_MAIN;
+    message.header.protocol = RouteProtocol::Static;
+    message.header.kind = RouteType::Unicast;
+    message.header.scope = if matches!(by, By::Device(_)) { RouteScope::Link } else { RouteScope::Universe };
+    if let Some(to) = to {
+        message.header.destination_prefix_length = to.prefix();
+        message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(to.first())));
+    }
+    match by {
+        By::Device(index) => message.attributes.push(RouteAttribute::Oif(*index)),
+        By::Gateway(gateway, index) => {
+            message.attributes.push(RouteAttribute::Gateway(RouteAddress::Inet(*gateway)));
+            message.attributes.push(RouteAttribute::Oif(*index));
+        }
+        By::Host(host) => message.attributes.push(RouteAttribute::Gateway(RouteAddress::Inet(*host))),
+    }
+    netlink.tell(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
+}
+
+/// Says whose hardware address is whose, so that nobody need ask.
+pub fn set_neighbour(
+    netlink: &mut Netlink,
+    index: u32,
+    address: Ipv4Addr,
+    hardware: [u8; 6],
+) -> io::Result<()> {
+    let mut message = NeighbourMessage::default();
+    message.header.family = AddressFamily::Inet;
+    message.header.ifindex = index;
+    message.header.state = NeighbourState::Permanent;
+    message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(address)));
+    message.attributes.push(NeighbourAttribute::LinkLayerAddress(hardware.to_vec()));
+    netlink.tell(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
+}
+
+/// Lets a VXLAN send to another host what is for all, or for those it knows nothing of.
+pub fn add_peer(host: &mut Netlink, vxlan: u32, peer: Ipv4Addr) -> io::Result<()> {
+    let mut message = NeighbourMessage::default();
+    message.header.family = AddressFamily::Bridge;
+    message.header.ifindex = vxlan;
+    message.header.state = NeighbourState::Permanent;
+    message.header.flags = NeighbourFlags::Own;
+    message.attributes.push(NeighbourAttribute::LinkLayerAddress(vec![0; 6]));
+    message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(peer)));
+    host.tell(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_APPEND)
+}

@@ -1,0 +1,132 @@
+//! Networks of the site's: a network namespace with a device on one of them, and an address that nobody else has.
+//!
+//! The namespace belongs to the host, not to the user whose processes are in it: so he can neither change an address nor send
+//! under another one, as he could not on the host. All of this needs the rights of root; the helper has them.
+
+mod device;
+pub mod lease;
+mod netlink;
+mod wiring;
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::network::{Kind, Lease, NetName, Network, hardware_address};
+
+use crate::device::Member;
+use crate::lease::Leases;
+use crate::netlink::Netlink;
+
+/// Moves this thread into a new network namespace that is a member of a network; its address there.
+///
+/// # Errors
+/// What could not be made, of which network. This thread may then be in a namespace without devices.
+pub fn enter(name: &NetName, network: &Network, node: &str, uid: u32) -> Result<Ipv4Addr> {
+    let about = || format!("network {name}");
+    let leases = Leases::lock(name)?;
+    let mut host = Netlink::open().context(about)?;
+    // Whatever is wrong with the host's side shows before there is a namespace.
+    let wiring = wiring::prepare(&mut host, name, network, node)?;
+    skiff_sys::ns::unshare_network().context(|| "a network namespace")?;
+    let space = own_space().context(|| "a network namespace")?;
+    set_up_space().context(|| "a network namespace")?;
+    let mut inside = Netlink::open().context(about)?;
+    let number = lease::number_of(&mut host, space.as_fd()).context(about)?;
+    let lease = Lease { network: name.clone(), uid, space: number };
+    let address = leases.take(&mut host, network, node, &lease)?;
+    let member = Member { space: space.as_fd(), hardware: hardware_address(address), mtu: wiring.mtu };
+    wiring.connect(&mut host, &member, address).map_err(|e| e.about(&about()))?;
+    wiring
+        .configure(&mut inside, network, address)
+        .context(|| format!("network {name}: address {address}"))?;
+    Ok(address)
+}
+
+/// Moves this thread into the host's network namespace, whatever it was in.
+///
+/// # Errors
+/// `EPERM` without the rights of root.
+pub fn enter_hosts() -> Result<()> {
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+    let path = "/proc/1/ns/net";
+    let host = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).context(|| path)?;
+    move_into_link_name_space(host.as_fd(), Some(LinkNameSpaceType::Network)).context(|| path)
+}
+
+/// Finds what networks have left behind: leases of namespaces that have gone, devices of networks that nobody is on. Removes it, if
+/// it is to be removed. What it is, and where.
+///
+/// # Errors
+/// What could not be looked at or removed.
+pub fn sweep(remove: bool) -> Result<Vec<(&'static str, String)>> {
+    let mut left = vec![];
+    let entries = match fs::read_dir(lease::DIR) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(left),
+        other => other.context(|| lease::DIR)?,
+    };
+    let mut host = Netlink::open().context(|| "networks")?;
+    for entry in entries {
+        let entry = entry.context(|| lease::DIR)?;
+        let Some(name) = entry.file_name().to_str().and_then(|name| name.parse::<NetName>().ok()) else {
+            continue;
+        };
+        let leases = Leases::lock(&name)?;
+        let (gone, held) = leases.sweep(&mut host, remove)?;
+        left.extend(gone.iter().map(|address| ("lease", format!("{name}/{address}"))));
+        if held == 0 {
+            let devices =
+                wiring::take_down(&mut host, &name, remove).context(|| format!("network {name}"))?;
+            left.extend(devices.into_iter().map(|device| ("device", device)));
+        }
+    }
+    Ok(left)
+}
+
+/// What would keep a network from working on this node, as far as anybody may see it.
+#[must_use]
+pub fn wrong_here(network: &Network, node: &str) -> Vec<String> {
+    let mut wrong = vec![];
+    wrong.extend(network.addresses(node).err());
+    if let Some(parent) = &network.parent {
+        match Netlink::open().and_then(|mut host| device::find(&mut host, parent, None)) {
+            Ok(Some(_)) => {}
+            Ok(None) => wrong.push(format!("this node has no device {parent}")),
+            Err(e) => wrong.push(format!("device {parent}: {e}")),
+        }
+    }
+    if network.kind == Kind::Routed && !wiring::forwards() {
+        wrong.push("the host passes no packets on: sysctl net.ipv4.ip_forward=1".into());
+    }
+    wrong
+}
+
+/// This node, as networks' descriptions call it.
+///
+/// # Errors
+/// That its name is no text.
+pub fn node() -> Result<String> {
+    let name = rustix::system::uname();
+    let name = name.nodename().to_str().map_err(|_| Error::new("this host's name is no text"))?;
+    Ok(name.split('.').next().unwrap_or(name).to_owned())
+}
+
+fn own_space() -> io::Result<OwnedFd> {
+    Ok(openat(CWD, "/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// What a namespace of one's own allows: every port, and to ask who is there. IPv6 has no leases, and so none of it is used.
+fn set_up_space() -> io::Result<()> {
+    fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")?;
+    fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647")?;
+    for which in ["all", "default"] {
+        match fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1") {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(())
+}

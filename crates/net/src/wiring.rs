@@ -1,0 +1,224 @@
+//! The host's side of a network: what all members on this node share, and how one more is joined to it.
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+
+use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::network::{Kind, NetName, Network, Subnet, hardware_address};
+
+use crate::device::{self, By, Device, Member};
+use crate::netlink::Netlink;
+
+/// What a datagram around a packet takes.
+const VXLAN_BYTES: u32 = 50;
+/// The UDP port that the Internet's authorities have given to VXLAN.
+const VXLAN_PORT: u16 = 4789;
+
+/// How a member is joined.
+pub struct Wiring {
+    to: To,
+    /// The largest packet, if it is not to be what the kernel takes by itself.
+    pub mtu: Option<u32>,
+}
+
+enum To {
+    Parent(u32),
+    Bridge(u32),
+    Routes,
+}
+
+/// Makes what members share, as far as it is not there yet.
+pub fn prepare(host: &mut Netlink, name: &NetName, network: &Network, node: &str) -> Result<Wiring> {
+    let about = || format!("network {name}");
+    let parent = match &network.parent {
+        Some(parent) => Some(parent_device(host, name, parent)?),
+        None => None,
+    };
+    let mut mtu = network.mtu;
+    let to = match (network.kind, &parent) {
+        (Kind::MacVlan, Some(parent)) => To::Parent(parent.index),
+        (Kind::Routed, _) => {
+            for (_, other) in network.nodes.iter().filter(|(other, _)| *other != node) {
+                if let Some(address) = other.address {
+                    let said = || format!("network {name}: route to {}", other.range);
+                    device::set_route(host, Some(other.range), &By::Host(address)).context(said)?;
+                }
+            }
+            To::Routes
+        }
+        (Kind::VxLan, Some(parent)) => {
+            let fits = mtu.unwrap_or_else(|| parent.mtu.saturating_sub(VXLAN_BYTES));
+            mtu = Some(fits);
+            let bridge = shared_bridge(host, name, network, node, mtu)?;
+            shared_vxlan(host, name, network, (node, parent.index, fits, bridge)).context(about)?;
+            To::Bridge(bridge)
+        }
+        (_, parent) => {
+            let bridge = shared_bridge(host, name, network, node, mtu)?;
+            if let Some(parent) = parent {
+                device::attach(host, parent.index, bridge).context(about)?;
+            }
+            To::Bridge(bridge)
+        }
+    };
+    Ok(Wiring { to, mtu })
+}
+
+fn parent_device(host: &mut Netlink, name: &NetName, parent: &str) -> Result<Device> {
+    let found = device::find(host, parent, None).context(|| format!("network {name}: device {parent}"))?;
+    found.ok_or_else(|| {
+        Error::new(format!("network {name}: this node has no device {parent}"))
+            .hint(format!("administrator: see `parent` in {}/{name}.toml", skiff_spec::network::DIR))
+    })
+}
+
+fn bridge_name(name: &NetName) -> String {
+    format!("sk-{name}")
+}
+
+fn vxlan_name(name: &NetName) -> String {
+    format!("sx-{name}")
+}
+
+fn shared_bridge(
+    host: &mut Netlink,
+    name: &NetName,
+    network: &Network,
+    node: &str,
+    mtu: Option<u32>,
+) -> Result<u32> {
+    let device = bridge_name(name);
+    let about = || format!("network {name}: bridge {device}");
+    if let Some(found) = device::find(host, &device, None).context(about)? {
+        return Ok(found.index);
+    }
+    device::bridge(host, &device, mtu).context(about)?;
+    let index = device::find(host, &device, None).context(about)?.map_or(0, |found| found.index);
+    if let Some(gateway) = own_gateway(network, node) {
+        let subnet = network.subnet;
+        device::set_address(host, index, gateway, subnet.prefix(), Some(subnet.last())).context(about)?;
+    }
+    device::up(host, index).context(about)?;
+    Ok(index)
+}
+
+/// The gateway, if it is this host: not where a wire leads out, and not where it is in another node's range.
+fn own_gateway(network: &Network, node: &str) -> Option<Ipv4Addr> {
+    let ours = match network.nodes.get(node) {
+        Some(node) => node.range.contains(network.gateway?),
+        None => network.kind == Kind::Bridge && network.parent.is_none(),
+    };
+    network.gateway.filter(|_| ours)
+}
+
+fn shared_vxlan(
+    host: &mut Netlink,
+    name: &NetName,
+    network: &Network,
+    (node, parent, mtu, bridge): (&str, u32, u32, u32),
+) -> io::Result<()> {
+    let device = vxlan_name(name);
+    let index = match device::find(host, &device, None)? {
+        Some(found) => found.index,
+        None => {
+            let local =
+                network.nodes.get(node).and_then(|node| node.address).unwrap_or(Ipv4Addr::UNSPECIFIED);
+            let port = network.port.unwrap_or(VXLAN_PORT);
+            device::vxlan(host, &device, parent, network.id.unwrap_or_default(), port, local, mtu)?;
+            let index = device::find(host, &device, None)?.map_or(0, |found| found.index);
+            for peer in network
+                .nodes
+                .iter()
+                .filter(|(other, _)| *other != node)
+                .filter_map(|(_, other)| other.address)
+            {
+                device::add_peer(host, index, peer)?;
+            }
+            index
+        }
+    };
+    device::attach(host, index, bridge)?;
+    device::up(host, index)
+}
+
+impl Wiring {
+    /// Makes the member's device, and the host's end of it.
+    pub fn connect(&self, host: &mut Netlink, member: &Member<'_>, address: Ipv4Addr) -> Result<()> {
+        let about = || format!("device of {address}");
+        if let To::Parent(parent) = self.to {
+            return member.macvlan(host, parent).context(about);
+        }
+        let name = host_end(address);
+        // A namespace that has just gone takes its wires along a moment later.
+        device::remove(host, &name).context(about)?;
+        member.veth(host, &name, host_hardware(address)).context(about)?;
+        let index = device::find(host, &name, None).context(about)?.map_or(0, |found| found.index);
+        match self.to {
+            To::Bridge(bridge) => device::attach(host, index, bridge).context(about)?,
+            _ => {
+                let one = Subnet::single(address);
+                device::up(host, index).context(about)?;
+                device::set_route(host, Some(one), &By::Device(index)).context(about)?;
+                device::set_neighbour(host, index, address, hardware_address(address)).context(about)?;
+                return Ok(());
+            }
+        }
+        device::up(host, index).context(about)
+    }
+
+    /// Sets up the namespace of a member.
+    pub fn configure(&self, inside: &mut Netlink, network: &Network, address: Ipv4Addr) -> io::Result<()> {
+        let index = |inside: &mut Netlink, name| {
+            Ok::<_, io::Error>(device::find(inside, name, None)?.map_or(0, |found| found.index))
+        };
+        let loopback = index(inside, "lo")?;
+        device::up(inside, loopback)?;
+        let eth0 = index(inside, device::INSIDE)?;
+        if let To::Routes = self.to {
+            device::set_address(inside, eth0, address, 32, None)?;
+            device::up(inside, eth0)?;
+            device::set_neighbour(inside, eth0, device::ROUTER, host_hardware(address))?;
+            device::set_route(inside, Some(Subnet::single(device::ROUTER)), &By::Device(eth0))?;
+            return device::set_route(inside, None, &By::Gateway(device::ROUTER, eth0));
+        }
+        let subnet = network.subnet;
+        device::set_address(inside, eth0, address, subnet.prefix(), Some(subnet.last()))?;
+        device::up(inside, eth0)?;
+        match network.gateway {
+            Some(gateway) => device::set_route(inside, None, &By::Gateway(gateway, eth0)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What the host calls the other end of a member's wire.
+fn host_end(address: Ipv4Addr) -> String {
+    format!("sv{:08x}", u32::from(address))
+}
+
+/// The hardware address of that end.
+fn host_hardware(address: Ipv4Addr) -> [u8; 6] {
+    let mut hardware = hardware_address(address);
+    hardware[1] += 1;
+    hardware
+}
+
+/// What the members of a network have shared, by the devices' names; removed, if it is to be.
+pub fn take_down(host: &mut Netlink, name: &NetName, remove: bool) -> io::Result<Vec<String>> {
+    let mut found = vec![];
+    for device in [vxlan_name(name), bridge_name(name)] {
+        if device::find(host, &device, None)?.is_some() {
+            if remove {
+                device::remove(host, &device)?;
+            }
+            found.push(device);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether the host passes packets on, without which routes lead nowhere.
+pub fn forwards() -> bool {
+    fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|text| text.trim() == "1")
+}

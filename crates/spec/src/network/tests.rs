@@ -1,0 +1,92 @@
+use super::*;
+
+const VXLAN: &str = r#"
+kind = "vxlan"
+parent = "eth0"
+id = 42
+subnet = "10.20.0.0/16"
+gateway = "10.20.1.1"
+users = ["alice", 7]
+[nodes]
+n1 = { range = "10.20.1.0/30", address = "192.0.2.1" }
+n2 = { range = "10.20.2.0/24", address = "192.0.2.2" }
+"#;
+
+fn with(lines: &str) -> Result<Network, String> {
+    Network::parse(&format!("subnet = \"10.20.0.0/24\"\n{lines}"))
+}
+
+#[test]
+fn nodes_give_away_what_is_theirs() {
+    let network = Network::parse(VXLAN).unwrap();
+    let of = |node: &str| network.addresses(node).map(|all| all.map(|a| a.to_string()).collect::<Vec<_>>());
+    assert_eq!(of("n1").unwrap(), ["10.20.1.0", "10.20.1.2", "10.20.1.3"], "all but the gateway");
+    assert_eq!(of("n2").unwrap().len(), 256);
+    assert!(of("n3").unwrap_err().contains("n3"));
+    let whole = with("kind = \"bridge\"").unwrap();
+    let all: Vec<_> = whole.addresses("any").unwrap().collect();
+    assert_eq!((all.len(), all[0]), (254, Ipv4Addr::new(10, 20, 0, 1)), "neither the net nor all of it");
+}
+
+#[test]
+fn who_may() {
+    let network = Network::parse(VXLAN).unwrap();
+    let allows = |uid| network.allows(uid, &[100], |name| (name == "alice").then_some(1000), |_| None);
+    assert!(allows(1000) && allows(7) && !allows(1001));
+    assert!(with("kind = \"bridge\"").unwrap().allows(5, &[], |_| None, |_| None), "nobody named: everybody");
+    let group = with("kind = \"bridge\"\ngroups = [\"hpc\"]").unwrap();
+    let allows = |gids: &[u32]| group.allows(5, gids, |_| None, |name| (name == "hpc").then_some(20));
+    assert!(allows(&[3, 20]) && !allows(&[3]));
+    assert!(!with("kind = \"bridge\"\nusers = []").unwrap().allows(0, &[], |_| None, |_| None));
+}
+
+#[test]
+fn what_makes_no_sense_is_said() {
+    for (lines, says) in [
+        ("", "kind"),
+        ("kind = \"token-ring\"", "token-ring"),
+        ("kind = \"bridge\"\ncolour = 1", "colour"),
+        ("kind = \"macvlan\"", "parent"),
+        ("kind = \"vxlan\"\nparent = \"eth0\"", "id"),
+        ("kind = \"vxlan\"\nparent = \"eth0\"\nid = 16777216", "id"),
+        ("kind = \"vxlan\"\nparent = \"eth0\"\nid = 1", "nodes"),
+        ("kind = \"bridge\"\nid = 5", "vxlan"),
+        ("kind = \"macvlan\"\nparent = \"../eth0\"", "parent"),
+        ("kind = \"bridge\"\ngateway = \"10.21.0.1\"", "gateway"),
+        ("kind = \"bridge\"\nmtu = 100", "mtu"),
+        ("kind = \"bridge\"\nrange = \"10.21.0.0/24\"", "not in"),
+        ("kind = \"bridge\"\nrange = \"10.20.0.0/16\"", "not in"),
+        ("kind = \"bridge\"\nrange = \"10.20.0.1/24\"", "beyond"),
+        (
+            "kind = \"bridge\"\n[nodes]\na = { range = \"10.20.0.0/25\" }\nb = { range = \"10.20.0.64/26\" }",
+            "overlap",
+        ),
+    ] {
+        let said = with(lines).unwrap_err();
+        assert!(said.contains(says), "{lines}: {said}");
+    }
+}
+
+#[test]
+fn words_for_networks() {
+    for (word, net) in [("host", Net::Host), ("none", Net::None), ("private", Net::Private)] {
+        assert_eq!(word.parse(), Ok(net.clone()));
+        assert_eq!(net.to_string(), word);
+    }
+    assert_eq!("lab-2".parse(), Ok(Net::Named(NetName("lab-2".into()))));
+    for bad in ["", "Lab", "2lab", "../x", "a b", "a/b", "abcdefghijklm", "lab\0"] {
+        assert!(bad.parse::<Net>().is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn addresses_and_their_hardware() {
+    assert_eq!(hardware_address(Ipv4Addr::new(10, 20, 1, 255)), [0x0a, 0x53, 10, 20, 1, 255]);
+    let slash: Subnet = "10.0.0.0/8".parse().unwrap();
+    assert_eq!((slash.last(), slash.prefix()), (Ipv4Addr::new(10, 255, 255, 255), 8));
+    let one: Subnet = "10.0.0.9/32".parse().unwrap();
+    assert_eq!(one.addresses().collect::<Vec<_>>(), [Ipv4Addr::new(10, 0, 0, 9)]);
+    for bad in ["10.0.0.0", "10.0.0.0/7", "10.0.0.0/33", "10.0.0/24", "::/8", "10.0.0.0/x"] {
+        assert!(bad.parse::<Subnet>().is_err(), "{bad}");
+    }
+}
