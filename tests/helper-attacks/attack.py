@@ -6,11 +6,11 @@
 Every function below is one; its text says what must come of it.
 """
 
-import ctypes, errno, fcntl, os, pty, random, resource, signal, socket, stat, struct, sys, termios, time
+import ctypes, errno, fcntl, json, os, pty, random, resource, signal, socket, stat, struct, sys, termios, time
 
 libc = ctypes.CDLL(None, use_errno=True)
 HELPER = sys.argv[1]
-NEWNS, NEWUSER, NEWPID, NEWIPC = 0x20000, 0x10000000, 0x20000000, 0x8000000
+NEWNS, NEWUSER, NEWPID, NEWIPC, NEWNET = 0x20000, 0x10000000, 0x20000000, 0x8000000, 0x40000000
 SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT, SYS_FSPICK = 428, 429, 430, 431, 432, 433
 SYS_MOUNT_SETATTR = 442
 EMPTY_PATH = 0x1000
@@ -242,6 +242,47 @@ def moving():
             os.close(fd)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def networks(bobs_space):
+    """Names that are none, networks of others' processes: refused; and who gets onto one comes with nothing more than he had."""
+    def of(name):
+        return request("n", 0) + name
+    for name in (b"", b"nosuch", b"../../passwd", b"/etc/passwd", b"a" * 13, b"LAB", b"la b", b"lab\0", b"\xff", b"host", b"private", b"x" * 4000):
+        must_refuse(f"network {name[:20]}", Asked(of(name), words=["0", "run", "--", "true"]))
+    plain = Other()
+    theirs = Other(unshare(NEWUSER | NEWNET))
+    for name, pid in {"process 1": 1, "bob's environment": bobs_space, "a process in no user namespace": plain.pid, "her own": os.getpid(),
+                      "one whose network is her own": theirs.pid, "0": 0, "none": 2**22 - 1}.items():
+        must_refuse(f"follow {name}", Asked(request("f", pid), words=["0", "run", "--", "true"]))
+    # Words that are nobody's: it is she who reads them, as herself.
+    mine = Other(unshare(NEWUSER))
+    for words in ([], ["x"], ["0"], ["999", "run"], ["-1", "run", "--", "id"], [b"\xff", b"\xff"]):
+        must_refuse(f"follow with {words}", Asked(request("f", mine.pid), words=words))
+    # A file that cannot be written to its end gives no address.
+    small = Asked(of(b"attack"), words=["0", "run", "--", "true"], before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
+    must_refuse("an address without a lease", small)
+    if leases := [name for name in os.listdir("/run/skiff/net/attack") if name[0] != "."]:
+        gained("a lease that could not be written", leases)
+    for other in (plain, theirs, mine):
+        other.end()
+    # She is on it as herself, and it is the host's.
+    script = ("import json, os; d = '/proc/self/fd/'; print(json.dumps([os.getresuid(), os.getresgid(), [l for l in open('/proc/self/status')"
+              " if l[:3] == 'Cap' and l[:6] != 'CapBnd' and int(l.split()[1], 16)], [os.readlink(d + f) for f in os.listdir(d) if os.path.lexists(d + f)]]))")
+    hers = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")}
+    out, into = os.pipe()
+    here = os.open("/", os.O_PATH)
+    os.set_inheritable(here, True)
+    asked = Asked(of(b"attack"), words=[str(here), "run", "--me", "-e", "PATH=/usr/bin:/bin", "--", "/usr/bin/python3", "-c", script],
+                  env={"HOME": os.path.expanduser("~")}, before=lambda: os.dup2(into, 1))
+    os.close(into)
+    asked.socket.close()
+    os.waitpid(asked.pid, 0)
+    said = os.read(out, 4096)
+    ids, gids, capabilities, files = json.loads(said) if said else [None] * 4
+    hers |= {os.readlink(f"/proc/self/fd/{out}")}
+    if (ids, gids, capabilities) != ([UID] * 3, [GID] * 3, []) or set(files) - hers:
+        gained("something on the way to a network", said)
 
 
 def descriptors():

@@ -7,7 +7,7 @@ secret='no-one-must-read-this'
 restless=
 cleanup() {
     [ -z "$restless" ] || { kill "$restless" && wait "$restless"; } 2>/dev/null || true
-    rm -rf $mine /etc/skiff-marker /usr/local/bin/skiff-test-* /tmp/skiff-attack.py /tmp/skiff-preload*
+    rm -rf $mine /etc/skiff/networks.d /etc/skiff-marker /usr/local/bin/skiff-test-* /tmp/skiff-attack.py /tmp/skiff-preload*
     mount --make-private /run 2>/dev/null || true
 }
 trap cleanup EXIT
@@ -40,6 +40,10 @@ attack messages
 attack words
 attack targets "$started" "$bobs"
 attack moving
+mkdir -p /etc/skiff/networks.d
+printf 'kind = "bridge"\nsubnet = "10.66.0.0/24"\n' >/etc/skiff/networks.d/attack.toml
+attack networks "$bobs"
+skiff sweep >/dev/null
 attack descriptors
 attack fake_system
 attack through "$alices"

@@ -1,9 +1,10 @@
 //! Who calls: what the kernel says, nothing else.
 
 use rustix::fs::Mode;
-use rustix::process::{Gid, Uid, geteuid, getgid, getgroups, getuid};
+use rustix::process::{Gid, Uid, getegid, geteuid, getgid, getgroups, getuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use skiff_sandbox::{Context, Error, Result};
+use skiff_sys::caps;
 
 /// The user behind this call.
 pub struct Caller {
@@ -36,5 +37,23 @@ impl Caller {
         set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).context(|| "becoming root")?;
         rustix::process::chdir("/").context(|| "/")?;
         Ok(caller)
+    }
+
+    /// Becomes him again, with no more than he came with; then makes sure.
+    pub fn come_back(&self) -> std::io::Result<()> {
+        let groups: Vec<Gid> = self.groups.iter().map(|g| Gid::from_raw(*g)).collect();
+        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+        set_thread_groups(&groups)?;
+        set_thread_res_gid(gid, gid, gid)?;
+        // Unless he is root himself, all capabilities go with this.
+        set_thread_res_uid(uid, uid, uid)?;
+        let ids = (getuid(), geteuid(), getgid(), getegid());
+        let still_root = !uid.is_root()
+            && (!caps::none_left()? || set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).is_ok());
+        if ids != (uid, uid, gid, gid) || still_root {
+            return Err(std::io::ErrorKind::PermissionDenied.into());
+        }
+        rustix::process::umask(self.umask);
+        Ok(())
     }
 }

@@ -25,7 +25,8 @@ use crate::base::{check_owner, open_ns, own_proc};
 use crate::caller::Caller;
 
 /// The namespaces that are entered; the mount namespace last, as nothing of the host can be opened after.
-const KINDS: [(&str, LinkNameSpaceType); 3] = [
+const KINDS: [(&str, LinkNameSpaceType); 4] = [
+    ("net", LinkNameSpaceType::Network),
     ("ipc", LinkNameSpaceType::InterProcessCommunication),
     ("pid", LinkNameSpaceType::ProcessID),
     ("mnt", LinkNameSpaceType::Mount),
@@ -77,15 +78,19 @@ fn open_spaces(caller: &Caller, pid: u32) -> Result<Vec<(LinkNameSpaceType, Owne
         if ns::same(fd.as_fd(), own.as_fd()).context(|| name.clone())? {
             continue;
         }
-        check_belongs(fd.as_fd(), user.as_fd(), &name)?;
+        // A network of the site's belongs to the host. Where one process of the caller is, another may be.
+        let ours = open_ns(ours.as_fd(), "user").context(|| name.clone())?;
+        let is_hosts = ns::belongs_to(fd.as_fd(), ours.as_fd()).context(|| name.clone())?;
+        if space != LinkNameSpaceType::Network || !is_hosts {
+            check_belongs(fd.as_fd(), user.as_fd(), &name)?;
+        }
         spaces.push((space, fd));
     }
     Ok(spaces)
 }
 
 fn check_belongs(space: BorrowedFd<'_>, user: BorrowedFd<'_>, name: &str) -> Result<()> {
-    let owner = ns::owning_user_ns(space).context(|| name.to_owned())?;
-    if ns::same(owner.as_fd(), user).context(|| name.to_owned())? {
+    if ns::belongs_to(space, user).context(|| name.to_owned())? {
         return Ok(());
     }
     Err(Error::new(format!("{name}: one of its namespaces belongs to another user namespace")))

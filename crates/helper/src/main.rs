@@ -15,6 +15,7 @@ mod image;
 mod join;
 mod locked;
 mod mask;
+mod network;
 mod refresh;
 mod shims;
 mod site;
@@ -79,6 +80,8 @@ fn answer(socket: &OwnedFd) -> Result<()> {
         }
         Some(Request::Join { pid }) => join::start(&caller, pid, socket),
         Some(Request::Refresh) => refresh::forget(&fds).and_then(|()| done(0, &[])),
+        Some(Request::Network { name }) => network::enter(&caller, &name),
+        Some(Request::Follow { pid }) => network::follow(&caller, pid),
         Some(Request::Store) => writer::start(&caller, fds, socket),
         Some(Request::Release) => image::release().and_then(|()| done(0, &[])),
         None => Err(Error::new("a request that this helper does not know")

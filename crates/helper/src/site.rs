@@ -46,7 +46,7 @@ fn user_name(uid: u32) -> Result<Option<String>> {
 }
 
 /// A file of the administrator's, refused if anybody else could have written it.
-fn read_if_exists(path: &str) -> Result<Option<String>> {
+pub fn read_if_exists(path: &str) -> Result<Option<String>> {
     // No symbolic links: all of these are plain files below directories of root's.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);

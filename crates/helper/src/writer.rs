@@ -70,7 +70,7 @@ pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()>
 
 /// `bin/skiff` beside our own `libexec/skiff`, if nobody but root can have put it there: somebody who had made a second name of this
 /// program in a directory of his could otherwise name another.
-fn program() -> Result<PathBuf> {
+pub fn program() -> Result<PathBuf> {
     let own = std::env::current_exe().context(|| "own program")?;
     let prefix = own.ancestors().nth(3).unwrap_or(Path::new("/usr"));
     let program = prefix.join("bin/skiff");

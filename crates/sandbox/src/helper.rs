@@ -63,11 +63,32 @@ impl Helper {
         Ok(Self { program: program.into(), socket: ours, child })
     }
 
+    /// Becomes the helper, with a request of those that have no answer, and these words behind the socket's number.
+    ///
+    /// # Errors
+    /// Why that is not possible; otherwise this does not return.
+    pub fn become_it(
+        program: &Path,
+        request: &Request,
+        words: &[OsString],
+    ) -> Result<std::convert::Infallible> {
+        use std::os::unix::process::CommandExt;
+        refuse_if_writable(program)?;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .context(|| "socket to the helper")?;
+        fdpass::send(ours.as_fd(), &request.encode(), &[]).context(|| "socket to the helper")?;
+        process::keep_on_exec(theirs.as_fd()).context(|| "socket to the helper")?;
+        let error =
+            std::process::Command::new(program).arg(theirs.as_raw_fd().to_string()).args(words).exec();
+        Err(error).context(|| format!("helper {}", program.display()))
+    }
+
     /// Sends the question.
     ///
     /// # Errors
     /// When the helper is gone already.
-    pub fn ask(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<()> {
+    pub fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<()> {
         fdpass::send(self.socket.as_fd(), &request.encode(), fds)
             .context(|| format!("request to helper {}", self.program.display()))
     }
@@ -118,7 +139,7 @@ impl Helper {
     pub fn ask_for(&self, base: Base, pid: Pid) -> Result<()> {
         let pid = pid.as_raw_nonzero().get().unsigned_abs();
         self.ask(
-            match base {
+            &match base {
                 Base::Host => Request::Base { pid },
                 Base::Image(id) => Request::Image { pid, id },
             },

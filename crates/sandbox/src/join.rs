@@ -86,6 +86,15 @@ pub fn controlling_terminal() -> Option<OwnedFd> {
     open("/dev/tty", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty()).ok()
 }
 
+/// Whose network namespace an environment is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetSpace {
+    /// The one that this process is in too.
+    Ours,
+    /// Its own.
+    Its,
+}
+
 /// Starts `command` as root of the environment whose process 1 is `init`, as a child of this process; which moves, for
 /// that, into the environment's user namespace, and has no privilege there either when this returns.
 ///
@@ -93,13 +102,17 @@ pub fn controlling_terminal() -> Option<OwnedFd> {
 /// When the environment is gone, or the command could not be started; see [`Failed`].
 pub fn as_root(
     init: BorrowedFd<'_>,
+    net: NetSpace,
     command: &Command,
     place: Place,
     mask: Mask,
 ) -> std::result::Result<Child, Failed> {
     let gone = |e: Error| e.hint("the environment may just have been stopped");
     // Not into its mount namespace: that is to go when the environment does, not when we do.
-    let ours = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID;
+    let mut ours = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID;
+    if net == NetSpace::Its {
+        ours |= ThreadNameSpaceType::NETWORK;
+    }
     move_into_thread_name_spaces(init, ours).context(|| "the environment's namespaces").map_err(gone)?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let Fork::Parent(child) = fork(CloneFlags::NONE).context(|| "process inside").map_err(gone)? else {
@@ -248,7 +261,7 @@ pub fn as_me(
     arguments.push(command.argv0.clone().unwrap_or_default());
     arguments.extend(command.argv.iter().cloned());
     let helper = Helper::spawn_with(program, &arguments, &command.env)?;
-    helper.ask(Request::Join { pid: init.as_raw_nonzero().get().unsigned_abs() }, &[])?;
+    helper.ask(&Request::Join { pid: init.as_raw_nonzero().get().unsigned_abs() }, &[])?;
     let (answer, not_started) = helper.joined();
     helper.finish();
     let (pid, fds) = answer?;

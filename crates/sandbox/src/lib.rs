@@ -22,6 +22,7 @@ pub mod session;
 mod stage;
 pub mod start;
 pub mod step;
+pub mod uplink;
 mod user;
 pub mod visit;
 

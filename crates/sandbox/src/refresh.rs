@@ -50,7 +50,7 @@ const ROUNDS: usize = 2;
 
 fn ask(helper: &Path, view: BorrowedFd<'_>) -> Result<()> {
     let helper = Helper::spawn(helper)?;
-    helper.ask(Request::Refresh, &[view])?;
+    helper.ask(&Request::Refresh, &[view])?;
     let answer = helper.answer();
     helper.finish();
     answer.map(drop)

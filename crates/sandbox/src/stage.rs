@@ -83,7 +83,7 @@ impl<'a> Stage<'a> {
         let mut sources = vec![];
         for mount in plan.mounts.iter().filter(|mount| has_place(mount)) {
             let shown = match &mount.source {
-                Source::Own(_) | Source::Memory { .. } | Source::Volume => None,
+                Source::Own(_) | Source::Memory { .. } | Source::Text(_) | Source::Volume => None,
                 Source::Bind(path) => match bind(path) {
                     // Where only the root of one's subordinate ids may look, one may not yet.
                     Err(Errno::ACCESS) => None,
@@ -132,6 +132,7 @@ impl<'a> Stage<'a> {
             let dir = match &mount.source {
                 Source::Own(name) => self.own(name, 0o1777)?,
                 Source::Memory { mode } => self.dir(&format!("memory.{at}"), *mode)?,
+                Source::Text(text) => self.text(&format!("text.{at}"), text)?,
                 _ => continue,
             };
             self.sources[at].shown = Some(bind_one(dir.as_fd()).context(|| describe(mount))?);
@@ -168,6 +169,14 @@ impl<'a> Stage<'a> {
             .context(|| format!("file {name} in memory"))
     }
 
+    /// A new file in memory that all may read.
+    fn text(&self, name: &str, text: &str) -> Result<OwnedFd> {
+        let file = self.file(name)?;
+        let all = rustix::io::write(&file, text.as_bytes());
+        let all = all.and_then(|_| rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644)));
+        all.context(|| format!("file {name} in memory")).map(|()| file)
+    }
+
     /// Hangs a mount on a new directory in memory.
     pub fn hang(&self, mount: &OwnedFd, name: &str) -> Result<()> {
         mkdirat(&self.memory, name, Mode::from_raw_mode(0o755))
@@ -202,8 +211,8 @@ fn describe(mount: &Mount) -> String {
     match &mount.source {
         Source::Bind(path) => format!("mount of {}", path.display()),
         Source::Own(name) => format!("mount of the environment's {name}"),
-        Source::Memory { .. } => format!("memory for {}", mount.target.display()),
         Source::Volume => format!("volume {}", mount.target.display()),
+        Source::Memory { .. } | Source::Text(_) => format!("memory for {}", mount.target.display()),
         Source::Proc => "/proc".into(),
         Source::Mqueue => "message queues".into(),
     }

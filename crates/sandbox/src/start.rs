@@ -7,7 +7,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
+use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Plan, Route};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
@@ -17,6 +18,7 @@ use crate::init::{self, Wards};
 use crate::join::{Failed, drop_bounding};
 use crate::mounts::{bind_one, open_dir};
 use crate::stage::{Extras, Stage};
+use crate::uplink::Uplink;
 use crate::{Context, Error, Result, map, root, rootless};
 
 /// A running environment, as its maker holds it.
@@ -29,6 +31,8 @@ pub struct Instance {
     pub ids: u32,
     /// What will not work in it, for the user to read.
     pub notes: Vec<String>,
+    /// The way out of its private network.
+    uplink: Option<Uplink>,
 }
 
 /// What an environment is started with besides its plan.
@@ -74,8 +78,9 @@ impl Instance {
     /// Ends it; when this returns, no process of it is left.
     pub fn end(self) {
         // It may be dead already; and if not, its end takes everything inside along before `reap` returns.
-        rustix::process::kill_process(self.init.pid, Signal::KILL).unwrap_or_default();
+        kill_process(self.init.pid, Signal::KILL).unwrap_or_default();
         reap(self.init.pid);
+        drop(self.uplink);
     }
 }
 
@@ -99,7 +104,10 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
     let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .context(|| "control socket")?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    let flags = CloneFlags::USER.and(CloneFlags::MOUNT).and(CloneFlags::PID).and(CloneFlags::IPC);
+    let mut flags = CloneFlags::USER.and(CloneFlags::MOUNT).and(CloneFlags::PID).and(CloneFlags::IPC);
+    if has_own_network(plan) {
+        flags = flags.and(CloneFlags::NETWORK);
+    }
     let made = fork(flags).context(|| "new namespaces").map_err(|e| {
         e.hint("user namespaces may be closed to users here (sysctl user.max_user_namespaces, AppArmor): `skiff doctor`")
     })?;
@@ -110,17 +118,24 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
     };
     drop((theirs, reporter));
     let asked = give_ids(init.pid, plan.base, helper.as_ref(), control.as_fd());
+    let asked = asked.and_then(|()| give_uplink(init.pid, plan, control.as_fd()));
+    if asked.is_err() && plan.net == Net::Private {
+        // It waits for the way out.
+        kill_process(init.pid, Signal::KILL).unwrap_or_default();
+    }
     let told = if says_all(report.as_fd()) { read_all(report.as_fd()) } else { SILENCE.to_vec() };
     // By now it has nothing more to do: its answer came before those words.
     helper.iter().for_each(Helper::dismiss);
     match (Word::decode(&told), asked) {
-        (Some((Word::Made { ids, notes }, rest)), Ok(())) => {
-            Ok(Launched { instance: Instance { init, control, ids, notes }, told: rest.to_vec(), helper })
-        }
+        (Some((Word::Made { ids, notes }, rest)), Ok(uplink)) => Ok(Launched {
+            instance: Instance { init, control, ids, notes, uplink },
+            told: rest.to_vec(),
+            helper,
+        }),
         // The child's own words come first: it saw what the helper answered.
         (word, asked) => {
             // It may have ended by itself; then there is nobody to kill.
-            rustix::process::kill_process(init.pid, Signal::KILL).unwrap_or_default();
+            kill_process(init.pid, Signal::KILL).unwrap_or_default();
             reap(init.pid);
             helper.into_iter().for_each(Helper::finish);
             match (word, asked) {
@@ -129,6 +144,12 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
             }
         }
     }
+}
+
+/// Whether the environment's network namespace belongs to its own user namespace. (One on a network of the site's belongs to the
+/// host: its maker is in it already.)
+fn has_own_network(plan: &Plan) -> bool {
+    matches!(plan.net, Net::None | Net::Private)
 }
 
 /// What process 1 would say if it could.
@@ -154,6 +175,24 @@ fn give_ids(pid: Pid, base: Base, helper: Option<&Helper>, control: BorrowedFd<'
             rustix::io::write(control, &ids.to_le_bytes()).map(drop).context(|| "control socket")
         }
     }
+}
+
+/// The way out of a private network, of which process 1 is told when it is there.
+fn give_uplink(pid: Pid, plan: &Plan, control: BorrowedFd<'_>) -> Result<Option<Uplink>> {
+    if plan.net != Net::Private {
+        return Ok(None);
+    }
+    let uplink = Uplink::start(pid)?;
+    rustix::io::write(control, &[1]).context(|| "control socket")?;
+    Ok(Some(uplink))
+}
+
+/// In process 1: waits until it is there.
+fn await_uplink(making: &Making<'_>) -> Result<()> {
+    if making.plan.net == Net::Private && rustix::io::read(&making.control, &mut [0]) != Ok(1) {
+        return Err(Error::new("the private network: its maker is gone"));
+    }
+    Ok(())
 }
 
 /// What process 1 says when it is done.
@@ -223,6 +262,7 @@ fn become_init(making: Making<'_>) -> ! {
     let mut wards = Wards { first: prepared.as_ref().map(|p| p.child.pid), server: None };
     // Never dropped: to close a hundred descriptors one by one takes longer than all at once, below.
     let mut made = make_root(&making, &mut wards).unwrap_or_else(|e| fail(e));
+    await_uplink(&making).unwrap_or_else(|e| fail(e));
     let word = Word::Made { ids: made.ids, notes: std::mem::take(&mut made.notes) };
     let control = &making.control;
     match prepared {
@@ -245,6 +285,9 @@ fn become_init(making: Making<'_>) -> ! {
 fn make_root<'a>(making: &Making<'a>, wards: &mut Wards) -> Result<Made<'a>> {
     die_with_maker(making.control.as_fd())?;
     rustix::process::umask(Mode::empty());
+    if has_own_network(making.plan) {
+        skiff_sys::net::loopback_up().context(|| "loopback device")?;
+    }
     let mut stage = Stage::prepare(making.plan, making.extras)?;
     match making.helper {
         Some(helper) => {

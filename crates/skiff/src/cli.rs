@@ -11,6 +11,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use skiff_spec::name::EnvName;
+use skiff_spec::network::{self, NetName};
 
 use crate::{output, suggest};
 
@@ -39,14 +40,13 @@ pub struct Cli {
 
 impl Cli {
     /// Reads the words of the command line; ends with a message where they make no sense.
-    pub fn read() -> Self {
-        let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-        plain(&words).map_or_else(Self::described, |command| Self { command })
+    pub fn read(words: &[OsString]) -> Self {
+        let plain = words.get(1..).and_then(plain);
+        plain.map_or_else(|| Self::described(words), |command| Self { command })
     }
 
-    fn described() -> Self {
-        let words: Vec<OsString> = std::env::args_os().collect();
-        Self::of(&words).unwrap_or_else(|e| {
+    fn described(words: &[OsString]) -> Self {
+        Self::of(words).unwrap_or_else(|e| {
             // If nobody reads it, the exit code still says it: ours, as 2 might be that of the command that was to run.
             e.print().unwrap_or_default();
             if let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) =
@@ -108,6 +108,9 @@ pub enum Command {
         #[arg(default_value_t = EnvName::default_name())]
         name: EnvName,
     },
+    /// The site's networks: which there are, who is on them, whether they work here
+    #[command(subcommand)]
+    Net(Net),
     /// Get an image from a registry
     Pull(Pull),
     /// Get an image from a file or directory
@@ -190,6 +193,9 @@ pub struct Run {
     /// Mount a directory or file of the host: SOURCE[:TARGET[:ro]]
     #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
     pub mounts: Vec<String>,
+    /// Its network: host, none, private (with a way out, nobody gets in), or one of the site's (`skiff net list`)
+    #[arg(long, visible_alias = "network", value_name = "NET", default_value_t)]
+    pub net: network::Net,
     /// Print what would be done, and do nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -252,6 +258,26 @@ fn setting() -> impl TypedValueParser<Value = OsString> {
 }
 
 #[derive(Subcommand)]
+pub enum Net {
+    /// List them
+    List(Output),
+    /// Show one, and who has which address of it on this node
+    Show {
+        /// Its name
+        name: NetName,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Say what keeps one, or any, from working on this node
+    Check {
+        /// Its name
+        name: Option<NetName>,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Subcommand)]
 pub enum Env {
     /// Make an environment
     Create {
@@ -263,6 +289,9 @@ pub enum Env {
         /// Mount a directory or file of the host in it: SOURCE[:TARGET[:ro]]
         #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], value_name = "MOUNT")]
         mounts: Vec<String>,
+        /// Its network: host, none, private, or one of the site's; in jobs it has the host's
+        #[arg(long, visible_alias = "network", value_name = "NET", default_value_t)]
+        net: network::Net,
         /// Print what would be done, and do nothing
         #[arg(long)]
         dry_run: bool,

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::name::EnvName;
+use skiff_spec::network::Net;
 use skiff_spec::plan::Base;
 use skiff_spec::settings::{self, Settings};
 
@@ -111,12 +112,12 @@ impl Environment {
     }
 
     /// Makes it. Nothing half-made is ever seen under its name.
-    pub fn create(&self, base: &Ground, mounts: Vec<String>) -> Result<()> {
+    pub fn create(&self, base: &Ground, mounts: Vec<String>, net: Net) -> Result<()> {
         let all = self.dir.parent().unwrap_or(Path::new("/"));
-        with_umask(|| self.create_in(all, base, mounts))
+        with_umask(|| self.create_in(all, base, mounts, net))
     }
 
-    fn create_in(&self, all: &Path, base: &Ground, mounts: Vec<String>) -> Result<()> {
+    fn create_in(&self, all: &Path, base: &Ground, mounts: Vec<String>, net: Net) -> Result<()> {
         make_ready(all)?;
         sweep(all);
         if self.exists() {
@@ -124,7 +125,7 @@ impl Environment {
                 .hint(format!("`skiff env rm {}` removes it", self.name)));
         }
         let new = all.join(format!("{NEW}{}.{}", std::process::id(), self.name));
-        let made = self.fill(&new, base, mounts).and_then(|()| {
+        let made = self.fill(&new, base, mounts, net).and_then(|()| {
             fs::rename(&new, &self.dir).context(|| format!("environment {}", self.dir.display()))
         });
         if made.is_err() {
@@ -140,7 +141,7 @@ impl Environment {
         })
     }
 
-    fn fill(&self, new: &Path, base: &Ground, mounts: Vec<String>) -> Result<()> {
+    fn fill(&self, new: &Path, base: &Ground, mounts: Vec<String>, net: Net) -> Result<()> {
         make_private(new)?;
         for (part, mode) in PARTS {
             let path = new.join(part);
@@ -150,7 +151,7 @@ impl Environment {
         }
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let (text, image) = (base.to_string(), base.image().map(|entry| entry.id));
-        let settings = Settings { name: self.name.clone(), base: text, image, created, mounts };
+        let settings = Settings { name: self.name.clone(), base: text, image, created, mounts, net };
         let text = settings.to_toml().map_err(|e| Error::new(format!("{}: {e}", settings::FILE)))?;
         let path = new.join(settings::FILE);
         fs::write(&path, text).context(|| path.display().to_string())?;

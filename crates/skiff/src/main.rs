@@ -10,6 +10,7 @@ mod environments;
 mod images;
 mod inside;
 mod login;
+mod network;
 mod output;
 mod planner;
 mod proxy;
@@ -37,7 +38,7 @@ fn main() {
         Some(name) => finish(proxy::run_as(&name)),
         None if slurm::is_task() => slurm::run_task(),
         None if is_writer() => finish(run_writer()),
-        None => finish(run(Cli::read())),
+        None => finish(network::words().and_then(|words| run(Cli::read(words)))),
     })
 }
 
@@ -80,6 +81,7 @@ fn run(cli: Cli) -> Result<i32> {
     match cli.command {
         Command::Run(run) => return run::run(&run),
         Command::Env(command) => return env::run(&command),
+        Command::Net(command) => return network::commands::run(&command),
         Command::Pull(pull) => images::commands::pull(&pull)?,
         Command::Shell(shell) => return run::shell(shell),
         Command::Import(import) => images::import::import(&import)?,

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use skiff_sandbox::{Error, Result};
+use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, Base, Mount, Plan, Route, Source, Upper, inside};
 
 use crate::context::{Context, is_inside};
@@ -48,6 +49,7 @@ pub fn host(context: &Context, name: &str, upper: Upper, wishes: Wishes) -> Resu
         unpacked: None,
         accounts: Accounts::default(),
         mounts,
+        net: Net::Host,
         shims: context.config.slurm.shims(),
     })
 }

@@ -4,24 +4,27 @@ use std::ffi::OsString;
 
 use skiff_sandbox::command::Command;
 use skiff_sandbox::first::First;
-use skiff_sandbox::join::{self, Failed};
+use skiff_sandbox::join::{self, Failed, NetSpace};
 use skiff_sandbox::session::{Ended, Session};
 use skiff_sandbox::start::{Options, start, start_for};
 use skiff_sandbox::{Error, Result};
+use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Identity, Plan, Upper};
 
 use crate::cli::{Run, Shell};
 use crate::context::Context;
 use crate::planner::{self, Wishes};
-use crate::{images, output};
+use crate::{images, network, output};
 
 /// Runs the command; its exit code.
 pub fn run(run: &Run) -> Result<i32> {
     let context = Context::load()?;
     let Wanted { mut plan, command, identity, stop } = wanted(run, &context)?;
+    network::add(&mut plan, run.net.clone())?;
     if run.dry_run {
         return show(&plan, run.json).map(|()| 0);
     }
+    network::join(&context, &run.net)?;
     images::plan::make_ready(&context, &mut plan)?;
     match in_new(&context, &command, identity, &plan, stop.as_deref()) {
         Ok(ended) => Ok(output::exit_as(ended)),
@@ -122,7 +125,9 @@ fn in_new(
     }
     let instance = start(plan, options)?;
     instance.notes.iter().for_each(|note| output::note(note));
-    let child = spawn(context, &instance.init.pidfd, instance.init.pid, identity, command, &session)?;
+    let net = net_space(&plan.net);
+    let target = (&instance.init.pidfd, instance.init.pid, net);
+    let child = spawn(context, target, identity, command, &session)?;
     let ended = session.wait(&child)?;
     instance.end();
     Ok(ended)
@@ -131,8 +136,7 @@ fn in_new(
 /// Starts a command in a running environment.
 pub fn spawn(
     context: &Context,
-    init: &std::os::fd::OwnedFd,
-    pid: rustix::process::Pid,
+    (init, pid, net): (&std::os::fd::OwnedFd, rustix::process::Pid, NetSpace),
     identity: Identity,
     command: &skiff_sandbox::command::Command,
     session: &Session,
@@ -140,11 +144,19 @@ pub fn spawn(
     use std::os::fd::AsFd;
     let place = session.place(rustix::process::Signal::KILL.as_raw());
     match (identity, &context.helper) {
-        (Identity::Root, _) => join::as_root(init.as_fd(), command, place, session.mask()),
+        (Identity::Root, _) => join::as_root(init.as_fd(), net, command, place, session.mask()),
         (Identity::Me, Some(helper)) => join::as_me(helper, pid, command, place, session.mask()),
         (Identity::Me, None) => Err(Error::new("--me: without the helper you can only be root inside")
             .hint("have the helper installed, or leave --me away")
             .into()),
+    }
+}
+
+/// Where an environment on this network is: one of the site's we have joined by ourselves.
+pub fn net_space(net: &Net) -> NetSpace {
+    match net {
+        Net::None | Net::Private => NetSpace::Its,
+        Net::Host | Net::Named(_) => NetSpace::Ours,
     }
 }
 
@@ -171,6 +183,7 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
         Base::Host => output::line("base         the host's root, as far as others may read it")?,
         Base::Image(id) => output::line(&format!("base         image {id}"))?,
     }
+    output::line(&format!("network      {}", plan.net))?;
     for layer in &plan.layers {
         output::line(&format!("layer        {}", layer.display()))?;
     }
@@ -185,6 +198,7 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
             Source::Own(name) => format!("the environment's own {name}"),
             Source::Memory { .. } => "memory".into(),
             Source::Volume => "the image's own files, to be changed".into(),
+            Source::Text(_) => "a file of the environment's own".into(),
             Source::Proc => "its processes".into(),
             Source::Mqueue => "its message queues".into(),
         };

@@ -14,6 +14,7 @@ use rustix::process::{Signal, WaitOptions, kill_process, wait};
 use skiff_env::LayerLease;
 use skiff_sandbox::start::{Instance, Options, detach_stdio, start};
 use skiff_sandbox::{Context as _, Error, IDLE, Result, STILL};
+use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Plan, Upper};
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
@@ -22,6 +23,7 @@ use crate::context::Context;
 use crate::control::{CONTROL, HOST, Live, Want, accept, answer, listen_at};
 use crate::environments::{Environment, Ground, with_umask};
 use crate::images;
+use crate::network;
 use crate::output;
 use crate::planner::{self, Wishes};
 use crate::proxy;
@@ -47,23 +49,32 @@ pub enum Keep {
 pub fn session(context: &Context, env: &Environment) -> Result<Live> {
     planner::refuse_inside(context)?;
     let place = Place { dir: env.dir.clone(), name: env.name.to_string() };
-    session_at(context, &place, Keep::WhileUsed, || {
+    let net = env.settings()?.net;
+    let live = session_at(context, &place, Keep::WhileUsed, || {
+        network::join(context, &net)?;
         let mut plan = plan(context, env)?;
         images::plan::make_ready(context, &mut plan)?;
         Ok((plan, vec![]))
-    })
+    })?;
+    if let Net::Named(name) = &net {
+        network::follow(context, name, live.pid.as_raw_nonzero().get().unsigned_abs())?;
+    }
+    Ok(live)
 }
 
 /// The plan by which an environment runs.
 pub fn plan(context: &Context, env: &Environment) -> Result<Plan> {
-    let wishes = Wishes { mounts: env.settings()?.mounts, ..Wishes::default() };
+    let settings = env.settings()?;
+    let wishes = Wishes { mounts: settings.mounts, ..Wishes::default() };
     let (name, upper) = (env.name.as_str(), Upper::Directory(env.dir.clone()));
-    match env.ground()? {
-        Ground::Host => planner::host(context, name, upper, wishes),
+    let mut plan = match env.ground()? {
+        Ground::Host => planner::host(context, name, upper, wishes)?,
         Ground::Image(entry) => {
-            images::plan::image(context, name, (entry.id, &entry.config()?.exec), upper, true, wishes)
+            images::plan::image(context, name, (entry.id, &entry.config()?.exec), upper, true, wishes)?
         }
-    }
+    };
+    network::add(&mut plan, settings.net)?;
+    Ok(plan)
 }
 
 /// A session in the environment that runs at `place`; if none does, one is started by the plan that `make` gives (and what that

@@ -16,7 +16,7 @@ struct Found {
     removed: bool,
 }
 
-/// Shows and removes what is left: root's job directories, the user's own half-made or half-removed environments.
+/// Shows and removes what is left: root's job directories and networks, the user's own half-made or half-removed environments.
 pub fn sweep(sweep: &Sweep) -> Result<()> {
     let context = Context::load()?;
     let own = match sweep.dry_run {
@@ -27,7 +27,9 @@ pub fn sweep(sweep: &Sweep) -> Result<()> {
     let found = |what: &'static str, paths: Vec<PathBuf>| {
         paths.into_iter().map(move |p| Found { what, path: p.display().to_string(), removed: !sweep.dry_run })
     };
-    let all: Vec<Found> = found("environment", own).chain(found("job", jobs)).collect();
+    let networks = if context.uid == 0 { skiff_net::sweep(!sweep.dry_run)? } else { vec![] };
+    let networks = networks.into_iter().map(|(what, path)| Found { what, path, removed: !sweep.dry_run });
+    let all: Vec<Found> = found("environment", own).chain(found("job", jobs)).chain(networks).collect();
     if sweep.output.json {
         return output::json(&all);
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::image::ImageId;
+use crate::network::Net;
 
 /// Who the user is inside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +67,8 @@ pub enum Source {
     },
     /// What the root itself has there, which takes changes even if the root takes none: a volume of an image.
     Volume,
+    /// A file with this content.
+    Text(String),
     /// The processes of the environment.
     Proc,
     /// POSIX message queues of the environment.
@@ -120,6 +123,9 @@ pub struct Plan {
     pub accounts: Accounts,
     /// Mounted on the root, in this order.
     pub mounts: Vec<Mount>,
+    /// Its network.
+    #[serde(default, skip_serializing_if = "Net::is_host")]
+    pub net: Net,
     /// Commands that are handed to the host, as absolute paths.
     pub shims: Vec<PathBuf>,
 }

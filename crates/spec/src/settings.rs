@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::image::ImageId;
 use crate::name::EnvName;
+use crate::network::Net;
 
 /// The file's name.
 pub const FILE: &str = "env.toml";
@@ -24,6 +25,9 @@ pub struct Settings {
     /// Additional mounts, as on the command line: `SOURCE[:TARGET[:ro]]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<String>,
+    /// Its network.
+    #[serde(default, skip_serializing_if = "Net::is_host")]
+    pub net: Net,
 }
 
 impl Settings {

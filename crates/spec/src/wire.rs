@@ -2,6 +2,7 @@
 //! apart. A closed list; whatever is not on it is refused.
 
 use crate::image::ImageId;
+use crate::network::NetName;
 
 /// The descriptor under which the helper finds the socket.
 pub const SOCKET_FD: i32 = 3;
@@ -14,8 +15,12 @@ const VERSION: u8 = 1;
 /// works, and the number of the socket.
 pub const STORE_WRITER: &str = "store-writer";
 
+/// The word by which the helper starts `skiff` again in another network namespace; behind it come the network's name and the address
+/// there (or nothing, where there already was one), then what was behind the socket's number on the helper's own command line.
+pub const ON_NETWORK: &str = "on-network";
+
 /// What the helper can be asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Map the ids of the new user namespace of process `pid` and give the layers below the user's own: the stand-ins
     /// and the view of the host's root, as two detached mounts.
@@ -40,6 +45,16 @@ pub enum Request {
     Refresh,
     /// Let go of images that have been removed from the trusted store.
     Release,
+    /// Become `skiff` again, as the caller, in a new network namespace on this network. There is no answer.
+    Network {
+        /// One of the site's networks.
+        name: NetName,
+    },
+    /// Become `skiff` again, as the caller, in the network namespace of process `pid`. There is no answer.
+    Follow {
+        /// The first process of an environment of the caller.
+        pid: u32,
+    },
     /// Start the trusted store's writer, which talks by the socket sent along.
     Store,
 }
@@ -47,19 +62,23 @@ pub enum Request {
 impl Request {
     /// As bytes.
     #[must_use]
-    pub fn encode(self) -> Vec<u8> {
-        let (op, pid) = match self {
+    pub fn encode(&self) -> Vec<u8> {
+        let (op, pid) = match *self {
             Self::Base { pid } => (b'b', pid),
             Self::Image { pid, .. } => (b'i', pid),
             Self::Join { pid } => (b'j', pid),
             Self::Refresh => (b'r', 0),
             Self::Release => (b'l', 0),
             Self::Store => (b's', 0),
+            Self::Network { .. } => (b'n', 0),
+            Self::Follow { pid } => (b'f', pid),
         };
         let mut bytes = vec![VERSION, op];
         bytes.extend(pid.to_le_bytes());
-        if let Self::Image { id, .. } = self {
-            bytes.extend(id.0);
+        match self {
+            Self::Image { id, .. } => bytes.extend(id.0),
+            Self::Network { name } => bytes.extend(name.as_str().bytes()),
+            _ => {}
         }
         bytes
     }
@@ -77,6 +96,10 @@ impl Request {
             (b'r', []) if pid == 0 => Some(Self::Refresh),
             (b'l', []) if pid == 0 => Some(Self::Release),
             (b's', []) if pid == 0 => Some(Self::Store),
+            (b'n', name) if pid == 0 => {
+                Some(Self::Network { name: std::str::from_utf8(name).ok()?.parse().ok()? })
+            }
+            (b'f', []) => Some(Self::Follow { pid }),
             _ => None,
         }
     }
@@ -138,6 +161,8 @@ mod tests {
             Request::Refresh,
             Request::Release,
             Request::Store,
+            Request::Network { name: "lab".parse().unwrap() },
+            Request::Follow { pid: 9 },
         ];
         for r in others.into_iter().chain([image]) {
             assert_eq!(Request::decode(&r.encode()), Some(r));
@@ -156,6 +181,9 @@ mod tests {
             &[1, b'i', 0, 0, 0, 0],
             &[&[1, b'i', 0, 0, 0, 0][..], &[0; 31]].concat(),
             &[1, b'l', 1, 0, 0, 0],
+            &[1, b'n', 0, 0, 0, 0],
+            &[1, b'n', 1, 0, 0, 0, b'a'],
+            b"\x01n\0\0\0\0../lab",
         ] {
             assert_eq!(Request::decode(bad), None, "{bad:?}");
         }

@@ -3,15 +3,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use skiff_sandbox::uplink::PROGRAM as UPLINK;
 use skiff_spec::config;
 
 use super::Check;
 use crate::context::Context;
-use crate::{environments, images, output, slurm};
+use crate::{environments, images, network, output, slurm};
 
 /// All of them.
 pub fn checks(context: &Context) -> Vec<Check> {
-    let mut checks = vec![state(context), store(context)];
+    let mut checks = vec![state(context), store(context), private_network(), networks()];
     if slurm_is_here() {
         checks.extend([plug_in(), depot(context), spool(context), munge()]);
     } else {
@@ -48,6 +49,38 @@ fn store(context: &Context) -> Check {
         Ok(usage) => Check::pass(NAME, format!("{} in use", output::size(usage.total()))),
         // Environments over the host do without.
         Err(e) => Check::warn(NAME, e.message, e.hint),
+    }
+}
+
+fn private_network() -> Check {
+    const NAME: &str = "private networks";
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if !std::env::split_paths(&path).any(|dir| dir.join(UPLINK).is_file()) {
+        return Check::warn(
+            NAME,
+            format!("{UPLINK} is not there"),
+            format!("install {UPLINK}, for --net private"),
+        );
+    }
+    match fs::File::options().read(true).write(true).open("/dev/net/tun") {
+        Ok(_) => Check::pass(NAME, UPLINK),
+        Err(e) => Check::warn(NAME, format!("/dev/net/tun: {e}"), "administrator: chmod 666 /dev/net/tun"),
+    }
+}
+
+fn networks() -> Check {
+    const NAME: &str = "site's networks";
+    let checked = match network::commands::checked(None) {
+        Ok(checked) => checked,
+        Err(e) => return Check::warn(NAME, e.message, e.hint),
+    };
+    let wrong = checked.iter().filter(|one| !one.ok).count();
+    match (checked.len(), wrong) {
+        (0, _) => Check::pass(NAME, "none"),
+        (all, 0) => Check::pass(NAME, all.to_string()),
+        (all, wrong) => {
+            Check::warn(NAME, format!("{wrong} of {all} would not work here"), "`skiff net check` says why")
+        }
     }
 }
 

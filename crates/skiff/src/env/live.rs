@@ -9,6 +9,7 @@ use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::{Ended, Session};
 use skiff_sandbox::{Error, Result};
 use skiff_spec::name::EnvName;
+use skiff_spec::network::Net;
 use skiff_spec::plan::{Identity, inside};
 
 use crate::cli::Inside;
@@ -62,7 +63,7 @@ pub fn enter_default(context: &Context, name: &EnvName, command: Option<OsString
 fn existing_or_default(context: &Context, name: &EnvName) -> Result<Environment> {
     let env = Environment::named(context, name.clone())?;
     if *name == EnvName::default_name() && !env.exists() {
-        match env.create(&Ground::Host, vec![]) {
+        match env.create(&Ground::Host, vec![], Net::Host) {
             // Two first uses at once: one of them makes it.
             Err(_) if env.exists() => {}
             other => other?,
@@ -94,7 +95,8 @@ fn session(
 ) -> std::result::Result<Ended, Failed> {
     let live = supervisor::session(context, env)?;
     let session = Session::begin()?;
-    let child = run::spawn(context, &live.init, live.pid, identity, command, &session)?;
+    let target = (&live.init, live.pid, run::net_space(&env.settings()?.net));
+    let child = run::spawn(context, target, identity, command, &session)?;
     let ended = session.wait(&child)?;
     live.leave();
     Ok(ended)

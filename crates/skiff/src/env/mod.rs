@@ -7,6 +7,7 @@ mod remove;
 
 use skiff_sandbox::Result;
 use skiff_spec::name::EnvName;
+use skiff_spec::network::Net;
 
 use crate::cli::{Env, Exec};
 use crate::context::Context;
@@ -21,7 +22,9 @@ pub use remove::delete_leftovers;
 pub fn run(command: &Env) -> Result<i32> {
     let context = Context::load()?;
     match command {
-        Env::Create { name, base, mounts, dry_run } => create(&context, name, base, mounts, *dry_run)?,
+        Env::Create { name, base, mounts, net, dry_run } => {
+            create(&context, name, base, (mounts, net), *dry_run)?;
+        }
         Env::Enter { inside, name, dry_run: false, .. } => return live::enter(&context, name, inside),
         Env::Enter { name, json, .. } => {
             let env = Environment::named(&context, name.clone())?;
@@ -46,13 +49,22 @@ pub fn run(command: &Env) -> Result<i32> {
     Ok(0)
 }
 
-fn create(context: &Context, name: &EnvName, base: &str, mounts: &[String], dry_run: bool) -> Result<()> {
+fn create(
+    context: &Context,
+    name: &EnvName,
+    base: &str,
+    (mounts, net): (&[String], &Net),
+    dry_run: bool,
+) -> Result<()> {
     let ground = match throw_away::image_of(base)? {
         None => Ground::Host,
         Some(image) => Ground::Image(images::find(context, image)?),
     };
     // What is wrong with a mount shows now, not at the first start.
     mounts.iter().try_for_each(|m| planner::parse_mount(m).map(drop))?;
+    if let Net::Named(network) = net {
+        crate::network::commands::read(network)?;
+    }
     let env = Environment::named(context, name.clone())?;
     if dry_run {
         let over = match &ground {
@@ -61,5 +73,5 @@ fn create(context: &Context, name: &EnvName, base: &str, mounts: &[String], dry_
         };
         return output::line(&format!("make {} over {over}", env.dir.display()));
     }
-    env.create(&ground, mounts.to_vec())
+    env.create(&ground, mounts.to_vec(), net.clone())
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use skiff_image::manifest::ExecConfig;
 use skiff_sandbox::Result;
 use skiff_spec::image::ImageId;
+use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, Base, Mount, Plan, Route, Source, Upper};
 
 use super::unpacked;
@@ -48,6 +49,7 @@ pub fn image(
         unpacked: None,
         accounts: accounts(context),
         mounts,
+        net: Net::Host,
         shims: context.config.slurm.shims(),
     })
 }

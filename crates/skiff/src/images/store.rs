@@ -47,7 +47,7 @@ impl Writer {
         let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
         let helper = Helper::spawn_with(program, &[], &env)?;
         let (ours, theirs) = UnixStream::pair().context(|| "socket to the store's writer")?;
-        helper.ask(Request::Store, &[theirs.as_fd()])?;
+        helper.ask(&Request::Store, &[theirs.as_fd()])?;
         drop(theirs);
         helper.answer()?;
         Ok(Self { helper, socket: ours })
@@ -162,7 +162,7 @@ pub fn has(context: &Context, id: ImageId) -> bool {
 pub fn release(context: &Context) -> Result<()> {
     let Some(helper) = &context.helper else { return Ok(()) };
     let helper = Helper::spawn(helper)?;
-    helper.ask(Request::Release, &[])?;
+    helper.ask(&Request::Release, &[])?;
     helper.answer()?;
     helper.finish();
     Ok(())

@@ -1,0 +1,103 @@
+//! `network` and `follow`: make the caller's own program go on in another network namespace, on a network of the site's.
+//!
+//! Such a namespace belongs to the host: whoever is in it has no more power over it than over the host's own network. He
+//! gets there with nothing but what he came with, as himself, by this program's becoming `skiff` again. So the
+//! network's description, root's own file, decides; and for `follow`, that a process of his is there already.
+
+use std::ffi::{CString, OsString};
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use skiff_sandbox::command::{own_args, own_env};
+use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::network::{DIR, NetName, Network};
+use skiff_spec::wire::ON_NETWORK;
+use skiff_sys::ns;
+use skiff_sys::process::exec;
+
+use crate::base::{check_owner, open_ns, own_proc};
+use crate::caller::Caller;
+use crate::{site, writer};
+
+/// Goes on in a new namespace on a network. Returns only if that fails, which it has said then: nobody else hears it.
+pub fn enter(caller: &Caller, name: &NetName) -> Result<()> {
+    said(join(caller, name).and_then(|address| become_skiff(caller, name.as_str(), &address.to_string())))
+}
+
+/// Goes on in the namespace of a process. Returns as above.
+pub fn follow(caller: &Caller, pid: u32) -> Result<()> {
+    said(move_to(caller, pid).and_then(|()| become_skiff(caller, "", "")))
+}
+
+fn said(result: Result<()>) -> Result<()> {
+    if let Err(e) = &result {
+        let hint = if e.hint.is_empty() { String::new() } else { format!("\nhint: {}", e.hint) };
+        eprintln!("skiff: {}{hint}", e.message);
+    }
+    result
+}
+
+fn join(caller: &Caller, name: &NetName) -> Result<Ipv4Addr> {
+    let path = format!("{DIR}/{name}.toml");
+    let text = site::read_if_exists(&path)?.ok_or_else(|| {
+        Error::new(format!("network {name}: there is none of that name"))
+            .hint("`skiff net list` shows those there are")
+    })?;
+    let network = Network::parse(&text).map_err(|why| Error::new(format!("{path}: {why}")))?;
+    let (users, groups) = (accounts("/etc/passwd")?, accounts("/etc/group")?);
+    let gids: Vec<u32> = caller.groups.iter().copied().chain([caller.gid]).collect();
+    if caller.uid != 0
+        && !network.allows(caller.uid, &gids, |name| number(&users, name), |name| number(&groups, name))
+    {
+        return Err(Error::new(format!("network {name}: it is not for you"))
+            .hint(format!("administrator: see `users` and `groups` in {path}")));
+    }
+    skiff_net::enter_hosts()?;
+    skiff_net::enter(name, &network, &skiff_net::node()?, caller.uid)
+}
+
+fn accounts(path: &str) -> Result<String> {
+    Ok(site::read_if_exists(path)?.unwrap_or_default())
+}
+
+/// The number of a name in a text like `/etc/passwd` or `/etc/group`.
+fn number(text: &str, name: &str) -> Option<u32> {
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+fn move_to(caller: &Caller, pid: u32) -> Result<()> {
+    let about = || format!("process {pid}");
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let proc = openat(CWD, format!("/proc/{pid}"), flags, Mode::empty()).context(about)?;
+    let user = open_ns(proc.as_fd(), "user").context(about)?;
+    check_owner(caller, user.as_fd(), &about())?;
+    let net = open_ns(proc.as_fd(), "net").context(about)?;
+    let ours = open_ns(own_proc()?.as_fd(), "user").context(about)?;
+    if !ns::belongs_to(net.as_fd(), ours.as_fd()).context(about)? {
+        return Err(Error::new(format!("process {pid}: its network is not one of the site's")));
+    }
+    move_into_link_name_space(net.as_fd(), Some(LinkNameSpaceType::Network)).context(about)
+}
+
+/// Becomes the caller again, and `skiff`, with the words and variables that we were given for it.
+fn become_skiff(caller: &Caller, network: &str, address: &str) -> Result<()> {
+    let program = writer::program()?;
+    let words = ["skiff", ON_NETWORK, network, address].map(OsString::from).into_iter().chain(own_args(2));
+    let c = |word: OsString| CString::new(word.into_vec()).map_err(|_| Error::new("a zero byte in a word"));
+    let argv = words.map(c).collect::<Result<Vec<_>>>()?;
+    let envp = own_env().into_iter().map(|(name, value)| {
+        let mut variable = name;
+        variable.push("=");
+        variable.push(value);
+        c(variable)
+    });
+    let envp = envp.collect::<Result<Vec<_>>>()?;
+    caller.come_back().context(|| format!("user {}", caller.uid))?;
+    Err(exec(program.as_os_str(), &argv, &envp)).context(|| program.display().to_string())
+}

@@ -1,0 +1,122 @@
+//! Networks of the site's, from the user's side: how this program gets onto one, and `skiff net`.
+
+pub mod commands;
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::OnceLock;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use skiff_sandbox::helper::Helper;
+use skiff_sandbox::uplink::NAME_SERVER;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::network::{Net, NetName};
+use skiff_spec::plan::{Mount, Plan, Route, Source};
+use skiff_spec::wire::{ON_NETWORK, Request};
+use skiff_sys::process;
+
+use crate::context::Context;
+
+/// How this program was called.
+struct Call {
+    /// The words of the command line, without the helper's.
+    words: Vec<OsString>,
+    /// The network that the helper has put it on; empty if that was to follow a process.
+    network: Option<String>,
+}
+
+static CALL: OnceLock<Call> = OnceLock::new();
+
+/// The words of our command line. If the helper has started us again, without its own, and from the directory where we were.
+pub fn words() -> Result<&'static [OsString]> {
+    if CALL.get().is_none() {
+        let call = call()?;
+        CALL.get_or_init(|| call);
+    }
+    Ok(CALL.get().map_or(&[], |call| &call.words))
+}
+
+fn joined() -> Option<&'static str> {
+    CALL.get()?.network.as_deref()
+}
+
+fn call() -> Result<Call> {
+    let mut network = None;
+    let mut words = std::env::args_os();
+    let program = words.next().unwrap_or_else(|| "skiff".into());
+    let mut words: Vec<OsString> = words.collect();
+    if words.first().is_some_and(|word| word == ON_NETWORK) && words.len() >= 4 {
+        let rest = words.split_off(4);
+        let text = |at: usize| words[at].to_string_lossy().into_owned();
+        let cwd = text(3)
+            .parse()
+            .map_err(|_| Error::new(format!("{ON_NETWORK}: {:?}: no descriptor", words[3])))?;
+        let cwd = process::inherited_fd(cwd).context(|| "working directory")?;
+        rustix::process::fchdir(&cwd).context(|| "working directory")?;
+        network = Some(text(1));
+        words = rest;
+    }
+    words.insert(0, program);
+    Ok(Call { words, network })
+}
+
+/// Goes on in a new network namespace on a network of the site's, unless we are in one already: this program, from its beginning.
+pub fn join(context: &Context, net: &Net) -> Result<()> {
+    let Net::Named(name) = net else { return Ok(()) };
+    match joined() {
+        Some(joined) if joined == name.as_str() => Ok(()),
+        _ => Err(start_again(context, name, &Request::Network { name: name.clone() })),
+    }
+}
+
+/// Goes on in the network namespace of an environment's process 1, unless we are in it.
+pub fn follow(context: &Context, name: &NetName, pid: u32) -> Result<()> {
+    let space = |process: &str| {
+        let path = format!("/proc/{process}/ns/net");
+        std::fs::read_link(&path).context(|| path)
+    };
+    if space("self")? == space(&pid.to_string())? {
+        return Ok(());
+    }
+    Err(start_again(context, name, &Request::Follow { pid }))
+}
+
+/// Why that was not possible; if it was, this does not return.
+fn start_again(context: &Context, name: &NetName, request: &Request) -> Error {
+    let Some(helper) = &context.helper else {
+        return Error::new(format!("network {name}: only the helper can put you on it"))
+            .hint("have the helper installed, or use --net private");
+    };
+    let again = || -> Result<std::convert::Infallible> {
+        let cwd = openat(CWD, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let cwd = cwd.context(|| "working directory")?;
+        process::keep_on_exec(cwd.as_fd()).context(|| "working directory")?;
+        let mut words = vec![OsString::from(cwd.as_raw_fd().to_string())];
+        words.extend(self::words()?.iter().skip(1).cloned());
+        Helper::become_it(helper, request, &words)
+    };
+    match again() {
+        Ok(never) => match never {},
+        Err(e) => e,
+    }
+}
+
+/// Adds a network to a plan.
+pub fn add(plan: &mut Plan, net: Net) -> Result<()> {
+    if plan.route == Route::Rootless
+        && let Net::Named(name) = &net
+    {
+        return Err(Error::new(format!("network {name}: only the helper can put you on it"))
+            .hint("have the helper installed, or use --net private"));
+    }
+    if net == Net::Private {
+        plan.mounts.push(Mount {
+            source: Source::Text(format!("nameserver {NAME_SERVER}\n")),
+            target: "/etc/resolv.conf".into(),
+            read_only: true,
+            optional: false,
+        });
+    }
+    plan.net = net;
+    Ok(())
+}
