@@ -1,4 +1,4 @@
-//! A blob on disk while it is fetched: the bytes, and beside them a journal of the chunks that are there.
+//! A blob on disk while it is fetched: the bytes, and beside them a journal of how much of each chunk is there.
 //!
 //! The journal's lock says who fetches. It is a whole-file `flock`, which NFS turns into a lock at the server: so it holds
 //! between nodes too, and goes with the process that held it. What a killed process left is gone on with by the next.
@@ -15,9 +15,10 @@ use super::chunks::Chunks;
 use crate::error::{Context, Error, Result};
 use crate::uncached::Uncached;
 
-/// The journal begins with this, the blob's size and the chunks' size (little endian); a byte per chunk follows.
-const MAGIC: &[u8; 16] = b"skiff-blob-00001";
+/// The journal begins with this, the blob's size and the chunks' size (little endian); of each chunk follows how many bytes are there.
+const MAGIC: &[u8; 16] = b"skiff-blob-00002";
 const HEADER: usize = 32;
+const ENTRY: usize = 8;
 
 /// A directory of blobs, whole ones and parts.
 #[derive(Clone)]
@@ -107,8 +108,7 @@ impl BlobDir {
         let Ok(journal) = rustix::fs::openat(&self.dir, &names.journal, flags, Mode::empty()) else {
             return 0;
         };
-        let done = done(journal.as_fd(), chunks);
-        done.iter().enumerate().filter(|(_, done)| **done).map(|(i, _)| length(chunks.range(i))).sum()
+        filled(journal.as_fd(), chunks).iter().sum()
     }
 
     fn unlink(&self, names: &Names) -> Result<()> {
@@ -172,9 +172,7 @@ impl Part {
 
     /// Of each chunk, how many bytes an earlier process brought.
     pub(super) fn filled(&self) -> Vec<u64> {
-        let done = done(self.journal.as_fd(), self.chunks);
-        let filled = |(i, done): (usize, &bool)| if *done { length(self.chunks.range(i)) } else { 0 };
-        done.iter().enumerate().map(filled).collect()
+        filled(self.journal.as_fd(), self.chunks)
     }
 
     pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
@@ -186,10 +184,11 @@ impl Part {
         crate::io::read_at(self.data.as_fd(), buffer, offset).on("read", &self.shown)
     }
 
-    /// A chunk is there. Not synced: after a crash of the machine the digest tells.
-    pub(super) fn mark(&self, chunk: usize) -> Result<()> {
-        let at = (HEADER + chunk) as u64;
-        crate::io::write_all_at(self.journal.as_fd(), &[1], at).map_err(|errno| self.write_error(errno))
+    /// So many bytes of a chunk are there. Not synced: after a crash of the machine the digest tells.
+    pub(super) fn mark(&self, chunk: usize, bytes: u64) -> Result<()> {
+        let at = (HEADER + chunk * ENTRY) as u64;
+        crate::io::write_all_at(self.journal.as_fd(), &bytes.to_le_bytes(), at)
+            .map_err(|errno| self.write_error(errno))
     }
 
     /// Forgets all, and makes room for all: better to learn now than in the middle that there is not enough.
@@ -208,7 +207,7 @@ impl Part {
             }
         }
         let mut journal = header(self.chunks).to_vec();
-        journal.resize(HEADER + self.chunks.count(), 0);
+        journal.resize(HEADER + self.chunks.count() * ENTRY, 0);
         crate::io::write_all_at(self.journal.as_fd(), &journal, 0).map_err(fail)
     }
 
@@ -246,15 +245,18 @@ fn header(chunks: Chunks) -> [u8; HEADER] {
     header
 }
 
-fn done(journal: BorrowedFd<'_>, chunks: Chunks) -> Vec<bool> {
-    let mut marks = vec![0; chunks.count()];
+/// Of each chunk, how many bytes are there.
+fn filled(journal: BorrowedFd<'_>, chunks: Chunks) -> Vec<u64> {
+    let mut entries = vec![0; chunks.count() * ENTRY];
     // What cannot be read was not brought.
-    if crate::io::read_at(journal, &mut marks, HEADER as u64).is_err() {
-        marks.fill(0);
+    if crate::io::read_at(journal, &mut entries, HEADER as u64).is_err() {
+        entries.fill(0);
     }
-    marks.iter().map(|mark| *mark == 1).collect()
-}
-
-fn length((begin, end): (u64, u64)) -> u64 {
-    end - begin
+    let (entries, _) = entries.as_chunks::<ENTRY>();
+    let filled = |(i, entry): (usize, &[u8; ENTRY])| {
+        let (begin, end) = chunks.range(i);
+        // More than fits nobody can have brought.
+        Some(u64::from_le_bytes(*entry)).filter(|bytes| *bytes <= end - begin).unwrap_or(0)
+    };
+    entries.iter().enumerate().map(filled).collect()
 }

@@ -134,7 +134,7 @@ impl Transfer {
             ended_early(ended, at, begin, end, &from)?;
         }
         see_end(&mut body);
-        self.part.mark(chunk).map_err(Trouble::Fatal)
+        Ok(())
     }
 
     /// Fetches the blob as a whole; what is there already is not written again, since it may have been read.
@@ -146,18 +146,13 @@ impl Transfer {
         for chunk in 0..chunks.count() {
             let (begin, end) = chunks.range(chunk);
             let mut at = begin;
-            let mut is_new = false;
             while at < end {
                 let wanted = piece.len().min((end - at) as usize);
                 let (got, ended) = fill(&mut body, &mut piece[..wanted]);
                 let known = (begin + self.growing.filled(chunk)).saturating_sub(at).min(got as u64);
-                is_new |= known < got as u64;
                 self.take_in(chunk, &piece[known as usize..got], at + known)?;
                 at += got as u64;
                 ended_early(ended, at, 0, chunks.size(), &from)?;
-            }
-            if is_new {
-                self.part.mark(chunk).map_err(Trouble::Fatal)?;
             }
         }
         see_end(&mut body);
@@ -249,6 +244,7 @@ impl Transfer {
         }
         self.part.write(bytes, at).map_err(Trouble::Fatal)?;
         self.growing.extend(chunk, bytes.len() as u64);
+        self.part.mark(chunk, self.growing.filled(chunk)).map_err(Trouble::Fatal)?;
         // One hashes; the others need not wait for it.
         match self.hashed.try_lock() {
             Ok(mut hashed) => {
