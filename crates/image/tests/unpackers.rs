@@ -1,4 +1,4 @@
-//! The same layers as other programs unpack them: GNU tar for one layer, umoci for several. As root, since both must set owners.
+//! The same layers as other programs unpack them: GNU tar for one layer, umoci and podman for several. As root, since both must set owners.
 
 #![allow(clippy::unwrap_used)]
 
@@ -185,4 +185,53 @@ fn umoci_unpacks_the_same() {
         &without_made_up(image.seen(), &[]),
         &without_made_up(without_devices(of_directory(&bundle.join("rootfs"))), &[]),
     );
+}
+
+/// Of several entries of one path the last: podman refuses layers with more.
+fn each_once(entries: Vec<Tar>) -> Vec<Tar> {
+    let mut known = std::collections::BTreeSet::new();
+    let is_new = |entry: &Tar| {
+        let path = entry.short_name();
+        let path = path.strip_prefix(b"./").unwrap_or(path);
+        known.insert(path.strip_suffix(b"/").unwrap_or(path).to_vec())
+    };
+    let mut entries: Vec<Tar> = entries.into_iter().rev().filter(is_new).collect();
+    entries.reverse();
+    entries
+}
+
+#[test]
+fn podman_unpacks_the_same() {
+    if !is_root("podman_unpacks_the_same") || !has("podman") {
+        return;
+    }
+    let layers: Vec<Vec<u8>> = odd_layers().into_iter().map(|entries| archive(&each_once(entries))).collect();
+    let dir = tempfile::tempdir().unwrap();
+    write_oci(&dir.path().join("oci"), &layers);
+    // A store of its own, of which nothing stays.
+    let podman = || {
+        let mut podman = Command::new("podman");
+        podman.args(["--storage-driver", "vfs", "--root"]).arg(dir.path().join("root"));
+        podman.arg("--runroot").arg(dir.path().join("run"));
+        podman
+    };
+    // It takes a path for a name, and those are in lower case.
+    let pulled = run(podman().current_dir(dir.path()).args(["pull", "--quiet", "oci:oci:x"]));
+    let id = String::from_utf8(pulled).unwrap();
+    let mounted = run(podman().args(["image", "mount", id.trim()]));
+    let place = String::from_utf8(mounted).unwrap();
+    let mut theirs = of_directory(Path::new(place.trim()));
+    run(podman().args(["image", "unmount", "--all"]));
+    // Where podman differs from umoci: it copies each layer for the next one, and symbolic links with several names become several;
+    // and a directory that comes again keeps the attributes that it had.
+    let ours = from_bytes(&layers).unwrap().seen();
+    for (path, entry) in &mut theirs {
+        if path.starts_with(b"/symlink") {
+            (entry.links, entry.same_as) = (2, b"/symlink".to_vec());
+        }
+        if path == b"/attrs" {
+            entry.xattrs.remove(&b"user.k"[..]).expect("what the second layer gave it");
+        }
+    }
+    assert_same(&without_made_up(ours, &[]), &without_made_up(without_devices(theirs), &[]));
 }
