@@ -1,12 +1,16 @@
 # What tests with images use, behind lib.sh: a real registry on loopback, small images in it, a trusted store on this node. All of it
 # goes when the test ends.
 #
-#     start_registry [USER PASSWORD]   starts docker-registry at $registry (a test may say where before it sources this), whose log is $registry_log; anonymous unless a user is given
+#     start_registry [USER PASSWORD]   starts docker-registry at $registry (a test may say where before it sources this), whose log is $registry_log; anonymous unless a user, or $auth, is given
 #     stop_registry                    ends it
+#     start_proxy                      starts proxy.py at $proxy before the registry; its log is $proxy_log
+#     faults RULE...                   what goes wrong there from now on; the log begins anew
+#     sent PART                        how many bytes it has sent of paths with PART
 #     push NAME:TAG DIR... [--config JSON]    pushes an image with a layer from each directory; its digest is $pushed
 #     skeleton DIR                     makes a small root with busybox
 #     make_store [OWNER]               makes the trusted store for OWNER (daemon); away with what was there
 #     drop_store                       removes it
+#     served REPOSITORY                how many bytes of its blobs the registry has sent
 #     asked METHOD PART                how many such requests for paths with PART the registry has had
 registry=${registry:-127.0.0.1:5000}
 store=/var/lib/skiff/store
@@ -14,9 +18,12 @@ images_tmp=$(mktemp -d /tmp/skiff-images.XXXXXX)
 chmod 755 "$images_tmp"
 registry_log=$images_tmp/registry.log
 registry_pid=
+proxy=127.0.0.1:5001
+proxy_log=$images_tmp/proxy.log
+proxy_pid=
 
 start_registry() { # [USER PASSWORD]
-    local auth=
+    local auth=${auth:-}
     if [ $# = 2 ]; then
         htpasswd -Bbn "$1" "$2" >"$images_tmp/htpasswd"
         auth="auth: {htpasswd: {realm: test, path: $images_tmp/htpasswd}}"
@@ -44,6 +51,26 @@ stop_registry() {
     registry_pid=
 }
 
+start_proxy() {
+    local user
+    for user in alice bob; do
+        printf '[[registry]]\nlocation = "%s"\ninsecure = true\n' $proxy >>/home/$user/.config/containers/registries.conf
+    done
+    python3 "$here/../images/proxy.py" $proxy "$registry" "$proxy_log" 3>&- &
+    proxy_pid=$!
+    eventually 10 python3 -c "import socket; socket.create_connection('$proxy'.split(':'))"
+}
+
+faults() { # RULE...
+    local IFS=,
+    curl -sSf -X PUT --data "[$*]" http://$proxy/faults
+    : >"$proxy_log"
+}
+
+sent() { # PART
+    awk -v part="$1" 'index($2, part) { sum += $4 } END { print sum + 0 }' "$proxy_log"
+}
+
 push() { # NAME:TAG DIR... [--config JSON]
     pushed=$(python3 "$here/../images/registry.py" push "$registry/$1" "${@:2}")
 }
@@ -53,7 +80,7 @@ skeleton() { # DIR
     mkdir -p "$1"/{bin,etc,proc,sys,dev,tmp,usr/bin,home,run,var/tmp}
     chmod 1777 "$1/tmp" "$1/var/tmp"
     cp /bin/busybox "$1/bin/busybox"
-    for command in sh ls id cat stat touch mount env pwd sleep rm mkdir find kill dd grep whoami; do ln -sf busybox "$1/bin/$command"; done
+    for command in sha256sum sh ls id cat stat touch mount env pwd sleep rm mkdir find kill dd grep whoami; do ln -sf busybox "$1/bin/$command"; done
     echo 'root:x:0:0:root:/root:/bin/sh' >"$1/etc/passwd"
     echo 'root:x:0:' >"$1/etc/group"
 }
@@ -73,12 +100,17 @@ drop_store() {
     rm -rf "$store"
 }
 
+served() { # REPOSITORY
+    awk -v part="GET /v2/$1/blobs/" 'index($0, part) { for (i = 1; i < NF; i++) if ($i == "HTTP/1.1\"") sum += $(i + 2) } END { print sum + 0 }' "$registry_log"
+}
+
 asked() { # METHOD PART
     grep -c "\"$1 [^ ]*$2" "$registry_log" || true
 }
 
 images_cleanup() {
     stop_registry || true
+    [ -z "$proxy_pid" ] || kill "$proxy_pid" || true
     drop_store || true
     rm -rf "$images_tmp"
 }

@@ -101,9 +101,13 @@ pub fn note(context: &Context, entry: &Entry) -> Result<()> {
     let before = names.find(&entry.reference).ok().flatten();
     names.put(entry)?;
     if let Some(before) = before.filter(|before| before.id != entry.id)
-        && commands::give_up(context, before.id)?.is_none()
+        && let Err(e) = commands::give_up(context, before.id).and_then(|_| store::release(context))
     {
-        store::release(context)?;
+        // The new one is here all the same.
+        output::note(&format!(
+            "the image that {} meant before is not removed: {}",
+            entry.reference, e.message
+        ));
     }
     Ok(())
 }
