@@ -45,10 +45,12 @@ others=($(printf '0%.0s' $(seq 64)))
 pull bob foreign:1 foreign
 foreign=$id
 others+=("$foreign")
-spoil() { # NAME COMMAND...: another image of alice's; what is done to its file $file, permit $permit
-    pull alice "spoilt:$1" "$1"
+spoil() { # NAME COMMAND...: another image of alice's, as the writer makes them; what is done to its file $file, permit $permit
+    id=$(sha256sum <<<"$1") && id=${id%% *}
     others+=("$id")
     file=$store/images/$id.erofs permit=$store/users/$(id -u alice)/$id
+    install -m 444 -o daemon -g daemon "$store/images/$good.erofs" "$file"
+    install -m 644 -o daemon -g daemon /dev/null "$permit"
     "${@:2}"
 }
 spoil gone rm -f $store/none
@@ -81,6 +83,9 @@ spoil mount true
 echo x >/var/lib/skiff/other && chown daemon /var/lib/skiff/other && mount --bind /var/lib/skiff/other "$file"
 attack images "$good" "${others[@]}"
 umount "$file"
+# It was what was done to them.
+spoil sound true
+attack images "$id"
 
 # Devices are left out of what the writer makes; and where a store has some all the same, the mount keeps them shut.
 mkdir "$images_tmp/odd"

@@ -12,6 +12,7 @@ printf '#!/bin/sh\necho tool of the image\n' >"$root/usr/bin/tool" && chmod 755 
 mkdir "$root/opt" && mv "$root/usr/bin/tool" "$root/opt/tool"
 start_registry
 make_store
+trap 'rm -rf /home/store; images_cleanup' EXIT
 push tools/env:1 "$root" --config '{"Entrypoint":["/bin/false"],"Env":["PATH=/opt:/usr/bin:/bin","FROM_IMAGE=yes"],"WorkingDir":"/etc"}'
 digest=${pushed#sha256:}
 
@@ -85,6 +86,27 @@ equal "$(cat out)" $'tool of the image\n/opt\n/mine /no/such yes'
 ok as alice skiff env exec dev -- sh -c 'cd /opt && FROM_IMAGE=changed srun -Qw n2 sh -c "tool; pwd; hostname; echo \$FROM_IMAGE"'
 equal "$out" $'tool of the image\n/opt\nn2\nchanged'
 idle
+
+# Two nodes that share one store do the work once.
+head -c 20000000 /dev/urandom >"$root/random"
+push tools/shared:1 "$root" --config '{"Cmd":["sha256sum","/random"]}'
+shared=$registry/tools/shared:1
+install -d -o daemon -g daemon /home/store
+for node in n1 n2; do on $node sh -c 'mkdir -p /etc/skiff && echo "store = /home/store" >/etc/skiff/helper.conf'; done
+: >"$registry_log"
+ok as alice srun -QN2 skiff pull --quiet $shared
+[ "$(served tools/shared)" -lt 30000000 ] || fail "$(served tools/shared) bytes were sent for a layer of 20000000"
+equal "$(ls /home/store/images | grep -c '\.erofs$')" 1
+ok as alice srun -QN2 skiff run --pull never $shared
+equal "$(uniq -c <<<"$out" | xargs)" "2 $(sha256sum <"$root/random" | cut -d' ' -f1) /random"
+ok as alice srun -QN2 skiff store verify
+for node in n1 n2; do on $node sh -c 'umount -l /run/skiff/images/*; rm -rf /run/skiff/images/* /etc/skiff/helper.conf'; done
+rm -rf /home/store
+# The user's names are the same everywhere; here the image is not.
+fails 125 as alice skiff run --pull never $shared
+ok as alice skiff run $shared
+has "$err" 'this machine does not have it'
+ok as alice skiff rmi $shared
 
 # A node that can neither find nor get it says so.
 stop_registry
