@@ -7,7 +7,7 @@ own=/usr/local/skiff-test-own
 restless=
 cleanup() {
     [ -z "$restless" ] || { kill "$restless" && wait "$restless"; } 2>/dev/null || true
-    rm -rf $own /tmp/skiff-attack.py /tmp/skiff-loot
+    rm -rf $own /tmp/skiff-attack.py /tmp/skiff-files /tmp/skiff-loot
     images_cleanup
 }
 trap cleanup EXIT
@@ -151,6 +151,7 @@ eventually 15 sh -c '! pgrep -u daemon -x skiff'
 
 attack writer_sockets
 attack writer_words "$foreign"
+attack writer_files "$good" "$foreign"
 attack writer_limits "$good"
 eventually 15 sh -c '! pgrep -u daemon -x skiff'
 

@@ -855,6 +855,62 @@ def writer_words(foreign):
         one.end()
 
 
+def writer_files(good, foreign):
+    """Files that go to the writer and come from it: it looks at none with rights that she lacks, and gives none that she could change."""
+    def told(text, files=()):
+        one = Writer()
+        one.asked.received()
+        text = json.dumps(text).encode()
+        refused(one.socket.sendall, struct.pack("<I", len(text)) + text)
+        for at in range(0, len(files), 8):
+            refused(socket.send_fds, one.socket, [b"\0"], files[at:at + 8])
+        refused(one.socket.shutdown, socket.SHUT_WR)
+        said, got = b"", []
+        while True:
+            try:
+                part, fds, _, _ = socket.recv_fds(one.socket, 65536, 8)
+            except ConnectionResetError:
+                break
+            said, got = said + part, got + fds
+            if not part:
+                break
+        one.end()
+        return said, got
+
+    imported = lambda form, *files: {"Import": {"source": {"form": form, "path": "x", "tag": None, "files": list(files)}, "platform": "linux/amd64"}}
+    # A directory of hers, as which she has mounted what is the writer's: it would be looked at with his eyes.
+    os.makedirs("/tmp/skiff-files", exist_ok=True)
+    with open("/tmp/skiff-files/manifest.json", "w") as file:
+        json.dump([{"Config": "config", "RepoTags": [], "Layers": []}], file)
+    with open("/tmp/skiff-files/config", "w") as file:
+        json.dump({"architecture": "amd64", "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": []}}, file)
+    opened = {path: os.open(path, flags) for path, flags in (
+        ("/tmp/skiff-files", os.O_RDONLY), ("/etc", os.O_PATH), ("/etc/shadow", os.O_PATH), ("/dev/zero", os.O_RDONLY), ("/proc/self/ns/user", os.O_RDONLY),
+        ("/tmp/skiff-files/config", os.O_RDONLY))}
+    opened["a pipe"] = os.pipe()[0]
+    opened["a socket"] = socket.socket().fileno()
+    for form in ("docker-archive", "oci-archive", "archive", "oci", "dir", "squashfs", "sif", "erofs"):
+        for path, fd in opened.items():
+            for files in ([fd], [fd] * 3):
+                for names in ([], ["index.json", "manifest.json"], ["../x"] * 300):
+                    said, got = told(imported(form, *names), files)
+                    if b"Pulled" in said or got or b"panicked" in said:
+                        gained(form, path, len(files), len(names), said[:200])
+    # What is not hers is not given; what is, to be read.
+    said, got = told({"Open": foreign})
+    if b"Failed" not in said or got:
+        gained("a foreign image", said[:200])
+    said, got = told({"Open": good})
+    if b"Opened" not in said or len(got) != 1:
+        print("FAILED: no file of an image", said[:200], got)
+        return
+    for flags in (os.O_WRONLY, os.O_RDWR, os.O_RDONLY):
+        if not refused(os.open, f"/proc/self/fd/{got[0]}", flags):
+            gained("the image's file anew", flags)
+    if not refused(os.write, got[0], b"x") or not refused(os.fchmod, got[0], 0o666) or not refused(os.ftruncate, got[0], 0):
+        gained("a changed image")
+
+
 def writer_limits(good):
     """Whatever her limits are, it works or says no."""
     cases = [(resource.RLIMIT_NOFILE, n) for n in (3, 4, 5, 6, 7, 8, 10)]
