@@ -100,10 +100,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 /// Installs what the working tree is into a stage, and runs the same command line again on a login node that has it.
 fn run_in_a_bed() -> anyhow::Result<()> {
+    // Asked before, as what follows may put a new program in our place.
+    let ourselves = std::env::current_exe().context("finding this program")?;
     let made = Command::new("make").args(["--silent", "stage"]).status().context("running make")?;
     ensure!(made.success(), "make stage: {made}");
     let target = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
-    let ourselves = std::env::current_exe().context("finding this program")?;
     let status = Command::new(&ourselves)
         .args(["testbed", "up", "--nodes", "2", "--install"])
         .arg(target.join("stage"))
