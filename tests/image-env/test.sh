@@ -43,6 +43,8 @@ equal "$out" $'changed\nnew\n5\n1'
 ok as alice skiff env diff dev
 for line in 'C /etc/version' 'A /opt/new' 'D /bin/find'; do has $'\n'"$out"$'\n' $'\n'"$line"$'\n'; done
 lacks "$out" /bin/busybox
+# What only mounts needed is nobody's change.
+for place in /run/skiff /etc/hosts /etc/resolv.conf "/home/alice"; do lacks "$out" "$place"; done
 
 # The name comes to mean another image: this environment stays over the one that it was made over.
 echo two >"$root/etc/version"

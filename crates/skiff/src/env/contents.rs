@@ -1,6 +1,7 @@
 //! What an environment holds: its differences from the base, and snapshots of it.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -12,13 +13,13 @@ use skiff_sandbox::visit::as_root_of_ids;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::job::Descriptor;
 use skiff_spec::name::EnvName;
-use skiff_spec::plan::Base;
+use skiff_spec::plan::{Base, Plan, inside};
 
 use super::latest;
 use crate::base_identity;
 use crate::context::Context;
 use crate::environments::Environment;
-use crate::{images, output};
+use crate::{images, output, supervisor};
 
 /// Prints what is added, changed and deleted.
 pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {
@@ -33,8 +34,12 @@ pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {
             .map_err(ours)?;
         serde_json::to_vec(&changes).map_err(|e| Error::new(format!("differences: {e}")))
     })?;
-    let changes: Vec<Change> =
+    let mut changes: Vec<Change> =
         serde_json::from_slice(&found).map_err(|e| Error::new(format!("differences: {e}")))?;
+    // One that cannot run now has its places shown.
+    if let Ok(plan) = supervisor::plan(context, &env) {
+        leave_out_places(&mut changes, &plan);
+    }
     if json {
         return output::json(&changes);
     }
@@ -49,6 +54,27 @@ pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {
         text.push(b'\n');
     }
     output::bytes(&text)
+}
+
+/// Leaves out what was added only for something to be mounted there: nobody has seen it. (Files come in order, a directory before
+/// what is in it.)
+fn leave_out_places(changes: &mut Vec<Change>, plan: &Plan) {
+    let targets: Vec<&Path> =
+        plan.mounts.iter().map(|mount| mount.target.as_path()).chain([Path::new(inside::DIR)]).collect();
+    let mut kept: Vec<Change> = vec![];
+    for change in std::mem::take(changes).into_iter().rev() {
+        let path = Path::new("/").join(OsStr::from_bytes(&change.path));
+        let holds_more = kept.last().is_some_and(|last| {
+            last.path.strip_prefix(&change.path[..]).is_some_and(|rest| rest.first() == Some(&b'/'))
+        });
+        let is_place =
+            targets.iter().any(|target| target.starts_with(&path)) || path.starts_with(inside::DIR);
+        if !(is_place && change.kind == ChangeKind::Added && !holds_more) {
+            kept.push(change);
+        }
+    }
+    kept.reverse();
+    *changes = kept;
 }
 
 /// A snapshot and what it took.
