@@ -9,6 +9,12 @@ image() { # NAME --config JSON: pushes $root, alice pulls it
     push "$1" "$root" "${@:2}"
     ok as alice skiff pull --quiet "$registry/$1"
 }
+starts() { # WORDS...: alice's `skiff run`, in the background, until its program says that it is ready
+    # An earlier one's word must not count: a signal would come before skiff takes any.
+    rm -f /home/alice/ready
+    start alice sh -c "exec skiff run $* >ready 2>&1"
+    eventually 10 grep -q ready /home/alice/ready
+}
 skeleton "$root"
 echo 'app:x:999:998:App:/srv/app:/bin/sh' >>"$root/etc/passwd"
 printf 'app:x:998:\nvideo:x:44:other,app\n' >>"$root/etc/group"
@@ -60,9 +66,7 @@ for route in helper none; do
         wanted=USR1
         [ $sent != HUP ] || wanted=HUP
         for user in app root; do
-            rm -f /home/alice/ready
-            start alice sh -c "exec skiff run --user $user -v /home/alice:/mnt $app sh -c 'for s in TERM USR1 HUP; do trap \"echo got \$s; exit 3\" \$s; done; echo ready; while :; do sleep 0.05; done' >ready 2>&1"
-            eventually 10 grep -q ready /home/alice/ready
+            starts --user $user -v /home/alice:/mnt $app sh -c "'for s in TERM USR1 HUP; do trap \"echo got \$s; exit 3\" \$s; done; echo ready; while :; do sleep 0.05; done'"
             kill -$sent $started
             code=0
             wait $started || code=$?
@@ -74,8 +78,7 @@ unset SKIFF_HELPER
 
 # A signal that nobody knows, a real-time one.
 image tools/app:2 --config '{"StopSignal":"SIGRTMIN+3"}'
-start alice sh -c "exec skiff run $registry/tools/app:2 sh -c 'echo ready; while :; do sleep 0.05; done' >ready 2>&1"
-eventually 10 grep -q ready /home/alice/ready
+starts $registry/tools/app:2 sh -c "'echo ready; while :; do sleep 0.05; done'"
 kill -TERM $started
 code=0
 wait $started || code=$?
