@@ -3,6 +3,7 @@
 //! Each layer has a thread, of which as many run as there are processors; one that waits for bytes lets another run. The file is
 //! the same, byte for byte, whoever was faster.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,10 +11,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::blob::Blob;
 use crate::error::Context;
-use crate::gate::Gate;
+use crate::gate::{Gate, Inside};
 use crate::inflate::{Inflater, Watch, promised_size};
 use crate::layer::{Others, Target, Unpacked, Unpacker};
 use crate::merge::Merger;
+use crate::panics::caught;
 use crate::punch::{clear, unused};
 use crate::records::Records;
 use crate::space::{Blocks, Space};
@@ -237,13 +239,15 @@ impl All<'_> {
     }
 
     fn layer(&self, layer: usize) -> Outcome {
-        let place = Place { all: self, layer, read: AtomicU64::new(0) };
-        self.gate.enter(self.job.blobs[layer].size(), layer);
-        let outcome = place.unpack().and_then(|mut unpacked| {
+        let blob = self.job.blobs[layer];
+        let inside = Cell::new(Some(self.gate.enter(blob.size(), layer)));
+        let place = Place { all: self, layer, read: AtomicU64::new(0), inside };
+        let unpack = || {
+            let mut unpacked = place.unpack()?;
             self.merge(layer, std::mem::take(&mut unpacked.records))?;
             Ok(unpacked)
-        });
-        self.gate.leave();
+        };
+        let outcome = caught(|| format!("unpack layer {}", blob.name()), unpack);
         outcome.map_err(|error| self.fail(error)).ok()
     }
 
@@ -282,6 +286,8 @@ struct Place<'a> {
     layer: usize,
     /// How many compressed bytes have been read.
     read: AtomicU64,
+    /// Its right to run, which it lends to others while it waits.
+    inside: Cell<Option<Inside<'a>>>,
 }
 
 impl Place<'_> {
@@ -336,10 +342,10 @@ impl Place<'_> {
 
     /// Lets someone else run while this waits.
     fn outside<T>(&self, wait: impl FnOnce() -> T) -> T {
-        self.all.gate.leave();
+        drop(self.inside.take());
         let result = wait();
         let left = self.all.job.blobs[self.layer].size().saturating_sub(self.read.load(Ordering::Relaxed));
-        self.all.gate.enter(left, self.layer);
+        self.inside.set(Some(self.all.gate.enter(left, self.layer)));
         result
     }
 }

@@ -164,6 +164,14 @@ pub enum Error {
         /// The blob's digest.
         blob: String,
     },
+    /// This program has an error.
+    #[error("cannot {what}: the program failed: {why}")]
+    Panicked {
+        /// What was being done: "unpack layer ...".
+        what: String,
+        /// The panic's message.
+        why: String,
+    },
     /// An error that several wait for.
     #[error(transparent)]
     Shared(Arc<Error>),
@@ -215,6 +223,7 @@ impl Error {
             Error::Foreign { hint, .. } => {
                 Some(hint.unwrap_or("copy it again, or have the program that wrote it write it anew"))
             }
+            Error::Panicked { .. } => Some("this is an error of skiff's own: report it, with this message"),
             Error::Newer { .. } => Some("use the newer skiff, or another store"),
             Error::WrongDigest { .. } => {
                 Some("what the registry or the archive has is damaged there: push or save the image again")

@@ -20,8 +20,8 @@ impl Gate {
         Gate { state: Mutex::new(State { free: places, waiting: BTreeSet::new() }), freed: Condvar::new() }
     }
 
-    /// Waits for a place. `work` is how much the one of this number has before it.
-    pub fn enter(&self, work: u64, number: usize) {
+    /// Waits for a place, and has it until what this gives is dropped. `work` is how much the one of this number has before it.
+    pub fn enter(&self, work: u64, number: usize) -> Inside<'_> {
         let mut state = self.lock();
         state.waiting.insert((work, number));
         let mut state = self
@@ -34,15 +34,20 @@ impl Gate {
             // Whoever comes next was perhaps woken too early.
             self.freed.notify_all();
         }
-    }
-
-    /// Gives the place up.
-    pub fn leave(&self) {
-        self.lock().free += 1;
-        self.freed.notify_all();
+        Inside(self)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place, which is free again when this is dropped: by a panic too.
+pub(crate) struct Inside<'a>(&'a Gate);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.lock().free += 1;
+        self.0.freed.notify_all();
     }
 }

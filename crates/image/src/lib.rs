@@ -20,6 +20,7 @@ mod io;
 mod layer;
 pub mod manifest;
 mod merge;
+mod panics;
 mod places;
 pub mod policy;
 mod proof;

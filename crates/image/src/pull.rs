@@ -191,6 +191,19 @@ pub(crate) struct Layers<'a> {
     pub arrived: &'a (dyn Fn(usize) -> u64 + Sync),
 }
 
+/// Dropped, it ends the watcher.
+struct End<'a> {
+    over: &'a AtomicBool,
+    watcher: std::thread::Thread,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        self.watcher.unpark();
+    }
+}
+
 /// Does `work`, and tells every while how far it is; ends it when nobody wants it any more.
 pub(crate) fn watched<T>(
     watch: &mut dyn Watch,
@@ -218,13 +231,40 @@ pub(crate) fn watched<T>(
                 std::thread::park_timeout(TICK);
             }
         });
-        let result = work();
-        over.store(true, Ordering::Release);
-        watcher.thread().unpark();
-        result
+        // By a panic too: the watcher would be waited for for ever.
+        let _end = End { over: &over, watcher: watcher.thread().clone() };
+        work()
     });
     if result.is_ok() {
         tell();
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    struct Nobody;
+
+    impl Watch for Nobody {
+        fn waiting(&mut self) {}
+        fn layers(&mut self, _digests: &[Digest], _progress: &[LayerProgress]) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn the_watcher_ends_with_work_that_panics() {
+        let (ended, has_ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let layers = Layers { digests: &[], blobs: &[], arrived: &|_| 0 };
+            let work = || -> Result<()> { panic!("on purpose") };
+            let watched = || watched(&mut Nobody, &layers, &Progress::new(0), work);
+            ended.send(catch_unwind(AssertUnwindSafe(watched)).is_err())
+        });
+        assert_eq!(has_ended.recv_timeout(Duration::from_secs(20)), Ok(true));
+    }
 }

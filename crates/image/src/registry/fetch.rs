@@ -17,6 +17,7 @@ use super::transfer::{Origin, PIECE, Transfer, Trouble};
 use super::{Settings, Source};
 use crate::error::{Error, Result};
 use crate::manifest::Descriptor;
+use crate::panics::caught;
 use queue::{Job, Open, Phase, Queue, Ranges, Task, Turn};
 
 /// How soon to look whether another process is ready with a blob; each further time a half later than the last.
@@ -51,7 +52,7 @@ impl Fetch {
         for _ in 0..parallel {
             let shared = Arc::clone(&fetch.shared);
             let thread = std::thread::Builder::new().name("skiff-fetch".into());
-            let thread = thread.spawn(move || shared.work()).map_err(|e| Error::Io {
+            let thread = thread.spawn(move || shared.work_or_fail()).map_err(|e| Error::Io {
                 what: "start",
                 object: "a thread to fetch with".into(),
                 source: rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::AGAIN),
@@ -70,6 +71,9 @@ impl Fetch {
             return Arc::clone(&job.growing);
         }
         let growing = Arc::new(Growing::new(blob));
+        if let Some(failure) = &queue.failure {
+            growing.fail(Error::Shared(Arc::clone(failure)));
+        }
         queue.jobs.push(Job::new(blob.clone(), Arc::clone(&growing)));
         drop(queue);
         self.shared.changed.notify_all();
@@ -93,6 +97,22 @@ impl Drop for Fetch {
 }
 
 impl Shared {
+    /// What a thread does that panics will never be finished: all that is not here has failed then.
+    fn work_or_fail(&self) {
+        let work = || {
+            self.work();
+            Ok(())
+        };
+        let Err(error) = caught(|| "fetch blobs".into(), work) else { return };
+        let error = Arc::new(error);
+        let mut queue = self.queue();
+        queue.closed = true;
+        queue.jobs.iter().for_each(|job| job.growing.fail(Error::Shared(Arc::clone(&error))));
+        queue.failure = Some(error);
+        drop(queue);
+        self.changed.notify_all();
+    }
+
     fn work(&self) {
         let mut piece = vec![0; PIECE];
         while let Some(task) = self.next_task() {
@@ -320,5 +340,38 @@ impl Shared {
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::sha256;
+
+    #[test]
+    fn a_panic_ends_all_who_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let blobs = BlobDir::open(dir.path()).unwrap();
+        // Nobody to ask: no thread would do its work if this were.
+        let nowhere = Source { places: Arc::new([]) };
+        let settings = Settings { parallel: 2, ..Settings::default() };
+        let fetch = Fetch::start(settings, nowhere, blobs).unwrap();
+        let (ended, has_ended) = std::sync::mpsc::channel();
+        for number in 0..3u8 {
+            let growing = fetch.blob(&Descriptor {
+                media_type: String::new(),
+                digest: sha256(&[number]),
+                size: 1,
+                urls: vec![],
+                annotations: Default::default(),
+            });
+            let ended = ended.clone();
+            std::thread::spawn(move || ended.send(growing.wait()));
+        }
+        for _ in 0..3 {
+            let outcome = has_ended.recv_timeout(Duration::from_secs(20)).expect("waits for ever");
+            let error = outcome.unwrap_err().to_string();
+            assert!(error.starts_with("cannot fetch blobs: the program failed: "), "{error}");
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::error::Error;
 use crate::manifest::Descriptor;
 use crate::registry::growing::Growing;
 use crate::registry::transfer::Transfer;
@@ -15,6 +16,8 @@ pub(super) struct Queue {
     pub jobs: Vec<Job>,
     /// Nothing more is to be begun.
     pub closed: bool,
+    /// Why nothing will come any more: a thread has panicked.
+    pub failure: Option<Arc<Error>>,
     /// The server wants to be left alone until then.
     pub not_before: Option<Instant>,
 }
