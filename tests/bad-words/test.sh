@@ -9,6 +9,7 @@ meant '`skiff env`?' evn
 meant '`skiff env exec`?' exec dev -- ls
 meant '`skiff env enter`?' enter
 meant '`skiff env list`?' env lst
+meant '`skiff net list`?' net lst
 meant '`skiff doctor`?' docotr
 fails 125 as alice skiff run --dryrun -- x
 has "$err" "'--dry-run'"

@@ -52,7 +52,8 @@ impl Cli {
             if let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) =
                 (e.kind(), e.get(ContextKind::InvalidSubcommand))
             {
-                output::hint_at(&suggest::commands(word, &Self::command()));
+                let after = words.get(1).map_or_else(Default::default, |first| first.to_string_lossy());
+                output::hint_at(&suggest::commands(&after, word, &Self::command()));
             }
             std::process::exit(if e.use_stderr() { output::FAILURE } else { 0 })
         })
@@ -260,6 +261,7 @@ fn setting() -> impl TypedValueParser<Value = OsString> {
 #[derive(Subcommand)]
 pub enum Net {
     /// List them
+    #[command(visible_alias = "ls")]
     List(Output),
     /// Show one, and who has which address of it on this node
     Show {

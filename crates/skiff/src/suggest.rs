@@ -1,7 +1,8 @@
 //! What may have been meant by a word that is no command.
 
-/// The commands that a word may stand for: those a slip or two away, and those below another command that are called so.
-pub fn commands(word: &str, whole: &clap::Command) -> Vec<String> {
+/// The commands that a word may stand for, below the command it was typed after, or else anywhere: those a slip or two
+/// away, and those below another command that are called so.
+pub fn commands(after: &str, word: &str, whole: &clap::Command) -> Vec<String> {
     let word = word.to_lowercase();
     let mut found = vec![];
     for (path, names) in listed(whole) {
@@ -11,7 +12,13 @@ pub fn commands(word: &str, whole: &clap::Command) -> Vec<String> {
         }
     }
     found.sort();
-    found.into_iter().map(|(_, path)| path).take(3).collect()
+    let mut paths: Vec<_> = found.into_iter().map(|(_, path)| path).collect();
+    let below = format!("{} {after} ", whole.get_name());
+    if paths.iter().any(|path| path.starts_with(&below)) {
+        paths.retain(|path| path.starts_with(&below));
+    }
+    paths.truncate(3);
+    paths
 }
 
 /// Every command as it is typed, and its last word with the other forms of it.
@@ -70,20 +77,22 @@ mod tests {
     #[test]
     fn what_people_type() {
         let whole = crate::cli::Cli::command();
-        for (word, first) in [
-            ("evn", "skiff env"),
-            ("exec", "skiff env exec"),
-            ("enter", "skiff env enter"),
-            ("lst", "skiff env list"),
-            ("ls", "skiff env list"),
-            ("ENV", "skiff env"),
-            ("docter", "skiff doctor"),
-            ("snapshto", "skiff env snapshot"),
+        for (after, word, meant) in [
+            ("evn", "evn", &["skiff env"][..]),
+            ("exec", "exec", &["skiff env exec"]),
+            ("enter", "enter", &["skiff env enter"]),
+            ("env", "lst", &["skiff env list"]),
+            ("net", "lst", &["skiff net list"]),
+            ("ls", "ls", &["skiff env list", "skiff net list"]),
+            ("ENV", "ENV", &["skiff env"]),
+            ("docter", "docter", &["skiff doctor"]),
+            ("env", "snapshto", &["skiff env snapshot"]),
+            ("net", "snapshto", &["skiff env snapshot"]),
         ] {
-            assert_eq!(commands(word, &whole).first().map(String::as_str), Some(first), "{word}");
+            assert_eq!(commands(after, word, &whole), meant, "{after} {word}");
         }
         for word in ["", "x", "nosuch", "kubernetes"] {
-            assert!(commands(word, &whole).is_empty(), "{word}: {:?}", commands(word, &whole));
+            assert!(commands(word, word, &whole).is_empty(), "{word}: {:?}", commands(word, word, &whole));
         }
     }
 }
