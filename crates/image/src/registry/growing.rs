@@ -244,12 +244,13 @@ impl Reader {
             return Ok(());
         }
         let file = self.wait_for(offset, end)?;
-        let read = crate::io::read_at(file.as_fd(), buffer, offset).on("read", name())?;
-        if read < buffer.len() {
+        let read = crate::io::read_at(file.as_fd(), buffer, offset);
+        // What was read may have been thrown away at that moment: then it is no wonder that it was short, or wrong.
+        self.check(&self.growing.state())?;
+        if read.on("read", name())? < buffer.len() {
             return Err(Error::Io { what: "read", object: name(), source: Errno::NODATA });
         }
-        // What was read may have been thrown away at that moment.
-        self.check(&self.growing.state())
+        Ok(())
     }
 
     /// Waits until the digest has been found right.
@@ -286,6 +287,46 @@ impl Reader {
                 Err(Error::Restarted { blob: self.growing.digest.to_string() })
             }
             None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::sha256;
+
+    const SIZE: u64 = 1 << 20;
+
+    #[test]
+    fn what_is_thrown_away_while_it_is_read_is_read_anew() {
+        let file = Arc::new(OwnedFd::from(tempfile::tempfile().unwrap()));
+        let (media_type, urls, annotations) = Default::default();
+        let blob = Descriptor { media_type, digest: sha256(b""), size: SIZE, urls, annotations };
+        let growing = Arc::new(Growing::new(&blob));
+        growing.opened(&file, Chunks::new(SIZE, SIZE), vec![0]);
+        for _ in 0..100 {
+            rustix::fs::ftruncate(&file, SIZE).unwrap();
+            growing.extend(0, SIZE);
+            let reader = growing.reader();
+            let (begun, has_begun) = std::sync::mpsc::channel();
+            std::thread::scope(|scope| {
+                let reads = scope.spawn(move || {
+                    let mut buffer = vec![0; SIZE as usize];
+                    loop {
+                        if let Err(error) = reader.read_at(&mut buffer, 0) {
+                            return error;
+                        }
+                        begun.send(()).ok();
+                    }
+                });
+                has_begun.recv().unwrap();
+                // As a transfer does it that begins again.
+                growing.restart();
+                rustix::fs::ftruncate(&file, 0).unwrap();
+                let error = reads.join().unwrap();
+                assert!(error.is_restart(), "{error}");
+            });
         }
     }
 }
