@@ -35,6 +35,20 @@ fn make_old(path: &Path) {
     std::fs::File::open(path).unwrap().set_modified(SystemTime::now() - DAY).unwrap();
 }
 
+/// Evicts what nobody uses any more. A lease is a lock, which children that other tests start here share with us until they
+/// are programs of their own; so what was given back a moment ago may still look used.
+fn evict(cache: &Cache, layers: u64) {
+    let mut evicted = 0;
+    for _ in 0..500 {
+        evicted += cache.evict().unwrap().layers;
+        if evicted >= layers {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(evicted, layers);
+}
+
 #[test]
 fn many_who_want_one_layer_get_one() {
     let world = World::new();
@@ -98,8 +112,7 @@ fn what_was_unused_longest_goes_first_and_what_is_in_use_stays() {
     }
     // Used again: now 2 is the one unused longest.
     fetch(&world.depot, &ids[1], &cache).unwrap();
-    let evicted = cache.evict().unwrap();
-    assert_eq!(evicted.layers, 2);
+    evict(&cache, 2);
     let digest = |at: usize| world.depot.manifest(&ids[at]).unwrap().layers[0].digest.to_string();
     let mut left = vec![digest(0), digest(1)];
     left.sort();
@@ -107,7 +120,7 @@ fn what_was_unused_longest_goes_first_and_what_is_in_use_stays() {
     assert!(held[0].path.join("big").exists());
     drop(held);
     let none = Cache::open(&world.path("cache"), 0).unwrap();
-    assert_eq!(none.evict().unwrap().layers, 2);
+    evict(&none, 2);
     for part in ["layers", "locks", "tmp"] {
         assert!(names(&world.path("cache").join(part)).is_empty());
     }
@@ -123,7 +136,7 @@ fn a_lease_goes_with_the_process_and_is_not_inherited() {
     let none = Cache::open(&world.path("cache"), 0).unwrap();
     assert_eq!(none.evict().unwrap().layers, 0);
     drop(layers);
-    assert_eq!(none.evict().unwrap().layers, 1);
+    evict(&none, 1);
 }
 
 #[test]
@@ -136,7 +149,7 @@ fn a_layer_that_another_process_fetched_can_be_kept() {
     assert!(lease.is_some());
     assert_eq!(none.evict().unwrap().layers, 0);
     drop(lease);
-    assert_eq!(none.evict().unwrap().layers, 1);
+    evict(&none, 1);
     for gone in [&path, Path::new("/"), Path::new("../../../tree")] {
         assert!(none.lease(gone).unwrap().is_none());
     }
