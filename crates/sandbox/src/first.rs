@@ -2,9 +2,12 @@
 //! needs is done when the root is, and it only has to become the program.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use skiff_sys::fdpass;
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::Mask;
@@ -22,6 +25,31 @@ pub struct First<'a> {
     pub place: Place,
     /// The signal mask that it gets.
     pub mask: Mask,
+    /// What it stands on, if not on its maker's descriptors.
+    pub apart: Option<Apart<'a>>,
+}
+
+/// How a command stands that nobody waits for at a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Apart<'a> {
+    /// The file, as seen inside, that takes its output; it is opened there, as is its empty input, so that no descriptor of it
+    /// leads out of the environment: such a process CRIU could not dump.
+    pub output: &'a Path,
+    /// Whether it gets the system call filter. The kernel shows a process's filters only to the host's root, so one that a user is to
+    /// dump himself must have none.
+    pub filter: bool,
+}
+
+impl Apart<'_> {
+    fn stand(&self) -> Result<()> {
+        let null = openat(CWD, "/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        null.and_then(|null| dup2_stdin(&null)).context(|| "/dev/null")?;
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
+        let output = openat(CWD, self.output, flags, Mode::empty());
+        output
+            .and_then(|output| dup2_stdout(&output).and_then(|()| dup2_stderr(&output)))
+            .context(|| format!("output {}", self.output.display()))
+    }
 }
 
 /// It, waiting for the root.
@@ -47,12 +75,15 @@ impl First<'_> {
     }
 
     fn become_it(&self, go: &OwnedFd) -> Failed {
-        let ready = join::confine();
+        let filter = self.apart.is_none_or(|apart| apart.filter);
+        let ready = join::confine(filter);
         // Without the word there is no root, and process 1 has said why.
         if !matches!(rustix::io::read(go, &mut [0]), Ok(1)) {
             exit_now(125);
         }
-        match ready.and_then(|()| self.place.take().context(|| "place of the process inside")) {
+        let stand = || self.apart.map_or(Ok(()), |apart| apart.stand());
+        let place = || self.place.take().context(|| "place of the process inside");
+        match ready.and_then(|()| stand()).and_then(|()| place()) {
             Ok(()) => join::become_command(self.command, self.mask),
             Err(e) => e.into(),
         }

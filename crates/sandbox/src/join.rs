@@ -136,7 +136,7 @@ fn become_root(init: BorrowedFd<'_>, command: &Command, place: Place, mask: Mask
     let ready = move_into_thread_name_spaces(init, theirs)
         .context(|| "the environment's namespaces")
         .and_then(|()| drop_bounding())
-        .and_then(|()| confine())
+        .and_then(|()| confine(true))
         .and_then(|()| place.take().context(|| "place of the process inside"));
     match ready {
         Ok(()) => become_command(command, mask),
@@ -150,10 +150,14 @@ pub(crate) fn drop_bounding() -> Result<()> {
         .context(|| "capabilities of a process inside")
 }
 
-/// Makes this process what every program inside is: without the capabilities that reach beyond, for good.
-pub(crate) fn confine() -> Result<()> {
+/// Makes this process what every program inside is: without the capabilities that reach beyond, for good; and without some system
+/// calls, if it gets the filter.
+pub(crate) fn confine(filter: bool) -> Result<()> {
     skiff_sys::caps::set_to(skiff_sys::caps::INSIDE_ROOT).context(|| "capabilities of a process inside")?;
     rustix::thread::set_no_new_privs(true).context(|| "no_new_privs")?;
+    if !filter {
+        return Ok(());
+    }
     skiff_sys::seccomp::load()
         .context(|| "system call filter")
         .map_err(|e| e.hint("the kernel needs CONFIG_SECCOMP_FILTER"))
@@ -176,6 +180,17 @@ pub enum Failed {
 }
 
 impl Failed {
+    /// As an error for where no command of the user's is started.
+    #[must_use]
+    pub fn into_error(self) -> Error {
+        match self {
+            Self::Skiff(e) => e,
+            Self::Command(name, errno) => {
+                Error::new(format!("{}: {}", name.display(), io::Error::from_raw_os_error(errno)))
+            }
+        }
+    }
+
     fn to_start(command: &Command, why: &NotStarted) -> Self {
         match why {
             NotStarted::Program(e) => {
@@ -205,18 +220,24 @@ impl Failed {
         }
     }
 
-    /// Says it to the maker of this process.
-    pub(crate) fn report(&self, reporter: &OwnedFd) {
-        let word = match self {
+    /// For the maker of this process.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
             Self::Command(_, errno) => [b"X", &errno.to_le_bytes()[..]].concat(),
             Self::Skiff(e) => [b"E", &e.to_bytes()[..]].concat(),
-        };
+        }
+    }
+
+    /// Says it to the maker of this process.
+    pub(crate) fn report(&self, reporter: &OwnedFd) {
         // If the maker is gone there is nobody to tell.
-        rustix::io::write(reporter, &word).unwrap_or_default();
+        rustix::io::write(reporter, &self.to_bytes()).unwrap_or_default();
     }
 
     /// What was said of `command`; nothing, by the end of the pipe, when it has become the program.
-    pub(crate) fn reported(word: &[u8], command: &Command) -> Option<Self> {
+    #[must_use]
+    pub fn reported(word: &[u8], command: &Command) -> Option<Self> {
         match word.split_first()? {
             (b'X', errno) => {
                 let errno = errno.try_into().map_or(0, i32::from_le_bytes);

@@ -237,6 +237,21 @@ fn poll_child(child: &Child) -> Result<Option<Change>> {
     }))
 }
 
+/// How the command that an environment was made for has ended, if process 1 has told so by `control` or was lost. For one who does not
+/// wait: what stops it for a while is no matter.
+///
+/// # Errors
+/// What reading says.
+pub fn ended(control: BorrowedFd<'_>) -> Result<Option<Ended>> {
+    loop {
+        match hear(control, &Cell::new(false))? {
+            Some(Change::Ended(ended)) => return Ok(Some(ended)),
+            Some(Change::Stopped(_)) => {}
+            None => return Ok(None),
+        }
+    }
+}
+
 /// Listens to process 1, and notes whether it was lost without a word.
 fn hear(control: BorrowedFd<'_>, lost: &Cell<bool>) -> Result<Option<Change>> {
     let mut word = [0; 2];

@@ -16,9 +16,11 @@ use skiff_spec::network::{self, NetName};
 use crate::{output, suggest};
 
 mod image;
+mod instance;
 
 use image::{EXPORTED, IMPORTED};
 pub use image::{Export, Import, Login, ProgressKind, Pull, Shell, Store};
+pub use instance::{Instance, Start};
 
 /// Your own software environment on a machine you do not own
 #[derive(Parser)]
@@ -101,7 +103,10 @@ pub enum Command {
     /// Environments that stay: make, enter, compare, remove
     #[command(subcommand)]
     Env(Env),
-    /// Show the environments that run
+    /// Containers in the background: start, look at, enter, end
+    #[command(subcommand)]
+    Instance(Instance),
+    /// Show the environments and instances that run
     Ps(Output),
     /// End a running environment and everything in it
     Stop {

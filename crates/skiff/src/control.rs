@@ -34,6 +34,8 @@ pub enum Want {
     Session,
     /// That it ends, with everything inside.
     Stop,
+    /// That what it is kept for is asked to end.
+    End,
     /// To know about it.
     Status,
 }
@@ -44,13 +46,14 @@ impl Want {
         match self {
             Self::Session => b's',
             Self::Stop => b'k',
+            Self::End => b'e',
             Self::Status => b'?',
         }
     }
 
     /// From its byte.
     pub fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Session, Self::Stop, Self::Status].into_iter().find(|w| w.byte() == byte)
+        [Self::Session, Self::Stop, Self::End, Self::Status].into_iter().find(|w| w.byte() == byte)
     }
 }
 

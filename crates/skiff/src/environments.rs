@@ -72,7 +72,12 @@ const NEW: &str = ".new.";
 /// Where all of them are. In a directory that everybody may write to, another user could have made it first, and what is in it
 /// would be run as this one.
 pub fn home(context: &Context) -> Result<PathBuf> {
-    let dir = context.state()?.join("env");
+    own_dir(context, "env")
+}
+
+/// A directory of the user's state, likewise.
+pub fn own_dir(context: &Context, name: &str) -> Result<PathBuf> {
+    let dir = context.state()?.join(name);
     match fs::metadata(&dir) {
         Ok(meta) if meta.uid() != context.uid || meta.mode() & 0o022 != 0 => {
             Err(Error::new(format!("{}: belongs to uid {} with mode {:o}", dir.display(), meta.uid(), meta.mode() & 0o7777))
@@ -124,7 +129,7 @@ impl Environment {
             return Err(Error::new(format!("environment {}: it is there already", self.name))
                 .hint(format!("`skiff env rm {}` removes it", self.name)));
         }
-        let new = all.join(format!("{NEW}{}.{}", std::process::id(), self.name));
+        let new = new_in(all, &self.name);
         let made = self.fill(&new, base, mounts, net).and_then(|()| {
             fs::rename(&new, &self.dir).context(|| format!("environment {}", self.dir.display()))
         });
@@ -143,12 +148,7 @@ impl Environment {
 
     fn fill(&self, new: &Path, base: &Ground, mounts: Vec<String>, net: Net) -> Result<()> {
         make_private(new)?;
-        for (part, mode) in PARTS {
-            let path = new.join(part);
-            fs::create_dir(&path).context(|| path.display().to_string())?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode))
-                .context(|| path.display().to_string())?;
-        }
+        make_parts(new)?;
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let (text, image) = (base.to_string(), base.image().map(|entry| entry.id));
         let settings = Settings { name: self.name.clone(), base: text, image, created, mounts, net };
@@ -181,10 +181,31 @@ impl Environment {
 
     /// Takes it away from under its name at once; gives what is left to delete.
     pub fn set_aside(&self) -> Result<PathBuf> {
-        let aside = self.dir.with_file_name(format!("{TRASH}{}.{}", std::process::id(), self.name));
-        fs::rename(&self.dir, &aside).context(|| format!("environment {}", self.dir.display()))?;
-        Ok(aside)
+        set_aside(&self.dir, &self.name).context(|| format!("environment {}", self.dir.display()))
     }
+}
+
+/// Where something is made before it gets its name.
+pub fn new_in(all: &Path, name: &EnvName) -> PathBuf {
+    all.join(format!("{NEW}{}.{name}", std::process::id()))
+}
+
+/// Takes a directory away from under its name; gives where it is now.
+pub fn set_aside(dir: &Path, name: &EnvName) -> io::Result<PathBuf> {
+    let aside = dir.with_file_name(format!("{TRASH}{}.{name}", std::process::id()));
+    fs::rename(dir, &aside)?;
+    Ok(aside)
+}
+
+/// Makes what an upper on disk consists of.
+pub fn make_parts(dir: &Path) -> Result<()> {
+    for (part, mode) in PARTS {
+        let path = dir.join(part);
+        fs::create_dir(&path).context(|| path.display().to_string())?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))
+            .context(|| path.display().to_string())?;
+    }
+    Ok(())
 }
 
 /// Makes files with the modes written here: the user's umask is for his commands, and may be any.
@@ -241,14 +262,15 @@ pub fn make_ready(all: &Path) -> Result<()> {
     check_file_system(all)
 }
 
-fn make_private(dir: &Path) -> Result<()> {
+/// Makes a directory that is the user's alone.
+pub fn make_private(dir: &Path) -> Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).context(|| dir.display().to_string()).map_err(|e| {
         e.hint("the directory for environments must be yours to write to: `state` in the configuration, or SKIFF_STATE")
     })
 }
 
 /// An upper must be on a file system that overlayfs can write to.
-fn check_file_system(dir: &Path) -> Result<()> {
+pub fn check_file_system(dir: &Path) -> Result<()> {
     const GOOD: [(u64, &str); 7] = [
         (0xEF53, "ext4"),
         (0x5846_5342, "xfs"),

@@ -9,6 +9,7 @@ mod env;
 mod environments;
 mod images;
 mod inside;
+mod instance;
 mod login;
 mod network;
 mod output;
@@ -81,6 +82,7 @@ fn run(cli: Cli) -> Result<i32> {
     match cli.command {
         Command::Run(run) => return run::run(&run),
         Command::Env(command) => return env::run(&command),
+        Command::Instance(command) => return instance::run(&command),
         Command::Net(command) => return network::commands::run(&command),
         Command::Pull(pull) => images::commands::pull(&pull)?,
         Command::Shell(shell) => return run::shell(shell),

@@ -13,13 +13,14 @@ use skiff_spec::plan::{Base, Identity, Plan, Upper};
 
 use crate::cli::{Run, Shell};
 use crate::context::Context;
+use crate::images::index::Entry;
 use crate::planner::{self, Wishes};
 use crate::{images, network, output};
 
 /// Runs the command; its exit code.
 pub fn run(run: &Run) -> Result<i32> {
     let context = Context::load()?;
-    let Wanted { mut plan, command, identity, stop } = wanted(run, &context)?;
+    let Wanted { mut plan, command, identity, stop, .. } = wanted(run, &context)?;
     network::add(&mut plan, run.net.clone())?;
     if run.dry_run {
         return show(&plan, run.json).map(|()| 0);
@@ -33,22 +34,28 @@ pub fn run(run: &Run) -> Result<i32> {
 }
 
 /// What is to be run, in what, as whom.
-struct Wanted {
-    plan: Plan,
-    command: Command,
-    identity: Identity,
+pub struct Wanted {
+    /// The root.
+    pub plan: Plan,
+    /// The command.
+    pub command: Command,
+    /// Who it is inside.
+    pub identity: Identity,
     /// The signal that the command is to get in place of SIGTERM.
-    stop: Option<String>,
+    pub stop: Option<String>,
+    /// The image that it is to be run in.
+    pub entry: Option<Entry>,
 }
 
-fn wanted(run: &Run, context: &Context) -> Result<Wanted> {
+/// From the words of `skiff run` to what they mean; the image is here then.
+pub fn wanted(run: &Run, context: &Context) -> Result<Wanted> {
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     let wishes = Wishes { mounts: run.mounts.clone(), ..Wishes::default() };
     let Some((image, words)) = image(run)? else {
         let plan = planner::host(context, "run", upper, wishes)?;
         let mut command = run.inside.command(context, &run.command);
         let identity = become_user(run, None, run.inside.identity(), &mut command);
-        return Ok(Wanted { plan, command, identity, stop: None });
+        return Ok(Wanted { plan, command, identity, stop: None, entry: None });
     };
     let entry = match run.dry_run {
         true => images::find(context, image)?,
@@ -62,7 +69,8 @@ fn wanted(run: &Run, context: &Context) -> Result<Wanted> {
     let makers = Some(&*exec.user).filter(|user| run.inside.root && !user.is_empty());
     let identity = run.inside.identity_in_image(context.route());
     let identity = become_user(run, makers, identity, &mut command);
-    Ok(Wanted { plan, command, identity, stop: exec.stop_signal.filter(|signal| !signal.is_empty()) })
+    let stop = exec.stop_signal.filter(|signal| !signal.is_empty());
+    Ok(Wanted { plan, command, identity, stop, entry: Some(entry) })
 }
 
 /// Has root inside become another user there, if one is wanted.
@@ -119,7 +127,8 @@ fn in_new(
     let options = Options { helper: context.helper.as_deref(), socket: None };
     if identity == Identity::Root {
         let place = session.place(rustix::process::Signal::KILL.as_raw());
-        let (instance, process) = start_for(plan, options, &First { command, place, mask: session.mask() })?;
+        let (instance, process) =
+            start_for(plan, options, &First { command, place, mask: session.mask(), apart: None })?;
         instance.notes.iter().for_each(|note| output::note(note));
         return Ok(session.wait_first(instance, process)?);
     }

@@ -12,6 +12,7 @@ use rustix::net::{SendFlags, SocketFlags, SocketType, accept_with, send};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitOptions, kill_process, wait};
 use skiff_env::LayerLease;
+use skiff_sandbox::join::Failed;
 use skiff_sandbox::start::{Instance, Options, detach_stdio, start};
 use skiff_sandbox::{Context as _, Error, IDLE, Result, STILL};
 use skiff_spec::network::Net;
@@ -23,6 +24,7 @@ use crate::context::Context;
 use crate::control::{CONTROL, HOST, Live, Want, accept, answer, listen_at};
 use crate::environments::{Environment, Ground, with_umask};
 use crate::images;
+use crate::instance::service::{Running, Service};
 use crate::network;
 use crate::output;
 use crate::planner::{self, Wishes};
@@ -34,21 +36,26 @@ pub struct Place {
     pub dir: PathBuf,
     /// The name, for messages.
     pub name: String,
+    /// The environment that jobs run in which are submitted from inside; without one, none can be.
+    pub environment: Option<String>,
 }
 
 /// When an environment ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+#[derive(Clone, Copy)]
+pub enum Keep<'a> {
     /// A while after its last session and process.
     WhileUsed,
     /// When it is told to.
     UntilStopped,
+    /// With the command that it is there for, or when it is told to.
+    Instance(&'a Service<'a>),
 }
 
 /// A session in one of the user's environments, which is started if it does not run.
 pub fn session(context: &Context, env: &Environment) -> Result<Live> {
     planner::refuse_inside(context)?;
-    let place = Place { dir: env.dir.clone(), name: env.name.to_string() };
+    let name = env.name.to_string();
+    let place = Place { dir: env.dir.clone(), environment: Some(name.clone()), name };
     let net = env.settings()?.net;
     let live = session_at(context, &place, Keep::WhileUsed, || {
         network::join(context, &net)?;
@@ -82,7 +89,7 @@ pub fn plan(context: &Context, env: &Environment) -> Result<Plan> {
 pub fn session_at(
     context: &Context,
     place: &Place,
-    keep: Keep,
+    keep: Keep<'_>,
     make: impl Fn() -> Result<(Plan, Vec<LayerLease>)>,
 ) -> Result<Live> {
     let until = Instant::now() + Duration::from_secs(300);
@@ -93,7 +100,7 @@ pub fn session_at(
         if let Some(lock) = try_lock(&place.dir)? {
             // Whoever started it between our question and our lock would hold the lock now.
             let (plan, held) = make()?;
-            launch(context, place, keep, &plan, &held, &lock)?;
+            launch(context, place, keep, &plan, &held, &lock).map_err(Failed::into_error)?;
         } else if Instant::now() > until {
             return Err(Error::new(format!(
                 "environment {}: it neither runs nor lets itself be started",
@@ -124,14 +131,19 @@ pub fn stop_at(dir: &Path) -> Result<bool> {
     if !end_at(dir)? {
         return Ok(false);
     }
-    // The supervisor's lock goes last.
+    wait_for_lock(dir)?;
+    Ok(true)
+}
+
+/// Waits until a supervisor that is about to end has: its lock goes last.
+pub fn wait_for_lock(dir: &Path) -> Result<()> {
     for _ in 0..2000 {
         if try_lock(dir)?.is_some() {
             break;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Ends every process of what runs at `dir`; whether anything did.
@@ -148,14 +160,14 @@ pub fn end_at(dir: &Path) -> Result<bool> {
 }
 
 /// Starts the supervisor; returns when the environment runs, or why it does not.
-fn launch(
+pub fn launch(
     context: &Context,
     place: &Place,
-    keep: Keep,
+    keep: Keep<'_>,
     plan: &Plan,
     held: &[LayerLease],
     lock: &OwnedFd,
-) -> Result<()> {
+) -> std::result::Result<(), Failed> {
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     match fork(CloneFlags::NONE).context(|| "supervisor")? {
         Fork::Parent(_) => {
@@ -168,11 +180,16 @@ fn launch(
                     String::from_utf8_lossy(notes).lines().for_each(output::note);
                     Ok(())
                 }
-                Some((_, why)) => Err(Error::from_bytes(why)),
+                Some((_, why)) => Err(match keep {
+                    Keep::Instance(service) => service.command.and_then(|c| Failed::reported(why, c)),
+                    Keep::WhileUsed | Keep::UntilStopped => None,
+                }
+                .unwrap_or_else(|| Error::from_bytes(why.get(1..).unwrap_or_default()).into())),
                 None => Err(Error::new(format!(
                     "environment {}: its supervisor ended without a word",
                     place.name
-                ))),
+                ))
+                .into()),
             }
         }
         Fork::Child => {
@@ -182,7 +199,7 @@ fn launch(
             let begun = Supervisor::begin(context, place, keep, plan);
             let word = match &begun {
                 Ok(supervisor) => [b"+", supervisor.instance.notes.join("\n").as_bytes()].concat(),
-                Err(e) => [b"-", &e.to_bytes()[..]].concat(),
+                Err(why) => [b"-", &why.to_bytes()[..]].concat(),
             };
             let told = rustix::io::write(&reporter, &word).is_ok();
             drop(reporter);
@@ -197,9 +214,11 @@ fn launch(
 struct Supervisor<'a> {
     context: &'a Context,
     place: &'a Place,
-    keep: Keep,
+    keep: Keep<'a>,
     base: Base,
     instance: Instance,
+    /// What it is kept for, if that is one thing.
+    running: Option<Running>,
     control: OwnedFd,
     host: OwnedFd,
     signals: Signals,
@@ -218,23 +237,45 @@ struct Woken {
 }
 
 impl<'a> Supervisor<'a> {
-    fn begin(context: &'a Context, place: &'a Place, keep: Keep, plan: &Plan) -> Result<Self> {
+    fn begin(
+        context: &'a Context,
+        place: &'a Place,
+        keep: Keep<'a>,
+        plan: &Plan,
+    ) -> std::result::Result<Self, Failed> {
         rustix::process::setsid().context(|| "session")?;
         detach_stdio();
-        skiff_sys::title::set(&format!("skiff-env {}", place.name));
+        let kind = if place.environment.as_ref() == Some(&place.name) { "env" } else { "instance" };
+        skiff_sys::title::set(&format!("skiff-{kind} {}", place.name));
         let signals = Signals::block(&[]).context(|| "signals")?;
         let host = listen_at(&place.dir, HOST, SocketType::STREAM)?;
         let socket = place.dir.join(HOST);
         // In a job the host's commands run as they are: everybody is himself there. But an image has nothing of what they need.
-        let asks = keep == Keep::WhileUsed || plan.base != Base::Host;
-        let socket = asks.then_some(socket.as_path());
-        let instance = start(plan, Options { helper: context.helper.as_deref(), socket })?;
+        let in_job = matches!(keep, Keep::UntilStopped) && plan.base == Base::Host;
+        let socket = (place.environment.is_some() && !in_job).then_some(socket.as_path());
+        let options = Options { helper: context.helper.as_deref(), socket };
+        let (instance, running) = match keep {
+            Keep::Instance(service) => service.start(context, plan, options, signals.before())?,
+            Keep::WhileUsed | Keep::UntilStopped => (start(plan, options)?, None),
+        };
         // Last: whoever can connect finds it running.
         let control = listen_at(&place.dir, CONTROL, SocketType::SEQPACKET)?;
         // The first session needs a moment to arrive.
         let idle_since = Some(Instant::now() + Duration::from_secs(5));
         let (base, sessions) = (plan.base, vec![]);
-        Ok(Self { context, place, keep, base, instance, control, host, signals, sessions, idle_since })
+        Ok(Self {
+            context,
+            place,
+            keep,
+            base,
+            instance,
+            running,
+            control,
+            host,
+            signals,
+            sessions,
+            idle_since,
+        })
     }
 
     fn serve(mut self) {
@@ -243,7 +284,9 @@ impl<'a> Supervisor<'a> {
             if woken.signal {
                 while let Ok(Some(_)) = self.signals.next() {}
                 // Those who ran commands for the inside; process 1 shows its end by its own descriptor.
-                while matches!(wait(WaitOptions::NOHANG), Ok(Some(_))) {}
+                while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+                    self.running.iter_mut().for_each(|running| running.buried(pid, status));
+                }
             }
             for session in woken.gone.iter().rev() {
                 self.sessions.swap_remove(*session);
@@ -254,16 +297,21 @@ impl<'a> Supervisor<'a> {
             if woken.init_spoke {
                 self.hear_init();
             }
+            let served = self.running.as_mut().is_some_and(Running::look);
             if woken.host {
                 self.serve_inside();
             }
             let stop = woken.control && self.serve_command();
-            let lingered = self.keep == Keep::WhileUsed
-                && self.idle_since.is_some_and(|since| since.elapsed() >= self.linger());
-            if stop || woken.init_ended || (self.sessions.is_empty() && lingered) {
+            let lingered =
+                self.waits_for_use() && self.idle_since.is_some_and(|since| since.elapsed() >= self.linger());
+            if stop || served || woken.init_ended || (self.sessions.is_empty() && lingered) {
                 return self.end();
             }
         }
+    }
+
+    fn waits_for_use(&self) -> bool {
+        matches!(self.keep, Keep::WhileUsed)
     }
 
     fn linger(&self) -> Duration {
@@ -278,9 +326,12 @@ impl<'a> Supervisor<'a> {
             PollFd::new(&self.control, PollFlags::IN),
             PollFd::new(&self.host, PollFlags::IN),
         ];
+        fds.extend(self.running.iter().map(|r| PollFd::from_borrowed_fd(r.output(), PollFlags::IN)));
+        let others = fds.len();
         fds.extend(self.sessions.iter().map(|s| PollFd::new(s, PollFlags::IN)));
-        let since = self.idle_since.filter(|_| self.keep == Keep::WhileUsed);
+        let since = self.idle_since.filter(|_| self.waits_for_use());
         let left = since.map(|since| self.linger().saturating_sub(since.elapsed()));
+        let left = left.or_else(|| self.running.as_ref()?.patience());
         let limit = left.map(|d| Timespec {
             tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(d.subsec_nanos()),
@@ -294,7 +345,7 @@ impl<'a> Supervisor<'a> {
             init_spoke: ready(2),
             control: ready(3),
             host: ready(4),
-            gone: (0..self.sessions.len()).filter(|n| ready(5 + n)).collect(),
+            gone: (0..self.sessions.len()).filter(|n| ready(others + n)).collect(),
         }
     }
 
@@ -304,6 +355,9 @@ impl<'a> Supervisor<'a> {
     }
 
     fn hear_init(&mut self) {
+        if self.running.as_mut().is_some_and(|running| running.hear(&self.instance)) {
+            return;
+        }
         let mut buffer = [0; 64];
         let n = rustix::io::read(&self.instance.control, &mut buffer).unwrap_or(0);
         if buffer[..n].contains(&IDLE) && self.sessions.is_empty() && self.idle_since.is_none() {
@@ -323,6 +377,16 @@ impl<'a> Supervisor<'a> {
                 tell().unwrap_or_default();
                 true
             }
+            Want::End => {
+                tell().unwrap_or_default();
+                match (&self.running, self.keep) {
+                    (Some(running), Keep::Instance(service)) => {
+                        running.end_kindly(service.stop);
+                        false
+                    }
+                    _ => true,
+                }
+            }
             Want::Status | Want::Session => {
                 let told = tell().is_ok();
                 if told && want == Want::Session {
@@ -339,11 +403,15 @@ impl<'a> Supervisor<'a> {
         let Ok(connection) = accept_with(&self.host, SocketFlags::CLOEXEC) else { return };
         if let Ok(Fork::Child) = fork(CloneFlags::NONE) {
             close_all_except(&[connection.as_fd(), self.instance.init.pidfd.as_fd()]);
-            exit_now(proxy::serve(self.context, self.place, self.base, &self.instance.init, connection));
+            let environment = self.place.environment.as_deref().unwrap_or_default();
+            exit_now(proxy::serve(self.context, environment, self.base, &self.instance.init, connection));
         }
     }
 
     fn end(self) {
+        if let Keep::Instance(service) = self.keep {
+            service.note_end(self.running.as_ref().map(Running::ended));
+        }
         // It may be dead already; and if not, its end takes everything inside along before wait returns.
         kill_process(self.instance.init.pid, Signal::KILL).unwrap_or_default();
         while !matches!(

@@ -7,7 +7,7 @@ use skiff_sandbox::Result;
 
 use crate::cli::Sweep;
 use crate::context::Context;
-use crate::{env, environments, output, slurm};
+use crate::{env, environments, instance, output, slurm};
 
 #[derive(Serialize)]
 struct Found {
@@ -16,12 +16,17 @@ struct Found {
     removed: bool,
 }
 
-/// Shows and removes what is left: root's job directories and networks, the user's own half-made or half-removed environments.
+/// Shows and removes what is left: root's job directories and networks, the user's own half-made or half-removed environments,
+/// and instances that were killed.
 pub fn sweep(sweep: &Sweep) -> Result<()> {
     let context = Context::load()?;
     let own = match sweep.dry_run {
         true => environments::leftovers(&environments::home(&context)?),
         false => env::delete_leftovers(&context)?,
+    };
+    let instances = match sweep.dry_run {
+        true => instance::leftovers(&context)?,
+        false => instance::delete_leftovers(&context)?,
     };
     let jobs = if context.uid == 0 { slurm::sweep_jobs(&context, sweep.dry_run)? } else { vec![] };
     let found = |what: &'static str, paths: Vec<PathBuf>| {
@@ -29,7 +34,11 @@ pub fn sweep(sweep: &Sweep) -> Result<()> {
     };
     let networks = if context.uid == 0 { skiff_net::sweep(!sweep.dry_run)? } else { vec![] };
     let networks = networks.into_iter().map(|(what, path)| Found { what, path, removed: !sweep.dry_run });
-    let all: Vec<Found> = found("environment", own).chain(found("job", jobs)).chain(networks).collect();
+    let all: Vec<Found> = found("environment", own)
+        .chain(found("instance", instances))
+        .chain(found("job", jobs))
+        .chain(networks)
+        .collect();
     if sweep.output.json {
         return output::json(&all);
     }

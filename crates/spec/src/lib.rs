@@ -6,6 +6,7 @@ pub mod digest;
 pub mod fuzz;
 pub mod ids;
 pub mod image;
+pub mod instance;
 pub mod job;
 pub mod locked;
 pub mod name;

@@ -16,7 +16,7 @@ use crate::cli::Inside;
 use crate::context::Context;
 use crate::control::{Live, Want};
 use crate::environments::{self, Environment, Ground};
-use crate::{images, output, run, supervisor};
+use crate::{images, instance, output, run, supervisor};
 
 /// The user's shell in an environment; the default one is made on first use.
 pub fn enter(context: &Context, name: &EnvName, inside: &Inside) -> Result<i32> {
@@ -120,29 +120,41 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
     print(&listed(context)?, json)
 }
 
-/// Prints those that run.
+/// Prints those that run, and the instances that do.
 pub fn running(context: &Context, json: bool) -> Result<()> {
-    let all: Vec<Listed> = listed(context)?.into_iter().filter(|l| l.running).collect();
-    print(&all, json)
+    let envs: Vec<Listed> = listed(context)?.into_iter().filter(|l| l.running).collect();
+    let instances = instance::running(context)?;
+    if json {
+        let values = envs.iter().map(|l| of_kind("environment", l));
+        let values = values.chain(instances.iter().map(|l| of_kind("instance", l)));
+        return output::json(&values.collect::<Result<Vec<_>>>()?);
+    }
+    let rows: Vec<Vec<String>> =
+        envs.iter().map(row).chain(instances.iter().map(instance::Listed::row)).collect();
+    output::table(&["NAME", "BASE", "CREATED", "RUNNING", "PID"], &rows)
+}
+
+fn of_kind(kind: &str, listed: &impl Serialize) -> Result<serde_json::Value> {
+    let mut value = serde_json::to_value(listed).map_err(|e| Error::new(format!("JSON: {e}")))?;
+    value["kind"] = kind.into();
+    Ok(value)
 }
 
 fn print(all: &[Listed], json: bool) -> Result<()> {
     if json {
         return output::json(&all);
     }
-    let rows: Vec<Vec<String>> = all
-        .iter()
-        .map(|l| {
-            let state = match (l.pid, l.sessions) {
-                (Some(_), Some(1)) => "1 session".into(),
-                (Some(_), Some(n)) => format!("{n} sessions"),
-                _ => "-".into(),
-            };
-            let pid = l.pid.map_or_else(|| "-".into(), |p| p.to_string());
-            vec![l.name.clone(), l.base.clone(), output::time(l.created), state, pid]
-        })
-        .collect();
-    output::table(&["NAME", "BASE", "CREATED", "RUNNING", "PID"], &rows)
+    output::table(&["NAME", "BASE", "CREATED", "RUNNING", "PID"], &all.iter().map(row).collect::<Vec<_>>())
+}
+
+fn row(l: &Listed) -> Vec<String> {
+    let state = match (l.pid, l.sessions) {
+        (Some(_), Some(1)) => "1 session".into(),
+        (Some(_), Some(n)) => format!("{n} sessions"),
+        _ => "-".into(),
+    };
+    let pid = l.pid.map_or_else(|| "-".into(), |p| p.to_string());
+    vec![l.name.clone(), l.base.clone(), output::time(l.created), state, pid]
 }
 
 fn listed(context: &Context) -> Result<Vec<Listed>> {

@@ -9,7 +9,6 @@ use skiff_image::registries_conf::RegistriesConf;
 use skiff_image::registry::{Client, Settings};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::image::ImageId;
-use skiff_spec::name::EnvName;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::Named;
 
@@ -20,6 +19,7 @@ use super::{find, get, ours, store, unpacked};
 use crate::cli::{Login, Pull, Store};
 use crate::context::Context;
 use crate::environments::{self, Environment};
+use crate::instance::record::Record;
 use crate::output;
 
 /// Digits of an id that tell images apart for a person.
@@ -117,19 +117,19 @@ pub fn remove(images: &[String]) -> Result<()> {
     for image in images {
         let entry = find(&context, image)?;
         names.remove(&entry)?;
-        if let Some(env) = give_up(&context, entry.id)? {
-            output::note(&format!("{}: the image stays, as environment {env} is over it", entry.reference));
+        if let Some(over) = give_up(&context, entry.id)? {
+            output::note(&format!("{}: the image stays, as {over} is over it", entry.reference));
         }
     }
     store::release(&context)
 }
 
-/// Gives up an image that has no name any more and no environment over it; gives the environment that keeps it.
-pub fn give_up(context: &Context, id: ImageId) -> Result<Option<EnvName>> {
+/// Gives up an image that has no name any more and no environment or running instance over it; gives the one that keeps it.
+pub fn give_up(context: &Context, id: ImageId) -> Result<Option<String>> {
     if Names::of(context)?.all()?.iter().any(|entry| entry.id == id) {
         return Ok(None);
     }
-    let over = environment_over(context, id)?;
+    let over = what_is_over(context, id)?;
     if over.is_none() {
         store::ask(context, Ask::Forget(id), &mut |_| ())?;
         unpacked::forget(context, id)?;
@@ -137,11 +137,15 @@ pub fn give_up(context: &Context, id: ImageId) -> Result<Option<EnvName>> {
     Ok(over)
 }
 
-/// An environment that has this image below it.
-fn environment_over(context: &Context, id: ImageId) -> Result<Option<EnvName>> {
+/// An environment that has this image below it, or an instance that runs on it.
+fn what_is_over(context: &Context, id: ImageId) -> Result<Option<String>> {
     // One that cannot be read is said elsewhere; it may not keep images from being removed.
     let over = |env: &Environment| env.settings().is_ok_and(|settings| settings.image == Some(id));
-    Ok(environments::list(context)?.into_iter().find(over).map(|env| env.name))
+    let env = environments::list(context)?.into_iter().find(over).map(|env| env.name);
+    match env {
+        Some(name) => Ok(Some(format!("environment {name}"))),
+        None => Ok(Record::running_over(context, id)?.map(|name| format!("instance {name}"))),
+    }
 }
 
 #[derive(Serialize)]

@@ -23,17 +23,11 @@ use skiff_sys::signal::{Mask, Signals};
 use super::client::SHIM_DIRS;
 use super::words::{EXITED, KILLED, OURSELVES, Request, SIGNAL, STARTED, STOPPED};
 use crate::context::Context;
-use crate::{inside, output, slurm, supervisor};
+use crate::{inside, output, slurm};
 
 /// Serves one client to its command's end.
-pub fn serve(
-    context: &Context,
-    place: &supervisor::Place,
-    base: Base,
-    init: &Child,
-    connection: OwnedFd,
-) -> i32 {
-    match run(context, place, base, init, &connection) {
+pub fn serve(context: &Context, environment: &str, base: Base, init: &Child, connection: OwnedFd) -> i32 {
+    match run(context, environment, base, init, &connection) {
         Ok(()) => 0,
         Err(why) => {
             // By now our standard error is the client's.
@@ -46,7 +40,7 @@ pub fn serve(
 
 fn run(
     context: &Context,
-    at: &supervisor::Place,
+    environment: &str,
     base: Base,
     init: &Child,
     connection: &OwnedFd,
@@ -63,7 +57,7 @@ fn run(
         return Ok(());
     }
     let signals = Signals::block(&[]).context(|| "signals")?;
-    let mut command = command(context, &at.name, &request)?;
+    let mut command = command(context, environment, &request)?;
     // The helper keeps it for the command.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(u32::from(request.umask) & 0o777));
     let place = Place {

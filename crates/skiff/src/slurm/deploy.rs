@@ -51,11 +51,8 @@ pub fn deploy(context: &Context, job: &Job) -> Result<Deployed> {
     let end = Instant::now() + Duration::from_secs(context.config.slurm.fetch_seconds.min(LONGEST));
     for _ in 0..3 {
         let Fetched { difference, layers, image } = fetch_until(context, job, end)?;
-        let cache = open_cache(context)?;
-        let hold = |path: PathBuf| Ok(cache.lease(&path)?.map(|lease| (path, lease)));
-        let held: skiff_env::Result<Option<_>> = layers.into_iter().map(hold).collect();
         // Another job's fetch may have evicted one this very moment.
-        if let Some(layers) = held.map_err(|e| in_cache(e, context))? {
+        if let Some(layers) = hold(context, &cache_dir(context), layers)? {
             return Ok(Deployed { difference, layers, image });
         }
     }
@@ -87,7 +84,8 @@ fn fetch(context: &Context, job: &Job) -> Result<Fetched> {
         .transpose()?;
     // An image is the same everywhere.
     let difference = if image.is_some() { String::new() } else { difference(context, job, &manifest)? };
-    Ok(Fetched { difference, layers: layers(context, &depot, &id, &manifest)?, image })
+    let layers = layers(context, &cache_dir(context), &depot, (&id, &manifest))?;
+    Ok(Fetched { difference, layers, image })
 }
 
 /// Compares this node's base with the one the environment was built on.
@@ -106,16 +104,33 @@ fn difference(context: &Context, job: &Job, manifest: &Manifest) -> Result<Strin
     ))
 }
 
-/// The snapshot's layers in the user's cache, bottom first, unpacked unless they are there already.
-fn layers(context: &Context, depot: &Depot, id: &SnapshotId, manifest: &Manifest) -> Result<Vec<PathBuf>> {
+/// Holds layers of a cache; nothing if one of them has been evicted.
+pub fn hold(
+    context: &Context,
+    dir: &Path,
+    layers: Vec<PathBuf>,
+) -> Result<Option<Vec<(PathBuf, LayerLease)>>> {
+    let cache = open_cache(context, dir)?;
+    let hold = |path: PathBuf| Ok(cache.lease(&path)?.map(|lease| (path, lease)));
+    let held: skiff_env::Result<Option<_>> = layers.into_iter().map(hold).collect();
+    held.map_err(|e| in_cache(e, dir))
+}
+
+/// The snapshot's layers in a cache of the user's, bottom first, unpacked unless they are there already.
+pub fn layers(
+    context: &Context,
+    dir: &Path,
+    depot: &Depot,
+    (id, manifest): (&SnapshotId, &Manifest),
+) -> Result<Vec<PathBuf>> {
     let paths = |layers: Vec<LayerDir>| layers.into_iter().map(|layer| layer.path).collect::<Vec<_>>();
     let json = |e: serde_json::Error| Error::new(format!("what was unpacked: {e}"));
-    if let Some(found) = open_cache(context)?.all_there(manifest).map_err(|e| in_cache(e, context))? {
+    if let Some(found) = open_cache(context, dir)?.all_there(manifest).map_err(|e| in_cache(e, dir))? {
         return Ok(paths(found));
     }
     let unpacked = as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
-        let cache = open_cache(context)?;
-        let layers = skiff_env::fetch(depot, id, &cache).map_err(|e| in_cache(e, context))?;
+        let cache = open_cache(context, dir)?;
+        let layers = skiff_env::fetch(depot, id, &cache).map_err(|e| in_cache(e, dir))?;
         // They are held meanwhile; too many bytes is a matter for the next time.
         cache.evict().map(drop).unwrap_or_default();
         serde_json::to_vec(&paths(layers)).map_err(json)
@@ -127,13 +142,13 @@ fn cache_dir(context: &Context) -> PathBuf {
     Path::new(&context.config.slurm.cache).join(context.uid.to_string())
 }
 
-fn open_cache(context: &Context) -> Result<Cache> {
-    Cache::open(&cache_dir(context), context.config.slurm.cache_bytes).map_err(|e| in_cache(e, context))
+fn open_cache(context: &Context, dir: &Path) -> Result<Cache> {
+    Cache::open(dir, context.config.slurm.cache_bytes).map_err(|e| in_cache(e, dir))
 }
 
 /// An error while a layer came from the depot into this node's cache; if it says no more, the cache is what to look at.
-fn in_cache(e: skiff_env::Error, context: &Context) -> Error {
-    let e = ours(e).about(&format!("node {}, {}", node_name(), cache_dir(context).display()));
+fn in_cache(e: skiff_env::Error, dir: &Path) -> Error {
+    let e = ours(e).about(&format!("node {}, {}", node_name(), dir.display()));
     if !e.hint.is_empty() {
         return e;
     }

@@ -27,7 +27,8 @@ pub const TOLD: &str = "base-difference.told";
 pub fn running(context: &Context, job: &Job) -> Result<Live> {
     let dir = job.keeper_dir();
     private_dir(&dir)?;
-    let place = Place { dir, name: job.descriptor.environment.to_string() };
+    let name = job.descriptor.environment.to_string();
+    let place = Place { dir, environment: Some(name.clone()), name };
     supervisor::session_at(context, &place, Keep::UntilStopped, || {
         let deployed = deploy(context, job)?;
         let record = place.dir.join(DIFFERENCE);

@@ -22,6 +22,7 @@ use skiff_sandbox::Result;
 
 use crate::cli::Slurm;
 
+pub use deploy::{hold, layers};
 pub use keeper::spool;
 pub use node::sweep_jobs;
 pub use submit::describe;

@@ -1,0 +1,63 @@
+//! `skiff instance logs`: what is kept of an instance's output.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::{SeekFrom, seek};
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::name::EnvName;
+
+use super::record::{Record, State};
+use crate::context::Context;
+use crate::output;
+
+/// Prints it, and what follows if that is asked for, until the instance ends.
+pub fn show(context: &Context, name: &EnvName, follow: bool) -> Result<()> {
+    let record = Record::existing(context, name)?;
+    let path = record.output();
+    let about = || path.display().to_string();
+    let mut file = File::open(&path).context(about)?;
+    if !follow {
+        return copy(&mut file).context(about);
+    }
+    let news = inotify::init(CreateFlags::CLOEXEC).context(about)?;
+    inotify::add_watch(&news, &path, WatchFlags::MODIFY).context(about).map_err(|e: Error| {
+        e.hint("fs.inotify.max_user_watches may be used up; without -f it is not needed")
+    })?;
+    // Asked before the output is read: what was written before its end is not missed.
+    while let State::Running(live) = record.state()? {
+        copy(&mut file).context(about)?;
+        let mut fds = [PollFd::new(&news, PollFlags::IN), PollFd::new(&live.init, PollFlags::IN)];
+        poll(&mut fds, None).context(about)?;
+        if fds[1].revents().is_empty() {
+            rustix::io::read(&news, &mut [0; 4096]).context(about)?;
+        } else {
+            break;
+        }
+    }
+    copy(&mut file).context(about)
+}
+
+/// From where the file stands to its end. What is no longer kept is skipped, with the rest of the line that it ends in.
+fn copy(file: &mut File) -> std::io::Result<()> {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let at = seek(file.as_fd(), SeekFrom::Current(0))?;
+        if at >= file.metadata()?.size() {
+            return Ok(());
+        }
+        // Behind the last byte that is kept there is none to be found.
+        let Ok(kept) = seek(file.as_fd(), SeekFrom::Data(at)) else { return Ok(()) };
+        let n = file.read(&mut buffer)?;
+        let skip = match kept > at {
+            true => buffer[..n].iter().position(|b| *b == b'\n').map_or(n, |end| end + 1),
+            false => 0,
+        };
+        output::bytes(&buffer[skip..n]).map_err(|e| std::io::Error::other(e.message))?;
+        std::io::stdout().flush()?;
+    }
+}

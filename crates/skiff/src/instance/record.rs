@@ -1,0 +1,263 @@
+//! What is kept of an instance: a directory of the user's state with its name, which holds what it was started as, what its command has
+//! written, how it ended, and what a running one needs.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::image::ImageId;
+use skiff_spec::instance::{End, Ended, Started};
+use skiff_spec::name::EnvName;
+
+use crate::context::Context;
+use crate::control::{Live, Want};
+use crate::env::delete;
+use crate::environments::{self, make_private, new_in, own_dir, set_aside, with_umask};
+use crate::images::index::Entry;
+use crate::{images, supervisor};
+
+const STARTED: &str = "instance.json";
+const ENDED: &str = "ended.json";
+const OUTPUT: &str = "output";
+const IMAGE: &str = "image.json";
+
+/// One instance.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// Its name.
+    pub name: EnvName,
+    /// Its directory.
+    pub dir: PathBuf,
+}
+
+/// How an instance fares.
+pub enum State {
+    /// It runs.
+    Running(Live),
+    /// It has said how it ended.
+    Ended(Ended),
+    /// It has not: its supervisor was killed, or the machine.
+    Lost,
+}
+
+/// Where all of them are.
+pub fn home(context: &Context) -> Result<PathBuf> {
+    own_dir(context, "instance")
+}
+
+impl Record {
+    /// By name, whether there is one or not.
+    pub fn named(context: &Context, name: &EnvName) -> Result<Self> {
+        Ok(Self { name: name.clone(), dir: home(context)?.join(name.as_str()) })
+    }
+
+    /// By name; there must be one.
+    pub fn existing(context: &Context, name: &EnvName) -> Result<Self> {
+        let record = Self::named(context, name)?;
+        if record.dir.join(STARTED).exists() {
+            return Ok(record);
+        }
+        let all: Vec<String> = Self::all(context)?.iter().map(|r| r.name.to_string()).collect();
+        let there =
+            if all.is_empty() { "there are none".into() } else { format!("there are: {}", all.join(", ")) };
+        Err(Error::new(format!("instance {name}: there is no such instance")).hint(there))
+    }
+
+    /// All, by name.
+    pub fn all(context: &Context) -> Result<Vec<Self>> {
+        let dir = home(context)?;
+        let entries = match fs::read_dir(&dir) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
+            other => other.context(|| dir.display().to_string())?,
+        };
+        let mut all: Vec<Self> = entries
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .map(|name: EnvName| Self { dir: dir.join(name.as_str()), name })
+            .filter(|record| record.dir.join(STARTED).exists())
+            .collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    /// The one that runs on an image.
+    pub fn running_over(context: &Context, id: ImageId) -> Result<Option<EnvName>> {
+        // What cannot be read is said elsewhere; it may not keep images from being removed.
+        let over = |record: &Self| {
+            record.started().is_ok_and(|started| started.image == Some(id))
+                && matches!(record.state(), Ok(State::Running(_)))
+        };
+        Ok(Self::all(context)?.into_iter().find(over).map(|record| record.name))
+    }
+
+    /// Refuses if the name is a running one's.
+    pub fn refuse_taken(&self) -> Result<()> {
+        match self.dir.exists() && supervisor::try_lock(&self.dir)?.is_none() {
+            true => Err(self.taken()),
+            false => Ok(()),
+        }
+    }
+
+    fn taken(&self) -> Error {
+        Error::new(format!("instance {0}: there is one of that name, and it runs", self.name))
+            .hint(format!("`skiff instance stop {}` ends it; or choose another name", self.name))
+    }
+
+    /// Makes it, in place of one that has ended; gives the lock that is held as long as it runs. Nothing half-made is ever seen under
+    /// its name.
+    pub fn make(&self, context: &Context, started: &Started, image: Option<&Entry>) -> Result<OwnedFd> {
+        let all = home(context)?;
+        let new = new_in(&all, &self.name);
+        let made = with_umask(|| {
+            make_private(&all)?;
+            self.fill(&new, started, image)
+        })
+        .and_then(|lock| {
+            self.remove_ended(context)?;
+            match fs::rename(&new, &self.dir) {
+                // Somebody else was faster.
+                Err(e) if matches!(e.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {
+                    Err(self.taken())
+                }
+                other => other.context(|| self.dir.display().to_string()).map(|()| lock),
+            }
+        });
+        if made.is_err() {
+            // The first error is the one to tell; what stays `skiff sweep` removes.
+            fs::remove_dir_all(&new).unwrap_or_default();
+        }
+        made
+    }
+
+    fn fill(&self, new: &Path, started: &Started, image: Option<&Entry>) -> Result<OwnedFd> {
+        make_private(new)?;
+        if started.checkpoint {
+            environments::check_file_system(new)?;
+            environments::make_parts(new)?;
+        }
+        write(&new.join(STARTED), started)?;
+        if let Some(entry) = image {
+            entry.write(&new.join(IMAGE))?;
+        }
+        let output = new.join(OUTPUT);
+        // Nobody else comes here; inside, whoever it is may append to it.
+        File::create(&output)
+            .and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o666)))
+            .context(|| output.display().to_string())?;
+        supervisor::try_lock(new)?.ok_or_else(|| Error::new(format!("{}: locked", new.display())))
+    }
+
+    /// Removes it if it is there and has ended.
+    fn remove_ended(&self, context: &Context) -> Result<()> {
+        if !self.dir.exists() {
+            return Ok(());
+        }
+        let lock = supervisor::try_lock(&self.dir)?.ok_or_else(|| self.taken())?;
+        self.remove(context, lock)
+    }
+
+    /// Removes it; whoever has the lock may.
+    pub fn remove(&self, context: &Context, lock: OwnedFd) -> Result<()> {
+        let (image, on_disk) = self.started().map_or((None, true), |s| (s.image, s.checkpoint));
+        let aside =
+            set_aside(&self.dir, &self.name).context(|| format!("instance {}", self.dir.display()))?;
+        drop(lock);
+        if let Some(id) = image {
+            images::commands::give_up(context, id)?;
+        }
+        // Only an upper on the disk holds files of the user's other ids.
+        match on_disk {
+            true => delete(context, aside),
+            false => fs::remove_dir_all(&aside).context(|| format!("removing {}", aside.display())),
+        }
+    }
+
+    /// What it was started as.
+    pub fn started(&self) -> Result<Started> {
+        read(&self.dir.join(STARTED))?
+            .ok_or_else(|| Error::new(format!("instance {}: it is gone", self.name)))
+    }
+
+    /// The image below it, with how its programs are run.
+    pub fn image(&self) -> Result<Option<Entry>> {
+        Entry::read(&self.dir.join(IMAGE))
+    }
+
+    /// How it fares.
+    pub fn state(&self) -> Result<State> {
+        if let Some(live) = Live::connect(&self.dir, Want::Status)? {
+            return Ok(State::Running(live));
+        }
+        Ok(read(&self.dir.join(ENDED))?.map_or(State::Lost, State::Ended))
+    }
+
+    /// The file that its command writes to.
+    pub fn output(&self) -> PathBuf {
+        self.dir.join(OUTPUT)
+    }
+
+    /// Writes down how its command ended.
+    pub fn note_end(&self, end: Option<End>) -> Result<()> {
+        let new = self.dir.join(".ended");
+        write(&new, &Ended { end, at: now() })?;
+        fs::rename(&new, self.dir.join(ENDED)).context(|| self.dir.display().to_string())
+    }
+}
+
+/// What was killed while it was made or removed, and instances that were.
+pub fn leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+    let mut left = environments::leftovers(&home(context)?);
+    left.extend(lost(context)?.into_iter().map(|record| record.dir));
+    Ok(left)
+}
+
+/// Removes those.
+pub fn delete_leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+    let left = leftovers(context)?;
+    for record in lost(context)? {
+        if let Some(lock) = supervisor::try_lock(&record.dir)? {
+            record.remove(context, lock)?;
+        }
+    }
+    for dir in environments::leftovers(&home(context)?) {
+        delete(context, dir)?;
+    }
+    Ok(left)
+}
+
+fn lost(context: &Context) -> Result<Vec<Record>> {
+    let mut lost = vec![];
+    for record in Record::all(context)? {
+        // One that is just starting has no socket yet, but its lock is held.
+        if matches!(record.state()?, State::Lost) && supervisor::try_lock(&record.dir)?.is_some() {
+            lost.push(record);
+        }
+    }
+    Ok(lost)
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+fn write(path: &Path, data: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_vec(data).map_err(|e| Error::new(format!("{}: {e}", path.display())))?;
+    fs::write(path, text).context(|| path.display().to_string())
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    match fs::read(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        text => {
+            serde_json::from_slice(&text.context(|| path.display().to_string())?).map(Some).map_err(|e| {
+                Error::new(format!("{}: {e}", path.display())).hint("`skiff instance rm` removes it")
+            })
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The command that an instance is there for, as the instance's supervisor starts it, listens to it and notes its end.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitStatus};
+use skiff_sandbox::command::Command;
+use skiff_sandbox::first::{Apart, First, Process};
+use skiff_sandbox::join::{Failed, Place, as_me};
+use skiff_sandbox::session::{self, Ended};
+use skiff_sandbox::start::{Instance, Options, start, start_for};
+use skiff_sandbox::{Context as _, Error};
+use skiff_spec::instance::End;
+use skiff_spec::plan::{Identity, Plan};
+use skiff_sys::process::Child;
+use skiff_sys::signal::{Mask, send_to_group};
+
+use super::kept::Kept;
+use super::record::Record;
+use crate::context::Context;
+
+/// Where an instance's output file is, inside. The command opens it there: see [`Apart`].
+pub const OUTPUT_INSIDE: &str = "/run/skiff/output";
+
+/// What to start, and how.
+pub struct Service<'a> {
+    /// The command; without one the instance is there to be entered.
+    pub command: Option<&'a Command>,
+    /// Who it is inside.
+    pub identity: Identity,
+    /// The signal that asks it to end.
+    pub stop: i32,
+    /// Whether the user is to be able to dump it.
+    pub checkpoint: bool,
+    /// What is kept of the instance.
+    pub record: &'a Record,
+}
+
+/// It, running.
+pub struct Running {
+    main: Main,
+    ended: Option<Ended>,
+    kept: Kept,
+}
+
+enum Main {
+    /// A child of process 1, which tells how it fares.
+    Inside(Process),
+    /// A child of the supervisor's, without user namespace.
+    Me(Child),
+}
+
+impl Service<'_> {
+    /// Carries out the plan, with the command in it.
+    pub fn start(
+        &self,
+        context: &Context,
+        plan: &Plan,
+        options: Options<'_>,
+        mask: Mask,
+    ) -> Result<(Instance, Option<Running>), Failed> {
+        let Some(command) = self.command else { return Ok((start(plan, options)?, None)) };
+        let output = self.record.output();
+        let place = Place { own_session: true, death_signal: Signal::KILL.as_raw(), ..Place::default() };
+        let (instance, main) = if self.identity == Identity::Root {
+            let apart = Apart { output: Path::new(OUTPUT_INSIDE), filter: !self.checkpoint };
+            let first = First { command, place, mask, apart: Some(apart) };
+            let (instance, process) = start_for(plan, options, &first)?;
+            (instance, Main::Inside(process))
+        } else {
+            let instance = start(plan, options)?;
+            match self.start_as_me(context, command, &instance, (place, mask), &output) {
+                Ok(child) => (instance, Main::Me(child)),
+                Err(why) => {
+                    instance.end();
+                    return Err(why);
+                }
+            }
+        };
+        let kept = Kept::watch(&output)?;
+        Ok((instance, Some(Running { main, ended: None, kept })))
+    }
+
+    /// Through the helper, which hands our own standard descriptors on: for as long as that takes, they are the output.
+    fn start_as_me(
+        &self,
+        context: &Context,
+        command: &Command,
+        instance: &Instance,
+        (place, mask): (Place, Mask),
+        output: &Path,
+    ) -> Result<Child, Failed> {
+        let helper = context.helper.as_deref().ok_or_else(|| {
+            Error::new("--me: without the helper you can only be root inside")
+                .hint("have the helper installed, or leave --me away")
+        })?;
+        let about = || format!("output {}", output.display());
+        let file: OwnedFd = std::fs::File::options().append(true).open(output).context(about)?.into();
+        rustix::stdio::dup2_stdout(&file).and_then(|()| rustix::stdio::dup2_stderr(&file)).context(about)?;
+        let child = as_me(helper, instance.init.pid, command, place, mask);
+        skiff_sandbox::start::detach_stdio();
+        child
+    }
+
+    /// Writes down how it ended; nothing if there was no command.
+    pub fn note_end(&self, ended: Option<Ended>) {
+        let end = ended.map(|ended| match ended {
+            Ended::Code(code) => End::Exited(code),
+            Ended::Signal(number) => End::Killed(number),
+        });
+        // Without room for it, the instance is shown as one that was lost.
+        self.record.note_end(end).unwrap_or_default();
+    }
+}
+
+impl Running {
+    /// What wakes us when there is new output.
+    pub fn output(&self) -> BorrowedFd<'_> {
+        self.kept.news()
+    }
+
+    /// How long to wait for anything else.
+    pub fn patience(&self) -> Option<Duration> {
+        self.kept.patience()
+    }
+
+    /// Keeps the output within its bounds; whether the command has ended.
+    pub fn look(&mut self) -> bool {
+        self.kept.look();
+        self.ended.is_some()
+    }
+
+    /// A child of ours has ended.
+    pub fn buried(&mut self, pid: Pid, status: WaitStatus) {
+        if let Main::Me(child) = &self.main
+            && child.pid == pid
+        {
+            let ended = status.exit_status().map(Ended::Code);
+            self.ended = ended.or_else(|| status.terminating_signal().map(Ended::Signal));
+        }
+    }
+
+    /// Process 1 has said something; whether that was for us.
+    pub fn hear(&mut self, instance: &Instance) -> bool {
+        let inside = matches!(self.main, Main::Inside(_));
+        if inside && self.ended.is_none() {
+            // What cannot be read any more has ended, as process 1 has, which shows by itself.
+            self.ended = session::ended(instance.control.as_fd()).unwrap_or_default();
+        }
+        inside
+    }
+
+    /// Asks it to end.
+    pub fn end_kindly(&self, signal: i32) {
+        let group = match &self.main {
+            Main::Inside(process) => process.group(),
+            Main::Me(child) => Some(child.pid),
+        };
+        if let Some(group) = group {
+            // It may be gone by now. One that is stopped would never hear of it.
+            send_to_group(group, signal).unwrap_or_default();
+            send_to_group(group, Signal::CONT.as_raw()).unwrap_or_default();
+        }
+    }
+
+    /// How it ended; one that has not, does so now, by force.
+    pub fn ended(&self) -> Ended {
+        self.ended.unwrap_or(Ended::Signal(Signal::KILL.as_raw()))
+    }
+}

@@ -1,0 +1,261 @@
+//! `skiff instance start`: from words to a plan and a command, and that carried out in the background.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use skiff_env::{Depot, LayerLease};
+use skiff_sandbox::command::Command;
+use skiff_sandbox::join::Failed;
+use skiff_sandbox::{Error, Result};
+use skiff_spec::instance::Started;
+use skiff_spec::name::EnvName;
+use skiff_spec::plan::{Base, Identity, Mount, Plan, Source, Upper};
+
+use super::record::{Record, now};
+use super::service::{OUTPUT_INSIDE, Service};
+use crate::cli::{Inside, Run, Start};
+use crate::context::Context;
+use crate::env::{self, ours, take_snapshot};
+use crate::environments::{Environment, Ground};
+use crate::images::index::Entry;
+use crate::planner::{self, Wishes};
+use crate::supervisor::{self, Keep, Place};
+use crate::{images, network, output, run, slurm};
+
+/// What an instance is of.
+enum Of {
+    Host,
+    Image(String),
+    Env(Environment),
+}
+
+/// All that is needed to start one.
+struct Wanted {
+    plan: Plan,
+    /// Layers that must not be evicted.
+    held: Vec<LayerLease>,
+    snapshot: Option<String>,
+    command: Option<Command>,
+    identity: Identity,
+    stop: Option<String>,
+    /// The image.
+    entry: Option<Entry>,
+}
+
+/// Starts it; the exit code: that of a command that cannot be started, too.
+pub fn start(start: &Start) -> Result<i32> {
+    let context = Context::load()?;
+    let record = Record::named(&context, &start.instance)?;
+    let of = Of::read(&context, &start.of)?;
+    record.refuse_taken()?;
+    let mut wanted = wanted(&context, start, &of, &record)?;
+    if start.dry_run {
+        return run::show(&wanted.plan, start.json).map(|()| 0);
+    }
+    let net = wanted.plan.net.clone();
+    network::join(&context, &net)?;
+    images::plan::make_ready(&context, &mut wanted.plan)?;
+    let started = started(start, &of, &wanted);
+    let lock = record.make(&context, &started, wanted.entry.as_ref())?;
+    match launch(&context, start, &of, &record, &wanted, &lock) {
+        Ok(()) => Ok(0),
+        Err(why) => {
+            record.remove(&context, lock)?;
+            Ok(output::failed(why))
+        }
+    }
+}
+
+fn launch(
+    context: &Context,
+    start: &Start,
+    of: &Of,
+    record: &Record,
+    wanted: &Wanted,
+    lock: &std::os::fd::OwnedFd,
+) -> std::result::Result<(), Failed> {
+    let place = Place {
+        dir: record.dir.clone(),
+        name: record.name.to_string(),
+        environment: match of {
+            Of::Env(env) => Some(env.name.to_string()),
+            Of::Host | Of::Image(_) => None,
+        },
+    };
+    let service = Service {
+        command: wanted.command.as_ref(),
+        identity: wanted.identity,
+        stop: stop_signal(wanted.stop.as_deref()),
+        checkpoint: start.checkpoint,
+        record,
+    };
+    supervisor::launch(context, &place, Keep::Instance(&service), &wanted.plan, &wanted.held, lock)
+}
+
+fn stop_signal(wanted: Option<&str>) -> i32 {
+    let known = wanted.map(|signal| (signal, images::stop::number(signal)));
+    if let Some((signal, None)) = known {
+        output::note(&format!("the image's stop signal {signal:?} is not known: SIGTERM it is"));
+    }
+    known.and_then(|(_, number)| number).unwrap_or(Signal::TERM.as_raw())
+}
+
+fn started(start: &Start, of: &Of, wanted: &Wanted) -> Started {
+    let words = wanted.command.iter().flat_map(|command| &command.argv);
+    Started {
+        name: start.instance.clone(),
+        of: match of {
+            Of::Host => "host".into(),
+            Of::Image(image) => format!("{}{image}", images::PREFIX),
+            Of::Env(env) => format!("{ENV}{}", env.name),
+        },
+        image: match wanted.plan.base {
+            Base::Host => None,
+            Base::Image(id) => Some(id),
+        },
+        snapshot: wanted.snapshot.clone(),
+        command: words.map(|word| word.to_string_lossy().into_owned()).collect(),
+        identity: wanted.identity,
+        net: wanted.plan.net.clone(),
+        checkpoint: start.checkpoint,
+        started: now(),
+        plan: wanted.plan.clone(),
+    }
+}
+
+/// What is in front of an environment's name, so that it is no image's.
+pub const ENV: &str = "env:";
+
+impl Of {
+    /// Reads the word. One that may be either is an environment's name if the user has such an environment: he made it himself, and an
+    /// image can be named in other ways.
+    fn read(context: &Context, word: &str) -> Result<Self> {
+        if word == "host" {
+            return Ok(Self::Host);
+        }
+        if let Some(name) = word.strip_prefix(ENV) {
+            let name: EnvName = name.parse().map_err(|e| Error::new(format!("{e}")))?;
+            return Environment::existing(context, name).map(Self::Env);
+        }
+        if let Some(image) = word.strip_prefix(images::PREFIX) {
+            return Ok(Self::Image(image.into()));
+        }
+        if let Ok(name) = word.parse::<EnvName>() {
+            let env = Environment::named(context, name)?;
+            if env.exists() {
+                return Ok(Self::Env(env));
+            }
+        }
+        Ok(Self::Image(word.into()))
+    }
+}
+
+fn wanted(context: &Context, start: &Start, of: &Of, record: &Record) -> Result<Wanted> {
+    let inside = Inside {
+        root: start.inside.root || start.checkpoint,
+        me: start.inside.me,
+        env: start.inside.env.clone(),
+        workdir: start.inside.workdir.clone(),
+    };
+    let mut wanted = match of {
+        Of::Env(env) => of_environment(context, start, env, inside)?,
+        Of::Host | Of::Image(_) => of_base(context, start, of, inside)?,
+    };
+    if start.checkpoint {
+        // On the disk, where it can be saved.
+        wanted.plan.upper = Upper::Directory(record.dir.clone());
+    }
+    wanted.plan.name = record.name.to_string();
+    wanted.plan.mounts.push(Mount {
+        source: Source::Bind(record.output()),
+        target: OUTPUT_INSIDE.into(),
+        read_only: false,
+        optional: false,
+    });
+    Ok(wanted)
+}
+
+/// As `skiff run` has it.
+fn of_base(context: &Context, start: &Start, of: &Of, inside: Inside) -> Result<Wanted> {
+    let base = match of {
+        Of::Image(image) => format!("{}{image}", images::PREFIX),
+        Of::Host | Of::Env(_) => "host".into(),
+    };
+    let entered = matches!(of, Of::Host) && start.command.is_empty();
+    let run = Run {
+        inside,
+        base: Some(base),
+        writable: start.writable,
+        user: start.user.clone(),
+        entrypoint: start.entrypoint.clone(),
+        pull: start.pull,
+        mounts: start.mounts.clone(),
+        dry_run: start.dry_run,
+        command: start.command.clone(),
+        ..Run::default()
+    };
+    let run::Wanted { mut plan, command, identity, stop, entry } = run::wanted(&run, context)?;
+    network::add(&mut plan, start.net.clone().unwrap_or_default())?;
+    let command = (!entered).then_some(command);
+    Ok(Wanted { plan, held: vec![], snapshot: None, command, identity, stop, entry })
+}
+
+/// Over a snapshot of the environment, as a job is: it goes on meanwhile, and there can be several instances of it.
+fn of_environment(context: &Context, start: &Start, env: &Environment, inside: Inside) -> Result<Wanted> {
+    let settings = env.settings()?;
+    let snapshot = match start.dry_run {
+        true => None,
+        false => Some(snapshot(context, env)?),
+    };
+    let (id, layers) = snapshot.map_or((None, vec![]), |(id, layers)| (Some(id), layers));
+    // Topmost first.
+    let (paths, held): (Vec<PathBuf>, Vec<LayerLease>) = layers.into_iter().rev().unzip();
+    let mounts = settings.mounts.iter().chain(&start.mounts).cloned().collect();
+    let wishes = Wishes { mounts, layers: paths, ..Wishes::default() };
+    let upper = Upper::Memory { size: context.config.run.memory.clone() };
+    let mut plan = match env.ground()? {
+        Ground::Host => planner::host(context, env.name.as_str(), upper, wishes)?,
+        Ground::Image(entry) => {
+            let exec = entry.config()?.exec;
+            images::plan::image(context, env.name.as_str(), (entry.id, &exec), upper, true, wishes)?
+        }
+    };
+    network::add(&mut plan, start.net.clone().unwrap_or(settings.net))?;
+    let words: Vec<OsString> = start.entrypoint.iter().chain(&start.command).cloned().collect();
+    let command = match &words[..] {
+        [] => None,
+        words => {
+            let mut command = env::command(context, env, &inside, words)?;
+            command.set("SKIFF_ENVIRONMENT", env.name.as_str());
+            if let Some(user) = &start.user {
+                images::command::run_as(&mut command, user, &inside);
+            }
+            Some(command)
+        }
+    };
+    let identity = inside.identity();
+    Ok(Wanted { plan, held, snapshot: id, command, identity, stop: None, entry: None })
+}
+
+/// Takes one, and unpacks it; bottom first.
+fn snapshot(context: &Context, env: &Environment) -> Result<(String, Vec<(PathBuf, LayerLease)>)> {
+    let taken = take_snapshot(context, env)?;
+    for path in &taken.skipped {
+        output::note(&format!("not in the instance: /{path} (a socket or device)"));
+    }
+    let text = taken.descriptor.snapshot;
+    let id = text.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
+    let depot = Depot::open_existing(Path::new(&taken.descriptor.depot)).map_err(ours)?;
+    let manifest = depot.manifest(&id).map_err(ours)?;
+    let cache = context.state()?.join("layers");
+    for _ in 0..3 {
+        let layers = slurm::layers(context, &cache, &depot, (&id, &manifest))?;
+        // Another start may have evicted one this very moment.
+        if let Some(held) = slurm::hold(context, &cache, layers)? {
+            return Ok((text, held));
+        }
+    }
+    Err(Error::new(format!("{}: the snapshot's layers vanish as soon as they are there", cache.display()))
+        .hint("slurm.cache_bytes in the configuration is too small for this environment"))
+}
