@@ -122,6 +122,8 @@ for user in alice bob; do
     pid=$(json "$out" '[e["pid"] for e in d if e["name"] == "two"][0]')
     kill -9 "$pid"
     eventually 3 reached $user two 'killed 137 9'
+    try as $user skiff doctor
+    has "$out" '`skiff sweep` removes them' "$user: doctor"
     ok as $user skiff sweep
     has "$out" 'removed instance'
     ok as $user skiff instance rm two two-more idle web served

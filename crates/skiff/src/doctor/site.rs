@@ -8,11 +8,11 @@ use skiff_spec::config;
 
 use super::Check;
 use crate::context::Context;
-use crate::{environments, images, network, output, slurm};
+use crate::{environments, images, instance, network, output, slurm};
 
 /// All of them.
 pub fn checks(context: &Context) -> Vec<Check> {
-    let mut checks = vec![state(context), store(context), private_network(), networks()];
+    let mut checks = vec![state(context), leftovers(context), store(context), private_network(), networks()];
     if slurm_is_here() {
         checks.extend([plug_in(), depot(context), spool(context), munge()]);
     } else {
@@ -40,6 +40,23 @@ fn state(context: &Context) -> Check {
     match tried {
         Ok(dir) => Check::pass(NAME, dir.display().to_string()),
         Err(e) => Check::fail(NAME, e.message, e.hint),
+    }
+}
+
+/// What crashes have left of the user's environments and instances.
+fn leftovers(context: &Context) -> Check {
+    const NAME: &str = "leftovers";
+    let found = environments::home(context)
+        .map(|dir| environments::leftovers(&dir).len())
+        .and_then(|environments| Ok(environments + instance::leftovers(context)?.len()));
+    match found {
+        Ok(0) => Check::pass(NAME, "none"),
+        Ok(n) => Check::warn(
+            NAME,
+            format!("{n} of what was killed"),
+            "`skiff sweep --dry-run` shows them, `skiff sweep` removes them",
+        ),
+        Err(e) => Check::warn(NAME, e.message, e.hint),
     }
 }
 
