@@ -5,7 +5,7 @@
 #     stop_registry                    ends it
 #     start_proxy                      starts proxy.py at $proxy before the registry; its log is $proxy_log
 #     faults RULE...                   what goes wrong there from now on; the log begins anew
-#     sent PART                        how many bytes it has sent of paths with PART
+#     sent PART                        how many bytes it has sent since then of paths with PART
 #     push NAME:TAG DIR... [--config JSON]    pushes an image with a layer from each directory; its digest is $pushed
 #     skeleton DIR                     makes a small root with busybox
 #     make_store [OWNER]               makes the trusted store for OWNER (daemon); away with what was there
@@ -68,7 +68,7 @@ faults() { # RULE...
 }
 
 sent() { # PART
-    awk -v part="$1" 'index($2, part) { sum += $4 } END { print sum + 0 }' "$proxy_log"
+    curl -sSf "http://$proxy/sent?$1"
 }
 
 push() { # NAME:TAG DIR... [--config JSON]

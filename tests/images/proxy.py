@@ -3,7 +3,9 @@
     proxy.py ADDRESS UPSTREAM LOG       forwards from one HOST:PORT to another; a line for each answer goes to LOG:
                                         METHOD PATH STATUS BYTES-SENT FAULT
 
-What goes wrong is told it by `PUT /faults` with a list of rules; the first that fits a request and has some of its times left is used:
+`GET /sent?REGEXP` answers how many bytes it has sent of such paths since it was last told what goes wrong, answers that are under way
+included. What goes wrong is told it by `PUT /faults` with a list of rules; the first that fits a request and has some of its times left
+is used:
 
     {"path": REGEXP, "do": WHAT, "times": N, "after": BYTES, "seconds": S}
 
@@ -26,9 +28,10 @@ import struct
 import sys
 import threading
 import time
+import urllib.parse
 
-PIECE = 16384
-rules, lock = [], threading.Lock()
+PIECE = 65536
+rules, sent, lock = [], {}, threading.Lock()
 address, upstream, log = sys.argv[1], sys.argv[2], open(sys.argv[3], "a", buffering=1)
 
 
@@ -49,8 +52,10 @@ class Proxy(http.server.BaseHTTPRequestHandler):
 
     def do_PUT(self):
         global rules
+        wanted = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with lock:
-            rules = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            rules = wanted
+            sent.clear()
         self.send_response(204)
         self.end_headers()
 
@@ -58,7 +63,19 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         self.forward()
 
     def do_GET(self):
-        self.forward()
+        path, _, part = self.path.partition("?")
+        if path == "/sent":
+            self.tell(urllib.parse.unquote(part))
+        else:
+            self.forward()
+
+    def tell(self, part):
+        with lock:
+            text = str(sum(count for path, count in sent.items() if re.search(part, path))).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
 
     def forward(self):
         rule = rule_for(self.path)
@@ -119,6 +136,8 @@ class Proxy(http.server.BaseHTTPRequestHandler):
     def send(self, piece):
         self.wfile.write(piece)
         self.sent += len(piece)
+        with lock:
+            sent[self.path] = sent.get(self.path, 0) + len(piece)
 
     def break_off(self, what, rule):
         self.close_connection = True

@@ -38,7 +38,7 @@ def push(reference, directories, config):
     name, _, tag = rest.partition(":")
     base = f"http://{server}/v2/{name}"
     tars = [layer(directory) for directory in directories]
-    blobs = [gzip.compress(tar, mtime=0) for tar in tars]
+    blobs = [gzip.compress(tar, 1, mtime=0) for tar in tars]
     text = json.dumps({
         "architecture": "amd64",
         "os": "linux",
