@@ -2,7 +2,7 @@
 . "$(dirname "$0")/../lib.sh"
 ok as alice skiff env create dev
 cd /home/alice
-as alice cp "$here"/*.c .
+install -o alice -m 644 "$here"/*.c .
 
 # A library that only the environment has, and a program that needs it.
 inside alice dev '

@@ -6,10 +6,11 @@ ok as alice skiff env exec dev -- true
 cp "$here/../slurm-signals/count.py" /shared
 cd /home/alice
 
-# Slurm looks at time limits every half minute; meanwhile the rest is done.
+# Slurm looks at time limits every half minute; meanwhile the rest is done. It sends both signals in the same moment then, by
+# messages that may overtake each other: so who got TERM waits a little before he ends.
 for where in ${LIMITS-none dev}; do
     ok as alice sbatch --parsable -n1 --environment=$where --time=1 --signal=B:USR1@50 -o out.limit-$where --wrap "
-        trap 'echo USR1' USR1; trap 'echo TERM; exit 3' TERM
+        trap 'echo USR1' USR1; trap 'sleep 1; echo TERM; exit 3' TERM
         srun -n1 --overlap python3 /shared/count.py limit-$where & while :; do sleep 0.1; done"
     limited+=($out)
     eventually 10 test -e limit-$where.main
