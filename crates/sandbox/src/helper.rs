@@ -140,7 +140,8 @@ impl Helper {
         let pid = pid.as_raw_nonzero().get().unsigned_abs();
         self.ask(
             &match base {
-                Base::Host => Request::Base { pid },
+                // Of a directory only the ids are wanted.
+                Base::Host | Base::Directory => Request::Base { pid },
                 Base::Image(id) => Request::Image { pid, id },
             },
             &[],

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, statat};
 use rustix::io::Errno;
 use skiff_spec::config::Slurm;
-use skiff_spec::plan::{Base, Mount, Plan, Route, Source, Upper};
+use skiff_spec::plan::{Base, File, Mount, Plan, Route, Source, Upper};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
 use crate::mounts::{attach, bind, bind_one, made_up, memory, open_dir};
@@ -83,7 +83,11 @@ impl<'a> Stage<'a> {
         let mut sources = vec![];
         for mount in plan.mounts.iter().filter(|mount| has_place(mount)) {
             let shown = match &mount.source {
-                Source::Own(_) | Source::Memory { .. } | Source::Text(_) | Source::Volume => None,
+                Source::Own(_)
+                | Source::Memory { .. }
+                | Source::Text(_)
+                | Source::Files(_)
+                | Source::Volume => None,
                 Source::Bind(path) => match bind(path) {
                     // Where only the root of one's subordinate ids may look, one may not yet.
                     Err(Errno::ACCESS) => None,
@@ -133,6 +137,7 @@ impl<'a> Stage<'a> {
                 Source::Own(name) => self.own(name, 0o1777)?,
                 Source::Memory { mode } => self.dir(&format!("memory.{at}"), *mode)?,
                 Source::Text(text) => self.text(&format!("text.{at}"), text)?,
+                Source::Files(files) => self.files(&format!("files.{at}"), files)?,
                 _ => continue,
             };
             self.sources[at].shown = Some(bind_one(dir.as_fd()).context(|| describe(mount))?);
@@ -171,10 +176,31 @@ impl<'a> Stage<'a> {
 
     /// A new file in memory that all may read.
     fn text(&self, name: &str, text: &str) -> Result<OwnedFd> {
-        let file = self.file(name)?;
-        let all = rustix::io::write(&file, text.as_bytes());
-        let all = all.and_then(|_| rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644)));
-        all.context(|| format!("file {name} in memory")).map(|()| file)
+        self.text_with(name, text, 0o644)
+    }
+
+    fn text_with(&self, name: &str, text: &str, mode: u32) -> Result<OwnedFd> {
+        use std::io::Write;
+        let about = || format!("file {name} in memory");
+        let mut file = std::fs::File::from(self.file(name)?);
+        file.write_all(text.as_bytes()).context(about)?;
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(mode)).context(about)?;
+        Ok(file.into())
+    }
+
+    /// A new directory in memory with these files.
+    fn files(&self, name: &str, files: &[File]) -> Result<OwnedFd> {
+        let dir = self.dir(name, 0o755)?;
+        for file in files {
+            if let Some((parent, _)) = file.name.rsplit_once('/') {
+                match mkdirat(&dir, parent, Mode::from_raw_mode(0o755)) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(e) => return Err(e).context(|| format!("directory {parent} in memory")),
+                }
+            }
+            self.text_with(&format!("{name}/{}", file.name), &file.text, file.mode)?;
+        }
+        Ok(dir)
     }
 
     /// Hangs a mount on a new directory in memory.
@@ -212,7 +238,9 @@ fn describe(mount: &Mount) -> String {
         Source::Bind(path) => format!("mount of {}", path.display()),
         Source::Own(name) => format!("mount of the environment's {name}"),
         Source::Volume => format!("volume {}", mount.target.display()),
-        Source::Memory { .. } | Source::Text(_) => format!("memory for {}", mount.target.display()),
+        Source::Memory { .. } | Source::Text(_) | Source::Files(_) => {
+            format!("memory for {}", mount.target.display())
+        }
         Source::Proc => "/proc".into(),
         Source::Mqueue => "message queues".into(),
     }

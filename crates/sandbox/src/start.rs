@@ -291,7 +291,10 @@ fn make_root<'a>(making: &Making<'a>, wards: &mut Wards) -> Result<Made<'a>> {
     let mut stage = Stage::prepare(making.plan, making.extras)?;
     match making.helper {
         Some(helper) => {
-            let layers = helper.layers()?;
+            let mut layers = helper.layers()?;
+            if making.plan.base == Base::Directory {
+                layers = Layers { mask: None, view: directory(making.plan)?, ids: layers.ids };
+            }
             root::build(&mut stage, &layers)?;
             Ok(Made { ids: layers.ids, notes: vec![], _stage: stage, _layers: Some(layers) })
         }
@@ -302,10 +305,8 @@ fn make_root<'a>(making: &Making<'a>, wards: &mut Wards) -> Result<Made<'a>> {
                 return Err(Error::new("no ids"));
             }
             let ids = u32::from_le_bytes(ids);
-            if let Some(tree) = &making.plan.unpacked {
-                let what = || format!("image's files in {}", tree.display());
-                let view = open_dir(CWD, tree).and_then(|dir| bind_one(dir.as_fd())).context(what)?;
-                let layers = Layers { mask: None, view, ids };
+            if making.plan.unpacked.is_some() {
+                let layers = Layers { mask: None, view: directory(making.plan)?, ids };
                 root::build(&mut stage, &layers)?;
                 return Ok(Made { ids, notes: rootless::notes(ids), _stage: stage, _layers: Some(layers) });
             }
@@ -314,6 +315,13 @@ fn make_root<'a>(making: &Making<'a>, wards: &mut Wards) -> Result<Made<'a>> {
             Ok(Made { ids, notes, _stage: stage, _layers: None })
         }
     }
+}
+
+/// The directory with the root's files, as a mount.
+fn directory(plan: &Plan) -> Result<OwnedFd> {
+    let tree = plan.unpacked.as_deref().unwrap_or(Path::new("/nowhere"));
+    let about = || format!("root's files in {}", tree.display());
+    open_dir(CWD, tree).and_then(|dir| bind_one(dir.as_fd())).context(about)
 }
 
 /// Process 1 needs no more than any root inside has: so whoever took it over inside would gain nothing. (At the end: until

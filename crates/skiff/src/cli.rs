@@ -15,9 +15,11 @@ use skiff_spec::network::{self, NetName};
 
 use crate::{output, suggest};
 
+mod cluster;
 mod image;
 mod instance;
 
+pub use cluster::{Agent, Cluster, ClusterRun};
 use image::{EXPORTED, IMPORTED};
 pub use image::{Export, Import, Login, ProgressKind, Pull, Shell, Store};
 pub use instance::{Instance, Start};
@@ -114,6 +116,9 @@ pub enum Command {
         #[arg(default_value_t = EnvName::default_name())]
         name: EnvName,
     },
+    /// Virtual clusters: containers on several hosts, for as long as a script runs
+    #[command(subcommand)]
+    Cluster(Cluster),
     /// The site's networks: which there are, who is on them, whether they work here
     #[command(subcommand)]
     Net(Net),

@@ -2,6 +2,7 @@
 
 mod base_identity;
 mod cli;
+mod cluster;
 mod context;
 mod control;
 mod doctor;
@@ -83,6 +84,7 @@ fn run(cli: Cli) -> Result<i32> {
         Command::Run(run) => return run::run(&run),
         Command::Env(command) => return env::run(&command),
         Command::Instance(command) => return instance::run(&command),
+        Command::Cluster(command) => return cluster::run(&command),
         Command::Net(command) => return network::commands::run(&command),
         Command::Pull(pull) => images::commands::pull(&pull)?,
         Command::Shell(shell) => return run::shell(shell),

@@ -191,6 +191,10 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
     match plan.base {
         Base::Host => output::line("base         the host's root, as far as others may read it")?,
         Base::Image(id) => output::line(&format!("base         image {id}"))?,
+        Base::Directory => {
+            let tree = plan.unpacked.as_ref().map(|tree| tree.display().to_string());
+            output::line(&format!("base         directory {}", tree.unwrap_or_default()))?;
+        }
     }
     output::line(&format!("network      {}", plan.net))?;
     for layer in &plan.layers {
@@ -208,6 +212,7 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
             Source::Memory { .. } => "memory".into(),
             Source::Volume => "the image's own files, to be changed".into(),
             Source::Text(_) => "a file of the environment's own".into(),
+            Source::Files(_) => "files of the environment's own".into(),
             Source::Proc => "its processes".into(),
             Source::Mqueue => "its message queues".into(),
         };

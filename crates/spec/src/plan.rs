@@ -37,6 +37,8 @@ pub enum Base {
     Host,
     /// An image of the store.
     Image(ImageId),
+    /// The directory that the plan names as where the root's files are.
+    Directory,
 }
 
 /// Where the environment's changes go.
@@ -69,10 +71,23 @@ pub enum Source {
     Volume,
     /// A file with this content.
     Text(String),
+    /// A directory with these files.
+    Files(Vec<File>),
     /// The processes of the environment.
     Proc,
     /// POSIX message queues of the environment.
     Mqueue,
+}
+
+/// A file that is made for an environment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct File {
+    /// Its path below the directory that it is for.
+    pub name: String,
+    /// Its permissions.
+    pub mode: u32,
+    /// What is in it.
+    pub text: String,
 }
 
 /// One mount.
@@ -115,7 +130,7 @@ pub struct Plan {
     /// Whether the root, once it is put together, takes no changes.
     #[serde(default)]
     pub read_only: bool,
-    /// Where an image's files are, if the kernel may not mount it: the rootless way.
+    /// Where the root's files are: of an image that the kernel may not mount, the rootless way; or of a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unpacked: Option<PathBuf>,
     /// Lines that the root's own `/etc/passwd` and `/etc/group` get where they lack the user and his groups.

@@ -111,7 +111,7 @@ fn started(start: &Start, of: &Of, wanted: &Wanted) -> Started {
             Of::Env(env) => format!("{ENV}{}", env.name),
         },
         image: match wanted.plan.base {
-            Base::Host => None,
+            Base::Host | Base::Directory => None,
             Base::Image(id) => Some(id),
         },
         snapshot: wanted.snapshot.clone(),

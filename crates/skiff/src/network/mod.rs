@@ -3,6 +3,7 @@
 pub mod commands;
 
 use std::ffi::OsString;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::OnceLock;
 
@@ -23,6 +24,8 @@ struct Call {
     words: Vec<OsString>,
     /// The network that the helper has put it on; empty if that was to follow a process.
     network: Option<String>,
+    /// Our address there.
+    address: Option<Ipv4Addr>,
 }
 
 static CALL: OnceLock<Call> = OnceLock::new();
@@ -40,8 +43,13 @@ fn joined() -> Option<&'static str> {
     CALL.get()?.network.as_deref()
 }
 
+/// Our address on the network of the site's that the helper has put us on; nothing if it has not.
+pub fn address() -> Option<Ipv4Addr> {
+    CALL.get()?.address
+}
+
 fn call() -> Result<Call> {
-    let mut network = None;
+    let (mut network, mut address) = (None, None);
     let mut words = std::env::args_os();
     let program = words.next().unwrap_or_else(|| "skiff".into());
     let mut words: Vec<OsString> = words.collect();
@@ -54,10 +62,11 @@ fn call() -> Result<Call> {
         let cwd = process::inherited_fd(cwd).context(|| "working directory")?;
         rustix::process::fchdir(&cwd).context(|| "working directory")?;
         network = Some(text(1));
+        address = text(2).parse().ok();
         words = rest;
     }
     words.insert(0, program);
-    Ok(Call { words, network })
+    Ok(Call { words, network, address })
 }
 
 /// Goes on in a new network namespace on a network of the site's, unless we are in one already: this program, from its beginning.

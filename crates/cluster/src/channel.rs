@@ -1,0 +1,133 @@
+//! The talk between head and agent, over whatever lies between them, without ever waiting: who serves several waits for all at once.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use skiff_sandbox::{Error, Result};
+
+use crate::wire::{Frame, Stream};
+
+/// One end of it.
+pub struct Channel {
+    input: OwnedFd,
+    output: OwnedFd,
+    received: Vec<u8>,
+    /// How much of that has been taken.
+    taken: usize,
+    to_send: VecDeque<u8>,
+}
+
+/// What has come.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Come<T> {
+    /// A message.
+    Message(T),
+    /// Bytes of the program's.
+    Data(Stream, Vec<u8>),
+}
+
+impl Channel {
+    /// Over two descriptors, which may be one and the same file.
+    ///
+    /// # Errors
+    /// What the kernel says of them.
+    pub fn new(input: OwnedFd, output: OwnedFd) -> rustix::io::Result<Self> {
+        for fd in [&input, &output] {
+            fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
+        }
+        Ok(Self { input, output, received: vec![], taken: 0, to_send: VecDeque::new() })
+    }
+
+    /// To wait for what comes.
+    #[must_use]
+    pub fn input(&self) -> BorrowedFd<'_> {
+        self.input.as_fd()
+    }
+
+    /// To wait until more can go; nothing if all has gone.
+    #[must_use]
+    pub fn output(&self) -> Option<BorrowedFd<'_>> {
+        (!self.to_send.is_empty()).then(|| self.output.as_fd())
+    }
+
+    /// How many bytes have not gone yet.
+    #[must_use]
+    pub fn backlog(&self) -> usize {
+        self.to_send.len()
+    }
+
+    /// Sends a message, as far as that goes without waiting.
+    pub fn tell<T: Serialize>(&mut self, message: &T) {
+        self.send(&Frame::message(message));
+    }
+
+    /// Sends bytes likewise.
+    pub fn pass(&mut self, stream: Stream, bytes: &[u8]) {
+        self.send(&Frame::Data(stream, bytes.to_vec()));
+    }
+
+    fn send(&mut self, frame: &Frame) {
+        let mut bytes = vec![];
+        frame.encode(&mut bytes);
+        self.to_send.extend(bytes);
+        self.flush();
+    }
+
+    /// Sends what can go now. If the other side is gone, the next [`Channel::receive`] says so.
+    pub fn flush(&mut self) {
+        while !self.to_send.is_empty() {
+            match rustix::io::write(&self.output, self.to_send.as_slices().0) {
+                Ok(n) => drop(self.to_send.drain(..n)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => self.to_send.clear(),
+            }
+        }
+    }
+
+    /// Reads what is there; whether the other side is, too.
+    pub fn receive(&mut self) -> bool {
+        self.received.drain(..std::mem::take(&mut self.taken));
+        let mut buffer = [0; 65536];
+        match rustix::io::read(&self.input, &mut buffer) {
+            Ok(0) => false,
+            Ok(n) => {
+                self.received.extend(&buffer[..n]);
+                true
+            }
+            Err(Errno::AGAIN | Errno::INTR) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// The next of what has been read.
+    ///
+    /// # Errors
+    /// When the other side does not talk as we do.
+    pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<Come<T>>> {
+        let said =
+            String::from_utf8_lossy(&self.received[self.taken..]).chars().take(200).collect::<String>();
+        let strange = || {
+            let said = said.split(char::is_control).find(|line| !line.trim().is_empty()).unwrap_or_default();
+            Error::new(format!("it says {said:?}, which is none of our talk"))
+                .hint("what is printed at login (.bashrc, .profile) must not be where there is no terminal")
+        };
+        match Frame::decode(&self.received[self.taken..]).map_err(|_| strange())? {
+            None => Ok(None),
+            Some((frame, length)) => {
+                self.taken += length;
+                Ok(Some(match frame {
+                    Frame::Data(stream, bytes) => Come::Data(stream, bytes),
+                    Frame::Message(text) => Come::Message(serde_json::from_slice(&text).map_err(|e| {
+                        Error::new(format!("a message that is not known: {e}"))
+                            .hint("are all hosts' skiff of one version?")
+                    })?),
+                }))
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The processes that start the agents, and the door by which agents come that call back.
+
+use std::io::Write;
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use skiff_sandbox::{Context, Error, Result};
+
+use crate::channel::Channel;
+use crate::greeting::{self, Call, Nonce, Verdict};
+use crate::manager::{Launch, Way};
+
+/// So much of what a launcher says is kept for the case that it fails.
+const KEPT: usize = 4096;
+
+/// How long a stranger at the door has to prove that he is none.
+const AT_THE_DOOR: Duration = Duration::from_secs(10);
+
+/// So many may be there at once.
+const MOST_AT_THE_DOOR: usize = 256;
+
+/// A process that starts agents.
+pub struct Launcher {
+    child: std::process::Child,
+    /// A handle of it.
+    pub pidfd: OwnedFd,
+    /// What it and its agents say; nothing when they have closed it.
+    pub errors: Option<OwnedFd>,
+    /// The last of that.
+    pub said: Vec<u8>,
+    /// For which hosts it is.
+    pub hosts: Vec<usize>,
+    /// Whether it has ended.
+    pub ended: bool,
+}
+
+impl Launcher {
+    /// Starts it. The second is the talk with the agent, where that goes by pipes.
+    ///
+    /// # Errors
+    /// When there is no such program, above all.
+    pub fn start(launch: &Launch, call: &Call) -> Result<(Self, Option<Channel>)> {
+        let (program, words) = launch.argv.split_first().ok_or_else(|| Error::new("nothing to start"))?;
+        let about = || program.display().to_string();
+        let mut command = Command::new(program);
+        command.args(words).stderr(Stdio::piped());
+        // A key on the terminal is for the script; what it does to us is for us to decide.
+        command.process_group(0);
+        for name in &launch.without {
+            command.env_remove(name);
+        }
+        match launch.way {
+            Way::Pipes => command.stdin(Stdio::piped()).stdout(Stdio::piped()),
+            Way::CallBack => command.stdin(Stdio::piped()).stdout(Stdio::null()),
+            Way::CallBackByFile => command.stdin(Stdio::null()).stdout(Stdio::null()),
+        };
+        let mut child = command.spawn().context(about).map_err(|e| {
+            e.hint("the manager's own commands must be in your PATH on the host where the cluster is started")
+        })?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| Error::new(format!("{}: no process", about())))?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).context(about)?;
+        let channel = match (launch.way, child.stdin.take(), child.stdout.take()) {
+            (Way::Pipes, Some(to), Some(from)) => Some(Channel::new(from.into(), to.into()).context(about)?),
+            (Way::CallBack, Some(mut to), _) => {
+                let text = serde_json::to_string(call).unwrap_or_default();
+                // If it does not read it, it has ended, which shows soon.
+                writeln!(to, "{text}").unwrap_or_default();
+                None
+            }
+            _ => None,
+        };
+        let errors = child.stderr.take().map(OwnedFd::from);
+        let hosts = launch.hosts.clone();
+        Ok((Self { child, pidfd, errors, said: vec![], hosts, ended: false }, channel))
+    }
+
+    /// Reads what it says, when there is something.
+    pub fn hear(&mut self) -> Vec<u8> {
+        let Some(errors) = &self.errors else { return vec![] };
+        let mut buffer = [0; 4096];
+        match rustix::io::read(errors, &mut buffer) {
+            Ok(0) | Err(_) => {
+                self.errors = None;
+                vec![]
+            }
+            Ok(n) => {
+                self.said.extend(&buffer[..n]);
+                let old = self.said.len().saturating_sub(KEPT);
+                self.said.drain(..old);
+                buffer[..n].to_vec()
+            }
+        }
+    }
+
+    /// Takes its exit status; what of that is worth saying.
+    pub fn bury(&mut self) -> String {
+        self.ended = true;
+        self.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string())
+    }
+
+    /// Ends it by force.
+    pub fn kill(&mut self) {
+        if !self.ended {
+            // It may have ended by itself.
+            self.child.kill().unwrap_or_default();
+            self.bury();
+        }
+    }
+
+    /// The last that it said, as one line.
+    #[must_use]
+    pub fn last_words(&self) -> String {
+        let text = String::from_utf8_lossy(&self.said);
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        lines[lines.len().saturating_sub(6)..].join("; ")
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Where agents come that call back. Anyone can knock; only who knows the secret is let in.
+pub struct Door {
+    listener: TcpListener,
+    secret: String,
+    waiting: Vec<Guest>,
+}
+
+/// Somebody at the door.
+struct Guest {
+    socket: OwnedFd,
+    since: Instant,
+    said: Vec<u8>,
+    /// His random bytes and ours, once he has said his.
+    nonces: Option<(Nonce, Nonce)>,
+}
+
+impl Door {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub fn open() -> Result<Self> {
+        let about = || "port for the hosts to call back";
+        // Of both kinds of addresses, where the kernel has both.
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        let listener = TcpListener::bind(any).or_else(|_| TcpListener::bind("0.0.0.0:0")).context(about)?;
+        listener.set_nonblocking(true).context(about)?;
+        Ok(Self { listener, secret: greeting::secret()?, waiting: vec![] })
+    }
+
+    /// What agents need to find it, on a host of these names and addresses.
+    ///
+    /// # Errors
+    /// None that happens to a socket that listens.
+    pub fn call(&self, hosts: Vec<String>) -> Result<Call> {
+        let address = self.listener.local_addr().context(|| "port for the hosts to call back")?;
+        Ok(Call { hosts, port: address.port(), secret: self.secret.clone() })
+    }
+
+    /// What to wait for: the door and all who stand at it.
+    pub fn descriptors(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
+        std::iter::once(self.listener.as_fd()).chain(self.waiting.iter().map(|guest| guest.socket.as_fd()))
+    }
+
+    /// Serves whoever is there; those who have proved to be ours, with the names of their hosts.
+    pub fn serve(&mut self) -> Vec<(String, Channel)> {
+        self.waiting.retain(|guest| guest.since.elapsed() < AT_THE_DOOR);
+        while let Ok((socket, _)) = self.listener.accept() {
+            if self.waiting.len() < MOST_AT_THE_DOOR && socket.set_nonblocking(true).is_ok() {
+                let guest =
+                    Guest { socket: socket.into(), since: Instant::now(), said: vec![], nonces: None };
+                self.waiting.push(guest);
+            }
+        }
+        let mut ours = vec![];
+        for mut guest in std::mem::take(&mut self.waiting) {
+            match guest.serve(&self.secret) {
+                Verdict::More => self.waiting.push(guest),
+                Verdict::Stranger => {}
+                Verdict::Ours(name, _) => ours.extend(guest.come_in().map(|channel| (name, channel))),
+            }
+        }
+        ours
+    }
+}
+
+impl Guest {
+    fn serve(&mut self, secret: &str) -> Verdict {
+        // Not a byte more than belongs to the greeting: what follows is the channel's.
+        let wanted = match &self.nonces {
+            None => 32,
+            Some(_) if self.said.len() < 33 => 33,
+            Some(_) => 33 + usize::from(self.said[32]),
+        };
+        let mut buffer = [0; greeting::LONGEST];
+        match rustix::io::read(&self.socket, &mut buffer[..wanted - self.said.len()]) {
+            Ok(0) => return Verdict::Stranger,
+            Ok(n) => self.said.extend(&buffer[..n]),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Verdict::More,
+            Err(_) => return Verdict::Stranger,
+        }
+        match &self.nonces {
+            Some((agents, heads)) => match greeting::judge(secret, agents, heads, &self.said) {
+                Verdict::More if self.said.len() == wanted => self.serve(secret),
+                verdict => verdict,
+            },
+            None => match (<Nonce>::try_from(&self.said[..]), greeting::random()) {
+                (Ok(agents), Ok(heads)) => {
+                    let answer = greeting::answer(secret, &agents, &heads);
+                    self.nonces = Some((agents, heads));
+                    self.said.clear();
+                    // So few bytes always go at once, unless he is gone.
+                    match rustix::io::write(&self.socket, &answer) {
+                        Ok(n) if n == answer.len() => Verdict::More,
+                        _ => Verdict::Stranger,
+                    }
+                }
+                (Err(_), _) => Verdict::More,
+                (_, Err(_)) => Verdict::Stranger,
+            },
+        }
+    }
+
+    fn come_in(self) -> Option<Channel> {
+        keep_alive(&self.socket).ok()?;
+        let output = self.socket.try_clone().ok()?;
+        Channel::new(self.socket, output).ok()
+    }
+}
+
+/// Has the kernel find out within a minute that the other side's host is gone.
+///
+/// # Errors
+/// When it is no TCP socket.
+pub fn keep_alive(socket: &OwnedFd) -> rustix::io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(15))?;
+    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5))?;
+    sockopt::set_tcp_keepcnt(socket, 4)?;
+    sockopt::set_tcp_user_timeout(socket, 40_000)
+}

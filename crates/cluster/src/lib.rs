@@ -1,0 +1,16 @@
+//! Virtual clusters: one container on each of several hosts, for as long as one script runs.
+//!
+//! The *head*, which the user has started, finds the hosts, and has an *agent* started on each by the means of whoever manages
+//! them. Between the head and every agent is one [`channel`]: the end of either ends the other, and with it all that was made.
+//! Private keys never travel: each agent makes its own, and says the public halves.
+
+pub mod address;
+pub mod channel;
+pub mod files;
+pub mod greeting;
+pub mod head;
+pub mod hosts;
+pub mod key;
+pub mod launch;
+pub mod manager;
+pub mod wire;

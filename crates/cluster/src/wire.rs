@@ -1,0 +1,257 @@
+//! What head and agents say to each other.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use skiff_spec::image::ImageId;
+use skiff_spec::plan::Identity;
+
+/// Both sides must be of one version.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The head to an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// Get ready, and say where you will be reached.
+    Prepare(Wanted),
+    /// These are all; start your container.
+    Start(Vec<Member>),
+    /// Run this in it.
+    Run(Box<Program>),
+    /// Send the program this signal.
+    Signal(i32),
+    /// There is no more input.
+    InputEnd,
+    /// I am here.
+    Beat,
+    /// End everything.
+    End,
+}
+
+/// An agent to the head.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Report {
+    /// Where it will be reached, and by what it proves who it is.
+    Prepared(Place),
+    /// Its container runs, and its ssh daemon listens.
+    Started,
+    /// What is worth knowing, though it goes on.
+    Note(String),
+    /// So many bytes of input have been passed on.
+    Took(u32),
+    /// How the program has ended.
+    Ended(End),
+    /// It cannot go on: what and how to mend it.
+    Failed(String, String),
+    /// I am here.
+    Beat,
+}
+
+/// What all containers have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// The head's version.
+    pub version: String,
+    /// What the cluster is called in lists.
+    pub name: String,
+    /// All hosts, by the names that their manager gives them.
+    pub hosts: Vec<String>,
+    /// Which of them this is.
+    pub index: usize,
+    /// What lies below.
+    pub root: Root,
+    /// Who the user is inside.
+    pub identity: Identity,
+    /// Mounts, as the user wrote them.
+    pub mounts: Vec<String>,
+    /// What sessions in the containers find in their environment.
+    pub variables: Vec<(OsString, OsString)>,
+}
+
+/// What lies below a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Root {
+    /// The host's own root.
+    Host,
+    /// An image, and by what name it can be had.
+    Image {
+        /// Its digest.
+        id: ImageId,
+        /// Its name.
+        reference: String,
+    },
+    /// A directory that all hosts see.
+    Directory(PathBuf),
+}
+
+/// Where a container is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The agent's version.
+    pub version: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// The port of its ssh daemon.
+    pub port: u16,
+    /// By which that proves who it is, as a line of a public key.
+    pub host_key: String,
+    /// By which its user proves who he is.
+    pub user_key: String,
+    /// How many processors it may use.
+    pub processors: u32,
+}
+
+/// A container of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The name of its host.
+    pub name: String,
+    /// How many processes are meant to run there.
+    pub slots: u32,
+    /// Where it is.
+    pub place: Place,
+}
+
+/// A program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// Its words.
+    pub argv: Vec<OsString>,
+    /// Its environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// Where it starts.
+    pub cwd: PathBuf,
+    /// Whether nowhere else will do.
+    pub only_there: bool,
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum End {
+    /// With this exit code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+    /// It could not be executed, for this errno.
+    NotExecuted(i32),
+}
+
+/// Where bytes come from or go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// The program's standard input.
+    Input,
+    /// Its standard output.
+    Output,
+    /// Its standard error.
+    Errors,
+}
+
+/// One unit of the talk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// An [`Order`] or [`Report`].
+    Message(Vec<u8>),
+    /// Bytes of the program's.
+    Data(Stream, Vec<u8>),
+}
+
+/// Longer ones are nonsense.
+pub const LONGEST: usize = 64 << 20;
+
+impl Frame {
+    /// A message.
+    pub fn message<T: Serialize>(message: &T) -> Self {
+        // All our messages are plain data with text as keys.
+        Self::Message(serde_json::to_vec(message).unwrap_or_default())
+    }
+
+    /// Puts its bytes behind those that are there.
+    pub fn encode(&self, to: &mut Vec<u8>) {
+        let (kind, bytes) = match self {
+            Self::Message(bytes) => (b'm', bytes),
+            Self::Data(Stream::Input, bytes) => (b'0', bytes),
+            Self::Data(Stream::Output, bytes) => (b'1', bytes),
+            Self::Data(Stream::Errors, bytes) => (b'2', bytes),
+        };
+        to.push(kind);
+        to.extend(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
+        to.extend(bytes);
+    }
+
+    /// Takes one from the front; how many bytes it was. Nothing as long as it is not whole.
+    ///
+    /// # Errors
+    /// When that is none of our talk.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, Nonsense> {
+        let Some((head, rest)) = bytes.split_first_chunk::<5>() else { return Ok(None) };
+        let [kind, length @ ..] = *head;
+        let length = u32::from_be_bytes(length) as usize;
+        if length > LONGEST || !b"m012".contains(&kind) {
+            return Err(Nonsense);
+        }
+        let Some(body) = rest.get(..length) else { return Ok(None) };
+        let body = body.to_vec();
+        let frame = match kind {
+            b'0' => Self::Data(Stream::Input, body),
+            b'1' => Self::Data(Stream::Output, body),
+            b'2' => Self::Data(Stream::Errors, body),
+            _ => Self::Message(body),
+        };
+        Ok(Some((frame, 5 + length)))
+    }
+}
+
+/// What is no talk of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nonsense;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_back_as_they_went_whole_or_not_at_all() {
+        let order = Order::Run(Box::new(Program {
+            argv: vec!["a".into()],
+            env: vec![("A".into(), "1".into())],
+            cwd: "/".into(),
+            only_there: false,
+        }));
+        for frame in [
+            Frame::message(&order),
+            Frame::Data(Stream::Input, vec![]),
+            Frame::Data(Stream::Output, b"x\0y".to_vec()),
+            Frame::Data(Stream::Errors, vec![b'm'; 300]),
+        ] {
+            let mut bytes = vec![];
+            frame.encode(&mut bytes);
+            for end in 0..bytes.len() {
+                assert_eq!(Frame::decode(&bytes[..end]), Ok(None), "{end}");
+            }
+            let length = bytes.len();
+            bytes.extend(b"more");
+            assert_eq!(Frame::decode(&bytes), Ok(Some((frame, length))));
+        }
+        let Frame::Message(text) = Frame::message(&order) else { panic!("a message") };
+        assert_eq!(serde_json::from_slice::<Order>(&text).ok(), Some(order));
+        for nonsense in [&b"SSH-2.0-x"[..], b"m\xff\xff\xff\xff", b"x\0\0\0\0"] {
+            assert_eq!(Frame::decode(nonsense), Err(Nonsense));
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_take_the_reader_down(bytes: Vec<u8>) {
+            if let Ok(Some((_, length))) = Frame::decode(&bytes) {
+                assert!(length <= bytes.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! The agent: makes one host's container, looks after it, and ends with it when the head says so or is gone.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
+use skiff_cluster::address;
+use skiff_cluster::channel::{Channel, Come};
+use skiff_cluster::files::{self, Keys};
+use skiff_cluster::head::{BEAT, MOST_MISSED};
+use skiff_cluster::key::Key;
+use skiff_cluster::wire::{End, Member, Order, Place, Report, Stream, VERSION, Wanted};
+use skiff_sandbox::join::Failed;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::network::Net;
+use skiff_sys::signal::Signals;
+
+use super::caller;
+use super::container::{self, Container, daemon_failed};
+use super::script::{Script, with_stdio};
+use crate::cli::Agent as Words;
+use crate::context::Context;
+use crate::{network, planner};
+
+/// So much of what the script says may wait for the head.
+const MOST_WAITING: usize = 1 << 20;
+
+/// So much of what the daemon has said last is kept.
+const KEPT: usize = 4096;
+
+/// Serves the head until one of the two ends; the exit code.
+pub fn run(words: &Words) -> Result<i32> {
+    let context = Context::load()?;
+    // Whoever has called already is the same process in its own network.
+    if let (Some(from), None) = (&words.call, network::address()) {
+        caller::call(from)?;
+    }
+    let mut agent = match network::join(&context, &words.net) {
+        Ok(()) => Agent::new(&context, &words.net)?,
+        Err(e) => {
+            let mut agent = Agent::new(&context, &words.net)?;
+            agent.fail(&e);
+            return Ok(0);
+        }
+    };
+    if let Err(e) = agent.serve() {
+        agent.fail(&e);
+    }
+    agent.end();
+    Ok(0)
+}
+
+struct Agent<'a> {
+    context: &'a Context,
+    net: &'a Net,
+    channel: Channel,
+    signals: Signals,
+    wanted: Option<Prepared>,
+    container: Option<Container>,
+    script: Option<Script>,
+    /// The last that the daemon has said.
+    said: Vec<u8>,
+    next_beat: Instant,
+    missed: u32,
+}
+
+/// What is kept from the first order to the second.
+struct Prepared {
+    wanted: Wanted,
+    keys: Keys,
+    /// Holds the port until the daemon has it: the kernel gives it to nobody else meanwhile.
+    _port: Option<OwnedFd>,
+}
+
+/// What there may be to do.
+enum Of {
+    Signals,
+    Channel,
+    ToHead,
+    Daemon,
+    Log,
+    Script,
+    Output(Stream),
+    Input,
+}
+
+impl<'a> Agent<'a> {
+    fn new(context: &'a Context, net: &'a Net) -> Result<Self> {
+        let signals = Signals::block(&[]).context(|| "signals")?;
+        // What is started from here on must not find the head at its standard files.
+        let about = || "the cluster's head";
+        let input = fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3).context(about)?;
+        let output = fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3).context(about)?;
+        with_stdio(None, None, None, || ())?;
+        let channel = Channel::new(input, output).context(about)?;
+        Ok(Self {
+            context,
+            net,
+            channel,
+            signals,
+            wanted: None,
+            container: None,
+            script: None,
+            said: vec![],
+            next_beat: Instant::now() + BEAT,
+            missed: 0,
+        })
+    }
+
+    fn fail(&mut self, e: &Error) {
+        self.channel.tell(&Report::Failed(e.message.clone(), e.hint.clone()));
+        let until = Instant::now() + BEAT;
+        // It ends us when it has heard.
+        while Instant::now() < until {
+            let mut fds = vec![PollFd::from_borrowed_fd(self.channel.input(), PollFlags::IN)];
+            fds.extend(self.channel.output().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT)));
+            let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
+            poll(&mut fds, Some(&limit)).unwrap_or_default();
+            let ready = !fds[0].revents().is_empty();
+            drop(fds);
+            self.channel.flush();
+            if ready && !self.channel.receive() {
+                return;
+            }
+            while let Ok(Some(come)) = self.channel.take::<Order>() {
+                if come == Come::Message(Order::End) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Until the head says so, or is gone.
+    fn serve(&mut self) -> Result<()> {
+        loop {
+            for of in self.wait()? {
+                match of {
+                    Of::Signals => self.hear_signals(),
+                    Of::Channel => {
+                        if !self.hear()? {
+                            return Ok(());
+                        }
+                    }
+                    Of::ToHead => self.channel.flush(),
+                    Of::Log => self.read_log(),
+                    Of::Daemon => {
+                        self.read_log();
+                        return Err(daemon_failed(&self.said, "it has ended"));
+                    }
+                    Of::Output(stream) => self.pass_output(stream),
+                    Of::Input => self.feed(&[]),
+                    Of::Script => self.script_ended()?,
+                }
+            }
+            if Instant::now() >= self.next_beat {
+                self.next_beat = Instant::now() + BEAT;
+                self.channel.tell(&Report::Beat);
+                self.missed += 1;
+                if self.missed > MOST_MISSED {
+                    // It is lost, or its host is.
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn wait(&self) -> Result<Vec<Of>> {
+        let mut waited: Vec<(Of, BorrowedFd<'_>, PollFlags)> = vec![
+            (Of::Signals, self.signals.as_fd(), PollFlags::IN),
+            (Of::Channel, self.channel.input(), PollFlags::IN),
+        ];
+        let mut wait = |of, fd, flags| waited.push((of, fd, flags));
+        self.channel.output().into_iter().for_each(|fd| wait(Of::ToHead, fd, PollFlags::OUT));
+        if let Some(container) = &self.container {
+            wait(Of::Log, container.log.as_fd(), PollFlags::IN);
+            wait(Of::Daemon, container.daemon.pidfd.as_fd(), PollFlags::IN);
+        }
+        if let Some(script) = &self.script {
+            if self.channel.backlog() < MOST_WAITING {
+                script.outputs().for_each(|(stream, fd)| wait(Of::Output(stream), fd, PollFlags::IN));
+            }
+            script.input().into_iter().for_each(|fd| wait(Of::Input, fd, PollFlags::OUT));
+            // Last: what it said before its end goes before that.
+            wait(Of::Script, script.child.pidfd.as_fd(), PollFlags::IN);
+        }
+        let left = self.next_beat.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        let limit = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        let mut fds: Vec<PollFd<'_>> =
+            waited.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+        match poll(&mut fds, Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e).context(|| "waiting"),
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let ready = waited.into_iter().zip(ready).filter(|(_, ready)| *ready);
+        Ok(ready.map(|((of, ..), _)| of).collect())
+    }
+
+    /// A manager that ends a job tells all its processes first: the script may want to know, and to end by itself.
+    fn hear_signals(&mut self) {
+        use rustix::process::Signal;
+        while let Ok(Some(signal)) = self.signals.next() {
+            let passed = [Signal::TERM, Signal::INT, Signal::USR1, Signal::USR2, Signal::CONT];
+            if passed.iter().any(|passed| passed.as_raw() == signal.number)
+                && let Some(script) = &self.script
+            {
+                script.signal(signal.number);
+            }
+        }
+    }
+
+    /// Carries out what the head has said; whether it goes on.
+    fn hear(&mut self) -> Result<bool> {
+        if !self.channel.receive() {
+            return Ok(false);
+        }
+        self.missed = 0;
+        while let Some(come) = self.channel.take::<Order>()? {
+            match come {
+                Come::Data(Stream::Input, bytes) => self.feed(&bytes),
+                Come::Data(..) | Come::Message(Order::Beat) => {}
+                Come::Message(Order::Prepare(wanted)) => self.prepare(wanted)?,
+                Come::Message(Order::Start(members)) => self.start(&members)?,
+                Come::Message(Order::Run(program)) => self.run(*program)?,
+                Come::Message(Order::Signal(number)) => {
+                    self.script.iter().for_each(|script| script.signal(number));
+                }
+                Come::Message(Order::InputEnd) => {
+                    self.script.iter_mut().for_each(Script::end_input);
+                }
+                Come::Message(Order::End) => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn prepare(&mut self, wanted: Wanted) -> Result<()> {
+        if wanted.version != VERSION {
+            return Err(Error::new(format!("its skiff is version {VERSION}, the head's {}", wanted.version))
+                .hint("have the same version installed on all hosts"));
+        }
+        planner::refuse_inside(self.context)?;
+        container::needs_helper(self.context)?;
+        let (address, port, held) = match network::address() {
+            Some(address) => (IpAddr::V4(address), SSH_PORT, None),
+            None => {
+                let others = wanted.hosts.iter().enumerate().filter(|(at, _)| *at != wanted.index);
+                let others: Vec<&str> = others.map(|(_, name)| name.as_str()).collect();
+                let address = address::among(&others)?;
+                let (held, port) = hold_port(address)?;
+                (address, port, Some(held))
+            }
+        };
+        let keys = Keys { host: Key::generate("skiff-cluster")?, user: Key::generate("skiff-cluster")? };
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        self.channel.tell(&Report::Prepared(Place {
+            version: VERSION.into(),
+            address,
+            port,
+            host_key: keys.host.public.clone(),
+            user_key: keys.user.public.clone(),
+            processors: u32::try_from(processors).unwrap_or(1),
+        }));
+        self.wanted = Some(Prepared { wanted, keys, _port: held });
+        Ok(())
+    }
+
+    fn start(&mut self, members: &[Member]) -> Result<()> {
+        let strange = || Error::new("the cluster's head: orders in a strange sequence");
+        let Prepared { wanted, keys, _port } = self.wanted.take().ok_or_else(strange)?;
+        if wanted.index >= members.len() || self.container.is_some() {
+            return Err(strange());
+        }
+        let user = self.context.user();
+        let made = files::all(members, wanted.index, &user, &keys, &wanted.variables);
+        let mut plan = container::plan(self.context, &wanted, &made)?;
+        let container = Container::start(self.context, self.net, &mut plan, members)?;
+        container.notes().iter().for_each(|note| self.channel.tell(&Report::Note(note.clone())));
+        self.container = Some(container);
+        self.channel.tell(&Report::Started);
+        Ok(())
+    }
+
+    fn run(&mut self, program: skiff_cluster::wire::Program) -> Result<()> {
+        let container =
+            self.container.as_ref().ok_or_else(|| Error::new("there is no container to run in"))?;
+        match Script::start(self.context, container, program)? {
+            Ok(script) => self.script = Some(script),
+            Err(Failed::Command(_, errno)) => self.channel.tell(&Report::Ended(End::NotExecuted(errno))),
+            Err(Failed::Skiff(e)) => return Err(e),
+        }
+        Ok(())
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        let Some(script) = &mut self.script else { return };
+        let gone = if bytes.is_empty() { script.flush() } else { script.feed(bytes) };
+        if gone > 0 {
+            self.channel.tell(&Report::Took(u32::try_from(gone).unwrap_or(u32::MAX)));
+        }
+    }
+
+    fn pass_output(&mut self, stream: Stream) {
+        if let Some(bytes) = self.script.as_mut().and_then(|script| script.read(stream)) {
+            self.channel.pass(stream, &bytes);
+        }
+    }
+
+    fn script_ended(&mut self) -> Result<()> {
+        let Some(end) = self.script.as_ref().map(Script::ended).transpose()?.flatten() else { return Ok(()) };
+        for stream in [Stream::Output, Stream::Errors] {
+            while let Some(bytes) = self.script.as_mut().and_then(|script| script.read(stream)) {
+                self.channel.pass(stream, &bytes);
+            }
+        }
+        self.script = None;
+        self.channel.tell(&Report::Ended(end));
+        Ok(())
+    }
+
+    fn read_log(&mut self) {
+        let Some(container) = &self.container else { return };
+        let mut buffer = [0; 4096];
+        // Of one that has closed it we hear by its end.
+        let n = rustix::io::read(&container.log, &mut buffer).unwrap_or(0);
+        self.said.extend(&buffer[..n]);
+        let old = self.said.len().saturating_sub(KEPT);
+        self.said.drain(..old);
+    }
+
+    fn end(self) {
+        let script = self.script.as_ref().map(|script| &script.child);
+        self.container.into_iter().for_each(|container| container.end(script));
+    }
+}
+
+/// Where ssh daemons listen in networks of their own.
+const SSH_PORT: u16 = 22;
+
+/// A free port of this address, held. (A socket that is bound but does not listen leaves the port to another of ours, if both
+/// allow that; the kernel gives it to nobody by itself.)
+fn hold_port(address: IpAddr) -> Result<(OwnedFd, u16)> {
+    let about = || format!("a port of {address}");
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).context(about)?;
+    sockopt::set_socket_reuseaddr(&socket, true).context(about)?;
+    bind(&socket, &SocketAddr::new(address, 0)).context(about)?;
+    let bound = getsockname(&socket).context(about)?;
+    let bound = SocketAddr::try_from(bound).context(about)?;
+    Ok((socket, bound.port()))
+}

@@ -1,0 +1,85 @@
+//! An agent that was started without a way to talk: it calls the head, and from then on talks as all others do, by its standard
+//! input and output.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::stdio::{dup2_stdin, dup2_stdout};
+use skiff_cluster::greeting::{self, Call};
+use skiff_cluster::{head, launch};
+use skiff_sandbox::{Context as _, Error, Result};
+
+/// How long each of the head's addresses is tried, and how long it may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// srun tells its tasks where it was started, which is where the head is.
+const FROM: &str = "SLURM_LAUNCH_NODE_IPADDR";
+
+/// By what name Slurm knows this host, whatever that calls itself.
+const NAME: &str = "SLURMD_NODENAME";
+
+/// Calls back.
+pub fn call(from: &Path) -> Result<()> {
+    let call = read(from)?;
+    let own = head::own_name().context(|| "name of this host")?;
+    let name = std::env::var(NAME).unwrap_or(own);
+    let mut socket = connect(&call)?;
+    let about = || "the cluster's head";
+    socket.set_nodelay(true).context(about)?;
+    socket.set_read_timeout(Some(PATIENCE)).context(about)?;
+    let nonce = greeting::random()?;
+    socket.write_all(&nonce).context(about)?;
+    let mut answer = [0; greeting::ANSWER];
+    socket.read_exact(&mut answer).context(about)?;
+    let word = greeting::last_word(&call.secret, &nonce, &answer, &name);
+    let word =
+        word.ok_or_else(|| Error::new("the cluster's head: whoever answered at its port is not it"))?;
+    socket.write_all(&word).context(about)?;
+    socket.set_read_timeout(None).context(about)?;
+    let socket = OwnedFd::from(socket);
+    launch::keep_alive(&socket).context(about)?;
+    dup2_stdin(&socket).and_then(|()| dup2_stdout(&socket)).context(about)
+}
+
+fn read(from: &Path) -> Result<Call> {
+    let about = || format!("how to call back ({})", from.display());
+    let text = match from.to_str() {
+        Some("-") => {
+            let mut line = String::new();
+            std::io::stdin().read_line(&mut line).context(about)?;
+            line
+        }
+        _ => std::fs::read_to_string(from).context(about)?,
+    };
+    serde_json::from_str(&text).map_err(|e| Error::new(format!("{}: {e}", about())))
+}
+
+fn connect(call: &Call) -> Result<TcpStream> {
+    let mut tried = vec![];
+    for host in std::env::var(FROM).ok().iter().chain(&call.hosts) {
+        let found = (host.as_str(), call.port).to_socket_addrs();
+        let attempt = found.and_then(|addresses| {
+            let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
+            for address in addresses {
+                match TcpStream::connect_timeout(&address, PATIENCE) {
+                    Ok(socket) => return Ok(socket),
+                    Err(e) => last = e,
+                }
+            }
+            Err(last)
+        });
+        match attempt {
+            Ok(socket) => return Ok(socket),
+            Err(e) => tried.push(format!("{host}: {e}")),
+        }
+    }
+    Err(Error::new(format!(
+        "the cluster's head cannot be reached at port {} ({})",
+        call.port,
+        tried.join("; ")
+    ))
+    .hint("a firewall? the hosts must be able to connect to the one where the cluster is started"))
+}

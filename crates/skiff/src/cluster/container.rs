@@ -1,0 +1,218 @@
+//! The container on one host: its plan, and its only program, an ssh daemon.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, WaitOptions, pidfd_send_signal, waitpid};
+use skiff_cluster::files;
+use skiff_cluster::wire::{Member, Root, Wanted};
+use skiff_image::manifest::ExecConfig;
+use skiff_sandbox::command::Command;
+use skiff_sandbox::join::{Failed, Place, as_me};
+use skiff_sandbox::start::{Instance, Options, start};
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::image::ImageId;
+use skiff_spec::network::Net;
+use skiff_spec::plan::{Base, File as PlanFile, Mount, Plan, Source, Upper};
+use skiff_sys::process::Child;
+use skiff_sys::signal::Mask;
+
+use super::script::with_stdio;
+use crate::context::Context;
+use crate::images;
+use crate::planner::{self, Wishes};
+
+/// How long the daemon may take to listen.
+const LISTENING: Duration = Duration::from_secs(30);
+
+/// What the daemon says then.
+const LISTENS: &[u8] = b"Server listening on ";
+
+/// Finds the daemon wherever this root has it, as it must be called by its whole path.
+const DAEMON: &str = "PATH=/usr/sbin:/usr/local/sbin:/sbin:/usr/bin:/usr/local/bin:/bin\n\
+    command -v ssh >/dev/null || { echo 'there is no ssh in this root'; exit 1; }\n\
+    sshd=$(command -v sshd) || { echo 'there is no sshd in this root'; exit 1; }\n\
+    exec \"$sshd\" -D -e -f /run/skiff/cluster/sshd_config";
+
+/// It runs, and so does its daemon.
+pub struct Container {
+    instance: Instance,
+    /// The daemon.
+    pub daemon: Child,
+    /// What that says.
+    pub log: OwnedFd,
+}
+
+/// Refuses where there is nobody who could put a process into it as the user himself.
+pub fn needs_helper(context: &Context) -> Result<&Path> {
+    context.helper.as_deref().ok_or_else(|| {
+        Error::new("a cluster's containers cannot be made without Skiff's helper")
+            .hint("administrator: install it on all hosts; `skiff doctor` says what is missing")
+    })
+}
+
+/// The plan of a container, with these files in the cluster's directory.
+pub fn plan(context: &Context, wanted: &Wanted, made: &[PlanFile]) -> Result<Plan> {
+    let upper = Upper::Memory { size: context.config.run.memory.clone() };
+    let wishes = Wishes { mounts: wanted.mounts.clone(), ..Wishes::default() };
+    let name = &wanted.name;
+    let mut plan = match &wanted.root {
+        Root::Host => planner::host(context, name, upper, wishes)?,
+        Root::Image { id, reference } => {
+            let entry = images::get::on_node(context, *id, reference)?;
+            let exec = entry.config()?.exec;
+            images::plan::image(context, name, (*id, &exec), upper, true, wishes)?
+        }
+        Root::Directory(path) => directory(context, name, path, upper, wishes)?,
+    };
+    if plan.base != Base::Host {
+        // Who logs in to an image by ssh gets the shell that every image has.
+        for user in &mut plan.accounts.users {
+            if let Some((before, _)) = user.rsplit_once(':') {
+                *user = format!("{before}:/bin/sh");
+            }
+        }
+    }
+    // Everybody is himself here: the host's commands run as they are.
+    plan.shims = vec![];
+    plan.mounts.push(Mount {
+        source: Source::Files(made.to_vec()),
+        target: files::DIR.into(),
+        read_only: false,
+        optional: false,
+    });
+    Ok(plan)
+}
+
+/// The plan of one over a directory, which is as one over an image.
+fn directory(context: &Context, name: &str, path: &Path, upper: Upper, wishes: Wishes) -> Result<Plan> {
+    path.metadata().context(|| format!("base dir:{}", path.display()))?;
+    // It has no configuration, and its digits are of no concern.
+    let plan =
+        images::plan::image(context, name, (ImageId([0; 32]), &ExecConfig::default()), upper, true, wishes)?;
+    Ok(Plan { base: Base::Directory, unpacked: Some(PathBuf::from(path)), ..plan })
+}
+
+impl Container {
+    /// Starts it. When this returns, its daemon listens.
+    pub fn start(context: &Context, net: &Net, plan: &mut Plan, members: &[Member]) -> Result<Self> {
+        plan.net = net.clone();
+        let own = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+        let user = context.user();
+        let text = |target: &str, text: String| Mount {
+            source: Source::Text(text),
+            target: target.into(),
+            read_only: true,
+            optional: false,
+        };
+        plan.mounts.push(text("/etc/hosts", files::etc_hosts(members, &own)));
+        plan.mounts.push(text(files::DROP_IN, files::ssh_config(members, &user)));
+        let helper = needs_helper(context)?;
+        let instance = start(plan, Options { helper: Some(helper), socket: None })?;
+        let command = Command {
+            argv: ["/bin/sh", "-c", DAEMON].map(Into::into).to_vec(),
+            env: vec![("LANG".into(), "C".into()), ("HOME".into(), context.home.clone().into())],
+            cwd: "/".into(),
+            ..Command::default()
+        };
+        let (log, theirs) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+        let spawned = with_stdio(None, Some(theirs.as_fd()), Some(theirs.as_fd()), || {
+            let place = Place { own_session: true, death_signal: Signal::KILL.as_raw(), ..Place::default() };
+            as_me(helper, instance.init.pid, &command, place, Mask::from_bits(0))
+        });
+        drop(theirs);
+        let daemon = match spawned.and_then(|spawned| spawned.map_err(not_started)) {
+            Ok(daemon) => daemon,
+            Err(e) => {
+                instance.end();
+                return Err(e);
+            }
+        };
+        let container = Self { instance, daemon, log };
+        match container.await_daemon() {
+            Ok(()) => Ok(container),
+            Err(e) => {
+                container.end(None);
+                Err(e)
+            }
+        }
+    }
+
+    fn await_daemon(&self) -> Result<()> {
+        let mut said: Vec<u8> = vec![];
+        let until = Instant::now() + LISTENING;
+        let mut log = File::from(self.log.try_clone().context(|| "pipe")?);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let limit =
+                Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+            if poll(&mut [PollFd::new(&log, PollFlags::IN)], Some(&limit)).context(|| "ssh daemon")? == 0 {
+                return Err(daemon_failed(&said, "it does not listen after 30 s"));
+            }
+            let mut buffer = [0; 1024];
+            match log.read(&mut buffer).context(|| "ssh daemon")? {
+                0 => return Err(daemon_failed(&said, "")),
+                n => said.extend(&buffer[..n]),
+            }
+            if said.windows(LISTENS.len()).any(|part| part == LISTENS) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Process 1.
+    pub fn init(&self) -> &Child {
+        &self.instance.init
+    }
+
+    /// What is worth knowing of it.
+    pub fn notes(&self) -> &[String] {
+        &self.instance.notes
+    }
+
+    /// Ends it with `script`, if that still runs: when this returns, no process of it is left, and nothing that it has mounted or kept.
+    pub fn end(self, script: Option<&Child>) {
+        // It may be dead already.
+        pidfd_send_signal(&self.instance.init.pidfd, Signal::KILL).unwrap_or_default();
+        // They die with it, but are children of ours: as long as nobody has taken their exit statuses, it cannot go.
+        for child in [Some(&self.daemon), script].into_iter().flatten() {
+            while matches!(waitpid(Some(child.pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+        }
+        self.instance.end();
+    }
+}
+
+/// What the daemon said when it failed, so that the user can mend it.
+pub fn daemon_failed(said: &[u8], why: &str) -> Error {
+    let text = String::from_utf8_lossy(said);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = lines[lines.len().saturating_sub(3)..].join("; ");
+    let both =
+        [last.as_str(), why].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
+    let hint = if last.contains("there is no ssh") {
+        "the base must have OpenSSH's server and client (Debian: openssh-server, openssh-client)"
+    } else if last.contains("already in use") {
+        "somebody has just taken its port; run it again"
+    } else {
+        ""
+    };
+    let why = if both.is_empty() { "it ended without a word" } else { &both };
+    Error::new(format!("its ssh daemon: {why}")).hint(hint)
+}
+
+fn not_started(why: Failed) -> Error {
+    match why {
+        Failed::Skiff(e) => e,
+        Failed::Command(program, errno) => {
+            let why = std::io::Error::from_raw_os_error(errno);
+            Error::new(format!("{}: {why}", program.display()))
+                .hint("the base must have a shell, and OpenSSH's server and client")
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The program that the user wants, in the first host's container: its input and output go by way of the agent.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{CWD, Mode, OFlags, fcntl_getfl, fcntl_setfl, openat};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+use skiff_cluster::wire::{End, Program, Stream};
+use skiff_sandbox::command::Command;
+use skiff_sandbox::join::{Failed, Place, as_me};
+use skiff_sandbox::{Context as _, Result};
+use skiff_sys::process::Child;
+use skiff_sys::signal::{Mask, send_to_group};
+
+use super::container::Container;
+use crate::context::Context;
+
+/// A running program.
+pub struct Script {
+    /// Its process.
+    pub child: Child,
+    input: Option<OwnedFd>,
+    /// Input that it has not taken yet.
+    waiting: VecDeque<u8>,
+    no_more: bool,
+    output: Option<OwnedFd>,
+    errors: Option<OwnedFd>,
+}
+
+impl Script {
+    /// Starts it in a container.
+    pub fn start(
+        context: &Context,
+        container: &Container,
+        program: Program,
+    ) -> Result<std::result::Result<Self, Failed>> {
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).context(|| "pipe");
+        let (their_input, input) = pipe()?;
+        let (output, their_output) = pipe()?;
+        let (errors, their_errors) = pipe()?;
+        for fd in [&input, &output, &errors] {
+            fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK)).context(|| "pipe")?;
+        }
+        let Program { argv, env, cwd, only_there } = program;
+        let command = Command { argv, env, cwd, only_there, ..Command::default() };
+        let helper = super::container::needs_helper(context)?;
+        let place = Place { own_group: true, death_signal: Signal::KILL.as_raw(), ..Place::default() };
+        let stdio = (Some(their_input.as_fd()), Some(their_output.as_fd()), Some(their_errors.as_fd()));
+        let started = with_stdio(stdio.0, stdio.1, stdio.2, || {
+            as_me(helper, container.init().pid, &command, place, Mask::from_bits(0))
+        })?;
+        let script = |child| Self {
+            child,
+            input: Some(input),
+            waiting: VecDeque::new(),
+            no_more: false,
+            output: Some(output),
+            errors: Some(errors),
+        };
+        Ok(started.map(script))
+    }
+
+    /// Its outputs, as long as it has them open.
+    pub fn outputs(&self) -> impl Iterator<Item = (Stream, BorrowedFd<'_>)> {
+        let output = self.output.iter().map(|fd| (Stream::Output, fd.as_fd()));
+        output.chain(self.errors.iter().map(|fd| (Stream::Errors, fd.as_fd())))
+    }
+
+    /// To wait until it takes more input, if any waits for that.
+    pub fn input(&self) -> Option<BorrowedFd<'_>> {
+        self.input.as_ref().filter(|_| !self.waiting.is_empty()).map(AsFd::as_fd)
+    }
+
+    /// Reads what it has said; nothing when there is nothing now.
+    pub fn read(&mut self, stream: Stream) -> Option<Vec<u8>> {
+        let from = if stream == Stream::Output { &mut self.output } else { &mut self.errors };
+        let mut buffer = [0; 32 << 10];
+        match rustix::io::read(from.as_ref()?, &mut buffer) {
+            Ok(n) if n > 0 => Some(buffer[..n].to_vec()),
+            Err(Errno::AGAIN | Errno::INTR) => None,
+            Ok(_) | Err(_) => {
+                *from = None;
+                None
+            }
+        }
+    }
+
+    /// More input for it; how many bytes are done with.
+    pub fn feed(&mut self, bytes: &[u8]) -> usize {
+        self.waiting.extend(bytes);
+        self.flush()
+    }
+
+    /// There is no more input; it learns that when it has taken all.
+    pub fn end_input(&mut self) {
+        self.no_more = true;
+        self.flush();
+    }
+
+    /// Gives it what it takes; how many bytes are done with.
+    pub fn flush(&mut self) -> usize {
+        let mut gone = 0;
+        while !self.waiting.is_empty() {
+            let Some(input) = &self.input else {
+                // It reads no more: what comes goes nowhere, as with any closed pipe.
+                gone += self.waiting.len();
+                self.waiting.clear();
+                break;
+            };
+            match rustix::io::write(input, self.waiting.as_slices().0) {
+                Ok(n) => {
+                    self.waiting.drain(..n);
+                    gone += n;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(_) => self.input = None,
+            }
+        }
+        if self.no_more && self.waiting.is_empty() {
+            self.input = None;
+        }
+        gone
+    }
+
+    /// Sends it a signal, with its whole group.
+    pub fn signal(&self, number: i32) {
+        // It may have ended by now.
+        send_to_group(self.child.pid, number).unwrap_or_default();
+    }
+
+    /// How it has ended, when its process says that it has.
+    pub fn ended(&self) -> Result<Option<End>> {
+        let flags = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let status = loop {
+            match waitid(WaitId::PidFd(self.child.pidfd.as_fd()), flags) {
+                Err(Errno::INTR) => {}
+                other => break other.context(|| "waiting for the script")?,
+            }
+        };
+        Ok(status.and_then(|status| {
+            status.exit_status().map(End::Code).or_else(|| status.terminating_signal().map(End::Signal))
+        }))
+    }
+}
+
+/// Does something with other standard files than ours; what is not given is `/dev/null`. Afterwards ours are as before.
+pub fn with_stdio<T>(
+    input: Option<BorrowedFd<'_>>,
+    output: Option<BorrowedFd<'_>>,
+    errors: Option<BorrowedFd<'_>>,
+    act: impl FnOnce() -> T,
+) -> Result<T> {
+    let about = || "standard files";
+    let null = openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).context(about)?;
+    let ours = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).context(about)?;
+    let set = |input: BorrowedFd<'_>, output: BorrowedFd<'_>, errors: BorrowedFd<'_>| {
+        dup2_stdin(input).and_then(|()| dup2_stdout(output)).and_then(|()| dup2_stderr(errors)).context(about)
+    };
+    let null = null.as_fd();
+    set(input.unwrap_or(null), output.unwrap_or(null), errors.unwrap_or(null))?;
+    let done = act();
+    set(null, null, ours.as_fd())?;
+    Ok(done)
+}

@@ -1,0 +1,72 @@
+# A cluster of containers in a job of Slurm and over a list of hosts: one script in the first, and mpirun and ssh as ever.
+# time: 120
+. "$(dirname "$0")/../lib.sh"
+. "$here/lib.sh"
+cd /home/alice
+as alice cp "$here/../slurm-mpi/mpi.c" .
+as alice mpicc -o mpi mpi.c
+on n1 touch /tmp/hosts-own
+
+# What would be done, and that it is not done.
+ok as alice salloc -Q -N2 --ntasks-per-node=2 skiff cluster run --dry-run --json -- true
+equal "$(json "$out" '[(h["name"], h["slots"]) for h in d["hosts"]], d["manager"], d["launches"][0]["argv"][0]["Unix"] is not None')" \
+    "([('n1', 2), ('n2', 2)], 'slurm', True)"
+
+# The script: in the first host's container, as oneself, in one's home, with its input, output and exit code.
+ok as alice salloc -Q -N2 --ntasks-per-node=2 skiff cluster run -- sh -c 'hostname; id -un; pwd; cat; echo no >&2' <<<input
+equal "$out" $'n1\nalice\n/home/alice\ninput'
+equal "$err" no
+ok as alice sbatch -Q --wait -N2 -o out --wrap 'skiff cluster run -- sh -c "exit 7"; echo $?; skiff cluster run -- sh -c "kill -9 \$\$"; echo $?; skiff cluster run -- nosuch; echo $?'
+equal "$(grep -v ^skiff: out | grep -E '^[0-9]')" $'7\n137\n127'
+ok as alice salloc -Q -N2 skiff cluster run -- seq 300000
+equal "$(md5sum <<<"$out")" "$(seq 300000 | md5sum)"
+equal "$(seq 100000 | as alice salloc -Q -N2 skiff cluster run -- md5sum)" "$(seq 100000 | md5sum)"
+
+# Its changes are on each host's container alone, and gone with it; what is in the home stays.
+ok as alice salloc -Q -N2 skiff cluster run -- sh -euc '
+    ssh n2 "echo two >/tmp/x; echo kept >/home/alice/kept; hostname"
+    test ! -e /tmp/x; test ! -e /tmp/hosts-own; cat kept; ssh n2 cat /tmp/x'
+equal "$out" $'n2\nkept\ntwo'
+for node in n1 n2; do on $node test ! -e /tmp/x; done
+
+# The forms in which programs want the hosts, and ssh without a flag: by all names, from everywhere, with what the script has.
+ok as alice salloc -Q -N2 --ntasks-per-node=2 skiff cluster run -e MINE='a b' -- sh -euc '
+    uniq -c $PBS_NODEFILE; cat $OMPI_MCA_orte_default_hostfile $HYDRA_HOST_FILE; getent hosts n2
+    ssh n2 ssh n1 "hostname; echo \$MINE"; ssh 10.77.0.12 hostname; /usr/bin/ssh n2 hostname
+    echo file >/tmp/f; scp -q /tmp/f n2:/tmp/g; ssh n2 cat /tmp/g'
+equal "$out" "      2 n1
+      2 n2
+n1 slots=2
+n2 slots=2
+n1:2
+n2:2
+10.77.0.12      n2
+n1
+a b
+n2
+n2
+file"
+
+# mpirun of Open MPI, in salloc and in a batch job.
+want='rank 0 of 4, sum 6, last 1048575, on the node 0 of 2: shared 11, read 101
+rank 1 of 4, sum 6, last 1048575, on the node 1 of 2: shared 11, read 100
+rank 2 of 4, sum 6, last 1048575, on the node 0 of 2: shared 13, read 103
+rank 3 of 4, sum 6, last 1048575, on the node 1 of 2: shared 13, read 102'
+ok as alice salloc -Q -N2 --ntasks-per-node=2 skiff cluster run -- mpirun ./mpi
+equal "$(sort <<<"$out" | sed 's/shared.*//')" "$(sed 's/shared.*//' <<<"$want")" "$err"
+nothing_left
+
+# Over a list of hosts, by ssh.
+daemons
+as alice sh -c 'printf "n1 slots=2\nn2 slots=2 # the second\n" >hosts'
+ok as alice skiff cluster run --hostfile hosts -- mpirun ./mpi
+equal "$(sort <<<"$out" | sed 's/shared.*//')" "$(sed 's/shared.*//' <<<"$want")" "$err"
+ok as alice skiff cluster run --hostfile hosts --nodes 1 -- sh -c 'hostname; cat $PBS_NODEFILE'
+equal "$out" $'n1\nn1\nn1'
+# Two at once.
+start alice skiff cluster run --hostfile hosts -- sh -c 'sleep 1; ssh n2 hostname' >one
+ok as alice skiff cluster run --hostfile hosts -- ssh n2 hostname
+equal "$out" n2
+wait $started
+equal "$(cat one)" n2
+nothing_left
