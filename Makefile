@@ -71,6 +71,13 @@ install: man
 	install -m 644 $(OUT)/generated/completion/_skiff $(SHARE)/zsh/site-functions/_skiff
 	install -m 644 $(OUT)/generated/completion/skiff.fish $(SHARE)/fish/vendor_completions.d/skiff.fish
 	install -m 755 packaging/make-store $(LIBEXEC)/make-store
+	@# No part of ours, and all but checkpoints works without it; why it is missing has been said then.
+	@if packaging/get-criu $(OUT)/criu; then \
+	    echo 'installing CRIU into $(LIBEXEC)/criu'; \
+	    rm -rf $(LIBEXEC)/criu && cp -R $(OUT)/criu $(LIBEXEC)/criu; \
+	else \
+	    echo 'make install: without CRIU: no checkpoints' >&2; \
+	fi
 	install -m 644 packaging/config.toml docs/install.md $(DOC)/
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/sshd_config.skiff >$(DOC)/sshd_config.skiff
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/plugstack.conf.d/skiff.conf >$(DOC)/plugstack-skiff.conf
@@ -89,6 +96,7 @@ uninstall:
 	    $(SHARE)/fish/vendor_completions.d/skiff.fish
 	@if cmp -s $(CONFIG)/config.toml $(DOC)/config.toml; then rm -f $(CONFIG)/config.toml; \
 	elif [ -e $(CONFIG)/config.toml ]; then echo 'keeping $(CONFIG)/config.toml: it was changed'; fi
+	rm -rf $(LIBEXEC)/criu
 	rm -f $(DOC)/config.toml $(DOC)/sshd_config.skiff $(DOC)/install.md $(DOC)/plugstack-skiff.conf $(DOC)/apparmor-skiff
 	@for directory in $(LIBEXEC) $(PLUGIN) $(DOC) $(CONFIG); do \
 	    [ ! -d $$directory ] || rmdir --ignore-fail-on-non-empty $$directory; done
