@@ -5,6 +5,7 @@ for f in subuid subgid; do cp -a /etc/$f kept.$f; done
 restore() {
     for f in subuid subgid; do cp -a kept.$f /etc/$f; done
     chmod 4755 /usr/libexec/skiff/skiff-helper
+    [ ! -e criu.kept ] || mv criu.kept /usr/libexec/skiff/criu
     [ ! -e plugin.kept ] || mv plugin.kept /usr/lib/skiff/skiff_spank.so
     umount /run/munge /dev/fuse 2>/dev/null || true
     rm -rf /etc/skiff/conf.d
@@ -13,7 +14,7 @@ trap restore EXIT
 
 ok as alice skiff doctor --json
 equal "$(json "$out" '[c["name"] for c in d if c["status"] == "fail"]')" '[]' 'what fails'
-for name in configuration 'user namespaces' AppArmor overlay helper 'id range' fuse-overlayfs 'id-mapped mounts' 'an environment' \
+for name in configuration 'user namespaces' AppArmor overlay helper 'id range' fuse-overlayfs 'id-mapped mounts' 'an environment' checkpoints \
     'state directory' 'Slurm plug-in' depot 'spool bind' munge; do
     equal "$(json "$out" "[c['status'] in ('pass', 'warn') for c in d if c['name'] == '$name']")" '[True]' "check of $name"
 done
@@ -47,6 +48,12 @@ sed -i /alice/d /etc/subuid /etc/subgid
 found 1 fail 'id range' usermod
 mv /usr/lib/skiff/skiff_spank.so plugin.kept
 found 1 fail 'Slurm plug-in' 'make install'
+if [ -e /usr/libexec/skiff/criu ]; then
+    ok as alice skiff doctor
+    has "$out" 'a process saved and made again' 'checkpoints'
+    mv /usr/libexec/skiff/criu criu.kept
+fi
+found 0 warn checkpoints get-criu
 mount -t tmpfs none /run/munge
 found 0 warn munge munge
 mkdir /etc/skiff/conf.d && echo 'helper = "none"' >/etc/skiff/conf.d/a.toml

@@ -18,6 +18,7 @@ mod plan;
 mod remove;
 mod snapshot;
 mod tree;
+pub mod whole;
 mod xattr;
 
 pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};

@@ -14,6 +14,7 @@ use skiff_sys::signal::Mask;
 
 use crate::command::Command;
 use crate::helper::Helper;
+use crate::init::ADOPT;
 use crate::join::{self, Failed, Place};
 use crate::{Context, Error, Result};
 
@@ -120,6 +121,18 @@ impl Process {
             .and_then(Pid::from_raw)
             .filter(|_| join::alive(self.pidfd.as_fd()))
     }
+}
+
+/// In the maker of an environment without a command: makes a process inside, by its number there, the one that the environment is for.
+/// Whoever made it may still be its parent; process 1 is so once that ends.
+///
+/// # Errors
+/// When there is no such process.
+pub fn adopt(control: BorrowedFd<'_>, number: Pid) -> Result<Process> {
+    let number = number.as_raw_nonzero().get().to_le_bytes();
+    let about = || "process 1 of the environment";
+    rustix::io::write(control, &[&[ADOPT], &number[..]].concat()).context(about)?;
+    receive(control, None)
 }
 
 /// In the maker: takes what [`Prepared::go`] tells.

@@ -4,7 +4,10 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, wait};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process_group, pidfd_open, wait,
+};
+use skiff_sys::fdpass;
 use skiff_sys::process::exit_now;
 use skiff_sys::signal::Signals;
 
@@ -12,6 +15,9 @@ use skiff_sys::signal::Signals;
 pub const IDLE: u8 = b'i';
 /// The question that process 1 answers with [`IDLE`] if it is so.
 pub const STILL: u8 = b'?';
+/// Followed by four bytes, a process's number inside: from now on that is the first command. Answered with a handle of it, as
+/// [`crate::first::Prepared::go`] tells of one, or with none.
+pub(crate) const ADOPT: u8 = b'a';
 /// Said of the first command, followed by a number: it has stopped by this signal.
 pub(crate) const STOPPED: u8 = b's';
 /// Its exit code; process 1 ends with it.
@@ -30,7 +36,7 @@ pub(crate) struct Wards {
 
 /// Serves until killed. `control` is the supervisor's socket: its end is ours; over it goes how the first command fares,
 /// or whether any process is left that is not of our own making.
-pub(crate) fn serve(control: &OwnedFd, wards: Wards) -> ! {
+pub(crate) fn serve(control: &OwnedFd, mut wards: Wards) -> ! {
     // In `ps` inside, it would otherwise show the words of whoever started the environment first.
     skiff_sys::title::set("skiff-init");
     // Nothing to report to: if even this fails, the environment ends at once and the supervisor sees that.
@@ -49,12 +55,26 @@ pub(crate) fn serve(control: &OwnedFd, wards: Wards) -> ! {
         let asked = !fds[1].revents().is_empty();
         while let Ok(Some(_)) = signals.next() {}
         if asked {
-            match rustix::io::read(control, &mut [0]) {
+            let mut word = [0];
+            match rustix::io::read(control, &mut word) {
+                Ok(1) if word == [ADOPT] => wards.first = adopt(control.as_fd()),
                 Ok(1) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
                 _ => exit_now(0),
             }
         }
     }
+}
+
+/// Reads which process it is, and tells of it. It need not be a child yet: it becomes one when who makes it ends.
+fn adopt(control: BorrowedFd<'_>) -> Option<Pid> {
+    let mut number = [0; 4];
+    let n = rustix::io::read(control, &mut number).unwrap_or(0);
+    let pid = Pid::from_raw(i32::from_le_bytes(number)).filter(|_| n == number.len())?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
+    let told: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
+    // Nobody there: the next look at `control` shows it.
+    fdpass::send(control, b"c", &told).unwrap_or_default();
+    pidfd.map(|_| pid)
 }
 
 /// Takes the exit statuses of all that have ended; whether that went well.

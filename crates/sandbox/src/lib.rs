@@ -28,4 +28,4 @@ pub mod visit;
 
 pub use error::{Context, Error, Result};
 pub use init::{IDLE, STILL};
-pub use rootless::PROGRAM as FUSE_OVERLAYFS;
+pub use rootless::{NUMBER as SERVER_NUMBER, PROGRAM as FUSE_OVERLAYFS};

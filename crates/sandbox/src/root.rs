@@ -91,6 +91,9 @@ fn stack(stage: &Stage<'_>) -> Result<OwnedFd> {
         if matches!(plan.upper, Upper::Memory { .. }) {
             fsconfig_set_flag(&fs, "volatile")?;
         }
+        if plan.dumpable {
+            fsconfig_set_string(&fs, "xino", "on")?;
+        }
         fsconfig_create(&fs)?;
         as_mount(&fs)
     };

@@ -17,7 +17,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use skiff_spec::ids::COUNT;
 use skiff_spec::locked;
 use skiff_spec::plan::Upper;
-use skiff_sys::process::{CloneFlags, Fork, close_all_except, exec, exit_now, fork, keep_on_exec};
+use skiff_sys::process::{CloneFlags, Fork, close_all_except, exec, exit_now, fork, fork_as, keep_on_exec};
 
 use crate::mounts::{as_mount, attach, bind_one, by_number, open_dir, resolve_or_make};
 use crate::stage::{PLACE, Stage};
@@ -27,6 +27,9 @@ use crate::{Context, Error, Result, root};
 /// The program.
 pub const PROGRAM: &str = "/usr/bin/fuse-overlayfs";
 const DEVICE: &str = "/dev/fuse";
+/// The number of the server's process inside. Always the same, and none that the kernel gives to one of the first processes: those of an
+/// instance get their old numbers back when they are restored, and the server must have none of them.
+pub const NUMBER: i32 = 299;
 /// In memory: what the program has to say.
 const LOG: &str = "fuse-overlayfs.log";
 
@@ -141,7 +144,7 @@ fn serve(device: &OwnedFd, log: &OwnedFd, options: &str) -> Result<Pid> {
         .into_iter()
         .collect::<std::result::Result<Vec<_>, _>>()
         .map_err(|e| Error::new(format!("{PROGRAM}: {e}")))?;
-    match fork(CloneFlags::MOUNT).context(|| PROGRAM)? {
+    match fork_server().context(|| PROGRAM)? {
         Fork::Parent(child) => Ok(child.pid),
         Fork::Child => {
             let e = become_server(device, log, &argv);
@@ -149,6 +152,14 @@ fn serve(device: &OwnedFd, log: &OwnedFd, options: &str) -> Result<Pid> {
             rustix::io::write(rustix::stdio::stderr(), e.message.as_bytes()).unwrap_or_default();
             exit_now(127)
         }
+    }
+}
+
+fn fork_server() -> std::io::Result<Fork> {
+    match Pid::from_raw(NUMBER).map(|number| fork_as(number, CloneFlags::MOUNT)) {
+        Some(Ok(fork)) => Ok(fork),
+        // Before Linux 5.5 numbers cannot be chosen, and then nothing can be restored either.
+        _ => fork(CloneFlags::MOUNT),
     }
 }
 

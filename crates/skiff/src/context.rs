@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{geteuid, getuid};
+use skiff_migrate::criu::Folder;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::config::{self, Config, Text};
 use skiff_spec::plan::{Route, inside};
@@ -29,6 +30,11 @@ impl Context {
         let config = read_config(&home)?;
         let helper = helper(&config)?;
         Ok(Self { config, uid, home, helper })
+    }
+
+    /// CRIU, if it is installed.
+    pub fn criu(&self) -> Option<Folder> {
+        Folder::beside(&std::env::current_exe().ok()?)
     }
 
     /// How environments are made here.

@@ -46,12 +46,22 @@ pub fn host(context: &Context, name: &str, upper: Upper, wishes: Wishes) -> Resu
         layers: wishes.layers,
         upper,
         read_only: false,
+        dumpable: false,
         unpacked: None,
         accounts: Accounts::default(),
         mounts,
         net: Net::Host,
         shims: context.config.slurm.shims(),
     })
+}
+
+/// Lets what runs in it be dumped by its user. The helper's view of the host is an overlay, and of a file in an overlay on an overlay
+/// `/proc/PID/maps` tells another number than `stat` does, which CRIU takes for another file: there fuse-overlayfs has to do.
+pub fn make_dumpable(plan: &mut Plan) {
+    plan.dumpable = true;
+    if plan.base == Base::Host {
+        plan.route = Route::Rootless;
+    }
 }
 
 /// Refuses inside an environment: the helper has no power there.

@@ -130,6 +130,10 @@ pub struct Plan {
     /// Whether the root, once it is put together, takes no changes.
     #[serde(default)]
     pub read_only: bool,
+    /// Whether its processes are to be dumped: each file then has one number, in whatever layer it lies, which `stat` and
+    /// `/proc/PID/maps` agree on, as CRIU needs it. (The number may have 64 bits, which old programs of 32 bits do not take.)
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dumpable: bool,
     /// Where the root's files are: of an image that the kernel may not mount, the rootless way; or of a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unpacked: Option<PathBuf>,

@@ -60,6 +60,18 @@ pub struct Child {
 /// # Errors
 /// What `clone3` says: `EPERM` where user namespaces are closed to the caller, `ENOSPC` at `max_user_namespaces`.
 pub fn fork(flags: CloneFlags) -> io::Result<Fork> {
+    clone3(flags, None)
+}
+
+/// The same, with a number that the new process is to have in the PID namespace that this one puts its children into.
+///
+/// # Errors
+/// `EPERM` without `CHECKPOINT_RESTORE` in that namespace's user namespace, `EEXIST` if a process has the number.
+pub fn fork_as(number: Pid, flags: CloneFlags) -> io::Result<Fork> {
+    clone3(flags, Some(number))
+}
+
+fn clone3(flags: CloneFlags, number: Option<Pid>) -> io::Result<Fork> {
     let mut pidfd: libc::c_int = -1;
     // With CLONE_PARENT the exit signal is the maker's own and must be given as none.
     let exit_signal = if flags.0 & CloneFlags::SIBLING.0 != 0 { 0 } else { libc::SIGCHLD as u64 };
@@ -68,8 +80,13 @@ pub fn fork(flags: CloneFlags) -> io::Result<Fork> {
     args.flags = flags.0 | libc::CLONE_PIDFD as u64;
     args.pidfd = (&raw mut pidfd) as u64;
     args.exit_signal = exit_signal;
-    // SAFETY: args lives through the call; no stack is given, so the child goes on with a copy of this one (no
-    // CLONE_VM), and the kernel writes the pidfd before it returns.
+    let numbers: [libc::pid_t; 1] = [number.map_or(0, |pid| pid.as_raw_nonzero().get())];
+    if number.is_some() {
+        args.set_tid = numbers.as_ptr() as u64;
+        args.set_tid_size = 1;
+    }
+    // SAFETY: args and the number it points to live through the call; no stack is given, so the child goes on with a copy of
+    // this one (no CLONE_VM), and the kernel writes the pidfd before it returns.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) };
     match pid {
         -1 => Err(io::Error::last_os_error()),

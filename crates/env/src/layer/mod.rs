@@ -29,7 +29,7 @@ mod write;
 pub(crate) use entry::fingerprint;
 pub(crate) use pack::{Item, pack};
 pub(crate) use read::LayerReader;
-pub(crate) use unpack::{expect, unpack};
+pub(crate) use unpack::{expect, unpack, unpack_over};
 pub(crate) use write::{LayerWriter, Sealed};
 
 use crate::xattr::Xattrs;

@@ -32,12 +32,22 @@ pub struct Unpacked {
 /// Unpacks all of a layer into `target`, an empty directory of the caller, and checks each file's digest. Until the result's `id` is
 /// compared with the digest asked for, what lies there is not to be used. Needs the right to give files to any id in the
 /// layer, so it runs inside the environment's user namespace.
-pub fn unpack<R: Read>(mut reader: LayerReader<R>, target: BorrowedFd<'_>) -> Result<Unpacked> {
+pub fn unpack<R: Read>(reader: LayerReader<R>, target: BorrowedFd<'_>) -> Result<Unpacked> {
+    all(reader, target, false)
+}
+
+/// The same into a directory that may have some of the layer's directories.
+pub fn unpack_over<R: Read>(reader: LayerReader<R>, target: BorrowedFd<'_>) -> Result<Unpacked> {
+    all(reader, target, true)
+}
+
+fn all<R: Read>(mut reader: LayerReader<R>, target: BorrowedFd<'_>, over: bool) -> Result<Unpacked> {
     let mut unpacker = Unpacker {
         stack: DirStack::new(target)?,
         attrs: Vec::new(),
         links: Vec::new(),
         link_bytes: 0,
+        over,
         done: Unpacked { id: LayerId([0; 32]), entries: 0, bytes: 0 },
     };
     while let Some(record) = reader.record()? {
@@ -56,6 +66,8 @@ struct Unpacker {
     /// Paths of linked files, by number.
     links: Vec<Vec<u8>>,
     link_bytes: usize,
+    /// Directories may be there.
+    over: bool,
     done: Unpacked,
 }
 
@@ -100,7 +112,10 @@ impl Unpacker {
         if name.is_empty() {
             return Ok(());
         }
-        let made = rustix::fs::mkdirat(self.stack.dir(), name, Mode::RWXU);
+        let made = match rustix::fs::mkdirat(self.stack.dir(), name, Mode::RWXU) {
+            Err(Errno::EXIST) if self.over => Ok(()),
+            other => other,
+        };
         made.on("make the directory", self.stack.child(name))?;
         self.stack.enter(name)?.on("open", name)
     }

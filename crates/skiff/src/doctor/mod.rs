@@ -1,5 +1,6 @@
 //! `skiff doctor`: tries each thing that environments need, and says how to mend what is missing.
 
+mod checkpoints;
 mod kernel;
 mod site;
 
@@ -76,6 +77,7 @@ fn all() -> Vec<Check> {
     };
     let mut checks = vec![Check::pass("configuration", site::configuration())];
     checks.extend(kernel::checks(&context));
+    checks.push(checkpoints::check(&context));
     checks.extend(site::checks(&context));
     checks
 }

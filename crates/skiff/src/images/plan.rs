@@ -46,6 +46,7 @@ pub fn image(
         layers: wishes.layers,
         upper,
         read_only: !writable,
+        dumpable: false,
         unpacked: None,
         accounts: accounts(context),
         mounts,

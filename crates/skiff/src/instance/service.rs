@@ -62,7 +62,9 @@ impl Service<'_> {
     ) -> Result<(Instance, Option<Running>), Failed> {
         let Some(command) = self.command else { return Ok((start(plan, options)?, None)) };
         let output = self.record.output();
-        let place = Place { own_session: true, death_signal: Signal::KILL.as_raw(), ..Place::default() };
+        // One that CRIU makes again is CRIU's child at first, and must not end with it. With process 1 it ends anyway.
+        let death_signal = if self.checkpoint { 0 } else { Signal::KILL.as_raw() };
+        let place = Place { own_session: true, death_signal, ..Place::default() };
         let (instance, main) = if self.identity == Identity::Root {
             let apart = Apart { output: Path::new(OUTPUT_INSIDE), filter: !self.checkpoint };
             let first = First { command, place, mask, apart: Some(apart) };

@@ -165,6 +165,7 @@ fn wanted(context: &Context, start: &Start, of: &Of, record: &Record) -> Result<
     if start.checkpoint {
         // On the disk, where it can be saved.
         wanted.plan.upper = Upper::Directory(record.dir.clone());
+        planner::make_dumpable(&mut wanted.plan);
     }
     wanted.plan.name = record.name.to_string();
     wanted.plan.mounts.push(Mount {

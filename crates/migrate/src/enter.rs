@@ -1,0 +1,165 @@
+//! Doing something inside a running environment as its root, with all capabilities that its user namespace gives: what CRIU needs.
+//! (Programs of the user's never get these: see `skiff_sandbox::join`.)
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, waitpid};
+use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
+use skiff_sandbox::join::NetSpace;
+use skiff_sandbox::start::detach_stdio;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork, fork_as};
+
+/// Where to go.
+#[derive(Clone, Copy)]
+pub struct Inside<'a> {
+    /// A handle of process 1.
+    pub init: BorrowedFd<'a>,
+    /// Whose network namespace it is in.
+    pub net: NetSpace,
+    /// The number that the process is to have there.
+    pub number: Option<Pid>,
+}
+
+/// Runs `act` inside; gives what it gave. `keep` are the descriptors that it needs.
+///
+/// # Errors
+/// Its own, or that the environment is gone.
+pub fn run(
+    inside: Inside<'_>,
+    keep: &[BorrowedFd<'_>],
+    act: impl FnOnce() -> Result<Vec<u8>>,
+) -> Result<Vec<u8>> {
+    let (child, told) = enter(inside, keep, act)?;
+    wait_for(&child);
+    match told.split_first() {
+        Some((b'+', bytes)) => Ok(bytes.to_vec()),
+        Some((_, why)) => Err(Error::from_bytes(why)),
+        None => Err(Error::new("the process in the environment ended without a word")),
+    }
+}
+
+/// Starts a program inside: `become_it` does not return unless that fails. What is given is a process outside that ends when the
+/// program does, and whose end is the program's.
+///
+/// # Errors
+/// That of `become_it`, or that the environment is gone.
+pub fn start(
+    inside: Inside<'_>,
+    keep: &[BorrowedFd<'_>],
+    become_it: impl FnOnce() -> Error,
+) -> Result<Child> {
+    let (child, told) = enter(inside, keep, || Err(become_it()))?;
+    if let Some((_, why)) = told.split_first() {
+        wait_for(&child);
+        return Err(Error::from_bytes(why));
+    }
+    Ok(child)
+}
+
+/// Starts a process inside that does nothing in a session of its own, to be dumped.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_patient(inside: Inside<'_>) -> Result<Child> {
+    let ready = || {
+        rustix::process::setsid().context(|| "session")?;
+        // The ones that it has were opened outside.
+        detach_stdio();
+        // Made again it would have CRIU as its parent, and end with that.
+        set_parent_process_death_signal(None).context(|| "parent's death signal")
+    };
+    start(inside, &[], || match ready() {
+        Ok(()) => {
+            let (argv, env) = ([c"sleep".to_owned(), c"1000".to_owned()], []);
+            let e = skiff_sys::process::exec("/bin/sleep".as_ref(), &argv, &env);
+            Error::new(format!("/bin/sleep: {e}"))
+        }
+        Err(why) => why,
+    })
+}
+
+/// Waits for the end of a process that [`start`] gave; whether it ended well.
+pub fn wait_for(child: &Child) -> bool {
+    loop {
+        match waitpid(Some(child.pid), WaitOptions::empty()) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(ended) => return ended.is_some_and(|(_, status)| status.exit_status() == Some(0)),
+            Err(_) => return false,
+        }
+    }
+}
+
+fn enter(
+    inside: Inside<'_>,
+    keep: &[BorrowedFd<'_>],
+    act: impl FnOnce() -> Result<Vec<u8>>,
+) -> Result<(Child, Vec<u8>)> {
+    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    let Fork::Parent(child) = fork(CloneFlags::NONE).context(|| "process")? else {
+        drop(report);
+        let kept: Vec<BorrowedFd<'_>> = keep.iter().copied().chain([inside.init, reporter.as_fd()]).collect();
+        close_all_except(&kept);
+        detach_stdio();
+        between(inside, reporter, act)
+    };
+    drop(reporter);
+    let mut told = vec![];
+    std::io::Read::read_to_end(&mut std::fs::File::from(report), &mut told)
+        .context(|| "what is said inside")?;
+    Ok((child, told))
+}
+
+/// The process in between: only the children of one that has joined a PID namespace are in it.
+fn between(inside: Inside<'_>, reporter: OwnedFd, act: impl FnOnce() -> Result<Vec<u8>>) -> ! {
+    match join_then_fork(inside) {
+        Ok(Fork::Child) => {
+            let word = match join_the_rest(inside.init).and_then(|()| act()) {
+                Ok(bytes) => [b"+", &bytes[..]].concat(),
+                Err(why) => [b"-", &why.to_bytes()[..]].concat(),
+            };
+            exit_now(tell(reporter, &word));
+        }
+        Ok(Fork::Parent(child)) => {
+            drop(reporter);
+            exit_now(i32::from(!wait_for(&child)));
+        }
+        Err(why) => {
+            tell(reporter, &[b"-", &why.to_bytes()[..]].concat());
+            exit_now(1);
+        }
+    }
+}
+
+fn join_then_fork(inside: Inside<'_>) -> Result<Fork> {
+    let mut ours = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID;
+    if inside.net == NetSpace::Its {
+        ours |= ThreadNameSpaceType::NETWORK;
+    }
+    move_into_thread_name_spaces(inside.init, ours)
+        .context(|| "the environment's namespaces")
+        .map_err(|e| e.hint("the environment may just have been stopped"))?;
+    // Only now: the change of capabilities has taken back what was set before.
+    die_with_parent()?;
+    match inside.number {
+        None => fork(CloneFlags::NONE).context(|| "process inside"),
+        Some(number) => fork_as(number, CloneFlags::NONE).context(|| format!("process {number} inside")),
+    }
+}
+
+fn join_the_rest(init: BorrowedFd<'_>) -> Result<()> {
+    let theirs = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
+    move_into_thread_name_spaces(init, theirs).context(|| "the environment's namespaces")?;
+    die_with_parent()
+}
+
+fn die_with_parent() -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context(|| "parent's death signal")
+}
+
+/// Says it to who waits outside; an exit code.
+fn tell(reporter: OwnedFd, word: &[u8]) -> i32 {
+    // If nobody is there any more, nobody wants to know.
+    i32::from(std::io::Write::write_all(&mut std::fs::File::from(reporter), word).is_err())
+}

@@ -1,0 +1,91 @@
+//! What this machine and its CRIU can do, found out by trying: versions say little, as kernels are configured and patched.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::process::{Pid, Signal, kill_process};
+use skiff_sandbox::{Error, Result};
+
+use crate::criu::{Criu, Folder, OLDEST};
+use crate::enter::{self, Inside};
+use crate::rpc::{Kind, Options};
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// CRIU's version.
+    pub version: String,
+    /// Pages that were written can be told, so that a dump can begin while the processes run.
+    pub dirty_pages: bool,
+    /// Pages can be brought when they are needed.
+    pub lazy_pages: bool,
+}
+
+/// The version of a CRIU, if it is new enough.
+///
+/// # Errors
+/// When it is too old or does not answer.
+pub fn version(criu: &Criu) -> Result<String> {
+    let version = criu.version()?;
+    let text = match version.sublevel {
+        Some(sublevel) if sublevel > 0 => format!("{}.{}.{sublevel}", version.major, version.minor),
+        _ => format!("{}.{}", version.major, version.minor),
+    };
+    if (version.major, version.minor) < OLDEST {
+        return Err(Error::new(format!(
+            "CRIU {text}: too old, it must be {}.{} or newer",
+            OLDEST.0, OLDEST.1
+        ))
+        .hint("administrator: packaging/get-criu makes a folder with a newer one"));
+    }
+    Ok(text)
+}
+
+/// Asks CRIU in the environment where `inside` is, then has it dump a process there and make it again: `scratch` is an empty directory for
+/// its images.
+///
+/// # Errors
+/// What does not work.
+pub fn probe(folder: &Folder, inside: Inside<'_>, scratch: &Path) -> Result<Found> {
+    let criu = Criu::start(folder, inside, None)?;
+    let version = version(&criu)?;
+    let features = criu.features()?;
+    // It may say what it likes of its end: it has answered.
+    criu.end();
+    dump_and_restore(folder, inside, scratch)?;
+    Ok(Found {
+        version,
+        dirty_pages: features.mem_track.unwrap_or_default(),
+        lazy_pages: features.lazy_pages.unwrap_or_default(),
+    })
+}
+
+/// Numbers that nothing has in an environment just made: of the process and of the CRIU that makes it again.
+const NUMBERS: (i32, i32) = (77, 200);
+
+fn dump_and_restore(folder: &Folder, inside: Inside<'_>, scratch: &Path) -> Result<()> {
+    let images =
+        std::fs::File::open(scratch).map_err(|e| Error::new(format!("{}: {e}", scratch.display())))?;
+    let numbered = |number| Inside { number: Pid::from_raw(number), ..inside };
+    let patient = enter::start_patient(numbered(NUMBERS.0))?;
+    let options = Options { pid: Some(NUMBERS.0), ..Options::usual(inside.net) };
+    let criu = Criu::start(folder, inside, Some(images.as_fd()))?;
+    criu.carry_out(Kind::Dump, options, |_| Ok(()))?;
+    criu.end();
+    // CRIU has ended it.
+    enter::wait_for(&patient);
+    let criu = Criu::start(folder, numbered(NUMBERS.1), Some(images.as_fd()))?;
+    let restored = criu.carry_out(Kind::Restore, Options::usual(inside.net), |_| Ok(()))?;
+    criu.end();
+    match restored.restored.map(|r| r.pid) {
+        Some(pid) if pid == NUMBERS.0 => {}
+        other => return Err(Error::new(format!("CRIU: made process {other:?} in place of {}", NUMBERS.0))),
+    }
+    enter::run(inside, &[], || {
+        let pid = Pid::from_raw(NUMBERS.0).ok_or_else(|| Error::new("no number"))?;
+        kill_process(pid, Signal::KILL)
+            .map(|()| vec![])
+            .map_err(|e| Error::new(format!("the process made again is not there: {e}")))
+    })
+    .map(drop)
+}

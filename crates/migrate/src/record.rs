@@ -1,0 +1,406 @@
+//! A checkpoint on disk: a directory with CRIU's images, file trees, the instance's output, and a record that names each file with its
+//! digest. Whoever restores it checks all of that first: a damaged image would show only when processes are half made.
+//!
+//! ```text
+//! checkpoint          one line with the format's name, its number and the digest of the rest; then JSON: `Checkpoint`
+//! images/             what CRIU writes
+//! trees/NAME          directories, as `skiff_env::whole` writes them
+//! image.json          the image below the instance, if there is one
+//! ```
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use serde::{Deserialize, Serialize};
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::instance::Started;
+
+use crate::obstacles::Process;
+
+/// The record's file.
+pub const FILE: &str = "checkpoint";
+/// Where CRIU writes.
+pub const IMAGES: &str = "images";
+/// Where directories are.
+pub const TREES: &str = "trees";
+/// What the record begins with.
+const MAGIC: &str = "skiff-checkpoint";
+/// The format that is written, and the newest that is read.
+const FORMAT: u32 = 1;
+/// No record of a sane checkpoint is longer.
+const LONGEST: u64 = 64 << 20;
+
+/// All that is known of one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checkpoint {
+    /// Seconds since 1970.
+    pub created: u64,
+    /// What the instance was started as.
+    pub instance: Started,
+    /// Its processes; the first is its command.
+    pub processes: Vec<Process>,
+    /// Whether it went on afterwards.
+    pub left_running: bool,
+    /// Directories that belong to it.
+    pub trees: Vec<Tree>,
+    /// What it was made with and on.
+    pub made_with: Versions,
+    /// All files beside the record.
+    pub files: Vec<Sum>,
+}
+
+/// A directory that is kept in one file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tree {
+    /// The file, below [`TREES`].
+    pub file: String,
+    /// What it holds.
+    pub of: Of,
+    /// The digest of the file in the words of its format.
+    pub id: String,
+}
+
+/// What a tree holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Of {
+    /// A directory of the instance's own (`upper`, `tmp` ...), by its name there.
+    Own(String),
+    /// What lies in memory, mounted at this path inside.
+    Memory(PathBuf),
+    /// The file that its command writes to.
+    Output,
+}
+
+/// What a checkpoint was made with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Versions {
+    /// Skiff.
+    pub skiff: String,
+    /// CRIU.
+    pub criu: String,
+    /// The kernel.
+    pub kernel: String,
+    /// The machine type, as the kernel calls it.
+    pub machine: String,
+    /// What the processor can do, in the kernel's words: programs have looked, and go on doing it.
+    pub processor: Vec<String>,
+}
+
+/// A file and what it must be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sum {
+    /// Relative to the checkpoint's directory.
+    pub path: String,
+    /// In bytes.
+    pub size: u64,
+    /// BLAKE3, hexadecimal.
+    pub digest: String,
+}
+
+impl Checkpoint {
+    /// The command's process.
+    ///
+    /// # Errors
+    /// When there is none: nothing that we wrote.
+    pub fn main(&self) -> Result<&Process> {
+        self.processes.first().ok_or_else(|| Error::new("the checkpoint has no process in it"))
+    }
+
+    /// Bytes of all files.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.files.iter().map(|file| file.size).sum()
+    }
+
+    /// Writes the record into `dir`, as its last file.
+    ///
+    /// # Errors
+    /// What writing says.
+    pub fn write(&self, dir: &Path) -> Result<()> {
+        let path = dir.join(FILE);
+        let about = || path.display().to_string();
+        let body = serde_json::to_vec_pretty(self).map_err(|e| Error::new(format!("{}: {e}", about())))?;
+        let head = format!("{MAGIC} {FORMAT} {}\n", blake3::hash(&body));
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path).context(about)?;
+        file.write_all(&[head.as_bytes(), &body].concat()).and_then(|()| file.sync_all()).context(about)
+    }
+
+    /// Reads the record in `dir`.
+    ///
+    /// # Errors
+    /// When it is damaged, or of a format that is not known here.
+    pub fn read(dir: &Path) -> Result<Self> {
+        let path = dir.join(FILE);
+        let about = || path.display().to_string();
+        let mut bytes = vec![];
+        File::open(&path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes)).context(about)?;
+        Self::parse(&bytes).map_err(|why| {
+            Error::new(format!("checkpoint {}: {why}", dir.display()))
+                .hint("it is not restored: what would come of it nobody knows")
+        })
+    }
+
+    /// From the record's bytes.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn parse(bytes: &[u8]) -> std::result::Result<Self, String> {
+        let end = bytes.iter().take(256).position(|b| *b == b'\n').ok_or("its record is damaged")?;
+        let head = std::str::from_utf8(&bytes[..end]).map_err(|_| "its record is damaged")?;
+        let words: Vec<&str> = head.split(' ').collect();
+        let [MAGIC, format, digest] = words[..] else { return Err("it is no checkpoint".into()) };
+        match format.parse::<u32>() {
+            Ok(FORMAT) => {}
+            Ok(other) => {
+                return Err(format!("it is of format {other}, and this Skiff knows formats up to {FORMAT}"));
+            }
+            Err(_) => return Err("its record is damaged".into()),
+        }
+        let body = &bytes[end + 1..];
+        if blake3::hash(body).to_hex().as_str() != digest {
+            return Err("its record is damaged".into());
+        }
+        let read: Self = serde_json::from_slice(body).map_err(|e| format!("its record: {e}"))?;
+        let below = |path: &str| {
+            !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+        };
+        let named = read.files.iter().map(|file| &file.path).chain(read.trees.iter().map(|tree| &tree.file));
+        match named.into_iter().find(|path| !below(path)) {
+            Some(path) => Err(format!("its record names {path:?}, which is not in it")),
+            None => Ok(read),
+        }
+    }
+
+    /// Checks every file; nothing else may lie where CRIU looks.
+    ///
+    /// # Errors
+    /// The first that is not what it was.
+    pub fn verify(&self, dir: &Path) -> Result<()> {
+        let damaged = |what: String| {
+            Error::new(format!("checkpoint {}: {what}", dir.display()))
+                .hint("it is not restored: what would come of it nobody knows")
+        };
+        for file in list(&dir.join(IMAGES))? {
+            let path = format!("{IMAGES}/{file}");
+            if !self.files.iter().any(|sum| sum.path == path) {
+                return Err(damaged(format!("{path} does not belong to it")));
+            }
+        }
+        for want in &self.files {
+            let is = Sum::of(dir, &want.path)?;
+            if is != *want {
+                return Err(damaged(format!("{} is damaged", want.path)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sum {
+    /// Reads a file of a checkpoint.
+    ///
+    /// # Errors
+    /// When it is not there, or leads somewhere else.
+    pub fn of(dir: &Path, path: &str) -> Result<Self> {
+        let about = || dir.join(path).display().to_string();
+        let mut file = open(dir, path)?;
+        let mut hasher = blake3::Hasher::new();
+        let mut buffer = vec![0; 1 << 20];
+        let mut size = 0;
+        loop {
+            match file.read(&mut buffer).context(about)? {
+                0 => break,
+                n => {
+                    hasher.update(&buffer[..n]);
+                    size += n as u64;
+                }
+            }
+        }
+        Ok(Self { path: path.into(), size, digest: hasher.finalize().to_hex().to_string() })
+    }
+}
+
+/// Opens a file of a checkpoint, and nothing that a link in it leads to.
+///
+/// # Errors
+/// When it is not there.
+pub fn open(dir: &Path, path: &str) -> Result<File> {
+    let about = || dir.join(path).display().to_string();
+    let top = File::open(dir).context(|| dir.display().to_string())?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    openat2(&top, path, flags, Mode::empty(), resolve).map(File::from).context(about)
+}
+
+/// The sums of all files of a checkpoint whose record is not written yet, flushed to the disk, the directories too.
+///
+/// # Errors
+/// What reading says.
+pub fn sums(dir: &Path) -> Result<Vec<Sum>> {
+    let mut all = vec![];
+    let mut paths: Vec<String> = list(dir)?;
+    for part in [IMAGES, TREES] {
+        paths.extend(list(&dir.join(part))?.into_iter().map(|name| format!("{part}/{name}")));
+        File::open(dir.join(part)).and_then(|part| part.sync_all()).context(|| part.to_owned())?;
+    }
+    paths.sort();
+    for path in paths {
+        open(dir, &path)?.sync_all().context(|| path.clone())?;
+        all.push(Sum::of(dir, &path)?);
+    }
+    Ok(all)
+}
+
+/// The names of the files in a directory.
+fn list(dir: &Path) -> Result<Vec<String>> {
+    let about = || dir.display().to_string();
+    let mut names = vec![];
+    for entry in fs::read_dir(dir).context(about)? {
+        let entry = entry.context(about)?;
+        if !entry.file_type().context(about)?.is_dir() {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skiff_spec::network::Net;
+    use skiff_spec::plan::{Accounts, Base, Identity, Plan, Route, Upper};
+
+    fn example() -> Checkpoint {
+        let plan = Plan {
+            name: "c".into(),
+            route: Route::Helper,
+            base: Base::Host,
+            layers: vec![],
+            upper: Upper::Directory("/d".into()),
+            read_only: false,
+            dumpable: true,
+            unpacked: None,
+            accounts: Accounts::default(),
+            mounts: vec![],
+            net: Net::Host,
+            shims: vec![],
+        };
+        let instance = Started {
+            name: "c".parse().expect("a name"),
+            of: "host".into(),
+            image: None,
+            snapshot: None,
+            command: vec!["a".into()],
+            identity: Identity::Root,
+            net: Net::Host,
+            checkpoint: true,
+            started: 1,
+            plan,
+        };
+        let process = Process { pid: 2, parent: 1, name: "a".into(), threads: vec![2], memory: 0 };
+        let made_with = Versions {
+            skiff: "0".into(),
+            criu: "4.1".into(),
+            kernel: "6".into(),
+            machine: "x86_64".into(),
+            processor: vec!["sse".into()],
+        };
+        let tree = Tree { file: "upper".into(), of: Of::Own("upper".into()), id: "00".into() };
+        let (trees, files, processes) = (vec![tree], vec![], vec![process]);
+        Checkpoint { created: 7, instance, processes, left_running: false, trees, made_with, files }
+    }
+
+    fn make() -> (tempfile::TempDir, Checkpoint) {
+        let dir = tempfile::tempdir().expect("a directory");
+        for part in [IMAGES, TREES] {
+            fs::create_dir(dir.path().join(part)).expect("made");
+        }
+        fs::write(dir.path().join("images/core.img"), "core").expect("written");
+        fs::write(dir.path().join("trees/upper"), "tree").expect("written");
+        let checkpoint = Checkpoint { files: sums(dir.path()).expect("read"), ..example() };
+        checkpoint.write(dir.path()).expect("written");
+        (dir, checkpoint)
+    }
+
+    #[test]
+    fn a_checkpoint_comes_back_as_it_was_written() {
+        let (dir, checkpoint) = make();
+        let read = Checkpoint::read(dir.path()).expect("read");
+        assert_eq!(read, checkpoint);
+        assert_eq!((read.files.len(), read.size()), (2, 8));
+        read.verify(dir.path()).expect("whole");
+    }
+
+    #[test]
+    fn what_is_damaged_cut_or_foreign_is_refused() {
+        type Act<'a> = &'a dyn Fn(&Path);
+        let spoil: [(&str, Act<'_>, &str); 5] = [
+            (
+                "changed",
+                &|dir| fs::write(dir.join("images/core.img"), "cors").expect("written"),
+                "is damaged",
+            ),
+            ("cut", &|dir| fs::write(dir.join("trees/upper"), "tre").expect("written"), "is damaged"),
+            ("more", &|dir| fs::write(dir.join("images/x.img"), "").expect("written"), "does not belong"),
+            ("gone", &|dir| fs::remove_file(dir.join("trees/upper")).expect("gone"), "trees/upper"),
+            (
+                "a link",
+                &|dir| {
+                    fs::rename(dir.join("trees/upper"), dir.join("elsewhere")).expect("renamed");
+                    std::os::unix::fs::symlink("../elsewhere", dir.join("trees/upper")).expect("a link");
+                },
+                "trees/upper",
+            ),
+        ];
+        for (what, act, word) in spoil {
+            let (dir, checkpoint) = make();
+            act(dir.path());
+            let why = checkpoint.verify(dir.path()).expect_err(what);
+            assert!(why.message.contains(word), "{what}: {}", why.message);
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_whole_or_not_at_all() {
+        let (dir, _) = make();
+        let bytes = fs::read(dir.path().join(FILE)).expect("read");
+        assert!(Checkpoint::parse(&bytes).is_ok());
+        for end in [0, 5, 40, bytes.len() / 2, bytes.len() - 1] {
+            assert!(Checkpoint::parse(&bytes[..end]).is_err(), "{end} bytes");
+        }
+        let newer = [b"skiff-checkpoint 2 ", &bytes[19..]].concat();
+        assert!(Checkpoint::parse(&newer).expect_err("newer").contains("format 2"));
+        let mut out = example();
+        out.trees[0].file = "../../x".into();
+        let body = serde_json::to_vec(&out).expect("JSON");
+        let forged = [format!("{MAGIC} {FORMAT} {}\n", blake3::hash(&body)).as_bytes(), &body].concat();
+        assert!(Checkpoint::parse(&forged).expect_err("outside").contains("not in it"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400)) {
+            let text = [b"skiff-checkpoint 1 ", &bytes[..]].concat();
+            assert!(Checkpoint::parse(&bytes).is_err() && Checkpoint::parse(&text).is_err());
+        }
+
+        #[test]
+        fn any_flipped_bit_shows(at in 0usize..10_000, bit in 0u8..8) {
+            static BYTES: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+            let read = || fs::read(make().0.path().join(FILE)).expect("read");
+            let mut bytes = BYTES.get_or_init(read).clone();
+            let at = at % bytes.len();
+            bytes[at] ^= 1 << bit;
+            assert!(Checkpoint::parse(&bytes).is_err(), "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Whether processes can be saved and made again here: it is done with one.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::time::Instant;
+
+use skiff_migrate::enter::Inside;
+use skiff_migrate::probe::{Found, probe};
+use skiff_sandbox::join::NetSpace;
+use skiff_sandbox::start::{Options, start};
+use skiff_sandbox::{Context as _, Result};
+use skiff_spec::network::Net;
+use skiff_spec::plan::Upper;
+
+use super::Check;
+use crate::context::Context;
+use crate::planner::{self, Wishes};
+
+const NAME: &str = "checkpoints";
+
+/// The check.
+pub fn check(context: &Context) -> Check {
+    let Some(folder) = context.criu() else {
+        let mend = "administrator: packaging/get-criu makes the folder PREFIX/libexec/skiff/criu";
+        return Check::warn(NAME, "no CRIU: instances cannot be saved", mend);
+    };
+    let begun = Instant::now();
+    match try_in_new(context, |inside, scratch| probe(&folder, inside, scratch)) {
+        Ok(found) => Check::pass(NAME, shown(&found, begun)),
+        Err(e) => {
+            let mend = if e.hint.is_empty() {
+                "administrator: CRIU needs a kernel with CONFIG_CHECKPOINT_RESTORE, Linux 5.9 or newer"
+            } else {
+                &e.hint
+            };
+            Check::warn(NAME, e.message, mend)
+        }
+    }
+}
+
+fn shown(found: &Found, begun: Instant) -> String {
+    let took = begun.elapsed().as_secs_f64();
+    let yes = |there| if there { "yes" } else { "no" };
+    format!(
+        "CRIU {}: a process saved and made again ({took:.1} s); pages written since: {}, pages on demand: {}",
+        found.version,
+        yes(found.dirty_pages),
+        yes(found.lazy_pages)
+    )
+}
+
+/// In an environment made for this, with a network of its own, as instances have it that take their connections along.
+fn try_in_new(context: &Context, act: impl FnOnce(Inside<'_>, &Path) -> Result<Found>) -> Result<Found> {
+    let upper = Upper::Memory { size: context.config.run.memory.clone() };
+    let mut plan = planner::host(context, "doctor", upper, Wishes::default())?;
+    plan.net = Net::None;
+    planner::make_dumpable(&mut plan);
+    let scratch = std::env::temp_dir().join(format!("skiff-doctor.{}", std::process::id()));
+    fs::DirBuilder::new().mode(0o700).create(&scratch).context(|| scratch.display().to_string())?;
+    let found =
+        start(&plan, Options { helper: context.helper.as_deref(), socket: None }).and_then(|instance| {
+            let inside = Inside { init: instance.init.pidfd.as_fd(), net: NetSpace::Its, number: None };
+            let found = act(inside, &scratch);
+            instance.end();
+            found
+        });
+    // The check is what counts.
+    fs::remove_dir_all(&scratch).unwrap_or_default();
+    found
+}
