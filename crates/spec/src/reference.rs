@@ -326,7 +326,7 @@ fn image_file(text: &str) -> Option<ImageReference> {
     }
 }
 
-/// `[SERVER/]NAME[:TAG][@DIGEST]`.
+/// `[SERVER/]NAME[:TAG][@DIGEST]`; or as Enroot writes it, `[USER@]SERVER#NAME[:TAG]`.
 fn registry(text: &str) -> Result<ImageReference, Fault> {
     if text.is_empty() {
         return Err((Part::Whole, "is empty"));
@@ -334,6 +334,11 @@ fn registry(text: &str) -> Result<ImageReference, Fault> {
     if text.contains(char::is_whitespace) {
         return Err((Part::Whole, "holds a space"));
     }
+    let (enroots_server, text) = match text.split_once('#') {
+        // Which user is logged in there is not the name's to say.
+        Some((server, rest)) => (Some(server.rsplit_once('@').map_or(server, |(_, server)| server)), rest),
+        None => (None, text),
+    };
     let (rest, digest) = match text.split_once('@') {
         Some((rest, digest)) => {
             (rest, Some(digest.parse::<Digest>().map_err(|e| (Part::Digest, e.reason()))?))
@@ -346,7 +351,14 @@ fn registry(text: &str) -> Result<ImageReference, Fault> {
         Some(colon) => (&rest[..name_end + colon], Some(&rest[name_end + colon + 1..])),
         None => (rest, None),
     };
-    let (server, repository) = split_server(name);
+    let (server, repository) = match enroots_server {
+        // In full it is written with a slash, and must be the same then.
+        Some(server) if split_server(&format!("{server}/{name}")).0 != Some(server) => {
+            return Err((Part::Server, "before '#' must have a dot or a port"));
+        }
+        Some(server) => (Some(server), name),
+        None => split_server(name),
+    };
     check_name(server.unwrap_or(DEFAULT_SERVER), repository)?;
     tag.map_or(Ok(()), check_tag)?;
     let tag = tag.map(String::from);

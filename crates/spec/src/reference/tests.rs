@@ -22,6 +22,9 @@ fn names_mean_what_docker_means_by_them() {
         ("[fe80::2]/tool", "[fe80::2]/tool"),
         ("ghcr.io/a__b/c-d---e.f", "ghcr.io/a__b/c-d---e.f"),
         ("nvcr.io/nvidia/pytorch:24.05-py3", "nvcr.io/nvidia/pytorch:24.05-py3"),
+        ("nvcr.io#nvidia/pytorch:24.05-py3", "nvcr.io/nvidia/pytorch:24.05-py3"),
+        ("$oauthtoken@nvcr.io#nvidia/pytorch", "nvcr.io/nvidia/pytorch"),
+        ("docker.io#debian:12", "docker.io/library/debian:12"),
         (&pinned, &pinned_full),
     ] {
         assert_eq!(text.parse::<Named>().map(|n| n.to_string()), Ok(full.to_owned()), "{text}");
@@ -64,6 +67,9 @@ fn what_is_wrong_is_named() {
         ("[::1/x", Part::Server),
         ("[zz]/x", Part::Server),
         ("-x.y/z", Part::Server),
+        ("registry#tool", Part::Server),
+        ("#tool", Part::Server),
+        ("a.b#c#d", Part::Repository),
         ("a:", Part::Tag),
         ("a:-b", Part::Tag),
         ("a:b:c", Part::Tag),
