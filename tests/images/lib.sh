@@ -10,6 +10,7 @@
 #     skeleton DIR                     makes a small root with busybox
 #     make_store [OWNER]               makes the trusted store for OWNER (daemon); away with what was there
 #     drop_store                       removes it
+#     node_stores                      makes one on each node
 #     served REPOSITORY                how many bytes of its blobs the registry has sent
 #     asked METHOD PART                how many such requests for paths with PART the registry has had
 registry=${registry:-127.0.0.1:5000}
@@ -100,6 +101,21 @@ drop_store() {
     rm -rf "$store"
 }
 
+node_stores() {
+    local node
+    for node in $SKIFF_TESTBED_NODES; do
+        on $node install -d -m 755 /var/lib/skiff
+        on $node install -d -m 755 -o daemon -g daemon $store
+    done
+}
+
+drop_node_stores() {
+    local node
+    for node in $SKIFF_TESTBED_NODES; do
+        on $node sh -c 'umount -l /run/skiff/images/* 2>&-; rm -rf /run/skiff/images /var/lib/skiff/store' || true
+    done
+}
+
 served() { # REPOSITORY
     awk -v part="GET /v2/$1/blobs/" 'index($0, part) { for (i = 1; i < NF; i++) if ($i == "HTTP/1.1\"") sum += $(i + 2) } END { print sum + 0 }' "$registry_log"
 }
@@ -112,6 +128,7 @@ images_cleanup() {
     stop_registry || true
     [ -z "$proxy_pid" ] || kill "$proxy_pid" || true
     drop_store || true
+    drop_node_stores
     rm -rf "$images_tmp"
 }
 trap images_cleanup EXIT

@@ -1,6 +1,6 @@
 """Makes small images and pushes them to a registry, by the registry's own protocol.
 
-    registry.py push SERVER/NAME:TAG DIR... [--config JSON]     a layer from each directory, the lowest first
+    registry.py push SERVER/NAME:TAG DIR... [--config JSON] [--arch ARCH]     a layer from each directory, the lowest first
 """
 
 import argparse
@@ -33,14 +33,14 @@ def upload(base, data):
     urllib.request.urlopen(urllib.request.Request(place, data=data, method="PUT", headers=headers))
 
 
-def push(reference, directories, config):
+def push(reference, directories, config, arch):
     server, _, rest = reference.partition("/")
     name, _, tag = rest.partition(":")
     base = f"http://{server}/v2/{name}"
     tars = [layer(directory) for directory in directories]
     blobs = [gzip.compress(tar, 1, mtime=0) for tar in tars]
     text = json.dumps({
-        "architecture": "amd64",
+        "architecture": arch,
         "os": "linux",
         "created": "2026-11-21T08:00:00Z",
         "config": config,
@@ -69,6 +69,7 @@ parser.add_argument("what", choices=["push"])
 parser.add_argument("reference")
 parser.add_argument("directories", nargs="+")
 parser.add_argument("--config", default="{}", type=json.loads)
+parser.add_argument("--arch", default="amd64")
 given = parser.parse_args()
-push(given.reference, given.directories, given.config)
+push(given.reference, given.directories, given.config, given.arch)
 sys.exit(0)

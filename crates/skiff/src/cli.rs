@@ -16,10 +16,12 @@ use skiff_spec::network::{self, NetName};
 use crate::{output, suggest};
 
 mod cluster;
+mod container;
 mod image;
 mod instance;
 
 pub use cluster::{Agent, Cluster, ClusterRun};
+pub use container::{Container, Submit};
 use image::{EXPORTED, IMPORTED};
 pub use image::{Export, Import, Login, ProgressKind, Pull, Shell, Store};
 pub use instance::{Instance, Start};
@@ -399,12 +401,8 @@ pub struct Sweep {
 
 #[derive(Subcommand)]
 pub enum Slurm {
-    /// In srun, sbatch, salloc: take the snapshot, print what the job carries
-    Submit {
-        /// The environment
-        #[arg(long)]
-        environment: String,
-    },
+    /// In srun, sbatch, salloc: take the snapshot or find the image, print what the job carries
+    Submit(Submit),
     /// On a node before a job: make its directories
     Prolog,
     /// On a node after a job: leave nothing

@@ -197,13 +197,16 @@ pub fn set_aside(dir: &Path, name: &EnvName) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// Makes what an upper on disk consists of.
+/// Makes what an upper on disk consists of, unless it is there.
 pub fn make_parts(dir: &Path) -> Result<()> {
     for (part, mode) in PARTS {
         let path = dir.join(part);
-        fs::create_dir(&path).context(|| path.display().to_string())?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode))
-            .context(|| path.display().to_string())?;
+        match fs::create_dir(&path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made
+                .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
+                .context(|| path.display().to_string())?,
+        }
     }
     Ok(())
 }

@@ -19,6 +19,8 @@ pub struct Wishes {
     pub layers: Vec<PathBuf>,
     /// Further mounts that the job manager needs.
     pub services: Vec<PathBuf>,
+    /// Whether an image's own idea of the user's home is to stay.
+    pub no_home: bool,
 }
 
 /// Parts of a system that may lie on a disk of their own; a clone of `/` does not show them.

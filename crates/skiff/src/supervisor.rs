@@ -45,6 +45,8 @@ pub struct Place {
 pub enum Keep<'a> {
     /// A while after its last session and process.
     WhileUsed,
+    /// With its last session.
+    WhileEntered,
     /// When it is told to.
     UntilStopped,
     /// With the command that it is there for, or when it is told to.
@@ -182,7 +184,7 @@ pub fn launch(
                 }
                 Some((_, why)) => Err(match keep {
                     Keep::Instance(service) => service.command.and_then(|c| Failed::reported(why, c)),
-                    Keep::WhileUsed | Keep::UntilStopped => None,
+                    Keep::WhileUsed | Keep::WhileEntered | Keep::UntilStopped => None,
                 }
                 .unwrap_or_else(|| Error::from_bytes(why.get(1..).unwrap_or_default()).into())),
                 None => Err(Error::new(format!(
@@ -256,7 +258,7 @@ impl<'a> Supervisor<'a> {
         let options = Options { helper: context.helper.as_deref(), socket };
         let (instance, running) = match keep {
             Keep::Instance(service) => service.start(context, plan, options, signals.before())?,
-            Keep::WhileUsed | Keep::UntilStopped => (start(plan, options)?, None),
+            Keep::WhileUsed | Keep::WhileEntered | Keep::UntilStopped => (start(plan, options)?, None),
         };
         // Last: whoever can connect finds it running.
         let control = listen_at(&place.dir, CONTROL, SocketType::SEQPACKET)?;
@@ -302,20 +304,21 @@ impl<'a> Supervisor<'a> {
                 self.serve_inside();
             }
             let stop = woken.control && self.serve_command();
-            let lingered =
-                self.waits_for_use() && self.idle_since.is_some_and(|since| since.elapsed() >= self.linger());
+            let lingered = self.idle_until().is_some_and(|end| Instant::now() >= end);
             if stop || served || woken.init_ended || (self.sessions.is_empty() && lingered) {
                 return self.end();
             }
         }
     }
 
-    fn waits_for_use(&self) -> bool {
-        matches!(self.keep, Keep::WhileUsed)
-    }
-
-    fn linger(&self) -> Duration {
-        Duration::from_secs(self.context.config.run.linger)
+    /// Until when it stays if nobody comes.
+    fn idle_until(&self) -> Option<Instant> {
+        let linger = match self.keep {
+            Keep::WhileUsed => Duration::from_secs(self.context.config.run.linger),
+            Keep::WhileEntered => Duration::ZERO,
+            Keep::UntilStopped | Keep::Instance(_) => return None,
+        };
+        self.idle_since.map(|since| since + linger)
     }
 
     fn wait(&self) -> Woken {
@@ -329,8 +332,7 @@ impl<'a> Supervisor<'a> {
         fds.extend(self.running.iter().map(|r| PollFd::from_borrowed_fd(r.output(), PollFlags::IN)));
         let others = fds.len();
         fds.extend(self.sessions.iter().map(|s| PollFd::new(s, PollFlags::IN)));
-        let since = self.idle_since.filter(|_| self.waits_for_use());
-        let left = since.map(|since| self.linger().saturating_sub(since.elapsed()));
+        let left = self.idle_until().map(|end| end.saturating_duration_since(Instant::now()));
         let left = left.or_else(|| self.running.as_ref()?.patience());
         let limit = left.map(|d| Timespec {
             tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),

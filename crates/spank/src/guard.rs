@@ -16,6 +16,7 @@ use std::io::Error;
 use std::path::{Path, PathBuf};
 
 use crate::ffi::{Spank, c_string, own_variable, set_own_variable};
+use crate::submit::text_of;
 
 /// In the depot; what it is called is what the user gets to read.
 const TRAP: &str = "this-node-has-no-skiff-plug-in";
@@ -82,11 +83,10 @@ pub fn disarm(spank: &Spank) -> Option<()> {
     LIBRARIES.disarm(spank).and_then(|()| BASH.disarm(spank))
 }
 
-/// The depot that a descriptor (JSON, one level, made by `skiff`) names; a colon would divide it for the loader.
+/// The depot that a descriptor names; a colon would divide it for the loader.
 fn depot(descriptor: &CStr) -> Option<PathBuf> {
-    let text = descriptor.to_str().ok()?;
-    let path = text.split_once("\"depot\":\"")?.1.split_once('"')?.0;
-    (path.starts_with('/') && !path.contains(['\\', ':', ';'])).then(|| path.into())
+    let path = text_of("depot", descriptor)?;
+    (path.starts_with('/') && !path.contains([':', ';'])).then(|| path.into())
 }
 
 #[cfg(test)]

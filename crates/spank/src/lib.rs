@@ -6,8 +6,8 @@
 //!
 //! | hook | process | what it does |
 //! |---|---|---|
-//! | `init` | all | registers `--environment` |
-//! | `init_post_opt` | srun, sbatch, salloc | `skiff slurm submit`: the environment becomes part of the job |
+//! | `init` | all | registers `--environment` and `--container-...` |
+//! | `init_post_opt` | srun, sbatch, salloc | `skiff slurm submit`: the environment or container becomes part of the job |
 //! | `local_user_init` | srun | puts `skiff` before the command, so that a node without Skiff cannot run it bare |
 //! | `job_prolog`, `job_epilog` | node, root | `skiff slurm prolog`, `skiff slurm epilog` |
 //! | `user_init` | slurmstepd | `skiff slurm step-begin`, as the user |
@@ -46,13 +46,18 @@ type Arguments = *const *const c_char;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_init(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
     // SAFETY: the pointers are Slurm's, valid during this call.
-    let (spank, _) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
+    let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
     if spank.context() == Context::Local {
         submit::leave_inner_directory();
     }
+    if matches!(spank.context(), Context::Local | Context::Allocator) {
+        option::forget_jobs_container();
+    }
     match spank.context() {
-        // The callback only stores the value, which Slurm itself carries to the nodes.
-        Context::Local | Context::Allocator | Context::Remote => option::register(&spank),
+        // The callback only stores the values, which Slurm itself carries to the nodes.
+        Context::Local | Context::Allocator | Context::Remote => {
+            option::register(&spank, settings.containers)
+        }
         Context::JobScript | Context::Other => 0,
     }
 }

@@ -67,7 +67,7 @@ pub fn begin_step(spank: &Spank, settings: &Settings) {
     if let Some(tasks) = spank.item(Item::LocalTasks) {
         variables.push(("SKIFF_STEP_TASKS", tasks.to_string().into()));
     }
-    if let Some(name) = option::value() {
+    if let Some(name) = option::environment() {
         variables.push(("SKIFF_STEP_ENVIRONMENT", OsString::from_vec(name.into_bytes())));
     }
     let descriptor = descriptor(spank);
@@ -137,7 +137,7 @@ fn set_task_variables(spank: &Spank) -> Option<()> {
     if let Some(why) = FAILURE.get() {
         set(spank, variables::FAILURE, why)?;
     }
-    match option::value() {
+    match option::environment() {
         Some(name) => set(spank, variables::STEP_ENVIRONMENT, &name),
         None => Some(()),
     }
@@ -183,10 +183,12 @@ fn step_has_environment(spank: &Spank, job: &Job) -> bool {
     {
         return false;
     }
-    match option::value() {
+    match option::environment() {
         Some(name) => name.as_c_str() != NONE,
         None => {
-            descriptor(spank).is_some()
+            // Asked for one, the step has one, whether what it needs to know of it came through or not.
+            !option::container().is_empty()
+                || descriptor(spank).is_some()
                 || spank.variable(variables::ARGV0_CARRIER).is_some()
                 || job_is_here(&job.id.to_string().into())
         }

@@ -1,61 +1,146 @@
-//! `--environment=NAME|none` of srun, sbatch and salloc. Slurm also carries its value to the nodes.
+//! The options of srun, sbatch and salloc: `--environment=NAME|none`, and those of containers, which are called as in Pyxis. Slurm
+//! also carries their values to the nodes.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Mutex;
 
-use crate::ffi::{RawOption, Spank};
+use crate::ffi::{RawOption, Spank, c_string, unset_own_variable};
 
 /// The value that switches environments off.
 pub const NONE: &CStr = c"none";
 
-static VALUE: Mutex<Option<CString>> = Mutex::new(None);
+static ENVIRONMENT: Mutex<Option<CString>> = Mutex::new(None);
+/// Options of containers as they were typed, `--container-image=...`.
+static CONTAINER: Mutex<Vec<CString>> = Mutex::new(vec![]);
 
-struct StaticOption(RawOption);
-// SAFETY: its pointers are to string literals.
-unsafe impl Sync for StaticOption {}
+struct Options([RawOption; 14]);
+// SAFETY: their pointers are to string literals.
+unsafe impl Sync for Options {}
 
-static OPTION: StaticOption = StaticOption(RawOption {
-    name: c"environment".as_ptr(),
-    argument: c"NAME|none".as_ptr(),
-    usage: c"run in this environment of Skiff; none: on the bare node".as_ptr(),
-    has_argument: 1,
-    value: 0,
-    callback: Some(store),
-});
+/// The first is `--environment`. The value is the option's place, by which the callback knows it.
+static OPTIONS: Options = Options([
+    with_value(0, c"environment", c"NAME|none", c"run in this environment of Skiff; none: on the bare node"),
+    with_value(
+        1,
+        c"container-image",
+        c"[SERVER#]IMAGE[:TAG]|FILE",
+        c"[skiff] run in a container of this image",
+    ),
+    with_value(
+        2,
+        c"container-mounts",
+        c"SRC[:DST[:ro]],...",
+        c"[skiff] mount these directories or files of the node",
+    ),
+    with_value(3, c"container-workdir", c"DIR", c"[skiff] start in this directory of the container"),
+    with_value(
+        4,
+        c"container-name",
+        c"NAME",
+        c"[skiff] keep the container's changes for later steps of the job",
+    ),
+    with_value(5, c"container-env", c"NAME,...", c"[skiff] keep these variables, whatever the image says"),
+    flag(6, c"container-mount-home", c"[skiff] mount your home (default)"),
+    flag(7, c"no-container-mount-home", c"[skiff] do not mount your home"),
+    flag(8, c"container-remap-root", c"[skiff] be root inside"),
+    flag(9, c"no-container-remap-root", c"[skiff] be yourself inside (default)"),
+    flag(10, c"container-entrypoint", c"[skiff] run the image's entry point"),
+    flag(11, c"no-container-entrypoint", c"[skiff] do not (default)"),
+    flag(12, c"container-writable", c"[skiff] let the container's files be changed (default)"),
+    flag(13, c"container-readonly", c"[skiff] do not let them"),
+]);
 
-/// Makes the option known; Slurm's error code if it refuses.
-pub fn register(spank: &Spank) -> c_int {
-    spank.register(&OPTION.0)
+const fn with_value(place: c_int, name: &CStr, argument: &CStr, usage: &CStr) -> RawOption {
+    RawOption {
+        name: name.as_ptr(),
+        argument: argument.as_ptr(),
+        usage: usage.as_ptr(),
+        has_argument: 1,
+        value: place,
+        callback: Some(store),
+    }
 }
 
-/// The value given, if any.
-pub fn value() -> Option<CString> {
-    VALUE.lock().ok()?.clone()
+const fn flag(place: c_int, name: &CStr, usage: &CStr) -> RawOption {
+    RawOption { argument: std::ptr::null(), has_argument: 0, ..with_value(place, name, c"", usage) }
+}
+
+/// Makes the options known, those of containers if the site wants them; Slurm's error code if it refuses.
+pub fn register(spank: &Spank, containers: bool) -> c_int {
+    let wanted = if containers { &OPTIONS.0[..] } else { &OPTIONS.0[..1] };
+    wanted.iter().map(|option| spank.register(option)).find(|code| *code != 0).unwrap_or(0)
+}
+
+/// Forgets what sbatch or salloc said of a container: Slurm repeats it in every srun of the job, where it would be mixed with what that
+/// one says. What the job runs in its descriptor says.
+pub fn forget_jobs_container() {
+    for name in OPTIONS.0[1..].iter().map(name) {
+        let name = name.to_string_lossy().replace('-', "_");
+        // By the first salloc's own command gets it, by the second a job's script.
+        for prefix in ["", "SLURM_SPANK_"] {
+            if let Some(variable) = c_string(format!("{prefix}_SLURM_SPANK_OPTION_skiff_{name}")) {
+                unset_own_variable(&variable);
+            }
+        }
+    }
+}
+
+/// The value of `--environment`, if any.
+pub fn environment() -> Option<CString> {
+    ENVIRONMENT.lock().ok()?.clone()
 }
 
 /// The value given in this very command's own words. One may also have come from the words of the sbatch or salloc whose job
 /// this is, which Slurm repeats in every srun of the job.
-pub fn own_value() -> Option<CString> {
+pub fn own_environment() -> Option<CString> {
     // getopt takes any beginning that fits one option only.
     let typed = std::env::args_os().any(|word| word.as_bytes().starts_with(b"--en"));
-    value().filter(|_| typed)
+    environment().filter(|_| typed)
+}
+
+/// What is said of a container, in words that `skiff slurm submit` takes.
+pub fn container() -> Vec<CString> {
+    CONTAINER.lock().map(|words| words.clone()).unwrap_or_default()
+}
+
+fn name(option: &RawOption) -> &'static CStr {
+    // SAFETY: a literal, as all names in the table.
+    unsafe { CStr::from_ptr(option.name) }
 }
 
 /// # Safety
-/// Called by Slurm with the option's argument.
-unsafe extern "C" fn store(_: c_int, argument: *const c_char, _remote: c_int) -> c_int {
-    if argument.is_null() {
+/// Called by Slurm with the option's own value and its argument, if it takes one.
+unsafe extern "C" fn store(place: c_int, argument: *const c_char, _remote: c_int) -> c_int {
+    let option = usize::try_from(place).ok().and_then(|place| OPTIONS.0.get(place));
+    let Some(option) = option else { return -1 };
+    let argument = match option.has_argument {
+        0 => None,
+        _ if argument.is_null() => return -1,
+        // SAFETY: Slurm gives a C string.
+        _ => Some(unsafe { CStr::from_ptr(argument) }),
+    };
+    if argument.is_some_and(CStr::is_empty) {
         return -1;
     }
-    // SAFETY: Slurm gives a C string.
-    let argument = unsafe { CStr::from_ptr(argument) };
-    if argument.is_empty() {
-        return -1;
+    let stored = match (place, argument) {
+        (0, argument) => ENVIRONMENT.lock().map(|mut value| *value = argument.map(CStr::to_owned)).is_ok(),
+        (_, argument) => add(name(option), argument).is_some(),
+    };
+    if stored { 0 } else { -1 }
+}
+
+/// The later of two words wins; Slurm may repeat one.
+fn add(name: &CStr, argument: Option<&CStr>) -> Option<()> {
+    let mut word = [b"--", name.to_bytes()].concat();
+    if let Some(argument) = argument {
+        word.push(b'=');
+        word.extend_from_slice(argument.to_bytes());
     }
-    match VALUE.lock() {
-        Ok(mut value) => *value = Some(argument.to_owned()),
-        Err(_) => return -1,
+    let word = CString::new(word).ok()?;
+    let mut words = CONTAINER.lock().ok()?;
+    if !words.contains(&word) {
+        words.push(word);
     }
-    0
+    Some(())
 }

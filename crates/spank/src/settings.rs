@@ -11,6 +11,8 @@ const DEFAULT_PROGRAM: &str = "/usr/bin/skiff";
 pub struct Settings {
     /// `skiff=PATH`: the program; it must have the same path on all nodes.
     pub skiff: PathBuf,
+    /// `containers=no`: without the options that are called as in Pyxis, for sites where Pyxis has them.
+    pub containers: bool,
 }
 
 impl Settings {
@@ -28,14 +30,16 @@ impl Settings {
     }
 
     fn from_words<'a>(words: impl Iterator<Item = &'a [u8]>) -> Self {
-        let mut settings = Self { skiff: DEFAULT_PROGRAM.into() };
+        let mut settings = Self { skiff: DEFAULT_PROGRAM.into(), containers: true };
         for word in words {
-            match word.strip_prefix(b"skiff=") {
-                Some(path) if path.starts_with(b"/") => {
+            match (word, word.strip_prefix(b"skiff=")) {
+                (_, Some(path)) if path.starts_with(b"/") => {
                     settings.skiff = Path::new(std::ffi::OsStr::from_bytes(path)).into()
                 }
+                (b"containers=no", _) => settings.containers = false,
+                (b"containers=yes", _) => settings.containers = true,
                 _ => crate::ffi::error(&format!(
-                    "plugstack.conf: unknown argument '{}'; known is skiff=/ABSOLUTE/PATH",
+                    "plugstack.conf: unknown argument '{}'; known are skiff=/ABSOLUTE/PATH and containers=yes|no",
                     String::from_utf8_lossy(word)
                 )),
             }
@@ -57,7 +61,9 @@ mod tests {
             (&[b"other=1", b"skiff=/a"], "/a"),
         ];
         for (words, path) in cases {
-            assert_eq!(Settings::from_words(words.iter().copied()).skiff.to_str(), Some(path));
+            let settings = Settings::from_words(words.iter().copied());
+            assert_eq!((settings.skiff.to_str(), settings.containers), (Some(path), true));
         }
+        assert!(!Settings::from_words([&b"containers=no"[..]].into_iter()).containers);
     }
 }

@@ -16,11 +16,11 @@ use crate::{ffi, guard, multi_prog, variables};
 /// Our exit status when nothing was submitted.
 const FAILURE: i32 = 125;
 
-/// A name and what `skiff slurm submit` said about it: the parts of a heterogeneous job share one snapshot.
-static SUBMITTED: Mutex<Option<(CString, CString)>> = Mutex::new(None);
+/// What was asked for, as words for `skiff slurm submit`, and what that said: the parts of a heterogeneous job share one snapshot.
+static SUBMITTED: Mutex<Option<(Vec<CString>, CString)>> = Mutex::new(None);
 
 /// What the first part of a heterogeneous job asked for. What a job carries to its nodes is one for all its parts.
-static FIRST: Mutex<Option<CString>> = Mutex::new(None);
+static FIRST: Mutex<Option<Vec<CString>>> = Mutex::new(None);
 
 /// Where Skiff shows the host to those inside, and the host's directory that every node has.
 const HOST: &str = "/run/skiff/host";
@@ -62,18 +62,29 @@ fn is_only_inside(cwd: &Path) -> bool {
         && device(cwd).is_some_and(|own| device(Path::new("/")) == Some(own))
 }
 
-/// Finds out which environment is meant, and puts its descriptor into the job. Ends the process if that fails: a
+/// Finds out which environment or container is meant, and puts its descriptor into the job. Ends the process if that fails: a
 /// plug-in listed as `optional` could otherwise not prevent the job from running on the bare nodes.
 pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
     let by_variable = own_variable(variables::ENVIRONMENT).and_then(c_string);
-    let of_job = option::own_value().is_none_or(|name| Some(name) == by_variable);
-    let Some(name) = option::own_value().or(by_variable).or_else(option::value) else { return };
+    let mut words = option::container();
+    let of_job = words.is_empty() && option::own_environment().is_none_or(|name| Some(name) == by_variable);
+    let name = match words.is_empty() {
+        true => option::own_environment().or(by_variable).or_else(option::environment),
+        // Whoever asks for both is told by `skiff`.
+        false => option::own_environment(),
+    };
+    if let Some(name) = &name {
+        words.extend([c"--environment".to_owned(), name.clone()]);
+    }
+    if words.is_empty() {
+        return;
+    }
     if let Ok(mut first) = FIRST.lock()
-        && first.get_or_insert_with(|| name.clone()) != &name
+        && first.get_or_insert_with(|| words.clone()) != &words
     {
         give_up("the parts of a heterogeneous job must have the same environment");
     }
-    if name.as_c_str() == NONE {
+    if is_none(&words) {
         unset_own_variable(variables::JOB);
         // The job's own, if there is one, must not come in its place.
         set_own_variable(variables::JOB_CARRIER, NONE);
@@ -85,12 +96,17 @@ pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
     {
         return;
     }
-    match descriptor(&name, &settings.skiff) {
+    if context == Context::Local && own_variable(c"SLURM_JOB_ID").is_some() {
+        words.push(c"--step".to_owned());
+    }
+    match descriptor(&words, &settings.skiff) {
         Ok(descriptor) => {
             warn_of_inner_directory(context);
             set_own_variable(variables::JOB, &descriptor);
             set_own_variable(variables::JOB_CARRIER, &descriptor);
-            set_own_variable(variables::ENVIRONMENT, &name);
+            if let Some(name) = text_of("environment", &descriptor).and_then(c_string) {
+                set_own_variable(variables::ENVIRONMENT, &name);
+            }
             if let Err(error) = guard::arm(&descriptor) {
                 give_up(&format!("cannot guard the script against nodes without Skiff: {error}"));
             }
@@ -98,8 +114,33 @@ pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
                 give_up("Slurm does not take the environment's descriptor for the job's prolog");
             }
         }
-        Err(reason) => give_up(&format!("environment '{}': {reason}", name.to_string_lossy())),
+        Err(reason) => give_up(&format!("{}: {reason}", shown(&words))),
     }
+}
+
+/// Whether the words switch environments off.
+fn is_none(words: &[CString]) -> bool {
+    matches!(words, [_, name] if name.as_c_str() == NONE)
+}
+
+/// The words as an error message shows them.
+fn shown(words: &[CString]) -> String {
+    match words {
+        [option, name, ..] if option.as_c_str() == c"--environment" => {
+            format!("environment '{}'", name.to_string_lossy())
+        }
+        words => {
+            let given = words.iter().filter(|word| word.as_c_str() != c"--step");
+            given.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+        }
+    }
+}
+
+/// A text in a descriptor (JSON, made by `skiff`), unless it would have to be unescaped.
+pub fn text_of<'a>(key: &str, descriptor: &'a CStr) -> Option<&'a str> {
+    let text = descriptor.to_str().ok()?;
+    let value = text.split_once(&format!("\"{key}\":\""))?.1.split_once('"')?.0;
+    (!value.contains('\\')).then_some(value)
 }
 
 /// In srun, before the step starts: puts skiff in the command's place, so that on a node without the plug-in the
@@ -122,7 +163,7 @@ pub fn wrap_command(spank: &Spank, settings: &Settings) {
 
 fn step_has_environment() -> bool {
     !switched_off(own_variable(variables::JOB_CARRIER))
-        && (option::value().is_some() || job_has_environment())
+        && (option::environment().is_some() || job_has_environment())
 }
 
 /// Whether a variable says that there shall be none.
@@ -169,15 +210,16 @@ fn multi_prog_rules(command: &ffi::Command, first: &CStr) -> Option<CString> {
     (!file.is_empty() && file == second.to_bytes()).then_some(second)
 }
 
-fn descriptor(name: &CStr, skiff: &Path) -> Result<CString, String> {
+fn descriptor(words: &[CString], skiff: &Path) -> Result<CString, String> {
     let mut submitted = SUBMITTED.lock().map_err(|_| "the plug-in's state is damaged".to_owned())?;
-    if let Some((_, descriptor)) = submitted.as_ref().filter(|(known, _)| known.as_c_str() == name) {
+    if let Some((_, descriptor)) = submitted.as_ref().filter(|(known, _)| known == words) {
         return Ok(descriptor.clone());
     }
-    let text = name.to_str().map_err(|_| "its name is not valid text".to_owned())?;
+    let texts: Result<Vec<&str>, _> = words.iter().map(|word| word.to_str()).collect();
+    let texts = texts.map_err(|_| "it is not valid text".to_owned())?;
     let failed = |reason: &dyn std::fmt::Display| format!("cannot run {}: {reason}", skiff.display());
-    let run =
-        Run::as_caller(skiff, &["slurm", "submit", "--environment", text]).map_err(|error| failed(&error))?;
+    let run = Run::as_caller(skiff, &[&["slurm", "submit"], &texts[..]].concat())
+        .map_err(|error| failed(&error))?;
     let outcome = run.run().map_err(|error| failed(&error))?;
     if !outcome.status.success() {
         return Err(format!("it could not be made part of the job ({})", outcome.status));
@@ -187,7 +229,7 @@ fn descriptor(name: &CStr, skiff: &Path) -> Result<CString, String> {
         return Err(failed(&"it did not answer with one line"));
     }
     let descriptor = CString::new(line).map_err(|error| failed(&error))?;
-    *submitted = Some((name.to_owned(), descriptor.clone()));
+    *submitted = Some((words.to_owned(), descriptor.clone()));
     Ok(descriptor)
 }
 

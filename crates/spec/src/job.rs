@@ -1,13 +1,26 @@
-//! What a job carries of its environment: one line of JSON that the plug-in takes from the submitting side to every node.
+//! What a job carries of what it runs in: one line of JSON that the plug-in takes from the submitting side to every node.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use crate::image::ImageId;
 use crate::name::EnvName;
+
+/// What a job runs in, and where a node gets it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Descriptor {
+    /// One of the user's environments, as it was at submission.
+    Snapshot(Snapshot),
+    /// An image, asked for by `--container-image` and the like.
+    Container(Container),
+}
 
 /// Names the snapshot a job runs in, and where a node gets it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Descriptor {
+pub struct Snapshot {
     /// The environment's name on the submitting side.
     pub environment: EnvName,
     /// The snapshot, 64 hexadecimal digits.
@@ -16,7 +29,62 @@ pub struct Descriptor {
     pub depot: String,
 }
 
+/// An image and how a job's tasks are put into it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Container {
+    /// How it is called in the place of an environment: `image:NAME`, or `container:NAME`.
+    pub environment: String,
+    /// The image; nothing if an earlier step of the job has made the container, or the next one must.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<Image>,
+    /// Whether a step of a job has asked for it, which is then alone in it.
+    #[serde(default)]
+    pub step: bool,
+    /// The name under which its changes are kept as long as the job has the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<EnvName>,
+    /// `SOURCE:TARGET[:ro]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<String>,
+    /// Where tasks start, if not where the image says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
+    /// Whether the user's home is mounted.
+    pub home: bool,
+    /// Whether the user is root inside.
+    pub root: bool,
+    /// Whether its files can be changed.
+    pub writable: bool,
+    /// Whether the image's entry point is run, with the task's program as its argument.
+    pub entrypoint: bool,
+    /// Variables whose value outside counts, whatever the image says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<String>,
+    /// The user's depot, on a file system that all nodes share.
+    pub depot: String,
+}
+
+/// Which image: its name alone may mean another one by the time a node asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Image {
+    /// The image.
+    pub id: ImageId,
+    /// Its name in full, or the file it is in.
+    pub reference: String,
+}
+
 impl Descriptor {
+    /// What it is called: an environment's name, or what stands in its place.
+    #[must_use]
+    pub fn environment(&self) -> &str {
+        match self {
+            Self::Snapshot(snapshot) => snapshot.environment.as_str(),
+            Self::Container(container) => &container.environment,
+        }
+    }
+
     /// As one line.
     ///
     /// # Errors
@@ -31,17 +99,38 @@ impl Descriptor {
     /// # Errors
     /// Says which field is wrong.
     pub fn from_line(line: &str) -> Result<Self, String> {
-        let d: Self = serde_json::from_str(line).map_err(|e| format!("job descriptor: {e}"))?;
-        let hex = d.snapshot.len() == 64
-            && d.snapshot.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase());
-        if !hex {
-            return Err(format!("job descriptor: snapshot {:?} is no digest", d.snapshot));
-        }
-        if !d.depot.starts_with('/') {
-            return Err(format!("job descriptor: depot {:?} is no absolute path", d.depot));
-        }
-        Ok(d)
+        let value: Value = serde_json::from_str(line).map_err(|e| format!("job descriptor: {e}"))?;
+        let descriptor = if value.get("snapshot").is_some() {
+            Self::Snapshot(read(value)?)
+        } else {
+            Self::Container(read(value)?)
+        };
+        descriptor.check().map_err(|why| format!("job descriptor: {why}")).map(|()| descriptor)
     }
+
+    fn check(&self) -> Result<(), String> {
+        let depot = match self {
+            Self::Snapshot(Snapshot { snapshot, depot, .. }) => {
+                let hex = snapshot.len() == 64
+                    && snapshot.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase());
+                if !hex {
+                    return Err(format!("snapshot {snapshot:?} is no digest"));
+                }
+                depot
+            }
+            Self::Container(container) => {
+                if let Some(dir) = container.workdir.as_ref().filter(|dir| !dir.starts_with('/')) {
+                    return Err(format!("working directory {dir:?} is no absolute path"));
+                }
+                &container.depot
+            }
+        };
+        if depot.starts_with('/') { Ok(()) } else { Err(format!("depot {depot:?} is no absolute path")) }
+    }
+}
+
+fn read<T: DeserializeOwned>(value: Value) -> Result<T, String> {
+    serde_json::from_value(value).map_err(|e| format!("job descriptor: {e}"))
 }
 
 #[cfg(test)]
@@ -57,6 +146,35 @@ mod tests {
             [("dev", "../x"), ("a1", "A1"), ("a1a1", "/../"), ("/d", "d"), ("\"depot\"", "\"x\":1,\"depot\"")]
         {
             assert!(Descriptor::from_line(&good.replacen(from, to, 1)).is_err(), "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn containers_come_back_as_they_went() {
+        let container = Container {
+            environment: "image:docker.io/library/debian:12".into(),
+            image: Some(Image { id: ImageId([7; 32]), reference: "docker.io/library/debian:12".into() }),
+            step: true,
+            name: Some("kept".parse().expect("a name")),
+            mounts: vec!["/a:/b:ro".into()],
+            workdir: Some("/w".into()),
+            home: true,
+            root: false,
+            writable: true,
+            entrypoint: false,
+            variables: vec!["PATH".into()],
+            depot: "/d".into(),
+        };
+        let line = Descriptor::Container(container.clone()).to_line().expect("plain text");
+        assert_eq!(Descriptor::from_line(&line), Ok(Descriptor::Container(container)));
+        for (from, to) in [
+            ("\"kept\"", "\"../x\""),
+            ("\"/w\"", "\"w\""),
+            ("\"/d\"", "\"d\""),
+            ("0707", "07/7"),
+            ("root", "x"),
+        ] {
+            assert!(Descriptor::from_line(&line.replacen(from, to, 1)).is_err(), "{from} -> {to}");
         }
     }
 }

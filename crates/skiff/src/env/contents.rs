@@ -11,7 +11,7 @@ use serde::Serialize;
 use skiff_env::{Change, ChangeKind, Depot, DiffOptions, How, SnapshotInput};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_spec::job::Descriptor;
+use skiff_spec::job::Snapshot;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Plan, inside};
 
@@ -82,7 +82,7 @@ fn leave_out_places(changes: &mut Vec<Change>, plan: &Plan) {
 pub struct Taken {
     /// What a job carries.
     #[serde(flatten)]
-    pub descriptor: Descriptor,
+    pub descriptor: Snapshot,
     /// Whether it is new, and whether only changes were written.
     pub how: String,
     /// Files and directories written.
@@ -124,7 +124,7 @@ pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
             How::Incremental => "incremental",
             How::Full => "full",
         };
-        let descriptor = Descriptor {
+        let descriptor = Snapshot {
             environment: name,
             snapshot: pushed.id.to_string(),
             depot: depot_dir

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_spec::job::Descriptor;
+use skiff_spec::job::{Descriptor, Snapshot};
 use skiff_spec::name::EnvName;
 
 fn record(depot: &Path, name: &EnvName) -> PathBuf {
@@ -14,16 +14,18 @@ fn record(depot: &Path, name: &EnvName) -> PathBuf {
 }
 
 /// Writes down a snapshot just taken.
-pub fn set(depot: &Path, descriptor: &Descriptor) -> Result<()> {
-    let path = record(depot, &descriptor.environment);
+pub fn set(depot: &Path, snapshot: &Snapshot) -> Result<()> {
+    let path = record(depot, &snapshot.environment);
     let shown = || path.display().to_string();
-    let line = descriptor.to_line().map_err(|e| Error::new(format!("job descriptor: {e}")))?;
+    let line = Descriptor::Snapshot(snapshot.clone())
+        .to_line()
+        .map_err(|e| Error::new(format!("job descriptor: {e}")))?;
     if fs::read_to_string(&path).is_ok_and(|text| text == line) {
         return Ok(());
     }
     fs::create_dir_all(path.parent().unwrap_or(depot)).context(shown)?;
     // Names of environments have no such end, so this is never one's.
-    let new = path.with_file_name(format!(".new.{}.{}", descriptor.environment, std::process::id()));
+    let new = path.with_file_name(format!(".new.{}.{}", snapshot.environment, std::process::id()));
     fs::write(&new, line).and_then(|()| fs::rename(&new, &path)).context(shown)
 }
 

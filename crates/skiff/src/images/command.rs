@@ -95,10 +95,10 @@ fn with_variables(
 /// What comes from elsewhere into an image loses what leads to places there, and gets what its maker meant. What was in this one before
 /// keeps what has been set there.
 pub fn enter(command: &mut Command, id: ImageId, exec: &ExecConfig) {
-    let id = id.to_string();
-    if command.var(IMAGE).is_some_and(|set| set == id.as_str()) {
+    if is_in(command, id) {
         return;
     }
+    let id = id.to_string();
     let keep = |name: &OsStr| !HOSTS_OWN.iter().any(|begin| name.as_bytes().starts_with(begin.as_bytes()));
     command.env.retain(|(name, _)| keep(name));
     for setting in &exec.env {
@@ -112,6 +112,11 @@ pub fn enter(command: &mut Command, id: ImageId, exec: &ExecConfig) {
         command.set("PATH", DEFAULT_PATH);
     }
     command.set(IMAGE, id);
+}
+
+/// Whether it comes from this very image.
+pub fn is_in(command: &Command, id: ImageId) -> bool {
+    command.var(IMAGE).is_some_and(|set| set == id.to_string().as_str())
 }
 
 fn words_of(exec: &ExecConfig, entrypoint: Option<&OsStr>, words: &[OsString]) -> Vec<OsString> {

@@ -6,6 +6,7 @@ use skiff_image::store::Record;
 use skiff_sandbox::{Error, Result};
 use skiff_spec::digest::Digest;
 use skiff_spec::image::ImageId;
+use skiff_spec::job::Image;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::{ImageReference, Named};
 
@@ -13,7 +14,7 @@ use super::file::ImageFile;
 use super::index::{Entry, Names};
 use super::progress::Progress;
 use super::wire::{Ask, Say};
-use super::{commands, import, known, not_pulled, parse, store};
+use super::{commands, import, known, not_pulled, parse, store, writer};
 use crate::cli::PullWhen;
 use crate::context::Context;
 use crate::output;
@@ -30,10 +31,7 @@ pub fn to_run(context: &Context, text: &str, when: PullWhen) -> Result<Entry> {
         (PullWhen::Missing, Some(entry)) => return by_id(context, entry),
         // By digits or short it was named, and by a full name it is asked for.
         (PullWhen::Always, Some(entry)) => entry.reference,
-        // Digits alone say nothing of where it could be had.
-        (_, None) if text.starts_with("sha256:") || ImageId::from_str(text).is_ok() => {
-            return Err(not_pulled(text));
-        }
+        (_, None) if is_id(text) => return Err(not_pulled(text)),
         (_, None) => text.to_owned(),
     };
     if !matches!(parse(&entry)?, ImageReference::Registry(_) | ImageReference::Short(_)) {
@@ -48,6 +46,28 @@ pub fn to_run(context: &Context, text: &str, when: PullWhen) -> Result<Entry> {
         }
         _ => e,
     })
+}
+
+/// Which image a job that is being submitted is to run in: the one that the user has pulled; else what the name means now, so that all
+/// nodes get the same. Only a file's image is brought into this machine's store: a node asks the registry by itself.
+pub fn pin(context: &Context, text: &str) -> Result<Image> {
+    let of = |Entry { id, reference, .. }| Image { id, reference };
+    if ImageFile::of(text).is_some() {
+        return import::find_or_import(context, text).map(of);
+    }
+    if let Some(entry) = known(context, text)? {
+        return Ok(of(entry));
+    }
+    if is_id(text) {
+        return Err(not_pulled(text));
+    }
+    let ask = store::pull(text, &Platform::host().to_string())?;
+    writer::resolve(ask).map(|(id, reference)| Image { id, reference })
+}
+
+/// Digits alone say nothing of where an image could be had.
+fn is_id(text: &str) -> bool {
+    text.starts_with("sha256:") || ImageId::from_str(text).is_ok()
 }
 
 /// An image that the user has pulled, on a node that may not have it.
@@ -70,7 +90,10 @@ pub fn on_node(context: &Context, id: ImageId, reference: &str) -> Result<Entry>
             let Record { size, config, .. } = *record;
             Ok(Entry { reference: reference.into(), id, pulled: 0, size, config, origin: None })
         }
-        None => fetch_exactly(context, id, reference, &mut Progress::new(None, true)),
+        None => match ImageFile::of(reference) {
+            Some(file) => import::exactly(context, &file, id),
+            None => fetch_exactly(context, id, reference, &mut Progress::new(None, true)),
+        },
     }
 }
 

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use skiff_image::export::{Exported, Target, export as write};
 use skiff_sandbox::{Error, Result};
+use skiff_spec::image::ImageId;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::Named;
 
@@ -40,6 +41,28 @@ fn import_to(
     platform: &Platform,
     progress: &mut Progress,
 ) -> Result<Entry> {
+    let entry = read(context, file, name, platform, progress)?;
+    get::note(context, &entry)?;
+    Ok(entry)
+}
+
+/// The image that a file is known to hold, for a machine that does not have it.
+pub fn exactly(context: &Context, file: &ImageFile, id: ImageId) -> Result<Entry> {
+    let entry = read(context, file, None, &Platform::host(), &mut Progress::new(None, true))?;
+    if entry.id != id {
+        return Err(Error::new(format!("image {}: the file holds another image by now", file.name))
+            .hint("it has changed since the job was submitted: submit it again"));
+    }
+    Ok(entry)
+}
+
+fn read(
+    context: &Context,
+    file: &ImageFile,
+    name: Option<String>,
+    platform: &Platform,
+    progress: &mut Progress,
+) -> Result<Entry> {
     // What changes while it is read has another stamp next time.
     let origin = Some(file.stamp()?);
     let said = store::import(context, file.open()?, platform, &mut |word| match word {
@@ -52,9 +75,7 @@ fn import_to(
         return Err(Error::new(format!("image {}: the store's writer answered something else", file.name)));
     };
     let reference = name.unwrap_or_else(|| file.name.clone());
-    let entry = Entry { reference, id, pulled: now(), size: record.size, config: record.config, origin };
-    get::note(context, &entry)?;
-    Ok(entry)
+    Ok(Entry { reference, id, pulled: now(), size: record.size, config: record.config, origin })
 }
 
 /// The image that the user wants to run: one that he has pulled or imported, or in a file, from where it is imported unless that has

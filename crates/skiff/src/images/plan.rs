@@ -29,7 +29,9 @@ pub fn image(
     mounts.extend(FILES.map(|file| Mount { read_only: true, ..planner::bind(file, file) }));
     mounts.extend(planner::services(context, &wishes));
     mounts.extend([planner::own("tmp", "/tmp"), planner::own("vartmp", "/var/tmp")]);
-    mounts.extend(planner::home(&context.home));
+    if !wishes.no_home {
+        mounts.extend(planner::home(&context.home));
+    }
     if !writable {
         mounts.extend(exec.volumes.iter().filter(|v| is_sound(v, &context.home)).map(|v| volume(v)));
     }

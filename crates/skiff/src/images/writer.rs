@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use skiff_image::auth::{Credential, Credentials, Secret};
 use skiff_image::erofs;
+use skiff_image::hash::sha256;
 use skiff_image::import::Import;
 use skiff_image::policy::Policies;
 use skiff_image::pull::{LayerProgress, Pull, Watch, pull};
@@ -164,6 +165,23 @@ pub fn answer(store: &Path, uid: u32, ask: Ask, say: &mut (dyn FnMut(Say) -> boo
     };
     say(last);
     Ok(())
+}
+
+/// Which image a name means for the machine that is asked about, as far as its registry and the site's policy go: nothing is got, and no
+/// store is needed.
+pub fn resolve(ask: Ask) -> Result<(ImageId, String)> {
+    let Ask::Pull { reference, platform, registries, logins } = ask else {
+        return Err(Error::new("the store's writer: asked what no registry knows"));
+    };
+    let client = client(registries, logins)?;
+    let image = name(&client, &reference)?;
+    let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
+    let found = client.resolve(&image, &platform).map_err(ours)?;
+    Policies::load().and_then(|policies| policies.admit(&client, &found)).map_err(ours)?;
+    let Digest::Sha256(id) = sha256(&found.manifest_bytes) else {
+        return Err(Error::new(format!("image {image}: its manifest has no SHA-256 digest")));
+    };
+    Ok((ImageId(id), image.to_string()))
 }
 
 /// Whether the user is whom the store belongs to, or the machine.

@@ -22,6 +22,7 @@ use skiff_sys::signal::{Mask, Signals};
 
 use super::client::SHIM_DIRS;
 use super::words::{EXITED, KILLED, OURSELVES, Request, SIGNAL, STARTED, STOPPED};
+use crate::cli::Submit;
 use crate::context::Context;
 use crate::{inside, output, slurm};
 
@@ -86,16 +87,14 @@ fn run(
     Ok(accompany(&child, &signals, connection)?)
 }
 
-/// `skiff slurm submit --environment NAME`: the snapshot for a job.
+/// `skiff slurm submit ...`: what a job carries.
 fn describe(context: &Context, request: &Request) -> Result<()> {
-    match request.argv.get(1..).unwrap_or_default() {
-        [slurm, submit, option, name]
-            if [&slurm[..], submit, option] == [&b"slurm"[..], b"submit", b"--environment"] =>
-        {
-            slurm::describe(context, &String::from_utf8_lossy(name))
-        }
-        _ => Err(Error::new("request from inside: not one that is answered")),
-    }
+    let words: Vec<OsString> = request.argv.iter().map(|word| OsString::from_vec(word.clone())).collect();
+    let wanted =
+        Submit::read(&words).ok_or_else(|| Error::new("request from inside: not one that is answered"))?;
+    // Files are named from where he is; what is only there inside cannot be read out here, which then shows.
+    std::env::set_current_dir(OsStr::from_bytes(&request.cwd)).unwrap_or_default();
+    slurm::describe(context, slurm::asked(&wanted)?)
 }
 
 /// If the client is gone there is nobody to tell.

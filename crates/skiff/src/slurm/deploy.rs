@@ -9,15 +9,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, kill_process, set_parent_process_death_signal};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use skiff_env::{Cache, Depot, LayerDir, LayerLease, Manifest, SnapshotId};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::config::Mismatch;
+use skiff_spec::job::Snapshot;
 use skiff_spec::plan::Base;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 
-use super::job::Job;
 use super::keeper::node_name;
 use crate::base_identity;
 use crate::context::Context;
@@ -47,8 +48,8 @@ struct Fetched {
 
 /// Brings a job's snapshot to this node, unless its base is another one and such jobs are refused; within the time that the
 /// configuration gives.
-pub fn deploy(context: &Context, job: &Job) -> Result<Deployed> {
-    let end = Instant::now() + Duration::from_secs(context.config.slurm.fetch_seconds.min(LONGEST));
+pub fn deploy(context: &Context, job: &Snapshot) -> Result<Deployed> {
+    let (end, _) = time_limit(context);
     for _ in 0..3 {
         let Fetched { difference, layers, image } = fetch_until(context, job, end)?;
         // Another job's fetch may have evicted one this very moment.
@@ -60,21 +61,19 @@ pub fn deploy(context: &Context, job: &Job) -> Result<Deployed> {
         .hint("slurm.cache_bytes in the configuration is too small for this environment"))
 }
 
-fn fetch_until(context: &Context, job: &Job, end: Instant) -> Result<Fetched> {
-    let json = |e: serde_json::Error| Error::new(format!("what was fetched: {e}"));
-    let fetched = until(end, || serde_json::to_vec(&fetch(context, job)?).map_err(json))?;
-    let Some(bytes) = fetched else {
-        let (name, depot, node) = (&job.descriptor.environment, &job.descriptor.depot, node_name());
-        let limit = context.config.slurm.fetch_seconds.min(LONGEST);
+fn fetch_until(context: &Context, job: &Snapshot, end: Instant) -> Result<Fetched> {
+    let Some(fetched) = until(end, || fetch(context, job))? else {
+        let (name, depot, node) = (&job.environment, &job.depot, node_name());
+        let (_, limit) = time_limit(context);
         return Err(Error::new(format!("environment {name}: not fetched from {depot} to node {node} within {limit} s"))
             .hint("does that file system answer there? `slurm.fetch_seconds` in the configuration allows more time, up to 570"));
     };
-    serde_json::from_slice(&bytes).map_err(json)
+    Ok(fetched)
 }
 
-fn fetch(context: &Context, job: &Job) -> Result<Fetched> {
-    let id = job.descriptor.snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
-    let depot = Depot::open_existing(Path::new(&job.descriptor.depot)).map_err(ours).map_err(|e| {
+fn fetch(context: &Context, job: &Snapshot) -> Result<Fetched> {
+    let id = job.snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
+    let depot = Depot::open_existing(Path::new(&job.depot)).map_err(ours).map_err(|e| {
         e.hint("the depot must be on a file system that all nodes share: `depot` in the configuration, or SKIFF_DEPOT")
     })?;
     let manifest = depot.manifest(&id).map_err(ours)?;
@@ -89,16 +88,16 @@ fn fetch(context: &Context, job: &Job) -> Result<Fetched> {
 }
 
 /// Compares this node's base with the one the environment was built on.
-fn difference(context: &Context, job: &Job, manifest: &Manifest) -> Result<String> {
+fn difference(context: &Context, job: &Snapshot, manifest: &Manifest) -> Result<String> {
     if context.config.base.mismatch == Mismatch::Ignore {
         return Ok(String::new());
     }
     let here = base_identity::here(&cache_dir(context).join("packages"))?;
-    let found = here.difference(&manifest.base, Path::new(&job.descriptor.depot)).unwrap_or_default();
+    let found = here.difference(&manifest.base, Path::new(&job.depot)).unwrap_or_default();
     if found.is_empty() || context.config.base.mismatch == Mismatch::Warn {
         return Ok(found);
     }
-    let (name, node) = (&job.descriptor.environment, node_name());
+    let (name, node) = (&job.environment, node_name());
     Err(Error::new(format!("environment {name}: the base of node {node} is another one: {found}")).hint(
         "use nodes that have the login node's packages; base.mismatch = \"warn\" in the configuration lets such jobs run",
     ))
@@ -155,9 +154,24 @@ fn in_cache(e: skiff_env::Error, dir: &Path) -> Error {
     e.hint("snapshots are unpacked there (`slurm.cache` in the configuration): it must be local, writable and have room")
 }
 
+/// When whatever a step needs from elsewhere must be here.
+pub fn time_limit(context: &Context) -> (Instant, u64) {
+    let seconds = context.config.slurm.fetch_seconds.min(LONGEST);
+    (Instant::now() + Duration::from_secs(seconds), seconds)
+}
+
 /// Does something in a process of its own; nothing if it is not done by `end`. One that waits for a dead file server cannot be
 /// killed before that answers, so it is not waited for, and holds nothing of ours.
-fn until(end: Instant, act: impl FnOnce() -> Result<Vec<u8>>) -> Result<Option<Vec<u8>>> {
+pub fn until<T: Serialize + DeserializeOwned>(
+    end: Instant,
+    act: impl FnOnce() -> Result<T>,
+) -> Result<Option<T>> {
+    let json = |e: serde_json::Error| Error::new(format!("what was fetched: {e}"));
+    let told = told_until(end, || serde_json::to_vec(&act()?).map_err(json))?;
+    told.map(|bytes| serde_json::from_slice(&bytes).map_err(json)).transpose()
+}
+
+fn told_until(end: Instant, act: impl FnOnce() -> Result<Vec<u8>>) -> Result<Option<Vec<u8>>> {
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     match fork(CloneFlags::NONE).context(|| "process that fetches")? {
         Fork::Child => {

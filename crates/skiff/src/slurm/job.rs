@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_spec::job::Descriptor;
+use skiff_spec::job::{Container, Descriptor};
 
 /// Where the jobs of this node have their directories; root's.
 pub const JOBS: &str = "/run/skiff/jobs";
@@ -21,15 +21,15 @@ pub struct Job {
     pub id: u32,
     /// What it runs in.
     pub descriptor: Descriptor,
+    /// The step that has asked for that; nothing if the job was submitted with it.
+    pub step: Option<String>,
 }
 
 impl Job {
     /// From the variables that the plug-in sets; nothing if the job has no environment.
     pub fn from_variables() -> Result<Option<Self>> {
-        let id = match Step::from_variable()? {
-            Some(step) => step.job,
-            None => number("SLURM_JOB_ID")?,
-        };
+        let step = Step::from_variable()?;
+        let id = step.as_ref().map_or_else(|| number("SLURM_JOB_ID"), |step| Ok(step.job))?;
         let line = ["SPANK_SKIFF_JOB", "SKIFF_JOB"].iter().find_map(|name| std::env::var(name).ok());
         // `--export=NONE` keeps variables from the job; the prolog has written it down.
         let line = match line.filter(|l| !l.is_empty()) {
@@ -42,7 +42,8 @@ impl Job {
         };
         let descriptor =
             Descriptor::from_line(line.trim()).map_err(|e| Error::new(format!("job {id}: {e}")))?;
-        Ok(Some(Self { id, descriptor }))
+        let is_steps = matches!(&descriptor, Descriptor::Container(container) if container.step);
+        Ok(Some(Self { id, descriptor, step: step.filter(|_| is_steps).map(|step| step.name) }))
     }
 
     /// The part of its directory that belongs to the user.
@@ -52,7 +53,17 @@ impl Job {
 
     /// Where the keeper of its root has its sockets.
     pub fn keeper_dir(&self) -> PathBuf {
-        self.user_dir().join(&self.descriptor.snapshot[..16])
+        let name = match (&self.descriptor, &self.step) {
+            (Descriptor::Snapshot(snapshot), _) => snapshot.snapshot[..16].to_owned(),
+            (Descriptor::Container(Container { name: Some(name), .. }), _) => format!("named.{name}"),
+            (Descriptor::Container(_), Some(step)) => format!("container.{step}"),
+            (Descriptor::Container(_), None) => {
+                // All text; and what could not become a line has not come here by one.
+                let line = self.descriptor.to_line().unwrap_or_default();
+                blake3::hash(line.as_bytes()).to_hex()[..16].to_owned()
+            }
+        };
+        self.user_dir().join(name)
     }
 }
 

@@ -6,8 +6,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use skiff_sandbox::{Context as _, Result};
+use skiff_spec::job::{Descriptor, Snapshot};
 use skiff_spec::plan::Upper;
 
+use super::container;
 use super::deploy::deploy;
 use super::job::Job;
 use crate::context::Context;
@@ -19,18 +21,25 @@ use crate::supervisor::{self, Keep, Place};
 /// In the keeper's directory: in what this node's base differs from the one the environment was built on.
 pub const DIFFERENCE: &str = "base-difference";
 /// In the keeper's directory: what the job's root is over, if that is an image.
-const IMAGE: &str = "image.json";
+pub const IMAGE: &str = "image.json";
 /// In the keeper's directory: there once the user has been told of it.
 pub const TOLD: &str = "base-difference.told";
 
 /// The job's running root; made if this is the first who needs it.
 pub fn running(context: &Context, job: &Job) -> Result<Live> {
+    match &job.descriptor {
+        Descriptor::Snapshot(snapshot) => of_snapshot(context, job, snapshot),
+        Descriptor::Container(container) => container::running(context, job, container),
+    }
+}
+
+fn of_snapshot(context: &Context, job: &Job, snapshot: &Snapshot) -> Result<Live> {
     let dir = job.keeper_dir();
     private_dir(&dir)?;
-    let name = job.descriptor.environment.to_string();
+    let name = snapshot.environment.to_string();
     let place = Place { dir, environment: Some(name.clone()), name };
     supervisor::session_at(context, &place, Keep::UntilStopped, || {
-        let deployed = deploy(context, job)?;
+        let deployed = deploy(context, snapshot)?;
         let record = place.dir.join(DIFFERENCE);
         fs::write(&record, &deployed.difference).context(|| record.display().to_string())?;
         let (paths, leases): (Vec<_>, _) = deployed.layers.into_iter().rev().unzip();
@@ -96,7 +105,8 @@ pub fn spool(context: &Context) -> PathBuf {
     )
 }
 
-fn private_dir(dir: &Path) -> Result<()> {
+/// A directory in the user's part of the job's.
+pub fn private_dir(dir: &Path) -> Result<()> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

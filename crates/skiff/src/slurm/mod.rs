@@ -1,10 +1,11 @@
 //! The job manager's side: what the plug-in calls, on the submitting host and on the nodes.
 //!
-//! A job carries one line (its *descriptor*) that names a snapshot. On a node the snapshot is fetched into the user's cache and
-//! becomes the lower layers of one root per job, which a *keeper* (the supervisor of an environment without a name) holds;
-//! every step has process 1 of its own over that root, which dies with its slurmstepd; every task is a wrapper that
+//! A job carries one line (its *descriptor*) that names a snapshot or an image. On a node the snapshot is fetched into the user's cache
+//! and becomes the lower layers of one root per job (an image that of one per job, or per step that asks for it), which a *keeper* (the
+//! supervisor of an environment without a name) holds; every step has process 1 of its own over that root, which dies with its slurmstepd; every task is a wrapper that
 //! puts the real program into the step as the user himself.
 
+mod container;
 mod deploy;
 mod job;
 mod keeper;
@@ -15,6 +16,7 @@ mod step;
 mod submit;
 mod task;
 mod trash;
+mod wanted;
 
 use std::path::PathBuf;
 
@@ -25,13 +27,13 @@ use crate::cli::Slurm;
 pub use deploy::{hold, layers};
 pub use keeper::spool;
 pub use node::sweep_jobs;
-pub use submit::describe;
+pub use submit::{asked, describe};
 pub use task::{LATER, REFUGE, is_task, run_task};
 
 /// Does what the plug-in asks; the exit code.
 pub fn run(command: &Slurm) -> Result<i32> {
     match command {
-        Slurm::Submit { environment } => return submit::submit(environment),
+        Slurm::Submit(wanted) => return submit::submit(wanted),
         Slurm::Prolog => node::prolog()?,
         Slurm::Epilog => node::epilog()?,
         Slurm::StopJob => keeper::stop_job()?,

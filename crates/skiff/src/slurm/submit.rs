@@ -1,4 +1,4 @@
-//! In srun, sbatch and salloc: from the name of an environment to what the job carries.
+//! In srun, sbatch and salloc: from the name of an environment or an image to what the job carries.
 
 use std::path::Path;
 
@@ -7,49 +7,112 @@ use skiff_spec::job::Descriptor;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::inside;
 
+use super::wanted;
+use crate::cli::{Container, Submit};
 use crate::context::Context;
 use crate::env::{latest, take_snapshot};
 use crate::environments::Environment;
-use crate::{output, proxy};
+use crate::{images, output, proxy};
 
-/// Prints the descriptor of a job that is to run in an environment; the exit code.
-pub fn submit(environment: &str) -> Result<i32> {
+/// The descriptor of the job that we are in.
+const JOB: &str = "SKIFF_JOB";
+
+/// Prints the descriptor of a job that is to run in an environment or a container; the exit code.
+pub fn submit(wanted: &Submit) -> Result<i32> {
     // The helper, which a snapshot needs, is of no use inside.
     if let Some(code) = proxy::ask_outside()? {
         return Ok(code);
     }
-    if Path::new(inside::PROGRAM).exists() {
-        return of_this_job(environment).map(|()| 0);
+    match asked(wanted)? {
+        Asked::Environment(name) if Path::new(inside::PROGRAM).exists() => of_this_job(&name)?,
+        asked => describe(&Context::load()?, asked)?,
     }
-    describe(&Context::load()?, environment).map(|()| 0)
+    Ok(0)
 }
 
-/// Takes a snapshot and prints what the job carries.
-pub fn describe(context: &Context, environment: &str) -> Result<()> {
-    let env = Environment::existing(context, parse(environment)?)?;
-    let taken = take_snapshot(context, &env)?;
-    for path in &taken.skipped {
-        output::note(&format!("not in the snapshot for the job: /{path} (a socket or device)"));
+/// What a job is to run in.
+pub enum Asked<'a> {
+    /// An environment of the user's.
+    Environment(EnvName),
+    /// A container; whether it is for a step.
+    Container(&'a Container, bool),
+    /// A container of an image about which nothing else is said; likewise.
+    Image(&'a str, bool),
+    /// What the job runs in that we are in.
+    Same(Descriptor),
+}
+
+/// What the words say.
+pub fn asked(wanted: &Submit) -> Result<Asked<'_>> {
+    match (wanted.environment.as_deref(), wanted.container.is_asked_for()) {
+        (None, true) => Ok(Asked::Container(&wanted.container, wanted.step)),
+        (Some(environment), true) => {
+            Err(Error::new(format!("--environment={environment} and --container-... exclude each other"))
+                .hint("an environment over an image is made by: skiff env create NAME --base image:IMAGE"))
+        }
+        (None, false) => Err(Error::new("neither --environment nor --container-image is given")),
+        (Some(environment), false) => match environment.strip_prefix(images::PREFIX) {
+            _ if !environment.contains(':') => parse(environment).map(Asked::Environment),
+            // A job that is submitted from one in a container gets the same, with its mounts and all else.
+            image => match (own(wanted.step).filter(|own| own.environment() == environment), image) {
+                (Some(own), _) => Ok(Asked::Same(own)),
+                (None, Some(image)) => Ok(Asked::Image(image, wanted.step)),
+                (None, None) => parse(environment).map(Asked::Environment),
+            },
+        },
     }
-    let line = taken.descriptor.to_line().map_err(|e| Error::new(format!("job descriptor: {e}")))?;
-    output::line(&line)
+}
+
+/// What the job runs in that we are in, for another one or for one of its steps.
+fn own(step: bool) -> Option<Descriptor> {
+    let mut own = Descriptor::from_line(&std::env::var(JOB).ok()?).ok()?;
+    if let Descriptor::Container(container) = &mut own {
+        container.step = step;
+    }
+    Some(own)
+}
+
+/// Takes a snapshot or finds the image, and prints what the job carries.
+pub fn describe(context: &Context, asked: Asked<'_>) -> Result<()> {
+    let of = |asked: &Container, step| wanted::container(context, asked, step).map(Descriptor::Container);
+    print(&match asked {
+        Asked::Environment(name) => {
+            let taken = take_snapshot(context, &Environment::existing(context, name)?)?;
+            for path in &taken.skipped {
+                output::note(&format!("not in the snapshot for the job: /{path} (a socket or device)"));
+            }
+            Descriptor::Snapshot(taken.descriptor)
+        }
+        Asked::Container(asked, step) => of(asked, step)?,
+        Asked::Image(image, step) => {
+            of(&Container { image: Some(image.into()), ..Container::default() }, step)?
+        }
+        Asked::Same(own) => own,
+    })
 }
 
 /// In a job there is the snapshot that it runs in, and for others the last that was taken.
-fn of_this_job(environment: &str) -> Result<()> {
-    let name = parse(environment)?;
+fn of_this_job(name: &EnvName) -> Result<()> {
     let outside =
         || Error::new(format!("environment {name}: there are no environments to be had in this one"));
-    let line = std::env::var("SKIFF_JOB").map_err(|_| outside().hint("submit from outside"))?;
-    let own = Descriptor::from_line(&line).map_err(Error::new)?;
-    if own.environment == name {
+    let line = std::env::var(JOB).map_err(|_| outside().hint("submit from outside"))?;
+    let own = match Descriptor::from_line(&line).map_err(Error::new)? {
+        Descriptor::Snapshot(own) => own,
+        // Its commands run on the host, where all are to be had.
+        Descriptor::Container(_) => return Err(outside()),
+    };
+    if own.environment == *name {
         return output::line(&line);
     }
-    let found = latest::get(Path::new(&own.depot), &name)?.ok_or_else(|| {
+    let found = latest::get(Path::new(&own.depot), name)?.ok_or_else(|| {
         Error::new(format!("environment {name}: no snapshot of it was ever taken, and in a job none can be"))
             .hint(format!("on the login node: skiff env snapshot {name}"))
     })?;
-    output::line(&found.to_line().map_err(|e| Error::new(format!("job descriptor: {e}")))?)
+    print(&found)
+}
+
+fn print(descriptor: &Descriptor) -> Result<()> {
+    output::line(&descriptor.to_line().map_err(|e| Error::new(format!("job descriptor: {e}")))?)
 }
 
 fn parse(environment: &str) -> Result<EnvName> {

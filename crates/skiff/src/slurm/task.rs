@@ -1,15 +1,18 @@
 //! A task of a step: Slurm has started us in the place of the user's program; we put that into the step, wait, and end as it ends.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use skiff_sandbox::command::{Command, own_args, own_env};
-use skiff_sandbox::join::{Failed, as_me};
+use skiff_sandbox::join::{Failed, NetSpace, as_me, as_root};
 use skiff_sandbox::session::Ended;
 use skiff_sandbox::{Error, Result};
 use skiff_spec::config::Mismatch;
+use skiff_spec::job::{Container, Descriptor};
 
+use super::container;
 use super::job::Job;
 use super::keeper::{self, DIFFERENCE, TOLD, node_name};
 use super::signals::TaskSignals;
@@ -67,7 +70,13 @@ fn in_step() -> std::result::Result<Ended, Failed> {
             .hint("administrator: install Skiff's helper on this node")
     })?;
     let signals = TaskSignals::take()?;
-    let child = as_me(helper, step.pid, &command(&context, &job)?, signals.place(), signals.mask())?;
+    let (command, place, mask) = (command(&context, &job)?, signals.place(), signals.mask());
+    let child = match &job.descriptor {
+        Descriptor::Container(Container { root: true, .. }) => {
+            as_root(step.init.as_fd(), NetSpace::Ours, &command, place, mask)?
+        }
+        _ => as_me(helper, step.pid, &command, place, mask)?,
+    };
     Ok(signals.wait(&child)?)
 }
 
@@ -98,7 +107,15 @@ fn command(context: &Context, job: &Job) -> Result<Command> {
         }
     }
     if let Some(entry) = keeper::image(job)? {
-        images::command::enter(&mut command, entry.id, &entry.config()?.exec);
+        match &job.descriptor {
+            Descriptor::Snapshot(_) => images::command::enter(&mut command, entry.id, &entry.config()?.exec),
+            Descriptor::Container(container) => {
+                container::enter(&mut command, job, container, &entry)?;
+                if is_first() {
+                    container::tell_image(container, &entry);
+                }
+            }
+        }
     }
     Ok(command)
 }
@@ -123,10 +140,14 @@ fn why_not(dir: &Path) -> Error {
     Error::new(message.strip_prefix("skiff: ").unwrap_or(message)).hint(hint)
 }
 
+/// Whether this is the task of its step and node that speaks for all.
+fn is_first() -> bool {
+    std::env::var("SLURM_LOCALID").is_ok_and(|id| id == "0")
+}
+
 /// Says once per job and node if the base is another one.
 fn tell_difference(context: &Context, job: &Job) {
-    let first = std::env::var("SLURM_LOCALID").is_ok_and(|id| id == "0");
-    if !first || context.config.base.mismatch != Mismatch::Warn {
+    if !is_first() || context.config.base.mismatch != Mismatch::Warn {
         return;
     }
     let dir = job.keeper_dir();

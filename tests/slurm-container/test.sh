@@ -1,0 +1,163 @@
+# time: 120
+# Containers of jobs in the words of Pyxis: srun, sbatch and salloc with --container-image and all that goes with it.
+. "$(dirname "$0")/../lib.sh"
+# Where the nodes reach it too.
+registry=10.77.0.1:5000
+. "$(dirname "$0")/../images/lib.sh"
+root=$images_tmp/root
+image=10.77.0.1:5000#tools/env:1
+skeleton "$root"
+for command in hostname sort head; do ln -sf busybox "$root/bin/$command"; done
+echo one >"$root/etc/version"
+mkdir "$root/opt" "$root/data"
+printf '#!/bin/sh\necho tool of the image\n' >"$root/opt/tool" && chmod 755 "$root/opt/tool"
+printf '#!/bin/sh\nexport ENTERED=yes\nexec "$@"\n' >"$root/opt/entry" && chmod 755 "$root/opt/entry"
+start_registry
+make_store
+node_stores
+push tools/env:1 "$root" --config '{"Entrypoint":["/opt/entry"],"Env":["PATH=/opt:/usr/bin:/bin","FROM_IMAGE=yes","LANG=C"],"WorkingDir":"/data"}'
+digest=${pushed#sha256:}
+cd /home/alice
+in_image() { ok as alice srun -Q "$@"; }
+
+# The image's files, variables and directory; the user as himself, with his own variables and his home.
+in_image -N2 --container-image=$image sh -c 'tool; echo $FROM_IMAGE $MINE; pwd; id -un; [ -d ~ ] && echo home; hostname'
+equal "$(sort <<<"$out" | uniq -c | xargs)" '2 /data 2 alice 2 home 1 n1 1 n2 2 tool of the image 2 yes'
+in_image --container-image="$image" sh -c 'echo $LANG [$LD_LIBRARY_PATH] $SLURM_PROCID'
+equal "$out" 'C [] 0'
+ok as alice env LANG=C.UTF-8 LD_LIBRARY_PATH=/x srun -Q --container-env=LANG,LD_LIBRARY_PATH --container-image=$image sh -c 'echo $LANG [$LD_LIBRARY_PATH]'
+equal "$out" 'C.UTF-8 [/x]'
+for option in --environment=image:$registry/tools/env:1 --container-image=docker://nobody@$image; do
+    in_image $option tool
+    equal "$out" 'tool of the image'
+done
+in_image -w n1 --container-image=$image --no-container-mount-home sh -c '[ ! -e ~ ] && echo none'
+equal "$out" none
+in_image --container-image=$image --container-workdir=/opt pwd
+equal "$out" /opt
+in_image --container-image=$image --container-entrypoint sh -c 'echo $ENTERED'
+equal "$out" yes
+in_image --container-image=$image --container-remap-root sh -c 'id -u; touch /etc/new; stat -c %u /etc/new'
+equal "$out" $'0\n0'
+fails 1 as alice srun -Q --container-image=$image --container-readonly touch /new
+has "$err" 'Read-only file system'
+
+# Mounts: from the node, read-only or not, in a place that the image does not have.
+as alice sh -c 'mkdir -p in sub; echo content >in/file'
+in_image --container-image=$image --container-mounts=/home/alice/in:/some/place:ro,./sub:/sub:rw+rprivate --container-mounts=/etc/hostname:/etc/outside \
+    sh -c 'cat /some/place/file; touch /some/place/x 2>/dev/null || echo read-only; touch /sub/made; [ -s /etc/outside ] && echo file'
+equal "$out" $'content\nread-only\nfile'
+test -e sub/made
+fails 125 as alice srun -Q --container-image=$image --container-mounts=/no/such:/x true
+has "$err" 'mount of /no/such'
+
+# ---- Batch scripts: the script itself, by options within; its steps, which go on where it is; and other containers for steps
+cat >script <<'E'
+#!/bin/sh
+#SBATCH -N2 -n2 -o out.script
+#SBATCH --container-image=10.77.0.1:5000\#tools/env:1 --container-mounts=/home/alice/in:/in
+tool
+pwd
+cd /opt
+echo changed >/changed
+srun -Q sh -c 'tool; pwd; cat /in/file; cat /changed || true'
+srun -Q -N1 -n1 -w n1 --container-image=10.77.0.1:5000#tools/env:1 sh -c 'pwd; [ ! -e /changed ] && [ ! -e /in ] && echo another'
+srun -Q -N1 -n1 -w n1 --environment=none sh -c '[ ! -e /opt/tool ] && echo bare'
+sbatch --parsable -n1 -N1 -o ~/out.nested --wrap 'tool; cat /in/file' >~/nested
+E
+ok as alice sbatch --parsable script
+equal "$(ended "$out")" 'COMPLETED 0:0' "$(cat out.script)"
+equal "$(sed "s/can't.*/no \/changed/" out.script | sort | uniq -c | xargs)" '2 /data 2 /opt 1 another 1 bare 1 cat: no /changed 1 changed 2 content 3 tool of the image'
+equal "$(ended "$(cat nested)")" 'COMPLETED 0:0'
+equal "$(cat out.nested)" $'tool of the image\ncontent'
+ok as alice salloc -Q -N2 --container-image=$image srun tool
+equal "$out" $'tool of the image\ntool of the image'
+in_image --export=NONE --container-image=$image /opt/tool
+equal "$out" 'tool of the image'
+
+# A name keeps what was changed for later steps of the job, which may mount something else; steps at one time are in one container.
+cat >script <<'E'
+#!/bin/sh
+#SBATCH -N2 -n4 -o out.script
+image=10.77.0.1:5000#tools/env:1
+first() { srun -Q -N1 -n1 -w n1 --exact "$@"; }
+srun -Q -N2 -n2 --container-name=work --container-image=$image sh -c 'echo kept >/kept; rm /etc/version; touch /dev/shm/gone'
+srun -Q -N2 -n2 --container-name=work sh -c 'cat /kept; [ ! -e /etc/version ] && [ ! -e /dev/shm/gone ] && echo ours'
+srun -Q -N2 -n2 --container-name=work --container-readonly --container-mounts=/home/alice/in:/in sh -c 'cat /in/file; touch /x 2>/dev/null || echo read-only'
+first --container-name=work --container-remap-root sh -c 'id -u; cat /kept; chown 5 /kept'
+first --container-name=work --container-image=10.77.0.1:5000#tools/other:1 cat /kept
+first --container-name=work sh -c 'echo 1 >/first; until [ -e /second ]; do sleep 0.02; done; echo met' &
+first --container-name=work sh -c 'echo 2 >/second; until [ -e /first ]; do sleep 0.02; done; echo met' &
+wait
+first --container-image=$image sh -c '[ ! -e /kept ] && echo another'
+first --container-name=missing touch ran
+echo $?
+E
+push tools/other:1 "$root" --config '{"Env":["OTHER=1"]}'
+ok as alice sbatch --parsable script
+equal "$(ended "$out")" 'COMPLETED 0:0' "$(cat out.script)"
+has "$(cat out.script)" "skiff: container work: it is there already, over image $registry/tools/env:1, and is used as it is"
+has "$(cat out.script)" 'container:missing: this job has no such container on node n1'
+equal "$(grep -vE 'container|^srun:' out.script | sort | uniq -c | xargs)" '1 0 1 125 1 another 2 content 4 kept 2 met 2 ours 2 read-only'
+test ! -e ran
+idle
+
+# ---- What was submitted is what runs, whatever the name means by now
+ok as alice sbatch --parsable --hold -N2 -n2 -o out --container-image=$image --wrap 'srun cat /etc/version'
+job=$out
+echo two >"$root/etc/version"
+push tools/env:1 "$root"
+in_image --container-image=$image cat /etc/version
+equal "$out" two
+ok as alice scontrol release "$job"
+equal "$(ended "$job")" 'COMPLETED 0:0'
+equal "$(cat out)" $'one\none'
+# A user's own is what he has pulled.
+ok as alice skiff pull --quiet $registry/tools/other:1
+echo three >"$root/etc/version"
+push tools/other:1 "$root"
+in_image --container-image=$registry/tools/other:1 cat /etc/version
+equal "$out" one
+ok as bob srun -Q --container-image=$registry/tools/other:1 sh -c 'cat /etc/version; id -un; ls /home'
+equal "$out" $'three\nbob\nbob'
+
+# ---- What cannot be: an error that says so, its code, nothing submitted, nothing run on the bare node
+printf '#!/bin/sh\ntouch ran\n' >job
+refused() { # WORDS OPTIONS...
+    local command
+    for command in 'srun -n1 touch ran' 'sbatch job' 'salloc touch ran'; do
+        fails 125 as alice "${command%% *}" "${@:2}" ${command#* }
+        has "$err" "$1"
+        has "$err" 'nothing was submitted'
+    done
+    [ -z "$(squeue -h)" ] && [ ! -e ran ] || fail "it ran: $(squeue)"
+}
+refused "$registry/tools/none" --container-image=10.77.0.1:5000#tools/none
+refused 'the repository has capitals' --container-image=Tools
+refused 'no container' --container-mounts=/x:/x
+refused 'no container' --container-writable
+refused 'exclude each other' --environment=dev --container-image=$image
+refused 'cannot be used with' --container-readonly --container-writable --container-image=$image
+refused 'the flag "rx" is not known' --container-mounts=/a:/b:rx --container-image=$image
+refused "NAME" --container-env=A=B --container-image=$image
+push tools/arm:1 "$root" --arch arm64
+refused arm64 --container-image=$registry/tools/arm:1
+fails 127 as alice srun -Q --container-image=$image no-such-program
+fails 125 as alice srun -Q --container-image=$image --container-workdir=/no/such true
+has "$err" 'working directory /no/such'
+ok as alice sbatch --parsable -n1 -o out --container-image=$image --container-mounts=/no/such:/x --wrap 'touch ran'
+equal "$(ended "$out")" 'FAILED 125:0'
+has "$(cat out)" 'mount of /no/such'
+
+# Without the registry: who has pulled the image has it where a node has it; another node says what is missing.
+stop_registry
+refused "$registry" --container-image=$registry/tools/none
+in_image -w n1 --container-image=$registry/tools/other:1 cat /etc/version
+equal "$out" one
+on n2 sh -c 'umount -l /run/skiff/images/*; rm -rf /run/skiff/images/*'
+on n2 find $store -mindepth 1 -delete
+fails 125 as alice srun -N2 --container-image=$registry/tools/other:1 sh -c 'touch ran.$(hostname)'
+has "$err" 'node n2: '
+has "$err" 'hint: '
+test ! -e ran.n2
+idle
