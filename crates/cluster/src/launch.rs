@@ -238,15 +238,15 @@ impl Guest {
     }
 }
 
-/// Has the kernel find out within a minute that the other side's host is gone.
+/// Has the kernel find out within half a minute that the other side's host is gone.
 ///
 /// # Errors
 /// When it is no TCP socket.
 pub fn keep_alive(socket: &OwnedFd) -> rustix::io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, Duration::from_secs(15))?;
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(10))?;
     sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5))?;
-    sockopt::set_tcp_keepcnt(socket, 4)?;
-    sockopt::set_tcp_user_timeout(socket, 40_000)
+    sockopt::set_tcp_keepcnt(socket, 3)?;
+    sockopt::set_tcp_user_timeout(socket, 25_000)
 }

@@ -25,6 +25,8 @@ pub enum Order {
     Signal(i32),
     /// There is no more input.
     InputEnd,
+    /// Nobody reads this any more.
+    Closed(Stream),
     /// I am here.
     Beat,
     /// End everything.
@@ -143,7 +145,8 @@ pub enum End {
 }
 
 /// Where bytes come from or go to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Stream {
     /// The program's standard input.
     Input,

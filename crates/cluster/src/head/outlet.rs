@@ -32,6 +32,11 @@ impl Outlet {
         self.held.len()
     }
 
+    /// Whether nobody reads it any more.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
     /// Writes what can be written at once, and holds the rest.
     pub fn push(&mut self, bytes: &[u8]) {
         if !self.closed {
@@ -51,7 +56,7 @@ impl Outlet {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Err(_) => {
-                    // Nobody reads it any more; the program goes on, as its processes are elsewhere.
+                    // What is held is for nobody.
                     self.closed = true;
                     gone = self.held.len();
                 }

@@ -228,6 +228,9 @@ impl<'a> Agent<'a> {
                 Come::Message(Order::Signal(number)) => {
                     self.script.iter().for_each(|script| script.signal(number));
                 }
+                Come::Message(Order::Closed(stream)) => {
+                    self.script.iter_mut().for_each(|script| script.close(stream));
+                }
                 Come::Message(Order::InputEnd) => {
                     self.script.iter_mut().for_each(Script::end_input);
                 }

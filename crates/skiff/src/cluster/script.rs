@@ -88,6 +88,11 @@ impl Script {
         }
     }
 
+    /// Nobody reads what it says there any more.
+    pub fn close(&mut self, stream: Stream) {
+        *if stream == Stream::Output { &mut self.output } else { &mut self.errors } = None;
+    }
+
     /// More input for it; how many bytes are done with.
     pub fn feed(&mut self, bytes: &[u8]) -> usize {
         self.waiting.extend(bytes);

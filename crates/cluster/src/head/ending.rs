@@ -1,0 +1,64 @@
+//! The end, whatever led to it.
+
+use std::time::{Duration, Instant};
+
+use super::Head;
+use super::waiting::Of;
+use crate::launch::Launcher;
+use crate::wire::{End, Order, Report};
+
+/// How long it may take before it is made to come.
+const ENDING: Duration = Duration::from_secs(15);
+
+impl Head<'_> {
+    /// Ends all containers and agents; when this returns they are gone, or cannot be reached any more.
+    pub(super) fn end(&mut self) {
+        let until = Instant::now() + ENDING;
+        for at in 0..self.remotes.len() {
+            self.tell(at, &Order::End);
+        }
+        // Without a door, an agent that comes late finds nobody, and ends.
+        self.door = None;
+        self.running = false;
+        self.ended = self.ended.or(Some(End::Code(0)));
+        self.input = None;
+        self.deadline = Some(until);
+        while Instant::now() < until {
+            let busy = self.remotes.iter().any(|remote| remote.channel.is_some());
+            let launching = self.launchers.iter().any(|launcher| !launcher.ended);
+            if !busy && !launching {
+                return;
+            }
+            if !busy && self.remotes.iter().any(|remote| !remote.is_prepared()) {
+                // It still tries to start what nobody waits for.
+                break;
+            }
+            for of in self.wait() {
+                match of {
+                    Of::From(at) => self.hear_the_end(at),
+                    Of::Launcher(at) => drop(self.launchers[at].bury()),
+                    // Signals do not make it faster.
+                    Of::Signals => while let Ok(Some(_)) = self.signals.next() {},
+                    of => self.attend(of).unwrap_or_default(),
+                }
+            }
+        }
+        self.launchers.iter_mut().for_each(Launcher::kill);
+    }
+
+    /// Whatever it says: what counts is that it goes.
+    fn hear_the_end(&mut self, at: usize) {
+        let Some(channel) = &mut self.remotes[at].channel else { return };
+        let is_there = channel.receive();
+        let is_sound = loop {
+            match channel.take::<Report>() {
+                Ok(Some(_)) => {}
+                Ok(None) => break true,
+                Err(_) => break false,
+            }
+        };
+        if !is_there || !is_sound {
+            self.remotes[at].channel = None;
+        }
+    }
+}
