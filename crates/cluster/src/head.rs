@@ -222,7 +222,7 @@ impl<'a> Head<'a> {
                 remote.missed += 1;
             }
             if remote.missed > MOST_MISSED {
-                return Err(self.lost(at).hint("it has not said a word for half a minute"));
+                return Err(self.lost(at, "it has not said a word for half a minute"));
             }
         }
         Ok(())

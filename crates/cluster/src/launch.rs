@@ -18,6 +18,9 @@ use crate::manager::{Launch, Way};
 /// So much of what a launcher says is kept for the case that it fails.
 const KEPT: usize = 4096;
 
+/// What launchers say that is no reason for anything.
+const NOISE: [&str; 1] = ["lacks support for cpu binding"];
+
 /// How long a stranger at the door has to prove that he is none.
 const AT_THE_DOOR: Duration = Duration::from_secs(10);
 
@@ -117,7 +120,11 @@ impl Launcher {
     #[must_use]
     pub fn last_words(&self) -> String {
         let text = String::from_utf8_lossy(&self.said);
-        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let lines = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty() && !NOISE.iter().any(|noise| line.contains(noise)));
+        let lines: Vec<&str> = lines.collect();
         lines[lines.len().saturating_sub(6)..].join("; ")
     }
 }

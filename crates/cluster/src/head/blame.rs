@@ -1,6 +1,6 @@
 //! Whose fault it is that there is no cluster, or none any more: the host, and what was said there.
 
-use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_sandbox::{Error, Result};
@@ -13,39 +13,42 @@ use crate::launch::Launcher;
 const NOT_THERE: &str =
     "skiff must be installed at the same place on all hosts; `--dry-run` shows what is run";
 
+/// Who has been silent for so many nanoseconds has said all, and so has he who talks for longer than that.
+const SILENCE: i64 = 300_000_000;
+const LONGEST_WORDS: Duration = Duration::from_secs(2);
+
 impl Head<'_> {
     /// A launcher has ended: with its agents, or instead of them.
     pub(super) fn bury(&mut self, at: usize) -> Result<()> {
         let launcher = &mut self.launchers[at];
         let status = launcher.bury();
-        while launcher.errors.is_some() && is_readable(launcher.errors.as_ref()) {
-            launcher.hear();
-        }
-        let gone = launcher.hosts.iter().find(|host| self.remotes[**host].channel.is_none());
-        match gone {
-            None => Ok(()),
-            Some(host) => {
-                let name = &self.remotes[*host].name;
-                let program = self.task.launches[at].argv[0].to_string_lossy().into_owned();
-                let said = launcher.last_words();
-                let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-                let what = format!("host {name}: {program} could not start anything there ({status}){said}");
-                Err(Error::new(what).hint(
-                    "skiff must be installed at the same place on all hosts; `--dry-run` shows what is run",
-                ))
-            }
+        let without = launcher.hosts.iter().find(|host| self.remotes[**host].channel.is_none());
+        let Some(host) = without.copied() else { return Ok(()) };
+        let program = self.task.launches[at].argv[0].to_string_lossy().into_owned();
+        Err(self.blame(host, &format!("{program} could not start anything there ({status})"), NOT_THERE))
+    }
+
+    /// An agent has gone without being told to.
+    pub(super) fn lost(&mut self, at: usize, hint: &str) -> Error {
+        match self.remotes[at].is_prepared() {
+            false => self.blame(at, "nothing could be started there", NOT_THERE),
+            true => self.blame(at, "lost; the cluster ends with it", hint),
         }
     }
 
-    pub(super) fn lost(&self, at: usize) -> Error {
-        let name = &self.remotes[at].name;
-        let launcher = self.launchers.iter().find(|launcher| launcher.hosts.contains(&at));
-        let said = launcher.map(Launcher::last_words).filter(|said| !said.is_empty());
-        let said = said.map_or_else(String::new, |said| format!(": {said}"));
-        if !self.remotes[at].is_prepared() {
-            return Error::new(format!("host {name}: nothing could be started there{said}")).hint(NOT_THERE);
+    /// With what was said there: by ourselves, if so, and then that is all there is to say.
+    fn blame(&mut self, at: usize, what: &str, hint: &str) -> Error {
+        let host = format!("host {}", self.remotes[at].name);
+        let Some(launcher) = self.launchers.iter_mut().find(|launcher| launcher.hosts.contains(&at)) else {
+            return Error::new(format!("{host}: {what}")).hint(hint);
+        };
+        hear_out(launcher);
+        if let Some(own) = words_of_ours(&launcher.said) {
+            return own.about(&host);
         }
-        Error::new(format!("host {name}: lost; the cluster ends with it{said}"))
+        let said = launcher.last_words();
+        let said = if said.is_empty() { said } else { format!(": {said}") };
+        Error::new(format!("{host}: {what}{said}")).hint(hint)
     }
 
     pub(super) fn late(&self) -> Error {
@@ -78,7 +81,43 @@ impl Head<'_> {
     }
 }
 
-fn is_readable(fd: Option<&impl AsFd>) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    fd.is_some_and(|fd| poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)) == Ok(1))
+/// Reads all that a launcher still has to say: its words may come behind the end of what it has started.
+fn hear_out(launcher: &mut Launcher) {
+    let until = Instant::now() + LONGEST_WORDS;
+    while let Some(errors) = launcher.errors.as_ref().filter(|_| Instant::now() < until) {
+        let limit = Timespec { tv_sec: 0, tv_nsec: SILENCE };
+        match poll(&mut [PollFd::new(errors, PollFlags::IN)], Some(&limit)) {
+            Ok(1) => drop(launcher.hear()),
+            Ok(_) => return,
+            Err(_) => {}
+        }
+    }
+}
+
+/// The last of our own messages in what was said.
+fn words_of_ours(said: &[u8]) -> Option<Error> {
+    let text = String::from_utf8_lossy(said);
+    let mut found = None;
+    for line in text.lines() {
+        if let Some(message) = line.strip_prefix("skiff: ") {
+            found = Some(Error::new(message));
+        } else if let (Some(hint), Some(error)) = (line.strip_prefix("hint: "), &mut found) {
+            error.hint = hint.into();
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_words_are_found_among_others() {
+        let said =
+            b"srun: warning\nskiff: a: first\nskiff: b: second\nhint: mend it\nsrun: error: n1: Exited\n";
+        let own = words_of_ours(said).expect("there are some");
+        assert_eq!((own.message.as_str(), own.hint.as_str()), ("b: second", "mend it"));
+        assert_eq!(words_of_ours(b"ssh: no\nhint: not ours\n"), None);
+    }
 }

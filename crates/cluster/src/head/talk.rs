@@ -35,7 +35,7 @@ impl Head<'_> {
             return Ok(());
         }
         self.remotes[at].channel = None;
-        Err(self.lost(at))
+        Err(self.lost(at, ""))
     }
 
     fn take(&mut self, at: usize, report: Report) -> Result<()> {

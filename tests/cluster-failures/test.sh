@@ -1,0 +1,124 @@
+# What can be wrong with a cluster, or end it before its time: it says what, and nothing of it is left anywhere.
+# time: 180
+. "$(dirname "$0")/../lib.sh"
+. "$here/../cluster-run/lib.sh"
+cd /home/alice
+cleanup() { rm -rf /etc/skiff/networks.d; }
+trap cleanup EXIT
+run() { as alice salloc -Q -N2 skiff cluster run "$@"; }
+refused() { # WORDS... -- CMD...
+    local words=()
+    while [ "$1" != -- ]; do words+=("$1"); shift; done
+    shift
+    fails 125 "$@"
+    for word in "${words[@]}"; do has "$err" "$word"; done
+    equal "$out" ''
+}
+
+# ---- Before anything is started
+refused 'no hosts: this is no allocation' 'hint: ' -- as alice skiff cluster run -- echo ran
+refused 'host file none: No such file' -- as alice skiff cluster run --hostfile none -- echo ran
+for junk in 'n1 n2' '-oProxyCommand=id' 'n1;id' 'n1 slots=x' '../n1' $'n1\nn2:0'; do
+    as alice sh -c 'printf "%s\n" "$1" >junk' - "$junk"
+    refused 'host file junk: line ' 'hint: ' -- as alice skiff cluster run --hostfile junk -- echo ran
+done
+as alice sh -c 'echo "# nobody" >junk'
+refused 'no host in it' -- as alice skiff cluster run --hostfile junk -- echo ran
+refused '--nodes 3: there are only 2' -- run --nodes 3 -- echo ran
+refused "base \"nonsense\": not known" -- run --base nonsense -- echo ran
+refused 'base dir:/none: No such file' -- run --base dir:/none -- echo ran
+refused '--net private' 'hint: ' -- run --net private -- echo ran
+refused 'a path is not absolute' 'hint: ' -- run -v ../x:/y -- echo ran
+
+# ---- On the hosts
+refused 'host n' 'mount of /none' -- run -v /none -- echo ran
+on n2 touch /tmp/only-here
+refused 'host n1: ' 'mount of /tmp/only-here' -- run -v /tmp/only-here -- echo ran
+refused 'network nowhere' -- run --net nowhere -- echo ran
+mkdir -p /etc/skiff/networks.d
+printf 'kind = "bridge"\nsubnet = "10.20.0.0/24"\nusers = ["bob"]\n' >/etc/skiff/networks.d/bobs.toml
+refused 'it is not for you' -- run --net bobs -- echo ran
+# A root without a shell, without sshd.
+as alice mkdir -p none bare/{bin,etc,tmp,usr,home,run,var,proc,sys,dev}
+refused 'host n' '/bin/sh: No such file' 'hint: the base must have a shell' -- run --base dir:/home/alice/none -- echo ran
+as alice cp /bin/busybox bare/bin/sh
+refused 'host n' 'there is no ssh' 'hint: the base must have OpenSSH' -- run --base dir:/home/alice/bare -- echo ran
+nothing_left
+# A host that nobody answers for, one that nobody knows, one that lets nobody in, one where skiff is somewhere else.
+daemons
+as alice sh -c 'printf "n1\n10.77.0.99\n" >dead; printf "n1\nnosuch\n" >unknown; printf "n1\nn2\n" >hosts'
+refused 'host 10.77.0.99: ' -- as alice skiff cluster run --timeout 1 --hostfile dead -- echo ran
+refused 'host nosuch: ' 'hint: ' -- as alice skiff cluster run --hostfile unknown -- echo ran
+as alice mv .ssh/id_ed25519 away
+refused 'Permission denied' -- as alice skiff cluster run --hostfile hosts -- echo ran
+as alice mv away .ssh/id_ed25519
+on n2 mount --bind /dev/null /usr/bin/skiff
+refused 'host n2: ' 'nothing could be started there' 'hint: skiff must be installed' -- as alice skiff cluster run --hostfile hosts -- echo ran
+on n2 umount /usr/bin/skiff
+# What is printed at login where there is no terminal.
+as alice sh -c 'cp .bashrc away; echo "echo Welcome" | cat - away >.bashrc'
+refused 'Welcome' 'hint: what is printed at login' -- as alice skiff cluster run --hostfile hosts -- echo ran
+as alice mv away .bashrc
+nothing_left
+
+# ---- While it runs
+# In the background, over the hosts; goes on when the script runs.
+begin() { # [CMD]
+    rm -f up
+    start alice skiff cluster run --hostfile hosts -- sh -c "${1:-touch up; sleep 1000}" 2>errors
+    eventually 20 test -e up
+}
+ends() { # CODE [WORDS]: it ends so, and nothing is left
+    local code=0
+    wait $started || code=$?
+    equal $code "$1" "exit code; it says: $(cat errors)"
+    has "$(cat errors)" "${2:-}"
+    nothing_left
+}
+of() { on "$1" pgrep -u alice -f "$2"; }
+begin; kill -9 $started; ends 137
+begin; kill -TERM $started; ends 143
+begin 'trap "echo ended >&2; exit 3" TERM; touch up; while :; do sleep 0.1; done'; kill -TERM $started; ends 3 ended
+begin; on n2 kill -9 $(of n2 'cluster agent' | tail -1); ends 125 'host n2: lost'
+begin; on n2 kill -9 $(of n2 skiff-init); ends 125 'host n2: '
+begin; on n2 kill -9 $(of n2 'sshd.*cluster/sshd_config'); ends 125 'host n2: its ssh daemon'
+begin; kill -9 $(pgrep -u alice -f 'ssh.*-- n2 '); ends 125 'host n2: lost'
+begin 'touch up; yes' >/dev/null; on n1 pkill -9 -x yes; ends 137
+# Whoever reads has had enough.
+ok as alice sh -c 'skiff cluster run --hostfile hosts -- yes | head -1'
+equal "$out" y
+
+# In a job: cancelled, its node lost, srun killed.
+submit() {
+    rm -f up out
+    ok as alice sbatch --parsable -N2 -o out --wrap 'skiff cluster run -- sh -c "trap \"echo told; exit 4\" TERM; touch up; while :; do sleep 0.1; done"; echo code $?'
+    job=$out
+    eventually 20 test -e up
+}
+submit; scancel "$job"; ended "$job" >/dev/null; nothing_left
+has "$(cat out)" told
+submit; on n1 kill -9 $(of n1 'srun .*cluster agent' | head -1); scancel "$job"; ended "$job" >/dev/null; nothing_left
+submit; on n1 kill -9 $(of n1 'skiff cluster run'); ended "$job" >/dev/null; nothing_left
+submit; on n2 kill -9 $(of n2 'cluster agent' | tail -1); ended "$job" >/dev/null; nothing_left
+has "$(cat out)" 'host n2: lost'
+has "$(cat out)" 'code 125'
+
+# ---- Others on the same hosts
+begin
+config=$(on n1 sh -c "cat /proc/$(of n1 skiff-init)/root/run/skiff/cluster/ssh_config")
+port=$(sed -n '/^Host n2/,/Port/s/ *Port //p' <<<"$config")
+# Nobody else gets in: neither by his own key nor at all as alice.
+fails 255 as bob ssh -p "$port" -oStrictHostKeyChecking=no -oUserKnownHostsFile=/dev/null n2 true
+has "$err" 'Permission denied (publickey)'
+fails 255 as bob ssh -p "$port" -oStrictHostKeyChecking=no -oUserKnownHostsFile=/dev/null alice@n2 true
+has "$err" 'Permission denied (publickey)'
+# Not even alice herself from outside: the keys are in the containers and nowhere else.
+fails 255 as alice ssh -p "$port" -oStrictHostKeyChecking=no -oUserKnownHostsFile=/dev/null n2 true
+lacks "$(grep -rl 'BEGIN OPENSSH' /home/alice /shared 2>&- | grep -v '/.ssh/id_ed25519$' || true)" alice
+login bob
+fails 1 on n2 "${login[@]}" sh -c 'cat /proc/[0-9]*/root/run/skiff/cluster/user_key | grep PRIVATE'
+lacks "$(cat /proc/[0-9]*/cmdline | tr '\0' ' ')" 'PRIVATE KEY'
+kill -TERM $started; ends 143
+# Strangers at the head's door, while it waits for its own.
+as alice skiff cluster run --hostfile hosts -- true
+nothing_left
