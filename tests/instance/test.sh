@@ -61,16 +61,18 @@ for user in alice bob; do
     eventually 5 reached $user web 'exited 5 -'
     ok as $user skiff instance logs -f web
     equal "$out" again "$user: output of the new one alone"
-    ok as $user skiff instance start host web -- sh -c 'trap "" TERM; echo ready; while :; do sleep 0.1; done'
-    eventually 5 wrote $user web ready
-    ok as $user skiff instance stop --time 0 web
-    equal "$(state $user web)" "['killed 137 9']" "$user"
-    # Followed to its end.
-    ok as $user skiff instance start host web -- sh -c 'until [ -e ~/go ]; do sleep 0.05; done; seq 20000; exit 0'
-    start $user sh -c 'skiff instance logs -f web >followed'
-    as $user touch go
-    wait "$started"
-    equal "$(tail -1 /home/$user/followed) $(wc -l </home/$user/followed)" '20000 20000' "$user: followed"
+    if [ $user = alice ]; then # what does not depend on how the root is made
+        ok as $user skiff instance start host web -- sh -c 'trap "" TERM; echo ready; while :; do sleep 0.1; done'
+        eventually 5 wrote $user web ready
+        ok as $user skiff instance stop --time 0 web
+        equal "$(state $user web)" "['killed 137 9']" "$user"
+        # Followed to its end.
+        ok as $user skiff instance start host web -- sh -c 'until [ -e ~/go ]; do sleep 0.05; done; seq 20000; exit 0'
+        start $user sh -c 'skiff instance logs -f web >followed'
+        as $user touch go
+        wait "$started"
+        equal "$(tail -1 /home/$user/followed) $(wc -l </home/$user/followed)" '20000 20000' "$user: followed"
+    fi
 
     # Without a command it is there to be entered.
     ok as $user skiff instance start host idle

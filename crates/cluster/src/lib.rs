@@ -1,4 +1,4 @@
-//! Virtual clusters: one container on each of several hosts, for as long as one script runs.
+//! Virtual clusters: one container on each of several hosts, for as long as one script runs; and several on one machine (in [`local`]).
 //!
 //! The *head*, which the user has started, finds the hosts, and has an *agent* started on each by the means of whoever manages
 //! them. Between the head and every agent is one [`channel`]: the end of either ends the other, and with it all that was made.
@@ -12,5 +12,6 @@ pub mod head;
 pub mod hosts;
 pub mod key;
 pub mod launch;
+pub mod local;
 pub mod manager;
 pub mod wire;

@@ -54,7 +54,7 @@ impl Options {
     #[must_use]
     pub fn usual(net: NetSpace) -> Self {
         let lock = match net {
-            NetSpace::Its => NetworkLock::Nftables,
+            NetSpace::Its | NetSpace::Machine => NetworkLock::Nftables,
             // It is the host's, where no rule of ours may be made.
             NetSpace::Ours => NetworkLock::Skip,
         };

@@ -134,7 +134,7 @@ fn between(inside: Inside<'_>, reporter: OwnedFd, act: impl FnOnce() -> Result<V
 
 fn join_then_fork(inside: Inside<'_>) -> Result<Fork> {
     let mut ours = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID;
-    if inside.net == NetSpace::Its {
+    if inside.net != NetSpace::Ours {
         ours |= ThreadNameSpaceType::NETWORK;
     }
     move_into_thread_name_spaces(inside.init, ours)

@@ -18,6 +18,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
+use rustix::process::Pid;
 use skiff_spec::network::Subnet;
 
 use crate::netlink::Netlink;
@@ -65,9 +66,18 @@ pub fn find(netlink: &mut Netlink, name: &str, space: Option<i32>) -> io::Result
     Ok(Some(device))
 }
 
+/// A network namespace.
+#[derive(Clone, Copy)]
+pub enum Space<'a> {
+    /// This one.
+    Fd(BorrowedFd<'a>),
+    /// That of a process.
+    Of(Pid),
+}
+
 /// A member's device, in the namespace `space`.
 pub struct Member<'a> {
-    pub space: BorrowedFd<'a>,
+    pub space: Space<'a>,
     pub hardware: [u8; 6],
     pub mtu: Option<u32>,
 }
@@ -76,7 +86,10 @@ impl Member<'_> {
     fn message(&self) -> LinkMessage {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(INSIDE.into()));
-        message.attributes.push(LinkAttribute::NetNsFd(self.space.as_raw_fd()));
+        message.attributes.push(match self.space {
+            Space::Fd(fd) => LinkAttribute::NetNsFd(fd.as_raw_fd()),
+            Space::Of(pid) => LinkAttribute::NetNsPid(pid.as_raw_nonzero().get().unsigned_abs()),
+        });
         message.attributes.push(LinkAttribute::Address(self.hardware.to_vec()));
         message.attributes.extend(self.mtu.map(LinkAttribute::Mtu));
         message

@@ -6,6 +6,7 @@
 mod device;
 pub mod lease;
 mod netlink;
+pub mod switch;
 mod wiring;
 
 use std::fs;
@@ -17,7 +18,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::network::{Kind, Lease, NetName, Network, hardware_address};
 
-use crate::device::Member;
+use crate::device::{Member, Space};
 use crate::lease::Leases;
 use crate::netlink::Netlink;
 
@@ -38,7 +39,8 @@ pub fn enter(name: &NetName, network: &Network, node: &str, uid: u32) -> Result<
     let number = lease::number_of(&mut host, space.as_fd()).context(about)?;
     let lease = Lease { network: name.clone(), uid, space: number };
     let address = leases.take(&mut host, network, node, &lease)?;
-    let member = Member { space: space.as_fd(), hardware: hardware_address(address), mtu: wiring.mtu };
+    let member =
+        Member { space: Space::Fd(space.as_fd()), hardware: hardware_address(address), mtu: wiring.mtu };
     wiring.connect(&mut host, &member, address).map_err(|e| e.about(&about()))?;
     wiring
         .configure(&mut inside, network, address)

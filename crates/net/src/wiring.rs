@@ -198,7 +198,7 @@ fn host_end(address: Ipv4Addr) -> String {
 }
 
 /// The hardware address of that end.
-fn host_hardware(address: Ipv4Addr) -> [u8; 6] {
+pub fn host_hardware(address: Ipv4Addr) -> [u8; 6] {
     let mut hardware = hardware_address(address);
     hardware[1] += 1;
     hardware

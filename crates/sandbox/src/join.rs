@@ -93,6 +93,8 @@ pub enum NetSpace {
     Ours,
     /// Its own.
     Its,
+    /// Its own, and so is its host name: a machine in a group.
+    Machine,
 }
 
 /// Starts `command` as root of the environment whose process 1 is `init`, as a child of this process; which moves, for
@@ -110,13 +112,13 @@ pub fn as_root(
     let gone = |e: Error| e.hint("the environment may just have been stopped");
     // Not into its mount namespace: that is to go when the environment does, not when we do.
     let mut ours = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID;
-    if net == NetSpace::Its {
+    if net != NetSpace::Ours {
         ours |= ThreadNameSpaceType::NETWORK;
     }
     move_into_thread_name_spaces(init, ours).context(|| "the environment's namespaces").map_err(gone)?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let Fork::Parent(child) = fork(CloneFlags::NONE).context(|| "process inside").map_err(gone)? else {
-        let e = become_root(init, command, place, mask);
+        let e = become_root(init, net, command, place, mask);
         e.report(&reporter);
         exit_now(e.exit_code())
     };
@@ -131,8 +133,11 @@ pub fn as_root(
     }
 }
 
-fn become_root(init: BorrowedFd<'_>, command: &Command, place: Place, mask: Mask) -> Failed {
-    let theirs = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
+fn become_root(init: BorrowedFd<'_>, net: NetSpace, command: &Command, place: Place, mask: Mask) -> Failed {
+    let mut theirs = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
+    if net == NetSpace::Machine {
+        theirs |= ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
+    }
     let ready = move_into_thread_name_spaces(init, theirs)
         .context(|| "the environment's namespaces")
         .and_then(|()| drop_bounding())

@@ -9,6 +9,7 @@ pub mod adopt;
 pub mod command;
 mod error;
 pub mod first;
+pub mod group;
 pub mod helper;
 mod init;
 pub mod join;
@@ -25,6 +26,7 @@ pub mod step;
 pub mod uplink;
 mod user;
 pub mod visit;
+mod word;
 
 pub use error::{Context, Error, Result};
 pub use init::{IDLE, STILL};

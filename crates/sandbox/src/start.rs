@@ -13,12 +13,14 @@ use skiff_spec::plan::{Base, Plan, Route};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use crate::first::{self, First};
+use crate::group::Part;
 use crate::helper::{Helper, Layers};
 use crate::init::{self, Wards};
 use crate::join::{Failed, drop_bounding};
 use crate::mounts::{bind_one, open_dir};
 use crate::stage::{Extras, Stage};
 use crate::uplink::Uplink;
+use crate::word::Word;
 use crate::{Context, Error, Result, map, root, rootless};
 
 /// A running environment, as its maker holds it.
@@ -32,7 +34,7 @@ pub struct Instance {
     /// What will not work in it, for the user to read.
     pub notes: Vec<String>,
     /// The way out of its private network.
-    uplink: Option<Uplink>,
+    pub(crate) uplink: Option<Uplink>,
 }
 
 /// What an environment is started with besides its plan.
@@ -114,7 +116,8 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
     let Fork::Parent(init) = made else {
         drop((control, report));
         let extras = Extras { program: &program, socket: options.socket };
-        become_init(Making { plan, helper: helper.as_ref(), extras, reporter, control: theirs, first })
+        let helper = helper.as_ref();
+        become_init(Making { plan, helper, part: None, extras, reporter, control: theirs, first })
     };
     drop((theirs, reporter));
     let asked = give_ids(init.pid, plan.base, helper.as_ref(), control.as_fd());
@@ -123,7 +126,7 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
         // It waits for the way out.
         kill_process(init.pid, Signal::KILL).unwrap_or_default();
     }
-    let told = if says_all(report.as_fd()) { read_all(report.as_fd()) } else { SILENCE.to_vec() };
+    let told = hear(report.as_fd());
     // By now it has nothing more to do: its answer came before those words.
     helper.iter().for_each(Helper::dismiss);
     match (Word::decode(&told), asked) {
@@ -154,6 +157,11 @@ fn has_own_network(plan: &Plan) -> bool {
 
 /// What process 1 would say if it could.
 const SILENCE: &[u8] = b"-process 1 of the environment has not said a word for a minute\na file system that hangs? `skiff doctor`";
+
+/// All that process 1 says before it serves.
+pub(crate) fn hear(report: BorrowedFd<'_>) -> Vec<u8> {
+    if says_all(report) { read_all(report) } else { SILENCE.to_vec() }
+}
 
 /// Waits until all is said: to be woken by the first word and again by the end takes longer. Says whether there is a word at
 /// all. (Some file systems never answer, and then nobody could end us but by force.)
@@ -195,49 +203,16 @@ fn await_uplink(making: &Making<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What process 1 says when it is done.
-#[derive(Debug, PartialEq, Eq)]
-enum Word {
-    Made { ids: u32, notes: Vec<String> },
-    Failed(Error),
-}
-
-impl Word {
-    fn encode(&self) -> Vec<u8> {
-        match self {
-            Self::Made { ids, notes } => {
-                let notes = notes.join("\n").into_bytes();
-                let length = u32::try_from(notes.len()).unwrap_or(0);
-                [b"+", &ids.to_le_bytes()[..], &length.to_le_bytes(), &notes[..length as usize]].concat()
-            }
-            Self::Failed(e) => [b"-", &e.to_bytes()[..]].concat(),
-        }
-    }
-
-    /// The word, and what follows it.
-    fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        match bytes.split_first()? {
-            (b'+', rest) => {
-                let (ids, rest) = rest.split_first_chunk()?;
-                let (length, rest) = rest.split_first_chunk()?;
-                let (notes, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-                let notes = String::from_utf8_lossy(notes).lines().map(String::from).collect();
-                Some((Self::Made { ids: u32::from_le_bytes(*ids), notes }, rest))
-            }
-            (b'-', why) => Some((Self::Failed(Error::from_bytes(why)), &[])),
-            _ => None,
-        }
-    }
-}
-
 /// What process 1 is given to work with.
-struct Making<'a> {
-    plan: &'a Plan,
-    helper: Option<&'a Helper>,
-    extras: Extras<'a>,
-    reporter: OwnedFd,
-    control: OwnedFd,
-    first: Option<&'a First<'a>>,
+pub(crate) struct Making<'a> {
+    pub plan: &'a Plan,
+    pub helper: Option<&'a Helper>,
+    /// What it has of a group, if it is made in one.
+    pub part: Option<Part<'a>>,
+    pub extras: Extras<'a>,
+    pub reporter: OwnedFd,
+    pub control: OwnedFd,
+    pub first: Option<&'a First<'a>>,
 }
 
 /// What process 1 knows after its work, and what it worked with.
@@ -248,7 +223,7 @@ struct Made<'a> {
     _layers: Option<Layers>,
 }
 
-fn become_init(making: Making<'_>) -> ! {
+pub(crate) fn become_init(making: Making<'_>) -> ! {
     let report = |word: &Word| rustix::io::write(&making.reporter, &word.encode()).map_or((), drop);
     let fail = |e: Error| -> ! {
         // If even this fails, the maker sees an end without a word.
@@ -288,6 +263,9 @@ fn make_root<'a>(making: &Making<'a>, wards: &mut Wards) -> Result<Made<'a>> {
     if has_own_network(making.plan) {
         skiff_sys::net::loopback_up().context(|| "loopback device")?;
     }
+    if let Some(part) = &making.part {
+        return make_root_in(making, part, wards);
+    }
     let mut stage = Stage::prepare(making.plan, making.extras)?;
     match making.helper {
         Some(helper) => {
@@ -322,6 +300,22 @@ fn directory(plan: &Plan) -> Result<OwnedFd> {
     let tree = plan.unpacked.as_deref().unwrap_or(Path::new("/nowhere"));
     let about = || format!("root's files in {}", tree.display());
     open_dir(CWD, tree).and_then(|dir| bind_one(dir.as_fd())).context(about)
+}
+
+/// Likewise where the ids and the layers are the group's, once its maker says that the machine has all it needs.
+fn make_root_in<'a>(making: &Making<'a>, part: &Part<'a>, wards: &mut Wards) -> Result<Made<'a>> {
+    if rustix::io::read(&making.control, &mut [0]) != Ok(1) {
+        return Err(Error::new(format!("machine {}: its maker is gone", part.machine.name)));
+    }
+    rustix::system::sethostname(part.machine.name.as_bytes()).context(|| "host name")?;
+    (part.machine.settle)()?;
+    let mut stage = Stage::prepare(making.plan, making.extras)?;
+    if let Some(layers) = &part.layers {
+        root::build(&mut stage, layers)?;
+    } else {
+        wards.server = Some(rootless::build(&mut stage, part.ids)?.server);
+    }
+    Ok(Made { ids: part.ids, notes: vec![], _stage: stage, _layers: None })
 }
 
 /// Process 1 needs no more than any root inside has: so whoever took it over inside would gain nothing. (At the end: until
@@ -375,30 +369,6 @@ pub(crate) fn read_all(fd: BorrowedFd<'_>) -> Vec<u8> {
             Ok(n) => all.extend(&buffer[..n]),
             Err(rustix::io::Errno::INTR) => {}
             Err(_) => return all,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_of_process_1_come_back_as_they_went() {
-        for notes in [vec![], vec!["one".to_owned(), "two: no".to_owned()]] {
-            let word = Word::Made { ids: 65536, notes };
-            let bytes = [word.encode(), b"rest".to_vec()].concat();
-            assert_eq!(Word::decode(&bytes), Some((word, &b"rest"[..])));
-        }
-        let word = Word::Failed(Error::new("overlay: no").hint("do"));
-        assert_eq!(Word::decode(&word.encode()), Some((word, &b""[..])));
-    }
-
-    #[test]
-    fn half_a_word_is_none() {
-        let whole = Word::Made { ids: 7, notes: vec!["note".into()] }.encode();
-        for end in 0..whole.len() {
-            assert_eq!(Word::decode(&whole[..end]), None, "{end} bytes");
         }
     }
 }

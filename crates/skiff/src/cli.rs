@@ -19,12 +19,14 @@ mod cluster;
 mod container;
 mod image;
 mod instance;
+mod machines;
 
 pub use cluster::{Agent, Cluster, ClusterRun};
 pub use container::{Container, Submit};
 use image::{EXPORTED, IMPORTED};
 pub use image::{Export, Import, Login, ProgressKind, Pull, Shell, Store};
 pub use instance::{Instance, Start};
+pub use machines::{Daemon, Machines, Up};
 
 /// Your own software environment on a machine you do not own
 #[derive(Parser)]
@@ -118,7 +120,7 @@ pub enum Command {
         #[arg(default_value_t = EnvName::default_name())]
         name: EnvName,
     },
-    /// Virtual clusters: containers on several hosts, for as long as a script runs
+    /// Virtual clusters: containers on several hosts for as long as a script runs, or on this machine
     #[command(subcommand)]
     Cluster(Cluster),
     /// The site's networks: which there are, who is on them, whether they work here

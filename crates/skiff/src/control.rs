@@ -72,17 +72,7 @@ impl Live {
     /// Asks the supervisor of the environment in `dir`; nothing if none runs.
     pub fn connect(dir: &Path, want: Want) -> Result<Option<Self>> {
         let name = || format!("environment {}", dir.display());
-        let socket = new_socket(SocketType::SEQPACKET).context(name)?;
-        let address = Address::of(dir, CONTROL).context(name);
-        let address = match address {
-            Ok(address) => address,
-            Err(_) => return Ok(None),
-        };
-        match connect(&socket, &address.unix) {
-            Ok(()) => {}
-            Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
-            Err(e) => return Err(e).context(name),
-        }
+        let Some(socket) = dial(dir)? else { return Ok(None) };
         // A supervisor answers at once, or something is badly wrong with it.
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).context(name)?;
         let asked = fdpass::send(socket.as_fd(), &[want.byte()], &[])
@@ -115,6 +105,18 @@ impl Live {
     /// Ends the session (for one that did not become any).
     pub fn leave(self) {
         drop(self.connection);
+    }
+}
+
+/// A connection to the supervisor of what runs at `dir`; nothing if none does.
+pub fn dial(dir: &Path) -> Result<Option<OwnedFd>> {
+    let name = || dir.display().to_string();
+    let socket = new_socket(SocketType::SEQPACKET).context(name)?;
+    let Ok(address) = Address::of(dir, CONTROL) else { return Ok(None) };
+    match connect(&socket, &address.unix) {
+        Ok(()) => Ok(Some(socket)),
+        Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(None),
+        Err(e) => Err(e).context(name),
     }
 }
 

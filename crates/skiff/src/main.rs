@@ -83,8 +83,8 @@ fn run(cli: Cli) -> Result<i32> {
     match cli.command {
         Command::Run(run) => return run::run(&run),
         Command::Env(command) => return env::run(&command),
-        Command::Instance(command) => return instance::run(&command),
         Command::Cluster(command) => return cluster::run(&command),
+        Command::Instance(command) => return instance::run(&command),
         Command::Net(command) => return network::commands::run(&command),
         Command::Pull(pull) => images::commands::pull(&pull)?,
         Command::Shell(shell) => return run::shell(shell),

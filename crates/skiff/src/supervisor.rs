@@ -2,14 +2,13 @@
 //! session, and who runs the host's commands for those inside. It ends when nobody is left inside, and everything
 //! inside ends with it.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::net::{SendFlags, SocketFlags, SocketType, accept_with, send};
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitOptions, kill_process, wait};
 use skiff_env::LayerLease;
 use skiff_sandbox::join::Failed;
@@ -26,9 +25,12 @@ use crate::environments::{Environment, Ground, with_umask};
 use crate::images;
 use crate::instance::service::{Running, Service};
 use crate::network;
-use crate::output;
 use crate::planner::{self, Wishes};
 use crate::proxy;
+
+mod launch;
+
+pub use launch::launch;
 
 /// Where a supervisor has its sockets and its lock, and how its environment is called.
 pub struct Place {
@@ -159,58 +161,6 @@ pub fn end_at(dir: &Path) -> Result<bool> {
             .hint("one that waits for a dead file server cannot be killed before that answers"));
     }
     Ok(true)
-}
-
-/// Starts the supervisor; returns when the environment runs, or why it does not.
-pub fn launch(
-    context: &Context,
-    place: &Place,
-    keep: Keep<'_>,
-    plan: &Plan,
-    held: &[LayerLease],
-    lock: &OwnedFd,
-) -> std::result::Result<(), Failed> {
-    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    match fork(CloneFlags::NONE).context(|| "supervisor")? {
-        Fork::Parent(_) => {
-            drop(reporter);
-            let mut text = vec![];
-            std::io::Read::read_to_end(&mut std::fs::File::from(report), &mut text)
-                .context(|| "supervisor")?;
-            match text.split_first() {
-                Some((b'+', notes)) => {
-                    String::from_utf8_lossy(notes).lines().for_each(output::note);
-                    Ok(())
-                }
-                Some((_, why)) => Err(match keep {
-                    Keep::Instance(service) => service.command.and_then(|c| Failed::reported(why, c)),
-                    Keep::WhileUsed | Keep::WhileEntered | Keep::UntilStopped => None,
-                }
-                .unwrap_or_else(|| Error::from_bytes(why.get(1..).unwrap_or_default()).into())),
-                None => Err(Error::new(format!(
-                    "environment {}: its supervisor ended without a word",
-                    place.name
-                ))
-                .into()),
-            }
-        }
-        Fork::Child => {
-            let kept: Vec<BorrowedFd<'_>> =
-                held.iter().map(AsFd::as_fd).chain([lock.as_fd(), reporter.as_fd()]).collect();
-            close_all_except(&kept);
-            let begun = Supervisor::begin(context, place, keep, plan);
-            let word = match &begun {
-                Ok(supervisor) => [b"+", supervisor.instance.notes.join("\n").as_bytes()].concat(),
-                Err(why) => [b"-", &why.to_bytes()[..]].concat(),
-            };
-            let told = rustix::io::write(&reporter, &word).is_ok();
-            drop(reporter);
-            if let (Ok(supervisor), true) = (begun, told) {
-                supervisor.serve();
-            }
-            exit_now(0);
-        }
-    }
 }
 
 struct Supervisor<'a> {

@@ -7,7 +7,7 @@ use skiff_sandbox::Result;
 
 use crate::cli::Sweep;
 use crate::context::Context;
-use crate::{env, environments, instance, output, slurm};
+use crate::{cluster, env, environments, instance, output, slurm};
 
 #[derive(Serialize)]
 struct Found {
@@ -29,6 +29,10 @@ pub fn sweep(sweep: &Sweep) -> Result<()> {
         false => instance::delete_leftovers(&context)?,
     };
     let jobs = if context.uid == 0 { slurm::sweep_jobs(&context, sweep.dry_run)? } else { vec![] };
+    let clusters = match sweep.dry_run {
+        true => cluster::leftovers(&context)?,
+        false => cluster::delete_leftovers(&context)?,
+    };
     let found = |what: &'static str, paths: Vec<PathBuf>| {
         paths.into_iter().map(move |p| Found { what, path: p.display().to_string(), removed: !sweep.dry_run })
     };
@@ -36,6 +40,7 @@ pub fn sweep(sweep: &Sweep) -> Result<()> {
     let networks = networks.into_iter().map(|(what, path)| Found { what, path, removed: !sweep.dry_run });
     let all: Vec<Found> = found("environment", own)
         .chain(found("instance", instances))
+        .chain(found("cluster", clusters))
         .chain(found("job", jobs))
         .chain(networks)
         .collect();

@@ -6,13 +6,15 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use skiff_spec::network;
 
-use super::setting;
+use super::{Machines, setting};
 
 #[derive(Subcommand)]
 pub enum Cluster {
     /// Run a script in a cluster of containers, one on each host of a job or a list
     #[command(after_help = HELP)]
     Run(ClusterRun),
+    #[command(flatten)]
+    Machines(Machines),
     /// On a host: make the container and look after it
     #[command(hide = true)]
     Agent(Agent),

@@ -1,8 +1,9 @@
-//! `skiff cluster`: the head that the user starts, and the agent that it has started on each host.
+//! `skiff cluster`: the head that the user starts, and the agent that it has started on each host; clusters on this machine (`local`).
 
 mod agent;
 mod caller;
 mod container;
+mod local;
 mod run;
 mod script;
 
@@ -10,10 +11,13 @@ use skiff_sandbox::Result;
 
 use crate::cli::Cluster;
 
+pub use local::{delete_leftovers, leftovers};
+
 /// Carries a command out; the exit code.
 pub fn run(command: &Cluster) -> Result<i32> {
     match command {
         Cluster::Run(wanted) => run::run(wanted),
+        Cluster::Machines(command) => local::run(command),
         Cluster::Agent(words) => agent::run(words),
     }
 }

@@ -8,7 +8,7 @@ use skiff_spec::config;
 
 use super::Check;
 use crate::context::Context;
-use crate::{environments, images, instance, network, output, slurm};
+use crate::{cluster, environments, images, instance, network, output, slurm};
 
 /// All of them.
 pub fn checks(context: &Context) -> Vec<Check> {
@@ -46,9 +46,10 @@ fn state(context: &Context) -> Check {
 /// What crashes have left of the user's environments and instances.
 fn leftovers(context: &Context) -> Check {
     const NAME: &str = "leftovers";
-    let found = environments::home(context)
-        .map(|dir| environments::leftovers(&dir).len())
-        .and_then(|environments| Ok(environments + instance::leftovers(context)?.len()));
+    let found =
+        environments::home(context).map(|dir| environments::leftovers(&dir).len()).and_then(|environments| {
+            Ok(environments + instance::leftovers(context)?.len() + cluster::leftovers(context)?.len())
+        });
     match found {
         Ok(0) => Check::pass(NAME, "none"),
         Ok(n) => Check::warn(

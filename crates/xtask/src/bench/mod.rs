@@ -10,6 +10,7 @@ mod people;
 mod picture;
 mod pull;
 mod record;
+mod slurm_up;
 mod srun;
 mod start;
 mod stats;
@@ -53,6 +54,8 @@ enum Benchmark {
     Pull(pull::Args),
     /// `srun -N2 hostname` in an environment against the same without
     Srun(srun::Args),
+    /// A Slurm of one's own: until the first job on 2 and 16 nodes, and until one more node
+    SlurmUp(slurm_up::Args),
 }
 
 /// What every benchmark needs to know.
@@ -86,6 +89,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Benchmark::Overhead(args) => overhead::run(&setting, args)?,
         Benchmark::Pull(args) => pull::run(&setting, args)?,
         Benchmark::Srun(args) => srun::run(&setting, args)?,
+        Benchmark::SlurmUp(args) => slurm_up::run(&setting, args)?,
     };
     record.publish(&args.out, &bars)?;
     let over: Vec<_> = record

@@ -14,6 +14,8 @@ use super::{install, mounts};
 
 /// Where the daemons look for their configuration.
 pub const CONFIG: &str = "/etc/slurm";
+/// What `skiff cluster up --slurm` tells its Slurm, too. It is a file, as we share no code with what we test.
+const COMMON: &str = include_str!("../../../cluster/src/local/slurm.conf");
 /// The file in which slurmd writes its process id; private to each node.
 pub const SLURMD_PID_FILE: &str = "/var/spool/slurmd.pid";
 
@@ -63,24 +65,13 @@ fn plugstack(bed: &Bed) -> String {
 fn slurm_conf(bed: &Bed) -> anyhow::Result<String> {
     let logs = bed.path("logs");
     let mut lines = vec![
+        COMMON.trim_end().to_owned(),
         "ClusterName=testbed".into(),
         format!("SlurmctldHost={LOGIN}({LOGIN_ADDRESS})"),
-        "SlurmUser=root".into(),
-        "AuthType=auth/munge".into(),
         format!("ProctrackType=proctrack/{}", bed.args.proctrack),
-        "TaskPlugin=task/none".into(),
-        "SelectType=select/cons_tres".into(),
-        "SelectTypeParameters=CR_Core".into(),
-        "ReturnToService=2".into(),
-        "SchedulerParameters=sched_min_interval=1,batch_sched_delay=0,sched_interval=1,bf_interval=1".into(),
-        "StateSaveLocation=/var/spool/slurmctld".into(),
-        "SlurmdSpoolDir=/var/spool/slurmd".into(),
-        "SlurmctldPidFile=/run/slurmctld.pid".into(),
         format!("SlurmdPidFile={SLURMD_PID_FILE}"),
         format!("SlurmctldLogFile={}/slurmctld.log", logs.display()),
         format!("SlurmdLogFile={}/slurmd.%n.log", logs.display()),
-        // The machine's own count of CPUs and its memory do not matter to the bed.
-        "SlurmdParameters=config_overrides".into(),
         // 'sacct -c' reads it; plain sacct needs slurmdbd and a database server.
         "JobCompType=jobcomp/filetxt".into(),
         format!("JobCompLoc={}/jobcomp.log", logs.display()),

@@ -1,0 +1,186 @@
+//! The hub: makes and ends machines as it is told by a socket that keeps messages apart, and tells of those that have ended.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use skiff_net::switch::{self, Switch};
+use skiff_sandbox::command::Command;
+use skiff_sandbox::first::{Apart, First};
+use skiff_sandbox::group::{Ground, Machine};
+use skiff_sandbox::join::Place;
+use skiff_sandbox::session::{self, Ended};
+use skiff_sandbox::start::Instance;
+use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::instance::End;
+use skiff_spec::plan::Plan;
+use skiff_sys::fdpass;
+use skiff_sys::signal::Mask;
+
+use super::members::{Member, PREFIX};
+
+/// The longest message: it names all machines that there can be.
+const MOST_BYTES: usize = 128 << 10;
+
+/// What the supervisor asks for. Each is answered by one [`Say`] that is not [`Say::Ended`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ask {
+    /// A machine.
+    Make(Member),
+    /// The end of one.
+    End(Member),
+}
+
+/// What it is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Say {
+    /// The machine is there; a handle of its process 1 comes along.
+    Made,
+    /// It is gone.
+    Gone,
+    /// It could not be made.
+    Failed {
+        /// Why.
+        message: String,
+        /// How to mend it; may be empty.
+        hint: String,
+    },
+    /// A machine has ended by itself, as its program has.
+    Ended(Member, End),
+}
+
+/// Sends a message.
+///
+/// # Errors
+/// That the other side is gone.
+pub fn send(socket: BorrowedFd<'_>, word: &impl Serialize, fds: &[BorrowedFd<'_>]) -> Result<()> {
+    let text = serde_json::to_vec(word).map_err(|e| Error::new(format!("message: {e}")))?;
+    fdpass::send(socket, &text, fds).context(|| "message to the cluster")
+}
+
+/// Takes one.
+///
+/// # Errors
+/// That the other side is gone, or does not make sense.
+pub fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> Result<(T, Vec<OwnedFd>)> {
+    let (text, fds) = fdpass::receive(socket, MOST_BYTES).context(|| "message from the cluster")?;
+    if text.is_empty() {
+        return Err(Error::new("the cluster's other side is gone"));
+    }
+    let word = serde_json::from_slice(&text).map_err(|e| Error::new(format!("message: {e}")))?;
+    Ok((word, fds))
+}
+
+/// What machines are made by.
+pub struct Pattern<'a> {
+    /// The root of each.
+    pub plan: &'a dyn Fn(Member) -> Plan,
+    /// What it is there for.
+    pub command: &'a dyn Fn(Member) -> Command,
+    /// The file inside that takes what that writes.
+    pub output: &'a Path,
+}
+
+struct Hub<'a> {
+    ground: &'a Ground,
+    pattern: &'a Pattern<'a>,
+    control: &'a OwnedFd,
+    switch: Switch,
+    machines: BTreeMap<Member, Instance>,
+}
+
+/// Serves until the supervisor's end of `control` is closed.
+///
+/// # Errors
+/// That there can be no network.
+pub fn serve(ground: &Ground, control: &OwnedFd, pattern: &Pattern<'_>) -> Result<()> {
+    skiff_sys::title::set("skiff-hub");
+    let switch = Switch::make()
+        .context(|| "bridge of the cluster")
+        .map_err(|e| e.hint("the kernel needs bridges and veth devices in users' own network namespaces"));
+    let mut hub = match switch {
+        Ok(switch) => Hub { ground, pattern, control, switch, machines: BTreeMap::new() },
+        Err(e) => {
+            // Whatever is asked, this is the answer.
+            receive::<Ask>(control.as_fd())?;
+            return send(control.as_fd(), &failed(&e), &[]);
+        }
+    };
+    loop {
+        hub.step()?;
+    }
+}
+
+fn failed(e: &Error) -> Say {
+    Say::Failed { message: e.message.clone(), hint: e.hint.clone() }
+}
+
+impl Hub<'_> {
+    fn step(&mut self) -> Result<()> {
+        let members: Vec<Member> = self.machines.keys().copied().collect();
+        let mut fds = vec![PollFd::new(self.control, PollFlags::IN)];
+        fds.extend(self.machines.values().map(|machine| PollFd::new(&machine.control, PollFlags::IN)));
+        // Interrupted or not: what is ready shows.
+        poll(&mut fds, None).unwrap_or_default();
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        for (member, _) in members.iter().zip(&ready[1..]).filter(|(_, ready)| **ready) {
+            self.look(*member)?;
+        }
+        if ready[0] {
+            let (ask, _) = receive(self.control.as_fd())?;
+            self.answer(&ask)?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, ask: &Ask) -> Result<()> {
+        match ask {
+            Ask::Make(member) => match self.make(*member) {
+                Ok(machine) => {
+                    send(self.control.as_fd(), &Say::Made, &[machine.init.pidfd.as_fd()])?;
+                    self.machines.insert(*member, machine);
+                    Ok(())
+                }
+                Err(e) => send(self.control.as_fd(), &failed(&e.about(&format!("node {member}"))), &[]),
+            },
+            Ask::End(member) => {
+                self.machines.remove(member).into_iter().for_each(Instance::end);
+                send(self.control.as_fd(), &Say::Gone, &[])
+            }
+        }
+    }
+
+    /// Hears what a machine has to say: how its program has ended, and it with it.
+    fn look(&mut self, member: Member) -> Result<()> {
+        let Some(machine) = self.machines.get(&member) else { return Ok(()) };
+        let Some(ended) = session::ended(machine.control.as_fd())? else { return Ok(()) };
+        let end = match ended {
+            Ended::Code(code) => End::Exited(code),
+            Ended::Signal(number) => End::Killed(number),
+        };
+        self.machines.remove(&member).into_iter().for_each(Instance::end);
+        send(self.control.as_fd(), &Say::Ended(member, end), &[])
+    }
+
+    fn make(&mut self, member: Member) -> Result<Instance> {
+        let (plan, command) = ((self.pattern.plan)(member), (self.pattern.command)(member));
+        let name = member.to_string();
+        let switch = std::cell::RefCell::new(&mut self.switch);
+        let wire = |pid| {
+            let joined = switch.borrow_mut().join(&name, pid, member.address());
+            joined.context(|| format!("network of node {member}"))
+        };
+        let settle =
+            || switch::settle(member.address(), PREFIX).context(|| format!("network of node {member}"));
+        let machine = Machine { name: &name, wire: &wire, settle: &settle };
+        let place = Place { own_session: true, death_signal: Signal::KILL.as_raw(), ..Place::default() };
+        let apart = Some(Apart { output: self.pattern.output, filter: true });
+        let first = First { command: &command, place, mask: Mask::from_bits(0), apart };
+        let (instance, _) = self.ground.machine(&plan, &machine, &first).map_err(|why| why.into_error())?;
+        Ok(instance)
+    }
+}

@@ -1,0 +1,251 @@
+//! Several machines in one user namespace: environments with a host name and a network of their own each, that share their ids and what
+//! lies below their changes. One request to the helper serves all of them, also those that come later.
+//!
+//! Process 1 of the group makes them, so it keeps what it needs for that: every capability over a namespace that is its user's, and the
+//! host's mounts. Nothing in a machine sees it: they have PID namespaces further down.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, mkdirat};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, kill_process};
+use skiff_spec::plan::{Base, Plan};
+use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
+
+use crate::first::{self, First, Process};
+use crate::helper::{Helper, Layers};
+use crate::join::Failed;
+use crate::mounts::{attach, bind, bind_one, memory, open_dir};
+use crate::stage::{Extras, PLACE};
+use crate::start::{Instance, Making, become_init, detach_stdio, die_with_maker, hear, read_all, reap};
+use crate::word::Word;
+use crate::{Context, Error, Result, map};
+
+/// A group, as its maker holds it. It ends with the maker.
+pub struct Group {
+    /// Its process 1; when that ends, so does every machine.
+    pub init: Child,
+    /// A socket to it that keeps messages apart.
+    pub control: OwnedFd,
+    /// How many ids there are inside.
+    pub ids: u32,
+}
+
+/// What all machines of a group have in common, as its process 1 holds it.
+pub struct Ground {
+    /// Nothing where each machine's root is stacked by a program of its own.
+    layers: Option<Layers>,
+    ids: u32,
+}
+
+/// What a machine has besides its root.
+pub struct Machine<'a> {
+    /// Its host name.
+    pub name: &'a str,
+    /// Gives its network namespace a device: called by the maker with a process in it.
+    pub wire: &'a dyn Fn(Pid) -> Result<()>,
+    /// Sets that up: called in the machine, with all rights over it.
+    pub settle: &'a dyn Fn() -> Result<()>,
+}
+
+/// What a machine in the making has from its group.
+pub(crate) struct Part<'a> {
+    pub layers: Option<Layers>,
+    pub ids: u32,
+    pub machine: &'a Machine<'a>,
+}
+
+/// Makes a group over `base` (of which `tree` has the files, if it is not the helper who gives them); its process 1 then does what
+/// `serve` says, and ends.
+///
+/// # Errors
+/// As a single environment's start.
+pub fn start(
+    base: Base,
+    tree: Option<&Path>,
+    helper: Option<&Path>,
+    serve: impl FnOnce(&Ground, &OwnedFd),
+) -> Result<Group> {
+    let helper = helper.map(Helper::spawn).transpose()?;
+    let (control, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .context(|| "control socket")?;
+    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    let flags = CloneFlags::USER.and(CloneFlags::MOUNT).and(CloneFlags::PID);
+    let made = fork(flags.and(CloneFlags::IPC).and(CloneFlags::NETWORK)).context(|| "new namespaces");
+    let Fork::Parent(init) = made.map_err(|e| e.hint("`skiff doctor` says whether users may have them"))?
+    else {
+        drop((control, report));
+        let ground = Ground::make(tree, helper.as_ref(), &theirs);
+        let word = match &ground {
+            Ok(ground) => [b"+", &ground.ids.to_le_bytes()[..]].concat(),
+            Err(e) => [b"-", &e.to_bytes()[..]].concat(),
+        };
+        let told = rustix::io::write(&reporter, &word).is_ok();
+        drop(reporter);
+        if let (Ok(ground), true) = (ground, told) {
+            close_all_except(&ground.kept(&theirs));
+            detach_stdio();
+            serve(&ground, &theirs);
+        }
+        exit_now(0)
+    };
+    drop((theirs, reporter));
+    let asked = match &helper {
+        Some(helper) => helper.ask_for(base, init.pid),
+        None => map::write(init.pid).and_then(|ids| {
+            rustix::io::write(&control, &ids.to_le_bytes()).map(drop).context(|| "control socket")
+        }),
+    };
+    if asked.is_err() {
+        // It waits for that.
+        kill_process(init.pid, Signal::KILL).unwrap_or_default();
+    }
+    let told = read_all(report.as_fd());
+    helper.into_iter().for_each(Helper::finish);
+    match (told.split_first(), asked) {
+        (Some((b'+', ids)), Ok(())) => {
+            let ids = ids.try_into().map_or(0, u32::from_le_bytes);
+            Ok(Group { init, control, ids })
+        }
+        (told, asked) => {
+            kill_process(init.pid, Signal::KILL).unwrap_or_default();
+            reap(init.pid);
+            asked?;
+            Err(match told {
+                Some((_, why)) => Error::from_bytes(why),
+                None => Error::new("process 1 of the group ended without a word"),
+            })
+        }
+    }
+}
+
+impl Group {
+    /// Ends it; when this returns, no process of it is left.
+    pub fn end(self) {
+        // It may be dead already.
+        kill_process(self.init.pid, Signal::KILL).unwrap_or_default();
+        reap(self.init.pid);
+    }
+}
+
+impl Ground {
+    fn make(tree: Option<&Path>, helper: Option<&Helper>, control: &OwnedFd) -> Result<Self> {
+        die_with_maker(control.as_fd())?;
+        let (ids, given) = match helper {
+            Some(helper) => {
+                let layers = helper.layers()?;
+                (layers.ids, Some(layers))
+            }
+            None => {
+                let mut ids = [0; 4];
+                if rustix::io::read(control, &mut ids).context(|| "control socket")? != ids.len() {
+                    return Err(Error::new("no ids"));
+                }
+                (u32::from_le_bytes(ids), None)
+            }
+        };
+        let layers = match tree {
+            Some(tree) => {
+                let about = || format!("root's files in {}", tree.display());
+                let view = open_dir(CWD, tree).and_then(|dir| bind_one(dir.as_fd())).context(about)?;
+                Some(Layers { mask: None, view, ids })
+            }
+            None => given,
+        };
+        if let Some(layers) = &layers {
+            hang(layers)?;
+        }
+        skiff_sys::net::loopback_up().context(|| "loopback device")?;
+        Ok(Self { layers, ids })
+    }
+
+    fn kept<'a>(&'a self, control: &'a OwnedFd) -> Vec<std::os::fd::BorrowedFd<'a>> {
+        let layers = self.layers.iter();
+        let mounts = layers.flat_map(|layers| layers.mask.iter().chain([&layers.view]));
+        mounts.map(AsFd::as_fd).chain([control.as_fd()]).collect()
+    }
+
+    /// The layers once more, for one machine.
+    fn layers(&self) -> Result<Option<Layers>> {
+        let again = |mount: &OwnedFd| bind_one(mount.as_fd()).context(|| "layers of the group");
+        let Some(layers) = &self.layers else { return Ok(None) };
+        let mask = layers.mask.as_ref().map(again).transpose()?;
+        Ok(Some(Layers { mask, view: again(&layers.view)?, ids: self.ids }))
+    }
+
+    /// Makes a machine, which ends with its first command, or with us.
+    ///
+    /// # Errors
+    /// As the start of an environment for a command; nothing is left then.
+    pub fn machine(
+        &self,
+        plan: &Plan,
+        machine: &Machine<'_>,
+        first: &First<'_>,
+    ) -> std::result::Result<(Instance, Process), Failed> {
+        let program = std::env::current_exe().context(|| "own program")?;
+        // Before the fork: in its own mount namespace it could not mount ours once more.
+        let part = Part { layers: self.layers()?, ids: self.ids, machine };
+        let (control, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .context(|| "control socket")?;
+        let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+        let flags = CloneFlags::MOUNT.and(CloneFlags::PID).and(CloneFlags::IPC);
+        let Fork::Parent(init) = fork(flags.and(CloneFlags::UTS).and(CloneFlags::NETWORK))
+            .context(|| format!("namespaces of machine {}", machine.name))?
+        else {
+            drop((control, report));
+            let extras = Extras { program: &program, socket: None };
+            let (part, first) = (Some(part), Some(first));
+            become_init(Making { plan, helper: None, part, extras, reporter, control: theirs, first })
+        };
+        drop((theirs, reporter, part));
+        let wired = (machine.wire)(init.pid)
+            .and_then(|()| rustix::io::write(&control, &[1]).map(drop).context(|| "control socket"));
+        if wired.is_err() {
+            // It waits for that.
+            kill_process(init.pid, Signal::KILL).unwrap_or_default();
+        }
+        let told = hear(report.as_fd());
+        let instance = Instance { init, control, ids: self.ids, notes: vec![], uplink: None };
+        let failed = match (Word::decode(&told), wired) {
+            (Some((Word::Made { .. }, rest)), Ok(())) => match Failed::reported(rest, first.command) {
+                None => {
+                    let process = first::receive(instance.control.as_fd(), None)?;
+                    return Ok((instance, process));
+                }
+                Some(why) => why,
+            },
+            (_, Err(e)) | (Some((Word::Failed(e), _)), _) => e.into(),
+            _ => Error::new(format!("machine {}: it ended without a word", machine.name)).into(),
+        };
+        instance.end();
+        Err(failed)
+    }
+}
+
+/// Hangs the layers into the namespace, from where they can be mounted again and again (before Linux 6.15 nothing else can): below what
+/// they are hung over, so that every path leads where it did.
+fn hang(layers: &Layers) -> Result<()> {
+    let users = rustix::process::umask(Mode::empty());
+    let hung = hang_below(layers);
+    // The machines' programs are to have it.
+    rustix::process::umask(users);
+    hung
+}
+
+fn hang_below(layers: &Layers) -> Result<()> {
+    let covered = bind(Path::new(PLACE)).context(|| PLACE)?;
+    let closet = memory(0o755, None).context(|| "file system in memory")?;
+    attach(closet.as_fd(), CWD, PLACE)?;
+    for (mount, name) in [(layers.mask.as_ref(), "mask"), (Some(&layers.view), "view")] {
+        if let Some(mount) = mount {
+            mkdirat(&closet, name, Mode::from_raw_mode(0o755)).context(|| name)?;
+            attach(mount.as_fd(), closet.as_fd(), name)?;
+        }
+    }
+    attach(covered.as_fd(), CWD, PLACE)
+}

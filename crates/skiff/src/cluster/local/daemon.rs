@@ -1,0 +1,101 @@
+//! On a node: what it is there for. The node ends with this program, or with the daemon that this program becomes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use skiff_cluster::local::members::Member;
+use skiff_cluster::local::slurm::{self, PORT};
+use skiff_sandbox::{Context as _, Error, Result};
+
+use crate::cli::Daemon;
+use crate::context::is_inside;
+
+/// How long to wait for the controller.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Does what the node is there for; returns only if that fails, or is done.
+pub fn run(what: &Daemon) -> Result<i32> {
+    if !is_inside() {
+        return Err(Error::new("cluster daemon: this is no node of a cluster"));
+    }
+    match what {
+        Daemon::Controller => controller(),
+        Daemon::Worker { name } => worker(*name),
+        Daemon::Ready { workers } => ready(workers).map(|()| 0),
+    }
+}
+
+fn controller() -> Result<i32> {
+    if let Some((message, hint)) = slurm::missing(&std::env::var("PATH").unwrap_or_default()) {
+        return Err(Error::new(message).hint(hint));
+    }
+    let release = Command::new("slurmctld").arg("-V").output().context(|| "slurmctld -V")?;
+    let release = String::from_utf8_lossy(&release.stdout).into_owned();
+    fs::write("/etc/slurm/cgroup.conf", slurm::cgroup_conf(&release)).context(|| "cgroup.conf")?;
+    fs::create_dir_all("/var/spool/slurmctld").context(|| "/var/spool/slurmctld")?;
+    // It returns when its socket is there, which all nodes see.
+    let mut munged = Command::new("munged");
+    munged.args(["key-file=key", "log-file=log", "seed-file=seed", "pid-file=pid"].map(|option| {
+        let (name, file) = option.split_once('=').unwrap_or_default();
+        format!("--{name}=/run/munge/{file}")
+    }));
+    let status = munged.stdin(Stdio::null()).status().context(|| "munged")?;
+    if !status.success() {
+        return Err(
+            Error::new(format!("munged: {status}")).hint("it must take root as its user: MUNGE 0.5.11 does")
+        );
+    }
+    become_it(Command::new("slurmctld").args(["-D", "-i"]))
+}
+
+fn worker(name: Member) -> Result<i32> {
+    fs::create_dir_all("/var/spool/slurmd").context(|| "/var/spool/slurmd")?;
+    // A slurmd that finds no controller waits for seconds before it asks again.
+    wait_for_controller()?;
+    become_it(Command::new("slurmd").args(["-D", "-N"]).arg(name.to_string()))
+}
+
+fn become_it(command: &mut Command) -> Result<i32> {
+    let program = command.get_program().to_owned();
+    Err(command.stdin(Stdio::null()).exec()).context(|| program.display())
+}
+
+fn wait_for_controller() -> Result<()> {
+    let address = SocketAddr::from((Member::Controller.address(), PORT));
+    let end = Instant::now() + PATIENCE;
+    while let Err(e) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) {
+        if Instant::now() > end {
+            return Err(e).context(|| format!("controller at {address}"));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// Waits until Slurm has work for these workers. Whoever called sees to it that this does not take for ever.
+fn ready(workers: &[Member]) -> Result<()> {
+    wait_for_controller()?;
+    loop {
+        let output = Command::new("sinfo").args(["-h", "-N", "-o", "%N %t"]).output().context(|| "sinfo")?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let idle: BTreeSet<&str> = text
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .filter(|(_, t)| takes_jobs(t))
+            .map(|(n, _)| n)
+            .collect();
+        if workers.iter().all(|worker| idle.contains(worker.to_string().as_str())) {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether a node in this state, as sinfo shortens it, has work or would take it: a star says that it does not answer.
+fn takes_jobs(state: &str) -> bool {
+    ["idle", "alloc", "mix", "comp"].contains(&state.trim())
+}

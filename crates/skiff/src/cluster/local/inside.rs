@@ -1,0 +1,205 @@
+//! Commands on a cluster's nodes: the user's own, and those of ours that tell its Slurm.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use skiff_cluster::local::members::Member;
+use skiff_cluster::local::slurm;
+use skiff_sandbox::command::Command;
+use skiff_sandbox::join::{Failed, NetSpace, Place, as_root};
+use skiff_sandbox::session::{Ended, Session};
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::name::EnvName;
+use skiff_spec::plan::inside::PROGRAM;
+use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
+use skiff_sys::signal::Mask;
+
+use super::record::Record;
+use super::wire::{Want, ask};
+use crate::cli::Inside;
+use crate::context::Context;
+use crate::{images, output};
+
+/// Runs the user's command on a node, or his shell; its exit code.
+pub fn run(
+    context: &Context,
+    name: &EnvName,
+    node: Member,
+    inside: &Inside,
+    words: &[OsString],
+) -> Result<i32> {
+    let record = Record::existing(context, name)?;
+    if inside.me {
+        return Err(Error::new("--me: on a cluster's nodes you are root inside, and yourself outside"));
+    }
+    let mut command = match record.image()? {
+        None => inside.command(context, words),
+        Some(entry) => {
+            let exec = entry.config()?.exec;
+            images::command::in_environment(context, (entry.id, &exec), inside, words)?
+        }
+    };
+    command.set("SLURM_CONF", slurm::CONFIG);
+    if words.is_empty() {
+        // What Debian's shells show in front of the prompt.
+        command.set("debian_chroot", format!("{name}:{node}"));
+    }
+    match session(&record, node, &command) {
+        Ok(ended) => Ok(output::exit_as(ended)),
+        Err(why) => Ok(output::failed(why)),
+    }
+}
+
+fn session(record: &Record, node: Member, command: &Command) -> std::result::Result<Ended, Failed> {
+    let init = handle(record, node)?;
+    let session = Session::begin()?;
+    let place = session.place(Signal::KILL.as_raw());
+    let child = as_root(init.as_fd(), NetSpace::Machine, command, place, session.mask())?;
+    Ok(session.wait(&child)?)
+}
+
+fn handle(record: &Record, node: Member) -> Result<OwnedFd> {
+    let (_, fds) = ask(&record.dir, &Want::Enter(node))?.ok_or_else(|| not_up(record))?;
+    fds.into_iter().next().ok_or_else(|| Error::new(format!("node {node}: no handle of it came")))
+}
+
+/// That it does not run, and why, as far as its controller has said.
+pub fn not_up(record: &Record) -> Error {
+    let (said, hint) = record.last_words(Member::Controller);
+    let said = if said.is_empty() { said } else { format!("; its controller wrote last: {said}") };
+    let error = Error::new(format!("cluster {}: it does not run any more{said}", record.name));
+    match hint.is_empty() {
+        true => error.hint(format!("`skiff cluster down {}` removes what is left of it", record.name)),
+        false => error.hint(hint),
+    }
+}
+
+/// A command of ours that runs on the controller. It is killed when this is dropped before it has ended.
+pub struct Errand {
+    child: skiff_sys::process::Child,
+    said: File,
+}
+
+impl Errand {
+    /// Starts one: what it writes is kept.
+    pub fn start(record: &Record, words: &[&str]) -> Result<Self> {
+        Self::start_at(&handle(record, Member::Controller)?, words)
+    }
+
+    /// Likewise, given process 1 of the controller.
+    pub fn start_at(init: &OwnedFd, words: &[&str]) -> Result<Self> {
+        let command = Command {
+            argv: words.iter().map(OsString::from).collect(),
+            env: environment(),
+            cwd: "/".into(),
+            ..Command::default()
+        };
+        let (said, theirs) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+        // To join a machine is for good, so somebody else does it.
+        match fork(CloneFlags::NONE).context(|| "process for a node")? {
+            Fork::Parent(child) => Ok(Self { child, said: said.into() }),
+            Fork::Child => exit_now(run_apart(init, &command, &theirs)),
+        }
+    }
+
+    /// Waits for its end, at most so long; nothing if it has not ended, else its exit code and what it has written.
+    pub fn wait(&mut self, limit: Duration) -> Result<Option<(i32, String)>> {
+        let limit = Timespec::try_from(limit).map_err(|e| Error::new(format!("time limit: {e}")))?;
+        let ended = poll(&mut [PollFd::new(&self.child.pidfd, PollFlags::IN)], Some(&limit));
+        if ended.context(|| "waiting for a command on a node")? == 0 {
+            return Ok(None);
+        }
+        let status = waitid(WaitId::PidFd(self.child.pidfd.as_fd()), WaitIdOptions::EXITED)
+            .context(|| "waiting for a command on a node")?;
+        let mut text = String::new();
+        self.said.read_to_string(&mut text).context(|| "output of a command on a node")?;
+        Ok(Some((status.and_then(|status| status.exit_status()).unwrap_or(-1), text)))
+    }
+}
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        // It may have ended, and been waited for; its number is ours as long as it has not.
+        if poll(
+            &mut [PollFd::new(&self.child.pidfd, PollFlags::IN)],
+            Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
+        ) == Ok(0)
+        {
+            kill_process(self.child.pid, Signal::KILL).unwrap_or_default();
+        }
+    }
+}
+
+fn run_apart(init: &OwnedFd, command: &Command, output: &OwnedFd) -> i32 {
+    // Those of its maker are its maker's.
+    close_all_except(&[init.as_fd(), output.as_fd()]);
+    let stand = rustix::stdio::dup2_stdout(output).and_then(|()| rustix::stdio::dup2_stderr(output));
+    let place = Place { own_group: true, death_signal: Signal::KILL.as_raw(), ..Place::default() };
+    let started = stand
+        .context(|| "standard output")
+        .map_err(Failed::from)
+        .and_then(|()| as_root(init.as_fd(), NetSpace::Machine, command, place, Mask::from_bits(0)));
+    match started {
+        Ok(child) => waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED)
+            .ok()
+            .flatten()
+            .and_then(|status| status.exit_status())
+            .unwrap_or(-1),
+        Err(why) => output::failed(why),
+    }
+}
+
+/// What daemons and errands get: nothing of the user's session.
+pub fn environment() -> Vec<(OsString, OsString)> {
+    let set = [
+        ("PATH", skiff_sandbox::command::DEFAULT_PATH),
+        ("HOME", "/root"),
+        ("USER", "root"),
+        ("LOGNAME", "root"),
+        ("LC_ALL", "C"),
+        ("SLURM_CONF", slurm::CONFIG),
+    ];
+    set.map(|(name, value)| (name.into(), value.into())).into()
+}
+
+/// Why waiting was no use: because the controller is gone, as a rule.
+fn not_ready(record: &Record, said: Error) -> Error {
+    // The supervisor may be about to notice.
+    for _ in 0..100 {
+        if !matches!(ask(&record.dir, &Want::Status), Ok(Some(_))) {
+            return not_up(record);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    said.about(&format!("cluster {}", record.name))
+}
+
+/// Waits until these workers take jobs. If the controller, or one of them, is gone meanwhile, that is the error.
+pub fn wait_until_ready(record: &Record, workers: &[Member], limit: Duration) -> Result<()> {
+    let names: Vec<String> = workers.iter().map(Member::to_string).collect();
+    let words: Vec<&str> =
+        [PROGRAM, "cluster", "daemon", "ready"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let mut errand = Errand::start(record, &words).map_err(|e| not_ready(record, e))?;
+    let end = std::time::Instant::now() + limit;
+    loop {
+        match errand.wait(Duration::from_millis(200))? {
+            Some((0, _)) => return Ok(()),
+            Some((_, said)) => {
+                let (message, hint) = said.split_once("hint: ").unwrap_or((&said, ""));
+                let message = message.trim().trim_start_matches("skiff: ");
+                return Err(not_ready(record, Error::new(message).hint(hint.trim())));
+            }
+            None => super::nodes::refuse_lost(record, workers)?,
+        }
+        if std::time::Instant::now() > end {
+            return Err(Error::new(format!("cluster {}: not all nodes take jobs yet", record.name))
+                .hint(format!("what they have written is in {}", record.dir.join("logs").display())));
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Clusters on this machine: `skiff cluster up`, `add`, `remove`, `status`, `enter`, `exec`, `down`.
+//!
+//! A supervisor outside ([`supervisor`]) holds the group of machines, whose process 1 (`skiff_cluster::local::hub`) makes them. The commands
+//! do the rest: they ask it for nodes, and tell the cluster's Slurm about them.
+
+mod daemon;
+mod inside;
+mod nodes;
+mod record;
+mod supervisor;
+mod up;
+mod wire;
+
+use skiff_sandbox::Result;
+
+use crate::cli::Machines;
+use crate::context::Context;
+
+pub use record::{delete_leftovers, leftovers};
+
+/// Carries a command out; the exit code.
+pub fn run(command: &Machines) -> Result<i32> {
+    if let Machines::Daemon(what) = command {
+        return daemon::run(what);
+    }
+    let context = Context::load()?;
+    match command {
+        Machines::Daemon(_) => {}
+        Machines::Up(wanted) => up::up(&context, wanted)?,
+        Machines::Add { name, nodes } => nodes::add(&context, name, *nodes)?,
+        Machines::Remove { name, nodes, node } => nodes::remove(&context, name, *nodes, node)?,
+        Machines::Status { name: Some(name), output } => nodes::status(&context, name, output.json)?,
+        Machines::Status { name: None, output } => nodes::list(&context, output.json)?,
+        Machines::Enter { inside, node, name } => return inside::run(&context, name, *node, inside, &[]),
+        Machines::Exec { inside, node, name, command } => {
+            return inside::run(&context, name, *node, inside, command);
+        }
+        Machines::Down { name } => up::down(&context, name)?,
+    }
+    Ok(0)
+}

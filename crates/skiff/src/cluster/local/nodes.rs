@@ -1,0 +1,225 @@
+//! Nodes of a cluster that is up: more of them, fewer, how they fare.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use skiff_cluster::local::members::{MOST, Member};
+use skiff_sandbox::{Error, Result};
+use skiff_spec::instance::End;
+use skiff_spec::name::EnvName;
+
+use super::inside::{Errand, not_up, wait_until_ready};
+use super::record::Record;
+use super::wire::{Answer, Node, Want, ask};
+use crate::context::Context;
+use crate::output;
+
+/// How long a cluster may take to get ready.
+pub const READY: Duration = Duration::from_secs(120);
+
+/// The nodes as its supervisor knows them.
+pub fn nodes(record: &Record) -> Result<Vec<Node>> {
+    match ask(&record.dir, &Want::Status)? {
+        Some((Answer::Nodes(nodes), _)) => Ok(nodes),
+        _ => Err(not_up(record)),
+    }
+}
+
+/// Adds some; returns when they take jobs.
+pub fn add(context: &Context, name: &EnvName, count: u16) -> Result<()> {
+    let record = Record::existing(context, name)?;
+    let there: Vec<Member> = nodes(&record)?.iter().map(|node| node.name).collect();
+    let new: Vec<Member> =
+        Member::workers().filter(|worker| !there.contains(worker)).take(count.into()).collect();
+    if new.len() < count.into() {
+        return Err(Error::new(format!("cluster {name}: it can have {} more nodes", new.len()))
+            .hint(format!("{MOST} are the most; `skiff cluster remove` makes room")));
+    }
+    // The controller refuses nodes that it does not expect.
+    expect(&record, &new, "RESUME", "")?;
+    let made =
+        ask(&record.dir, &Want::Make(new.clone())).and_then(|answer| answer.ok_or_else(|| not_up(&record)));
+    if let Err(e) = made {
+        expect(&record, &new, "FUTURE", "")?;
+        return Err(e);
+    }
+    wait_until_ready(&record, &new, READY)?;
+    output::line(&names(&new).join(" "))
+}
+
+/// Takes some away: those named, or those with the highest numbers.
+pub fn remove(context: &Context, name: &EnvName, count: Option<u16>, named: &[Member]) -> Result<()> {
+    let record = Record::existing(context, name)?;
+    let there: Vec<Member> =
+        nodes(&record)?.iter().map(|node| node.name).filter(|node| *node != Member::Controller).collect();
+    let go: Vec<Member> = match count {
+        Some(count) if usize::from(count) > there.len() => {
+            return Err(Error::new(format!("cluster {name}: it has {} nodes", there.len()))
+                .hint(format!("`skiff cluster down {name}` ends it")));
+        }
+        Some(count) => there.iter().rev().take(count.into()).copied().collect(),
+        None => named.to_vec(),
+    };
+    if let Some(stranger) = go.iter().find(|node| !there.contains(node)) {
+        return Err(Error::new(format!("node {stranger}: cluster {name} has no such worker"))
+            .hint(format!("it has {}", names(&there).join(" "))));
+    }
+    // What runs there is told to be lost before it is.
+    expect(&record, &go, "DOWN", "Reason=removed")?;
+    ask(&record.dir, &Want::End(go.clone()))?.ok_or_else(|| not_up(&record))?;
+    expect(&record, &go, "FUTURE", "")?;
+    output::line(&names(&go).join(" "))
+}
+
+/// Tells the cluster's Slurm what state nodes are in.
+fn expect(record: &Record, nodes: &[Member], state: &str, more: &str) -> Result<()> {
+    let (list, state) = (format!("NodeName={}", names(nodes).join(",")), format!("State={state}"));
+    let words: Vec<&str> =
+        ["scontrol", "update", &list, &state, more].into_iter().filter(|word| !word.is_empty()).collect();
+    match Errand::start(record, &words)?.wait(READY)? {
+        Some((0, _)) => Ok(()),
+        Some((_, said)) => {
+            Err(Error::new(format!("cluster {}: {}: {}", record.name, words.join(" "), said.trim())))
+        }
+        None => Err(Error::new(format!("cluster {}: its controller does not answer", record.name))),
+    }
+}
+
+fn names(members: &[Member]) -> Vec<String> {
+    members.iter().map(Member::to_string).collect()
+}
+
+/// Refuses if one of these, or the controller, has ended.
+pub fn refuse_lost(record: &Record, members: &[Member]) -> Result<()> {
+    let lost = nodes(record)?.into_iter().find_map(|node| {
+        (members.contains(&node.name) && node.lost.is_some()).then_some((node.name, node.lost))
+    });
+    match lost {
+        None => Ok(()),
+        Some((name, end)) => {
+            let (said, hint) = record.last_words(name);
+            Err(Error::new(format!("node {name}: it has ended ({}): {said}", shown_end(end))).hint(hint))
+        }
+    }
+}
+
+fn shown_end(end: Option<End>) -> String {
+    match end {
+        Some(End::Exited(code)) => format!("exit code {code}"),
+        Some(End::Killed(signal)) => format!("signal {signal}"),
+        None => "-".into(),
+    }
+}
+
+#[derive(Serialize)]
+struct Shown {
+    name: Member,
+    address: String,
+    /// `running` or `lost`.
+    state: &'static str,
+    /// As Slurm says: `idle`, `alloc`, `down` ...
+    slurm: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<i32>,
+    since: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<End>,
+}
+
+#[derive(Serialize)]
+struct Status {
+    name: String,
+    base: String,
+    made: u64,
+    nodes: Vec<Shown>,
+}
+
+/// Prints how its nodes fare.
+pub fn status(context: &Context, name: &EnvName, json: bool) -> Result<()> {
+    let record = Record::existing(context, name)?;
+    let settings = record.settings()?;
+    let nodes = nodes(&record)?;
+    let slurm = slurm_states(&record);
+    let shown = nodes.into_iter().map(|node| Shown {
+        address: node.name.address().to_string(),
+        state: if node.lost.is_some() { "lost" } else { "running" },
+        slurm: slurm.get(&node.name.to_string()).cloned().unwrap_or_else(|| "-".into()),
+        name: node.name,
+        pid: node.pid,
+        since: node.since,
+        lost: node.lost,
+    });
+    let status =
+        Status { name: name.to_string(), base: settings.base, made: settings.made, nodes: shown.collect() };
+    if json {
+        return output::json(&status);
+    }
+    let rows: Vec<Vec<String>> = status
+        .nodes
+        .iter()
+        .map(|node| {
+            let pid = node.pid.map_or_else(|| "-".into(), |pid| pid.to_string());
+            let state = match node.lost {
+                Some(end) => format!("lost ({})", shown_end(Some(end))),
+                None => node.state.into(),
+            };
+            vec![
+                node.name.to_string(),
+                node.address.clone(),
+                state,
+                node.slurm.clone(),
+                output::time(node.since),
+                pid,
+            ]
+        })
+        .collect();
+    output::table(&["NODE", "ADDRESS", "STATE", "SLURM", "SINCE", "PID"], &rows)
+}
+
+/// What the cluster's Slurm says of its nodes; nothing if it does not answer soon.
+fn slurm_states(record: &Record) -> BTreeMap<String, String> {
+    let said = Errand::start(record, &["sinfo", "-h", "-N", "-o", "%N %t"])
+        .and_then(|mut errand| errand.wait(Duration::from_secs(5)));
+    let Ok(Some((0, text))) = said else { return BTreeMap::new() };
+    let pairs = text.lines().filter_map(|line| line.split_once(' '));
+    pairs.map(|(node, state)| (node.to_owned(), state.trim().to_owned())).collect()
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    base: String,
+    made: u64,
+    /// `up` or `lost`.
+    state: &'static str,
+    nodes: usize,
+    path: String,
+}
+
+/// Prints the user's clusters.
+pub fn list(context: &Context, json: bool) -> Result<()> {
+    let one = |record: Record| -> Result<Listed> {
+        let settings = record.settings()?;
+        let nodes = match ask(&record.dir, &Want::Status)? {
+            Some((Answer::Nodes(nodes), _)) => Some(nodes.len().saturating_sub(1)),
+            _ => None,
+        };
+        Ok(Listed {
+            name: record.name.to_string(),
+            base: settings.base,
+            made: settings.made,
+            state: if nodes.is_some() { "up" } else { "lost" },
+            nodes: nodes.unwrap_or(0),
+            path: record.dir.display().to_string(),
+        })
+    };
+    let all = Record::all(context)?.into_iter().map(one).collect::<Result<Vec<_>>>()?;
+    if json {
+        return output::json(&all);
+    }
+    let row = |l: &Listed| {
+        vec![l.name.clone(), l.base.clone(), output::time(l.made), l.state.into(), l.nodes.to_string()]
+    };
+    output::table(&["NAME", "BASE", "MADE", "STATE", "NODES"], &all.iter().map(row).collect::<Vec<_>>())
+}

@@ -1,0 +1,216 @@
+//! What is kept of a cluster: a directory of the user's state with its name, which holds its settings, its Slurm's configuration, the key
+//! of its authentication, what its daemons have written, and its supervisor's socket and lock. It goes with the cluster.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde::{Deserialize, Serialize};
+use skiff_cluster::local::members::Member;
+use skiff_cluster::local::slurm;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::name::EnvName;
+
+use crate::context::Context;
+use crate::control::dial;
+use crate::environments::{self, make_private, new_in, own_dir, set_aside, with_umask};
+use crate::images::index::Entry;
+use crate::supervisor;
+
+const SETTINGS: &str = "cluster.json";
+const IMAGE: &str = "image.json";
+
+/// What a cluster was made as.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// What lies below each node: `host`, or `image:REFERENCE`.
+    pub base: String,
+    /// How many nodes it began with.
+    pub nodes: u16,
+    /// How many processors each says it has.
+    pub cpus: usize,
+    /// Seconds since 1970.
+    pub made: u64,
+}
+
+/// One cluster.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// Its name.
+    pub name: EnvName,
+    /// Its directory.
+    pub dir: PathBuf,
+}
+
+fn home(context: &Context) -> Result<PathBuf> {
+    own_dir(context, "cluster")
+}
+
+impl Record {
+    /// By name, whether there is one or not.
+    pub fn named(context: &Context, name: &EnvName) -> Result<Self> {
+        Ok(Self { name: name.clone(), dir: home(context)?.join(name.as_str()) })
+    }
+
+    /// By name; there must be one.
+    pub fn existing(context: &Context, name: &EnvName) -> Result<Self> {
+        let record = Self::named(context, name)?;
+        if record.dir.join(SETTINGS).exists() {
+            return Ok(record);
+        }
+        let all: Vec<String> = Self::all(context)?.iter().map(|r| r.name.to_string()).collect();
+        let there =
+            if all.is_empty() { "there are none".into() } else { format!("there are: {}", all.join(", ")) };
+        Err(Error::new(format!("cluster {name}: there is no such cluster"))
+            .hint(format!("{there}; `skiff cluster up {name} --slurm --nodes N` makes it")))
+    }
+
+    /// All, by name.
+    pub fn all(context: &Context) -> Result<Vec<Self>> {
+        let dir = home(context)?;
+        let entries = match fs::read_dir(&dir) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
+            other => other.context(|| dir.display().to_string())?,
+        };
+        let mut all: Vec<Self> = entries
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .map(|name: EnvName| Self { dir: dir.join(name.as_str()), name })
+            .filter(|record| record.dir.join(SETTINGS).exists())
+            .collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    /// Makes it; gives the lock that is held as long as it is up. Nothing half-made is ever seen under its name.
+    pub fn make(&self, context: &Context, settings: &Settings, image: Option<&Entry>) -> Result<OwnedFd> {
+        let taken = || {
+            Error::new(format!("cluster {}: there is one of that name", self.name))
+                .hint(format!("`skiff cluster down {}` ends it", self.name))
+        };
+        if self.dir.exists() {
+            return Err(taken());
+        }
+        let all = home(context)?;
+        let new = new_in(&all, &self.name);
+        let made = with_umask(|| {
+            make_private(&all)?;
+            self.fill(&new, settings, image)
+        })
+        .and_then(|lock| match fs::rename(&new, &self.dir) {
+            // Somebody else was faster.
+            Err(e) if matches!(e.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {
+                Err(taken())
+            }
+            other => other.context(|| self.dir.display().to_string()).map(|()| lock),
+        });
+        if made.is_err() {
+            // The first error is the one to tell; what stays `skiff sweep` removes.
+            fs::remove_dir_all(&new).unwrap_or_default();
+        }
+        made
+    }
+
+    fn fill(&self, new: &Path, settings: &Settings, image: Option<&Entry>) -> Result<OwnedFd> {
+        make_private(new)?;
+        for part in ["slurm", "munge", "logs"] {
+            let dir = new.join(part);
+            fs::create_dir(&dir)
+                .and_then(|()| fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)))
+                .context(|| dir.display().to_string())?;
+        }
+        let megabytes = memory().unwrap_or(1024);
+        write(
+            &new.join("slurm/slurm.conf"),
+            slurm::conf(settings.nodes, settings.cpus, megabytes).as_bytes(),
+        )?;
+        let mut key = [0; 128];
+        getrandom(&mut key, GetRandomFlags::empty()).context(|| "key")?;
+        let path = new.join("munge/key");
+        let file = File::options().write(true).create_new(true).mode(0o400).open(&path);
+        file.and_then(|mut file| file.write_all(&key)).context(|| path.display().to_string())?;
+        if let Some(entry) = image {
+            entry.write(&new.join(IMAGE))?;
+        }
+        let text = serde_json::to_vec(settings).map_err(|e| Error::new(format!("{SETTINGS}: {e}")))?;
+        write(&new.join(SETTINGS), &text)?;
+        supervisor::try_lock(new)?.ok_or_else(|| Error::new(format!("{}: locked", new.display())))
+    }
+
+    /// What it was made as.
+    pub fn settings(&self) -> Result<Settings> {
+        let path = self.dir.join(SETTINGS);
+        let text = fs::read(&path).context(|| path.display().to_string())?;
+        serde_json::from_slice(&text).map_err(|e| Error::new(format!("{}: {e}", path.display())))
+    }
+
+    /// The image below it.
+    pub fn image(&self) -> Result<Option<Entry>> {
+        Entry::read(&self.dir.join(IMAGE))
+    }
+
+    /// What a node's daemon has written.
+    pub fn log(&self, member: Member) -> PathBuf {
+        self.dir.join(format!("logs/{member}"))
+    }
+
+    /// What went wrong on a node, as it has said itself: words and a hint, of which each may be empty.
+    pub fn last_words(&self, member: Member) -> (String, String) {
+        let tail = self.log_tail(member);
+        match tail.rsplit_once("hint: ") {
+            Some((said, hint)) => {
+                (said.trim_start_matches("skiff: ").trim_end_matches("; ").to_owned(), hint.to_owned())
+            }
+            None => (tail, String::new()),
+        }
+    }
+
+    fn log_tail(&self, member: Member) -> String {
+        let path = self.log(member);
+        let text =
+            fs::read(&path).map_or_else(|e| e.to_string(), |t| String::from_utf8_lossy(&t).into_owned());
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(5)..].join("; ")
+    }
+
+    /// Removes what is kept; whoever has the lock may.
+    pub fn remove(&self, lock: OwnedFd) -> Result<()> {
+        let aside = set_aside(&self.dir, &self.name).context(|| format!("cluster {}", self.dir.display()))?;
+        drop(lock);
+        fs::remove_dir_all(&aside).context(|| format!("removing {}", aside.display()))
+    }
+}
+
+/// Clusters whose supervisors were killed, and what interrupted commands have left.
+pub fn leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+    let mut left = environments::leftovers(&home(context)?);
+    for record in Record::all(context)? {
+        if dial(&record.dir)?.is_none() && supervisor::try_lock(&record.dir)?.is_some() {
+            left.push(record.dir);
+        }
+    }
+    Ok(left)
+}
+
+/// Removes those.
+pub fn delete_leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+    let left = leftovers(context)?;
+    for dir in &left {
+        fs::remove_dir_all(dir).context(|| format!("removing {}", dir.display()))?;
+    }
+    Ok(left)
+}
+
+fn write(path: &Path, text: &[u8]) -> Result<()> {
+    fs::write(path, text).context(|| path.display().to_string())
+}
+
+/// The machine's, in MiB.
+fn memory() -> Option<u64> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib >> 10)
+}

@@ -1,0 +1,68 @@
+//! What commands and the supervisor of a cluster say to each other: one question, one answer.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use skiff_cluster::local::hub;
+use skiff_cluster::local::members::Member;
+use skiff_sandbox::{Error, Result};
+use skiff_spec::instance::End;
+
+use crate::control::dial;
+
+/// What a command wants.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Want {
+    /// To know who is there.
+    Status,
+    /// A handle of a node's process 1.
+    Enter(Member),
+    /// These nodes, or none of them.
+    Make(Vec<Member>),
+    /// That they go.
+    End(Vec<Member>),
+    /// That all goes.
+    Down,
+}
+
+/// What it is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// Who is there.
+    Nodes(Vec<Node>),
+    /// It is done; for [`Want::Enter`], with the handle.
+    Done,
+    /// It is not.
+    Failed {
+        /// Why.
+        message: String,
+        /// How to mend it; may be empty.
+        hint: String,
+    },
+}
+
+/// A node as the supervisor knows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Node {
+    /// Its name.
+    pub name: Member,
+    /// Its process 1, seen from outside; nothing if it is lost.
+    pub pid: Option<i32>,
+    /// Seconds since 1970 at which it was made.
+    pub since: u64,
+    /// How the daemon that it was there for has ended.
+    pub lost: Option<End>,
+}
+
+/// Asks the supervisor of the cluster at `dir`; nothing if none runs.
+pub fn ask(dir: &Path, want: &Want) -> Result<Option<(Answer, Vec<OwnedFd>)>> {
+    let Some(socket) = dial(dir)? else { return Ok(None) };
+    hub::send(socket.as_fd(), want, &[])?;
+    match hub::receive(socket.as_fd()) {
+        Ok((Answer::Failed { message, hint }, _)) => Err(Error { message, hint }),
+        Ok(answer) => Ok(Some(answer)),
+        // Without an answer it closes the connection only at its end.
+        Err(_) => Ok(None),
+    }
+}
