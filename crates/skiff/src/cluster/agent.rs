@@ -61,6 +61,9 @@ struct Agent<'a> {
     wanted: Option<Prepared>,
     container: Option<Container>,
     script: Option<Script>,
+    /// Whether the manager is ending the job: it has told the daemon, too, but the script may take its time.
+    told_to_end: bool,
+    daemon_ended: bool,
     /// The last that the daemon has said.
     said: Vec<u8>,
     next_beat: Instant,
@@ -104,6 +107,8 @@ impl<'a> Agent<'a> {
             wanted: None,
             container: None,
             script: None,
+            told_to_end: false,
+            daemon_ended: false,
             said: vec![],
             next_beat: Instant::now() + BEAT,
             missed: 0,
@@ -146,6 +151,7 @@ impl<'a> Agent<'a> {
                     }
                     Of::ToHead => self.channel.flush(),
                     Of::Log => self.read_log(),
+                    Of::Daemon if self.told_to_end => self.daemon_ended = true,
                     Of::Daemon => {
                         self.read_log();
                         return Err(daemon_failed(&self.said, "it has ended"));
@@ -174,7 +180,7 @@ impl<'a> Agent<'a> {
         ];
         let mut wait = |of, fd, flags| waited.push((of, fd, flags));
         self.channel.output().into_iter().for_each(|fd| wait(Of::ToHead, fd, PollFlags::OUT));
-        if let Some(container) = &self.container {
+        if let Some(container) = self.container.as_ref().filter(|_| !self.daemon_ended) {
             wait(Of::Log, container.log.as_fd(), PollFlags::IN);
             wait(Of::Daemon, container.daemon.pidfd.as_fd(), PollFlags::IN);
         }
@@ -203,6 +209,7 @@ impl<'a> Agent<'a> {
     fn hear_signals(&mut self) {
         use rustix::process::Signal;
         while let Ok(Some(signal)) = self.signals.next() {
+            self.told_to_end |= signal.number == Signal::TERM.as_raw();
             let passed = [Signal::TERM, Signal::INT, Signal::USR1, Signal::USR2, Signal::CONT];
             if passed.iter().any(|passed| passed.as_raw() == signal.number)
                 && let Some(script) = &self.script
