@@ -2,12 +2,12 @@
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use prost::Message;
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, memfd_create, openat};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::{Context as _, Error, Result};
@@ -18,8 +18,6 @@ use crate::rpc::{Cgroups, Features, Kind, NetworkLock, Options, Request, Respons
 
 /// The oldest that is good enough: before, it does not run on new kernels, or not without privilege.
 pub const OLDEST: (i32, i32) = (4, 1);
-/// What CRIU writes its log to, beside the images.
-const LOG: &str = "criu.log";
 /// Open files without a name are kept in the images up to this size, in bytes.
 const GHOST_LIMIT: u32 = 1 << 30;
 /// What it complains of in its log when it has no privilege on the host, though it goes on.
@@ -75,14 +73,10 @@ impl Options {
 pub struct Criu {
     socket: OwnedFd,
     process: Child,
-    images: Option<Images>,
-}
-
-/// Where it reads and writes images, and its log.
-struct Images {
-    dir: OwnedFd,
-    /// The same as a path that means it wherever CRIU is: its own descriptor.
-    path: String,
+    /// Where it reads and writes images, as a path that means it wherever CRIU is: its own descriptor.
+    images: Option<String>,
+    /// What it says, in memory: a checkpoint holds nothing that is not of use.
+    log: File,
 }
 
 /// What comes of a request.
@@ -104,12 +98,12 @@ impl Criu {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .context(about)?;
         let program = folder.open()?;
-        let images = images.map(|dir| dir.try_clone_to_owned()).transpose().context(about)?;
+        let log = memfd_create("criu.log", MemfdFlags::CLOEXEC).context(about)?;
         let kept: Vec<BorrowedFd<'_>> =
-            [&theirs, &program].into_iter().chain(&images).map(AsFd::as_fd).collect();
-        let process = enter::start(inside, &kept, || become_criu(&kept, &theirs, &program))?;
-        let images = images.map(|dir| Images { path: format!("/proc/self/fd/{}", dir.as_raw_fd()), dir });
-        Ok(Self { socket, process, images })
+            [theirs.as_fd(), program.as_fd(), log.as_fd()].into_iter().chain(images).collect();
+        let process = enter::start(inside, &kept, || become_criu(&kept, &theirs, &program, &log))?;
+        let images = images.map(|dir| format!("/proc/self/fd/{}", dir.as_raw_fd()));
+        Ok(Self { socket, process, images, log: log.into() })
     }
 
     /// Which one it is.
@@ -143,9 +137,9 @@ impl Criu {
     pub fn ask(&self, kind: Kind, options: Options) -> Result<()> {
         let options = Options {
             images_dir_fd: -1,
-            images_dir: self.images.as_ref().map(|images| images.path.clone()),
+            images_dir: self.images.clone(),
             log_level: Some(2),
-            log_file: self.images.as_ref().map(|_| LOG.into()),
+            log_to_stderr: Some(true),
             ..options
         };
         self.say(&Request { kind: kind.into(), options: Some(options), ..Request::default() })
@@ -240,12 +234,11 @@ impl Criu {
     /// The first errors in its log: what goes wrong after them follows from them.
     fn errors(&self) -> Option<String> {
         const MOST: usize = 2;
-        let images = self.images.as_ref()?;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let mut file = File::from(openat(&images.dir, LOG, flags, Mode::empty()).ok()?);
-        let mut text = String::new();
-        file.seek(SeekFrom::Start(0)).ok()?;
-        file.take(1 << 20).read_to_string(&mut text).ok()?;
+        // Its place in the file is CRIU's, too.
+        let mut text = vec![0; 1 << 16];
+        let length = self.log.read_at(&mut text, 0).ok()?;
+        text.truncate(length);
+        let text = String::from_utf8_lossy(&text);
         let errors: Vec<String> = text
             .lines()
             .filter(|line| {
@@ -265,7 +258,10 @@ fn tidy(line: &str) -> String {
 }
 
 /// Inside: becomes the program, which finds its loader and libraries by the folder's descriptor, whatever the root is.
-fn become_criu(kept: &[BorrowedFd<'_>], socket: &OwnedFd, program: &OwnedFd) -> Error {
+fn become_criu(kept: &[BorrowedFd<'_>], socket: &OwnedFd, program: &OwnedFd, log: &OwnedFd) -> Error {
+    if let Err(e) = rustix::stdio::dup2_stderr(log) {
+        return Error::new(format!("CRIU: {e}"));
+    }
     for fd in kept {
         if let Err(e) = keep_on_exec(*fd) {
             return Error::new(format!("CRIU: {e}"));

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, waitpid};
+use rustix::process::{Pid, WaitOptions, setsid, waitpid};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::start::detach_stdio;
@@ -64,11 +64,10 @@ pub fn start(
 /// As [`start`].
 pub fn start_patient(inside: Inside<'_>) -> Result<Child> {
     let ready = || {
-        rustix::process::setsid().context(|| "session")?;
+        setsid().context(|| "session")?;
         // The ones that it has were opened outside.
         detach_stdio();
-        // Made again it would have CRIU as its parent, and end with that.
-        set_parent_process_death_signal(None).context(|| "parent's death signal")
+        Ok(())
     };
     start(inside, &[], || match ready() {
         Ok(()) => {
@@ -102,6 +101,9 @@ fn enter(
         let kept: Vec<BorrowedFd<'_>> = keep.iter().copied().chain([inside.init, reporter.as_fd()]).collect();
         close_all_except(&kept);
         detach_stdio();
+        // Neither our end nor a key of the terminal ends what goes on inside: processes that CRIU has stopped it must be able to let go.
+        // It sees by its socket that nobody is there any more.
+        setsid().map(drop).unwrap_or_default();
         between(inside, reporter, act)
     };
     drop(reporter);
@@ -115,7 +117,7 @@ fn enter(
 fn between(inside: Inside<'_>, reporter: OwnedFd, act: impl FnOnce() -> Result<Vec<u8>>) -> ! {
     match join_then_fork(inside) {
         Ok(Fork::Child) => {
-            let word = match join_the_rest(inside.init).and_then(|()| act()) {
+            let word = match join_the_rest(inside).and_then(|()| act()) {
                 Ok(bytes) => [b"+", &bytes[..]].concat(),
                 Err(why) => [b"-", &why.to_bytes()[..]].concat(),
             };
@@ -140,22 +142,21 @@ fn join_then_fork(inside: Inside<'_>) -> Result<Fork> {
     move_into_thread_name_spaces(inside.init, ours)
         .context(|| "the environment's namespaces")
         .map_err(|e| e.hint("the environment may just have been stopped"))?;
-    // Only now: the change of capabilities has taken back what was set before.
-    die_with_parent()?;
     match inside.number {
         None => fork(CloneFlags::NONE).context(|| "process inside"),
         Some(number) => fork_as(number, CloneFlags::NONE).context(|| format!("process {number} inside")),
     }
 }
 
-fn join_the_rest(init: BorrowedFd<'_>) -> Result<()> {
+fn join_the_rest(Inside { init, number, .. }: Inside<'_>) -> Result<()> {
     let theirs = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
     move_into_thread_name_spaces(init, theirs).context(|| "the environment's namespaces")?;
-    die_with_parent()
-}
-
-fn die_with_parent() -> Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL)).context(|| "parent's death signal")
+    if let Some(number) = number {
+        // Its own children, too, get numbers beyond those that are to be free.
+        std::fs::write("/proc/sys/kernel/ns_last_pid", number.to_string())
+            .context(|| "the next process's number")?;
+    }
+    Ok(())
 }
 
 /// Says it to who waits outside; an exit code.

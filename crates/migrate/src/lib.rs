@@ -10,3 +10,4 @@ pub mod obstacles;
 pub mod probe;
 pub mod record;
 pub mod rpc;
+pub mod versions;

@@ -158,7 +158,7 @@ fn obstacles(outer: i32, process: &Process, own_network: bool, found: &mut Vec<O
     for table in ["net/tcp", "net/tcp6"] {
         let text = fs::read_to_string(at(table)).unwrap_or_default();
         if text.lines().filter_map(connection).any(|inode| sockets.contains(&inode)) {
-            say("an open TCP connection on the host's network; only those of an instance on a network of its own can be saved".into());
+            say("an open TCP connection on a network of the host's; only those on a network of the instance's own can be saved".into());
             return;
         }
     }

@@ -10,15 +10,17 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, openat2, unlinkat};
 use serde::{Deserialize, Serialize};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::Started;
 
 use crate::obstacles::Process;
+use crate::versions::Versions;
 
 /// The record's file.
 pub const FILE: &str = "checkpoint";
@@ -30,6 +32,10 @@ pub const TREES: &str = "trees";
 const MAGIC: &str = "skiff-checkpoint";
 /// The format that is written, and the newest that is read.
 const FORMAT: u32 = 1;
+/// Below, the kernel gives a number only once; the process that serves a root has one of them.
+const FIRST_FREE: i32 = 300;
+/// The kernel has numbers up to this one at least.
+const LAST_FREE: i32 = 32_767;
 /// No record of a sane checkpoint is longer.
 const LONGEST: u64 = 64 << 20;
 
@@ -77,20 +83,15 @@ pub enum Of {
     Output,
 }
 
-/// What a checkpoint was made with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Versions {
-    /// Skiff.
-    pub skiff: String,
-    /// CRIU.
-    pub criu: String,
-    /// The kernel.
-    pub kernel: String,
-    /// The machine type, as the kernel calls it.
-    pub machine: String,
-    /// What the processor can do, in the kernel's words: programs have looked, and go on doing it.
-    pub processor: Vec<String>,
+impl std::fmt::Display for Of {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Own(name) if name == "upper" => f.write_str("what it has changed"),
+            Self::Own(name) => write!(f, "its own {name}"),
+            Self::Memory(target) => write!(f, "in memory, {}", target.display()),
+            Self::Output => f.write_str("its output"),
+        }
+    }
 }
 
 /// A file and what it must be.
@@ -112,6 +113,17 @@ impl Checkpoint {
     /// When there is none: nothing that we wrote.
     pub fn main(&self) -> Result<&Process> {
         self.processes.first().ok_or_else(|| Error::new("the checkpoint has no process in it"))
+    }
+
+    /// A number far from those of the processes, and with none of theirs for a while behind it.
+    #[must_use]
+    pub fn free_number(&self) -> i32 {
+        let threads = self.processes.iter().flat_map(|process| process.threads.iter().copied());
+        let mut taken: Vec<i32> = threads.chain([FIRST_FREE, LAST_FREE]).collect();
+        taken.retain(|number| (FIRST_FREE..=LAST_FREE).contains(number));
+        taken.sort_unstable();
+        let gaps = taken.windows(2).map(|pair| (pair[1] - pair[0], pair[0] + 1));
+        gaps.max_by_key(|(length, first)| (*length, -first)).map_or(FIRST_FREE, |(_, first)| first)
     }
 
     /// Bytes of all files.
@@ -190,7 +202,7 @@ impl Checkpoint {
         };
         for file in list(&dir.join(IMAGES))? {
             let path = format!("{IMAGES}/{file}");
-            if !self.files.iter().any(|sum| sum.path == path) {
+            if is_image(&file) && !self.files.iter().any(|sum| sum.path == path) {
                 return Err(damaged(format!("{path} does not belong to it")));
             }
         }
@@ -248,7 +260,8 @@ pub fn sums(dir: &Path) -> Result<Vec<Sum>> {
     let mut all = vec![];
     let mut paths: Vec<String> = list(dir)?;
     for part in [IMAGES, TREES] {
-        paths.extend(list(&dir.join(part))?.into_iter().map(|name| format!("{part}/{name}")));
+        let names = list(&dir.join(part))?.into_iter().filter(|name| part != IMAGES || is_image(name));
+        paths.extend(names.map(|name| format!("{part}/{name}")));
         File::open(dir.join(part)).and_then(|part| part.sync_all()).context(|| part.to_owned())?;
     }
     paths.sort();
@@ -257,6 +270,25 @@ pub fn sums(dir: &Path) -> Result<Vec<Sum>> {
         all.push(Sum::of(dir, &path)?);
     }
     Ok(all)
+}
+
+/// Whether CRIU reads it: what it writes of how long it took, at the very end, is nobody's concern.
+fn is_image(name: &str) -> bool {
+    name.ends_with(".img")
+}
+
+/// Takes that away again.
+///
+/// # Errors
+/// What removing says.
+pub fn tidy(images: BorrowedFd<'_>) -> Result<()> {
+    for name in ["stats-dump", "stats-restore"] {
+        match unlinkat(images, name, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(e) => return Err(e).context(|| name.to_owned()),
+        }
+    }
+    Ok(())
 }
 
 /// The names of the files in a directory.
@@ -338,6 +370,19 @@ mod tests {
         assert_eq!(read, checkpoint);
         assert_eq!((read.files.len(), read.size()), (2, 8));
         read.verify(dir.path()).expect("whole");
+    }
+
+    #[test]
+    fn criu_gets_a_number_in_the_largest_gap() {
+        let with = |threads: &[i32]| {
+            let mut made = example();
+            made.processes[0].threads = threads.to_vec();
+            made.free_number()
+        };
+        assert_eq!(with(&[2, 5]), 301);
+        assert_eq!(with(&[2, 500]), 501);
+        assert_eq!(with(&[2, 32_000]), 301);
+        assert_eq!(with(&[2, 70_000]), 301);
     }
 
     #[test]

@@ -75,9 +75,6 @@ pub struct Options {
     /// From 0 (nothing) to 4 (everything).
     #[prost(int32, optional, tag = "9")]
     pub log_level: Option<i32>,
-    /// A name in the directory of the images.
-    #[prost(string, optional, tag = "10")]
-    pub log_file: Option<String>,
     /// Where pages go in place of a file.
     #[prost(message, optional, tag = "11")]
     pub page_server: Option<PageServer>,
@@ -102,6 +99,9 @@ pub struct Options {
     /// Where the images are.
     #[prost(string, optional, tag = "68")]
     pub images_dir: Option<String>,
+    /// Its log goes to its standard error.
+    #[prost(bool, optional, tag = "71")]
+    pub log_to_stderr: Option<bool>,
 }
 
 /// What the kernel may let it do. In a question: what to look at.

@@ -14,7 +14,7 @@ use skiff_sys::signal::Mask;
 
 use crate::command::Command;
 use crate::helper::Helper;
-use crate::init::ADOPT;
+use crate::init::{ADOPT, IDLE};
 use crate::join::{self, Failed, Place};
 use crate::{Context, Error, Result};
 
@@ -132,7 +132,16 @@ pub fn adopt(control: BorrowedFd<'_>, number: Pid) -> Result<Process> {
     let number = number.as_raw_nonzero().get().to_le_bytes();
     let about = || "process 1 of the environment";
     rustix::io::write(control, &[&[ADOPT], &number[..]].concat()).context(about)?;
-    receive(control, None)
+    loop {
+        let (word, fds) = fdpass::receive(control, 1).context(about)?;
+        match (&word[..], fds.into_iter().next()) {
+            (b"c", Some(pidfd)) => return Ok(Process { pidfd, helper: None }),
+            // As long as it had nobody to look after it may have said so.
+            ([word], None) if *word == IDLE => {}
+            ([], _) => return Err(Error::new("process 1 of the environment has ended")),
+            _ => return Err(Error::new("process 1 of the environment sees no such process")),
+        }
+    }
 }
 
 /// In the maker: takes what [`Prepared::go`] tells.

@@ -15,12 +15,14 @@ use skiff_spec::network::{self, NetName};
 
 use crate::{output, suggest};
 
+mod checkpoint;
 mod cluster;
 mod container;
 mod image;
 mod instance;
 mod machines;
 
+pub use checkpoint::{Checkpoint, Restore, Save};
 pub use cluster::{Agent, Cluster, ClusterRun};
 pub use container::{Container, Submit};
 use image::{EXPORTED, IMPORTED};
@@ -112,6 +114,9 @@ pub enum Command {
     /// Containers in the background: start, look at, enter, end
     #[command(subcommand)]
     Instance(Instance),
+    /// Instances saved and made again
+    #[command(subcommand)]
+    Checkpoint(Checkpoint),
     /// Show the environments and instances that run
     Ps(Output),
     /// End a running environment and everything in it

@@ -77,7 +77,11 @@ pub fn home(context: &Context) -> Result<PathBuf> {
 
 /// A directory of the user's state, likewise.
 pub fn own_dir(context: &Context, name: &str) -> Result<PathBuf> {
-    let dir = context.state()?.join(name);
+    own_dir_in(context, context.state()?.join(name))
+}
+
+/// A directory of the user's, likewise.
+pub fn own_dir_in(context: &Context, dir: PathBuf) -> Result<PathBuf> {
     match fs::metadata(&dir) {
         Ok(meta) if meta.uid() != context.uid || meta.mode() & 0o022 != 0 => {
             Err(Error::new(format!("{}: belongs to uid {} with mode {:o}", dir.display(), meta.uid(), meta.mode() & 0o7777))

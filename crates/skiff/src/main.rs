@@ -1,6 +1,7 @@
 //! The command line: parses, plans, has it done, prints, exits.
 
 mod base_identity;
+mod checkpoint;
 mod cli;
 mod cluster;
 mod context;
@@ -83,8 +84,9 @@ fn run(cli: Cli) -> Result<i32> {
     match cli.command {
         Command::Run(run) => return run::run(&run),
         Command::Env(command) => return env::run(&command),
-        Command::Cluster(command) => return cluster::run(&command),
         Command::Instance(command) => return instance::run(&command),
+        Command::Checkpoint(command) => checkpoint::run(&command)?,
+        Command::Cluster(command) => return cluster::run(&command),
         Command::Net(command) => return network::commands::run(&command),
         Command::Pull(pull) => images::commands::pull(&pull)?,
         Command::Shell(shell) => return run::shell(shell),

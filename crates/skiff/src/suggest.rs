@@ -79,11 +79,11 @@ mod tests {
         let whole = crate::cli::Cli::command();
         for (after, word, meant) in [
             ("evn", "evn", &["skiff env"][..]),
-            ("exec", "exec", &["skiff env exec"]),
+            ("exec", "exec", &["skiff env exec", "skiff instance exec"]),
             ("enter", "enter", &["skiff env enter"]),
             ("env", "lst", &["skiff env list"]),
             ("net", "lst", &["skiff net list"]),
-            ("ls", "ls", &["skiff env list", "skiff net list"]),
+            ("ls", "ls", &["skiff checkpoint list", "skiff env list", "skiff instance list"]),
             ("ENV", "ENV", &["skiff env"]),
             ("docter", "docter", &["skiff doctor"]),
             ("env", "snapshto", &["skiff env snapshot"]),

@@ -7,7 +7,7 @@ use skiff_sandbox::Result;
 
 use crate::cli::Sweep;
 use crate::context::Context;
-use crate::{cluster, env, environments, instance, output, slurm};
+use crate::{checkpoint, cluster, env, environments, instance, output, slurm};
 
 #[derive(Serialize)]
 struct Found {
@@ -16,8 +16,8 @@ struct Found {
     removed: bool,
 }
 
-/// Shows and removes what is left: root's job directories and networks, the user's own half-made or half-removed environments,
-/// and instances that were killed.
+/// Shows and removes what is left: root's job directories and networks, the user's own half-made or half-removed environments
+/// and checkpoints, and instances that were killed.
 pub fn sweep(sweep: &Sweep) -> Result<()> {
     let context = Context::load()?;
     let own = match sweep.dry_run {
@@ -27,6 +27,10 @@ pub fn sweep(sweep: &Sweep) -> Result<()> {
     let instances = match sweep.dry_run {
         true => instance::leftovers(&context)?,
         false => instance::delete_leftovers(&context)?,
+    };
+    let checkpoints = match sweep.dry_run {
+        true => checkpoint::leftovers(&context)?,
+        false => checkpoint::delete_leftovers(&context)?,
     };
     let jobs = if context.uid == 0 { slurm::sweep_jobs(&context, sweep.dry_run)? } else { vec![] };
     let clusters = match sweep.dry_run {
@@ -41,6 +45,7 @@ pub fn sweep(sweep: &Sweep) -> Result<()> {
     let all: Vec<Found> = found("environment", own)
         .chain(found("instance", instances))
         .chain(found("cluster", clusters))
+        .chain(found("checkpoint", checkpoints))
         .chain(found("job", jobs))
         .chain(networks)
         .collect();

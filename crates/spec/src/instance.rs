@@ -44,6 +44,8 @@ pub enum End {
     Exited(i32),
     /// By this signal.
     Killed(i32),
+    /// It was saved, and goes on elsewhere or later.
+    Saved,
 }
 
 /// That it has ended, in `ended.json`.
@@ -65,6 +67,7 @@ mod tests {
         for (end, text) in [
             (None, r#"{"end":null,"at":7}"#),
             (Some(End::Exited(3)), r#"{"end":{"exited":3},"at":7}"#),
+            (Some(End::Saved), r#"{"end":"saved","at":7}"#),
             (Some(End::Killed(9)), r#"{"end":{"killed":9},"at":7}"#),
         ] {
             let ended = Ended { end, at: 7 };

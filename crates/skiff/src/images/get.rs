@@ -70,6 +70,11 @@ fn is_id(text: &str) -> bool {
     text.starts_with("sha256:") || ImageId::from_str(text).is_ok()
 }
 
+/// The very image that something was run in before, by what was noted then.
+pub fn again(context: &Context, entry: Entry) -> Result<Entry> {
+    if store::has(context, entry.id) { Ok(entry) } else { by_id(context, entry) }
+}
+
 /// An image that the user has pulled, on a node that may not have it.
 fn by_id(context: &Context, entry: Entry) -> Result<Entry> {
     if entry.origin.is_some() {

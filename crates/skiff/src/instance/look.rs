@@ -29,7 +29,7 @@ pub struct Listed {
     of: String,
     command: Vec<String>,
     started: u64,
-    /// `running`, `exited`, `killed`, `stopped` or `lost`.
+    /// `running`, `exited`, `killed`, `saved`, `stopped` or `lost`.
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
@@ -75,6 +75,7 @@ impl Listed {
                 (listed.state, listed.exit_code, listed.signal) = match end {
                     Some(End::Exited(code)) => ("exited", Some(code), None),
                     Some(End::Killed(signal)) => ("killed", Some(128 + signal), Some(signal)),
+                    Some(End::Saved) => ("saved", None, None),
                     None => ("stopped", None, None),
                 };
             }
@@ -176,7 +177,8 @@ fn command(
     Ok((inside.identity(), command))
 }
 
-fn not_running(record: &Record) -> Error {
+/// Why there is nothing to talk to.
+pub fn not_running(record: &Record) -> Error {
     let how = match record.state() {
         Ok(State::Ended(Ended { end: Some(End::Exited(code)), .. })) => {
             format!("it has ended (exit code {code})")
@@ -184,6 +186,7 @@ fn not_running(record: &Record) -> Error {
         Ok(State::Ended(Ended { end: Some(End::Killed(signal)), .. })) => {
             format!("signal {signal} has ended it")
         }
+        Ok(State::Ended(Ended { end: Some(End::Saved), .. })) => "it was saved, and ended with that".into(),
         Ok(State::Ended(Ended { end: None, .. })) => "it was stopped".into(),
         _ => "it does not run".into(),
     };

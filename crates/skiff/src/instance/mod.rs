@@ -3,10 +3,10 @@
 
 mod kept;
 mod logs;
-mod look;
+pub mod look;
 pub mod record;
 pub mod service;
-mod start;
+pub mod start;
 
 use skiff_sandbox::Result;
 

@@ -18,6 +18,7 @@ use skiff_sys::signal::{Mask, send_to_group};
 
 use super::kept::Kept;
 use super::record::Record;
+use crate::checkpoint::Revived;
 use crate::context::Context;
 
 /// Where an instance's output file is, inside. The command opens it there: see [`Apart`].
@@ -27,6 +28,8 @@ pub const OUTPUT_INSIDE: &str = "/run/skiff/output";
 pub struct Service<'a> {
     /// The command; without one the instance is there to be entered.
     pub command: Option<&'a Command>,
+    /// In its place: processes that are made again.
+    pub revived: Option<&'a Revived<'a>>,
     /// Who it is inside.
     pub identity: Identity,
     /// The signal that asks it to end.
@@ -60,8 +63,21 @@ impl Service<'_> {
         options: Options<'_>,
         mask: Mask,
     ) -> Result<(Instance, Option<Running>), Failed> {
-        let Some(command) = self.command else { return Ok((start(plan, options)?, None)) };
         let output = self.record.output();
+        if let Some(revived) = self.revived {
+            let instance = start(plan, options)?;
+            return match revived.revive(&instance) {
+                Ok(process) => {
+                    let kept = Kept::watch(&output)?;
+                    Ok((instance, Some(Running { main: Main::Inside(process), ended: None, kept })))
+                }
+                Err(why) => {
+                    instance.end();
+                    Err(why.into())
+                }
+            };
+        }
+        let Some(command) = self.command else { return Ok((start(plan, options)?, None)) };
         // One that CRIU makes again is CRIU's child at first, and must not end with it. With process 1 it ends anyway.
         let death_signal = if self.checkpoint { 0 } else { Signal::KILL.as_raw() };
         let place = Place { own_session: true, death_signal, ..Place::default() };

@@ -85,6 +85,7 @@ fn launch(
     };
     let service = Service {
         command: wanted.command.as_ref(),
+        revived: None,
         identity: wanted.identity,
         stop: stop_signal(wanted.stop.as_deref()),
         checkpoint: start.checkpoint,
@@ -93,7 +94,8 @@ fn launch(
     supervisor::launch(context, &place, Keep::Instance(&service), &wanted.plan, &wanted.held, lock)
 }
 
-fn stop_signal(wanted: Option<&str>) -> i32 {
+/// By the name that the image has for it.
+pub fn stop_signal(wanted: Option<&str>) -> i32 {
     let known = wanted.map(|signal| (signal, images::stop::number(signal)));
     if let Some((signal, None)) = known {
         output::note(&format!("the image's stop signal {signal:?} is not known: SIGTERM it is"));
@@ -246,15 +248,21 @@ fn snapshot(context: &Context, env: &Environment) -> Result<(String, Vec<(PathBu
         output::note(&format!("not in the instance: /{path} (a socket or device)"));
     }
     let text = taken.descriptor.snapshot;
-    let id = text.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
     let depot = Depot::open_existing(Path::new(&taken.descriptor.depot)).map_err(ours)?;
+    let layers = unpack(context, &depot, &text)?;
+    Ok((text, layers))
+}
+
+/// Unpacks a snapshot; bottom first.
+pub fn unpack(context: &Context, depot: &Depot, snapshot: &str) -> Result<Vec<(PathBuf, LayerLease)>> {
+    let id = snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
     let manifest = depot.manifest(&id).map_err(ours)?;
     let cache = context.state()?.join("layers");
     for _ in 0..3 {
-        let layers = slurm::layers(context, &cache, &depot, (&id, &manifest))?;
+        let layers = slurm::layers(context, &cache, depot, (&id, &manifest))?;
         // Another start may have evicted one this very moment.
         if let Some(held) = slurm::hold(context, &cache, layers)? {
-            return Ok((text, held));
+            return Ok(held);
         }
     }
     Err(Error::new(format!("{}: the snapshot's layers vanish as soon as they are there", cache.display()))

@@ -108,6 +108,7 @@ fn shown_end(end: Option<End>) -> String {
     match end {
         Some(End::Exited(code)) => format!("exit code {code}"),
         Some(End::Killed(signal)) => format!("signal {signal}"),
+        Some(End::Saved) => "saved".into(),
         None => "-".into(),
     }
 }

@@ -1,0 +1,111 @@
+//! What a checkpoint was made with, and whether its processes can go on elsewhere.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+use skiff_sandbox::{Error, Result};
+
+/// What a checkpoint was made with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Versions {
+    /// Skiff.
+    pub skiff: String,
+    /// CRIU.
+    pub criu: String,
+    /// The kernel.
+    pub kernel: String,
+    /// The machine type, as the kernel calls it.
+    pub machine: String,
+    /// What the processor can do, in the kernel's words: programs have looked, and go on doing it.
+    pub processor: Vec<String>,
+}
+
+impl Versions {
+    /// Those of this program on this machine.
+    #[must_use]
+    pub fn here(criu: &str) -> Self {
+        let system = rustix::system::uname();
+        let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
+        Self {
+            skiff: env!("CARGO_PKG_VERSION").into(),
+            criu: criu.into(),
+            kernel: text(system.release()),
+            machine: text(system.machine()),
+            processor: processor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+        }
+    }
+
+    /// Whether programs that ran there can go on here.
+    ///
+    /// # Errors
+    /// What is missing here.
+    pub fn fit(&self) -> Result<()> {
+        let here = Self::here("");
+        if here.machine != self.machine {
+            let (there, here) = (&self.machine, &here.machine);
+            return Err(Error::new(format!(
+                "it was made on a machine of type {there}, and this is one of type {here}"
+            )));
+        }
+        let missing: Vec<&str> =
+            self.processor.iter().filter(|can| !here.processor.contains(can)).map(String::as_str).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(format!(
+            "this machine's processor lacks what the programs have seen: {}",
+            missing.join(" ")
+        ))
+        .hint("restore it on a machine like the one it was saved on"))
+    }
+
+    /// Whether this CRIU understands what that one wrote.
+    ///
+    /// # Errors
+    /// When it is older.
+    pub fn fit_criu(&self, version: &str) -> Result<()> {
+        let numbers = |text: &str| text.split('.').map(|n| n.parse().unwrap_or(0)).collect::<Vec<u32>>();
+        if numbers(version) >= numbers(&self.criu) {
+            return Ok(());
+        }
+        Err(Error::new(format!("it was made by CRIU {}, and here is the older {version}", self.criu))
+            .hint("administrator: packaging/get-criu makes a folder with a newer one"))
+    }
+}
+
+/// What a processor can do, from the text of `/proc/cpuinfo`.
+fn processor(text: &str) -> Vec<String> {
+    let line = |line: &str| {
+        let (name, list) = line.split_once(':')?;
+        ["flags", "Features"]
+            .contains(&name.trim())
+            .then(|| list.split_whitespace().map(str::to_owned).collect())
+    };
+    text.lines().find_map(line).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_their_numbers_and_processors_by_what_they_can_do() {
+        let made = |criu: &str| Versions { criu: criu.into(), ..Versions::here("") };
+        for (made_with, here, fits) in [
+            ("4.1.1", "4.1.1", true),
+            ("4.1.1", "4.2", true),
+            ("4.10", "4.9.5", false),
+            ("4.2", "4.1.1", false),
+        ] {
+            assert_eq!(made(made_with).fit_criu(here).is_ok(), fits, "{made_with} {here}");
+        }
+        assert_eq!(made("4.1").fit(), Ok(()));
+        let mut other = made("4.1");
+        other.processor.push("time-travel".into());
+        assert!(other.fit().expect_err("no such processor").message.contains("time-travel"));
+        other.machine = "vax".into();
+        assert!(other.fit().expect_err("no such machine").message.contains("vax"));
+        assert_eq!(processor("processor : 0\nflags\t\t: fpu sse\nflags : x\n"), ["fpu", "sse"]);
+    }
+}

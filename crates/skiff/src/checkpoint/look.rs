@@ -1,0 +1,121 @@
+//! Checkpoints as they lie there: listing, showing, removing them.
+
+use serde::Serialize;
+use skiff_migrate::obstacles::Process;
+use skiff_migrate::record::Checkpoint;
+use skiff_sandbox::Result;
+
+use super::place::{self, Slot};
+use crate::context::Context;
+use crate::output;
+
+/// One, for people and programs.
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processes: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    /// Whether its record can be read. Its files are checked when it is restored.
+    readable: bool,
+    path: String,
+}
+
+impl Listed {
+    fn of(context: &Context, slot: &Slot) -> Result<Self> {
+        let dir = slot.dir(context)?;
+        let read = Checkpoint::read(&dir).ok();
+        let read = read.as_ref();
+        Ok(Self {
+            name: slot.to_string(),
+            instance: read.map(|c| c.instance.name.to_string()),
+            of: read.map(|c| c.instance.of.clone()),
+            created: read.map(|c| c.created),
+            processes: read.map(|c| c.processes.len()),
+            bytes: read.map(Checkpoint::size),
+            readable: read.is_some(),
+            path: dir.display().to_string(),
+        })
+    }
+}
+
+/// Prints all.
+pub fn list(context: &Context, json: bool) -> Result<()> {
+    let all: Vec<Listed> =
+        place::all(context)?.iter().map(|slot| Listed::of(context, slot)).collect::<Result<_>>()?;
+    if json {
+        return output::json(&all);
+    }
+    let or_not = |text: Option<String>| text.unwrap_or_else(|| "?".into());
+    let rows: Vec<Vec<String>> = all
+        .into_iter()
+        .map(|l| {
+            vec![
+                l.name,
+                or_not(l.instance),
+                or_not(l.of),
+                or_not(l.created.map(output::time)),
+                or_not(l.processes.map(|n| n.to_string())),
+                l.bytes.map_or_else(|| "damaged".into(), output::size),
+            ]
+        })
+        .collect();
+    output::table(&["NAME", "INSTANCE", "OF", "SAVED", "PROCESSES", "SIZE"], &rows)
+}
+
+/// Prints what is in one.
+pub fn show(context: &Context, slot: &Slot, json: bool) -> Result<()> {
+    let (dir, checkpoint) = slot.existing(context)?;
+    if json {
+        return output::json(&checkpoint);
+    }
+    let Checkpoint { created, instance, processes, left_running, trees, made_with, files } = &checkpoint;
+    output::line(&format!("checkpoint   {slot}, {}", output::size(checkpoint.size())))?;
+    output::line(&format!("where        {}", dir.display()))?;
+    let then = if *left_running { "went on" } else { "ended" };
+    output::line(&format!("saved        {}; the instance {then} then", output::time(*created)))?;
+    output::line(&format!(
+        "instance     {} of {}: {}",
+        instance.name,
+        instance.of,
+        instance.command.join(" ")
+    ))?;
+    output::line(&format!("network      {}", instance.net))?;
+    let (skiff, criu, kernel) = (&made_with.skiff, &made_with.criu, &made_with.kernel);
+    output::line(&format!("made with    skiff {skiff}, CRIU {criu}, Linux {kernel}, {}", made_with.machine))?;
+    for process in processes {
+        output::line(&self::process(process))?;
+    }
+    for tree in trees {
+        let path = format!("{}/{}", skiff_migrate::record::TREES, tree.file);
+        let size = files.iter().find(|sum| sum.path == path).map_or(0, |sum| sum.size);
+        output::line(&format!("files        {} ({})", tree.of, output::size(size)))?;
+    }
+    Ok(())
+}
+
+/// A process in a line.
+pub fn process(process: &Process) -> String {
+    let threads = process.threads.len();
+    let threads = if threads == 1 { "1 thread".into() } else { format!("{threads} threads") };
+    format!("process      {} {} ({threads}, {})", process.pid, process.name, output::size(process.memory))
+}
+
+/// Removes one, also one that is damaged.
+pub fn delete(context: &Context, slot: &Slot, dry_run: bool) -> Result<()> {
+    if !place::all(context)?.contains(slot) {
+        return Err(slot.missing(context)?);
+    }
+    let dir = slot.dir(context)?;
+    match dry_run {
+        true => output::line(&format!("remove {}", dir.display())),
+        false => place::remove(&dir, &slot.name),
+    }
+}

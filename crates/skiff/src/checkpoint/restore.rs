@@ -1,0 +1,200 @@
+//! `skiff checkpoint restore`.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, Signal};
+use serde::Serialize;
+use skiff_env::{Depot, LayerLease};
+use skiff_migrate::criu::{Criu, Folder};
+use skiff_migrate::enter::Inside;
+use skiff_migrate::probe;
+use skiff_migrate::record::{Checkpoint, IMAGES, tidy};
+use skiff_migrate::rpc::{Kind, Options};
+use skiff_sandbox::first::{self, Process};
+use skiff_sandbox::join::Failed;
+use skiff_sandbox::start::Instance;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::instance::Started;
+use skiff_spec::plan::{Plan, Route, Source, Upper};
+
+use super::trees;
+use crate::cli::Restore;
+use crate::context::Context;
+use crate::images::index::Entry;
+use crate::instance::record::{Record, now};
+use crate::instance::service::{OUTPUT_INSIDE, Service};
+use crate::instance::start::{ENV, stop_signal, unpack};
+use crate::supervisor::{self, Keep, Place};
+use crate::{images, network, output, run};
+
+/// In a checkpoint: the image below the instance.
+pub const IMAGE: &str = "image.json";
+
+/// What is said of one.
+#[derive(Serialize)]
+struct Restored {
+    instance: String,
+    checkpoint: String,
+    processes: usize,
+    bytes: u64,
+    total_ms: u128,
+}
+
+/// Makes an instance again.
+pub fn restore(context: &Context, restore: &Restore) -> Result<()> {
+    let begun = std::time::Instant::now();
+    let slot = &restore.checkpoint;
+    let (dir, checkpoint) = slot.existing(context)?;
+    let about = |e: Error| e.about(&format!("checkpoint {slot}"));
+    let name = restore.instance.as_ref().unwrap_or(&checkpoint.instance.name);
+    let record = Record::named(context, name)?;
+    record.refuse_taken()?;
+    let folder = super::criu(context)?;
+    fits(context, &checkpoint).map_err(about)?;
+    checkpoint.verify(&dir)?;
+    if restore.dry_run {
+        return show(&checkpoint, &record, restore.output.json);
+    }
+    network::join(context, &checkpoint.instance.net)?;
+    let revived = Revived { folder, checkpoint: &checkpoint, dir: &dir };
+    make_again(context, &record, &revived).map_err(about)?;
+    let restored = Restored {
+        instance: record.name.to_string(),
+        checkpoint: slot.to_string(),
+        processes: checkpoint.processes.len(),
+        bytes: checkpoint.size(),
+        total_ms: begun.elapsed().as_millis(),
+    };
+    if restore.output.json {
+        return output::json(&restored);
+    }
+    let Restored { processes, total_ms, .. } = restored;
+    output::note(&format!("{processes} processes of checkpoint {slot} go on ({total_ms} ms)"));
+    output::line(&restored.instance)
+}
+
+/// Makes the instance, and all of it; nothing is left of it if anything fails.
+fn make_again(context: &Context, record: &Record, revived: &Revived<'_>) -> Result<()> {
+    let Revived { checkpoint, dir, .. } = revived;
+    let entry = match Entry::read(&dir.join(IMAGE))? {
+        Some(entry) => Some(images::get::again(context, entry)?),
+        None => None,
+    };
+    let (plan, held) = plan(context, checkpoint, record)?;
+    let started = Started { name: record.name.clone(), started: now(), plan, ..checkpoint.instance.clone() };
+    let lock = record.make(context, &started, entry.as_ref())?;
+    let made = trees::put_back_own(context, checkpoint, dir, record)
+        .map_err(Failed::from)
+        .and_then(|()| launch(context, record, (&started, entry.as_ref()), revived, &held, &lock));
+    made.or_else(|why| {
+        record.remove(context, lock)?;
+        Err(why.into_error())
+    })
+}
+
+fn show(checkpoint: &Checkpoint, record: &Record, json: bool) -> Result<()> {
+    let plan = &checkpoint.instance.plan;
+    if json {
+        return output::json(&checkpoint);
+    }
+    output::line(&format!("instance     {}", record.name))?;
+    for process in &checkpoint.processes {
+        output::line(&super::look::process(process))?;
+    }
+    run::show(plan, false)
+}
+
+/// Whether it can go on here.
+fn fits(context: &Context, checkpoint: &Checkpoint) -> Result<()> {
+    checkpoint.made_with.fit()?;
+    if checkpoint.instance.plan.route == Route::Helper && context.helper.is_none() {
+        return Err(Error::new("its root was made with Skiff's helper, and here there is none")
+            .hint("restore it on a machine where `skiff doctor` finds the helper"));
+    }
+    Ok(())
+}
+
+/// The plan that it had, with what is another's now.
+fn plan(context: &Context, checkpoint: &Checkpoint, record: &Record) -> Result<(Plan, Vec<LayerLease>)> {
+    let mut plan = checkpoint.instance.plan.clone();
+    plan.name = record.name.to_string();
+    plan.upper = Upper::Directory(record.dir.clone());
+    let output = plan.mounts.iter_mut().find(|mount| mount.target == Path::new(OUTPUT_INSIDE));
+    let output = output.ok_or_else(|| Error::new("its plan has no place for its output"))?;
+    output.source = Source::Bind(record.output());
+    let mut held = vec![];
+    if let Some(snapshot) = &checkpoint.instance.snapshot {
+        let depot = Depot::open_existing(&context.depot()?).map_err(crate::env::ours)?;
+        let layers: Vec<(PathBuf, LayerLease)> = unpack(context, &depot, snapshot)?;
+        // Topmost first.
+        (plan.layers, held) = layers.into_iter().rev().unzip();
+    }
+    images::plan::make_ready(context, &mut plan)?;
+    Ok((plan, held))
+}
+
+fn launch(
+    context: &Context,
+    record: &Record,
+    (started, entry): (&Started, Option<&Entry>),
+    revived: &Revived<'_>,
+    held: &[LayerLease],
+    lock: &OwnedFd,
+) -> std::result::Result<(), Failed> {
+    let place = Place {
+        dir: record.dir.clone(),
+        name: record.name.to_string(),
+        environment: started.of.strip_prefix(ENV).map(str::to_owned),
+    };
+    let stop = match entry {
+        Some(entry) => stop_signal(entry.config()?.exec.stop_signal.as_deref().filter(|s| !s.is_empty())),
+        None => Signal::TERM.as_raw(),
+    };
+    let service = Service {
+        command: None,
+        revived: Some(revived),
+        identity: started.identity,
+        stop,
+        checkpoint: true,
+        record,
+    };
+    supervisor::launch(context, &place, Keep::Instance(&service), &started.plan, held, lock)
+}
+
+/// Processes that are to be made again, in an instance that is started for them.
+pub struct Revived<'a> {
+    folder: Folder,
+    checkpoint: &'a Checkpoint,
+    dir: &'a Path,
+}
+
+impl Revived<'_> {
+    /// Makes them; gives the one that the instance is there for.
+    pub fn revive(&self, instance: &Instance) -> Result<Process> {
+        let checkpoint = self.checkpoint;
+        let net = run::net_space(&checkpoint.instance.net);
+        let inside = Inside { init: instance.init.pidfd.as_fd(), net, number: None };
+        trees::put_back_memory(inside, checkpoint, self.dir)?;
+        let images = self.dir.join(IMAGES);
+        let images = File::open(&images).context(|| images.display().to_string())?;
+        // Their numbers must be free, so CRIU itself takes one that none of them has.
+        let inside = Inside { number: Pid::from_raw(checkpoint.free_number()), ..inside };
+        let criu = Criu::start(&self.folder, inside, Some(images.as_fd()))?;
+        probe::version(&criu).and_then(|version| checkpoint.made_with.fit_criu(&version))?;
+        let main =
+            Pid::from_raw(checkpoint.main()?.pid).ok_or_else(|| Error::new("a process without a number"))?;
+        let mut process = None;
+        criu.carry_out(Kind::Restore, Options::usual(net), |stage| {
+            // They are all there, and do not run yet: whenever the first of them ends, process 1 knows whose end that is.
+            if stage == "post-restore" {
+                process = Some(first::adopt(instance.control.as_fd(), main)?);
+            }
+            Ok(())
+        })?;
+        criu.end();
+        tidy(images.as_fd())?;
+        process.ok_or_else(|| Error::new("CRIU says that it has made all processes, but not when"))
+    }
+}

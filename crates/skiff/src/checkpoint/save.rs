@@ -1,0 +1,212 @@
+//! `skiff checkpoint save`.
+
+use std::fs::File;
+use std::mem::take;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use rustix::process::Pid;
+use serde::Serialize;
+use skiff_migrate::criu::Criu;
+use skiff_migrate::enter::Inside;
+use skiff_migrate::obstacles::{Found, Obstacle, Process, look};
+use skiff_migrate::probe;
+use skiff_migrate::record::{Checkpoint, IMAGES, Tree, sums, tidy};
+use skiff_migrate::rpc::{Kind, Options};
+use skiff_migrate::versions::Versions;
+use skiff_sandbox::join::NetSpace;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::instance::{End, Started};
+use skiff_spec::network::Net;
+
+use super::place::{New, Slot};
+use super::trees;
+use crate::cli::Save;
+use crate::context::Context;
+use crate::control::{Live, Want};
+use crate::instance::look::not_running;
+use crate::instance::record::{Record, now};
+use crate::{network, output, run, supervisor};
+
+/// What is said of one.
+#[derive(Serialize)]
+struct Saved {
+    checkpoint: String,
+    instance: String,
+    processes: usize,
+    bytes: u64,
+    left_running: bool,
+    /// How long the processes stood still.
+    frozen_ms: u128,
+    /// How long it took in all.
+    total_ms: u128,
+    path: String,
+}
+
+/// Saves an instance.
+pub fn save(context: &Context, save: &Save) -> Result<()> {
+    let (record, started, live) = running(context, save)?;
+    let net = run::net_space(&started.net);
+    let about = |e: Error| e.about(&format!("instance {}", record.name));
+    let found = look(live.pid, net == NetSpace::Its).map_err(about)?;
+    let slot = Slot::newest(save.name.as_ref().unwrap_or(&record.name));
+    if save.dry_run {
+        return show(&slot, &found, save.output.json);
+    }
+    refuse(&record, &found.obstacles)?;
+    if live.sessions > 0 {
+        output::note("a session is open in it (`instance exec`): that is not saved");
+    }
+    let inside = Inside { init: live.init.as_fd(), net, number: None };
+    let new = New::make(context, &slot.name)?;
+    let saving =
+        Saving { context, record: &record, started: &started, init: live.pid, inside, found: &found, save };
+    let saved = saving.carry_out(new, &slot).map_err(about)?;
+    if !save.leave_running {
+        record.note_end(Some(End::Saved))?;
+    }
+    say(save, &saved)
+}
+
+/// The instance, which must run and be made to be saved.
+fn running(context: &Context, save: &Save) -> Result<(Record, Started, Live)> {
+    let record = Record::existing(context, &save.instance)?;
+    let started = record.started()?;
+    if !started.checkpoint {
+        let name = &record.name;
+        return Err(Error::new(format!("instance {name}: it was not started so that it can be saved"))
+            .hint("skiff instance start --checkpoint ..."));
+    }
+    let live = Live::connect(&record.dir, Want::Session)?.ok_or_else(|| not_running(&record))?;
+    if let Net::Named(net) = &started.net {
+        network::follow(context, net, live.pid.as_raw_nonzero().get().unsigned_abs())?;
+    }
+    Ok((record, started, live))
+}
+
+fn say(save: &Save, saved: &Saved) -> Result<()> {
+    if save.output.json {
+        return output::json(saved);
+    }
+    let Saved { processes, instance, total_ms, .. } = saved;
+    let goes_on = if saved.left_running { ", and it goes on" } else { ", and it has ended" };
+    let size = output::size(saved.bytes);
+    output::note(&format!(
+        "{processes} processes of instance {instance} saved, {size}{goes_on} ({total_ms} ms)"
+    ));
+    output::line(&saved.checkpoint)
+}
+
+/// Says all that is in the way, if anything is.
+fn refuse(record: &Record, obstacles: &[Obstacle]) -> Result<()> {
+    if obstacles.is_empty() {
+        return Ok(());
+    }
+    let all: Vec<String> =
+        obstacles.iter().map(|o| format!("process {} ({}): {}", o.pid, o.name, o.why)).collect();
+    Err(Error::new(format!("instance {}: it cannot be saved: {}", record.name, all.join("; ")))
+        .hint("it goes on as it was; `checkpoint save --dry-run` shows what is in the way"))
+}
+
+fn show(slot: &Slot, found: &Found, json: bool) -> Result<()> {
+    #[derive(Serialize)]
+    struct Shown<'a> {
+        checkpoint: String,
+        processes: &'a [Process],
+        obstacles: &'a [Obstacle],
+    }
+    if json {
+        let (processes, obstacles) = (&found.processes[..], &found.obstacles[..]);
+        return output::json(&Shown { checkpoint: slot.to_string(), processes, obstacles });
+    }
+    output::line(&format!("checkpoint   {slot}"))?;
+    for process in &found.processes {
+        output::line(&super::look::process(process))?;
+    }
+    for obstacle in &found.obstacles {
+        output::line(&format!("in the way   {} {}: {}", obstacle.pid, obstacle.name, obstacle.why))?;
+    }
+    Ok(())
+}
+
+/// One that is being saved.
+struct Saving<'a> {
+    context: &'a Context,
+    record: &'a Record,
+    started: &'a Started,
+    init: Pid,
+    inside: Inside<'a>,
+    found: &'a Found,
+    save: &'a Save,
+}
+
+impl Saving<'_> {
+    /// Does it. If anything fails the processes go on, and nothing is left of it.
+    fn carry_out(&self, new: New, slot: &Slot) -> Result<Saved> {
+        let begun = Instant::now();
+        let images = new.dir.join(IMAGES);
+        let images = File::open(&images).context(|| images.display().to_string())?;
+        let criu = Criu::start(&super::criu(self.context)?, self.inside, Some(images.as_fd()))?;
+        let version = probe::version(&criu)?;
+        let main = self.found.processes.first().map(|process| process.pid);
+        let leave_running = self.save.leave_running;
+        let options =
+            Options { pid: main, leave_running: Some(leave_running), ..Options::usual(self.inside.net) };
+        let (mut new, mut trees, mut processes, mut committed) = (Some(new), vec![], vec![], None);
+        let stopped = Instant::now();
+        let dumped = criu.carry_out(Kind::Dump, options, |stage| {
+            let Some(dir) = new.as_ref().map(|new| new.dir.clone()).filter(|_| stage == "post-dump") else {
+                return Ok(());
+            };
+            // Now that they stand still.
+            processes = look(self.init, self.inside.net == NetSpace::Its)?.processes;
+            trees = trees::keep(self.inside, &self.started.plan, self.record, &dir)?;
+            if !leave_running && let Some(new) = new.take() {
+                // Only what is safe on the disk may end.
+                committed = Some(self.commit(new, (take(&mut processes), take(&mut trees)), &version)?);
+            }
+            Ok(())
+        });
+        let frozen = stopped.elapsed();
+        match committed {
+            // Process 1 ends with the command, and takes CRIU along, perhaps before that has said its last word.
+            Some(_) => supervisor::stop_at(&self.record.dir).map(drop)?,
+            None => dumped.map(drop)?,
+        }
+        criu.end();
+        tidy(images.as_fd())?;
+        let bytes = match (committed, new) {
+            (None, Some(new)) => self.commit(new, (processes, trees), &version)?,
+            (committed, _) => committed.unwrap_or_default(),
+        };
+        Ok(Saved {
+            checkpoint: slot.to_string(),
+            instance: self.record.name.to_string(),
+            processes: self.found.processes.len(),
+            bytes,
+            left_running: leave_running,
+            frozen_ms: frozen.as_millis(),
+            total_ms: begun.elapsed().as_millis(),
+            path: slot.dir(self.context)?.display().to_string(),
+        })
+    }
+
+    /// Makes it a checkpoint.
+    fn commit(&self, new: New, (processes, trees): (Vec<Process>, Vec<Tree>), criu: &str) -> Result<u64> {
+        if let Some(entry) = self.record.image()? {
+            entry.write(&new.dir.join(super::restore::IMAGE))?;
+        }
+        let checkpoint = Checkpoint {
+            created: now(),
+            instance: self.started.clone(),
+            processes,
+            left_running: self.save.leave_running,
+            trees,
+            made_with: Versions::here(criu),
+            files: sums(&new.dir)?,
+        };
+        checkpoint.write(&new.dir)?;
+        new.publish(self.context, self.save.keep)?;
+        Ok(checkpoint.size())
+    }
+}

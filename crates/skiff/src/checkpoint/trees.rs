@@ -1,0 +1,181 @@
+//! The directories that belong to an instance and to nothing else: its changes and its own `/tmp`, and what it has in memory. Each goes
+//! into one file of a checkpoint, and comes back out of it.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::CWD;
+use skiff_env::{LayerId, whole};
+use skiff_migrate::enter::{self, Inside};
+use skiff_migrate::record::{self, Checkpoint, Of, TREES, Tree};
+use skiff_sandbox::mounts::{bind_one, open_dir};
+use skiff_sandbox::visit::as_root_of_ids;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::plan::{Plan, Route, Source, inside};
+
+use crate::context::Context;
+use crate::env::ours;
+use crate::instance::record::Record;
+
+/// What there is to keep of an instance with this plan.
+fn all(plan: &Plan) -> Vec<(String, Of)> {
+    let own = plan.mounts.iter().filter_map(|mount| match &mount.source {
+        Source::Own(name) => Some((name.clone(), Of::Own(name.clone()))),
+        _ => None,
+    });
+    let memory = plan.mounts.iter().enumerate().filter_map(|(n, mount)| match &mount.source {
+        Source::Memory { .. } => Some((format!("memory.{n}"), Of::Memory(mount.target.clone()))),
+        _ => None,
+    });
+    let upper = ("upper".to_owned(), Of::Own("upper".into()));
+    [upper].into_iter().chain(own).chain(memory).chain([("output".into(), Of::Output)]).collect()
+}
+
+/// Writes all of them into a checkpoint's directory. Nothing may change them meanwhile.
+pub fn keep(inside: Inside<'_>, plan: &Plan, record: &Record, dir: &Path) -> Result<Vec<Tree>> {
+    let output = Output::hold(record)?;
+    let all = all(plan);
+    let mut opened: Vec<(OwnedFd, Option<OwnedFd>)> = vec![];
+    for (file, of) in &all {
+        let from = match of {
+            Of::Own(name) => Some(record.dir.join(name)),
+            Of::Output => Some(output.dir.clone()),
+            Of::Memory(_) => None,
+        };
+        let open = |path: PathBuf| open_dir(CWD, &path).context(|| path.display().to_string());
+        opened.push((create(&dir.join(TREES).join(file))?, from.map(open).transpose()?));
+    }
+    let fds: Vec<BorrowedFd<'_>> = opened
+        .iter()
+        .flat_map(|(file, from)| [Some(file), from.as_ref()])
+        .flatten()
+        .map(AsFd::as_fd)
+        .collect();
+    let told = enter::run(inside, &fds, || {
+        let mut ids = vec![];
+        for ((name, of), (file, from)) in all.iter().zip(&opened) {
+            let from = match (of, from) {
+                (Of::Memory(target), _) => Some(without_mounts(target)?),
+                _ => None,
+            }
+            .or_else(|| from.as_ref().and_then(|fd| fd.try_clone().ok()))
+            .ok_or_else(|| Error::new(format!("{name}: it cannot be opened")))?;
+            let file = file.try_clone().context(|| name.clone())?;
+            let places = places_in(plan, of);
+            let left_out = |path: &[u8]| places.iter().any(|place| place.as_os_str().as_bytes() == path);
+            let whole = whole::keep(from.as_fd(), file, name, left_out).map_err(ours)?;
+            ids.push(whole.id.to_string());
+        }
+        serde_json::to_vec(&ids).map_err(|e| Error::new(format!("what was kept: {e}")))
+    })?;
+    let ids: Vec<String> =
+        serde_json::from_slice(&told).map_err(|e| Error::new(format!("what was kept: {e}")))?;
+    Ok(all.into_iter().zip(ids).map(|((file, of), id)| Tree { file, of, id }).collect())
+}
+
+/// Puts those that lie on the disk back into an instance's new directory, before it is started.
+pub fn put_back_own(context: &Context, checkpoint: &Checkpoint, dir: &Path, record: &Record) -> Result<()> {
+    let plan = &checkpoint.instance.plan;
+    let helper = context.helper.as_deref().filter(|_| plan.route == Route::Helper);
+    // An empty one is there, with which nothing can be done yet.
+    fs::remove_file(record.output()).context(|| record.output().display().to_string())?;
+    as_root_of_ids(helper, plan.base, |_| {
+        for tree in &checkpoint.trees {
+            let (to, over) = match &tree.of {
+                Of::Own(name) => (record.dir.join(own_name(plan, name)?), false),
+                Of::Output => (record.dir.clone(), true),
+                Of::Memory(_) => continue,
+            };
+            let target = open_dir(CWD, &to).context(|| to.display().to_string())?;
+            put_back(tree, dir, target.as_fd(), over)?;
+        }
+        Ok(vec![])
+    })
+    .map(drop)
+}
+
+/// Puts those that lie in memory back into a started instance.
+pub fn put_back_memory(inside: Inside<'_>, checkpoint: &Checkpoint, dir: &Path) -> Result<()> {
+    let mut opened = vec![];
+    for tree in &checkpoint.trees {
+        if let Of::Memory(target) = &tree.of {
+            opened.push((tree, target, record::open(dir, &format!("{TREES}/{}", tree.file))?));
+        }
+    }
+    let fds: Vec<BorrowedFd<'_>> = opened.iter().map(|(_, _, file)| file.as_fd()).collect();
+    enter::run(inside, &fds, || {
+        for (tree, target, file) in &opened {
+            let to = without_mounts(target)?;
+            whole::put_back(file, &tree.file, &id(tree)?, to.as_fd(), true).map_err(ours)?;
+        }
+        Ok(vec![])
+    })
+    .map(drop)
+}
+
+fn put_back(tree: &Tree, dir: &Path, target: BorrowedFd<'_>, over: bool) -> Result<()> {
+    let file = record::open(dir, &format!("{TREES}/{}", tree.file))?;
+    whole::put_back(file, &tree.file, &id(tree)?, target, over).map_err(ours)
+}
+
+fn id(tree: &Tree) -> Result<LayerId> {
+    tree.id.parse().map_err(|e| Error::new(format!("{}: {e}", tree.file)))
+}
+
+/// Only what the plan mounts from the instance's directory is put there.
+fn own_name<'a>(plan: &Plan, name: &'a str) -> Result<&'a str> {
+    let known = name == "upper" || plan.mounts.iter().any(|mount| mount.source == Source::Own(name.into()));
+    match known && Path::new(name).file_name() == Some(OsStr::new(name)) {
+        true => Ok(name),
+        false => Err(Error::new(format!("{name:?}: no directory of an instance's own"))),
+    }
+}
+
+/// What is mounted at `target`, without what is mounted below it.
+fn without_mounts(target: &Path) -> Result<OwnedFd> {
+    open_dir(CWD, target)
+        .and_then(|dir| bind_one(dir.as_fd()))
+        .context(|| format!("{} inside", target.display()))
+}
+
+/// Places in memory that are only there for something to be mounted on, relative to it.
+fn places_in(plan: &Plan, of: &Of) -> Vec<PathBuf> {
+    let Of::Memory(target) = of else { return vec![] };
+    let targets = plan.mounts.iter().map(|mount| mount.target.as_path()).chain([Path::new(inside::DIR)]);
+    let below = |place: &Path| place.strip_prefix(target).ok().map(Path::to_owned);
+    targets.filter_map(below).filter(|place| !place.as_os_str().is_empty()).collect()
+}
+
+fn create(path: &Path) -> Result<OwnedFd> {
+    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path);
+    file.map(OwnedFd::from).context(|| path.display().to_string())
+}
+
+/// The output file alone in a directory.
+struct Output {
+    dir: PathBuf,
+}
+
+impl Output {
+    fn hold(record: &Record) -> Result<Self> {
+        let dir = record.dir.join(format!("saving.{}", std::process::id()));
+        let about = || dir.display().to_string();
+        fs::create_dir(&dir).context(about)?;
+        let held = Self { dir: dir.clone() };
+        let name = record.output();
+        let name = name.file_name().unwrap_or_default();
+        fs::hard_link(record.output(), dir.join(name)).context(about)?;
+        Ok(held)
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        // With the instance's directory it goes in any case.
+        fs::remove_dir_all(&self.dir).unwrap_or_default();
+    }
+}

@@ -1,0 +1,238 @@
+# `skiff checkpoint`: instances are saved and made again by their user, and come to the same result as one that nobody disturbed; what
+# cannot be saved is named and goes on; what is damaged, cut, forged or somebody else's is refused, and nothing is left of the attempt.
+# time: 150
+. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../images/lib.sh"
+[ -e /usr/libexec/skiff/criu/criu ] || skip 'CRIU is not installed: packaging/get-criu could not fetch it'
+gone() { ! pgrep -u alice; }
+lines() { [ "$(wc -l </home/alice/.local/share/skiff/instance/"$1"/output)" -ge "$2" ]; }
+state() { ok as alice skiff instance list --json; json "$out" "[i['state'] + ' ' + str(i.get('exit_code', '')) for i in d if i['name'] == '$1'][0]"; }
+is() { [ "$(state "$1")" = "$2" ]; }
+
+# A computation with all that a program has: threads, a pipe to a child, files on disk, in /tmp and in /dev/shm, one without a name,
+# shared memory; each step depends on all before. It ends when a file says so, with the result on its output.
+cat >/shared/work.py <<'X'
+import hashlib, mmap, os, sys, threading, time
+steps, pause = int(sys.argv[1]), float(sys.argv[2])
+down, up = os.pipe(), os.pipe()
+shared = mmap.mmap(-1, 4096)
+if os.fork() == 0:
+    while block := os.read(down[0], 32):
+        shared[:32] = block
+        os.write(up[1], hashlib.sha256(block).digest())
+    os._exit(0)
+ticks = []
+def tick():
+    while True:
+        time.sleep(0.01)
+        ticks.append(1)
+threading.Thread(target=tick, daemon=True).start()
+open('/tmp/old', 'w').write('old'); nameless = open('/tmp/old'); os.unlink('/tmp/old')
+memory = bytearray(os.urandom(1) * 0 + b'\7' * (8 << 20))
+kept, fast = open('/etc/changed', 'w+b'), open('/dev/shm/fast', 'w+b')
+state = b'\0' * 32
+for step in range(steps):
+    os.write(down[1], state)
+    state = os.read(up[0], 32)
+    assert shared[:32] != state
+    memory[step * 97 % len(memory)] ^= state[0]
+    for file in kept, fast:
+        file.seek(32 * (step % 100)); file.write(state); file.flush()
+    print(step, flush=True)
+    time.sleep(pause)
+kept.seek(0); fast.seek(0); nameless.seek(0)
+print('result', hashlib.sha256(state + bytes(memory) + kept.read() + fast.read()).hexdigest(), nameless.read(), bool(ticks))
+X
+work=(python3 /shared/work.py 300)
+ok as alice skiff run -- "${work[@]}" 0
+result=$(tail -1 <<<"$out")
+has "$result" 'old True' 'an undisturbed run'
+
+# Saved once and let go on, then saved again and ended; made again twice.
+ok as alice skiff instance start --checkpoint host calc "${work[@]}" 0.01
+eventually 10 lines calc 20
+ok as alice skiff checkpoint save calc --dry-run
+has "$out" 'python3 (2 threads' 'what would be saved'
+ok as alice skiff checkpoint save calc --name first --leave-running --json
+equal "$(json "$out" '(d["processes"], d["left_running"], d["bytes"] > 8 << 20)')" '(2, True, True)'
+steps=$(grep -c . /home/alice/.local/share/skiff/instance/calc/output)
+eventually 10 lines calc $((steps + 20))
+equal "$(state calc)" 'running '
+ok as alice skiff checkpoint save calc
+has "$err" 'it has ended'
+equal "$(state calc)" 'saved '
+eventually 5 gone
+ok as alice skiff checkpoint list --json
+equal "$(json "$out" '[(c["name"], c["instance"], c["processes"], c["readable"]) for c in d]')" \
+    "[('calc', 'calc', 2, True), ('first', 'calc', 2, True)]"
+ok as alice skiff checkpoint show calc
+for part in 'CRIU 4.' 'python3 (2 threads' 'in memory, /dev/shm' 'its own tmp' 'what it has changed'; do has "$out" "$part"; done
+
+ok as alice skiff checkpoint restore calc --dry-run
+has "$out" 'instance     calc'
+equal "$(state calc)" 'saved '
+ok as alice skiff checkpoint restore calc
+equal "$(state calc)" 'running '
+ok as alice skiff instance exec calc -- sh -c 'cat /proc/2/comm; ls /dev/shm; ls /run/skiff/output; test -s /etc/changed'
+equal "$out" $'python3\nfast\n/run/skiff/output'
+# Beside it, from before.
+ok as alice skiff checkpoint restore first other
+eventually 20 is other 'exited 0'
+eventually 20 is calc 'exited 0'
+for name in calc other; do
+    ok as alice skiff instance logs $name
+    equal "$(tail -1 <<<"$out")" "$result" "result of $name"
+    equal "$(head -n -1 <<<"$out" | diff - <(seq 0 299) | head -3)" '' "steps of $name"
+done
+eventually 5 gone
+
+# On a network of its own connections go along.
+cat >/shared/talk.py <<'X'
+import socket, threading, time
+server = socket.create_server(('127.0.0.1', 7777))
+def answer():
+    peer, _ = server.accept()
+    while word := peer.recv(8): peer.sendall(word)
+threading.Thread(target=answer, daemon=True).start()
+client = socket.create_connection(('127.0.0.1', 7777))
+for n in range(10 ** 9):
+    word = b'%08d' % n
+    client.sendall(word)
+    assert client.recv(8, socket.MSG_WAITALL) == word
+    print(n, flush=True)
+    time.sleep(0.01)
+X
+ok as alice skiff instance start --checkpoint --net none host talk python3 /shared/talk.py
+eventually 10 lines talk 10
+ok as alice skiff checkpoint save talk
+ok as alice skiff checkpoint restore talk
+steps=$(lines talk 0; wc -l </home/alice/.local/share/skiff/instance/talk/output)
+eventually 10 lines talk $((steps + 20))
+ok as alice skiff instance rm --force talk
+# On the host's they cannot.
+ok as alice skiff instance start --checkpoint host talk python3 /shared/talk.py
+eventually 10 lines talk 10
+fails 125 as alice skiff checkpoint save talk
+has "$err" 'open TCP connection'
+equal "$(state talk)" 'running '
+ok as alice skiff instance rm --force talk
+
+# Over an image, with the helper and without.
+start_registry
+make_store
+root=$images_tmp/root
+skeleton "$root"
+push tools/count:1 "$root"
+for user in alice bob; do
+    [ $user = alice ] || export SKIFF_HELPER=none
+    dir=/home/$user/.local/share/skiff/instance/small
+    ok as $user skiff instance start --checkpoint --writable $registry/tools/count:1 small \
+        /bin/sh -c 'echo made >/etc/made; n=0; while :; do n=$((n+1)); echo $n; echo $n >/tmp/n; sleep 0.01; done'
+    eventually 10 sh -c "[ \$(wc -l <$dir/output) -gt 10 ]"
+    ok as $user skiff checkpoint save small
+    ok as $user skiff rmi $registry/tools/count:1
+    ok as $user skiff checkpoint restore small again
+    n=$(wc -l <$dir/output)
+    eventually 10 sh -c "[ \$(wc -l <${dir%small}again/output) -gt $((n + 20)) ]"
+    ok as $user skiff instance exec again -- cat /etc/made
+    equal "$out" made "$user: what was changed"
+    ok as $user skiff instance logs again
+    equal "$(diff <(seq "$(wc -l <<<"$out")") - <<<"$out")" '' "$user: its output"
+    ok as $user skiff instance rm --force again
+done
+unset SKIFF_HELPER
+stop_registry
+
+# One that goes on is ended like any other, and its end is told.
+ok as alice skiff instance start --checkpoint host ended sh -c 'trap "exit 7" TERM; while :; do sleep 0.1; done'
+ok as alice skiff checkpoint save ended
+ok as alice skiff checkpoint restore ended
+ok as alice skiff instance stop ended
+equal "$(state ended)" 'exited 7'
+
+# So many are kept as are wanted.
+ok as alice skiff instance start --checkpoint host many sleep 1000
+for keep in 3 3 3 3; do ok as alice skiff checkpoint save many --leave-running --keep $keep; done
+ok as alice skiff checkpoint list --json
+equal "$(json "$out" '[c["name"] for c in d if c["instance"] == "many"]')" "['many', 'many@1', 'many@2']"
+ok as alice skiff checkpoint save many --leave-running
+ok as alice skiff checkpoint list --json
+equal "$(json "$out" '[c["name"] for c in d if c["instance"] == "many"]')" "['many']"
+fails 125 as alice skiff checkpoint restore many
+has "$err" 'it runs'
+
+# Somebody else's is not there; nor are his files to be had.
+fails 125 as bob skiff checkpoint save many
+has "$err" 'no such instance'
+fails 125 as bob skiff checkpoint restore many
+has "$err" 'no such checkpoint'
+fails 2 as bob ls /home/alice/.local/share/skiff/checkpoint/many
+# Killed at whatever moment, saving changes nothing: the instance goes on.
+ok as alice skiff instance start --checkpoint host tough "${work[@]}" 0.01
+eventually 10 lines tough 5
+for moment in 0.01 0.04 0.07 0.1 0.15; do
+    start alice skiff checkpoint save tough --name torn --leave-running
+    sleep $moment
+    kill -9 $started 2>/dev/null || true
+    try wait $started
+done
+eventually 20 is tough 'exited 0'
+ok as alice skiff instance logs tough
+equal "$(tail -1 <<<"$out")" "$result" 'result of one whose saving was killed'
+ok as alice skiff sweep
+try as alice skiff checkpoint delete torn
+equal "$(find /home/alice/.local/share/skiff/checkpoint -mindepth 1 -maxdepth 1 -name '.*')" '' 'what is left of it'
+ok as alice skiff instance rm --force many
+
+# What is in the way is named, and goes on.
+fails 125 as alice skiff checkpoint save nothing
+has "$err" 'no such instance'
+ok as alice skiff instance start host plain sleep 1000
+fails 125 as alice skiff checkpoint save plain
+has "$err" 'start --checkpoint'
+cat >/shared/watch.py <<'X'
+import ctypes, os, time
+ctypes.CDLL(None).inotify_init()
+if os.fork() == 0:
+    if os.fork() == 0: time.sleep(1000)
+    os._exit(0)
+os.wait()
+print('ready', flush=True)
+time.sleep(1000)
+X
+ok as alice skiff instance start --checkpoint host odd python3 /shared/watch.py
+eventually 10 lines odd 1
+fails 125 as alice skiff checkpoint save odd
+has "$err" 'inotify'
+has "$err" 'its parent has ended'
+equal "$(state odd)" 'running '
+ok as alice skiff checkpoint list --json
+equal "$(json "$out" '[c["name"] for c in d if c["instance"] == "odd"]')" '[]'
+ok as alice skiff instance rm --force odd plain
+
+# What is damaged, cut, forged or from the future is not restored, and nothing is left of it.
+all=/home/alice/.local/share/skiff/checkpoint
+rm -rf kept && cp -a $all/ended kept
+refused() { # WORDS
+    fails 125 as alice skiff checkpoint restore ended
+    has "$err" "$1"
+    equal "$(state ended)" 'exited 7' 'the instance from before'
+    rm -rf $all/ended && cp -a kept $all/ended
+}
+printf X | dd of=$(ls $all/ended/images/pages-*.img | head -1) bs=1 seek=5000 conv=notrunc status=none
+refused 'is damaged'
+truncate -s -1 $all/ended/trees/upper
+refused 'trees/upper is damaged'
+rm $all/ended/images/core-2.img
+refused 'core-2.img'
+cp $all/ended/images/core-2.img $all/ended/images/core-9999.img
+refused 'does not belong'
+sed -i 's|"target": "/tmp"|"target": "/etc"|' $all/ended/checkpoint
+refused 'record is damaged'
+sed -i '1s/skiff-checkpoint 1/skiff-checkpoint 9/' $all/ended/checkpoint
+refused 'format 9'
+ok as alice skiff checkpoint delete ended first calc many talk small
+ok as alice skiff checkpoint list
+equal "$(wc -l <<<"$out")" 1 'what is listed'
+equal "$(ls -A $all)" '' 'what is left'
+eventually 5 gone
