@@ -6,8 +6,8 @@ meant() { # HINT WORD...
     equal "$out" '' "stdout of skiff ${*:2}"
 }
 meant '`skiff env`?' evn
-meant '`skiff env exec`?' exec dev -- ls
-meant '`skiff env enter`?' enter
+meant '`skiff cluster exec` or `skiff env exec` or `skiff instance exec`?' exec dev -- ls
+meant '`skiff cluster enter` or `skiff env enter`?' enter
 meant '`skiff env list`?' env lst
 meant '`skiff net list`?' net lst
 meant '`skiff doctor`?' docotr

@@ -117,7 +117,7 @@ pub enum Command {
     /// Instances saved and made again
     #[command(subcommand)]
     Checkpoint(Checkpoint),
-    /// Show the environments and instances that run
+    /// Show the environments, instances and clusters that run
     Ps(Output),
     /// End a running environment and everything in it
     Stop {

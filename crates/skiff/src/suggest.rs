@@ -79,8 +79,8 @@ mod tests {
         let whole = crate::cli::Cli::command();
         for (after, word, meant) in [
             ("evn", "evn", &["skiff env"][..]),
-            ("exec", "exec", &["skiff env exec", "skiff instance exec"]),
-            ("enter", "enter", &["skiff env enter"]),
+            ("exec", "exec", &["skiff cluster exec", "skiff env exec", "skiff instance exec"]),
+            ("enter", "enter", &["skiff cluster enter", "skiff env enter"]),
             ("env", "lst", &["skiff env list"]),
             ("net", "lst", &["skiff net list"]),
             ("ls", "ls", &["skiff checkpoint list", "skiff env list", "skiff instance list"]),

@@ -279,7 +279,8 @@ impl<'a> Supervisor<'a> {
             PollFd::new(&self.control, PollFlags::IN),
             PollFd::new(&self.host, PollFlags::IN),
         ];
-        fds.extend(self.running.iter().map(|r| PollFd::from_borrowed_fd(r.output(), PollFlags::IN)));
+        let output = self.running.as_ref().and_then(Running::output);
+        fds.extend(output.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let others = fds.len();
         fds.extend(self.sessions.iter().map(|s| PollFd::new(s, PollFlags::IN)));
         let left = self.idle_until().map(|end| end.saturating_duration_since(Instant::now()));

@@ -11,7 +11,7 @@ use skiff_sandbox::Result;
 
 use crate::cli::Cluster;
 
-pub use local::{delete_leftovers, leftovers};
+pub use local::{Listed, delete_leftovers, leftovers, running};
 
 /// Carries a command out; the exit code.
 pub fn run(command: &Cluster) -> Result<i32> {

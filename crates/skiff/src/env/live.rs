@@ -16,7 +16,7 @@ use crate::cli::Inside;
 use crate::context::Context;
 use crate::control::{Live, Want};
 use crate::environments::{self, Environment, Ground};
-use crate::{images, instance, output, run, supervisor};
+use crate::{cluster, images, instance, output, run, supervisor};
 
 /// The user's shell in an environment; the default one is made on first use.
 pub fn enter(context: &Context, name: &EnvName, inside: &Inside) -> Result<i32> {
@@ -120,17 +120,19 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
     print(&listed(context)?, json)
 }
 
-/// Prints those that run, and the instances that do.
+/// Prints those that run, and the instances and clusters that do.
 pub fn running(context: &Context, json: bool) -> Result<()> {
     let envs: Vec<Listed> = listed(context)?.into_iter().filter(|l| l.running).collect();
     let instances = instance::running(context)?;
+    let clusters = cluster::running(context)?;
     if json {
         let values = envs.iter().map(|l| of_kind("environment", l));
         let values = values.chain(instances.iter().map(|l| of_kind("instance", l)));
+        let values = values.chain(clusters.iter().map(|l| of_kind("cluster", l)));
         return output::json(&values.collect::<Result<Vec<_>>>()?);
     }
-    let rows: Vec<Vec<String>> =
-        envs.iter().map(row).chain(instances.iter().map(instance::Listed::row)).collect();
+    let rows = envs.iter().map(row).chain(instances.iter().map(instance::Listed::row));
+    let rows: Vec<_> = rows.chain(clusters.iter().map(cluster::Listed::row)).collect();
     output::table(&["NAME", "BASE", "CREATED", "RUNNING", "PID"], &rows)
 }
 

@@ -15,14 +15,16 @@ use skiff_sandbox::{Context as _, Result};
 pub const AT_LEAST: u64 = 64 << 20;
 /// How long after news we look again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How often we look where there can be no news.
+const BLIND: Duration = Duration::from_secs(10);
 /// Holes begin and end at multiples of this.
 const BLOCK: u64 = 1 << 16;
 
-/// Its keeper. As long as nothing is written it is not woken.
+/// Its keeper. As long as nothing is written it is not woken, unless the user has no inotify instances left (the kernel gives him 128).
 pub struct Kept {
     path: PathBuf,
     file: File,
-    news: OwnedFd,
+    news: Option<OwnedFd>,
     look_at: Option<Instant>,
     gone: u64,
 }
@@ -32,15 +34,15 @@ impl Kept {
     pub fn watch(path: &Path) -> Result<Self> {
         let about = || format!("output {}", path.display());
         let file = File::options().write(true).open(path).context(about)?;
-        let news = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).context(about)?;
-        let kept = Self { path: path.into(), file, news, look_at: None, gone: 0 };
+        let news = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok();
+        let mut kept = Self { path: path.into(), file, news, look_at: None, gone: 0 };
         kept.listen();
         Ok(kept)
     }
 
     /// Readable once something has been written since the last look.
-    pub fn news(&self) -> BorrowedFd<'_> {
-        self.news.as_fd()
+    pub fn news(&self) -> Option<BorrowedFd<'_>> {
+        self.news.as_ref().map(AsFd::as_fd)
     }
 
     /// How long until the next look.
@@ -50,11 +52,11 @@ impl Kept {
 
     /// To be called whenever there may be news, or time is up.
     pub fn look(&mut self) {
-        match self.look_at {
-            None if rustix::io::read(&self.news, &mut [0; 512]).is_ok() => {
+        match (self.look_at, &self.news) {
+            (None, Some(news)) if rustix::io::read(news, &mut [0; 512]).is_ok() => {
                 self.look_at = Some(Instant::now() + PAUSE);
             }
-            Some(at) if Instant::now() >= at => {
+            (Some(at), _) if Instant::now() >= at => {
                 self.look_at = None;
                 self.trim();
                 self.listen();
@@ -64,11 +66,12 @@ impl Kept {
     }
 
     /// The next write is news, and no other after it: who writes a lot is not slowed down.
-    fn listen(&self) {
-        // Without room for watches the output is kept whole.
-        inotify::add_watch(&self.news, &self.path, WatchFlags::MODIFY | WatchFlags::ONESHOT)
-            .map(drop)
-            .unwrap_or_default();
+    fn listen(&mut self) {
+        let once = WatchFlags::MODIFY | WatchFlags::ONESHOT;
+        let watch = |news| inotify::add_watch(news, &self.path, once).is_ok();
+        if !self.news.as_ref().is_some_and(watch) {
+            self.look_at = Some(Instant::now() + BLIND);
+        }
     }
 
     fn trim(&mut self) {

@@ -100,9 +100,16 @@ impl Listed {
     }
 }
 
+fn listed(context: &Context) -> Result<Vec<Listed>> {
+    let all = Record::all(context)?;
+    let looked = all.iter().map(|record| (record, Listed::of(record)));
+    // One that has gone meanwhile is none.
+    looked.filter(|(record, one)| one.is_ok() || record.dir.exists()).map(|(_, one)| one).collect()
+}
+
 /// Prints all.
 pub fn list(context: &Context, json: bool) -> Result<()> {
-    let all = Record::all(context)?.iter().map(Listed::of).collect::<Result<Vec<_>>>()?;
+    let all = listed(context)?;
     if json {
         return output::json(&all);
     }
@@ -119,7 +126,7 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
 
 /// Those that run.
 pub fn running(context: &Context) -> Result<Vec<Listed>> {
-    let all = Record::all(context)?.iter().map(Listed::of).collect::<Result<Vec<_>>>()?;
+    let all = listed(context)?;
     Ok(all.into_iter().filter(|listed| listed.state == "running").collect())
 }
 

@@ -134,7 +134,7 @@ impl Service<'_> {
 
 impl Running {
     /// What wakes us when there is new output.
-    pub fn output(&self) -> BorrowedFd<'_> {
+    pub fn output(&self) -> Option<BorrowedFd<'_>> {
         self.kept.news()
     }
 

@@ -16,6 +16,7 @@ use skiff_sandbox::Result;
 use crate::cli::Machines;
 use crate::context::Context;
 
+pub use nodes::{Listed, running};
 pub use record::{delete_leftovers, leftovers};
 
 /// Carries a command out; the exit code.

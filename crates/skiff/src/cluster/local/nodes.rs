@@ -187,8 +187,9 @@ fn slurm_states(record: &Record) -> BTreeMap<String, String> {
     pairs.map(|(node, state)| (node.to_owned(), state.trim().to_owned())).collect()
 }
 
+/// One cluster, for people and programs.
 #[derive(Serialize)]
-struct Listed {
+pub struct Listed {
     name: String,
     base: String,
     made: u64,
@@ -198,9 +199,21 @@ struct Listed {
     path: String,
 }
 
-/// Prints the user's clusters.
-pub fn list(context: &Context, json: bool) -> Result<()> {
-    let one = |record: Record| -> Result<Listed> {
+impl Listed {
+    /// A row as `skiff ps` has it.
+    pub fn row(&self) -> Vec<String> {
+        let (name, base) = (self.name.clone(), self.base.clone());
+        vec![name, base, output::time(self.made), format!("cluster of {}", self.nodes), "-".into()]
+    }
+}
+
+/// Those that are up.
+pub fn running(context: &Context) -> Result<Vec<Listed>> {
+    Ok(listed(context)?.into_iter().filter(|cluster| cluster.state == "up").collect())
+}
+
+fn listed(context: &Context) -> Result<Vec<Listed>> {
+    let one = |record: &Record| -> Result<Listed> {
         let settings = record.settings()?;
         let nodes = match ask(&record.dir, &Want::Status)? {
             Some((Answer::Nodes(nodes), _)) => Some(nodes.len().saturating_sub(1)),
@@ -215,7 +228,18 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
             path: record.dir.display().to_string(),
         })
     };
-    let all = Record::all(context)?.into_iter().map(one).collect::<Result<Vec<_>>>()?;
+    let all = Record::all(context)?;
+    // One that has gone meanwhile is none.
+    all.iter()
+        .map(|record| (record, one(record)))
+        .filter(|(record, one)| one.is_ok() || record.dir.exists())
+        .map(|(_, one)| one)
+        .collect()
+}
+
+/// Prints the user's clusters.
+pub fn list(context: &Context, json: bool) -> Result<()> {
+    let all = listed(context)?;
     if json {
         return output::json(&all);
     }
