@@ -95,7 +95,7 @@ impl Progress {
     }
 }
 
-/// Makes the image, and has it written to the disk.
+/// Makes the image. Nothing is synced.
 ///
 /// # Errors
 /// The first of any layer. The file is of no use then.
@@ -179,9 +179,7 @@ fn finish(job: &Job<'_>, tree: &Tree, Data { spills, used, sum }: &Data) -> Resu
     let end = used.iter().filter(|used| !used.is_empty()).map(|used| used.end).max().unwrap_or(1);
     let mut tails =
         |layer: u32, offset: u64, buffer: &mut [u8]| spills[layer as usize].read_at(buffer, offset);
-    let summary = erofs::finish(tree, &mut tails, job.image, job.name, end, sum)?;
-    rustix::fs::fsync(job.image).on("write to the disk", job.name)?;
-    Ok(summary)
+    erofs::finish(tree, &mut tails, job.image, job.name, end, sum)
 }
 
 /// What the threads share.

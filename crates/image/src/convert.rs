@@ -80,7 +80,7 @@ pub(crate) struct Job<'a> {
     pub watch: &'a mut dyn FnMut(u64) -> bool,
 }
 
-/// Makes the image, and has it written to the disk.
+/// Makes the image. Nothing is synced.
 ///
 /// # Errors
 /// The file system cannot be read, holds what ours cannot, or too much. The file is of no use then.
@@ -94,9 +94,7 @@ pub(crate) fn convert<F: Foreign>(foreign: &F, job: Job<'_>) -> Result<erofs::Su
     converter.job.spill.flush()?;
     let Converter { job, next_block, sum, .. } = converter;
     let mut tails = |_: u32, at: u64, buffer: &mut [u8]| job.spill.read_at(buffer, at);
-    let summary = erofs::finish(&tree, &mut tails, image, name, next_block, sum.total())?;
-    rustix::fs::fsync(image).on("write to the disk", name)?;
-    Ok(summary)
+    erofs::finish(&tree, &mut tails, image, name, next_block, sum.total())
 }
 
 struct Converter<'a> {

@@ -22,7 +22,9 @@ use crate::error::{Context, Error, Result};
 use crate::hash::Hasher;
 use crate::io::write_all_at;
 use crate::policy::Policies;
-use crate::pull::{LayerProgress, Layers, Pulled, TICK, Watch, assemble_into, check, samples_of, watched};
+use crate::pull::{
+    LayerProgress, Layers, Pulled, TICK, Watch, assemble_into, check_and_sync, samples_of, watched,
+};
 use crate::sif;
 use crate::source::{Form, Source};
 use crate::spill::{Spill, nameless};
@@ -133,7 +135,7 @@ fn unpack(import: &Import<'_>, opened: &Opened, making: Making<'_>, watch: &mut 
         config: serde_json::from_slice(&opened.config_bytes)
             .map_err(|e| Error::BadManifest { object: name.clone(), why: e.to_string() })?,
     };
-    check(&making, &name)?;
+    check_and_sync(&making, &name)?;
     making.publish(&record)?;
     Ok(record)
 }
@@ -226,7 +228,7 @@ fn rewrite(
         _ => convert(&Squashfs::open(copy.clone())?, job),
     }?;
     ticker.tick(copy.size);
-    check(&making, &copy.name)?;
+    check_and_sync(&making, &copy.name)?;
     let record = Record {
         size: u64::from(summary.blocks) * BLOCK,
         sum: Some(summary.data_sum),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, fsync, open};
 use skiff_spec::digest::Digest;
 use skiff_spec::image::ImageId;
 use skiff_spec::platform::Platform;
@@ -123,7 +123,7 @@ fn make(pull: &Pull<'_>, found: &Resolved, making: Making<'_>, watch: &mut dyn W
     let watched_layers = Layers { digests: &digests, blobs: &layers, arrived: &arrived };
     let summary = watched(watch, &watched_layers, &progress, || assemble_into(&making, &layers, &progress))?;
     let bytes = u64::from(summary.blocks) * crate::tree::BLOCK;
-    check(&making, pull.image)?;
+    check_and_sync(&making, pull.image)?;
     let record = Record {
         size: bytes,
         sum: Some(summary.data_sum),
@@ -176,11 +176,21 @@ pub(crate) fn assemble_into(
     assemble(&job, progress)
 }
 
-/// Reads the finished file as whoever trusts the store will: what our writer did wrong must not reach a kernel.
-pub(crate) fn check(making: &Making<'_>, image: &dyn std::fmt::Display) -> Result<()> {
+/// Reads the finished file as whoever trusts the store will, while it goes to the disk: what our writer did wrong must not reach a kernel.
+pub(crate) fn check_and_sync(making: &Making<'_>, image: &dyn std::fmt::Display) -> Result<()> {
     let file = making.file().try_clone_to_owned().map_err(|e| Error::io("open", making.name(), &e))?;
-    let reader = erofs::Reader::open(std::fs::File::from(file), image.to_string())?;
-    erofs::verify_stored(&reader).map(drop)
+    std::thread::scope(|scope| {
+        let sync = || fsync(making.file()).on("write to the disk", making.name());
+        // Without a thread to spare, one comes after the other.
+        let syncing = std::thread::Builder::new().name("sync".into()).spawn_scoped(scope, sync);
+        let reader = erofs::Reader::open(std::fs::File::from(file), image.to_string())?;
+        erofs::verify_stored(&reader)?;
+        match syncing.map(std::thread::ScopedJoinHandle::join) {
+            Ok(Ok(synced)) => synced,
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(_) => sync(),
+        }
+    })
 }
 
 /// Layers that are being unpacked.

@@ -14,6 +14,8 @@ mod failure;
 mod fetch;
 mod growing;
 mod http;
+mod kept;
+mod memory;
 mod part;
 mod piece;
 mod place;
@@ -65,6 +67,8 @@ pub struct Settings {
     pub parallel: usize,
     /// How many bytes of a blob are asked for at once.
     pub chunk: u64,
+    /// How many bytes of what has come may be in memory until they are unpacked.
+    pub memory: u64,
     /// Directories of certificates, a directory per server in them.
     pub certs_d: Vec<PathBuf>,
 }
@@ -78,6 +82,8 @@ impl Default for Settings {
             tries: 6,
             parallel: 8,
             chunk: 8 << 20,
+            // All that is under way, and the ends of some blobs.
+            memory: 72 << 20,
             certs_d: tls::certs_d(),
         }
     }

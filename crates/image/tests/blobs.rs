@@ -441,3 +441,28 @@ fn list(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).expect("a directory");
     entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
 }
+
+#[test]
+fn who_waits_for_another_layer_holds_up_nobody() {
+    let Some(bench) = Bench::new(&[5 * MIB, 5 * MIB, 5 * MIB]) else { return };
+    // Two ranges fill it, or none does.
+    for memory in [2 * MIB, 0] {
+        let client = client(Settings { memory: memory as u64, ..settings() });
+        let (source, manifest) = bench.resolve(&client);
+        let fetch = client.fetch(&source, bench.blobs()).expect("threads");
+        let growing: Vec<_> = manifest.layers.iter().map(|layer| fetch.blob(&layer.blob)).collect();
+        let (last, others) = growing.split_last().expect("layers");
+        let readers: Vec<_> = others.iter().map(|growing| growing.reader()).collect();
+        readers.iter().for_each(|reader| reader.read_at(&mut [0; 18], 0).expect("its beginning"));
+        // As a layer whose files find no room until those below it have theirs.
+        read_all(last, &bench.layers[2]).expect("the last one");
+        for (growing, expected) in others.iter().zip(&bench.layers) {
+            read_all(growing, expected).expect("the others");
+        }
+        drop(fetch);
+        manifest
+            .layers
+            .iter()
+            .for_each(|layer| assert!(bench.blobs().remove(&layer.blob.digest).expect("removed")));
+    }
+}

@@ -11,6 +11,7 @@ use super::chunks::Chunks;
 use super::failure::{Failure, RegistryError};
 use super::growing::Growing;
 use super::http::Http;
+use super::memory::{Memory, Reserved};
 use super::part::{BlobDir, Taken};
 use super::retry;
 use super::transfer::{Origin, PIECE, Transfer, Trouble};
@@ -39,6 +40,7 @@ struct Shared {
     http: Http,
     source: Source,
     dir: BlobDir,
+    memory: Arc<Memory>,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -46,8 +48,11 @@ struct Shared {
 impl Fetch {
     pub(super) fn start(settings: Settings, source: Source, dir: BlobDir) -> Result<Fetch> {
         let parallel = settings.parallel.max(1);
+        let memory = Memory::new(settings.memory);
         let http = Http::new(settings);
-        let shared = Shared { http, source, dir, queue: Mutex::default(), changed: Condvar::new() };
+        let side_by_side = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        let queue = Mutex::new(Queue { side_by_side, ..Queue::default() });
+        let shared = Shared { http, source, dir, memory, queue, changed: Condvar::new() };
         let mut fetch = Fetch { shared: Arc::new(shared), threads: vec![] };
         for _ in 0..parallel {
             let shared = Arc::clone(&fetch.shared);
@@ -114,13 +119,13 @@ impl Shared {
     }
 
     fn work(&self) {
-        let mut piece = vec![0; PIECE];
+        let mut buffer = vec![0; PIECE];
         while let Some(task) = self.next_task() {
             match task {
                 Task::Open { job } => self.open(job),
-                Task::Transfer { job, transfer, chunk, origin } => {
+                Task::Transfer { job, transfer, chunk, room, origin } => {
                     let before = transfer.received(chunk);
-                    let outcome = self.transfer(job, &transfer, chunk, origin, &mut piece);
+                    let outcome = self.transfer(job, (&transfer, chunk), origin, room, &mut buffer);
                     let gained = transfer.received(chunk).saturating_sub(before);
                     self.settle(job, &transfer, chunk, gained, outcome);
                 }
@@ -136,7 +141,7 @@ impl Shared {
                 return None;
             }
             let now = Instant::now();
-            queue = match queue.turn(now) {
+            queue = match queue.turn(now, &self.memory) {
                 Turn::Now(task) => return Some(task),
                 Turn::At(then) => {
                     let waited = self.changed.wait_timeout(queue, then - now);
@@ -185,15 +190,15 @@ impl Shared {
     fn transfer(
         &self,
         index: usize,
-        transfer: &Transfer,
-        chunk: Option<usize>,
+        (transfer, chunk): (&Transfer, Option<usize>),
         origin: usize,
-        piece: &mut [u8],
+        room: Option<Reserved>,
+        buffer: &mut [u8],
     ) -> Result<(), Trouble> {
         let origin = self.origin(index, origin)?;
         match chunk {
-            Some(chunk) => transfer.chunk(&self.http, &origin, chunk, piece),
-            None => transfer.whole(&self.http, &origin, piece),
+            Some(chunk) => transfer.chunk(&self.http, &origin, chunk, room, buffer),
+            None => transfer.whole(&self.http, &origin, buffer),
         }
     }
 

@@ -7,6 +7,8 @@ use rustix::io::Errno;
 use skiff_spec::digest::Digest;
 
 use super::chunks::Chunks;
+use super::kept::{self, Kept, Pieces};
+use super::memory::Piece;
 use crate::error::{Context, Error, Result};
 use crate::manifest::Descriptor;
 
@@ -42,6 +44,12 @@ struct State {
     filled: Vec<u64>,
     /// How many bytes are there without a gap, from the blob's beginning.
     prefix: u64,
+    /// What of it is in memory, for those who read it.
+    kept: Kept<Piece>,
+    /// Whether anybody does.
+    is_read: bool,
+    /// Who waits for bytes: up to where.
+    waiting: Vec<u64>,
     /// Bytes of what another process fetches.
     followed: u64,
     /// Counts how often all was thrown away because the digest was wrong.
@@ -57,6 +65,9 @@ impl Growing {
             file: None,
             filled: vec![],
             prefix: 0,
+            kept: Kept::default(),
+            is_read: false,
+            waiting: vec![],
             followed: 0,
             round: 0,
             abandoned: false,
@@ -100,12 +111,19 @@ impl Growing {
 
     /// Lets nobody wait any longer: whoever reads gives up for another reason.
     pub fn abandon(&self) {
-        self.change(|state| state.abandoned = true);
+        self.change(|state| {
+            state.abandoned = true;
+            state.kept.clear();
+        });
     }
 
     /// Someone who reads it from now on.
     pub fn reader(self: &Arc<Self>) -> Reader {
-        Reader { round: self.state().round, growing: Arc::clone(self) }
+        let round = self.change(|state| {
+            state.is_read = true;
+            state.round
+        });
+        Reader { round, growing: Arc::clone(self) }
     }
 
     fn gone(&self) -> Error {
@@ -128,17 +146,44 @@ impl Growing {
         self.state().filled.get(chunk).copied().unwrap_or(0)
     }
 
-    /// More bytes of a chunk are there. Gives the new end of what is there without a gap.
-    pub(super) fn extend(&self, chunk: usize, bytes: u64) -> u64 {
+    /// More bytes of a chunk are in the file, perhaps in memory too.
+    pub(super) fn extend(&self, chunk: usize, bytes: u64, piece: Option<Piece>) {
         self.change(|state| {
             if let (Some(filled), Some((_, chunks))) = (state.filled.get_mut(chunk), &state.file) {
+                let (chunks, at) = (*chunks, chunks.range(chunk).0 + *filled);
                 *filled += bytes;
-                let chunks = *chunks;
+                if let Some(piece) = piece.filter(|_| state.is_read && !state.abandoned) {
+                    state.kept.insert(at, piece);
+                }
                 state.advance(chunks);
                 state.status = Status::Fetching;
             }
-            state.prefix
-        })
+        });
+    }
+
+    /// What is in memory of these bytes.
+    pub(super) fn kept(&self, begin: u64, end: u64) -> Pieces<Piece> {
+        self.state().kept.within(begin, end)
+    }
+
+    /// All before `end` has been hashed.
+    pub(super) fn hashed(&self, end: u64) {
+        self.state().kept.hashed(end);
+    }
+
+    /// Whether what begins here must come at once: somebody waits for it, or nobody will ever read.
+    pub(super) fn is_urgent(&self, begin: u64) -> bool {
+        let state = self.state();
+        !state.is_read
+            || state.abandoned
+            || state.error.is_some()
+            || state.waiting.iter().any(|end| *end > begin)
+    }
+
+    /// How many bytes are there that nobody has read.
+    pub(super) fn ahead(&self) -> u64 {
+        let state = self.state();
+        state.filled.iter().sum::<u64>().saturating_sub(state.kept.read_before())
     }
 
     pub(super) fn prefix(&self) -> u64 {
@@ -166,6 +211,7 @@ impl Growing {
             state.round += 1;
             state.prefix = 0;
             state.filled.fill(0);
+            state.kept.clear();
         });
     }
 
@@ -243,14 +289,16 @@ impl Reader {
         if buffer.is_empty() {
             return Ok(());
         }
-        let file = self.wait_for(offset, end)?;
-        let read = crate::io::read_at(file.as_fd(), buffer, offset);
+        let (file, kept) = self.wait_for(offset, end)?;
+        let read = kept::fill(&kept, buffer, offset, |buffer, at| {
+            crate::io::read_exact_at(file.as_fd(), buffer, at).on("read", name())
+        });
+        drop(kept);
+        let mut state = self.growing.state();
         // What was read may have been thrown away at that moment: then it is no wonder that it was short, or wrong.
-        self.check(&self.growing.state())?;
-        if read.on("read", name())? < buffer.len() {
-            return Err(Error::Io { what: "read", object: name(), source: Errno::NODATA });
-        }
-        Ok(())
+        self.check(&state)?;
+        state.kept.read(offset, end);
+        read
     }
 
     /// Waits until the digest has been found right.
@@ -268,14 +316,21 @@ impl Reader {
         }
     }
 
-    fn wait_for(&self, begin: u64, end: u64) -> Result<Arc<OwnedFd>> {
+    /// Waits for these bytes; gives the file, and what is in memory of them.
+    fn wait_for(&self, begin: u64, end: u64) -> Result<(Arc<OwnedFd>, Pieces<Piece>)> {
         let mut state = self.growing.state();
-        loop {
-            self.check(&state)?;
-            match &state.file {
-                Some((file, _)) if state.has(begin, end) => return Ok(Arc::clone(file)),
-                _ => state = self.growing.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            }
+        if !state.has(begin, end) {
+            state.waiting.push(end);
+            let is_waiting = |state: &mut State| self.check(state).is_ok() && !state.has(begin, end);
+            let waited = self.growing.changed.wait_while(state, is_waiting);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+            let place = state.waiting.iter().position(|other| *other == end);
+            place.map(|place| state.waiting.swap_remove(place));
+        }
+        self.check(&state)?;
+        match &state.file {
+            Some((file, _)) => Ok((Arc::clone(file), state.kept.within(begin, end))),
+            None => unreachable!("what has bytes has a file"),
         }
     }
 
@@ -307,7 +362,7 @@ mod tests {
         growing.opened(&file, Chunks::new(SIZE, SIZE), vec![0]);
         for _ in 0..100 {
             rustix::fs::ftruncate(&file, SIZE).unwrap();
-            growing.extend(0, SIZE);
+            growing.extend(0, SIZE, None);
             let reader = growing.reader();
             let (begun, has_begun) = std::sync::mpsc::channel();
             std::thread::scope(|scope| {

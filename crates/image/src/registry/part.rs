@@ -180,8 +180,9 @@ impl Part {
         written.map_err(|errno| self.write_error(errno))
     }
 
-    pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        crate::io::read_at(self.data.as_fd(), buffer, offset).on("read", &self.shown)
+    /// Reads exactly these bytes.
+    pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        crate::io::read_exact_at(self.data.as_fd(), buffer, offset).on("read", &self.shown)
     }
 
     /// So many bytes of a chunk are there. Not synced: after a crash of the machine the digest tells.

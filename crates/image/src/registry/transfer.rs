@@ -1,7 +1,7 @@
 //! Brings one range of a blob from a server into its file, and hashes what has arrived without a gap.
 
 use std::io::Read;
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use skiff_spec::digest::Digest;
 use ureq::Body;
@@ -10,6 +10,7 @@ use ureq::http::{Method, Response, StatusCode, Uri, header};
 use super::failure::Failure;
 use super::growing::Growing;
 use super::http::{Ask, Http, authority, header_text, io_failure, is_good, status_failure};
+use super::memory::{Memory, Piece, Reserved};
 use super::part::Part;
 use super::place::{Place, Wish};
 use crate::error::{Error, Result};
@@ -99,18 +100,36 @@ impl Transfer {
         &self.digest
     }
 
+    /// Room in memory for a chunk.
+    pub(super) fn room(&self, chunk: usize, memory: &Arc<Memory>) -> Option<Reserved> {
+        let (begin, end) = self.part.chunks().range(chunk);
+        memory.reserve(end - begin)
+    }
+
+    /// Whether a chunk must come at once, if need be by the disk.
+    pub(super) fn is_urgent(&self, chunk: usize) -> bool {
+        self.growing.is_urgent(self.part.chunks().range(chunk).0)
+    }
+
+    /// How many bytes are here, or will be when so many requests are answered, that nobody has read.
+    pub(super) fn ahead(&self, requests: usize) -> u64 {
+        self.growing.ahead() + self.part.chunks().chunk_size() * requests as u64
+    }
+
     /// How many bytes of a chunk, or of all, are here.
     pub(super) fn received(&self, chunk: Option<usize>) -> u64 {
         chunk.map_or_else(|| self.growing.progress().0, |chunk| self.growing.filled(chunk))
     }
 
-    /// Fetches what is missing of one chunk.
+    /// Fetches what is missing of one chunk. What there is room for stays in memory until it has been read; the rest comes
+    /// through `buffer`.
     pub(super) fn chunk(
         &self,
         http: &Http,
         origin: &Origin,
         chunk: usize,
-        piece: &mut [u8],
+        mut room: Option<Reserved>,
+        buffer: &mut [u8],
     ) -> Result<(), Trouble> {
         let (begin, end) = self.part.chunks().range(chunk);
         let begin = begin + self.growing.filled(chunk);
@@ -127,9 +146,20 @@ impl Transfer {
         let mut body = response.into_body().into_reader();
         let mut at = begin;
         while at < end {
-            let wanted = piece.len().min((end - at) as usize);
-            let (got, ended) = fill(&mut body, &mut piece[..wanted]);
-            self.take_in(chunk, &piece[..got], at)?;
+            let wanted = PIECE.min((end - at) as usize);
+            let (got, ended) = match room.as_mut().and_then(Reserved::piece) {
+                Some(mut piece) => {
+                    let (got, ended) = fill(&mut body, &mut piece[..wanted]);
+                    piece.truncate(got);
+                    self.take_in_piece(chunk, piece, at)?;
+                    (got, ended)
+                }
+                None => {
+                    let (got, ended) = fill(&mut body, &mut buffer[..wanted]);
+                    self.take_in(chunk, &buffer[..got], at)?;
+                    (got, ended)
+                }
+            };
             at += got as u64;
             ended_early(ended, at, begin, end, &from)?;
         }
@@ -243,32 +273,66 @@ impl Transfer {
             return Ok(());
         }
         self.part.write(bytes, at).map_err(Trouble::Fatal)?;
-        self.growing.extend(chunk, bytes.len() as u64);
-        self.part.mark(chunk, self.growing.filled(chunk)).map_err(Trouble::Fatal)?;
-        // One hashes; the others need not wait for it.
-        match self.hashed.try_lock() {
-            Ok(mut hashed) => {
-                if hashed.bytes == at {
-                    hashed.hasher.update(bytes);
-                    hashed.bytes += bytes.len() as u64;
-                }
-                self.hash(&mut hashed).map_err(Trouble::Fatal)
-            }
-            Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => Ok(()),
+        if let Ok(mut hashed) = self.hashed.try_lock()
+            && hashed.bytes == at
+        {
+            hashed.hasher.update(bytes);
+            hashed.bytes += bytes.len() as u64;
         }
+        self.note(chunk, bytes.len() as u64, None)
+    }
+
+    /// The same with a piece that stays in memory.
+    fn take_in_piece(&self, chunk: usize, piece: Piece, at: u64) -> Result<(), Trouble> {
+        if piece.is_empty() {
+            return Ok(());
+        }
+        self.part.write(&piece, at).map_err(Trouble::Fatal)?;
+        self.note(chunk, piece.len() as u64, Some(piece))
+    }
+
+    /// More of a chunk is in the file.
+    fn note(&self, chunk: usize, bytes: u64, piece: Option<Piece>) -> Result<(), Trouble> {
+        self.growing.extend(chunk, bytes, piece);
+        self.part.mark(chunk, self.growing.filled(chunk)).map_err(Trouble::Fatal)?;
+        self.hash_what_is_there().map_err(Trouble::Fatal)
+    }
+
+    /// One hashes; the others need not wait for it, since it looks again for what has come meanwhile.
+    fn hash_what_is_there(&self) -> Result<()> {
+        while let Ok(mut hashed) = self.hashed.try_lock() {
+            self.hash(&mut hashed)?;
+            let done = hashed.bytes;
+            drop(hashed);
+            if self.growing.prefix() <= done {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Hashes all that is there without a gap. In pieces small enough to be still in the processor's cache.
     fn hash(&self, hashed: &mut Hashed) -> Result<()> {
         while hashed.bytes < self.growing.prefix() {
-            hashed.buffer.resize(PIECE, 0);
             let wanted = PIECE.min((self.growing.prefix() - hashed.bytes) as usize);
-            let read = self.part.read(&mut hashed.buffer[..wanted], hashed.bytes)?;
-            if read == 0 {
-                break;
+            let Hashed { hasher, bytes, buffer } = hashed;
+            let end = *bytes + wanted as u64;
+            match self.growing.kept(*bytes, end).first() {
+                Some((begin, piece)) if begin <= bytes => {
+                    let have = &piece[(*bytes - begin) as usize..];
+                    hasher.update(have);
+                    *bytes += have.len() as u64;
+                }
+                next => {
+                    // Up to where the next one in memory begins.
+                    let wanted = next.map_or(wanted, |(begin, _)| (begin - *bytes) as usize);
+                    buffer.resize(PIECE, 0);
+                    self.part.read(&mut buffer[..wanted], *bytes)?;
+                    hasher.update(&buffer[..wanted]);
+                    *bytes += wanted as u64;
+                }
             }
-            hashed.hasher.update(&hashed.buffer[..read]);
-            hashed.bytes += read as u64;
+            self.growing.hashed(hashed.bytes);
         }
         Ok(())
     }
