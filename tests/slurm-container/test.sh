@@ -140,6 +140,11 @@ refused 'exclude each other' --environment=dev --container-image=$image
 refused 'cannot be used with' --container-readonly --container-writable --container-image=$image
 refused 'the flag "rx" is not known' --container-mounts=/a:/b:rx --container-image=$image
 refused "NAME" --container-env=A=B --container-image=$image
+push tools/forbidden:1 "$root"
+as alice sh -c 'cat >.config/containers/policy.json' <<'X'
+{"default": [{"type": "insecureAcceptAnything"}], "transports": {"docker": {"10.77.0.1:5000/tools/forbidden": [{"type": "reject"}]}}}
+X
+refused policy --container-image=$registry/tools/forbidden:1
 push tools/arm:1 "$root" --arch arm64
 refused arm64 --container-image=$registry/tools/arm:1
 fails 127 as alice srun -Q --container-image=$image no-such-program
@@ -149,13 +154,14 @@ ok as alice sbatch --parsable -n1 -o out --container-image=$image --container-mo
 equal "$(ended "$out")" 'FAILED 125:0'
 has "$(cat out)" 'mount of /no/such'
 
-# Without the registry: who has pulled the image has it where a node has it; another node says what is missing.
+# Without the registry: who has pulled the image has it where a node has it; a node without a store runs nothing on its bare self.
 stop_registry
-refused "$registry" --container-image=$registry/tools/none
+fails 125 as alice srun --container-image=$registry/tools/none touch ran
+has "$err" "$registry"
+has "$err" 'nothing was submitted'
 in_image -w n1 --container-image=$registry/tools/other:1 cat /etc/version
 equal "$out" one
-on n2 sh -c 'umount -l /run/skiff/images/*; rm -rf /run/skiff/images/*'
-on n2 find $store -mindepth 1 -delete
+on n2 sh -c "umount -l /run/skiff/images/*; rm -rf /run/skiff/images/* $store"
 fails 125 as alice srun -N2 --container-image=$registry/tools/other:1 sh -c 'touch ran.$(hostname)'
 has "$err" 'node n2: '
 has "$err" 'hint: '
