@@ -15,6 +15,7 @@ use skiff_spec::network::{self, NetName};
 
 use crate::{output, suggest};
 
+mod app;
 mod checkpoint;
 mod cluster;
 mod container;
@@ -22,6 +23,7 @@ mod image;
 mod instance;
 mod machines;
 
+pub use app::{App, AppRun};
 pub use checkpoint::{Checkpoint, Restore, Save};
 pub use cluster::{Agent, Cluster, ClusterRun};
 pub use container::{Container, Submit};
@@ -125,6 +127,9 @@ pub enum Command {
         #[arg(default_value_t = EnvName::default_name())]
         name: EnvName,
     },
+    /// Jupyter or a desktop, for the browser on your own machine
+    #[command(subcommand)]
+    App(App),
     /// Virtual clusters: containers on several hosts for as long as a script runs, or on this machine
     #[command(subcommand)]
     Cluster(Cluster),

@@ -1,5 +1,6 @@
 //! The command line: parses, plans, has it done, prints, exits.
 
+mod app;
 mod base_identity;
 mod checkpoint;
 mod cli;
@@ -84,6 +85,7 @@ fn run(cli: Cli) -> Result<i32> {
     match cli.command {
         Command::Run(run) => return run::run(&run),
         Command::Env(command) => return env::run(&command),
+        Command::App(command) => return app::run(&command),
         Command::Instance(command) => return instance::run(&command),
         Command::Checkpoint(command) => checkpoint::run(&command)?,
         Command::Cluster(command) => return cluster::run(&command),

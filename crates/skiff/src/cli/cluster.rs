@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use skiff_spec::network;
 
-use super::{Machines, setting};
+use super::{AppRun, Machines, setting};
 
 #[derive(Subcommand)]
 pub enum Cluster {
@@ -15,6 +15,12 @@ pub enum Cluster {
     Run(ClusterRun),
     #[command(flatten)]
     Machines(Machines),
+    /// Jupyter for your browser, on the first node of the job that this is in
+    #[command(after_help = super::app::HELP)]
+    Notebook(AppRun),
+    /// A desktop for your browser, likewise
+    #[command(after_help = super::app::HELP)]
+    Desktop(AppRun),
     /// On a host: make the container and look after it
     #[command(hide = true)]
     Agent(Agent),

@@ -9,6 +9,7 @@ mod script;
 
 use skiff_sandbox::Result;
 
+use crate::app;
 use crate::cli::Cluster;
 
 pub use local::{Listed, delete_leftovers, leftovers, running};
@@ -18,6 +19,8 @@ pub fn run(command: &Cluster) -> Result<i32> {
     match command {
         Cluster::Run(wanted) => run::run(wanted),
         Cluster::Machines(command) => local::run(command),
+        Cluster::Notebook(wanted) => app::in_allocation(app::Kind::Notebook, wanted),
+        Cluster::Desktop(wanted) => app::in_allocation(app::Kind::Desktop, wanted),
         Cluster::Agent(words) => agent::run(words),
     }
 }

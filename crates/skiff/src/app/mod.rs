@@ -1,0 +1,230 @@
+//! `skiff app`: Jupyter or a desktop for the user's browser. It listens on the loopback address; the way there is ssh's, and the
+//! token keeps out whoever else is on the machine.
+
+mod cluster;
+mod listener;
+mod record;
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use skiff_sandbox::command::{Command, own_env};
+use skiff_sandbox::join::{Place, as_we_are};
+use skiff_sandbox::session::Ended;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_sys::process::Child;
+use skiff_sys::signal::Signals;
+
+use crate::cli::{App, AppRun};
+use crate::context::Context;
+use crate::{images, output};
+pub use cluster::in_allocation;
+use record::{Kept, Record};
+
+/// What is run, wherever that is.
+const SCRIPT: &str = include_str!("app.sh");
+/// How the token gets there: the variable that Jupyter itself looks at.
+const TOKEN: &str = "JUPYTER_TOKEN";
+/// The first start of a big image, or of Python from a cold network file system, takes its time.
+const PATIENCE: Duration = Duration::from_secs(300);
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+/// What is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Jupyter.
+    Notebook,
+    /// Xvnc and noVNC.
+    Desktop,
+}
+
+impl Kind {
+    /// As a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Notebook => "notebook",
+            Self::Desktop => "desktop",
+        }
+    }
+
+    /// Where the browser finds it. What follows the `#` stays in the browser, out of logs.
+    fn url(self, port: u16, token: &str) -> String {
+        match self {
+            Self::Notebook => format!("http://localhost:{port}/?token={token}"),
+            Self::Desktop => {
+                format!(
+                    "http://localhost:{port}/vnc.html#autoconnect=1&resize=remote&path=websockify%3Ftoken%3D{token}"
+                )
+            }
+        }
+    }
+}
+
+/// Does what was asked; the exit code.
+pub fn run(app: &App) -> Result<i32> {
+    match app {
+        App::Notebook(wanted) => serve(Kind::Notebook, wanted),
+        App::Desktop(wanted) => serve(Kind::Desktop, wanted),
+        App::List(output) => record::list(&Context::load()?, output.json).map(|()| 0),
+    }
+}
+
+fn serve(kind: Kind, wanted: &AppRun) -> Result<i32> {
+    let context = Context::load()?;
+    let port = wanted.port.map_or_else(listener::free_port, Ok)?;
+    let mut command = command(&context, kind, wanted, port)?;
+    if wanted.dry_run {
+        let shown =
+            command.argv.iter().map(|w| if w == SCRIPT { "SCRIPT".into() } else { w.to_string_lossy() });
+        return output::line(&shown.collect::<Vec<_>>().join(" ")).map(|()| 0);
+    }
+    if listener::is_taken(port)? {
+        return Err(Error::new(format!("port {port}: somebody listens there already"))
+            .hint("without --port one is found that is free"));
+    }
+    let token = token()?;
+    command.set(TOKEN, token.clone());
+    let signals = Signals::block(&[]).context(|| "signals")?;
+    // Standard input is the lifeline: what we have started ends when its other end is closed, by us or by our death.
+    let (end, lifeline) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    rustix::stdio::dup2_stdin(&end).context(|| "standard input")?;
+    drop(end);
+    let child = match as_we_are(&command, Place::default(), signals.before()) {
+        Ok(child) => child,
+        Err(why) => return Ok(output::failed(why)),
+    };
+    let mut running = Running { child, signals, lifeline: Some(lifeline) };
+    if let Some(ended) = running.wait_until_ready(port, context.uid, kind)? {
+        return Ok(output::exit_as(ended));
+    }
+    let record = Record::new(kind.name(), port, kind.url(port, &token), context.user());
+    let kept = Kept::write(&context, &record)?;
+    if wanted.json {
+        output::json(&record)?
+    } else {
+        record.tell()?
+    }
+    let ended = running.wait()?;
+    drop(kept);
+    Ok(output::exit_as(ended))
+}
+
+/// The script, in the environment or image that is wanted, by a `skiff` of its own.
+fn command(context: &Context, kind: Kind, wanted: &AppRun, port: u16) -> Result<Command> {
+    let skiff = || std::env::current_exe().map(OsString::from).context(|| "own program");
+    // Without the helper there is only root.
+    let identity = if wanted.root || context.helper.is_none() { "--root" } else { "--me" };
+    let mut argv: Vec<OsString> = match (&wanted.environment, &wanted.image) {
+        (Some(name), _) => {
+            vec![skiff()?, "env".into(), "exec".into(), identity.into(), name.as_str().into(), "--".into()]
+        }
+        (None, Some(image)) => {
+            let base = format!("{}{image}", images::PREFIX);
+            let own: [OsString; 6] = [
+                "run".into(),
+                "--writable".into(),
+                identity.into(),
+                "--entrypoint=".into(),
+                "--base".into(),
+                base.into(),
+            ];
+            let mut argv = vec![skiff()?];
+            argv.extend(own);
+            argv.push("--".into());
+            argv
+        }
+        (None, None) => vec![],
+    };
+    argv.extend(["/bin/sh".into(), "-c".into(), SCRIPT.into(), "skiff-app".into(), kind.name().into()]);
+    argv.push(port.to_string().into());
+    argv.extend(wanted.words.iter().cloned());
+    let cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
+    Ok(Command { argv, env: own_env(), cwd, ..Command::default() })
+}
+
+/// 128 bits that nobody guesses.
+fn token() -> Result<String> {
+    let mut bytes = [0; 16];
+    let what = || "/dev/urandom";
+    std::fs::File::open("/dev/urandom").context(what)?.read_exact(&mut bytes).context(what)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// What has been started.
+struct Running {
+    child: Child,
+    signals: Signals,
+    lifeline: Option<OwnedFd>,
+}
+
+impl Running {
+    /// Until this user's program listens on the port; how it ended, if it did before.
+    fn wait_until_ready(&mut self, port: u16, uid: u32, kind: Kind) -> Result<Option<Ended>> {
+        let end = Instant::now() + PATIENCE;
+        while !listener::is_ours(port, uid)? {
+            if let Some(ended) = self.look(Some(&LOOK))? {
+                return Ok(Some(ended));
+            }
+            if Instant::now() > end {
+                self.lifeline = None;
+                self.wait()?;
+                let (kind, seconds) = (kind.name(), PATIENCE.as_secs());
+                return Err(Error::new(format!(
+                    "{kind}: it does not listen on port {port} after {seconds} s"
+                ))
+                .hint("what it says itself is above"));
+            }
+        }
+        Ok(None)
+    }
+
+    fn wait(&mut self) -> Result<Ended> {
+        loop {
+            if let Some(ended) = self.look(None)? {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// Waits for a while for its end, and passes on what we are told meanwhile.
+    fn look(&mut self, limit: Option<&Timespec>) -> Result<Option<Ended>> {
+        let mut fds =
+            [PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.child.pidfd, PollFlags::IN)];
+        // Interrupted or not: what is ready shows.
+        poll(&mut fds, limit).unwrap_or_default();
+        while let Ok(Some(signal)) = self.signals.next() {
+            if let Some(number) = Signal::from_named_raw(signal.number)
+                && [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&number)
+            {
+                self.lifeline = None;
+                // It may have ended this moment.
+                kill_process(self.child.pid, Signal::TERM).unwrap_or_default();
+            }
+        }
+        use std::os::fd::AsFd;
+        let flags = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let status = match waitid(WaitId::PidFd(self.child.pidfd.as_fd()), flags) {
+            Err(rustix::io::Errno::INTR) => None,
+            other => other.context(|| "waiting for it")?,
+        };
+        Ok(status.and_then(|status| {
+            let code = status.exit_status().map(Ended::Code);
+            code.or_else(|| status.terminating_signal().map(Ended::Signal))
+        }))
+    }
+}
+
+/// The name of this machine, as others know it.
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// A variable that is set and text.
+fn variable(name: &str) -> Option<String> {
+    std::env::var_os(OsStr::new(name))?.into_string().ok().filter(|value| !value.is_empty())
+}

@@ -1,0 +1,132 @@
+//! What is noted of a running one in the user's home, so that he finds it again from any machine: how to reach it, its token included.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use skiff_sandbox::{Context as _, Result};
+
+use super::{host, variable};
+use crate::context::Context;
+use crate::output;
+
+/// One of them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// `notebook` or `desktop`.
+    pub kind: String,
+    /// The machine that it runs on.
+    pub host: String,
+    /// Its port there, and the one that is forwarded to it.
+    pub port: u16,
+    /// What forwards it, to be typed on the machine that has the browser.
+    pub forward: String,
+    /// Where the browser finds it then.
+    pub url: String,
+    /// The job that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+}
+
+impl Record {
+    /// Of the one that this process serves.
+    pub fn new(kind: &str, port: u16, url: String, user: String) -> Self {
+        let host = host();
+        // Compute nodes are usually reached by way of the machine that the job was submitted from.
+        let by_way = variable("SLURM_SUBMIT_HOST")
+            .or_else(|| variable("PBS_O_HOST"))
+            .or_else(|| variable("SGE_O_HOST"));
+        let by_way = by_way
+            .filter(|login| *login != host)
+            .map(|login| format!("-J {user}@{login} "))
+            .unwrap_or_default();
+        let forward = format!("ssh {by_way}-N -L {port}:localhost:{port} {user}@{host}");
+        let job = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"].into_iter().find_map(variable);
+        Self { kind: kind.into(), host, port, forward, url, job }
+    }
+
+    /// Says how to reach it.
+    pub fn tell(&self) -> Result<()> {
+        output::line(&format!("{} on {}. Where your browser is:", self.kind, self.host))?;
+        output::line(&format!("    {}", self.forward))?;
+        output::line(&format!("    {}", self.url))
+    }
+
+    /// Whether nobody of this machine holds its file any more. (Of another's, only that one knows; and a process's number would mean
+    /// something else in here than where it was noted.)
+    fn is_gone(&self, file: &fs::File) -> bool {
+        self.host == host() && flock(file, FlockOperation::NonBlockingLockShared).is_ok()
+    }
+}
+
+/// A record in its place, locked; removed when this is.
+pub struct Kept {
+    path: PathBuf,
+    _lock: fs::File,
+}
+
+impl Kept {
+    /// Writes it where only its user looks.
+    pub fn write(context: &Context, record: &Record) -> Result<Self> {
+        let dir = home(context);
+        let what = || dir.display().to_string();
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).context(what)?;
+        let path = dir.join(format!("{}.{}.json", record.host, record.port));
+        let text = serde_json::to_vec_pretty(record).map_err(std::io::Error::other).context(what)?;
+        let new = path.with_extension("new");
+        let options = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&new);
+        let mut lock = options.context(what)?;
+        lock.write_all(&text).context(what)?;
+        // Where the home's file system has no locks, it stays listed until it ends by itself.
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap_or_default();
+        fs::rename(&new, &path).context(what)?;
+        Ok(Self { path, _lock: lock })
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // What stays is held by nobody, and goes with the next list.
+        fs::remove_file(&self.path).unwrap_or_default();
+    }
+}
+
+/// Prints all that run.
+pub fn list(context: &Context, json: bool) -> Result<()> {
+    let all = all(context)?;
+    if json {
+        return output::json(&all);
+    }
+    all.iter().try_for_each(Record::tell)
+}
+
+fn all(context: &Context) -> Result<Vec<Record>> {
+    let dir = home(context);
+    let entries = match fs::read_dir(&dir) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
+        other => other.context(|| dir.display().to_string())?,
+    };
+    let mut all = vec![];
+    for path in entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|p| p.extension().is_some_and(|e| e == "json"))
+    {
+        // Gone meanwhile, or somebody else's idea of a file.
+        let Ok(file) = fs::File::open(&path) else { continue };
+        let Ok(record) = serde_json::from_reader::<_, Record>(&file) else { continue };
+        if record.is_gone(&file) {
+            fs::remove_file(&path).unwrap_or_default();
+        } else {
+            all.push(record);
+        }
+    }
+    all.sort_by(|a, b| (&a.host, a.port).cmp(&(&b.host, b.port)));
+    Ok(all)
+}
+
+fn home(context: &Context) -> PathBuf {
+    context.data().join("apps")
+}

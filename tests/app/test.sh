@@ -1,0 +1,79 @@
+# time: 120
+# Jupyter and a desktop for the browser: on this machine, in an environment, in an image of a job; who gets in, how it ends.
+. "$(dirname "$0")/../lib.sh"
+browser() { ok as "$1" /usr/bin/python3 "$here/browser.py" "${@:2}"; }
+cd /home/alice
+
+# Starts it in the background; $app has what is printed as JSON, $port and $token.
+serve() { # USER WORDS...
+    : >served && chmod 666 served
+    start "$1" sh -c 'exec "$@" >served 2>served.err' - "${@:2}" </dev/null
+    eventually 60 python3 -c 'import json; json.load(open("served"))'
+    app=$(cat served)
+    port=$(json "$app" 'd["port"]')
+    token=$(json "$app" 'd["url"].split("token=" if "token=" in d["url"] else "token%3D")[1]')
+}
+gone() { ! ss -Hltn "sport = :$port" | grep -q .; }
+end() { # SIGNAL: it ends, with all that it had started
+    kill "-$1" "$started"
+    wait "$started" 2>&- || true
+    eventually 10 gone
+    eventually 10 sh -c '! pgrep -u alice -f "jupyter|vnc|websockify|xterm"'
+}
+
+# ---- A notebook in an environment, with what is installed there
+ok as alice skiff env create dev
+inside alice dev 'echo "def answer(): return 42" >/usr/lib/python3/dist-packages/mine.py'
+serve alice skiff app notebook --json --environment dev
+equal "$(json "$app" 'd["forward"]')" "ssh -N -L $port:localhost:$port alice@ctl"
+browser alice cell "$port" "$token" 'import mine, getpass; print(mine.answer(), getpass.getuser())'
+equal "$out" '42 alice'
+# It listens here alone; nobody reads the token off a process; without it nobody gets in.
+equal "$(ss -Hltn "sport = :$port" | awk '{print $4}')" "127.0.0.1:$port"
+! grep -l "$token" /proc/[0-9]*/cmdline 2>&- || fail 'the token is among the words of a process'
+for url in api/kernels "api/kernels?token=guessed"; do
+    equal "$(as bob curl -s -o /dev/null -w '%{http_code}' "http://127.0.0.1:$port/$url")" 403 "$url"
+done
+fails 1 as bob /usr/bin/python3 "$here/browser.py" cell "$port" guessed 'print(1)'
+# A lost connection is no loss: where it is, is said again.
+ok as alice skiff app list
+has "$out" "http://localhost:$port/?token=$token"
+ok as bob skiff app list
+equal "$out" ''
+fails 13 as bob sh -c 'cat /home/alice/.local/share/skiff/apps/*.json || exit 13'
+end TERM
+ok as alice skiff app list
+equal "$out" ''
+as alice skiff env stop dev
+
+# ---- A desktop here: seen through the WebSocket, by whoever has the token
+serve alice skiff app desktop --json -- xterm -geometry 80x24+0+0 -bg blue -fg white -e sh -c 'echo hello; exec cat'
+drawn() { as alice /usr/bin/python3 "$here/browser.py" screen "$port" "$token" | grep -v ', 1 colours'; }
+eventually 10 drawn
+browser alice screen "$port" "$token"
+has "$out" '1280x800, '
+fails 1 as bob /usr/bin/python3 "$here/browser.py" screen "$port" guessed
+has "$err" refused
+as bob sh -c 'for display in /tmp/.X11-unix/X*; do DISPLAY=:${display##*X} timeout 5 xterm -e true && exit 1; done; exit 0' 2>&- || fail 'bob gets on the display'
+# Not even killed does it leave anything.
+end KILL
+ok as alice skiff app list
+equal "$out" ''
+
+# ---- In a job: on its node, and it ends with it
+serve alice sbatch --quiet --wait -o served -e served.err -w n2 --wrap 'skiff cluster notebook --json --environment=dev'
+equal "$(json "$app" 'd["host"]')" n2
+has "$app" "ssh -J alice@ctl -N -L $port:localhost:$port alice@n2"
+ok as alice skiff app list --json
+equal "$(json "$out" 'd[0]["job"]')" "$(squeue -h -o %i)"
+# Where the nodes have it too.
+cp "$here/browser.py" /home/alice
+ok on n2 setpriv --reuid alice --regid alice --init-groups env -C /home/alice HOME=/home/alice /usr/bin/python3 browser.py cell "$port" "$token" 'import mine, socket; print(mine.answer(), socket.gethostname())'
+equal "$out" '42 n2'
+scancel -u alice
+idle
+fails 125 as alice skiff cluster notebook
+has "$err" 'this is no job'
+has "$err" 'hint: '
+fails 127 as alice env PATH=/nowhere /usr/bin/skiff app desktop
+has "$err" 'apt-get install tigervnc-standalone-server'
