@@ -11,6 +11,7 @@ mod convert;
 pub mod erofs;
 mod error;
 pub mod export;
+mod first_run;
 pub mod fuzz;
 mod gate;
 pub mod hash;

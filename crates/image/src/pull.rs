@@ -16,6 +16,7 @@ use crate::assemble::{Job, Limits, Progress, assemble};
 use crate::blob::{Blob, FetchedBlob};
 use crate::erofs;
 use crate::error::{Context, Error, Result};
+use crate::first_run;
 use crate::hash::sha256;
 use crate::manifest::Layer;
 use crate::policy::Policies;
@@ -186,10 +187,11 @@ pub(crate) fn check_and_sync(making: &Making<'_>, image: &dyn std::fmt::Display)
         let reader = erofs::Reader::open(std::fs::File::from(file), image.to_string())?;
         erofs::verify_stored(&reader)?;
         match syncing.map(std::thread::ScopedJoinHandle::join) {
-            Ok(Ok(synced)) => synced,
+            Ok(Ok(synced)) => synced?,
             Ok(Err(panic)) => std::panic::resume_unwind(panic),
-            Err(_) => sync(),
+            Err(_) => sync()?,
         }
+        first_run::prepare(&reader, making.file())
     })
 }
 

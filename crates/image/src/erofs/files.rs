@@ -46,6 +46,22 @@ impl<S: Source> Reader<S> {
         Files { reader: self, fresh: true, stack: vec![], path: vec![], names_left }
     }
 
+    /// What is in a directory itself under names that are wanted.
+    ///
+    /// # Errors
+    /// As [`Reader::node`].
+    pub fn children(&self, directory: &Node, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Node>> {
+        let mut children = vec![];
+        for block in 0..directory.size.div_ceil(BLOCK) {
+            for entry in self.entries(directory, block)? {
+                if !matches!(&*entry.name, b"." | b"..") && is_wanted(&entry.name) {
+                    children.push(self.node(entry.number)?);
+                }
+            }
+        }
+        Ok(children)
+    }
+
     /// Each name takes at least a byte beside its entry.
     pub(super) fn most_names(&self) -> u64 {
         (self.size() - self.metadata_start()) / 13

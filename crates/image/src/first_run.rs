@@ -1,0 +1,126 @@
+//! The first run of an image reads from a file whose data left memory when it was written (`uncached.rs`). What nearly every program
+//! reads when it starts, a few megabytes, is brought back at the end of a pull, so that nobody waits for it.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{Advice, fadvise};
+
+use crate::Result;
+use crate::erofs::{Node, NodeKind, Reader, Source};
+
+/// Where the loader and the C library are; in directories of a machine's kind below these too (`x86_64-linux-gnu`).
+const LIBRARIES: [&[u8]; 4] = [b"lib", b"lib64", b"usr/lib", b"usr/lib64"];
+const PROGRAMS: [&[u8]; 2] = [b"bin", b"usr/bin"];
+/// How their files' names begin: glibc's, musl's, and what shells need besides.
+const LIBRARY_NAMES: [&[u8]; 6] = [b"ld-", b"libc.so", b"libc-", b"libc.musl", b"libtinfo.so", b"libm.so"];
+const PROGRAM_NAMES: [&[u8]; 6] = [b"sh", b"bash", b"dash", b"busybox", b"env", b"true"];
+/// A larger file is none of these.
+const LARGEST: u64 = 16 << 20;
+
+/// Has the kernel read what a first run will want. `file` is the image's.
+pub(crate) fn prepare<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>) -> Result<()> {
+    for node in wanted(reader)? {
+        for extent in reader.extents(&node) {
+            let extent = extent?;
+            if let (Some(place), Some(length)) = (extent.place, std::num::NonZeroU64::new(extent.length)) {
+                // Where advice is not taken, the first run is slower; that is all.
+                fadvise(file, place, Some(length), Advice::WillNeed).ok();
+            }
+        }
+    }
+    Ok(())
+}
+
+fn wanted<S: Source>(reader: &Reader<S>) -> Result<Vec<Node>> {
+    let mut wanted = vec![];
+    for path in LIBRARIES {
+        let Some(directory) = directory(reader, path)? else { continue };
+        let of_machines =
+            reader.children(&directory, |name| name.windows(6).any(|part| part == b"-linux"))?;
+        let of_machines = of_machines.into_iter().filter(|child| child.kind == NodeKind::Directory);
+        for directory in std::iter::once(directory).chain(of_machines) {
+            let is_one = |name: &[u8]| LIBRARY_NAMES.iter().any(|begin| name.starts_with(begin));
+            wanted.extend(reader.children(&directory, is_one)?);
+        }
+    }
+    for path in PROGRAMS {
+        if let Some(directory) = directory(reader, path)? {
+            wanted.extend(reader.children(&directory, |name| PROGRAM_NAMES.contains(&name))?);
+        }
+    }
+    wanted.retain(|node| node.kind == NodeKind::File && node.size <= LARGEST);
+    Ok(wanted)
+}
+
+/// The directory of this path, if there is one on which no link lies: behind a link are files that have another path too.
+fn directory<S: Source>(reader: &Reader<S>, path: &[u8]) -> Result<Option<Node>> {
+    let mut node = reader.root()?;
+    for part in path.split(|byte| *byte == b'/') {
+        match reader.children(&node, |name| name == part)?.first() {
+            Some(next) if next.kind == NodeKind::Directory => node = *next,
+            _ => return Ok(None),
+        }
+    }
+    Ok(Some(node))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::assemble::{Job, Limits, Progress, assemble};
+    use crate::blob::FileBlob;
+    use crate::tar::build::{Entry, archive};
+
+    /// Files of so many bytes.
+    fn image_of(files: &[(&str, usize)]) -> Reader<File> {
+        let mut entries: Vec<Entry> =
+            files.iter().map(|(name, size)| Entry::file(name, vec![7; *size])).collect();
+        entries.push(Entry::symlink("lib64", "usr/lib64"));
+        entries.push(Entry::symlink("bin/sh", "dash"));
+        let (mut layer, image, dir) =
+            (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap(), tempfile::tempdir().unwrap());
+        layer.write_all(&archive(&entries)).unwrap();
+        let (blob, scratch) = (FileBlob::new(layer, "layer", None).unwrap(), File::open(dir.path()).unwrap());
+        let (image_fd, scratch_fd) = (image.as_fd(), scratch.as_fd());
+        let (limits, threads) = (Limits::default(), 1);
+        let job = Job {
+            blobs: &[&blob],
+            image: image_fd,
+            name: "image",
+            scratch: scratch_fd,
+            scratch_name: "scratch",
+            limits,
+            threads,
+        };
+        assemble(&job, &Progress::new(1)).unwrap();
+        Reader::open(image, "image").unwrap()
+    }
+
+    #[test]
+    fn the_loader_the_library_and_the_shell_are_wanted_once() {
+        let reader = image_of(&[
+            ("bin/dash", 5001),
+            ("bin/large", 5002),
+            ("lib/modules/libc.so.6", 5003),
+            ("lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", 5004),
+            ("lib/x86_64-linux-gnu/libc.so.6", 5005),
+            ("lib/x86_64-linux-gnu/libclang.so", 5006),
+            ("usr/lib64/libtinfo.so.6", 5007),
+            ("usr/lib/libc-2.31.so", 1),
+        ]);
+        let mut sizes: Vec<u64> = wanted(&reader).unwrap().iter().map(|node| node.size).collect();
+        sizes.sort_unstable();
+        assert_eq!(sizes, [1, 5001, 5004, 5005, 5007]);
+        let any = tempfile::tempfile().unwrap();
+        prepare(&reader, any.as_fd()).unwrap();
+    }
+
+    #[test]
+    fn an_image_of_one_program_has_none_of_them() {
+        assert!(wanted(&image_of(&[("program", 9000)])).unwrap().is_empty());
+    }
+}
