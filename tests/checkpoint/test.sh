@@ -86,6 +86,18 @@ for name in calc other; do
 done
 eventually 5 gone
 
+# On another node, which sees the same home but none of the processes.
+node=${SKIFF_TESTBED_NODES%% *}
+ok as alice skiff instance start --checkpoint host wanders "${work[@]}" 0.01
+eventually 10 lines wanders 20
+ok as alice skiff checkpoint save wanders
+login alice
+ok on "$node" "${login[@]}" SKIFF_STATE=/tmp/state-of-node skiff checkpoint restore wanders
+ok on "$node" "${login[@]}" SKIFF_STATE=/tmp/state-of-node skiff instance logs --follow wanders
+equal "$(tail -1 <<<"$out")" "$result" 'result on another node'
+ok on "$node" "${login[@]}" SKIFF_STATE=/tmp/state-of-node skiff instance rm wanders
+equal "$(state wanders)" 'saved ' 'where it was'
+
 # On a network of its own connections go along.
 cat >/shared/talk.py <<'X'
 import socket, threading, time
@@ -231,7 +243,7 @@ sed -i 's|"target": "/tmp"|"target": "/etc"|' $all/ended/checkpoint
 refused 'record is damaged'
 sed -i '1s/skiff-checkpoint 1/skiff-checkpoint 9/' $all/ended/checkpoint
 refused 'format 9'
-ok as alice skiff checkpoint delete ended first calc many talk small
+ok as alice skiff checkpoint delete ended first calc many talk small wanders
 ok as alice skiff checkpoint list
 equal "$(wc -l <<<"$out")" 1 'what is listed'
 equal "$(ls -A $all)" '' 'what is left'

@@ -99,7 +99,7 @@ fn options(stage: &Stage<'_>, ids: u32) -> Result<String> {
             ("own.upper", "own.work")
         }
         Upper::Directory(path) => {
-            let kept = open_dir(CWD, path).and_then(|dir| bind_one(dir.as_fd()));
+            let kept = stage.kept().ok_or(Errno::NOENT).and_then(bind_one);
             stage.hang(&kept.context(|| format!("environment {}", path.display()))?, "kept")?;
             ("kept/upper", "kept/work")
         }

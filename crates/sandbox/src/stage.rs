@@ -1,7 +1,7 @@
 //! What a root is put together from: everything opened, and a place to work. First what needs no ids, as they take a while
 //! to come; then the rest.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, statat};
@@ -148,6 +148,11 @@ impl<'a> Stage<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The directory of the environment, if it is kept. Its path may lead nowhere by now: the place may cover it.
+    pub fn kept(&self) -> Option<BorrowedFd<'_>> {
+        self.kept.as_ref().map(AsFd::as_fd)
     }
 
     /// A directory of the environment's own: of those that are kept, or made in memory.
