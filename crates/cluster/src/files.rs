@@ -23,24 +23,18 @@ pub struct Keys {
     pub user: Key,
 }
 
-/// All files of the container of member `index`, whose user is called `user` inside, and whose sessions have these variables.
+/// All files of the container of member `index`, whose sessions have these variables.
 #[must_use]
-pub fn all(
-    members: &[Member],
-    index: usize,
-    user: &str,
-    keys: &Keys,
-    variables: &[(OsString, OsString)],
-) -> Vec<File> {
+pub fn all(members: &[Member], index: usize, keys: &Keys, variables: &[(OsString, OsString)]) -> Vec<File> {
     let open = |name: &str, text| File { name: name.into(), mode: 0o644, text };
     let own = |name: &str, text| File { name: name.into(), mode: 0o600, text };
     vec![
         own("host_key", keys.host.private.clone()),
         own("user_key", keys.user.private.clone()),
-        own("sshd_config", sshd_config(&members[index], user, variables)),
+        own("sshd_config", sshd_config(&members[index], variables)),
         open("authorized_keys", lines(members, |member| member.place.user_key.clone())),
         open("known_hosts", lines(members, |member| format!("{} {}", member.name, member.place.host_key))),
-        open("ssh_config", ssh_config(members, user) + &for_others(members)),
+        open("ssh_config", ssh_config(members) + &for_others(members)),
         File { name: "bin/ssh".into(), mode: 0o755, text: SSH.into() },
         open("nodefile", members.iter().map(|m| format!("{}\n", m.name).repeat(m.slots as usize)).collect()),
         open("hostfile", lines(members, |member| format!("{} slots={}", member.name, member.slots))),
@@ -113,9 +107,10 @@ fn names(members: &[Member], member: &Member) -> Vec<String> {
     names
 }
 
-/// What `ssh` needs to get to the cluster's hosts without a flag.
+/// What `ssh` needs to get to the cluster's hosts without a flag. (Not the user's name: he has the same everywhere, which may be another
+/// than the hosts know him by.)
 #[must_use]
-pub fn ssh_config(members: &[Member], user: &str) -> String {
+pub fn ssh_config(members: &[Member]) -> String {
     let mut text = String::new();
     let mut write = |line: std::fmt::Arguments<'_>| text.write_fmt(line).unwrap_or_default();
     let mut all = vec![];
@@ -127,7 +122,7 @@ pub fn ssh_config(members: &[Member], user: &str) -> String {
         ));
         all.push(names);
     }
-    write(format_args!("Host {}\n    User {user}\n", all.join(" ")));
+    write(format_args!("Host {}\n", all.join(" ")));
     for (key, value) in [
         ("IdentityFile", "/run/skiff/cluster/user_key"),
         ("IdentitiesOnly", "yes"),
@@ -158,14 +153,14 @@ fn for_others(members: &[Member]) -> String {
     format!("Host * {}\n    Include config\n    Include /etc/ssh/ssh_config\n", ours.join(" "))
 }
 
-/// The daemon runs without privilege, for one user, who proves who he is by a key made for this cluster.
-fn sshd_config(member: &Member, user: &str, variables: &[(OsString, OsString)]) -> String {
+/// The daemon runs without privilege, so that nobody but its own user can log in; who proves who he is by a key made for this cluster.
+fn sshd_config(member: &Member, variables: &[(OsString, OsString)]) -> String {
     let address = match member.place.address {
         std::net::IpAddr::V4(address) => address.to_string(),
         std::net::IpAddr::V6(address) => format!("[{address}]"),
     };
     let mut text = format!(
-        "ListenAddress {address}:{port}\nAllowUsers {user}\nSetEnv {environment}\n",
+        "ListenAddress {address}:{port}\nSetEnv {environment}\n",
         port = member.place.port,
         environment = environment(variables),
     );
@@ -284,8 +279,7 @@ mod tests {
     fn lists_of_hosts() {
         let members = [member("n1.site", "10.0.0.1", 2), member("n2", "10.0.0.2", 1)];
         let keys = Keys { host: Key::generate("").expect("a key"), user: Key::generate("").expect("a key") };
-        let files =
-            all(&members, 1, "alice", &keys, &[("A".into(), "b c".into()), ("B".into(), "x\ny".into())]);
+        let files = all(&members, 1, &keys, &[("A".into(), "b c".into()), ("B".into(), "x\ny".into())]);
         let text = |name: &str| files.iter().find(|f| f.name == name).map_or("", |f| f.text.as_str());
         assert_eq!(text("nodefile"), "n1.site\nn1.site\nn2\n");
         assert_eq!(text("hostfile"), "n1.site slots=2\nn2 slots=1\n");
@@ -301,10 +295,7 @@ mod tests {
             "{config}"
         );
         let daemon = text("sshd_config");
-        assert!(
-            daemon.starts_with("ListenAddress 10.0.0.2:2222\nAllowUsers alice\nSetEnv \"A=b c\"\n"),
-            "{daemon}"
-        );
+        assert!(daemon.starts_with("ListenAddress 10.0.0.2:2222\nSetEnv \"A=b c\"\n"), "{daemon}");
         assert!(files.iter().all(|f| f.mode & 0o077 == 0 || !f.text.contains("PRIVATE KEY")));
     }
 

@@ -284,8 +284,7 @@ impl<'a> Agent<'a> {
         if wanted.index >= members.len() || self.container.is_some() {
             return Err(strange());
         }
-        let user = self.context.user();
-        let made = files::all(members, wanted.index, &user, &keys, &wanted.variables);
+        let made = files::all(members, wanted.index, &keys, &wanted.variables);
         let mut plan = container::plan(self.context, &wanted, &made)?;
         let container = Container::start(self.context, self.net, &mut plan, members)?;
         container.notes().iter().for_each(|note| self.channel.tell(&Report::Note(note.clone())));

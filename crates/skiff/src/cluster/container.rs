@@ -104,7 +104,6 @@ impl Container {
     pub fn start(context: &Context, net: &Net, plan: &mut Plan, members: &[Member]) -> Result<Self> {
         plan.net = net.clone();
         let own = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
-        let user = context.user();
         let text = |target: &str, text: String| Mount {
             source: Source::Text(text),
             target: target.into(),
@@ -112,7 +111,7 @@ impl Container {
             optional: false,
         };
         plan.mounts.push(text("/etc/hosts", files::etc_hosts(members, &own)));
-        plan.mounts.push(text(files::DROP_IN, files::ssh_config(members, &user)));
+        plan.mounts.push(text(files::DROP_IN, files::ssh_config(members)));
         let helper = needs_helper(context)?;
         let instance = start(plan, Options { helper: Some(helper), socket: None })?;
         let command = Command {

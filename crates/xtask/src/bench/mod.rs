@@ -4,6 +4,7 @@
 //! They run on the login node of a test bed, where an installed Skiff, ordinary users and Slurm are; outside of one,
 //! this brings one up around itself.
 
+mod cluster;
 mod live;
 mod overhead;
 mod people;
@@ -54,6 +55,8 @@ enum Benchmark {
     Pull(pull::Args),
     /// `srun -N2 hostname` in an environment against the same without
     Srun(srun::Args),
+    /// An empty MPI program in a cluster of containers against the bare hosts
+    Cluster(cluster::Args),
     /// A Slurm of one's own: until the first job on 2 and 16 nodes, and until one more node
     SlurmUp(slurm_up::Args),
 }
@@ -77,7 +80,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         if let Benchmark::Pull(args) = &args.benchmark {
             pull::prepare(args)?;
         }
-        return run_in_a_bed();
+        let nodes = if let Benchmark::Cluster(args) = &args.benchmark { args.most() } else { 2 };
+        return run_in_a_bed(nodes);
     }
     let setting = Setting {
         rounds: args.rounds,
@@ -89,6 +93,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Benchmark::Overhead(args) => overhead::run(&setting, args)?,
         Benchmark::Pull(args) => pull::run(&setting, args)?,
         Benchmark::Srun(args) => srun::run(&setting, args)?,
+        Benchmark::Cluster(args) => cluster::run(&setting, args)?,
         Benchmark::SlurmUp(args) => slurm_up::run(&setting, args)?,
     };
     record.publish(&args.out, &bars)?;
@@ -103,14 +108,14 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Installs what the working tree is into a stage, and runs the same command line again on a login node that has it.
-fn run_in_a_bed() -> anyhow::Result<()> {
+fn run_in_a_bed(nodes: usize) -> anyhow::Result<()> {
     // Asked before, as what follows may put a new program in our place.
     let ourselves = std::env::current_exe().context("finding this program")?;
     let made = Command::new("make").args(["--silent", "stage"]).status().context("running make")?;
     ensure!(made.success(), "make stage: {made}");
     let target = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
     let status = Command::new(&ourselves)
-        .args(["testbed", "up", "--nodes", "2", "--install"])
+        .args(["testbed", "up", "--nodes", &nodes.to_string(), "--install"])
         .arg(target.join("stage"))
         .arg("--")
         .arg(&ourselves)

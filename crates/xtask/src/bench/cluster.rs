@@ -1,0 +1,84 @@
+//! What a cluster of containers adds to an MPI program that does nothing: `mpirun` in one, against `mpirun` on the bare hosts of the
+//! same job, and whether that grows with the number of hosts.
+
+use anyhow::Context;
+
+use super::Setting;
+use super::people::{self, Scratch, Who};
+use super::picture::Bar;
+use super::record::{Claim, Machine, OVER_ALL, Record, Series};
+use super::stats;
+
+/// Seconds.
+const LIMIT: f64 = 0.25;
+
+const PROGRAM: &str =
+    "#include <mpi.h>\nint main(int n, char **a) { MPI_Init(&n, &a); MPI_Finalize(); return 0; }\n";
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// On how many hosts
+    #[arg(long, value_delimiter = ',', default_values_t = [2, 4])]
+    nodes: Vec<usize>,
+}
+
+impl Args {
+    /// How many the test bed must have.
+    pub fn most(&self) -> usize {
+        self.nodes.iter().copied().max().unwrap_or(1)
+    }
+}
+
+/// What is run on the hosts.
+struct Way {
+    name: &'static str,
+    command: String,
+}
+
+pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
+    people::require(&["salloc", "mpicc", "mpirun"])?;
+    let machine = Machine::here()?;
+    let home = Scratch::new(&setting.user, "bench-cluster")?;
+    home.write("empty.c", PROGRAM)?;
+    let program = home.path.join("empty");
+    let program = program.display();
+    let user = Who::User(&setting.user);
+    user.bash(&format!("mpicc -o {program} {program}.c"))?;
+    let skiff = &setting.skiff;
+    let ways = [
+        Way { name: "mpirun on the bare hosts", command: format!("mpirun {program}") },
+        Way { name: "in a cluster", command: format!("{skiff} cluster run -- mpirun {program}") },
+        Way { name: "the cluster alone", command: format!("{skiff} cluster run -- true") },
+    ];
+    let (mut series, mut claims) = (vec![], vec![]);
+    for nodes in &args.nodes {
+        let mut samples = [vec![], vec![], vec![]];
+        for round in 0..setting.rounds {
+            eprintln!("{nodes} hosts, round {} of {}", round + 1, setting.rounds);
+            for index in 0..ways.len() {
+                let index = (round + index) % ways.len();
+                samples[index].push(seconds(user, *nodes, &ways[index].command)?);
+            }
+        }
+        let added = stats::differences(&samples[1], &samples[0]);
+        claims.push(Claim::new(format!("added on {nodes} hosts"), "s", &added, LIMIT));
+        for (way, samples) in ways.iter().zip(samples) {
+            series.push(Series::new(format!("{nodes} hosts, {}", way.name), "s", samples));
+        }
+    }
+    let bars = series.iter().enumerate();
+    let bars = bars.map(|(at, s)| Bar::over_all(&s.name, "s", s.spread, at % ways.len() != 0)).collect();
+    let title = "An empty MPI program, s".into();
+    Ok((Record { name: "cluster", title, machine, lines: OVER_ALL, series, claims }, bars))
+}
+
+/// How long a command takes in a job on so many hosts, which is there already.
+fn seconds(user: Who<'_>, nodes: usize, command: &str) -> anyhow::Result<f64> {
+    let timed =
+        format!("s=$EPOCHREALTIME; {command} || exit 1; e=$EPOCHREALTIME; echo $((${{e/./}} - ${{s/./}}))");
+    let script = format!("LC_ALL=C salloc -Q -N{nodes} --ntasks-per-node=1 bash -c '{timed}'");
+    let printed = user.bash(&script)?;
+    let microseconds: f64 =
+        printed.trim().parse().with_context(|| format!("{command}: printed {printed:?}"))?;
+    Ok(microseconds / 1e6)
+}
