@@ -63,10 +63,13 @@ ok as alice skiff cluster run --hostfile hosts -- mpirun ./mpi
 equal "$(sort <<<"$out" | sed 's/shared.*//')" "$(sed 's/shared.*//' <<<"$want")" "$err"
 ok as alice skiff cluster run --hostfile hosts --nodes 1 -- sh -c 'hostname; cat $PBS_NODEFILE'
 equal "$out" $'n1\nn1\nn1'
-# Two at once.
-start alice skiff cluster run --hostfile hosts -- sh -c 'sleep 1; ssh n2 hostname' >one
-ok as alice skiff cluster run --hostfile hosts -- ssh n2 hostname
-equal "$out" n2
+# Two at once, of two users.
+as bob sh -c 'printf "n1\nn2\n" >hosts'
+start bob sh -c 'skiff cluster run --hostfile hosts -- sh -c "touch up; while [ ! -e go ]; do sleep 0.1; done; ssh n2 id -un" >out'
+eventually 20 test -e /home/bob/up
+ok as alice skiff cluster run --hostfile hosts -- ssh n2 id -un
+equal "$out" alice
+as bob touch go
 wait $started
-equal "$(cat one)" n2
+equal "$(cat /home/bob/out)" bob
 nothing_left

@@ -7,8 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use skiff_sandbox::{Context, Error, Result};
 
 use crate::channel::Channel;
@@ -105,6 +106,22 @@ impl Launcher {
     pub fn bury(&mut self) -> String {
         self.ended = true;
         self.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string())
+    }
+
+    /// Tells it to end.
+    pub fn terminate(&self) {
+        if !self.ended {
+            // It may have ended by itself.
+            pidfd_send_signal(&self.pidfd, Signal::TERM).unwrap_or_default();
+        }
+    }
+
+    /// Waits for its end, but no longer than that.
+    pub fn wait_until(&self, until: Instant) {
+        let left = until.saturating_duration_since(Instant::now());
+        let limit = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        // Interrupted or late, it is ended by force.
+        poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&limit)).map(drop).unwrap_or_default();
     }
 
     /// Ends it by force.

@@ -10,6 +10,9 @@ use crate::wire::{End, Order, Report};
 /// How long it may take before it is made to come.
 const ENDING: Duration = Duration::from_secs(15);
 
+/// How long a launcher may take that is told to end.
+const CLEARING_UP: Duration = Duration::from_secs(2);
+
 impl Head<'_> {
     /// Ends all containers and agents; when this returns they are gone, or cannot be reached any more.
     pub(super) fn end(&mut self) {
@@ -43,7 +46,17 @@ impl Head<'_> {
                 }
             }
         }
-        self.launchers.iter_mut().for_each(Launcher::kill);
+        self.end_launchers();
+    }
+
+    /// Those that are left: first so that they can clear up on the hosts (srun cancels its step), then by force.
+    fn end_launchers(&mut self) {
+        self.launchers.iter().for_each(Launcher::terminate);
+        let until = Instant::now() + CLEARING_UP;
+        for launcher in self.launchers.iter_mut().filter(|launcher| !launcher.ended) {
+            launcher.wait_until(until);
+            launcher.kill();
+        }
     }
 
     /// Whatever it says: what counts is that it goes.
