@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
-use skiff_sys::process::Child;
+use skiff_sys::process::{Child, group_of, session_of};
 use skiff_sys::signal::{Mask, Received, Signals, send_to_group};
 
 use crate::first::Process;
@@ -155,7 +155,7 @@ impl Session {
             // The kernel stops no such group either.
             return;
         }
-        rustix::process::kill_process_group(rustix::process::getpgrp(), Signal::TSTP).unwrap_or_default();
+        rustix::process::kill_current_process_group(Signal::TSTP).unwrap_or_default();
         while let Ok(Some(signal)) = self.signals.next() {
             if signal.number != Signal::TSTP.as_raw() {
                 self.pass(signal, group);
@@ -170,7 +170,7 @@ impl Session {
     }
 
     fn have_terminal(&self) -> bool {
-        self.foreground() == Some(rustix::process::getpgrp())
+        self.foreground().is_some_and(|group| own_group() == Some(group))
     }
 
     fn give_terminal(&self, group: Option<Pid>) {
@@ -183,24 +183,29 @@ impl Session {
 
     fn take_terminal_back(&self) {
         if self.lent.take()
-            && let Some(terminal) = &self.terminal
+            && let (Some(terminal), Some(group)) = (&self.terminal, own_group())
         {
             // The group that had it is gone or has stopped.
-            tcsetpgrp(terminal, rustix::process::getpgrp()).unwrap_or_default();
+            tcsetpgrp(terminal, group).unwrap_or_default();
         }
     }
+}
+
+/// Our process group, if it has a number here: whoever started us in a PID namespace may have left us in a group outside.
+fn own_group() -> Option<Pid> {
+    group_of(None).ok().flatten()
 }
 
 /// Whether our process group has no shell above it that would notice a stop (an "orphaned" group): a command that sshd runs
 /// in a session of its own, for one.
 fn nobody_continues_us() -> bool {
-    let (group, session) = (rustix::process::getpgrp(), rustix::process::getsid(None).ok());
+    let (group, session) = (own_group(), session_of(None).ok());
     let mut above = rustix::process::getppid();
     while let Some(pid) = above {
-        if rustix::process::getsid(Some(pid)).ok() != session {
+        if session_of(Some(pid)).ok() != session {
             return true;
         }
-        if rustix::process::getpgid(Some(pid)) != Ok(group) {
+        if group_of(Some(pid)).ok() != Some(group) {
             return false;
         }
         above = parent_of(pid);

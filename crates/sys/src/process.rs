@@ -163,6 +163,29 @@ pub fn inherited_fd(number: i32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// The process group of another process, or of this one; nothing if its leader is outside of our PID namespace, where it
+/// has no number. rustix takes the kernel's zero for a number then, which its `Pid` must never be.
+///
+/// # Errors
+/// `ESRCH` if there is no such process.
+pub fn group_of(pid: Option<Pid>) -> io::Result<Option<Pid>> {
+    // SAFETY: getpgid only asks.
+    number(unsafe { libc::getpgid(Pid::as_raw(pid)) })
+}
+
+/// The session of another process, or of this one; nothing if its leader is outside of our PID namespace.
+///
+/// # Errors
+/// `ESRCH` if there is no such process.
+pub fn session_of(pid: Option<Pid>) -> io::Result<Option<Pid>> {
+    // SAFETY: getsid only asks.
+    number(unsafe { libc::getsid(Pid::as_raw(pid)) })
+}
+
+fn number(answer: libc::pid_t) -> io::Result<Option<Pid>> {
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(Pid::from_raw(answer)) }
+}
+
 /// Ends this process at once: no destructors, no flushing of what the maker had buffered before a fork.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit may be called at any time.

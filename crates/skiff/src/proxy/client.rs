@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketType, connect};
-use rustix::process::{Signal, getpgrp, getpid, kill_process};
+use rustix::process::{Signal, getpid, kill_process};
 use rustix::termios::{
     OptionalActions, OutputModes, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr,
     tcsetwinsize,
@@ -18,6 +18,7 @@ use skiff_sandbox::command::{Command, NotStarted, own_args, own_env};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::plan::inside;
 use skiff_sys::fdpass;
+use skiff_sys::process::group_of;
 use skiff_sys::signal::{Signals, die_by};
 
 use super::server::FileOf;
@@ -248,7 +249,8 @@ impl Relay<'_> {
     }
 
     fn in_foreground(&self) -> bool {
-        self.terminal.is_some_and(|t| tcgetpgrp(t) == Ok(getpgrp()))
+        let own = group_of(None).ok().flatten();
+        self.terminal.is_some_and(|t| tcgetpgrp(t).is_ok_and(|group| own == Some(group)))
     }
 
     /// Keys go to the command's terminal, which knows what they mean.

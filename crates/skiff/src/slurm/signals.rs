@@ -15,7 +15,7 @@ use skiff_sandbox::join::Place;
 use skiff_sandbox::session::Ended;
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::{Context as _, Result};
-use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
+use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork, session_of};
 use skiff_sys::signal::{Mask, Signals};
 
 /// How long after us a witness may get the same signal. Usually it is before us: Slurm signals the youngest first.
@@ -46,7 +46,7 @@ impl TaskSignals {
             bear_witness(&own, &theirs);
         }
         let pty = rustix::termios::isatty(rustix::stdio::stdin())
-            && rustix::process::getsid(None).is_ok_and(|leader| leader == rustix::process::getpid());
+            && session_of(None).is_ok_and(|leader| leader == Some(rustix::process::getpid()));
         Ok(Self { own, witness, seen: [0; 256], pty })
     }
 
