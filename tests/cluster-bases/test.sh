@@ -6,8 +6,11 @@
 cd /home/alice
 cleanup() {
     images_cleanup
-    rm -rf /etc/skiff/networks.d
-    for node in n1 n2; do on $node sh -c 'umount /sys; umount -l /run/skiff/images/*' 2>&- || true; done
+    rm -rf /etc/skiff/networks.d /home/store
+    for node in n1 n2; do
+        on $node sh -c 'umount /sys; umount -l /run/skiff/images/*; rm -rf /run/skiff/images/*' 2>&- || true
+        on $node ip link property del dev "e-$node" altname uplink 2>&- || true
+    done
 }
 trap cleanup EXIT
 run() { as alice salloc -Q -N2 --ntasks-per-node=2 skiff cluster run "$@"; }

@@ -2,7 +2,10 @@
 # Networks of the site's: of each kind, from one node to the other; whose address is whose; what is left when all is over.
 . "$(dirname "$0")/../lib.sh"
 dir=/etc/skiff/networks.d
-cleanup() { rm -rf $dir; }
+cleanup() {
+    rm -rf $dir
+    for node in n1 n2; do on $node ip link property del dev "e-$node" altname uplink 2>&- || true; done
+}
 trap cleanup EXIT
 mkdir -p $dir
 address() { on "$1" ip -o -4 addr show "e-$1" | awk '{print $4}' | cut -d/ -f1; }
