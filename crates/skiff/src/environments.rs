@@ -15,6 +15,7 @@ use skiff_spec::settings::{self, Settings};
 use crate::context::Context;
 use crate::images;
 use crate::images::index::Entry;
+use crate::named;
 
 /// One environment.
 #[derive(Clone, Debug)]
@@ -105,12 +106,7 @@ impl Environment {
         if env.exists() {
             return Ok(env);
         }
-        let all: Vec<String> = list(context)?.into_iter().map(|e| e.name.to_string()).collect();
-        let there = if all.is_empty() {
-            "there are none yet".into()
-        } else {
-            format!("there are: {}", all.join(", "))
-        };
+        let there = named::there_are(list(context)?.iter().map(|env| &env.name));
         Err(Error::new(format!("environment {}: there is no such environment", env.name))
             .hint(format!("{there}; `skiff env create {}` makes it", env.name)))
     }
@@ -226,17 +222,8 @@ pub fn with_umask<T>(make: impl FnOnce() -> T) -> T {
 /// All environments of the user, by name.
 pub fn list(context: &Context) -> Result<Vec<Environment>> {
     let dir = home(context)?;
-    let entries = match fs::read_dir(&dir) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
-        other => other.context(|| dir.display().to_string())?,
-    };
-    let mut all: Vec<Environment> = entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .map(|name: EnvName| Environment { dir: dir.join(name.as_str()), name })
-        .filter(Environment::exists)
-        .collect();
-    all.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(all)
+    let environment = |name: EnvName| Environment { dir: dir.join(name.as_str()), name };
+    Ok(named::all(&dir, settings::FILE)?.into_iter().map(environment).collect())
 }
 
 /// What removals and creations that were interrupted have left in the directory of environments.

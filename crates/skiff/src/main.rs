@@ -14,6 +14,7 @@ mod images;
 mod inside;
 mod instance;
 mod login;
+mod named;
 mod network;
 mod output;
 mod planner;

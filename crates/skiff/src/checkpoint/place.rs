@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -14,6 +13,7 @@ use skiff_spec::name::EnvName;
 
 use crate::context::Context;
 use crate::environments::{self, make_private, new_in, own_dir_in, set_aside};
+use crate::named;
 
 /// The name of a checkpoint: `NAME` for the newest, `NAME@1` for the one before, and so on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,26 +75,14 @@ impl Slot {
 
     /// That there is no such checkpoint.
     pub fn missing(&self, context: &Context) -> Result<Error> {
-        let all: Vec<String> = all(context)?.iter().map(Self::to_string).collect();
-        let there =
-            if all.is_empty() { "there are none".into() } else { format!("there are: {}", all.join(", ")) };
+        let there = named::there_are(all(context)?);
         Ok(Error::new(format!("checkpoint {self}: there is no such checkpoint")).hint(there))
     }
 }
 
 /// All, by name, the newest of each first.
 pub fn all(context: &Context) -> Result<Vec<Slot>> {
-    let dir = home(context)?;
-    let entries = match fs::read_dir(&dir) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
-        other => other.context(|| dir.display().to_string())?,
-    };
-    let mut all: Vec<Slot> = entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|slot: &Slot| dir.join(slot.to_string()).join(record::FILE).exists())
-        .collect();
-    all.sort();
-    Ok(all)
+    named::all(&home(context)?, record::FILE)
 }
 
 /// A new directory with what belongs into one, where nobody looks for checkpoints. Dropped before it is published, it is removed.

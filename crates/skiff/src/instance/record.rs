@@ -20,7 +20,7 @@ use crate::control::{Live, Want};
 use crate::env::delete;
 use crate::environments::{self, make_private, new_in, own_dir, set_aside, with_umask};
 use crate::images::index::Entry;
-use crate::{images, supervisor};
+use crate::{images, named, supervisor};
 
 const STARTED: &str = "instance.json";
 const ENDED: &str = "ended.json";
@@ -63,26 +63,15 @@ impl Record {
         if record.dir.join(STARTED).exists() {
             return Ok(record);
         }
-        let all: Vec<String> = Self::all(context)?.iter().map(|r| r.name.to_string()).collect();
-        let there =
-            if all.is_empty() { "there are none".into() } else { format!("there are: {}", all.join(", ")) };
+        let there = named::there_are(Self::all(context)?.iter().map(|record| &record.name));
         Err(Error::new(format!("instance {name}: there is no such instance")).hint(there))
     }
 
     /// All, by name.
     pub fn all(context: &Context) -> Result<Vec<Self>> {
         let dir = home(context)?;
-        let entries = match fs::read_dir(&dir) {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
-            other => other.context(|| dir.display().to_string())?,
-        };
-        let mut all: Vec<Self> = entries
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-            .map(|name: EnvName| Self { dir: dir.join(name.as_str()), name })
-            .filter(|record| record.dir.join(STARTED).exists())
-            .collect();
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(all)
+        let record = |name: EnvName| Self { dir: dir.join(name.as_str()), name };
+        Ok(named::all(&dir, STARTED)?.into_iter().map(record).collect())
     }
 
     /// The one that runs on an image.

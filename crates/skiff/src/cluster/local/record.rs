@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::control::dial;
 use crate::environments::{self, make_private, new_in, own_dir, set_aside, with_umask};
 use crate::images::index::Entry;
-use crate::supervisor;
+use crate::{named, supervisor};
 
 const SETTINGS: &str = "cluster.json";
 const IMAGE: &str = "image.json";
@@ -62,9 +62,7 @@ impl Record {
         if record.dir.join(SETTINGS).exists() {
             return Ok(record);
         }
-        let all: Vec<String> = Self::all(context)?.iter().map(|r| r.name.to_string()).collect();
-        let there =
-            if all.is_empty() { "there are none".into() } else { format!("there are: {}", all.join(", ")) };
+        let there = named::there_are(Self::all(context)?.iter().map(|record| &record.name));
         Err(Error::new(format!("cluster {name}: there is no such cluster"))
             .hint(format!("{there}; `skiff cluster up {name} --slurm --nodes N` makes it")))
     }
@@ -72,17 +70,8 @@ impl Record {
     /// All, by name.
     pub fn all(context: &Context) -> Result<Vec<Self>> {
         let dir = home(context)?;
-        let entries = match fs::read_dir(&dir) {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
-            other => other.context(|| dir.display().to_string())?,
-        };
-        let mut all: Vec<Self> = entries
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-            .map(|name: EnvName| Self { dir: dir.join(name.as_str()), name })
-            .filter(|record| record.dir.join(SETTINGS).exists())
-            .collect();
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(all)
+        let record = |name: EnvName| Self { dir: dir.join(name.as_str()), name };
+        Ok(named::all(&dir, SETTINGS)?.into_iter().map(record).collect())
     }
 
     /// Makes it; gives the lock that is held as long as it is up. Nothing half-made is ever seen under its name.
