@@ -30,7 +30,7 @@ use crate::proxy;
 
 mod launch;
 
-pub use launch::launch;
+pub use launch::{apart, launch};
 
 /// Where a supervisor has its sockets and its lock, and how its environment is called.
 pub struct Place {

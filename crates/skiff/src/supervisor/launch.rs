@@ -5,13 +5,48 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skiff_env::LayerLease;
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::{Context as _, Error};
+use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::plan::Plan;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use super::{Keep, Place, Supervisor};
 use crate::context::Context;
 use crate::output;
+
+/// Forks a process that has only `kept` of our descriptors, begins something, and if it is told that this is heard of, serves it until
+/// its end. Gives the notes of the beginning, or the words that say why there was none; nothing if it ended without a word.
+pub fn apart<S>(
+    kept: &[BorrowedFd<'_>],
+    begin: impl FnOnce() -> std::result::Result<(S, Vec<u8>), Vec<u8>>,
+    serve: impl FnOnce(S),
+) -> Result<Option<std::result::Result<Vec<u8>, Vec<u8>>>> {
+    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    match fork(CloneFlags::NONE).context(|| "supervisor")? {
+        Fork::Parent(_) => {
+            drop(reporter);
+            let mut word = vec![];
+            std::io::Read::read_to_end(&mut std::fs::File::from(report), &mut word)
+                .context(|| "supervisor")?;
+            Ok(word.split_first().map(|(begun, rest)| match begun {
+                b'+' => Ok(rest.to_vec()),
+                _ => Err(rest.to_vec()),
+            }))
+        }
+        Fork::Child => {
+            close_all_except(&[kept, &[reporter.as_fd()]].concat());
+            let (word, begun) = match begin() {
+                Ok((begun, notes)) => ([b"+", &notes[..]].concat(), Some(begun)),
+                Err(why) => ([b"-", &why[..]].concat(), None),
+            };
+            let told = rustix::io::write(&reporter, &word).is_ok();
+            drop(reporter);
+            if let (Some(begun), true) = (begun, told) {
+                serve(begun);
+            }
+            exit_now(0)
+        }
+    }
+}
 
 /// Starts the supervisor; returns when the environment runs, or why it does not.
 pub fn launch(
@@ -22,45 +57,26 @@ pub fn launch(
     held: &[LayerLease],
     lock: &OwnedFd,
 ) -> std::result::Result<(), Failed> {
-    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    match fork(CloneFlags::NONE).context(|| "supervisor")? {
-        Fork::Parent(_) => {
-            drop(reporter);
-            let mut text = vec![];
-            std::io::Read::read_to_end(&mut std::fs::File::from(report), &mut text)
-                .context(|| "supervisor")?;
-            match text.split_first() {
-                Some((b'+', notes)) => {
-                    String::from_utf8_lossy(notes).lines().for_each(output::note);
-                    Ok(())
-                }
-                Some((_, why)) => Err(match keep {
-                    Keep::Instance(service) => service.command.and_then(|c| Failed::reported(why, c)),
-                    Keep::WhileUsed | Keep::WhileEntered | Keep::UntilStopped => None,
-                }
-                .unwrap_or_else(|| Error::from_bytes(why.get(1..).unwrap_or_default()).into())),
-                None => Err(Error::new(format!(
-                    "environment {}: its supervisor ended without a word",
-                    place.name
-                ))
-                .into()),
-            }
+    let kept: Vec<BorrowedFd<'_>> = held.iter().map(AsFd::as_fd).chain([lock.as_fd()]).collect();
+    let begin = || match Supervisor::begin(context, place, keep, plan) {
+        Ok(supervisor) => {
+            let notes = supervisor.instance.notes.join("\n").into_bytes();
+            Ok((supervisor, notes))
         }
-        Fork::Child => {
-            let kept: Vec<BorrowedFd<'_>> =
-                held.iter().map(AsFd::as_fd).chain([lock.as_fd(), reporter.as_fd()]).collect();
-            close_all_except(&kept);
-            let begun = Supervisor::begin(context, place, keep, plan);
-            let word = match &begun {
-                Ok(supervisor) => [b"+", supervisor.instance.notes.join("\n").as_bytes()].concat(),
-                Err(why) => [b"-", &why.to_bytes()[..]].concat(),
-            };
-            let told = rustix::io::write(&reporter, &word).is_ok();
-            drop(reporter);
-            if let (Ok(supervisor), true) = (begun, told) {
-                supervisor.serve();
-            }
-            exit_now(0);
+        Err(why) => Err(why.to_bytes()),
+    };
+    match apart(&kept, begin, Supervisor::serve)? {
+        Some(Ok(notes)) => {
+            String::from_utf8_lossy(&notes).lines().for_each(output::note);
+            Ok(())
+        }
+        Some(Err(why)) => Err(match keep {
+            Keep::Instance(service) => service.command.and_then(|c| Failed::reported(&why, c)),
+            Keep::WhileUsed | Keep::WhileEntered | Keep::UntilStopped => None,
+        }
+        .unwrap_or_else(|| Error::from_bytes(why.get(1..).unwrap_or_default()).into())),
+        None => {
+            Err(Error::new(format!("environment {}: its supervisor ended without a word", place.name)).into())
         }
     }
 }

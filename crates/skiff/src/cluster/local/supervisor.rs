@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SocketFlags, SocketType, accept_with};
-use rustix::pipe::{PipeFlags, pipe_with};
 use skiff_cluster::local::hub::{self, Ask, Pattern, Say};
 use skiff_cluster::local::members::Member;
 use skiff_sandbox::group::{self, Group};
@@ -15,7 +14,6 @@ use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::plan::Plan;
-use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
 
 use super::inside::Errand;
@@ -24,6 +22,7 @@ use super::wire::{Answer, Node, Want};
 use crate::context::Context;
 use crate::control::{CONTROL, listen_at};
 use crate::instance::record::now;
+use crate::supervisor::apart;
 
 struct Supervisor {
     group: Group,
@@ -48,35 +47,14 @@ pub fn launch(
     pattern: &Pattern<'_>,
     lock: &OwnedFd,
 ) -> Result<()> {
-    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    match fork(CloneFlags::NONE).context(|| "supervisor")? {
-        Fork::Parent(_) => {
-            drop(reporter);
-            let mut text = vec![];
-            std::io::Read::read_to_end(&mut std::fs::File::from(report), &mut text)
-                .context(|| "supervisor")?;
-            match text.split_first() {
-                Some((b'+', _)) => Ok(()),
-                Some((_, why)) => Err(Error::from_bytes(why)),
-                None => {
-                    Err(Error::new(format!("cluster {}: its supervisor ended without a word", record.name)))
-                }
-            }
-        }
-        Fork::Child => {
-            close_all_except(&[lock.as_fd(), reporter.as_fd()]);
-            let begun = Supervisor::begin(context, record, plan, pattern);
-            let word = match &begun {
-                Ok(_) => b"+".to_vec(),
-                Err(e) => [b"-", &e.to_bytes()[..]].concat(),
-            };
-            let told = rustix::io::write(&reporter, &word).is_ok();
-            drop(reporter);
-            if let (Ok(supervisor), true) = (begun, told) {
-                supervisor.serve();
-            }
-            exit_now(0)
-        }
+    let begin = || match Supervisor::begin(context, record, plan, pattern) {
+        Ok(supervisor) => Ok((supervisor, vec![])),
+        Err(e) => Err(e.to_bytes()),
+    };
+    match apart(&[lock.as_fd()], begin, Supervisor::serve)? {
+        Some(Ok(_)) => Ok(()),
+        Some(Err(why)) => Err(Error::from_bytes(&why)),
+        None => Err(Error::new(format!("cluster {}: its supervisor ended without a word", record.name))),
     }
 }
 
