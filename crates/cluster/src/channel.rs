@@ -54,6 +54,15 @@ impl Channel {
         (!self.to_send.is_empty()).then(|| self.output.as_fd())
     }
 
+    /// The connection itself, for those who wait and talk in other ways; nothing may have been read from it yet.
+    ///
+    /// # Errors
+    /// What the kernel says of it.
+    pub fn into_connection(self) -> rustix::io::Result<OwnedFd> {
+        fcntl_setfl(&self.input, fcntl_getfl(&self.input)? - OFlags::NONBLOCK)?;
+        Ok(self.input)
+    }
+
     /// How many bytes have not gone yet.
     #[must_use]
     pub fn backlog(&self) -> usize {

@@ -133,6 +133,11 @@ impl Launcher {
         }
     }
 
+    /// Lets it go on by itself.
+    pub fn leave(mut self) {
+        self.ended = true;
+    }
+
     /// The last that it said, as one line.
     #[must_use]
     pub fn last_words(&self) -> String {

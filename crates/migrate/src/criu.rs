@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use prost::Message;
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, memfd_create, openat};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::process::Pid;
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_sys::process::{Child, exec, keep_on_exec};
@@ -93,14 +94,30 @@ impl Criu {
     /// # Errors
     /// When the environment is gone or the folder is not whole.
     pub fn start(folder: &Folder, inside: Inside<'_>, images: Option<BorrowedFd<'_>>) -> Result<Self> {
+        Self::start_with(folder, inside, images, &[])
+    }
+
+    /// The same, with more descriptors of ours that it has under the same numbers.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn start_with(
+        folder: &Folder,
+        inside: Inside<'_>,
+        images: Option<BorrowedFd<'_>>,
+        also: &[BorrowedFd<'_>],
+    ) -> Result<Self> {
         let about = || "CRIU";
         let (socket, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .context(about)?;
         let program = folder.open()?;
         let log = memfd_create("criu.log", MemfdFlags::CLOEXEC).context(about)?;
-        let kept: Vec<BorrowedFd<'_>> =
-            [theirs.as_fd(), program.as_fd(), log.as_fd()].into_iter().chain(images).collect();
+        let kept: Vec<BorrowedFd<'_>> = [theirs.as_fd(), program.as_fd(), log.as_fd()]
+            .into_iter()
+            .chain(images)
+            .chain(also.iter().copied())
+            .collect();
         let process = enter::start(inside, &kept, || become_criu(&kept, &theirs, &program, &log))?;
         let images = images.map(|dir| format!("/proc/self/fd/{}", dir.as_raw_fd()));
         Ok(Self { socket, process, images, log: log.into() })
@@ -189,6 +206,33 @@ impl Criu {
                 Err(why) => return Err(refused.unwrap_or(why)),
             }
         }
+    }
+
+    /// Has it take back what it did, and waits until that is done; it may be waiting for a word.
+    pub fn take_back(&self) {
+        // It does so in any case, also if it does not hear that.
+        self.go_on(false).unwrap_or_default();
+        while let Ok(Told::Stage(_)) = self.follow() {
+            self.go_on(false).unwrap_or_default();
+        }
+    }
+
+    /// Readable once it has something to say.
+    #[must_use]
+    pub fn news(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Its number on the host.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn number(&self) -> Result<Pid> {
+        // The process that we know waits for it, and is outside.
+        let between = self.process.pid.as_raw_nonzero();
+        let children = std::fs::read_to_string(format!("/proc/{between}/task/{between}/children"));
+        let number = children.unwrap_or_default().split_whitespace().next().and_then(|pid| pid.parse().ok());
+        number.and_then(Pid::from_raw).ok_or_else(|| self.with_log(Error::new("CRIU has ended")))
     }
 
     /// Waits until it has ended. (How, says nothing: what counts is its answer.)

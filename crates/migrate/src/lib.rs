@@ -6,7 +6,10 @@
 
 pub mod criu;
 pub mod enter;
+pub mod memory;
 pub mod obstacles;
+pub mod pages;
+pub mod parcel;
 pub mod probe;
 pub mod record;
 pub mod rpc;

@@ -257,19 +257,28 @@ pub fn open(dir: &Path, path: &str) -> Result<File> {
 /// # Errors
 /// What reading says.
 pub fn sums(dir: &Path) -> Result<Vec<Sum>> {
-    let mut all = vec![];
-    let mut paths: Vec<String> = list(dir)?;
+    for part in [IMAGES, TREES] {
+        File::open(dir.join(part)).and_then(|part| part.sync_all()).context(|| part.to_owned())?;
+    }
+    let flushed = |path: String| {
+        open(dir, &path)?.sync_all().context(|| path.clone())?;
+        Sum::of(dir, &path)
+    };
+    files(dir)?.into_iter().map(flushed).collect()
+}
+
+/// The paths of all files of a checkpoint but its record, in order.
+///
+/// # Errors
+/// What reading says.
+pub fn files(dir: &Path) -> Result<Vec<String>> {
+    let mut paths: Vec<String> = list(dir)?.into_iter().filter(|name| name != FILE).collect();
     for part in [IMAGES, TREES] {
         let names = list(&dir.join(part))?.into_iter().filter(|name| part != IMAGES || is_image(name));
         paths.extend(names.map(|name| format!("{part}/{name}")));
-        File::open(dir.join(part)).and_then(|part| part.sync_all()).context(|| part.to_owned())?;
     }
     paths.sort();
-    for path in paths {
-        open(dir, &path)?.sync_all().context(|| path.clone())?;
-        all.push(Sum::of(dir, &path)?);
-    }
-    Ok(all)
+    Ok(paths)
 }
 
 /// Whether CRIU reads it: what it writes of how long it took, at the very end, is nobody's concern.

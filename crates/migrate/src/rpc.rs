@@ -52,6 +52,9 @@ pub struct PageServer {
     /// A port.
     #[prost(int32, optional, tag = "2")]
     pub port: Option<i32>,
+    /// In place of both: a connection of its own.
+    #[prost(int32, optional, tag = "4")]
+    pub socket: Option<i32>,
 }
 
 /// The options of a dump or restore.

@@ -22,6 +22,7 @@ mod container;
 mod image;
 mod instance;
 mod machines;
+mod migrate;
 
 pub use app::{App, AppRun};
 pub use checkpoint::{Checkpoint, Restore, Save};
@@ -31,6 +32,7 @@ use image::{EXPORTED, IMPORTED};
 pub use image::{Export, Import, Login, ProgressKind, Pull, Shell, Store};
 pub use instance::{Instance, Start};
 pub use machines::{Daemon, Machines, Up};
+pub use migrate::{Migrate, Mode};
 
 /// Your own software environment on a machine you do not own
 #[derive(Parser)]
@@ -119,6 +121,12 @@ pub enum Command {
     /// Instances saved and made again
     #[command(subcommand)]
     Checkpoint(Checkpoint),
+    /// Move a running instance to another machine
+    #[command(after_help = migrate::HELP)]
+    Migrate(Migrate),
+    /// On the other machine: take one
+    #[command(hide = true)]
+    MigrateReceive,
     /// Show the environments, instances and clusters that run
     Ps(Output),
     /// End a running environment and everything in it

@@ -14,6 +14,7 @@ mod images;
 mod inside;
 mod instance;
 mod login;
+mod migrate;
 mod named;
 mod network;
 mod output;
@@ -89,6 +90,8 @@ fn run(cli: Cli) -> Result<i32> {
         Command::App(command) => return app::run(&command),
         Command::Instance(command) => return instance::run(&command),
         Command::Checkpoint(command) => checkpoint::run(&command)?,
+        Command::Migrate(migrate) => migrate::run(&migrate)?,
+        Command::MigrateReceive => return migrate::receive(),
         Command::Cluster(command) => return cluster::run(&command),
         Command::Net(command) => return network::commands::run(&command),
         Command::Pull(pull) => images::commands::pull(&pull)?,

@@ -46,6 +46,8 @@ pub enum End {
     Killed(i32),
     /// It was saved, and goes on elsewhere or later.
     Saved,
+    /// It goes on on another machine.
+    Moved,
 }
 
 /// That it has ended, in `ended.json`.
@@ -68,6 +70,7 @@ mod tests {
             (None, r#"{"end":null,"at":7}"#),
             (Some(End::Exited(3)), r#"{"end":{"exited":3},"at":7}"#),
             (Some(End::Saved), r#"{"end":"saved","at":7}"#),
+            (Some(End::Moved), r#"{"end":"moved","at":7}"#),
             (Some(End::Killed(9)), r#"{"end":{"killed":9},"at":7}"#),
         ] {
             let ended = Ended { end, at: 7 };

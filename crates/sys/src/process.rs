@@ -148,6 +148,15 @@ pub fn close_all_except(keep: &[BorrowedFd<'_>]) {
     }
 }
 
+/// Closes descriptors that this process has only because it was forked: those who own them are in its maker, and their copies here are
+/// never dropped.
+pub fn close_inherited(fds: &[BorrowedFd<'_>]) {
+    for fd in fds {
+        // SAFETY: as above: nobody in this process uses them any more.
+        unsafe { libc::close(fd.as_raw_fd()) };
+    }
+}
+
 /// Takes over a descriptor that this process was started with, by its agreed number.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Checkpoints as they lie there: listing, showing, removing them.
 
 use serde::Serialize;
-use skiff_migrate::obstacles::Process;
+use skiff_migrate::obstacles::{Obstacle, Process};
 use skiff_migrate::record::Checkpoint;
 use skiff_sandbox::Result;
 
@@ -106,6 +106,11 @@ pub fn process(process: &Process) -> String {
     let threads = process.threads.len();
     let threads = if threads == 1 { "1 thread".into() } else { format!("{threads} threads") };
     format!("process      {} {} ({threads}, {})", process.pid, process.name, output::size(process.memory))
+}
+
+/// What is in the way, in a line.
+pub fn obstacle(obstacle: &Obstacle) -> String {
+    format!("in the way   {} {}: {}", obstacle.pid, obstacle.name, obstacle.why)
 }
 
 /// Removes one, also one that is damaged.

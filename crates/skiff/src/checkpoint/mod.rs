@@ -1,10 +1,10 @@
 //! `skiff checkpoint`: instances saved and made again.
 
-mod look;
+pub mod look;
 pub mod place;
-mod restore;
-mod save;
-mod trees;
+pub mod restore;
+pub mod save;
+pub mod trees;
 
 use skiff_migrate::criu::Folder;
 use skiff_sandbox::{Error, Result};
@@ -30,7 +30,7 @@ pub fn run(command: &Checkpoint) -> Result<()> {
 }
 
 /// CRIU as it is installed here.
-fn criu(context: &Context) -> Result<Folder> {
+pub fn criu(context: &Context) -> Result<Folder> {
     context.criu().ok_or_else(|| {
         Error::new("CRIU is not installed with Skiff: nothing can be saved or restored")
             .hint("administrator: packaging/get-criu makes the folder PREFIX/libexec/skiff/criu")

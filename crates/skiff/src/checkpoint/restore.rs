@@ -1,7 +1,7 @@
 //! `skiff checkpoint restore`.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal};
@@ -58,7 +58,7 @@ pub fn restore(context: &Context, restore: &Restore) -> Result<()> {
         return show(&checkpoint, &record, restore.output.json);
     }
     network::join(context, &checkpoint.instance.net)?;
-    let revived = Revived { folder, checkpoint: &checkpoint, dir: &dir };
+    let revived = Revived { folder, checkpoint: &checkpoint, dir: &dir, gate: None };
     make_again(context, &record, &revived).map_err(about)?;
     let restored = Restored {
         instance: record.name.to_string(),
@@ -76,7 +76,7 @@ pub fn restore(context: &Context, restore: &Restore) -> Result<()> {
 }
 
 /// Makes the instance, and all of it; nothing is left of it if anything fails.
-fn make_again(context: &Context, record: &Record, revived: &Revived<'_>) -> Result<()> {
+pub fn make_again(context: &Context, record: &Record, revived: &Revived<'_>) -> Result<()> {
     let Revived { checkpoint, dir, .. } = revived;
     let entry = match Entry::read(&dir.join(IMAGE))? {
         Some(entry) => Some(images::get::again(context, entry)?),
@@ -107,7 +107,7 @@ fn show(checkpoint: &Checkpoint, record: &Record, json: bool) -> Result<()> {
 }
 
 /// Whether it can go on here.
-fn fits(context: &Context, checkpoint: &Checkpoint) -> Result<()> {
+pub fn fits(context: &Context, checkpoint: &Checkpoint) -> Result<()> {
     checkpoint.made_with.fit()?;
     if checkpoint.instance.plan.route == Route::Helper && context.helper.is_none() {
         return Err(Error::new("its root was made with Skiff's helper, and here there is none")
@@ -126,13 +126,17 @@ fn plan(context: &Context, checkpoint: &Checkpoint, record: &Record) -> Result<(
     output.source = Source::Bind(record.output());
     let mut held = vec![];
     if let Some(snapshot) = &checkpoint.instance.snapshot {
-        let depot = Depot::open_existing(&context.depot()?).map_err(crate::env::ours)?;
-        let layers: Vec<(PathBuf, LayerLease)> = unpack(context, &depot, snapshot)?;
         // Topmost first.
-        (plan.layers, held) = layers.into_iter().rev().unzip();
+        (plan.layers, held) = layers(context, snapshot)?.into_iter().rev().unzip();
     }
     images::plan::make_ready(context, &mut plan)?;
     Ok((plan, held))
+}
+
+/// The layers of an environment's snapshot on this machine, bottom first.
+pub fn layers(context: &Context, snapshot: &str) -> Result<Vec<(PathBuf, LayerLease)>> {
+    let depot = Depot::open_existing(&context.depot()?).map_err(crate::env::ours)?;
+    unpack(context, &depot, snapshot)
 }
 
 fn launch(
@@ -165,9 +169,24 @@ fn launch(
 
 /// Processes that are to be made again, in an instance that is started for them.
 pub struct Revived<'a> {
-    folder: Folder,
-    checkpoint: &'a Checkpoint,
-    dir: &'a Path,
+    /// What makes them.
+    pub folder: Folder,
+    /// What they were.
+    pub checkpoint: &'a Checkpoint,
+    /// Where its files are.
+    pub dir: &'a Path,
+    /// Who has a say in whether they run.
+    pub gate: Option<Gate<'a>>,
+}
+
+/// Somebody who is asked when all processes are there and stand still. If he does not want them to run, they never do.
+pub struct Gate<'a> {
+    /// Descriptors that are needed until then.
+    pub kept: &'a [BorrowedFd<'a>],
+    /// The question.
+    pub ask: &'a dyn Fn() -> Result<()>,
+    /// Whether the instance ends with the process that starts it.
+    pub bound: bool,
 }
 
 impl Revived<'_> {
@@ -190,6 +209,7 @@ impl Revived<'_> {
             // They are all there, and do not run yet: whenever the first of them ends, process 1 knows whose end that is.
             if stage == "post-restore" {
                 process = Some(first::adopt(instance.control.as_fd(), main)?);
+                self.gate.as_ref().map_or(Ok(()), |gate| (gate.ask)())?;
             }
             Ok(())
         })?;

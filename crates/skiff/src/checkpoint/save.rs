@@ -17,6 +17,7 @@ use skiff_migrate::versions::Versions;
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::{End, Started};
+use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 
 use super::place::{New, Slot};
@@ -45,7 +46,7 @@ struct Saved {
 
 /// Saves an instance.
 pub fn save(context: &Context, save: &Save) -> Result<()> {
-    let (record, started, live) = running(context, save)?;
+    let (record, started, live) = running(context, &save.instance)?;
     let net = run::net_space(&started.net);
     let about = |e: Error| e.about(&format!("instance {}", record.name));
     let found = look(live.pid, net == NetSpace::Its).map_err(about)?;
@@ -69,8 +70,8 @@ pub fn save(context: &Context, save: &Save) -> Result<()> {
 }
 
 /// The instance, which must run and be made to be saved.
-fn running(context: &Context, save: &Save) -> Result<(Record, Started, Live)> {
-    let record = Record::existing(context, &save.instance)?;
+pub fn running(context: &Context, instance: &EnvName) -> Result<(Record, Started, Live)> {
+    let record = Record::existing(context, instance)?;
     let started = record.started()?;
     if !started.checkpoint {
         let name = &record.name;
@@ -98,14 +99,14 @@ fn say(save: &Save, saved: &Saved) -> Result<()> {
 }
 
 /// Says all that is in the way, if anything is.
-fn refuse(record: &Record, obstacles: &[Obstacle]) -> Result<()> {
+pub fn refuse(record: &Record, obstacles: &[Obstacle]) -> Result<()> {
     if obstacles.is_empty() {
         return Ok(());
     }
     let all: Vec<String> =
         obstacles.iter().map(|o| format!("process {} ({}): {}", o.pid, o.name, o.why)).collect();
     Err(Error::new(format!("instance {}: it cannot be saved: {}", record.name, all.join("; ")))
-        .hint("it goes on as it was; `checkpoint save --dry-run` shows what is in the way"))
+        .hint("it goes on as it was; `skiff checkpoint save --dry-run` shows what is in the way"))
 }
 
 fn show(slot: &Slot, found: &Found, json: bool) -> Result<()> {
@@ -124,7 +125,7 @@ fn show(slot: &Slot, found: &Found, json: bool) -> Result<()> {
         output::line(&super::look::process(process))?;
     }
     for obstacle in &found.obstacles {
-        output::line(&format!("in the way   {} {}: {}", obstacle.pid, obstacle.name, obstacle.why))?;
+        output::line(&super::look::obstacle(obstacle))?;
     }
     Ok(())
 }

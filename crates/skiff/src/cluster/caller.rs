@@ -23,28 +23,33 @@ const NAME: &str = "SLURMD_NODENAME";
 
 /// Calls back.
 pub fn call(from: &Path) -> Result<()> {
-    let call = read(from)?;
     let own = head::own_name().context(|| "name of this host")?;
     let name = std::env::var(NAME).unwrap_or(own);
-    let mut socket = connect(&call)?;
-    let about = || "the cluster's head";
+    let socket = dial(&read(from)?, &name, "the cluster's head")?;
+    dup2_stdin(&socket).and_then(|()| dup2_stdout(&socket)).context(|| "the cluster's head")
+}
+
+/// A connection to `whom`, who has said how to call back; `name` says what it is for.
+pub fn dial(call: &Call, name: &str, whom: &str) -> Result<OwnedFd> {
+    let about = || whom.to_owned();
+    let mut socket = connect(call, whom)?;
     socket.set_nodelay(true).context(about)?;
     socket.set_read_timeout(Some(PATIENCE)).context(about)?;
     let nonce = greeting::random()?;
     socket.write_all(&nonce).context(about)?;
     let mut answer = [0; greeting::ANSWER];
     socket.read_exact(&mut answer).context(about)?;
-    let word = greeting::last_word(&call.secret, &nonce, &answer, &name);
-    let word =
-        word.ok_or_else(|| Error::new("the cluster's head: whoever answered at its port is not it"))?;
+    let word = greeting::last_word(&call.secret, &nonce, &answer, name);
+    let word = word.ok_or_else(|| Error::new(format!("{whom}: whoever answered at its port is not it")))?;
     socket.write_all(&word).context(about)?;
     socket.set_read_timeout(None).context(about)?;
     let socket = OwnedFd::from(socket);
     launch::keep_alive(&socket).context(about)?;
-    dup2_stdin(&socket).and_then(|()| dup2_stdout(&socket)).context(about)
+    Ok(socket)
 }
 
-fn read(from: &Path) -> Result<Call> {
+/// How to call back, from a file or the standard input (`-`).
+pub fn read(from: &Path) -> Result<Call> {
     let about = || format!("how to call back ({})", from.display());
     let text = match from.to_str() {
         Some("-") => {
@@ -57,7 +62,7 @@ fn read(from: &Path) -> Result<Call> {
     serde_json::from_str(&text).map_err(|e| Error::new(format!("{}: {e}", about())))
 }
 
-fn connect(call: &Call) -> Result<TcpStream> {
+fn connect(call: &Call, whom: &str) -> Result<TcpStream> {
     let mut tried = vec![];
     for host in std::env::var(FROM).ok().iter().chain(&call.hosts) {
         let found = (host.as_str(), call.port).to_socket_addrs();
@@ -76,10 +81,6 @@ fn connect(call: &Call) -> Result<TcpStream> {
             Err(e) => tried.push(format!("{host}: {e}")),
         }
     }
-    Err(Error::new(format!(
-        "the cluster's head cannot be reached at port {} ({})",
-        call.port,
-        tried.join("; ")
-    ))
-    .hint("a firewall? the hosts must be able to connect to the one where the cluster is started"))
+    Err(Error::new(format!("{whom} cannot be reached at port {} ({})", call.port, tried.join("; ")))
+        .hint("a firewall? the hosts must be able to connect to the one that has called on them"))
 }

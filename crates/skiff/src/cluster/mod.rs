@@ -1,10 +1,10 @@
 //! `skiff cluster`: the head that the user starts, and the agent that it has started on each host; clusters on this machine (`local`).
 
 mod agent;
-mod caller;
+pub mod caller;
 mod container;
 mod local;
-mod run;
+pub mod run;
 mod script;
 
 use skiff_sandbox::Result;

@@ -192,7 +192,7 @@ fn carry_out(run: &ClusterRun, context: &Context, plan: &Plan, signals: &Signals
 }
 
 /// By which this host may be reached from the others: the address it has towards the first that is known, and its name.
-fn own_addresses(hosts: &[Host]) -> Result<Vec<String>> {
+pub fn own_addresses(hosts: &[Host]) -> Result<Vec<String>> {
     let found = hosts.iter().filter_map(|host| address::towards(&host.name).ok());
     let mut all: Vec<String> = found.take(2).map(|address| address.to_string()).collect();
     all.push(head::own_name().context(|| "name of this host")?);

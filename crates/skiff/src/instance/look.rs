@@ -29,7 +29,7 @@ pub struct Listed {
     of: String,
     command: Vec<String>,
     started: u64,
-    /// `running`, `exited`, `killed`, `saved`, `stopped` or `lost`.
+    /// `running`, `exited`, `killed`, `saved`, `moved`, `stopped` or `lost`.
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
@@ -76,6 +76,7 @@ impl Listed {
                     Some(End::Exited(code)) => ("exited", Some(code), None),
                     Some(End::Killed(signal)) => ("killed", Some(128 + signal), Some(signal)),
                     Some(End::Saved) => ("saved", None, None),
+                    Some(End::Moved) => ("moved", None, None),
                     None => ("stopped", None, None),
                 };
             }
@@ -194,6 +195,7 @@ pub fn not_running(record: &Record) -> Error {
             format!("signal {signal} has ended it")
         }
         Ok(State::Ended(Ended { end: Some(End::Saved), .. })) => "it was saved, and ended with that".into(),
+        Ok(State::Ended(Ended { end: Some(End::Moved), .. })) => "it goes on on another machine".into(),
         Ok(State::Ended(Ended { end: None, .. })) => "it was stopped".into(),
         _ => "it does not run".into(),
     };

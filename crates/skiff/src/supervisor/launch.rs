@@ -3,11 +3,12 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use skiff_env::LayerLease;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::plan::Plan;
-use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
+use skiff_sys::process::{CloneFlags, Fork, close_all_except, close_inherited, exit_now, fork};
 
 use super::{Keep, Place, Supervisor};
 use crate::context::Context;
@@ -57,9 +58,20 @@ pub fn launch(
     held: &[LayerLease],
     lock: &OwnedFd,
 ) -> std::result::Result<(), Failed> {
-    let kept: Vec<BorrowedFd<'_>> = held.iter().map(AsFd::as_fd).chain([lock.as_fd()]).collect();
+    let gate = match keep {
+        Keep::Instance(service) => service.revived.and_then(|revived| revived.gate.as_ref()),
+        Keep::WhileUsed | Keep::WhileEntered | Keep::UntilStopped => None,
+    };
+    let only_now = gate.map_or(&[][..], |gate| gate.kept);
+    let kept: Vec<BorrowedFd<'_>> =
+        held.iter().map(AsFd::as_fd).chain([lock.as_fd()]).chain(only_now.iter().copied()).collect();
     let begin = || match Supervisor::begin(context, place, keep, plan) {
         Ok(supervisor) => {
+            close_inherited(only_now);
+            if gate.is_some_and(|gate| gate.bound) {
+                // If it has ended already, its own end is not far.
+                set_parent_process_death_signal(Some(Signal::KILL)).unwrap_or_default();
+            }
             let notes = supervisor.instance.notes.join("\n").into_bytes();
             Ok((supervisor, notes))
         }

@@ -109,6 +109,7 @@ fn shown_end(end: Option<End>) -> String {
         Some(End::Exited(code)) => format!("exit code {code}"),
         Some(End::Killed(signal)) => format!("signal {signal}"),
         Some(End::Saved) => "saved".into(),
+        Some(End::Moved) => "moved".into(),
         None => "-".into(),
     }
 }

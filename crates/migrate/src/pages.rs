@@ -1,0 +1,361 @@
+//! The other end of a dump whose pages go to another machine: what CRIU calls its page server, on a socket that somebody else has
+//! connected, and with the files for the pages made before the processes stop.
+//!
+//! CRIU says `OPEN2` for each process (and each piece of shared memory), waits for one byte, and then says `ADD` for each run of pages,
+//! with the pages behind it. At the end it waits for a number: whether all is well.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use prost::Message;
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, ftruncate, openat};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use skiff_sandbox::{Context as _, Error, Result};
+
+/// The oldest CRIU that talks so: before, the number of pages had 32 bits.
+pub const OLDEST: &str = "4.2";
+/// The length of a command: what to do, how many pages, from which address on, of what.
+const COMMAND: usize = 32;
+/// Bytes.
+const PAGE: u64 = 4096;
+/// More than the kernel lets a user's pipe have is not asked for.
+const PIPE: usize = 1 << 20;
+/// How often it is told how many bytes have come.
+const STEP: u64 = 16 << 20;
+
+const ADD: u16 = 6;
+const OPEN: u16 = 4;
+const CLOSE: [u16; 2] = [0x1023, 0x1024];
+/// In a command's flags: the pages themselves follow.
+const PRESENT: u16 = 1 << 2;
+/// What pages may be of.
+const PROCESS: u8 = 1;
+const SHARED: u8 = 2;
+/// What each such image begins with.
+const MAGIC: [u32; 2] = [0x5456_4319, 0x5608_4025];
+
+/// Where in a process a run of pages was, in its image.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+struct Run {
+    #[prost(uint64, required, tag = "1")]
+    address: u64,
+    /// Always 0: the number had too few bits here.
+    #[prost(uint32, required, tag = "2")]
+    old_pages: u32,
+    #[prost(uint32, optional, tag = "4")]
+    flags: Option<u32>,
+    #[prost(uint64, optional, tag = "5")]
+    pages: Option<u64>,
+}
+
+/// At the head of that image.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+struct Head {
+    /// The number of the file with the pages.
+    #[prost(uint32, required, tag = "1")]
+    file: u32,
+}
+
+/// A command of CRIU's.
+#[derive(Debug, PartialEq, Eq)]
+enum Command {
+    Open(u64),
+    Add { of: u64, address: u64, pages: u64, flags: u16 },
+    Close,
+}
+
+impl Command {
+    fn read(socket: &mut File) -> Result<Self> {
+        let mut bytes = [0; COMMAND];
+        socket.read_exact(&mut bytes).context(|| "pages from the other side")?;
+        Self::parse(&bytes)
+    }
+
+    fn parse(bytes: &[u8; COMMAND]) -> Result<Self> {
+        let number = |at: usize| {
+            let mut number = [0; 8];
+            number.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_ne_bytes(number)
+        };
+        let (word, flags) = (number(0) as u16, (number(0) >> 16) as u16);
+        match word {
+            OPEN => Ok(Self::Open(number(24))),
+            ADD => Ok(Self::Add { of: number(24), address: number(16), pages: number(8), flags }),
+            word if CLOSE.contains(&word) => Ok(Self::Close),
+            other => {
+                Err(Error::new(format!("pages from the other side: a command {other:#x} that is not known"))
+                    .hint("CRIU must be of the same version on both machines"))
+            }
+        }
+    }
+}
+
+/// The images of one process's pages.
+struct Image {
+    pages: File,
+    /// Bytes written to that.
+    length: u64,
+    /// The other image: where they were.
+    runs: Vec<u8>,
+    name: String,
+}
+
+/// A directory in which pages arrive.
+pub struct Arrival {
+    dir: OwnedFd,
+    /// The files that wait for the pages of processes, by these.
+    waiting: HashMap<i32, File>,
+    /// How many files for pages there are.
+    files: u32,
+    images: HashMap<u64, Image>,
+    pipe: (OwnedFd, OwnedFd),
+}
+
+impl Arrival {
+    /// Makes room for so many bytes of each of these processes: while pages arrive nobody has to look for memory.
+    ///
+    /// # Errors
+    /// When there is no room for them.
+    pub fn prepare(dir: OwnedFd, processes: &[(i32, u64)]) -> Result<Self> {
+        let pipe = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+        // Smaller ones do, too.
+        fcntl_setpipe_size(&pipe.0, PIPE).map(drop).unwrap_or_default();
+        let mut waiting = HashMap::new();
+        for (pid, bytes) in processes {
+            let file = create(dir.as_fd(), &format!("ready-{pid}"))?;
+            if *bytes > 0 {
+                fallocate(&file, FallocateFlags::empty(), 0, *bytes)
+                    .context(|| format!("{bytes} bytes of memory for process {pid}"))?;
+            }
+            waiting.insert(*pid, file);
+        }
+        Ok(Self { dir, waiting, files: 0, images: HashMap::new(), pipe })
+    }
+
+    /// Takes all that CRIU sends on the socket; how many bytes of pages that were. `tell` hears so from time to time.
+    ///
+    /// # Errors
+    /// When it ends before it is all there, or there is no room.
+    pub fn receive(mut self, socket: BorrowedFd<'_>, mut tell: impl FnMut(u64)) -> Result<u64> {
+        let mut talk = File::from(socket.try_clone_to_owned().context(|| "connection for pages")?);
+        let (mut total, mut told) = (0, 0);
+        loop {
+            match Command::read(&mut talk)? {
+                Command::Open(of) => {
+                    self.open(of)?;
+                    // There are no pages from before.
+                    talk.write_all(&[0]).context(|| "connection for pages")?;
+                }
+                Command::Add { of, address, pages, flags } => {
+                    total += self.add(
+                        socket,
+                        of,
+                        Run { address, old_pages: 0, flags: Some(flags.into()), pages: Some(pages) },
+                    )?;
+                }
+                Command::Close => {
+                    self.close()?;
+                    tell(total);
+                    talk.write_all(&0_i32.to_ne_bytes()).context(|| "connection for pages")?;
+                    return Ok(total);
+                }
+            }
+            if total - told >= STEP {
+                told = total;
+                tell(total);
+            }
+        }
+    }
+
+    fn open(&mut self, of: u64) -> Result<()> {
+        let number = of >> 8;
+        let (name, ready) = match of as u8 {
+            PROCESS => (format!("pagemap-{number}.img"), i32::try_from(number).ok()),
+            SHARED => (format!("pagemap-shmem-{number}.img"), None),
+            other => {
+                return Err(Error::new(format!(
+                    "pages from the other side: of kind {other}, which is not known"
+                )));
+            }
+        };
+        self.files += 1;
+        let pages = format!("pages-{}.img", self.files);
+        let file = match ready.and_then(|pid| Some((pid, self.waiting.remove(&pid)?))) {
+            Some((pid, file)) => {
+                rustix::fs::renameat(&self.dir, format!("ready-{pid}"), &self.dir, &pages)
+                    .context(|| pages.clone())?;
+                file
+            }
+            None => create(self.dir.as_fd(), &pages)?,
+        };
+        let mut runs: Vec<u8> = MAGIC.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        append(&mut runs, &Head { file: self.files });
+        self.images.insert(of, Image { pages: file, length: 0, runs, name });
+        Ok(())
+    }
+
+    fn add(&mut self, socket: BorrowedFd<'_>, of: u64, run: Run) -> Result<u64> {
+        let image = self.images.get_mut(&of);
+        let image =
+            image.ok_or_else(|| Error::new("pages from the other side: of a process that was not named"))?;
+        append(&mut image.runs, &run);
+        if run.flags.unwrap_or_default() & u32::from(PRESENT) == 0 {
+            return Ok(0);
+        }
+        let bytes = run.pages.unwrap_or_default().checked_mul(PAGE);
+        let bytes = bytes.ok_or_else(|| Error::new("pages from the other side: more than there can be"))?;
+        move_bytes(socket, &self.pipe, image.pages.as_fd(), bytes)?;
+        image.length += bytes;
+        Ok(bytes)
+    }
+
+    /// Gives back the room that was not needed.
+    fn close(&mut self) -> Result<()> {
+        for (pid, _) in self.waiting.drain() {
+            let name = format!("ready-{pid}");
+            rustix::fs::unlinkat(&self.dir, &name, rustix::fs::AtFlags::empty()).context(|| name)?;
+        }
+        for (_, image) in self.images.drain() {
+            ftruncate(&image.pages, image.length).context(|| image.name.clone())?;
+            create(self.dir.as_fd(), &image.name)?.write_all(&image.runs).context(|| image.name.clone())?;
+        }
+        Ok(())
+    }
+}
+
+fn create(dir: BorrowedFd<'_>, name: &str) -> Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    openat(dir, name, flags, Mode::from_raw_mode(0o600)).map(File::from).context(|| name.to_owned())
+}
+
+fn append(image: &mut Vec<u8>, message: &impl Message) {
+    image.extend(u32::try_from(message.encoded_len()).unwrap_or(u32::MAX).to_ne_bytes());
+    image.extend(message.encode_to_vec());
+}
+
+/// From the socket to the end of what is written of a file, without a stay in our own memory.
+pub(crate) fn move_bytes(
+    from: BorrowedFd<'_>,
+    (out, into): &(OwnedFd, OwnedFd),
+    to: BorrowedFd<'_>,
+    bytes: u64,
+) -> Result<()> {
+    let mut left = bytes;
+    while left > 0 {
+        let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(PIPE);
+        let mut here = match splice(from, None, into, None, wanted, SpliceFlags::MOVE) {
+            Ok(0) => return Err(Error::new("pages from the other side: it has closed the connection")),
+            Ok(n) => n,
+            Err(Errno::INTR) => continue,
+            Err(e) => return Err(e).context(|| "pages from the other side"),
+        };
+        left -= here as u64;
+        while here > 0 {
+            match splice(out, None, to, None, here, SpliceFlags::MOVE) {
+                Ok(n) => here -= n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e).context(|| "memory for pages"),
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::CWD;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn command(word: u16, flags: u16, pages: u64, address: u64, of: u64) -> Vec<u8> {
+        let first = u64::from(word) | u64::from(flags) << 16;
+        [first, pages, address, of].iter().flat_map(|n| n.to_ne_bytes()).collect()
+    }
+
+    /// What CRIU would say, and the number with which it is content; the images then.
+    fn arrive(said: &[u8], ready: &[(i32, u64)]) -> (Result<u64>, Vec<(String, Vec<u8>)>) {
+        let temp = tempfile::tempdir().expect("a directory");
+        let dir = openat(CWD, temp.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("open");
+        let arrival = Arrival::prepare(dir, ready).expect("room");
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("sockets");
+        let mut theirs = File::from(theirs);
+        let said = said.to_vec();
+        let speaker = std::thread::spawn(move || {
+            theirs.write_all(&said).expect("said");
+            rustix::net::shutdown(&theirs, rustix::net::Shutdown::Write).expect("ended");
+            let mut answers = vec![];
+            // Reset, if not all that was said has been read.
+            theirs.read_to_end(&mut answers).unwrap_or_default();
+        });
+        let done = arrival.receive(ours.as_fd(), |_| ());
+        drop(ours);
+        speaker.join().expect("it ends");
+        let mut files: Vec<_> = std::fs::read_dir(temp.path())
+            .expect("read")
+            .flatten()
+            .map(|file| {
+                (file.file_name().to_string_lossy().into_owned(), std::fs::read(file.path()).expect("read"))
+            })
+            .collect();
+        files.sort();
+        (done, files)
+    }
+
+    #[test]
+    fn pages_come_to_lie_as_criu_would_have_written_them() {
+        let page = |byte: u8| vec![byte; 4096];
+        let said = [
+            command(OPEN, 0, 0, 0, 2 << 8 | 1),
+            command(ADD, PRESENT, 2, 0x1000, 2 << 8 | 1),
+            page(b'a'),
+            page(b'b'),
+            command(OPEN, 0, 0, 0, 9 << 8 | 2),
+            command(ADD, PRESENT, 1, 0, 9 << 8 | 2),
+            page(b'c'),
+            command(ADD, 2, 5, 0x9000, 2 << 8 | 1),
+            command(0x1024, 0, 0, 0, 0),
+        ]
+        .concat();
+        let (done, files) = arrive(&said, &[(2, 1 << 20), (3, 4096)]);
+        assert_eq!(done.expect("all there"), 3 * 4096);
+        let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["pagemap-2.img", "pagemap-shmem-9.img", "pages-1.img", "pages-2.img"]);
+        assert_eq!(files[2].1, [page(b'a'), page(b'b')].concat());
+        assert_eq!(files[3].1, page(b'c'));
+        let runs = [
+            &[0x19, 0x43, 0x56, 0x54, 0x25, 0x40, 0x08, 0x56, 2, 0, 0, 0, 8, 1][..],
+            &[9, 0, 0, 0, 8, 0x80, 0x20, 0x10, 0, 0x20, 4, 0x28, 2],
+            &[10, 0, 0, 0, 8, 0x80, 0xa0, 2, 0x10, 0, 0x20, 2, 0x28, 5],
+        ];
+        assert_eq!(files[0].1, runs.concat());
+    }
+
+    #[test]
+    fn what_is_cut_or_strange_is_an_error() {
+        let open = command(OPEN, 0, 0, 0, 2 << 8 | 1);
+        let add = |pages| command(ADD, PRESENT, pages, 0, 2 << 8 | 1);
+        for (what, said) in [
+            ("nothing", vec![]),
+            ("half a command", open[..9].to_vec()),
+            ("no end", open.clone()),
+            ("too few pages", [open.clone(), add(2), vec![0; 4096]].concat()),
+            ("of nobody", add(1)),
+            ("more than there can be", [open.clone(), add(u64::MAX)].concat()),
+            ("a command that is not known", [open.clone(), command(7, 0, 0, 0, 0)].concat()),
+            ("a kind that is not known", command(OPEN, 0, 0, 0, 2 << 8 | 7)),
+        ] {
+            assert!(arrive(&said, &[]).0.is_err(), "{what}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_take_the_receiver_down(said in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+            assert!(!arrive(&said, &[]).0.is_ok_and(|total| total > 0));
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The words of `skiff migrate`.
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use skiff_spec::name::EnvName;
+
+use super::Output;
+
+pub const HELP: &str = "\
+The instance was started with --checkpoint. NODE is a node of the job that this
+is in, or a machine that you log in to by ssh without a question; Skiff and CRIU
+are installed there.";
+
+#[derive(Args)]
+pub struct Migrate {
+    /// By which way its memory goes
+    #[arg(long, value_enum, default_value_t)]
+    pub mode: Mode,
+    /// Print what would be moved, how, and what is in the way, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub output: Output,
+    /// The instance
+    pub instance: EnvName,
+    /// The other machine
+    pub node: String,
+}
+
+/// By which way the memory of processes goes to another machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Over the network, from memory to memory
+    #[default]
+    Diskless,
+    /// By files in your home, which both machines must see
+    Disk,
+}

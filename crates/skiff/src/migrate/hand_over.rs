@@ -1,0 +1,282 @@
+//! The sender's part from the offer to the end: the processes are stopped and dumped, all that belongs to them is sent, and when they
+//! stand ready on the other side they are given away.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::net::{Shutdown, shutdown};
+use rustix::process::Pid;
+use skiff_migrate::criu::{Criu, Told};
+use skiff_migrate::enter::Inside;
+use skiff_migrate::obstacles::{Found, look};
+use skiff_migrate::record::{Checkpoint, IMAGES, Tree, sums};
+use skiff_migrate::rpc::{Kind, Options, PageServer};
+use skiff_migrate::versions::Versions;
+use skiff_migrate::{memory, parcel, probe};
+use skiff_sandbox::join::NetSpace;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::instance::Started;
+
+use super::leaving::{self, Leaving};
+use super::peer::{Peer, wait};
+use super::progress::Progress;
+use super::talk::{Files, Load, Offer, Order, Report, VERSION};
+use super::way::Way;
+use crate::checkpoint::place::New;
+use crate::checkpoint::{criu, restore::IMAGE, trees};
+use crate::cli::{Migrate, Mode};
+use crate::context::Context;
+use crate::instance::record::{Record, now};
+
+/// How long the other side may take to look at the offer: it may have to get an image.
+const CONSIDERING: Duration = Duration::from_secs(600);
+/// How long it may take to make the processes, at least.
+const MAKING: Duration = Duration::from_secs(60);
+/// And as long as it takes to do so with so many bytes a second.
+const SLOWEST: u64 = 64 << 20;
+/// How long it may take to let them go.
+const STARTING: Duration = Duration::from_secs(30);
+
+/// One that is to be moved.
+pub struct Move<'a> {
+    pub context: &'a Context,
+    pub record: &'a Record,
+    pub started: &'a Started,
+    pub init: Pid,
+    pub inside: Inside<'a>,
+    pub found: &'a Found,
+    pub words: &'a Migrate,
+}
+
+/// What has become of it, if it is not simply still here.
+pub enum Outcome {
+    /// It runs there.
+    Gone(Gone),
+    /// It was given away, and nobody has said whether it has been taken. It stands still here.
+    Unknown(Error),
+}
+
+/// One that has gone.
+pub struct Gone {
+    /// How long it stood still.
+    pub frozen: Duration,
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// Bytes of all else.
+    pub files: u64,
+}
+
+/// Where CRIU writes what is no page, and we what is no process. It goes when this is dropped.
+enum Scratch {
+    Memory(OwnedFd),
+    Shared(New),
+}
+
+impl Scratch {
+    fn dir(&self) -> PathBuf {
+        match self {
+            Self::Memory(dir) => PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())),
+            Self::Shared(new) => new.dir.clone(),
+        }
+    }
+}
+
+/// Why it was not given away: it goes on here, unless that is not known.
+enum Kept {
+    Stays(Error),
+    Unknown(Error),
+}
+
+impl From<Error> for Kept {
+    fn from(why: Error) -> Self {
+        Self::Stays(why)
+    }
+}
+
+impl Move<'_> {
+    /// Does it. If it fails, the instance goes on here and nothing is left on either side.
+    pub fn carry_out(&self, mut way: Way, token: String, progress: &mut Progress) -> Result<Outcome> {
+        let scratch = match self.words.mode {
+            Mode::Diskless => Scratch::Memory(memory::make(memory::available()? / 2)?),
+            Mode::Disk => Scratch::Shared(New::make(self.context, &self.record.name)?),
+        };
+        let images = scratch.dir().join(IMAGES);
+        let images = File::open(&images).context(|| images.display().to_string())?;
+        let folder = criu(self.context)?;
+        let criu = Criu::start_with(&folder, self.inside, Some(images.as_fd()), &[way.goods.as_fd()])?;
+        let version = probe::version(&criu)?;
+        self.offer(&mut way.peer, &token, &version)?;
+        progress.done("prepare");
+        let stopped = Instant::now();
+        self.dump(&criu, &mut way, progress)?;
+        progress.done("memory");
+        // From here on CRIU waits for a word of ours. If we end without one, it lets the processes go on, unless it is stopped.
+        let sent = self.send(&mut way, &scratch, &version, progress);
+        let given = sent.and_then(|files| {
+            self.give_away(&criu, &mut way.peer, token, progress)?;
+            Ok(files)
+        });
+        match given {
+            Ok(files) => {
+                let frozen = stopped.elapsed();
+                leaving::end(self.record)?;
+                progress.done("start");
+                criu.end();
+                way.leave();
+                Ok(Outcome::Gone(Gone { frozen, memory: progress.bytes(), files }))
+            }
+            Err(Kept::Unknown(why)) => Ok(Outcome::Unknown(why)),
+            Err(Kept::Stays(why)) => {
+                criu.take_back();
+                criu.end();
+                Err(why)
+            }
+        }
+    }
+
+    /// What is known of it, with these processes and trees.
+    fn checkpoint(&self, criu: &str, found: &Found, trees: Vec<Tree>) -> Checkpoint {
+        Checkpoint {
+            created: now(),
+            instance: self.started.clone(),
+            processes: found.processes.clone(),
+            left_running: false,
+            trees,
+            made_with: Versions::here(criu),
+            files: vec![],
+        }
+    }
+
+    fn offer(&self, peer: &mut Peer, token: &str, criu: &str) -> Result<()> {
+        let checkpoint = self.checkpoint(criu, self.found, vec![]);
+        peer.tell(&Order::Offer(Box::new(Offer {
+            version: VERSION.into(),
+            token: token.into(),
+            checkpoint,
+            image: self.record.image()?,
+            mode: self.words.mode,
+        })))?;
+        match peer.hear(Instant::now() + CONSIDERING)? {
+            Report::Welcome => Ok(()),
+            Report::Failed(message, hint) => Err(Error { message, hint }),
+            other => Err(strange(&other)),
+        }
+    }
+
+    /// Has CRIU stop and dump the processes, until it waits for what becomes of them.
+    fn dump(&self, criu: &Criu, way: &mut Way, progress: &mut Progress) -> Result<()> {
+        let socket = PageServer { socket: Some(way.goods.as_raw_fd()), ..PageServer::default() };
+        let options = Options {
+            pid: self.found.processes.first().map(|process| process.pid),
+            page_server: (self.words.mode == Mode::Diskless).then_some(socket),
+            ..Options::usual(self.inside.net)
+        };
+        criu.ask(Kind::Dump, options)?;
+        loop {
+            let ready = wait(&[(criu.news(), PollFlags::IN), (way.peer.as_fd(), PollFlags::IN)], None)?;
+            if !ready[1].is_empty()
+                && let Err(why) = hear_progress(&mut way.peer, progress)
+            {
+                // CRIU then finds that there is nobody to send to.
+                shutdown(&way.goods, Shutdown::Both).unwrap_or_default();
+                criu.take_back();
+                return Err(why);
+            }
+            if ready[0].is_empty() {
+                continue;
+            }
+            match criu.follow()? {
+                Told::Stage(stage) if stage == "post-dump" => return Ok(()),
+                Told::Stage(_) => criu.go_on(true)?,
+                Told::Done(_) => return Err(Error::new("CRIU does not say when it has dumped all")),
+            }
+        }
+    }
+
+    /// Sends all but the memory; how many bytes that were.
+    fn send(
+        &self,
+        way: &mut Way,
+        scratch: &Scratch,
+        criu: &str,
+        progress: &mut Progress,
+    ) -> std::result::Result<u64, Kept> {
+        let dir = scratch.dir();
+        // Now that they stand still.
+        let found = look(self.init, self.inside.net == NetSpace::Its)?;
+        let trees = trees::keep(self.inside, &self.started.plan, self.record, &dir)?;
+        if let Some(entry) = self.record.image()? {
+            entry.write(&dir.join(IMAGE))?;
+        }
+        let mut checkpoint = self.checkpoint(criu, &found, trees);
+        let size;
+        if let Scratch::Shared(new) = scratch {
+            checkpoint.files = sums(&new.dir)?;
+            checkpoint.write(&new.dir)?;
+            size = checkpoint.size();
+            way.peer.tell(&Order::Restore(Box::new(Load { checkpoint, files: Files::Lie(dir) })))?;
+        } else {
+            let pieces = parcel::contents(&dir)?;
+            size = pieces.iter().map(|piece| piece.size).sum();
+            let files = Files::Follow(pieces.clone());
+            way.peer.tell(&Order::Restore(Box::new(Load { checkpoint, files })))?;
+            parcel::send(&dir, &pieces, way.goods.as_fd())?;
+        }
+        progress.done("files");
+        Ok(size)
+    }
+
+    /// Waits until all stand ready there, and gives them away.
+    fn give_away(
+        &self,
+        criu: &Criu,
+        peer: &mut Peer,
+        token: String,
+        progress: &mut Progress,
+    ) -> std::result::Result<(), Kept> {
+        let until = Instant::now() + MAKING + Duration::from_secs(progress.bytes() / SLOWEST);
+        while !held(peer.hear(until)?, progress)? {}
+        let leaving = Leaving::begin(self.record, criu.number()?, &self.words.node, token)?;
+        let running = peer.tell(&Order::Go).and_then(|()| peer.hear(Instant::now() + STARTING));
+        match running {
+            Ok(Report::Running) => Ok(()),
+            Ok(Report::Failed(message, hint)) => {
+                leaving.stay(self.record)?;
+                Err(Error { message, hint }.into())
+            }
+            Ok(other) => Err(Kept::Unknown(strange(&other))),
+            Err(why) => Err(Kept::Unknown(why)),
+        }
+    }
+}
+
+/// Hears how many bytes have arrived.
+fn hear_progress(peer: &mut Peer, progress: &mut Progress) -> Result<()> {
+    peer.read()?;
+    while let Some(report) = peer.heard()? {
+        if held(report, progress)? {
+            return Err(strange(&Report::Held));
+        }
+    }
+    Ok(())
+}
+
+/// Whether it says that all stand ready; notes how much has arrived.
+fn held(report: Report, progress: &mut Progress) -> Result<bool> {
+    match report {
+        Report::Held => Ok(true),
+        Report::Received(bytes) => {
+            progress.arrived(bytes);
+            Ok(false)
+        }
+        Report::Failed(message, hint) => Err(Error { message, hint }),
+        other => Err(strange(&other)),
+    }
+}
+
+fn strange(report: &Report) -> Error {
+    Error::new(format!("the other side says {report:?}, which was not to be expected"))
+}

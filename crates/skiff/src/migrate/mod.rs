@@ -1,0 +1,31 @@
+//! `skiff migrate`: a running instance goes to another machine. Two programs do it, both the user's own and with his rights: the *sender*,
+//! which he has started here, and the *receiver*, which that starts there and which calls back.
+//!
+//! At most one of the two sides ever runs the processes. They stand still on both when the sender gives them away: CRIU, which holds
+//! them here, is stopped first, so that nothing makes them run again whatever happens to the sender; then it says `go`. Whether the
+//! receiver has taken them is written down there ([`decision`]), once and for all, and can be asked for afterwards.
+
+mod decision;
+mod hand_over;
+mod leaving;
+mod peer;
+mod progress;
+mod receive;
+mod sender;
+mod talk;
+mod way;
+
+use skiff_sandbox::Result;
+
+use crate::cli::Migrate;
+use crate::context::Context;
+
+/// Does what was asked.
+pub fn run(words: &Migrate) -> Result<()> {
+    sender::migrate(&Context::load()?, words)
+}
+
+/// On the other machine; the exit code.
+pub fn receive() -> Result<i32> {
+    receive::receive(&Context::load()?)
+}

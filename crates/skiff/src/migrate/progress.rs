@@ -1,0 +1,101 @@
+//! How a move goes: a bar on a terminal while memory is on its way, and how long each part took.
+
+use std::io::{IsTerminal, Write};
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::output;
+
+/// Which part is that of the bytes, counted from 1.
+const MEMORY: usize = 3;
+
+/// A part of a move and how long it took.
+#[derive(Clone, Debug, Serialize)]
+pub struct Phase {
+    phase: &'static str,
+    ms: u128,
+}
+
+/// It, so far.
+pub struct Progress {
+    phases: Vec<Phase>,
+    since: Instant,
+    /// Bytes that are expected.
+    size: u64,
+    /// Those that have arrived.
+    bytes: u64,
+    bar: bool,
+    drawn: bool,
+}
+
+impl Progress {
+    /// Begins now.
+    pub fn begin(size: u64) -> Self {
+        let bar = std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
+        Self { phases: vec![], since: Instant::now(), size, bytes: 0, bar, drawn: false }
+    }
+
+    /// A part is over.
+    pub fn done(&mut self, phase: &'static str) {
+        self.phases.push(Phase { phase, ms: self.since.elapsed().as_millis() });
+        self.since = Instant::now();
+        self.clear();
+    }
+
+    /// So many bytes have arrived.
+    pub fn arrived(&mut self, bytes: u64) {
+        self.bytes = bytes;
+        if self.bar && self.phases.len() < MEMORY {
+            self.drawn = true;
+            write(&format!("\r\x1b[2K{}", bar(bytes, self.size.max(bytes))));
+        }
+    }
+
+    /// How many have.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// All that has been done.
+    pub fn phases(&self) -> &[Phase] {
+        &self.phases
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.drawn) {
+            write("\r\x1b[2K");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Within 80 columns.
+fn bar(bytes: u64, size: u64) -> String {
+    const WIDTH: u64 = 40;
+    let done = bytes.saturating_mul(WIDTH).checked_div(size).unwrap_or(WIDTH) as usize;
+    let bar = ["=".repeat(done), " ".repeat(WIDTH as usize - done)].concat();
+    format!("memory [{bar}] {:>10} / {}", output::size(bytes), output::size(size))
+}
+
+fn write(text: &str) {
+    // If stderr is gone there is nobody to see it.
+    std::io::stderr().lock().write_all(text.as_bytes()).unwrap_or_default();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_fits_80_columns() {
+        for (bytes, size) in [(0, 0), (1 << 39, 1 << 40), (9, 9)] {
+            assert!(bar(bytes, size).chars().count() <= 79, "{}", bar(bytes, size));
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The receiver: takes what the sender has, makes the instance of it, and holds that until it is told to let it go.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::process::Signal;
+use skiff_migrate::pages::Arrival;
+use skiff_migrate::record::{Checkpoint, IMAGES};
+use skiff_migrate::{memory, parcel};
+use skiff_sandbox::mounts::open_dir;
+use skiff_sandbox::start::detach_stdio;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_sys::signal::Signals;
+
+use super::decision;
+use super::peer::{Peer, wait};
+use super::talk::{CONTROL, Files, GOODS, Load, Offer, Order, Report, VERSION};
+use crate::checkpoint::criu;
+use crate::checkpoint::restore::{Gate, Revived, fits, layers, make_again};
+use crate::cli::Mode;
+use crate::cluster::caller;
+use crate::context::Context;
+use crate::control::{Live, Want};
+use crate::instance::record::Record;
+use crate::{images, output, planner, supervisor};
+
+/// Who has started us.
+const SENDER: &str = "the sender";
+/// How long it may take to get there; a connection that is lost shows before that.
+const PATIENCE: Duration = Duration::from_secs(3600);
+/// How long it may take to say `go`, once all stands ready.
+const DECIDING: Duration = Duration::from_secs(60);
+/// What else is in memory besides the pages: images, and the instance's files.
+const SLACK: u64 = 64 << 20;
+/// What Slurm sets for programs of a step, and ends with it.
+const STEP: &str = "SLURM_STEP_ID";
+
+/// Serves the sender; the exit code.
+pub fn receive(context: &Context) -> Result<i32> {
+    let call = caller::read(Path::new("-"))?;
+    let mut peer = Peer::over(caller::dial(&call, CONTROL, SENDER)?, SENDER)?;
+    let goods = caller::dial(&call, GOODS, SENDER)?;
+    match serve(context, &mut peer, goods) {
+        Ok(None) => Ok(0),
+        Ok(Some(record)) => {
+            drop(peer);
+            stay(&record)
+        }
+        Err(why) => {
+            // If it does not hear that, it has heard that we are gone.
+            peer.tell(&Report::Failed(why.message.clone(), why.hint.clone())).unwrap_or_default();
+            Ok(0)
+        }
+    }
+}
+
+/// What runs in a step of Slurm's ends with that, and a step with its programs: so we stay as long as the instance does, which ends with us.
+fn stay(record: &Record) -> Result<i32> {
+    detach_stdio();
+    if in_step()
+        && let Some(live) = Live::connect(&record.dir, Want::Status)?
+    {
+        let signals = Signals::block(&[]).context(|| "signals")?;
+        while wait(&[(live.init.as_fd(), PollFlags::IN), (signals.as_fd(), PollFlags::IN)], None)?[0]
+            .is_empty()
+        {
+            if signals.next().is_ok_and(|signal| signal.is_some_and(|s| s.number == Signal::TERM.as_raw())) {
+                supervisor::stop_at(&record.dir)?;
+            }
+        }
+    }
+    Ok(0)
+}
+
+fn in_step() -> bool {
+    std::env::var_os(STEP).is_some()
+}
+
+/// Does what the sender wants; the instance, if one has come.
+fn serve(context: &Context, peer: &mut Peer, goods: OwnedFd) -> Result<Option<Record>> {
+    match peer.hear(Instant::now() + PATIENCE)? {
+        Order::Ask(instance, token) => {
+            peer.tell(&Report::Taken(decision::ask(context, &instance, &token)?))?;
+            Ok(None)
+        }
+        Order::Offer(offer) => take(context, peer, goods, &offer).map(Some),
+        other => Err(Error::new(format!("an order that was not to be expected: {other:?}"))),
+    }
+}
+
+fn take(context: &Context, peer: &mut Peer, goods: OwnedFd, offer: &Offer) -> Result<Record> {
+    let record = consider(context, offer)?;
+    let images = match offer.mode {
+        Mode::Diskless => Some(Images::prepare(&offer.checkpoint)?),
+        Mode::Disk => None,
+    };
+    peer.tell(&Report::Welcome)?;
+    let images = images.map(|images| images.receive(peer, &goods)).transpose()?;
+    let Order::Restore(load) = peer.hear(Instant::now() + PATIENCE)? else {
+        return Err(Error::new("an order that was not to be expected"));
+    };
+    let Load { checkpoint, files } = *load;
+    let dir = match (&files, &images) {
+        (Files::Follow(pieces), Some(images)) => {
+            parcel::receive(images.as_fd(), pieces, goods.as_fd())?;
+            path(images)
+        }
+        (Files::Lie(dir), None) => {
+            visible(dir, &checkpoint)?;
+            dir.clone()
+        }
+        _ => return Err(Error::new("the files do not come by the way that was said")),
+    };
+    drop(goods);
+    restore(context, (peer, &offer.token), &record, (&checkpoint, &dir), images.as_ref())?;
+    peer.tell(&Report::Running)?;
+    Ok(record)
+}
+
+/// Whether it can come, as far as that shows beforehand; gets what it needs.
+fn consider(context: &Context, offer: &Offer) -> Result<Record> {
+    if offer.version != VERSION {
+        return Err(Error::new(format!("skiff here is version {VERSION}, the sender's {}", offer.version))
+            .hint("have the same version installed on both machines"));
+    }
+    planner::refuse_inside(context)?;
+    let record = Record::named(context, &offer.checkpoint.instance.name)?;
+    record.refuse_taken()?;
+    criu(context)?;
+    fits(context, &offer.checkpoint)?;
+    if let Some(entry) = &offer.image {
+        images::get::again(context, entry.clone())?;
+    }
+    if let Some(snapshot) = &offer.checkpoint.instance.snapshot {
+        layers(context, snapshot)?;
+    }
+    Ok(record)
+}
+
+/// That the sender's directory is this machine's, too.
+fn visible(dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
+    let there = Checkpoint::read(dir).map_err(|e| {
+        Error::new(format!("the instance's memory cannot be read here: {e}"))
+            .hint("--mode disk needs a home that both machines see; --mode diskless does not")
+    })?;
+    if there != *checkpoint {
+        return Err(Error::new(format!("{}: it is not what the sender has written", dir.display())));
+    }
+    checkpoint.verify(dir)
+}
+
+/// Makes the processes, and lets them go when the sender says so.
+fn restore(
+    context: &Context,
+    (peer, token): (&Peer, &str),
+    record: &Record,
+    (checkpoint, dir): (&Checkpoint, &Path),
+    images: Option<&OwnedFd>,
+) -> Result<()> {
+    let control = peer.as_fd();
+    let kept: Vec<BorrowedFd<'_>> = images.iter().map(|dir| dir.as_fd()).chain([control]).collect();
+    // In the supervisor, which has a copy of the connection.
+    let ask = || {
+        let control = control.try_clone_to_owned().context(|| SENDER)?;
+        may_run(&mut Peer::over(control, SENDER)?, &record.dir, token)
+    };
+    let gate = Some(Gate { kept: &kept, ask: &ask, bound: in_step() });
+    make_again(context, record, &Revived { folder: criu(context)?, checkpoint, dir, gate })
+}
+
+/// All stands ready: whether it is to run here.
+fn may_run(peer: &mut Peer, dir: &Path, token: &str) -> Result<()> {
+    decision::announce(dir, token)?;
+    peer.tell(&Report::Held)?;
+    match peer.hear(Instant::now() + DECIDING)? {
+        Order::Go if decision::take(dir)? => Ok(()),
+        Order::Go => Err(Error::new("the sender has said in the meantime that it stays there")),
+        other => Err(Error::new(format!("an order that was not to be expected: {other:?}"))),
+    }
+}
+
+fn path(dir: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()))
+}
+
+/// A directory in memory, with room for what comes.
+struct Images {
+    dir: OwnedFd,
+    arrival: Arrival,
+}
+
+impl Images {
+    /// Makes it. All comes twice: as images, and as the processes that are made of them.
+    fn prepare(checkpoint: &Checkpoint) -> Result<Self> {
+        let processes: Vec<(i32, u64)> =
+            checkpoint.processes.iter().map(|process| (process.pid, process.memory)).collect();
+        let wanted: u64 = processes.iter().map(|(_, bytes)| 2 * bytes).sum::<u64>() + SLACK;
+        let available = memory::available()?;
+        if wanted > available {
+            let (wanted, available) = (output::size(wanted), output::size(available));
+            return Err(Error::new(format!(
+                "no room: it needs {wanted} of memory, and {available} are available"
+            ))
+            .hint("--mode disk needs half of that"));
+        }
+        let dir = memory::make(available / 2)?;
+        let images = open_dir(dir.as_fd(), Path::new(IMAGES)).context(|| "directory in memory")?;
+        Ok(Self { dir, arrival: Arrival::prepare(images, &processes)? })
+    }
+
+    /// Takes the memory of all processes.
+    fn receive(self, peer: &mut Peer, goods: &OwnedFd) -> Result<OwnedFd> {
+        let mut told = Ok(());
+        self.arrival.receive(goods.as_fd(), |bytes| {
+            // If it does not hear that, the connection for pages is lost, too.
+            told = peer.tell(&Report::Received(bytes));
+        })?;
+        told.map(|()| self.dir)
+    }
+}

@@ -1,0 +1,198 @@
+//! The sender: looks whether the instance can be moved, brings the receiver about, and reports.
+
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use rustix::fs::{CWD, FlockOperation, Mode as FileMode, OFlags, flock, openat};
+use serde::Serialize;
+use skiff_cluster::greeting;
+use skiff_migrate::enter::Inside;
+use skiff_migrate::obstacles::{Found, Obstacle, Process, look};
+use skiff_sandbox::join::NetSpace;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::instance::Started;
+use skiff_spec::network::Net;
+
+use super::hand_over::{Move, Outcome};
+use super::leaving::{self, Leaving};
+use super::progress::{Phase, Progress};
+use super::talk::{Order, Report};
+use super::way::{self, Way};
+use crate::checkpoint::{look as shown, save};
+use crate::cli::{Migrate, Mode};
+use crate::context::Context;
+use crate::instance::record::Record;
+use crate::{output, run};
+
+/// How long the other side may take to look up what became of a move.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// What is said of a move.
+#[derive(Serialize)]
+struct Moved<'a> {
+    instance: &'a str,
+    node: &'a str,
+    mode: Mode,
+    processes: usize,
+    /// Of memory.
+    memory_bytes: u64,
+    /// Of everything else.
+    file_bytes: u64,
+    /// How long the processes stood still.
+    frozen_ms: u128,
+    /// How long it took in all.
+    total_ms: u128,
+    phases: &'a [Phase],
+}
+
+/// Moves an instance.
+pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
+    let begun = Instant::now();
+    let (record, started, live) = save::running(context, &words.instance)?;
+    let about = |e: Error| e.about(&format!("instance {}", record.name));
+    refuse(&started).map_err(about)?;
+    let launch = way::launch(&words.node)?;
+    let net = run::net_space(&started.net);
+    let look = || look(live.pid, net == NetSpace::Its).map_err(about);
+    if words.dry_run {
+        return show(words, &launch.argv, &look()?);
+    }
+    let _lock = lock(&record)?;
+    if settle(&record)? {
+        return output::line(words.instance.as_str());
+    }
+    let found = look()?;
+    save::refuse(&record, &found.obstacles)?;
+    if live.sessions > 0 {
+        output::note("a session is open in it (`instance exec`): that does not go along");
+    }
+    let mut progress = Progress::begin(found.processes.iter().map(|process| process.memory).sum());
+    let way = Way::open(&words.node)?;
+    progress.done("connect");
+    let inside = Inside { init: live.init.as_fd(), net, number: None };
+    let token = greeting::secret()?;
+    let going =
+        Move { context, record: &record, started: &started, init: live.pid, inside, found: &found, words };
+    match going.carry_out(way, token, &mut progress).map_err(about)? {
+        Outcome::Gone(gone) => {
+            let moved = Moved {
+                instance: record.name.as_str(),
+                node: &words.node,
+                mode: words.mode,
+                processes: found.processes.len(),
+                memory_bytes: gone.memory,
+                file_bytes: gone.files,
+                frozen_ms: gone.frozen.as_millis(),
+                total_ms: begun.elapsed().as_millis(),
+                phases: progress.phases(),
+            };
+            say(words, &moved)
+        }
+        Outcome::Unknown(why) => {
+            // Whoever asks now gets an answer that stays true.
+            output::note(&format!(
+                "instance {}: {why}; asking {} what has become of it",
+                record.name, words.node
+            ));
+            match settle(&record)? {
+                true => output::line(words.instance.as_str()),
+                false => Err(about(why).hint("it goes on here, as it was")),
+            }
+        }
+    }
+}
+
+/// What cannot be moved at all.
+fn refuse(started: &Started) -> Result<()> {
+    match &started.net {
+        Net::Named(net) => {
+            Err(Error::new(format!("it is on network {net}, from where it cannot be moved while it runs"))
+                .hint("`skiff checkpoint save` here and `skiff checkpoint restore` there"))
+        }
+        Net::Host | Net::None | Net::Private => Ok(()),
+    }
+}
+
+/// One move at a time.
+fn lock(record: &Record) -> Result<std::os::fd::OwnedFd> {
+    let path = record.dir.join("moving");
+    let about = || path.display().to_string();
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = openat(CWD, &path, flags, FileMode::from_raw_mode(0o600)).context(about)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::AGAIN) => {
+            Err(Error::new(format!("instance {}: it is being moved already", record.name)))
+        }
+        Err(e) => Err(e).context(about),
+    }
+}
+
+/// If a move of it has lost its connection when it was given away: finds out whether it has gone, and makes that so here.
+fn settle(record: &Record) -> Result<bool> {
+    let Some(left) = Leaving::left(record)? else { return Ok(false) };
+    let taken = ask(record, &left).map_err(|e| {
+        let (name, node) = (&record.name, &left.node);
+        let why =
+            format!("instance {name}: it stands still, and whether {node} has taken it is not known: {e}");
+        Error::new(why).hint(format!("once {node} can be reached, `skiff migrate {name} {node}` finds out"))
+    })?;
+    if taken {
+        leaving::end(record)?;
+        output::note(&format!("instance {}: it goes on on {}", record.name, left.node));
+    } else {
+        left.stay(record)?;
+        output::note(&format!("instance {}: {} has not taken it", record.name, left.node));
+    }
+    Ok(taken)
+}
+
+fn ask(record: &Record, left: &Leaving) -> Result<bool> {
+    let mut way = Way::open(&left.node)?;
+    way.peer.tell(&Order::Ask(record.name.clone(), left.token.clone()))?;
+    match way.peer.hear(Instant::now() + PATIENCE)? {
+        Report::Taken(taken) => Ok(taken),
+        Report::Failed(message, hint) => Err(Error { message, hint }),
+        other => Err(Error::new(format!("{}: it says {other:?}", left.node))),
+    }
+}
+
+fn say(words: &Migrate, moved: &Moved<'_>) -> Result<()> {
+    if words.output.json {
+        return output::json(moved);
+    }
+    let Moved { processes, instance, node, memory_bytes, frozen_ms, total_ms, .. } = moved;
+    let size = output::size(*memory_bytes);
+    output::note(&format!(
+        "{processes} processes of instance {instance} go on on {node}: {size} in {total_ms} ms, of which they stood still {frozen_ms} ms"
+    ));
+    output::line(instance)
+}
+
+fn show(words: &Migrate, argv: &[std::ffi::OsString], found: &Found) -> Result<()> {
+    #[derive(Serialize)]
+    struct Shown<'a> {
+        instance: &'a str,
+        node: &'a str,
+        mode: Mode,
+        start: Vec<String>,
+        processes: &'a [Process],
+        obstacles: &'a [Obstacle],
+    }
+    let start: Vec<String> = argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let (processes, obstacles) = (&found.processes[..], &found.obstacles[..]);
+    if words.output.json {
+        let (instance, node, mode) = (words.instance.as_str(), &*words.node, words.mode);
+        return output::json(&Shown { instance, node, mode, start, processes, obstacles });
+    }
+    output::line(&format!("instance     {}", words.instance))?;
+    output::line(&format!("to           {}", words.node))?;
+    output::line(&format!("start        {}", start.join(" ")))?;
+    for process in processes {
+        output::line(&shown::process(process))?;
+    }
+    for obstacle in obstacles {
+        output::line(&shown::obstacle(obstacle))?;
+    }
+    Ok(())
+}

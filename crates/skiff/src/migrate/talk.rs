@@ -1,0 +1,85 @@
+//! What sender and receiver say to each other.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use skiff_migrate::parcel::Piece;
+use skiff_migrate::record::Checkpoint;
+use skiff_spec::name::EnvName;
+
+use crate::cli::Mode;
+use crate::images::index::Entry;
+
+/// Both sides must be of one version.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The names of the connections.
+pub const CONTROL: &str = "control";
+/// The one for pages and files.
+pub const GOODS: &str = "goods";
+
+/// The sender to the receiver. Closing the connection takes everything back that is not decided.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// This is to come: can it?
+    Offer(Box<Offer>),
+    /// All of it is there, or comes now: make the processes, and hold them.
+    Restore(Box<Load>),
+    /// They are yours.
+    Go,
+    /// Whether an instance has been taken that was offered with this token. If not, it will not be any more.
+    Ask(EnvName, String),
+}
+
+/// What is to come.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Offer {
+    /// The sender's version.
+    pub version: String,
+    /// By which this move is known.
+    pub token: String,
+    /// What the instance is, as far as that is known while it runs.
+    pub checkpoint: Checkpoint,
+    /// The image below it.
+    pub image: Option<Entry>,
+    /// How it comes.
+    pub mode: Mode,
+}
+
+/// What has come.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Load {
+    /// What the instance is.
+    pub checkpoint: Checkpoint,
+    /// Where its files are.
+    pub files: Files,
+}
+
+/// Where files are.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Files {
+    /// They follow on the other connection.
+    Follow(Vec<Piece>),
+    /// In this directory, which both see.
+    Lie(PathBuf),
+}
+
+/// The receiver to the sender.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Report {
+    /// It can come.
+    Welcome,
+    /// So many bytes of memory have come.
+    Received(u64),
+    /// The processes are there, and stand still.
+    Held,
+    /// They run.
+    Running,
+    /// It has been taken, or not.
+    Taken(bool),
+    /// It cannot be, and nothing is left of it: why, and how to mend it.
+    Failed(String, String),
+}

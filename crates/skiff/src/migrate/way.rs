@@ -1,0 +1,120 @@
+//! How the receiver gets started on another machine, and calls back: by srun where that is a node of the job that we are in, else by ssh.
+//! Who starts it there is the user himself, so it has no rights but his.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use skiff_cluster::channel::Channel;
+use skiff_cluster::head;
+use skiff_cluster::hosts::{self, Host};
+use skiff_cluster::launch::{Door, Launcher};
+use skiff_cluster::manager::{self, Launch, Manager, Surroundings, Way as How};
+use skiff_sandbox::{Context as _, Error, Result};
+
+use super::peer::{Peer, wait};
+use super::talk::{CONTROL, GOODS};
+use crate::cluster::run::own_addresses;
+
+/// How long the other machine may take to start the receiver, and that to call.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A receiver that has called.
+pub struct Way {
+    launcher: Launcher,
+    /// The talk with it.
+    pub peer: Peer,
+    /// The connection for pages and files.
+    pub goods: OwnedFd,
+}
+
+/// What starts it.
+pub fn launch(node: &str) -> Result<Launch> {
+    if !hosts::is_name(node) {
+        return Err(Error::new(format!("{node:?}: no name of a machine")));
+    }
+    let here = head::own_name().context(|| "name of this machine")?;
+    if node == "localhost" || hosts::same(node, &here) {
+        return Err(
+            Error::new(format!("{node}: that is this machine")).hint("name the one that it is to go to")
+        );
+    }
+    let around =
+        Surroundings { var: &|name| std::env::var(name).ok(), read: &|path| fs::read_to_string(path), here };
+    let exe = std::env::current_exe().context(|| "own program")?;
+    let words = [exe.into(), "migrate-receive".into()];
+    let hosts = [Host { name: node.into(), slots: None }];
+    let by = |manager: Manager| manager.launches(&around, &hosts, &words).into_iter().next();
+    // Of a job's nodes its manager has the say. One that hands no input on cannot tell the receiver whom to call.
+    let ours = |(_, list): &(Manager, Vec<Host>)| list.iter().any(|host| hosts::same(&host.name, node));
+    let managed = manager::find(&around, None).ok().filter(ours).and_then(|(manager, _)| by(manager));
+    let launch = managed.filter(|launch| launch.way != How::CallBackByFile).or_else(|| by(Manager::Ssh));
+    let launch = launch.ok_or_else(|| Error::new(format!("{node}: no way to start anything there")))?;
+    Ok(Launch { way: How::CallBack, ..launch })
+}
+
+impl Way {
+    /// Starts it and waits for its call.
+    pub fn open(node: &str) -> Result<Self> {
+        let launch = launch(node)?;
+        let mut door = Door::open()?;
+        let call = door.call(own_addresses(&[Host { name: node.into(), slots: None }])?)?;
+        let (mut launcher, _) = Launcher::start(&launch, &call)?;
+        let [control, goods] = called(node, &mut launcher, &mut door)?;
+        let goods = goods.into_connection().context(|| node.to_owned())?;
+        Ok(Self { launcher, peer: Peer::new(control, node), goods })
+    }
+
+    /// The receiver stays as long as the instance does, where it must.
+    pub fn leave(self) {
+        self.launcher.leave();
+    }
+}
+
+/// Waits until it has called by both names.
+fn called(node: &str, launcher: &mut Launcher, door: &mut Door) -> Result<[Channel; 2]> {
+    let until = Instant::now() + PATIENCE;
+    let (mut control, mut goods) = (None, None);
+    loop {
+        for (name, channel) in door.serve() {
+            match name.as_str() {
+                CONTROL => control = Some(channel),
+                GOODS => goods = Some(channel),
+                _ => {}
+            }
+        }
+        if let (Some(control), Some(goods)) = (control.take_if(|_| goods.is_some()), goods.take()) {
+            return Ok([control, goods]);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::new(format!(
+                "{node}: it has not called back within {} s",
+                PATIENCE.as_secs()
+            ))
+            .hint("a firewall? it must be able to connect to this machine"));
+        }
+        attend(node, launcher, door, left)?;
+    }
+}
+
+/// Waits for any news, and hears the launcher's.
+fn attend(node: &str, launcher: &mut Launcher, door: &Door, left: Duration) -> Result<()> {
+    let mut fds = vec![(launcher.pidfd.as_fd(), PollFlags::IN)];
+    fds.extend(door.descriptors().map(|fd| (fd, PollFlags::IN)));
+    fds.extend(launcher.errors.as_ref().map(|fd| (fd.as_fd(), PollFlags::IN)));
+    let ready = wait(&fds, Some(left))?;
+    let ended = !ready[0].is_empty();
+    let said = launcher.errors.is_some() && ready.last().is_some_and(|ready| !ready.is_empty());
+    if said {
+        launcher.hear();
+    } else if ended {
+        let how = launcher.bury();
+        let why = Some(launcher.last_words()).filter(|words| !words.is_empty()).unwrap_or(how);
+        return Err(Error::new(format!("{node}: skiff could not be started there: {why}")).hint(
+            "is it a node of this job, or one that `ssh NODE skiff --version` reaches without a question?",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,177 @@
+# `skiff migrate`: running instances go from one node to another, by ssh and by srun, from memory to memory and by the shared home, and
+# come to the same result as one that nobody disturbed; whatever fails on the way, they go on where they were, and nothing is left.
+# time: 120
+. "$(dirname "$0")/../lib.sh"
+. "$here/../cluster-run/lib.sh"
+[ -e /usr/libexec/skiff/criu/criu ] || skip 'CRIU is not installed: packaging/get-criu could not fetch it'
+cd /home/alice
+daemons
+# The nodes share their homes; what runs on one is on its own disk.
+mkdir -p /etc/skiff/conf.d
+echo 'state = "/tmp/skiff-%u"' >/etc/skiff/conf.d/state.toml
+at() { # NODE USER CMD...
+    local node=$1
+    login "$2"
+    shift 2
+    timeout --foreground -k 2 "${limit:-25}" on "$node" "${login[@]}" "$@"
+}
+state() { # NODE INSTANCE
+    ok at "$1" alice skiff instance list --json
+    json "$out" "[i['state'] + ' ' + str(i.get('exit_code', '')) for i in d if i['name'] == '$2'][0]"
+}
+is() { [ "$(state "$1" "$2")" = "$3" ]; }
+lines() { [ "$(on "$1" wc -l "/tmp/skiff-alice/instance/$2/output" | cut -d' ' -f1)" -ge "$3" ]; }
+
+cat >/shared/work.py <<'X2'
+import hashlib, os, sys, threading, time
+steps, pause = int(sys.argv[1]), float(sys.argv[2])
+down, up = os.pipe(), os.pipe()
+if os.fork() == 0:
+    while block := os.read(down[0], 32):
+        os.write(up[1], hashlib.sha256(block).digest())
+    os._exit(0)
+memory = bytearray(b'\7' * (32 << 20))
+kept, fast = open('/etc/changed', 'w+b'), open('/dev/shm/fast', 'w+b')
+state = b'\0' * 32
+for step in range(steps):
+    os.write(down[1], state)
+    state = os.read(up[0], 32)
+    memory[step * 97 % len(memory)] ^= state[0]
+    for file in kept, fast:
+        file.seek(32 * (step % 100)); file.write(state); file.flush()
+    print(step, flush=True)
+    time.sleep(pause)
+kept.seek(0); fast.seek(0)
+print('result', hashlib.sha256(state + bytes(memory) + kept.read() + fast.read()).hexdigest())
+X2
+work=(python3 /shared/work.py 600)
+ok as alice skiff run -- "${work[@]}" 0
+result=$(tail -1 <<<"$out")
+
+
+# There by the network, back by the shared home, there again: who runs it is always one of the two.
+ok at n1 alice skiff instance start --checkpoint host calc "${work[@]}" 0.01
+eventually 10 lines n1 calc 20
+ok at n1 alice skiff migrate --dry-run calc n2
+has "$out" 'start        ssh'
+has "$out" 'python3'
+equal "$(state n1 calc)" 'running ' 'after --dry-run'
+ok at n1 alice skiff migrate --json calc n2
+equal "$(json "$out" '(d["processes"], d["memory_bytes"] > 32 << 20, d["file_bytes"] < 1 << 20, [p["phase"] for p in d["phases"]])')" \
+    "(2, True, True, ['connect', 'prepare', 'memory', 'files', 'start'])"
+equal "$(state n1 calc)$(state n2 calc)" 'moved running '
+fails 125 at n1 alice skiff migrate calc n2
+has "$err" 'it goes on on another machine'
+ok at n2 alice skiff migrate --mode disk calc n1
+has "$err" '2 processes of instance calc go on on n1'
+equal "$(state n1 calc)$(state n2 calc)" 'running moved '
+ok at n1 alice skiff migrate calc n2
+eventually 30 is n2 calc 'exited 0'
+right() { # NODE INSTANCE
+    ok at "$1" alice skiff instance logs "$2"
+    equal "$(tail -1 <<<"$out")" "$result" "result of $2"
+    equal "$(head -n -1 <<<"$out" | diff - <(seq 0 599) | head -3)" '' "steps of $2"
+}
+right n2 calc
+equal "$(ls -A /home/alice/.local/share/skiff/checkpoint)" '' 'what is left in the home'
+
+# In a job, with what the network of its own carries; it lives as long as the job does.
+cat >/shared/talk.py <<'X2'
+import socket, threading, time
+server = socket.create_server(('127.0.0.1', 7777))
+def answer():
+    peer, _ = server.accept()
+    while word := peer.recv(8): peer.sendall(word)
+threading.Thread(target=answer, daemon=True).start()
+client = socket.create_connection(('127.0.0.1', 7777))
+for n in range(10 ** 9):
+    word = b'%08d' % n
+    client.sendall(word)
+    assert client.recv(8, socket.MSG_WAITALL) == word
+    print(n, flush=True)
+    time.sleep(0.01)
+X2
+cat >/shared/job.sh <<'X2'
+set -eu
+skiff instance start --checkpoint --net none host talk python3 /shared/talk.py
+until [ "$(skiff instance logs talk | wc -l)" -gt 10 ]; do sleep 0.02; done
+there() { srun -Q --overlap -N1 -n1 -w n2 skiff instance "$@"; }
+skiff migrate talk n2
+n=$(there logs talk | wc -l)
+until [ "$(there logs talk | wc -l)" -gt $((n + 10)) ]; do sleep 0.1; done
+there logs talk | diff - <(seq 0 100000) | grep -c '^<' || true
+there list
+X2
+ok as alice sbatch -Q --wait -N2 -o out --wrap 'bash /shared/job.sh'
+equal "$(grep -v ^skiff out | head -2)" $'talk\n0' "$(cat out)"
+has "$(cat out)" 'running'
+idle
+
+# What cannot go stays, and it is said why.
+ok at n1 alice skiff instance start --checkpoint --net none host stays python3 /shared/talk.py
+eventually 10 lines n1 stays 5
+refused() { # WORDS CMD...
+    local words=$1
+    shift
+    fails 125 at n1 "$@"
+    has "$err" "$words"
+    equal "$(state n1 stays)" 'running ' "after: $*"
+}
+refused 'no such instance' bob skiff migrate stays n2
+refused 'could not be started there: ssh:' alice skiff migrate stays nowhere
+refused 'that is this machine' alice skiff migrate stays n1
+refused 'no name of a machine' alice skiff migrate stays -- -oProxyCommand=x
+refused 'no such instance' alice skiff migrate nothing n2
+refused 'cannot be read here' alice env XDG_DATA_HOME=/tmp/alices skiff migrate --mode disk stays n2
+ok at n2 alice skiff instance start host stays sleep 1000
+refused 'there is one of that name, and it runs' alice skiff migrate stays n2
+ok at n2 alice skiff instance rm --force stays
+ok at n1 alice skiff instance start host plain sleep 1000
+refused 'start --checkpoint' alice skiff migrate plain n2
+ok at n1 alice skiff instance rm --force plain
+on n2 mount --bind /srv /usr/libexec/skiff/criu
+refused 'CRIU is not installed' alice skiff migrate stays n2
+on n2 umount /usr/libexec/skiff/criu
+# Two at once: one of them moves it.
+login alice
+timeout 20 on n1 "${login[@]}" skiff migrate stays n2 2>one & a=$!
+timeout 20 on n1 "${login[@]}" skiff migrate stays n2 2>two & b=$!
+codes=0
+for job in $a $b; do wait $job || codes+=$?; done
+equal "$codes" 0125 "$(cat one two)"
+has "$(cat one two)" 'it is being moved already'
+equal "$(state n2 stays)" 'running '
+ok at n2 alice skiff instance rm --force stays
+
+# Whichever side is killed at whatever moment: exactly one runs it, and in the end it is right.
+ok at n1 alice skiff instance start --checkpoint host tough "${work[@]}" 0.01
+eventually 10 lines n1 tough 5
+here_are() { on "$1" pgrep -u alice -xc python3 || true; }
+moving() { timeout 20 on n1 "${login[@]}" skiff migrate tough n2 2>err >out & job=$!; }
+for side in n1 n2; do
+    for moment in 0.2 0.4 0.6; do
+        moving
+        sleep $moment
+        on $side pkill -9 -u alice -f 'skiff migrate' || true
+        wait $job 2>&- || true
+        # It was too late: back again.
+        [ "$(state n1 tough)" = 'running ' ] || ok at n2 alice skiff migrate tough n1
+        equal "$(here_are n2)" 0 "killed on $side after $moment s: on n2"
+        before=$(on n1 wc -l /tmp/skiff-alice/instance/tough/output)
+        eventually 5 lines n1 tough $((${before% *} + 1))
+    done
+done
+# What a receiver that was killed has left is seen, and goes.
+ok at n2 alice skiff sweep
+ok at n2 alice skiff instance list --json
+lacks "$out" '"lost"'
+equal "$(on n2 pgrep -u alice -la || true)" '' 'processes on n2'
+# In the very moment in which it is given away: it stands still here until it is known what has become of it.
+moving
+on n1 sh -c 'until [ -e /tmp/skiff-alice/instance/tough/leaving ]; do :; done; pkill -9 -u alice -f "skiff migrate"'
+wait $job 2>&- || true
+ok at n1 alice skiff migrate tough n2
+equal "$(state n2 tough)" 'running '
+equal "$(here_are n1)" 0 'on n1'
+eventually 30 is n2 tough 'exited 0'
+right n2 tough
