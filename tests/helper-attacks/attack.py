@@ -285,6 +285,59 @@ def networks(bobs_space):
         gained("something on the way to a network", said)
 
 
+def connections(bobs_space, bobs_address):
+    """`connect` and `leave`: only into namespaces of her own making, and nobody's address but her own; what she is given gives no power."""
+    def connect(pid, name=b"attack", claim=b"\0"):
+        return Asked(request("c", pid) + claim + name)
+
+    def claim(address, until=2**40, proof=b"\x01" + b"p" * 32):
+        return b"\x01" + socket.inet_aton(address) + struct.pack("<Q", until) + proof
+
+    def leave(address, name=b"attack"):
+        return Asked(bytes([VERSION, ord("k")]) + bytes(reversed(socket.inet_aton(address))) + name)
+
+    plain, nested = Other(), Other(unshare(NEWUSER), map_herself, unshare(NEWUSER | NEWNET))
+    hosts, mine = Other(unshare(NEWUSER)), Other(unshare(NEWUSER | NEWNET))
+    for name, pid in {"process 1": 1, "bob's environment": bobs_space, "a process in no user namespace": plain.pid, "the host's network": hosts.pid,
+                      "a user namespace below hers": nested.pid, "herself": os.getpid(), "0": 0, "none": 2**22 - 1}.items():
+        must_refuse(f"connecting {name}", connect(pid))
+    for name in (b"", b"nosuch", b"../../passwd", b"a" * 13, b"LAB", b"\xff", b"host", b"x" * 4000):
+        must_refuse(f"connecting to {name[:20]}", connect(mine.pid, name))
+        must_refuse(f"leaving {name[:20]}", leave("10.66.0.2", name))
+    for what, words in {"another's": claim(bobs_address), "one outside": claim("10.67.0.2"), "the net's": claim("10.66.0.0"), "all of them": claim("10.66.0.255"),
+                        "one that nobody had": claim("10.66.0.77"), "one without a proof": claim("10.66.0.77", proof=b"\0" * 33),
+                        "an odd one": claim("10.66.0.77", proof=b"\2" + b"p" * 32), "a short one": claim("10.66.0.77")[:-5], "none": b"\1", "neither": b"\2"}.items():
+        must_refuse(f"claiming {what}", connect(mine.pid, claim=words))
+    for address in (bobs_address, "10.66.0.77", "10.66.0.0", "0.0.0.0", "255.255.255.255"):
+        must_refuse(f"leaving {address}", leave(address))
+    # Her own namespace: she gets an address, and nothing else.
+    reply, fds, code = connect(mine.pid).answer()
+    if code or len(fds) != 1:
+        return gained("no address for herself", reply, fds, code)
+    between = f"/proc/{os.getpid()}/fd/{fds[0]}"
+    if not refused(call, libc.setns, fds[0], NEWNET):
+        gained("the namespace between")
+
+    def ruling():
+        own = [os.open(f"/proc/{mine.pid}/ns/{kind}", os.O_RDONLY) for kind in ("user", "net")]
+        for fd in own:
+            call(libc.setns, fd, 0)
+        if not refused(call, libc.setns, fds[0], NEWNET):
+            gained("the namespace between, with power over her own")
+        for words in (["link", "set", "eth0", "netns", between], ["link", "add", "x", "type", "veth", "peer", "name", "y", "netns", between],
+                      ["link", "add", "x", "netns", between, "type", "bridge"]):
+            if os.spawnvp(os.P_WAIT, "sh", ["sh", "-c", 'exec ip "$@" 2>/dev/null', "ip", *words]) == 0:
+                gained("a device in the namespace between", words)
+        # She may name it, but not ask what is in there.
+        os.spawnvp(os.P_WAIT, "sh", ["sh", "-c", f"ip netns list-id >/dev/null 2>&1; exec 2>/dev/null; ip -j link show | grep -q wire && echo GAINED: its devices"])
+
+    Other(ruling).end()
+    # Twice is refused: the device is there. The address that this would have had is free again.
+    must_refuse("connecting twice", connect(mine.pid))
+    for other in (plain, nested, hosts, mine):
+        other.end()
+
+
 def descriptors():
     """`refresh` of what is no view: refused, and nothing about it changed."""
     pipe = os.pipe()

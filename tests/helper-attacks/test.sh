@@ -43,6 +43,11 @@ attack moving
 mkdir -p /etc/skiff/networks.d
 printf 'kind = "bridge"\nsubnet = "10.66.0.0/24"\n' >/etc/skiff/networks.d/attack.toml
 attack networks "$bobs"
+as bob skiff env create --net attack far
+start bob skiff env exec far -- sleep 1000
+eventually 5 sh -c 'grep -l "$(id -u bob)" /run/skiff/net/attack/10.*'
+attack connections "$bobs" "$(cd /run/skiff/net/attack && grep -l "\"uid\":$(id -u bob)" 10.* | tail -1)"
+ok as bob skiff env stop far
 skiff sweep >/dev/null
 attack descriptors
 attack fake_system

@@ -11,6 +11,7 @@
 
 mod base;
 mod caller;
+mod connect;
 mod image;
 mod join;
 mod locked;
@@ -82,6 +83,14 @@ fn answer(socket: &OwnedFd) -> Result<()> {
         Some(Request::Refresh) => refresh::forget(&fds).and_then(|()| done(0, &[])),
         Some(Request::Network { name }) => network::enter(&caller, &name),
         Some(Request::Follow { pid }) => network::follow(&caller, pid),
+        Some(Request::Connect { pid, name, again }) => {
+            let (address, between) = connect::make(&caller, pid, &name, again.as_ref())?;
+            done(address.into(), &[between.as_fd()])
+        }
+        Some(Request::Leave { name, address }) => {
+            let kept = Reply::Kept(connect::leave(&caller, &name, address)?);
+            fdpass::send(socket.as_fd(), &kept.encode(), &[]).context(|| "answer")
+        }
         Some(Request::Store) => writer::start(&caller, fds, socket),
         Some(Request::Release) => image::release().and_then(|()| done(0, &[])),
         None => Err(Error::new("a request that this helper does not know")

@@ -41,6 +41,13 @@ fn said(result: Result<()>) -> Result<()> {
 }
 
 fn join(caller: &Caller, name: &NetName) -> Result<Ipv4Addr> {
+    let network = allowed(caller, name)?;
+    skiff_net::enter_hosts()?;
+    skiff_net::enter(name, &network, &skiff_net::node()?, caller.uid)
+}
+
+/// A network, if the caller may use it.
+pub fn allowed(caller: &Caller, name: &NetName) -> Result<Network> {
     let path = format!("{DIR}/{name}.toml");
     let text = site::read_if_exists(&path)?.ok_or_else(|| {
         Error::new(format!("network {name}: there is none of that name"))
@@ -55,8 +62,7 @@ fn join(caller: &Caller, name: &NetName) -> Result<Ipv4Addr> {
         return Err(Error::new(format!("network {name}: it is not for you"))
             .hint(format!("administrator: see `users` and `groups` in {path}")));
     }
-    skiff_net::enter_hosts()?;
-    skiff_net::enter(name, &network, &skiff_net::node()?, caller.uid)
+    Ok(network)
 }
 
 fn accounts(path: &str) -> Result<String> {

@@ -47,6 +47,16 @@ fn user_name(uid: u32) -> Result<Option<String>> {
 
 /// A file of the administrator's, refused if anybody else could have written it.
 pub fn read_if_exists(path: &str) -> Result<Option<String>> {
+    read_checked(path, 0o022)
+}
+
+/// The same, refused if anybody else could have read it, too.
+pub fn read_secret_if_exists(path: &str) -> Result<Option<String>> {
+    read_checked(path, 0o077)
+}
+
+/// Others may not have the rights `refused` to it.
+fn read_checked(path: &str, refused: u32) -> Result<Option<String>> {
     // No symbolic links: all of these are plain files below directories of root's.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
@@ -56,7 +66,7 @@ pub fn read_if_exists(path: &str) -> Result<Option<String>> {
     };
     check_parents(path)?;
     let stat = rustix::fs::fstat(&fd).context(|| path)?;
-    refuse_unless_roots(&stat, Path::new(path))?;
+    refuse_unless_roots(&stat, Path::new(path), refused)?;
     if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
         return Err(Error::new(format!("{path}: not a plain file")));
     }
@@ -68,26 +78,31 @@ pub fn read_if_exists(path: &str) -> Result<Option<String>> {
 /// Refuses a file that anybody but root could have written or put there.
 pub fn check_file(path: &str) -> Result<()> {
     check_parents(path)?;
-    refuse_unless_roots(&rustix::fs::lstat(path).context(|| path)?, Path::new(path))
+    refuse_unless_roots(&rustix::fs::lstat(path).context(|| path)?, Path::new(path), 0o022)
 }
 
 /// Refuses a path that anybody but root could lead elsewhere.
 pub fn check_parents(path: &str) -> Result<()> {
     for part in Path::new(path).ancestors().skip(1) {
-        refuse_unless_roots(&rustix::fs::stat(part).context(|| part.display().to_string())?, part)?;
+        let stat = rustix::fs::stat(part).context(|| part.display().to_string())?;
+        refuse_unless_roots(&stat, part, 0o022)?;
     }
     Ok(())
 }
 
-fn refuse_unless_roots(stat: &rustix::fs::Stat, path: &Path) -> Result<()> {
-    if stat.st_uid == 0 && stat.st_mode & 0o022 == 0 {
+fn refuse_unless_roots(stat: &rustix::fs::Stat, path: &Path, refused: u32) -> Result<()> {
+    if stat.st_uid == 0 && stat.st_mode & refused == 0 {
         return Ok(());
     }
+    let hint = match refused {
+        0o022 => "configuration must belong to root and not be writable by others: chown root, chmod go-w",
+        _ => "what is secret must belong to root and be nobody else's to read: chown root, chmod 600",
+    };
     Err(Error::new(format!(
         "{}: belongs to uid {} with mode {:o}",
         path.display(),
         stat.st_uid,
         stat.st_mode & 0o7777
     ))
-    .hint("configuration must belong to root and not be writable by others: chown root, chmod go-w"))
+    .hint(hint))
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
@@ -27,6 +28,9 @@ use crate::netlink::Netlink;
 pub const INSIDE: &str = "eth0";
 /// How the host is reached from a routed device: an address that is good only on that one wire.
 pub const ROUTER: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+
+/// How long a namespace that nobody has any more may take to go.
+pub const GOES_WITHIN: Duration = Duration::from_secs(2);
 
 /// A device's number and what is known of it.
 pub struct Device {
@@ -172,7 +176,31 @@ pub fn up(netlink: &mut Netlink, index: u32) -> io::Result<()> {
     message.header.index = index;
     message.header.flags = LinkFlags::Up;
     message.header.change_mask = LinkFlags::Up;
-    netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
+    set(netlink, &message)
+}
+
+/// Gives a device another hardware address.
+pub fn set_hardware(netlink: &mut Netlink, index: u32, hardware: [u8; 6]) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes.push(LinkAttribute::Address(hardware.to_vec()));
+    set(netlink, &message)
+}
+
+/// A namespace that has just gone takes its macvlan, and so the hardware address that only one may have, along a moment later.
+fn set(netlink: &mut Netlink, message: &LinkMessage) -> io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        match netlink.tell(RouteNetlinkMessage::SetLink(message.clone()), 0) {
+            Err(e)
+                if e.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error())
+                    && begun.elapsed() < GOES_WITHIN =>
+            {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            other => return other,
+        }
+    }
 }
 
 /// Puts a device on a bridge.

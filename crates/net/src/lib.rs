@@ -3,9 +3,13 @@
 //! The namespace belongs to the host, not to the user whose processes are in it: so he can neither change an address nor send
 //! under another one, as he could not on the host. All of this needs the rights of root; the helper has them.
 
+pub mod claim;
 mod device;
+mod filter;
+pub mod gate;
 pub mod lease;
 mod netlink;
+mod probe;
 pub mod switch;
 mod wiring;
 
@@ -13,20 +17,46 @@ use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use skiff_sandbox::{Context, Error, Result};
-use skiff_spec::network::{Kind, Lease, NetName, Network, hardware_address};
+use skiff_spec::network::{Claim, Kind, Lease, NetName, Network, hardware_address};
 
+use crate::claim::Key;
 use crate::device::{Member, Space};
-use crate::lease::Leases;
+use crate::lease::{Leases, Taken};
 use crate::netlink::Netlink;
+use crate::wiring::Wiring;
 
 /// Moves this thread into a new network namespace that is a member of a network; its address there.
 ///
 /// # Errors
 /// What could not be made, of which network. This thread may then be in a namespace without devices.
 pub fn enter(name: &NetName, network: &Network, node: &str, uid: u32) -> Result<Ipv4Addr> {
+    let Made { wiring, address, .. } = make(name, network, node, uid, None)?;
+    let about = || format!("network {name}: address {address}");
+    set_up_space().context(about)?;
+    let mut inside = Netlink::open().context(about)?;
+    wiring.configure(&mut inside, network, address).context(about)?;
+    Ok(address)
+}
+
+/// A network namespace that belongs to the host, with a device on a network.
+struct Made {
+    space: OwnedFd,
+    wiring: Wiring,
+    address: Ipv4Addr,
+}
+
+/// Makes one, and moves this thread into it. `again`: with an address that the user had before.
+fn make(
+    name: &NetName,
+    network: &Network,
+    node: &str,
+    uid: u32,
+    again: Option<(&Claim, Option<&Key>)>,
+) -> Result<Made> {
     let about = || format!("network {name}");
     let leases = Leases::lock(name)?;
     let mut host = Netlink::open().context(about)?;
@@ -34,18 +64,44 @@ pub fn enter(name: &NetName, network: &Network, node: &str, uid: u32) -> Result<
     let wiring = wiring::prepare(&mut host, name, network, node)?;
     skiff_sys::ns::unshare_network().context(|| "a network namespace")?;
     let space = own_space().context(|| "a network namespace")?;
-    set_up_space().context(|| "a network namespace")?;
-    let mut inside = Netlink::open().context(about)?;
     let number = lease::number_of(&mut host, space.as_fd()).context(about)?;
-    let lease = Lease { network: name.clone(), uid, space: number };
-    let address = leases.take(&mut host, network, node, &lease)?;
-    let member =
-        Member { space: Space::Fd(space.as_fd()), hardware: hardware_address(address), mtu: wiring.mtu };
-    wiring.connect(&mut host, &member, address).map_err(|e| e.about(&about()))?;
-    wiring
-        .configure(&mut inside, network, address)
-        .context(|| format!("network {name}: address {address}"))?;
-    Ok(address)
+    let lease = Lease { network: name.clone(), uid, space: number, until: None };
+    // Without a key nobody has an address of this node's on another one.
+    let travels = network.spans_nodes() && Path::new(claim::KEY).exists();
+    loop {
+        let Taken { address, perhaps } = match again {
+            None => leases.take(&mut host, network, node, &lease)?,
+            Some(again) => leases.take_again(&mut host, network, &lease, again)?,
+        };
+        let hardware = hardware_address(address);
+        let member = Member { space: Space::Fd(space.as_fd()), hardware, mtu: wiring.mtu };
+        wiring.connect(&mut host, &member, address).map_err(|e| e.about(&about()))?;
+        match perhaps {
+            Some(other) if travels && probe::is_answered(address).context(about)? => {
+                leases.keep_for(network, address, other)?;
+                device::remove(&mut Netlink::open().context(about)?, device::INSIDE).context(about)?;
+            }
+            _ => return Ok(Made { space, wiring, address }),
+        }
+    }
+}
+
+/// Keeps an address that a user has for when he comes back to it: his claim.
+///
+/// # Errors
+/// That he does not have it.
+pub fn keep(
+    name: &NetName,
+    network: &Network,
+    node: &str,
+    (uid, address): (u32, Ipv4Addr),
+    key: Option<&Key>,
+) -> Result<Claim> {
+    let about = || format!("network {name}");
+    let mut host = Netlink::open().context(about)?;
+    let until = Leases::lock(name)?.keep(&mut host, network, node, (uid, address))?;
+    let claim = Claim { address, until, proof: None };
+    Ok(key.map_or_else(|| claim.clone(), |key| key.prove(&claim, uid, name)))
 }
 
 /// Moves this thread into the host's network namespace, whatever it was in.

@@ -204,6 +204,13 @@ pub fn host_hardware(address: Ipv4Addr) -> [u8; 6] {
     hardware
 }
 
+/// A hardware address with which nobody is on the network, for who must not be there with his own.
+pub fn odd_hardware(address: Ipv4Addr) -> [u8; 6] {
+    let mut hardware = hardware_address(address);
+    hardware[1] += 2;
+    hardware
+}
+
 /// What the members of a network have shared, by the devices' names; removed, if it is to be.
 pub fn take_down(host: &mut Netlink, name: &NetName, remove: bool) -> io::Result<Vec<String>> {
     let mut found = vec![];

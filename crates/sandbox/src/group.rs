@@ -210,7 +210,7 @@ impl Ground {
             kill_process(init.pid, Signal::KILL).unwrap_or_default();
         }
         let told = hear(report.as_fd());
-        let instance = Instance { init, control, ids: self.ids, notes: vec![], uplink: None };
+        let instance = Instance { init, control, ids: self.ids, notes: vec![], way_out: None };
         let failed = match (Word::decode(&told), wired) {
             (Some((Word::Made { .. }, rest)), Ok(())) => match Failed::reported(rest, first.command) {
                 None => {

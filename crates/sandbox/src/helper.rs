@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, socketpair};
 use rustix::process::Pid;
+use skiff_spec::network::Claim;
 use skiff_spec::plan::Base;
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
 use skiff_sys::{fdpass, process};
@@ -123,12 +124,27 @@ impl Helper {
         received.context(|| format!("answer of helper {}", self.program.display()))
     }
 
+    /// Takes the answer to [`Request::Leave`].
+    ///
+    /// # Errors
+    /// As [`Helper::answer`].
+    pub fn claim(&self) -> Result<Claim> {
+        let (bytes, fds) = self.receive()?;
+        if let Some(Reply::Kept(claim)) = Reply::decode(&bytes) {
+            return Ok(claim);
+        }
+        self.understand((bytes, fds))?;
+        Err(Error::new(format!("helper {}: another answer than was asked for", self.program.display())))
+    }
+
     fn understand(&self, (bytes, fds): (Vec<u8>, Vec<OwnedFd>)) -> Result<(u32, Vec<OwnedFd>)> {
         match Reply::decode(&bytes) {
             Some(Reply::Done(value)) => Ok((value, fds)),
             Some(Reply::Refused { message, hint }) => Err(Error { message, hint }),
-            None => Err(Error::new(format!("helper {}: ended without an answer", self.program.display()))
-                .hint("it must belong to root and be setuid, and fit this version: `skiff doctor`")),
+            Some(Reply::Kept(_)) | None => {
+                Err(Error::new(format!("helper {}: ended without an answer", self.program.display()))
+                    .hint("it must belong to root and be setuid, and fit this version: `skiff doctor`"))
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 mod accounts;
 pub mod adopt;
 pub mod command;
+mod connection;
 mod error;
 pub mod first;
 pub mod group;

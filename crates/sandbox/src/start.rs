@@ -1,5 +1,6 @@
 //! Starts an environment: its namespaces, its root, its process 1; and, where it is made for one command, that command.
 
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -8,10 +9,11 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
-use skiff_spec::network::Net;
+use skiff_spec::network::{Claim, Net};
 use skiff_spec::plan::{Base, Plan, Route};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
+use crate::connection::Connection;
 use crate::first::{self, First};
 use crate::group::Part;
 use crate::helper::{Helper, Layers};
@@ -33,8 +35,8 @@ pub struct Instance {
     pub ids: u32,
     /// What will not work in it, for the user to read.
     pub notes: Vec<String>,
-    /// The way out of its private network.
-    pub(crate) uplink: Option<Uplink>,
+    /// The way out of its own network.
+    pub(crate) way_out: Option<WayOut>,
 }
 
 /// What an environment is started with besides its plan.
@@ -44,6 +46,16 @@ pub struct Options<'a> {
     pub helper: Option<&'a Path>,
     /// The supervisor's socket, shown inside.
     pub socket: Option<&'a Path>,
+    /// The address that it had before, where the plan's network is one of the site's that it has power over.
+    pub again: Option<&'a Claim>,
+}
+
+/// What leads out of a network namespace of an environment's own.
+pub(crate) enum WayOut {
+    /// The user's own connections.
+    User { _stack: Uplink },
+    /// A network of the site's.
+    Site(Connection),
 }
 
 /// Carries out `plan`. The environment lives as long as the calling process and the returned control socket.
@@ -82,7 +94,16 @@ impl Instance {
         // It may be dead already; and if not, its end takes everything inside along before `reap` returns.
         kill_process(self.init.pid, Signal::KILL).unwrap_or_default();
         reap(self.init.pid);
-        drop(self.uplink);
+        drop(self.way_out);
+    }
+
+    /// Its address on a network of the site's that it has power over.
+    #[must_use]
+    pub fn address(&self) -> Option<Ipv4Addr> {
+        match &self.way_out {
+            Some(WayOut::Site(connection)) => Some(connection.address),
+            _ => None,
+        }
     }
 }
 
@@ -107,7 +128,7 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
         .context(|| "control socket")?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let mut flags = CloneFlags::USER.and(CloneFlags::MOUNT).and(CloneFlags::PID).and(CloneFlags::IPC);
-    if has_own_network(plan) {
+    if plan.net.is_own(plan.dumpable) {
         flags = flags.and(CloneFlags::NETWORK);
     }
     let made = fork(flags).context(|| "new namespaces").map_err(|e| {
@@ -121,8 +142,8 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
     };
     drop((theirs, reporter));
     let asked = give_ids(init.pid, plan.base, helper.as_ref(), control.as_fd());
-    let asked = asked.and_then(|()| give_uplink(init.pid, plan, control.as_fd()));
-    if asked.is_err() && plan.net == Net::Private {
+    let asked = asked.and_then(|()| give_way_out(init.pid, plan, options, control.as_fd()));
+    if asked.is_err() && awaits_way_out(plan) {
         // It waits for the way out.
         kill_process(init.pid, Signal::KILL).unwrap_or_default();
     }
@@ -130,8 +151,8 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
     // By now it has nothing more to do: its answer came before those words.
     helper.iter().for_each(Helper::dismiss);
     match (Word::decode(&told), asked) {
-        (Some((Word::Made { ids, notes }, rest)), Ok(uplink)) => Ok(Launched {
-            instance: Instance { init, control, ids, notes, uplink },
+        (Some((Word::Made { ids, notes }, rest)), Ok(way_out)) => Ok(Launched {
+            instance: Instance { init, control, ids, notes, way_out },
             told: rest.to_vec(),
             helper,
         }),
@@ -147,12 +168,6 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
             }
         }
     }
-}
-
-/// Whether the environment's network namespace belongs to its own user namespace. (One on a network of the site's belongs to the
-/// host: its maker is in it already.)
-fn has_own_network(plan: &Plan) -> bool {
-    matches!(plan.net, Net::None | Net::Private)
 }
 
 /// What process 1 would say if it could.
@@ -185,20 +200,33 @@ fn give_ids(pid: Pid, base: Base, helper: Option<&Helper>, control: BorrowedFd<'
     }
 }
 
-/// The way out of a private network, of which process 1 is told when it is there.
-fn give_uplink(pid: Pid, plan: &Plan, control: BorrowedFd<'_>) -> Result<Option<Uplink>> {
-    if plan.net != Net::Private {
-        return Ok(None);
-    }
-    let uplink = Uplink::start(pid)?;
+/// Whether process 1 is to go on only when the way out of its network is there.
+fn awaits_way_out(plan: &Plan) -> bool {
+    plan.net != Net::None && plan.net.is_own(plan.dumpable)
+}
+
+/// That way, of which process 1 is told when it is there.
+fn give_way_out(
+    pid: Pid,
+    plan: &Plan,
+    options: Options<'_>,
+    control: BorrowedFd<'_>,
+) -> Result<Option<WayOut>> {
+    let way_out = match &plan.net {
+        Net::Private => WayOut::User { _stack: Uplink::start(pid)? },
+        Net::Named(name) if awaits_way_out(plan) => {
+            WayOut::Site(Connection::make(options.helper, pid, name, options.again)?)
+        }
+        _ => return Ok(None),
+    };
     rustix::io::write(control, &[1]).context(|| "control socket")?;
-    Ok(Some(uplink))
+    Ok(Some(way_out))
 }
 
 /// In process 1: waits until it is there.
-fn await_uplink(making: &Making<'_>) -> Result<()> {
-    if making.plan.net == Net::Private && rustix::io::read(&making.control, &mut [0]) != Ok(1) {
-        return Err(Error::new("the private network: its maker is gone"));
+fn await_way_out(making: &Making<'_>) -> Result<()> {
+    if awaits_way_out(making.plan) && rustix::io::read(&making.control, &mut [0]) != Ok(1) {
+        return Err(Error::new(format!("network {}: its maker is gone", making.plan.net)));
     }
     Ok(())
 }
@@ -237,7 +265,7 @@ pub(crate) fn become_init(making: Making<'_>) -> ! {
     let mut wards = Wards { first: prepared.as_ref().map(|p| p.child.pid), server: None };
     // Never dropped: to close a hundred descriptors one by one takes longer than all at once, below.
     let mut made = make_root(&making, &mut wards).unwrap_or_else(|e| fail(e));
-    await_uplink(&making).unwrap_or_else(|e| fail(e));
+    await_way_out(&making).unwrap_or_else(|e| fail(e));
     let word = Word::Made { ids: made.ids, notes: std::mem::take(&mut made.notes) };
     let control = &making.control;
     match prepared {
@@ -260,7 +288,7 @@ pub(crate) fn become_init(making: Making<'_>) -> ! {
 fn make_root<'a>(making: &Making<'a>, wards: &mut Wards) -> Result<Made<'a>> {
     die_with_maker(making.control.as_fd())?;
     rustix::process::umask(Mode::empty());
-    if has_own_network(making.plan) {
+    if making.plan.net.is_own(making.plan.dumpable) {
         skiff_sys::net::loopback_up().context(|| "loopback device")?;
     }
     if let Some(part) = &making.part {

@@ -124,7 +124,7 @@ fn in_new(
             output::note(&format!("the image's stop signal {signal:?} is not known: SIGTERM it is"));
         }
     }
-    let options = Options { helper: context.helper.as_deref(), socket: None };
+    let options = Options { helper: context.helper.as_deref(), ..Options::default() };
     if identity == Identity::Root {
         let place = session.place(rustix::process::Signal::KILL.as_raw());
         let (instance, process) =
@@ -134,7 +134,7 @@ fn in_new(
     }
     let instance = start(plan, options)?;
     instance.notes.iter().for_each(|note| output::note(note));
-    let net = net_space(&plan.net);
+    let net = net_space(&plan.net, plan.dumpable);
     let target = (&instance.init.pidfd, instance.init.pid, net);
     let child = spawn(context, target, identity, command, &session)?;
     let ended = session.wait(&child)?;
@@ -161,12 +161,9 @@ pub fn spawn(
     }
 }
 
-/// Where an environment on this network is: one of the site's we have joined by ourselves.
-pub fn net_space(net: &Net) -> NetSpace {
-    match net {
-        Net::None | Net::Private => NetSpace::Its,
-        Net::Host | Net::Named(_) => NetSpace::Ours,
-    }
+/// Where an environment on this network is: one of the site's we have joined by ourselves, unless it has power over it.
+pub fn net_space(net: &Net, dumpable: bool) -> NetSpace {
+    if net.is_own(dumpable) { NetSpace::Its } else { NetSpace::Ours }
 }
 
 /// The image that a base names; nothing for the host.

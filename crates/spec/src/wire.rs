@@ -1,8 +1,10 @@
 //! What `skiff` and its privileged helper say to each other: one request, one reply, over a socket that keeps messages
 //! apart. A closed list; whatever is not on it is refused.
 
+use std::net::Ipv4Addr;
+
 use crate::image::ImageId;
-use crate::network::NetName;
+use crate::network::{Claim, NetName};
 
 /// The descriptor under which the helper finds the socket.
 pub const SOCKET_FD: i32 = 3;
@@ -55,6 +57,23 @@ pub enum Request {
         /// The first process of an environment of the caller.
         pid: u32,
     },
+    /// Join the network namespace of process `pid`, which belongs to its own user namespace, to this network. The answer is the address
+    /// there, and what keeps it.
+    Connect {
+        /// A process of the caller in namespaces that the caller made.
+        pid: u32,
+        /// One of the site's networks.
+        name: NetName,
+        /// The address that it is to have, which the caller had before.
+        again: Option<Claim>,
+    },
+    /// Keep an address for the caller when the network namespace that has it has gone. The answer is his claim.
+    Leave {
+        /// Of which network.
+        name: NetName,
+        /// An address that the caller has.
+        address: Ipv4Addr,
+    },
     /// Start the trusted store's writer, which talks by the socket sent along.
     Store,
 }
@@ -72,12 +91,19 @@ impl Request {
             Self::Store => (b's', 0),
             Self::Network { .. } => (b'n', 0),
             Self::Follow { pid } => (b'f', pid),
+            Self::Connect { pid, .. } => (b'c', pid),
+            Self::Leave { address, .. } => (b'k', address.into()),
         };
         let mut bytes = vec![VERSION, op];
         bytes.extend(pid.to_le_bytes());
         match self {
             Self::Image { id, .. } => bytes.extend(id.0),
-            Self::Network { name } => bytes.extend(name.as_str().bytes()),
+            Self::Network { name } | Self::Leave { name, .. } => bytes.extend(name.as_str().bytes()),
+            Self::Connect { name, again, .. } => {
+                bytes.push(u8::from(again.is_some()));
+                bytes.extend(again.iter().flat_map(Claim::encode));
+                bytes.extend(name.as_str().bytes());
+            }
             _ => {}
         }
         bytes
@@ -96,20 +122,30 @@ impl Request {
             (b'r', []) if pid == 0 => Some(Self::Refresh),
             (b'l', []) if pid == 0 => Some(Self::Release),
             (b's', []) if pid == 0 => Some(Self::Store),
-            (b'n', name) if pid == 0 => {
-                Some(Self::Network { name: std::str::from_utf8(name).ok()?.parse().ok()? })
+            (b'n', name) if pid == 0 => Some(Self::Network { name: net_name(name)? }),
+            (b'c', [0, name @ ..]) => Some(Self::Connect { pid, name: net_name(name)?, again: None }),
+            (b'c', [1, rest @ ..]) => {
+                let (claim, name) = Claim::decode(rest)?;
+                Some(Self::Connect { pid, name: net_name(name)?, again: Some(claim) })
             }
+            (b'k', name) => Some(Self::Leave { name: net_name(name)?, address: pid.into() }),
             (b'f', []) => Some(Self::Follow { pid }),
             _ => None,
         }
     }
 }
 
+fn net_name(bytes: &[u8]) -> Option<NetName> {
+    std::str::from_utf8(bytes).ok()?.parse().ok()
+}
+
 /// What the helper answers; descriptors go along with `Done`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// It is done. For `Base`: how many ids there are inside. For `Join`: the process.
+    /// It is done. For `Base`: how many ids there are inside. For `Join`: the process. For `Connect`: the address.
     Done(u32),
+    /// For `Leave`: it is done.
+    Kept(Claim),
     /// It is not, and nothing has changed: why, and how to mend it.
     Refused {
         /// What, on which object, why.
@@ -125,6 +161,7 @@ impl Reply {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = match self {
             Self::Done(value) => [&[VERSION, b'+'][..], &value.to_le_bytes()].concat(),
+            Self::Kept(claim) => [&[VERSION, b'k'][..], &claim.encode()].concat(),
             Self::Refused { message, hint } => {
                 [&[VERSION, b'-'][..], message.as_bytes(), b"\n", hint.as_bytes()].concat()
             }
@@ -138,6 +175,10 @@ impl Reply {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [VERSION, b'+', value @ ..] => Some(Self::Done(u32::from_le_bytes(value.try_into().ok()?))),
+            [VERSION, b'k', claim @ ..] => match Claim::decode(claim)? {
+                (claim, []) => Some(Self::Kept(claim)),
+                _ => None,
+            },
             [VERSION, b'-', text @ ..] => {
                 let text = String::from_utf8_lossy(text);
                 let (message, hint) = text.split_once('\n').unwrap_or((&text, ""));
@@ -152,6 +193,10 @@ impl Reply {
 mod tests {
     use super::*;
 
+    fn claim(proof: Option<[u8; Claim::PROOF]>) -> Claim {
+        Claim { address: Ipv4Addr::new(10, 1, 2, 3), until: 1 << 40, proof }
+    }
+
     #[test]
     fn requests_come_back_as_they_went() {
         let image = Request::Image { pid: 7, id: ImageId([0xab; 32]) };
@@ -163,6 +208,9 @@ mod tests {
             Request::Store,
             Request::Network { name: "lab".parse().unwrap() },
             Request::Follow { pid: 9 },
+            Request::Connect { pid: 9, name: "lab".parse().unwrap(), again: None },
+            Request::Connect { pid: 9, name: "lab".parse().unwrap(), again: Some(claim(None)) },
+            Request::Leave { name: "lab".parse().unwrap(), address: Ipv4Addr::new(10, 1, 2, 3) },
         ];
         for r in others.into_iter().chain([image]) {
             assert_eq!(Request::decode(&r.encode()), Some(r));
@@ -184,6 +232,10 @@ mod tests {
             &[1, b'n', 0, 0, 0, 0],
             &[1, b'n', 1, 0, 0, 0, b'a'],
             b"\x01n\0\0\0\0../lab",
+            b"\x01c\x07\0\0\0\0",
+            b"\x01c\x07\0\0\0\x01lab",
+            b"\x01c\x07\0\0\0\x02lab",
+            b"\x01k\x07\0\0\0",
         ] {
             assert_eq!(Request::decode(bad), None, "{bad:?}");
         }
@@ -192,7 +244,8 @@ mod tests {
     #[test]
     fn replies_come_back_as_they_went() {
         let refused = Reply::Refused { message: "no".into(), hint: "do".into() };
-        for r in [Reply::Done(65536), refused] {
+        let kept = [None, Some([7; Claim::PROOF])].map(|proof| Reply::Kept(claim(proof)));
+        for r in [Reply::Done(65536), refused].into_iter().chain(kept) {
             assert_eq!(Reply::decode(&r.encode()), Some(r));
         }
     }

@@ -1,6 +1,7 @@
 //! `skiff checkpoint`: instances saved and made again.
 
 pub mod look;
+pub mod member;
 pub mod place;
 pub mod restore;
 pub mod save;

@@ -17,8 +17,10 @@ use skiff_sandbox::join::Failed;
 use skiff_sandbox::start::Instance;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::Started;
+use skiff_spec::network::Claim;
 use skiff_spec::plan::{Plan, Route, Source, Upper};
 
+use super::member::Member;
 use super::trees;
 use crate::cli::Restore;
 use crate::context::Context;
@@ -57,8 +59,9 @@ pub fn restore(context: &Context, restore: &Restore) -> Result<()> {
     if restore.dry_run {
         return show(&checkpoint, &record, restore.output.json);
     }
-    network::join(context, &checkpoint.instance.net)?;
-    let revived = Revived { folder, checkpoint: &checkpoint, dir: &dir, gate: None };
+    network::join_for(context, &checkpoint.instance.plan)?;
+    let member = Member::read(&dir)?;
+    let revived = Revived { folder, checkpoint: &checkpoint, member, dir: &dir, gate: None };
     make_again(context, &record, &revived).map_err(about)?;
     let restored = Restored {
         instance: record.name.to_string(),
@@ -173,6 +176,8 @@ pub struct Revived<'a> {
     pub folder: Folder,
     /// What they were.
     pub checkpoint: &'a Checkpoint,
+    /// What they were on a network of the site's.
+    pub member: Option<Member>,
     /// Where its files are.
     pub dir: &'a Path,
     /// Who has a say in whether they run.
@@ -190,10 +195,16 @@ pub struct Gate<'a> {
 }
 
 impl Revived<'_> {
+    /// What gives them their address again.
+    pub fn claim(&self) -> Option<&Claim> {
+        self.member.as_ref().map(|member| &member.claim)
+    }
+
     /// Makes them; gives the one that the instance is there for.
     pub fn revive(&self, instance: &Instance) -> Result<Process> {
         let checkpoint = self.checkpoint;
-        let net = run::net_space(&checkpoint.instance.net);
+        let Plan { net, dumpable, .. } = &checkpoint.instance.plan;
+        let net = run::net_space(net, *dumpable);
         let inside = Inside { init: instance.init.pidfd.as_fd(), net, number: None };
         trees::put_back_memory(inside, checkpoint, self.dir)?;
         let images = self.dir.join(IMAGES);
@@ -210,6 +221,9 @@ impl Revived<'_> {
             if stage == "post-restore" {
                 process = Some(first::adopt(instance.control.as_fd(), main)?);
                 self.gate.as_ref().map_or(Ok(()), |gate| (gate.ask)())?;
+                // Their connections are asleep, but known to the kernel.
+                let inside = Inside { number: None, ..inside };
+                self.member.as_ref().map_or(Ok(()), |member| member.open(inside))?;
             }
             Ok(())
         })?;

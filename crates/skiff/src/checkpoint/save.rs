@@ -18,8 +18,8 @@ use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::{End, Started};
 use skiff_spec::name::EnvName;
-use skiff_spec::network::Net;
 
+use super::member::Member;
 use super::place::{New, Slot};
 use super::trees;
 use crate::cli::Save;
@@ -27,7 +27,7 @@ use crate::context::Context;
 use crate::control::{Live, Want};
 use crate::instance::look::not_running;
 use crate::instance::record::{Record, now};
-use crate::{network, output, run, supervisor};
+use crate::{output, run, supervisor};
 
 /// What is said of one.
 #[derive(Serialize)]
@@ -47,7 +47,7 @@ struct Saved {
 /// Saves an instance.
 pub fn save(context: &Context, save: &Save) -> Result<()> {
     let (record, started, live) = running(context, &save.instance)?;
-    let net = run::net_space(&started.net);
+    let net = run::net_space(&started.net, started.plan.dumpable);
     let about = |e: Error| e.about(&format!("instance {}", record.name));
     let found = look(live.pid, net == NetSpace::Its).map_err(about)?;
     let slot = Slot::newest(save.name.as_ref().unwrap_or(&record.name));
@@ -79,9 +79,6 @@ pub fn running(context: &Context, instance: &EnvName) -> Result<(Record, Started
             .hint("skiff instance start --checkpoint ..."));
     }
     let live = Live::connect(&record.dir, Want::Session)?.ok_or_else(|| not_running(&record))?;
-    if let Net::Named(net) = &started.net {
-        network::follow(context, net, live.pid.as_raw_nonzero().get().unsigned_abs())?;
-    }
     Ok((record, started, live))
 }
 
@@ -145,6 +142,8 @@ impl Saving<'_> {
     /// Does it. If anything fails the processes go on, and nothing is left of it.
     fn carry_out(&self, new: New, slot: &Slot) -> Result<Saved> {
         let begun = Instant::now();
+        let member = Member::leaving(self.context, self.record, self.started)?;
+        member.iter().try_for_each(|member| member.write(&new.dir))?;
         let images = new.dir.join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
         let criu = Criu::start(&super::criu(self.context)?, self.inside, Some(images.as_fd()))?;
@@ -164,7 +163,8 @@ impl Saving<'_> {
             trees = trees::keep(self.inside, &self.started.plan, self.record, &dir)?;
             if !leave_running && let Some(new) = new.take() {
                 // Only what is safe on the disk may end.
-                committed = Some(self.commit(new, (take(&mut processes), take(&mut trees)), &version)?);
+                let all = (take(&mut processes), take(&mut trees));
+                committed = Some(self.shut(member.as_ref(), || self.commit(new, all, &version))?);
             }
             Ok(())
         });
@@ -190,6 +190,14 @@ impl Saving<'_> {
             total_ms: begun.elapsed().as_millis(),
             path: slot.dir(self.context)?.display().to_string(),
         })
+    }
+
+    /// Does what it ends with, and is shut out of its network from before then.
+    fn shut<T>(&self, member: Option<&Member>, end: impl FnOnce() -> Result<T>) -> Result<T> {
+        let Some(member) = member else { return end() };
+        member.shut(self.inside)?;
+        // If it is not to end after all, it is to be heard again. The first error is the one to tell.
+        end().inspect_err(|_| member.open(self.inside).unwrap_or_default())
     }
 
     /// Makes it a checkpoint.

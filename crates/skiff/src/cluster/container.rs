@@ -113,7 +113,7 @@ impl Container {
         plan.mounts.push(text("/etc/hosts", files::etc_hosts(members, &own)));
         plan.mounts.push(text(files::DROP_IN, files::ssh_config(members)));
         let helper = needs_helper(context)?;
-        let instance = start(plan, Options { helper: Some(helper), socket: None })?;
+        let instance = start(plan, Options { helper: Some(helper), ..Options::default() })?;
         let command = Command {
             argv: ["/bin/sh", "-c", DAEMON].map(Into::into).to_vec(),
             env: vec![("LANG".into(), "C".into()), ("HOME".into(), context.home.clone().into())],

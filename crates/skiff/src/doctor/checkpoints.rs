@@ -59,13 +59,14 @@ fn try_in_new(context: &Context, act: impl FnOnce(Inside<'_>, &Path) -> Result<F
     planner::make_dumpable(&mut plan);
     let scratch = std::env::temp_dir().join(format!("skiff-doctor.{}", std::process::id()));
     fs::DirBuilder::new().mode(0o700).create(&scratch).context(|| scratch.display().to_string())?;
-    let found =
-        start(&plan, Options { helper: context.helper.as_deref(), socket: None }).and_then(|instance| {
+    let found = start(&plan, Options { helper: context.helper.as_deref(), ..Options::default() }).and_then(
+        |instance| {
             let inside = Inside { init: instance.init.pidfd.as_fd(), net: NetSpace::Its, number: None };
             let found = act(inside, &scratch);
             instance.end();
             found
-        });
+        },
+    );
     // The check is what counts.
     fs::remove_dir_all(&scratch).unwrap_or_default();
     found

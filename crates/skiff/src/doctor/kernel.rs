@@ -186,7 +186,7 @@ fn whole(context: &Context) -> Check {
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     let begun = Instant::now();
     let started = planner::host(context, "doctor", upper, Wishes::default())
-        .and_then(|plan| start(&plan, Options { helper: context.helper.as_deref(), socket: None }));
+        .and_then(|plan| start(&plan, Options { helper: context.helper.as_deref(), ..Options::default() }));
     match started {
         Ok(instance) => {
             let took = begun.elapsed();

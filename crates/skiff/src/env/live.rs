@@ -95,7 +95,7 @@ fn session(
 ) -> std::result::Result<Ended, Failed> {
     let live = supervisor::session(context, env)?;
     let session = Session::begin()?;
-    let target = (&live.init, live.pid, run::net_space(&env.settings()?.net));
+    let target = (&live.init, live.pid, run::net_space(&env.settings()?.net, false));
     let child = run::spawn(context, target, identity, command, &session)?;
     let ended = session.wait(&child)?;
     live.leave();

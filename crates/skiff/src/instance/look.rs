@@ -12,7 +12,7 @@ use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::{End, Ended, Started};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
-use skiff_spec::plan::{Identity, Route};
+use skiff_spec::plan::{Identity, Plan, Route};
 
 use super::record::{Record, State};
 use super::start::ENV;
@@ -136,11 +136,9 @@ pub fn exec(context: &Context, name: &EnvName, inside: &Inside, words: &[OsStrin
     let record = Record::existing(context, name)?;
     let started = record.started()?;
     let live = Live::connect(&record.dir, Want::Session)?.ok_or_else(|| not_running(&record))?;
-    if let Net::Named(net) = &started.net {
-        network::follow(context, net, live.pid.as_raw_nonzero().get().unsigned_abs())?;
-    }
+    network::follow_for(context, &started.plan, live.pid)?;
     let (identity, command) = command(context, (&record, &started), inside, words)?;
-    match session(context, &live, identity, &started.net, &command) {
+    match session(context, &live, identity, &started.plan, &command) {
         Ok(ended) => Ok(output::exit_as(ended)),
         Err(why) => Ok(output::failed(why)),
     }
@@ -150,12 +148,12 @@ fn session(
     context: &Context,
     live: &Live,
     identity: Identity,
-    net: &Net,
+    plan: &Plan,
     command: &Command,
 ) -> std::result::Result<HowEnded, Failed> {
     let session = Session::begin()?;
-    let child =
-        run::spawn(context, (&live.init, live.pid, run::net_space(net)), identity, command, &session)?;
+    let net = run::net_space(&plan.net, plan.dumpable);
+    let child = run::spawn(context, (&live.init, live.pid, net), identity, command, &session)?;
     Ok(session.wait(&child)?)
 }
 

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ use crate::{images, named, supervisor};
 const STARTED: &str = "instance.json";
 const ENDED: &str = "ended.json";
 const OUTPUT: &str = "output";
+const ADDRESS: &str = "address.json";
 const IMAGE: &str = "image.json";
 
 /// One instance.
@@ -188,6 +190,17 @@ impl Record {
     /// The file that its command writes to.
     pub fn output(&self) -> PathBuf {
         self.dir.join(OUTPUT)
+    }
+
+    /// Writes down its address on a network of the site's.
+    pub fn note_address(&self, address: Ipv4Addr) -> Result<()> {
+        write(&self.dir.join(ADDRESS), &address)
+    }
+
+    /// That address.
+    pub fn address(&self) -> Result<Ipv4Addr> {
+        let none = || Error::new(format!("instance {}: it has no address", self.name));
+        read(&self.dir.join(ADDRESS))?.ok_or_else(none)
     }
 
     /// Writes down how its command ended.

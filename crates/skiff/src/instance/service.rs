@@ -65,8 +65,9 @@ impl Service<'_> {
     ) -> Result<(Instance, Option<Running>), Failed> {
         let output = self.record.output();
         if let Some(revived) = self.revived {
-            let instance = start(plan, options)?;
-            return match revived.revive(&instance) {
+            let instance = start(plan, Options { again: revived.claim(), ..options })?;
+            let revived = self.note_address(&instance).and_then(|()| revived.revive(&instance));
+            return match revived {
                 Ok(process) => {
                     let kept = Kept::watch(&output)?;
                     Ok((instance, Some(Running { main: Main::Inside(process), ended: None, kept })))
@@ -77,7 +78,11 @@ impl Service<'_> {
                 }
             };
         }
-        let Some(command) = self.command else { return Ok((start(plan, options)?, None)) };
+        let Some(command) = self.command else {
+            let instance = start(plan, options)?;
+            self.note_address(&instance)?;
+            return Ok((instance, None));
+        };
         // One that CRIU makes again is CRIU's child at first, and must not end with it. With process 1 it ends anyway.
         let death_signal = if self.checkpoint { 0 } else { Signal::KILL.as_raw() };
         let place = Place { own_session: true, death_signal, ..Place::default() };
@@ -96,8 +101,14 @@ impl Service<'_> {
                 }
             }
         };
+        self.note_address(&instance)?;
         let kept = Kept::watch(&output)?;
         Ok((instance, Some(Running { main, ended: None, kept })))
+    }
+
+    /// Writes down where it is reached, if it has an address that it is to have again.
+    fn note_address(&self, instance: &Instance) -> Result<(), Error> {
+        instance.address().map_or(Ok(()), |address| self.record.note_address(address))
     }
 
     /// Through the helper, which hands our own standard descriptors on: for as long as that takes, they are the output.

@@ -53,8 +53,7 @@ pub fn start(start: &Start) -> Result<i32> {
     if start.dry_run {
         return run::show(&wanted.plan, start.json).map(|()| 0);
     }
-    let net = wanted.plan.net.clone();
-    network::join(&context, &net)?;
+    network::join_for(&context, &wanted.plan)?;
     images::plan::make_ready(&context, &mut wanted.plan)?;
     let started = started(start, &of, &wanted);
     let lock = record.make(&context, &started, wanted.entry.as_ref())?;

@@ -167,7 +167,7 @@ fn restore(
         may_run(&mut Peer::over(control, SENDER)?, &record.dir, token)
     };
     let gate = Some(Gate { kept: &kept, ask: &ask, bound: in_step() });
-    make_again(context, record, &Revived { folder: criu(context)?, checkpoint, dir, gate })
+    make_again(context, record, &Revived { folder: criu(context)?, checkpoint, member: None, dir, gate })
 }
 
 /// All stands ready: whether it is to run here.

@@ -52,7 +52,7 @@ pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
     let about = |e: Error| e.about(&format!("instance {}", record.name));
     refuse(&started).map_err(about)?;
     let launch = way::launch(&words.node)?;
-    let net = run::net_space(&started.net);
+    let net = run::net_space(&started.net, started.plan.dumpable);
     let look = || look(live.pid, net == NetSpace::Its).map_err(about);
     if words.dry_run {
         return show(words, &launch.argv, &look()?);

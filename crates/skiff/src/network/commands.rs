@@ -104,13 +104,16 @@ struct Shown {
 struct ShownLease {
     address: std::net::Ipv4Addr,
     user: String,
+    /// Until when it is kept for an instance that was saved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<u64>,
 }
 
 fn show(name: &NetName, json: bool) -> Result<()> {
     let user = |uid: u32| user_fields(uid).map_or_else(|| uid.to_string(), |fields| fields[0].clone());
     let leases = leases(name)?
         .into_iter()
-        .map(|(address, lease)| ShownLease { address, user: user(lease.uid) })
+        .map(|(address, lease)| ShownLease { address, user: user(lease.uid), until: lease.until })
         .collect();
     let shown = Shown { name: name.clone(), network: read(name)?, node: node()?, leases };
     if json {
@@ -132,10 +135,11 @@ fn show(name: &NetName, json: bool) -> Result<()> {
     if shown.leases.is_empty() {
         return Ok(());
     }
-    let rows: Vec<Vec<String>> =
-        shown.leases.iter().map(|l| vec![l.address.to_string(), l.user.clone()]).collect();
+    let kept = |lease: &ShownLease| lease.until.map_or_else(|| "-".into(), output::time);
+    let row = |l: &ShownLease| vec![l.address.to_string(), l.user.clone(), kept(l)];
+    let rows: Vec<Vec<String>> = shown.leases.iter().map(row).collect();
     output::line("")?;
-    output::table(&["ADDRESS", "USER"], &rows)
+    output::table(&["ADDRESS", "USER", "KEPT UNTIL"], &rows)
 }
 
 /// How a network is found on this node.

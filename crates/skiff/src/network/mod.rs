@@ -8,10 +8,11 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::OnceLock;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::process::Pid;
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::uplink::NAME_SERVER;
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_spec::network::{Net, NetName};
+use skiff_spec::network::{Claim, Net, NetName};
 use skiff_spec::plan::{Mount, Plan, Route, Source};
 use skiff_spec::wire::{ON_NETWORK, Request};
 use skiff_sys::process;
@@ -69,12 +70,27 @@ fn call() -> Result<Call> {
     Ok(Call { words, network, address })
 }
 
+/// Goes on where a plan's network is, unless that is to be made with the environment.
+pub fn join_for(context: &Context, plan: &Plan) -> Result<()> {
+    if plan.net.is_own(plan.dumpable) { Ok(()) } else { join(context, &plan.net) }
+}
+
 /// Goes on in a new network namespace on a network of the site's, unless we are in one already: this program, from its beginning.
 pub fn join(context: &Context, net: &Net) -> Result<()> {
     let Net::Named(name) = net else { return Ok(()) };
     match joined() {
         Some(joined) if joined == name.as_str() => Ok(()),
         _ => Err(start_again(context, name, &Request::Network { name: name.clone() })),
+    }
+}
+
+/// Goes on where the network of an environment with this plan is, whose process 1 is `pid`, unless who enters it is there by that.
+pub fn follow_for(context: &Context, plan: &Plan, pid: Pid) -> Result<()> {
+    match &plan.net {
+        Net::Named(name) if !plan.net.is_own(plan.dumpable) => {
+            follow(context, name, pid.as_raw_nonzero().get().unsigned_abs())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -88,6 +104,19 @@ pub fn follow(context: &Context, name: &NetName, pid: u32) -> Result<()> {
         return Ok(());
     }
     Err(start_again(context, name, &Request::Follow { pid }))
+}
+
+/// Has an address kept for us when the namespace that has it has gone: our claim to it.
+pub fn keep(context: &Context, name: &NetName, address: Ipv4Addr) -> Result<Claim> {
+    let helper = context.helper.as_deref().ok_or_else(|| {
+        Error::new(format!("network {name}: only the helper can keep an address"))
+            .hint("have the helper installed")
+    })?;
+    let helper = Helper::spawn(helper)?;
+    helper.ask(&Request::Leave { name: name.clone(), address }, &[])?;
+    let claim = helper.claim();
+    helper.finish();
+    claim
 }
 
 /// Why that was not possible; if it was, this does not return.

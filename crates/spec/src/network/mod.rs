@@ -1,5 +1,6 @@
 //! Networks of the site's: what `/etc/skiff/networks.d/NAME.toml` may say, and which addresses a node may give away.
 
+mod lease;
 mod subnet;
 
 use std::collections::BTreeMap;
@@ -9,6 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+pub use lease::{Claim, Lease};
 pub use subnet::Subnet;
 
 /// Where networks are described.
@@ -85,6 +87,17 @@ impl Net {
     #[must_use]
     pub fn is_host(&self) -> bool {
         *self == Self::Host
+    }
+
+    /// Whether the network namespace belongs to the environment's own user namespace. One on a network of the site's belongs to the
+    /// host, unless it is of those whose connections are to be saved, which takes power over it.
+    #[must_use]
+    pub fn is_own(&self, dumpable: bool) -> bool {
+        match self {
+            Self::Host => false,
+            Self::None | Self::Private => true,
+            Self::Named(_) => dumpable,
+        }
     }
 }
 
@@ -198,6 +211,16 @@ pub struct Network {
     pub groups: Option<Vec<Who>>,
     /// How many addresses one user may have on one node.
     pub most_each: Option<u32>,
+    /// How many hours an address is kept for a saved instance that had it.
+    #[serde(default = "a_week")]
+    pub kept_hours: u64,
+}
+
+/// In hours.
+const A_YEAR: u64 = 366 * 24;
+
+fn a_week() -> u64 {
+    7 * 24
 }
 
 impl Network {
@@ -230,6 +253,9 @@ impl Network {
         }
         if self.mtu.is_some_and(|mtu| !(576..=65535).contains(&mtu)) {
             return Err("`mtu` is from 576 to 65535".into());
+        }
+        if self.kept_hours > A_YEAR {
+            return Err(format!("`kept_hours` is at most {A_YEAR}"));
         }
         if self.kind == Kind::VxLan
             && (self.nodes.is_empty() || self.nodes.values().any(|n| n.address.is_none()))
@@ -266,8 +292,36 @@ impl Network {
             None if self.nodes.is_empty() => self.range.unwrap_or(self.subnet),
             None => return Err(format!("node {node}: no range of it in `nodes`")),
         };
-        let taken = [self.subnet.first(), self.subnet.last()];
-        Ok(range.addresses().filter(move |a| !taken.contains(a) && Some(*a) != self.gateway))
+        Ok(range.addresses().filter(|a| self.has_member(*a)))
+    }
+
+    /// Whether an address of it is the same one on every node: not where its members are joined on one node only, nor where
+    /// other nodes look for it by the node's range.
+    #[must_use]
+    pub fn spans_nodes(&self) -> bool {
+        match self.kind {
+            Kind::MacVlan | Kind::VxLan => true,
+            Kind::Bridge => self.parent.is_some(),
+            Kind::Routed => false,
+        }
+    }
+
+    /// Whether an address may be a member's, on whatever node.
+    #[must_use]
+    pub fn has_member(&self, address: Ipv4Addr) -> bool {
+        self.subnet.contains(address)
+            && ![self.subnet.first(), self.subnet.last()].contains(&address)
+            && self.gateway != Some(address)
+    }
+
+    /// Whether an address is one that the node of this name gives away.
+    #[must_use]
+    pub fn gives_away(&self, node: &str, address: Ipv4Addr) -> bool {
+        let range = match self.nodes.get(node) {
+            Some(node) => Some(node.range),
+            None => self.nodes.is_empty().then(|| self.range.unwrap_or(self.subnet)),
+        };
+        range.is_some_and(|range| range.contains(address)) && self.has_member(address)
     }
 
     /// Whether a user may use it: `id` says which uid or gid a name stands for.
@@ -286,32 +340,6 @@ impl Network {
         (self.users.is_none() && self.groups.is_none())
             || users.into_iter().any(|who| is(who, &user_id, uid))
             || groups.into_iter().any(|who| gids.iter().any(|gid| is(who, &group_id, *gid)))
-    }
-}
-
-/// Who has an address: what the file of that name says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lease {
-    /// Of which network.
-    pub network: NetName,
-    /// The user.
-    pub uid: u32,
-    /// The number by which the host's kernel knows the network namespace.
-    pub space: i32,
-}
-
-impl Lease {
-    /// As text.
-    #[must_use]
-    pub fn to_text(&self) -> String {
-        // Numbers and a checked name: nothing that JSON cannot say.
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
-    /// From text.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok()
     }
 }
 

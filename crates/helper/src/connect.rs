@@ -1,0 +1,58 @@
+//! `connect` and `leave`: join a network namespace that belongs to the caller to a network of the site's, and keep its address for him.
+//!
+//! In such a namespace he has all power: he may give himself any address and send whatever frame he likes. What leaves it passes a
+//! namespace between, which belongs to the host, with filters that he cannot reach (`skiff_net::gate`). What he gets is a descriptor of
+//! that: to enter it, move a device there or ask what is in there takes capabilities over it, and those he has not.
+
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use skiff_net::claim::{KEY, Key};
+use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::network::{Claim, NetName};
+use skiff_sys::ns;
+
+use crate::base::{check_owner, open_ns};
+use crate::caller::Caller;
+use crate::{network, site};
+
+/// Answers [`Connect`](skiff_spec::wire::Request::Connect).
+pub fn make(caller: &Caller, pid: u32, name: &NetName, again: Option<&Claim>) -> Result<(Ipv4Addr, OwnedFd)> {
+    let network = network::allowed(caller, name)?;
+    let inside = own_space(caller, pid)?;
+    let key = again.map_or(Ok(None), |_| key())?;
+    skiff_net::enter_hosts()?;
+    let again = again.map(|claim| (claim, key.as_ref()));
+    let node = skiff_net::node()?;
+    skiff_net::gate::connect(name, &network, (&node, caller.uid), inside.as_fd(), again)
+}
+
+/// Answers [`Leave`](skiff_spec::wire::Request::Leave).
+pub fn leave(caller: &Caller, name: &NetName, address: Ipv4Addr) -> Result<Claim> {
+    let network = network::allowed(caller, name)?;
+    let key = key()?;
+    skiff_net::enter_hosts()?;
+    skiff_net::keep(name, &network, &skiff_net::node()?, (caller.uid, address), key.as_ref())
+}
+
+/// The network namespace of a process, if both it and the user namespace that it belongs to are of the caller's making.
+fn own_space(caller: &Caller, pid: u32) -> Result<OwnedFd> {
+    let name = format!("process {pid}");
+    let about = || name.clone();
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let proc = openat(CWD, format!("/proc/{pid}"), flags, Mode::empty()).context(about)?;
+    let user = open_ns(proc.as_fd(), "user").context(about)?;
+    check_owner(caller, user.as_fd(), &name)?;
+    let net = open_ns(proc.as_fd(), "net").context(about)?;
+    if !ns::belongs_to(net.as_fd(), user.as_fd()).context(about)? {
+        return Err(Error::new(format!("{name}: its network namespace belongs to another user namespace")));
+    }
+    Ok(net)
+}
+
+/// The site's key, if there is one.
+fn key() -> Result<Option<Key>> {
+    let Some(text) = site::read_secret_if_exists(KEY)? else { return Ok(None) };
+    Key::from_text(&text).map(Some).map_err(|why| Error::new(format!("{KEY}: {why}")))
+}

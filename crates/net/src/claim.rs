@@ -1,0 +1,76 @@
+//! What tells another node that an address was a user's: a message authentication code by a key that root has on all nodes, and
+//! nobody else.
+
+use skiff_spec::network::{Claim, NetName};
+
+/// Where the site's key is.
+pub const KEY: &str = "/etc/skiff/network.key";
+
+/// What is put before the key, so that whatever else the site uses it for gives other codes.
+const PURPOSE: &str = "skiff 2026-11 address of a saved instance";
+/// A shorter text could be guessed.
+const LEAST_BYTES: usize = 32;
+
+/// The site's key.
+pub struct Key([u8; 32]);
+
+impl Key {
+    /// From the text of its file, of which all but white space at its end counts.
+    ///
+    /// # Errors
+    /// That it is too short.
+    pub fn from_text(text: &str) -> Result<Self, String> {
+        let text = text.trim_end();
+        if text.len() < LEAST_BYTES {
+            return Err(format!("a key has at least {LEAST_BYTES} characters"));
+        }
+        Ok(Self(blake3::derive_key(PURPOSE, text.as_bytes())))
+    }
+
+    /// The same claim, with its proof.
+    #[must_use]
+    pub fn prove(&self, claim: &Claim, uid: u32, network: &NetName) -> Claim {
+        let proof = blake3::keyed_hash(&self.0, &claim.proved(uid, network));
+        Claim { proof: Some(*proof.as_bytes()), ..claim.clone() }
+    }
+
+    /// Whether a claim is this user's.
+    #[must_use]
+    pub fn proves(&self, claim: &Claim, uid: u32, network: &NetName) -> bool {
+        // blake3's hashes are compared in constant time.
+        let wanted = blake3::keyed_hash(&self.0, &claim.proved(uid, network));
+        claim.proof.is_some_and(|proof| wanted == blake3::Hash::from_bytes(proof))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_one_users_of_one_address_until_one_moment() {
+        let key = |text: &str| Key::from_text(text).unwrap();
+        let (ours, other) = (key(&"a".repeat(32)), key(&"b".repeat(32)));
+        let lab: NetName = "lab".parse().unwrap();
+        let claim = Claim { address: [10, 0, 0, 1].into(), until: 100, proof: None };
+        assert!(!ours.proves(&claim, 7, &lab), "without a proof");
+        let proved = ours.prove(&claim, 7, &lab);
+        assert!(ours.proves(&proved, 7, &lab));
+        assert!(!other.proves(&proved, 7, &lab), "another key");
+        assert!(!ours.proves(&proved, 8, &lab), "another user");
+        assert!(!ours.proves(&proved, 7, &"la".parse().unwrap()), "another network");
+        for forged in [
+            Claim { until: 101, ..proved.clone() },
+            Claim { address: [10, 0, 0, 2].into(), ..proved.clone() },
+            Claim { proof: Some([0; 32]), ..proved },
+        ] {
+            assert!(!ours.proves(&forged, 7, &lab), "{forged:?}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_guessed_is_no_key() {
+        assert!(Key::from_text("").is_err());
+        assert!(Key::from_text(&format!("{}\n\n\n", "a".repeat(31))).is_err());
+    }
+}

@@ -1,0 +1,77 @@
+//! A saved instance as a member of a network of the site's: its address and its connections come back with it.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use skiff_migrate::enter::{self, Inside};
+use skiff_net::gate;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::instance::Started;
+use skiff_spec::network::{Claim, Kind, Net};
+
+use crate::context::Context;
+use crate::instance::record::Record;
+use crate::network;
+
+/// In a checkpoint: what this is.
+const FILE: &str = "network.json";
+
+/// What there is of one.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Member {
+    kind: Kind,
+    /// What gives it its address again.
+    pub claim: Claim,
+}
+
+impl Member {
+    /// Of an instance that is to be saved, from when on its address is kept; nothing if it has none of its own.
+    pub fn leaving(context: &Context, record: &Record, started: &Started) -> Result<Option<Self>> {
+        let Net::Named(name) = started.net.clone() else { return Ok(None) };
+        let address = record.address()?;
+        let kind = network::commands::read(&name)?.kind;
+        Ok(Some(Self { kind, claim: network::keep(context, &name, address)? }))
+    }
+
+    /// Of one that was saved into a checkpoint's directory.
+    pub fn read(dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(FILE);
+        let text = match fs::read(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            other => other.context(|| path.display().to_string())?,
+        };
+        serde_json::from_slice(&text).map(Some).map_err(|e| Error::new(format!("{}: {e}", path.display())))
+    }
+
+    /// Puts it there.
+    pub fn write(&self, dir: &Path) -> Result<()> {
+        let path = dir.join(FILE);
+        let text = serde_json::to_vec(self).map_err(|e| Error::new(format!("{}: {e}", path.display())))?;
+        fs::write(&path, text).context(|| path.display().to_string())
+    }
+
+    /// Lets it be heard. Its connections must be there: to what is for one that is not, the kernel answers that there is none.
+    pub fn open(&self, inside: Inside<'_>) -> Result<()> {
+        self.turn(inside, gate::open)
+    }
+
+    /// Shuts it out, so that nobody hears of the end of connections that are to go on elsewhere.
+    pub fn shut(&self, inside: Inside<'_>) -> Result<()> {
+        self.turn(inside, gate::shut)
+    }
+
+    fn turn(
+        &self,
+        inside: Inside<'_>,
+        gate: impl Fn(std::net::Ipv4Addr, Kind) -> std::io::Result<()>,
+    ) -> Result<()> {
+        let address = self.claim.address;
+        let turned = enter::run(inside, &[], || {
+            gate(address, self.kind).context(|| format!("address {address}")).map(|()| vec![])
+        });
+        turned.map(drop)
+    }
+}

@@ -1,0 +1,91 @@
+//! Who has an address, and who may come back to one.
+
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+
+use super::NetName;
+
+/// Who has an address: what the file of that name says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// Of which network.
+    pub network: NetName,
+    /// The user.
+    pub uid: u32,
+    /// The number by which the host's kernel knows the network namespace.
+    pub space: i32,
+    /// Until when it is kept for him though that namespace has gone, in seconds since 1970: what had it was saved, and may come back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<u64>,
+}
+
+impl Lease {
+    /// As text.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        // Numbers and a checked name: nothing that JSON cannot say.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// From text.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// Whether it is kept at a time, in seconds since 1970, whoever lives.
+    #[must_use]
+    pub fn is_kept(&self, now: u64) -> bool {
+        self.until.is_some_and(|until| now < until)
+    }
+}
+
+/// What a user has of an address that he wants to have again: who has kept it for him until when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// Until when nobody else gets it, in seconds since 1970.
+    pub until: u64,
+    /// That this is so, told by who has the site's key; without it, only the node that has kept the address knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<[u8; Claim::PROOF]>,
+}
+
+impl Claim {
+    /// How long a proof is, in bytes.
+    pub const PROOF: usize = 32;
+    const BYTES: usize = 4 + 8 + 1 + Self::PROOF;
+
+    /// What is proved: that this user had this address of this network, which is kept until then.
+    #[must_use]
+    pub fn proved(&self, uid: u32, network: &NetName) -> Vec<u8> {
+        let head = [&self.address.octets()[..], &self.until.to_le_bytes(), &uid.to_le_bytes()].concat();
+        [&head[..], network.as_str().as_bytes()].concat()
+    }
+
+    /// As bytes, always as many.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let proof = self.proof.unwrap_or_default();
+        let until = self.until.to_le_bytes();
+        [&self.address.octets()[..], &until, &[u8::from(self.proof.is_some())], &proof].concat()
+    }
+
+    /// From the beginning of some bytes; and the rest of them.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (own, rest) = bytes.split_at_checked(Self::BYTES)?;
+        let (address, own) = own.split_first_chunk::<4>()?;
+        let (until, own) = own.split_first_chunk()?;
+        let (has_proof, proof) = own.split_first()?;
+        let proof = match has_proof {
+            0 => None,
+            1 => Some(proof.try_into().ok()?),
+            _ => return None,
+        };
+        Some((Self { address: (*address).into(), until: u64::from_le_bytes(*until), proof }, rest))
+    }
+}

@@ -1,0 +1,212 @@
+# An instance on a network of the site's is saved and made again, here and on another node: its address, hardware address, routes and TCP
+# connections come back, and its peer sees a pause. Nobody gets another's address, nor sends from one, though he rules the namespace.
+# time: 120
+. "$(dirname "$0")/../lib.sh"
+[ -e /usr/libexec/skiff/criu/criu ] || skip 'CRIU is not installed: packaging/get-criu could not fetch it'
+dir=/etc/skiff/networks.d key=/etc/skiff/network.key
+nodes='n1 n2'
+cleanup() {
+    rm -rf $dir $key
+    for node in $nodes; do
+        on $node ip link property del dev e-$node altname uplink 2>&- || true
+        # Addresses of saved instances are kept for a week.
+        on $node sh -c 'pkill -KILL -u alice,bob; rm -rf /tmp/state-*; grep -l until /run/skiff/net/*/*.* | xargs -r rm; skiff sweep >/dev/null' || true
+    done
+}
+trap cleanup EXIT
+mkdir -p $dir
+reached() { on "$1" ip -o -4 addr show "e-$1" | awk '{print $4}' | cut -d/ -f1; }
+network() { # NAME THIRD-BYTE LINES: each node gives away 10.X.NODE.0/28
+    printf 'subnet = "10.%s.0.0/16"\n%s\n[nodes]\n' "$2" "$3" >$dir/$1.toml
+    for node in $nodes; do
+        printf '%s = { range = "10.%s.%s.0/28", address = "%s" }\n' $node "$2" ${node#n} "$(reached $node)" >>$dir/$1.toml
+    done
+}
+# What USER does on NODE. Nodes share the homes, so each has its instances elsewhere.
+at() { # NODE USER CMD...
+    local node=$1 user=$2
+    shift 2
+    login "$user"
+    on "$node" timeout --foreground -k 2 25 "${login[@]}" SKIFF_STATE=/tmp/state-$user "$@"
+}
+
+# A server that answers each block with its checksum and the block, and a peer that asks as long as it is to: each block depends on the
+# answer before. The peer says how many there were, the longest pause, and checks that the end is an orderly one.
+cat >/shared/server.py <<'P'
+import socket, zlib
+server = socket.create_server(('', 7000))
+print('ready', flush=True)
+peer, _ = server.accept()
+# (Not with MSG_WAITALL: being stopped makes that return with what is there.)
+questions, total = peer.makefile('rb'), 0
+while block := questions.read(65536):
+    total = zlib.crc32(block, total)
+    peer.sendall(total.to_bytes(4, 'big') + block)
+P
+cat >/shared/peer.py <<'P'
+import os, socket, sys, time, zlib
+address, name = sys.argv[1:]
+peer = socket.create_connection((address, 7000), 10)
+peer.settimeout(30)
+answers = peer.makefile('rb')
+total = n = pause = 0
+block = bytes(range(256)) * 256
+last = time.monotonic()
+while not os.path.exists(name + '.stop'):
+    peer.sendall(block)
+    answer = answers.read(65540)
+    total = zlib.crc32(block, total)
+    assert answer == total.to_bytes(4, 'big') + block, n
+    block = answer[:4] + block[:-4]
+    n += 1
+    now = time.monotonic()
+    pause, last = max(pause, now - last), now
+    with open(name + '.new', 'w') as file: file.write(str(n))
+    os.rename(name + '.new', name)
+    time.sleep(0.001)
+peer.shutdown(socket.SHUT_WR)
+assert answers.read(1) == b'', 'an orderly end'
+print('blocks', n, 'longest pause', round(pause * 1000), 'ms')
+P
+blocks() { cat /home/bob/"$1" 2>&- || echo 0; }
+beyond() { [ "$(blocks "$1")" -gt "$2" ]; }
+goes_on() { eventually 15 beyond "$1" $(($(blocks "$1") + 20)); }
+listens() { on "$1" grep -qs ready "/tmp/state-alice/instance/$2/output"; }
+network_of() { # NODE INSTANCE: its addresses and routes
+    ok at "$1" alice skiff instance exec "$2" -- sh -c 'ip -o link show eth0 | grep -o "mtu [0-9]*\|ether [^ ]*"; ip -o -4 addr show eth0 | grep -o "inet .*"; ip route'
+}
+# A server of alice's on NODE, and a peer of bob's on n2, or PEER.
+stream() { # NETWORK NODE ADDRESS [PEER]
+    ok at "$2" alice skiff instance start --checkpoint --net "$1" host "$1" python3 /shared/server.py
+    eventually 10 listens "$2" "$1"
+    network_of "$2" "$1"
+    before=$out
+    has "$before" "inet $3/"
+    login bob
+    on "${4:-n2}" "${login[@]}" skiff run --net "$1" -- python3 /shared/peer.py "$3" "/home/bob/$1" >"/home/bob/$1.said" 3>&- &
+    peer=$!
+    eventually 10 beyond "$1" 20
+}
+moved() { # INSTANCE FROM TO
+    ok at "$2" alice skiff checkpoint save "$1"
+    ok at "$3" alice skiff checkpoint restore "$1"
+    network_of "$3" "$1"
+    equal "$out" "$before" "network of $1, from $2 to $3"
+    goes_on "$1"
+}
+over() { # INSTANCE NODE: the peer was happy, and the server has ended by itself
+    touch "/home/bob/$1.stop"
+    wait $peer
+    echo "$1: $(cat "/home/bob/$1.said")"
+    eventually 10 sh -c "! pgrep -f 'server[.]py'"
+    ok at "$2" alice skiff instance list --json
+    equal "$(json "$out" "[i['exit_code'] for i in d if i['name'] == '$1']")" '[0]' "end of $1"
+}
+
+for node in $nodes; do on $node ip link property add dev e-$node altname uplink; done
+head -c 32 /dev/urandom | base64 >$key && chmod 600 $key
+
+# ---- Connections go on ---------------------------------------------------------------------------------------------------------
+network mv 41 $'kind = "macvlan"\nparent = "uplink"'
+stream mv n1 10.41.1.0
+has "$before" 'ether 0a:53:0a:29:01:00'
+moved mv n1 n1
+moved mv n1 n2
+# Meanwhile nobody else is given it there, and there it is kept for her.
+ok at n1 bob skiff run --net mv -- ip -o -4 addr show eth0
+has "$out" 10.41.1.1/16
+ok at n1 alice skiff net show mv --json
+equal "$(json "$out" '[(l["address"], "until" in l) for l in d["leases"] if l["user"] == "alice"]')" "[('10.41.1.0', True)]"
+# Nor can she have it twice.
+fails 125 at n1 alice skiff checkpoint restore mv twice
+has "$err" '10.41.1.0: somebody has it, on another host'
+fails 125 at n2 alice skiff checkpoint restore mv twice
+has "$err" '10.41.1.0: somebody has it, on this node'
+moved mv n2 n1
+
+# ---- Nobody sends as somebody else --------------------------------------------------------------------------------------------
+# She rules the namespace; what leaves it passes another. On the wire between the nodes only what is hers is seen.
+cp "$here/spoof.py" /shared
+on n2 timeout 20 /usr/bin/python3 /shared/spoof.py listen e-n2 >seen 3>&- &
+listener=$!
+eventually 10 grep -q listening seen
+ok at n1 alice skiff instance list --json
+pid=$(json "$out" "[i['pid'] for i in d if i['name'] == 'mv'][0]")
+ruling=(nsenter --preserve-credentials -U -n -t "$pid")
+ok at n1 alice "${ruling[@]}" sh -c 'grep CapEff /proc/self/status'
+has "$out" ffffffff 'all power inside'
+ok at n1 alice "${ruling[@]}" /usr/bin/python3 /shared/spoof.py send eth0 10.41.1.0 0a:53:0a:29:01:00 0a:54:0a:29:01:00 10.41.2.1 0a:53:0a:29:02:01
+wait $listener
+equal "$(tail -1 seen)" 'honest-arp honest-last' 'what came through'
+goes_on mv
+over mv n1
+
+# ---- Of each kind ------------------------------------------------------------------------------------------------------------
+for node in $nodes; do on $node sysctl -qw net.ipv4.ip_forward=1; done
+network vx 42 $'kind = "vxlan"\nparent = "uplink"\nid = 78'
+stream vx n1 10.42.1.0
+moved vx n1 n2
+over vx n2
+network br 43 'kind = "bridge"'
+stream br n1 10.43.1.0 n1
+moved br n1 n1
+over br n1
+network ro 44 'kind = "routed"'
+stream ro n1 10.44.1.0
+moved ro n1 n1
+over ro n1
+for net in br ro; do
+    fails 125 at n2 alice skiff checkpoint restore $net
+    has "$err" "this network's addresses stay where they are"
+done
+
+# ---- What must not be ----------------------------------------------------------------------------------------------------------
+# Somebody else's, of another key or of none: refused, and nothing is made.
+ok at n1 alice skiff instance start --checkpoint --net mv host lone sleep 1000
+ok at n1 alice skiff checkpoint save lone --leave-running
+refused() { # NODE USER WORDS
+    fails 125 at "$1" "$2" skiff checkpoint restore lone copy
+    has "$err" "$3"
+    ok at "$1" "$2" skiff instance list --json
+    equal "$(json "$out" '[i["name"] for i in d if i["name"] == "copy"]')" '[]' 'what is left of it'
+}
+mv $key $key.away
+refused n2 alice "without the site's key nobody can tell whose"
+head -c 32 /dev/urandom | base64 >$key && chmod 640 $key
+refused n2 alice "must belong to root and be nobody else's to read"
+chmod 600 $key
+refused n2 alice 'another key'
+mv $key.away $key
+checkpoints=.local/share/skiff/checkpoint
+mkdir -p /home/bob/$checkpoints
+cp -a /home/alice/$checkpoints/lone /home/bob/$checkpoints
+chown -R bob: /home/bob/.local
+refused n2 bob 'it was not yours'
+refused n1 bob 'somebody has it, on this node'
+refused n2 alice 'somebody has it, on another host'
+ok at n1 alice skiff instance stop lone
+refused n1 bob 'it is kept for somebody else'
+ok at n2 alice skiff checkpoint restore lone copy
+ok at n2 alice skiff instance rm --force copy
+# Where there is no key they come back where they were; and what is not kept is gone when somebody else has it.
+rm $key
+network mv 41 $'kind = "macvlan"\nparent = "uplink"\nkept_hours = 0'
+ok at n1 alice skiff instance start --checkpoint --net mv host fleeting sleep 1000
+ok at n1 alice skiff checkpoint save fleeting
+ok at n1 alice skiff checkpoint restore fleeting
+ok at n1 alice skiff instance stop fleeting
+ok at n1 alice cat /tmp/state-alice/instance/fleeting/address.json
+login bob
+on n1 "${login[@]}" skiff run --net mv -- sh -c 'ip -o -4 addr show eth0 >address; exec sleep 1000' 3>&- &
+eventually 10 test -s /home/bob/address
+has "$(cat /home/bob/address)" "$(tr -d '"' <<<"$out")/"
+fails 125 at n1 alice skiff checkpoint restore fleeting
+has "$err" 'somebody has it, on this node'
+on n1 pkill -KILL -u bob -x sleep
+wait
+
+# ---- Nothing is left -----------------------------------------------------------------------------------------------------------
+for node in $nodes; do
+    eventually 5 on $node sh -c '! pgrep -u alice,bob'
+    eventually 5 on $node sh -c '! ip -o link | grep -E " sv"'
+done
