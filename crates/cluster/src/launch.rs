@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -30,9 +30,10 @@ const MOST_AT_THE_DOOR: usize = 256;
 
 /// A process that starts agents.
 pub struct Launcher {
+    /// Its program.
+    pub program: String,
     child: std::process::Child,
-    /// A handle of it.
-    pub pidfd: OwnedFd,
+    pidfd: OwnedFd,
     /// What it and its agents say; nothing when they have closed it.
     pub errors: Option<OwnedFd>,
     /// The last of that.
@@ -81,7 +82,23 @@ impl Launcher {
         };
         let errors = child.stderr.take().map(OwnedFd::from);
         let hosts = launch.hosts.clone();
-        Ok((Self { child, pidfd, errors, said: vec![], hosts, ended: false }, channel))
+        let program = about();
+        Ok((Self { program, child, pidfd, errors, said: vec![], hosts, ended: false }, channel))
+    }
+
+    /// To wait for its end, if that has not come.
+    pub fn end(&self) -> Option<BorrowedFd<'_>> {
+        (!self.ended).then_some(self.pidfd.as_fd())
+    }
+
+    /// To wait until it says something.
+    pub fn words(&self) -> Option<BorrowedFd<'_>> {
+        self.errors.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What it has said before matters no more.
+    pub fn forget(&mut self) {
+        self.said.clear();
     }
 
     /// Reads what it says, when there is something.
@@ -197,7 +214,7 @@ impl Door {
     }
 
     /// What to wait for: the door and all who stand at it.
-    pub fn descriptors(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.listener.as_fd()).chain(self.waiting.iter().map(|guest| guest.socket.as_fd()))
     }
 

@@ -7,6 +7,7 @@
 pub mod address;
 pub mod channel;
 pub mod files;
+pub mod fleet;
 pub mod greeting;
 pub mod head;
 pub mod hosts;

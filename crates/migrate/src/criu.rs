@@ -55,7 +55,7 @@ impl Options {
         let lock = match net {
             NetSpace::Its | NetSpace::Machine => NetworkLock::Nftables,
             // It is the host's, where no rule of ours may be made.
-            NetSpace::Ours => NetworkLock::Skip,
+            NetSpace::Ours | NetSpace::MachineInOurs => NetworkLock::Skip,
         };
         Self {
             notify: Some(true),

@@ -38,16 +38,41 @@ pub struct Ground {
     /// Nothing where each machine's root is stacked by a program of its own.
     layers: Option<Layers>,
     ids: u32,
+    network: Network,
+}
+
+/// What network the machines of a group are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// The one that the group's maker is in.
+    Makers,
+    /// One of its own each, and so has process 1 of the group.
+    Own,
 }
 
 /// What a machine has besides its root.
 pub struct Machine<'a> {
     /// Its host name.
     pub name: &'a str,
+    /// How its network namespace gets a device, if it has one of its own.
+    pub wiring: Option<Wiring<'a>>,
+}
+
+/// How a machine gets into a network.
+pub struct Wiring<'a> {
     /// Gives its network namespace a device: called by the maker with a process in it.
     pub wire: &'a dyn Fn(Pid) -> Result<()>,
     /// Sets that up: called in the machine, with all rights over it.
     pub settle: &'a dyn Fn() -> Result<()>,
+}
+
+impl Network {
+    fn namespace(self, flags: CloneFlags) -> CloneFlags {
+        match self {
+            Self::Makers => flags,
+            Self::Own => flags.and(CloneFlags::NETWORK),
+        }
+    }
 }
 
 /// What a machine in the making has from its group.
@@ -66,6 +91,7 @@ pub fn start(
     base: Base,
     tree: Option<&Path>,
     helper: Option<&Path>,
+    network: Network,
     serve: impl FnOnce(&Ground, &OwnedFd),
 ) -> Result<Group> {
     let helper = helper.map(Helper::spawn).transpose()?;
@@ -74,11 +100,11 @@ pub fn start(
             .context(|| "control socket")?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let flags = CloneFlags::USER.and(CloneFlags::MOUNT).and(CloneFlags::PID);
-    let made = fork(flags.and(CloneFlags::IPC).and(CloneFlags::NETWORK)).context(|| "new namespaces");
+    let made = fork(network.namespace(flags.and(CloneFlags::IPC))).context(|| "new namespaces");
     let Fork::Parent(init) = made.map_err(|e| e.hint("`skiff doctor` says whether users may have them"))?
     else {
         drop((control, report));
-        let ground = Ground::make(tree, helper.as_ref(), &theirs);
+        let ground = Ground::make(tree, helper.as_ref(), network, &theirs);
         let word = match &ground {
             Ok(ground) => [b"+", &ground.ids.to_le_bytes()[..]].concat(),
             Err(e) => [b"-", &e.to_bytes()[..]].concat(),
@@ -132,7 +158,12 @@ impl Group {
 }
 
 impl Ground {
-    fn make(tree: Option<&Path>, helper: Option<&Helper>, control: &OwnedFd) -> Result<Self> {
+    fn make(
+        tree: Option<&Path>,
+        helper: Option<&Helper>,
+        network: Network,
+        control: &OwnedFd,
+    ) -> Result<Self> {
         die_with_maker(control.as_fd())?;
         let (ids, given) = match helper {
             Some(helper) => {
@@ -158,8 +189,16 @@ impl Ground {
         if let Some(layers) = &layers {
             hang(layers)?;
         }
-        skiff_sys::net::loopback_up().context(|| "loopback device")?;
-        Ok(Self { layers, ids })
+        if network == Network::Own {
+            skiff_sys::net::loopback_up().context(|| "loopback device")?;
+        }
+        Ok(Self { layers, ids, network })
+    }
+
+    /// What network its machines are in.
+    #[must_use]
+    pub fn network(&self) -> Network {
+        self.network
     }
 
     fn kept<'a>(&'a self, control: &'a OwnedFd) -> Vec<std::os::fd::BorrowedFd<'a>> {
@@ -194,7 +233,7 @@ impl Ground {
                 .context(|| "control socket")?;
         let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
         let flags = CloneFlags::MOUNT.and(CloneFlags::PID).and(CloneFlags::IPC);
-        let Fork::Parent(init) = fork(flags.and(CloneFlags::UTS).and(CloneFlags::NETWORK))
+        let Fork::Parent(init) = fork(self.network.namespace(flags.and(CloneFlags::UTS)))
             .context(|| format!("namespaces of machine {}", machine.name))?
         else {
             drop((control, report));
@@ -203,7 +242,10 @@ impl Ground {
             become_init(Making { plan, helper: None, part, extras, reporter, control: theirs, first })
         };
         drop((theirs, reporter, part));
-        let wired = (machine.wire)(init.pid)
+        let wired = machine
+            .wiring
+            .as_ref()
+            .map_or(Ok(()), |wiring| (wiring.wire)(init.pid))
             .and_then(|()| rustix::io::write(&control, &[1]).map(drop).context(|| "control socket"));
         if wired.is_err() {
             // It waits for that.

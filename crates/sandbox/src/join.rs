@@ -95,6 +95,8 @@ pub enum NetSpace {
     Its,
     /// Its own, and so is its host name: a machine in a group.
     Machine,
+    /// Ours, but the host name is its own: a machine in a group without networks.
+    MachineInOurs,
 }
 
 /// Starts `command` as root of the environment whose process 1 is `init`, as a child of this process; which moves, for
@@ -112,7 +114,7 @@ pub fn as_root(
     let gone = |e: Error| e.hint("the environment may just have been stopped");
     // Not into its mount namespace: that is to go when the environment does, not when we do.
     let mut ours = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID;
-    if net != NetSpace::Ours {
+    if matches!(net, NetSpace::Its | NetSpace::Machine) {
         ours |= ThreadNameSpaceType::NETWORK;
     }
     move_into_thread_name_spaces(init, ours).context(|| "the environment's namespaces").map_err(gone)?;
@@ -135,7 +137,7 @@ pub fn as_root(
 
 fn become_root(init: BorrowedFd<'_>, net: NetSpace, command: &Command, place: Place, mask: Mask) -> Failed {
     let mut theirs = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
-    if net == NetSpace::Machine {
+    if matches!(net, NetSpace::Machine | NetSpace::MachineInOurs) {
         theirs |= ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
     }
     let ready = move_into_thread_name_spaces(init, theirs)

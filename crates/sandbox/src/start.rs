@@ -336,7 +336,7 @@ fn make_root_in<'a>(making: &Making<'a>, part: &Part<'a>, wards: &mut Wards) -> 
         return Err(Error::new(format!("machine {}: its maker is gone", part.machine.name)));
     }
     rustix::system::sethostname(part.machine.name.as_bytes()).context(|| "host name")?;
-    (part.machine.settle)()?;
+    part.machine.wiring.as_ref().map_or(Ok(()), |wiring| (wiring.settle)())?;
     let mut stage = Stage::prepare(making.plan, making.extras)?;
     if let Some(layers) = &part.layers {
         root::build(&mut stage, layers)?;

@@ -1,31 +1,25 @@
 //! What agents say, and what that leads to.
 
-use std::time::Instant;
-
 use skiff_sandbox::{Error, Result};
 
 use super::Head;
-use super::remote::{Remote, Stage};
 use crate::channel::Come;
 use crate::hosts::Host;
-use crate::key;
-use crate::wire::{Member, Order, Place, Report, Stream, VERSION};
+use crate::wire::{Member, Order, Place, Report, Stream};
 
 impl Head<'_> {
     /// An agent has said something, or has gone.
     pub(super) fn hear(&mut self, at: usize) -> Result<()> {
-        let Some(channel) = &mut self.remotes[at].channel else { return Ok(()) };
-        let is_there = channel.receive();
-        self.remotes[at].missed = 0;
+        let is_there = self.fleet.receive(at);
         loop {
-            match self.remotes[at].take()? {
+            match self.fleet.take(at)? {
                 None => break,
                 Some(Come::Data(stream, bytes)) => {
                     let outlet = if stream == Stream::Output { &mut self.output } else { &mut self.errors };
                     outlet.push(&bytes);
                     if outlet.is_closed() {
                         // The program is to learn of it as it would of a pipe.
-                        self.tell(0, &Order::Closed(stream));
+                        self.fleet.tell(0, &Order::Closed(stream));
                     }
                 }
                 Some(Come::Message(report)) => self.take(at, report)?,
@@ -34,20 +28,19 @@ impl Head<'_> {
         if is_there || self.ended.is_some() {
             return Ok(());
         }
-        self.remotes[at].channel = None;
-        Err(self.lost(at, ""))
+        self.fleet.remotes[at].channel = None;
+        Err(self.fleet.lost(at, ""))
     }
 
     fn take(&mut self, at: usize, report: Report) -> Result<()> {
-        let name = self.remotes[at].name.clone();
+        let name = self.fleet.remotes[at].name.clone();
         match report {
             Report::Prepared(place) => {
-                check(&name, &place)?;
-                self.remotes[at].stage = Stage::Prepared(place);
+                self.fleet.prepared(at, place)?;
                 self.start_if_all_are_prepared();
             }
             Report::Started => {
-                self.remotes[at].stage = Stage::Started;
+                self.fleet.remotes[at].started();
                 self.run_if_all_have_started();
             }
             Report::Note(text) => (self.task.note)(&format!("host {name}: {text}")),
@@ -66,43 +59,22 @@ impl Head<'_> {
     }
 
     fn start_if_all_are_prepared(&mut self) {
-        let member = |(remote, host): (&Remote, &Host)| {
-            let Stage::Prepared(place) = &remote.stage else { return None };
+        let Some(places) = self.fleet.all_prepared() else { return };
+        let member = |(host, place): (&Host, Place)| {
             let slots = host.slots.unwrap_or(place.processors).max(1);
-            Some(Member { name: host.name.clone(), slots, place: place.clone() })
+            Member { name: host.name.clone(), slots, place }
         };
-        let members = self.remotes.iter().zip(self.task.hosts).map(member).collect::<Option<Vec<_>>>();
-        let Some(members) = members else { return };
-        // Nobody else is to come.
-        self.door = None;
-        self.deadline = Some(Instant::now() + self.task.start_within);
-        let order = Order::Start(members);
-        (0..self.remotes.len()).for_each(|at| self.tell(at, &order));
+        let order = Order::Start(self.task.hosts.iter().zip(places).map(member).collect());
+        (0..self.fleet.remotes.len()).for_each(|at| self.fleet.tell(at, &order));
     }
 
     fn run_if_all_have_started(&mut self) {
-        if self.running || !self.remotes.iter().all(|remote| matches!(remote.stage, Stage::Started)) {
+        if self.running || !self.fleet.remotes.iter().all(|remote| remote.has_started()) {
             return;
         }
-        self.deadline = None;
+        self.fleet.settle();
         self.running = true;
-        self.launchers.iter_mut().for_each(|launcher| launcher.said.clear());
         let program = self.task.program.clone();
-        self.tell(0, &Order::Run(Box::new(program)));
+        self.fleet.tell(0, &Order::Run(Box::new(program)));
     }
-}
-
-/// Refuses a place that would lead others astray.
-fn check(name: &str, place: &Place) -> Result<()> {
-    if place.version != VERSION {
-        return Err(Error::new(format!(
-            "host {name}: its skiff is version {}, ours {VERSION}",
-            place.version
-        ))
-        .hint("have the same version installed on all hosts"));
-    }
-    if !key::is_public(&place.host_key) || !key::is_public(&place.user_key) || place.port == 0 {
-        return Err(Error::new(format!("host {name}: it gives no keys or no port")));
-    }
-    Ok(())
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use skiff_net::switch::{self, Switch};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::first::{Apart, First};
-use skiff_sandbox::group::{Ground, Machine};
+use skiff_sandbox::group::{Ground, Machine, Network, Wiring};
 use skiff_sandbox::join::Place;
 use skiff_sandbox::session::{self, Ended};
 use skiff_sandbox::start::Instance;
@@ -88,7 +88,8 @@ struct Hub<'a> {
     ground: &'a Ground,
     pattern: &'a Pattern<'a>,
     control: &'a OwnedFd,
-    switch: Switch,
+    /// Nothing where the machines are in the host's network.
+    switch: Option<Switch>,
     machines: BTreeMap<Member, Instance>,
 }
 
@@ -98,7 +99,8 @@ struct Hub<'a> {
 /// That there can be no network.
 pub fn serve(ground: &Ground, control: &OwnedFd, pattern: &Pattern<'_>) -> Result<()> {
     skiff_sys::title::set("skiff-hub");
-    let switch = Switch::make()
+    let switch = (ground.network() == Network::Own).then(Switch::make).transpose();
+    let switch = switch
         .context(|| "bridge of the cluster")
         .map_err(|e| e.hint("the kernel needs bridges and veth devices in users' own network namespaces"));
     let mut hub = match switch {
@@ -169,14 +171,15 @@ impl Hub<'_> {
     fn make(&mut self, member: Member) -> Result<Instance> {
         let (plan, command) = ((self.pattern.plan)(member), (self.pattern.command)(member));
         let name = member.to_string();
-        let switch = std::cell::RefCell::new(&mut self.switch);
+        let about = || format!("network of node {member}");
+        let switch = self.switch.as_mut().map(std::cell::RefCell::new);
         let wire = |pid| {
-            let joined = switch.borrow_mut().join(&name, pid, member.address());
-            joined.context(|| format!("network of node {member}"))
+            let joined = switch.as_ref().map(|it| it.borrow_mut().join(&name, pid, member.address()));
+            joined.transpose().map(drop).context(about)
         };
-        let settle =
-            || switch::settle(member.address(), PREFIX).context(|| format!("network of node {member}"));
-        let machine = Machine { name: &name, wire: &wire, settle: &settle };
+        let settle = || switch::settle(member.address(), PREFIX).context(about);
+        let wiring = switch.is_some().then_some(Wiring { wire: &wire, settle: &settle });
+        let machine = Machine { name: &name, wiring };
         let place = Place { own_session: true, death_signal: Signal::KILL.as_raw(), ..Place::default() };
         let apart = Some(Apart { output: self.pattern.output, filter: true });
         let first = First { command: &command, place, mask: Mask::from_bits(0), apart };

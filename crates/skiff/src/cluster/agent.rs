@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, soc
 use skiff_cluster::address;
 use skiff_cluster::channel::{Channel, Come};
 use skiff_cluster::files::{self, Keys};
-use skiff_cluster::head::{BEAT, MOST_MISSED};
+use skiff_cluster::fleet::{BEAT, MOST_MISSED};
 use skiff_cluster::key::Key;
 use skiff_cluster::wire::{End, Member, Order, Place, Report, Stream, VERSION, Wanted};
 use skiff_sandbox::join::Failed;

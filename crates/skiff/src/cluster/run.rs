@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
+use skiff_cluster::fleet::Limits;
 use skiff_cluster::greeting::Call;
 use skiff_cluster::head::{self, Task};
 use skiff_cluster::hosts::Host;
@@ -184,8 +185,10 @@ fn carry_out(run: &ClusterRun, context: &Context, plan: &Plan, signals: &Signals
         launches: &plan.launches,
         wanted: &plan.wanted,
         program: plan.program.clone(),
-        answer_within: Duration::from_secs(run.timeout),
-        start_within: Duration::from_secs(context.config.slurm.fetch_seconds.max(run.timeout)),
+        limits: Limits {
+            answer: Duration::from_secs(run.timeout),
+            start: Duration::from_secs(context.config.slurm.fetch_seconds.max(run.timeout)),
+        },
         note: &output::note,
     };
     head::run(&task, door, &call, signals)

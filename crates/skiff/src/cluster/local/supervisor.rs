@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SocketFlags, SocketType, accept_with};
 use skiff_cluster::local::hub::{self, Ask, Pattern, Say};
 use skiff_cluster::local::members::Member;
-use skiff_sandbox::group::{self, Group};
+use skiff_sandbox::group::{self, Group, Network};
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::End;
@@ -64,10 +64,11 @@ impl Supervisor {
         detach_stdio();
         let signals = Signals::block(&[]).context(|| "signals")?;
         let helper = context.helper.as_deref();
-        let group = group::start(plan.base, plan.unpacked.as_deref(), helper, |ground, control| {
-            // Its end is the cluster's, which the supervisor sees.
-            hub::serve(ground, control, pattern).unwrap_or_default();
-        })?;
+        let group =
+            group::start(plan.base, plan.unpacked.as_deref(), helper, Network::Own, |ground, control| {
+                // Its end is the cluster's, which the supervisor sees.
+                hub::serve(ground, control, pattern).unwrap_or_default();
+            })?;
         skiff_sys::title::set(&format!("skiff-cluster {}", record.name));
         if group.ids < 2 {
             group.end();

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::Head;
-use super::waiting::Of;
+use rustix::event::{PollFd, Timespec, poll};
+
+use super::{Fleet, Of};
 use crate::launch::Launcher;
-use crate::wire::{End, Order, Report};
+use crate::wire::{Order, Report};
 
 /// How long it may take before it is made to come.
 const ENDING: Duration = Duration::from_secs(15);
@@ -13,40 +14,48 @@ const ENDING: Duration = Duration::from_secs(15);
 /// How long a launcher may take that is told to end.
 const CLEARING_UP: Duration = Duration::from_secs(2);
 
-impl Head<'_> {
+impl Fleet {
     /// Ends all containers and agents; when this returns they are gone, or cannot be reached any more.
-    pub(super) fn end(&mut self) {
+    pub fn end(&mut self) {
         let until = Instant::now() + ENDING;
         for at in 0..self.remotes.len() {
             self.tell(at, &Order::End);
         }
         // Without a door, an agent that comes late finds nobody, and ends.
         self.door = None;
-        self.running = false;
-        self.ended = self.ended.or(Some(End::Code(0)));
-        self.input = None;
-        self.deadline = Some(until);
         while Instant::now() < until {
             let busy = self.remotes.iter().any(|remote| remote.channel.is_some());
-            let launching = self.launchers.iter().any(|launcher| !launcher.ended);
-            if !busy && !launching {
+            if !busy && self.launchers.iter().all(|launcher| launcher.ended) {
                 return;
             }
-            if !busy && self.remotes.iter().any(|remote| !remote.is_prepared()) {
+            if !busy && self.remotes.iter().any(|remote| remote.place().is_none()) {
                 // It still tries to start what nobody waits for.
                 break;
             }
-            for of in self.wait() {
+            for of in self.wait_for_the_end(until) {
                 match of {
                     Of::From(at) => self.hear_the_end(at),
+                    Of::To(at) => self.flush(at),
+                    Of::Said(at) => drop(self.words(at)),
                     Of::Launcher(at) => drop(self.launchers[at].bury()),
-                    // Signals do not make it faster.
-                    Of::Signals => while let Ok(Some(_)) = self.signals.next() {},
-                    of => self.attend(of).unwrap_or_default(),
+                    Of::Door => {}
                 }
             }
         }
         self.end_launchers();
+    }
+
+    fn wait_for_the_end(&self, until: Instant) -> Vec<Of> {
+        let mut waited = vec![];
+        self.wait_for(&mut waited, |of| of, None);
+        let left = until.saturating_duration_since(Instant::now());
+        let limit = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        let mut fds: Vec<PollFd<'_>> =
+            waited.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+        // Interrupted, nothing is ready.
+        poll(&mut fds, Some(&limit)).unwrap_or_default();
+        let ready = waited.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
+        ready.map(|((of, ..), _)| *of).collect()
     }
 
     /// Those that are left: first so that they can clear up on the hosts (srun cancels its step), then by force.

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_sandbox::{Error, Result};
 
-use super::Head;
-use super::remote::{Remote, Stage};
+use super::{Fleet, Remote, Stage};
 use crate::launch::Launcher;
 
 /// How to mend it where no agent comes up.
@@ -17,22 +16,25 @@ const NOT_THERE: &str =
 const SILENCE: i64 = 300_000_000;
 const LONGEST_WORDS: Duration = Duration::from_secs(2);
 
-impl Head<'_> {
+impl Fleet {
     /// A launcher has ended: with its agents, or instead of them.
-    pub(super) fn bury(&mut self, at: usize) -> Result<()> {
+    ///
+    /// # Errors
+    /// For which host it was, if it has started nothing there.
+    pub fn bury(&mut self, at: usize) -> Result<()> {
         let launcher = &mut self.launchers[at];
         let status = launcher.bury();
         let without = launcher.hosts.iter().find(|host| self.remotes[**host].channel.is_none());
         let Some(host) = without.copied() else { return Ok(()) };
-        let program = self.task.launches[at].argv[0].to_string_lossy().into_owned();
+        let program = launcher.program.clone();
         Err(self.blame(host, &format!("{program} could not start anything there ({status})"), NOT_THERE))
     }
 
-    /// An agent has gone without being told to.
-    pub(super) fn lost(&mut self, at: usize, hint: &str) -> Error {
-        match self.remotes[at].is_prepared() {
-            false => self.blame(at, "nothing could be started there", NOT_THERE),
-            true => self.blame(at, "lost; the cluster ends with it", hint),
+    /// An agent has gone without being told to: what to say of that.
+    pub fn lost(&mut self, at: usize, hint: &str) -> Error {
+        match self.remotes[at].place() {
+            None => self.blame(at, "nothing could be started there", NOT_THERE),
+            Some(_) => self.blame(at, "lost; the cluster ends with it", hint),
         }
     }
 
@@ -55,9 +57,9 @@ impl Head<'_> {
         let is_late = |remote: &&Remote| match (
             &remote.stage,
             &self.door,
-            self.remotes.iter().all(Remote::is_prepared),
+            self.remotes.iter().all(|remote| remote.place().is_some()),
         ) {
-            (Stage::Started, ..) => false,
+            (Stage::Started(_), ..) => false,
             (Stage::Prepared(_), _, all_prepared) => all_prepared,
             (Stage::Launched, ..) => true,
         };
@@ -67,8 +69,8 @@ impl Head<'_> {
         let launcher = self.launchers.iter().find(|l| at.is_some_and(|at| l.hosts.contains(&at)));
         let said = launcher.map(Launcher::last_words).filter(|said| !said.is_empty());
         let said = said.map_or_else(String::new, |said| format!(": {said}"));
-        let started = self.remotes.iter().all(Remote::is_prepared);
-        let limit = if started { self.task.start_within } else { self.task.answer_within };
+        let started = self.remotes.iter().all(|remote| remote.place().is_some());
+        let limit = if started { self.limits.start } else { self.limits.answer };
         let (what, plural) = (if started { "start" } else { "answer" }, late.len() > 1);
         let hosts = if plural { "hosts" } else { "host" };
         let does = if plural { "do" } else { "does" };

@@ -1,0 +1,256 @@
+//! The agents on the hosts of a cluster, as whoever has had them started sees them: how they are started and come in, that they are
+//! still there, whose fault it is if not, and how all end.
+
+mod blame;
+mod ending;
+mod remote;
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use skiff_sandbox::{Error, Result};
+
+use crate::channel::{Channel, Come};
+use crate::greeting::Call;
+use crate::hosts::{self, Host};
+use crate::launch::{Door, Launcher};
+use crate::manager::Launch;
+use crate::wire::{Order, Place, Report, Wanted};
+pub use remote::{Remote, Stage};
+
+/// How often each side says that it is there, and how often it may miss hearing so. Counted, not measured: who was stopped for an
+/// hour with all the others has missed one.
+pub const BEAT: Duration = Duration::from_secs(5);
+/// As above.
+pub const MOST_MISSED: u32 = 6;
+
+/// How long hosts may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// To answer.
+    pub answer: Duration,
+    /// To start what they are there for: an image may have to be fetched.
+    pub start: Duration,
+}
+
+/// The agents, what has started them, and the door by which they come.
+pub struct Fleet {
+    /// One for each host, in the order of the hosts.
+    pub remotes: Vec<Remote>,
+    hosts: Vec<Host>,
+    wanted: Wanted,
+    launchers: Vec<Launcher>,
+    door: Option<Door>,
+    limits: Limits,
+    /// By when all must have done what they are at.
+    deadline: Option<Instant>,
+    next_beat: Instant,
+}
+
+/// What a descriptor is of that one waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// Somebody calls back.
+    Door,
+    /// A launcher has ended.
+    Launcher(usize),
+    /// It has said something.
+    Said(usize),
+    /// An agent has said something, or has gone.
+    From(usize),
+    /// It takes more of what is for it.
+    To(usize),
+}
+
+/// One descriptor, what it is of, and what is waited for there.
+pub type Waited<'a, O> = (O, BorrowedFd<'a>, PollFlags);
+
+impl Fleet {
+    /// Nothing is started yet. The hosts are to be what `wanted` says.
+    #[must_use]
+    pub fn new(hosts: &[Host], wanted: &Wanted, limits: Limits, door: Option<Door>) -> Self {
+        Self {
+            remotes: hosts.iter().map(|host| Remote::new(&host.name)).collect(),
+            hosts: hosts.to_vec(),
+            wanted: wanted.clone(),
+            launchers: vec![],
+            door,
+            limits,
+            deadline: Some(Instant::now() + limits.answer),
+            next_beat: Instant::now() + BEAT,
+        }
+    }
+
+    /// Has agents started.
+    ///
+    /// # Errors
+    /// When the manager's command is not there, above all.
+    pub fn launch(&mut self, launches: &[Launch], call: &Call) -> Result<()> {
+        for launch in launches {
+            let (launcher, channel) = Launcher::start(launch, call)?;
+            self.launchers.push(launcher);
+            if let (Some(channel), Some(at)) = (channel, launch.hosts.first()) {
+                self.connect(*at, channel);
+            }
+        }
+        Ok(())
+    }
+
+    /// An agent is there.
+    fn connect(&mut self, at: usize, mut channel: Channel) {
+        channel.tell(&Order::Prepare(Wanted { index: at, ..self.wanted.clone() }));
+        self.remotes[at].channel = Some(channel);
+    }
+
+    /// Says something to one of them, if it is there.
+    pub fn tell(&mut self, at: usize, order: &Order) {
+        self.remotes[at].channel.iter_mut().for_each(|channel| channel.tell(order));
+    }
+
+    /// The host that was asked for at this place.
+    #[must_use]
+    pub fn host(&self, at: usize) -> &Host {
+        &self.hosts[at]
+    }
+
+    /// Puts what is to be waited for to the rest, without the words of an agent whom nobody listens to now.
+    pub fn wait_for<'a, O>(
+        &'a self,
+        waited: &mut Vec<Waited<'a, O>>,
+        of: impl Fn(Of) -> O,
+        deaf: Option<usize>,
+    ) {
+        let mut wait = |what, fd, flags| waited.push((of(what), fd, flags));
+        self.door.iter().flat_map(Door::descriptors).for_each(|fd| wait(Of::Door, fd, PollFlags::IN));
+        for (at, launcher) in self.launchers.iter().enumerate() {
+            launcher.end().into_iter().for_each(|fd| wait(Of::Launcher(at), fd, PollFlags::IN));
+            launcher.words().into_iter().for_each(|fd| wait(Of::Said(at), fd, PollFlags::IN));
+        }
+        for (at, remote) in self.remotes.iter().enumerate() {
+            let Some(channel) = &remote.channel else { continue };
+            if deaf != Some(at) {
+                wait(Of::From(at), channel.input(), PollFlags::IN);
+            }
+            channel.output().into_iter().for_each(|fd| wait(Of::To(at), fd, PollFlags::OUT));
+        }
+    }
+
+    /// When something has to be done though nobody has said a word.
+    #[must_use]
+    pub fn wakes_at(&self) -> Instant {
+        self.deadline.map_or(self.next_beat, |deadline| deadline.min(self.next_beat))
+    }
+
+    /// Lets those in who call back and prove to be ours.
+    ///
+    /// # Errors
+    /// When one of them is on a host that is none of ours.
+    pub fn open_door(&mut self) -> Result<()> {
+        for (name, channel) in self.door.iter_mut().flat_map(Door::serve).collect::<Vec<_>>() {
+            let known = |remote: &Remote| hosts::same(&remote.name, &name);
+            match self.remotes.iter().position(known) {
+                Some(at) if self.remotes[at].channel.is_none() => self.connect(at, channel),
+                // A second one on the same host is not needed, and ends when we close the connection.
+                Some(_) => {}
+                None => {
+                    return Err(Error::new(format!("host {name}: it has called back, but is none of ours"))
+                        .hint(
+                            "the manager's names of the hosts must be those that the hosts give themselves",
+                        ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a launcher has said.
+    pub fn words(&mut self, launcher: usize) -> Vec<u8> {
+        self.launchers[launcher].hear()
+    }
+
+    /// Sends what an agent has not taken yet.
+    pub fn flush(&mut self, at: usize) {
+        self.remotes[at].channel.iter_mut().for_each(Channel::flush);
+    }
+
+    /// Reads what an agent has to say, to be taken with [`Fleet::take`]; whether it is still there.
+    pub fn receive(&mut self, at: usize) -> bool {
+        let Some(channel) = &mut self.remotes[at].channel else { return false };
+        let is_there = channel.receive();
+        self.remotes[at].missed = 0;
+        is_there
+    }
+
+    /// The next that it has said.
+    ///
+    /// # Errors
+    /// When it does not talk as we do.
+    pub fn take(&mut self, at: usize) -> Result<Option<Come<Report>>> {
+        self.remotes[at].take()
+    }
+
+    /// It has said where it will be reached.
+    ///
+    /// # Errors
+    /// When that would lead others astray.
+    pub fn prepared(&mut self, at: usize, place: Place) -> Result<()> {
+        remote::check(&self.remotes[at].name, &place)?;
+        self.remotes[at].stage = Stage::Prepared(place);
+        Ok(())
+    }
+
+    /// Where all will be reached, once all have said so. Nobody else is to come then, and they may be told to start.
+    pub fn all_prepared(&mut self) -> Option<Vec<Place>> {
+        let place = |remote: &Remote| remote.place().cloned();
+        let places = self.remotes.iter().map(place).collect::<Option<Vec<_>>>()?;
+        self.door = None;
+        self.deadline = Some(Instant::now() + self.limits.start);
+        Some(places)
+    }
+
+    /// There is nothing that hosts could be late with any more.
+    pub fn settle(&mut self) {
+        self.deadline = None;
+        self.launchers.iter_mut().for_each(Launcher::forget);
+    }
+
+    /// Deadlines and beats. `deaf` is an agent that nobody listens to now, and that can therefore not be missed.
+    ///
+    /// # Errors
+    /// Which host is late or lost.
+    pub fn keep_time(&mut self, deaf: Option<usize>) -> Result<()> {
+        let now = Instant::now();
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            return Err(self.late());
+        }
+        match self.beat(now, deaf).first() {
+            Some(at) => Err(self.lost(*at, SILENT)),
+            None => Ok(()),
+        }
+    }
+
+    /// Says that we are there, when it is time to; which hosts have not said so for too long.
+    pub fn beat(&mut self, now: Instant, deaf: Option<usize>) -> Vec<usize> {
+        if now < self.next_beat {
+            return vec![];
+        }
+        self.next_beat = now + BEAT;
+        let mut silent = vec![];
+        for at in 0..self.remotes.len() {
+            self.tell(at, &Order::Beat);
+            let remote = &mut self.remotes[at];
+            // While it starts, it may be busy.
+            if matches!(remote.stage, Stage::Started(_)) && remote.channel.is_some() && deaf != Some(at) {
+                remote.missed += 1;
+            }
+            if remote.missed > MOST_MISSED {
+                silent.push(at);
+            }
+        }
+        silent
+    }
+}
+
+/// Why a host counts as lost that has not gone.
+const SILENT: &str = "it has not said a word for half a minute";
