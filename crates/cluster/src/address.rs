@@ -1,7 +1,9 @@
 //! Which address others reach this host by.
 
-use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::os::fd::OwnedFd;
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 use skiff_sandbox::{Context, Error, Result};
 
 /// Any port will do to ask the kernel for a route: nothing is sent.
@@ -47,6 +49,23 @@ pub fn among(others: &[&str]) -> Result<IpAddr> {
         }
     }
     last.map_or(Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)), Err)
+}
+
+/// A port of this address, held: this one, or any that is free. (A socket that is bound but does not listen leaves the port to another of
+/// ours, if both allow that; the kernel gives it to nobody by itself.)
+///
+/// # Errors
+/// When somebody else has it.
+pub fn hold_port(address: IpAddr, port: Option<u16>) -> Result<(OwnedFd, u16)> {
+    let about =
+        || port.map_or_else(|| format!("a port of {address}"), |port| format!("port {port} of {address}"));
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).context(about)?;
+    sockopt::set_socket_reuseaddr(&socket, true).context(about)?;
+    bind(&socket, &SocketAddr::new(address, port.unwrap_or(0))).context(about)?;
+    let bound = getsockname(&socket).context(about)?;
+    let bound = SocketAddr::try_from(bound).context(about)?;
+    Ok((socket, bound.port()))
 }
 
 #[cfg(test)]

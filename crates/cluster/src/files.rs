@@ -274,6 +274,8 @@ mod tests {
             host_key: "ssh-ed25519 H".into(),
             user_key: "ssh-ed25519 U".into(),
             processors: 1,
+            megabytes: 1,
+            opener: vec![],
         };
         Member { name: name.into(), slots, place }
     }

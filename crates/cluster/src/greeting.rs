@@ -32,7 +32,17 @@ pub struct Call {
 /// # Errors
 /// When the kernel has no random bytes.
 pub fn secret() -> Result<String> {
-    Ok(random()?.iter().map(|byte| format!("{byte:02x}")).collect())
+    random().map(|bytes| hex(&bytes))
+}
+
+/// The secret of one visit, of what both sides know already and a word that anybody may hear.
+#[must_use]
+pub fn derive(known: &str, word: &str) -> String {
+    hex(hmac::sign(&key(known), &over("visit", word.as_bytes(), &[], "")).as_ref())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// 32 random bytes.

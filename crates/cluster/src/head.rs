@@ -22,6 +22,9 @@ use waiting::Of;
 /// So much of the program's output may wait for whoever reads it.
 const MOST_WAITING: usize = 1 << 20;
 
+/// What the loss of a host means.
+const ENDS: &str = "lost; the cluster ends with it";
+
 /// What is to be done.
 pub struct Task<'a> {
     /// The hosts.
@@ -81,7 +84,7 @@ impl<'a> Head<'a> {
             for of in ready {
                 self.attend(of)?;
             }
-            self.fleet.keep_time(self.deaf())?;
+            self.fleet.keep_time(self.deaf(), ENDS)?;
             if let Some(end) = self.ended {
                 self.drain();
                 return Ok(end);
@@ -98,7 +101,7 @@ impl<'a> Head<'a> {
                 self.errors.flush();
             }
             Of::Fleet(fleet::Of::Door) => self.fleet.open_door()?,
-            Of::Fleet(fleet::Of::Launcher(at)) => self.fleet.bury(at)?,
+            Of::Fleet(fleet::Of::Launcher(at)) => self.fleet.bury(at).map_err(|(_, e)| e)?,
             Of::Fleet(fleet::Of::Said(at)) => {
                 let said = self.fleet.words(at);
                 if self.running {

@@ -33,7 +33,8 @@ pub struct Launcher {
     /// Its program.
     pub program: String,
     child: std::process::Child,
-    pidfd: OwnedFd,
+    /// A handle of it.
+    pub pidfd: OwnedFd,
     /// What it and its agents say; nothing when they have closed it.
     pub errors: Option<OwnedFd>,
     /// The last of that.
@@ -196,12 +197,20 @@ impl Door {
     /// # Errors
     /// When no port is free.
     pub fn open() -> Result<Self> {
+        Self::open_to(greeting::secret()?)
+    }
+
+    /// Opens it to those who know this.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn open_to(secret: String) -> Result<Self> {
         let about = || "port for the hosts to call back";
         // Of both kinds of addresses, where the kernel has both.
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
         let listener = TcpListener::bind(any).or_else(|_| TcpListener::bind("0.0.0.0:0")).context(about)?;
         listener.set_nonblocking(true).context(about)?;
-        Ok(Self { listener, secret: greeting::secret()?, waiting: vec![] })
+        Ok(Self { listener, secret, waiting: vec![] })
     }
 
     /// What agents need to find it, on a host of these names and addresses.

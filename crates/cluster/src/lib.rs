@@ -15,4 +15,5 @@ pub mod key;
 pub mod launch;
 pub mod local;
 pub mod manager;
+pub mod seal;
 pub mod wire;

@@ -6,7 +6,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use skiff_spec::image::ImageId;
+use skiff_spec::instance;
 use skiff_spec::plan::Identity;
+
+use crate::greeting::Call;
+use crate::local;
+use crate::seal::Sealed;
 
 /// Both sides must be of one version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -23,6 +28,12 @@ pub enum Order {
     Run(Box<Program>),
     /// Send the program this signal.
     Signal(i32),
+    /// Be this node.
+    Serve(Box<Node>),
+    /// Be it no more.
+    Leave,
+    /// Let somebody in who is to be called like that: the secret is to be derived from its key.
+    Admit(Call),
     /// There is no more input.
     InputEnd,
     /// Nobody reads this any more.
@@ -47,6 +58,8 @@ pub enum Report {
     Took(u32),
     /// How the program has ended.
     Ended(End),
+    /// It is the node no more: how that has ended by itself, and what it has said last.
+    Left(instance::End, String),
     /// It cannot go on: what and how to mend it.
     Failed(String, String),
     /// I am here.
@@ -64,6 +77,8 @@ pub struct Wanted {
     pub hosts: Vec<String>,
     /// Which of them this is.
     pub index: usize,
+    /// What the containers are there for.
+    pub duty: Duty,
     /// What lies below.
     pub root: Root,
     /// Who the user is inside.
@@ -72,6 +87,36 @@ pub struct Wanted {
     pub mounts: Vec<String>,
     /// What sessions in the containers find in their environment.
     pub variables: Vec<(OsString, OsString)>,
+}
+
+/// What a container is there for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Duty {
+    /// An ssh daemon, by which programs get in; and in the first, the script.
+    Script,
+    /// It is there already: a program is to run on a node of the cluster's own Slurm.
+    Visit,
+    /// To be a node of the cluster's own Slurm.
+    Node {
+        /// The port that it had before, if it had one.
+        port: Option<u16>,
+        /// The controller's address, if that is on none of the hosts.
+        controller: Option<IpAddr>,
+    },
+}
+
+/// What an agent needs to be a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Which.
+    pub name: local::members::Member,
+    /// Where the controller and all nodes are, by their names.
+    pub members: Vec<Member>,
+    /// The text of `slurm.conf`.
+    pub conf: String,
+    /// By which the cluster's nodes know each other.
+    pub key: Sealed,
 }
 
 /// What lies below a container.
@@ -106,6 +151,10 @@ pub struct Place {
     pub user_key: String,
     /// How many processors it may use.
     pub processors: u32,
+    /// How much memory its host has, in MiB.
+    pub megabytes: u64,
+    /// For whom secrets are to be sealed that go there.
+    pub opener: Vec<u8>,
 }
 
 /// A container of the cluster.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use skiff_sandbox::{Error, Result};
+use skiff_sandbox::Error;
 
 use super::{Fleet, Remote, Stage};
 use crate::launch::Launcher;
@@ -21,20 +21,21 @@ impl Fleet {
     ///
     /// # Errors
     /// For which host it was, if it has started nothing there.
-    pub fn bury(&mut self, at: usize) -> Result<()> {
+    pub fn bury(&mut self, at: usize) -> std::result::Result<(), (usize, Error)> {
         let launcher = &mut self.launchers[at];
         let status = launcher.bury();
         let without = launcher.hosts.iter().find(|host| self.remotes[**host].channel.is_none());
         let Some(host) = without.copied() else { return Ok(()) };
         let program = launcher.program.clone();
-        Err(self.blame(host, &format!("{program} could not start anything there ({status})"), NOT_THERE))
+        let what = format!("{program} could not start anything there ({status})");
+        Err((host, self.blame(host, &what, NOT_THERE)))
     }
 
     /// An agent has gone without being told to: what to say of that.
-    pub fn lost(&mut self, at: usize, hint: &str) -> Error {
+    pub fn lost(&mut self, at: usize, what: &str, hint: &str) -> Error {
         match self.remotes[at].place() {
             None => self.blame(at, "nothing could be started there", NOT_THERE),
-            Some(_) => self.blame(at, "lost; the cluster ends with it", hint),
+            Some(_) => self.blame(at, what, hint),
         }
     }
 
@@ -53,30 +54,32 @@ impl Fleet {
         Error::new(format!("{host}: {what}{said}")).hint(hint)
     }
 
-    pub(super) fn late(&self) -> Error {
-        let is_late = |remote: &&Remote| match (
-            &remote.stage,
-            &self.door,
-            self.remotes.iter().all(|remote| remote.place().is_some()),
-        ) {
-            (Stage::Started(_), ..) => false,
-            (Stage::Prepared(_), _, all_prepared) => all_prepared,
-            (Stage::Launched, ..) => true,
+    /// Whoever has not done what all are at.
+    pub(super) fn all_late(&self) -> Error {
+        let all_prepared = self.remotes.iter().all(|remote| remote.place().is_some());
+        let is_late = |remote: &Remote| match &remote.stage {
+            Stage::Started(_) => false,
+            Stage::Prepared(_) => all_prepared,
+            Stage::Launched => true,
         };
-        let late: Vec<&str> =
-            self.remotes.iter().filter(is_late).map(|remote| remote.name.as_str()).collect();
-        let at = self.remotes.iter().position(|remote| Some(&remote.name.as_str()) == late.first());
-        let launcher = self.launchers.iter().find(|l| at.is_some_and(|at| l.hosts.contains(&at)));
+        let late: Vec<usize> = (0..self.remotes.len()).filter(|at| is_late(&self.remotes[*at])).collect();
+        match all_prepared {
+            true => self.late(&late, "start", self.limits.start),
+            false => self.late(&late, "answer", self.limits.answer),
+        }
+    }
+
+    /// These hosts have not done it within the limit: what to say of that.
+    #[must_use]
+    pub fn late(&self, late: &[usize], what: &str, limit: Duration) -> Error {
+        let launcher = self.launchers.iter().find(|l| late.first().is_some_and(|at| l.hosts.contains(at)));
         let said = launcher.map(Launcher::last_words).filter(|said| !said.is_empty());
         let said = said.map_or_else(String::new, |said| format!(": {said}"));
-        let started = self.remotes.iter().all(|remote| remote.place().is_some());
-        let limit = if started { self.limits.start } else { self.limits.answer };
-        let (what, plural) = (if started { "start" } else { "answer" }, late.len() > 1);
-        let hosts = if plural { "hosts" } else { "host" };
-        let does = if plural { "do" } else { "does" };
+        let names: Vec<&str> = late.iter().map(|at| self.remotes[*at].name.as_str()).collect();
+        let (hosts, does) = if late.len() > 1 { ("hosts", "do") } else { ("host", "does") };
         Error::new(format!(
             "{hosts} {}: {does} not {what} within {} s{said}",
-            late.join(", "),
+            names.join(", "),
             limit.as_secs()
         ))
         .hint("is it up, and may it connect to this host? --timeout SECONDS gives it more time")

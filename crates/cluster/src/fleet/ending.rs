@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, Timespec, poll};
-
-use super::{Fleet, Of};
+use super::{Fleet, Of, ready};
 use crate::launch::Launcher;
 use crate::wire::{Order, Report};
 
@@ -48,14 +46,7 @@ impl Fleet {
     fn wait_for_the_end(&self, until: Instant) -> Vec<Of> {
         let mut waited = vec![];
         self.wait_for(&mut waited, |of| of, None);
-        let left = until.saturating_duration_since(Instant::now());
-        let limit = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-        let mut fds: Vec<PollFd<'_>> =
-            waited.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
-        // Interrupted, nothing is ready.
-        poll(&mut fds, Some(&limit)).unwrap_or_default();
-        let ready = waited.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
-        ready.map(|((of, ..), _)| *of).collect()
+        ready(&waited, until)
     }
 
     /// Those that are left: first so that they can clear up on the hosts (srun cancels its step), then by force.

@@ -8,7 +8,7 @@ mod remote;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_sandbox::{Error, Result};
 
 use crate::channel::{Channel, Come};
@@ -136,6 +136,19 @@ impl Fleet {
         }
     }
 
+    /// Forgets the agent of one host, and lets another come in its place, which is told this.
+    pub fn begin_again(&mut self, at: usize, wanted: &Wanted, door: Option<Door>) {
+        self.remotes[at] = Remote::new(&self.hosts[at].name);
+        self.wanted = wanted.clone();
+        self.door = door;
+    }
+
+    /// Has nothing more to do with an agent, which ends when it notices.
+    pub fn dismiss(&mut self, at: usize) {
+        self.tell(at, &Order::End);
+        self.remotes[at].channel = None;
+    }
+
     /// When something has to be done though nobody has said a word.
     #[must_use]
     pub fn wakes_at(&self) -> Instant {
@@ -209,23 +222,24 @@ impl Fleet {
         Some(places)
     }
 
-    /// There is nothing that hosts could be late with any more.
+    /// There is nothing that hosts could be late with any more, and nobody to come.
     pub fn settle(&mut self) {
+        self.door = None;
         self.deadline = None;
         self.launchers.iter_mut().for_each(Launcher::forget);
     }
 
-    /// Deadlines and beats. `deaf` is an agent that nobody listens to now, and that can therefore not be missed.
+    /// Deadlines and beats; `lost` is what to say of a host that is. `deaf` is an agent that nobody listens to now, and that can therefore not be missed.
     ///
     /// # Errors
     /// Which host is late or lost.
-    pub fn keep_time(&mut self, deaf: Option<usize>) -> Result<()> {
+    pub fn keep_time(&mut self, deaf: Option<usize>, lost: &str) -> Result<()> {
         let now = Instant::now();
         if self.deadline.is_some_and(|deadline| now >= deadline) {
-            return Err(self.late());
+            return Err(self.all_late());
         }
         match self.beat(now, deaf).first() {
-            Some(at) => Err(self.lost(*at, SILENT)),
+            Some(at) => Err(self.lost(*at, lost, SILENT)),
             None => Ok(()),
         }
     }
@@ -253,4 +267,17 @@ impl Fleet {
 }
 
 /// Why a host counts as lost that has not gone.
-const SILENT: &str = "it has not said a word for half a minute";
+pub const SILENT: &str = "it has not said a word for half a minute";
+
+/// Which of these are ready, at the latest when it is time.
+#[must_use]
+pub fn ready<O: Copy>(waited: &[Waited<'_, O>], until: Instant) -> Vec<O> {
+    let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+    let limit = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+    let mut fds: Vec<PollFd<'_>> =
+        waited.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+    // Interrupted, nothing is ready.
+    poll(&mut fds, Some(&limit)).unwrap_or_default();
+    let ready = waited.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
+    ready.map(|((of, ..), _)| *of).collect()
+}

@@ -61,7 +61,14 @@ impl Remote {
         }
     }
 
-    /// Whether that is so.
+    /// It runs no more.
+    pub fn stopped(&mut self) {
+        if let Stage::Started(place) = &self.stage {
+            self.stage = Stage::Prepared(place.clone());
+        }
+    }
+
+    /// Whether its container runs.
     #[must_use]
     pub fn has_started(&self) -> bool {
         matches!(self.stage, Stage::Started(_))

@@ -29,7 +29,7 @@ impl Head<'_> {
             return Ok(());
         }
         self.fleet.remotes[at].channel = None;
-        Err(self.fleet.lost(at, ""))
+        Err(self.fleet.lost(at, super::ENDS, ""))
     }
 
     fn take(&mut self, at: usize, report: Report) -> Result<()> {
@@ -49,7 +49,7 @@ impl Head<'_> {
                 self.input = self.input.map(|under_way| under_way.saturating_sub(n));
             }
             Report::Ended(end) if at == 0 => self.ended = Some(end),
-            Report::Ended(_) => {}
+            Report::Ended(_) | Report::Left(..) => {}
             Report::Failed(message, hint) => {
                 return Err(Error { message, hint }.about(&format!("host {name}")));
             }

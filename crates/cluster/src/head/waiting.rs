@@ -1,9 +1,8 @@
 //! What the head waits for: everything at once.
 
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 
 use super::Head;
 use crate::fleet::{self, Waited};
@@ -32,16 +31,7 @@ impl Head<'_> {
             outlet.waits().into_iter().for_each(|fd| wait(Of::Outlet, fd, PollFlags::OUT));
         }
         self.fleet.wait_for(&mut waited, Of::Fleet, self.deaf());
-        let until = self.fleet.wakes_at();
-        let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-        // Never more than a beat.
-        let limit = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-        let mut fds: Vec<PollFd<'_>> =
-            waited.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
-        // Interrupted, nothing is ready.
-        poll(&mut fds, Some(&limit)).unwrap_or_default();
-        let ready = waited.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
-        let mut ready: Vec<Of> = ready.map(|((of, ..), _)| *of).collect();
+        let mut ready = fleet::ready(&waited, self.fleet.wakes_at());
         ready.dedup();
         ready
     }

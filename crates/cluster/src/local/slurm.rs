@@ -2,39 +2,77 @@
 
 use std::path::Path;
 
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
+
 use super::members::{CONTROLLER, Member};
 
 /// Where it lies, inside.
 pub const CONFIG: &str = "/etc/slurm/slurm.conf";
-/// The port where the controller listens.
+/// Where the controller listens on a network of its own.
 pub const PORT: u16 = 6817;
+/// Where workers listen there.
+const WORKER_PORT: u16 = 6818;
 
 /// What every such Slurm is told, in the project's own test bed, too.
 const COMMON: &str = include_str!("slurm.conf");
 
-/// The text of `slurm.conf`: workers with numbers up to `workers` are there from the beginning; the others are known, so that they can
-/// come without a new start of the controller.
+/// A worker as the controller is to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worker {
+    /// Its name.
+    pub name: Member,
+    /// Where its slurmd listens.
+    pub address: SocketAddr,
+    /// How many processors it has.
+    pub cpus: usize,
+    /// How much memory, in MiB.
+    pub megabytes: u64,
+    /// Whether it is there from the beginning; else it is known, so that it can come without a new start of the controller.
+    pub is_there: bool,
+}
+
+/// The workers of a cluster on one machine: all that there can be, of which the first are there from the beginning.
+pub fn on_one_machine(first: u16, cpus: usize, megabytes: u64) -> impl Iterator<Item = Worker> {
+    (1..).zip(Member::workers()).map(move |(n, name)| Worker {
+        name,
+        address: (name.address(), WORKER_PORT).into(),
+        cpus,
+        megabytes,
+        is_there: n <= first,
+    })
+}
+
+/// The text of `slurm.conf`.
 #[must_use]
-pub fn conf(workers: u16, cpus: usize, megabytes: u64) -> String {
-    let mut lines = vec![
-        "ClusterName=skiff".to_owned(),
-        format!("SlurmctldHost={CONTROLLER}({})", Member::Controller.address()),
-        format!("SlurmctldPort={PORT}"),
-        "ProctrackType=proctrack/linuxproc".into(),
-        "SlurmdPidFile=/run/slurmd.pid".into(),
-        // A worker that is gone is known at once to the cluster's supervisor; this is for its Slurm.
-        "SlurmdTimeout=30".into(),
-    ];
-    for worker in Member::workers() {
-        let Member::Worker(n) = worker else { continue };
-        let state = if n <= workers { "UNKNOWN" } else { "FUTURE" };
-        let address = worker.address();
-        lines.push(format!(
-            "NodeName={worker} NodeAddr={address} CPUs={cpus} RealMemory={megabytes} State={state}"
-        ));
+pub fn conf(controller: SocketAddr, workers: impl IntoIterator<Item = Worker>) -> String {
+    let (address, port) = (shown(controller.ip()), controller.port());
+    let mut text = format!(
+        "{COMMON}ClusterName=skiff\nSlurmctldHost={CONTROLLER}({address})\nSlurmctldPort={port}\n\
+         ProctrackType=proctrack/linuxproc\nSlurmdPidFile=/run/slurmd.pid\n"
+    );
+    // A worker that is gone is known at once to the cluster's supervisor; this is for its Slurm.
+    text.push_str("SlurmdTimeout=30\n");
+    for Worker { name, address, cpus, megabytes, is_there } in workers {
+        let state = if is_there { "UNKNOWN" } else { "FUTURE" };
+        let (address, port) = (shown(address.ip()), address.port());
+        // Writing to a string does not fail.
+        writeln!(
+            text,
+            "NodeName={name} NodeAddr={address} Port={port} CPUs={cpus} RealMemory={megabytes} State={state}"
+        )
+        .unwrap_or_default();
     }
-    lines.push("PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=YES State=UP".into());
-    format!("{COMMON}{}\n", lines.join("\n"))
+    text.push_str("PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=YES State=UP\n");
+    text
+}
+
+/// As Slurm takes it.
+fn shown(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    }
 }
 
 /// The text of `cgroup.conf` for a release, given as a line like `slurm-wlm 22.05.8`: from 23.11 on they look for systemd's control
@@ -52,11 +90,17 @@ pub fn cgroup_conf(release: &str) -> &'static str {
 pub const PROGRAMS: [(&str, &str); 4] =
     [("munged", "munge"), ("slurmctld", "slurmctld"), ("slurmd", "slurmd"), ("srun", "slurm-client")];
 
-/// Which of these programs cannot be found in directories of one's own choice, as an error and its hint.
+/// What a worker on a host of its own has no need of.
+pub const ONLY_CONTROLLERS: &str = "slurmctld";
+/// What a controller whose workers are on other hosts has no need of.
+pub const ONLY_WORKERS: &str = "slurmd";
+
+/// Which of these programs cannot be found in directories of one's own choice, as an error and its hint; one may be `needless`.
 #[must_use]
-pub fn missing(path: &str) -> Option<(String, String)> {
+pub fn missing(path: &str, needless: Option<&str>) -> Option<(String, String)> {
     let found = |program: &str| path.split(':').any(|dir| Path::new(dir).join(program).exists());
-    let missing: Vec<_> = PROGRAMS.iter().filter(|(program, _)| !found(program)).collect();
+    let needed = PROGRAMS.iter().filter(|(program, _)| Some(*program) != needless);
+    let missing: Vec<_> = needed.filter(|(program, _)| !found(program)).collect();
     let list = |pick: fn(&(&str, &str)) -> String| missing.iter().map(|m| pick(m)).collect::<Vec<_>>();
     (!missing.is_empty()).then(|| {
         (
@@ -72,9 +116,10 @@ mod tests {
 
     #[test]
     fn the_configuration_names_all() {
-        let text = conf(2, 4, 1000);
+        let text = conf((Member::Controller.address(), PORT).into(), on_one_machine(2, 4, 1000));
+        assert!(text.contains("\nSlurmctldHost=ctl(10.77.0.1)\nSlurmctldPort=6817\n"), "{text}");
         let nodes: Vec<&str> = text.lines().filter(|line| line.starts_with("NodeName=")).collect();
-        assert_eq!(nodes[1], "NodeName=n2 NodeAddr=10.77.1.2 CPUs=4 RealMemory=1000 State=UNKNOWN");
+        assert_eq!(nodes[1], "NodeName=n2 NodeAddr=10.77.1.2 Port=6818 CPUs=4 RealMemory=1000 State=UNKNOWN");
         assert!(nodes[2].ends_with("State=FUTURE"));
         let keys: Vec<&str> = text
             .lines()

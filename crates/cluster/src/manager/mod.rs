@@ -73,10 +73,13 @@ pub enum Way {
 pub fn find(around: &Surroundings<'_>, file: Option<&Path>) -> Result<(Manager, Vec<Host>)> {
     let manager = match file {
         Some(_) => Manager::Ssh,
-        None => detect(around).ok_or_else(|| {
-            Error::new("no hosts: this is no allocation of Slurm, PBS, LSF or Grid Engine")
-                .hint("run it in a job (`sbatch -N2 --wrap '...'`), or name a file of hosts: --hostfile FILE")
-        })?,
+        None => {
+            detect(&|name| (around.var)(name).is_some_and(|value| !value.is_empty())).ok_or_else(|| {
+                Error::new("no hosts: this is no allocation of Slurm, PBS, LSF or Grid Engine").hint(
+                    "run it in a job (`sbatch -N2 --wrap '...'`), or name a file of hosts: --hostfile FILE",
+                )
+            })?
+        }
     };
     let hosts = match (manager, file) {
         (Manager::Ssh, file) => ssh::hosts(around, file.unwrap_or(Path::new(""))),
@@ -92,9 +95,14 @@ pub fn find(around: &Surroundings<'_>, file: Option<&Path>) -> Result<(Manager, 
     }
 }
 
+/// Whether there is one, given which variables say something.
+#[must_use]
+pub fn is_allocation(is_set: &dyn Fn(&str) -> bool) -> bool {
+    detect(is_set).is_some()
+}
+
 /// Slurm first: it comes with commands of PBS and LSF, and then sets their variables beside its own.
-fn detect(around: &Surroundings<'_>) -> Option<Manager> {
-    let is_set = |name: &&str| (around.var)(name).is_some_and(|value| !value.is_empty());
+fn detect(is_set: &dyn Fn(&str) -> bool) -> Option<Manager> {
     [
         (Manager::Slurm, &["SLURM_JOB_ID", "SLURM_JOB_NODELIST"][..]),
         (Manager::Pbs, &["PBS_JOBID", "PBS_NODEFILE"]),
@@ -102,7 +110,7 @@ fn detect(around: &Surroundings<'_>) -> Option<Manager> {
         (Manager::GridEngine, &["JOB_ID", "PE_HOSTFILE"]),
     ]
     .into_iter()
-    .find(|(_, names)| names.iter().all(|any| any.split('|').any(|name| is_set(&name))))
+    .find(|(_, names)| names.iter().all(|any| any.split('|').any(is_set)))
     .map(|(manager, _)| manager)
 }
 

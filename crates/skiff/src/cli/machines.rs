@@ -1,6 +1,7 @@
-//! The words of `skiff cluster` for clusters on this machine.
+//! The words of `skiff cluster` for clusters that stay.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use skiff_cluster::local::members::Member;
@@ -10,7 +11,7 @@ use super::{BASE, Inside, Output};
 
 #[derive(Subcommand)]
 pub enum Machines {
-    /// Make a cluster of containers on this machine, ready for srun
+    /// Make a cluster of containers, on this machine or the hosts of an allocation, ready for srun
     Up(Up),
     /// Give it more nodes
     Add {
@@ -91,13 +92,22 @@ pub struct Up {
     /// With a Slurm of its own: the base's slurmctld, slurmd and munged
     #[arg(long, required = true)]
     pub slurm: bool,
-    /// How many nodes besides the controller
+    /// How many nodes besides the controller [default: one on each host]
     #[arg(short = 'N', long, value_name = "N", value_parser = nodes())]
-    pub nodes: u16,
-    /// What lies below each: host, or image:IMAGE
+    pub nodes: Option<u16>,
+    /// On these hosts, one a line, reached by ssh [default: those of the allocation that this is]
+    #[arg(long, visible_alias = "machinefile", value_name = "FILE")]
+    pub hostfile: Option<PathBuf>,
+    /// On this machine, though this is an allocation
+    #[arg(long, conflicts_with = "hostfile")]
+    pub here: bool,
+    /// How long the hosts may take to answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub timeout: u64,
+    /// What lies below each: host, image:IMAGE, or dir:PATH
     #[arg(long, value_name = "BASE", default_value = BASE)]
     pub base: String,
-    /// How many processors each node says it has [default: the machine's]
+    /// How many processors each node says it has [default: its machine's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub cpus: Option<u16>,
     /// Mount a directory or file of the host on each: SOURCE[:TARGET[:ro]]
@@ -114,11 +124,18 @@ pub struct Up {
 #[derive(Subcommand)]
 pub enum Daemon {
     /// Authentication and the controller
-    Controller,
+    Controller {
+        /// With workers that are elsewhere
+        #[arg(long)]
+        alone: bool,
+    },
     /// A worker of this name
     Worker {
         /// The name
         name: Member,
+        /// With nobody to authenticate it but itself
+        #[arg(long)]
+        alone: bool,
     },
     /// On the controller: wait until these workers take jobs
     Ready {

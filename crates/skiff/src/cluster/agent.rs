@@ -1,26 +1,31 @@
 //! The agent: makes one host's container, looks after it, and ends with it when the head says so or is gone.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::fcntl_dupfd_cloexec;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 use skiff_cluster::address;
 use skiff_cluster::channel::{Channel, Come};
 use skiff_cluster::files::{self, Keys};
 use skiff_cluster::fleet::{BEAT, MOST_MISSED};
+use skiff_cluster::greeting::{self, Call};
 use skiff_cluster::key::Key;
-use skiff_cluster::wire::{End, Member, Order, Place, Report, Stream, VERSION, Wanted};
-use skiff_sandbox::join::Failed;
+use skiff_cluster::seal::Opener;
+use skiff_cluster::wire::{self, Duty, End, Member, Order, Place, Report, Stream, VERSION, Wanted};
+use skiff_sandbox::join::{Failed, NetSpace, as_root};
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::instance;
 use skiff_spec::network::Net;
-use skiff_sys::signal::Signals;
+use skiff_sys::signal::{Mask, Signals};
 
 use super::caller;
 use super::container::{self, Container, daemon_failed};
+use super::local;
+use super::node::Node;
 use super::script::{Script, with_stdio};
+use super::visit::Visitors;
 use crate::cli::Agent as Words;
 use crate::context::Context;
 use crate::{network, planner};
@@ -35,13 +40,14 @@ const KEPT: usize = 4096;
 pub fn run(words: &Words) -> Result<i32> {
     let context = Context::load()?;
     // Whoever has called already is the same process in its own network.
-    if let (Some(from), None) = (&words.call, network::address()) {
-        caller::call(from)?;
-    }
+    let secret = match (&words.call, network::address()) {
+        (Some(from), None) => caller::call(from)?,
+        _ => String::new(),
+    };
     let mut agent = match network::join(&context, &words.net) {
-        Ok(()) => Agent::new(&context, &words.net)?,
+        Ok(()) => Agent::new(&context, &words.net, secret)?,
         Err(e) => {
-            let mut agent = Agent::new(&context, &words.net)?;
+            let mut agent = Agent::new(&context, &words.net, secret)?;
             agent.fail(&e);
             return Ok(0);
         }
@@ -53,13 +59,29 @@ pub fn run(words: &Words) -> Result<i32> {
     Ok(0)
 }
 
+/// Serves somebody who has a program to run on a node that is there already, and whom we have called by our standard input and output.
+pub fn receive(context: &Context, init: OwnedFd) -> Result<()> {
+    let mut agent = Agent { host: Some(init), ..Agent::new(context, &Net::Host, String::new())? };
+    if let Err(e) = agent.serve() {
+        agent.fail(&e);
+    }
+    agent.end();
+    Ok(())
+}
+
 struct Agent<'a> {
     context: &'a Context,
     net: &'a Net,
+    /// What only the head and we know; nothing where nobody else hears the two.
+    secret: String,
     channel: Channel,
     signals: Signals,
     wanted: Option<Prepared>,
     container: Option<Container>,
+    node: Option<Node>,
+    /// Process 1 of the node that we only visit.
+    host: Option<OwnedFd>,
+    visitors: Visitors,
     script: Option<Script>,
     /// Whether the manager is ending the job: it has told the daemon, too, but the script may take its time.
     told_to_end: bool,
@@ -74,6 +96,10 @@ struct Agent<'a> {
 struct Prepared {
     wanted: Wanted,
     keys: Keys,
+    /// For secrets.
+    opener: Option<Opener>,
+    /// The secret that has come.
+    key: Vec<u8>,
     /// Holds the port until the daemon has it: the kernel gives it to nobody else meanwhile.
     _port: Option<OwnedFd>,
 }
@@ -84,6 +110,7 @@ enum Of {
     Channel,
     ToHead,
     Daemon,
+    Node,
     Log,
     Script,
     Output(Stream),
@@ -91,7 +118,7 @@ enum Of {
 }
 
 impl<'a> Agent<'a> {
-    fn new(context: &'a Context, net: &'a Net) -> Result<Self> {
+    fn new(context: &'a Context, net: &'a Net, secret: String) -> Result<Self> {
         let signals = Signals::block(&[]).context(|| "signals")?;
         // What is started from here on must not find the head at its standard files.
         let about = || "the cluster's head";
@@ -102,10 +129,14 @@ impl<'a> Agent<'a> {
         Ok(Self {
             context,
             net,
+            secret,
             channel,
             signals,
             wanted: None,
             container: None,
+            node: None,
+            host: None,
+            visitors: Visitors::default(),
             script: None,
             told_to_end: false,
             daemon_ended: false,
@@ -143,7 +174,13 @@ impl<'a> Agent<'a> {
         loop {
             for of in self.wait()? {
                 match of {
-                    Of::Signals => self.hear_signals(),
+                    Of::Signals => {
+                        self.hear_signals();
+                        // A node of a cluster has nobody whom it could tell.
+                        if self.told_to_end && self.node.is_some() {
+                            return Ok(());
+                        }
+                    }
                     Of::Channel => {
                         if !self.hear()? {
                             return Ok(());
@@ -151,6 +188,7 @@ impl<'a> Agent<'a> {
                     }
                     Of::ToHead => self.channel.flush(),
                     Of::Log => self.read_log(),
+                    Of::Node => self.hear_node()?,
                     Of::Daemon if self.told_to_end => self.daemon_ended = true,
                     Of::Daemon => {
                         self.read_log();
@@ -164,6 +202,7 @@ impl<'a> Agent<'a> {
             if Instant::now() >= self.next_beat {
                 self.next_beat = Instant::now() + BEAT;
                 self.channel.tell(&Report::Beat);
+                self.visitors.bury();
                 self.missed += 1;
                 if self.missed > MOST_MISSED {
                     // It is lost, or its host is.
@@ -184,6 +223,7 @@ impl<'a> Agent<'a> {
             wait(Of::Log, container.log.as_fd(), PollFlags::IN);
             wait(Of::Daemon, container.daemon.pidfd.as_fd(), PollFlags::IN);
         }
+        self.node.iter().for_each(|node| wait(Of::Node, node.control(), PollFlags::IN));
         if let Some(script) = &self.script {
             if self.channel.backlog() < MOST_WAITING {
                 script.outputs().for_each(|(stream, fd)| wait(Of::Output(stream), fd, PollFlags::IN));
@@ -231,6 +271,9 @@ impl<'a> Agent<'a> {
                 Come::Data(..) | Come::Message(Order::Beat) => {}
                 Come::Message(Order::Prepare(wanted)) => self.prepare(wanted)?,
                 Come::Message(Order::Start(members)) => self.start(&members)?,
+                Come::Message(Order::Serve(node)) => self.be_node(&node)?,
+                Come::Message(Order::Leave) => self.node.take().into_iter().for_each(Node::end),
+                Come::Message(Order::Admit(call)) => self.admit(call),
                 Come::Message(Order::Run(program)) => self.run(*program)?,
                 Come::Message(Order::Signal(number)) => {
                     self.script.iter().for_each(|script| script.signal(number));
@@ -253,18 +296,29 @@ impl<'a> Agent<'a> {
                 .hint("have the same version installed on all hosts"));
         }
         planner::refuse_inside(self.context)?;
-        container::needs_helper(self.context)?;
+        let (port, controller) = match &wanted.duty {
+            Duty::Node { port, controller } => (*port, controller.map(|address| address.to_string())),
+            // It is there, and reached by no ports of ours.
+            Duty::Visit => (Some(SSH_PORT), None),
+            Duty::Script => {
+                container::needs_helper(self.context)?;
+                (None, None)
+            }
+        };
         let (address, port, held) = match network::address() {
             Some(address) => (IpAddr::V4(address), SSH_PORT, None),
+            None if wanted.duty == Duty::Visit => (Ipv4Addr::LOCALHOST.into(), SSH_PORT, None),
             None => {
                 let others = wanted.hosts.iter().enumerate().filter(|(at, _)| *at != wanted.index);
-                let others: Vec<&str> = others.map(|(_, name)| name.as_str()).collect();
+                let others: Vec<&str> =
+                    others.map(|(_, name)| name.as_str()).chain(controller.as_deref()).collect();
                 let address = address::among(&others)?;
-                let (held, port) = hold_port(address)?;
+                let (held, port) = address::hold_port(address, port)?;
                 (address, port, Some(held))
             }
         };
         let keys = Keys { host: Key::generate("skiff-cluster")?, user: Key::generate("skiff-cluster")? };
+        let opener = Opener::generate()?;
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         self.channel.tell(&Report::Prepared(Place {
             version: VERSION.into(),
@@ -273,16 +327,22 @@ impl<'a> Agent<'a> {
             host_key: keys.host.public.clone(),
             user_key: keys.user.public.clone(),
             processors: u32::try_from(processors).unwrap_or(1),
+            megabytes: local::memory().unwrap_or(1024),
+            opener: opener.public(),
         }));
-        self.wanted = Some(Prepared { wanted, keys, _port: held });
+        self.wanted = Some(Prepared { wanted, keys, opener: Some(opener), key: vec![], _port: held });
         Ok(())
     }
 
     fn start(&mut self, members: &[Member]) -> Result<()> {
         let strange = || Error::new("the cluster's head: orders in a strange sequence");
-        let Prepared { wanted, keys, _port } = self.wanted.take().ok_or_else(strange)?;
+        let Prepared { wanted, keys, _port, .. } = self.wanted.take().ok_or_else(strange)?;
         if wanted.index >= members.len() || self.container.is_some() {
             return Err(strange());
+        }
+        if wanted.duty == Duty::Visit {
+            self.channel.tell(&Report::Started);
+            return Ok(());
         }
         let made = files::all(members, wanted.index, &keys, &wanted.variables);
         let mut plan = container::plan(self.context, &wanted, &made)?;
@@ -293,10 +353,55 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
+    fn be_node(&mut self, node: &wire::Node) -> Result<()> {
+        let strange = || Error::new("the cluster's head: orders in a strange sequence");
+        let Some(prepared) = self.wanted.as_mut().filter(|_| self.node.is_none()) else {
+            return Err(strange());
+        };
+        // Each opens one secret, which is the same as long as the cluster lives.
+        if let Some(opener) = prepared.opener.take() {
+            prepared.key = opener.open(node.key.clone(), &self.secret)?;
+        }
+        let key = String::from_utf8(prepared.key.clone()).map_err(|_| strange())?;
+        self.node = Some(Node::start(self.context, &prepared.wanted, node, key)?);
+        self.channel.tell(&Report::Started);
+        Ok(())
+    }
+
+    /// Lets somebody in who does not come by us.
+    fn admit(&mut self, call: Call) {
+        let key = self.wanted.as_ref().map(|prepared| String::from_utf8_lossy(&prepared.key).into_owned());
+        let (Some(node), Some(key)) = (&self.node, key) else { return };
+        let call = Call { secret: greeting::derive(&key, &call.secret), ..call };
+        // Whoever has asked hears nothing then, and says so.
+        self.visitors.admit(self.context, node, &call).unwrap_or_default();
+    }
+
+    /// It has ended by itself. We stay: another may come in its place.
+    fn hear_node(&mut self) -> Result<()> {
+        let Some(node) = &self.node else { return Ok(()) };
+        let ended = match node.ended() {
+            Ok(None) => return Ok(()),
+            Ok(Some(end)) => end,
+            // Its group has.
+            Err(_) => instance::End::Killed(rustix::process::Signal::KILL.as_raw()),
+        };
+        self.channel.tell(&Report::Left(ended, node.words()));
+        self.node.take().into_iter().for_each(Node::end);
+        Ok(())
+    }
+
     fn run(&mut self, program: skiff_cluster::wire::Program) -> Result<()> {
-        let container =
-            self.container.as_ref().ok_or_else(|| Error::new("there is no container to run in"))?;
-        match Script::start(self.context, container, program)? {
+        let started = match (&self.container, &self.host) {
+            (Some(container), _) => {
+                Script::start(program, |command, place| container.enter(self.context, command, place))
+            }
+            (None, Some(init)) => Script::start(program, |command, place| {
+                as_root(init.as_fd(), NetSpace::MachineInOurs, command, place, Mask::from_bits(0))
+            }),
+            (None, None) => Err(Error::new("there is no container to run in")),
+        };
+        match started? {
             Ok(script) => self.script = Some(script),
             Err(Failed::Command(_, errno)) => self.channel.tell(&Report::Ended(End::NotExecuted(errno))),
             Err(Failed::Skiff(e)) => return Err(e),
@@ -341,23 +446,15 @@ impl<'a> Agent<'a> {
     }
 
     fn end(self) {
+        if let (Some(script), Some(_)) = (&self.script, &self.host) {
+            // There is no end of a container that would take it along.
+            script.signal(rustix::process::Signal::KILL.as_raw());
+        }
         let script = self.script.as_ref().map(|script| &script.child);
         self.container.into_iter().for_each(|container| container.end(script));
+        self.node.into_iter().for_each(Node::end);
     }
 }
 
 /// Where ssh daemons listen in networks of their own.
 const SSH_PORT: u16 = 22;
-
-/// A free port of this address, held. (A socket that is bound but does not listen leaves the port to another of ours, if both
-/// allow that; the kernel gives it to nobody by itself.)
-fn hold_port(address: IpAddr) -> Result<(OwnedFd, u16)> {
-    let about = || format!("a port of {address}");
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).context(about)?;
-    sockopt::set_socket_reuseaddr(&socket, true).context(about)?;
-    bind(&socket, &SocketAddr::new(address, 0)).context(about)?;
-    let bound = getsockname(&socket).context(about)?;
-    let bound = SocketAddr::try_from(bound).context(about)?;
-    Ok((socket, bound.port()))
-}

@@ -21,12 +21,20 @@ const FROM: &str = "SLURM_LAUNCH_NODE_IPADDR";
 /// By what name Slurm knows this host, whatever that calls itself.
 const NAME: &str = "SLURMD_NODENAME";
 
-/// Calls back.
-pub fn call(from: &Path) -> Result<()> {
+/// Calls back; the secret by which the two know each other.
+pub fn call(from: &Path) -> Result<String> {
+    let call = read(from)?;
     let own = head::own_name().context(|| "name of this host")?;
     let name = std::env::var(NAME).unwrap_or(own);
-    let socket = dial(&read(from)?, &name, "the cluster's head")?;
-    dup2_stdin(&socket).and_then(|()| dup2_stdout(&socket)).context(|| "the cluster's head")
+    call_as(&name, &call)?;
+    Ok(call.secret)
+}
+
+/// Calls as somebody of this name.
+pub fn call_as(name: &str, call: &Call) -> Result<()> {
+    let whom = "the cluster's head";
+    let socket = dial(call, name, whom)?;
+    dup2_stdin(&socket).and_then(|()| dup2_stdout(&socket)).context(|| whom)
 }
 
 /// A connection to `whom`, who has said how to call back; `name` says what it is for.

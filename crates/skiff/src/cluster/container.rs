@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,22 +11,20 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitOptions, pidfd_send_signal, waitpid};
 use skiff_cluster::files;
-use skiff_cluster::wire::{Member, Root, Wanted};
-use skiff_image::manifest::ExecConfig;
+use skiff_cluster::wire::{Member, Wanted};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, Place, as_me};
 use skiff_sandbox::start::{Instance, Options, start};
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_spec::image::ImageId;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, File as PlanFile, Mount, Plan, Source, Upper};
 use skiff_sys::process::Child;
 use skiff_sys::signal::Mask;
 
+use super::root::Found;
 use super::script::with_stdio;
 use crate::context::Context;
-use crate::images;
-use crate::planner::{self, Wishes};
+use crate::planner::Wishes;
 
 /// How long the daemon may take to listen.
 const LISTENING: Duration = Duration::from_secs(30);
@@ -61,16 +59,7 @@ pub fn needs_helper(context: &Context) -> Result<&Path> {
 pub fn plan(context: &Context, wanted: &Wanted, made: &[PlanFile]) -> Result<Plan> {
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     let wishes = Wishes { mounts: wanted.mounts.clone(), ..Wishes::default() };
-    let name = &wanted.name;
-    let mut plan = match &wanted.root {
-        Root::Host => planner::host(context, name, upper, wishes)?,
-        Root::Image { id, reference } => {
-            let entry = images::get::on_node(context, *id, reference)?;
-            let exec = entry.config()?.exec;
-            images::plan::image(context, name, (*id, &exec), upper, true, wishes)?
-        }
-        Root::Directory(path) => directory(context, name, path, upper, wishes)?,
-    };
+    let mut plan = Found::on_node(context, &wanted.root)?.plan(context, &wanted.name, upper, wishes)?;
     if plan.base != Base::Host {
         // Who logs in to an image by ssh gets the shell that every image has.
         for user in &mut plan.accounts.users {
@@ -88,15 +77,6 @@ pub fn plan(context: &Context, wanted: &Wanted, made: &[PlanFile]) -> Result<Pla
         optional: false,
     });
     Ok(plan)
-}
-
-/// The plan of one over a directory, which is as one over an image.
-fn directory(context: &Context, name: &str, path: &Path, upper: Upper, wishes: Wishes) -> Result<Plan> {
-    path.metadata().context(|| format!("base dir:{}", path.display()))?;
-    // It has no configuration, and its digits are of no concern.
-    let plan =
-        images::plan::image(context, name, (ImageId([0; 32]), &ExecConfig::default()), upper, true, wishes)?;
-    Ok(Plan { base: Base::Directory, unpacked: Some(PathBuf::from(path)), ..plan })
 }
 
 impl Container {
@@ -165,9 +145,14 @@ impl Container {
         }
     }
 
-    /// Process 1.
-    pub fn init(&self) -> &Child {
-        &self.instance.init
+    /// Puts a program into it.
+    pub fn enter(
+        &self,
+        context: &Context,
+        command: &Command,
+        place: Place,
+    ) -> std::result::Result<Child, Failed> {
+        as_me(needs_helper(context)?, self.instance.init.pid, command, place, Mask::from_bits(0))
     }
 
     /// What is worth knowing of it.

@@ -3,9 +3,13 @@
 mod agent;
 pub mod caller;
 mod container;
+pub mod launching;
 mod local;
-pub mod run;
+mod node;
+mod root;
+mod run;
 mod script;
+mod visit;
 
 use skiff_sandbox::Result;
 

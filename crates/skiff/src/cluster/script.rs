@@ -10,13 +10,10 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use skiff_cluster::wire::{End, Program, Stream};
 use skiff_sandbox::command::Command;
-use skiff_sandbox::join::{Failed, Place, as_me};
+use skiff_sandbox::join::{Failed, Place};
 use skiff_sandbox::{Context as _, Result};
 use skiff_sys::process::Child;
-use skiff_sys::signal::{Mask, send_to_group};
-
-use super::container::Container;
-use crate::context::Context;
+use skiff_sys::signal::send_to_group;
 
 /// A running program.
 pub struct Script {
@@ -31,11 +28,10 @@ pub struct Script {
 }
 
 impl Script {
-    /// Starts it in a container.
+    /// Starts it: `enter` puts it into its container.
     pub fn start(
-        context: &Context,
-        container: &Container,
         program: Program,
+        enter: impl FnOnce(&Command, Place) -> std::result::Result<Child, Failed>,
     ) -> Result<std::result::Result<Self, Failed>> {
         let pipe = || pipe_with(PipeFlags::CLOEXEC).context(|| "pipe");
         let (their_input, input) = pipe()?;
@@ -46,12 +42,9 @@ impl Script {
         }
         let Program { argv, env, cwd, only_there } = program;
         let command = Command { argv, env, cwd, only_there, ..Command::default() };
-        let helper = super::container::needs_helper(context)?;
         let place = Place { own_group: true, death_signal: Signal::KILL.as_raw(), ..Place::default() };
         let stdio = (Some(their_input.as_fd()), Some(their_output.as_fd()), Some(their_errors.as_fd()));
-        let started = with_stdio(stdio.0, stdio.1, stdio.2, || {
-            as_me(helper, container.init().pid, &command, place, Mask::from_bits(0))
-        })?;
+        let started = with_stdio(stdio.0, stdio.1, stdio.2, || enter(&command, place))?;
         let script = |child| Self {
             child,
             input: Some(input),

@@ -15,7 +15,7 @@ use skiff_sandbox::{Context as _, Error, Result};
 
 use super::peer::{Peer, wait};
 use super::talk::{CONTROL, GOODS};
-use crate::cluster::run::own_addresses;
+use crate::cluster::launching::own_addresses;
 
 /// How long the other machine may take to start the receiver, and that to call.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use skiff_cluster::local::members::Member;
-use skiff_cluster::local::slurm::{self, PORT};
+use skiff_cluster::local::slurm;
 use skiff_sandbox::{Context as _, Error, Result};
 
 use crate::cli::Daemon;
@@ -23,21 +22,32 @@ pub fn run(what: &Daemon) -> Result<i32> {
         return Err(Error::new("cluster daemon: this is no node of a cluster"));
     }
     match what {
-        Daemon::Controller => controller(),
-        Daemon::Worker { name } => worker(*name),
+        Daemon::Controller { alone } => controller(*alone),
+        Daemon::Worker { name, alone } => worker(*name, *alone),
         Daemon::Ready { workers } => ready(workers).map(|()| 0),
     }
 }
 
-fn controller() -> Result<i32> {
-    if let Some((message, hint)) = slurm::missing(&std::env::var("PATH").unwrap_or_default()) {
-        return Err(Error::new(message).hint(hint));
+fn refuse_missing(needless: Option<&str>) -> Result<()> {
+    match slurm::missing(&std::env::var("PATH").unwrap_or_default(), needless) {
+        Some((message, hint)) => Err(Error::new(message).hint(hint)),
+        None => Ok(()),
     }
-    let release = Command::new("slurmctld").arg("-V").output().context(|| "slurmctld -V")?;
+}
+
+fn controller(alone: bool) -> Result<i32> {
+    refuse_missing(alone.then_some(slurm::ONLY_WORKERS))?;
+    fs::create_dir_all("/var/spool/slurmctld").context(|| "/var/spool/slurmctld")?;
+    begin("slurmctld")?;
+    become_it(Command::new("slurmctld").args(["-D", "-i"]))
+}
+
+/// What this daemon needs: its release's configuration, and authentication.
+fn begin(daemon: &str) -> Result<()> {
+    let release = Command::new(daemon).arg("-V").output().context(|| format!("{daemon} -V"))?;
     let release = String::from_utf8_lossy(&release.stdout).into_owned();
     fs::write("/etc/slurm/cgroup.conf", slurm::cgroup_conf(&release)).context(|| "cgroup.conf")?;
-    fs::create_dir_all("/var/spool/slurmctld").context(|| "/var/spool/slurmctld")?;
-    // It returns when its socket is there, which all nodes see.
+    // It returns when its socket is there.
     let mut munged = Command::new("munged");
     munged.args(["key-file=key", "log-file=log", "seed-file=seed", "pid-file=pid"].map(|option| {
         let (name, file) = option.split_once('=').unwrap_or_default();
@@ -49,10 +59,14 @@ fn controller() -> Result<i32> {
             Error::new(format!("munged: {status}")).hint("it must take root as its user: MUNGE 0.5.11 does")
         );
     }
-    become_it(Command::new("slurmctld").args(["-D", "-i"]))
+    Ok(())
 }
 
-fn worker(name: Member) -> Result<i32> {
+fn worker(name: Member, alone: bool) -> Result<i32> {
+    if alone {
+        refuse_missing(Some(slurm::ONLY_CONTROLLERS))?;
+        begin("slurmd")?;
+    }
     fs::create_dir_all("/var/spool/slurmd").context(|| "/var/spool/slurmd")?;
     // A slurmd that finds no controller waits for seconds before it asks again.
     wait_for_controller()?;
@@ -65,15 +79,19 @@ fn become_it(command: &mut Command) -> Result<i32> {
 }
 
 fn wait_for_controller() -> Result<()> {
-    let address = SocketAddr::from((Member::Controller.address(), PORT));
     let end = Instant::now() + PATIENCE;
-    while let Err(e) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) {
+    loop {
+        // Whoever only connects leaves a complaint in the controller's log.
+        let said = Command::new("scontrol").arg("ping").output().context(|| "scontrol ping")?;
+        if String::from_utf8_lossy(&said.stdout).contains(" is UP") {
+            return Ok(());
+        }
         if Instant::now() > end {
-            return Err(e).context(|| format!("controller at {address}"));
+            let said = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+            return Err(Error::new(format!("the controller does not answer: {said}")));
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    Ok(())
 }
 
 /// Waits until Slurm has work for these workers. Whoever called sees to it that this does not take for ever.

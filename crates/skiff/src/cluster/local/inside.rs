@@ -1,9 +1,10 @@
 //! Commands on a cluster's nodes: the user's own, and those of ours that tell its Slurm.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,9 +21,11 @@ use skiff_spec::plan::inside::PROGRAM;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Mask;
 
+use super::nodes::nodes;
 use super::record::Record;
 use super::wire::{Want, ask};
 use crate::cli::Inside;
+use crate::cluster::visit;
 use crate::context::Context;
 use crate::{images, output};
 
@@ -45,6 +48,7 @@ pub fn run(
             images::command::in_environment(context, (entry.id, &exec), inside, words)?
         }
     };
+    command.env.retain(|(name, _)| !is_of_another_job(name) || asked(inside, name));
     command.set("SLURM_CONF", slurm::CONFIG);
     if words.is_empty() {
         // What Debian's shells show in front of the prompt.
@@ -56,12 +60,37 @@ pub fn run(
     }
 }
 
+/// Whether a variable is what another Slurm has told the job that this may be part of: it means nothing to the cluster's own.
+fn is_of_another_job(name: &OsStr) -> bool {
+    ["SLURM_", "SLURMD_", "SRUN_", "PMI"].iter().any(|begin| name.as_bytes().starts_with(begin.as_bytes()))
+}
+
+fn asked(inside: &Inside, name: &OsStr) -> bool {
+    inside.env.iter().any(|setting| setting.as_bytes().split(|b| *b == b'=').next() == Some(name.as_bytes()))
+}
+
 fn session(record: &Record, node: Member, command: &Command) -> std::result::Result<Ended, Failed> {
-    let init = handle(record, node)?;
+    if record.settings()?.over_hosts && node != Member::Controller {
+        return visit(record, node, command);
+    }
+    let (init, space) = (handle(record, node)?, space(record)?);
     let session = Session::begin()?;
     let place = session.place(Signal::KILL.as_raw());
-    let child = as_root(init.as_fd(), NetSpace::Machine, command, place, session.mask())?;
+    let child = as_root(init.as_fd(), space, command, place, session.mask())?;
     Ok(session.wait(&child)?)
+}
+
+/// Runs it on a node that is on another host.
+fn visit(record: &Record, node: Member, command: &Command) -> std::result::Result<Ended, Failed> {
+    let controller = nodes(record)?.into_iter().find(|node| node.name == Member::Controller);
+    let address = controller.ok_or_else(|| not_up(record))?.address;
+    let call = |call| ask(&record.dir, &Want::Visit(node, call))?.map(drop).ok_or_else(|| not_up(record));
+    visit::run(node, command, address, &record.key()?, call)
+}
+
+/// Whose network its nodes are in.
+fn space(record: &Record) -> Result<NetSpace> {
+    Ok(if record.settings()?.over_hosts { NetSpace::MachineInOurs } else { NetSpace::Machine })
 }
 
 fn handle(record: &Record, node: Member) -> Result<OwnedFd> {
@@ -89,11 +118,11 @@ pub struct Errand {
 impl Errand {
     /// Starts one: what it writes is kept.
     pub fn start(record: &Record, words: &[&str]) -> Result<Self> {
-        Self::start_at(&handle(record, Member::Controller)?, words)
+        Self::start_at(&handle(record, Member::Controller)?, space(record)?, words)
     }
 
     /// Likewise, given process 1 of the controller.
-    pub fn start_at(init: &OwnedFd, words: &[&str]) -> Result<Self> {
+    pub fn start_at(init: &OwnedFd, space: NetSpace, words: &[&str]) -> Result<Self> {
         let command = Command {
             argv: words.iter().map(OsString::from).collect(),
             env: environment(),
@@ -104,8 +133,13 @@ impl Errand {
         // To join a machine is for good, so somebody else does it.
         match fork(CloneFlags::NONE).context(|| "process for a node")? {
             Fork::Parent(child) => Ok(Self { child, said: said.into() }),
-            Fork::Child => exit_now(run_apart(init, &command, &theirs)),
+            Fork::Child => exit_now(run_apart(init, space, &command, &theirs)),
         }
+    }
+
+    /// To wait for its end.
+    pub fn end(&self) -> BorrowedFd<'_> {
+        self.child.pidfd.as_fd()
     }
 
     /// Waits for its end, at most so long; nothing if it has not ended, else its exit code and what it has written.
@@ -136,7 +170,7 @@ impl Drop for Errand {
     }
 }
 
-fn run_apart(init: &OwnedFd, command: &Command, output: &OwnedFd) -> i32 {
+fn run_apart(init: &OwnedFd, space: NetSpace, command: &Command, output: &OwnedFd) -> i32 {
     // Those of its maker are its maker's.
     close_all_except(&[init.as_fd(), output.as_fd()]);
     let stand = rustix::stdio::dup2_stdout(output).and_then(|()| rustix::stdio::dup2_stderr(output));
@@ -144,7 +178,7 @@ fn run_apart(init: &OwnedFd, command: &Command, output: &OwnedFd) -> i32 {
     let started = stand
         .context(|| "standard output")
         .map_err(Failed::from)
-        .and_then(|()| as_root(init.as_fd(), NetSpace::Machine, command, place, Mask::from_bits(0)));
+        .and_then(|()| as_root(init.as_fd(), space, command, place, Mask::from_bits(0)));
     match started {
         Ok(child) => waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED)
             .ok()

@@ -1,10 +1,13 @@
-//! Clusters on this machine: `skiff cluster up`, `add`, `remove`, `status`, `enter`, `exec`, `down`.
+//! Clusters that stay, on this machine or on several hosts: `skiff cluster up`, `add`, `remove`, `status`, `enter`, `exec`, `down`.
 //!
-//! A supervisor outside ([`supervisor`]) holds the group of machines, whose process 1 (`skiff_cluster::local::hub`) makes them. The commands
+//! A supervisor outside ([`supervisor`]) holds the group of machines, whose process 1 (`skiff_cluster::local::hub`) makes them; workers on other
+//! hosts are made by the agents there ([`hosts`]). The commands
 //! do the rest: they ask it for nodes, and tell the cluster's Slurm about them.
 
 mod daemon;
+mod hosts;
 mod inside;
+pub mod machine;
 mod nodes;
 mod record;
 mod supervisor;
@@ -17,7 +20,7 @@ use crate::cli::Machines;
 use crate::context::Context;
 
 pub use nodes::{Listed, running};
-pub use record::{delete_leftovers, leftovers};
+pub use record::{delete_leftovers, leftovers, memory};
 
 /// Carries a command out; the exit code.
 pub fn run(command: &Machines) -> Result<i32> {

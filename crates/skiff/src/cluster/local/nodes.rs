@@ -118,6 +118,8 @@ fn shown_end(end: Option<End>) -> String {
 struct Shown {
     name: Member,
     address: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
     /// `running` or `lost`.
     state: &'static str,
     /// As Slurm says: `idle`, `alloc`, `down` ...
@@ -144,7 +146,8 @@ pub fn status(context: &Context, name: &EnvName, json: bool) -> Result<()> {
     let nodes = nodes(&record)?;
     let slurm = slurm_states(&record);
     let shown = nodes.into_iter().map(|node| Shown {
-        address: node.name.address().to_string(),
+        address: node.address,
+        host: node.host,
         state: if node.lost.is_some() { "lost" } else { "running" },
         slurm: slurm.get(&node.name.to_string()).cloned().unwrap_or_else(|| "-".into()),
         name: node.name,
@@ -169,6 +172,7 @@ pub fn status(context: &Context, name: &EnvName, json: bool) -> Result<()> {
             vec![
                 node.name.to_string(),
                 node.address.clone(),
+                node.host.clone().unwrap_or_else(|| "-".into()),
                 state,
                 node.slurm.clone(),
                 output::time(node.since),
@@ -176,7 +180,7 @@ pub fn status(context: &Context, name: &EnvName, json: bool) -> Result<()> {
             ]
         })
         .collect();
-    output::table(&["NODE", "ADDRESS", "STATE", "SLURM", "SINCE", "PID"], &rows)
+    output::table(&["NODE", "ADDRESS", "HOST", "STATE", "SLURM", "SINCE", "PID"], &rows)
 }
 
 /// What the cluster's Slurm says of its nodes; nothing if it does not answer soon.

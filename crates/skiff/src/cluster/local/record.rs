@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
+use skiff_cluster::greeting;
 use skiff_cluster::local::members::Member;
 use skiff_cluster::local::slurm;
 use skiff_sandbox::{Context as _, Error, Result};
@@ -22,17 +22,25 @@ use crate::{named, supervisor};
 
 const SETTINGS: &str = "cluster.json";
 const IMAGE: &str = "image.json";
+const CONF: &str = "slurm/slurm.conf";
+const KEY: &str = "munge/key";
 
 /// What a cluster was made as.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// What lies below each node: `host`, or `image:REFERENCE`.
+    /// What lies below each node: `host`, `image:REFERENCE` or `dir:PATH`.
     pub base: String,
     /// How many nodes it began with.
     pub nodes: u16,
-    /// How many processors each says it has.
+    /// How many processors each says it has, where it is not its host that says so.
     pub cpus: usize,
+    /// Whether its nodes are on several hosts.
+    #[serde(default)]
+    pub over_hosts: bool,
+    /// The host where it was made, and where commands find it.
+    #[serde(default)]
+    pub host: String,
     /// Seconds since 1970.
     pub made: u64,
 }
@@ -81,7 +89,11 @@ impl Record {
                 .hint(format!("`skiff cluster down {}` ends it", self.name))
         };
         if self.dir.exists() {
-            return Err(taken());
+            if !self.is_dead()? {
+                return Err(taken());
+            }
+            // A job that was killed with all its processes can have removed nothing.
+            self.remove()?;
         }
         let all = home(context)?;
         let new = new_in(&all, &self.name);
@@ -111,16 +123,15 @@ impl Record {
                 .and_then(|()| fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)))
                 .context(|| dir.display().to_string())?;
         }
-        let megabytes = memory().unwrap_or(1024);
-        write(
-            &new.join("slurm/slurm.conf"),
-            slurm::conf(settings.nodes, settings.cpus, megabytes).as_bytes(),
-        )?;
-        let mut key = [0; 128];
-        getrandom(&mut key, GetRandomFlags::empty()).context(|| "key")?;
-        let path = new.join("munge/key");
+        if !settings.over_hosts {
+            let controller = (Member::Controller.address(), slurm::PORT).into();
+            let workers = slurm::on_one_machine(settings.nodes, settings.cpus, memory().unwrap_or(1024));
+            write(&new.join(CONF), slurm::conf(controller, workers).as_bytes())?;
+        }
+        let path = new.join(KEY);
         let file = File::options().write(true).create_new(true).mode(0o400).open(&path);
-        file.and_then(|mut file| file.write_all(&key)).context(|| path.display().to_string())?;
+        let key = greeting::secret()?;
+        file.and_then(|mut file| file.write_all(key.as_bytes())).context(|| path.display().to_string())?;
         if let Some(entry) = image {
             entry.write(&new.join(IMAGE))?;
         }
@@ -134,6 +145,24 @@ impl Record {
         let path = self.dir.join(SETTINGS);
         let text = fs::read(&path).context(|| path.display().to_string())?;
         serde_json::from_slice(&text).map_err(|e| Error::new(format!("{}: {e}", path.display())))
+    }
+
+    /// Puts down the configuration of its Slurm, once it is known where its hosts are.
+    pub fn configure(&self, conf: &str) -> Result<()> {
+        write(&self.dir.join(CONF), conf.as_bytes())
+    }
+
+    /// By which its nodes know each other.
+    pub fn key(&self) -> Result<String> {
+        let path = self.dir.join(KEY);
+        fs::read_to_string(&path).context(|| path.display().to_string())
+    }
+
+    /// Adds to what a node has written, if its own file is not this one.
+    pub fn write_down(&self, member: Member, words: &str) -> Result<()> {
+        let path = self.log(member);
+        let log = File::options().append(true).create(true).open(&path);
+        log.and_then(|mut log| writeln!(log, "{words}")).context(|| path.display().to_string())
     }
 
     /// The image below it.
@@ -165,10 +194,14 @@ impl Record {
         lines[lines.len().saturating_sub(5)..].join("; ")
     }
 
+    /// Whether its supervisor was killed.
+    fn is_dead(&self) -> Result<bool> {
+        Ok(dial(&self.dir)?.is_none() && supervisor::try_lock(&self.dir)?.is_some())
+    }
+
     /// Removes what is kept; whoever has the lock may.
-    pub fn remove(&self, lock: OwnedFd) -> Result<()> {
+    pub fn remove(&self) -> Result<()> {
         let aside = set_aside(&self.dir, &self.name).context(|| format!("cluster {}", self.dir.display()))?;
-        drop(lock);
         fs::remove_dir_all(&aside).context(|| format!("removing {}", aside.display()))
     }
 }
@@ -177,7 +210,7 @@ impl Record {
 pub fn leftovers(context: &Context) -> Result<Vec<PathBuf>> {
     let mut left = environments::leftovers(&home(context)?);
     for record in Record::all(context)? {
-        if dial(&record.dir)?.is_none() && supervisor::try_lock(&record.dir)?.is_some() {
+        if record.is_dead()? {
             left.push(record.dir);
         }
     }
@@ -197,8 +230,8 @@ fn write(path: &Path, text: &[u8]) -> Result<()> {
     fs::write(path, text).context(|| path.display().to_string())
 }
 
-/// The machine's, in MiB.
-fn memory() -> Option<u64> {
+/// The machine's memory, in MiB.
+pub fn memory() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib >> 10)

@@ -3,28 +3,41 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SocketFlags, SocketType, accept_with};
+use rustix::process::{PidfdFlags, Signal, pidfd_open};
+use skiff_cluster::fleet::{self, Waited};
 use skiff_cluster::local::hub::{self, Ask, Pattern, Say};
 use skiff_cluster::local::members::Member;
-use skiff_sandbox::group::{self, Group, Network};
+use skiff_cluster::manager::Manager;
+use skiff_sandbox::group::{Group, Network};
+use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::End;
-use skiff_spec::plan::Plan;
+use skiff_spec::plan::{Mount, Plan, Source};
+use skiff_sys::process::session_of;
 use skiff_sys::signal::Signals;
 
+use super::hosts::{Hosts, Lost, Spec};
 use super::inside::Errand;
+use super::machine;
 use super::record::Record;
 use super::wire::{Answer, Node, Want};
 use crate::context::Context;
 use crate::control::{CONTROL, listen_at};
 use crate::instance::record::now;
+use crate::instance::service::OUTPUT_INSIDE;
 use crate::supervisor::apart;
 
 struct Supervisor {
+    record: Record,
+    /// Where the workers are, if not in the group.
+    hosts: Option<Hosts>,
+    /// The first process of the job that this is, where nothing else tells its end.
+    job: Option<OwnedFd>,
     group: Group,
     listener: OwnedFd,
     signals: Signals,
@@ -34,20 +47,42 @@ struct Supervisor {
 }
 
 struct Machine {
-    init: OwnedFd,
+    /// Its process 1, if that is on this machine.
+    init: Option<OwnedFd>,
     since: u64,
     lost: Option<End>,
 }
 
-/// Starts it; returns when it takes commands, or why it does not.
+/// What there may be to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Signals,
+    Group,
+    Listener,
+    Errand,
+    Job,
+    Host(fleet::Of),
+}
+
+/// What comes next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    GoOn,
+    /// The end; whoever comes finds what is left, and can see why it came.
+    End,
+    /// The end, and nobody will come.
+    EndForGood,
+}
+
+/// Starts it; returns when it takes commands, or why it does not. With `spec`, workers are on other hosts.
 pub fn launch(
     context: &Context,
     record: &Record,
-    plan: &Plan,
-    pattern: &Pattern<'_>,
+    plan: Plan,
+    spec: Option<Spec>,
     lock: &OwnedFd,
 ) -> Result<()> {
-    let begin = || match Supervisor::begin(context, record, plan, pattern) {
+    let begin = || match Supervisor::begin(context, record, plan, spec) {
         Ok(supervisor) => Ok((supervisor, vec![])),
         Err(e) => Err(e.to_bytes()),
     };
@@ -59,46 +94,123 @@ pub fn launch(
 }
 
 impl Supervisor {
-    fn begin(context: &Context, record: &Record, plan: &Plan, pattern: &Pattern<'_>) -> Result<Self> {
+    fn begin(context: &Context, record: &Record, mut plan: Plan, spec: Option<Spec>) -> Result<Self> {
+        let job = spec.as_ref().and_then(job);
         rustix::process::setsid().context(|| "session")?;
         detach_stdio();
         let signals = Signals::block(&[]).context(|| "signals")?;
-        let helper = context.helper.as_deref();
-        let group =
-            group::start(plan.base, plan.unpacked.as_deref(), helper, Network::Own, |ground, control| {
-                // Its end is the cluster's, which the supervisor sees.
-                hub::serve(ground, control, pattern).unwrap_or_default();
-            })?;
         skiff_sys::title::set(&format!("skiff-cluster {}", record.name));
-        if group.ids < 2 {
-            group.end();
-            return Err(Error::new("a cluster needs more ids than your own: its daemons become other users").hint(
-                "administrator: install uidmap, usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER",
-            ));
+        let mut hosts = match spec {
+            Some(spec) => Some(Hosts::begin(spec, record.key()?)?),
+            None => None,
+        };
+        let begun = Self::begin_here(context, record, &mut plan, hosts.as_ref());
+        let (group, listener) = begun.inspect_err(|_| hosts.iter_mut().for_each(Hosts::end_all))?;
+        let record = record.clone();
+        Ok(Self { record, hosts, job, group, listener, signals, nodes: BTreeMap::new(), errands: vec![] })
+    }
+
+    fn begin_here(
+        context: &Context,
+        record: &Record,
+        plan: &mut Plan,
+        hosts: Option<&Hosts>,
+    ) -> Result<(Group, OwnedFd)> {
+        if let Some(hosts) = hosts {
+            record.configure(hosts.conf())?;
+            let source = Source::Text(hosts.names());
+            plan.mounts.push(Mount { source, target: "/etc/hosts".into(), read_only: true, optional: false });
         }
+        let network = if hosts.is_some() { Network::Makers } else { Network::Own };
+        let pattern = Pattern {
+            plan: &|member| of_member(plan, record, member),
+            command: &|member| machine::command(member, network),
+            output: OUTPUT_INSIDE.as_ref(),
+        };
+        let group = machine::group(context, plan, network, &pattern)?;
         // Last: whoever can connect finds it running.
-        let listener = listen_at(&record.dir, CONTROL, SocketType::SEQPACKET)?;
-        Ok(Self { group, listener, signals, nodes: BTreeMap::new(), errands: vec![] })
+        match listen_at(&record.dir, CONTROL, SocketType::SEQPACKET) {
+            Ok(listener) => Ok((group, listener)),
+            Err(e) => {
+                group.end();
+                Err(e)
+            }
+        }
     }
 
     fn serve(mut self) {
         loop {
-            let mut fds = [
-                PollFd::new(&self.signals, PollFlags::IN),
-                PollFd::new(&self.group.control, PollFlags::IN),
-                PollFd::new(&self.listener, PollFlags::IN),
-            ];
-            // Interrupted or not: what is ready shows.
-            poll(&mut fds, None).unwrap_or_default();
-            let ready = fds.map(|fd| !fd.revents().is_empty());
-            while let Ok(Some(_)) = self.signals.next() {}
-            self.errands.retain_mut(|errand| matches!(errand.wait(Duration::ZERO), Ok(None)));
-            let go_on = (!ready[1] || self.hear().is_ok()) && (!ready[2] || self.answer_one());
-            // Without its controller a cluster is none.
+            let ready = self.wait();
+            let what = self.attend(&ready);
+            // Without its controller a cluster is none; nor is it when the last of its hosts has gone, as they do with an allocation.
             let headless = self.nodes.get(&Member::Controller).is_some_and(|node| node.lost.is_some());
-            if !go_on || headless {
-                return self.group.end();
+            let homeless = self.hosts.as_ref().is_some_and(Hosts::are_gone);
+            if what != Next::GoOn || headless || homeless {
+                return self.end(homeless || what == Next::EndForGood);
             }
+        }
+    }
+
+    fn wait(&self) -> Vec<Of> {
+        let mut waited: Vec<Waited<'_, Of>> = vec![
+            (Of::Signals, self.signals.as_fd(), PollFlags::IN),
+            (Of::Group, self.group.control.as_fd(), PollFlags::IN),
+            (Of::Listener, self.listener.as_fd(), PollFlags::IN),
+        ];
+        waited.extend(self.errands.iter().map(|errand| (Of::Errand, errand.end(), PollFlags::IN)));
+        waited.extend(self.job.iter().map(|job| (Of::Job, job.as_fd(), PollFlags::IN)));
+        let mut until = Instant::now() + Duration::from_secs(3600);
+        if let Some(hosts) = &self.hosts {
+            hosts.wait_for(&mut waited, Of::Host);
+            until = hosts.wakes_at();
+        }
+        fleet::ready(&waited, until)
+    }
+
+    /// Does what there is to do.
+    fn attend(&mut self, ready: &[Of]) -> Next {
+        let mut told_to_end = false;
+        while let Ok(Some(signal)) = self.signals.next() {
+            told_to_end |= signal.number == Signal::TERM.as_raw();
+        }
+        self.errands.retain_mut(|errand| matches!(errand.wait(Duration::ZERO), Ok(None)));
+        if ready.contains(&Of::Group) && self.hear().is_err() {
+            return Next::End;
+        }
+        let of_hosts: Vec<fleet::Of> =
+            ready.iter().filter_map(|of| if let Of::Host(of) = of { Some(*of) } else { None }).collect();
+        let lost = self.hosts.as_mut().map(|hosts| hosts.attend(&of_hosts)).unwrap_or_default();
+        self.bury(lost);
+        if told_to_end || ready.contains(&Of::Job) {
+            return Next::EndForGood;
+        }
+        if ready.contains(&Of::Listener) && !self.answer_one() { Next::End } else { Next::GoOn }
+    }
+
+    /// Ends all; what is kept goes, too, unless somebody may want to know how it came.
+    fn end(mut self, leave_nothing: bool) {
+        self.hosts.iter_mut().for_each(Hosts::end_all);
+        self.group.end();
+        if leave_nothing {
+            // What stays, `skiff sweep` removes.
+            self.record.remove().unwrap_or_default();
+        }
+    }
+
+    /// Notes that workers on other hosts have ended by themselves.
+    fn bury(&mut self, lost: Vec<Lost>) {
+        for (member, end, words) in lost {
+            // If it cannot be written, it is not known.
+            self.record.write_down(member, words.trim_end()).unwrap_or_default();
+            // Of one whose host is gone nobody knows how it has ended: as if it had been killed.
+            self.mark_lost(member, end.unwrap_or(End::Killed(Signal::KILL.as_raw())));
+        }
+    }
+
+    fn mark_lost(&mut self, member: Member, end: End) {
+        if let Some(node) = self.nodes.get_mut(&member).filter(|node| node.lost.is_none()) {
+            node.lost = Some(end);
+            self.tell_lost(member);
         }
     }
 
@@ -106,10 +218,7 @@ impl Supervisor {
     fn hear(&mut self) -> Result<Option<(Say, Vec<OwnedFd>)>> {
         match hub::receive(self.group.control.as_fd())? {
             (Say::Ended(member, end), _) => {
-                if let Some(node) = self.nodes.get_mut(&member) {
-                    node.lost = Some(end);
-                    self.tell_lost(member);
-                }
+                self.mark_lost(member, end);
                 Ok(None)
             }
             other => Ok(Some(other)),
@@ -118,13 +227,13 @@ impl Supervisor {
 
     /// Its Slurm would notice only when it asks the node the next time, and jobs would wait for that.
     fn tell_lost(&mut self, member: Member) {
-        let Some(controller) = self.nodes.get(&Member::Controller).filter(|node| node.lost.is_none()) else {
-            return;
-        };
+        let controller = self.nodes.get(&Member::Controller).filter(|node| node.lost.is_none());
+        let Some(init) = controller.and_then(|controller| controller.init.as_ref()) else { return };
+        let space = if self.hosts.is_some() { NetSpace::MachineInOurs } else { NetSpace::Machine };
         let node = format!("NodeName={member}");
         let words = ["scontrol", "update", &node, "State=DOWN", "Reason=lost"];
         // If it cannot be told, it will notice.
-        self.errands.extend(Errand::start_at(&controller.init, &words).ok());
+        self.errands.extend(Errand::start_at(init, space, &words).ok());
     }
 
     /// Has the hub do something, and waits for it.
@@ -162,61 +271,122 @@ impl Supervisor {
         match want {
             Want::Status => return Ok((Answer::Nodes(self.nodes()), None)),
             Want::Enter(member) => {
-                let node = self.nodes.get(member).filter(|node| node.lost.is_none()).ok_or_else(|| {
-                    Error::new(format!("node {member}: it is not there"))
-                        .hint("`skiff cluster status NAME` shows those that are")
-                })?;
-                let handle = node.init.try_clone().context(|| format!("node {member}"))?;
+                let node = self
+                    .nodes
+                    .get(member)
+                    .filter(|node| node.lost.is_none())
+                    .ok_or_else(|| not_there(*member))?;
+                let init = node.init.as_ref().ok_or_else(|| self.elsewhere(*member))?;
+                let handle = init.try_clone().context(|| format!("node {member}"))?;
                 return Ok((Answer::Done, Some(handle)));
             }
+            Want::Visit(member, call) => {
+                let node = self.nodes.get(member).filter(|node| node.lost.is_none());
+                let hosts = self.hosts.as_mut().filter(|_| node.is_some());
+                hosts.ok_or_else(|| not_there(*member))?.admit(*member, call.clone());
+            }
             Want::Make(members) => self.make(members)?,
-            Want::End(members) => members.iter().try_for_each(|member| self.end(*member))?,
+            Want::End(members) => members.iter().try_for_each(|member| self.end_one(*member))?,
             Want::Down => {}
         }
         Ok((Answer::Done, None))
     }
 
+    /// Makes these, or none of them.
     fn make(&mut self, members: &[Member]) -> Result<()> {
-        for (at, member) in members.iter().enumerate() {
-            let made = match self.nodes.contains_key(member) {
-                true => Err(Error::new(format!("node {member}: it is there already"))),
-                false => self.order(&Ask::Make(*member)),
-            };
-            let init = made.and_then(|fds| {
-                fds.into_iter()
-                    .next()
-                    .ok_or_else(|| Error::new(format!("node {member}: made without a handle")))
-            });
-            match init {
-                Ok(init) => self.nodes.insert(*member, Machine { init, since: now(), lost: None }),
-                Err(e) => {
-                    members[..at].iter().try_for_each(|member| self.end(*member))?;
-                    return Err(e);
-                }
-            };
+        if let Some(member) = members.iter().find(|member| self.nodes.contains_key(member)) {
+            return Err(Error::new(format!("node {member}: it is there already")));
         }
+        let far = |member: &&Member| self.hosts.is_some() && **member != Member::Controller;
+        let (far, near): (Vec<_>, Vec<_>) = members.iter().partition(far);
+        for (at, member) in near.iter().enumerate() {
+            let made = self.make_here(*member);
+            if made.is_err() {
+                near[..at].iter().try_for_each(|member| self.end_one(*member))?;
+                return made;
+            }
+        }
+        let Some(hosts) = self.hosts.as_mut().filter(|_| !far.is_empty()) else { return Ok(()) };
+        let made = hosts.make(&far);
+        match made {
+            Ok(lost) => {
+                let node = |member| (member, Machine { init: None, since: now(), lost: None });
+                self.nodes.extend(far.into_iter().map(node));
+                self.bury(lost);
+                Ok(())
+            }
+            Err(e) => {
+                near.iter().try_for_each(|member| self.end_one(*member))?;
+                Err(e)
+            }
+        }
+    }
+
+    fn make_here(&mut self, member: Member) -> Result<()> {
+        let handle = self.order(&Ask::Make(member))?.into_iter().next();
+        let init = handle.ok_or_else(|| Error::new(format!("node {member}: made without a handle")))?;
+        self.nodes.insert(member, Machine { init: Some(init), since: now(), lost: None });
         Ok(())
     }
 
-    fn end(&mut self, member: Member) -> Result<()> {
-        self.order(&Ask::End(member))?;
+    fn end_one(&mut self, member: Member) -> Result<()> {
+        match self.hosts.as_mut().filter(|_| member != Member::Controller) {
+            Some(hosts) => hosts.end(member),
+            None => drop(self.order(&Ask::End(member))?),
+        }
         self.nodes.remove(&member);
         Ok(())
     }
 
+    fn elsewhere(&self, member: Member) -> Error {
+        let host = self.hosts.as_ref().and_then(|hosts| hosts.place(member)).map(|(_, host)| host);
+        Error::new(format!("node {member}: it is on host {}", host.unwrap_or_default()))
+    }
+
     fn nodes(&self) -> Vec<Node> {
-        let known = self.nodes.iter().map(|(name, machine)| Node {
-            name: *name,
-            pid: number(&machine.init).filter(|_| machine.lost.is_none()),
-            since: machine.since,
-            lost: machine.lost,
+        let known = self.nodes.iter().map(|(name, machine)| {
+            let place = self.hosts.as_ref().and_then(|hosts| hosts.place(*name));
+            let (address, host) = place.map_or((None, None), |(address, host)| (Some(address), Some(host)));
+            Node {
+                name: *name,
+                address: address.unwrap_or_else(|| name.address().to_string()),
+                host,
+                pid: machine.init.as_ref().and_then(number).filter(|_| machine.lost.is_none()),
+                since: machine.since,
+                lost: machine.lost,
+            }
         });
         known.collect()
     }
+}
+
+fn not_there(member: Member) -> Error {
+    Error::new(format!("node {member}: it is not there"))
+        .hint("`skiff cluster status NAME` shows those that are")
 }
 
 /// The process's number, as we know it.
 fn number(pidfd: &OwnedFd) -> Option<i32> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()).filter(|pid| *pid > 0)
+}
+
+/// The first process of the job that this is: managers have one lead a session. (Slurm ends its step, and so do all agents; but others may
+/// leave those alone that they do not know, as an agent on this very host that is our child.)
+fn job(spec: &Spec) -> Option<OwnedFd> {
+    let leads = matches!(spec.launching.manager, Manager::Pbs | Manager::Lsf | Manager::GridEngine);
+    // Without a leader in sight there is only the loss of the hosts.
+    let leader = leads.then(|| session_of(None).ok().flatten())??;
+    pidfd_open(leader, PidfdFlags::empty()).ok()
+}
+
+/// The root of one node on this machine.
+fn of_member(plan: &Plan, record: &Record, member: Member) -> Plan {
+    let log = record.log(member);
+    // What cannot be made shows when it is mounted.
+    std::fs::File::options().append(true).create(true).open(&log).map(drop).unwrap_or_default();
+    let mut plan = Plan { name: member.to_string(), ..plan.clone() };
+    let source = Source::Bind(log);
+    plan.mounts.push(Mount { source, target: OUTPUT_INSIDE.into(), read_only: false, optional: false });
+    plan
 }

@@ -1,55 +1,66 @@
 //! Making a cluster and ending it.
 
-use skiff_cluster::local::hub::Pattern;
-use skiff_cluster::local::members::{Member, hosts};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use skiff_cluster::fleet::Limits;
+use skiff_cluster::local::members::{Member, hosts as names};
 use skiff_cluster::local::slurm;
-use skiff_sandbox::command::{Command, DEFAULT_PATH};
-use skiff_sandbox::{Error, Result};
+use skiff_cluster::wire::{Duty, VERSION, Wanted};
+use skiff_cluster::{head, hosts as lists};
+use skiff_sandbox::command::DEFAULT_PATH;
+use skiff_sandbox::group::Network;
+use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
-use skiff_spec::plan::{Base, Mount, Plan, Source, Upper, inside::PROGRAM};
+use skiff_spec::plan::{Base, Identity, Plan, Source, Upper};
 
-use super::inside::{environment, not_up, wait_until_ready};
+use super::hosts::Spec;
+use super::inside::{not_up, wait_until_ready};
 use super::nodes::READY;
 use super::record::{Record, Settings};
-use super::supervisor;
 use super::wire::{Want, ask};
-use crate::cli::{PullWhen, Up};
+use super::{machine, supervisor};
+use crate::cli::Up;
+use crate::cluster::launching::{self, Launching};
+use crate::cluster::root::Found;
 use crate::context::Context;
-use crate::images::index::Entry;
 use crate::instance::record::now;
-use crate::instance::service::OUTPUT_INSIDE;
-use crate::planner::{self, Wishes};
+use crate::planner::Wishes;
+use crate::run;
 use crate::supervisor::{try_lock, wait_for_lock};
-use crate::{images, run};
-
-/// What the host has of its own Slurm; a cluster's is another.
-const HOSTS: [&str; 5] = ["/etc/slurm", "/run/munge", "/run/slurm", "/run/slurmctld", "/etc/hosts"];
 
 /// Makes one; returns when its nodes take jobs.
 pub fn up(context: &Context, wanted: &Up) -> Result<()> {
     let record = Record::named(context, &wanted.name)?;
-    let entry = match run::image_of(&wanted.base)? {
-        None => None,
-        Some(image) if wanted.dry_run => Some(images::find(context, image)?),
-        Some(image) => Some(images::get::to_run(context, image, PullWhen::Missing)?),
-    };
-    let mut plan = plan(context, wanted, &record, entry.as_ref())?;
+    let launching = find_hosts(context, wanted)?;
+    let found = Found::named(context, &wanted.base, wanted.dry_run)?;
+    let nodes = count(wanted, launching.as_ref())?;
+    let network = if launching.is_some() { Network::Makers } else { Network::Own };
+    let mut plan = plan(context, wanted, network, &record, &found)?;
     if wanted.dry_run {
-        return run::show(&plan, wanted.json);
+        return show(&plan, launching.as_ref(), wanted.json);
     }
+    let needless = launching.as_ref().map(|_| slurm::ONLY_WORKERS);
     if plan.base == Base::Host
-        && let Some((message, hint)) = slurm::missing(DEFAULT_PATH)
+        && let Some((message, hint)) = slurm::missing(DEFAULT_PATH, needless)
     {
         return Err(Error::new(message).hint(hint));
     }
-    images::plan::make_ready(context, &mut plan)?;
+    found.make_ready(context, &mut plan)?;
     let cpus =
         wanted.cpus.map(usize::from).or_else(|| std::thread::available_parallelism().ok().map(Into::into));
-    let base = entry.as_ref().map_or_else(|| "host".into(), |e| format!("{}{}", images::PREFIX, e.reference));
-    let settings = Settings { base, nodes: wanted.nodes, cpus: cpus.unwrap_or(1), made: now() };
-    let lock = record.make(context, &settings, entry.as_ref())?;
-    let begun = begin(context, &record, &plan, wanted.nodes, &lock);
+    let settings = Settings {
+        base: found.text(),
+        nodes,
+        cpus: cpus.unwrap_or(1),
+        over_hosts: launching.is_some(),
+        host: head::own_name().context(|| "name of this host")?,
+        made: now(),
+    };
+    let spec = launching.map(|launching| spec(context, wanted, &found, launching, nodes));
+    let lock = record.make(context, &settings, found.image())?;
+    let begun = begin(context, &record, plan, spec, nodes, &lock);
     drop(lock);
     begun.inspect_err(|_| {
         // The first error is the one to tell; what stays, `skiff sweep` removes.
@@ -57,72 +68,87 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
     })
 }
 
+/// The hosts that it is to be on; nothing if it is to be on this machine, as it is if the allocation is just this.
+fn find_hosts(context: &Context, wanted: &Up) -> Result<Option<Launching>> {
+    if wanted.here || (wanted.hostfile.is_none() && !launching::is_allocation()) {
+        return Ok(None);
+    }
+    let found = Launching::find(context, wanted.hostfile.as_deref(), None, &Net::Host)?;
+    let is_here = |name: &str| name == "localhost" || lists::same(name, &found.here);
+    let only_here = found.hosts.iter().all(|host| is_here(&host.name));
+    Ok(Some(found).filter(|_| wanted.hostfile.is_some() || !only_here))
+}
+
+/// How many workers.
+fn count(wanted: &Up, launching: Option<&Launching>) -> Result<u16> {
+    let there = launching.map(|launching| launching.hosts.len());
+    match (wanted.nodes, there) {
+        (Some(nodes), Some(there)) if usize::from(nodes) > there => {
+            Err(Error::new(format!("--nodes {nodes}: there are {there} hosts, and each takes one node"))
+                .hint("--here makes a cluster of this machine alone"))
+        }
+        (Some(nodes), _) => Ok(nodes),
+        (None, Some(there)) => {
+            u16::try_from(there).map_err(|_| Error::new(format!("{there} hosts are too many")))
+        }
+        (None, None) => Err(Error::new("--nodes: how many on this machine?")
+            .hint("in an allocation, or with --hostfile, it is one on each host")),
+    }
+}
+
+fn spec(context: &Context, wanted: &Up, found: &Found, launching: Launching, first: u16) -> Spec {
+    let asked = Wanted {
+        version: VERSION.into(),
+        name: wanted.name.to_string(),
+        hosts: launching.hosts.iter().map(|host| host.name.clone()).collect(),
+        index: 0,
+        duty: Duty::Node { port: None, controller: None },
+        root: found.root(),
+        identity: Identity::Root,
+        mounts: wanted.mounts.clone(),
+        variables: vec![],
+    };
+    let answer = Duration::from_secs(wanted.timeout);
+    let limits =
+        Limits { answer, start: answer.max(Duration::from_secs(context.config.slurm.fetch_seconds)) };
+    Spec { launching, wanted: asked, limits, first, cpus: wanted.cpus }
+}
+
 fn begin(
     context: &Context,
     record: &Record,
-    plan: &Plan,
+    plan: Plan,
+    spec: Option<Spec>,
     nodes: u16,
-    lock: &std::os::fd::OwnedFd,
+    lock: &OwnedFd,
 ) -> Result<()> {
-    let pattern = Pattern {
-        plan: &|member| of_member(plan, record, member),
-        command: &command,
-        output: OUTPUT_INSIDE.as_ref(),
-    };
-    supervisor::launch(context, record, plan, &pattern, lock)?;
+    supervisor::launch(context, record, plan, spec, lock)?;
     let workers: Vec<Member> = (1..=nodes).map(Member::Worker).collect();
     let all = std::iter::once(Member::Controller).chain(workers.iter().copied()).collect();
     ask(&record.dir, &Want::Make(all))?.ok_or_else(|| not_up(record))?;
     wait_until_ready(record, &workers, READY)
 }
 
-/// The root of every node, but for what differs between them.
-fn plan(context: &Context, wanted: &Up, record: &Record, entry: Option<&Entry>) -> Result<Plan> {
+/// The root of every node on this machine, but for what differs between them.
+fn plan(context: &Context, wanted: &Up, network: Network, record: &Record, found: &Found) -> Result<Plan> {
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     let wishes = Wishes { mounts: wanted.mounts.clone(), ..Wishes::default() };
-    let mut plan = match entry {
-        None => planner::host(context, wanted.name.as_str(), upper, wishes)?,
-        Some(entry) => {
-            let exec = entry.config()?.exec;
-            images::plan::image(context, wanted.name.as_str(), (entry.id, &exec), upper, true, wishes)?
-        }
-    };
-    plan.mounts.retain(|mount| !HOSTS.iter().any(|hosts| mount.target == std::path::Path::new(hosts)));
-    for (part, target) in [("slurm", "/etc/slurm"), ("munge", "/run/munge")] {
-        let source = Source::Bind(record.dir.join(part));
-        plan.mounts.push(Mount { source, target: target.into(), read_only: false, optional: false });
+    let plan = found.plan(context, wanted.name.as_str(), upper, wishes)?;
+    let kept = |part| Source::Bind(record.dir.join(part));
+    let mut places = vec![("/etc/slurm", kept("slurm")), ("/run/munge", kept("munge"))];
+    if network == Network::Own {
+        // Otherwise it is known only later where all are.
+        places.push(("/etc/hosts", Source::Text(names())));
     }
-    let source = Source::Text(hosts());
-    plan.mounts.push(Mount { source, target: "/etc/hosts".into(), read_only: true, optional: false });
-    // It has a loopback device, and what the hub gives it.
-    plan.net = Net::None;
-    plan.shims = vec![];
-    Ok(plan)
+    Ok(machine::plan(plan, network, places))
 }
 
-fn of_member(plan: &Plan, record: &Record, member: Member) -> Plan {
-    let log = record.log(member);
-    // What cannot be made shows when it is mounted.
-    std::fs::File::options().append(true).create(true).open(&log).map(drop).unwrap_or_default();
-    let mut plan = Plan { name: member.to_string(), ..plan.clone() };
-    let source = Source::Bind(log);
-    plan.mounts.push(Mount { source, target: OUTPUT_INSIDE.into(), read_only: false, optional: false });
-    plan
-}
-
-/// What a node is there for: this program, which knows what it needs.
-fn command(member: Member) -> Command {
-    let name = member.to_string();
-    let role: &[&str] = match member {
-        Member::Controller => &["controller"],
-        Member::Worker(_) => &["worker", &name],
-    };
-    Command {
-        argv: [PROGRAM, "cluster", "daemon"].iter().chain(role).map(Into::into).collect(),
-        env: environment(),
-        cwd: "/".into(),
-        ..Command::default()
+fn show(plan: &Plan, launching: Option<&Launching>, json: bool) -> Result<()> {
+    if let (Some(launching), false) = (launching, json) {
+        launching.show_hosts()?;
+        launching.show_launches()?;
     }
+    run::show(plan, json)
 }
 
 /// Ends one, or removes what is left of it.
@@ -132,10 +158,14 @@ pub fn down(context: &Context, name: &EnvName) -> Result<()> {
 
 fn end(record: &Record) -> Result<()> {
     ask(&record.dir, &Want::Down)?;
-    wait_for_lock(&record.dir)?;
-    let lock = try_lock(&record.dir)?.ok_or_else(|| {
+    let waited = wait_for_lock(&record.dir).and_then(|()| try_lock(&record.dir));
+    if !record.dir.exists() {
+        // Its supervisor has just ended by itself, as its allocation has.
+        return Ok(());
+    }
+    let _lock = waited?.ok_or_else(|| {
         Error::new(format!("cluster {}: a process in it does not end", record.name))
             .hint("one that waits for a dead file server cannot be killed before that answers")
     })?;
-    record.remove(lock)
+    record.remove()
 }

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use skiff_cluster::greeting::Call;
 use skiff_cluster::local::hub;
 use skiff_cluster::local::members::Member;
 use skiff_sandbox::{Error, Result};
@@ -18,6 +19,8 @@ pub enum Want {
     Status,
     /// A handle of a node's process 1.
     Enter(Member),
+    /// That the agent of a node on another host calls like that.
+    Visit(Member, Call),
     /// These nodes, or none of them.
     Make(Vec<Member>),
     /// That they go.
@@ -47,7 +50,11 @@ pub enum Answer {
 pub struct Node {
     /// Its name.
     pub name: Member,
-    /// Its process 1, seen from outside; nothing if it is lost.
+    /// Where the others reach it.
+    pub address: String,
+    /// Its host, if the cluster is on several.
+    pub host: Option<String>,
+    /// Its process 1, seen from outside; nothing if it is lost, or on another host.
     pub pid: Option<i32>,
     /// Seconds since 1970 at which it was made.
     pub since: u64,

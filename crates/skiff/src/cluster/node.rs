@@ -1,0 +1,139 @@
+//! A node of a cluster's own Slurm on one host, as the agent there holds it: a group with one machine, in the network that the agent is in.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use skiff_cluster::files;
+use skiff_cluster::local::hub::{self, Ask, Pattern, Say};
+use skiff_cluster::local::members::Member;
+use skiff_cluster::wire;
+use skiff_sandbox::group::{Group, Network};
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::instance::End;
+use skiff_spec::plan::{File as PlanFile, Mount, Plan, Source, Upper};
+
+use super::local::machine;
+use super::root::Found;
+use crate::context::Context;
+use crate::instance::service::OUTPUT_INSIDE;
+use crate::planner::Wishes;
+
+/// So much of what its daemon has said last is told.
+const TOLD: u64 = 2048;
+
+/// It runs, or has ended by itself and is not buried yet.
+pub struct Node {
+    group: Group,
+    name: Member,
+    /// Process 1 of the machine.
+    init: OwnedFd,
+    /// What its daemon says. The file has no name any more.
+    log: File,
+}
+
+impl Node {
+    /// Makes it.
+    pub fn start(context: &Context, wanted: &wire::Wanted, node: &wire::Node, key: String) -> Result<Self> {
+        let (path, log) = new_log()?;
+        let made = plan(context, wanted, node, key).and_then(|mut plan| {
+            let source = Source::Bind(path.clone());
+            plan.mounts.push(Mount {
+                source,
+                target: OUTPUT_INSIDE.into(),
+                read_only: false,
+                optional: false,
+            });
+            make(context, &plan, node.name)
+        });
+        // What is mounted inside needs no name outside, and so nothing is left, however this ends.
+        fs::remove_file(&path).context(|| path.display().to_string())?;
+        made.map(|(group, init)| Self { group, name: node.name, init, log })
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> Member {
+        self.name
+    }
+
+    /// Its process 1.
+    pub fn init(&self) -> BorrowedFd<'_> {
+        self.init.as_fd()
+    }
+
+    /// To wait for its end.
+    pub fn control(&self) -> BorrowedFd<'_> {
+        self.group.control.as_fd()
+    }
+
+    /// How it has ended, when there is something to hear.
+    pub fn ended(&self) -> Result<Option<End>> {
+        match hub::receive(self.control())? {
+            (Say::Ended(_, end), _) => Ok(Some(end)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The last that its daemon has said.
+    pub fn words(&self) -> String {
+        let length = self.log.metadata().map_or(0, |meta| meta.len());
+        let mut text = vec![0; usize::try_from(length.min(TOLD)).unwrap_or(0)];
+        match self.log.read_exact_at(&mut text, length.saturating_sub(TOLD)) {
+            Ok(()) => String::from_utf8_lossy(&text).into_owned(),
+            Err(e) => format!("(its words cannot be read: {e})"),
+        }
+    }
+
+    /// Ends it; when this returns, no process of it is left.
+    pub fn end(self) {
+        self.group.end();
+    }
+}
+
+fn plan(context: &Context, wanted: &wire::Wanted, node: &wire::Node, key: String) -> Result<Plan> {
+    let upper = Upper::Memory { size: context.config.run.memory.clone() };
+    let wishes = Wishes { mounts: wanted.mounts.clone(), ..Wishes::default() };
+    let found = Found::on_node(context, &wanted.root)?;
+    let file = |name: &str, mode, text| PlanFile { name: name.into(), mode, text };
+    let places = [
+        ("/etc/slurm", Source::Files(vec![file("slurm.conf", 0o644, node.conf.clone())])),
+        ("/run/munge", Source::Files(vec![file("key", 0o400, key)])),
+        ("/etc/hosts", Source::Text(files::etc_hosts(&node.members, &own_hosts()))),
+    ];
+    let mut plan = machine::plan(found.plan(context, &wanted.name, upper, wishes)?, Network::Makers, places);
+    found.make_ready(context, &mut plan)?;
+    Ok(plan)
+}
+
+/// What this host has in its own list of hosts.
+pub fn own_hosts() -> String {
+    fs::read_to_string("/etc/hosts").unwrap_or_default()
+}
+
+fn make(context: &Context, plan: &Plan, member: Member) -> Result<(Group, OwnedFd)> {
+    let pattern = Pattern {
+        plan: &|_| plan.clone(),
+        command: &|member| machine::command(member, Network::Makers),
+        output: OUTPUT_INSIDE.as_ref(),
+    };
+    let group = machine::group(context, plan, Network::Makers, &pattern)?;
+    let asked = hub::send(group.control.as_fd(), &Ask::Make(member), &[]);
+    match asked.and_then(|()| hub::receive(group.control.as_fd())) {
+        Ok((Say::Made, mut fds)) if fds.len() == 1 => Ok((group, fds.remove(0))),
+        other => {
+            group.end();
+            match other? {
+                (Say::Failed { message, hint }, _) => Err(Error { message, hint }),
+                _ => Err(Error::new(format!("node {member}: made without a handle"))),
+            }
+        }
+    }
+}
+
+/// A file on this host for what the daemon says, which nobody else can read.
+fn new_log() -> Result<(PathBuf, File)> {
+    let path = std::env::temp_dir().join(format!("skiff-node.{}", skiff_cluster::greeting::secret()?));
+    let file = File::options().read(true).append(true).create_new(true).mode(0o600).open(&path);
+    file.context(|| path.display().to_string()).map(|file| (path, file))
+}

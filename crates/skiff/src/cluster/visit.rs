@@ -1,0 +1,107 @@
+//! Programs on a node of a cluster's own Slurm that is on another host: who wants one opens a door, and an agent of his own, forked from
+//! the node's, comes by it. Between the two it is as between any head and agent.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+use skiff_cluster::fleet::Limits;
+use skiff_cluster::greeting::{self, Call};
+use skiff_cluster::head::{self, Task};
+use skiff_cluster::hosts::Host;
+use skiff_cluster::launch::Door;
+use skiff_cluster::local::members::Member;
+use skiff_cluster::wire::{Duty, End, Program, Root, VERSION, Wanted};
+use skiff_sandbox::command::Command;
+use skiff_sandbox::join::Failed;
+use skiff_sandbox::session::Ended;
+use skiff_sandbox::{Context as _, Result};
+use skiff_spec::plan::Identity;
+use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
+use skiff_sys::signal::Signals;
+
+use super::node::Node;
+use super::{agent, caller};
+use crate::context::Context;
+use crate::output;
+
+/// How long it may take until a program runs.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Runs a command on a node, whose agent `ask` asks to come to where the call says; all hosts reach this one at `address`, and `key` is what
+/// the cluster's nodes know each other by.
+pub fn run(
+    node: Member,
+    command: &Command,
+    address: String,
+    key: &str,
+    ask: impl FnOnce(Call) -> Result<()>,
+) -> std::result::Result<Ended, Failed> {
+    let word = greeting::secret()?;
+    let door = Door::open_to(greeting::derive(key, &word))?;
+    let call = Call { secret: word, ..door.call(vec![address])? };
+    let Command { argv, env, cwd, only_there, .. } = command.clone();
+    let task = Task {
+        hosts: &[Host { name: node.to_string(), slots: Some(1) }],
+        launches: &[],
+        wanted: &wanted(node),
+        program: Program { argv, env, cwd, only_there },
+        limits: Limits { answer: LIMIT, start: LIMIT },
+        note: &output::note,
+    };
+    let signals = Signals::block(&[]).context(|| "signals")?;
+    ask(call.clone())?;
+    match head::run(&task, Some(door), &call, &signals)? {
+        End::Code(code) => Ok(Ended::Code(code)),
+        End::Signal(number) => Ok(Ended::Signal(number)),
+        End::NotExecuted(errno) => Err(Failed::Command(command.argv[0].clone(), errno)),
+    }
+}
+
+/// There is nothing to be made.
+fn wanted(node: Member) -> Wanted {
+    Wanted {
+        version: VERSION.into(),
+        name: node.to_string(),
+        hosts: vec![node.to_string()],
+        index: 0,
+        duty: Duty::Visit,
+        root: Root::Host,
+        identity: Identity::Root,
+        mounts: vec![],
+        variables: vec![],
+    }
+}
+
+/// Those who are on a node of ours: processes that each serve one.
+#[derive(Default)]
+pub struct Visitors(Vec<Child>);
+
+impl Visitors {
+    /// Calls one.
+    pub fn admit(&mut self, context: &Context, node: &Node, call: &Call) -> Result<()> {
+        let init = node.init().try_clone_to_owned().context(|| "handle of the node")?;
+        match fork(CloneFlags::NONE).context(|| "process for a visitor")? {
+            Fork::Parent(child) => {
+                self.0.push(child);
+                Ok(())
+            }
+            Fork::Child => {
+                close_all_except(&[init.as_fd()]);
+                exit_now(serve(context, node.name(), init, call))
+            }
+        }
+    }
+
+    /// Forgets those that have ended.
+    pub fn bury(&mut self) {
+        let flags = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        self.0.retain(|child| matches!(waitid(WaitId::PidFd(child.pidfd.as_fd()), flags), Ok(None)));
+    }
+}
+
+fn serve(context: &Context, name: Member, init: OwnedFd, call: &Call) -> i32 {
+    // Whoever has opened a door that nobody comes by says so; we have nobody to tell.
+    let served = caller::call_as(&name.to_string(), call).and_then(|()| agent::receive(context, init));
+    i32::from(served.is_err())
+}

@@ -1,0 +1,123 @@
+# time: 120
+# A Slurm of one's own over the hosts of an allocation and over a list: nodes that come, go and die, and who ends with what.
+. "$(dirname "$0")/../lib.sh"
+. "$here/../cluster-run/lib.sh"
+cd /home/alice
+state=/home/alice/.local/share/skiff/cluster
+nodes() { # -> "ctl:running:-@ctl n1:running:idle@n1 ..."
+    ok as alice skiff cluster status lab --json
+    json "$out" '" ".join("%s:%s:%s@%s" % (n["name"], n["state"], n["slurm"], n["host"]) for n in d["nodes"])'
+}
+of() { on "$1" pgrep -u alice -f "$2"; }
+none_left() {
+    nothing_left
+    equal "$(ls -A $state 2>&-)" '' 'what is left of it'
+}
+
+# ---- In an allocation: the controller where one is, a worker on each host. All ends with the allocation.
+ok as alice salloc -Q -N2 sh -euc '
+    skiff cluster up lab --slurm
+    skiff cluster exec lab -- sh -c "hostname; id -u; srun -N2 -l sh -c \"hostname; id -u; getent hosts n2 | cut -d\\\" \\\" -f1\""
+    skiff cluster status lab --json >status
+    skiff cluster exec lab -- cat /etc/slurm/slurm.conf >conf; cp .local/share/skiff/cluster/lab/munge/key key'
+equal "$(sort <<<"$out")" $'0\n0: 0\n0: 10.77.0.12\n0: n1\n1: 0\n1: 10.77.0.12\n1: n2\nctl' "$err"
+json "$(cat status)" '[(n["name"], n["host"], n["slurm"]) for n in d["nodes"]]' | grep -qxF "[('ctl', 'ctl', '-'), ('n1', 'n1', 'idle'), ('n2', 'n2', 'idle')]" || fail "$(cat status)"
+none_left
+# In a batch job, with MPI over its own srun, and cancelled: the controller is on the first host.
+as alice cp "$here/../slurm-mpi/mpi.c" .
+as alice mpicc -o mpi mpi.c
+ok as alice sbatch --parsable -N2 -o out --wrap 'skiff cluster up lab --slurm --nodes 2 --cpus 2 && skiff cluster exec lab -- srun -n4 --mpi=pmix ./mpi; hostname; touch up; sleep 1000'
+job=$out
+eventually 40 test -e up
+has "$(cat out)" 'rank 3 of 4, sum 6'
+equal "$(tail -1 out)" n1
+scancel "$job"
+ended "$job" >/dev/null
+none_left
+
+# ---- Over a list of hosts, by ssh.
+daemons
+as alice sh -c 'printf "n1\nn2\n" >hosts'
+ok as alice skiff cluster up lab --slurm --hostfile hosts --nodes 1
+equal "$(nodes)" 'ctl:running:-@ctl n1:running:idle@n1'
+run() { ok as alice skiff cluster exec lab -- "$@"; }
+run srun -N1 hostname
+equal "$out" n1 "$err"
+ok as alice skiff cluster add lab --nodes 1
+equal "$(nodes)" 'ctl:running:-@ctl n1:running:idle@n1 n2:running:idle@n2'
+run srun -N2 -l hostname
+equal "$(sort <<<"$out")" $'0: n1\n1: n2' "$err"
+fails 125 as alice skiff cluster add lab --nodes 1
+ok as alice skiff cluster remove lab --node n1
+run srun -N1 hostname
+equal "$out" n2
+ok as alice skiff cluster add lab --nodes 1
+equal "$out" n1
+# On a node that is on another host: input, output, exit code, signals.
+try as alice sh -c 'seq 200000 | skiff cluster exec --node n2 lab -- sh -c "hostname; id -u; md5sum; echo no >&2; exit 7"'
+equal "$code" 7 "$err"
+equal "$out" "n2
+0
+$(seq 200000 | md5sum)"
+equal "$err" no
+fails 127 as alice skiff cluster exec --node n2 lab -- nosuch
+rm -f up
+start alice skiff cluster exec --node n1 lab -- sh -c 'trap "exit 9" TERM; touch up; while :; do sleep 0.05; done'
+eventually 10 test -e up
+kill -TERM $started
+try wait $started
+equal "$code" 9
+start alice skiff cluster exec --node n1 lab -- sh -c 'rm up; exec sleep 1234'
+eventually 10 test ! -e up
+kill -9 $started
+sleeps() { of n1 'sleep 1234'; }
+eventually 10 eval '! sleeps'
+# Nobody else can say anything to it: not without its key, which is alice's alone.
+port=$(sed -n 's/^SlurmctldPort=//p' $state/lab/slurm/slurm.conf)
+fails 1 as bob cat $state/lab/munge/key
+as bob sh -c 'cat >slurm.conf' <$state/lab/slurm/slurm.conf
+fails 1 as bob env SLURM_CONF=/home/bob/slurm.conf squeue
+lacks "$(cat /proc/[0-9]*/cmdline | tr '\0' ' ')" "$(cat $state/lab/munge/key)"
+
+# Any part of a worker is killed while jobs run: theirs end, others go on, and it can be had anew.
+for victim in 'skiff cluster agent' 'skiff-hub' 'slurmd -D'; do
+    as alice rm -f go went on-n1 on-n2
+    start alice skiff cluster exec lab -- srun -N1 -w n1 sh -c 'touch on-n1; until [ -e go ]; do sleep 0.05; done; touch went'
+    other=$started
+    start alice skiff cluster exec lab -- srun -N1 -w n2 sh -c 'touch on-n2; sleep 100' 2>said
+    job=$started
+    eventually 10 test -e on-n1 -a -e on-n2
+    on n2 kill -9 "$(of n2 "$victim" | tail -1)"
+    try wait "$job"
+    has "$(cat said)" 'Node failure on n2' "$victim"
+    slurm_says_down() { [[ $(nodes) == *'n2:lost:down'*'@n2' ]]; }
+    eventually 10 slurm_says_down
+    as alice touch go
+    wait "$other" || fail "$victim: a job of another node has not gone on"
+    ok as alice skiff cluster remove lab --node n2
+    ok as alice skiff cluster add lab --nodes 1
+    equal "$out" n2 "$victim"
+    run srun -N2 -l hostname
+done
+ok as alice skiff cluster down lab
+none_left
+# Its supervisor is killed, its controller ends.
+for victim in skiff-cluster slurmctld; do
+    ok as alice skiff cluster up lab --slurm --hostfile hosts
+    kill -9 "$(pgrep -u alice -f "^$victim" | head -1)"
+    nothing_left
+    fails 125 as alice skiff cluster exec lab -- true
+    has "$err" 'does not run any more'
+    ok as alice skiff sweep
+done
+none_left
+
+# What cannot be.
+as alice sh -c 'printf "n1\nnosuch\n" >unknown'
+fails 125 as alice skiff cluster up lab --slurm --hostfile unknown
+has "$err" 'host nosuch: '
+fails 125 as alice skiff cluster up lab --slurm --hostfile hosts --nodes 3
+has "$err" '--nodes 3: there are 2 hosts'
+fails 125 as alice skiff cluster up lab --slurm
+has "$err" '--nodes: how many on this machine?'
+none_left
