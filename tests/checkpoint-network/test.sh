@@ -2,6 +2,7 @@
 # connections come back, and its peer sees a pause. Nobody gets another's address, nor sends from one, though he rules the namespace.
 # time: 120
 . "$(dirname "$0")/../lib.sh"
+. "$here/../cluster-run/lib.sh"
 [ -e /usr/libexec/skiff/criu/criu ] || skip 'CRIU is not installed: packaging/get-criu could not fetch it'
 dir=/etc/skiff/networks.d key=/etc/skiff/network.key
 nodes='n1 n2'
@@ -10,7 +11,7 @@ cleanup() {
     for node in $nodes; do
         on $node ip link property del dev e-$node altname uplink 2>&- || true
         # Addresses of saved instances are kept for a week.
-        on $node sh -c 'pkill -KILL -u alice,bob; rm -rf /tmp/state-*; grep -l until /run/skiff/net/*/*.* | xargs -r rm; skiff sweep >/dev/null' || true
+        on $node sh -c 'pkill -KILL -u alice,bob; rm -rf /tmp/skiff-alice /tmp/skiff-bob; grep -l until /run/skiff/net/*/*.* | xargs -r rm; skiff sweep >/dev/null' || true
     done
 }
 trap cleanup EXIT
@@ -22,12 +23,14 @@ network() { # NAME THIRD-BYTE LINES: each node gives away 10.X.NODE.0/28
         printf '%s = { range = "10.%s.%s.0/28", address = "%s" }\n' $node "$2" ${node#n} "$(reached $node)" >>$dir/$1.toml
     done
 }
-# What USER does on NODE. Nodes share the homes, so each has its instances elsewhere.
+# Nodes share the homes, so each has its instances on its own disk.
+mkdir -p /etc/skiff/conf.d
+echo 'state = "/tmp/skiff-%u"' >/etc/skiff/conf.d/state.toml
 at() { # NODE USER CMD...
     local node=$1 user=$2
     shift 2
     login "$user"
-    on "$node" timeout --foreground -k 2 25 "${login[@]}" SKIFF_STATE=/tmp/state-$user "$@"
+    on "$node" timeout --foreground -k 2 25 "${login[@]}" "$@"
 }
 
 # A server that answers each block with its checksum and the block, and a peer that asks as long as it is to: each block depends on the
@@ -71,7 +74,7 @@ P
 blocks() { cat /home/bob/"$1" 2>&- || echo 0; }
 beyond() { [ "$(blocks "$1")" -gt "$2" ]; }
 goes_on() { eventually 15 beyond "$1" $(($(blocks "$1") + 20)); }
-listens() { on "$1" grep -qs ready "/tmp/state-alice/instance/$2/output"; }
+listens() { on "$1" grep -qs ready "/tmp/skiff-alice/instance/$2/output"; }
 network_of() { # NODE INSTANCE: its addresses and routes
     ok at "$1" alice skiff instance exec "$2" -- sh -c 'ip -o link show eth0 | grep -o "mtu [0-9]*\|ether [^ ]*"; ip -o -4 addr show eth0 | grep -o "inet .*"; ip route'
 }
@@ -105,11 +108,14 @@ over() { # INSTANCE NODE: the peer was happy, and the server has ended by itself
 
 for node in $nodes; do on $node ip link property add dev e-$node altname uplink; done
 head -c 32 /dev/urandom | base64 >$key && chmod 600 $key
+daemons
 
 # ---- Connections go on ---------------------------------------------------------------------------------------------------------
 network mv 41 $'kind = "macvlan"\nparent = "uplink"'
 stream mv n1 10.41.1.0
 has "$before" 'ether 0a:53:0a:29:01:00'
+ok at n1 alice skiff checkpoint save mv --leave-running
+goes_on mv
 moved mv n1 n1
 moved mv n1 n2
 # Meanwhile nobody else is given it there, and there it is kept for her.
@@ -138,6 +144,13 @@ has "$out" ffffffff 'all power inside'
 ok at n1 alice "${ruling[@]}" /usr/bin/python3 /shared/spoof.py send eth0 10.41.1.0 0a:53:0a:29:01:00 0a:54:0a:29:01:00 10.41.2.1 0a:53:0a:29:02:01
 wait $listener
 equal "$(tail -1 seen)" 'honest-arp honest-last' 'what came through'
+goes_on mv
+# Without a file of a checkpoint, too.
+ok at n1 alice skiff migrate mv n2
+network_of n2 mv
+equal "$out" "$before" 'network of what has moved'
+goes_on mv
+ok at n2 alice skiff migrate --mode disk mv n1
 goes_on mv
 over mv n1
 
@@ -195,7 +208,7 @@ ok at n1 alice skiff instance start --checkpoint --net mv host fleeting sleep 10
 ok at n1 alice skiff checkpoint save fleeting
 ok at n1 alice skiff checkpoint restore fleeting
 ok at n1 alice skiff instance stop fleeting
-ok at n1 alice cat /tmp/state-alice/instance/fleeting/address.json
+ok at n1 alice cat /tmp/skiff-alice/instance/fleeting/address.json
 login bob
 on n1 "${login[@]}" skiff run --net mv -- sh -c 'ip -o -4 addr show eth0 >address; exec sleep 1000' 3>&- &
 eventually 10 test -s /home/bob/address

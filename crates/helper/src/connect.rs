@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use skiff_net::claim::{KEY, Key};
 use skiff_sandbox::{Context, Error, Result};
-use skiff_spec::network::{Claim, NetName};
+use skiff_spec::network::{Again, Claim, NetName};
 use skiff_sys::ns;
 
 use crate::base::{check_owner, open_ns};
@@ -18,12 +18,12 @@ use crate::caller::Caller;
 use crate::{network, site};
 
 /// Answers [`Connect`](skiff_spec::wire::Request::Connect).
-pub fn make(caller: &Caller, pid: u32, name: &NetName, again: Option<&Claim>) -> Result<(Ipv4Addr, OwnedFd)> {
+pub fn make(caller: &Caller, pid: u32, name: &NetName, again: Option<&Again>) -> Result<(Ipv4Addr, OwnedFd)> {
     let network = network::allowed(caller, name)?;
     let inside = own_space(caller, pid)?;
     let key = again.map_or(Ok(None), |_| key())?;
     skiff_net::enter_hosts()?;
-    let again = again.map(|claim| (claim, key.as_ref()));
+    let again = again.map(|again| (again, key.as_ref()));
     let node = skiff_net::node()?;
     skiff_net::gate::connect(name, &network, (&node, caller.uid), inside.as_fd(), again)
 }

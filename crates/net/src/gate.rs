@@ -12,14 +12,14 @@ use std::time::Instant;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use skiff_sandbox::{Context, Error, Result};
-use skiff_spec::network::{Claim, Kind, NetName, Network, hardware_address};
+use skiff_spec::network::{Again, Kind, NetName, Network, hardware_address};
 
 use crate::claim::Key;
 use crate::device::{self, By, GOES_WITHIN, INSIDE, Member, ROUTER, Space};
-use crate::lease::{IN_USE, Leases};
+use crate::lease::Leases;
 use crate::netlink::Netlink;
 use crate::wiring::{host_hardware, odd_hardware};
-use crate::{Made, filter, make, probe, set_up_space};
+use crate::{Made, filter, make, set_up_space};
 
 /// The end of the wire in the namespace between.
 const WIRE: &str = "wire";
@@ -34,21 +34,17 @@ pub fn connect(
     network: &Network,
     (node, uid): (&str, u32),
     inside: BorrowedFd<'_>,
-    again: Option<(&Claim, Option<&Key>)>,
+    again: Option<(&Again, Option<&Key>)>,
 ) -> Result<(Ipv4Addr, OwnedFd)> {
     let about = || format!("network {name}");
-    if let Some((claim, _)) = again {
-        wait_until_gone(name, claim.address)?;
+    if let Some((again, _)) = again {
+        wait_until_gone(name, again.claim.address)?;
     }
     let Made { space, wiring, address } = make(name, network, node, uid, again)?;
     let between = || format!("network {name}: the way to {address}");
     let mut netlink = Netlink::open().context(between)?;
     shut_space().context(between)?;
     let outer = found(&mut netlink, INSIDE).context(between)?;
-    if again.is_some() && network.spans_nodes() && probe::is_answered(address).context(between)? {
-        let why = format!("network {name}: address {address}: somebody has it, on another host");
-        return Err(Error::new(why).hint(IN_USE));
-    }
     let hardware = if again.is_some() { odd_hardware(address) } else { hardware_address(address) };
     let member = Member { space: Space::Fd(inside), hardware, mtu: Some(outer.mtu) };
     member.veth(&mut netlink, WIRE, host_hardware(address)).context(between)?;

@@ -16,7 +16,7 @@ use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 use skiff_sandbox::{Context, Error, Result};
-use skiff_spec::network::{Claim, Lease, NetName, Network, hardware_address};
+use skiff_spec::network::{Again, Claim, Lease, NetName, Network, hardware_address};
 
 use crate::claim::{KEY, Key};
 use crate::device;
@@ -88,8 +88,9 @@ impl Leases {
         &self,
         host: &mut Netlink,
         network: &Network,
+        node: &str,
         lease: &Lease,
-        (claim, key): (&Claim, Option<&Key>),
+        (Again { claim, moves }, key): (&Again, Option<&Key>),
     ) -> Result<Taken> {
         let address = claim.address;
         let what = format!("network {}: address {address}", lease.network);
@@ -104,7 +105,12 @@ impl Leases {
             return Err(about("somebody has it, on this node".into()).hint(IN_USE));
         }
         let until = match &old {
-            Some(old) if old.uid == lease.uid => old.until,
+            // Of an address that another node gives away, this one knows no more than that until that time.
+            Some(old)
+                if old.uid == lease.uid && (network.gives_away(node, address) || old.is_kept(now())) =>
+            {
+                old.until
+            }
             Some(old) if old.is_kept(now()) => return Err(about("it is kept for somebody else".into())),
             _ => Some(proved(network, lease, claim, key).map_err(|e| e.about(&what))?),
         };
@@ -114,8 +120,11 @@ impl Leases {
             of_user += u32::from(counts && self.is_held(host, &held, other)?);
         }
         refuse_more(network, of_user).map_err(about)?;
-        self.write(address, &Lease { until, ..lease.clone() })?;
-        Ok(Taken { address, perhaps: None })
+        let new = Lease { until, ..lease.clone() };
+        self.write(address, &new)?;
+        // As long as it is kept for him, only he can have it.
+        let moves = *moves && new.is_kept(now());
+        Ok(Taken { address, perhaps: (!moves).then_some(new) })
     }
 
     /// Keeps an address that the user has for when he comes back to it. Until when it is kept, which never becomes earlier: there may

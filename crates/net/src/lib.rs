@@ -21,7 +21,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use skiff_sandbox::{Context, Error, Result};
-use skiff_spec::network::{Claim, Kind, Lease, NetName, Network, hardware_address};
+use skiff_spec::network::{Again, Claim, Kind, Lease, NetName, Network, hardware_address};
 
 use crate::claim::Key;
 use crate::device::{Member, Space};
@@ -55,7 +55,7 @@ fn make(
     network: &Network,
     node: &str,
     uid: u32,
-    again: Option<(&Claim, Option<&Key>)>,
+    again: Option<(&Again, Option<&Key>)>,
 ) -> Result<Made> {
     let about = || format!("network {name}");
     let leases = Leases::lock(name)?;
@@ -71,18 +71,21 @@ fn make(
     loop {
         let Taken { address, perhaps } = match again {
             None => leases.take(&mut host, network, node, &lease)?,
-            Some(again) => leases.take_again(&mut host, network, &lease, again)?,
+            Some(again) => leases.take_again(&mut host, network, node, &lease, again)?,
         };
         let hardware = hardware_address(address);
         let member = Member { space: Space::Fd(space.as_fd()), hardware, mtu: wiring.mtu };
         wiring.connect(&mut host, &member, address).map_err(|e| e.about(&about()))?;
-        match perhaps {
-            Some(other) if travels && probe::is_answered(address).context(about)? => {
-                leases.keep_for(network, address, other)?;
-                device::remove(&mut Netlink::open().context(about)?, device::INSIDE).context(about)?;
-            }
-            _ => return Ok(Made { space, wiring, address }),
+        let Some(other) = perhaps.filter(|_| travels) else { return Ok(Made { space, wiring, address }) };
+        if !probe::is_answered(address).context(about)? {
+            return Ok(Made { space, wiring, address });
         }
+        if again.is_some() {
+            let why = format!("network {name}: address {address}: somebody has it, on another host");
+            return Err(Error::new(why).hint(lease::IN_USE));
+        }
+        leases.keep_for(network, address, other)?;
+        device::remove(&mut Netlink::open().context(about)?, device::INSIDE).context(about)?;
     }
 }
 

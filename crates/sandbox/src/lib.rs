@@ -7,7 +7,6 @@
 mod accounts;
 pub mod adopt;
 pub mod command;
-mod connection;
 mod error;
 pub mod first;
 pub mod group;
@@ -27,6 +26,7 @@ pub mod step;
 pub mod uplink;
 mod user;
 pub mod visit;
+mod way_out;
 mod word;
 
 pub use error::{Context, Error, Result};

@@ -9,11 +9,10 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
-use skiff_spec::network::{Claim, Net};
+use skiff_spec::network::Again;
 use skiff_spec::plan::{Base, Plan, Route};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
-use crate::connection::Connection;
 use crate::first::{self, First};
 use crate::group::Part;
 use crate::helper::{Helper, Layers};
@@ -21,7 +20,7 @@ use crate::init::{self, Wards};
 use crate::join::{Failed, drop_bounding};
 use crate::mounts::{bind_one, open_dir};
 use crate::stage::{Extras, Stage};
-use crate::uplink::Uplink;
+use crate::way_out::WayOut;
 use crate::word::Word;
 use crate::{Context, Error, Result, map, root, rootless};
 
@@ -47,15 +46,7 @@ pub struct Options<'a> {
     /// The supervisor's socket, shown inside.
     pub socket: Option<&'a Path>,
     /// The address that it had before, where the plan's network is one of the site's that it has power over.
-    pub again: Option<&'a Claim>,
-}
-
-/// What leads out of a network namespace of an environment's own.
-pub(crate) enum WayOut {
-    /// The user's own connections.
-    User { _stack: Uplink },
-    /// A network of the site's.
-    Site(Connection),
+    pub again: Option<&'a Again>,
 }
 
 /// Carries out `plan`. The environment lives as long as the calling process and the returned control socket.
@@ -101,7 +92,7 @@ impl Instance {
     #[must_use]
     pub fn address(&self) -> Option<Ipv4Addr> {
         match &self.way_out {
-            Some(WayOut::Site(connection)) => Some(connection.address),
+            Some(WayOut::Site { address, .. }) => Some(*address),
             _ => None,
         }
     }
@@ -143,7 +134,7 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
     drop((theirs, reporter));
     let asked = give_ids(init.pid, plan.base, helper.as_ref(), control.as_fd());
     let asked = asked.and_then(|()| give_way_out(init.pid, plan, options, control.as_fd()));
-    if asked.is_err() && awaits_way_out(plan) {
+    if asked.is_err() && WayOut::is_wanted(plan) {
         // It waits for the way out.
         kill_process(init.pid, Signal::KILL).unwrap_or_default();
     }
@@ -200,32 +191,23 @@ fn give_ids(pid: Pid, base: Base, helper: Option<&Helper>, control: BorrowedFd<'
     }
 }
 
-/// Whether process 1 is to go on only when the way out of its network is there.
-fn awaits_way_out(plan: &Plan) -> bool {
-    plan.net != Net::None && plan.net.is_own(plan.dumpable)
-}
-
-/// That way, of which process 1 is told when it is there.
+/// The way out of its network, of which process 1 is told when it is there.
 fn give_way_out(
     pid: Pid,
     plan: &Plan,
     options: Options<'_>,
     control: BorrowedFd<'_>,
 ) -> Result<Option<WayOut>> {
-    let way_out = match &plan.net {
-        Net::Private => WayOut::User { _stack: Uplink::start(pid)? },
-        Net::Named(name) if awaits_way_out(plan) => {
-            WayOut::Site(Connection::make(options.helper, pid, name, options.again)?)
-        }
-        _ => return Ok(None),
-    };
-    rustix::io::write(control, &[1]).context(|| "control socket")?;
-    Ok(Some(way_out))
+    let way_out = WayOut::make(pid, plan, options)?;
+    if way_out.is_some() {
+        rustix::io::write(control, &[1]).context(|| "control socket")?;
+    }
+    Ok(way_out)
 }
 
 /// In process 1: waits until it is there.
 fn await_way_out(making: &Making<'_>) -> Result<()> {
-    if awaits_way_out(making.plan) && rustix::io::read(&making.control, &mut [0]) != Ok(1) {
+    if WayOut::is_wanted(making.plan) && rustix::io::read(&making.control, &mut [0]) != Ok(1) {
         return Err(Error::new(format!("network {}: its maker is gone", making.plan.net)));
     }
     Ok(())

@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 
 use crate::image::ImageId;
-use crate::network::{Claim, NetName};
+use crate::network::{Again, Claim, NetName};
 
 /// The descriptor under which the helper finds the socket.
 pub const SOCKET_FD: i32 = 3;
@@ -65,7 +65,7 @@ pub enum Request {
         /// One of the site's networks.
         name: NetName,
         /// The address that it is to have, which the caller had before.
-        again: Option<Claim>,
+        again: Option<Again>,
     },
     /// Keep an address for the caller when the network namespace that has it has gone. The answer is his claim.
     Leave {
@@ -100,8 +100,8 @@ impl Request {
             Self::Image { id, .. } => bytes.extend(id.0),
             Self::Network { name } | Self::Leave { name, .. } => bytes.extend(name.as_str().bytes()),
             Self::Connect { name, again, .. } => {
-                bytes.push(u8::from(again.is_some()));
-                bytes.extend(again.iter().flat_map(Claim::encode));
+                bytes.push(again.as_ref().map_or(0, |again| 1 + u8::from(again.moves)));
+                bytes.extend(again.iter().flat_map(|again| again.claim.encode()));
                 bytes.extend(name.as_str().bytes());
             }
             _ => {}
@@ -124,9 +124,10 @@ impl Request {
             (b's', []) if pid == 0 => Some(Self::Store),
             (b'n', name) if pid == 0 => Some(Self::Network { name: net_name(name)? }),
             (b'c', [0, name @ ..]) => Some(Self::Connect { pid, name: net_name(name)?, again: None }),
-            (b'c', [1, rest @ ..]) => {
+            (b'c', [how @ (1 | 2), rest @ ..]) => {
                 let (claim, name) = Claim::decode(rest)?;
-                Some(Self::Connect { pid, name: net_name(name)?, again: Some(claim) })
+                let again = Some(Again { claim, moves: *how == 2 });
+                Some(Self::Connect { pid, name: net_name(name)?, again })
             }
             (b'k', name) => Some(Self::Leave { name: net_name(name)?, address: pid.into() }),
             (b'f', []) => Some(Self::Follow { pid }),
@@ -197,6 +198,10 @@ mod tests {
         Claim { address: Ipv4Addr::new(10, 1, 2, 3), until: 1 << 40, proof }
     }
 
+    fn again(moves: bool) -> Option<Again> {
+        Some(Again { claim: claim(None), moves })
+    }
+
     #[test]
     fn requests_come_back_as_they_went() {
         let image = Request::Image { pid: 7, id: ImageId([0xab; 32]) };
@@ -209,7 +214,8 @@ mod tests {
             Request::Network { name: "lab".parse().unwrap() },
             Request::Follow { pid: 9 },
             Request::Connect { pid: 9, name: "lab".parse().unwrap(), again: None },
-            Request::Connect { pid: 9, name: "lab".parse().unwrap(), again: Some(claim(None)) },
+            Request::Connect { pid: 9, name: "lab".parse().unwrap(), again: again(false) },
+            Request::Connect { pid: 9, name: "lab".parse().unwrap(), again: again(true) },
             Request::Leave { name: "lab".parse().unwrap(), address: Ipv4Addr::new(10, 1, 2, 3) },
         ];
         for r in others.into_iter().chain([image]) {
@@ -235,6 +241,7 @@ mod tests {
             b"\x01c\x07\0\0\0\0",
             b"\x01c\x07\0\0\0\x01lab",
             b"\x01c\x07\0\0\0\x02lab",
+            &[&b"\x01c\x07\0\0\0\x03"[..], &claim(None).encode(), b"lab"].concat(),
             b"\x01k\x07\0\0\0",
         ] {
             assert_eq!(Request::decode(bad), None, "{bad:?}");

@@ -1,7 +1,8 @@
 //! A saved instance as a member of a network of the site's: its address and its connections come back with it.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -30,10 +31,10 @@ pub struct Member {
 impl Member {
     /// Of an instance that is to be saved, from when on its address is kept; nothing if it has none of its own.
     pub fn leaving(context: &Context, record: &Record, started: &Started) -> Result<Option<Self>> {
-        let Net::Named(name) = started.net.clone() else { return Ok(None) };
-        let address = record.address()?;
-        let kind = network::commands::read(&name)?.kind;
-        Ok(Some(Self { kind, claim: network::keep(context, &name, address)? }))
+        let (Net::Named(name), Some(port)) = (&started.net, Port::of(record, started)?) else {
+            return Ok(None);
+        };
+        Ok(Some(Self { kind: port.kind, claim: network::keep(context, name, port.address)? }))
     }
 
     /// Of one that was saved into a checkpoint's directory.
@@ -53,24 +54,41 @@ impl Member {
         fs::write(&path, text).context(|| path.display().to_string())
     }
 
+    /// Where it is reached.
+    pub fn port(&self) -> Port {
+        Port { kind: self.kind, address: self.claim.address }
+    }
+}
+
+/// Where an instance is reached, whose network namespace is the user's own: its end of the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct Port {
+    kind: Kind,
+    address: Ipv4Addr,
+}
+
+impl Port {
+    /// That of an instance that runs; nothing if it has none.
+    pub fn of(record: &Record, started: &Started) -> Result<Option<Self>> {
+        let Net::Named(name) = &started.net else { return Ok(None) };
+        let kind = network::commands::read(name)?.kind;
+        Ok(Some(Self { kind, address: record.address()? }))
+    }
+
     /// Lets it be heard. Its connections must be there: to what is for one that is not, the kernel answers that there is none.
-    pub fn open(&self, inside: Inside<'_>) -> Result<()> {
+    pub fn open(self, inside: Inside<'_>) -> Result<()> {
         self.turn(inside, gate::open)
     }
 
     /// Shuts it out, so that nobody hears of the end of connections that are to go on elsewhere.
-    pub fn shut(&self, inside: Inside<'_>) -> Result<()> {
+    pub fn shut(self, inside: Inside<'_>) -> Result<()> {
         self.turn(inside, gate::shut)
     }
 
-    fn turn(
-        &self,
-        inside: Inside<'_>,
-        gate: impl Fn(std::net::Ipv4Addr, Kind) -> std::io::Result<()>,
-    ) -> Result<()> {
-        let address = self.claim.address;
+    fn turn(self, inside: Inside<'_>, gate: impl Fn(Ipv4Addr, Kind) -> io::Result<()>) -> Result<()> {
+        let Self { kind, address } = self;
         let turned = enter::run(inside, &[], || {
-            gate(address, self.kind).context(|| format!("address {address}")).map(|()| vec![])
+            gate(address, kind).context(|| format!("address {address}")).map(|()| vec![])
         });
         turned.map(drop)
     }

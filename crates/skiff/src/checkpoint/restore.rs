@@ -17,7 +17,7 @@ use skiff_sandbox::join::Failed;
 use skiff_sandbox::start::Instance;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::Started;
-use skiff_spec::network::Claim;
+use skiff_spec::network::Again;
 use skiff_spec::plan::{Plan, Route, Source, Upper};
 
 use super::member::Member;
@@ -196,8 +196,9 @@ pub struct Gate<'a> {
 
 impl Revived<'_> {
     /// What gives them their address again.
-    pub fn claim(&self) -> Option<&Claim> {
-        self.member.as_ref().map(|member| &member.claim)
+    pub fn again(&self) -> Option<Again> {
+        let claim = self.member.as_ref()?.claim.clone();
+        Some(Again { claim, moves: self.gate.is_some() })
     }
 
     /// Makes them; gives the one that the instance is there for.
@@ -223,7 +224,7 @@ impl Revived<'_> {
                 self.gate.as_ref().map_or(Ok(()), |gate| (gate.ask)())?;
                 // Their connections are asleep, but known to the kernel.
                 let inside = Inside { number: None, ..inside };
-                self.member.as_ref().map_or(Ok(()), |member| member.open(inside))?;
+                self.member.as_ref().map_or(Ok(()), |member| member.port().open(inside))?;
             }
             Ok(())
         })?;

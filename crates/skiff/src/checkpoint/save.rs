@@ -194,10 +194,10 @@ impl Saving<'_> {
 
     /// Does what it ends with, and is shut out of its network from before then.
     fn shut<T>(&self, member: Option<&Member>, end: impl FnOnce() -> Result<T>) -> Result<T> {
-        let Some(member) = member else { return end() };
-        member.shut(self.inside)?;
+        let Some(port) = member.map(Member::port) else { return end() };
+        port.shut(self.inside)?;
         // If it is not to end after all, it is to be heard again. The first error is the one to tell.
-        end().inspect_err(|_| member.open(self.inside).unwrap_or_default())
+        end().inspect_err(|_| port.open(self.inside).unwrap_or_default())
     }
 
     /// Makes it a checkpoint.

@@ -65,7 +65,8 @@ impl Service<'_> {
     ) -> Result<(Instance, Option<Running>), Failed> {
         let output = self.record.output();
         if let Some(revived) = self.revived {
-            let instance = start(plan, Options { again: revived.claim(), ..options })?;
+            let again = revived.again();
+            let instance = start(plan, Options { again: again.as_ref(), ..options })?;
             let revived = self.note_address(&instance).and_then(|()| revived.revive(&instance));
             return match revived {
                 Ok(process) => {

@@ -25,6 +25,7 @@ use super::peer::{Peer, wait};
 use super::progress::Progress;
 use super::talk::{Files, Load, Offer, Order, Report, VERSION};
 use super::way::Way;
+use crate::checkpoint::member::Member;
 use crate::checkpoint::place::New;
 use crate::checkpoint::{criu, restore::IMAGE, trees};
 use crate::cli::{Migrate, Mode};
@@ -48,6 +49,7 @@ pub struct Move<'a> {
     pub init: Pid,
     pub inside: Inside<'a>,
     pub found: &'a Found,
+    pub member: Option<Member>,
     pub words: &'a Migrate,
 }
 
@@ -211,6 +213,7 @@ impl Move<'_> {
         if let Some(entry) = self.record.image()? {
             entry.write(&dir.join(IMAGE))?;
         }
+        self.member.iter().try_for_each(|member| member.write(&dir))?;
         let mut checkpoint = self.checkpoint(criu, &found, trees);
         let size;
         if let Scratch::Shared(new) = scratch {
@@ -240,10 +243,17 @@ impl Move<'_> {
         let until = Instant::now() + MAKING + Duration::from_secs(progress.bytes() / SLOWEST);
         while !held(peer.hear(until)?, progress)? {}
         let leaving = Leaving::begin(self.record, criu.number()?, &self.words.node, token)?;
+        // There it has the address, too, and is heard from then on.
+        let port = self.member.as_ref().map(Member::port);
+        if let Err(why) = port.map_or(Ok(()), |port| port.shut(self.inside)) {
+            leaving.stay(self.record)?;
+            return Err(why.into());
+        }
         let running = peer.tell(&Order::Go).and_then(|()| peer.hear(Instant::now() + STARTING));
         match running {
             Ok(Report::Running) => Ok(()),
             Ok(Report::Failed(message, hint)) => {
+                port.map_or(Ok(()), |port| port.open(self.inside))?;
                 leaving.stay(self.record)?;
                 Err(Error { message, hint }.into())
             }

@@ -12,19 +12,21 @@ use skiff_migrate::{memory, parcel};
 use skiff_sandbox::mounts::open_dir;
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::network::Net;
 use skiff_sys::signal::Signals;
 
 use super::decision;
 use super::peer::{Peer, wait};
 use super::talk::{CONTROL, Files, GOODS, Load, Offer, Order, Report, VERSION};
 use crate::checkpoint::criu;
+use crate::checkpoint::member::Member;
 use crate::checkpoint::restore::{Gate, Revived, fits, layers, make_again};
 use crate::cli::Mode;
 use crate::cluster::caller;
 use crate::context::Context;
 use crate::control::{Live, Want};
 use crate::instance::record::Record;
-use crate::{images, output, planner, supervisor};
+use crate::{images, network, output, planner, supervisor};
 
 /// Who has started us.
 const SENDER: &str = "the sender";
@@ -130,6 +132,9 @@ fn consider(context: &Context, offer: &Offer) -> Result<Record> {
     record.refuse_taken()?;
     criu(context)?;
     fits(context, &offer.checkpoint)?;
+    if let Net::Named(name) = &offer.checkpoint.instance.net {
+        network::commands::read(name)?;
+    }
     if let Some(entry) = &offer.image {
         images::get::again(context, entry.clone())?;
     }
@@ -167,7 +172,11 @@ fn restore(
         may_run(&mut Peer::over(control, SENDER)?, &record.dir, token)
     };
     let gate = Some(Gate { kept: &kept, ask: &ask, bound: in_step() });
-    make_again(context, record, &Revived { folder: criu(context)?, checkpoint, member: None, dir, gate })
+    make_again(
+        context,
+        record,
+        &Revived { folder: criu(context)?, checkpoint, member: Member::read(dir)?, dir, gate },
+    )
 }
 
 /// All stands ready: whether it is to run here.

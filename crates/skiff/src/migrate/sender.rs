@@ -10,17 +10,17 @@ use skiff_migrate::enter::Inside;
 use skiff_migrate::obstacles::{Found, Obstacle, Process, look};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_spec::instance::Started;
-use skiff_spec::network::Net;
 
 use super::hand_over::{Move, Outcome};
 use super::leaving::{self, Leaving};
 use super::progress::{Phase, Progress};
 use super::talk::{Order, Report};
 use super::way::{self, Way};
+use crate::checkpoint::member::{Member, Port};
 use crate::checkpoint::{look as shown, save};
 use crate::cli::{Migrate, Mode};
 use crate::context::Context;
+use crate::control::{Live, Want};
 use crate::instance::record::Record;
 use crate::{output, run};
 
@@ -50,7 +50,6 @@ pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
     let begun = Instant::now();
     let (record, started, live) = save::running(context, &words.instance)?;
     let about = |e: Error| e.about(&format!("instance {}", record.name));
-    refuse(&started).map_err(about)?;
     let launch = way::launch(&words.node)?;
     let net = run::net_space(&started.net, started.plan.dumpable);
     let look = || look(live.pid, net == NetSpace::Its).map_err(about);
@@ -71,8 +70,17 @@ pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
     progress.done("connect");
     let inside = Inside { init: live.init.as_fd(), net, number: None };
     let token = greeting::secret()?;
-    let going =
-        Move { context, record: &record, started: &started, init: live.pid, inside, found: &found, words };
+    let member = Member::leaving(context, &record, &started).map_err(about)?;
+    let going = Move {
+        context,
+        record: &record,
+        started: &started,
+        init: live.pid,
+        inside,
+        found: &found,
+        member,
+        words,
+    };
     match going.carry_out(way, token, &mut progress).map_err(about)? {
         Outcome::Gone(gone) => {
             let moved = Moved {
@@ -99,17 +107,6 @@ pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
                 false => Err(about(why).hint("it goes on here, as it was")),
             }
         }
-    }
-}
-
-/// What cannot be moved at all.
-fn refuse(started: &Started) -> Result<()> {
-    match &started.net {
-        Net::Named(net) => {
-            Err(Error::new(format!("it is on network {net}, from where it cannot be moved while it runs"))
-                .hint("`skiff checkpoint save` here and `skiff checkpoint restore` there"))
-        }
-        Net::Host | Net::None | Net::Private => Ok(()),
     }
 }
 
@@ -141,10 +138,21 @@ fn settle(record: &Record) -> Result<bool> {
         leaving::end(record)?;
         output::note(&format!("instance {}: it goes on on {}", record.name, left.node));
     } else {
+        listen_again(record)?;
         left.stay(record)?;
         output::note(&format!("instance {}: {} has not taken it", record.name, left.node));
     }
     Ok(taken)
+}
+
+/// It was shut out of its network when it was given away.
+fn listen_again(record: &Record) -> Result<()> {
+    let started = record.started()?;
+    if let (Some(port), Some(live)) = (Port::of(record, &started)?, Live::connect(&record.dir, Want::Status)?)
+    {
+        port.open(Inside { init: live.init.as_fd(), net: NetSpace::Its, number: None })?;
+    }
+    Ok(())
 }
 
 fn ask(record: &Record, left: &Leaving) -> Result<bool> {

@@ -54,6 +54,15 @@ pub struct Claim {
     pub proof: Option<[u8; Claim::PROOF]>,
 }
 
+/// How a user wants an address again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Again {
+    /// That it is his.
+    pub claim: Claim,
+    /// It still is where it was, and goes from there to here, which he sees to himself: nobody need be asked who has it.
+    pub moves: bool,
+}
+
 impl Claim {
     /// How long a proof is, in bytes.
     pub const PROOF: usize = 32;

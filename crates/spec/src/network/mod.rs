@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-pub use lease::{Claim, Lease};
+pub use lease::{Again, Claim, Lease};
 pub use subnet::Subnet;
 
 /// Where networks are described.

@@ -1,0 +1,59 @@
+//! What leads out of a network namespace of an environment's own, which process 1 waits for.
+
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::process::Pid;
+use skiff_spec::network::{Again, Net, NetName};
+use skiff_spec::plan::Plan;
+use skiff_spec::wire::Request;
+
+use crate::helper::Helper;
+use crate::start::Options;
+use crate::uplink::Uplink;
+use crate::{Error, Result};
+
+/// One that is there. It ends with this.
+pub(crate) enum WayOut {
+    /// The user's own connections.
+    User { _stack: Uplink },
+    /// A network of the site's, where the environment has this address: the helper has joined the two, and given what keeps them joined.
+    Site { address: Ipv4Addr, _between: OwnedFd },
+}
+
+impl WayOut {
+    /// Whether an environment with this plan is to have one.
+    pub fn is_wanted(plan: &Plan) -> bool {
+        plan.net != Net::None && plan.net.is_own(plan.dumpable)
+    }
+
+    /// That of the environment whose process 1 is `pid`. To an address that it is to have again it is shut, until somebody inside opens it
+    /// (`skiff_net::gate`).
+    pub fn make(pid: Pid, plan: &Plan, options: Options<'_>) -> Result<Option<Self>> {
+        match &plan.net {
+            Net::Private => Ok(Some(Self::User { _stack: Uplink::start(pid)? })),
+            Net::Named(name) if Self::is_wanted(plan) => {
+                connect(options.helper, pid, name, options.again).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+fn connect(helper: Option<&Path>, pid: Pid, name: &NetName, again: Option<&Again>) -> Result<WayOut> {
+    let helper = helper.ok_or_else(|| {
+        Error::new(format!("network {name}: only the helper can put you on it"))
+            .hint("have the helper installed, or use --net private")
+    })?;
+    let helper = Helper::spawn(helper)?;
+    let pid = pid.as_raw_nonzero().get().unsigned_abs();
+    helper.ask(&Request::Connect { pid, name: name.clone(), again: again.cloned() }, &[])?;
+    let answer = helper.answer();
+    helper.finish();
+    let (address, mut fds) = answer?;
+    let between = fds.pop();
+    let between =
+        between.ok_or_else(|| Error::new(format!("network {name}: an answer without its descriptor")))?;
+    Ok(WayOut::Site { address: address.into(), _between: between })
+}
