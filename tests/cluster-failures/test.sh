@@ -95,10 +95,19 @@ submit() {
     job=$out
     eventually 20 test -e up
 }
+# Who kills a job with all its processes kills those that would have cleared up, too.
+swept() {
+    local node
+    login alice
+    for node in n1 n2; do
+        on $node "${login[@]}" skiff sweep
+        ! on $node sh -c 'ls -d /tmp/skiff-scratch*' || return 1
+    done
+}
 submit; scancel "$job"; ended "$job" >/dev/null; nothing_left
 has "$(cat out)" told
-submit; on n1 kill -9 $(of n1 'srun .*cluster agent' | head -1); scancel "$job"; ended "$job" >/dev/null; nothing_left
-submit; on n1 kill -9 $(of n1 'skiff cluster run'); ended "$job" >/dev/null; nothing_left
+submit; on n1 kill -9 $(of n1 'srun .*cluster agent' | head -1); scancel "$job"; ended "$job" >/dev/null; eventually 10 swept; nothing_left
+submit; on n1 kill -9 $(of n1 'skiff cluster run'); ended "$job" >/dev/null; eventually 10 swept; nothing_left
 submit; on n2 kill -9 $(of n2 'cluster agent' | tail -1); ended "$job" >/dev/null; nothing_left
 has "$(cat out)" 'host n2: lost'
 has "$(cat out)" 'code 125'

@@ -29,6 +29,33 @@ ok as alice salloc -Q -N2 skiff cluster run -- sh -euc '
 equal "$out" $'n2\nkept\ntwo'
 for node in n1 n2; do on $node test ! -e /tmp/x; done
 
+# They are in its host's directory for temporary files as long as it runs, or wherever else one wants them.
+there='ls -d /tmp/skiff-scratch.*/root/upper/opt/mine'
+install -d -o alice /shared/disk
+script='echo x | tee /opt/mine; ssh n2 "echo x >/opt/mine"; touch up; until [ -e go ]; do sleep 0.05; done; df --output=fstype / | tail -1'
+for scratch in '' memory /shared/disk; do
+    as alice rm -f up go
+    start alice salloc -Q -N2 skiff cluster run ${scratch:+--scratch $scratch} -- sh -euc "$script" >used
+    eventually 20 test -e up
+    for node in n1 n2; do
+        case $scratch in
+        '') ok on $node sh -c "$there" ;;
+        memory) fails 2 on $node sh -c "$there" ;;
+        *) equal "$(eval "${there/\/tmp/$scratch}" | wc -l)" 2 ;;
+        esac
+    done
+    as alice touch go
+    wait $started
+    equal "$(cat used)" $'x\noverlay'
+done
+nothing_left
+rmdir /shared/disk
+fails 125 as alice salloc -Q -N2 skiff cluster run --scratch /none -- true
+has "$err" '/none: No such file'
+fails 125 as alice salloc -Q -N2 skiff cluster run --scratch /sys -- true
+has "$err" 'cannot hold the changes'
+has "$err" '--scratch'
+
 # The forms in which programs want the hosts, and ssh without a flag: by all names, from everywhere, with what the script has.
 ok as alice salloc -Q -N2 --ntasks-per-node=2 skiff cluster run -e MINE='a b' -- sh -euc '
     uniq -c $PBS_NODEFILE; cat $OMPI_MCA_orte_default_hostfile $HYDRA_HOST_FILE; getent hosts n2

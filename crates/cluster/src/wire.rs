@@ -83,10 +83,36 @@ pub struct Wanted {
     pub root: Root,
     /// Who the user is inside.
     pub identity: Identity,
+    /// Where changes go.
+    pub scratch: Scratch,
     /// Mounts, as the user wrote them.
     pub mounts: Vec<String>,
     /// What sessions in the containers find in their environment.
     pub variables: Vec<(OsString, OsString)>,
+}
+
+/// Where a container's changes go. They go with it, wherever that is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scratch {
+    /// The host's directory for temporary files, if its file system can take them; else memory.
+    #[default]
+    Usual,
+    /// Memory.
+    Memory,
+    /// This directory of each host.
+    Directory(PathBuf),
+}
+
+impl std::str::FromStr for Scratch {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "memory" => Ok(Self::Memory),
+            _ if text.starts_with('/') => Ok(Self::Directory(text.into())),
+            _ => Err("it is `memory`, or the path of a directory from / on".into()),
+        }
+    }
 }
 
 /// What a container is there for.

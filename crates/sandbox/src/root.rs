@@ -78,7 +78,7 @@ fn stack(stage: &Stage<'_>) -> Result<OwnedFd> {
     }
     lower.push(at("view"));
     let own = |fd: &OwnedFd, name: &str| match plan.upper {
-        Upper::Directory(_) => by_number(fd.as_fd()),
+        Upper::Directory(_) | Upper::Scratch(_) => by_number(fd.as_fd()),
         Upper::Memory { .. } => at(&format!("own.{name}")),
     };
     let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).context(|| "overlay")?;
@@ -88,7 +88,7 @@ fn stack(stage: &Stage<'_>) -> Result<OwnedFd> {
         fsconfig_set_string(&fs, "lowerdir", lower.join(":"))?;
         fsconfig_set_string(&fs, "upperdir", own(&upper, "upper"))?;
         fsconfig_set_string(&fs, "workdir", own(&work, "work"))?;
-        if matches!(plan.upper, Upper::Memory { .. }) {
+        if matches!(plan.upper, Upper::Memory { .. } | Upper::Scratch(_)) {
             fsconfig_set_flag(&fs, "volatile")?;
         }
         if plan.dumpable {

@@ -98,7 +98,7 @@ fn options(stage: &Stage<'_>, ids: u32) -> Result<String> {
             stage.own("work", 0o700)?;
             ("own.upper", "own.work")
         }
-        Upper::Directory(path) => {
+        Upper::Directory(path) | Upper::Scratch(path) => {
             let kept = stage.kept().ok_or(Errno::NOENT).and_then(bind_one);
             stage.hang(&kept.context(|| format!("environment {}", path.display()))?, "kept")?;
             ("kept/upper", "kept/work")
@@ -111,7 +111,7 @@ fn options(stage: &Stage<'_>, ids: u32) -> Result<String> {
         // The last entry is asked first.
         _ => ",uidmapping=65534:0:1:65535:65535:1:0:0:65534,gidmapping=65534:0:1:65535:65535:1:0:0:65534",
     });
-    if matches!(stage.plan.upper, Upper::Memory { .. }) {
+    if matches!(stage.plan.upper, Upper::Memory { .. } | Upper::Scratch(_)) {
         options.push_str(",volatile");
     }
     Ok(options)

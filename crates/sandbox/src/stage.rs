@@ -74,7 +74,7 @@ impl<'a> Stage<'a> {
     /// Opens and makes what needs no ids.
     pub fn prepare(plan: &'a Plan, extras: Extras<'_>) -> Result<Self> {
         let (kept, size) = match &plan.upper {
-            Upper::Directory(path) => {
+            Upper::Directory(path) | Upper::Scratch(path) => {
                 (Some(open_dir(CWD, path).context(|| format!("environment {}", path.display()))?), None)
             }
             Upper::Memory { size } => (None, Some(size.as_str())),
@@ -116,7 +116,8 @@ impl<'a> Stage<'a> {
 
     /// Opens the rest, now that there are ids.
     pub fn complete(&mut self) -> Result<()> {
-        if let Some(kept) = &self.kept {
+        // What goes with the environment was made for it, by the same ids.
+        if let (Some(kept), Upper::Directory(_)) = (&self.kept, &self.plan.upper) {
             let fit = owners::fit(kept.as_fd()).and_then(|()| match self.plan.route {
                 Route::Helper => adopt::adopt(kept.as_fd()),
                 Route::Rootless => adopt::mark(kept.as_fd()),

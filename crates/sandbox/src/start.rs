@@ -365,7 +365,7 @@ pub fn detach_stdio() {
 }
 
 /// Takes the exit status of a child that has ended or is about to.
-pub(crate) fn reap(pid: Pid) {
+pub fn reap(pid: Pid) {
     while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(rustix::io::Errno::INTR)) {}
 }
 

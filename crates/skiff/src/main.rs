@@ -21,6 +21,7 @@ mod output;
 mod planner;
 mod proxy;
 mod run;
+mod scratch;
 mod slurm;
 mod suggest;
 mod supervisor;

@@ -199,6 +199,7 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
     }
     let upper = match &plan.upper {
         Upper::Directory(dir) => dir.join("upper").display().to_string(),
+        Upper::Scratch(dir) => format!("{}, for as long as it runs", dir.display()),
         Upper::Memory { size } => format!("in memory, at most {size}"),
     };
     output::line(&format!("changes go   {upper}"))?;

@@ -7,7 +7,7 @@ use skiff_sandbox::Result;
 
 use crate::cli::Sweep;
 use crate::context::Context;
-use crate::{checkpoint, cluster, env, environments, instance, output, slurm};
+use crate::{checkpoint, cluster, env, environments, instance, output, scratch, slurm};
 
 #[derive(Serialize)]
 struct Found {
@@ -37,6 +37,10 @@ pub fn sweep(sweep: &Sweep) -> Result<()> {
         true => cluster::leftovers(&context)?,
         false => cluster::delete_leftovers(&context)?,
     };
+    let scratch = match sweep.dry_run {
+        true => scratch::leftovers(&context)?,
+        false => scratch::delete_leftovers(&context)?,
+    };
     let found = |what: &'static str, paths: Vec<PathBuf>| {
         paths.into_iter().map(move |p| Found { what, path: p.display().to_string(), removed: !sweep.dry_run })
     };
@@ -45,6 +49,7 @@ pub fn sweep(sweep: &Sweep) -> Result<()> {
     let all: Vec<Found> = found("environment", own)
         .chain(found("instance", instances))
         .chain(found("cluster", clusters))
+        .chain(found("scratch directory", scratch))
         .chain(found("checkpoint", checkpoints))
         .chain(found("job", jobs))
         .chain(networks)

@@ -47,6 +47,8 @@ pub enum Base {
 pub enum Upper {
     /// A directory that holds `upper`, `work` and `tmp`; kept.
     Directory(PathBuf),
+    /// Likewise, but it goes with the environment, so nothing of it need outlive the machine.
+    Scratch(PathBuf),
     /// Memory; gone with the environment. The size as tmpfs takes it (`50%`, `2G`).
     Memory {
         /// Its limit.

@@ -82,6 +82,8 @@ pub struct Pattern<'a> {
     pub command: &'a dyn Fn(Member) -> Command,
     /// The file inside that takes what that writes.
     pub output: &'a Path,
+    /// What is to be done when one has been ended.
+    pub gone: &'a dyn Fn(Member),
 }
 
 struct Hub<'a> {
@@ -151,6 +153,7 @@ impl Hub<'_> {
             },
             Ask::End(member) => {
                 self.machines.remove(member).into_iter().for_each(Instance::end);
+                (self.pattern.gone)(*member);
                 send(self.control.as_fd(), &Say::Gone, &[])
             }
         }

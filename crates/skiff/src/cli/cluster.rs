@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use skiff_cluster::wire::Scratch;
 use skiff_spec::network;
 
 use super::{AppRun, Machines, setting};
@@ -54,6 +55,9 @@ pub struct ClusterRun {
     /// Start in this directory [default: where you are]
     #[arg(short = 'w', long = "workdir", visible_alias = "pwd", value_name = "DIR")]
     pub workdir: Option<PathBuf>,
+    /// Where changes go: a directory on each machine, or memory [default: its $TMPDIR or /tmp]
+    #[arg(long, value_name = "DIR|memory")]
+    pub scratch: Option<Scratch>,
     /// How long the hosts may take to answer
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,

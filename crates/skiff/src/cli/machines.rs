@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use skiff_cluster::local::members::Member;
+use skiff_cluster::wire::Scratch;
 use skiff_spec::name::EnvName;
 
 use super::{BASE, Inside, Output};
@@ -113,6 +114,9 @@ pub struct Up {
     /// Mount a directory or file of the host on each: SOURCE[:TARGET[:ro]]
     #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
     pub mounts: Vec<String>,
+    /// Where changes go: a directory on each machine, or memory [default: its $TMPDIR or /tmp]
+    #[arg(long, value_name = "DIR|memory")]
+    pub scratch: Option<Scratch>,
     /// Print what would be done, and do nothing
     #[arg(long)]
     pub dry_run: bool,

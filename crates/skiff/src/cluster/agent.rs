@@ -28,6 +28,7 @@ use super::script::{Script, with_stdio};
 use super::visit::Visitors;
 use crate::cli::Agent as Words;
 use crate::context::Context;
+use crate::scratch::{self, Scratch};
 use crate::{network, planner};
 
 /// So much of what the script says may wait for the head.
@@ -79,6 +80,8 @@ struct Agent<'a> {
     wanted: Option<Prepared>,
     container: Option<Container>,
     node: Option<Node>,
+    /// Where the container's changes go, if not to memory.
+    scratch: Option<Scratch>,
     /// Process 1 of the node that we only visit.
     host: Option<OwnedFd>,
     visitors: Visitors,
@@ -135,6 +138,7 @@ impl<'a> Agent<'a> {
             wanted: None,
             container: None,
             node: None,
+            scratch: None,
             host: None,
             visitors: Visitors::default(),
             script: None,
@@ -345,7 +349,15 @@ impl<'a> Agent<'a> {
             return Ok(());
         }
         let made = files::all(members, wanted.index, &keys, &wanted.variables);
-        let mut plan = container::plan(self.context, &wanted, &made)?;
+        let (scratch, note) = scratch::make(self.context, &wanted.scratch)?;
+        // All hosts would say the same.
+        note.filter(|_| wanted.index == 0)
+            .into_iter()
+            .for_each(|note| self.channel.tell(&Report::Note(note)));
+        let upper = scratch.as_ref().map(|scratch| scratch.upper(ROOT)).transpose()?;
+        self.scratch = scratch;
+        let upper = upper.unwrap_or_else(|| container::memory(self.context));
+        let mut plan = container::plan(self.context, &wanted, upper, &made)?;
         let container = Container::start(self.context, self.net, &mut plan, members)?;
         container.notes().iter().for_each(|note| self.channel.tell(&Report::Note(note.clone())));
         self.container = Some(container);
@@ -455,6 +467,9 @@ impl<'a> Agent<'a> {
         self.node.into_iter().for_each(Node::end);
     }
 }
+
+/// What the container's changes are called.
+pub const ROOT: &str = "root";
 
 /// Where ssh daemons listen in networks of their own.
 const SSH_PORT: u16 = 22;

@@ -55,9 +55,13 @@ pub fn needs_helper(context: &Context) -> Result<&Path> {
     })
 }
 
+/// In memory, as much as the configuration says.
+pub fn memory(context: &Context) -> Upper {
+    Upper::Memory { size: context.config.run.memory.clone() }
+}
+
 /// The plan of a container, with these files in the cluster's directory.
-pub fn plan(context: &Context, wanted: &Wanted, made: &[PlanFile]) -> Result<Plan> {
-    let upper = Upper::Memory { size: context.config.run.memory.clone() };
+pub fn plan(context: &Context, wanted: &Wanted, upper: Upper, made: &[PlanFile]) -> Result<Plan> {
     let wishes = Wishes { mounts: wanted.mounts.clone(), ..Wishes::default() };
     let mut plan = Found::on_node(context, &wanted.root)?.plan(context, &wanted.name, upper, wishes)?;
     if plan.base != Base::Host {

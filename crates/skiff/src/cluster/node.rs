@@ -14,11 +14,14 @@ use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::plan::{File as PlanFile, Mount, Plan, Source, Upper};
 
+use super::agent::ROOT;
+use super::container;
 use super::local::machine;
 use super::root::Found;
 use crate::context::Context;
 use crate::instance::service::OUTPUT_INSIDE;
 use crate::planner::Wishes;
+use crate::scratch::{self, Scratch};
 
 /// So much of what its daemon has said last is told.
 const TOLD: u64 = 2048;
@@ -31,13 +34,19 @@ pub struct Node {
     init: OwnedFd,
     /// What its daemon says. The file has no name any more.
     log: File,
+    /// Where its changes go, if not to memory.
+    _scratch: Option<Scratch>,
 }
 
 impl Node {
     /// Makes it.
     pub fn start(context: &Context, wanted: &wire::Wanted, node: &wire::Node, key: String) -> Result<Self> {
         let (path, log) = new_log()?;
-        let made = plan(context, wanted, node, key).and_then(|mut plan| {
+        let scratch = scratch::make(context, &wanted.scratch).map(|(scratch, _)| scratch);
+        let made = scratch.and_then(|scratch| {
+            let upper = scratch.as_ref().map(|scratch| scratch.upper(ROOT)).transpose()?;
+            let upper = upper.unwrap_or_else(|| container::memory(context));
+            let mut plan = plan(context, wanted, node, upper, key)?;
             let source = Source::Bind(path.clone());
             plan.mounts.push(Mount {
                 source,
@@ -45,11 +54,11 @@ impl Node {
                 read_only: false,
                 optional: false,
             });
-            make(context, &plan, node.name)
+            make(context, &plan, node.name).map(|made| (made, scratch))
         });
         // What is mounted inside needs no name outside, and so nothing is left, however this ends.
         fs::remove_file(&path).context(|| path.display().to_string())?;
-        made.map(|(group, init)| Self { group, name: node.name, init, log })
+        made.map(|((group, init), scratch)| Self { group, name: node.name, init, log, _scratch: scratch })
     }
 
     /// What it is called.
@@ -91,8 +100,13 @@ impl Node {
     }
 }
 
-fn plan(context: &Context, wanted: &wire::Wanted, node: &wire::Node, key: String) -> Result<Plan> {
-    let upper = Upper::Memory { size: context.config.run.memory.clone() };
+fn plan(
+    context: &Context,
+    wanted: &wire::Wanted,
+    node: &wire::Node,
+    upper: Upper,
+    key: String,
+) -> Result<Plan> {
     let wishes = Wishes { mounts: wanted.mounts.clone(), ..Wishes::default() };
     let found = Found::on_node(context, &wanted.root)?;
     let file = |name: &str, mode, text| PlanFile { name: name.into(), mode, text };
@@ -116,6 +130,7 @@ fn make(context: &Context, plan: &Plan, member: Member) -> Result<(Group, OwnedF
         plan: &|_| plan.clone(),
         command: &|member| machine::command(member, Network::Makers),
         output: OUTPUT_INSIDE.as_ref(),
+        gone: &|_| (),
     };
     let group = machine::group(context, plan, Network::Makers, &pattern)?;
     let asked = hub::send(group.control.as_fd(), &Ask::Make(member), &[]);

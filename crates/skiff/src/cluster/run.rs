@@ -44,7 +44,7 @@ pub fn run(run: &ClusterRun) -> Result<i32> {
         return show(&plan, run.json).map(|()| 0);
     }
     // Whatever the hosts would all say, once and at once.
-    container::plan(&context, &plan.wanted, &[])?;
+    container::plan(&context, &plan.wanted, container::memory(&context), &[])?;
     let signals = Signals::block(&[]).context(|| "signals")?;
     let end = carry_out(run, &context, &plan, &signals)?;
     Ok(match end {
@@ -67,6 +67,7 @@ fn plan(run: &ClusterRun, context: &Context) -> Result<Plan> {
         duty: Duty::Script,
         root,
         identity: Identity::Me,
+        scratch: run.scratch.clone().unwrap_or_default(),
         mounts: run.mounts.clone(),
         variables: program.env.iter().filter(|(name, _)| !files::is_a_sessions_own(name)).cloned().collect(),
     };

@@ -11,7 +11,7 @@ use skiff_cluster::head::{self, Task};
 use skiff_cluster::hosts::Host;
 use skiff_cluster::launch::Door;
 use skiff_cluster::local::members::Member;
-use skiff_cluster::wire::{Duty, End, Program, Root, VERSION, Wanted};
+use skiff_cluster::wire::{Duty, End, Program, Root, Scratch, VERSION, Wanted};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::Ended;
@@ -68,6 +68,7 @@ fn wanted(node: Member) -> Wanted {
         duty: Duty::Visit,
         root: Root::Host,
         identity: Identity::Root,
+        scratch: Scratch::Memory,
         mounts: vec![],
         variables: vec![],
     }

@@ -12,6 +12,7 @@ use skiff_cluster::fleet::{self, Waited};
 use skiff_cluster::local::hub::{self, Ask, Pattern, Say};
 use skiff_cluster::local::members::Member;
 use skiff_cluster::manager::Manager;
+use skiff_cluster::wire;
 use skiff_sandbox::group::{Group, Network};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::start::detach_stdio;
@@ -30,6 +31,8 @@ use crate::context::Context;
 use crate::control::{CONTROL, listen_at};
 use crate::instance::record::now;
 use crate::instance::service::OUTPUT_INSIDE;
+use crate::output;
+use crate::scratch::{self, Scratch};
 use crate::supervisor::apart;
 
 struct Supervisor {
@@ -44,6 +47,8 @@ struct Supervisor {
     nodes: BTreeMap<Member, Machine>,
     /// What is being told to the cluster's Slurm.
     errands: Vec<Errand>,
+    /// Where the machines' changes go, if not to memory.
+    scratch: Option<Scratch>,
 }
 
 struct Machine {
@@ -80,34 +85,57 @@ pub fn launch(
     record: &Record,
     plan: Plan,
     spec: Option<Spec>,
+    scratch: &wire::Scratch,
     lock: &OwnedFd,
 ) -> Result<()> {
-    let begin = || match Supervisor::begin(context, record, plan, spec) {
-        Ok(supervisor) => Ok((supervisor, vec![])),
+    let begin = || match Supervisor::begin(context, record, plan, spec, scratch) {
+        Ok((supervisor, note)) => Ok((supervisor, note.unwrap_or_default().into_bytes())),
         Err(e) => Err(e.to_bytes()),
     };
     match apart(&[lock.as_fd()], begin, Supervisor::serve)? {
-        Some(Ok(_)) => Ok(()),
+        Some(Ok(note)) if note.is_empty() => Ok(()),
+        Some(Ok(note)) => {
+            output::note(&String::from_utf8_lossy(&note));
+            Ok(())
+        }
         Some(Err(why)) => Err(Error::from_bytes(&why)),
         None => Err(Error::new(format!("cluster {}: its supervisor ended without a word", record.name))),
     }
 }
 
 impl Supervisor {
-    fn begin(context: &Context, record: &Record, mut plan: Plan, spec: Option<Spec>) -> Result<Self> {
+    fn begin(
+        context: &Context,
+        record: &Record,
+        mut plan: Plan,
+        spec: Option<Spec>,
+        scratch: &wire::Scratch,
+    ) -> Result<(Self, Option<String>)> {
         let job = spec.as_ref().and_then(job);
         rustix::process::setsid().context(|| "session")?;
         detach_stdio();
         let signals = Signals::block(&[]).context(|| "signals")?;
         skiff_sys::title::set(&format!("skiff-cluster {}", record.name));
+        let (scratch, note) = scratch::make(context, scratch)?;
         let mut hosts = match spec {
             Some(spec) => Some(Hosts::begin(spec, record.key()?)?),
             None => None,
         };
-        let begun = Self::begin_here(context, record, &mut plan, hosts.as_ref());
+        let begun = Self::begin_here(context, record, &mut plan, hosts.as_ref(), scratch.as_ref());
         let (group, listener) = begun.inspect_err(|_| hosts.iter_mut().for_each(Hosts::end_all))?;
         let record = record.clone();
-        Ok(Self { record, hosts, job, group, listener, signals, nodes: BTreeMap::new(), errands: vec![] })
+        let supervisor = Self {
+            record,
+            hosts,
+            job,
+            group,
+            listener,
+            signals,
+            nodes: BTreeMap::new(),
+            errands: vec![],
+            scratch,
+        };
+        Ok((supervisor, note))
     }
 
     fn begin_here(
@@ -115,6 +143,7 @@ impl Supervisor {
         record: &Record,
         plan: &mut Plan,
         hosts: Option<&Hosts>,
+        scratch: Option<&Scratch>,
     ) -> Result<(Group, OwnedFd)> {
         if let Some(hosts) = hosts {
             record.configure(hosts.conf())?;
@@ -123,9 +152,11 @@ impl Supervisor {
         }
         let network = if hosts.is_some() { Network::Makers } else { Network::Own };
         let pattern = Pattern {
-            plan: &|member| of_member(plan, record, member),
+            plan: &|member| of_member(plan, record, scratch, member),
             command: &|member| machine::command(member, network),
             output: OUTPUT_INSIDE.as_ref(),
+            // What stays is removed with all of them.
+            gone: &|member| scratch.map_or(Ok(()), |it| it.forget(&member.to_string())).unwrap_or_default(),
         };
         let group = machine::group(context, plan, network, &pattern)?;
         // Last: whoever can connect finds it running.
@@ -191,6 +222,7 @@ impl Supervisor {
     fn end(mut self, leave_nothing: bool) {
         self.hosts.iter_mut().for_each(Hosts::end_all);
         self.group.end();
+        drop(self.scratch);
         if leave_nothing {
             // What stays, `skiff sweep` removes.
             self.record.remove().unwrap_or_default();
@@ -381,11 +413,14 @@ fn job(spec: &Spec) -> Option<OwnedFd> {
 }
 
 /// The root of one node on this machine.
-fn of_member(plan: &Plan, record: &Record, member: Member) -> Plan {
+fn of_member(plan: &Plan, record: &Record, scratch: Option<&Scratch>, member: Member) -> Plan {
     let log = record.log(member);
     // What cannot be made shows when it is mounted.
     std::fs::File::options().append(true).create(true).open(&log).map(drop).unwrap_or_default();
     let mut plan = Plan { name: member.to_string(), ..plan.clone() };
+    if let Some(upper) = scratch.and_then(|scratch| scratch.upper(&plan.name).ok()) {
+        plan.upper = upper;
+    }
     let source = Source::Bind(log);
     plan.mounts.push(Mount { source, target: OUTPUT_INSIDE.into(), read_only: false, optional: false });
     plan

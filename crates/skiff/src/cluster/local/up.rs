@@ -1,7 +1,7 @@
 //! Making a cluster and ending it.
 
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use skiff_cluster::fleet::Limits;
 use skiff_cluster::local::members::{Member, hosts as names};
@@ -29,6 +29,9 @@ use crate::instance::record::now;
 use crate::planner::Wishes;
 use crate::run;
 use crate::supervisor::{try_lock, wait_for_lock};
+
+/// How long one may take to end.
+const ENDING: Duration = Duration::from_secs(60);
 
 /// Makes one; returns when its nodes take jobs.
 pub fn up(context: &Context, wanted: &Up) -> Result<()> {
@@ -60,7 +63,7 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
     };
     let spec = launching.map(|launching| spec(context, wanted, &found, launching, nodes));
     let lock = record.make(context, &settings, found.image())?;
-    let begun = begin(context, &record, plan, spec, nodes, &lock);
+    let begun = begin(context, &record, plan, spec, wanted, nodes, &lock);
     drop(lock);
     begun.inspect_err(|_| {
         // The first error is the one to tell; what stays, `skiff sweep` removes.
@@ -105,6 +108,7 @@ fn spec(context: &Context, wanted: &Up, found: &Found, launching: Launching, fir
         duty: Duty::Node { port: None, controller: None },
         root: found.root(),
         identity: Identity::Root,
+        scratch: wanted.scratch.clone().unwrap_or_default(),
         mounts: wanted.mounts.clone(),
         variables: vec![],
     };
@@ -119,10 +123,12 @@ fn begin(
     record: &Record,
     plan: Plan,
     spec: Option<Spec>,
+    wanted: &Up,
     nodes: u16,
     lock: &OwnedFd,
 ) -> Result<()> {
-    supervisor::launch(context, record, plan, spec, lock)?;
+    let scratch = wanted.scratch.clone().unwrap_or_default();
+    supervisor::launch(context, record, plan, spec, &scratch, lock)?;
     let workers: Vec<Member> = (1..=nodes).map(Member::Worker).collect();
     let all = std::iter::once(Member::Controller).chain(workers.iter().copied()).collect();
     ask(&record.dir, &Want::Make(all))?.ok_or_else(|| not_up(record))?;
@@ -156,9 +162,21 @@ pub fn down(context: &Context, name: &EnvName) -> Result<()> {
     end(&Record::existing(context, name)?)
 }
 
+/// Waits for the lock; not for ever, but what its nodes have left on a disk may take a while to remove.
+fn wait_until_gone(record: &Record) -> Result<Option<OwnedFd>> {
+    let end = Instant::now() + ENDING;
+    loop {
+        wait_for_lock(&record.dir)?;
+        let lock = try_lock(&record.dir)?;
+        if lock.is_some() || Instant::now() > end {
+            return Ok(lock);
+        }
+    }
+}
+
 fn end(record: &Record) -> Result<()> {
     ask(&record.dir, &Want::Down)?;
-    let waited = wait_for_lock(&record.dir).and_then(|()| try_lock(&record.dir));
+    let waited = wait_until_gone(record);
     if !record.dir.exists() {
         // Its supervisor has just ended by itself, as its allocation has.
         return Ok(());

@@ -1,0 +1,170 @@
+//! Changes that go with what they were made in, on a disk: a directory that a process of ours removes when its owner ends, however that is.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::setsid;
+use skiff_cluster::greeting;
+use skiff_cluster::wire;
+use skiff_sandbox::start::reap;
+use skiff_sandbox::{Context as _, Result};
+use skiff_spec::plan::Upper;
+use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
+
+use crate::context::Context;
+use crate::env;
+use crate::environments::{check_file_system, make_parts, with_umask};
+
+/// What all of them begin with, before the user's number.
+const BEGIN: &str = "skiff-scratch.";
+
+/// How long what was made in it may take to end when its owner has.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Such a directory.
+pub struct Scratch {
+    dir: PathBuf,
+    /// Held as long as it is of use.
+    _lock: OwnedFd,
+    /// Closed by our end.
+    alive: Option<OwnedFd>,
+    janitor: Child,
+}
+
+/// Makes one where that has been asked for; nothing, and why if that is of interest, if changes are to go to memory.
+pub fn make(context: &Context, wanted: &wire::Scratch) -> Result<(Option<Scratch>, Option<String>)> {
+    match wanted {
+        wire::Scratch::Memory => Ok((None, None)),
+        wire::Scratch::Directory(dir) => {
+            let made = Scratch::make(context, dir).map_err(|e| match e.hint.as_str() {
+                "" => e.hint("--scratch is a directory on a local disk of each machine, or `memory`"),
+                _ => e,
+            });
+            made.map(|scratch| (Some(scratch), None))
+        }
+        wire::Scratch::Usual => Ok(match Scratch::make(context, &usual()) {
+            Ok(scratch) => (Some(scratch), None),
+            Err(e) => (None, Some(format!("changes go to memory: {e}"))),
+        }),
+    }
+}
+
+/// The directory for temporary files. What the manager says of it was said on another host, perhaps.
+fn usual() -> PathBuf {
+    Some(std::env::temp_dir())
+        .filter(|dir| dir.is_absolute() && dir.is_dir())
+        .unwrap_or_else(|| "/tmp".into())
+}
+
+impl Scratch {
+    fn make(context: &Context, all: &Path) -> Result<Self> {
+        check_file_system(all).map_err(|e| e.hint("--scratch DIR, on a local disk, or --scratch memory"))?;
+        // Nobody has cleared up after those whose janitor was killed, too.
+        delete_dead(context, all)?;
+        let (dir, lock) = new(context, all)?;
+        let (gone, alive) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+        match fork(CloneFlags::NONE).context(|| "janitor")? {
+            Fork::Parent(janitor) => Ok(Self { dir, _lock: lock, alive: Some(alive), janitor }),
+            Fork::Child => {
+                close_all_except(&[gone.as_fd(), lock.as_fd()]);
+                watch(context, &dir, &gone);
+                exit_now(0)
+            }
+        }
+    }
+
+    /// Where a container's changes may go, by its name.
+    pub fn upper(&self, name: &str) -> Result<Upper> {
+        let dir = self.dir.join(name);
+        self.forget(name)?;
+        with_umask(|| {
+            fs::DirBuilder::new().mode(0o755).create(&dir).context(|| dir.display().to_string())?;
+            make_parts(&dir)
+        })?;
+        Ok(Upper::Scratch(dir))
+    }
+
+    /// Removes those of one that has ended. Only the root of the user's ids can.
+    pub fn forget(&self, name: &str) -> Result<()> {
+        let dir = self.dir.join(name);
+        match fs::remove_dir_all(&dir) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(e).context(|| format!("removing {}", dir.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        self.alive = None;
+        reap(self.janitor.pid);
+    }
+}
+
+/// Removes the directory when its owner ends.
+fn watch(context: &Context, dir: &Path, gone: &OwnedFd) {
+    // Whoever ends the owner with all of its session is not to end this.
+    setsid().map(drop).unwrap_or_default();
+    skiff_sys::title::set("skiff-janitor");
+    skiff_sandbox::start::detach_stdio();
+    while rustix::io::read(gone, &mut [0]) == Err(rustix::io::Errno::INTR) {}
+    let end = Instant::now() + PATIENCE;
+    while env::delete(context, dir.to_owned()).is_err() && dir.exists() && Instant::now() < end {
+        // Its processes are about to end.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A new one, held.
+fn new(context: &Context, all: &Path) -> Result<(PathBuf, OwnedFd)> {
+    loop {
+        let dir = all.join(format!("{BEGIN}{}.{}", context.uid, &greeting::secret()?[..16]));
+        let about = || dir.display().to_string();
+        fs::DirBuilder::new().mode(0o700).create(&dir).context(about)?;
+        // Another process of the user's that has found it without a holder removes it: then it is to be another.
+        let held = hold(&dir).filter(|_| dir.exists());
+        if let Some(lock) = held {
+            return Ok((dir, lock));
+        }
+    }
+}
+
+/// The lock of one, if nobody has it.
+fn hold(dir: &Path) -> Option<OwnedFd> {
+    let lock = File::open(dir).ok()?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).ok().map(|()| lock.into())
+}
+
+/// Those in this directory that belong to nobody any more, and now to whoever asks.
+fn dead(context: &Context, all: &Path) -> Vec<(PathBuf, OwnedFd)> {
+    let own = format!("{BEGIN}{}.", context.uid);
+    let is_ours = |path: &Path| {
+        let named = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&own));
+        named && path.symlink_metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == context.uid)
+    };
+    let entries = fs::read_dir(all).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    entries.filter(|path| is_ours(path)).filter_map(|path| hold(&path).map(|lock| (path, lock))).collect()
+}
+
+fn delete_dead(context: &Context, all: &Path) -> Result<Vec<PathBuf>> {
+    let dead = dead(context, all);
+    dead.iter().try_for_each(|(dir, _)| env::delete(context, dir.clone()))?;
+    Ok(dead.into_iter().map(|(dir, _)| dir).collect())
+}
+
+/// What killed ones have left in the directory for temporary files.
+pub fn leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+    Ok(dead(context, &usual()).into_iter().map(|(dir, _)| dir).collect())
+}
+
+/// Removes those.
+pub fn delete_leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+    delete_dead(context, &usual())
+}
