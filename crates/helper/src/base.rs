@@ -48,10 +48,27 @@ pub struct Given {
 /// cannot (see `locked`).
 const ATTRIBUTES: MountAttr = MountAttr::RDONLY.and(MountAttr::NOSUID).and(MountAttr::NODEV);
 
+/// What the answer to [`Base`](skiff_spec::wire::Request::Base) is made of and what does not depend on the process that it is for.
+pub struct Prepared {
+    ids: Ids,
+    mask: Mask,
+    host: OwnedFd,
+}
+
+/// Answers [`Prepare`](skiff_spec::wire::Request::Prepare).
+pub fn prepare(caller: &Caller) -> Result<Prepared> {
+    let ids = Ids::of(caller)?;
+    let mask = mask::current()?;
+    // Not recursive: what is mounted below `/` (other disks, /proc, /home) is not part of the base.
+    let host = open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+        .context(|| "/")?;
+    Ok(Prepared { ids, mask, host })
+}
+
 /// Answers [`Base`](skiff_spec::wire::Request::Base).
-pub fn give(caller: &Caller, pid: u32) -> Result<Given> {
-    let Mapped { target, ids, kept } = map_ids(caller, pid)?;
-    let Mask { layers, empty } = mask::current()?;
+pub fn give(caller: &Caller, prepared: Prepared, pid: u32) -> Result<Given> {
+    let Prepared { ids, mask: Mask { layers, empty }, host } = prepared;
+    let target = ids.give(caller, pid)?;
     set_id_map(layers.as_fd(), target.user_ns.as_fd(), ATTRIBUTES)
         .context(|| "id-mapped mount of the stand-ins")
         .map_err(|e| {
@@ -59,13 +76,14 @@ pub fn give(caller: &Caller, pid: u32) -> Result<Given> {
                 "the kernel must be 5.19 or newer to map the ids of a tmpfs; SKIFF_HELPER=none does without",
             )
         })?;
-    let (view, host) = view(target.user_ns.as_fd(), ATTRIBUTES, &empty, &kept)?;
-    Ok(Given { ids, mounts: vec![layers, view], _host: Some(host) })
+    let view = view(target.user_ns.as_fd(), &host, &empty, &ids.kept)?;
+    Ok(Given { ids: ids.count, mounts: vec![layers, view], _host: Some(host) })
 }
 
 /// Answers [`Image`](skiff_spec::wire::Request::Image). Whoever owns the files in the image: inside they are of the user's ids.
 pub fn give_image(caller: &Caller, pid: u32, id: ImageId) -> Result<Given> {
-    let Mapped { target, ids, .. } = map_ids(caller, pid)?;
+    let ids = Ids::of(caller)?;
+    let target = ids.give(caller, pid)?;
     let root = image::open(caller, id)?;
     set_id_map(root.as_fd(), target.user_ns.as_fd(), ATTRIBUTES)
         .context(|| format!("id-mapped mount of image {id}"))
@@ -74,32 +92,45 @@ pub fn give_image(caller: &Caller, pid: u32, id: ImageId) -> Result<Given> {
                 "the kernel must be 5.19 or newer to map the ids of an image; SKIFF_HELPER=none does without",
             )
         })?;
-    Ok(Given { ids, mounts: vec![root], _host: None })
+    Ok(Given { ids: ids.count, mounts: vec![root], _host: None })
 }
 
-/// A user namespace with its maps.
-struct Mapped {
-    target: Target,
-    ids: u32,
+/// The ids that a caller is to have in his user namespaces.
+struct Ids {
+    users: IdMap,
+    groups: IdMap,
+    /// Those of his groups that he must not leave.
     kept: Vec<Gid>,
+    /// How many there are inside.
+    count: u32,
 }
 
-fn map_ids(caller: &Caller, pid: u32) -> Result<Mapped> {
-    if caller.uid == 0 {
-        return Err(Error::new("environments are for users, not for root").hint("su - USER, then try again"));
+impl Ids {
+    fn of(caller: &Caller) -> Result<Self> {
+        if caller.uid == 0 {
+            return Err(
+                Error::new("environments are for users, not for root").hint("su - USER, then try again")
+            );
+        }
+        let site = site::read()?;
+        let (uids, gids) = site::ranges(&site, caller)?;
+        let groups = IdMap::new(caller.gid, Some(gids), &caller.groups);
+        let kept = kept_groups(caller, &site, &groups)?;
+        let users = IdMap::new(caller.uid, Some(uids), &[]);
+        Ok(Self { users, groups, kept, count: 1 + uids.count.min(gids.count) })
     }
-    let site = site::read()?;
-    let (uids, gids) = site::ranges(&site, caller)?;
-    let gid_map = IdMap::new(caller.gid, Some(gids), &caller.groups);
-    let kept = kept_groups(caller, &site, &gid_map)?;
-    let target = Target::open(caller, pid)?;
-    if !kept.is_empty() {
-        // Before there is a map of groups nobody in there can have left one; after this nobody will.
-        target.write("setgroups", "deny")?;
+
+    /// Gives them to the user namespace of `pid`.
+    fn give(&self, caller: &Caller, pid: u32) -> Result<Target> {
+        let target = Target::open(caller, pid)?;
+        if !self.kept.is_empty() {
+            // Before there is a map of groups nobody in there can have left one; after this nobody will.
+            target.write("setgroups", "deny")?;
+        }
+        target.write("uid_map", &self.users.to_proc())?;
+        target.write("gid_map", &self.groups.to_proc())?;
+        Ok(target)
     }
-    target.write("uid_map", &IdMap::new(caller.uid, Some(uids), &[]).to_proc())?;
-    target.write("gid_map", &gid_map.to_proc())?;
-    Ok(Mapped { target, ids: 1 + uids.count.min(gids.count), kept })
 }
 
 /// The groups of a caller that he must not leave: being their member may deny him what `other` may do (mode 0604, say), and who has
@@ -188,30 +219,20 @@ pub fn own_proc() -> Result<OwnedFd> {
         .context(|| "/proc/self")
 }
 
-/// The host's root, as far as `other` may read it, as a mount that hangs nowhere yet; and the clone of it below.
-fn view(
-    user_ns: BorrowedFd<'_>,
-    attr: MountAttr,
-    empty: &OwnedFd,
-    groups: &[Gid],
-) -> Result<(OwnedFd, OwnedFd)> {
-    // Not recursive: what is mounted below `/` (other disks, /proc, /home) is not part of the base.
-    let host = open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
-        .context(|| "/")?;
-    set_id_map(host.as_fd(), user_ns, attr).context(|| "id-mapped mount of /").map_err(|e| {
+/// The host's root, as far as `other` may read it, as a mount that hangs nowhere yet; `host` is the clone of it below.
+fn view(user_ns: BorrowedFd<'_>, host: &OwnedFd, empty: &OwnedFd, groups: &[Gid]) -> Result<OwnedFd> {
+    set_id_map(host.as_fd(), user_ns, ATTRIBUTES).context(|| "id-mapped mount of /").map_err(|e| {
         e.hint("the kernel (5.19 or newer) and the file system of / must support id-mapped mounts; SKIFF_HELPER=none does without")
     })?;
     // An overlay without upper wants two layers.
     let by_number = |fd: &OwnedFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let made = match overlay(&by_number(&host), &by_number(empty), groups) {
+    let made = match overlay(&by_number(host), &by_number(empty), groups) {
         // Before Linux 6.15 a layer must hang in a namespace.
-        Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => overlay_apart(&host, groups),
+        Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => overlay_apart(host, groups),
         other => other,
     };
-    let view = made.context(|| "view of the host's root").map_err(|e| {
-        e.hint("is / itself an overlay of overlays? `skiff doctor` says what the kernel can do")
-    })?;
-    Ok((view, host))
+    made.context(|| "view of the host's root")
+        .map_err(|e| e.hint("is / itself an overlay of overlays? `skiff doctor` says what the kernel can do"))
 }
 
 /// The same with a mount namespace of our own, in which the layers hang for as long as it takes.

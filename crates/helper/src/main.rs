@@ -64,21 +64,22 @@ fn serve(socket: &OwnedFd) -> i32 {
 
 fn answer(socket: &OwnedFd) -> Result<()> {
     let caller = Caller::take_over()?;
-    let (bytes, fds) = fdpass::receive(socket.as_fd(), MOST_BYTES).context(|| "request")?;
+    let receive = || fdpass::receive(socket.as_fd(), MOST_BYTES).context(|| "request");
+    let (bytes, fds) = receive()?;
+    if Request::decode(&bytes) == Some(Request::Prepare) {
+        // What is wrong is told when there is somebody to be told: behind the request.
+        let prepared = base::prepare(&caller);
+        return match Request::decode(&receive()?.0) {
+            Some(Request::Base { pid }) => give_base(socket, &caller, prepared?, pid),
+            _ => Err(unknown()),
+        };
+    }
     let done = |value: u32, fds: &[BorrowedFd<'_>]| {
         fdpass::send(socket.as_fd(), &Reply::Done(value).encode(), fds).context(|| "answer")
     };
     match Request::decode(&bytes) {
-        Some(Request::Base { pid }) => {
-            let given = base::give(&caller, pid)?;
-            done(given.ids, &given.mounts.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
-            until_closed(socket.as_fd());
-            Ok(())
-        }
-        Some(Request::Image { pid, id }) => {
-            let given = base::give_image(&caller, pid, id)?;
-            done(given.ids, &given.mounts.iter().map(AsFd::as_fd).collect::<Vec<_>>())
-        }
+        Some(Request::Base { pid }) => give_base(socket, &caller, base::prepare(&caller)?, pid),
+        Some(Request::Image { pid, id }) => send(socket, &base::give_image(&caller, pid, id)?),
         Some(Request::Join { pid }) => join::start(&caller, pid, socket),
         Some(Request::Refresh) => refresh::forget(&fds).and_then(|()| done(0, &[])),
         Some(Request::Network { name }) => network::enter(&caller, &name),
@@ -93,9 +94,23 @@ fn answer(socket: &OwnedFd) -> Result<()> {
         }
         Some(Request::Store) => writer::start(&caller, fds, socket),
         Some(Request::Release) => image::release().and_then(|()| done(0, &[])),
-        None => Err(Error::new("a request that this helper does not know")
-            .hint("install skiff and its helper together")),
+        Some(Request::Prepare) | None => Err(unknown()),
     }
+}
+
+fn unknown() -> Error {
+    Error::new("a request that this helper does not know").hint("install skiff and its helper together")
+}
+
+fn give_base(socket: &OwnedFd, caller: &Caller, prepared: base::Prepared, pid: u32) -> Result<()> {
+    send(socket, &base::give(caller, prepared, pid)?)?;
+    until_closed(socket.as_fd());
+    Ok(())
+}
+
+fn send(socket: &OwnedFd, given: &base::Given) -> Result<()> {
+    let mounts: Vec<_> = given.mounts.iter().map(AsFd::as_fd).collect();
+    fdpass::send(socket.as_fd(), &Reply::Done(given.ids).encode(), &mounts).context(|| "answer")
 }
 
 /// Waits until the caller needs nothing more: what we let go of costs time, which is then not his. But not for long.

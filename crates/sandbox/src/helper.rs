@@ -148,6 +148,17 @@ impl Helper {
         }
     }
 
+    /// Lets it make ready for [`Helper::ask_for`], if that is going to be about `base`.
+    ///
+    /// # Errors
+    /// As [`Helper::ask`].
+    pub fn prepare_for(&self, base: Base) -> Result<()> {
+        match base {
+            Base::Host => self.ask(&Request::Prepare, &[]),
+            Base::Directory | Base::Image(_) => Ok(()),
+        }
+    }
+
     /// Asks for ids for the user namespace of `pid` and the layers of `base`.
     ///
     /// # Errors

@@ -111,7 +111,11 @@ struct Launched {
 fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Result<Launched> {
     let program = std::env::current_exe().context(|| "own program")?;
     let helper = match (plan.route, options.helper) {
-        (Route::Helper, Some(path)) => Some(Helper::spawn(path)?),
+        (Route::Helper, Some(path)) => {
+            let helper = Helper::spawn(path)?;
+            helper.prepare_for(plan.base)?;
+            Some(helper)
+        }
         (Route::Helper, None) => return Err(Error::new("the plan wants the helper, but there is none")),
         (Route::Rootless, _) => None,
     };

@@ -24,6 +24,9 @@ pub const ON_NETWORK: &str = "on-network";
 /// What the helper can be asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
+    /// Make ready for [`Base`](Request::Base), which is the next request: what does not depend on the process, while the caller is still
+    /// making it. The answer comes after that one.
+    Prepare,
     /// Map the ids of the new user namespace of process `pid` and give the layers below the user's own: the stand-ins
     /// and the view of the host's root, as two detached mounts.
     Base {
@@ -83,6 +86,7 @@ impl Request {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let (op, pid) = match *self {
+            Self::Prepare => (b'p', 0),
             Self::Base { pid } => (b'b', pid),
             Self::Image { pid, .. } => (b'i', pid),
             Self::Join { pid } => (b'j', pid),
@@ -116,6 +120,7 @@ impl Request {
         let (pid, rest) = rest.split_first_chunk()?;
         let pid = u32::from_le_bytes(*pid);
         match (op, rest) {
+            (b'p', []) if pid == 0 => Some(Self::Prepare),
             (b'b', []) => Some(Self::Base { pid }),
             (b'i', id) => Some(Self::Image { pid, id: ImageId(id.try_into().ok()?) }),
             (b'j', []) => Some(Self::Join { pid }),
@@ -206,6 +211,7 @@ mod tests {
     fn requests_come_back_as_they_went() {
         let image = Request::Image { pid: 7, id: ImageId([0xab; 32]) };
         let others = [
+            Request::Prepare,
             Request::Base { pid: 7 },
             Request::Join { pid: u32::MAX },
             Request::Refresh,
