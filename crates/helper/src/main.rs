@@ -32,7 +32,7 @@ use skiff_spec::wire::{MOST_BYTES, Reply, Request};
 use skiff_sys::fdpass;
 
 #[global_allocator]
-static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new();
+static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new(16 << 10);
 
 fn main() {
     // Before anything else: what a panic prints by itself includes a backtrace if a variable of the caller's says so, for

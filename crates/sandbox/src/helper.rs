@@ -41,6 +41,19 @@ impl Helper {
         Self::spawn_with(program, &[], &[])
     }
 
+    /// Starts the helper and has it make ready for [`Helper::ask_for`], which is going to be about `base`.
+    ///
+    /// # Errors
+    /// As [`Helper::spawn`].
+    pub fn spawn_for(program: &Path, base: Base) -> Result<Self> {
+        let helper = Self::spawn(program)?;
+        match base {
+            Base::Host => helper.ask(&Request::Prepare, &[])?,
+            Base::Directory | Base::Image(_) => {}
+        }
+        Ok(helper)
+    }
+
     /// Starts the helper with what [`Request::Join`] will run: its place, directory, shown name and words, and its
     /// environment (the helper itself looks at none).
     ///
@@ -145,17 +158,6 @@ impl Helper {
                 Err(Error::new(format!("helper {}: ended without an answer", self.program.display()))
                     .hint("it must belong to root and be setuid, and fit this version: `skiff doctor`"))
             }
-        }
-    }
-
-    /// Lets it make ready for [`Helper::ask_for`], if that is going to be about `base`.
-    ///
-    /// # Errors
-    /// As [`Helper::ask`].
-    pub fn prepare_for(&self, base: Base) -> Result<()> {
-        match base {
-            Base::Host => self.ask(&Request::Prepare, &[]),
-            Base::Directory | Base::Image(_) => Ok(()),
         }
     }
 

@@ -39,10 +39,12 @@ pub struct Instance {
 }
 
 /// What an environment is started with besides its plan.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 pub struct Options<'a> {
     /// The helper, where the plan's route is the helper's.
     pub helper: Option<&'a Path>,
+    /// The same started ahead for the plan's base, so that it loads meanwhile.
+    pub started: Option<Helper>,
     /// The supervisor's socket, shown inside.
     pub socket: Option<&'a Path>,
     /// The address that it had before, where the plan's network is one of the site's that it has power over.
@@ -108,14 +110,13 @@ struct Launched {
 }
 
 /// Makes process 1 and waits for its word.
-fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Result<Launched> {
+fn launch(plan: &Plan, mut options: Options<'_>, first: Option<&First<'_>>) -> Result<Launched> {
     let program = std::env::current_exe().context(|| "own program")?;
     let helper = match (plan.route, options.helper) {
-        (Route::Helper, Some(path)) => {
-            let helper = Helper::spawn(path)?;
-            helper.prepare_for(plan.base)?;
-            Some(helper)
-        }
+        (Route::Helper, Some(path)) => match options.started.take() {
+            Some(helper) => Some(helper),
+            None => Some(Helper::spawn_for(path, plan.base)?),
+        },
         (Route::Helper, None) => return Err(Error::new("the plan wants the helper, but there is none")),
         (Route::Rootless, _) => None,
     };
@@ -137,7 +138,7 @@ fn launch(plan: &Plan, options: Options<'_>, first: Option<&First<'_>>) -> Resul
     };
     drop((theirs, reporter));
     let asked = give_ids(init.pid, plan.base, helper.as_ref(), control.as_fd());
-    let asked = asked.and_then(|()| give_way_out(init.pid, plan, options, control.as_fd()));
+    let asked = asked.and_then(|()| give_way_out(init.pid, plan, &options, control.as_fd()));
     if asked.is_err() && WayOut::is_wanted(plan) {
         // It waits for the way out.
         kill_process(init.pid, Signal::KILL).unwrap_or_default();
@@ -199,7 +200,7 @@ fn give_ids(pid: Pid, base: Base, helper: Option<&Helper>, control: BorrowedFd<'
 fn give_way_out(
     pid: Pid,
     plan: &Plan,
-    options: Options<'_>,
+    options: &Options<'_>,
     control: BorrowedFd<'_>,
 ) -> Result<Option<WayOut>> {
     let way_out = WayOut::make(pid, plan, options)?;

@@ -30,7 +30,7 @@ impl WayOut {
 
     /// That of the environment whose process 1 is `pid`. To an address that it is to have again it is shut, until somebody inside opens it
     /// (`skiff_net::gate`).
-    pub fn make(pid: Pid, plan: &Plan, options: Options<'_>) -> Result<Option<Self>> {
+    pub fn make(pid: Pid, plan: &Plan, options: &Options<'_>) -> Result<Option<Self>> {
         match &plan.net {
             Net::Private => Ok(Some(Self::User { _stack: Uplink::start(pid)? })),
             Net::Named(name) if Self::is_wanted(plan) => {

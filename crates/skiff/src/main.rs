@@ -37,7 +37,7 @@ use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::wire::STORE_WRITER;
 
 #[global_allocator]
-static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new();
+static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new(64 << 10);
 
 fn main() {
     std::process::exit(match other_name() {

