@@ -101,10 +101,12 @@ impl Helper {
     /// Sends the question.
     ///
     /// # Errors
-    /// When the helper is gone already.
+    /// When it cannot be sent. (To one that has ended already, it can: why it has is its answer.)
     pub fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<()> {
-        fdpass::send(self.socket.as_fd(), &request.encode(), fds)
-            .context(|| format!("request to helper {}", self.program.display()))
+        match fdpass::send(self.socket.as_fd(), &request.encode(), fds) {
+            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            sent => sent.context(|| format!("request to helper {}", self.program.display())),
+        }
     }
 
     /// Takes the answer; another process may do so than the one that asked.
