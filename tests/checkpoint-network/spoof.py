@@ -1,6 +1,7 @@
 """Frames that somebody who rules his network namespace may try to send, and who listens for them.
 
     spoof.py send DEVICE ADDRESS HARDWARE BETWEEN OTHER OTHER-HARDWARE
+    spoof.py flood DEVICE ADDRESS HARDWARE      what is for somebody else, and what is for him
     spoof.py listen DEVICE           prints the names of the frames that arrive, until those that may are there
 
 Each frame carries its name. `honest-` ones are those that may pass; the last of them is sent last.
@@ -78,6 +79,12 @@ def on(device, frames):
             raw.send(one)
 
 
+def flood(device, address, his):
+    mine = b"\x02" * 6
+    names = {b"spoof-flooded": b"\x02\2\2\2\2\3", b"honest-own": hardware(his), LAST: b"\xff" * 6}
+    on(device, [frame(mine, 0x800, ipv4(address, name), to) for name, to in names.items()])
+
+
 def listen(device):
     seen, end = [], time.monotonic() + 10
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as raw:
@@ -94,4 +101,4 @@ def listen(device):
     print(" ".join(sorted({name.decode() for name in seen})))
 
 
-{"send": send, "listen": listen}[sys.argv[1]](*sys.argv[2:])
+{"send": send, "flood": flood, "listen": listen}[sys.argv[1]](*sys.argv[2:])

@@ -123,6 +123,13 @@ ok at n1 bob skiff run --net mv -- ip -o -4 addr show eth0
 has "$out" 10.41.1.1/16
 ok at n1 alice skiff net show mv --json
 equal "$(json "$out" '[(l["address"], "until" in l) for l in d["leases"] if l["user"] == "alice"]')" "[('10.41.1.0', True)]"
+# What a node has forgotten, or kept long enough, it gives to nobody who would have it twice.
+for forget in 's/"until":[0-9]*/"until":1/' d; do
+    on n1 sed -i "$forget" /run/skiff/net/mv/10.41.1.0
+    [ "$forget" != d ] || on n1 rm /run/skiff/net/mv/10.41.1.0
+    ok at n1 bob skiff run --net mv -- ip -o -4 addr show eth0
+    has "$out" 10.41.1.1/16 "where an address is free after $forget"
+done
 # Nor can she have it twice.
 fails 125 at n1 alice skiff checkpoint restore mv twice
 has "$err" '10.41.1.0: somebody has it, on another host'
@@ -133,12 +140,15 @@ moved mv n2 n1
 # ---- Nobody sends as somebody else --------------------------------------------------------------------------------------------
 # She rules the namespace; what leaves it passes another. On the wire between the nodes only what is hers is seen.
 cp "$here/spoof.py" /shared
+ruling() { # INSTANCE
+    ok at n1 alice skiff instance list --json
+    ruling=(nsenter --preserve-credentials -U -n -t "$(json "$out" "[i['pid'] for i in d if i['name'] == '$1'][0]")")
+}
+ruling mv
+equal "$(json "$out" "[i['address'] for i in d if i['name'] == 'mv']")" "['10.41.1.0']" 'address that is listed'
 on n2 timeout 20 /usr/bin/python3 /shared/spoof.py listen e-n2 >seen 3>&- &
 listener=$!
 eventually 10 grep -q listening seen
-ok at n1 alice skiff instance list --json
-pid=$(json "$out" "[i['pid'] for i in d if i['name'] == 'mv'][0]")
-ruling=(nsenter --preserve-credentials -U -n -t "$pid")
 ok at n1 alice "${ruling[@]}" sh -c 'grep CapEff /proc/self/status'
 has "$out" ffffffff 'all power inside'
 ok at n1 alice "${ruling[@]}" /usr/bin/python3 /shared/spoof.py send eth0 10.41.1.0 0a:53:0a:29:01:00 0a:54:0a:29:01:00 10.41.2.1 0a:53:0a:29:02:01
@@ -163,6 +173,14 @@ over vx n2
 network br 43 'kind = "bridge"'
 stream br n1 10.43.1.0 n1
 moved br n1 n1
+# What a bridge sends to everybody is for somebody.
+ruling br
+at n1 alice "${ruling[@]}" timeout 20 /usr/bin/python3 /shared/spoof.py listen eth0 >seen 3>&- &
+listener=$!
+eventually 10 grep -q listening seen
+on n1 /usr/bin/python3 /shared/spoof.py flood sk-br 10.43.1.9 0a:53:0a:2b:01:00
+wait $listener
+equal "$(tail -1 seen)" 'honest-last honest-own' 'what arrived'
 over br n1
 network ro 44 'kind = "routed"'
 stream ro n1 10.44.1.0

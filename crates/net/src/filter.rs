@@ -21,10 +21,12 @@ const ARP: u16 = 0x0806;
 /// What of a frame must be which value: four bytes at a place relative to the end of Ethernet's header.
 type Word = (i32, u32, u32);
 
-/// Sends all that comes by the device `from` out by `to`.
-pub fn pass_all(netlink: &mut Netlink, from: u32, to: u32) -> io::Result<()> {
+/// Sends what comes by the device `from` out by `to`, if it is for this hardware address or for several. (A bridge sends to all what is for
+/// somebody that it does not know.)
+pub fn pass_to(netlink: &mut Netlink, (from, to): (u32, u32), hardware: [u8; 6]) -> io::Result<()> {
     listen(netlink, from)?;
-    pass(netlink, (from, to), (1, ALL), &[(0, 0, 0)])
+    pass(netlink, (from, to), (1, ALL), &receiver(hardware))?;
+    pass(netlink, (from, to), (2, ALL), &GROUP)
 }
 
 /// Sends what comes by the device `from` out by `to`, if its sender is the one with these addresses, and says so. Everything else goes
@@ -39,6 +41,14 @@ pub fn pass_from(
     pass(netlink, (from, to), (1, IPV4), &ipv4_from(hardware, address))?;
     pass(netlink, (from, to), (2, ARP), &arp_from(hardware, address))
 }
+
+/// Ethernet's destination, and two bytes before it that are anything.
+fn receiver([a, b, c, d, e, f]: [u8; 6]) -> [Word; 2] {
+    [(-16, word([0, 0, a, b]), 0xffff), (-12, word([c, d, e, f]), !0)]
+}
+
+/// A destination that stands for several.
+const GROUP: [Word; 1] = [(-16, 0x100, 0x100)];
 
 /// Ethernet's source, and behind it what the frame carries. (The kernel tells frames with a VLAN's tag from others by the filter's own
 /// protocol: the tag may not be in the frame.)
@@ -137,7 +147,8 @@ mod tests {
     /// Whether a frame has all of the words, as the kernel looks for them.
     fn passes(words: &[Word], frame: &[u8]) -> bool {
         words.iter().all(|(off, val, mask)| {
-            let at = usize::try_from(14 + off).unwrap();
+            let frame = [&[0xee; 2][..], frame].concat();
+            let at = usize::try_from(16 + off).unwrap();
             let found = frame.get(at..at + 4).map(|bytes| word(bytes.try_into().unwrap()));
             found.is_some_and(|found| (found ^ val) & mask == 0)
         })
@@ -160,6 +171,21 @@ mod tests {
             other[at] ^= 1;
         }
         assert!(!passes(&words, &frame(HARDWARE, 0x86dd, &packet([10, 31, 1, 2]))), "IPv6");
+    }
+
+    #[test]
+    fn only_what_is_for_it_arrives() {
+        let to = |to: [u8; 6]| [&to[..], &[2; 6], &[8, 0, 0x45]].concat();
+        let arrives = |frame: &[u8]| passes(&receiver(HARDWARE), frame) || passes(&GROUP, frame);
+        assert!(arrives(&to(HARDWARE)));
+        assert!(arrives(&to([0xff; 6])), "for all");
+        assert!(arrives(&to([1, 0, 0x5e, 0, 0, 1])), "for a group");
+        let mut other = HARDWARE;
+        for at in 0..6 {
+            other[at] ^= 2;
+            assert!(!arrives(&to(other)), "for somebody else");
+            other[at] ^= 2;
+        }
     }
 
     #[test]

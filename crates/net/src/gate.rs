@@ -49,8 +49,8 @@ pub fn connect(
     let member = Member { space: Space::Fd(inside), hardware, mtu: Some(outer.mtu) };
     member.veth(&mut netlink, WIRE, host_hardware(address)).context(between)?;
     let wire = found(&mut netlink, WIRE).context(between)?.index;
-    filter::pass_all(&mut netlink, outer.index, wire).context(between).map_err(needs_filters)?;
     let hardware = hardware_address(address);
+    filter::pass_to(&mut netlink, (outer.index, wire), hardware).context(between).map_err(needs_filters)?;
     filter::pass_from(&mut netlink, (wire, outer.index), hardware, address).context(between)?;
     for index in [outer.index, wire] {
         device::up(&mut netlink, index).context(between)?;

@@ -77,7 +77,7 @@ impl Leases {
             free.ok_or_else(|| about("all of its addresses on this node are taken".into()).hint(hint))?;
         let perhaps = match self.read(address)? {
             Some(old) => old.until.is_some().then_some(old),
-            None => Some(Lease { uid: 0, ..lease.clone() }),
+            None => Some(Lease { uid: Lease::UNKNOWN, ..lease.clone() }),
         };
         self.write(address, lease)?;
         Ok(Taken { address, perhaps })
@@ -111,7 +111,9 @@ impl Leases {
             {
                 old.until
             }
-            Some(old) if old.is_kept(now()) => return Err(about("it is kept for somebody else".into())),
+            Some(old) if old.is_kept(now()) && old.uid != Lease::UNKNOWN => {
+                return Err(about("it is kept for somebody else".into()));
+            }
             _ => Some(proved(network, lease, claim, key).map_err(|e| e.about(&what))?),
         };
         let mut of_user = 0;

@@ -1,6 +1,7 @@
 //! Instances as they fare: listing, entering, ending, removing them.
 
 use std::ffi::OsString;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -42,6 +43,9 @@ pub struct Listed {
     #[serde(skip_serializing_if = "Option::is_none")]
     sessions: Option<u32>,
     net: Net,
+    /// On a network of the site's, if that is to be saved, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<Ipv4Addr>,
     checkpoint: bool,
     path: String,
 }
@@ -61,6 +65,7 @@ impl Listed {
             pid: None,
             sessions: None,
             net: started.net,
+            address: None,
             checkpoint: started.checkpoint,
             path: record.dir.display().to_string(),
         };
@@ -69,6 +74,7 @@ impl Listed {
                 listed.state = "running";
                 listed.pid = Some(live.pid.as_raw_nonzero().get());
                 listed.sessions = Some(live.sessions);
+                listed.address = record.address().ok();
             }
             State::Ended(Ended { end, at }) => {
                 listed.ended = Some(at);

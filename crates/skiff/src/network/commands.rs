@@ -110,7 +110,10 @@ struct ShownLease {
 }
 
 fn show(name: &NetName, json: bool) -> Result<()> {
-    let user = |uid: u32| user_fields(uid).map_or_else(|| uid.to_string(), |fields| fields[0].clone());
+    let user = |uid: u32| match uid {
+        Lease::UNKNOWN => "?".into(),
+        uid => user_fields(uid).map_or_else(|| uid.to_string(), |fields| fields[0].clone()),
+    };
     let leases = leases(name)?
         .into_iter()
         .map(|(address, lease)| ShownLease { address, user: user(lease.uid), until: lease.until })

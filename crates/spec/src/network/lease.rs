@@ -21,6 +21,9 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// In the place of a user: somebody has the address on another node, and this one does not know who.
+    pub const UNKNOWN: u32 = u32::MAX;
+
     /// As text.
     #[must_use]
     pub fn to_text(&self) -> String {

@@ -68,6 +68,39 @@ fn what_makes_no_sense_is_said() {
 }
 
 #[test]
+fn who_knows_of_an_address() {
+    let network = Network::parse(VXLAN).unwrap();
+    let gives = |node: &str, address: [u8; 4]| network.gives_away(node, address.into());
+    assert!(gives("n1", [10, 20, 1, 2]) && gives("n2", [10, 20, 2, 0]));
+    assert!(!gives("n1", [10, 20, 2, 0]), "another node's");
+    assert!(!gives("n1", [10, 20, 1, 1]), "the gateway's");
+    assert!(!gives("n3", [10, 20, 1, 2]), "a node without any");
+    assert!(with("kind = \"bridge\"").unwrap().gives_away("any", [10, 20, 0, 9].into()));
+    for (lines, spans) in [
+        ("kind = \"macvlan\"\nparent = \"eth0\"", true),
+        ("kind = \"bridge\"\nparent = \"eth0\"", true),
+        ("kind = \"bridge\"", false),
+        ("kind = \"routed\"", false),
+    ] {
+        let network = with(lines).unwrap();
+        assert_eq!((network.spans_nodes(), network.kept_hours), (spans, 168), "{lines}");
+    }
+    assert!(network.spans_nodes());
+    assert!(with("kind = \"bridge\"\nkept_hours = 100000").unwrap_err().contains("kept_hours"));
+}
+
+#[test]
+fn a_lease_is_kept_until_its_time() {
+    let old = r#"{"network":"lab","uid":7,"space":3}"#;
+    let mut lease = Lease::parse(old).unwrap();
+    assert_eq!(lease.to_text(), old);
+    assert!(!lease.is_kept(0));
+    lease.until = Some(100);
+    assert_eq!(Lease::parse(&lease.to_text()).as_ref(), Some(&lease));
+    assert!(lease.is_kept(99) && !lease.is_kept(100));
+}
+
+#[test]
 fn words_for_networks() {
     for (word, net) in [("host", Net::Host), ("none", Net::None), ("private", Net::Private)] {
         assert_eq!(word.parse(), Ok(net.clone()));
