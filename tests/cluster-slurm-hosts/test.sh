@@ -112,6 +112,14 @@ for victim in skiff-cluster slurmctld; do
 done
 none_left
 
+# Whoever makes one goes before it is made.
+for mark in slurm/slurm.conf control.sock; do
+    start alice skiff cluster up lab --slurm --hostfile hosts
+    eventually 10 test -e $state/lab/$mark
+    kill -9 $started
+    eventually 10 eval "! pgrep -u alice -f ^skiff-cluster"
+    none_left
+done
 # What cannot be.
 as alice sh -c 'printf "n1\nnosuch\n" >unknown'
 fails 125 as alice skiff cluster up lab --slurm --hostfile unknown

@@ -101,6 +101,15 @@ for user in alice bob; do
 done
 equal "$(devices)" "$before" 'devices'
 
+# Whoever makes one goes before it is made: nothing of it stays. (Nobody is told by a signal that cannot be caught.)
+home=/home/alice/.local/share/skiff/cluster
+for mark in slurm/slurm.conf control.sock logs/n2; do
+    start alice skiff cluster up lab --slurm --nodes 2
+    eventually 10 test -e $home/lab/$mark
+    kill -9 $started
+    eventually 10 nobody_left
+    equal "$(ls -A $home)" '' "left when killed after $mark"
+done
 # Two at once, of two users and of one.
 ok as alice skiff cluster up one --slurm --nodes 1 --cpus 3
 ok as alice skiff cluster up two --slurm --nodes 1
@@ -111,6 +120,12 @@ ok as alice skiff cluster status --json
 equal "$(json "$out" '[(c["name"], c["state"], c["nodes"]) for c in d]')" "[('one', 'up', 1), ('two', 'up', 1)]"
 for user in alice bob; do as $user skiff cluster down one; done
 ok as alice skiff cluster exec two -- srun hostname
+for command in 'add -N2' 'remove -N1' down; do
+    ok as alice skiff cluster $command two --dry-run
+    has "$out" two
+done
+ok as alice skiff cluster exec two -- srun hostname
+lacks "$(cat /home/alice/.local/share/skiff/cluster/two/logs/ctl)" 'Zero Bytes'
 ok as alice skiff cluster down two
 
 # A base without Slurm, and other things that cannot be.

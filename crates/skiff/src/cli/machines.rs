@@ -21,6 +21,9 @@ pub enum Machines {
         /// How many
         #[arg(short = 'N', long, value_name = "N", value_parser = nodes())]
         nodes: u16,
+        /// Print what would be done, and do nothing
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Take nodes away, with what runs on them
     Remove {
@@ -32,6 +35,9 @@ pub enum Machines {
         /// This one
         #[arg(long, value_name = "NODE", conflicts_with = "nodes")]
         node: Vec<Member>,
+        /// Print what would be done, and do nothing
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Show its nodes; without NAME, the clusters there are
     Status {
@@ -67,6 +73,9 @@ pub enum Machines {
     Down {
         /// Its name
         name: EnvName,
+        /// Print what would be done, and do nothing
+        #[arg(long)]
+        dry_run: bool,
     },
     /// On a node: start what it is there for
     #[command(subcommand, hide = true)]

@@ -14,12 +14,13 @@ use super::{Keep, Place, Supervisor};
 use crate::context::Context;
 use crate::output;
 
-/// Forks a process that has only `kept` of our descriptors, begins something, and if it is told that this is heard of, serves it until
-/// its end. Gives the notes of the beginning, or the words that say why there was none; nothing if it ended without a word.
+/// Forks a process that has only `kept` of our descriptors, begins something, and if that is heard of, serves it until its end; if whoever
+/// wanted it is gone, it is `unheard`. Gives the notes of the beginning, or the words that say why there was none; nothing if it ended without a word.
 pub fn apart<S>(
     kept: &[BorrowedFd<'_>],
     begin: impl FnOnce() -> std::result::Result<(S, Vec<u8>), Vec<u8>>,
     serve: impl FnOnce(S),
+    unheard: impl FnOnce(S),
 ) -> Result<Option<std::result::Result<Vec<u8>, Vec<u8>>>> {
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     match fork(CloneFlags::NONE).context(|| "supervisor")? {
@@ -41,8 +42,10 @@ pub fn apart<S>(
             };
             let told = rustix::io::write(&reporter, &word).is_ok();
             drop(reporter);
-            if let (Some(begun), true) = (begun, told) {
-                serve(begun);
+            match begun {
+                Some(begun) if told => serve(begun),
+                Some(begun) => unheard(begun),
+                None => {}
             }
             exit_now(0)
         }
@@ -77,7 +80,7 @@ pub fn launch(
         }
         Err(why) => Err(why.to_bytes()),
     };
-    match apart(&kept, begin, Supervisor::serve)? {
+    match apart(&kept, begin, Supervisor::serve, drop)? {
         Some(Ok(notes)) => {
             String::from_utf8_lossy(&notes).lines().for_each(output::note);
             Ok(())

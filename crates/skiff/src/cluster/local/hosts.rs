@@ -1,9 +1,10 @@
 //! Workers on the hosts of an allocation or of a file: an agent on each makes and ends them, as the supervisor says.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rustix::event::PollFlags;
 use skiff_cluster::channel::Come;
 use skiff_cluster::fleet::{self, Fleet, Limits, Of, Remote, Waited};
 use skiff_cluster::greeting::Call;
@@ -11,7 +12,7 @@ use skiff_cluster::local::members::{CONTROLLER, Member};
 use skiff_cluster::local::slurm;
 use skiff_cluster::wire::{self, Duty, Order, Place, Report, Wanted};
 use skiff_cluster::{address, files, hosts, seal};
-use skiff_sandbox::{Error, Result};
+use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::End;
 
 use crate::cluster::launching::Launching;
@@ -40,6 +41,8 @@ pub struct Hosts {
     members: Vec<wire::Member>,
     conf: String,
     key: String,
+    /// Whoever is making the cluster: there is something to hear, or he is gone, as long as it is not made.
+    maker: Option<OwnedFd>,
     /// The controller's port: held, so that nobody else gets it before that has it.
     _port: OwnedFd,
 }
@@ -57,15 +60,25 @@ pub type Lost = (Member, Option<End>, String);
 
 impl Hosts {
     /// Has agents started on all hosts; returns when it is known where all will be.
-    pub fn begin(mut spec: Spec, key: String) -> Result<Self> {
+    pub fn begin(mut spec: Spec, key: String, maker: &OwnedFd) -> Result<Self> {
         let (address, is_among) = own_address(&spec.launching)?;
         let (held, port) = address::hold_port(address, None)?;
         spec.wanted.duty = Duty::Node { port: None, controller: (!is_among).then_some(address) };
         let launches = spec.launching.launches();
         let mut entrance = spec.launching.open(&launches)?;
+        let maker = maker.try_clone().context(|| "descriptors")?;
         let fleet = Fleet::new(&spec.launching.hosts, &spec.wanted, spec.limits, entrance.door.take());
         let proofs = vec![entrance.call.secret.clone(); spec.launching.hosts.len()];
-        let mut hosts = Self { spec, fleet, proofs, members: vec![], conf: String::new(), key, _port: held };
+        let mut hosts = Self {
+            spec,
+            fleet,
+            proofs,
+            members: vec![],
+            conf: String::new(),
+            key,
+            maker: Some(maker),
+            _port: held,
+        };
         let all: Vec<usize> = (0..hosts.proofs.len()).collect();
         let launched = hosts.fleet.launch(&launches, &entrance.call);
         let prepared = launched.and_then(|()| hosts.until_prepared(&all));
@@ -89,6 +102,11 @@ impl Hosts {
         let first = places.first().map(|place| named(CONTROLLER.into(), at(place, controller)));
         let rest = places.iter().enumerate().map(|(n, place)| named(worker(n).to_string(), place.clone()));
         self.members = first.into_iter().chain(rest).collect();
+    }
+
+    /// The cluster is made, and stays whoever is gone.
+    pub fn made(&mut self) {
+        self.maker = None;
     }
 
     /// The text of `slurm.conf`.
@@ -260,10 +278,13 @@ impl Hosts {
                 return Err(self.fleet.late(&late, what, limit));
             }
             let ready = {
-                let mut waited = vec![];
-                self.fleet.wait_for(&mut waited, |of| of, None);
+                let maker = self.maker.iter().map(|maker| (None, maker.as_fd(), PollFlags::IN));
+                let mut waited: Vec<Waited<'_, Option<Of>>> = maker.collect();
+                self.fleet.wait_for(&mut waited, Some, None);
                 fleet::ready(&waited, self.fleet.wakes_at().min(end))
             };
+            let ready = ready.into_iter().collect::<Option<Vec<Of>>>();
+            let ready = ready.ok_or_else(|| Error::new("whoever was making the cluster is gone"))?;
             for (at, news) in self.news(&ready)? {
                 match news {
                     News::Failed(e) if ats.contains(&at) => return Err(e),

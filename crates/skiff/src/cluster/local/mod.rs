@@ -31,15 +31,17 @@ pub fn run(command: &Machines) -> Result<i32> {
     match command {
         Machines::Daemon(_) => {}
         Machines::Up(wanted) => up::up(&context, wanted)?,
-        Machines::Add { name, nodes } => nodes::add(&context, name, *nodes)?,
-        Machines::Remove { name, nodes, node } => nodes::remove(&context, name, *nodes, node)?,
+        Machines::Add { name, nodes, dry_run } => nodes::add(&context, name, *nodes, *dry_run)?,
+        Machines::Remove { name, nodes, node, dry_run } => {
+            nodes::remove(&context, name, *nodes, node, *dry_run)?;
+        }
         Machines::Status { name: Some(name), output } => nodes::status(&context, name, output.json)?,
         Machines::Status { name: None, output } => nodes::list(&context, output.json)?,
         Machines::Enter { inside, node, name } => return inside::run(&context, name, *node, inside, &[]),
         Machines::Exec { inside, node, name, command } => {
             return inside::run(&context, name, *node, inside, command);
         }
-        Machines::Down { name } => up::down(&context, name)?,
+        Machines::Down { name, dry_run } => up::down(&context, name, *dry_run)?,
     }
     Ok(0)
 }

@@ -27,7 +27,7 @@ pub fn nodes(record: &Record) -> Result<Vec<Node>> {
 }
 
 /// Adds some; returns when they take jobs.
-pub fn add(context: &Context, name: &EnvName, count: u16) -> Result<()> {
+pub fn add(context: &Context, name: &EnvName, count: u16, dry_run: bool) -> Result<()> {
     let record = Record::existing(context, name)?;
     let there: Vec<Member> = nodes(&record)?.iter().map(|node| node.name).collect();
     let new: Vec<Member> =
@@ -35,6 +35,9 @@ pub fn add(context: &Context, name: &EnvName, count: u16) -> Result<()> {
     if new.len() < count.into() {
         return Err(Error::new(format!("cluster {name}: it can have {} more nodes", new.len()))
             .hint(format!("{MOST} are the most; `skiff cluster remove` makes room")));
+    }
+    if dry_run {
+        return output::line(&format!("make {} in cluster {name}", names(&new).join(" ")));
     }
     // The controller refuses nodes that it does not expect.
     expect(&record, &new, "RESUME", "")?;
@@ -49,7 +52,13 @@ pub fn add(context: &Context, name: &EnvName, count: u16) -> Result<()> {
 }
 
 /// Takes some away: those named, or those with the highest numbers.
-pub fn remove(context: &Context, name: &EnvName, count: Option<u16>, named: &[Member]) -> Result<()> {
+pub fn remove(
+    context: &Context,
+    name: &EnvName,
+    count: Option<u16>,
+    named: &[Member],
+    dry_run: bool,
+) -> Result<()> {
     let record = Record::existing(context, name)?;
     let there: Vec<Member> =
         nodes(&record)?.iter().map(|node| node.name).filter(|node| *node != Member::Controller).collect();
@@ -64,6 +73,9 @@ pub fn remove(context: &Context, name: &EnvName, count: Option<u16>, named: &[Me
     if let Some(stranger) = go.iter().find(|node| !there.contains(node)) {
         return Err(Error::new(format!("node {stranger}: cluster {name} has no such worker"))
             .hint(format!("it has {}", names(&there).join(" "))));
+    }
+    if dry_run {
+        return output::line(&format!("end {} of cluster {name}, and what runs there", names(&go).join(" ")));
     }
     // What runs there is told to be lost before it is.
     expect(&record, &go, "DOWN", "Reason=removed")?;

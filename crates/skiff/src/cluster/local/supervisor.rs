@@ -41,6 +41,8 @@ struct Supervisor {
     hosts: Option<Hosts>,
     /// The first process of the job that this is, where nothing else tells its end.
     job: Option<OwnedFd>,
+    /// Whoever is making the cluster, until it is made.
+    maker: Option<OwnedFd>,
     group: Group,
     listener: OwnedFd,
     signals: Signals,
@@ -66,6 +68,7 @@ enum Of {
     Listener,
     Errand,
     Job,
+    Maker,
     Host(fleet::Of),
 }
 
@@ -79,20 +82,22 @@ enum Next {
     EndForGood,
 }
 
-/// Starts it; returns when it takes commands, or why it does not. With `spec`, workers are on other hosts.
+/// Starts it; returns when it takes commands, or why it does not. With `spec`, workers are on other hosts. It ends if whoever makes the
+/// cluster does before a byte has come by `maker`.
 pub fn launch(
     context: &Context,
     record: &Record,
     plan: Plan,
     spec: Option<Spec>,
     scratch: &wire::Scratch,
-    lock: &OwnedFd,
+    (lock, maker): (&OwnedFd, &OwnedFd),
 ) -> Result<()> {
-    let begin = || match Supervisor::begin(context, record, plan, spec, scratch) {
+    let begin = || match Supervisor::begin(context, record, plan, spec, scratch, maker) {
         Ok((supervisor, note)) => Ok((supervisor, note.unwrap_or_default().into_bytes())),
         Err(e) => Err(e.to_bytes()),
     };
-    match apart(&[lock.as_fd()], begin, Supervisor::serve)? {
+    let kept = [lock.as_fd(), maker.as_fd()];
+    match apart(&kept, begin, Supervisor::serve, |supervisor| supervisor.end(true))? {
         Some(Ok(note)) if note.is_empty() => Ok(()),
         Some(Ok(note)) => {
             output::note(&String::from_utf8_lossy(&note));
@@ -110,6 +115,7 @@ impl Supervisor {
         mut plan: Plan,
         spec: Option<Spec>,
         scratch: &wire::Scratch,
+        maker: &OwnedFd,
     ) -> Result<(Self, Option<String>)> {
         let job = spec.as_ref().and_then(job);
         rustix::process::setsid().context(|| "session")?;
@@ -118,16 +124,18 @@ impl Supervisor {
         skiff_sys::title::set(&format!("skiff-cluster {}", record.name));
         let (scratch, note) = scratch::make(context, scratch)?;
         let mut hosts = match spec {
-            Some(spec) => Some(Hosts::begin(spec, record.key()?)?),
+            Some(spec) => Some(Hosts::begin(spec, record.key()?, maker)?),
             None => None,
         };
         let begun = Self::begin_here(context, record, &mut plan, hosts.as_ref(), scratch.as_ref());
         let (group, listener) = begun.inspect_err(|_| hosts.iter_mut().for_each(Hosts::end_all))?;
         let record = record.clone();
+        let maker = Some(maker.try_clone().context(|| "descriptors")?);
         let supervisor = Self {
             record,
             hosts,
             job,
+            maker,
             group,
             listener,
             signals,
@@ -190,6 +198,7 @@ impl Supervisor {
         ];
         waited.extend(self.errands.iter().map(|errand| (Of::Errand, errand.end(), PollFlags::IN)));
         waited.extend(self.job.iter().map(|job| (Of::Job, job.as_fd(), PollFlags::IN)));
+        waited.extend(self.maker.iter().map(|maker| (Of::Maker, maker.as_fd(), PollFlags::IN)));
         let mut until = Instant::now() + Duration::from_secs(3600);
         if let Some(hosts) = &self.hosts {
             hosts.wait_for(&mut waited, Of::Host);
@@ -212,10 +221,20 @@ impl Supervisor {
             ready.iter().filter_map(|of| if let Of::Host(of) = of { Some(*of) } else { None }).collect();
         let lost = self.hosts.as_mut().map(|hosts| hosts.attend(&of_hosts)).unwrap_or_default();
         self.bury(lost);
-        if told_to_end || ready.contains(&Of::Job) {
+        let is_alone = ready.contains(&Of::Maker) && !self.is_made();
+        if told_to_end || is_alone || ready.contains(&Of::Job) {
             return Next::EndForGood;
         }
         if ready.contains(&Of::Listener) && !self.answer_one() { Next::End } else { Next::GoOn }
+    }
+
+    /// Whether the cluster is as it was wanted; otherwise its maker is gone.
+    fn is_made(&mut self) -> bool {
+        let made = self.maker.take().is_some_and(|maker| rustix::io::read(maker, &mut [0]) == Ok(1));
+        if made {
+            self.hosts.iter_mut().for_each(Hosts::made);
+        }
+        made
     }
 
     /// Ends all; what is kept goes, too, unless somebody may want to know how it came.

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use rustix::pipe::{PipeFlags, pipe_with};
 use skiff_cluster::fleet::Limits;
 use skiff_cluster::local::members::{Member, hosts as names};
 use skiff_cluster::local::slurm;
@@ -27,8 +28,8 @@ use crate::cluster::root::Found;
 use crate::context::Context;
 use crate::instance::record::now;
 use crate::planner::Wishes;
-use crate::run;
 use crate::supervisor::{try_lock, wait_for_lock};
+use crate::{output, run};
 
 /// How long one may take to end.
 const ENDING: Duration = Duration::from_secs(60);
@@ -128,11 +129,14 @@ fn begin(
     lock: &OwnedFd,
 ) -> Result<()> {
     let scratch = wanted.scratch.clone().unwrap_or_default();
-    supervisor::launch(context, record, plan, spec, &scratch, lock)?;
+    let (maker, ours) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    supervisor::launch(context, record, plan, spec, &scratch, (lock, &maker))?;
     let workers: Vec<Member> = (1..=nodes).map(Member::Worker).collect();
     let all = std::iter::once(Member::Controller).chain(workers.iter().copied()).collect();
     ask(&record.dir, &Want::Make(all))?.ok_or_else(|| not_up(record))?;
-    wait_until_ready(record, &workers, READY)
+    wait_until_ready(record, &workers, READY)?;
+    // Until now it would have ended with us.
+    rustix::io::write(&ours, b"+").map(drop).context(|| "the cluster's supervisor")
 }
 
 /// The root of every node on this machine, but for what differs between them.
@@ -158,8 +162,12 @@ fn show(plan: &Plan, launching: Option<&Launching>, json: bool) -> Result<()> {
 }
 
 /// Ends one, or removes what is left of it.
-pub fn down(context: &Context, name: &EnvName) -> Result<()> {
-    end(&Record::existing(context, name)?)
+pub fn down(context: &Context, name: &EnvName, dry_run: bool) -> Result<()> {
+    let record = Record::existing(context, name)?;
+    match dry_run {
+        true => output::line(&format!("end cluster {name}, and remove {}", record.dir.display())),
+        false => end(&record),
+    }
 }
 
 /// Waits for the lock; not for ever, but what its nodes have left on a disk may take a while to remove.
