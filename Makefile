@@ -12,6 +12,7 @@ MAN        := $(DESTDIR)$(PREFIX)/share/man/man1
 SHARE      := $(DESTDIR)$(PREFIX)/share
 CONFIG     := $(DESTDIR)$(SYSCONFDIR)/skiff
 DOC        := $(DESTDIR)$(PREFIX)/share/doc/skiff
+UNITS      := $(DESTDIR)$(PREFIX)/lib/systemd/system
 
 .PHONY: all build man demo test lint deps install uninstall stage clean help
 
@@ -79,6 +80,8 @@ install: man
 	    echo 'make install: without CRIU: no checkpoints' >&2; \
 	fi
 	install -m 644 packaging/config.toml docs/install.md $(DOC)/
+	install -d $(UNITS)
+	sed 's|@PREFIX@|$(PREFIX)|g' packaging/systemd/skiff-agent.service >$(UNITS)/skiff-agent.service
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/sshd_config.skiff >$(DOC)/sshd_config.skiff
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/plugstack.conf.d/skiff.conf >$(DOC)/plugstack-skiff.conf
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/apparmor/skiff >$(DOC)/apparmor-skiff
@@ -97,6 +100,7 @@ uninstall:
 	@if cmp -s $(CONFIG)/config.toml $(DOC)/config.toml; then rm -f $(CONFIG)/config.toml; \
 	elif [ -e $(CONFIG)/config.toml ]; then echo 'keeping $(CONFIG)/config.toml: it was changed'; fi
 	rm -rf $(LIBEXEC)/criu
+	rm -f $(UNITS)/skiff-agent.service
 	rm -f $(DOC)/config.toml $(DOC)/sshd_config.skiff $(DOC)/install.md $(DOC)/plugstack-skiff.conf $(DOC)/apparmor-skiff
 	@for directory in $(LIBEXEC) $(PLUGIN) $(DOC) $(CONFIG); do \
 	    [ ! -d $$directory ] || rmdir --ignore-fail-on-non-empty $$directory; done

@@ -105,7 +105,31 @@ X2
 ok as alice sbatch -Q --wait -N2 -o out --wrap 'bash /shared/job.sh'
 equal "$(grep -v ^skiff out | head -2)" $'talk\n0' "$(cat out)"
 has "$(cat out)" 'running'
-idle
+# What is dead and not yet buried is Slurm's.
+eventually 20 on n2 sh -c '! pgrep -u alice -r R,S,D,T'
+
+# By the agents of the machines, which know a user by munge alone. What is no credential, or one used twice, starts nothing.
+printf '[migrate]\nport = 7790\n' >/etc/skiff/conf.d/migrate.toml
+on n2 skiff agent 2>agent & agent=$!
+eventually 5 on n2 bash -c '</dev/tcp/127.0.0.1/7790'
+mv .ssh ssh
+ok at n1 bob skiff instance start --checkpoint host mine sleep 1000
+ok at n1 bob skiff migrate mine n2
+equal "$(on n2 ps -o user= -C skiff-instance,sleep | sort -u)" bob 'whose they are'
+ok at n2 bob skiff instance rm --force mine
+fails 125 as alice skiff agent
+has "$err" 'only root'
+talk_to() { on n2 timeout 10 bash -c "exec 3<>/dev/tcp/127.0.0.1/7790; cat >&3; cat <&3"; }
+has "$(talk_to <<<'MUNGE:AwQDAAD:')" 'munge does not accept' 'junk'
+has "$(seq 5000 | xargs | talk_to)" 'it is not whole' 'too much'
+used=$(as alice munge -n -u 0)
+talk_to <<<"$used" >/dev/null
+has "$(talk_to <<<"$used")" 'munge does not accept' 'one used twice'
+has "$(munge -n -u 0 | talk_to)" 'root gets no receiver'
+kill $agent
+wait $agent || true
+mv ssh .ssh
+rm /etc/skiff/conf.d/migrate.toml
 
 # What cannot go stays, and it is said why.
 ok at n1 alice skiff instance start --checkpoint --net none host stays python3 /shared/talk.py

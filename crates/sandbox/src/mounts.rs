@@ -22,14 +22,28 @@ const MOST_LINKS: u32 = 40;
 
 /// A new file system in memory; its size as tmpfs takes it.
 pub fn memory(mode: u32, size: Option<&str>) -> rustix::io::Result<OwnedFd> {
+    let fs = tmpfs(mode, size)?;
+    fsconfig_create(&fs)?;
+    as_mount(&fs)
+}
+
+/// The same for large files, in pages as large as they come where the kernel has such.
+pub fn memory_for_large_files(mode: u32, size: Option<&str>) -> rustix::io::Result<OwnedFd> {
+    let fs = tmpfs(mode, size)?;
+    // Built without them, it does not know the option.
+    fsconfig_set_string(&fs, "huge", "always").unwrap_or_default();
+    fsconfig_create(&fs)?;
+    as_mount(&fs)
+}
+
+fn tmpfs(mode: u32, size: Option<&str>) -> rustix::io::Result<OwnedFd> {
     let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&fs, "source", "skiff")?;
     fsconfig_set_string(&fs, "mode", format!("{mode:o}"))?;
     if let Some(size) = size {
         fsconfig_set_string(&fs, "size", size)?;
     }
-    fsconfig_create(&fs)?;
-    as_mount(&fs)
+    Ok(fs)
 }
 
 /// A file system that the kernel makes up (`proc`, `mqueue`), for the namespaces we are in.

@@ -127,6 +127,16 @@ pub enum Command {
     /// On the other machine: take one
     #[command(hide = true)]
     MigrateReceive,
+    /// Let users move instances to this machine without ssh (root's, see docs/migration.md)
+    Agent,
+    /// Ask the agent of another machine to take one
+    #[command(hide = true)]
+    AgentCall {
+        /// The machine
+        node: String,
+        /// The agent's port
+        port: u16,
+    },
     /// Show the environments, instances and clusters that run
     Ps(Output),
     /// End a running environment and everything in it

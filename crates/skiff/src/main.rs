@@ -93,6 +93,8 @@ fn run(cli: Cli) -> Result<i32> {
         Command::Checkpoint(command) => checkpoint::run(&command)?,
         Command::Migrate(migrate) => migrate::run(&migrate)?,
         Command::MigrateReceive => return migrate::receive(),
+        Command::Agent => return migrate::agent(),
+        Command::AgentCall { ref node, port } => return migrate::call_agent(node, port),
         Command::Cluster(command) => return cluster::run(&command),
         Command::Net(command) => return network::commands::run(&command),
         Command::Pull(pull) => images::commands::pull(&pull)?,

@@ -37,6 +37,16 @@ pub struct Config {
     pub base: BaseConfig,
     /// Jobs.
     pub slurm: Slurm,
+    /// Moving instances.
+    pub migrate: Migrate,
+}
+
+/// Moving instances.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Migrate {
+    /// The port at which the machines' agents are asked to take one; 0: there are no agents, and it goes by ssh.
+    pub port: u16,
 }
 
 /// Throw-away environments.
@@ -110,6 +120,7 @@ impl Default for Config {
             run: Run::default(),
             base: BaseConfig::default(),
             slurm: Slurm::default(),
+            migrate: Migrate::default(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
+use rustix::net::sockopt::{set_tcp_cork, set_tcp_nodelay};
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::Pid;
 use skiff_migrate::criu::{Criu, Told};
@@ -19,6 +20,7 @@ use skiff_migrate::{memory, parcel, probe};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::Started;
+use skiff_sys::signal::Signals;
 
 use super::leaving::{self, Leaving};
 use super::peer::{Peer, wait};
@@ -38,6 +40,8 @@ const CONSIDERING: Duration = Duration::from_secs(600);
 const MAKING: Duration = Duration::from_secs(60);
 /// And as long as it takes to do so with so many bytes a second.
 const SLOWEST: u64 = 64 << 20;
+/// How often what CRIU has not sent is sent.
+const PUSH: Duration = Duration::from_millis(2);
 /// How long it may take to let them go.
 const STARTING: Duration = Duration::from_secs(30);
 
@@ -178,7 +182,9 @@ impl Move<'_> {
         };
         criu.ask(Kind::Dump, options)?;
         loop {
-            let ready = wait(&[(criu.news(), PollFlags::IN), (way.peer.as_fd(), PollFlags::IN)], None)?;
+            let ready = wait(&[(criu.news(), PollFlags::IN), (way.peer.as_fd(), PollFlags::IN)], Some(PUSH))?;
+            // CRIU corks its connection, and does not always pull the cork when it waits for an answer.
+            set_tcp_nodelay(&way.goods, true).context(|| "connection for pages")?;
             if !ready[1].is_empty()
                 && let Err(why) = hear_progress(&mut way.peer, progress)
             {
@@ -191,7 +197,9 @@ impl Move<'_> {
                 continue;
             }
             match criu.follow()? {
-                Told::Stage(stage) if stage == "post-dump" => return Ok(()),
+                Told::Stage(stage) if stage == "post-dump" => {
+                    return set_tcp_cork(&way.goods, false).context(|| "connection for pages");
+                }
                 Told::Stage(_) => criu.go_on(true)?,
                 Told::Done(_) => return Err(Error::new("CRIU does not say when it has dumped all")),
             }
@@ -242,6 +250,8 @@ impl Move<'_> {
     ) -> std::result::Result<(), Kept> {
         let until = Instant::now() + MAKING + Duration::from_secs(progress.bytes() / SLOWEST);
         while !held(peer.hear(until)?, progress)? {}
+        // A key on the terminal does not come in between, from here until all is said.
+        let _signals = Signals::block(&[]).context(|| "signals")?;
         let leaving = Leaving::begin(self.record, criu.number()?, &self.words.node, token)?;
         // There it has the address, too, and is heard from then on.
         let port = self.member.as_ref().map(Member::port);

@@ -5,6 +5,7 @@
 //! them here, is stopped first, so that nothing makes them run again whatever happens to the sender; then it says `go`. Whether the
 //! receiver has taken them is written down there ([`decision`]), once and for all, and can be asked for afterwards.
 
+mod agent;
 mod decision;
 mod hand_over;
 mod leaving;
@@ -23,6 +24,16 @@ use crate::context::Context;
 /// Does what was asked.
 pub fn run(words: &Migrate) -> Result<()> {
     sender::migrate(&Context::load()?, words)
+}
+
+/// Serves those who have neither ssh nor a job to get here by; the exit code.
+pub fn agent() -> Result<i32> {
+    agent::serve(&Context::load()?)
+}
+
+/// Asks the agent of another machine to start a receiver; the exit code.
+pub fn call_agent(node: &str, port: u16) -> Result<i32> {
+    agent::call(node, port)
 }
 
 /// On the other machine; the exit code.

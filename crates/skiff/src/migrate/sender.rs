@@ -11,7 +11,7 @@ use skiff_migrate::obstacles::{Found, Obstacle, Process, look};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::{Context as _, Error, Result};
 
-use super::hand_over::{Move, Outcome};
+use super::hand_over::{Gone, Move, Outcome};
 use super::leaving::{self, Leaving};
 use super::progress::{Phase, Progress};
 use super::talk::{Order, Report};
@@ -50,14 +50,14 @@ pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
     let begun = Instant::now();
     let (record, started, live) = save::running(context, &words.instance)?;
     let about = |e: Error| e.about(&format!("instance {}", record.name));
-    let launch = way::launch(&words.node)?;
+    let launch = way::launch(context, &words.node)?;
     let net = run::net_space(&started.net, started.plan.dumpable);
     let look = || look(live.pid, net == NetSpace::Its).map_err(about);
     if words.dry_run {
         return show(words, &launch.argv, &look()?);
     }
     let _lock = lock(&record)?;
-    if settle(&record)? {
+    if settle(context, &record)? {
         return output::line(words.instance.as_str());
     }
     let found = look()?;
@@ -66,10 +66,9 @@ pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
         output::note("a session is open in it (`instance exec`): that does not go along");
     }
     let mut progress = Progress::begin(found.processes.iter().map(|process| process.memory).sum());
-    let way = Way::open(&words.node)?;
+    let way = Way::open(context, &words.node)?;
     progress.done("connect");
     let inside = Inside { init: live.init.as_fd(), net, number: None };
-    let token = greeting::secret()?;
     let member = Member::leaving(context, &record, &started).map_err(about)?;
     let going = Move {
         context,
@@ -81,31 +80,32 @@ pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
         member,
         words,
     };
-    match going.carry_out(way, token, &mut progress).map_err(about)? {
-        Outcome::Gone(gone) => {
-            let moved = Moved {
-                instance: record.name.as_str(),
-                node: &words.node,
-                mode: words.mode,
-                processes: found.processes.len(),
-                memory_bytes: gone.memory,
-                file_bytes: gone.files,
-                frozen_ms: gone.frozen.as_millis(),
-                total_ms: begun.elapsed().as_millis(),
-                phases: progress.phases(),
-            };
-            say(words, &moved)
-        }
+    match going.carry_out(way, greeting::secret()?, &mut progress).map_err(about)? {
+        Outcome::Gone(gone) => say(words, &Moved::of(&going, &gone, begun, &progress)),
         Outcome::Unknown(why) => {
             // Whoever asks now gets an answer that stays true.
-            output::note(&format!(
-                "instance {}: {why}; asking {} what has become of it",
-                record.name, words.node
-            ));
-            match settle(&record)? {
-                true => output::line(words.instance.as_str()),
+            let (name, node) = (&record.name, &words.node);
+            output::note(&format!("instance {name}: {why}; asking {node} what has become of it"));
+            match settle(context, &record)? {
+                true => output::line(name.as_str()),
                 false => Err(about(why).hint("it goes on here, as it was")),
             }
+        }
+    }
+}
+
+impl<'a> Moved<'a> {
+    fn of(going: &Move<'a>, gone: &Gone, begun: Instant, progress: &'a Progress) -> Self {
+        Self {
+            instance: going.record.name.as_str(),
+            node: &going.words.node,
+            mode: going.words.mode,
+            processes: going.found.processes.len(),
+            memory_bytes: gone.memory,
+            file_bytes: gone.files,
+            frozen_ms: gone.frozen.as_millis(),
+            total_ms: begun.elapsed().as_millis(),
+            phases: progress.phases(),
         }
     }
 }
@@ -126,9 +126,9 @@ fn lock(record: &Record) -> Result<std::os::fd::OwnedFd> {
 }
 
 /// If a move of it has lost its connection when it was given away: finds out whether it has gone, and makes that so here.
-fn settle(record: &Record) -> Result<bool> {
+fn settle(context: &Context, record: &Record) -> Result<bool> {
     let Some(left) = Leaving::left(record)? else { return Ok(false) };
-    let taken = ask(record, &left).map_err(|e| {
+    let taken = ask(context, record, &left).map_err(|e| {
         let (name, node) = (&record.name, &left.node);
         let why =
             format!("instance {name}: it stands still, and whether {node} has taken it is not known: {e}");
@@ -155,8 +155,8 @@ fn listen_again(record: &Record) -> Result<()> {
     Ok(())
 }
 
-fn ask(record: &Record, left: &Leaving) -> Result<bool> {
-    let mut way = Way::open(&left.node)?;
+fn ask(context: &Context, record: &Record, left: &Leaving) -> Result<bool> {
+    let mut way = Way::open(context, &left.node)?;
     way.peer.tell(&Order::Ask(record.name.clone(), left.token.clone()))?;
     match way.peer.hear(Instant::now() + PATIENCE)? {
         Report::Taken(taken) => Ok(taken),

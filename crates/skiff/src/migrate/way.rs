@@ -1,4 +1,5 @@
-//! How the receiver gets started on another machine, and calls back: by srun where that is a node of the job that we are in, else by ssh.
+//! How the receiver gets started on another machine, and calls back: by srun where that is a node of the job that we are in, else by the
+//! agent there if the site has agents, else by ssh.
 //! Who starts it there is the user himself, so it has no rights but his.
 
 use std::fs;
@@ -16,6 +17,7 @@ use skiff_sandbox::{Context as _, Error, Result};
 use super::peer::{Peer, wait};
 use super::talk::{CONTROL, GOODS};
 use crate::cluster::launching::own_addresses;
+use crate::context::Context;
 
 /// How long the other machine may take to start the receiver, and that to call.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,7 +32,7 @@ pub struct Way {
 }
 
 /// What starts it.
-pub fn launch(node: &str) -> Result<Launch> {
+pub fn launch(context: &Context, node: &str) -> Result<Launch> {
     if !hosts::is_name(node) {
         return Err(Error::new(format!("{node:?}: no name of a machine")));
     }
@@ -43,21 +45,27 @@ pub fn launch(node: &str) -> Result<Launch> {
     let around =
         Surroundings { var: &|name| std::env::var(name).ok(), read: &|path| fs::read_to_string(path), here };
     let exe = std::env::current_exe().context(|| "own program")?;
-    let words = [exe.into(), "migrate-receive".into()];
+    let words = [exe.clone().into(), "migrate-receive".into()];
     let hosts = [Host { name: node.into(), slots: None }];
     let by = |manager: Manager| manager.launches(&around, &hosts, &words).into_iter().next();
     // Of a job's nodes its manager has the say. One that hands no input on cannot tell the receiver whom to call.
     let ours = |(_, list): &(Manager, Vec<Host>)| list.iter().any(|host| hosts::same(&host.name, node));
     let managed = manager::find(&around, None).ok().filter(ours).and_then(|(manager, _)| by(manager));
-    let launch = managed.filter(|launch| launch.way != How::CallBackByFile).or_else(|| by(Manager::Ssh));
+    let managed = managed.filter(|launch| launch.way != How::CallBackByFile);
+    let port = context.config.migrate.port;
+    let agent = || {
+        let argv = vec![exe.into(), "agent-call".into(), node.into(), port.to_string().into()];
+        Launch { argv, without: vec![], way: How::CallBack, hosts: vec![0] }
+    };
+    let launch = managed.or_else(|| if port == 0 { by(Manager::Ssh) } else { Some(agent()) });
     let launch = launch.ok_or_else(|| Error::new(format!("{node}: no way to start anything there")))?;
     Ok(Launch { way: How::CallBack, ..launch })
 }
 
 impl Way {
     /// Starts it and waits for its call.
-    pub fn open(node: &str) -> Result<Self> {
-        let launch = launch(node)?;
+    pub fn open(context: &Context, node: &str) -> Result<Self> {
+        let launch = launch(context, node)?;
         let mut door = Door::open()?;
         let call = door.call(own_addresses(&[Host { name: node.into(), slots: None }])?)?;
         let (mut launcher, _) = Launcher::start(&launch, &call)?;

@@ -6,6 +6,7 @@
 
 mod cluster;
 mod live;
+mod migrate;
 mod overhead;
 mod people;
 mod picture;
@@ -57,6 +58,8 @@ enum Benchmark {
     Srun(srun::Args),
     /// An empty MPI program in a cluster of containers against the bare hosts
     Cluster(cluster::Args),
+    /// An instance that goes to another node: over the network, by files, by CRIU's own page server
+    Migrate(migrate::Args),
     /// A Slurm of one's own: until the first job on 2 and 16 nodes, and until one more node
     SlurmUp(slurm_up::Args),
 }
@@ -94,6 +97,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Benchmark::Pull(args) => pull::run(&setting, args)?,
         Benchmark::Srun(args) => srun::run(&setting, args)?,
         Benchmark::Cluster(args) => cluster::run(&setting, args)?,
+        Benchmark::Migrate(args) => migrate::run(&setting, args)?,
         Benchmark::SlurmUp(args) => slurm_up::run(&setting, args)?,
     };
     record.publish(&args.out, &bars)?;
