@@ -11,6 +11,7 @@ mod overhead;
 mod people;
 mod picture;
 mod pull;
+mod read;
 mod record;
 mod slurm_up;
 mod srun;
@@ -54,6 +55,8 @@ enum Benchmark {
     Overhead(overhead::Args),
     /// From a registry to something that runs, and the first run of it
     Pull(pull::Args),
+    /// A large import and many small files from a mounted image, against ext4 and squashfs
+    Read(read::Args),
     /// `srun -N2 hostname` in an environment against the same without
     Srun(srun::Args),
     /// An empty MPI program in a cluster of containers against the bare hosts
@@ -80,8 +83,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     );
     ensure!(args.rounds > 0, "--rounds must not be 0");
     if std::env::var_os("SKIFF_TESTBED").is_none() {
-        if let Benchmark::Pull(args) = &args.benchmark {
-            pull::prepare(args)?;
+        match &args.benchmark {
+            Benchmark::Pull(args) => pull::prepare(args)?,
+            Benchmark::Read(args) => read::prepare(args)?,
+            _ => {}
         }
         let nodes = if let Benchmark::Cluster(args) = &args.benchmark { args.most() } else { 2 };
         return run_in_a_bed(nodes);
@@ -95,6 +100,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Benchmark::Start(args) => start::run(&setting, args)?,
         Benchmark::Overhead(args) => overhead::run(&setting, args)?,
         Benchmark::Pull(args) => pull::run(&setting, args)?,
+        Benchmark::Read(args) => read::run(&setting, args)?,
         Benchmark::Srun(args) => srun::run(&setting, args)?,
         Benchmark::Cluster(args) => cluster::run(&setting, args)?,
         Benchmark::Migrate(args) => migrate::run(&setting, args)?,

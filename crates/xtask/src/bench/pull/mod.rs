@@ -5,15 +5,16 @@ mod memory;
 mod registry;
 mod ways;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
 
 use self::memory::peak_of;
-use self::registry::Registry;
-use self::ways::{STORE, Way, ways};
+pub use self::registry::Registry;
+pub use self::ways::{STORE, empty_store};
+use self::ways::{Way, ways};
 use super::Setting;
 use super::people::{self, User, Who};
 use super::picture::Bar;
@@ -43,7 +44,7 @@ pub struct Args {
 
 /// See `tests/images/make-big-layers`.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Image {
+pub enum Image {
     /// Six layers, 0.6 GB compressed, 1.95 GB inflated
     Six,
     /// 32 layers, 3.5 GB compressed, 10 GB inflated; wants 20 GB of disk
@@ -59,7 +60,7 @@ struct Aims {
 }
 
 impl Image {
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Image::Six => "six",
             Image::Many => "many",
@@ -77,10 +78,15 @@ impl Image {
 
 /// Makes the image, unless it is there. Outside of the test bed, which has no network.
 pub fn prepare(args: &Args) -> anyhow::Result<()> {
+    make(&args.images, args.image)
+}
+
+/// The same, for whoever needs one.
+pub fn make(images: &Path, image: Image) -> anyhow::Result<()> {
     let mut script = Command::new("bash");
-    script.args(["-c", IMAGE_SCRIPT, "image.sh"]).arg(&args.images).arg(args.image.name());
+    script.args(["-c", IMAGE_SCRIPT, "image.sh"]).arg(images).arg(image.name());
     let made = script.stdin(Stdio::null()).status().context("running bash")?;
-    ensure!(made.success(), "making the image {} in {}: {made}", args.image.name(), args.images.display());
+    ensure!(made.success(), "making the image {} in {}: {made}", image.name(), images.display());
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use crate::bench::people::{self, Who};
 
 /// The trusted store of the test bed.
 pub struct Store {
-    path: &'static str,
+    pub path: &'static str,
     /// A system user; any will do that is nobody's login.
     pub user: &'static str,
 }
@@ -49,15 +49,19 @@ pub fn ways<'a>(user: Who<'a>, skiff: &str, reference: &str, image: &Path) -> an
     Ok(ways)
 }
 
+/// What makes the store anew. An image that ran is mounted, and its room not free before it is let go of.
+pub fn empty_store() -> String {
+    let Store { path, user } = STORE;
+    format!(
+        "umount -l /run/skiff/images/* 2>/dev/null; rm -rf {path} && install -d -m 755 -o {user} -g {user} {path}"
+    )
+}
+
 fn ours<'a>(user: Who<'a>, skiff: &str, reference: &str) -> Way<'a> {
-    let Store { path, user: owner } = STORE;
     Way {
         name: "skiff pull",
         who: user,
-        // An image that ran is mounted, and its room not free before it is let go of.
-        before: format!(
-            "umount -l /run/skiff/images/* 2>/dev/null; rm -rf {path} && install -d -m 755 -o {owner} -g {owner} {path}"
-        ),
+        before: empty_store(),
         script: format!("{skiff} pull -q {reference}"),
         ours: true,
         peer: false,
