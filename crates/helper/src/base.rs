@@ -40,7 +40,7 @@ pub struct Given {
     pub mounts: Vec<OwnedFd>,
     /// The clone of `/` under the view. Nobody else may have it. To let go of it makes the kernel wait for a grace period, and
     /// whoever unmounts something meanwhile (the caller, the host's root) for that and another.
-    _host: Option<OwnedFd>,
+    pub host: Option<OwnedFd>,
 }
 
 /// What a user can take off again of the view and the stand-ins, as they are mounts of his: the file systems are read-only by themselves,
@@ -48,51 +48,60 @@ pub struct Given {
 /// cannot (see `locked`).
 const ATTRIBUTES: MountAttr = MountAttr::RDONLY.and(MountAttr::NOSUID).and(MountAttr::NODEV);
 
-/// What the answer to [`Base`](skiff_spec::wire::Request::Base) is made of and what does not depend on the process that it is for.
+/// What the answer is made of and what does not depend on the process that it is for.
 pub struct Prepared {
     ids: Ids,
-    mask: Mask,
-    host: OwnedFd,
+    below: Below,
+}
+
+/// What lies below the user's own.
+enum Below {
+    Host { mask: Mask, root: OwnedFd },
+    Image { id: ImageId, root: OwnedFd },
 }
 
 /// Answers [`Prepare`](skiff_spec::wire::Request::Prepare).
-pub fn prepare(caller: &Caller) -> Result<Prepared> {
+pub fn prepare(caller: &Caller, image: Option<ImageId>) -> Result<Prepared> {
     let ids = Ids::of(caller)?;
+    if let Some(id) = image {
+        return Ok(Prepared { ids, below: Below::Image { id, root: image::open(caller, id)? } });
+    }
     let mask = mask::current()?;
     // Not recursive: what is mounted below `/` (other disks, /proc, /home) is not part of the base.
-    let host = open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+    let root = open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
         .context(|| "/")?;
-    Ok(Prepared { ids, mask, host })
+    Ok(Prepared { ids, below: Below::Host { mask, root } })
 }
 
-/// Answers [`Base`](skiff_spec::wire::Request::Base).
-pub fn give(caller: &Caller, prepared: Prepared, pid: u32) -> Result<Given> {
-    let Prepared { ids, mask: Mask { layers, empty }, host } = prepared;
-    let target = ids.give(caller, pid)?;
-    set_id_map(layers.as_fd(), target.user_ns.as_fd(), ATTRIBUTES)
-        .context(|| "id-mapped mount of the stand-ins")
-        .map_err(|e| {
-            e.hint(
-                "the kernel must be 5.19 or newer to map the ids of a tmpfs; SKIFF_HELPER=none does without",
-            )
-        })?;
-    let view = view(target.user_ns.as_fd(), &host, &empty, &ids.kept)?;
-    Ok(Given { ids: ids.count, mounts: vec![layers, view], _host: Some(host) })
+impl Prepared {
+    /// Answers [`Base`](skiff_spec::wire::Request::Base) and [`Image`](skiff_spec::wire::Request::Image). Whoever owns the files in an image:
+    /// inside they are of the user's ids.
+    pub fn give(self, caller: &Caller, pid: u32) -> Result<Given> {
+        let target = self.ids.give(caller, pid)?;
+        let user_ns = target.user_ns.as_fd();
+        let (mounts, host) = match self.below {
+            Below::Host { mask: Mask { layers, empty }, root } => {
+                map_owners(layers.as_fd(), user_ns, "the stand-ins")?;
+                map_owners(root.as_fd(), user_ns, "/")?;
+                let view = view(&root, &empty, &self.ids.kept)?;
+                (vec![layers, view], Some(root))
+            }
+            Below::Image { id, root } => {
+                map_owners(root.as_fd(), user_ns, &format!("image {id}"))?;
+                (vec![root], None)
+            }
+        };
+        Ok(Given { ids: self.ids.count, mounts, host })
+    }
 }
 
-/// Answers [`Image`](skiff_spec::wire::Request::Image). Whoever owns the files in the image: inside they are of the user's ids.
-pub fn give_image(caller: &Caller, pid: u32, id: ImageId) -> Result<Given> {
-    let ids = Ids::of(caller)?;
-    let target = ids.give(caller, pid)?;
-    let root = image::open(caller, id)?;
-    set_id_map(root.as_fd(), target.user_ns.as_fd(), ATTRIBUTES)
-        .context(|| format!("id-mapped mount of image {id}"))
-        .map_err(|e| {
-            e.hint(
-                "the kernel must be 5.19 or newer to map the ids of an image; SKIFF_HELPER=none does without",
-            )
-        })?;
-    Ok(Given { ids: ids.count, mounts: vec![root], _host: None })
+/// Gives the files of a mount to the ids of a user namespace.
+fn map_owners(mount: BorrowedFd<'_>, user_ns: BorrowedFd<'_>, what: &str) -> Result<()> {
+    set_id_map(mount, user_ns, ATTRIBUTES).context(|| format!("id-mapped mount of {what}")).map_err(|e| {
+        e.hint(
+            "the kernel (5.19 or newer) and the file system must support id-mapped mounts; SKIFF_HELPER=none does without",
+        )
+    })
 }
 
 /// The ids that a caller is to have in his user namespaces.
@@ -220,10 +229,7 @@ pub fn own_proc() -> Result<OwnedFd> {
 }
 
 /// The host's root, as far as `other` may read it, as a mount that hangs nowhere yet; `host` is the clone of it below.
-fn view(user_ns: BorrowedFd<'_>, host: &OwnedFd, empty: &OwnedFd, groups: &[Gid]) -> Result<OwnedFd> {
-    set_id_map(host.as_fd(), user_ns, ATTRIBUTES).context(|| "id-mapped mount of /").map_err(|e| {
-        e.hint("the kernel (5.19 or newer) and the file system of / must support id-mapped mounts; SKIFF_HELPER=none does without")
-    })?;
+fn view(host: &OwnedFd, empty: &OwnedFd, groups: &[Gid]) -> Result<OwnedFd> {
     // An overlay without upper wants two layers.
     let by_number = |fd: &OwnedFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
     let made = match overlay(&by_number(host), &by_number(empty), groups) {

@@ -67,11 +67,14 @@ fn answer(socket: &OwnedFd) -> Result<()> {
     let caller = Caller::take_over()?;
     let receive = || fdpass::receive(socket.as_fd(), MOST_BYTES).context(|| "request");
     let (bytes, fds) = receive()?;
-    if Request::decode(&bytes) == Some(Request::Prepare) {
+    if let Some(Request::Prepare { image }) = Request::decode(&bytes) {
         // What is wrong is told when there is somebody to be told: behind the request.
-        let prepared = base::prepare(&caller);
-        return match Request::decode(&receive()?.0) {
-            Some(Request::Base { pid }) => give_base(socket, &caller, prepared?, pid),
+        let prepared = base::prepare(&caller, image);
+        return match (Request::decode(&receive()?.0), image) {
+            (Some(Request::Base { pid }), None) => give(socket, &caller, prepared?, pid),
+            (Some(Request::Image { pid, id }), Some(same)) if id == same => {
+                give(socket, &caller, prepared?, pid)
+            }
             _ => Err(unknown()),
         };
     }
@@ -79,8 +82,8 @@ fn answer(socket: &OwnedFd) -> Result<()> {
         fdpass::send(socket.as_fd(), &Reply::Done(value).encode(), fds).context(|| "answer")
     };
     match Request::decode(&bytes) {
-        Some(Request::Base { pid }) => give_base(socket, &caller, base::prepare(&caller)?, pid),
-        Some(Request::Image { pid, id }) => send(socket, &base::give_image(&caller, pid, id)?),
+        Some(Request::Base { pid }) => give(socket, &caller, base::prepare(&caller, None)?, pid),
+        Some(Request::Image { pid, id }) => give(socket, &caller, base::prepare(&caller, Some(id))?, pid),
         Some(Request::Join { pid }) => join::start(&caller, pid, socket),
         Some(Request::Refresh) => refresh::forget(&fds).and_then(|()| done(0, &[])),
         Some(Request::Network { name }) => network::enter(&caller, &name),
@@ -95,7 +98,7 @@ fn answer(socket: &OwnedFd) -> Result<()> {
         }
         Some(Request::Store) => writer::start(&caller, fds, socket),
         Some(Request::Release) => image::release().and_then(|()| done(0, &[])),
-        Some(Request::Prepare) | None => Err(unknown()),
+        Some(Request::Prepare { .. }) | None => Err(unknown()),
     }
 }
 
@@ -103,15 +106,14 @@ fn unknown() -> Error {
     Error::new("a request that this helper does not know").hint("install skiff and its helper together")
 }
 
-fn give_base(socket: &OwnedFd, caller: &Caller, prepared: base::Prepared, pid: u32) -> Result<()> {
-    send(socket, &base::give(caller, prepared, pid)?)?;
-    until_closed(socket.as_fd());
-    Ok(())
-}
-
-fn send(socket: &OwnedFd, given: &base::Given) -> Result<()> {
+fn give(socket: &OwnedFd, caller: &Caller, prepared: base::Prepared, pid: u32) -> Result<()> {
+    let given = prepared.give(caller, pid)?;
     let mounts: Vec<_> = given.mounts.iter().map(AsFd::as_fd).collect();
-    fdpass::send(socket.as_fd(), &Reply::Done(given.ids).encode(), &mounts).context(|| "answer")
+    fdpass::send(socket.as_fd(), &Reply::Done(given.ids).encode(), &mounts).context(|| "answer")?;
+    if given.host.is_some() {
+        until_closed(socket.as_fd());
+    }
+    Ok(())
 }
 
 /// Waits until the caller needs nothing more: what we let go of costs time, which is then not his. But not for long.

@@ -48,8 +48,10 @@ impl Helper {
     pub fn spawn_for(program: &Path, base: Base) -> Result<Self> {
         let helper = Self::spawn(program)?;
         match base {
-            Base::Host => helper.ask(&Request::Prepare, &[])?,
-            Base::Directory | Base::Image(_) => {}
+            Base::Host => helper.ask(&Request::Prepare { image: None }, &[])?,
+            Base::Image(id) => helper.ask(&Request::Prepare { image: Some(id) }, &[])?,
+            // Only the ids are wanted, which take no time.
+            Base::Directory => {}
         }
         Ok(helper)
     }

@@ -1,16 +1,17 @@
 //! `skiff run`: an environment for one command.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use skiff_sandbox::command::Command;
 use skiff_sandbox::first::First;
 use skiff_sandbox::helper::Helper;
-use skiff_sandbox::join::{self, Failed, NetSpace};
+use skiff_sandbox::join::{self, AsMe, Failed, NetSpace};
 use skiff_sandbox::session::{Ended, Session};
 use skiff_sandbox::start::{Options, start, start_for};
 use skiff_sandbox::{Error, Result};
 use skiff_spec::network::Net;
-use skiff_spec::plan::{Base, Identity, Plan, Upper};
+use skiff_spec::plan::{Base, Identity, Plan, Route, Upper};
 
 use crate::cli::{Run, Shell};
 use crate::context::{Context, is_inside};
@@ -136,22 +137,48 @@ fn in_new(
             output::note(&format!("the image's stop signal {signal:?} is not known: SIGTERM it is"));
         }
     }
-    let options = Options { helper: context.helper.as_deref(), started, ..Options::default() };
-    if identity == Identity::Root {
-        let place = session.place(rustix::process::Signal::KILL.as_raw());
-        let (instance, process) =
-            start_for(plan, options, &First { command, place, mask: session.mask(), apart: None })?;
-        instance.notes.iter().for_each(|note| output::note(note));
-        return Ok(session.wait_first(instance, process)?);
+    let helper = context.helper.as_deref();
+    // First the one that will be needed first.
+    let started = match (started, plan.route, helper) {
+        (None, Route::Helper, Some(helper)) => Some(Helper::spawn_for(helper, plan.base)?),
+        (started, ..) => started,
+    };
+    let options = Options { helper, started, ..Options::default() };
+    if identity == Identity::Me {
+        return as_me_in_new(context, command, plan, options, session);
     }
+    let place = session.place(rustix::process::Signal::KILL.as_raw());
+    let (instance, process) =
+        start_for(plan, options, &First { command, place, mask: session.mask(), apart: None })?;
+    instance.notes.iter().for_each(|note| output::note(note));
+    Ok(session.wait_first(instance, process)?)
+}
+
+/// The helper that is to start the command loads while the environment is made.
+fn as_me_in_new(
+    context: &Context,
+    command: &Command,
+    plan: &Plan,
+    options: Options<'_>,
+    session: Session,
+) -> std::result::Result<Ended, Failed> {
+    let helper = helper_for_me(context)?;
+    let place = session.place(rustix::process::Signal::KILL.as_raw());
+    let joining = AsMe::ahead(helper, command, place, session.mask())?;
     let instance = start(plan, options)?;
     instance.notes.iter().for_each(|note| output::note(note));
-    let net = net_space(&plan.net, plan.dumpable);
-    let target = (&instance.init.pidfd, instance.init.pid, net);
-    let child = spawn(context, target, identity, command, &session)?;
+    let child = joining.join(instance.init.pid)?;
     let ended = session.wait(&child)?;
     instance.end();
     Ok(ended)
+}
+
+/// The helper, without which nobody inside is himself.
+fn helper_for_me(context: &Context) -> Result<&Path> {
+    context.helper.as_deref().ok_or_else(|| {
+        Error::new("--me: without the helper you can only be root inside")
+            .hint("have the helper installed, or leave --me away")
+    })
 }
 
 /// Starts a command in a running environment.
@@ -164,12 +191,9 @@ pub fn spawn(
 ) -> std::result::Result<skiff_sys::process::Child, Failed> {
     use std::os::fd::AsFd;
     let place = session.place(rustix::process::Signal::KILL.as_raw());
-    match (identity, &context.helper) {
-        (Identity::Root, _) => join::as_root(init.as_fd(), net, command, place, session.mask()),
-        (Identity::Me, Some(helper)) => join::as_me(helper, pid, command, place, session.mask()),
-        (Identity::Me, None) => Err(Error::new("--me: without the helper you can only be root inside")
-            .hint("have the helper installed, or leave --me away")
-            .into()),
+    match identity {
+        Identity::Root => join::as_root(init.as_fd(), net, command, place, session.mask()),
+        Identity::Me => join::as_me(helper_for_me(context)?, pid, command, place, session.mask()),
     }
 }
 

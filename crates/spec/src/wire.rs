@@ -24,9 +24,12 @@ pub const ON_NETWORK: &str = "on-network";
 /// What the helper can be asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Make ready for [`Base`](Request::Base), which is the next request: what does not depend on the process, while the caller is still
-    /// making it. The answer comes after that one.
-    Prepare,
+    /// Make ready for the next request, [`Base`](Request::Base) or [`Image`](Request::Image): what does not depend on the process, while the
+    /// caller is still making it. The answer comes after that one.
+    Prepare {
+        /// The image, if it is going to be one.
+        image: Option<ImageId>,
+    },
     /// Map the ids of the new user namespace of process `pid` and give the layers below the user's own: the stand-ins
     /// and the view of the host's root, as two detached mounts.
     Base {
@@ -86,7 +89,7 @@ impl Request {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let (op, pid) = match *self {
-            Self::Prepare => (b'p', 0),
+            Self::Prepare { .. } => (b'p', 0),
             Self::Base { pid } => (b'b', pid),
             Self::Image { pid, .. } => (b'i', pid),
             Self::Join { pid } => (b'j', pid),
@@ -101,7 +104,7 @@ impl Request {
         let mut bytes = vec![VERSION, op];
         bytes.extend(pid.to_le_bytes());
         match self {
-            Self::Image { id, .. } => bytes.extend(id.0),
+            Self::Image { id, .. } | Self::Prepare { image: Some(id) } => bytes.extend(id.0),
             Self::Network { name } | Self::Leave { name, .. } => bytes.extend(name.as_str().bytes()),
             Self::Connect { name, again, .. } => {
                 bytes.push(again.as_ref().map_or(0, |again| 1 + u8::from(again.moves)));
@@ -120,7 +123,8 @@ impl Request {
         let (pid, rest) = rest.split_first_chunk()?;
         let pid = u32::from_le_bytes(*pid);
         match (op, rest) {
-            (b'p', []) if pid == 0 => Some(Self::Prepare),
+            (b'p', []) if pid == 0 => Some(Self::Prepare { image: None }),
+            (b'p', id) if pid == 0 => Some(Self::Prepare { image: Some(ImageId(id.try_into().ok()?)) }),
             (b'b', []) => Some(Self::Base { pid }),
             (b'i', id) => Some(Self::Image { pid, id: ImageId(id.try_into().ok()?) }),
             (b'j', []) => Some(Self::Join { pid }),
@@ -211,7 +215,8 @@ mod tests {
     fn requests_come_back_as_they_went() {
         let image = Request::Image { pid: 7, id: ImageId([0xab; 32]) };
         let others = [
-            Request::Prepare,
+            Request::Prepare { image: None },
+            Request::Prepare { image: Some(ImageId([7; 32])) },
             Request::Base { pid: 7 },
             Request::Join { pid: u32::MAX },
             Request::Refresh,
@@ -237,6 +242,8 @@ mod tests {
             &[1, b'b'],
             &[1, b'x', 0, 0, 0, 0],
             &[9, b'b', 0, 0, 0, 0],
+            &[1, b'p', 1, 0, 0, 0],
+            &[&[1, b'p', 0, 0, 0, 0][..], &[0; 31]].concat(),
             &[1, b'b', 0, 0, 0, 0, 0],
             &[1, b'i', 0, 0, 0, 0],
             &[&[1, b'i', 0, 0, 0, 0][..], &[0; 31]].concat(),
