@@ -94,7 +94,7 @@ impl Claim {
         let (until, own) = own.split_first_chunk()?;
         let (has_proof, proof) = own.split_first()?;
         let proof = match has_proof {
-            0 => None,
+            0 if proof.iter().all(|byte| *byte == 0) => None,
             1 => Some(proof.try_into().ok()?),
             _ => return None,
         };
