@@ -51,6 +51,17 @@ ok at n1 alice lab sh -c "$my_address; ip route show default; ip -o link | wc -l
 equal "$out" $'10.20.0.16\ndefault via 10.20.0.1 dev eth0 proto static \n2\n/home/alice\n0'
 # A port below 1024 is free, and oneself is reached by the loopback device.
 ok at n1 alice lab python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 22)); s.listen(); socket.create_connection(("127.0.0.1", 22))'
+# The host's name means oneself there; what else the host knows stays, and so does what the user has put there.
+ok at n1 alice lab sh -c 'getent hosts n1; getent hosts n2 | cut -d" " -f1'
+equal "$(xargs <<<"$out")" "10.20.0.16 n1 $(address n2)"
+as alice sh -c 'echo 192.0.2.7 n1 >/home/alice/hosts'
+login alice
+ok on n1 "${login[@]}" skiff run --net lab -v /home/alice/hosts:/etc/hosts -- getent hosts n1
+equal "$(xargs <<<"$out")" '192.0.2.7 n1'
+ok on n1 "${login[@]}" skiff env create --net lab dev
+ok on n1 "${login[@]}" skiff env exec dev -- getent hosts dev
+has "$out" 10.20.0.
+ok on n1 "${login[@]}" skiff env rm --force dev
 # Directory, umask and exit code come through.
 login alice
 ok on n1 "${login[@]}" sh -c 'cd /usr/lib; umask 027; skiff run --net lab -- sh -c "pwd; umask"'

@@ -239,12 +239,21 @@ pub fn is_a_sessions_own(name: &std::ffi::OsStr) -> bool {
 /// `/etc/hosts` with the members, whose names mean nothing else in it any more.
 #[must_use]
 pub fn etc_hosts(members: &[Member], own: &str) -> String {
-    let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
-    let mut taken: Vec<String> = vec!["localhost".into(), "ip6-localhost".into(), "ip6-loopback".into()];
-    for member in members {
+    let called = |member: &Member| {
         let address = member.place.address.to_string();
         let mut called = names(members, member);
         called.retain(|name| *name != address);
+        (address, called)
+    };
+    hosts_with(members.iter().map(called), own)
+}
+
+/// `/etc/hosts` with these addresses, and names that mean nothing else in it any more.
+#[must_use]
+pub fn hosts_with(all: impl IntoIterator<Item = (String, Vec<String>)>, own: &str) -> String {
+    let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
+    let mut taken: Vec<String> = vec!["localhost".into(), "ip6-localhost".into(), "ip6-loopback".into()];
+    for (address, called) in all {
         if !called.is_empty() {
             writeln!(text, "{address} {}", called.join(" ")).unwrap_or_default();
         }

@@ -29,6 +29,7 @@ pub fn run(run: &Run) -> Result<i32> {
         return show(&plan, run.json).map(|()| 0);
     }
     network::join(&context, &run.net)?;
+    network::tell_names(&mut plan, None)?;
     images::plan::make_ready(&context, &mut plan)?;
     match in_new(&context, started, &command, identity, &plan, stop.as_deref()) {
         Ok(ended) => Ok(output::exit_as(ended)),

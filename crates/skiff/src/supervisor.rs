@@ -64,6 +64,7 @@ pub fn session(context: &Context, env: &Environment) -> Result<Live> {
     let live = session_at(context, &place, Keep::WhileUsed, || {
         network::join(context, &net)?;
         let mut plan = plan(context, env)?;
+        network::tell_names(&mut plan, Some(env.name.as_str()))?;
         images::plan::make_ready(context, &mut plan)?;
         Ok((plan, vec![]))
     })?;

@@ -24,6 +24,7 @@ use skiff_sys::signal::Mask;
 use super::root::Found;
 use super::script::with_stdio;
 use crate::context::Context;
+use crate::network;
 use crate::planner::Wishes;
 
 /// How long the daemon may take to listen.
@@ -87,14 +88,13 @@ impl Container {
     /// Starts it. When this returns, its daemon listens.
     pub fn start(context: &Context, net: &Net, plan: &mut Plan, members: &[Member]) -> Result<Self> {
         plan.net = net.clone();
-        let own = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
         let text = |target: &str, text: String| Mount {
             source: Source::Text(text),
             target: target.into(),
             read_only: true,
             optional: false,
         };
-        plan.mounts.push(text("/etc/hosts", files::etc_hosts(members, &own)));
+        plan.mounts.push(text("/etc/hosts", files::etc_hosts(members, &network::own_hosts())));
         plan.mounts.push(text(files::DROP_IN, files::ssh_config(members)));
         let helper = needs_helper(context)?;
         let instance = start(plan, Options { helper: Some(helper), ..Options::default() })?;

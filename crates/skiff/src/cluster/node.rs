@@ -20,6 +20,7 @@ use super::local::machine;
 use super::root::Found;
 use crate::context::Context;
 use crate::instance::service::OUTPUT_INSIDE;
+use crate::network;
 use crate::planner::Wishes;
 use crate::scratch::{self, Scratch};
 
@@ -113,16 +114,11 @@ fn plan(
     let places = [
         ("/etc/slurm", Source::Files(vec![file("slurm.conf", 0o644, node.conf.clone())])),
         ("/run/munge", Source::Files(vec![file("key", 0o400, key)])),
-        ("/etc/hosts", Source::Text(files::etc_hosts(&node.members, &own_hosts()))),
+        ("/etc/hosts", Source::Text(files::etc_hosts(&node.members, &network::own_hosts()))),
     ];
     let mut plan = machine::plan(found.plan(context, &wanted.name, upper, wishes)?, Network::Makers, places);
     found.make_ready(context, &mut plan)?;
     Ok(plan)
-}
-
-/// What this host has in its own list of hosts.
-pub fn own_hosts() -> String {
-    fs::read_to_string("/etc/hosts").unwrap_or_default()
 }
 
 fn make(context: &Context, plan: &Plan, member: Member) -> Result<(Group, OwnedFd)> {

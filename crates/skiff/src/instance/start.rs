@@ -54,6 +54,7 @@ pub fn start(start: &Start) -> Result<i32> {
         return run::show(&wanted.plan, start.json).map(|()| 0);
     }
     network::join_for(&context, &wanted.plan)?;
+    network::tell_names(&mut wanted.plan, Some(record.name.as_str()))?;
     images::plan::make_ready(&context, &mut wanted.plan)?;
     let started = started(start, &of, &wanted);
     let lock = record.make(&context, &started, wanted.entry.as_ref())?;

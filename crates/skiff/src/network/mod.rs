@@ -5,10 +5,12 @@ pub mod commands;
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::Pid;
+use skiff_cluster::{files, head, hosts};
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::uplink::NAME_SERVER;
 use skiff_sandbox::{Context as _, Error, Result};
@@ -137,6 +139,34 @@ fn start_again(context: &Context, name: &NetName, request: &Request) -> Error {
         Ok(never) => match never {},
         Err(e) => e,
     }
+}
+
+/// The host's own list of hosts.
+const HOSTS: &str = "/etc/hosts";
+
+/// What this host has in it; nothing if it has none.
+pub fn own_hosts() -> String {
+    std::fs::read_to_string(HOSTS).unwrap_or_default()
+}
+
+/// Has the host's name and this one mean our address on the network that the helper has put us on, if it has: elsewhere the host's name
+/// means the host. What the user has mounted there stands.
+pub fn tell_names(plan: &mut Plan, name: Option<&str>) -> Result<()> {
+    let Some(address) = address() else { return Ok(()) };
+    let is_hosts = |mount: &Mount| mount.target == Path::new(HOSTS);
+    let is_usual = |mount: &Mount| matches!(&mount.source, Source::Bind(path) if path == Path::new(HOSTS));
+    if plan.mounts.iter().any(|mount| is_hosts(mount) && !is_usual(mount)) {
+        return Ok(());
+    }
+    plan.mounts.retain(|mount| !is_hosts(mount));
+    let host = head::own_name().context(|| "name of this host")?;
+    let mut names = vec![host];
+    // An environment's name need be none of a host.
+    names.extend(name.filter(|name| hosts::is_name(name) && *name != names[0]).map(str::to_owned));
+    let text = files::hosts_with([(address.to_string(), names)], &own_hosts());
+    let (source, target) = (Source::Text(text), HOSTS.into());
+    plan.mounts.push(Mount { source, target, read_only: true, optional: false });
+    Ok(())
 }
 
 /// Adds a network to a plan.

@@ -16,7 +16,7 @@ use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::End;
 
 use crate::cluster::launching::Launching;
-use crate::cluster::node::own_hosts;
+use crate::network::own_hosts;
 
 /// What is to be on which hosts.
 pub struct Spec {
