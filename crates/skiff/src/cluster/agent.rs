@@ -1,35 +1,33 @@
 //! The agent: makes one host's container, looks after it, and ends with it when the head says so or is gone.
 
-use std::net::{IpAddr, Ipv4Addr};
+mod duties;
+
+pub use duties::ROOT;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::fcntl_dupfd_cloexec;
-use skiff_cluster::address;
 use skiff_cluster::channel::{Channel, Come};
-use skiff_cluster::files::{self, Keys};
+use skiff_cluster::files::Keys;
 use skiff_cluster::fleet::{BEAT, MOST_MISSED};
-use skiff_cluster::greeting::{self, Call};
-use skiff_cluster::key::Key;
 use skiff_cluster::seal::Opener;
-use skiff_cluster::wire::{self, Duty, End, Member, Order, Place, Report, Stream, VERSION, Wanted};
+use skiff_cluster::wire::{End, Order, Report, Stream, Wanted};
 use skiff_sandbox::join::{Failed, NetSpace, as_root};
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_spec::instance;
 use skiff_spec::network::Net;
 use skiff_sys::signal::{Mask, Signals};
 
 use super::caller;
-use super::container::{self, Container, daemon_failed};
-use super::local;
+use super::container::{Container, daemon_failed};
 use super::node::Node;
 use super::script::{Script, with_stdio};
 use super::visit::Visitors;
 use crate::cli::Agent as Words;
 use crate::context::Context;
-use crate::scratch::{self, Scratch};
-use crate::{network, planner};
+use crate::network;
+use crate::scratch::Scratch;
 
 /// So much of what the script says may wait for the head.
 const MOST_WAITING: usize = 1 << 20;
@@ -294,115 +292,6 @@ impl<'a> Agent<'a> {
         Ok(true)
     }
 
-    fn prepare(&mut self, wanted: Wanted) -> Result<()> {
-        if wanted.version != VERSION {
-            return Err(Error::new(format!("its skiff is version {VERSION}, the head's {}", wanted.version))
-                .hint("have the same version installed on all hosts"));
-        }
-        planner::refuse_inside(self.context)?;
-        let (port, controller) = match &wanted.duty {
-            Duty::Node { port, controller } => (*port, controller.map(|address| address.to_string())),
-            // It is there, and reached by no ports of ours.
-            Duty::Visit => (Some(SSH_PORT), None),
-            Duty::Script => {
-                container::needs_helper(self.context)?;
-                (None, None)
-            }
-        };
-        let (address, port, held) = match network::address() {
-            Some(address) => (IpAddr::V4(address), SSH_PORT, None),
-            None if wanted.duty == Duty::Visit => (Ipv4Addr::LOCALHOST.into(), SSH_PORT, None),
-            None => {
-                let others = wanted.hosts.iter().enumerate().filter(|(at, _)| *at != wanted.index);
-                let others: Vec<&str> =
-                    others.map(|(_, name)| name.as_str()).chain(controller.as_deref()).collect();
-                let address = address::among(&others)?;
-                let (held, port) = address::hold_port(address, port)?;
-                (address, port, Some(held))
-            }
-        };
-        let keys = Keys { host: Key::generate("skiff-cluster")?, user: Key::generate("skiff-cluster")? };
-        let opener = Opener::generate()?;
-        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        self.channel.tell(&Report::Prepared(Place {
-            version: VERSION.into(),
-            address,
-            port,
-            host_key: keys.host.public.clone(),
-            user_key: keys.user.public.clone(),
-            processors: u32::try_from(processors).unwrap_or(1),
-            megabytes: local::memory().unwrap_or(1024),
-            opener: opener.public(),
-        }));
-        self.wanted = Some(Prepared { wanted, keys, opener: Some(opener), key: vec![], _port: held });
-        Ok(())
-    }
-
-    fn start(&mut self, members: &[Member]) -> Result<()> {
-        let strange = || Error::new("the cluster's head: orders in a strange sequence");
-        let Prepared { wanted, keys, _port, .. } = self.wanted.take().ok_or_else(strange)?;
-        if wanted.index >= members.len() || self.container.is_some() {
-            return Err(strange());
-        }
-        if wanted.duty == Duty::Visit {
-            self.channel.tell(&Report::Started);
-            return Ok(());
-        }
-        let made = files::all(members, wanted.index, &keys, &wanted.variables);
-        let (scratch, note) = scratch::make(self.context, &wanted.scratch)?;
-        // All hosts would say the same.
-        note.filter(|_| wanted.index == 0)
-            .into_iter()
-            .for_each(|note| self.channel.tell(&Report::Note(note)));
-        let upper = scratch.as_ref().map(|scratch| scratch.upper(ROOT)).transpose()?;
-        self.scratch = scratch;
-        let upper = upper.unwrap_or_else(|| container::memory(self.context));
-        let mut plan = container::plan(self.context, &wanted, upper, &made)?;
-        let container = Container::start(self.context, self.net, &mut plan, members)?;
-        container.notes().iter().for_each(|note| self.channel.tell(&Report::Note(note.clone())));
-        self.container = Some(container);
-        self.channel.tell(&Report::Started);
-        Ok(())
-    }
-
-    fn be_node(&mut self, node: &wire::Node) -> Result<()> {
-        let strange = || Error::new("the cluster's head: orders in a strange sequence");
-        let Some(prepared) = self.wanted.as_mut().filter(|_| self.node.is_none()) else {
-            return Err(strange());
-        };
-        // Each opens one secret, which is the same as long as the cluster lives.
-        if let Some(opener) = prepared.opener.take() {
-            prepared.key = opener.open(node.key.clone(), &self.secret)?;
-        }
-        let key = String::from_utf8(prepared.key.clone()).map_err(|_| strange())?;
-        self.node = Some(Node::start(self.context, &prepared.wanted, node, key)?);
-        self.channel.tell(&Report::Started);
-        Ok(())
-    }
-
-    /// Lets somebody in who does not come by us.
-    fn admit(&mut self, call: Call) {
-        let key = self.wanted.as_ref().map(|prepared| String::from_utf8_lossy(&prepared.key).into_owned());
-        let (Some(node), Some(key)) = (&self.node, key) else { return };
-        let call = Call { secret: greeting::derive(&key, &call.secret), ..call };
-        // Whoever has asked hears nothing then, and says so.
-        self.visitors.admit(self.context, node, &call).unwrap_or_default();
-    }
-
-    /// It has ended by itself. We stay: another may come in its place.
-    fn hear_node(&mut self) -> Result<()> {
-        let Some(node) = &self.node else { return Ok(()) };
-        let ended = match node.ended() {
-            Ok(None) => return Ok(()),
-            Ok(Some(end)) => end,
-            // Its group has.
-            Err(_) => instance::End::Killed(rustix::process::Signal::KILL.as_raw()),
-        };
-        self.channel.tell(&Report::Left(ended, node.words()));
-        self.node.take().into_iter().for_each(Node::end);
-        Ok(())
-    }
-
     fn run(&mut self, program: skiff_cluster::wire::Program) -> Result<()> {
         let started = match (&self.container, &self.host) {
             (Some(container), _) => {
@@ -467,9 +356,3 @@ impl<'a> Agent<'a> {
         self.node.into_iter().for_each(Node::end);
     }
 }
-
-/// What the container's changes are called.
-pub const ROOT: &str = "root";
-
-/// Where ssh daemons listen in networks of their own.
-const SSH_PORT: u16 = 22;

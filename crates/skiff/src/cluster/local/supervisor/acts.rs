@@ -1,0 +1,116 @@
+//! What the user's commands want of a supervisor.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use skiff_cluster::local::hub::Ask;
+use skiff_cluster::local::members::Member;
+use skiff_sandbox::{Context as _, Error, Result};
+
+use super::{Machine, Supervisor};
+use crate::cluster::local::wire::{Answer, Node, Want};
+use crate::instance::record::now;
+
+impl Supervisor {
+    pub(super) fn act(&mut self, want: &Want) -> Result<(Answer, Option<OwnedFd>)> {
+        match want {
+            Want::Status => return Ok((Answer::Nodes(self.nodes()), None)),
+            Want::Enter(member) => {
+                let node = self
+                    .nodes
+                    .get(member)
+                    .filter(|node| node.lost.is_none())
+                    .ok_or_else(|| not_there(*member))?;
+                let init = node.init.as_ref().ok_or_else(|| self.elsewhere(*member))?;
+                let handle = init.try_clone().context(|| format!("node {member}"))?;
+                return Ok((Answer::Done, Some(handle)));
+            }
+            Want::Visit(member, call) => {
+                let node = self.nodes.get(member).filter(|node| node.lost.is_none());
+                let hosts = self.hosts.as_mut().filter(|_| node.is_some());
+                hosts.ok_or_else(|| not_there(*member))?.admit(*member, call.clone());
+            }
+            Want::Make(members) => self.make(members)?,
+            Want::End(members) => members.iter().try_for_each(|member| self.end_one(*member))?,
+            Want::Down => {}
+        }
+        Ok((Answer::Done, None))
+    }
+
+    /// Makes these, or none of them.
+    fn make(&mut self, members: &[Member]) -> Result<()> {
+        if let Some(member) = members.iter().find(|member| self.nodes.contains_key(member)) {
+            return Err(Error::new(format!("node {member}: it is there already")));
+        }
+        let far = |member: &&Member| self.hosts.is_some() && **member != Member::Controller;
+        let (far, near): (Vec<_>, Vec<_>) = members.iter().partition(far);
+        for (at, member) in near.iter().enumerate() {
+            let made = self.make_here(*member);
+            if made.is_err() {
+                near[..at].iter().try_for_each(|member| self.end_one(*member))?;
+                return made;
+            }
+        }
+        let Some(hosts) = self.hosts.as_mut().filter(|_| !far.is_empty()) else { return Ok(()) };
+        let made = hosts.make(&far);
+        match made {
+            Ok(lost) => {
+                let node = |member| (member, Machine { init: None, since: now(), lost: None });
+                self.nodes.extend(far.into_iter().map(node));
+                self.bury(lost);
+                Ok(())
+            }
+            Err(e) => {
+                near.iter().try_for_each(|member| self.end_one(*member))?;
+                Err(e)
+            }
+        }
+    }
+
+    fn make_here(&mut self, member: Member) -> Result<()> {
+        let handle = self.order(&Ask::Make(member))?.into_iter().next();
+        let init = handle.ok_or_else(|| Error::new(format!("node {member}: made without a handle")))?;
+        self.nodes.insert(member, Machine { init: Some(init), since: now(), lost: None });
+        Ok(())
+    }
+
+    fn end_one(&mut self, member: Member) -> Result<()> {
+        match self.hosts.as_mut().filter(|_| member != Member::Controller) {
+            Some(hosts) => hosts.end(member),
+            None => drop(self.order(&Ask::End(member))?),
+        }
+        self.nodes.remove(&member);
+        Ok(())
+    }
+
+    fn elsewhere(&self, member: Member) -> Error {
+        let host = self.hosts.as_ref().and_then(|hosts| hosts.place(member)).map(|(_, host)| host);
+        Error::new(format!("node {member}: it is on host {}", host.unwrap_or_default()))
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        let known = self.nodes.iter().map(|(name, machine)| {
+            let place = self.hosts.as_ref().and_then(|hosts| hosts.place(*name));
+            let (address, host) = place.map_or((None, None), |(address, host)| (Some(address), Some(host)));
+            Node {
+                name: *name,
+                address: address.unwrap_or_else(|| name.address().to_string()),
+                host,
+                pid: machine.init.as_ref().and_then(number).filter(|_| machine.lost.is_none()),
+                since: machine.since,
+                lost: machine.lost,
+            }
+        });
+        known.collect()
+    }
+}
+
+fn not_there(member: Member) -> Error {
+    Error::new(format!("node {member}: it is not there"))
+        .hint("`skiff cluster status NAME` shows those that are")
+}
+
+/// The process's number, as we know it.
+fn number(pidfd: &OwnedFd) -> Option<i32> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()).filter(|pid| *pid > 0)
+}
