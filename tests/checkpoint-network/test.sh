@@ -238,6 +238,6 @@ wait
 
 # ---- Nothing is left -----------------------------------------------------------------------------------------------------------
 for node in $nodes; do
-    eventually 5 on $node sh -c '! pgrep -u alice,bob'
-    eventually 5 on $node sh -c '! ip -o link | grep -E " sv"'
+    eventually 30 on $node sh -c '! pgrep -u alice,bob'
+    eventually 30 on $node sh -c '! ip -o link | grep -E " sv"'
 done

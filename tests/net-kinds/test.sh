@@ -175,7 +175,8 @@ wait $first || true
 
 # ---- Nothing is left ------------------------------------------------------------------------------------------------------------
 for node in n1 n2; do
-    eventually 5 on $node sh -c '! pgrep -u alice,bob'
-    eventually 5 on $node sh -c 'skiff sweep >/dev/null; [ -z "$(find /run/skiff/net -type f)" ]'
+    eventually 30 on $node sh -c '! pgrep -u alice,bob'
+    # The kernel lets go of namespaces one batch after the other, and others have some, too.
+    eventually 30 on $node sh -c 'skiff sweep >/dev/null; [ -z "$(find /run/skiff/net -type f)" ]'
     equal "$(on $node ip -o link | grep -cE 'sk-|sv|sx-' || true)" 0 "devices on $node"
 done
