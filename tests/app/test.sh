@@ -68,8 +68,16 @@ ok as alice skiff app list --json
 equal "$(json "$out" 'd[0]["job"]')" "$(squeue -h -o %i)"
 # Where the nodes have it too.
 cp "$here/browser.py" /home/alice
-ok on n2 setpriv --reuid alice --regid alice --init-groups env -C /home/alice HOME=/home/alice /usr/bin/python3 browser.py cell "$port" "$token" 'import mine, socket; print(mine.answer(), socket.gethostname())'
+on_n2() { on n2 setpriv --reuid alice --regid alice --init-groups env -C /home/alice HOME=/home/alice "$@"; }
+ok on_n2 /usr/bin/python3 browser.py cell "$port" "$token" 'import mine, socket; print(mine.answer(), socket.gethostname())'
 equal "$out" '42 n2'
+scancel -u alice
+idle
+# A desktop, likewise.
+serve alice sbatch --quiet --wait -o served -e served.err -w n2 --wrap 'skiff cluster desktop --json -- xterm -bg blue'
+equal "$(json "$app" 'd["host"]')" n2
+drawn_there() { on_n2 /usr/bin/python3 browser.py screen "$port" "$token" | grep -v ', 1 colours'; }
+eventually 15 drawn_there
 scancel -u alice
 idle
 fails 125 as alice skiff cluster notebook
