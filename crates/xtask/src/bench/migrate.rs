@@ -20,6 +20,7 @@ const LARGE: u64 = 512;
 
 /// Holds so many MiB, and says when it does.
 const PROGRAM: &str = "import os, sys, time
+os.closerange(3, 256)  # whatever a shell has left open leads out of its node
 size = int(sys.argv[1]) << 20
 block = os.urandom(min(size, 64 << 20))
 memory = bytearray(size)
@@ -47,7 +48,7 @@ criu=\"$FOLDER/ld.so --library-path $FOLDER/lib $FOLDER/criu --no-default-config
 images=/dev/shm/bench-migrate
 now() { e=$EPOCHREALTIME; echo ${e/./}; }
 export criu images
-on n1 bash -c 'rm -rf $images; mkdir $images; echo 20000 >/proc/sys/kernel/ns_last_pid; setsid python3 $DIR/hold.py $SIZE </dev/null >$DIR/said 2>&1 3>&- & echo $! >$DIR/pid'
+on n1 bash -c 'rm -rf $images; mkdir $images; echo 20000 >/proc/sys/kernel/ns_last_pid; setsid python3 $DIR/hold.py $SIZE </dev/null >$DIR/said 2>&1 & echo $! >$DIR/pid'
 until grep -q ready $DIR/said; do sleep 0.05; done
 on n2 bash -c 'rm -rf $images; mkdir $images'
 begin=$(now)
