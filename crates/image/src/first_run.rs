@@ -14,11 +14,36 @@ const PROGRAMS: [&[u8]; 2] = [b"bin", b"usr/bin"];
 /// How their files' names begin: glibc's, musl's, and what shells need besides.
 const LIBRARY_NAMES: [&[u8]; 6] = [b"ld-", b"libc.so", b"libc-", b"libc.musl", b"libtinfo.so", b"libm.so"];
 const PROGRAM_NAMES: [&[u8]; 6] = [b"sh", b"bash", b"dash", b"busybox", b"env", b"true"];
+/// Directories, and names in them, that every start mounts something on or looks for.
+const PLACES: [(&[u8], &[&[u8]]); 3] = [
+    (
+        b"",
+        &[
+            b"bin", b"dev", b"etc", b"home", b"opt", b"proc", b"root", b"run", b"srv", b"sys", b"tmp",
+            b"usr", b"var",
+        ],
+    ),
+    (
+        b"etc",
+        &[
+            b"group",
+            b"hosts",
+            b"ld.so.cache",
+            b"ld.so.preload",
+            b"localtime",
+            b"nsswitch.conf",
+            b"passwd",
+            b"resolv.conf",
+        ],
+    ),
+    (b"var", &[b"run", b"spool", b"tmp"]),
+];
 /// A larger file is none of these.
 const LARGEST: u64 = 16 << 20;
 
 /// Has the kernel read what a first run will want. `file` is the image's.
 pub(crate) fn prepare<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>) -> Result<()> {
+    find_places(reader)?;
     for node in wanted(reader)? {
         for extent in reader.extents(&node) {
             let extent = extent?;
@@ -26,6 +51,16 @@ pub(crate) fn prepare<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>) -> Re
                 // Where advice is not taken, the first run is slower; that is all.
                 fadvise(file, place, Some(length), Advice::WillNeed).ok();
             }
+        }
+    }
+    Ok(())
+}
+
+/// To find them is to have the kernel read what the image says of them, there or not.
+fn find_places<S: Source>(reader: &Reader<S>) -> Result<()> {
+    for (path, names) in PLACES {
+        if let Some(directory) = directory(reader, path)? {
+            reader.children(&directory, |name| names.contains(&name))?;
         }
     }
     Ok(())
@@ -55,7 +90,7 @@ fn wanted<S: Source>(reader: &Reader<S>) -> Result<Vec<Node>> {
 /// The directory of this path, if there is one on which no link lies: behind a link are files that have another path too.
 fn directory<S: Source>(reader: &Reader<S>, path: &[u8]) -> Result<Option<Node>> {
     let mut node = reader.root()?;
-    for part in path.split(|byte| *byte == b'/') {
+    for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
         match reader.children(&node, |name| name == part)?.first() {
             Some(next) if next.kind == NodeKind::Directory => node = *next,
             _ => return Ok(None),
@@ -117,6 +152,7 @@ mod tests {
         assert_eq!(sizes, [1, 5001, 5004, 5005, 5007]);
         let any = tempfile::tempfile().unwrap();
         prepare(&reader, any.as_fd()).unwrap();
+        assert!(directory(&reader, b"").unwrap().is_some() && directory(&reader, b"etc").unwrap().is_none());
     }
 
     #[test]
