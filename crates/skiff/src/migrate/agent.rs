@@ -3,7 +3,7 @@
 //! the user's, which setpriv makes.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -69,7 +69,21 @@ fn attend(mut visitor: TcpStream, from: SocketAddr) -> i32 {
     // To root's journal, and to him, if he is still there.
     output::note(&format!("{}: {why}", from.ip()));
     visitor.write_all(format!("{why}\n").as_bytes()).unwrap_or_default();
+    hang_up(&visitor);
     1
+}
+
+/// To close with words of his unread would be a reset, which takes from him the answer that he has not read yet.
+fn hang_up(mut visitor: &TcpStream) {
+    // Whatever fails here: he has gone, and there is nobody to tell.
+    visitor.shutdown(Shutdown::Write).unwrap_or_default();
+    visitor.set_read_timeout(Some(Duration::from_secs(1))).unwrap_or_default();
+    let mut rest = [0; 4096];
+    for _ in 0..LONGEST {
+        if !matches!(visitor.read(&mut rest), Ok(n) if n > 0) {
+            break;
+        }
+    }
 }
 
 fn receive(visitor: &TcpStream) -> Result<std::convert::Infallible> {

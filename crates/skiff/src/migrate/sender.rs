@@ -10,6 +10,7 @@ use skiff_migrate::enter::Inside;
 use skiff_migrate::obstacles::{Found, Obstacle, Process, look};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::name::EnvName;
 
 use super::hand_over::{Gone, Move, Outcome};
 use super::leaving::{self, Leaving};
@@ -21,7 +22,7 @@ use crate::checkpoint::{look as shown, save};
 use crate::cli::{Migrate, Mode};
 use crate::context::Context;
 use crate::control::{Live, Want};
-use crate::instance::record::Record;
+use crate::instance::record::{Record, State};
 use crate::{output, run};
 
 /// How long the other side may take to look up what became of a move.
@@ -48,6 +49,9 @@ struct Moved<'a> {
 /// Moves an instance.
 pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
     let begun = Instant::now();
+    if !words.dry_run && settle_ended(context, &words.instance)? {
+        return output::line(words.instance.as_str());
+    }
     let (record, started, live) = save::running(context, &words.instance)?;
     let about = |e: Error| e.about(&format!("instance {}", record.name));
     let launch = way::launch(context, &words.node)?;
@@ -143,6 +147,16 @@ fn settle(context: &Context, record: &Record) -> Result<bool> {
         output::note(&format!("instance {}: {} has not taken it", record.name, left.node));
     }
     Ok(taken)
+}
+
+/// The same where nothing of it runs here any more: a sender that was killed may have ended what had gone, and not have said so.
+fn settle_ended(context: &Context, instance: &EnvName) -> Result<bool> {
+    let record = Record::existing(context, instance)?;
+    if Leaving::left(&record)?.is_none() || matches!(record.state()?, State::Running(_)) {
+        return Ok(false);
+    }
+    let _lock = lock(&record)?;
+    settle(context, &record)
 }
 
 /// It was shut out of its network when it was given away.
