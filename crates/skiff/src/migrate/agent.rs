@@ -18,6 +18,8 @@ use crate::output;
 
 /// How long somebody may take to say who he is.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long whom we refuse may take to hear it.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// No credential of ours is longer.
 const LONGEST: usize = 16 << 10;
 /// How many may be at it at once.
@@ -73,15 +75,20 @@ fn attend(mut visitor: TcpStream, from: SocketAddr) -> i32 {
     1
 }
 
-/// To close with words of his unread would be a reset, which takes from him the answer that he has not read yet.
+/// To close with words of his unread would be a reset, which takes from him the answer that he has not read yet. But he is waited for
+/// no longer than that takes: others want to be attended to.
 fn hang_up(mut visitor: &TcpStream) {
+    let until = Instant::now() + FAREWELL;
     // Whatever fails here: he has gone, and there is nobody to tell.
     visitor.shutdown(Shutdown::Write).unwrap_or_default();
-    visitor.set_read_timeout(Some(Duration::from_secs(1))).unwrap_or_default();
     let mut rest = [0; 4096];
-    for _ in 0..LONGEST {
-        if !matches!(visitor.read(&mut rest), Ok(n) if n > 0) {
-            break;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero()
+            || visitor.set_read_timeout(Some(left)).is_err()
+            || !matches!(visitor.read(&mut rest), Ok(n) if n > 0)
+        {
+            return;
         }
     }
 }
