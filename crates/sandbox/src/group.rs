@@ -94,7 +94,7 @@ pub fn start(
     network: Network,
     serve: impl FnOnce(&Ground, &OwnedFd),
 ) -> Result<Group> {
-    let helper = helper.map(Helper::spawn).transpose()?;
+    let helper = helper.map(|program| Helper::spawn_for(program, base)).transpose()?;
     let (control, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .context(|| "control socket")?;

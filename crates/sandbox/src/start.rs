@@ -43,12 +43,29 @@ pub struct Instance {
 pub struct Options<'a> {
     /// The helper, where the plan's route is the helper's.
     pub helper: Option<&'a Path>,
-    /// The same started ahead for the plan's base, so that it loads meanwhile.
+    /// The same started ahead for the plan's base (see [`Options::load`]).
     pub started: Option<Helper>,
     /// The supervisor's socket, shown inside.
     pub socket: Option<&'a Path>,
     /// The address that it had before, where the plan's network is one of the site's that it has power over.
     pub again: Option<&'a Again>,
+}
+
+impl Options<'_> {
+    /// Starts the helper, if the plan wants it and it is not started yet: it loads and makes ready while its caller does other things.
+    ///
+    /// # Errors
+    /// As [`Helper::spawn`], and that the plan wants it where there is none.
+    pub fn load(&mut self, plan: &Plan) -> Result<()> {
+        match (plan.route, self.helper) {
+            (Route::Helper, None) => Err(Error::new("the plan wants the helper, but there is none")),
+            (Route::Helper, Some(path)) if self.started.is_none() => {
+                self.started = Some(Helper::spawn_for(path, plan.base)?);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Carries out `plan`. The environment lives as long as the calling process and the returned control socket.
@@ -112,14 +129,8 @@ struct Launched {
 /// Makes process 1 and waits for its word.
 fn launch(plan: &Plan, mut options: Options<'_>, first: Option<&First<'_>>) -> Result<Launched> {
     let program = std::env::current_exe().context(|| "own program")?;
-    let helper = match (plan.route, options.helper) {
-        (Route::Helper, Some(path)) => match options.started.take() {
-            Some(helper) => Some(helper),
-            None => Some(Helper::spawn_for(path, plan.base)?),
-        },
-        (Route::Helper, None) => return Err(Error::new("the plan wants the helper, but there is none")),
-        (Route::Rootless, _) => None,
-    };
+    options.load(plan)?;
+    let helper = options.started.take();
     let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .context(|| "control socket")?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;

@@ -23,7 +23,7 @@ pub fn as_root_of_ids(
     base: Base,
     act: impl FnOnce(Option<OwnedFd>) -> Result<Vec<u8>>,
 ) -> Result<Vec<u8>> {
-    let helper = helper.map(Helper::spawn).transpose()?;
+    let helper = helper.map(|program| Helper::spawn_for(program, base)).transpose()?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let (go, gate) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let made = fork(CloneFlags::USER).context(|| "new user namespace");

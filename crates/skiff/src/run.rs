@@ -11,7 +11,7 @@ use skiff_sandbox::session::{Ended, Session};
 use skiff_sandbox::start::{Options, start, start_for};
 use skiff_sandbox::{Error, Result};
 use skiff_spec::network::Net;
-use skiff_spec::plan::{Base, Identity, Plan, Route, Upper};
+use skiff_spec::plan::{Base, Identity, Plan, Upper};
 
 use crate::cli::{Run, Shell};
 use crate::context::{Context, is_inside};
@@ -138,13 +138,7 @@ fn in_new(
             output::note(&format!("the image's stop signal {signal:?} is not known: SIGTERM it is"));
         }
     }
-    let helper = context.helper.as_deref();
-    // First the one that will be needed first.
-    let started = match (started, plan.route, helper) {
-        (None, Route::Helper, Some(helper)) => Some(Helper::spawn_for(helper, plan.base)?),
-        (started, ..) => started,
-    };
-    let options = Options { helper, started, ..Options::default() };
+    let options = Options { helper: context.helper.as_deref(), started, ..Options::default() };
     if identity == Identity::Me {
         return as_me_in_new(context, command, plan, options, session);
     }
@@ -160,10 +154,12 @@ fn as_me_in_new(
     context: &Context,
     command: &Command,
     plan: &Plan,
-    options: Options<'_>,
+    mut options: Options<'_>,
     session: Session,
 ) -> std::result::Result<Ended, Failed> {
     let helper = helper_for_me(context)?;
+    // First the one that is needed first.
+    options.load(plan)?;
     let place = session.place(rustix::process::Signal::KILL.as_raw());
     let joining = AsMe::ahead(helper, command, place, session.mask())?;
     let instance = start(plan, options)?;
