@@ -99,21 +99,7 @@ ok on "$node" "${login[@]}" SKIFF_STATE=/tmp/state-of-node skiff instance rm wan
 equal "$(state wanders)" 'saved ' 'where it was'
 
 # On a network of its own connections go along.
-cat >/shared/talk.py <<'X'
-import socket, threading, time
-server = socket.create_server(('127.0.0.1', 7777))
-def answer():
-    peer, _ = server.accept()
-    while word := peer.recv(8): peer.sendall(word)
-threading.Thread(target=answer, daemon=True).start()
-client = socket.create_connection(('127.0.0.1', 7777))
-for n in range(10 ** 9):
-    word = b'%08d' % n
-    client.sendall(word)
-    assert client.recv(8, socket.MSG_WAITALL) == word
-    print(n, flush=True)
-    time.sleep(0.01)
-X
+cp "$here/talk.py" /shared
 ok as alice skiff instance start --checkpoint --net none host talk python3 /shared/talk.py
 eventually 10 lines talk 10
 ok as alice skiff checkpoint save talk
