@@ -92,6 +92,13 @@ def request(kind, pid):
     return bytes([VERSION, ord(kind)]) + struct.pack("<I", pid % 2**32)
 
 
+def prepared(second, image=b""):
+    """One that has made ready, and is then told this."""
+    asked = Asked(request("p", 0) + image)
+    asked.socket.send(second)
+    return asked
+
+
 def must_refuse(what, asked):
     reply, fds, code = asked.answer()
     if fds or code == 0 or reply[1:2] == b"+":
@@ -160,11 +167,18 @@ def messages():
         must_refuse(message[:20], Asked(message, fds=[0] * 9))
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         must_refuse("another kind of socket", Asked(b"x" * 50, kind=kind))
+    # Made ready for one thing, it does no other.
+    image = bytes(32)
+    for second in [*bad[:9], request("p", 0), request("r", 0), request("s", 0), request("j", os.getpid()), request("i", 1) + image]:
+        must_refuse(b"prepared, then " + second[:20], prepared(second))
+        must_refuse(b"prepared for an image, then " + second[:20], prepared(second, image))
+    must_refuse("prepared for an image, then the host", prepared(request("b", 1), image))
     # Nobody there any more: it ends.
-    asked = Asked(None)
-    asked.socket.close()
-    if os.waitstatus_to_exitcode(os.waitpid(asked.pid, 0)[1]) == 0:
-        gained("an answer for nobody")
+    for first in (None, request("p", 0)):
+        asked = Asked(first)
+        asked.socket.close()
+        if os.waitstatus_to_exitcode(os.waitpid(asked.pid, 0)[1]) == 0:
+            gained("an answer for nobody")
 
 
 def words():
@@ -201,6 +215,7 @@ def targets(bobs, bobs_space):
                       "a process in no user namespace": plain.pid, "a mapped one": mapped.pid, "a nested one": nested.pid,
                       "0": 0, "-1": -1, "2^31": 2**31, "none": 2**22 - 1}.items():
         must_refuse(f"base {name}", Asked(request("b", pid)))
+        must_refuse(f"base {name}, prepared", prepared(request("b", pid)))
     for name, pid in {"her own process": os.getpid(), "process 1": 1, "bob's process": bobs, "bob's environment": bobs_space,
                       "a process in no user namespace": plain.pid, "a nested one": nested.pid, "a dead one": dead.pid,
                       "one with mounts of a user namespace further up": mixed.pid, "0": 0, "none": 2**22 - 1}.items():
