@@ -2,6 +2,7 @@
 //! checks of the workspace itself. Run as `cargo xtask COMMAND`.
 
 mod bench;
+mod browser;
 mod graph;
 mod man;
 mod testbed;
@@ -21,6 +22,8 @@ enum Task {
     Testbed(testbed::Args),
     /// Paired measurements against the floor and the peers
     Bench(bench::Args),
+    /// `skiff app` in a real browser, which CI has none of
+    BrowserTest(browser::Args),
     /// Assert that crates depend on each other only downwards
     Graph,
     /// Write man pages and shell completions
@@ -31,6 +34,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().task {
         Task::Testbed(args) => testbed::run(args),
         Task::Bench(args) => bench::run(args),
+        Task::BrowserTest(args) => browser::run(&args),
         Task::Graph => graph::run(),
         Task::Man(args) => man::run(args),
     }

@@ -7,8 +7,9 @@
 mod cluster;
 mod live;
 mod migrate;
+mod net;
 mod overhead;
-mod people;
+pub mod people;
 mod picture;
 mod pull;
 mod read;
@@ -20,10 +21,11 @@ mod stats;
 mod workload;
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context, ensure};
 use clap::Subcommand;
+
+use crate::testbed;
 
 /// The command line of `cargo xtask bench`.
 #[derive(clap::Args)]
@@ -63,6 +65,8 @@ enum Benchmark {
     Cluster(cluster::Args),
     /// An instance that goes to another node: over the network, by files, by CRIU's own page server
     Migrate(migrate::Args),
+    /// Messages, HPL and a flow of water between two containers, on each kind of network, against the bare hosts
+    Net(net::Args),
     /// A Slurm of one's own: until the first job on 2 and 16 nodes, and until one more node
     SlurmUp(slurm_up::Args),
 }
@@ -82,14 +86,15 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         args.user
     );
     ensure!(args.rounds > 0, "--rounds must not be 0");
-    if std::env::var_os("SKIFF_TESTBED").is_none() {
+    if !testbed::is_inside() {
         match &args.benchmark {
             Benchmark::Pull(args) => pull::prepare(args)?,
             Benchmark::Read(args) => read::prepare(args)?,
+            Benchmark::Net(args) => net::prepare(args)?,
             _ => {}
         }
         let nodes = if let Benchmark::Cluster(args) = &args.benchmark { args.most() } else { 2 };
-        return run_in_a_bed(nodes);
+        return testbed::run_again_inside(nodes);
     }
     let setting = Setting {
         rounds: args.rounds,
@@ -104,6 +109,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Benchmark::Srun(args) => srun::run(&setting, args)?,
         Benchmark::Cluster(args) => cluster::run(&setting, args)?,
         Benchmark::Migrate(args) => migrate::run(&setting, args)?,
+        Benchmark::Net(args) => net::run(&setting, args)?,
         Benchmark::SlurmUp(args) => slurm_up::run(&setting, args)?,
     };
     record.publish(&args.out, &bars)?;
@@ -115,22 +121,4 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         .collect();
     ensure!(over.is_empty() || !args.strict, "over the limit: {}", over.join(", "));
     Ok(())
-}
-
-/// Installs what the working tree is into a stage, and runs the same command line again on a login node that has it.
-fn run_in_a_bed(nodes: usize) -> anyhow::Result<()> {
-    // Asked before, as what follows may put a new program in our place.
-    let ourselves = std::env::current_exe().context("finding this program")?;
-    let made = Command::new("make").args(["--silent", "stage"]).status().context("running make")?;
-    ensure!(made.success(), "make stage: {made}");
-    let target = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
-    let status = Command::new(&ourselves)
-        .args(["testbed", "up", "--nodes", &nodes.to_string(), "--install"])
-        .arg(target.join("stage"))
-        .arg("--")
-        .arg(&ourselves)
-        .args(std::env::args_os().skip(1))
-        .status()
-        .context("running the test bed")?;
-    std::process::exit(status.code().unwrap_or(125));
 }

@@ -53,14 +53,18 @@ pub fn all(home: &Scratch, seconds: u32, hpl_size: u32) -> anyhow::Result<Vec<Wo
     Ok(all)
 }
 
+/// The text of `hpccinf.txt`.
+pub fn hpl_input(ranks: u32, size: u32) -> String {
+    HPL_INPUT.replace("@SIZE@", &size.to_string()).replace("@RANKS@", &ranks.to_string())
+}
+
 /// Open MPI refuses root, which the user is inside; and its PMIx would have munge vouch for "root", while munge sees the
 /// user. The variables are set outside too, so that both run the same.
 fn hpl(home: &Scratch, ranks: u32, size: u32) -> anyhow::Result<Workload> {
     let directory = home.path.join(format!("hpl-{ranks}"));
     let directory = directory.to_str().context("home is not UTF-8")?;
-    let input = HPL_INPUT.replace("@SIZE@", &size.to_string()).replace("@RANKS@", &ranks.to_string());
     let input_name = format!("hpccinf-{ranks}.txt");
-    home.write(&input_name, &input)?;
+    home.write(&input_name, &hpl_input(ranks, size))?;
     Ok(Workload {
         name: format!("HPL, {ranks} rank{}", if ranks == 1 { "" } else { "s" }),
         unit: "GFLOPS",
@@ -108,7 +112,8 @@ fn iops(text: &str) -> anyhow::Result<f64> {
     Ok(of("read")? + of("write")?)
 }
 
-fn number_after(text: &str, mark: &str) -> anyhow::Result<f64> {
+/// The number that follows `mark`.
+pub fn number_after(text: &str, mark: &str) -> anyhow::Result<f64> {
     let (_, after) = text.split_once(mark).with_context(|| format!("no {mark:?} in:\n{text}"))?;
     let after = after.trim_start();
     let end = after.find(|c: char| !c.is_ascii_digit() && !".e+-".contains(c)).unwrap_or(after.len());

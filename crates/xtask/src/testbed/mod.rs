@@ -30,7 +30,9 @@ mod tools;
 mod up;
 
 use std::path::PathBuf;
+use std::process::Command;
 
+use anyhow::{Context, ensure};
 use clap::Subcommand;
 
 /// The command line of `cargo xtask testbed`.
@@ -54,6 +56,38 @@ enum Action {
     BootNode { bed: PathBuf, node: String },
     #[command(hide = true)]
     Node { bed: PathBuf, node: String },
+}
+
+/// Whether this process is on the login node of a bed.
+pub fn is_inside() -> bool {
+    std::env::var_os("SKIFF_TESTBED").is_some()
+}
+
+/// Installs what the working tree is into a stage, and runs the same command line again on a login node that has it. Returns only if
+/// that fails.
+pub fn run_again_inside(nodes: usize) -> anyhow::Result<()> {
+    // Asked before, as what follows may put a new program in our place.
+    let ourselves = std::env::current_exe().context("finding this program")?;
+    let made = Command::new("make").args(["--silent", "stage"]).status().context("running make")?;
+    ensure!(made.success(), "make stage: {made}");
+    let target = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
+    let status = Command::new(&ourselves)
+        .args(["testbed", "up", "--nodes", &nodes.to_string(), "--install"])
+        .arg(target.join("stage"))
+        .arg("--")
+        .arg(&ourselves)
+        .args(std::env::args_os().skip(1))
+        .status()
+        .context("running the test bed")?;
+    std::process::exit(status.code().unwrap_or(125));
+}
+
+/// Installs packages of Debian's that are too large for `make deps`. Outside of a bed, which has no network.
+pub fn install_packages(packages: &[&str]) -> anyhow::Result<()> {
+    let status = Command::new("packaging/install-debian-packages").args(packages).status();
+    let status = status.context("running packaging/install-debian-packages")?;
+    ensure!(status.success(), "installing {}: {status}", packages.join(" "));
+    Ok(())
 }
 
 /// Carries out one `testbed` action; leaves the process with the command's own exit status where there is one.
