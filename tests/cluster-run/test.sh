@@ -81,6 +81,12 @@ rank 2 of 4, sum 6, last 1048575, on the node 0 of 2: shared 13, read 103
 rank 3 of 4, sum 6, last 1048575, on the node 1 of 2: shared 13, read 102'
 ok as alice salloc -Q -N2 --ntasks-per-node=2 skiff cluster run -- mpirun ./mpi
 equal "$(sort <<<"$out" | sed 's/shared.*//')" "$(sed 's/shared.*//' <<<"$want")" "$err"
+# As root inside, by ssh and mpirun too, where oneself is at home; outside it is alice all the same.
+ok as alice salloc -Q -N2 --ntasks-per-node=2 skiff cluster run --root -- sh -euc '
+    id -u; touch /usr/mine; ssh n2 "id -u; pwd; touch of-root; ls /usr/mine || chown bin /usr"; mpirun ./mpi | grep -c "^rank . of 4, sum 6"'
+equal "$out" $'0\n0\n/home/alice\n4' "$err"
+equal "$(stat -c %U of-root)" alice
+equal "$(stat -c %U /usr)" root
 nothing_left
 
 # Over a list of hosts, by ssh.

@@ -72,6 +72,31 @@ eventually 10 test ! -e up
 kill -9 $started
 sleeps() { of n1 'sleep 1234'; }
 eventually 10 eval '! sleeps'
+# At a terminal: its size, its keys; and afterwards it is as it was.
+PYTHONPATH=$here/.. PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 - <<'X' || fail 'at the terminal'
+import terminal
+t = terminal.shell("alice")
+t.resize(33, 111)
+t.line("stty -g")
+before = t.expect(r"^([0-9a-f:]+)\r$")[1]
+t.prompt()
+t.line("skiff cluster enter --node n2 lab; echo code=$?")
+t.line("hostname; test -t 2 && stty size")
+t.expect(r"n2\r$")
+t.expect(r"33 111\r$")
+t.resize(40, 100)
+t.line("until [ \"$(stty size)\" = '40 100' ]; do sleep 0.05; done; echo lar''ger")
+t.expect(r"larger\r$")
+t.line("bash -c 'trap \"exit 5\" INT; echo be\"\"gun; while :; do sleep 0.05; done'; echo of=$?")
+t.expect(r"begun\r$")
+t.send("\x03")
+t.expect(r"of=5\r$")
+t.line("exit 6")
+t.expect(r"code=6\r$")
+t.prompt()
+t.line("stty -g")
+assert t.expect(r"^([0-9a-f:]+)\r$")[1] == before
+X
 # Nobody else can say anything to it: not without its key, which is alice's alone.
 port=$(sed -n 's/^SlurmctldPort=//p' $state/lab/slurm/slurm.conf)
 fails 1 as bob cat $state/lab/munge/key

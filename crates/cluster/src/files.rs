@@ -58,9 +58,9 @@ exit 127
 /// Variables by which programs find these files, and start their processes by `ssh` where they would otherwise turn to a manager who
 /// knows nothing of the containers.
 #[must_use]
-pub fn variables(name: &str) -> Vec<(&'static str, String)> {
+pub fn variables(name: &str, is_root: bool) -> Vec<(&'static str, String)> {
     let at = |file: &str| format!("{DIR}/{file}");
-    vec![
+    let mut variables = vec![
         ("SKIFF_CLUSTER", name.into()),
         ("PBS_NODEFILE", at("nodefile")),
         // Open MPI up to 4, and from 5 on.
@@ -83,7 +83,14 @@ pub fn variables(name: &str) -> Vec<(&'static str, String)> {
         ("I_MPI_HYDRA_BOOTSTRAP", "ssh".into()),
         ("I_MPI_HYDRA_RMK", "user".into()),
         ("I_MPI_HYDRA_HOST_FILE", at("machinefile")),
-    ]
+    ];
+    if is_root {
+        // Open MPI refuses a root who could do harm. And where munge runs, its PMIx has that vouch for the ranks, to which they are the user.
+        let allowed = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"];
+        variables.extend(allowed.map(|name| (name, "1".into())));
+        variables.push(("PMIX_MCA_psec", "native".into()));
+    }
+    variables
 }
 
 fn lines(members: &[Member], line: impl Fn(&Member) -> String) -> String {

@@ -3,6 +3,7 @@
 
 mod outlet;
 mod talk;
+pub mod terminal;
 mod waiting;
 
 use std::io;
@@ -17,6 +18,7 @@ use crate::launch::Door;
 use crate::manager::Launch;
 use crate::wire::{End, Order, Program, Stream, Wanted};
 use outlet::Outlet;
+use terminal::Raw;
 use waiting::Of;
 
 /// So much of the program's output may wait for whoever reads it.
@@ -62,6 +64,8 @@ struct Head<'a> {
     /// Bytes of input that have not been passed on yet; nothing when there is no more.
     input: Option<usize>,
     ended: Option<End>,
+    /// As long as the program has a terminal.
+    raw: Option<Raw>,
 }
 
 impl<'a> Head<'a> {
@@ -75,6 +79,7 @@ impl<'a> Head<'a> {
             errors: Outlet::stderr(),
             input: Some(0),
             ended: None,
+            raw: None,
         }
     }
 
@@ -122,6 +127,9 @@ impl<'a> Head<'a> {
             let passes = [Signal::USR1, Signal::USR2, Signal::CONT].map(Signal::as_raw);
             if ends.contains(&number) && !self.running {
                 self.ended = Some(End::Signal(number));
+            } else if number == Signal::WINCH.as_raw() {
+                let size = terminal::size().filter(|_| self.raw.is_some());
+                size.into_iter().for_each(|size| self.fleet.tell(0, &Order::Resize(size)));
             } else if ends.contains(&number) || passes.contains(&number) {
                 self.fleet.tell(0, &Order::Signal(number));
             }

@@ -28,6 +28,8 @@ pub enum Order {
     Run(Box<Program>),
     /// Send the program this signal.
     Signal(i32),
+    /// Its terminal has so many rows and columns now.
+    Resize([u16; 2]),
     /// Be this node.
     Serve(Box<Node>),
     /// Be it no more.
@@ -205,6 +207,8 @@ pub struct Program {
     pub cwd: PathBuf,
     /// Whether nowhere else will do.
     pub only_there: bool,
+    /// The rows and columns of the terminal that it gets, if its user sits at one.
+    pub terminal: Option<[u16; 2]>,
 }
 
 /// How a program ended.
@@ -301,6 +305,7 @@ mod tests {
             env: vec![("A".into(), "1".into())],
             cwd: "/".into(),
             only_there: false,
+            terminal: Some([24, 80]),
         }));
         for frame in [
             Frame::message(&order),

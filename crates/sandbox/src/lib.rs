@@ -23,6 +23,7 @@ pub mod session;
 mod stage;
 pub mod start;
 pub mod step;
+pub mod terminal;
 pub mod uplink;
 mod user;
 pub mod visit;

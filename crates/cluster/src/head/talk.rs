@@ -3,6 +3,7 @@
 use skiff_sandbox::{Error, Result};
 
 use super::Head;
+use super::terminal::Raw;
 use crate::channel::Come;
 use crate::hosts::Host;
 use crate::wire::{Member, Order, Place, Report, Stream};
@@ -75,6 +76,8 @@ impl Head<'_> {
         self.fleet.settle();
         self.running = true;
         let program = self.task.program.clone();
+        // Until now the keys that end us were ours.
+        self.raw = program.terminal.and_then(|_| Raw::begin());
         self.fleet.tell(0, &Order::Run(Box::new(program)));
     }
 }

@@ -55,6 +55,9 @@ pub struct ClusterRun {
     /// Start in this directory [default: where you are]
     #[arg(short = 'w', long = "workdir", visible_alias = "pwd", value_name = "DIR")]
     pub workdir: Option<PathBuf>,
+    /// Be root inside, by ssh too; outside it is still you
+    #[arg(long)]
+    pub root: bool,
     /// Where changes go: a directory on each machine, or memory [default: its $TMPDIR or /tmp]
     #[arg(long, value_name = "DIR|memory")]
     pub scratch: Option<Scratch>,

@@ -280,6 +280,9 @@ impl<'a> Agent<'a> {
                 Come::Message(Order::Signal(number)) => {
                     self.script.iter().for_each(|script| script.signal(number));
                 }
+                Come::Message(Order::Resize(size)) => {
+                    self.script.iter().for_each(|script| script.resize(size));
+                }
                 Come::Message(Order::Closed(stream)) => {
                     self.script.iter_mut().for_each(|script| script.close(stream));
                 }

@@ -9,18 +9,19 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Signal, WaitOptions, pidfd_send_signal, waitpid};
+use rustix::process::{Signal, WaitOptions, pidfd_send_signal, set_parent_process_death_signal, waitpid};
 use skiff_cluster::files;
 use skiff_cluster::wire::{Member, Wanted};
 use skiff_sandbox::command::Command;
-use skiff_sandbox::join::{Failed, Place, as_me};
+use skiff_sandbox::join::{Failed, NetSpace, Place, as_me, as_root};
 use skiff_sandbox::start::{Instance, Options, start};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::network::Net;
-use skiff_spec::plan::{Base, File as PlanFile, Mount, Plan, Source, Upper};
-use skiff_sys::process::Child;
+use skiff_spec::plan::{Base, File as PlanFile, Identity, Mount, Plan, Source, Upper};
+use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::Mask;
 
+use super::apart;
 use super::root::Found;
 use super::script::with_stdio;
 use crate::context::Context;
@@ -39,9 +40,15 @@ const DAEMON: &str = "PATH=/usr/sbin:/usr/local/sbin:/sbin:/usr/bin:/usr/local/b
     sshd=$(command -v sshd) || { echo 'there is no sshd in this root'; exit 1; }\n\
     exec \"$sshd\" -D -e -f /run/skiff/cluster/sshd_config";
 
+/// What root's daemon wants beyond that: a place for the part of it that has no privilege; and root's home where the user's is, who
+/// is root.
+const AS_ROOT: &str = "mkdir -p -m 755 /run/sshd\n\
+    sed -i \"s,^\\(root:[^:]*:0:0:[^:]*\\):[^:]*:,\\1:$HOME:,\" /etc/passwd\n";
+
 /// It runs, and so does its daemon.
 pub struct Container {
     instance: Instance,
+    identity: Identity,
     /// The daemon.
     pub daemon: Child,
     /// What that says.
@@ -86,7 +93,13 @@ pub fn plan(context: &Context, wanted: &Wanted, upper: Upper, made: &[PlanFile])
 
 impl Container {
     /// Starts it. When this returns, its daemon listens.
-    pub fn start(context: &Context, net: &Net, plan: &mut Plan, members: &[Member]) -> Result<Self> {
+    pub fn start(
+        context: &Context,
+        net: &Net,
+        plan: &mut Plan,
+        members: &[Member],
+        identity: Identity,
+    ) -> Result<Self> {
         plan.net = net.clone();
         let text = |target: &str, text: String| Mount {
             source: Source::Text(text),
@@ -98,16 +111,9 @@ impl Container {
         plan.mounts.push(text(files::DROP_IN, files::ssh_config(members)));
         let helper = needs_helper(context)?;
         let instance = start(plan, Options { helper: Some(helper), ..Options::default() })?;
-        let command = Command {
-            argv: ["/bin/sh", "-c", DAEMON].map(Into::into).to_vec(),
-            env: vec![("LANG".into(), "C".into()), ("HOME".into(), context.home.clone().into())],
-            cwd: "/".into(),
-            ..Command::default()
-        };
         let (log, theirs) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
         let spawned = with_stdio(None, Some(theirs.as_fd()), Some(theirs.as_fd()), || {
-            let place = Place { own_session: true, death_signal: Signal::KILL.as_raw(), ..Place::default() };
-            as_me(helper, instance.init.pid, &command, place, Mask::from_bits(0))
+            start_daemon(context, &instance, identity)
         });
         drop(theirs);
         let daemon = match spawned.and_then(|spawned| spawned.map_err(not_started)) {
@@ -117,7 +123,7 @@ impl Container {
                 return Err(e);
             }
         };
-        let container = Self { instance, daemon, log };
+        let container = Self { instance, identity, daemon, log };
         match container.await_daemon() {
             Ok(()) => Ok(container),
             Err(e) => {
@@ -149,14 +155,18 @@ impl Container {
         }
     }
 
-    /// Puts a program into it.
+    /// Puts a program into it; as root once, as this process moves with that.
     pub fn enter(
         &self,
         context: &Context,
         command: &Command,
         place: Place,
     ) -> std::result::Result<Child, Failed> {
-        as_me(needs_helper(context)?, self.instance.init.pid, command, place, Mask::from_bits(0))
+        let (init, mask) = (&self.instance.init, Mask::from_bits(0));
+        match self.identity {
+            Identity::Me => as_me(needs_helper(context)?, init.pid, command, place, mask),
+            Identity::Root => as_root(init.pidfd.as_fd(), NetSpace::Ours, command, place, mask),
+        }
     }
 
     /// What is worth knowing of it.
@@ -173,6 +183,36 @@ impl Container {
             while matches!(waitpid(Some(child.pid), WaitOptions::empty()), Err(Errno::INTR)) {}
         }
         self.instance.end();
+    }
+}
+
+/// Starts the daemon, at our standard files.
+fn start_daemon(
+    context: &Context,
+    instance: &Instance,
+    identity: Identity,
+) -> std::result::Result<Child, Failed> {
+    let script = match identity {
+        Identity::Me => DAEMON.into(),
+        Identity::Root => [AS_ROOT, DAEMON].concat(),
+    };
+    let command = Command {
+        argv: ["/bin/sh", "-c", &script].map(Into::into).to_vec(),
+        env: vec![("LANG".into(), "C".into()), ("HOME".into(), context.home.clone().into())],
+        cwd: "/".into(),
+        ..Command::default()
+    };
+    let place = Place { own_session: true, death_signal: Signal::KILL.as_raw(), ..Place::default() };
+    if identity == Identity::Me {
+        return as_me(needs_helper(context)?, instance.init.pid, &command, place, Mask::from_bits(0));
+    }
+    match fork(CloneFlags::NONE).context(|| "process for the ssh daemon")? {
+        Fork::Parent(child) => Ok(child),
+        Fork::Child => {
+            // If we are gone already, so is the container.
+            set_parent_process_death_signal(Some(Signal::KILL)).unwrap_or_default();
+            exit_now(apart::run(instance.init.pidfd.as_fd(), NetSpace::Ours, &command, place))
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `skiff cluster`: the head that the user starts, and the agent that it has started on each host; clusters on this machine (`local`).
 
 mod agent;
+mod apart;
 pub mod caller;
 mod container;
 pub mod launching;

@@ -66,7 +66,7 @@ fn plan(run: &ClusterRun, context: &Context) -> Result<Plan> {
         index: 0,
         duty: Duty::Script,
         root,
-        identity: Identity::Me,
+        identity: if run.root { Identity::Root } else { Identity::Me },
         scratch: run.scratch.clone().unwrap_or_default(),
         mounts: run.mounts.clone(),
         variables: program.env.iter().filter(|(name, _)| !files::is_a_sessions_own(name)).cloned().collect(),
@@ -77,7 +77,7 @@ fn plan(run: &ClusterRun, context: &Context) -> Result<Plan> {
 
 /// What lies below, and the command as the user wrote it, with the variables that belong to it there.
 fn root(run: &ClusterRun, context: &Context) -> Result<(Root, Command)> {
-    let inside = Inside { root: false, me: true, env: run.env.clone(), workdir: run.workdir.clone() };
+    let inside = Inside { root: run.root, me: !run.root, env: run.env.clone(), workdir: run.workdir.clone() };
     let found = Found::named(context, &run.base, run.dry_run)?;
     let command = match found.image() {
         Some(entry) => {
@@ -99,7 +99,7 @@ fn program(run: &ClusterRun, name: &str, mut command: Command) -> Program {
             command.env.retain(|(known, _)| known != variable);
         }
     }
-    for (variable, value) in files::variables(name) {
+    for (variable, value) in files::variables(name, run.root) {
         if !asked(variable) {
             command.set(variable, value);
         }
@@ -109,7 +109,7 @@ fn program(run: &ClusterRun, name: &str, mut command: Command) -> Program {
     first.push(path);
     command.set("PATH", first);
     let Command { argv, env, cwd, only_there, .. } = command;
-    Program { argv, env, cwd, only_there }
+    Program { argv, env, cwd, only_there, terminal: None }
 }
 
 fn carry_out(run: &ClusterRun, context: &Context, plan: &Plan, signals: &Signals) -> Result<End> {

@@ -11,7 +11,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use skiff_cluster::wire::{End, Program, Stream};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, Place};
-use skiff_sandbox::{Context as _, Result};
+use skiff_sandbox::{Context as _, Result, terminal};
 use skiff_sys::process::Child;
 use skiff_sys::signal::send_to_group;
 
@@ -33,27 +33,32 @@ impl Script {
         program: Program,
         enter: impl FnOnce(&Command, Place) -> std::result::Result<Child, Failed>,
     ) -> Result<std::result::Result<Self, Failed>> {
-        let pipe = || pipe_with(PipeFlags::CLOEXEC).context(|| "pipe");
-        let (their_input, input) = pipe()?;
-        let (output, their_output) = pipe()?;
-        let (errors, their_errors) = pipe()?;
-        for fd in [&input, &output, &errors] {
+        let Program { argv, env, cwd, only_there, terminal } = program;
+        let command = Command { argv, env, cwd, only_there, ..Command::default() };
+        let (ours, theirs) = match terminal {
+            None => pipes()?,
+            Some(size) => at_terminal(size).context(|| "terminal")?,
+        };
+        for fd in ours.iter().flatten() {
             fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK)).context(|| "pipe")?;
         }
-        let Program { argv, env, cwd, only_there } = program;
-        let command = Command { argv, env, cwd, only_there, ..Command::default() };
-        let place = Place { own_group: true, death_signal: Signal::KILL.as_raw(), ..Place::default() };
-        let stdio = (Some(their_input.as_fd()), Some(their_output.as_fd()), Some(their_errors.as_fd()));
-        let started = with_stdio(stdio.0, stdio.1, stdio.2, || enter(&command, place))?;
-        let script = |child| Self {
-            child,
-            input: Some(input),
-            waiting: VecDeque::new(),
-            no_more: false,
-            output: Some(output),
-            errors: Some(errors),
+        let place = Place {
+            own_group: terminal.is_none(),
+            own_session: terminal.is_some(),
+            death_signal: Signal::KILL.as_raw(),
+            ..Place::default()
         };
-        Ok(started.map(script))
+        let stdio = theirs.each_ref().map(|fd| Some(fd.as_fd()));
+        let started = with_stdio(stdio[0], stdio[1], stdio[2], || enter(&command, place))?;
+        let [input, output, errors] = ours;
+        let (waiting, no_more) = (VecDeque::new(), false);
+        Ok(started.map(|child| Self { child, input, waiting, no_more, output, errors }))
+    }
+
+    /// Its terminal has so many rows and columns now, if it has one.
+    pub fn resize(&self, size: [u16; 2]) {
+        // A pipe has none.
+        self.input.iter().for_each(|input| terminal::resize(input, size).unwrap_or_default());
     }
 
     /// Its outputs, as long as it has them open.
@@ -143,6 +148,24 @@ impl Script {
             status.exit_status().map(End::Code).or_else(|| status.terminating_signal().map(End::Signal))
         }))
     }
+}
+
+/// Our ends of a program's standard files (what two of them share is there once), and its own.
+type Ends = ([Option<OwnedFd>; 3], [OwnedFd; 3]);
+
+fn pipes() -> Result<Ends> {
+    let pipe = || pipe_with(PipeFlags::CLOEXEC).context(|| "pipe");
+    let (their_input, input) = pipe()?;
+    let (output, their_output) = pipe()?;
+    let (errors, their_errors) = pipe()?;
+    Ok(([input, output, errors].map(Some), [their_input, their_output, their_errors]))
+}
+
+fn at_terminal(size: [u16; 2]) -> rustix::io::Result<Ends> {
+    let (master, slave) = terminal::new_pair(size)?;
+    let again = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3);
+    let theirs = [again(&slave)?, again(&slave)?, slave];
+    Ok(([Some(again(&master)?), Some(master), None], theirs))
 }
 
 /// Does something with other standard files than ours; what is not given is `/dev/null`. Afterwards ours are as before.

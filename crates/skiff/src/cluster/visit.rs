@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use skiff_cluster::fleet::Limits;
 use skiff_cluster::greeting::{self, Call};
-use skiff_cluster::head::{self, Task};
+use skiff_cluster::head::{self, Task, terminal};
 use skiff_cluster::hosts::Host;
 use skiff_cluster::launch::Door;
 use skiff_cluster::local::members::Member;
@@ -45,7 +45,7 @@ pub fn run(
         hosts: &[Host { name: node.to_string(), slots: Some(1) }],
         launches: &[],
         wanted: &wanted(node),
-        program: Program { argv, env, cwd, only_there },
+        program: Program { argv, env, cwd, only_there, terminal: terminal::size() },
         limits: Limits { answer: LIMIT, start: LIMIT },
         note: &output::note,
     };

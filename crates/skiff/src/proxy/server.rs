@@ -7,13 +7,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Signal, WaitId, WaitIdOptions, ioctl_tiocsctty, kill_process_group, setsid, waitid};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{OptionalActions, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, Place, as_me, as_we_are};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_sandbox::{Context as _, Error, Result, terminal};
 use skiff_spec::plan::Base;
 use skiff_spec::plan::inside::HOST;
 use skiff_sys::fdpass;
@@ -117,14 +115,9 @@ fn stand_at(request: &Request, fds: [OwnedFd; 3]) -> Result<Option<OwnedFd>> {
 
 /// A terminal (master and slave) that behaves like the user's and rules our session: we lead it as a shell would, because a
 /// command that led it itself could not be stopped by a key.
-fn new_terminal(like: &OwnedFd, [ws_row, ws_col]: [u16; 2]) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
-    grantpt(&master)?;
-    unlockpt(&master)?;
-    let name = ptsname(&master, vec![])?;
-    let slave = open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?;
+fn new_terminal(like: &OwnedFd, size: [u16; 2]) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let (master, slave) = terminal::new_pair(size)?;
     tcsetattr(&slave, OptionalActions::Now, &tcgetattr(like)?)?;
-    tcsetwinsize(&master, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 })?;
     setsid()?;
     ioctl_tiocsctty(&slave)?;
     Ok((master, slave))

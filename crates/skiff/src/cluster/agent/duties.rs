@@ -90,7 +90,7 @@ impl Agent<'_> {
         self.scratch = scratch;
         let upper = upper.unwrap_or_else(|| container::memory(self.context));
         let mut plan = container::plan(self.context, &wanted, upper, &made)?;
-        let container = Container::start(self.context, self.net, &mut plan, members)?;
+        let container = Container::start(self.context, self.net, &mut plan, members, wanted.identity)?;
         container.notes().iter().for_each(|note| self.channel.tell(&Report::Note(note.clone())));
         self.container = Some(container);
         self.channel.tell(&Report::Started);

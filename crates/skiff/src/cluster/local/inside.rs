@@ -18,14 +18,13 @@ use skiff_sandbox::session::{Ended, Session};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::inside::PROGRAM;
-use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
-use skiff_sys::signal::Mask;
+use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 
 use super::nodes::nodes;
 use super::record::Record;
 use super::wire::{Want, ask};
 use crate::cli::Inside;
-use crate::cluster::visit;
+use crate::cluster::{apart, visit};
 use crate::context::Context;
 use crate::{images, output};
 
@@ -171,21 +170,10 @@ impl Drop for Errand {
 }
 
 fn run_apart(init: &OwnedFd, space: NetSpace, command: &Command, output: &OwnedFd) -> i32 {
-    // Those of its maker are its maker's.
-    close_all_except(&[init.as_fd(), output.as_fd()]);
     let stand = rustix::stdio::dup2_stdout(output).and_then(|()| rustix::stdio::dup2_stderr(output));
-    let place = Place { own_group: true, death_signal: Signal::KILL.as_raw(), ..Place::default() };
-    let started = stand
-        .context(|| "standard output")
-        .map_err(Failed::from)
-        .and_then(|()| as_root(init.as_fd(), space, command, place, Mask::from_bits(0)));
-    match started {
-        Ok(child) => waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED)
-            .ok()
-            .flatten()
-            .and_then(|status| status.exit_status())
-            .unwrap_or(-1),
-        Err(why) => output::failed(why),
+    match stand.context(|| "standard output") {
+        Ok(()) => apart::run(init.as_fd(), space, command, Place { own_group: true, ..Place::default() }),
+        Err(e) => output::failed(e.into()),
     }
 }
 

@@ -1,0 +1,37 @@
+//! The user's terminal, while the program has another one on its host: keys mean what that one says they mean.
+
+use rustix::process::getpgrp;
+use rustix::stdio::{stdin, stdout};
+use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr};
+
+/// Its rows and columns; nothing unless both our input and our output are one, and we work in its foreground.
+#[must_use]
+pub fn size() -> Option<[u16; 2]> {
+    let is_ours = || tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp());
+    if !isatty(stdin()) || !isatty(stdout()) || !is_ours() {
+        return None;
+    }
+    tcgetwinsize(stdin()).ok().map(|size| [size.ws_row, size.ws_col])
+}
+
+/// It hands every key on as long as this is there; then it is as it was.
+pub struct Raw(Termios);
+
+impl Raw {
+    /// Nothing if it cannot be had so.
+    pub fn begin() -> Option<Self> {
+        let before = tcgetattr(stdin()).ok()?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        // What was typed ahead stays.
+        tcsetattr(stdin(), OptionalActions::Drain, &raw).ok()?;
+        Some(Self(before))
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // If it is gone, there is nothing to give back.
+        tcsetattr(stdin(), OptionalActions::Drain, &self.0).unwrap_or_default();
+    }
+}
