@@ -1,6 +1,7 @@
 # time: 120
 # Jupyter and a desktop for the browser: on this machine, in an environment, in an image of a job; who gets in, how it ends.
 . "$(dirname "$0")/../lib.sh"
+. "$here/../images/lib.sh"
 browser() { ok as "$1" /usr/bin/python3 "$here/browser.py" "${@:2}"; }
 cd /home/alice
 
@@ -59,6 +60,26 @@ as bob sh -c 'for display in /tmp/.X11-unix/X*; do DISPLAY=:${display##*X} timeo
 end KILL
 ok as alice skiff app list
 equal "$out" ''
+
+# ---- In an image: there is no Jupyter, or its own, in whose place is a web server: what counts is who has started whose, and where.
+start_registry
+make_store
+skeleton "$images_tmp/root"
+push tools/plain:1 "$images_tmp/root"
+fails 127 as alice skiff app notebook --image "$registry/tools/plain:1"
+has "$err" 'no Jupyter here'
+mkdir "$images_tmp/root/srv"
+echo of the image >"$images_tmp/root/srv/whose"
+cat >"$images_tmp/root/usr/bin/jupyter-server" <<'X'
+#!/bin/sh
+for word; do [ "${word#--port=}" = "$word" ] || exec /bin/busybox httpd -f -p "127.0.0.1:${word#--port=}" -h /srv; done
+X
+chmod 755 "$images_tmp/root/usr/bin/jupyter-server"
+push tools/web:1 "$images_tmp/root"
+serve alice skiff app notebook --json --image "$registry/tools/web:1"
+equal "$(curl -s "http://127.0.0.1:$port/whose")" 'of the image'
+end TERM
+stop_registry
 
 # ---- In a job: on its node, and it ends with it
 serve alice sbatch --quiet --wait -o served -e served.err -w n2 --wrap 'skiff cluster notebook --json --environment=dev'

@@ -128,6 +128,24 @@ ok as alice skiff cluster exec two -- srun hostname
 lacks "$(cat /home/alice/.local/share/skiff/cluster/two/logs/ctl)" 'Zero Bytes'
 ok as alice skiff cluster down two
 
+# A root in a directory, in which only a shell and Slurm are.
+root=/home/alice/root
+as alice mkdir -p $root/{bin,usr/bin,usr/sbin,etc,proc,sys,dev,tmp,var/tmp,var/spool,var/log,var/lib,run,home}
+as alice cp /bin/busybox $root/bin/busybox
+for command in sh hostname cat; do as alice ln -s busybox $root/bin/$command; done
+programs=$(command -v slurmctld slurmd slurmstepd munged srun sinfo scontrol)
+plugins=/usr/lib/$(uname -m)-linux-gnu/slurm-wlm
+as alice sh -c 'mkdir -p "$1$(dirname "$2")"; cp -r "$2" "$1$2"; shift 2; root=$1; shift; cp -L "$@" $root/usr/bin/' - $root $plugins $root $programs
+as alice ln -s ../bin/slurmstepd $root/usr/sbin/slurmstepd
+{ ldd $programs; find $plugins -name '*.so' -exec ldd {} +; } | grep -o '/lib[^ :]*' | grep -v "$plugins" | sort -u |
+    as alice sh -c 'while read -r file; do mkdir -p "$1$(dirname "$file")"; cp -L "$file" "$1$file"; done' - $root
+as alice sh -c "echo root:x:0:0::/root:/bin/sh >$root/etc/passwd; echo root:x:0: >$root/etc/group; echo mine >$root/etc/marker"
+ok as alice skiff cluster up dir --slurm --nodes 2 --base dir:$root
+ok as alice skiff cluster exec dir -- srun -N2 -l sh -c 'hostname; cat /etc/marker; echo other >/etc/marker'
+equal "$(sort <<<"$out")" $'0: mine\n0: n1\n1: mine\n1: n2' "$err"
+ok as alice skiff cluster down dir
+equal "$(cat $root/etc/marker)" mine
+
 # A base without Slurm, and other things that cannot be.
 start_registry
 make_store
