@@ -12,13 +12,14 @@ use super::stats;
 /// Seconds.
 const LIMIT: f64 = 0.25;
 
-const PROGRAM: &str =
+/// It does nothing.
+pub const EMPTY: &str =
     "#include <mpi.h>\nint main(int n, char **a) { MPI_Init(&n, &a); MPI_Finalize(); return 0; }\n";
 
 #[derive(clap::Args)]
 pub struct Args {
     /// On how many hosts
-    #[arg(long, value_delimiter = ',', default_values_t = [2, 4])]
+    #[arg(long, value_delimiter = ',', default_values_t = [2, 4, 8])]
     nodes: Vec<usize>,
 }
 
@@ -39,7 +40,7 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
     people::require(&["salloc", "mpicc", "mpirun"])?;
     let machine = Machine::here()?;
     let home = Scratch::new(&setting.user, "bench-cluster")?;
-    home.write("empty.c", PROGRAM)?;
+    home.write("empty.c", EMPTY)?;
     let program = home.path.join("empty");
     let program = program.display();
     let user = Who::User(&setting.user);
@@ -73,7 +74,7 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
 }
 
 /// How long a command takes in a job on so many hosts, which is there already.
-fn seconds(user: Who<'_>, nodes: usize, command: &str) -> anyhow::Result<f64> {
+pub fn seconds(user: Who<'_>, nodes: usize, command: &str) -> anyhow::Result<f64> {
     let timed =
         format!("s=$EPOCHREALTIME; {command} || exit 1; e=$EPOCHREALTIME; echo $((${{e/./}} - ${{s/./}}))");
     let script = format!("LC_ALL=C salloc -Q -N{nodes} --ntasks-per-node=1 bash -c '{timed}'");

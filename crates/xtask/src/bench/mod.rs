@@ -5,6 +5,7 @@
 //! this brings one up around itself.
 
 mod cluster;
+mod gluster;
 mod live;
 mod migrate;
 mod net;
@@ -63,6 +64,8 @@ enum Benchmark {
     Srun(srun::Args),
     /// An empty MPI program in a cluster of containers against the bare hosts
     Cluster(cluster::Args),
+    /// The same with its root file system and home on GlusterFS, warm and cold
+    Gluster(gluster::Args),
     /// An instance that goes to another node: over the network, by files, by CRIU's own page server
     Migrate(migrate::Args),
     /// Messages, HPL and a flow of water between two containers, on each kind of network, against the bare hosts
@@ -91,6 +94,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             Benchmark::Pull(args) => pull::prepare(args)?,
             Benchmark::Read(args) => read::prepare(args)?,
             Benchmark::Net(args) => net::prepare(args)?,
+            Benchmark::Gluster(args) => gluster::prepare(args)?,
             _ => {}
         }
         let nodes = if let Benchmark::Cluster(args) = &args.benchmark { args.most() } else { 2 };
@@ -109,6 +113,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Benchmark::Srun(args) => srun::run(&setting, args)?,
         Benchmark::Cluster(args) => cluster::run(&setting, args)?,
         Benchmark::Migrate(args) => migrate::run(&setting, args)?,
+        Benchmark::Gluster(_) => gluster::run(&setting)?,
         Benchmark::Net(args) => net::run(&setting, args)?,
         Benchmark::SlurmUp(args) => slurm_up::run(&setting, args)?,
     };
