@@ -10,6 +10,7 @@ use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork, fork_as};
+use skiff_sys::signal::{Mask, restore};
 
 /// Where to go.
 #[derive(Clone, Copy)]
@@ -104,6 +105,8 @@ fn enter(
         // Neither our end nor a key of the terminal ends what goes on inside: processes that CRIU has stopped it must be able to let go.
         // It sees by its socket that nobody is there any more.
         setsid().map(drop).unwrap_or_default();
+        // Whoever starts it may hear of his signals in another way; CRIU wants them as they come.
+        restore(Mask::from_bits(0));
         between(inside, reporter, act)
     };
     drop(reporter);

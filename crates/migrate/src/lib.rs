@@ -10,6 +10,7 @@ pub mod memory;
 pub mod obstacles;
 pub mod pages;
 pub mod parcel;
+mod populate;
 pub mod probe;
 pub mod record;
 pub mod rpc;

@@ -5,9 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, mkdirat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use skiff_sandbox::mounts::memory_for_large_files;
 use skiff_sandbox::visit::as_root_of_ids;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_sandbox::{Context as _, Error, Result, mounts};
 use skiff_spec::plan::Base;
 use skiff_sys::{fdpass, ns};
 
@@ -24,7 +23,7 @@ pub fn make(bytes: u64) -> Result<OwnedFd> {
     // To mount is the right of root of a user namespace; the mount is nowhere but in its descriptor.
     as_root_of_ids(None, Base::Host, |_| {
         ns::unshare_mounts().context(about)?;
-        let made = memory_for_large_files(0o700, Some(&bytes.to_string())).context(about)?;
+        let made = mounts::memory(0o700, Some(&bytes.to_string())).context(about)?;
         for part in [IMAGES, TREES] {
             mkdirat(&made, part, Mode::from_raw_mode(0o700)).context(about)?;
         }

@@ -8,12 +8,15 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use prost::Message;
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, ftruncate, openat};
+use rustix::fs::{Mode, OFlags, ftruncate, openat};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use skiff_sandbox::{Context as _, Error, Result};
+
+use crate::populate::Populating;
 
 /// The oldest CRIU that talks so: before, the number of pages had 32 bits.
 pub const OLDEST: &str = "4.2";
@@ -95,7 +98,7 @@ impl Command {
 
 /// The images of one process's pages.
 struct Image {
-    pages: File,
+    pages: Arc<File>,
     /// Bytes written to that.
     length: u64,
     /// The other image: where they were.
@@ -107,7 +110,9 @@ struct Image {
 pub struct Arrival {
     dir: OwnedFd,
     /// The files that wait for the pages of processes, by these.
-    waiting: HashMap<i32, File>,
+    waiting: HashMap<i32, Arc<File>>,
+    /// Whoever finds memory for these.
+    populating: Populating,
     /// How many files for pages there are.
     files: u32,
     images: HashMap<u64, Image>,
@@ -115,7 +120,8 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Makes room for so many bytes of each of these processes: while pages arrive nobody has to look for memory.
+    /// Makes room for so many bytes of each of these processes: where pages arrive nobody has to look for memory any more. It is given
+    /// when there is a good part of it.
     ///
     /// # Errors
     /// When there is no room for them.
@@ -123,16 +129,16 @@ impl Arrival {
         let pipe = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
         // Smaller ones do, too.
         fcntl_setpipe_size(&pipe.0, PIPE).map(drop).unwrap_or_default();
-        let mut waiting = HashMap::new();
+        let (mut waiting, mut files) = (HashMap::new(), vec![]);
         for (pid, bytes) in processes {
             let file = create(dir.as_fd(), &format!("ready-{pid}"))?;
-            if *bytes > 0 {
-                fallocate(&file, FallocateFlags::empty(), 0, *bytes)
-                    .context(|| format!("{bytes} bytes of memory for process {pid}"))?;
-            }
+            ftruncate(&file, *bytes).context(|| format!("memory for process {pid}"))?;
+            let file = Arc::new(file);
+            files.push((file.clone(), *bytes));
             waiting.insert(*pid, file);
         }
-        Ok(Self { dir, waiting, files: 0, images: HashMap::new(), pipe })
+        let populating = Populating::begin(&files)?;
+        Ok(Self { dir, waiting, populating, files: 0, images: HashMap::new(), pipe })
     }
 
     /// Takes all that CRIU sends on the socket; how many bytes of pages that were. `tell` hears so from time to time.
@@ -189,7 +195,7 @@ impl Arrival {
                     .context(|| pages.clone())?;
                 file
             }
-            None => create(self.dir.as_fd(), &pages)?,
+            None => Arc::new(create(self.dir.as_fd(), &pages)?),
         };
         let mut runs: Vec<u8> = MAGIC.iter().flat_map(|number| number.to_ne_bytes()).collect();
         append(&mut runs, &Head { file: self.files });
@@ -214,6 +220,7 @@ impl Arrival {
 
     /// Gives back the room that was not needed.
     fn close(&mut self) -> Result<()> {
+        self.populating.end()?;
         for (pid, _) in self.waiting.drain() {
             let name = format!("ready-{pid}");
             rustix::fs::unlinkat(&self.dir, &name, rustix::fs::AtFlags::empty()).context(|| name)?;

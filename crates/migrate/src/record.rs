@@ -53,6 +53,9 @@ pub struct Checkpoint {
     pub left_running: bool,
     /// Directories that belong to it.
     pub trees: Vec<Tree>,
+    /// Bytes that its command had written to its output.
+    #[serde(default)]
+    pub written: u64,
     /// What it was made with and on.
     pub made_with: Versions,
     /// All files beside the record.
@@ -357,7 +360,8 @@ mod tests {
         };
         let tree = Tree { file: "upper".into(), of: Of::Own("upper".into()), id: "00".into() };
         let (trees, files, processes) = (vec![tree], vec![], vec![process]);
-        Checkpoint { created: 7, instance, processes, left_running: false, trees, made_with, files }
+        let (created, left_running, written) = (7, false, 9);
+        Checkpoint { created, instance, processes, left_running, trees, written, made_with, files }
     }
 
     fn make() -> (tempfile::TempDir, Checkpoint) {

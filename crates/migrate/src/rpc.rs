@@ -81,6 +81,9 @@ pub struct Options {
     /// Where pages go in place of a file.
     #[prost(message, optional, tag = "11")]
     pub page_server: Option<PageServer>,
+    /// What a process has got of an image is no longer kept there.
+    #[prost(bool, optional, tag = "16")]
+    pub auto_dedup: Option<bool>,
     /// It tells how far it is.
     #[prost(bool, optional, tag = "12")]
     pub notify: Option<bool>,

@@ -27,15 +27,6 @@ pub fn memory(mode: u32, size: Option<&str>) -> rustix::io::Result<OwnedFd> {
     as_mount(&fs)
 }
 
-/// The same for large files, in pages as large as they come where the kernel has such.
-pub fn memory_for_large_files(mode: u32, size: Option<&str>) -> rustix::io::Result<OwnedFd> {
-    let fs = tmpfs(mode, size)?;
-    // Built without them, it does not know the option.
-    fsconfig_set_string(&fs, "huge", "always").unwrap_or_default();
-    fsconfig_create(&fs)?;
-    as_mount(&fs)
-}
-
 fn tmpfs(mode: u32, size: Option<&str>) -> rustix::io::Result<OwnedFd> {
     let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&fs, "source", "skiff")?;

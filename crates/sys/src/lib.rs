@@ -9,6 +9,7 @@ pub mod caps;
 pub mod cred;
 pub mod fdpass;
 pub mod loopdev;
+pub mod memory;
 pub mod mount;
 pub mod net;
 pub mod ns;

@@ -73,6 +73,12 @@ impl Slot {
         Ok((dir, checkpoint))
     }
 
+    /// Removes all of its name.
+    pub fn remove_all(&self, context: &Context) -> Result<()> {
+        let ours = all(context)?.into_iter().filter(|slot| slot.name == self.name);
+        ours.map(|slot| remove(&slot.dir(context)?, &slot.name)).collect()
+    }
+
     /// That there is no such checkpoint.
     pub fn missing(&self, context: &Context) -> Result<Error> {
         let there = named::there_are(all(context)?);

@@ -36,16 +36,29 @@ pub const IMAGE: &str = "image.json";
 
 /// What is said of one.
 #[derive(Serialize)]
-struct Restored {
+pub struct Restored {
     instance: String,
     checkpoint: String,
     processes: usize,
     bytes: u64,
+    /// Bytes that its command had written to its output by then.
+    pub written: u64,
     total_ms: u128,
 }
 
-/// Makes an instance again.
-pub fn restore(context: &Context, restore: &Restore) -> Result<()> {
+/// Makes an instance again, and says so.
+pub fn restore(context: &Context, words: &Restore) -> Result<()> {
+    let Some(restored) = carry_out(context, words)? else { return Ok(()) };
+    if words.output.json {
+        return output::json(&restored);
+    }
+    let Restored { processes, checkpoint, total_ms, .. } = &restored;
+    output::note(&format!("{processes} processes of checkpoint {checkpoint} go on ({total_ms} ms)"));
+    output::line(&restored.instance)
+}
+
+/// Makes an instance again; nothing if that was only to be shown.
+pub fn carry_out(context: &Context, restore: &Restore) -> Result<Option<Restored>> {
     let begun = std::time::Instant::now();
     let slot = &restore.checkpoint;
     let (dir, checkpoint) = slot.existing(context)?;
@@ -57,25 +70,20 @@ pub fn restore(context: &Context, restore: &Restore) -> Result<()> {
     fits(context, &checkpoint).map_err(about)?;
     checkpoint.verify(&dir)?;
     if restore.dry_run {
-        return show(&checkpoint, &record, restore.output.json);
+        return show(&checkpoint, &record, restore.output.json).map(|()| None);
     }
     network::join_for(context, &checkpoint.instance.plan)?;
     let member = Member::read(&dir)?;
-    let revived = Revived { folder, checkpoint: &checkpoint, member, dir: &dir, gate: None };
+    let revived = Revived { folder, checkpoint: &checkpoint, member, dir: &dir, used_up: false, gate: None };
     make_again(context, &record, &revived).map_err(about)?;
-    let restored = Restored {
+    Ok(Some(Restored {
         instance: record.name.to_string(),
         checkpoint: slot.to_string(),
         processes: checkpoint.processes.len(),
         bytes: checkpoint.size(),
+        written: checkpoint.written,
         total_ms: begun.elapsed().as_millis(),
-    };
-    if restore.output.json {
-        return output::json(&restored);
-    }
-    let Restored { processes, total_ms, .. } = restored;
-    output::note(&format!("{processes} processes of checkpoint {slot} go on ({total_ms} ms)"));
-    output::line(&restored.instance)
+    }))
 }
 
 /// Makes the instance, and all of it; nothing is left of it if anything fails.
@@ -180,6 +188,8 @@ pub struct Revived<'a> {
     pub member: Option<Member>,
     /// Where its files are.
     pub dir: &'a Path,
+    /// What has been read of those may go.
+    pub used_up: bool,
     /// Who has a say in whether they run.
     pub gate: Option<Gate<'a>>,
 }
@@ -217,7 +227,8 @@ impl Revived<'_> {
         let main =
             Pid::from_raw(checkpoint.main()?.pid).ok_or_else(|| Error::new("a process without a number"))?;
         let mut process = None;
-        criu.carry_out(Kind::Restore, Options::usual(net), |stage| {
+        let options = Options { auto_dedup: Some(self.used_up), ..Options::usual(net) };
+        criu.carry_out(Kind::Restore, options, |stage| {
             // They are all there, and do not run yet: whenever the first of them ends, process 1 knows whose end that is.
             if stage == "post-restore" {
                 process = Some(first::adopt(instance.control.as_fd(), main)?);

@@ -31,7 +31,7 @@ use crate::{output, run, supervisor};
 
 /// What is said of one.
 #[derive(Serialize)]
-struct Saved {
+pub struct Saved {
     checkpoint: String,
     instance: String,
     processes: usize,
@@ -44,15 +44,20 @@ struct Saved {
     path: String,
 }
 
-/// Saves an instance.
-pub fn save(context: &Context, save: &Save) -> Result<()> {
+/// Saves an instance, and says so.
+pub fn save(context: &Context, words: &Save) -> Result<()> {
+    carry_out(context, words)?.map_or(Ok(()), |saved| say(words, &saved))
+}
+
+/// Saves an instance; nothing if that was only to be shown.
+pub fn carry_out(context: &Context, save: &Save) -> Result<Option<Saved>> {
     let (record, started, live) = running(context, &save.instance)?;
     let net = run::net_space(&started.net, started.plan.dumpable);
     let about = |e: Error| e.about(&format!("instance {}", record.name));
     let found = look(live.pid, net == NetSpace::Its).map_err(about)?;
     let slot = Slot::newest(save.name.as_ref().unwrap_or(&record.name));
     if save.dry_run {
-        return show(&slot, &found, save.output.json);
+        return show(&slot, &found, save.output.json).map(|()| None);
     }
     refuse(&record, &found.obstacles)?;
     if live.sessions > 0 {
@@ -62,11 +67,7 @@ pub fn save(context: &Context, save: &Save) -> Result<()> {
     let new = New::make(context, &slot.name)?;
     let saving =
         Saving { context, record: &record, started: &started, init: live.pid, inside, found: &found, save };
-    let saved = saving.carry_out(new, &slot).map_err(about)?;
-    if !save.leave_running {
-        record.note_end(Some(End::Saved))?;
-    }
-    say(save, &saved)
+    saving.carry_out(new, &slot).map(Some).map_err(about)
 }
 
 /// The instance, which must run and be made to be saved.
@@ -165,6 +166,7 @@ impl Saving<'_> {
                 // Only what is safe on the disk may end.
                 let all = (take(&mut processes), take(&mut trees));
                 committed = Some(self.shut(member.as_ref(), || self.commit(new, all, &version))?);
+                self.record.note_end(Some(End::Saved))?;
             }
             Ok(())
         });
@@ -211,6 +213,7 @@ impl Saving<'_> {
             processes,
             left_running: self.save.leave_running,
             trees,
+            written: self.record.written()?,
             made_with: Versions::here(criu),
             files: sums(&new.dir)?,
         };

@@ -192,6 +192,12 @@ impl Record {
         self.dir.join(OUTPUT)
     }
 
+    /// How many bytes its command has written to that.
+    pub fn written(&self) -> Result<u64> {
+        let path = self.output();
+        fs::metadata(&path).map(|about| about.len()).context(|| path.display().to_string())
+    }
+
     /// Writes down its address on a network of the site's.
     pub fn note_address(&self, address: Ipv4Addr) -> Result<()> {
         write(&self.dir.join(ADDRESS), &address)
@@ -201,6 +207,11 @@ impl Record {
     pub fn address(&self) -> Result<Ipv4Addr> {
         let none = || Error::new(format!("instance {}: it has no address", self.name));
         read(&self.dir.join(ADDRESS))?.ok_or_else(none)
+    }
+
+    /// Whether it is written down how it ended, or why it is about to.
+    pub fn end_is_noted(&self) -> bool {
+        self.dir.join(ENDED).exists()
     }
 
     /// Writes down how its command ended.

@@ -144,20 +144,21 @@ impl Move<'_> {
     }
 
     /// What is known of it, with these processes and trees.
-    fn checkpoint(&self, criu: &str, found: &Found, trees: Vec<Tree>) -> Checkpoint {
-        Checkpoint {
+    fn checkpoint(&self, criu: &str, found: &Found, trees: Vec<Tree>) -> Result<Checkpoint> {
+        Ok(Checkpoint {
             created: now(),
             instance: self.started.clone(),
             processes: found.processes.clone(),
             left_running: false,
             trees,
+            written: self.record.written()?,
             made_with: Versions::here(criu),
             files: vec![],
-        }
+        })
     }
 
     fn offer(&self, peer: &mut Peer, token: &str, criu: &str) -> Result<()> {
-        let checkpoint = self.checkpoint(criu, self.found, vec![]);
+        let checkpoint = self.checkpoint(criu, self.found, vec![])?;
         peer.tell(&Order::Offer(Box::new(Offer {
             version: VERSION.into(),
             token: token.into(),
@@ -222,7 +223,7 @@ impl Move<'_> {
             entry.write(&dir.join(IMAGE))?;
         }
         self.member.iter().try_for_each(|member| member.write(&dir))?;
-        let mut checkpoint = self.checkpoint(criu, &found, trees);
+        let mut checkpoint = self.checkpoint(criu, &found, trees)?;
         let size;
         if let Scratch::Shared(new) = scratch {
             checkpoint.files = sums(&new.dir)?;

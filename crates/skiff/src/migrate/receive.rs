@@ -16,6 +16,7 @@ use skiff_spec::network::Net;
 use skiff_sys::signal::Signals;
 
 use super::decision;
+use super::in_step;
 use super::peer::{Peer, wait};
 use super::talk::{CONTROL, Files, GOODS, Load, Offer, Order, Report, VERSION};
 use crate::checkpoint::criu;
@@ -34,10 +35,10 @@ const SENDER: &str = "the sender";
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// How long it may take to say `go`, once all stands ready.
 const DECIDING: Duration = Duration::from_secs(60);
+/// So much of a process CRIU reads before it gives it back.
+const TWICE: u64 = 128 << 20;
 /// What else is in memory besides the pages: images, and the instance's files.
 const SLACK: u64 = 64 << 20;
-/// What Slurm sets for programs of a step, and ends with it.
-const STEP: &str = "SLURM_STEP_ID";
 
 /// Serves the sender; the exit code.
 pub fn receive(context: &Context) -> Result<i32> {
@@ -74,10 +75,6 @@ fn stay(record: &Record) -> Result<i32> {
         }
     }
     Ok(0)
-}
-
-fn in_step() -> bool {
-    std::env::var_os(STEP).is_some()
 }
 
 /// Does what the sender wants; the instance, if one has come.
@@ -172,11 +169,9 @@ fn restore(
         may_run(&mut Peer::over(control, SENDER)?, &record.dir, token)
     };
     let gate = Some(Gate { kept: &kept, ask: &ask, bound: in_step() });
-    make_again(
-        context,
-        record,
-        &Revived { folder: criu(context)?, checkpoint, member: Member::read(dir)?, dir, gate },
-    )
+    let (folder, member) = (criu(context)?, Member::read(dir)?);
+    let used_up = images.is_some();
+    make_again(context, record, &Revived { folder, checkpoint, member, dir, used_up, gate })
 }
 
 /// All stands ready: whether it is to run here.
@@ -201,20 +196,21 @@ struct Images {
 }
 
 impl Images {
-    /// Makes it. All comes twice: as images, and as the processes that are made of them.
+    /// Makes it. CRIU gives back what it has read of an image, so that little is there twice: as an image, and as the process.
     fn prepare(checkpoint: &Checkpoint) -> Result<Self> {
         let processes: Vec<(i32, u64)> =
             checkpoint.processes.iter().map(|process| (process.pid, process.memory)).collect();
-        let wanted: u64 = processes.iter().map(|(_, bytes)| 2 * bytes).sum::<u64>() + SLACK;
+        let twice = processes.iter().map(|(_, bytes)| bytes.min(&TWICE)).sum::<u64>();
+        let wanted = processes.iter().map(|(_, bytes)| bytes).sum::<u64>() + twice + SLACK;
         let available = memory::available()?;
         if wanted > available {
             let (wanted, available) = (output::size(wanted), output::size(available));
             return Err(Error::new(format!(
                 "no room: it needs {wanted} of memory, and {available} are available"
             ))
-            .hint("--mode disk needs half of that"));
+            .hint("--mode disk takes less at a time"));
         }
-        let dir = memory::make(available / 2)?;
+        let dir = memory::make(available - twice)?;
         let images = open_dir(dir.as_fd(), Path::new(IMAGES)).context(|| "directory in memory")?;
         Ok(Self { dir, arrival: Arrival::prepare(images, &processes)? })
     }

@@ -1,0 +1,142 @@
+//! Finding memory for files before anything is written there, by threads of its own. It can take longer than all the rest: under a hypervisor that takes
+//! back what nobody uses, 3 s for 1 GiB were measured, against 0.3 s for memory that had just been used.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::num::NonZero;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{JoinHandle, available_parallelism, spawn};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use skiff_sandbox::{Context as _, Error, Result};
+
+/// So many bytes are found at a time.
+const PART: u64 = 16 << 20;
+/// More processors than these do not find it faster.
+const MOST_THREADS: usize = 8;
+
+/// A part of a file.
+struct Part {
+    file: Arc<File>,
+    at: u64,
+    length: u64,
+}
+
+/// What is to be done, and how far it is.
+struct Work {
+    parts: Vec<Part>,
+    next: AtomicUsize,
+}
+
+/// It, under way.
+pub struct Populating {
+    work: Arc<Work>,
+    threads: Vec<JoinHandle<Result<()>>>,
+}
+
+impl Populating {
+    /// Begins with so many bytes of each file, from their beginnings on, and waits for half: with what comes from then on it keeps pace.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn begin(files: &[(Arc<File>, u64)]) -> Result<Self> {
+        let parts: Vec<Part> = files
+            .iter()
+            .flat_map(|(file, bytes)| {
+                let starts = (0..bytes.div_ceil(PART)).map(|part| part * PART);
+                starts.map(move |at| Part { file: file.clone(), at, length: PART.min(bytes - at) })
+            })
+            .collect();
+        let threads = available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS).min(parts.len());
+        let half = parts.len().div_ceil(2);
+        let work = Arc::new(Work { parts, next: AtomicUsize::new(0) });
+        let (done, news) = mpsc::channel();
+        let start = |_| {
+            let (work, done) = (work.clone(), done.clone());
+            spawn(move || work.carry_out(&done))
+        };
+        let mut begun = Self { threads: (0..threads).map(start).collect(), work: work.clone() };
+        drop(done);
+        // Fewer only if they have all ended.
+        if news.iter().take(half).count() < half {
+            begun.join()?;
+        }
+        Ok(begun)
+    }
+
+    /// Ends it, wherever it is: what has come by then has found its place.
+    ///
+    /// # Errors
+    /// When there was no memory.
+    pub fn end(&mut self) -> Result<()> {
+        self.work.next.store(self.work.parts.len(), Ordering::Relaxed);
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<()> {
+        let ended = self.threads.drain(..).map(|thread| {
+            thread.join().unwrap_or_else(|_| Err(Error::new("memory for pages: a thread has failed")))
+        });
+        ended.fold(Ok(()), Result::and)
+    }
+}
+
+impl Drop for Populating {
+    fn drop(&mut self) {
+        // Whoever drops it unended has another error to tell.
+        self.end().unwrap_or_default();
+    }
+}
+
+impl Work {
+    fn carry_out(&self, done: &mpsc::Sender<()>) -> Result<()> {
+        while let Some(Part { file, at, length }) = self.parts.get(self.next.fetch_add(1, Ordering::Relaxed))
+        {
+            let about = || format!("{length} bytes of memory for pages");
+            let room = usize::try_from(*length).map_err(std::io::Error::other);
+            let found = room.and_then(|length| skiff_sys::memory::populate(file.as_fd(), *at, length));
+            found
+                .or_else(|e| match e.kind() {
+                    // Linux before 5.14.
+                    ErrorKind::InvalidInput => Ok(fallocate(file, FallocateFlags::empty(), *at, *length)?),
+                    _ => Err(e),
+                })
+                .context(about)?;
+            // Nobody listens any more once there is half of it.
+            done.send(()).unwrap_or_default();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use std::os::unix::fs::MetadataExt;
+
+    fn file(length: u64) -> Arc<File> {
+        let file = File::from(memfd_create("t", MemfdFlags::CLOEXEC).expect("a file"));
+        file.set_len(length).expect("longer");
+        Arc::new(file)
+    }
+
+    #[test]
+    fn half_of_it_is_there_at_once_and_no_more_than_was_asked_for() {
+        let files: Vec<(Arc<File>, u64)> =
+            [PART + 4096, 8192, 0].map(|bytes| (file(bytes + 4096), bytes)).into();
+        let mut populating = Populating::begin(&files).expect("memory");
+        populating.join().expect("memory");
+        for (file, bytes) in &files {
+            assert_eq!(file.metadata().expect("known").blocks() * 512, *bytes);
+        }
+        let many: Vec<_> = (0..8).map(|_| (file(PART), PART)).collect();
+        let mut populating = Populating::begin(&many).expect("memory");
+        populating.end().expect("memory");
+        let there: u64 = many.iter().map(|(file, _)| file.metadata().expect("known").blocks() * 512).sum();
+        assert!(there >= 4 * PART, "{there}");
+        assert!(Populating::begin(&[]).is_ok());
+    }
+}
