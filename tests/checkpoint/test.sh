@@ -148,6 +148,51 @@ ok as alice skiff checkpoint restore ended
 ok as alice skiff instance stop ended
 equal "$(state ended)" 'exited 7'
 
+# In the foreground: its output and its end are seen as they come, it is ended by a signal, and told when it was saved.
+fails 3 as alice skiff run --checkpoint front -- sh -c 'echo seen; exit 3'
+equal "$out" seen
+until_ready='trap "exit 7" TERM; echo ready; while :; do sleep 0.1; done'
+start alice skiff run --checkpoint front -- sh -c "$until_ready" >front
+eventually 10 grep -q ready front
+kill $started
+try wait $started
+equal "$code" 7 'exit code of one that was asked to end'
+start alice skiff run --checkpoint front -- sh -c "$until_ready" >front 2>said
+eventually 10 grep -q ready front
+ok as alice skiff checkpoint save front
+try wait $started
+equal "$code" 125 'exit code of one that was saved'
+has "$(cat said)" 'it was saved'
+fails 125 as alice skiff run --checkpoint front
+has "$err" 'cannot be saved'
+ok as alice skiff checkpoint delete front
+
+# In a job: at a signal it is saved, the job starts again, on another node, and goes on; its output is whole.
+cat >/shared/job <<'X'
+#!/bin/bash
+#SBATCH -N1 -w n1 --requeue --open-mode=append -o job.out
+exec skiff job checkpoint-on-signal host sim "$@"
+X
+ok as alice sbatch --parsable /shared/job "${work[@]}" 0.01
+job=$out
+printed() { [ "$(grep -cx '[0-9]*' /home/alice/job.out)" -ge "$1" ]; }
+eventually 20 printed 20
+ok scancel --batch --signal=USR1 $job
+waits() { [ "$(squeue -h -j $job -o %T)" = PENDING ]; }
+for i in $(seq 400); do waits && break || sleep 0.1; done
+waits || fail "$(squeue -h -j $job) $(on n1 pgrep -u alice -la) $(tail -3 /home/alice/job.out)"
+ok as alice skiff instance list
+lacks "$out" sim 'what is left of it'
+# Slurm would wait for two minutes.
+ok scontrol update job=$job starttime=now reqnodelist=n2
+equal "$(ended $job)" 'COMPLETED 0:0' "$(cat /home/alice/job.out)"
+equal "$(grep -vE '^(skiff|slurmstepd.*): ' /home/alice/job.out)" "$(seq 0 299; echo "$result")" 'output of a job that was started twice'
+has "$(cat /home/alice/job.out)" 'goes on from its checkpoint'
+ok as alice skiff checkpoint list
+lacks "$out" sim
+fails 125 as alice skiff job checkpoint-on-signal host sim sleep 1000
+has "$err" 'SLURM_JOB_ID'
+
 # So many are kept as are wanted.
 ok as alice skiff instance start --checkpoint host many sleep 1000
 for keep in 3 3 3 3; do ok as alice skiff checkpoint save many --leave-running --keep $keep; done

@@ -87,10 +87,27 @@ n=$(there logs talk | wc -l)
 until [ "$(there logs talk | wc -l)" -gt $((n + 10)) ]; do sleep 0.1; done
 there logs talk | diff - <(seq 0 100000) | grep -c '^<' || true
 there list
+# From n1 all that can leave n2 does.
+srun -Q --overlap -N1 -n1 -w n2 sh -c 'skiff instance start host plain sleep 1000; until [ -e drained ]; do sleep 0.1; done; skiff instance rm --force plain' &
+until there list | grep -q plain; do sleep 0.1; done
+skiff drain --dry-run n2
+skiff drain n2 2>stayed && exit 1
+touch drained
+wait
+n=$(skiff instance logs talk | wc -l)
+until [ "$(skiff instance logs talk | wc -l)" -gt $((n + 10)) ]; do sleep 0.1; done
+skiff instance logs talk | diff - <(seq 0 100000) | grep -c '^<' || true
+skiff instance list
 X2
 ok as alice sbatch -Q --wait -N2 -o out --wrap 'bash /shared/job.sh'
 equal "$(grep -v ^skiff out | head -2)" $'talk\n0' "$(cat out)"
 has "$(cat out)" 'running'
+equal "$(grep -A2 '^talk.n1' out | head -3)" $'talk\tn1\ntalk\tn1\n0' "$(cat out stayed)"
+has "$(cat stayed)" 'instance plain stays on n2: it was not started with --checkpoint'
+fails 125 at n1 alice skiff drain --to n1 n1
+has "$err" 'the one to be drained'
+fails 125 at n1 alice skiff drain n1
+has "$err" 'name the machines'
 # What is dead and not yet buried is Slurm's.
 eventually 20 on n2 sh -c '! pgrep -u alice -r R,S,D,T'
 

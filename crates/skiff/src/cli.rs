@@ -21,6 +21,7 @@ mod cluster;
 mod container;
 mod image;
 mod instance;
+mod job;
 mod machines;
 mod migrate;
 
@@ -31,8 +32,9 @@ pub use container::{Container, Submit};
 use image::{EXPORTED, IMPORTED};
 pub use image::{Export, Import, Login, ProgressKind, Pull, Shell, Store};
 pub use instance::{Instance, Start};
+pub use job::{Job, OnSignal};
 pub use machines::{Daemon, Machines, Up};
-pub use migrate::{Migrate, Mode};
+pub use migrate::{Drain, Migrate, Mode};
 
 /// Your own software environment on a machine you do not own
 #[derive(Parser)]
@@ -121,9 +123,14 @@ pub enum Command {
     /// Instances saved and made again
     #[command(subcommand)]
     Checkpoint(Checkpoint),
+    /// For batch scripts
+    #[command(subcommand)]
+    Job(Job),
     /// Move a running instance to another machine
     #[command(after_help = migrate::HELP)]
     Migrate(Migrate),
+    /// Move all instances that can be moved from a machine to others
+    Drain(Drain),
     /// On the other machine: take one
     #[command(hide = true)]
     MigrateReceive,
@@ -245,6 +252,9 @@ pub struct Run {
     /// Print it as JSON
     #[arg(long, requires = "dry_run")]
     pub json: bool,
+    /// Run it as an instance of this name, which can be saved and moved meanwhile
+    #[arg(long, value_name = "INSTANCE", conflicts_with = "me")]
+    pub checkpoint: Option<EnvName>,
     /// Accepted for habit: the environment always goes with its command
     #[arg(long = "rm", hide = true)]
     pub remove: bool,
@@ -276,7 +286,7 @@ pub enum PullWhen {
 }
 
 /// How a command runs inside.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct Inside {
     /// Be root inside (the default)
     #[arg(long, conflicts_with = "me")]

@@ -13,6 +13,7 @@ mod environments;
 mod images;
 mod inside;
 mod instance;
+mod job;
 mod login;
 mod migrate;
 mod named;
@@ -91,7 +92,9 @@ fn run(cli: Cli) -> Result<i32> {
         Command::App(command) => return app::run(&command),
         Command::Instance(command) => return instance::run(&command),
         Command::Checkpoint(command) => checkpoint::run(&command)?,
+        Command::Job(command) => return job::run(command),
         Command::Migrate(migrate) => migrate::run(&migrate)?,
+        Command::Drain(drain) => return migrate::drain(&drain),
         Command::MigrateReceive => return migrate::receive(),
         Command::Agent => return migrate::agent(),
         Command::AgentCall { ref node, port } => return migrate::call_agent(node, port),

@@ -17,10 +17,13 @@ use crate::cli::{Run, Shell};
 use crate::context::{Context, is_inside};
 use crate::images::index::Entry;
 use crate::planner::{self, Wishes};
-use crate::{images, network, output};
+use crate::{images, instance, network, output};
 
 /// Runs the command; its exit code.
 pub fn run(run: &Run) -> Result<i32> {
+    if let Some(name) = &run.checkpoint {
+        return instance::foreground::run(run, name);
+    }
     let context = Context::load()?;
     let started = helper_ahead(run, &context)?;
     let Wanted { mut plan, command, identity, stop, .. } = wanted(run, &context)?;
@@ -111,7 +114,7 @@ pub fn shell(shell: Shell) -> Result<i32> {
 }
 
 /// The image to run, and the words for it; nothing if the base is the host.
-fn image(run: &Run) -> Result<Option<(&str, &[OsString])>> {
+pub fn image(run: &Run) -> Result<Option<(&str, &[OsString])>> {
     match (run.base.as_deref(), &run.command[..]) {
         (Some(base), words) => Ok(image_of(base)?.map(|image| (image, words))),
         (None, [image, words @ ..]) if !run.over_host => match image.to_str() {

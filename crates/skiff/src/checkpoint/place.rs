@@ -75,8 +75,8 @@ impl Slot {
 
     /// Removes all of its name.
     pub fn remove_all(&self, context: &Context) -> Result<()> {
-        let ours = all(context)?.into_iter().filter(|slot| slot.name == self.name);
-        ours.map(|slot| remove(&slot.dir(context)?, &slot.name)).collect()
+        let mut ours = all(context)?.into_iter().filter(|slot| slot.name == self.name);
+        ours.try_for_each(|slot| remove(&slot.dir(context)?, &slot.name))
     }
 
     /// That there is no such checkpoint.

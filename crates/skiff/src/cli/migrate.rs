@@ -27,6 +27,23 @@ pub struct Migrate {
     pub node: String,
 }
 
+#[derive(Args)]
+pub struct Drain {
+    /// Where they go, in turn [default: the other nodes of this job]
+    #[arg(long, value_name = "NODE", value_delimiter = ',')]
+    pub to: Vec<String>,
+    /// By which way their memory goes
+    #[arg(long, value_enum, default_value_t)]
+    pub mode: Mode,
+    /// Print what would be moved where, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub output: Output,
+    /// The machine: this one, or one as for `skiff migrate`
+    pub node: String,
+}
+
 /// By which way the memory of processes goes to another machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]

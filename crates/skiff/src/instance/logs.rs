@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -18,28 +18,59 @@ use crate::output;
 /// Prints it, and what follows if that is asked for, until the instance ends.
 pub fn show(context: &Context, name: &EnvName, follow: bool) -> Result<()> {
     let record = Record::existing(context, name)?;
+    if follow {
+        return Follow::begin(&record, 0)?.until(None).map(drop);
+    }
     let path = record.output();
-    let about = || path.display().to_string();
-    let mut file = File::open(&path).context(about)?;
-    if !follow {
-        return copy(&mut file).context(about);
+    File::open(&path).and_then(|mut file| copy(&mut file)).context(|| path.display().to_string())
+}
+
+/// Somebody who reads along.
+pub struct Follow<'a> {
+    record: &'a Record,
+    file: File,
+    news: OwnedFd,
+}
+
+impl<'a> Follow<'a> {
+    /// Begins to, behind so many bytes.
+    pub fn begin(record: &'a Record, skipped: u64) -> Result<Self> {
+        let path = record.output();
+        let about = || path.display().to_string();
+        let file = File::open(&path).context(about)?;
+        seek(&file, SeekFrom::Start(skipped)).context(about)?;
+        let news = inotify::init(CreateFlags::CLOEXEC).context(about)?;
+        inotify::add_watch(&news, &path, WatchFlags::MODIFY).context(about).map_err(|e: Error| {
+            e.hint("fs.inotify.max_user_watches may be used up; without -f it is not needed")
+        })?;
+        Ok(Self { record, file, news })
     }
-    let news = inotify::init(CreateFlags::CLOEXEC).context(about)?;
-    inotify::add_watch(&news, &path, WatchFlags::MODIFY).context(about).map_err(|e: Error| {
-        e.hint("fs.inotify.max_user_watches may be used up; without -f it is not needed")
-    })?;
-    // Asked before the output is read: what was written before its end is not missed.
-    while let State::Running(live) = record.state()? {
-        copy(&mut file).context(about)?;
-        let mut fds = [PollFd::new(&news, PollFlags::IN), PollFd::new(&live.init, PollFlags::IN)];
-        poll(&mut fds, None).context(about)?;
-        if fds[1].revents().is_empty() {
-            rustix::io::read(&news, &mut [0; 4096]).context(about)?;
-        } else {
-            break;
+
+    /// Prints what comes until the instance ends, or until there is something to be read from `other`; whether it has ended.
+    pub fn until(&mut self, other: Option<BorrowedFd<'_>>) -> Result<bool> {
+        let about = || self.record.output().display().to_string();
+        // Asked before the output is read: what was written before its end is not missed.
+        while let State::Running(live) = self.record.state()? {
+            copy(&mut self.file).context(about)?;
+            let mut fds =
+                vec![PollFd::new(&self.news, PollFlags::IN), PollFd::new(&live.init, PollFlags::IN)];
+            fds.extend(other.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            poll(&mut fds, None).context(about)?;
+            if !fds[1].revents().is_empty() {
+                break;
+            }
+            if fds.get(2).is_some_and(|fd| !fd.revents().is_empty()) {
+                return Ok(false);
+            }
+            rustix::io::read(&self.news, &mut [0; 4096]).context(about)?;
         }
+        self.rest().map(|()| true)
     }
-    copy(&mut file).context(about)
+
+    /// Prints what has come by now.
+    pub fn rest(&mut self) -> Result<()> {
+        copy(&mut self.file).context(|| self.record.output().display().to_string())
+    }
 }
 
 /// From where the file stands to its end. What is no longer kept is skipped, with the rest of the line that it ends in.

@@ -1,6 +1,7 @@
 //! `skiff instance`: containers in the background. An instance is an environment with a name of its own, whose changes go with it, and a
 //! command that it is there for; a supervisor as of any environment holds it, keeps the command's output and notes its end.
 
+pub mod foreground;
 mod kept;
 mod logs;
 pub mod look;

@@ -133,8 +133,11 @@ impl Service<'_> {
         child
     }
 
-    /// Writes down how it ended; nothing if there was no command.
+    /// Writes down how it ended; nothing if there was no command. Whoever has ended it since it goes on elsewhere has written that.
     pub fn note_end(&self, ended: Option<Ended>) {
+        if self.record.end_is_noted() {
+            return;
+        }
         let end = ended.map(|ended| match ended {
             Ended::Code(code) => End::Exited(code),
             Ended::Signal(number) => End::Killed(number),

@@ -97,8 +97,8 @@ impl Leaving {
 
 /// It has gone: what is here ends, CRIU with it.
 pub fn end(record: &Record) -> Result<()> {
-    supervisor::stop_at(&record.dir)?;
     record.note_end(Some(skiff_spec::instance::End::Moved))?;
+    supervisor::stop_at(&record.dir)?;
     match fs::remove_file(path(record)) {
         Err(e) if e.kind() != ErrorKind::NotFound => Err(e).context(|| path(record).display().to_string()),
         _ => Ok(()),

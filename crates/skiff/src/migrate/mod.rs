@@ -7,6 +7,7 @@
 
 mod agent;
 mod decision;
+mod drain;
 mod hand_over;
 mod leaving;
 mod peer;
@@ -18,12 +19,24 @@ mod way;
 
 use skiff_sandbox::Result;
 
-use crate::cli::Migrate;
+use crate::cli::{Drain, Migrate};
 use crate::context::Context;
 
 /// Does what was asked.
 pub fn run(words: &Migrate) -> Result<()> {
     sender::migrate(&Context::load()?, words)
+}
+
+/// Has all instances that can leave a machine; the exit code.
+pub fn drain(words: &Drain) -> Result<i32> {
+    drain::drain(&Context::load()?, words)
+}
+
+/// What Slurm sets for programs of a step, and ends with it.
+const STEP: &str = "SLURM_STEP_ID";
+
+fn in_step() -> bool {
+    std::env::var_os(STEP).is_some()
 }
 
 /// Serves those who have neither ssh nor a job to get here by; the exit code.

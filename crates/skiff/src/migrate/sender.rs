@@ -30,9 +30,9 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// What is said of a move.
 #[derive(Serialize)]
-struct Moved<'a> {
-    instance: &'a str,
-    node: &'a str,
+pub struct Moved {
+    instance: String,
+    node: String,
     mode: Mode,
     processes: usize,
     /// Of memory.
@@ -43,14 +43,33 @@ struct Moved<'a> {
     frozen_ms: u128,
     /// How long it took in all.
     total_ms: u128,
-    phases: &'a [Phase],
+    phases: Vec<Phase>,
+}
+
+/// Moves an instance, and says so.
+pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
+    match carry_out(context, words)? {
+        Done::Moved(moved) => say(words, &moved),
+        Done::Before => output::line(words.instance.as_str()),
+        Done::Shown => Ok(()),
+    }
+}
+
+/// What has come of it.
+pub enum Done {
+    /// It has gone.
+    Moved(Moved),
+    /// It had gone before, which was not known.
+    Before,
+    /// It was only shown.
+    Shown,
 }
 
 /// Moves an instance.
-pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
+pub fn carry_out(context: &Context, words: &Migrate) -> Result<Done> {
     let begun = Instant::now();
     if !words.dry_run && settle_ended(context, &words.instance)? {
-        return output::line(words.instance.as_str());
+        return Ok(Done::Before);
     }
     let (record, started, live) = save::running(context, &words.instance)?;
     let about = |e: Error| e.about(&format!("instance {}", record.name));
@@ -58,11 +77,11 @@ pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
     let net = run::net_space(&started.net, started.plan.dumpable);
     let look = || look(live.pid, net == NetSpace::Its).map_err(about);
     if words.dry_run {
-        return show(words, &launch.argv, &look()?);
+        return show(words, &launch.argv, &look()?).map(|()| Done::Shown);
     }
     let _lock = lock(&record)?;
     if settle(context, &record)? {
-        return output::line(words.instance.as_str());
+        return Ok(Done::Before);
     }
     let found = look()?;
     save::refuse(&record, &found.obstacles)?;
@@ -85,31 +104,31 @@ pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
         words,
     };
     match going.carry_out(way, greeting::secret()?, &mut progress).map_err(about)? {
-        Outcome::Gone(gone) => say(words, &Moved::of(&going, &gone, begun, &progress)),
+        Outcome::Gone(gone) => Ok(Done::Moved(Moved::of(&going, &gone, begun, &progress))),
         Outcome::Unknown(why) => {
             // Whoever asks now gets an answer that stays true.
             let (name, node) = (&record.name, &words.node);
             output::note(&format!("instance {name}: {why}; asking {node} what has become of it"));
             match settle(context, &record)? {
-                true => output::line(name.as_str()),
+                true => Ok(Done::Before),
                 false => Err(about(why).hint("it goes on here, as it was")),
             }
         }
     }
 }
 
-impl<'a> Moved<'a> {
-    fn of(going: &Move<'a>, gone: &Gone, begun: Instant, progress: &'a Progress) -> Self {
+impl Moved {
+    fn of(going: &Move<'_>, gone: &Gone, begun: Instant, progress: &Progress) -> Self {
         Self {
-            instance: going.record.name.as_str(),
-            node: &going.words.node,
+            instance: going.record.name.to_string(),
+            node: going.words.node.clone(),
             mode: going.words.mode,
             processes: going.found.processes.len(),
             memory_bytes: gone.memory,
             file_bytes: gone.files,
             frozen_ms: gone.frozen.as_millis(),
             total_ms: begun.elapsed().as_millis(),
-            phases: progress.phases(),
+            phases: progress.phases().to_vec(),
         }
     }
 }
@@ -179,7 +198,7 @@ fn ask(context: &Context, record: &Record, left: &Leaving) -> Result<bool> {
     }
 }
 
-fn say(words: &Migrate, moved: &Moved<'_>) -> Result<()> {
+fn say(words: &Migrate, moved: &Moved) -> Result<()> {
     if words.output.json {
         return output::json(moved);
     }

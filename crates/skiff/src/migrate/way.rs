@@ -2,6 +2,7 @@
 //! agent there if the site has agents, else by ssh.
 //! Who starts it there is the user himself, so it has no rights but his.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -33,6 +34,17 @@ pub struct Way {
 
 /// What starts it.
 pub fn launch(context: &Context, node: &str) -> Result<Launch> {
+    let exe = std::env::current_exe().context(|| "own program")?;
+    let agent = Some(context.config.migrate.port).filter(|port| *port != 0).map(|port| {
+        let argv = vec![exe.clone().into(), "agent-call".into(), node.into(), port.to_string().into()];
+        Launch { argv, without: vec![], way: How::CallBack, hosts: vec![0] }
+    });
+    let launch = launch_words(node, &[exe.into(), "migrate-receive".into()], agent)?;
+    Ok(Launch { way: How::CallBack, ..launch })
+}
+
+/// What starts a program on another machine: the manager of the job that we are in, if it is a node of that; else `otherwise`, or ssh.
+pub fn launch_words(node: &str, words: &[OsString], otherwise: Option<Launch>) -> Result<Launch> {
     if !hosts::is_name(node) {
         return Err(Error::new(format!("{node:?}: no name of a machine")));
     }
@@ -42,24 +54,33 @@ pub fn launch(context: &Context, node: &str) -> Result<Launch> {
             Error::new(format!("{node}: that is this machine")).hint("name the one that it is to go to")
         );
     }
-    let around =
-        Surroundings { var: &|name| std::env::var(name).ok(), read: &|path| fs::read_to_string(path), here };
-    let exe = std::env::current_exe().context(|| "own program")?;
-    let words = [exe.clone().into(), "migrate-receive".into()];
     let hosts = [Host { name: node.into(), slots: None }];
-    let by = |manager: Manager| manager.launches(&around, &hosts, &words).into_iter().next();
+    let by = |manager: Manager| manager.launches(&around(here.clone()), &hosts, words).into_iter().next();
     // Of a job's nodes its manager has the say. One that hands no input on cannot tell the receiver whom to call.
     let ours = |(_, list): &(Manager, Vec<Host>)| list.iter().any(|host| hosts::same(&host.name, node));
-    let managed = manager::find(&around, None).ok().filter(ours).and_then(|(manager, _)| by(manager));
+    let found = manager::find(&around(here.clone()), None).ok();
+    let managed = found.filter(ours).and_then(|(manager, _)| by(manager));
     let managed = managed.filter(|launch| launch.way != How::CallBackByFile);
-    let port = context.config.migrate.port;
-    let agent = || {
-        let argv = vec![exe.into(), "agent-call".into(), node.into(), port.to_string().into()];
-        Launch { argv, without: vec![], way: How::CallBack, hosts: vec![0] }
-    };
-    let launch = managed.or_else(|| if port == 0 { by(Manager::Ssh) } else { Some(agent()) });
-    let launch = launch.ok_or_else(|| Error::new(format!("{node}: no way to start anything there")))?;
-    Ok(Launch { way: How::CallBack, ..launch })
+    let launch = managed.or(otherwise).or_else(|| by(Manager::Ssh));
+    launch.ok_or_else(|| Error::new(format!("{node}: no way to start anything there")))
+}
+
+/// The other machines of the job that we are in.
+pub fn others(node: &str) -> Result<Vec<String>> {
+    let here = head::own_name().context(|| "name of this machine")?;
+    let (_, list) = manager::find(&around(here), None)
+        .map_err(|e| e.hint("name the machines that they are to go to: --to"))?;
+    let others: Vec<String> =
+        list.into_iter().map(|host| host.name).filter(|name| !hosts::same(name, node)).collect();
+    match others.is_empty() {
+        true => Err(Error::new(format!("{node}: the job has no other node"))
+            .hint("name the machines that they are to go to: --to")),
+        false => Ok(others),
+    }
+}
+
+fn around(here: String) -> Surroundings<'static> {
+    Surroundings { var: &|name| std::env::var(name).ok(), read: &|path| fs::read_to_string(path), here }
 }
 
 impl Way {

@@ -1,0 +1,142 @@
+//! `skiff drain`: all instances that can be moved leave a machine for others, one after the other.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use rustix::process::{WaitOptions, wait};
+use serde::{Deserialize, Serialize};
+use skiff_cluster::{head, hosts};
+use skiff_sandbox::start::detach_stdio;
+use skiff_sandbox::{Context as _, Error, Result};
+
+use super::{in_step, sender, way};
+use crate::cli::{Drain, Migrate, Mode, Output};
+use crate::context::Context;
+use crate::instance::record::{Record, State};
+use crate::output;
+
+/// What has become of an instance.
+#[derive(Debug, Serialize, Deserialize)]
+struct Left {
+    instance: String,
+    /// Where it is now; nothing if it has stayed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    /// Why it has stayed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
+/// Does it; the exit code: whether any has stayed.
+pub fn drain(context: &Context, words: &Drain) -> Result<i32> {
+    let here = head::own_name().context(|| "name of this machine")?;
+    let is_here = hosts::same(&words.node, &here);
+    let targets = match words.to.is_empty() {
+        false => words.to.clone(),
+        true => way::others(&words.node)?,
+    };
+    if targets.iter().any(|target| hosts::same(target, &words.node)) {
+        return Err(Error::new(format!("--to {}: that is the one to be drained", words.node)));
+    }
+    let all = match is_here {
+        true => leave(context, words, &targets)?,
+        false => there(words, &targets)?,
+    };
+    say(words, &all)?;
+    if is_here && in_step() {
+        stay_for_children();
+    }
+    Ok(if !words.dry_run && all.iter().any(|one| one.why.is_some()) { output::FAILURE } else { 0 })
+}
+
+/// Those of this machine.
+fn leave(context: &Context, words: &Drain, targets: &[String]) -> Result<Vec<Left>> {
+    let mut all = vec![];
+    let mut turn = 0;
+    for record in Record::all(context)? {
+        if !matches!(record.state()?, State::Running(_)) {
+            continue;
+        }
+        let started = record.started()?;
+        let mut left = Left { instance: record.name.to_string(), node: None, why: None };
+        if !started.checkpoint {
+            left.why = Some("it was not started with --checkpoint".into());
+        } else if words.dry_run {
+            left.node = Some(targets[turn % targets.len()].clone());
+            turn += 1;
+        } else {
+            // The next one begins with the next: the first would else have to take all.
+            for step in 0..targets.len() {
+                let node = &targets[(turn + step) % targets.len()];
+                match sender::carry_out(context, &moving(&record, node, words.mode)) {
+                    Ok(_) => {
+                        (left.node, left.why) = (Some(node.clone()), None);
+                        turn += step + 1;
+                        break;
+                    }
+                    Err(why) => left.why = Some(why.message),
+                }
+            }
+        }
+        all.push(left);
+    }
+    Ok(all)
+}
+
+fn moving(record: &Record, node: &str, mode: Mode) -> Migrate {
+    let output = Output { json: false };
+    Migrate { mode, dry_run: false, output, instance: record.name.clone(), node: node.into() }
+}
+
+/// Those of another machine, by ourselves there.
+fn there(words: &Drain, targets: &[String]) -> Result<Vec<Left>> {
+    let node = &words.node;
+    let exe = std::env::current_exe().context(|| "own program")?;
+    let mode = if words.mode == Mode::Disk { "disk" } else { "diskless" };
+    let mut argv = vec![exe.into(), "drain".into(), "--json".into(), "--mode".into(), mode.into()];
+    argv.extend(words.dry_run.then(|| "--dry-run".into()));
+    argv.extend(["--to".into(), targets.join(",").into(), node.into()]);
+    let launch = way::launch_words(node, &argv, None)?;
+    let (program, rest) = launch.argv.split_first().ok_or_else(|| Error::new("nothing to start"))?;
+    let about = || format!("{node}: {}", program.display());
+    let mut command = Command::new(program);
+    command.args(rest).stdin(Stdio::null()).stdout(Stdio::piped());
+    for name in &launch.without {
+        command.env_remove(name);
+    }
+    let mut child = command.spawn().context(about)?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line).context(about)?;
+    }
+    // What it says is all that we want of it: in a job it goes on as long as those that it has moved.
+    serde_json::from_str(&line).map_err(|_| {
+        Error::new(format!("{node}: skiff could not be started there, or says nothing")).hint(
+            "is it a node of this job, or one that `ssh NODE skiff --version` reaches without a question?",
+        )
+    })
+}
+
+fn say(words: &Drain, all: &[Left]) -> Result<()> {
+    if words.output.json {
+        // In one line: whoever has started us on another machine waits for its end.
+        let text = serde_json::to_string(all).map_err(|e| Error::new(format!("JSON: {e}")))?;
+        return output::line(&text);
+    }
+    for Left { instance, node, why } in all {
+        match (node, why) {
+            (Some(node), _) => output::line(&format!("{instance}\t{node}"))?,
+            (None, why) => {
+                let why = why.as_deref().unwrap_or("it has ended meanwhile");
+                output::note(&format!("instance {instance} stays on {}: {why}", words.node));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// With our step of Slurm's what we have started in it would end, and with that the instances on the other side.
+fn stay_for_children() {
+    detach_stdio();
+    while wait(WaitOptions::empty()).is_ok() {}
+}
