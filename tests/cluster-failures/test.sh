@@ -38,6 +38,16 @@ refused 'network nowhere' -- run --net nowhere -- echo ran
 mkdir -p /etc/skiff/networks.d
 printf 'kind = "bridge"\nsubnet = "10.20.0.0/24"\nusers = ["bob"]\n' >/etc/skiff/networks.d/bobs.toml
 refused 'it is not for you' -- run --net bobs -- echo ran
+printf 'kind = "macvlan"\nparent = "gone0"\nsubnet = "10.21.0.0/24"\n' >/etc/skiff/networks.d/gone.toml
+refused 'host n' 'no device gone0' -- run --net gone -- echo ran
+printf 'kind = "bridge"\nsubnet = "10.22.0.0/24"\nrange = "10.22.0.16/32"\n' >/etc/skiff/networks.d/few.toml
+login alice
+on n2 "${login[@]}" skiff run --net few -- sleep 100 3>&- &
+holder=$!
+eventually 10 on n2 ls /run/skiff/net/few/10.22.0.16
+refused 'host n2: ' 'addresses on this node are taken' -- run --net few -- echo ran
+on n2 pkill -KILL -u alice -x sleep
+try wait $holder
 # A root without a shell, without sshd.
 as alice mkdir -p none bare/{bin,etc,tmp,usr,home,run,var,proc,sys,dev}
 refused 'host n' '/bin/sh: No such file' 'hint: the base must have a shell' -- run --base dir:/home/alice/none -- echo ran

@@ -104,6 +104,14 @@ as bob sh -c 'cat >slurm.conf' <$state/lab/slurm/slurm.conf
 fails 1 as bob env SLURM_CONF=/home/bob/slurm.conf squeue
 lacks "$(cat /proc/[0-9]*/cmdline | tr '\0' ' ')" "$(cat $state/lab/munge/key)"
 
+# Another one on the same hosts.
+ok as alice skiff cluster up two --slurm --hostfile hosts
+ok as alice skiff cluster exec two -- srun -N2 -l hostname
+equal "$(sort <<<"$out")" $'0: n1\n1: n2' "$err"
+run squeue -h
+equal "$out" ''
+ok as alice skiff cluster down two
+
 # Any part of a worker is killed while jobs run: theirs end, others go on, and it can be had anew.
 for victim in 'skiff cluster agent' 'skiff-hub' 'slurmd -D'; do
     as alice rm -f go went on-n1 on-n2

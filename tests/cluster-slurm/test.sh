@@ -154,6 +154,12 @@ push tools/plain:1 "$images_tmp/root"
 fails 125 as alice skiff cluster up lab --slurm --nodes 1 --base image:$registry/tools/plain:1
 has "$err" 'the base has no munged, slurmctld, slurmd, srun'
 has "$err" 'hint: on Debian: apt-get install munge slurmctld slurmd slurm-client'
+# A home that is full.
+mount -t tmpfs -o size=4k,mode=1777 none /home/alice/.local/share/skiff
+as alice sh -c 'head -c 10000 /dev/zero >.local/share/skiff/full' 2>&- || true
+fails 125 as alice skiff cluster up lab --slurm --nodes 1
+has "$err" 'No space left on device'
+umount /home/alice/.local/share/skiff
 fails 125 as alice skiff cluster up lab --nodes 1
 fails 125 as alice skiff cluster up lab --slurm --nodes 0
 fails 125 as alice skiff cluster up lab --slurm --nodes 1 --base nowhere
