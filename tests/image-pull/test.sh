@@ -49,8 +49,18 @@ umount $store
 make_store
 ok as alice skiff pull $image
 equal "$out" "$digest"
+# What a first start needs is ready then: the image is mounted, and nothing of it has to be read from the disk.
+id=${digest#sha256:}
+mountpoint -q "/run/skiff/images/$id" || fail 'the image is not mounted after a pull'
+resident() { # bytes of the image in memory, once what is still being read is there
+    local now last=
+    while now=$(fincore -nbo RES "$store/images/$id.erofs"); [ "$now" != "$last" ]; do last=$now && sleep 0.1; done
+    echo "$now"
+}
+before=$(resident)
 ok as alice skiff run $image
 equal "$out" alice
+[ $(($(resident) - before)) -lt 100000 ] || fail "the first start has read $(($(resident) - before)) bytes from the disk"
 # (Whether the server speaks TLS and wants a login it is asked before, by GET /v2/.)
 requests() { grep -c '"\(GET\|HEAD\) /v2/[a-z]' "$registry_log" || true; }
 for name in $image "$registry/tools/small@$digest"; do

@@ -20,6 +20,7 @@ pub struct Helper {
     program: PathBuf,
     socket: OwnedFd,
     child: std::process::Child,
+    prepared: bool,
 }
 
 /// What the helper gives to build a root from.
@@ -46,14 +47,25 @@ impl Helper {
     /// # Errors
     /// As [`Helper::spawn`].
     pub fn spawn_for(program: &Path, base: Base) -> Result<Self> {
-        let helper = Self::spawn(program)?;
-        match base {
-            Base::Host => helper.ask(&Request::Prepare { image: None }, &[])?,
-            Base::Image(id) => helper.ask(&Request::Prepare { image: Some(id) }, &[])?,
-            // Only the ids are wanted, which take no time.
-            Base::Directory => {}
-        }
+        let mut helper = Self::spawn(program)?;
+        helper.prepare(base)?;
         Ok(helper)
+    }
+
+    /// Has it make ready for [`Helper::ask_for`], unless that was done.
+    ///
+    /// # Errors
+    /// As [`Helper::ask`].
+    pub fn prepare(&mut self, base: Base) -> Result<()> {
+        if std::mem::replace(&mut self.prepared, true) {
+            return Ok(());
+        }
+        match base {
+            Base::Host => self.ask(&Request::Prepare { image: None }, &[]),
+            Base::Image(id) => self.ask(&Request::Prepare { image: Some(id) }, &[]),
+            // Only the ids are wanted, which take no time.
+            Base::Directory => Ok(()),
+        }
     }
 
     /// Starts the helper with what [`Request::Join`] will run: its place, directory, shown name and words, and its
@@ -76,7 +88,7 @@ impl Helper {
             .spawn()
             .context(|| format!("helper {}", program.display()))
             .map_err(|e| e.hint("`skiff doctor` says what the helper needs"))?;
-        Ok(Self { program: program.into(), socket: ours, child })
+        Ok(Self { program: program.into(), socket: ours, child, prepared: false })
     }
 
     /// Becomes the helper, with a request of those that have no answer, and these words behind the socket's number.

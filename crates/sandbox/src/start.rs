@@ -43,8 +43,10 @@ pub struct Instance {
 pub struct Options<'a> {
     /// The helper, where the plan's route is the helper's.
     pub helper: Option<&'a Path>,
-    /// The same started ahead for the plan's base (see [`Options::load`]).
+    /// The same started ahead (see [`Options::load`]).
     pub started: Option<Helper>,
+    /// What else the caller has to do: done while process 1 makes the root.
+    pub meanwhile: Option<Box<dyn FnOnce() + 'a>>,
     /// The supervisor's socket, shown inside.
     pub socket: Option<&'a Path>,
     /// The address that it had before, where the plan's network is one of the site's that it has power over.
@@ -52,16 +54,16 @@ pub struct Options<'a> {
 }
 
 impl Options<'_> {
-    /// Starts the helper, if the plan wants it and it is not started yet: it loads and makes ready while its caller does other things.
+    /// Starts the helper, if the plan wants it and it is not started yet, and has it make ready while its caller does other things.
     ///
     /// # Errors
     /// As [`Helper::spawn`], and that the plan wants it where there is none.
     pub fn load(&mut self, plan: &Plan) -> Result<()> {
         match (plan.route, self.helper) {
             (Route::Helper, None) => Err(Error::new("the plan wants the helper, but there is none")),
-            (Route::Helper, Some(path)) if self.started.is_none() => {
-                self.started = Some(Helper::spawn_for(path, plan.base)?);
-                Ok(())
+            (Route::Helper, Some(path)) => {
+                let started = self.started.take().map_or_else(|| Helper::spawn(path), Ok)?;
+                self.started.insert(started).prepare(plan.base)
             }
             _ => Ok(()),
         }
@@ -150,6 +152,7 @@ fn launch(plan: &Plan, mut options: Options<'_>, first: Option<&First<'_>>) -> R
     drop((theirs, reporter));
     let asked = give_ids(init.pid, plan.base, helper.as_ref(), control.as_fd());
     let asked = asked.and_then(|()| give_way_out(init.pid, plan, &options, control.as_fd()));
+    options.meanwhile.take().into_iter().for_each(|meanwhile| meanwhile());
     if asked.is_err() && WayOut::is_wanted(plan) {
         // It waits for the way out.
         kill_process(init.pid, Signal::KILL).unwrap_or_default();

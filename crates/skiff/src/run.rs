@@ -40,11 +40,14 @@ pub fn run(run: &Run) -> Result<i32> {
     }
 }
 
-/// Over the host's root every start needs the helper: it loads and makes ready while we plan.
+/// Every start needs the helper: it loads while we plan. Over the host's root it makes ready, too; which image it is to be is not known yet.
 fn helper_ahead(run: &Run, context: &Context) -> Result<Option<Helper>> {
-    let sure = run.over_host && run.base.is_none() && run.net == Net::Host && !run.dry_run && !is_inside();
+    let sure = run.net == Net::Host && !run.dry_run && !is_inside();
     match &context.helper {
-        Some(helper) if sure => Helper::spawn_for(helper, Base::Host).map(Some),
+        Some(helper) if sure && run.over_host && run.base.is_none() => {
+            Helper::spawn_for(helper, Base::Host).map(Some)
+        }
+        Some(helper) if sure => Helper::spawn(helper).map(Some),
         _ => Ok(None),
     }
 }
@@ -141,10 +144,10 @@ fn in_new(
             output::note(&format!("the image's stop signal {signal:?} is not known: SIGTERM it is"));
         }
     }
-    let options = Options { helper: context.helper.as_deref(), started, ..Options::default() };
     if identity == Identity::Me {
-        return as_me_in_new(context, command, plan, options, session);
+        return as_me_in_new(context, started, command, plan, session);
     }
+    let options = Options { helper: context.helper.as_deref(), started, ..Options::default() };
     let place = session.place(rustix::process::Signal::KILL.as_raw());
     let (instance, process) =
         start_for(plan, options, &First { command, place, mask: session.mask(), apart: None })?;
@@ -152,22 +155,24 @@ fn in_new(
     Ok(session.wait_first(instance, process)?)
 }
 
-/// The helper that is to start the command loads while the environment is made.
+/// The helper that is to start the command loads while process 1 makes the root.
 fn as_me_in_new(
     context: &Context,
+    started: Option<Helper>,
     command: &Command,
     plan: &Plan,
-    mut options: Options<'_>,
     session: Session,
 ) -> std::result::Result<Ended, Failed> {
     let helper = helper_for_me(context)?;
-    // First the one that is needed first.
-    options.load(plan)?;
     let place = session.place(rustix::process::Signal::KILL.as_raw());
-    let joining = AsMe::ahead(helper, command, place, session.mask())?;
+    let mut joining = None;
+    let load = || joining = Some(AsMe::ahead(helper, command, place, session.mask()));
+    let options =
+        Options { helper: Some(helper), started, meanwhile: Some(Box::new(load)), ..Options::default() };
     let instance = start(plan, options)?;
     instance.notes.iter().for_each(|note| output::note(note));
-    let child = joining.join(instance.init.pid)?;
+    let joining = joining.unwrap_or_else(|| AsMe::ahead(helper, command, place, session.mask()));
+    let child = joining?.join(instance.init.pid)?;
     let ended = session.wait(&child)?;
     instance.end();
     Ok(ended)

@@ -32,6 +32,7 @@ pub fn pull(pull: &Pull) -> Result<()> {
     let platform = platform(way.arch.as_deref())?;
     let mut progress = Progress::new(way.progress, way.quiet);
     let entry = get::pull(&context, &pull.image, &platform, &mut progress)?;
+    store::mount(&context, entry.id);
     match way.json {
         true => output::json(&Listed::of(&entry)),
         false => output::line(&format!("sha256:{}", entry.id)),

@@ -27,6 +27,7 @@ pub fn import(import: &Import) -> Result<()> {
     let file = ImageFile::meant(&import.file)?;
     let mut progress = Progress::new(way.progress, way.quiet);
     let entry = import_to(&context, &file, name, &platform, &mut progress)?;
+    store::mount(&context, entry.id);
     match way.json {
         true => output::json(&Listed::of(&entry)),
         false => output::line(&format!("sha256:{}", entry.id)),

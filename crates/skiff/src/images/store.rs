@@ -12,6 +12,7 @@ use skiff_image::source::Source;
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::image::{ImageId, store as names};
+use skiff_spec::plan::Base;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::{ImageReference, Named};
 use skiff_spec::site::{self, Site};
@@ -156,6 +157,16 @@ pub fn has(context: &Context, id: ImageId) -> bool {
         store.join(name).symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
     };
     !missing(names::permit(context.uid, id)) && !missing(names::image(id))
+}
+
+/// Has an image of the trusted store mounted, which takes a millisecond, so that its first start finds it so. What cannot be is told by that
+/// start.
+pub fn mount(context: &Context, id: ImageId) {
+    if let Some(helper) = &context.helper
+        && let Ok(helper) = Helper::spawn_for(helper, Base::Image(id))
+    {
+        helper.finish();
+    }
 }
 
 /// Lets go of what is no longer in the trusted store.
