@@ -1,6 +1,6 @@
 //! An image file from the layers of an image: all at once, each as its bytes come.
 //!
-//! Each layer has a thread, of which as many run as there are processors; one that waits for bytes lets another run. The file is
+//! Each layer has a thread, of which one more run than there are processors; one that waits for bytes lets another run. The file is
 //! the same, byte for byte, whoever was faster.
 
 use std::cell::Cell;
@@ -334,17 +334,22 @@ impl Place<'_> {
         if !inflater.finish()? {
             return Err(Error::WrongDigest { layer: blob.name().into() });
         }
-        self.outside(|| blob.wait_verified())?;
+        // What is left is little, and others may wait for it.
+        self.outside(|| blob.wait_verified(), u64::MAX)?;
         outcome
     }
 
-    /// Lets someone else run while this waits.
-    fn outside<T>(&self, wait: impl FnOnce() -> T) -> T {
+    /// Lets someone else run while this waits, which is then as urgent as if it had so much work before it.
+    fn outside<T>(&self, wait: impl FnOnce() -> T, work: u64) -> T {
         drop(self.inside.take());
         let result = wait();
-        let left = self.all.job.blobs[self.layer].size().saturating_sub(self.read.load(Ordering::Relaxed));
-        self.inside.set(Some(self.all.gate.enter(left, self.layer)));
+        self.inside.set(Some(self.all.gate.enter(work, self.layer)));
         result
+    }
+
+    /// How much of it has not been read.
+    fn left(&self) -> u64 {
+        self.all.job.blobs[self.layer].size().saturating_sub(self.read.load(Ordering::Relaxed))
     }
 }
 
@@ -355,7 +360,7 @@ impl Watch for Place<'_> {
     }
 
     fn wait(&self, read: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        self.outside(read)
+        self.outside(read, self.left())
     }
 
     fn progress(&self, read: u64, inflated: u64) -> Result<()> {
@@ -382,7 +387,7 @@ impl Others for Place<'_> {
     }
 
     fn wait(&self, wait: &mut dyn FnMut()) {
-        self.outside(wait);
+        self.outside(wait, self.left());
     }
 }
 

@@ -1,7 +1,12 @@
-//! Who may use the processors: as many at once as there are, the longest work first.
+//! Who may use the processors, the longest work first.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// How many layers are unpacked side by side: one more than there are processors, since who writes waits for the disk now and then.
+pub(crate) fn places() -> usize {
+    1 + std::thread::available_parallelism().map_or(2, std::num::NonZero::get)
+}
 
 /// Lets a few in at a time.
 pub(crate) struct Gate {

@@ -2,8 +2,10 @@
 
 use std::os::fd::BorrowedFd;
 
+use crate::ahead::Ahead;
 use crate::error::Context;
 use crate::merge::is_mark;
+use crate::punch::clear;
 use crate::records::{Record, RecordKind, Records};
 use crate::space::{Blocks, Refusal, Room, Space};
 use crate::spill::Spill;
@@ -49,6 +51,7 @@ pub(crate) struct Unpacker<'a, O> {
     /// What of the image is not written yet, and where it begins there.
     gathered: Vec<u8>,
     gathered_at: u64,
+    ahead: Ahead,
     sum: Sum,
 }
 
@@ -66,8 +69,8 @@ impl<'a, O: Others> Unpacker<'a, O> {
     pub fn new(target: Target<'a>, others: &'a O, spill: Spill) -> Unpacker<'a, O> {
         let room = Room::new(target.space, target.layer);
         let gathered = Vec::with_capacity(GATHER);
-        let (records, sum) = (Records::default(), Sum::default());
-        Unpacker { target, others, room, spill, records, gathered, gathered_at: 0, sum }
+        let (records, ahead, sum) = Default::default();
+        Unpacker { target, others, room, spill, records, gathered, gathered_at: 0, ahead, sum }
     }
 
     /// Unpacks all that the stream has. After an error [`Unpacker::reset`] must come before another try.
@@ -85,6 +88,8 @@ impl<'a, O: Others> Unpacker<'a, O> {
     /// All of the layer, when it has been unpacked and has turned out to be the right one.
     pub fn finish(mut self) -> Result<Unpacked> {
         self.spill.flush()?;
+        let unused = self.room.used()[0].end..self.allocated();
+        clear(self.target.image, self.target.image_name, &[unused])?;
         self.target.space.done(self.target.layer);
         let (used, sum) = (self.room.used(), self.sum.total());
         Ok(Unpacked { records: self.records, spill: self.spill, used, sum })
@@ -92,8 +97,10 @@ impl<'a, O: Others> Unpacker<'a, O> {
 
     /// Forgets all that came, and gives the blocks that it took, which are to be cleared.
     pub fn reset(&mut self) -> [Blocks; 2] {
-        let used = self.room.used();
+        let mut used = self.room.used();
+        used[0].end = used[0].end.max(self.allocated());
         self.room.reset();
+        self.ahead = Ahead::default();
         self.spill.reset();
         self.records = Records::default();
         self.gathered.clear();
@@ -216,7 +223,15 @@ impl<'a, O: Others> Unpacker<'a, O> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.sum.add(self.gathered_at, bytes);
         let Target { image, data, image_name, .. } = self.target;
+        let end = self.gathered_at + bytes.len() as u64;
+        self.ahead.reach(image, self.gathered_at, end, self.room.limit());
         data.write_all_at(image, bytes, self.gathered_at).on("write to", image_name)
+    }
+
+    /// Up to which block of its region the layer has room allocated.
+    fn allocated(&self) -> u32 {
+        // Within the region, whose blocks have numbers of 32 bits.
+        (self.ahead.end() / BLOCK) as u32
     }
 
     fn full(&self) -> Error {

@@ -4,6 +4,7 @@
 //! their final place in the image file. What the layers say is merged in memory into a [`tree::Tree`], from which the
 //! file's metadata is written at the end.
 
+mod ahead;
 pub mod assemble;
 pub mod auth;
 pub mod blob;

@@ -17,6 +17,7 @@ use crate::blob::{Blob, FetchedBlob};
 use crate::erofs;
 use crate::error::{Context, Error, Result};
 use crate::first_run;
+use crate::gate;
 use crate::hash::sha256;
 use crate::manifest::Layer;
 use crate::policy::Policies;
@@ -164,7 +165,7 @@ pub(crate) fn assemble_into(
     let (room, name) = (making.room(), making.name());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let scratch: OwnedFd = open(&room, flags, Mode::empty()).on("open", room.display().to_string())?;
-    let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let threads = gate::places();
     let job = Job {
         blobs: layers,
         image: making.file(),
@@ -179,20 +180,35 @@ pub(crate) fn assemble_into(
 
 /// Reads the finished file as whoever trusts the store will, while it goes to the disk: what our writer did wrong must not reach a kernel.
 pub(crate) fn check_and_sync(making: &Making<'_>, image: &dyn std::fmt::Display) -> Result<()> {
-    let file = making.file().try_clone_to_owned().map_err(|e| Error::io("open", making.name(), &e))?;
+    let image = image.to_string();
+    let open = || {
+        let file = making.file().try_clone_to_owned().map_err(|e| Error::io("open", making.name(), &e))?;
+        erofs::Reader::open(std::fs::File::from(file), image.as_str())
+    };
+    let sync = || fsync(making.file()).on("write to the disk", making.name());
+    let check_seal = || erofs::check_seal(&open()?);
     std::thread::scope(|scope| {
-        let sync = || fsync(making.file()).on("write to the disk", making.name());
-        // Without a thread to spare, one comes after the other.
-        let syncing = std::thread::Builder::new().name("sync".into()).spawn_scoped(scope, sync);
-        let reader = erofs::Reader::open(std::fs::File::from(file), image.to_string())?;
-        erofs::verify_stored(&reader)?;
-        match syncing.map(std::thread::ScopedJoinHandle::join) {
-            Ok(Ok(synced)) => synced?,
-            Ok(Err(panic)) => std::panic::resume_unwind(panic),
-            Err(_) => sync()?,
-        }
+        let thread = |name: &str| std::thread::Builder::new().name(name.into());
+        let syncing = thread("sync").spawn_scoped(scope, sync);
+        let sealing = thread("seal").spawn_scoped(scope, check_seal);
+        let reader = open()?;
+        erofs::verify_stored_unsealed(&reader)?;
+        done(sealing, check_seal)?;
+        done(syncing, sync)?;
         first_run::prepare(&reader, making.file())
     })
+}
+
+/// What came of `work` in a thread; where there is none to spare, it is done now.
+fn done(
+    thread: std::io::Result<std::thread::ScopedJoinHandle<'_, Result<()>>>,
+    work: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    match thread.map(std::thread::ScopedJoinHandle::join) {
+        Ok(Ok(result)) => result,
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        Err(_) => work(),
+    }
 }
 
 /// Layers that are being unpacked.

@@ -82,8 +82,8 @@ impl Default for Settings {
             tries: 6,
             parallel: 8,
             chunk: 8 << 20,
-            // All that is under way, and the ends of some blobs.
-            memory: 72 << 20,
+            // All that is under way, and both ends of some blobs.
+            memory: 96 << 20,
             certs_d: tls::certs_d(),
         }
     }

@@ -115,6 +115,11 @@ impl<'a> Room<'a> {
         overflow.done[..self.layer].iter().all(|done| *done)
     }
 
+    /// Where the layer's own region ends, in bytes.
+    pub fn limit(&self) -> u64 {
+        u64::from(self.space.regions[self.layer].end) * BLOCK
+    }
+
     /// The blocks in use.
     pub fn used(&self) -> [Blocks; 2] {
         self.used.clone()

@@ -35,14 +35,20 @@ impl Spill {
     /// Adds bytes at the end.
     pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
         self.gathered.extend_from_slice(bytes);
-        if self.gathered.len() >= GATHER { self.flush() } else { Ok(()) }
+        if self.gathered.len() >= GATHER { self.write() } else { Ok(()) }
     }
 
     /// Writes what is gathered. Reads need it, and the memory is free again.
     pub fn flush(&mut self) -> Result<()> {
+        self.write()?;
+        self.gathered = Vec::new();
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<()> {
         write_all_at(self.file.as_fd(), &self.gathered, self.written).on("write to", &self.name)?;
         self.written += self.gathered.len() as u64;
-        self.gathered = Vec::new();
+        self.gathered.clear();
         Ok(())
     }
 

@@ -211,6 +211,22 @@ fn nothing_is_left_of_bytes_that_were_wrong() {
 }
 
 #[test]
+fn room_that_a_layer_does_not_need_is_free_again() {
+    use std::os::unix::fs::MetadataExt;
+    // Their headers take as much room in the layer as the one file does, and none in the image.
+    let small = |n: u64| Tar::file(format!("small/{n}"), "x");
+    let layer = |number: u64| {
+        let mut entries = vec![Tar::file(format!("large{number}"), noise(number, 3_000_000))];
+        entries.extend((0..3000).map(small));
+        gzip(&archive(&entries))
+    };
+    let image = from_bytes(&[layer(0), layer(1)]).unwrap();
+    let file = std::fs::metadata(&image.path).unwrap();
+    let stored = file.blocks() * 512;
+    assert!(stored > 6_000_000 && stored + 2_500_000 < file.len(), "{stored} of {} bytes", file.len());
+}
+
+#[test]
 fn digests_are_checked() {
     let bytes = gzip(&layers()[0]);
     let make = |digest| {

@@ -41,6 +41,7 @@ pub(crate) use foreign::{is_one, not_understood};
 pub use read::{Extent, Node, NodeKind, Reader};
 pub use source::Source;
 pub use verify::{Verified, verify, verify_stored};
+pub(crate) use verify::{check_seal, verify_stored_unsealed};
 pub use write::{Summary, Tails, finish};
 pub use xattr::is_storable;
 

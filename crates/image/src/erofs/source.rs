@@ -93,8 +93,8 @@ impl<S: Source> Cached<S> {
             if part.bytes.is_empty() || part.number != number {
                 let length = self.size.saturating_sub(number * PART).min(PART) as usize;
                 // Not taken for a part until all of it is there.
-                part.bytes.clear();
-                let mut bytes = vec![0; length];
+                let mut bytes = std::mem::take(&mut part.bytes);
+                bytes.resize(length, 0);
                 self.source.read(&mut bytes, number * PART)?;
                 *part = Part { number, bytes };
             }

@@ -32,7 +32,14 @@ pub struct Verified {
 /// # Errors
 /// As [`verify`].
 pub fn verify_stored<S: Source>(reader: &Reader<S>) -> Result<Verified> {
-    let verified = verify(reader)?;
+    let verified = verify_stored_unsealed(reader)?;
+    check_seal(reader)?;
+    Ok(verified)
+}
+
+/// The same, for whoever has somebody else to see to [`check_seal`].
+pub(crate) fn verify_stored_unsealed<S: Source>(reader: &Reader<S>) -> Result<Verified> {
+    let verified = verify_unsealed(reader)?;
     if verified.devices > 0 {
         return Err(reader.bad_image("it has devices, which an image in a store must not"));
     }
@@ -44,6 +51,12 @@ pub fn verify_stored<S: Source>(reader: &Reader<S>) -> Result<Verified> {
 /// # Errors
 /// [`crate::Error::BadImage`] with the first thing that is wrong, [`crate::Error::Io`].
 pub fn verify<S: Source>(reader: &Reader<S>) -> Result<Verified> {
+    let verified = verify_unsealed(reader)?;
+    check_seal(reader)?;
+    Ok(verified)
+}
+
+fn verify_unsealed<S: Source>(reader: &Reader<S>) -> Result<Verified> {
     let root = reader.root()?;
     let mut walk = Walk {
         reader,
@@ -61,7 +74,6 @@ pub fn verify<S: Source>(reader: &Reader<S>) -> Result<Verified> {
         walk.directory(&directory, &mut stack)?;
     }
     walk.finish()?;
-    check_seal(reader)?;
     Ok(Verified { inodes: walk.inodes, names: walk.names, devices: walk.devices, uuid: reader.uuid() })
 }
 
@@ -209,8 +221,8 @@ impl<S: Source> Walk<'_, S> {
     }
 }
 
-/// Reads all metadata once more, from its start to its end.
-fn check_seal<S: Source>(reader: &Reader<S>) -> Result<()> {
+/// Reads all metadata from its start to its end: whether it is what was written.
+pub(crate) fn check_seal<S: Source>(reader: &Reader<S>) -> Result<()> {
     let mut seal = Seal::default();
     let mut unsealed = reader.superblock;
     unsealed.uuid = [0; 16];

@@ -12,6 +12,7 @@ use super::seal::Seal;
 use super::shape::{Data, Shape, shape, type_of};
 use super::xattr::XattrPlan;
 use crate::Result;
+use crate::ahead::Ahead;
 use crate::error::Context;
 use crate::tree::{BLOCK, Content, Inode, InodeId, Kind, Sparse, Tree};
 
@@ -53,8 +54,10 @@ pub fn finish(
     let xattrs = XattrPlan::new(tree, &xattr_uses(tree, &order));
     let layout = Layout::new(tree, order, &xattrs, data_blocks)?;
     rustix::fs::ftruncate(image, u64::from(data_blocks) * BLOCK).on("cut off the end of", name)?;
+    let (begin, end) = (u64::from(data_blocks) * BLOCK, u64::from(layout.end) * BLOCK);
+    Ahead::default().reach(image, begin, end, end);
     let mut seal = Writer::new(tree, &xattrs, &layout, image, name, data_blocks).write(tails)?;
-    rustix::fs::ftruncate(image, u64::from(layout.end) * BLOCK).on("set the length of", name)?;
+    rustix::fs::ftruncate(image, end).on("set the length of", name)?;
     let mut superblock = Superblock {
         root: layout.number(Tree::ROOT) as u16,
         inodes: layout.order.len() as u64,

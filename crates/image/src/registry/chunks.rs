@@ -1,7 +1,8 @@
 //! How a blob is cut into ranges that are asked for one by one. Pure.
 
-/// The last bytes are a chunk of their own, asked for first: a gzip stream ends with its length, by which room is made.
-const TAIL: u64 = 64 << 10;
+/// The last and the first bytes are chunks of their own, asked for first: the end of a gzip stream has its length, by which room is made, and
+/// the beginning says that it is one.
+const EDGE: u64 = 64 << 10;
 
 /// The ranges of one blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,26 +25,47 @@ impl Chunks {
         self.chunk
     }
 
-    /// All but the tail; all, where it is not worth cutting.
-    fn body(&self) -> u64 {
-        if self.size > self.chunk { self.size - TAIL.min(self.size / 2) } else { self.size }
+    /// How long the first and the last one are, which are shorter than the others; 0 where it is not worth cutting.
+    fn edge(&self) -> u64 {
+        if self.size > self.chunk { EDGE.min(self.size / 3) } else { 0 }
+    }
+
+    /// How many lie between the first and the last one.
+    fn between(&self) -> u64 {
+        (self.size - 2 * self.edge()).div_ceil(self.chunk)
     }
 
     /// How many there are.
     pub(super) fn count(&self) -> usize {
-        let body = self.body();
-        (body.div_ceil(self.chunk) + u64::from(body < self.size)) as usize
+        (self.between() + if self.edge() > 0 { 2 } else { 0 }) as usize
     }
 
     /// Where the `index`th begins and ends.
     pub(super) fn range(&self, index: usize) -> (u64, u64) {
-        let (body, begin) = (self.body(), index as u64 * self.chunk);
-        if begin >= body { (body, self.size) } else { (begin, (begin + self.chunk).min(body)) }
+        let (edge, index) = (self.edge(), index as u64);
+        let end = self.size - edge;
+        match index.checked_sub(u64::from(edge > 0)) {
+            None => (0, edge),
+            Some(between) if between < self.between() => {
+                let begin = edge + between * self.chunk;
+                (begin, (begin + self.chunk).min(end))
+            }
+            Some(_) => (end, self.size),
+        }
     }
 
     /// The one that holds the byte at `offset`.
     pub(super) fn index_of(&self, offset: u64) -> usize {
-        if offset >= self.body() && offset > 0 { self.count() - 1 } else { (offset / self.chunk) as usize }
+        let edge = self.edge();
+        if edge > 0 && offset >= self.size - edge {
+            return self.count() - 1;
+        }
+        offset.checked_sub(edge).map_or(0, |offset| offset / self.chunk + u64::from(edge > 0)) as usize
+    }
+
+    /// Whether it is one of the two that are asked for first.
+    pub(super) fn is_edge(&self, index: usize) -> bool {
+        self.edge() > 0 && (index == 0 || index + 1 == self.count())
     }
 
     /// In the order in which to ask for them.
@@ -60,11 +82,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tail_comes_first() {
-        let chunks = Chunks::new((20 << 20) + 5, 8 << 20);
-        assert_eq!(chunks.count(), 4);
-        assert_eq!(chunks.order().collect::<Vec<_>>(), [3, 0, 1, 2]);
-        assert_eq!(chunks.range(3), ((20 << 20) + 5 - TAIL, (20 << 20) + 5));
+    fn the_edges_come_first() {
+        let size = (20 << 20) + 5;
+        let chunks = Chunks::new(size, 8 << 20);
+        assert_eq!(chunks.count(), 5);
+        assert_eq!(chunks.order().collect::<Vec<_>>(), [4, 0, 1, 2, 3]);
+        assert_eq!((chunks.range(0), chunks.range(4)), ((0, EDGE), (size - EDGE, size)));
+        assert_eq!([0, 1, 3, 4].map(|index| chunks.is_edge(index)), [true, false, false, true]);
+        assert!(!Chunks::new(100, 8 << 20).is_edge(0));
         assert_eq!(Chunks::new(100, 8 << 20).order().collect::<Vec<_>>(), [0]);
         assert_eq!(Chunks::new(0, 8 << 20).order().count(), 0);
     }

@@ -17,6 +17,7 @@ use super::retry;
 use super::transfer::{Origin, PIECE, Transfer, Trouble};
 use super::{Settings, Source};
 use crate::error::{Error, Result};
+use crate::gate;
 use crate::manifest::Descriptor;
 use crate::panics::caught;
 use queue::{Job, Open, Phase, Queue, Ranges, Task, Turn};
@@ -50,7 +51,7 @@ impl Fetch {
         let parallel = settings.parallel.max(1);
         let memory = Memory::new(settings.memory);
         let http = Http::new(settings);
-        let side_by_side = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        let side_by_side = gate::places();
         let queue = Mutex::new(Queue { side_by_side, ..Queue::default() });
         let shared = Shared { http, source, dir, memory, queue, changed: Condvar::new() };
         let mut fetch = Fetch { shared: Arc::new(shared), threads: vec![] };

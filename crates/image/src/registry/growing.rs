@@ -48,8 +48,8 @@ struct State {
     kept: Kept<Piece>,
     /// Whether anybody does.
     is_read: bool,
-    /// Who waits for bytes: up to where.
-    waiting: Vec<u64>,
+    /// Who waits for bytes: from where to where.
+    waiting: Vec<(u64, u64)>,
     /// Bytes of what another process fetches.
     followed: u64,
     /// Counts how often all was thrown away because the digest was wrong.
@@ -171,13 +171,13 @@ impl Growing {
         self.state().kept.hashed(end);
     }
 
-    /// Whether what begins here must come at once: somebody waits for it, or nobody will ever read.
-    pub(super) fn is_urgent(&self, begin: u64) -> bool {
+    /// Whether these bytes must come at once: somebody waits for some of them, or nobody will ever read.
+    pub(super) fn is_urgent(&self, begin: u64, end: u64) -> bool {
         let state = self.state();
         !state.is_read
             || state.abandoned
             || state.error.is_some()
-            || state.waiting.iter().any(|end| *end > begin)
+            || state.waiting.iter().any(|(from, to)| *from < end && *to > begin)
     }
 
     /// How many bytes are there that nobody has read.
@@ -320,11 +320,11 @@ impl Reader {
     fn wait_for(&self, begin: u64, end: u64) -> Result<(Arc<OwnedFd>, Pieces<Piece>)> {
         let mut state = self.growing.state();
         if !state.has(begin, end) {
-            state.waiting.push(end);
+            state.waiting.push((begin, end));
             let is_waiting = |state: &mut State| self.check(state).is_ok() && !state.has(begin, end);
             let waited = self.growing.changed.wait_while(state, is_waiting);
             state = waited.unwrap_or_else(PoisonError::into_inner);
-            let place = state.waiting.iter().position(|other| *other == end);
+            let place = state.waiting.iter().position(|other| *other == (begin, end));
             place.map(|place| state.waiting.swap_remove(place));
         }
         self.check(&state)?;
@@ -353,13 +353,35 @@ mod tests {
 
     const SIZE: u64 = 1 << 20;
 
-    #[test]
-    fn what_is_thrown_away_while_it_is_read_is_read_anew() {
+    fn growing(chunk: u64) -> (Arc<OwnedFd>, Arc<Growing>) {
         let file = Arc::new(OwnedFd::from(tempfile::tempfile().unwrap()));
         let (media_type, urls, annotations) = Default::default();
         let blob = Descriptor { media_type, digest: sha256(b""), size: SIZE, urls, annotations };
-        let growing = Arc::new(Growing::new(&blob));
-        growing.opened(&file, Chunks::new(SIZE, SIZE), vec![0]);
+        let (growing, chunks) = (Arc::new(Growing::new(&blob)), Chunks::new(SIZE, chunk));
+        growing.opened(&file, chunks, vec![0; chunks.count()]);
+        (file, growing)
+    }
+
+    /// Else the whole of a blob, whose end is read first, would go by the disk.
+    #[test]
+    fn only_what_is_waited_for_is_urgent() {
+        let (_file, growing) = growing(SIZE / 2);
+        let reader = growing.reader();
+        assert!(!growing.is_urgent(SIZE - 4, SIZE));
+        std::thread::scope(|scope| {
+            let reads = scope.spawn(|| reader.read_at(&mut [0; 4], SIZE - 4));
+            while !growing.is_urgent(SIZE - 4, SIZE) {
+                std::thread::yield_now();
+            }
+            let before = growing.is_urgent(0, SIZE / 2);
+            growing.abandon();
+            assert!(reads.join().unwrap().is_err() && !before);
+        });
+    }
+
+    #[test]
+    fn what_is_thrown_away_while_it_is_read_is_read_anew() {
+        let (file, growing) = growing(SIZE);
         for _ in 0..100 {
             rustix::fs::ftruncate(&file, SIZE).unwrap();
             growing.extend(0, SIZE, None);

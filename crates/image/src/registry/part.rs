@@ -16,7 +16,7 @@ use crate::error::{Context, Error, Result};
 use crate::uncached::Uncached;
 
 /// The journal begins with this, the blob's size and the chunks' size (little endian); of each chunk follows how many bytes are there.
-const MAGIC: &[u8; 16] = b"skiff-blob-00002";
+const MAGIC: &[u8; 16] = b"skiff-blob-00003";
 const HEADER: usize = 32;
 const ENTRY: usize = 8;
 

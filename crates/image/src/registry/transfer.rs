@@ -108,7 +108,13 @@ impl Transfer {
 
     /// Whether a chunk must come at once, if need be by the disk.
     pub(super) fn is_urgent(&self, chunk: usize) -> bool {
-        self.growing.is_urgent(self.part.chunks().range(chunk).0)
+        let (begin, end) = self.part.chunks().range(chunk);
+        self.growing.is_urgent(begin, end)
+    }
+
+    /// Whether a chunk says how much room the blob needs.
+    pub(super) fn is_edge(&self, chunk: usize) -> bool {
+        self.part.chunks().is_edge(chunk)
     }
 
     /// How many bytes are here, or will be when so many requests are answered, that nobody has read.

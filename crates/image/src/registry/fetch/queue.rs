@@ -114,12 +114,15 @@ impl Job {
         }
     }
 
-    /// Whether an answer has come to the first request, which is for its end.
+    /// Whether an answer has come to the first request, and all has been asked for that says how much room it needs.
     fn is_begun(&self) -> bool {
-        !matches!(
-            self.phase,
-            Phase::Closed | Phase::Opening | Phase::Open(Open { ranges: Ranges::Unknown, .. })
-        )
+        match &self.phase {
+            Phase::Closed | Phase::Opening | Phase::Open(Open { ranges: Ranges::Unknown, .. }) => false,
+            Phase::Open(Open { ranges: Ranges::Yes, transfer, todo, .. }) => {
+                !todo.front().is_some_and(|chunk| transfer.is_edge(*chunk))
+            }
+            Phase::Open(_) | Phase::Over => true,
+        }
     }
 
     /// Whether it is to be tried again, but later.
@@ -230,7 +233,7 @@ impl Queue {
         later.chain(is_full.then_some(now + FULL)).min().map_or(Turn::Idle, Turn::At)
     }
 
-    /// Whose turn it is. The end of each blob comes before the rest of any: it says how much room the blob needs, and none is
+    /// Whose turn it is. The edges of each blob come before the rest of any: they say how much room the blob needs, and none is
     /// unpacked before all have said so. Then those asked for first, as many side by side as are unpacked at the same time: of these the
     /// one whose reader will first have nothing left.
     fn next(&self, now: Instant, memory: &Arc<Memory>) -> Next {
