@@ -20,6 +20,7 @@ mod srun;
 mod start;
 mod stats;
 mod workload;
+mod write;
 
 use std::path::PathBuf;
 
@@ -70,6 +71,8 @@ enum Benchmark {
     Migrate(migrate::Args),
     /// Messages, HPL and a flow of water between two containers, on each kind of network, against the bare hosts
     Net(net::Args),
+    /// The ways to write much data to the disk, against each other
+    Write(write::Args),
     /// A Slurm of one's own: until the first job on 2 and 16 nodes, and until one more node
     SlurmUp(slurm_up::Args),
 }
@@ -116,6 +119,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Benchmark::Gluster(_) => gluster::run(&setting)?,
         Benchmark::Net(args) => net::run(&setting, args)?,
         Benchmark::SlurmUp(args) => slurm_up::run(&setting, args)?,
+        Benchmark::Write(args) => write::run(&setting, args)?,
     };
     record.publish(&args.out, &bars)?;
     let over: Vec<_> = record

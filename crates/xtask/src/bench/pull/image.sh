@@ -1,12 +1,15 @@
 #!/bin/bash
-# image.sh DIR six|many: fills DIR/NAME with the storage of a registry that has the image "big:latest", out of this Debian's packages.
-# Takes some minutes, the network, and root; what is there already is used again.
+# image.sh DIR six|many|files-COUNT: fills DIR/NAME with the storage of a registry that has the image "big:latest": out of this Debian's
+# packages, or so many small files. Takes some minutes, for packages the network, and root; what is there already is used again.
 set -euo pipefail
 dir=$(realpath -m "$1/$2")
 [ ! -e "$dir/registry" ] || exit 0
 rm -rf "$dir"
 mkdir -p "$dir/oci/blobs/sha256"
-tests/images/make-big-layers "$dir/layers" "$2" >&2
+case $2 in
+files-*) tests/images/make-many-files "$dir/layers" "${2#files-}" ;;
+*) tests/images/make-big-layers "$dir/layers" "$2" >&2 ;;
+esac
 
 blob() { # FILE: moves it to its digest's name; prints the descriptor's digest and size
     local sum size

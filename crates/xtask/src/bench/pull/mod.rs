@@ -1,6 +1,7 @@
 //! How long it takes to get a large image from a registry on loopback into something that runs: Skiff, as an ordinary user through
 //! the trusted store, beside Podman and the steps that Sarus takes, each from nothing; and the limit, which is what no way can save.
 
+mod files;
 mod memory;
 mod registry;
 mod ways;
@@ -49,10 +50,15 @@ pub enum Image {
     Six,
     /// 32 layers, 3.5 GB compressed, 10 GB inflated; wants 20 GB of disk
     Many,
+    /// Two of one layer, with 200,000 and 1,000,000 small files: how much memory each takes
+    Files,
 }
 
-/// Seconds where the limits were set: they move with the peers and the limit to other machines.
+/// What is promised of an image: seconds where the limits were set, which move with the peers and the limit to other machines.
 struct Aims {
+    /// Of the record.
+    name: &'static str,
+    title: &'static str,
     skiff: f64,
     podman: f64,
     sarus: f64,
@@ -60,18 +66,41 @@ struct Aims {
 }
 
 impl Image {
-    pub fn name(self) -> &'static str {
+    /// The directories in which the images of this choice are.
+    fn names(self) -> &'static [&'static str] {
         match self {
-            Image::Six => "six",
-            Image::Many => "many",
+            Image::Six => &["six"],
+            Image::Many => &["many"],
+            Image::Files => &files::IMAGES,
         }
     }
 
-    fn aims(self) -> Aims {
+    /// The directory of what has one image.
+    pub fn name(self) -> &'static str {
+        self.names()[0]
+    }
+
+    /// Nothing, where it is not about time.
+    fn aims(self) -> Option<Aims> {
         match self {
-            Image::Six => Aims { skiff: 4.0, podman: 25.6, sarus: 31.2, limit: 2.5 },
+            Image::Six => Some(Aims {
+                name: "pull",
+                title: "Pulling an image of 6 layers and 1.95 GB, s",
+                skiff: 4.0,
+                podman: 25.6,
+                sarus: 31.2,
+                limit: 2.5,
+            }),
             // Nobody measured Sarus' way with the second one; it is no quicker than Podman's.
-            Image::Many => Aims { skiff: 20.0, podman: 102.6, sarus: 102.6, limit: 15.0 },
+            Image::Many => Some(Aims {
+                name: "pull-many",
+                title: "Pulling an image of 32 layers and 10 GB, s",
+                skiff: 20.0,
+                podman: 102.6,
+                sarus: 102.6,
+                limit: 15.0,
+            }),
+            Image::Files => None,
         }
     }
 }
@@ -83,14 +112,17 @@ pub fn prepare(args: &Args) -> anyhow::Result<()> {
 
 /// The same, for whoever needs one.
 pub fn make(images: &Path, image: Image) -> anyhow::Result<()> {
-    let mut script = Command::new("bash");
-    script.args(["-c", IMAGE_SCRIPT, "image.sh"]).arg(images).arg(image.name());
-    let made = script.stdin(Stdio::null()).status().context("running bash")?;
-    ensure!(made.success(), "making the image {} in {}: {made}", image.name(), images.display());
+    for name in image.names() {
+        let mut script = Command::new("bash");
+        script.args(["-c", IMAGE_SCRIPT, "image.sh"]).arg(images).arg(name);
+        let made = script.stdin(Stdio::null()).status().context("running bash")?;
+        ensure!(made.success(), "making the image {name} in {}: {made}", images.display());
+    }
     Ok(())
 }
 
 pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
+    let Some(aims) = args.image.aims() else { return files::run(setting, &args.images) };
     people::require(&["docker-registry", "igzip", "openssl"])?;
     let machine = Machine::here()?;
     let image = args.images.join(args.image.name());
@@ -104,11 +136,11 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
         for index in 0..count {
             let way = &mut ways[(round + index) % count];
             if !way.peer || round < args.peer_rounds {
-                measure(way, setting, &registry.reference, &mut beside)?;
+                measure(way, setting, &registry, &mut beside)?;
             }
         }
     }
-    Ok(evaluate(machine, args.image, &ways, beside))
+    Ok(evaluate(machine, &aims, &ways, beside))
 }
 
 /// What is measured beside our own pull.
@@ -123,8 +155,14 @@ struct Beside {
     image: Vec<f64>,
 }
 
-fn measure(way: &mut Way<'_>, setting: &Setting, reference: &str, beside: &mut Beside) -> anyhow::Result<()> {
+fn measure(
+    way: &mut Way<'_>,
+    setting: &Setting,
+    registry: &Registry,
+    beside: &mut Beside,
+) -> anyhow::Result<()> {
     Who::Root.bash(&way.before)?;
+    registry.warm()?;
     // What is still to be written from before is not this one's.
     rustix::fs::sync();
     let began = Instant::now();
@@ -135,7 +173,7 @@ fn measure(way: &mut Way<'_>, setting: &Setting, reference: &str, beside: &mut B
     way.samples.push(seconds);
     if way.ours {
         beside.memory.push(memory? as f64 / (1 << 20) as f64);
-        beside.runs(setting, reference)?;
+        beside.runs(setting, &registry.reference)?;
     }
     Who::Root.bash(&way.before).map(drop)
 }
@@ -164,7 +202,7 @@ fn milliseconds(user: &User, skiff: &str, words: &[&str]) -> anyhow::Result<f64>
     Ok(began.elapsed().as_secs_f64() * 1e3)
 }
 
-fn evaluate(machine: Machine, image: Image, ways: &[Way<'_>], beside: Beside) -> (Record, Vec<Bar>) {
+fn evaluate(machine: Machine, aims: &Aims, ways: &[Way<'_>], beside: Beside) -> (Record, Vec<Bar>) {
     let pulls: Vec<_> = ways
         .iter()
         .filter(|way| !way.samples.is_empty())
@@ -177,7 +215,6 @@ fn evaluate(machine: Machine, image: Image, ways: &[Way<'_>], beside: Beside) ->
         let to = ways.iter().find(|way| way.name.starts_with(to) && !way.samples.is_empty())?;
         Some(Claim::new(name, "x", &stats::ratios(&skiff, &to.samples), limit))
     };
-    let aims = image.aims();
     let claims = [
         Some(Claim::new("skiff pull", "s", &skiff, aims.skiff)),
         ratio("skiff pull / podman", "podman", aims.skiff / aims.podman),
@@ -203,10 +240,6 @@ fn evaluate(machine: Machine, image: Image, ways: &[Way<'_>], beside: Beside) ->
     series.push(Series::new("run on the host, before it", "ms", beside.first_host));
     series.push(Series::new("later runs in the image", "ms", beside.image));
     series.push(Series::new("runs on the host, between them", "ms", beside.host));
-    let (name, title) = match image {
-        Image::Six => ("pull", "Pulling an image of 6 layers and 1.95 GB, s"),
-        Image::Many => ("pull-many", "Pulling an image of 32 layers and 10 GB, s"),
-    };
     let claims = claims.into_iter().flatten().collect();
-    (Record { name, title: title.into(), machine, lines: OVER_ALL, series, claims }, bars)
+    (Record { name: aims.name, title: aims.title.into(), machine, lines: OVER_ALL, series, claims }, bars)
 }

@@ -1,15 +1,18 @@
 //! Debian's docker-registry, over a storage that has the image.
 
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use crate::bench::people::Who;
+
 /// A running registry; ended when dropped.
 pub struct Registry {
     process: Child,
+    storage: PathBuf,
     /// What the image is called in it.
     pub reference: String,
 }
@@ -34,7 +37,7 @@ impl Registry {
             .stderr(Stdio::null())
             .spawn()
             .context("running docker-registry")?;
-        let mut registry = Self { process, reference: format!("{address}/big:latest") };
+        let mut registry = Self { process, storage, reference: format!("{address}/big:latest") };
         let began = Instant::now();
         while TcpStream::connect(address).is_err() {
             if let Some(status) = registry.process.try_wait().context("waiting for docker-registry")? {
@@ -46,6 +49,13 @@ impl Registry {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(registry)
+    }
+
+    /// Has the kernel read all that it will send. What was pulled before may have driven it out of memory, and a disk that is read from
+    /// beside is not what is measured.
+    pub fn warm(&self) -> anyhow::Result<()> {
+        let script = format!("find '{}' -name data -exec cat {{}} + >/dev/null", self.storage.display());
+        Who::Root.bash(&script).map(drop)
     }
 }
 
