@@ -18,6 +18,9 @@ pub const STILL: u8 = b'?';
 /// Followed by four bytes, a process's number inside: from now on that is the first command. Answered with a handle of it, as
 /// [`crate::first::Prepared::go`] tells of one, or with none.
 pub(crate) const ADOPT: u8 = b'a';
+/// Asks process 1 to end all inside, and itself; answered with [`OVER`] when nobody else is left.
+pub(crate) const END: u8 = b'x';
+pub(crate) const OVER: u8 = b'o';
 /// Said of the first command, followed by a number: it has stopped by this signal.
 pub(crate) const STOPPED: u8 = b's';
 /// Its exit code; process 1 ends with it.
@@ -58,6 +61,7 @@ pub(crate) fn serve(control: &OwnedFd, mut wards: Wards) -> ! {
             let mut word = [0];
             match rustix::io::read(control, &mut word) {
                 Ok(1) if word == [ADOPT] => wards.first = adopt(control.as_fd()),
+                Ok(1) if word == [END] => end(control.as_fd()),
                 Ok(1) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
                 _ => exit_now(0),
             }
@@ -103,6 +107,12 @@ fn follow(control: BorrowedFd<'_>, status: WaitStatus) {
     } else if let Some(signal) = number(status.terminating_signal()) {
         tell(control, &[KILLED, signal]);
     }
+    exit_now(0)
+}
+
+fn end(control: BorrowedFd<'_>) -> ! {
+    end_all();
+    tell(control, &[OVER]);
     exit_now(0)
 }
 

@@ -174,7 +174,7 @@ fn as_me_in_new(
     let joining = joining.unwrap_or_else(|| AsMe::ahead(helper, command, place, session.mask()));
     let child = joining?.join(instance.init.pid)?;
     let ended = session.wait(&child)?;
-    instance.end();
+    instance.end_inside();
     Ok(ended)
 }
 
