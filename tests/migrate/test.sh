@@ -161,6 +161,10 @@ ok at n1 alice skiff instance rm --force plain
 on n2 mount --bind /srv /usr/libexec/skiff/criu
 refused 'CRIU is not installed' alice skiff migrate stays n2
 on n2 umount /usr/libexec/skiff/criu
+echo 'MemAvailable: 1024 kB' >/shared/meminfo
+on n2 mount --bind /shared/meminfo /proc/meminfo
+refused 'no room' alice skiff migrate stays n2
+on n2 umount /proc/meminfo
 # Two at once: one of them moves it.
 login alice
 timeout 20 on n1 "${login[@]}" skiff migrate stays n2 2>one & a=$!
@@ -178,10 +182,13 @@ eventually 10 lines n1 tough 5
 here_are() { on "$1" pgrep -u alice -xc python3 || true; }
 none_on() { [ "$(here_are "$1")" = 0 ]; }
 moving() { timeout 20 on n1 "${login[@]}" skiff migrate tough n2 2>err >out & job=$!; }
+# What shows that the other side is started, that the processes are stopped, that they are being made there, that they are given away.
+phases=('n2 pgrep -u alice -f migrate-receive' 'n1 ps -u alice -o stat=,comm= | grep -q ^t.*python3'
+    'n2 pgrep -u alice -f "skiff-instance tough"' 'n1 test -e /tmp/skiff-alice/instance/tough/leaving')
 for side in n1 n2; do
-    for moment in 0.2 0.4 0.6; do
+    for phase in "${phases[@]}"; do
         moving
-        sleep $moment
+        on ${phase%% *} timeout 10 sh -c "until ${phase#* } >/dev/null; do :; done" || fail "phase: $phase"
         on $side pkill -9 -u alice -f 'skiff migrate' || true
         wait $job 2>&- || true
         # Given away, and nobody has heard whether it was taken: the next one finds out.
