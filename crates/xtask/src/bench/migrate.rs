@@ -1,8 +1,9 @@
 //! Moving an instance from one node to another: from memory to memory, by files in the home, and as CRIU's own page server does it; in
-//! all, and how long the processes stand still. What is in memory cannot be compressed.
+//! all, and how long the processes stand still. What is in memory cannot be compressed. Beside it what nobody can beat: a program that
+//! sends so many bytes out of its memory into that of one on the other node, which has it all ready; and the same move by a slow link.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
@@ -15,6 +16,10 @@ use super::stats;
 
 /// Of the time that files take.
 const LIMIT: f64 = 0.45;
+/// Of the time that a slow link takes for the bytes alone.
+const LINK_LIMIT: f64 = 1.15;
+/// Bits a second of that.
+const LINK: f64 = 1e9;
 /// In MiB: below, what is the same for every size counts most.
 const LARGE: u64 = 512;
 
@@ -63,6 +68,39 @@ on n1 rm -rf /dev/shm/bench-migrate
 echo \"{\\\"total_ms\\\": $(((end - begin) / 1000)), \\\"frozen_ms\\\": $(((end - stop) / 1000))}\"
 ";
 
+/// Sends so many MiB, and says how long that took until they were there.
+const SOURCE: &str = "import os, socket, sys, time
+size = int(sys.argv[1]) << 20
+block = os.urandom(min(size, 64 << 20))
+memory = bytearray(block * (size // len(block)))
+while True:
+    try:
+        peer = socket.create_connection(('n2', 7789))
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.05)
+begin = time.monotonic()
+peer.sendall(memory)
+peer.recv(1)
+ms = (time.monotonic() - begin) * 1000
+print('{\"total_ms\": %f, \"frozen_ms\": %f}' % (ms, ms))
+";
+
+/// Takes them.
+const SINK: &str = "import socket, sys
+size = int(sys.argv[1]) << 20
+memory = bytearray(size)
+for at in range(0, size, 4096):
+    memory[at] = 1
+peer, view, at = socket.create_server(('', 7789)).accept()[0], memoryview(memory), 0
+while at < size:
+    at += peer.recv_into(view[at:at + (1 << 20)])
+peer.sendall(b'+')
+";
+
+/// Nothing but the bytes.
+const COPY: &str = "on n2 python3 $DIR/sink.py $SIZE & on n1 python3 $DIR/source.py $SIZE; wait";
+
 #[derive(clap::Args)]
 pub struct Args {
     /// How much memory, in MiB
@@ -75,21 +113,26 @@ pub struct Args {
 struct Moved {
     total_ms: f64,
     frozen_ms: f64,
+    /// Through the connection.
+    #[serde(default)]
+    memory_bytes: f64,
 }
 
 /// By which way.
-const WAYS: [&str; 3] = ["diskless", "disk", "CRIU page server"];
+const WAYS: [&str; 5] = ["diskless", "disk", "CRIU page server", "bytes alone", "diskless, 1 Gbit/s"];
 
 pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
-    people::require(&["sbatch", "python3", "on", "tar"])?;
+    people::require(&["sbatch", "python3", "on", "tar", "tc"])?;
     let machine = Machine::here()?;
     let home = Scratch::new(&setting.user, "bench-migrate")?;
-    home.write("hold.py", PROGRAM)?;
-    home.write("job", JOB)?;
-    home.write("said", "")?;
+    for (name, text) in
+        [("hold.py", PROGRAM), ("job", JOB), ("source.py", SOURCE), ("sink.py", SINK), ("said", "")]
+    {
+        home.write(name, text)?;
+    }
     let (mut series, mut claims) = (vec![], vec![]);
     for size in &args.sizes {
-        let mut samples: [Vec<Moved>; 3] = Default::default();
+        let mut samples: [Vec<Moved>; WAYS.len()] = Default::default();
         for round in 0..setting.rounds {
             eprintln!("{size} MiB, round {} of {}", round + 1, setting.rounds);
             for index in 0..WAYS.len() {
@@ -97,23 +140,15 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
                 samples[index].push(sample(setting, &home.path, WAYS[index], *size)?);
             }
         }
-        let of =
-            |way: usize, what: fn(&Moved) -> f64| -> Vec<f64> { samples[way].iter().map(what).collect() };
-        let total = |way| of(way, |moved| moved.total_ms / 1000.0);
-        let frozen = |way| of(way, |moved| moved.frozen_ms / 1000.0);
-        let limit = if *size >= LARGE { LIMIT } else { f64::INFINITY };
-        let ratio = stats::ratios(&total(0), &total(1));
-        claims.push(Claim::new(format!("{size} MiB, diskless / disk"), "", &ratio, limit));
-        let ratio = stats::ratios(&frozen(0), &frozen(2));
-        claims.push(Claim::new(
-            format!("{size} MiB, standing still, diskless / CRIU page server"),
-            "",
-            &ratio,
-            1.0,
-        ));
-        for (at, way) in WAYS.iter().enumerate() {
-            series.push(Series::new(format!("{size} MiB, {way}"), "s", total(at)));
-            series.push(Series::new(format!("{size} MiB, {way}, standing still"), "s", frozen(at)));
+        claims.extend(promised(*size, &samples));
+        for (way, samples) in WAYS.iter().zip(&samples) {
+            series.push(Series::new(
+                format!("{size} MiB, {way}"),
+                "s",
+                seconds(samples, |moved| moved.total_ms),
+            ));
+            let frozen = seconds(samples, |moved| moved.frozen_ms);
+            series.push(Series::new(format!("{size} MiB, {way}, standing still"), "s", frozen));
         }
     }
     let bars =
@@ -122,36 +157,85 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
     Ok((Record { name: "migrate", title, machine, lines: OVER_ALL, series, claims }, bars))
 }
 
+fn seconds(samples: &[Moved], what: fn(&Moved) -> f64) -> Vec<f64> {
+    samples.iter().map(|moved| what(moved) / 1000.0).collect()
+}
+
+/// What is said of one size.
+fn promised(size: u64, samples: &[Vec<Moved>; WAYS.len()]) -> Vec<Claim> {
+    let [ours, disk, criu, copy, slow] = samples;
+    let total = |samples| seconds(samples, |moved| moved.total_ms);
+    let frozen = |samples| seconds(samples, |moved| moved.frozen_ms);
+    let link: Vec<f64> = slow.iter().map(|moved| moved.memory_bytes * 8.0 / LINK).collect();
+    let large = |limit| if size >= LARGE { limit } else { f64::INFINITY };
+    [
+        ("diskless / disk", stats::ratios(&total(ours), &total(disk)), large(LIMIT)),
+        ("diskless / CRIU page server", stats::ratios(&total(ours), &total(criu)), 1.0),
+        ("standing still, diskless / CRIU page server", stats::ratios(&frozen(ours), &frozen(criu)), 1.0),
+        ("diskless / bytes alone", stats::ratios(&total(ours), &total(copy)), f64::INFINITY),
+        ("diskless, 1 Gbit/s / bytes over link", stats::ratios(&total(slow), &link), large(LINK_LIMIT)),
+    ]
+    .map(|(name, ratio, limit)| Claim::new(format!("{size} MiB, {name}"), "", &ratio, limit))
+    .into()
+}
+
+/// While it is there, what the first node sends goes through a slow link.
+struct SlowLink;
+
+impl SlowLink {
+    fn begin() -> anyhow::Result<Self> {
+        Who::Root.bash("on n1 tc qdisc add dev e-n1 root tbf rate 1gbit burst 256k latency 50ms")?;
+        Ok(Self)
+    }
+}
+
+impl Drop for SlowLink {
+    fn drop(&mut self) {
+        if let Err(e) = Who::Root.bash("on n1 tc qdisc del dev e-n1 root") {
+            eprintln!("bench: the link stays slow: {e}");
+        }
+    }
+}
+
 /// One move.
 fn sample(setting: &Setting, dir: &Path, way: &str, size: u64) -> anyhow::Result<Moved> {
+    let mode = way.split(',').next().unwrap_or(way);
+    let _slow = (mode != way).then(SlowLink::begin).transpose()?;
     let mut variables = String::new();
-    let folder = Path::new(&setting.skiff)
-        .parent()
-        .and_then(Path::parent)
-        .map(|prefix| prefix.join("libexec/skiff/criu"));
-    let folder =
-        folder.filter(|folder| folder.join("criu").exists()).context("CRIU is not installed with skiff")?;
+    let folder = criu(setting)?;
     for (name, value) in [
         ("SKIFF", setting.skiff.as_str()),
         ("DIR", &dir.display().to_string()),
         ("SIZE", &size.to_string()),
-        ("MODE", way),
+        ("MODE", mode),
         ("FOLDER", &folder.display().to_string()),
     ] {
         write!(variables, "export {name}='{value}'; ")?;
     }
-    let said = if way == WAYS[2] {
-        let said = Who::Root.bash(&format!("{variables}{CRIU}"))?;
-        said.lines().last().unwrap_or_default().to_owned()
-    } else {
-        let job = format!(
-            "{variables}LC_ALL=C sbatch -Q --wait -N2 -o {0}/out {0}/job.sh || {{ cat {0}/out >&2; exit 1; }}",
-            dir.display()
-        );
-        Who::User(&setting.user)
-            .bash(&format!("(echo '#!/bin/bash'; cat {0}/job) >{0}/job.sh; {job}", dir.display()))?;
-        std::fs::read_to_string(dir.join("moved")).context("what has been moved")?
+    let as_root = |script| {
+        let said = Who::Root.bash(&format!("{variables}{script}"))?;
+        anyhow::Ok(said.lines().last().unwrap_or_default().to_owned())
+    };
+    let said = match way {
+        way if way == WAYS[2] => as_root(CRIU)?,
+        way if way == WAYS[3] => as_root(COPY)?,
+        _ => {
+            let job = format!(
+                "{variables}LC_ALL=C sbatch -Q --wait -N2 -o {0}/out {0}/job.sh || {{ cat {0}/out >&2; exit 1; }}",
+                dir.display()
+            );
+            Who::User(&setting.user)
+                .bash(&format!("(echo '#!/bin/bash'; cat {0}/job) >{0}/job.sh; {job}", dir.display()))?;
+            std::fs::read_to_string(dir.join("moved")).context("what has been moved")?
+        }
     };
     ensure!(!said.is_empty(), "{way}: it says nothing of how long it took");
     serde_json::from_str(&said).with_context(|| format!("{way}: {said}"))
+}
+
+/// Where the CRIU is that Skiff is installed with.
+fn criu(setting: &Setting) -> anyhow::Result<PathBuf> {
+    let prefix = Path::new(&setting.skiff).parent().and_then(Path::parent);
+    let folder = prefix.map(|prefix| prefix.join("libexec/skiff/criu"));
+    folder.filter(|folder| folder.join("criu").exists()).context("CRIU is not installed with skiff")
 }
