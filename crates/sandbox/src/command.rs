@@ -2,11 +2,14 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::CWD;
 use skiff_sys::process;
 
+use crate::mounts::{open_dir, resolve};
 use crate::user::Account;
 
 /// What to run.
@@ -39,6 +42,13 @@ pub enum NotStarted {
 
 /// Where programs are where nobody says so.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The loader of dynamic programs, its list, and the C library where Debian and where Red Hat have it.
+#[cfg(target_arch = "x86_64")]
+const LOADED: [&str; 4] =
+    ["lib64/ld-linux-x86-64.so.2", "etc/ld.so.cache", "lib/x86_64-linux-gnu/libc.so.6", "lib64/libc.so.6"];
+#[cfg(not(target_arch = "x86_64"))]
+const LOADED: [&str; 2] = ["etc/ld.so.cache", "lib64/libc.so.6"];
 
 impl NotStarted {
     /// For whoever waits outside.
@@ -152,6 +162,19 @@ impl Command {
             }
         }
         last
+    }
+
+    /// Looks up, in a root that is to be `/`, what the kernel and the loader will: the program, and what most are loaded with. Nothing
+    /// depends on it, nor on anything being there.
+    pub(crate) fn look_ahead(&self, root: &Path) {
+        let Ok(root) = open_dir(CWD, root) else { return };
+        let found = |path: &Path| resolve(root.as_fd(), path.strip_prefix("/").unwrap_or(path)).is_ok();
+        if let Some(name) = self.argv.first() {
+            self.candidates(name).iter().any(|path| found(path));
+        }
+        for path in LOADED {
+            found(Path::new(path));
+        }
     }
 
     fn candidates(&self, name: &OsStr) -> Vec<PathBuf> {

@@ -16,7 +16,13 @@ use crate::command::Command;
 use crate::helper::Helper;
 use crate::init::{ADOPT, IDLE};
 use crate::join::{self, Failed, Place};
+use crate::stage::ROOT;
 use crate::{Context, Error, Result};
+
+/// Said to the waiting command: the new root hangs at its place, unfurnished.
+const LOOK: u8 = b'l';
+/// The root is there: become the program.
+const GO: u8 = b'g';
 
 /// What to run, and how.
 pub struct First<'a> {
@@ -79,8 +85,13 @@ impl First<'_> {
         let filter = self.apart.is_none_or(|apart| apart.filter);
         let ready = join::confine(filter);
         // Without the word there is no root, and process 1 has said why.
-        if !matches!(rustix::io::read(go, &mut [0]), Ok(1)) {
-            exit_now(125);
+        let mut word = [0];
+        loop {
+            match rustix::io::read(go, &mut word) {
+                Ok(1) if word == [LOOK] => self.command.look_ahead(Path::new(ROOT)),
+                Ok(1) => break,
+                _ => exit_now(125),
+            }
         }
         let stand = || self.apart.map_or(Ok(()), |apart| apart.stand());
         let place = || self.place.take().context(|| "place of the process inside");
@@ -92,10 +103,17 @@ impl First<'_> {
 }
 
 impl Prepared {
+    /// Has it look up now, in the root that is still being furnished, what it will need there: the kernel remembers what it has found, and
+    /// to find it first takes long in so many layers. (It would only be waiting.)
+    pub(crate) fn look_ahead(&self) {
+        // If this fails it is gone, which process 1 sees soon enough.
+        rustix::io::write(&self.gate, &[LOOK]).unwrap_or_default();
+    }
+
     /// Lets it go, and tells the maker of the environment who it is.
     pub(crate) fn go(self, control: BorrowedFd<'_>) {
         // If this fails the maker is gone, and so are we.
-        rustix::io::write(&self.gate, &[1]).unwrap_or_default();
+        rustix::io::write(&self.gate, &[GO]).unwrap_or_default();
         fdpass::send(control, b"c", &[self.child.pidfd.as_fd()]).unwrap_or_default();
     }
 }

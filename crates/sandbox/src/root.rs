@@ -19,8 +19,8 @@ use crate::mounts::{as_mount, attach_to, bind_one, by_number, is_dir, open_dir, 
 use crate::stage::{Opened, PLACE, Shims, Stage};
 use crate::{Context, Error, Result, accounts};
 
-/// Stacks the layers, mounts the rest, makes it `/`.
-pub fn build(stage: &mut Stage<'_>, layers: &Layers) -> Result<()> {
+/// Stacks the layers, mounts the rest, makes it `/`. When it hangs at [`crate::stage::ROOT`], with nothing mounted on it yet, `hung` is called.
+pub fn build(stage: &mut Stage<'_>, layers: &Layers, hung: impl FnOnce()) -> Result<()> {
     stage.complete()?;
     // Before Linux 6.15 the kernel takes as layers only mounts that hang in a namespace of ours.
     if let Some(mask) = &layers.mask {
@@ -29,6 +29,7 @@ pub fn build(stage: &mut Stage<'_>, layers: &Layers) -> Result<()> {
     stage.hang(&layers.view, "view")?;
     let root = stack(stage)?;
     stage.hang(&root, "root")?;
+    hung();
     accounts::add(root.as_fd(), &stage.plan.accounts)?;
     furnish(root.as_fd(), stage, layers.mask.as_ref().map(|_| &layers.view))
 }

@@ -16,6 +16,8 @@ use crate::{Context, Error, Result, adopt, owners};
 /// A directory that every system has, covered while the new root is put together. (What a plan mounts from below it has been
 /// opened before.)
 pub const PLACE: &str = "/tmp";
+/// Where in it the new root hangs until it is `/`.
+pub const ROOT: &str = "/tmp/root";
 
 /// What is mounted in Skiff's own directory inside.
 #[derive(Clone, Copy)]

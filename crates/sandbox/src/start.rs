@@ -13,7 +13,7 @@ use skiff_spec::network::Again;
 use skiff_spec::plan::{Base, Plan, Route};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
-use crate::first::{self, First};
+use crate::first::{self, First, Prepared};
 use crate::group::Part;
 use crate::helper::{Helper, Layers};
 use crate::init::{self, Wards};
@@ -279,7 +279,8 @@ pub(crate) fn become_init(making: Making<'_>) -> ! {
     let prepared = prepared.unwrap_or_else(|e| fail(e));
     let mut wards = Wards { first: prepared.as_ref().map(|p| p.child.pid), server: None };
     // Never dropped: to close a hundred descriptors one by one takes longer than all at once, below.
-    let mut made = make_root(&making, &mut wards).unwrap_or_else(|e| fail(e));
+    let hung = || prepared.as_ref().map_or((), Prepared::look_ahead);
+    let mut made = make_root(&making, &mut wards, hung).unwrap_or_else(|e| fail(e));
     await_way_out(&making).unwrap_or_else(|e| fail(e));
     let word = Word::Made { ids: made.ids, notes: std::mem::take(&mut made.notes) };
     let control = &making.control;
@@ -300,14 +301,14 @@ pub(crate) fn become_init(making: Making<'_>) -> ! {
     init::serve(control, wards)
 }
 
-fn make_root<'a>(making: &Making<'a>, wards: &mut Wards) -> Result<Made<'a>> {
+fn make_root<'a>(making: &Making<'a>, wards: &mut Wards, hung: impl FnOnce()) -> Result<Made<'a>> {
     die_with_maker(making.control.as_fd())?;
     rustix::process::umask(Mode::empty());
     if making.plan.net.is_own(making.plan.dumpable) {
         skiff_sys::net::loopback_up().context(|| "loopback device")?;
     }
     if let Some(part) = &making.part {
-        return make_root_in(making, part, wards);
+        return make_root_in(making, part, wards, hung);
     }
     let mut stage = Stage::prepare(making.plan, making.extras)?;
     match making.helper {
@@ -316,7 +317,7 @@ fn make_root<'a>(making: &Making<'a>, wards: &mut Wards) -> Result<Made<'a>> {
             if making.plan.base == Base::Directory {
                 layers = Layers { mask: None, view: directory(making.plan)?, ids: layers.ids };
             }
-            root::build(&mut stage, &layers)?;
+            root::build(&mut stage, &layers, hung)?;
             Ok(Made { ids: layers.ids, notes: vec![], _stage: stage, _layers: Some(layers) })
         }
         None => {
@@ -328,7 +329,7 @@ fn make_root<'a>(making: &Making<'a>, wards: &mut Wards) -> Result<Made<'a>> {
             let ids = u32::from_le_bytes(ids);
             if making.plan.unpacked.is_some() {
                 let layers = Layers { mask: None, view: directory(making.plan)?, ids };
-                root::build(&mut stage, &layers)?;
+                root::build(&mut stage, &layers, hung)?;
                 return Ok(Made { ids, notes: rootless::notes(ids), _stage: stage, _layers: Some(layers) });
             }
             let rootless::Built { server, notes } = rootless::build(&mut stage, ids)?;
@@ -346,7 +347,12 @@ fn directory(plan: &Plan) -> Result<OwnedFd> {
 }
 
 /// Likewise where the ids and the layers are the group's, once its maker says that the machine has all it needs.
-fn make_root_in<'a>(making: &Making<'a>, part: &Part<'a>, wards: &mut Wards) -> Result<Made<'a>> {
+fn make_root_in<'a>(
+    making: &Making<'a>,
+    part: &Part<'a>,
+    wards: &mut Wards,
+    hung: impl FnOnce(),
+) -> Result<Made<'a>> {
     if rustix::io::read(&making.control, &mut [0]) != Ok(1) {
         return Err(Error::new(format!("machine {}: its maker is gone", part.machine.name)));
     }
@@ -354,7 +360,7 @@ fn make_root_in<'a>(making: &Making<'a>, part: &Part<'a>, wards: &mut Wards) -> 
     part.machine.wiring.as_ref().map_or(Ok(()), |wiring| (wiring.settle)())?;
     let mut stage = Stage::prepare(making.plan, making.extras)?;
     if let Some(layers) = &part.layers {
-        root::build(&mut stage, layers)?;
+        root::build(&mut stage, layers, hung)?;
     } else {
         wards.server = Some(rootless::build(&mut stage, part.ids)?.server);
     }
