@@ -5,6 +5,7 @@ mod bench;
 mod browser;
 mod graph;
 mod man;
+mod start_order;
 mod testbed;
 
 use clap::{Parser, Subcommand};
@@ -28,6 +29,8 @@ enum Task {
     Graph,
     /// Write man pages and shell completions
     Man(man::Args),
+    /// Watch starts, and write down for the linker which functions they run through
+    StartOrder(start_order::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -37,5 +40,6 @@ fn main() -> anyhow::Result<()> {
         Task::BrowserTest(args) => browser::run(&args),
         Task::Graph => graph::run(),
         Task::Man(args) => man::run(args),
+        Task::StartOrder(args) => start_order::run(&args),
     }
 }

@@ -6,7 +6,7 @@
 
 mod cluster;
 mod gluster;
-mod live;
+pub(crate) mod live;
 mod migrate;
 mod net;
 mod overhead;
@@ -78,10 +78,10 @@ enum Benchmark {
 }
 
 /// What every benchmark needs to know.
-struct Setting {
-    rounds: usize,
-    user: people::User,
-    skiff: String,
+pub(crate) struct Setting {
+    pub rounds: usize,
+    pub user: people::User,
+    pub skiff: String,
 }
 
 /// Runs one benchmark, in a test bed made for it unless this is one.
@@ -101,7 +101,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             _ => {}
         }
         let nodes = if let Benchmark::Cluster(args) = &args.benchmark { args.most() } else { 2 };
-        return testbed::run_again_inside(nodes);
+        return testbed::run_again_inside(nodes, &[]);
     }
     let setting = Setting {
         rounds: args.rounds,

@@ -63,12 +63,14 @@ pub fn is_inside() -> bool {
     std::env::var_os("SKIFF_TESTBED").is_some()
 }
 
-/// Installs what the working tree is into a stage, and runs the same command line again on a login node that has it. Returns only if
-/// that fails.
-pub fn run_again_inside(nodes: usize) -> anyhow::Result<()> {
+/// Installs what the working tree is, built with these variables, into a stage, and runs the same command line again on a login node
+/// that has it. Returns only if that fails.
+pub fn run_again_inside(nodes: usize, build: &[(&str, &str)]) -> anyhow::Result<()> {
     // Asked before, as what follows may put a new program in our place.
     let ourselves = std::env::current_exe().context("finding this program")?;
-    let made = Command::new("make").args(["--silent", "stage"]).status().context("running make")?;
+    let mut make = Command::new("make");
+    let made =
+        make.args(["--silent", "stage"]).envs(build.iter().copied()).status().context("running make")?;
     ensure!(made.success(), "make stage: {made}");
     let target = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
     let status = Command::new(&ourselves)
