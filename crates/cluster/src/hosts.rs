@@ -97,6 +97,12 @@ pub fn is_name(name: &str) -> bool {
         && name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
 }
 
+/// Whether a name means this host, which calls itself `here`.
+#[must_use]
+pub fn is_here(name: &str, here: &str) -> bool {
+    name == "localhost" || same(name, here)
+}
+
 /// Whether two names are those of one host, of which one may be without its domain.
 #[must_use]
 pub fn same(a: &str, b: &str) -> bool {

@@ -54,6 +54,8 @@ pub enum Report {
     Prepared(Place),
     /// Its container runs, and its ssh daemon listens.
     Started,
+    /// It is the node, whose process 1 has this number on its host.
+    Serves(i32),
     /// What is worth knowing, though it goes on.
     Note(String),
     /// So many bytes of input have been passed on.
@@ -145,6 +147,8 @@ pub struct Node {
     pub conf: String,
     /// By which the cluster's nodes know each other.
     pub key: Sealed,
+    /// The file that takes what its daemon says, if that is to be kept.
+    pub log: Option<PathBuf>,
 }
 
 /// What lies below a container.

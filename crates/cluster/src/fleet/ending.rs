@@ -43,6 +43,17 @@ impl Fleet {
         self.end_launchers();
     }
 
+    /// Ends those that were there for one host alone.
+    pub(super) fn forget_launchers(&mut self, at: usize) {
+        let (of_it, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.launchers).into_iter().partition(|launcher| launcher.hosts == [at]);
+        self.launchers = others;
+        of_it.iter().for_each(Launcher::terminate);
+        let until = Instant::now() + CLEARING_UP;
+        // Those that do not end by then are killed when they are let go of.
+        of_it.iter().filter(|launcher| !launcher.ended).for_each(|launcher| launcher.wait_until(until));
+    }
+
     fn wait_for_the_end(&self, until: Instant) -> Vec<Of> {
         let mut waited = vec![];
         self.wait_for(&mut waited, |of| of, None);

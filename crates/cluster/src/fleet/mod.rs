@@ -136,8 +136,9 @@ impl Fleet {
         }
     }
 
-    /// Forgets the agent of one host, and lets another come in its place, which is told this.
+    /// Forgets the agent of one host, with what had started only that, and lets another come in its place, which is told this.
     pub fn begin_again(&mut self, at: usize, wanted: &Wanted, door: Option<Door>) {
+        self.forget_launchers(at);
         self.remotes[at] = Remote::new(&self.hosts[at].name);
         self.wanted = wanted.clone();
         self.door = door;

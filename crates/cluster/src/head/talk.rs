@@ -50,7 +50,7 @@ impl Head<'_> {
                 self.input = self.input.map(|under_way| under_way.saturating_sub(n));
             }
             Report::Ended(end) if at == 0 => self.ended = Some(end),
-            Report::Ended(_) | Report::Left(..) => {}
+            Report::Ended(_) | Report::Left(..) | Report::Serves(_) => {}
             Report::Failed(message, hint) => {
                 return Err(Error { message, hint }.about(&format!("host {name}")));
             }

@@ -12,7 +12,7 @@ pub const CONFIG: &str = "/etc/slurm/slurm.conf";
 /// Where the controller listens on a network of its own.
 pub const PORT: u16 = 6817;
 /// Where workers listen there.
-const WORKER_PORT: u16 = 6818;
+pub const WORKER_PORT: u16 = 6818;
 
 /// What every such Slurm is told, in the project's own test bed, too.
 const COMMON: &str = include_str!("slurm.conf");

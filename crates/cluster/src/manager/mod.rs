@@ -148,8 +148,7 @@ fn one_each(
     words: &dyn Fn(&Host, &[OsString]) -> Vec<OsString>,
 ) -> Vec<Launch> {
     let launch = |(at, host): (usize, &Host)| {
-        let is_here = host.name == "localhost" || hosts::same(&host.name, &around.here);
-        let argv = if is_here { agent.to_vec() } else { words(host, agent) };
+        let argv = if hosts::is_here(&host.name, &around.here) { agent.to_vec() } else { words(host, agent) };
         Launch { argv, without: vec![], way: Way::Pipes, hosts: vec![at] }
     };
     hosts.iter().enumerate().map(launch).collect()

@@ -83,4 +83,7 @@ pub struct Agent {
     /// Where it is said how to call back: a file, or - for standard input
     #[arg(long, value_name = "FILE")]
     pub call: Option<PathBuf>,
+    /// The descriptor by which one who has called hands on what he and the head alone know
+    #[arg(long, value_name = "FD")]
+    pub secret: Option<i32>,
 }

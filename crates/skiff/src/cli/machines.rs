@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use skiff_cluster::local::members::Member;
 use skiff_cluster::wire::Scratch;
 use skiff_spec::name::EnvName;
+use skiff_spec::network::Net;
 
 use super::{BASE, Inside, Output};
 
@@ -80,6 +81,15 @@ pub enum Machines {
     /// On a node: start what it is there for
     #[command(subcommand, hide = true)]
     Daemon(Daemon),
+    /// Run a command of ours on the controller
+    #[command(hide = true)]
+    Tell {
+        /// The cluster's name
+        name: EnvName,
+        /// The command and its arguments
+        #[arg(trailing_var_arg = true, required = true)]
+        command: Vec<OsString>,
+    },
 }
 
 fn nodes() -> clap::builder::RangedI64ValueParser<u16> {
@@ -111,6 +121,9 @@ pub struct Up {
     /// On this machine, though this is an allocation
     #[arg(long, conflicts_with = "hostfile")]
     pub here: bool,
+    /// Their network: host, or one of the site's [default: host; on one machine, one of its own]
+    #[arg(long, visible_alias = "network", value_name = "NET")]
+    pub net: Option<Net>,
     /// How long the hosts may take to answer
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,

@@ -38,12 +38,13 @@ const KEPT: usize = 4096;
 /// Serves the head until one of the two ends; the exit code.
 pub fn run(words: &Words) -> Result<i32> {
     let context = Context::load()?;
-    // Whoever has called already is the same process in its own network.
-    let secret = match (&words.call, network::address()) {
-        (Some(from), None) => caller::call(from)?,
-        _ => String::new(),
+    let secret = match (words.secret, &words.call) {
+        // We have called already, before we got into our network.
+        (Some(fd), _) => caller::take_over(fd)?,
+        (None, Some(from)) => caller::call(from)?,
+        (None, None) => String::new(),
     };
-    let mut agent = match network::join(&context, &words.net) {
+    let mut agent = match join(&context, &words.net, &secret) {
         Ok(()) => Agent::new(&context, &words.net, secret)?,
         Err(e) => {
             let mut agent = Agent::new(&context, &words.net, secret)?;
@@ -56,6 +57,12 @@ pub fn run(words: &Words) -> Result<i32> {
     }
     agent.end();
     Ok(0)
+}
+
+/// Goes on in the container's network, where we know the secret, too.
+fn join(context: &Context, net: &Net, secret: &str) -> Result<()> {
+    let handed_on = caller::hand_on(secret)?;
+    network::join_with(context, net, &[("--secret", handed_on.as_fd())])
 }
 
 /// Serves somebody who has a program to run on a node that is there already, and whom we have called by our standard input and output.

@@ -1,16 +1,19 @@
 //! An agent that was started without a way to talk: it calls the head, and from then on talks as all others do, by its standard
 //! input and output.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use skiff_cluster::greeting::{self, Call};
 use skiff_cluster::{head, launch};
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_sys::process::inherited_fd;
 
 /// How long each of the head's addresses is tried, and how long it may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -28,6 +31,24 @@ pub fn call(from: &Path) -> Result<String> {
     let name = std::env::var(NAME).unwrap_or(own);
     call_as(&name, &call)?;
     Ok(call.secret)
+}
+
+/// The secret for the program that goes on in this process: in a pipe, whose number is no secret.
+pub fn hand_on(secret: &str) -> Result<OwnedFd> {
+    let about = || "pipe to oneself";
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC).context(about)?;
+    // So few bytes always fit.
+    rustix::io::write(&write, secret.as_bytes()).context(about)?;
+    Ok(read)
+}
+
+/// Takes what was handed on like that.
+pub fn take_over(number: i32) -> Result<String> {
+    let mut secret = String::new();
+    inherited_fd(number)
+        .and_then(|pipe| File::from(pipe).read_to_string(&mut secret))
+        .context(|| format!("descriptor {number}"))?;
+    Ok(secret)
 }
 
 /// Calls as somebody of this name.
@@ -67,12 +88,15 @@ pub fn read(from: &Path) -> Result<Call> {
         }
         _ => std::fs::read_to_string(from).context(about)?,
     };
-    serde_json::from_str(&text).map_err(|e| Error::new(format!("{}: {e}", about())))
+    let mut call: Call =
+        serde_json::from_str(&text).map_err(|e| Error::new(format!("{}: {e}", about())))?;
+    call.hosts.splice(..0, std::env::var(FROM));
+    Ok(call)
 }
 
 fn connect(call: &Call, whom: &str) -> Result<TcpStream> {
     let mut tried = vec![];
-    for host in std::env::var(FROM).ok().iter().chain(&call.hosts) {
+    for host in &call.hosts {
         let found = (host.as_str(), call.port).to_socket_addrs();
         let attempt = found.and_then(|addresses| {
             let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);

@@ -26,6 +26,12 @@ pub struct Launching {
     /// This host, by the name that it gives itself.
     #[serde(skip)]
     pub here: String,
+    /// What network the agents are to be in.
+    #[serde(skip)]
+    pub net: Net,
+    /// Whether these are not just this host, as often as one likes.
+    #[serde(skip)]
+    pub is_elsewhere: bool,
     #[serde(skip)]
     agent: Vec<OsString>,
     #[serde(skip)]
@@ -44,10 +50,7 @@ pub struct Entrance {
 impl Launching {
     /// Finds the hosts: those of a file, or of the allocation that this is.
     pub fn find(context: &Context, file: Option<&Path>, nodes: Option<u32>, net: &Net) -> Result<Self> {
-        if matches!(net, Net::None | Net::Private) {
-            return Err(Error::new(format!("--net {net}: the hosts of a cluster must reach each other"))
-                .hint("--net takes host, or one of the site's networks: `skiff net list`"));
-        }
+        refuse_useless(net)?;
         let here = head::own_name().context(|| "name of this host")?;
         let (manager, mut hosts) = surrounded(&here, |around| manager::find(around, file))?;
         if let Some(nodes) = nodes {
@@ -62,7 +65,18 @@ impl Launching {
         }
         let call_file = call_file(context, &here);
         let agent = agent_words(manager, net, &call_file)?;
-        Ok(Self { manager, hosts, here, agent, call_file })
+        Ok(Self { manager, hosts, here, net: net.clone(), is_elsewhere: true, agent, call_file })
+    }
+
+    /// This host alone, so many times.
+    pub fn here(context: &Context, times: u16, net: &Net) -> Result<Self> {
+        refuse_useless(net)?;
+        let here = head::own_name().context(|| "name of this host")?;
+        let call_file = call_file(context, &here);
+        let manager = Manager::Ssh;
+        let agent = agent_words(manager, net, &call_file)?;
+        let hosts = vec![Host { name: here.clone(), slots: None }; times.into()];
+        Ok(Self { manager, hosts, here, net: net.clone(), is_elsewhere: false, agent, call_file })
     }
 
     /// What starts the agents.
@@ -76,6 +90,12 @@ impl Launching {
         let mut launches = surrounded(&self.here, |around| self.manager.launches(around, host, &self.agent));
         launches.iter_mut().for_each(|launch| launch.hosts = vec![at]);
         launches
+    }
+
+    /// What starts another agent on this host, after all of these.
+    pub fn one_more_here(&self) -> Result<Launch> {
+        let argv = agent_words(Manager::Ssh, &self.net, &self.call_file)?;
+        Ok(Launch { argv, without: vec![], way: Way::Pipes, hosts: vec![self.hosts.len()] })
     }
 
     /// Opens the way in that these need.
@@ -125,6 +145,16 @@ fn surrounded<T>(here: &str, ask: impl FnOnce(&Surroundings<'_>) -> T) -> T {
         read: &|path| fs::read_to_string(path),
         here: here.into(),
     })
+}
+
+fn refuse_useless(net: &Net) -> Result<()> {
+    match net {
+        Net::None | Net::Private => {
+            Err(Error::new(format!("--net {net}: the hosts of a cluster must reach each other"))
+                .hint("--net takes host, or one of the site's networks: `skiff net list`"))
+        }
+        Net::Host | Net::Named(_) => Ok(()),
+    }
 }
 
 fn agent_words(manager: Manager, net: &Net, call_file: &Path) -> Result<Vec<OsString>> {

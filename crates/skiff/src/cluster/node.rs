@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-use skiff_cluster::files;
+use skiff_cluster::{files, greeting};
 use skiff_cluster::local::hub::{self, Ask, Pattern, Say};
 use skiff_cluster::local::members::Member;
 use skiff_cluster::wire;
@@ -33,8 +33,8 @@ pub struct Node {
     name: Member,
     /// Process 1 of the machine.
     init: OwnedFd,
-    /// What its daemon says. The file has no name any more.
-    log: File,
+    /// What its daemon says, if nobody else keeps it.
+    log: Option<File>,
     /// Where its changes go, if not to memory.
     _scratch: Option<Scratch>,
 }
@@ -42,7 +42,7 @@ pub struct Node {
 impl Node {
     /// Makes it.
     pub fn start(context: &Context, wanted: &wire::Wanted, node: &wire::Node, key: String) -> Result<Self> {
-        let (path, log) = new_log()?;
+        let (path, log) = open_log(node.log.clone())?;
         let scratch = scratch::make(context, &wanted.scratch).map(|(scratch, _)| scratch);
         let made = scratch.and_then(|scratch| {
             let upper = scratch.as_ref().map(|scratch| scratch.upper(ROOT)).transpose()?;
@@ -57,8 +57,11 @@ impl Node {
             });
             make(context, &plan, node.name).map(|made| (made, scratch))
         });
-        // What is mounted inside needs no name outside, and so nothing is left, however this ends.
-        fs::remove_file(&path).context(|| path.display().to_string())?;
+        if node.log.is_none() {
+            // What is mounted inside needs no name outside, and so nothing is left, however this ends.
+            fs::remove_file(&path).context(|| path.display().to_string())?;
+        }
+        let log = Some(log).filter(|_| node.log.is_none());
         made.map(|((group, init), scratch)| Self { group, name: node.name, init, log, _scratch: scratch })
     }
 
@@ -85,11 +88,12 @@ impl Node {
         }
     }
 
-    /// The last that its daemon has said.
+    /// The last that its daemon has said, if nobody else keeps it.
     pub fn words(&self) -> String {
-        let length = self.log.metadata().map_or(0, |meta| meta.len());
+        let Some(log) = &self.log else { return String::new() };
+        let length = log.metadata().map_or(0, |meta| meta.len());
         let mut text = vec![0; usize::try_from(length.min(TOLD)).unwrap_or(0)];
-        match self.log.read_exact_at(&mut text, length.saturating_sub(TOLD)) {
+        match log.read_exact_at(&mut text, length.saturating_sub(TOLD)) {
             Ok(()) => String::from_utf8_lossy(&text).into_owned(),
             Err(e) => format!("(its words cannot be read: {e})"),
         }
@@ -142,9 +146,14 @@ fn make(context: &Context, plan: &Plan, member: Member) -> Result<(Group, OwnedF
     }
 }
 
-/// A file on this host for what the daemon says, which nobody else can read.
-fn new_log() -> Result<(PathBuf, File)> {
-    let path = std::env::temp_dir().join(format!("skiff-node.{}", skiff_cluster::greeting::secret()?));
-    let file = File::options().read(true).append(true).create_new(true).mode(0o600).open(&path);
+/// The file for what the daemon says: this one, or a new one on this host, which nobody else can read.
+fn open_log(kept: Option<PathBuf>) -> Result<(PathBuf, File)> {
+    let is_new = kept.is_none();
+    let path = match kept {
+        Some(path) => path,
+        None => std::env::temp_dir().join(format!("skiff-node.{}", greeting::secret()?)),
+    };
+    let mut options = File::options();
+    let file = options.read(true).append(true).create(true).create_new(is_new).mode(0o600).open(&path);
     file.context(|| path.display().to_string()).map(|file| (path, file))
 }

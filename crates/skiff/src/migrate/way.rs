@@ -49,7 +49,7 @@ pub fn launch_words(node: &str, words: &[OsString], otherwise: Option<Launch>) -
         return Err(Error::new(format!("{node:?}: no name of a machine")));
     }
     let here = head::own_name().context(|| "name of this machine")?;
-    if node == "localhost" || hosts::same(node, &here) {
+    if hosts::is_here(node, &here) {
         return Err(
             Error::new(format!("{node}: that is this machine")).hint("name the one that it is to go to")
         );

@@ -4,7 +4,7 @@ pub mod commands;
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -79,10 +79,15 @@ pub fn join_for(context: &Context, plan: &Plan) -> Result<()> {
 
 /// Goes on in a new network namespace on a network of the site's, unless we are in one already: this program, from its beginning.
 pub fn join(context: &Context, net: &Net) -> Result<()> {
+    join_with(context, net, &[])
+}
+
+/// The same; with more words that each take one of these descriptors.
+pub fn join_with(context: &Context, net: &Net, more: &[(&str, BorrowedFd<'_>)]) -> Result<()> {
     let Net::Named(name) = net else { return Ok(()) };
     match joined() {
         Some(joined) if joined == name.as_str() => Ok(()),
-        _ => Err(start_again(context, name, &Request::Network { name: name.clone() })),
+        _ => Err(start_again(context, name, &Request::Network { name: name.clone() }, more)),
     }
 }
 
@@ -105,7 +110,7 @@ pub fn follow(context: &Context, name: &NetName, pid: u32) -> Result<()> {
     if space("self")? == space(&pid.to_string())? {
         return Ok(());
     }
-    Err(start_again(context, name, &Request::Follow { pid }))
+    Err(start_again(context, name, &Request::Follow { pid }, &[]))
 }
 
 /// Has an address kept for us when the namespace that has it has gone: our claim to it.
@@ -122,7 +127,12 @@ pub fn keep(context: &Context, name: &NetName, address: Ipv4Addr) -> Result<Clai
 }
 
 /// Why that was not possible; if it was, this does not return.
-fn start_again(context: &Context, name: &NetName, request: &Request) -> Error {
+fn start_again(
+    context: &Context,
+    name: &NetName,
+    request: &Request,
+    more: &[(&str, BorrowedFd<'_>)],
+) -> Error {
     let Some(helper) = &context.helper else {
         return Error::new(format!("network {name}: only the helper can put you on it"))
             .hint("have the helper installed, or use --net private");
@@ -133,6 +143,10 @@ fn start_again(context: &Context, name: &NetName, request: &Request) -> Error {
         process::keep_on_exec(cwd.as_fd()).context(|| "working directory")?;
         let mut words = vec![OsString::from(cwd.as_raw_fd().to_string())];
         words.extend(self::words()?.iter().skip(1).cloned());
+        for (word, fd) in more {
+            process::keep_on_exec(*fd).context(|| *word)?;
+            words.extend([OsString::from(word), fd.as_raw_fd().to_string().into()]);
+        }
         Helper::become_it(helper, request, &words)
     };
     match again() {

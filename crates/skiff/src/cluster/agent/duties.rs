@@ -3,18 +3,18 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use skiff_cluster::address;
+use skiff_cluster::{address, head, hosts};
 use skiff_cluster::files::{self, Keys};
 use skiff_cluster::greeting::{self, Call};
 use skiff_cluster::key::Key;
 use skiff_cluster::seal::Opener;
 use skiff_cluster::wire::{self, Duty, Member, Place, Report, VERSION, Wanted};
-use skiff_sandbox::{Error, Result};
+use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance;
 
 use super::{Agent, Prepared};
 use crate::cluster::container::{self, Container};
-use crate::cluster::local;
+use crate::cluster::local::{self, machine::number};
 use crate::cluster::node::Node;
 use crate::scratch;
 use crate::{network, planner};
@@ -42,13 +42,10 @@ impl Agent<'_> {
             }
         };
         let (address, port, held) = match network::address() {
-            Some(address) => (IpAddr::V4(address), SSH_PORT, None),
+            Some(address) => (IpAddr::V4(address), port.unwrap_or(SSH_PORT), None),
             None if wanted.duty == Duty::Visit => (Ipv4Addr::LOCALHOST.into(), SSH_PORT, None),
             None => {
-                let others = wanted.hosts.iter().enumerate().filter(|(at, _)| *at != wanted.index);
-                let others: Vec<&str> =
-                    others.map(|(_, name)| name.as_str()).chain(controller.as_deref()).collect();
-                let address = address::among(&others)?;
+                let address = address::among(&others(&wanted, controller.as_deref())?)?;
                 let (held, port) = address::hold_port(address, port)?;
                 (address, port, Some(held))
             }
@@ -107,8 +104,9 @@ impl Agent<'_> {
             prepared.key = opener.open(node.key.clone(), &self.secret)?;
         }
         let key = String::from_utf8(prepared.key.clone()).map_err(|_| strange())?;
-        self.node = Some(Node::start(self.context, &prepared.wanted, node, key)?);
-        self.channel.tell(&Report::Started);
+        let made = Node::start(self.context, &prepared.wanted, node, key)?;
+        self.channel.tell(&Report::Serves(number(made.init()).unwrap_or(0)));
+        self.node = Some(made);
         Ok(())
     }
 
@@ -134,4 +132,14 @@ impl Agent<'_> {
         self.node.take().into_iter().for_each(Node::end);
         Ok(())
     }
+}
+
+/// By which names or addresses this host may know the others. (The controller's agent is not in the list, though its host may be.)
+fn others<'a>(wanted: &'a Wanted, controller: Option<&'a str>) -> Result<Vec<&'a str>> {
+    let here = head::own_name().context(|| "name of this host")?;
+    let is_other = |name: &&str| match wanted.hosts.get(wanted.index) {
+        Some(own) => name != own,
+        None => !hosts::is_here(name, &here),
+    };
+    Ok(wanted.hosts.iter().map(String::as_str).filter(is_other).chain(controller).collect())
 }

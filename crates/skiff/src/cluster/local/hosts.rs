@@ -1,29 +1,37 @@
-//! Workers on the hosts of an allocation or of a file: an agent on each makes and ends them, as the supervisor says.
+//! Nodes on the hosts of an allocation or of a file, or on a network of the site's: an agent each makes and ends them, as the supervisor
+//! says. That of the controller is on this host, and comes after those of the workers.
 
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skiff_cluster::channel::Come;
 use skiff_cluster::fleet::{self, Fleet, Limits, Of, Remote, Waited};
 use skiff_cluster::greeting::Call;
-use skiff_cluster::local::members::{CONTROLLER, Member};
+use skiff_cluster::hosts::Host;
+use skiff_cluster::local::members::Member;
 use skiff_cluster::local::slurm;
 use skiff_cluster::wire::{self, Duty, Order, Place, Report, Wanted};
-use skiff_cluster::{address, files, hosts, seal};
+use skiff_cluster::{address, hosts, seal};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::End;
+use skiff_spec::network::Net;
 
 use crate::cluster::launching::Launching;
-use crate::network::own_hosts;
+
+/// How long to wait before it is looked again whether an address is free.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// What is to be on which hosts.
 pub struct Spec {
     /// The hosts, and how they are reached.
     pub launching: Launching,
-    /// What the workers are to be.
+    /// What the nodes are to be.
     pub wanted: Wanted,
+    /// What takes the words of the controller's daemon.
+    pub log: PathBuf,
     /// How long the hosts may take.
     pub limits: Limits,
     /// How many workers are there from the beginning.
@@ -32,76 +40,95 @@ pub struct Spec {
     pub cpus: Option<u16>,
 }
 
-/// The workers' hosts.
+/// The nodes' hosts.
 pub struct Hosts {
     spec: Spec,
     fleet: Fleet,
     /// What only the head and the agent of each host know.
     proofs: Vec<String>,
     members: Vec<wire::Member>,
+    /// The controller's process 1, once that is there.
+    controller: Option<OwnedFd>,
     conf: String,
     key: String,
     /// Whoever is making the cluster: there is something to hear, or he is gone, as long as it is not made.
     maker: Option<OwnedFd>,
-    /// The controller's port: held, so that nobody else gets it before that has it.
-    _port: OwnedFd,
 }
 
 /// What becomes known of a host.
 enum News {
-    /// Its worker has ended by itself.
+    /// Its node has ended by itself.
     Left(End, String),
     /// It is lost, or could not do what it was told.
     Failed(Error),
 }
 
-/// A worker that has ended by itself: which, how if that is known, and what is known of it.
+/// A node that has ended by itself: which, how if that is known, and what is known of it.
 pub type Lost = (Member, Option<End>, String);
 
 impl Hosts {
     /// Has agents started on all hosts; returns when it is known where all will be.
     pub fn begin(mut spec: Spec, key: String, maker: &OwnedFd) -> Result<Self> {
-        let (address, is_among) = own_address(&spec.launching)?;
-        let (held, port) = address::hold_port(address, None)?;
-        spec.wanted.duty = Duty::Node { port: None, controller: (!is_among).then_some(address) };
-        let launches = spec.launching.launches();
+        spec.wanted.duty = duty(&spec.launching)?;
+        let mut launches = spec.launching.launches();
+        launches.push(spec.launching.one_more_here()?);
         let mut entrance = spec.launching.open(&launches)?;
         let maker = maker.try_clone().context(|| "descriptors")?;
-        let fleet = Fleet::new(&spec.launching.hosts, &spec.wanted, spec.limits, entrance.door.take());
-        let proofs = vec![entrance.call.secret.clone(); spec.launching.hosts.len()];
+        let here = Host { name: spec.launching.here.clone(), slots: None };
+        let all = [&spec.launching.hosts[..], &[here]].concat();
+        let fleet = Fleet::new(&all, &spec.wanted, spec.limits, entrance.door.take());
+        let mut proofs = vec![entrance.call.secret.clone(); spec.launching.hosts.len()];
+        // It is a child of ours: nobody hears the two.
+        proofs.push(String::new());
         let mut hosts = Self {
             spec,
             fleet,
             proofs,
             members: vec![],
+            controller: None,
             conf: String::new(),
             key,
             maker: Some(maker),
-            _port: held,
         };
         let all: Vec<usize> = (0..hosts.proofs.len()).collect();
         let launched = hosts.fleet.launch(&launches, &entrance.call);
         let prepared = launched.and_then(|()| hosts.until_prepared(&all));
         prepared.inspect_err(|_| hosts.fleet.end())?;
         hosts.fleet.settle();
-        hosts.describe((address, port).into());
+        hosts.describe();
         Ok(hosts)
     }
 
     /// Puts down where all are.
-    fn describe(&mut self, controller: SocketAddr) {
+    fn describe(&mut self) {
         let places: Vec<Place> =
             self.fleet.remotes.iter().filter_map(|remote| remote.place().cloned()).collect();
-        self.conf = slurm::conf(controller, workers(&self.spec, &places));
-        let at = |place: &Place, address: SocketAddr| Place {
-            address: address.ip(),
-            port: address.port(),
-            ..place.clone()
-        };
-        let named = |name: String, place: Place| wire::Member { name, slots: 1, place };
-        let first = places.first().map(|place| named(CONTROLLER.into(), at(place, controller)));
-        let rest = places.iter().enumerate().map(|(n, place)| named(worker(n).to_string(), place.clone()));
-        self.members = first.into_iter().chain(rest).collect();
+        if let Some((controller, workers)) = places.split_last() {
+            let address = (controller.address, controller.port).into();
+            self.conf = slurm::conf(address, as_configured(&self.spec, workers));
+        }
+        let named = |(at, place)| wire::Member { name: self.member(at).to_string(), slots: 1, place };
+        self.members = places.into_iter().enumerate().map(named).collect();
+    }
+
+    /// How many workers there can be.
+    fn most(&self) -> usize {
+        self.spec.launching.hosts.len()
+    }
+
+    /// Which node is held by which agent.
+    fn member(&self, at: usize) -> Member {
+        match u16::try_from(at + 1) {
+            Ok(number) if at < self.most() => Member::Worker(number),
+            _ => Member::Controller,
+        }
+    }
+
+    fn number(&self, member: Member) -> Option<usize> {
+        match member {
+            Member::Worker(n) => Some(usize::from(n) - 1).filter(|at| *at < self.most()),
+            Member::Controller => Some(self.most()),
+        }
     }
 
     /// The cluster is made, and stays whoever is gone.
@@ -114,25 +141,22 @@ impl Hosts {
         &self.conf
     }
 
-    /// The text of `/etc/hosts` of the controller.
-    pub fn names(&self) -> String {
-        files::etc_hosts(&self.members, &own_hosts())
-    }
-
     /// The address of a member, and its host.
     pub fn place(&self, member: Member) -> Option<(String, String)> {
-        let name = member.to_string();
-        let address = self.members.iter().find(|known| known.name == name)?.place.address.to_string();
-        let host = match number(member) {
-            Some(at) => self.fleet.remotes.get(at)?.name.clone(),
-            None => self.spec.launching.here.clone(),
-        };
-        Some((address, host))
+        let at = self.number(member)?;
+        let address = self.members.get(at)?.place.address.to_string();
+        Some((address, self.fleet.host(at).name.clone()))
     }
 
-    /// Whether no host is left on which there could be a worker: the allocation has ended.
+    /// Whether no other host is left on which there could be a worker: the allocation has ended.
     pub fn are_gone(&self) -> bool {
-        self.fleet.remotes.iter().all(|remote| remote.channel.is_none())
+        let workers = &self.fleet.remotes[..self.most()];
+        self.spec.launching.is_elsewhere && workers.iter().all(|remote| remote.channel.is_none())
+    }
+
+    /// Process 1 of a node that is held here.
+    pub fn handle(&self, member: Member) -> Option<&OwnedFd> {
+        self.controller.as_ref().filter(|_| member == Member::Controller)
     }
 
     /// What to wait for.
@@ -148,7 +172,7 @@ impl Hosts {
     /// Does what there is to do; workers that have ended by themselves.
     pub fn attend(&mut self, ready: &[Of]) -> Vec<Lost> {
         // Nobody is at the door, which is where something could be wrong with all.
-        self.news(ready).unwrap_or_default().into_iter().map(lost).collect()
+        self.news(ready).unwrap_or_default().into_iter().map(|news| self.lost(news)).collect()
     }
 
     /// What has become known of the hosts.
@@ -189,7 +213,7 @@ impl Hosts {
         while let Some(come) = self.fleet.take(at)? {
             match come {
                 Come::Message(Report::Prepared(place)) => self.fleet.prepared(at, place)?,
-                Come::Message(Report::Started) => self.fleet.remotes[at].started(),
+                Come::Message(Report::Serves(pid)) => self.serves(at, pid)?,
                 Come::Message(Report::Left(end, words)) => {
                     self.fleet.remotes[at].stopped();
                     news = Some(News::Left(end, words));
@@ -204,7 +228,17 @@ impl Hosts {
         Ok(news)
     }
 
-    /// Makes these workers, all at once; if one cannot be made, none is there. Gives those that were lost meanwhile.
+    fn serves(&mut self, at: usize, pid: i32) -> Result<()> {
+        self.fleet.remotes[at].started();
+        if at == self.most() {
+            let pid = Pid::from_raw(pid).ok_or_else(|| Error::new("controller: it has no number here"))?;
+            let handle = pidfd_open(pid, PidfdFlags::empty()).context(|| "controller")?;
+            self.controller = Some(handle);
+        }
+        Ok(())
+    }
+
+    /// Makes these nodes, all at once; if one cannot be made, none is there. Gives those that were lost meanwhile.
     pub fn make(&mut self, members: &[Member]) -> Result<Vec<Lost>> {
         let ats = self.numbers(members)?;
         let made = self.call_again(&ats).and_then(|mut lost| {
@@ -216,19 +250,22 @@ impl Hosts {
     }
 
     fn numbers(&self, members: &[Member]) -> Result<Vec<usize>> {
-        let there = self.fleet.remotes.len();
-        let ats: Option<Vec<usize>> =
-            members.iter().map(|member| number(*member).filter(|at| *at < there)).collect();
-        ats.ok_or_else(|| Error::new(format!("there are {there} hosts, and each takes one node")))
+        let ats: Option<Vec<usize>> = members.iter().map(|member| self.number(*member)).collect();
+        ats.ok_or_else(|| match (self.most(), self.spec.launching.is_elsewhere) {
+            (most, true) => Error::new(format!("there are {most} hosts, and each takes one node")),
+            (most, false) => Error::new(format!("it has room for the {most} nodes that it was made with"))
+                .hint("where a network is asked for, all nodes that there can be are known from the beginning"),
+        })
     }
 
-    /// Tells the agents of these hosts to make their workers.
+    /// Tells these agents to make their nodes.
     fn tell_to_serve(&mut self, ats: &[usize]) -> Result<()> {
         for at in ats {
             let opener = self.fleet.remotes[*at].place().map_or(&[][..], |place| &place.opener);
             let key = seal::seal(self.key.as_bytes(), opener, &self.proofs[*at])?;
             let (members, conf) = (self.members.clone(), self.conf.clone());
-            let node = wire::Node { name: worker(*at), members, conf, key };
+            let log = (*at == self.most()).then(|| self.spec.log.clone());
+            let node = wire::Node { name: self.member(*at), members, conf, key, log };
             self.fleet.tell(*at, &Order::Serve(Box::new(node)));
         }
         Ok(())
@@ -239,18 +276,39 @@ impl Hosts {
         let mut lost = vec![];
         let is_alone = |at: &usize| self.fleet.remotes[*at].channel.is_none();
         let alone: Vec<usize> = ats.iter().copied().filter(is_alone).collect();
+        let until = Instant::now() + self.spec.limits.answer;
         for at in alone {
-            if let Duty::Node { port, .. } = &mut self.spec.wanted.duty {
-                *port = self.members.get(at + 1).map(|member| member.place.port);
+            let was = self.members.get(at).map(|member| member.place.clone());
+            loop {
+                lost.extend(self.call_one_again(at, was.as_ref().map(|place| place.port))?);
+                let found = self.fleet.remotes[at].place().map(|place| place.address);
+                if found == was.as_ref().map(|place| place.address) {
+                    break;
+                }
+                self.fleet.dismiss(at);
+                if Instant::now() > until {
+                    let (node, host) = (self.member(at), &self.fleet.host(at).name);
+                    return Err(Error::new(format!("node {node}: host {host} gives its address to others now"))
+                        .hint("where it is cannot change as long as the cluster is up: make it anew"));
+                }
+                // The kernel lets go of the namespace that had it some time after its last process has ended.
+                std::thread::sleep(AGAIN);
             }
-            let launches = self.spec.launching.launch(at);
-            let mut entrance = self.spec.launching.open(&launches)?;
-            self.proofs[at].clone_from(&entrance.call.secret);
-            self.fleet.begin_again(at, &self.spec.wanted, entrance.door.take());
-            self.fleet.launch(&launches, &entrance.call)?;
-            lost.extend(self.until_prepared(&[at])?);
-            self.fleet.settle();
         }
+        Ok(lost)
+    }
+
+    fn call_one_again(&mut self, at: usize, was: Option<u16>) -> Result<Vec<Lost>> {
+        if let Duty::Node { port, .. } = &mut self.spec.wanted.duty {
+            *port = was;
+        }
+        let launches = self.spec.launching.launch(at);
+        let mut entrance = self.spec.launching.open(&launches)?;
+        self.proofs[at].clone_from(&entrance.call.secret);
+        self.fleet.begin_again(at, &self.spec.wanted, entrance.door.take());
+        self.fleet.launch(&launches, &entrance.call)?;
+        let lost = self.until_prepared(&[at])?;
+        self.fleet.settle();
         Ok(lost)
     }
 
@@ -288,7 +346,7 @@ impl Hosts {
             for (at, news) in self.news(&ready)? {
                 match news {
                     News::Failed(e) if ats.contains(&at) => return Err(e),
-                    news => all.push(lost((at, news))),
+                    news => all.push(self.lost((at, news))),
                 }
             }
         }
@@ -296,14 +354,14 @@ impl Hosts {
 
     /// Has the agent of a worker call somebody.
     pub fn admit(&mut self, member: Member, call: Call) {
-        if let Some(at) = number(member) {
+        if let Some(at) = self.number(member) {
             self.fleet.tell(at, &Order::Admit(call));
         }
     }
 
-    /// Ends a worker, if it is there.
+    /// Ends a node, if it is there.
     pub fn end(&mut self, member: Member) {
-        if let Some(at) = number(member).filter(|at| *at < self.fleet.remotes.len()) {
+        if let Some(at) = self.number(member) {
             self.fleet.tell(at, &Order::Leave);
             self.fleet.remotes[at].stopped();
         }
@@ -313,43 +371,35 @@ impl Hosts {
     pub fn end_all(&mut self) {
         self.fleet.end();
     }
-}
 
-fn lost((at, news): (usize, News)) -> Lost {
-    match news {
-        News::Left(end, words) => (worker(at), Some(end), words),
-        News::Failed(e) => (worker(at), None, e.message),
+    fn lost(&self, (at, news): (usize, News)) -> Lost {
+        match news {
+            News::Left(end, words) => (self.member(at), Some(end), words),
+            News::Failed(e) => (self.member(at), None, e.message),
+        }
     }
 }
 
-/// Which worker is on which host: there is one on each.
-fn worker(at: usize) -> Member {
-    Member::Worker(u16::try_from(at + 1).unwrap_or(u16::MAX))
-}
-
-fn number(member: Member) -> Option<usize> {
-    match member {
-        Member::Worker(n) => Some(usize::from(n) - 1),
-        Member::Controller => None,
+/// What the agents are to be. On a network of the site's each has all ports of its own; on the hosts', they need to know where
+/// the controller is, if that is on none of them: one of them is reached by the address that it has on the way there.
+fn duty(launching: &Launching) -> Result<Duty> {
+    if matches!(launching.net, Net::Named(_)) {
+        return Ok(Duty::Node { port: Some(slurm::WORKER_PORT), controller: None });
     }
-}
-
-/// The address by which the hosts reach this one, and whether it is one of them.
-fn own_address(launching: &Launching) -> Result<(IpAddr, bool)> {
-    let is_here = |name: &str| name == "localhost" || hosts::same(name, &launching.here);
     let names = launching.hosts.iter().map(|host| host.name.as_str());
-    let others: Vec<&str> = names.clone().filter(|name| !is_here(name)).collect();
-    Ok((address::among(&others)?, names.count() > others.len()))
+    let others: Vec<&str> = names.clone().filter(|name| !hosts::is_here(name, &launching.here)).collect();
+    let controller = if others.len() == names.count() { Some(address::among(&others)?) } else { None };
+    Ok(Duty::Node { port: None, controller })
 }
 
 /// The workers as the controller is to know them: all hosts, of which the first have one from the beginning.
-fn workers(spec: &Spec, places: &[Place]) -> Vec<slurm::Worker> {
-    let worker = |(at, place): (usize, &Place)| slurm::Worker {
-        name: worker(at),
+fn as_configured(spec: &Spec, places: &[Place]) -> Vec<slurm::Worker> {
+    let worker = |((n, name), place): ((usize, Member), &Place)| slurm::Worker {
+        name,
         address: (place.address, place.port).into(),
         cpus: spec.cpus.map_or(place.processors as usize, usize::from),
         megabytes: place.megabytes,
-        is_there: at < usize::from(spec.first),
+        is_there: n < usize::from(spec.first),
     };
-    places.iter().enumerate().map(worker).collect()
+    Member::workers().enumerate().zip(places).map(worker).collect()
 }

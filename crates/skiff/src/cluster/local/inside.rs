@@ -5,11 +5,13 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use skiff_cluster::local::members::Member;
 use skiff_cluster::local::slurm;
 use skiff_sandbox::command::Command;
@@ -17,8 +19,8 @@ use skiff_sandbox::join::{Failed, NetSpace, Place, as_root};
 use skiff_sandbox::session::{Ended, Session};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::name::EnvName;
+use skiff_spec::network::Net;
 use skiff_spec::plan::inside::PROGRAM;
-use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 
 use super::nodes::nodes;
 use super::record::Record;
@@ -26,7 +28,7 @@ use super::wire::{Want, ask};
 use crate::cli::Inside;
 use crate::cluster::{apart, visit};
 use crate::context::Context;
-use crate::{images, output};
+use crate::{images, network, output};
 
 /// Runs the user's command on a node, or his shell; its exit code.
 pub fn run(
@@ -40,6 +42,7 @@ pub fn run(
     if inside.me {
         return Err(Error::new("--me: on a cluster's nodes you are root inside, and yourself outside"));
     }
+    follow(context, &record)?;
     let mut command = match record.image()? {
         None => inside.command(context, words),
         Some(entry) => {
@@ -57,6 +60,24 @@ pub fn run(
         Ok(ended) => Ok(output::exit_as(ended)),
         Err(why) => Ok(output::failed(why)),
     }
+}
+
+/// Runs a command of ours on the controller; its exit code.
+pub fn tell(context: &Context, name: &EnvName, words: &[OsString]) -> Result<i32> {
+    let record = Record::existing(context, name)?;
+    follow(context, &record)?;
+    let command =
+        Command { argv: words.to_vec(), env: environment(), cwd: "/".into(), ..Command::default() };
+    let init = handle(&record, Member::Controller)?;
+    Ok(apart::run(init.as_fd(), space(&record)?, &command, Place { own_group: true, ..Place::default() }))
+}
+
+/// Goes on in the controller's network, if that is one of the site's: from there all nodes are reached, and reach us.
+fn follow(context: &Context, record: &Record) -> Result<()> {
+    let Net::Named(network) = record.settings()?.net else { return Ok(()) };
+    let pid = nodes(record)?.iter().find(|node| node.name == Member::Controller).and_then(|node| node.pid);
+    let pid = pid.and_then(|pid| u32::try_from(pid).ok()).ok_or_else(|| not_up(record))?;
+    network::follow(context, &network, pid)
 }
 
 /// Whether a variable is what another Slurm has told the job that this may be part of: it means nothing to the cluster's own.
@@ -110,70 +131,50 @@ pub fn not_up(record: &Record) -> Error {
 
 /// A command of ours that runs on the controller. It is killed when this is dropped before it has ended.
 pub struct Errand {
-    child: skiff_sys::process::Child,
+    child: Child,
+    end: OwnedFd,
     said: File,
 }
 
 impl Errand {
     /// Starts one: what it writes is kept.
     pub fn start(record: &Record, words: &[&str]) -> Result<Self> {
-        Self::start_at(&handle(record, Member::Controller)?, space(record)?, words)
-    }
-
-    /// Likewise, given process 1 of the controller.
-    pub fn start_at(init: &OwnedFd, space: NetSpace, words: &[&str]) -> Result<Self> {
-        let command = Command {
-            argv: words.iter().map(OsString::from).collect(),
-            env: environment(),
-            cwd: "/".into(),
-            ..Command::default()
-        };
-        let (said, theirs) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-        // To join a machine is for good, so somebody else does it.
-        match fork(CloneFlags::NONE).context(|| "process for a node")? {
-            Fork::Parent(child) => Ok(Self { child, said: said.into() }),
-            Fork::Child => exit_now(run_apart(init, space, &command, &theirs)),
-        }
+        let about = || "process for the controller";
+        let (said, theirs) = pipe_with(PipeFlags::CLOEXEC).context(about)?;
+        // To join a machine is for good, and so is to get into its network; so another process of this program does it.
+        let mut command = std::process::Command::new(std::env::current_exe().context(|| "own program")?);
+        command.args(["cluster", "tell", record.name.as_str()]).args(words).stdin(Stdio::null());
+        command.stdout(theirs.try_clone().context(about)?).stderr(theirs);
+        let child = command.spawn().context(about)?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let end = pid.ok_or(Errno::SRCH).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()));
+        Ok(Self { child, end: end.context(about)?, said: said.into() })
     }
 
     /// To wait for its end.
     pub fn end(&self) -> BorrowedFd<'_> {
-        self.child.pidfd.as_fd()
+        self.end.as_fd()
     }
 
     /// Waits for its end, at most so long; nothing if it has not ended, else its exit code and what it has written.
     pub fn wait(&mut self, limit: Duration) -> Result<Option<(i32, String)>> {
         let limit = Timespec::try_from(limit).map_err(|e| Error::new(format!("time limit: {e}")))?;
-        let ended = poll(&mut [PollFd::new(&self.child.pidfd, PollFlags::IN)], Some(&limit));
+        let ended = poll(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(&limit));
         if ended.context(|| "waiting for a command on a node")? == 0 {
             return Ok(None);
         }
-        let status = waitid(WaitId::PidFd(self.child.pidfd.as_fd()), WaitIdOptions::EXITED)
-            .context(|| "waiting for a command on a node")?;
+        let status = self.child.wait().context(|| "waiting for a command on a node")?;
         let mut text = String::new();
         self.said.read_to_string(&mut text).context(|| "output of a command on a node")?;
-        Ok(Some((status.and_then(|status| status.exit_status()).unwrap_or(-1), text)))
+        Ok(Some((status.code().unwrap_or(-1), text)))
     }
 }
 
 impl Drop for Errand {
     fn drop(&mut self) {
-        // It may have ended, and been waited for; its number is ours as long as it has not.
-        if poll(
-            &mut [PollFd::new(&self.child.pidfd, PollFlags::IN)],
-            Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
-        ) == Ok(0)
-        {
-            kill_process(self.child.pid, Signal::KILL).unwrap_or_default();
-        }
-    }
-}
-
-fn run_apart(init: &OwnedFd, space: NetSpace, command: &Command, output: &OwnedFd) -> i32 {
-    let stand = rustix::stdio::dup2_stdout(output).and_then(|()| rustix::stdio::dup2_stderr(output));
-    match stand.context(|| "standard output") {
-        Ok(()) => apart::run(init.as_fd(), space, command, Place { own_group: true, ..Place::default() }),
-        Err(e) => output::failed(e.into()),
+        // One that has ended and was waited for is left alone.
+        self.child.kill().unwrap_or_default();
+        self.child.wait().map(drop).unwrap_or_default();
     }
 }
 

@@ -1,5 +1,7 @@
 //! What machines of a cluster with a Slurm of its own have in common, wherever they are.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
+
 use skiff_cluster::local::hub::{self, Pattern};
 use skiff_cluster::local::members::Member;
 use skiff_sandbox::command::Command;
@@ -62,4 +64,10 @@ pub fn group(context: &Context, plan: &Plan, network: Network, pattern: &Pattern
         ));
     }
     Ok(group)
+}
+
+/// The process's number, as we know it.
+pub fn number(pidfd: BorrowedFd<'_>) -> Option<i32> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()).filter(|pid| *pid > 0)
 }

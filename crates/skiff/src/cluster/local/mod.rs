@@ -41,6 +41,7 @@ pub fn run(command: &Machines) -> Result<i32> {
         Machines::Exec { inside, node, name, command } => {
             return inside::run(&context, name, *node, inside, command);
         }
+        Machines::Tell { name, command } => return inside::tell(&context, name, command),
         Machines::Down { name, dry_run } => up::down(&context, name, *dry_run)?,
     }
     Ok(0)

@@ -13,6 +13,7 @@ use skiff_cluster::local::members::Member;
 use skiff_cluster::local::slurm;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::name::EnvName;
+use skiff_spec::network::Net;
 
 use crate::context::Context;
 use crate::control::dial;
@@ -35,9 +36,12 @@ pub struct Settings {
     pub nodes: u16,
     /// How many processors each says it has, where it is not its host that says so.
     pub cpus: usize,
-    /// Whether its nodes are on several hosts.
+    /// Whether an agent holds each of its nodes, as on several hosts.
     #[serde(default)]
     pub over_hosts: bool,
+    /// The network of these.
+    #[serde(default)]
+    pub net: Net,
     /// The host where it was made, and where commands find it.
     #[serde(default)]
     pub host: String,

@@ -16,7 +16,6 @@ use skiff_cluster::local::members::Member;
 use skiff_cluster::manager::Manager;
 use skiff_cluster::wire;
 use skiff_sandbox::group::{Group, Network};
-use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::End;
@@ -38,20 +37,36 @@ use crate::supervisor::apart;
 
 struct Supervisor {
     record: Record,
-    /// Where the workers are, if not in the group.
-    hosts: Option<Hosts>,
+    held: Held,
+    nodes: BTreeMap<Member, Machine>,
     /// The first process of the job that this is, where nothing else tells its end.
     job: Option<OwnedFd>,
     /// Whoever is making the cluster, until it is made.
     maker: Option<OwnedFd>,
-    group: Group,
     listener: OwnedFd,
     signals: Signals,
-    nodes: BTreeMap<Member, Machine>,
     /// What is being told to the cluster's Slurm.
     errands: Vec<Errand>,
-    /// Where the machines' changes go, if not to memory.
-    scratch: Option<Scratch>,
+}
+
+/// What holds the nodes.
+enum Held {
+    /// A group on this machine, with a network of its own.
+    Here {
+        group: Group,
+        /// Where the machines' changes go, if not to memory.
+        scratch: Option<Scratch>,
+    },
+    /// An agent each.
+    Hosts(Box<Hosts>),
+}
+
+/// What is to hold them.
+pub enum Wanted {
+    /// A group: the root of each node, and where changes to it go.
+    Here(Box<Plan>, wire::Scratch),
+    /// An agent each.
+    Hosts(Box<Spec>),
 }
 
 struct Machine {
@@ -83,17 +98,15 @@ enum Next {
     EndForGood,
 }
 
-/// Starts it; returns when it takes commands, or why it does not. With `spec`, workers are on other hosts. It ends if whoever makes the
-/// cluster does before a byte has come by `maker`.
+/// Starts it; returns when it takes commands, or why it does not. It ends if whoever makes the cluster does before a byte has come by
+/// `maker`.
 pub fn launch(
     context: &Context,
     record: &Record,
-    plan: Plan,
-    spec: Option<Spec>,
-    scratch: &wire::Scratch,
+    wanted: Wanted,
     (lock, maker): (&OwnedFd, &OwnedFd),
 ) -> Result<()> {
-    let begin = || match Supervisor::begin(context, record, plan, spec, scratch, maker) {
+    let begin = || match Supervisor::begin(context, record, wanted, maker) {
         Ok((supervisor, note)) => Ok((supervisor, note.unwrap_or_default().into_bytes())),
         Err(e) => Err(e.to_bytes()),
     };
@@ -113,66 +126,26 @@ impl Supervisor {
     fn begin(
         context: &Context,
         record: &Record,
-        mut plan: Plan,
-        spec: Option<Spec>,
-        scratch: &wire::Scratch,
+        wanted: Wanted,
         maker: &OwnedFd,
     ) -> Result<(Self, Option<String>)> {
-        let job = spec.as_ref().and_then(job);
+        let job = if let Wanted::Hosts(spec) = &wanted { job(spec) } else { None };
         rustix::process::setsid().context(|| "session")?;
         detach_stdio();
         let signals = Signals::block(&[]).context(|| "signals")?;
         skiff_sys::title::set(&format!("skiff-cluster {}", record.name));
-        let (scratch, note) = scratch::make(context, scratch)?;
-        let mut hosts = match spec {
-            Some(spec) => Some(Hosts::begin(spec, record.key()?, maker)?),
-            None => None,
-        };
-        let begun = Self::begin_here(context, record, &mut plan, hosts.as_ref(), scratch.as_ref());
-        let (group, listener) = begun.inspect_err(|_| hosts.iter_mut().for_each(Hosts::end_all))?;
-        let record = record.clone();
-        let maker = Some(maker.try_clone().context(|| "descriptors")?);
-        let supervisor = Self {
-            record,
-            hosts,
-            job,
-            maker,
-            group,
-            listener,
-            signals,
-            nodes: BTreeMap::new(),
-            errands: vec![],
-            scratch,
-        };
-        Ok((supervisor, note))
-    }
-
-    fn begin_here(
-        context: &Context,
-        record: &Record,
-        plan: &mut Plan,
-        hosts: Option<&Hosts>,
-        scratch: Option<&Scratch>,
-    ) -> Result<(Group, OwnedFd)> {
-        if let Some(hosts) = hosts {
-            record.configure(hosts.conf())?;
-            let source = Source::Text(hosts.names());
-            plan.mounts.push(Mount { source, target: "/etc/hosts".into(), read_only: true, optional: false });
-        }
-        let network = if hosts.is_some() { Network::Makers } else { Network::Own };
-        let pattern = Pattern {
-            plan: &|member| of_member(plan, record, scratch, member),
-            command: &|member| machine::command(member, network),
-            output: OUTPUT_INSIDE.as_ref(),
-            // What stays is removed with all of them.
-            gone: &|member| scratch.map_or(Ok(()), |it| it.forget(&member.to_string())).unwrap_or_default(),
-        };
-        let group = machine::group(context, plan, network, &pattern)?;
+        let (held, note) = Held::begin(context, record, wanted, maker)?;
+        let maker = maker.try_clone().context(|| "descriptors");
         // Last: whoever can connect finds it running.
-        match listen_at(&record.dir, CONTROL, SocketType::SEQPACKET) {
-            Ok(listener) => Ok((group, listener)),
+        let begun = maker.and_then(|maker| Ok((maker, listen_at(&record.dir, CONTROL, SocketType::SEQPACKET)?)));
+        match begun {
+            Ok((maker, listener)) => {
+                let (record, maker) = (record.clone(), Some(maker));
+                let (nodes, errands) = (BTreeMap::new(), vec![]);
+                Ok((Self { record, held, nodes, job, maker, listener, signals, errands }, note))
+            }
             Err(e) => {
-                group.end();
+                held.end();
                 Err(e)
             }
         }
@@ -184,7 +157,7 @@ impl Supervisor {
             let what = self.attend(&ready);
             // Without its controller a cluster is none; nor is it when the last of its hosts has gone, as they do with an allocation.
             let headless = self.nodes.get(&Member::Controller).is_some_and(|node| node.lost.is_some());
-            let homeless = self.hosts.as_ref().is_some_and(Hosts::are_gone);
+            let homeless = self.hosts().is_some_and(Hosts::are_gone);
             if what != Next::GoOn || headless || homeless {
                 return self.end(homeless || what == Next::EndForGood);
             }
@@ -194,16 +167,18 @@ impl Supervisor {
     fn wait(&self) -> Vec<Of> {
         let mut waited: Vec<Waited<'_, Of>> = vec![
             (Of::Signals, self.signals.as_fd(), PollFlags::IN),
-            (Of::Group, self.group.control.as_fd(), PollFlags::IN),
             (Of::Listener, self.listener.as_fd(), PollFlags::IN),
         ];
         waited.extend(self.errands.iter().map(|errand| (Of::Errand, errand.end(), PollFlags::IN)));
         waited.extend(self.job.iter().map(|job| (Of::Job, job.as_fd(), PollFlags::IN)));
         waited.extend(self.maker.iter().map(|maker| (Of::Maker, maker.as_fd(), PollFlags::IN)));
         let mut until = Instant::now() + Duration::from_secs(3600);
-        if let Some(hosts) = &self.hosts {
-            hosts.wait_for(&mut waited, Of::Host);
-            until = hosts.wakes_at();
+        match &self.held {
+            Held::Here { group, .. } => waited.push((Of::Group, group.control.as_fd(), PollFlags::IN)),
+            Held::Hosts(hosts) => {
+                hosts.wait_for(&mut waited, Of::Host);
+                until = hosts.wakes_at();
+            }
         }
         fleet::ready(&waited, until)
     }
@@ -220,7 +195,7 @@ impl Supervisor {
         }
         let of_hosts: Vec<fleet::Of> =
             ready.iter().filter_map(|of| if let Of::Host(of) = of { Some(*of) } else { None }).collect();
-        let lost = self.hosts.as_mut().map(|hosts| hosts.attend(&of_hosts)).unwrap_or_default();
+        let lost = self.hosts_mut().map(|hosts| hosts.attend(&of_hosts)).unwrap_or_default();
         self.bury(lost);
         let is_alone = ready.contains(&Of::Maker) && !self.is_made();
         if told_to_end || is_alone || ready.contains(&Of::Job) {
@@ -233,27 +208,35 @@ impl Supervisor {
     fn is_made(&mut self) -> bool {
         let made = self.maker.take().is_some_and(|maker| rustix::io::read(maker, &mut [0]) == Ok(1));
         if made {
-            self.hosts.iter_mut().for_each(Hosts::made);
+            self.hosts_mut().into_iter().for_each(Hosts::made);
         }
         made
     }
 
     /// Ends all; what is kept goes, too, unless somebody may want to know how it came.
-    fn end(mut self, leave_nothing: bool) {
-        self.hosts.iter_mut().for_each(Hosts::end_all);
-        self.group.end();
-        drop(self.scratch);
+    fn end(self, leave_nothing: bool) {
+        self.held.end();
         if leave_nothing {
             // What stays, `skiff sweep` removes.
             self.record.remove().unwrap_or_default();
         }
     }
 
-    /// Notes that workers on other hosts have ended by themselves.
+    fn hosts(&self) -> Option<&Hosts> {
+        if let Held::Hosts(hosts) = &self.held { Some(hosts) } else { None }
+    }
+
+    fn hosts_mut(&mut self) -> Option<&mut Hosts> {
+        if let Held::Hosts(hosts) = &mut self.held { Some(hosts) } else { None }
+    }
+
+    /// Notes that nodes which agents hold have ended by themselves.
     fn bury(&mut self, lost: Vec<Lost>) {
         for (member, end, words) in lost {
-            // If it cannot be written, it is not known.
-            self.record.write_down(member, words.trim_end()).unwrap_or_default();
+            if !words.is_empty() {
+                // If it cannot be written, it is not known.
+                self.record.write_down(member, words.trim_end()).unwrap_or_default();
+            }
             // Of one whose host is gone nobody knows how it has ended: as if it had been killed.
             self.mark_lost(member, end.unwrap_or(End::Killed(Signal::KILL.as_raw())));
         }
@@ -268,7 +251,7 @@ impl Supervisor {
 
     /// Takes what the hub says by itself; gives what else it says.
     fn hear(&mut self) -> Result<Option<(Say, Vec<OwnedFd>)>> {
-        match hub::receive(self.group.control.as_fd())? {
+        match hub::receive(self.group()?.control.as_fd())? {
             (Say::Ended(member, end), _) => {
                 self.mark_lost(member, end);
                 Ok(None)
@@ -277,20 +260,26 @@ impl Supervisor {
         }
     }
 
+    fn group(&self) -> Result<&Group> {
+        match &self.held {
+            Held::Here { group, .. } => Ok(group),
+            Held::Hosts(_) => Err(Error::new("the nodes are held by agents")),
+        }
+    }
+
     /// Its Slurm would notice only when it asks the node the next time, and jobs would wait for that.
     fn tell_lost(&mut self, member: Member) {
-        let controller = self.nodes.get(&Member::Controller).filter(|node| node.lost.is_none());
-        let Some(init) = controller.and_then(|controller| controller.init.as_ref()) else { return };
-        let space = if self.hosts.is_some() { NetSpace::MachineInOurs } else { NetSpace::Machine };
-        let node = format!("NodeName={member}");
-        let words = ["scontrol", "update", &node, "State=DOWN", "Reason=lost"];
-        // If it cannot be told, it will notice.
-        self.errands.extend(Errand::start_at(init, space, &words).ok());
+        if self.nodes.get(&Member::Controller).is_some_and(|controller| controller.lost.is_none()) {
+            let node = format!("NodeName={member}");
+            let words = ["scontrol", "update", &node, "State=DOWN", "Reason=lost"];
+            // If it cannot be told, it will notice.
+            self.errands.extend(Errand::start(&self.record, &words).ok());
+        }
     }
 
     /// Has the hub do something, and waits for it.
     fn order(&mut self, ask: &Ask) -> Result<Vec<OwnedFd>> {
-        hub::send(self.group.control.as_fd(), ask, &[])?;
+        hub::send(self.group()?.control.as_fd(), ask, &[])?;
         loop {
             match self.hear()? {
                 Some((Say::Failed { message, hint }, _)) => return Err(Error { message, hint }),
@@ -317,6 +306,49 @@ impl Supervisor {
         // If the command is gone there is nobody to tell.
         hub::send(connection.as_fd(), &answer, &handle).unwrap_or_default();
         !matches!(want, Want::Down)
+    }
+}
+
+impl Held {
+    /// Begins; the second is what is worth knowing of it.
+    fn begin(
+        context: &Context,
+        record: &Record,
+        wanted: Wanted,
+        maker: &OwnedFd,
+    ) -> Result<(Self, Option<String>)> {
+        let (plan, scratch) = match wanted {
+            Wanted::Here(plan, scratch) => (plan, scratch),
+            Wanted::Hosts(spec) => {
+                let mut hosts = Hosts::begin(*spec, record.key()?, maker)?;
+                let configured = record.configure(hosts.conf());
+                configured.inspect_err(|_| hosts.end_all())?;
+                return Ok((Self::Hosts(Box::new(hosts)), None));
+            }
+        };
+        let (scratch, note) = scratch::make(context, &scratch)?;
+        let pattern = Pattern {
+            plan: &|member| of_member(&plan, record, scratch.as_ref(), member),
+            command: &|member| machine::command(member, Network::Own),
+            output: OUTPUT_INSIDE.as_ref(),
+            // What stays is removed with all of them.
+            gone: &|member| {
+                scratch.as_ref().map_or(Ok(()), |it| it.forget(&member.to_string())).unwrap_or_default();
+            },
+        };
+        let group = machine::group(context, &plan, Network::Own, &pattern)?;
+        Ok((Self::Here { group, scratch }, note))
+    }
+
+    /// Ends all that it holds.
+    fn end(self) {
+        match self {
+            Self::Here { group, scratch } => {
+                group.end();
+                drop(scratch);
+            }
+            Self::Hosts(mut hosts) => hosts.end_all(),
+        }
     }
 }
 

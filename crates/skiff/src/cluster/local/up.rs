@@ -13,7 +13,6 @@ use skiff_sandbox::command::DEFAULT_PATH;
 use skiff_sandbox::group::Network;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::name::EnvName;
-use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Identity, Plan, Source, Upper};
 
 use super::hosts::Spec;
@@ -21,6 +20,7 @@ use super::inside::{not_up, wait_until_ready};
 use super::nodes::READY;
 use super::record::{Record, Settings};
 use super::wire::{Want, ask};
+use super::supervisor::Wanted as Held;
 use super::{machine, supervisor};
 use crate::cli::Up;
 use crate::cluster::launching::{self, Launching};
@@ -42,10 +42,12 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
     let nodes = count(wanted, launching.as_ref())?;
     let network = if launching.is_some() { Network::Makers } else { Network::Own };
     let mut plan = plan(context, wanted, network, &record, &found)?;
+    launching.iter().for_each(|launching| plan.net = launching.net.clone());
     if wanted.dry_run {
         return show(&plan, launching.as_ref(), wanted.json);
     }
-    let needless = launching.as_ref().map(|_| slurm::ONLY_WORKERS);
+    let elsewhere = launching.as_ref().filter(|launching| launching.is_elsewhere);
+    let needless = elsewhere.map(|_| slurm::ONLY_WORKERS);
     if plan.base == Base::Host
         && let Some((message, hint)) = slurm::missing(DEFAULT_PATH, needless)
     {
@@ -59,12 +61,16 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
         nodes,
         cpus: cpus.unwrap_or(1),
         over_hosts: launching.is_some(),
+        net: launching.as_ref().map(|launching| launching.net.clone()).unwrap_or_default(),
         host: head::own_name().context(|| "name of this host")?,
         made: now(),
     };
-    let spec = launching.map(|launching| spec(context, wanted, &found, launching, nodes));
+    let held = match launching {
+        Some(launching) => Held::Hosts(Box::new(spec(context, wanted, &found, (launching, &record), nodes))),
+        None => Held::Here(Box::new(plan), wanted.scratch.clone().unwrap_or_default()),
+    };
     let lock = record.make(context, &settings, found.image())?;
-    let begun = begin(context, &record, plan, spec, wanted, nodes, &lock);
+    let begun = begin(context, &record, held, nodes, &lock);
     drop(lock);
     begun.inspect_err(|_| {
         // The first error is the one to tell; what stays, `skiff sweep` removes.
@@ -72,15 +78,25 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
     })
 }
 
-/// The hosts that it is to be on; nothing if it is to be on this machine, as it is if the allocation is just this.
+/// The hosts that it is to be on, which are this one so many times if there are no others but a network is asked for; nothing if
+/// it is to be in a network of its own on this machine, as it is if the allocation is just this.
 fn find_hosts(context: &Context, wanted: &Up) -> Result<Option<Launching>> {
+    let here = || match &wanted.net {
+        None => Ok(None),
+        Some(net) => Launching::here(context, wanted.nodes.ok_or_else(how_many)?, net).map(Some),
+    };
     if wanted.here || (wanted.hostfile.is_none() && !launching::is_allocation()) {
-        return Ok(None);
+        return here();
     }
-    let found = Launching::find(context, wanted.hostfile.as_deref(), None, &Net::Host)?;
-    let is_here = |name: &str| name == "localhost" || lists::same(name, &found.here);
-    let only_here = found.hosts.iter().all(|host| is_here(&host.name));
-    Ok(Some(found).filter(|_| wanted.hostfile.is_some() || !only_here))
+    let net = wanted.net.clone().unwrap_or_default();
+    let found = Launching::find(context, wanted.hostfile.as_deref(), None, &net)?;
+    let only_here = found.hosts.iter().all(|host| lists::is_here(&host.name, &found.here));
+    if wanted.hostfile.is_none() && only_here { here() } else { Ok(Some(found)) }
+}
+
+fn how_many() -> Error {
+    Error::new("--nodes: how many on this machine?")
+        .hint("in an allocation, or with --hostfile, it is one on each host")
 }
 
 /// How many workers.
@@ -95,12 +111,17 @@ fn count(wanted: &Up, launching: Option<&Launching>) -> Result<u16> {
         (None, Some(there)) => {
             u16::try_from(there).map_err(|_| Error::new(format!("{there} hosts are too many")))
         }
-        (None, None) => Err(Error::new("--nodes: how many on this machine?")
-            .hint("in an allocation, or with --hostfile, it is one on each host")),
+        (None, None) => Err(how_many()),
     }
 }
 
-fn spec(context: &Context, wanted: &Up, found: &Found, launching: Launching, first: u16) -> Spec {
+fn spec(
+    context: &Context,
+    wanted: &Up,
+    found: &Found,
+    (launching, record): (Launching, &Record),
+    first: u16,
+) -> Spec {
     let asked = Wanted {
         version: VERSION.into(),
         name: wanted.name.to_string(),
@@ -116,21 +137,13 @@ fn spec(context: &Context, wanted: &Up, found: &Found, launching: Launching, fir
     let answer = Duration::from_secs(wanted.timeout);
     let limits =
         Limits { answer, start: answer.max(Duration::from_secs(context.config.slurm.fetch_seconds)) };
-    Spec { launching, wanted: asked, limits, first, cpus: wanted.cpus }
+    let log = record.log(Member::Controller);
+    Spec { launching, wanted: asked, log, limits, first, cpus: wanted.cpus }
 }
 
-fn begin(
-    context: &Context,
-    record: &Record,
-    plan: Plan,
-    spec: Option<Spec>,
-    wanted: &Up,
-    nodes: u16,
-    lock: &OwnedFd,
-) -> Result<()> {
-    let scratch = wanted.scratch.clone().unwrap_or_default();
+fn begin(context: &Context, record: &Record, held: Held, nodes: u16, lock: &OwnedFd) -> Result<()> {
     let (maker, ours) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    supervisor::launch(context, record, plan, spec, &scratch, (lock, &maker))?;
+    supervisor::launch(context, record, held, (lock, &maker))?;
     let workers: Vec<Member> = (1..=nodes).map(Member::Worker).collect();
     let all = std::iter::once(Member::Controller).chain(workers.iter().copied()).collect();
     ask(&record.dir, &Want::Make(all))?.ok_or_else(|| not_up(record))?;

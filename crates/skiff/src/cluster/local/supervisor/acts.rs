@@ -1,12 +1,13 @@
 //! What the user's commands want of a supervisor.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use skiff_cluster::local::hub::Ask;
 use skiff_cluster::local::members::Member;
 use skiff_sandbox::{Context as _, Error, Result};
 
 use super::{Machine, Supervisor};
+use crate::cluster::local::machine::number;
 use crate::cluster::local::wire::{Answer, Node, Want};
 use crate::instance::record::now;
 
@@ -26,7 +27,8 @@ impl Supervisor {
             }
             Want::Visit(member, call) => {
                 let node = self.nodes.get(member).filter(|node| node.lost.is_none());
-                let hosts = self.hosts.as_mut().filter(|_| node.is_some());
+                let there = node.is_some();
+                let hosts = self.hosts_mut().filter(|_| there);
                 hosts.ok_or_else(|| not_there(*member))?.admit(*member, call.clone());
             }
             Want::Make(members) => self.make(members)?,
@@ -41,29 +43,24 @@ impl Supervisor {
         if let Some(member) = members.iter().find(|member| self.nodes.contains_key(member)) {
             return Err(Error::new(format!("node {member}: it is there already")));
         }
-        let far = |member: &&Member| self.hosts.is_some() && **member != Member::Controller;
-        let (far, near): (Vec<_>, Vec<_>) = members.iter().partition(far);
-        for (at, member) in near.iter().enumerate() {
+        if let Some(hosts) = self.hosts_mut() {
+            let lost = hosts.make(members)?;
+            let init = |member: &Member| hosts.handle(*member).map(OwnedFd::try_clone).transpose();
+            let inits = members.iter().map(init).collect::<std::io::Result<Vec<_>>>();
+            let machine = |init| Machine { init, since: now(), lost: None };
+            let made = inits.context(|| "handles of nodes")?.into_iter().map(machine);
+            self.nodes.extend(members.iter().copied().zip(made));
+            self.bury(lost);
+            return Ok(());
+        }
+        for (at, member) in members.iter().enumerate() {
             let made = self.make_here(*member);
             if made.is_err() {
-                near[..at].iter().try_for_each(|member| self.end_one(*member))?;
+                members[..at].iter().try_for_each(|member| self.end_one(*member))?;
                 return made;
             }
         }
-        let Some(hosts) = self.hosts.as_mut().filter(|_| !far.is_empty()) else { return Ok(()) };
-        let made = hosts.make(&far);
-        match made {
-            Ok(lost) => {
-                let node = |member| (member, Machine { init: None, since: now(), lost: None });
-                self.nodes.extend(far.into_iter().map(node));
-                self.bury(lost);
-                Ok(())
-            }
-            Err(e) => {
-                near.iter().try_for_each(|member| self.end_one(*member))?;
-                Err(e)
-            }
-        }
+        Ok(())
     }
 
     fn make_here(&mut self, member: Member) -> Result<()> {
@@ -74,7 +71,7 @@ impl Supervisor {
     }
 
     fn end_one(&mut self, member: Member) -> Result<()> {
-        match self.hosts.as_mut().filter(|_| member != Member::Controller) {
+        match self.hosts_mut() {
             Some(hosts) => hosts.end(member),
             None => drop(self.order(&Ask::End(member))?),
         }
@@ -83,19 +80,19 @@ impl Supervisor {
     }
 
     fn elsewhere(&self, member: Member) -> Error {
-        let host = self.hosts.as_ref().and_then(|hosts| hosts.place(member)).map(|(_, host)| host);
+        let host = self.hosts().and_then(|hosts| hosts.place(member)).map(|(_, host)| host);
         Error::new(format!("node {member}: it is on host {}", host.unwrap_or_default()))
     }
 
     fn nodes(&self) -> Vec<Node> {
         let known = self.nodes.iter().map(|(name, machine)| {
-            let place = self.hosts.as_ref().and_then(|hosts| hosts.place(*name));
+            let place = self.hosts().and_then(|hosts| hosts.place(*name));
             let (address, host) = place.map_or((None, None), |(address, host)| (Some(address), Some(host)));
             Node {
                 name: *name,
                 address: address.unwrap_or_else(|| name.address().to_string()),
                 host,
-                pid: machine.init.as_ref().and_then(number).filter(|_| machine.lost.is_none()),
+                pid: machine.init.as_ref().and_then(|init| number(init.as_fd())).filter(|_| machine.lost.is_none()),
                 since: machine.since,
                 lost: machine.lost,
             }
@@ -107,10 +104,4 @@ impl Supervisor {
 fn not_there(member: Member) -> Error {
     Error::new(format!("node {member}: it is not there"))
         .hint("`skiff cluster status NAME` shows those that are")
-}
-
-/// The process's number, as we know it.
-fn number(pidfd: &OwnedFd) -> Option<i32> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
-    info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()).filter(|pid| *pid > 0)
 }
