@@ -6,10 +6,10 @@
 cd /home/alice
 cleanup() {
     images_cleanup
-    rm -rf /etc/skiff/networks.d /home/store
+    part_all
+    rm -rf /home/store
     for node in n1 n2; do
         on $node sh -c 'umount /sys; umount -l /run/skiff/images/*; rm -rf /run/skiff/images/*' 2>&- || true
-        on $node ip link property del dev "e-$node" altname uplink 2>&- || true
     done
 }
 trap cleanup EXIT
@@ -57,19 +57,7 @@ ok run --base "image:$registry/tools/ssh:1" -e MINE=yes -- sh -euc 'cat /etc/mar
 equal "$out" $'mine\nn2\nmine\nyes' "$err"
 
 # On a network of the site's: an address and port 22 for each, names that mean them, other clusters beside it.
-address() { on "$1" ip -o -4 addr show "e-$1" | awk '{print $4}' | cut -d/ -f1; }
-mkdir -p /etc/skiff/networks.d
-cat >/etc/skiff/networks.d/far.toml <<X
-kind = "vxlan"
-parent = "uplink"
-id = 42
-subnet = "10.20.0.0/16"
-[nodes]
-n1 = { range = "10.20.1.0/24", address = "$(address n1)" }
-n2 = { range = "10.20.2.0/24", address = "$(address n2)" }
-X
-# The nodes of the test bed share /etc, and their devices have names of their own.
-for node in n1 n2; do on $node ip link property add dev "e-$node" altname uplink; done
+join_all
 ok run --net far -- sh -euc 'getent hosts n2; ssh n2 "getent hosts n1; ss -Hltn | sed \"s/ \+/ /g\" | cut -d\" \" -f4"'
 first=$(cut -d' ' -f1 <<<"$out" | head -1)
 has "$first" 10.20.2.

@@ -37,15 +37,20 @@ refused 'host n1: ' 'mount of /tmp/only-here' -- run -v /tmp/only-here -- echo r
 refused 'network nowhere' -- run --net nowhere -- echo ran
 mkdir -p /etc/skiff/networks.d
 printf 'kind = "bridge"\nsubnet = "10.20.0.0/24"\nusers = ["bob"]\n' >/etc/skiff/networks.d/bobs.toml
-refused 'it is not for you' -- run --net bobs -- echo ran
+one() { as alice salloc -Q -N1 -w n2 skiff cluster run "$@"; }
+refused 'it is not for you' -- one --net bobs -- echo ran
+refused '--net bobs: its bridge stays on each host' -- run --net bobs -- echo ran
 printf 'kind = "macvlan"\nparent = "gone0"\nsubnet = "10.21.0.0/24"\n' >/etc/skiff/networks.d/gone.toml
 refused 'host n' 'no device gone0' -- run --net gone -- echo ran
+printf 'kind = "routed"\nsubnet = "10.23.0.0/24"\n' >/etc/skiff/networks.d/same.toml
+for node in n1 n2; do on $node sysctl -qw net.ipv4.ip_forward=1; done
+refused 'its address is 10.23.0.1, and so is that of host n' '[nodes]' -- run --net same -- echo ran
 printf 'kind = "bridge"\nsubnet = "10.22.0.0/24"\nrange = "10.22.0.16/32"\n' >/etc/skiff/networks.d/few.toml
 login alice
 on n2 "${login[@]}" skiff run --net few -- sleep 100 3>&- &
 holder=$!
 eventually 10 on n2 ls /run/skiff/net/few/10.22.0.16
-refused 'host n2: ' 'addresses on this node are taken' -- run --net few -- echo ran
+refused 'host n2: ' 'addresses on this node are taken' -- one --net few -- echo ran
 on n2 pkill -KILL -u alice -x sleep
 try wait $holder
 # A root without a shell, without sshd.

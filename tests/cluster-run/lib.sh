@@ -12,6 +12,32 @@ daemons() {
     done
 }
 
+# A network of the site's, `far`, that joins the login node and two nodes. The nodes of the test bed share /etc, and their devices have
+# names of their own.
+join_all() {
+    local node
+    address() { on "$1" ip -o -4 addr show "e-$1" | awk '{print $4}' | cut -d/ -f1; }
+    mkdir -p /etc/skiff/networks.d
+    cat >/etc/skiff/networks.d/far.toml <<X
+kind = "vxlan"
+parent = "uplink"
+id = 42
+subnet = "10.20.0.0/16"
+[nodes]
+ctl = { range = "10.20.3.0/24", address = "$(ip -o -4 addr show br0 | awk '{print $4}' | cut -d/ -f1)" }
+n1 = { range = "10.20.1.0/24", address = "$(address n1)" }
+n2 = { range = "10.20.2.0/24", address = "$(address n2)" }
+X
+    ip link property add dev br0 altname uplink
+    for node in n1 n2; do on $node ip link property add dev "e-$node" altname uplink; done
+}
+part_all() {
+    local node
+    rm -rf /etc/skiff/networks.d
+    ip link property del dev br0 altname uplink 2>&- || true
+    for node in n1 n2; do on $node ip link property del dev "e-$node" altname uplink 2>&- || true; done
+}
+
 # Nothing of a cluster is left on a node: no process, no mount, no port.
 nothing_left() {
     local node left end=$((SECONDS + 15))

@@ -3,6 +3,7 @@
 . "$(dirname "$0")/../lib.sh"
 . "$here/../cluster-run/lib.sh"
 cd /home/alice
+trap part_all EXIT
 state=/home/alice/.local/share/skiff/cluster
 nodes() { # -> "ctl:running:-@ctl n1:running:idle@n1 ..."
     ok as alice skiff cluster status lab --json
@@ -144,6 +145,56 @@ for victim in skiff-cluster slurmctld; do
     ok as alice skiff sweep
 done
 none_left
+
+# ---- On a network of the site's: an address for each, also for the controller, whose agent is one more on its host.
+join_all
+ok as alice skiff cluster up lab --slurm --hostfile hosts --net far
+equal "$(nodes)" 'ctl:running:-@ctl n1:running:idle@n1 n2:running:idle@n2'
+ok as alice skiff cluster status lab --json
+equal "$(json "$out" '[n["address"].rsplit(".", 1)[0] for n in d["nodes"]]')" "['10.20.3', '10.20.1', '10.20.2']"
+run srun -N2 -l sh -c 'hostname; getent hosts ctl | cut -d" " -f1'
+equal "$(sort <<<"$out")" $'0: 10.20.3.0\n0: n1\n1: 10.20.3.0\n1: n2' "$err"
+run srun -n2 -N2 --mpi=pmix ./mpi
+has "$out" 'rank 1 of 2, sum 1'
+try as alice sh -c 'echo in | skiff cluster exec --node n2 lab -- sh -c "hostname; cat; ip -o -4 addr show eth0 | grep -c 10.20.2.0/16; exit 7"'
+equal "$code:$out" $'7:n2\nin\n1' "$err"
+# The host does not reach the controller there, nor is it in the host's network.
+fails 1 as alice env SLURM_CONF=$state/lab/slurm/slurm.conf timeout 3 scontrol ping
+# One that is lost comes back to where it was.
+on n2 kill -9 "$(of n2 'cluster agent' | tail -1)"
+eventually 10 slurm_says_down
+ok as alice skiff cluster remove lab --node n2
+ok as alice skiff cluster add lab --nodes 1
+run srun -N2 -l hostname
+equal "$(sort <<<"$out")" $'0: n1\n1: n2' "$err"
+# With its controller's agent it ends.
+ok as alice skiff cluster status lab --json
+parent() { ps -o ppid= "$1" | xargs; }
+kill -9 "$(parent "$(parent "$(json "$out" 'd["nodes"][0]["pid"]')")")"
+none_up() { ! as alice skiff cluster exec lab -- true 2>&-; }
+eventually 10 none_up
+nothing_left
+ok as alice skiff cluster down lab
+# In an allocation; and all on this machine.
+ok as alice salloc -Q -N2 sh -euc 'skiff cluster up lab --slurm --net far; skiff cluster exec lab -- srun -N2 -l hostname; skiff cluster exec --node n1 lab -- hostname -i'
+equal "$(sort <<<"$out")" $'0: n1\n10.20.1.0\n1: n2' "$err"
+none_left
+for net in far host; do
+    ok as alice skiff cluster up lab --slurm --nodes 2 --net $net
+    run srun -N2 -l hostname
+    equal "$(sort <<<"$out")" $'0: n1\n1: n2' "$net: $err"
+    fails 125 as alice skiff cluster add lab --nodes 1
+    has "$err" '2 are the most'
+    ok as alice skiff cluster down lab
+done
+for net in none private; do
+    fails 125 as alice skiff cluster up lab --slurm --nodes 2 --net $net
+    has "$err" "--net $net: "
+done
+fails 125 as alice skiff cluster up lab --slurm --hostfile hosts --net nowhere
+has "$err" 'network nowhere: there is none of that name'
+none_left
+eventually 30 sh -c 'skiff sweep >/dev/null; [ -z "$(find /run/skiff/net -type f)" ]'
 
 # Whoever makes one goes before it is made.
 for mark in slurm/slurm.conf control.sock; do

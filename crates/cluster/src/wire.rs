@@ -189,6 +189,14 @@ pub struct Place {
     pub opener: Vec<u8>,
 }
 
+impl Place {
+    /// Whether both are one and the same.
+    #[must_use]
+    pub fn is_at(&self, other: &Self) -> bool {
+        (self.address, self.port) == (other.address, other.port)
+    }
+}
+
 /// A container of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {

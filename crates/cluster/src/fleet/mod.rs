@@ -209,7 +209,16 @@ impl Fleet {
     /// # Errors
     /// When that would lead others astray.
     pub fn prepared(&mut self, at: usize, place: Place) -> Result<()> {
-        remote::check(&self.remotes[at].name, &place)?;
+        let name = &self.remotes[at].name;
+        remote::check(name, &place)?;
+        let twin = self.remotes.iter().find(|remote| remote.place().is_some_and(|it| it.is_at(&place)));
+        if let Some(twin) = twin {
+            return Err(Error::new(format!(
+                "host {name}: its address is {}, and so is that of host {}",
+                place.address, twin.name
+            ))
+            .hint("administrator: on a network that joins hosts each gives away addresses of its own: `[nodes]`"));
+        }
         self.remotes[at].stage = Stage::Prepared(place);
         Ok(())
     }

@@ -11,10 +11,10 @@ use skiff_cluster::launch::Door;
 use skiff_cluster::manager::{self, Launch, Manager, Surroundings, Way};
 use skiff_cluster::{address, head};
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_spec::network::Net;
+use skiff_spec::network::{Kind, Net};
 
 use crate::context::Context;
-use crate::output;
+use crate::{network, output};
 
 /// The hosts of a cluster, and what starts agents on them.
 #[derive(Serialize)]
@@ -63,6 +63,7 @@ impl Launching {
                 )));
             }
         }
+        refuse_apart(net, hosts.len())?;
         let call_file = call_file(context, &here);
         let agent = agent_words(manager, net, &call_file)?;
         Ok(Self { manager, hosts, here, net: net.clone(), is_elsewhere: true, agent, call_file })
@@ -154,6 +155,21 @@ fn refuse_useless(net: &Net) -> Result<()> {
                 .hint("--net takes host, or one of the site's networks: `skiff net list`"))
         }
         Net::Host | Net::Named(_) => Ok(()),
+    }
+}
+
+/// Refuses a network whose members on one host do not reach those on another. Whatever else is wrong with it, the hosts will say.
+fn refuse_apart(net: &Net, hosts: usize) -> Result<()> {
+    let network = match net {
+        Net::Named(name) if hosts > 1 => network::commands::read(name).ok(),
+        _ => None,
+    };
+    match network {
+        Some(network) if network.kind == Kind::Bridge && network.parent.is_none() => {
+            Err(Error::new(format!("--net {net}: its bridge stays on each host, and there are {hosts}"))
+                .hint("administrator: a bridge joins hosts by its `parent`; other kinds do always"))
+        }
+        _ => Ok(()),
     }
 }
 

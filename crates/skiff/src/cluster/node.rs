@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-use skiff_cluster::{files, greeting};
 use skiff_cluster::local::hub::{self, Ask, Pattern, Say};
 use skiff_cluster::local::members::Member;
 use skiff_cluster::wire;
+use skiff_cluster::{files, greeting};
 use skiff_sandbox::group::{Group, Network};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::End;

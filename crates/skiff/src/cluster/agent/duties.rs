@@ -3,12 +3,12 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use skiff_cluster::{address, head, hosts};
 use skiff_cluster::files::{self, Keys};
 use skiff_cluster::greeting::{self, Call};
 use skiff_cluster::key::Key;
 use skiff_cluster::seal::Opener;
 use skiff_cluster::wire::{self, Duty, Member, Place, Report, VERSION, Wanted};
+use skiff_cluster::{address, head, hosts};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance;
 

@@ -1,6 +1,8 @@
 //! Nodes on the hosts of an allocation or of a file, or on a network of the site's: an agent each makes and ends them, as the supervisor
 //! says. That of the controller is on this host, and comes after those of the workers.
 
+mod again;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -20,9 +22,6 @@ use skiff_spec::instance::End;
 use skiff_spec::network::Net;
 
 use crate::cluster::launching::Launching;
-
-/// How long to wait before it is looked again whether an address is free.
-const AGAIN: Duration = Duration::from_millis(100);
 
 /// What is to be on which hosts.
 pub struct Spec {
@@ -251,11 +250,7 @@ impl Hosts {
 
     fn numbers(&self, members: &[Member]) -> Result<Vec<usize>> {
         let ats: Option<Vec<usize>> = members.iter().map(|member| self.number(*member)).collect();
-        ats.ok_or_else(|| match (self.most(), self.spec.launching.is_elsewhere) {
-            (most, true) => Error::new(format!("there are {most} hosts, and each takes one node")),
-            (most, false) => Error::new(format!("it has room for the {most} nodes that it was made with"))
-                .hint("where a network is asked for, all nodes that there can be are known from the beginning"),
-        })
+        ats.ok_or_else(|| Error::new(format!("there are {} workers at most", self.most())))
     }
 
     /// Tells these agents to make their nodes.
@@ -269,47 +264,6 @@ impl Hosts {
             self.fleet.tell(*at, &Order::Serve(Box::new(node)));
         }
         Ok(())
-    }
-
-    /// Has agents started on those of these hosts that have lost theirs: they are to be where those were.
-    fn call_again(&mut self, ats: &[usize]) -> Result<Vec<Lost>> {
-        let mut lost = vec![];
-        let is_alone = |at: &usize| self.fleet.remotes[*at].channel.is_none();
-        let alone: Vec<usize> = ats.iter().copied().filter(is_alone).collect();
-        let until = Instant::now() + self.spec.limits.answer;
-        for at in alone {
-            let was = self.members.get(at).map(|member| member.place.clone());
-            loop {
-                lost.extend(self.call_one_again(at, was.as_ref().map(|place| place.port))?);
-                let found = self.fleet.remotes[at].place().map(|place| place.address);
-                if found == was.as_ref().map(|place| place.address) {
-                    break;
-                }
-                self.fleet.dismiss(at);
-                if Instant::now() > until {
-                    let (node, host) = (self.member(at), &self.fleet.host(at).name);
-                    return Err(Error::new(format!("node {node}: host {host} gives its address to others now"))
-                        .hint("where it is cannot change as long as the cluster is up: make it anew"));
-                }
-                // The kernel lets go of the namespace that had it some time after its last process has ended.
-                std::thread::sleep(AGAIN);
-            }
-        }
-        Ok(lost)
-    }
-
-    fn call_one_again(&mut self, at: usize, was: Option<u16>) -> Result<Vec<Lost>> {
-        if let Duty::Node { port, .. } = &mut self.spec.wanted.duty {
-            *port = was;
-        }
-        let launches = self.spec.launching.launch(at);
-        let mut entrance = self.spec.launching.open(&launches)?;
-        self.proofs[at].clone_from(&entrance.call.secret);
-        self.fleet.begin_again(at, &self.spec.wanted, entrance.door.take());
-        self.fleet.launch(&launches, &entrance.call)?;
-        let lost = self.until_prepared(&[at])?;
-        self.fleet.settle();
-        Ok(lost)
     }
 
     fn until_prepared(&mut self, ats: &[usize]) -> Result<Vec<Lost>> {

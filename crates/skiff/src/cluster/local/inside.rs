@@ -66,8 +66,7 @@ pub fn run(
 pub fn tell(context: &Context, name: &EnvName, words: &[OsString]) -> Result<i32> {
     let record = Record::existing(context, name)?;
     follow(context, &record)?;
-    let command =
-        Command { argv: words.to_vec(), env: environment(), cwd: "/".into(), ..Command::default() };
+    let command = Command { argv: words.to_vec(), env: environment(), cwd: "/".into(), ..Command::default() };
     let init = handle(&record, Member::Controller)?;
     Ok(apart::run(init.as_fd(), space(&record)?, &command, Place { own_group: true, ..Place::default() }))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use skiff_cluster::local::members::{MOST, Member};
+use skiff_cluster::local::members::Member;
 use skiff_sandbox::{Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::name::EnvName;
@@ -30,11 +30,12 @@ pub fn nodes(record: &Record) -> Result<Vec<Node>> {
 pub fn add(context: &Context, name: &EnvName, count: u16, dry_run: bool) -> Result<()> {
     let record = Record::existing(context, name)?;
     let there: Vec<Member> = nodes(&record)?.iter().map(|node| node.name).collect();
-    let new: Vec<Member> =
-        Member::workers().filter(|worker| !there.contains(worker)).take(count.into()).collect();
+    let most = record.settings()?.most;
+    let all = Member::workers().take(most.into());
+    let new: Vec<Member> = all.filter(|worker| !there.contains(worker)).take(count.into()).collect();
     if new.len() < count.into() {
         return Err(Error::new(format!("cluster {name}: it can have {} more nodes", new.len()))
-            .hint(format!("{MOST} are the most; `skiff cluster remove` makes room")));
+            .hint(format!("{most} are the most it can have; `skiff cluster remove` makes room")));
     }
     if dry_run {
         return output::line(&format!("make {} in cluster {name}", names(&new).join(" ")));

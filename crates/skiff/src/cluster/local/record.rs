@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use skiff_cluster::greeting;
-use skiff_cluster::local::members::Member;
+use skiff_cluster::local::members::{MOST, Member};
 use skiff_cluster::local::slurm;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::name::EnvName;
@@ -34,6 +34,9 @@ pub struct Settings {
     pub base: String,
     /// How many nodes it began with.
     pub nodes: u16,
+    /// How many it can have.
+    #[serde(default = "most")]
+    pub most: u16,
     /// How many processors each says it has, where it is not its host that says so.
     pub cpus: usize,
     /// Whether an agent holds each of its nodes, as on several hosts.
@@ -47,6 +50,10 @@ pub struct Settings {
     pub host: String,
     /// Seconds since 1970.
     pub made: u64,
+}
+
+fn most() -> u16 {
+    MOST
 }
 
 /// One cluster.

@@ -137,7 +137,8 @@ impl Supervisor {
         let (held, note) = Held::begin(context, record, wanted, maker)?;
         let maker = maker.try_clone().context(|| "descriptors");
         // Last: whoever can connect finds it running.
-        let begun = maker.and_then(|maker| Ok((maker, listen_at(&record.dir, CONTROL, SocketType::SEQPACKET)?)));
+        let begun =
+            maker.and_then(|maker| Ok((maker, listen_at(&record.dir, CONTROL, SocketType::SEQPACKET)?)));
         match begun {
             Ok((maker, listener)) => {
                 let (record, maker) = (record.clone(), Some(maker));

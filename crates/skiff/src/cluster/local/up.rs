@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use skiff_cluster::fleet::Limits;
-use skiff_cluster::local::members::{Member, hosts as names};
+use skiff_cluster::local::members::{MOST, Member, hosts as names};
 use skiff_cluster::local::slurm;
 use skiff_cluster::wire::{Duty, VERSION, Wanted};
 use skiff_cluster::{head, hosts as lists};
@@ -19,8 +19,8 @@ use super::hosts::Spec;
 use super::inside::{not_up, wait_until_ready};
 use super::nodes::READY;
 use super::record::{Record, Settings};
-use super::wire::{Want, ask};
 use super::supervisor::Wanted as Held;
+use super::wire::{Want, ask};
 use super::{machine, supervisor};
 use crate::cli::Up;
 use crate::cluster::launching::{self, Launching};
@@ -59,6 +59,7 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
     let settings = Settings {
         base: found.text(),
         nodes,
+        most: launching.as_ref().map_or(MOST, |it| u16::try_from(it.hosts.len()).unwrap_or(MOST)),
         cpus: cpus.unwrap_or(1),
         over_hosts: launching.is_some(),
         net: launching.as_ref().map(|launching| launching.net.clone()).unwrap_or_default(),

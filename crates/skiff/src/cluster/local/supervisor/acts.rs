@@ -92,7 +92,11 @@ impl Supervisor {
                 name: *name,
                 address: address.unwrap_or_else(|| name.address().to_string()),
                 host,
-                pid: machine.init.as_ref().and_then(|init| number(init.as_fd())).filter(|_| machine.lost.is_none()),
+                pid: machine
+                    .init
+                    .as_ref()
+                    .and_then(|init| number(init.as_fd()))
+                    .filter(|_| machine.lost.is_none()),
                 since: machine.since,
                 lost: machine.lost,
             }
