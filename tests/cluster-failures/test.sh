@@ -3,7 +3,10 @@
 . "$(dirname "$0")/../lib.sh"
 . "$here/../cluster-run/lib.sh"
 cd /home/alice
-cleanup() { rm -rf /etc/skiff/networks.d; }
+cleanup() {
+    rm -rf /etc/skiff/networks.d
+    ip link set v-n2 up
+}
 trap cleanup EXIT
 run() { as alice salloc -Q -N2 skiff cluster run "$@"; }
 refused() { # WORDS... -- CMD...
@@ -99,6 +102,20 @@ begin; on n2 kill -9 $(of n2 skiff-init); ends 125 'host n2: '
 begin; on n2 kill -9 $(of n2 'sshd.*cluster/sshd_config'); ends 125 'host n2: its ssh daemon'
 begin; kill -9 $(pgrep -u alice -f 'ssh.*-- n2 '); ends 125 'host n2: lost'
 begin 'touch up; yes' >/dev/null; on n1 pkill -9 -x yes; ends 137
+# A link is cut, and nobody says a word: it ends on both sides.
+silent 3
+begin
+since=$SECONDS
+ip link set v-n2 down
+try wait $started
+took=$((SECONDS - since))
+[ $took -le 20 ] || fail "that took $took s"
+# What is left there is its own sshd, which waits for the link.
+eventually 10 eval '! of n2 skiff'
+ip link set v-n2 up
+rm /etc/skiff/conf.d/silence.toml
+has "$(cat errors)" 'hint: it has not said a word for 3 s'
+ends 125 'host n2: lost'
 # Whoever reads has had enough.
 ok as alice sh -c 'skiff cluster run --hostfile hosts -- yes | head -1'
 equal "$out" y

@@ -38,6 +38,9 @@ part_all() {
     for node in n1 n2; do on $node ip link property del dev "e-$node" altname uplink 2>&- || true; done
 }
 
+# Has clusters wait no longer than so many seconds for a word of a host; the next test does not know of it.
+silent() { mkdir -p /etc/skiff/conf.d && printf '[cluster]\nsilence_seconds = %s\n' "$1" >/etc/skiff/conf.d/silence.toml; }
+
 # Nothing of a cluster is left on a node: no process, no mount, no port.
 nothing_left() {
     local node left end=$((SECONDS + 15))

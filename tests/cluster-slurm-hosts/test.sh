@@ -3,7 +3,11 @@
 . "$(dirname "$0")/../lib.sh"
 . "$here/../cluster-run/lib.sh"
 cd /home/alice
-trap part_all EXIT
+cleanup() {
+    part_all
+    ip link set v-n2 up
+}
+trap cleanup EXIT
 state=/home/alice/.local/share/skiff/cluster
 nodes() { # -> "ctl:running:-@ctl n1:running:idle@n1 ..."
     ok as alice skiff cluster status lab --json
@@ -75,7 +79,7 @@ sleeps() { of n1 'sleep 1234'; }
 eventually 10 eval '! sleeps'
 # At a terminal: its size, its keys; and afterwards it is as it was.
 PYTHONPATH=$here/.. PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 - <<'X' || fail 'at the terminal'
-import terminal
+import os, terminal, time
 t = terminal.shell("alice")
 t.resize(33, 111)
 t.line("stty -g")
@@ -95,6 +99,18 @@ t.expect(r"of=5\r$")
 t.line("exit 6")
 t.expect(r"code=6\r$")
 t.prompt()
+# Ctrl-C while one is made: it ends what there is of it.
+state = "/home/alice/.local/share/skiff/cluster"
+t.line("skiff cluster up three --slurm --hostfile hosts")
+while not os.path.exists(f"{state}/three/slurm/slurm.conf"):
+    time.sleep(0.001)
+t.send("\x03")
+t.prompt()
+t.line("echo code=$?")
+t.expect(r"code=130\r$")
+t.prompt()
+while os.listdir(state) != ["lab"]:
+    time.sleep(0.05)
 t.line("stty -g")
 assert t.expect(r"^([0-9a-f:]+)\r$")[1] == before
 X
@@ -114,18 +130,26 @@ equal "$out" ''
 ok as alice skiff cluster down two
 
 # Any part of a worker is killed while jobs run: theirs end, others go on, and it can be had anew.
-for victim in 'skiff cluster agent' 'skiff-hub' 'slurmd -D'; do
+silent 3
+ok as alice skiff cluster down lab
+ok as alice skiff cluster up lab --slurm --hostfile hosts
+rm /etc/skiff/conf.d/silence.toml
+for victim in 'skiff cluster agent' 'skiff-hub' 'slurmd -D' link; do
     as alice rm -f go went on-n1 on-n2
     start alice skiff cluster exec lab -- srun -N1 -w n1 sh -c 'touch on-n1; until [ -e go ]; do sleep 0.05; done; touch went'
     other=$started
     start alice skiff cluster exec lab -- srun -N1 -w n2 sh -c 'touch on-n2; sleep 100' 2>said
     job=$started
     eventually 10 test -e on-n1 -a -e on-n2
-    on n2 kill -9 "$(of n2 "$victim" | tail -1)"
+    case $victim in
+    link) ip link set v-n2 down ;;
+    *) on n2 kill -9 "$(of n2 "$victim" | tail -1)" ;;
+    esac
     try wait "$job"
     has "$(cat said)" 'Node failure on n2' "$victim"
     slurm_says_down() { [[ $(nodes) == *'n2:lost:down'*'@n2' ]]; }
     eventually 10 slurm_says_down
+    ip link set v-n2 up
     as alice touch go
     wait "$other" || fail "$victim: a job of another node has not gone on"
     ok as alice skiff cluster remove lab --node n2

@@ -93,6 +93,8 @@ pub struct Wanted {
     pub mounts: Vec<String>,
     /// What sessions in the containers find in their environment.
     pub variables: Vec<(OsString, OsString)>,
+    /// How many seconds one side may say nothing before the other takes it for lost.
+    pub silence: u32,
 }
 
 /// Where a container's changes go. They go with it, wherever that is.

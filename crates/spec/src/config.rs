@@ -37,8 +37,18 @@ pub struct Config {
     pub base: BaseConfig,
     /// Jobs.
     pub slurm: Slurm,
+    /// Clusters over several hosts.
+    pub cluster: Cluster,
     /// Moving instances.
     pub migrate: Migrate,
+}
+
+/// Clusters over several hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cluster {
+    /// Seconds without a word after which a host is lost.
+    pub silence_seconds: u32,
 }
 
 /// Moving instances.
@@ -120,8 +130,15 @@ impl Default for Config {
             run: Run::default(),
             base: BaseConfig::default(),
             slurm: Slurm::default(),
+            cluster: Cluster::default(),
             migrate: Migrate::default(),
         }
+    }
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self { silence_seconds: 30 }
     }
 }
 

@@ -39,6 +39,15 @@ impl Fleet {
         }
     }
 
+    /// An agent has not said a word for too long, and is none of ours any more: what to say of that.
+    pub fn silent(&mut self, at: usize, what: &str) -> Error {
+        let hint = format!("it has not said a word for {} s: is its link cut?", self.wanted.silence);
+        let e = self.lost(at, what, &hint);
+        self.has_silent = true;
+        self.dismiss(at);
+        e
+    }
+
     /// With what was said there: by ourselves, if so, and then that is all there is to say.
     fn blame(&mut self, at: usize, what: &str, hint: &str) -> Error {
         let host = format!("host {}", self.remotes[at].name);

@@ -26,8 +26,8 @@ impl Fleet {
             if !busy && self.launchers.iter().all(|launcher| launcher.ended) {
                 return;
             }
-            if !busy && self.remotes.iter().any(|remote| remote.place().is_none()) {
-                // It still tries to start what nobody waits for.
+            if !busy && (self.has_silent || self.remotes.iter().any(|remote| remote.place().is_none())) {
+                // It still tries to start what nobody waits for, or does not hear that it has ended.
                 break;
             }
             for of in self.wait_for_the_end(until) {

@@ -19,11 +19,15 @@ use crate::manager::Launch;
 use crate::wire::{Order, Place, Report, Wanted};
 pub use remote::{Remote, Stage};
 
-/// How often each side says that it is there, and how often it may miss hearing so. Counted, not measured: who was stopped for an
-/// hour with all the others has missed one.
-pub const BEAT: Duration = Duration::from_secs(5);
-/// As above.
+/// How often in a row each side may miss hearing that the other is there. Counted, not measured: who was stopped for an hour with all
+/// the others has missed one.
 pub const MOST_MISSED: u32 = 6;
+
+/// How often each says so, if it may be silent for so many seconds.
+#[must_use]
+pub fn beat(silence: u32) -> Duration {
+    Duration::from_secs(silence.max(1).into()) / MOST_MISSED
+}
 
 /// How long hosts may take.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +50,8 @@ pub struct Fleet {
     /// By when all must have done what they are at.
     deadline: Option<Instant>,
     next_beat: Instant,
+    /// Whether somebody was lost without a word: what has started him will not hear of his end.
+    has_silent: bool,
 }
 
 /// What a descriptor is of that one waits for.
@@ -78,7 +84,8 @@ impl Fleet {
             door,
             limits,
             deadline: Some(Instant::now() + limits.answer),
-            next_beat: Instant::now() + BEAT,
+            next_beat: Instant::now() + beat(wanted.silence),
+            has_silent: false,
         }
     }
 
@@ -249,7 +256,7 @@ impl Fleet {
             return Err(self.all_late());
         }
         match self.beat(now, deaf).first() {
-            Some(at) => Err(self.lost(*at, lost, SILENT)),
+            Some(at) => Err(self.silent(*at, lost)),
             None => Ok(()),
         }
     }
@@ -259,7 +266,7 @@ impl Fleet {
         if now < self.next_beat {
             return vec![];
         }
-        self.next_beat = now + BEAT;
+        self.next_beat = now + beat(self.wanted.silence);
         let mut silent = vec![];
         for at in 0..self.remotes.len() {
             self.tell(at, &Order::Beat);
@@ -275,9 +282,6 @@ impl Fleet {
         silent
     }
 }
-
-/// Why a host counts as lost that has not gone.
-pub const SILENT: &str = "it has not said a word for half a minute";
 
 /// Which of these are ready, at the latest when it is time.
 #[must_use]

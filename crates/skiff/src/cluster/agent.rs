@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::fcntl_dupfd_cloexec;
 use skiff_cluster::channel::{Channel, Come};
 use skiff_cluster::files::Keys;
-use skiff_cluster::fleet::{BEAT, MOST_MISSED};
+use skiff_cluster::fleet::{MOST_MISSED, beat};
 use skiff_cluster::seal::Opener;
 use skiff_cluster::wire::{End, Order, Report, Stream, Wanted};
 use skiff_sandbox::join::{Failed, NetSpace, as_root};
@@ -34,6 +34,9 @@ const MOST_WAITING: usize = 1 << 20;
 
 /// So much of what the daemon has said last is kept.
 const KEPT: usize = 4096;
+
+/// How long the head may take to hear why we end.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Serves the head until one of the two ends; the exit code.
 pub fn run(words: &Words) -> Result<i32> {
@@ -96,6 +99,8 @@ struct Agent<'a> {
     daemon_ended: bool,
     /// The last that the daemon has said.
     said: Vec<u8>,
+    /// How often we say that we are here.
+    beat: Duration,
     next_beat: Instant,
     missed: u32,
 }
@@ -150,14 +155,15 @@ impl<'a> Agent<'a> {
             told_to_end: false,
             daemon_ended: false,
             said: vec![],
-            next_beat: Instant::now() + BEAT,
+            beat: beat(context.config.cluster.silence_seconds),
+            next_beat: Instant::now(),
             missed: 0,
         })
     }
 
     fn fail(&mut self, e: &Error) {
         self.channel.tell(&Report::Failed(e.message.clone(), e.hint.clone()));
-        let until = Instant::now() + BEAT;
+        let until = Instant::now() + PATIENCE;
         // It ends us when it has heard.
         while Instant::now() < until {
             let mut fds = vec![PollFd::from_borrowed_fd(self.channel.input(), PollFlags::IN)];
@@ -209,7 +215,7 @@ impl<'a> Agent<'a> {
                 }
             }
             if Instant::now() >= self.next_beat {
-                self.next_beat = Instant::now() + BEAT;
+                self.next_beat = Instant::now() + self.beat;
                 self.channel.tell(&Report::Beat);
                 self.visitors.bury();
                 self.missed += 1;

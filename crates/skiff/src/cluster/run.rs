@@ -69,6 +69,7 @@ fn plan(run: &ClusterRun, context: &Context) -> Result<Plan> {
         identity: if run.root { Identity::Root } else { Identity::Me },
         scratch: run.scratch.clone().unwrap_or_default(),
         mounts: run.mounts.clone(),
+        silence: context.config.cluster.silence_seconds,
         variables: program.env.iter().filter(|(name, _)| !files::is_a_sessions_own(name)).cloned().collect(),
     };
     let launches = launching.launches();

@@ -31,6 +31,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Runs a command on a node, whose agent `ask` asks to come to where the call says; all hosts reach this one at `address`, and `key` is what
 /// the cluster's nodes know each other by.
 pub fn run(
+    context: &Context,
     node: Member,
     command: &Command,
     address: String,
@@ -44,7 +45,7 @@ pub fn run(
     let task = Task {
         hosts: &[Host { name: node.to_string(), slots: Some(1) }],
         launches: &[],
-        wanted: &wanted(node),
+        wanted: &wanted(node, context.config.cluster.silence_seconds),
         program: Program { argv, env, cwd, only_there, terminal: terminal::size() },
         limits: Limits { answer: LIMIT, start: LIMIT },
         note: &output::note,
@@ -59,7 +60,7 @@ pub fn run(
 }
 
 /// There is nothing to be made.
-fn wanted(node: Member) -> Wanted {
+fn wanted(node: Member, silence: u32) -> Wanted {
     Wanted {
         version: VERSION.into(),
         name: node.to_string(),
@@ -71,6 +72,7 @@ fn wanted(node: Member) -> Wanted {
         scratch: Scratch::Memory,
         mounts: vec![],
         variables: vec![],
+        silence,
     }
 }
 

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use skiff_cluster::files::{self, Keys};
+use skiff_cluster::fleet::beat;
 use skiff_cluster::greeting::{self, Call};
 use skiff_cluster::key::Key;
 use skiff_cluster::seal::Opener;
@@ -32,6 +33,7 @@ impl Agent<'_> {
                 .hint("have the same version installed on all hosts"));
         }
         planner::refuse_inside(self.context)?;
+        self.beat = beat(wanted.silence);
         let (port, controller) = match &wanted.duty {
             Duty::Node { port, controller } => (*port, controller.map(|address| address.to_string())),
             // It is there, and reached by no ports of ours.

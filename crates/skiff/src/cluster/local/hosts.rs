@@ -189,8 +189,7 @@ impl Hosts {
             }
         }
         for at in self.fleet.beat(Instant::now(), None) {
-            let e = self.fleet.lost(at, "lost", fleet::SILENT);
-            self.fleet.dismiss(at);
+            let e = self.fleet.silent(at, "lost");
             news.push((at, News::Failed(e)));
         }
         Ok(news)

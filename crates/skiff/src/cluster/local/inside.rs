@@ -56,7 +56,7 @@ pub fn run(
         // What Debian's shells show in front of the prompt.
         command.set("debian_chroot", format!("{name}:{node}"));
     }
-    match session(&record, node, &command) {
+    match session(context, &record, node, &command) {
         Ok(ended) => Ok(output::exit_as(ended)),
         Err(why) => Ok(output::failed(why)),
     }
@@ -88,9 +88,14 @@ fn asked(inside: &Inside, name: &OsStr) -> bool {
     inside.env.iter().any(|setting| setting.as_bytes().split(|b| *b == b'=').next() == Some(name.as_bytes()))
 }
 
-fn session(record: &Record, node: Member, command: &Command) -> std::result::Result<Ended, Failed> {
+fn session(
+    context: &Context,
+    record: &Record,
+    node: Member,
+    command: &Command,
+) -> std::result::Result<Ended, Failed> {
     if record.settings()?.over_hosts && node != Member::Controller {
-        return visit(record, node, command);
+        return visit(context, record, node, command);
     }
     let (init, space) = (handle(record, node)?, space(record)?);
     let session = Session::begin()?;
@@ -100,11 +105,16 @@ fn session(record: &Record, node: Member, command: &Command) -> std::result::Res
 }
 
 /// Runs it on a node that is on another host.
-fn visit(record: &Record, node: Member, command: &Command) -> std::result::Result<Ended, Failed> {
+fn visit(
+    context: &Context,
+    record: &Record,
+    node: Member,
+    command: &Command,
+) -> std::result::Result<Ended, Failed> {
     let controller = nodes(record)?.into_iter().find(|node| node.name == Member::Controller);
     let address = controller.ok_or_else(|| not_up(record))?.address;
     let call = |call| ask(&record.dir, &Want::Visit(node, call))?.map(drop).ok_or_else(|| not_up(record));
-    visit::run(node, command, address, &record.key()?, call)
+    visit::run(context, node, command, address, &record.key()?, call)
 }
 
 /// Whose network its nodes are in.

@@ -134,6 +134,7 @@ fn spec(
         scratch: wanted.scratch.clone().unwrap_or_default(),
         mounts: wanted.mounts.clone(),
         variables: vec![],
+        silence: context.config.cluster.silence_seconds,
     };
     let answer = Duration::from_secs(wanted.timeout);
     let limits =
