@@ -347,6 +347,7 @@ mod tests {
             identity: Identity::Root,
             net: Net::Host,
             checkpoint: true,
+            saved_as: None,
             started: 1,
             plan,
         };

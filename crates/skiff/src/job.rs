@@ -25,7 +25,7 @@ const ENDING: Duration = Duration::from_secs(120);
 pub fn run(command: Job) -> Result<i32> {
     match command {
         Job::CheckpointOnSignal(mut words) => {
-            words.start.checkpoint = true;
+            words.start.checkpoint.get_or_insert_default();
             checkpoint_on_signal(&words)
         }
     }
@@ -43,8 +43,9 @@ fn checkpoint_on_signal(words: &OnSignal) -> Result<i32> {
         return Err(Error::new("--me: what is to be saved is root inside"));
     }
     let instance = &words.start.instance;
-    let slot = Slot::newest(instance);
-    let skipped = match place::all(&context)?.contains(&slot) {
+    let slot = Slot::newest(words.start.checkpoint.as_ref().and_then(Option::as_ref).unwrap_or(instance));
+    let there = place::all(&context)?.contains(&slot) && !place::is_empty(&slot.dir(&context)?);
+    let skipped = match there {
         true => go_on(&context, words, slot.clone())?,
         false => match start::start(&words.start)? {
             0 if !words.start.dry_run => Some(0),

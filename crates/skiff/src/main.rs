@@ -91,7 +91,7 @@ fn run(cli: Cli) -> Result<i32> {
         Command::Env(command) => return env::run(&command),
         Command::App(command) => return app::run(&command),
         Command::Instance(command) => return instance::run(&command),
-        Command::Checkpoint(command) => checkpoint::run(&command)?,
+        Command::Checkpoint(command) => checkpoint::run(command)?,
         Command::Job(command) => return job::run(command),
         Command::Migrate(migrate) => migrate::run(&migrate)?,
         Command::Drain(drain) => return migrate::drain(&drain),

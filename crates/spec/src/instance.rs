@@ -30,6 +30,9 @@ pub struct Started {
     pub net: Net,
     /// Whether it was started so that it can be dumped.
     pub checkpoint: bool,
+    /// The checkpoint that it is saved into; nothing: one of its own name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_as: Option<EnvName>,
     /// Seconds since 1970.
     pub started: u64,
     /// How it was made.

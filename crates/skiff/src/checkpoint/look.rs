@@ -25,6 +25,8 @@ struct Listed {
     bytes: Option<u64>,
     /// Whether its record can be read. Its files are checked when it is restored.
     readable: bool,
+    /// Whether nothing has been saved into it yet.
+    empty: bool,
     path: String,
 }
 
@@ -41,6 +43,7 @@ impl Listed {
             processes: read.map(|c| c.processes.len()),
             bytes: read.map(Checkpoint::size),
             readable: read.is_some(),
+            empty: place::is_empty(&dir),
             path: dir.display().to_string(),
         })
     }
@@ -57,13 +60,18 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
     let rows: Vec<Vec<String>> = all
         .into_iter()
         .map(|l| {
+            let size = match l.bytes {
+                Some(bytes) => output::size(bytes),
+                None if l.empty => "empty".into(),
+                None => "damaged".into(),
+            };
             vec![
                 l.name,
                 or_not(l.instance),
                 or_not(l.of),
                 or_not(l.created.map(output::time)),
                 or_not(l.processes.map(|n| n.to_string())),
-                l.bytes.map_or_else(|| "damaged".into(), output::size),
+                size,
             ]
         })
         .collect();
@@ -72,6 +80,15 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
 
 /// Prints what is in one.
 pub fn show(context: &Context, slot: &Slot, json: bool) -> Result<()> {
+    slot.refuse_missing(context)?;
+    if place::is_empty(&slot.dir(context)?) {
+        let listed = Listed::of(context, slot)?;
+        if json {
+            return output::json(&listed);
+        }
+        output::line(&format!("checkpoint   {slot}, empty"))?;
+        return output::line(&format!("where        {}", listed.path));
+    }
     let (dir, checkpoint) = slot.existing(context)?;
     if json {
         return output::json(&checkpoint);
@@ -116,9 +133,7 @@ pub fn obstacle(obstacle: &Obstacle) -> String {
 
 /// Removes one, also one that is damaged.
 pub fn delete(context: &Context, slot: &Slot, dry_run: bool) -> Result<()> {
-    if !place::all(context)?.contains(slot) {
-        return Err(slot.missing(context)?);
-    }
+    slot.refuse_missing(context)?;
     let dir = slot.dir(context)?;
     match dry_run {
         true => output::line(&format!("remove {}", dir.display())),

@@ -1,5 +1,6 @@
 //! `skiff checkpoint`: instances saved and made again.
 
+pub mod keep;
 pub mod look;
 pub mod member;
 pub mod place;
@@ -9,24 +10,38 @@ pub mod trees;
 
 use skiff_migrate::criu::Folder;
 use skiff_sandbox::{Error, Result};
+use skiff_spec::name::EnvName;
 
-use crate::cli::Checkpoint;
+use crate::cli::{Checkpoint, Save};
 use crate::context::Context;
+use crate::output;
 
 pub use place::{delete_leftovers, leftovers};
 pub use restore::Revived;
 
 /// Does what was asked.
-pub fn run(command: &Checkpoint) -> Result<()> {
+pub fn run(command: Checkpoint) -> Result<()> {
     let context = Context::load()?;
     match command {
-        Checkpoint::Save(save) => save::save(&context, save),
-        Checkpoint::Restore(restore) => restore::restore(&context, restore),
-        Checkpoint::List(output) => look::list(&context, output.json),
-        Checkpoint::Show { checkpoint, output } => look::show(&context, checkpoint, output.json),
-        Checkpoint::Delete { checkpoints, dry_run } => {
-            checkpoints.iter().try_for_each(|slot| look::delete(&context, slot, *dry_run))
+        Checkpoint::Create { mem_dir, dry_run, checkpoint } => {
+            create(&context, &checkpoint, mem_dir, dry_run)
         }
+        Checkpoint::Save(save) => save::save(&context, &save),
+        Checkpoint::Instance(save) => save::save(&context, &Save { leave_running: true, ..save }),
+        Checkpoint::Restore(restore) => restore::restore(&context, &restore),
+        Checkpoint::List(output) => look::list(&context, output.json),
+        Checkpoint::Show { checkpoint, output } => look::show(&context, &checkpoint, output.json),
+        Checkpoint::Delete { checkpoints, dry_run } => {
+            checkpoints.iter().try_for_each(|slot| look::delete(&context, slot, dry_run))
+        }
+    }
+}
+
+fn create(context: &Context, name: &EnvName, memory: bool, dry_run: bool) -> Result<()> {
+    let dir = place::create(context, name, memory, dry_run)?;
+    match dry_run {
+        true => output::line(&format!("make {}", dir.display())),
+        false => output::line(name.as_str()),
     }
 }
 

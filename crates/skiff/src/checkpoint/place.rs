@@ -1,7 +1,9 @@
-//! Where checkpoints are: a directory each, in the user's data, which is the same on every node as his home is.
+//! Where checkpoints are: a directory each, in the user's data, which is the same on every node as his home is; or in the memory of this
+//! machine, those that were made so.
 
 use std::fmt;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -11,8 +13,10 @@ use skiff_migrate::record::{self, Checkpoint};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::name::EnvName;
 
+use super::keep::Keep;
 use crate::context::Context;
 use crate::environments::{self, make_private, new_in, own_dir_in, set_aside};
+use crate::instance::record::now;
 use crate::named;
 
 /// The name of a checkpoint: `NAME` for the newest, `NAME@1` for the one before, and so on.
@@ -47,9 +51,46 @@ impl fmt::Display for Slot {
     }
 }
 
-/// Where all of them are.
+/// Where those are that lie on the disk.
 pub fn home(context: &Context) -> Result<PathBuf> {
     own_dir_in(context, context.data().join("checkpoint"))
+}
+
+/// Where those are that lie in memory. Everybody may write there, so somebody else may have made it first.
+fn in_memory(context: &Context) -> Result<PathBuf> {
+    let dir = PathBuf::from(format!("/dev/shm/skiff-{}", context.uid));
+    match fs::symlink_metadata(&dir) {
+        Ok(about) if !about.is_dir() || about.uid() != context.uid || about.mode() & 0o077 != 0 => {
+            let (path, uid, mode) = (dir.display(), about.uid(), about.mode() & 0o7777);
+            Err(Error::new(format!("{path}: it belongs to uid {uid} with mode {mode:o}"))
+                .hint("it must be a directory of yours and nobody else's to look into; without --mem-dir it is not needed"))
+        }
+        // What cannot be looked at shows when it is used.
+        _ => Ok(dir),
+    }
+}
+
+/// Both, as far as there is anything of this user's.
+fn homes(context: &Context) -> Result<Vec<PathBuf>> {
+    let memory = in_memory(context).ok().filter(|dir| dir.exists());
+    Ok(memory.into_iter().chain([home(context)?]).collect())
+}
+
+/// Makes an empty one, into which an instance can be saved; gives where it is.
+pub fn create(context: &Context, name: &EnvName, memory: bool, dry_run: bool) -> Result<PathBuf> {
+    let slot = Slot::newest(name);
+    let home = if memory { in_memory(context)? } else { home(context)? };
+    if all(context)?.contains(&slot) {
+        return Err(Error::new(format!("checkpoint {name}: it is there already"))
+            .hint(format!("`skiff checkpoint delete {name}` removes it")));
+    }
+    let dir = home.join(name.as_str());
+    if !dry_run {
+        let mut new = New::make(home, name)?;
+        fs::rename(&new.dir, &dir).context(|| dir.display().to_string())?;
+        new.published = true;
+    }
+    Ok(dir)
 }
 
 impl Slot {
@@ -58,16 +99,24 @@ impl Slot {
         Self { name: name.clone(), newer: 0 }
     }
 
+    /// Where it lies, or would.
+    pub fn home(&self, context: &Context) -> Result<PathBuf> {
+        let there = homes(context)?.into_iter().find(|home| home.join(self.to_string()).exists());
+        there.map_or_else(|| home(context), Ok)
+    }
+
     /// Its directory, whether there is one or not.
     pub fn dir(&self, context: &Context) -> Result<PathBuf> {
-        Ok(home(context)?.join(self.to_string()))
+        Ok(self.home(context)?.join(self.to_string()))
     }
 
     /// Its directory and record; it must be there.
     pub fn existing(&self, context: &Context) -> Result<(PathBuf, Checkpoint)> {
+        self.refuse_missing(context)?;
         let dir = self.dir(context)?;
-        if !dir.join(record::FILE).exists() {
-            return Err(self.missing(context)?);
+        if is_empty(&dir) {
+            return Err(Error::new(format!("checkpoint {self}: nothing has been saved into it yet"))
+                .hint(format!("`skiff checkpoint save --name {self} INSTANCE` does that")));
         }
         let checkpoint = Checkpoint::read(&dir)?;
         Ok((dir, checkpoint))
@@ -79,52 +128,82 @@ impl Slot {
         ours.try_for_each(|slot| remove(&slot.dir(context)?, &slot.name))
     }
 
-    /// That there is no such checkpoint.
-    pub fn missing(&self, context: &Context) -> Result<Error> {
-        let there = named::there_are(all(context)?);
-        Ok(Error::new(format!("checkpoint {self}: there is no such checkpoint")).hint(there))
+    /// Refuses if there is no such checkpoint.
+    pub fn refuse_missing(&self, context: &Context) -> Result<()> {
+        let all = all(context)?;
+        if all.contains(self) {
+            return Ok(());
+        }
+        let there = named::there_are(all);
+        Err(Error::new(format!("checkpoint {self}: there is no such checkpoint")).hint(there))
     }
 }
 
 /// All, by name, the newest of each first.
 pub fn all(context: &Context) -> Result<Vec<Slot>> {
-    named::all(&home(context)?, record::FILE)
+    let mut all: Vec<Slot> = vec![];
+    for home in homes(context)? {
+        // It is there from the first, and also where nothing has been saved yet.
+        all.append(&mut named::all(&home, record::IMAGES)?);
+    }
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
+/// Whether nothing has been saved into this one yet.
+pub fn is_empty(dir: &Path) -> bool {
+    !dir.join(record::FILE).exists()
+        && fs::read_dir(dir.join(record::IMAGES)).is_ok_and(|mut images| images.next().is_none())
 }
 
 /// A new directory with what belongs into one, where nobody looks for checkpoints. Dropped before it is published, it is removed.
 pub struct New {
     /// It.
     pub dir: PathBuf,
+    home: PathBuf,
     name: EnvName,
     published: bool,
 }
 
 impl New {
-    /// Makes it.
-    pub fn make(context: &Context, name: &EnvName) -> Result<Self> {
-        let all = home(context)?;
-        make_private(&all)?;
-        let dir = new_in(&all, name);
+    /// Makes it beside those that lie in `home`.
+    pub fn make(home: PathBuf, name: &EnvName) -> Result<Self> {
+        make_private(&home)?;
+        let dir = new_in(&home, name);
         make_private(&dir)?;
-        let new = Self { dir, name: name.clone(), published: false };
+        let new = Self { dir, home, name: name.clone(), published: false };
         for part in [record::IMAGES, record::TREES] {
             make_private(&new.dir.join(part))?;
         }
         Ok(new)
     }
 
-    /// Gives it its name. The one that had it is the next older then, and so on; from `keep` on they go.
-    pub fn publish(mut self, context: &Context, keep: u32) -> Result<()> {
-        let dir = |newer| Slot { name: self.name.clone(), newer }.dir(context);
-        // From the oldest on, each changes places with the next newer, until the oldest is where this one is to be.
-        for newer in (1..keep).rev() {
-            change_places(&dir(newer - 1)?, &dir(newer)?)?;
+    /// Gives it its name. The one that had it is the next older then, and so on; those that are not to be kept go.
+    pub fn publish(mut self, keep: Keep) -> Result<()> {
+        let dir = |newer| self.home.join(Slot { name: self.name.clone(), newer }.to_string());
+        let ours = || -> Result<Vec<Slot>> {
+            let all: Vec<Slot> = named::all(&self.home, record::IMAGES)?;
+            Ok(all.into_iter().filter(|slot| slot.name == self.name).collect())
+        };
+        let last = ours()?.iter().map(|slot| slot.newer + 1).max().unwrap_or(0).min(keep.number() - 1);
+        // An empty one makes room for this one, and is no older one.
+        if !is_empty(&dir(0)) {
+            // From the oldest on, each changes places with the next newer, until the oldest is where this one is to be.
+            for newer in (1..=last).rev() {
+                change_places(&dir(newer - 1), &dir(newer))?;
+            }
         }
-        change_places(&self.dir, &dir(0)?)?;
-        flush(&home(context)?)?;
+        change_places(&self.dir, &dir(0))?;
+        flush(&self.home)?;
         self.published = !self.dir.exists();
-        for old in all(context)?.into_iter().filter(|old| old.name == self.name && old.newer >= keep) {
-            remove(&old.dir(context)?, &old.name)?;
+        let too_old = |slot: &Slot| {
+            Checkpoint::read(&dir(slot.newer)).is_ok_and(|read| keep.too_old(read.created, now()))
+        };
+        for old in ours()?.into_iter().filter(|slot| slot.newer > 0) {
+            if old.newer >= keep.number() || too_old(&old) {
+                remove(&dir(old.newer), &old.name)?;
+            }
         }
         Ok(())
     }
@@ -176,7 +255,7 @@ pub fn remove(dir: &Path, name: &EnvName) -> Result<()> {
 
 /// What was killed while it was made or removed.
 pub fn leftovers(context: &Context) -> Result<Vec<PathBuf>> {
-    Ok(environments::leftovers(&home(context)?))
+    Ok(homes(context)?.iter().flat_map(|home| environments::leftovers(home)).collect())
 }
 
 /// Removes that.

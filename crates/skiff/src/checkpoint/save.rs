@@ -55,7 +55,8 @@ pub fn carry_out(context: &Context, save: &Save) -> Result<Option<Saved>> {
     let net = run::net_space(&started.net, started.plan.dumpable);
     let about = |e: Error| e.about(&format!("instance {}", record.name));
     let found = look(live.pid, net == NetSpace::Its).map_err(about)?;
-    let slot = Slot::newest(save.name.as_ref().unwrap_or(&record.name));
+    let name = save.name.as_ref().or(started.saved_as.as_ref()).unwrap_or(&record.name);
+    let slot = Slot::newest(name);
     if save.dry_run {
         return show(&slot, &found, save.output.json).map(|()| None);
     }
@@ -64,7 +65,7 @@ pub fn carry_out(context: &Context, save: &Save) -> Result<Option<Saved>> {
         output::note("a session is open in it (`instance exec`): that is not saved");
     }
     let inside = Inside { init: live.init.as_fd(), net, number: None };
-    let new = New::make(context, &slot.name)?;
+    let new = New::make(slot.home(context)?, &slot.name)?;
     let saving =
         Saving { context, record: &record, started: &started, init: live.pid, inside, found: &found, save };
     saving.carry_out(new, &slot).map(Some).map_err(about)
@@ -218,7 +219,7 @@ impl Saving<'_> {
             files: sums(&new.dir)?,
         };
         checkpoint.write(&new.dir)?;
-        new.publish(self.context, self.save.keep)?;
+        new.publish(self.save.keep)?;
         Ok(checkpoint.size())
     }
 }

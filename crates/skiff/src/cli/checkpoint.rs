@@ -4,12 +4,27 @@ use clap::{Args, Subcommand};
 use skiff_spec::name::EnvName;
 
 use super::Output;
+use crate::checkpoint::keep::Keep;
 use crate::checkpoint::place::Slot;
 
 #[derive(Subcommand)]
 pub enum Checkpoint {
+    /// Make an empty one, for an instance to be saved into (`save` makes one by itself)
+    Create {
+        /// Have it in the memory of this machine, and no longer than that runs
+        #[arg(long)]
+        mem_dir: bool,
+        /// Print what would be done, and do nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Its name
+        checkpoint: EnvName,
+    },
     /// Save a running instance: its processes, its files, what it has in memory
     Save(Save),
+    /// As Apptainer has it: save an instance, which goes on
+    #[command(hide = true)]
+    Instance(Save),
     /// Make an instance again as it was saved, here or on another machine
     Restore(Restore),
     /// List your checkpoints
@@ -36,15 +51,15 @@ pub enum Checkpoint {
 
 #[derive(Args)]
 pub struct Save {
-    /// What the checkpoint is to be called [default: as the instance]
+    /// The checkpoint [default: the one it was started with, else of the instance's name]
     #[arg(long)]
     pub name: Option<EnvName>,
     /// Let the instance go on; without it, it ends once all is saved
     #[arg(long)]
     pub leave_running: bool,
-    /// Keep so many of this name, older ones as NAME@1, NAME@2 ...
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub keep: u32,
+    /// Keep so many of this name, those not older than 7d (30m, 12h, 2w), or both: 5,7d; older ones are NAME@1, NAME@2 ...
+    #[arg(long, value_name = "N|AGE", default_value = "1")]
+    pub keep: Keep,
     /// Print what would be saved and what is in the way, and do nothing
     #[arg(long)]
     pub dry_run: bool,

@@ -67,9 +67,10 @@ Without COMMAND an image runs what it is made for; of anything else, the instanc
 pub struct Start {
     #[command(flatten)]
     pub inside: Inside,
-    /// Let it be dumped by its user: root inside, its changes on the disk, no system call filter
-    #[arg(long, conflicts_with = "me")]
-    pub checkpoint: bool,
+    /// Let it be dumped by its user: root inside, its changes on the disk, no system call filter; =NAME is the checkpoint that it is
+    /// saved into
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, conflicts_with = "me")]
+    pub checkpoint: Option<Option<EnvName>>,
     /// Let an image's root take changes, which go with the instance
     #[arg(long)]
     pub writable: bool,

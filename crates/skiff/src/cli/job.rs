@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::Start;
+use crate::checkpoint::keep::Keep;
 
 #[derive(Subcommand)]
 pub enum Job {
@@ -24,9 +25,9 @@ pub struct OnSignal {
     /// The signal at which it is saved
     #[arg(long, default_value = "USR1")]
     pub signal: String,
-    /// Keep so many checkpoints of it, older ones as INSTANCE@1, INSTANCE@2 ...
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub keep: u32,
+    /// Keep so many checkpoints of it, those not older than 7d (30m, 12h, 2w), or both; older ones are INSTANCE@1, INSTANCE@2 ...
+    #[arg(long, value_name = "N|AGE", default_value = "1")]
+    pub keep: Keep,
     /// Do not have the job start again once it is saved
     #[arg(long)]
     pub no_requeue: bool,

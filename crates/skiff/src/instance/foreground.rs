@@ -37,7 +37,7 @@ pub fn run(run: &Run, instance: &EnvName) -> Result<i32> {
     };
     let start = Start {
         inside: run.inside.clone(),
-        checkpoint: true,
+        checkpoint: Some(None),
         writable: run.writable,
         user: run.user.clone(),
         entrypoint: run.entrypoint.clone(),

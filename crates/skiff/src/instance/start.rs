@@ -14,6 +14,7 @@ use skiff_spec::plan::{Base, Identity, Mount, Plan, Source, Upper};
 
 use super::record::{Record, now};
 use super::service::{OUTPUT_INSIDE, Service};
+use crate::checkpoint::place::Slot;
 use crate::cli::{Inside, Run, Start};
 use crate::context::Context;
 use crate::env::{self, ours, take_snapshot};
@@ -49,6 +50,9 @@ pub fn start(start: &Start) -> Result<i32> {
     let record = Record::named(&context, &start.instance)?;
     let of = Of::read(&context, &start.of)?;
     record.refuse_taken()?;
+    if let Some(Some(checkpoint)) = &start.checkpoint {
+        Slot::newest(checkpoint).refuse_missing(&context)?;
+    }
     let mut wanted = wanted(&context, start, &of, &record)?;
     if start.dry_run {
         return run::show(&wanted.plan, start.json).map(|()| 0);
@@ -88,7 +92,7 @@ fn launch(
         revived: None,
         identity: wanted.identity,
         stop: stop_signal(wanted.stop.as_deref()),
-        checkpoint: start.checkpoint,
+        checkpoint: start.checkpoint.is_some(),
         record,
     };
     supervisor::launch(context, &place, Keep::Instance(&service), &wanted.plan, &wanted.held, lock)
@@ -120,7 +124,8 @@ fn started(start: &Start, of: &Of, wanted: &Wanted) -> Started {
         command: words.map(|word| word.to_string_lossy().into_owned()).collect(),
         identity: wanted.identity,
         net: wanted.plan.net.clone(),
-        checkpoint: start.checkpoint,
+        checkpoint: start.checkpoint.is_some(),
+        saved_as: start.checkpoint.clone().flatten(),
         started: now(),
         plan: wanted.plan.clone(),
     }
@@ -155,7 +160,7 @@ impl Of {
 
 fn wanted(context: &Context, start: &Start, of: &Of, record: &Record) -> Result<Wanted> {
     let inside = Inside {
-        root: start.inside.root || start.checkpoint,
+        root: start.inside.root || start.checkpoint.is_some(),
         me: start.inside.me,
         env: start.inside.env.clone(),
         workdir: start.inside.workdir.clone(),
@@ -164,7 +169,7 @@ fn wanted(context: &Context, start: &Start, of: &Of, record: &Record) -> Result<
         Of::Env(env) => of_environment(context, start, env, inside)?,
         Of::Host | Of::Image(_) => of_base(context, start, of, inside)?,
     };
-    if start.checkpoint {
+    if start.checkpoint.is_some() {
         // On the disk, where it can be saved.
         wanted.plan.upper = Upper::Directory(record.dir.clone());
         planner::make_dumpable(&mut wanted.plan);

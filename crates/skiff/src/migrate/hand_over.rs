@@ -28,7 +28,7 @@ use super::progress::Progress;
 use super::talk::{Files, Load, Offer, Order, Report, VERSION};
 use super::way::Way;
 use crate::checkpoint::member::Member;
-use crate::checkpoint::place::New;
+use crate::checkpoint::place::{New, home};
 use crate::checkpoint::{criu, restore::IMAGE, trees};
 use crate::cli::{Migrate, Mode};
 use crate::context::Context;
@@ -107,7 +107,7 @@ impl Move<'_> {
     pub fn carry_out(&self, mut way: Way, token: String, progress: &mut Progress) -> Result<Outcome> {
         let scratch = match self.words.mode {
             Mode::Diskless => Scratch::Memory(memory::make(memory::available()? / 2)?),
-            Mode::Disk => Scratch::Shared(New::make(self.context, &self.record.name)?),
+            Mode::Disk => Scratch::Shared(New::make(home(self.context)?, &self.record.name)?),
         };
         let images = scratch.dir().join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
