@@ -190,6 +190,19 @@ equal "$(grep -vE '^(skiff|slurmstepd.*): ' /home/alice/job.out)" "$(seq 0 299; 
 has "$(cat /home/alice/job.out)" 'goes on from its checkpoint'
 ok as alice skiff checkpoint list
 lacks "$out" sim
+# Also when the signal comes while it is being started, and while it is being made again.
+for time in first again; do
+    start alice env SLURM_JOB_ID=1 skiff job checkpoint-on-signal --no-requeue host prompt sleep 1000
+    timeout 10 sh -c "until [ -e /home/alice/.local/share/skiff/instance/prompt ]; do :; done"
+    kill -USR1 $started
+    try wait $started
+    equal "$code" 0 "exit code of the $time"
+    ok as alice skiff instance list
+    lacks "$out" prompt "what is left of the $time"
+    ok as alice skiff checkpoint list
+    has "$out" prompt "checkpoints after the $time"
+done
+ok as alice skiff checkpoint delete prompt
 fails 125 as alice skiff job checkpoint-on-signal host sim sleep 1000
 has "$err" 'SLURM_JOB_ID'
 

@@ -42,6 +42,8 @@ fn checkpoint_on_signal(words: &OnSignal) -> Result<i32> {
     if words.start.inside.me {
         return Err(Error::new("--me: what is to be saved is root inside"));
     }
+    // It may come while the instance is being made, and counts all the same.
+    skiff_sys::signal::hold(signal);
     let instance = &words.start.instance;
     let slot = Slot::newest(words.start.checkpoint.as_ref().and_then(Option::as_ref).unwrap_or(instance));
     let there = place::all(&context)?.contains(&slot) && !place::is_empty(&slot.dir(&context)?);

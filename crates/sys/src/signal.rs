@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The signals a process had blocked before [`Signals::block`]; a program it starts must get them back.
 #[derive(Clone, Copy)]
@@ -33,6 +34,16 @@ impl Mask {
             Self(set)
         }
     }
+}
+
+/// What [`hold`] has blocked, as in [`Mask::to_bits`].
+static HELD: AtomicU64 = AtomicU64::new(0);
+
+/// Blocks a signal from now on, so that one that comes before somebody looks waits for that. It is this process's own affair:
+/// no program that it starts has it blocked.
+pub fn hold(number: i32) {
+    HELD.fetch_or(1 << (number - 1), Relaxed);
+    block_one(number);
 }
 
 /// A queue of the blocked signals.
@@ -82,10 +93,15 @@ impl Signals {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, before: Mask(before) })
     }
 
-    /// What was blocked before.
+    /// What was blocked before, for programs that are started.
     #[must_use]
     pub fn before(&self) -> Mask {
-        self.before
+        Mask::from_bits(self.before.to_bits() & !HELD.load(Relaxed))
+    }
+
+    /// Blocks what was blocked before, and nothing else.
+    pub fn end(self) {
+        restore(self.before);
     }
 
     /// The next signal, or none if none is waiting.
@@ -169,12 +185,22 @@ pub fn die_by(number: i32) -> ! {
 
 #[cfg(test)]
 mod tests {
-    use super::Mask;
+    use super::{Mask, Signals, hold};
 
     #[test]
     fn masks_come_back_as_they_went() {
         for bits in [0, 1, 1 << 63, 0b1010 << 8] {
             assert_eq!(Mask::from_bits(bits).to_bits(), bits, "{bits:x}");
+        }
+    }
+    #[test]
+    fn what_is_held_is_blocked_here_and_for_no_program() {
+        hold(libc::SIGUSR2);
+        let bit = 1 << (libc::SIGUSR2 - 1);
+        for _ in 0..2 {
+            let signals = Signals::block(&[]).expect("a queue");
+            assert_eq!((signals.before.to_bits() & bit, signals.before().to_bits() & bit), (bit, 0));
+            signals.end();
         }
     }
 }

@@ -74,7 +74,7 @@ pub fn attend(
         while let Some(signal) = signals.next().context(|| "signals")? {
             if heard(signal.number)? {
                 follow.rest()?;
-                skiff_sys::signal::restore(signals.before());
+                signals.end();
                 return Ok(None);
             }
             if ENDING.iter().any(|ending| ending.as_raw() == signal.number) {
@@ -87,7 +87,7 @@ pub fn attend(
         }
     }
     supervisor::wait_for_lock(&record.dir)?;
-    skiff_sys::signal::restore(signals.before());
+    signals.end();
     ended(record).map(Some)
 }
 
