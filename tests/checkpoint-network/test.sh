@@ -117,6 +117,16 @@ has "$before" 'ether 0a:53:0a:29:01:00'
 ok at n1 alice skiff checkpoint save mv --leave-running
 goes_on mv
 moved mv n1 n1
+# Nobody there could tell whose it is, so it stays and goes on.
+head -c 32 /dev/urandom | base64 >/shared/other.key && chmod 600 /shared/other.key
+: >/shared/no.key && chmod 600 /shared/no.key
+for other in 'other another key' 'no a key has at least'; do
+    on n2 mount --bind "/shared/${other%% *}.key" $key
+    fails 125 at n1 alice skiff migrate mv n2
+    on n2 umount $key
+    has "$err" "${other#* }"
+    goes_on mv
+done
 moved mv n1 n2
 # Meanwhile nobody else is given it there, and there it is kept for her.
 ok at n1 bob skiff run --net mv -- ip -o -4 addr show eth0

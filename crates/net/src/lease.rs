@@ -40,6 +40,8 @@ pub struct Taken {
     pub address: Ipv4Addr,
     /// Who may still have it, on another node: for whom it was kept once, or somebody of whom nothing is known since the last boot.
     pub perhaps: Option<Lease>,
+    /// What was written down of it before.
+    pub before: Option<Lease>,
 }
 
 impl Leases {
@@ -75,12 +77,13 @@ impl Leases {
         );
         let address =
             free.ok_or_else(|| about("all of its addresses on this node are taken".into()).hint(hint))?;
-        let perhaps = match self.read(address)? {
-            Some(old) => old.until.is_some().then_some(old),
+        let before = self.read(address)?;
+        let perhaps = match &before {
+            Some(old) => old.until.is_some().then(|| old.clone()),
             None => Some(Lease { uid: Lease::UNKNOWN, ..lease.clone() }),
         };
         self.write(address, lease)?;
-        Ok(Taken { address, perhaps })
+        Ok(Taken { address, perhaps, before })
     }
 
     /// Takes an address that the user had before and that was kept for him, on this node or on another.
@@ -126,7 +129,7 @@ impl Leases {
         self.write(address, &new)?;
         // As long as it is kept for him, only he can have it.
         let moves = *moves && new.is_kept(now());
-        Ok(Taken { address, perhaps: (!moves).then_some(new) })
+        Ok(Taken { address, perhaps: (!moves).then_some(new), before: old })
     }
 
     /// Keeps an address that the user has for when he comes back to it. Until when it is kept, which never becomes earlier: there may
@@ -155,6 +158,15 @@ impl Leases {
     /// Keeps an address for who has it on another node.
     pub fn keep_for(&self, network: &Network, address: Ipv4Addr, lease: Lease) -> Result<()> {
         self.write(address, &Lease { until: Some(kept_until(network)), ..lease })
+    }
+
+    /// Has it that an address was never taken.
+    pub fn put_back(&self, address: Ipv4Addr, before: Option<&Lease>) -> Result<()> {
+        let file = self.dir.join(address.to_string());
+        match before {
+            Some(lease) => self.write(address, lease),
+            None => fs::remove_file(&file).context(|| file.display().to_string()),
+        }
     }
 
     /// Whether somebody has an address, at this moment.

@@ -69,21 +69,29 @@ fn make(
     // Without a key nobody has an address of this node's on another one.
     let travels = network.spans_nodes() && Path::new(claim::KEY).exists();
     loop {
-        let Taken { address, perhaps } = match again {
+        let Taken { address, perhaps, before } = match again {
             None => leases.take(&mut host, network, node, &lease)?,
             Some(again) => leases.take_again(&mut host, network, node, &lease, again)?,
         };
         let hardware = hardware_address(address);
         let member = Member { space: Space::Fd(space.as_fd()), hardware, mtu: wiring.mtu };
-        wiring.connect(&mut host, &member, address).map_err(|e| e.about(&about()))?;
-        let Some(other) = perhaps.filter(|_| travels) else { return Ok(Made { space, wiring, address }) };
-        if !probe::is_answered(address).context(about)? {
-            return Ok(Made { space, wiring, address });
-        }
-        if again.is_some() {
-            let why = format!("network {name}: address {address}: somebody has it, on another host");
-            return Err(Error::new(why).hint(lease::IN_USE));
-        }
+        let perhaps = perhaps.filter(|_| travels);
+        let connected = wiring.connect(&mut host, &member, address).map_err(|e| e.about(&about()));
+        let had = connected.and_then(|()| match perhaps {
+            Some(other) if probe::is_answered(address).context(about)? => Ok(Some(other)),
+            _ => Ok(None),
+        });
+        let other = match had {
+            Ok(None) => return Ok(Made { space, wiring, address }),
+            Ok(Some(other)) if again.is_none() => other,
+            refused => {
+                // It is not his: nothing says that it were.
+                leases.put_back(address, before.as_ref())?;
+                refused?;
+                let why = format!("network {name}: address {address}: somebody has it, on another host");
+                return Err(Error::new(why).hint(lease::IN_USE));
+            }
+        };
         leases.keep_for(network, address, other)?;
         device::remove(&mut Netlink::open().context(about)?, device::INSIDE).context(about)?;
     }
