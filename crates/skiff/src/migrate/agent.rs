@@ -2,13 +2,17 @@
 //! neither ssh nor a job between the machines. It reads that credential and nothing else: what is in it goes to the receiver, a process of
 //! the user's, which setpriv makes.
 
+use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{WaitOptions, getuid, wait};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
@@ -24,6 +28,10 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const LONGEST: usize = 16 << 10;
 /// How many may be at it at once.
 const MOST: usize = 64;
+/// How many receivers a user may have at once.
+const MOST_EACH: u32 = 16;
+/// Where those have their locks.
+const PLACES: &str = "/run/skiff/agent";
 /// What root runs is not looked for where others may have put it.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -65,9 +73,9 @@ pub fn serve(context: &Context) -> Result<i32> {
     }
 }
 
-/// In a process of its own: becomes the receiver, or says why not.
+/// In a process of its own: starts the receiver, or says why not.
 fn attend(mut visitor: TcpStream, from: SocketAddr) -> i32 {
-    let Err(why) = receive(&visitor);
+    let Err(why) = receive(&visitor) else { return 0 };
     // To root's journal, and to him, if he is still there.
     output::note(&format!("{}: {why}", from.ip()));
     visitor.write_all(format!("{why}\n").as_bytes()).unwrap_or_default();
@@ -93,15 +101,19 @@ fn hang_up(mut visitor: &TcpStream) {
     }
 }
 
-fn receive(visitor: &TcpStream) -> Result<std::convert::Infallible> {
+/// The receiver is nobody's child: whoever is being looked at takes one of few places, and it may be at it for long.
+fn receive(visitor: &TcpStream) -> Result<()> {
     let user = Visitor::known_by(&credential(visitor)?)?;
+    let place = place(user.uid)?;
     let exe = std::env::current_exe().context(|| "own program")?;
     let errors = OwnedFd::from(visitor.try_clone().context(|| "visitor")?);
     let (input, mut call) = std::io::pipe().context(|| "pipe")?;
     // So few bytes always go at once.
     call.write_all(&user.call).context(|| "pipe")?;
     drop(call);
-    let e = Command::new("setpriv")
+    // It is the receiver's until its end.
+    fcntl_setfd(&place, FdFlags::empty()).context(|| "place")?;
+    let started = Command::new("setpriv")
         .arg(format!("--reuid={}", user.uid))
         .arg(format!("--regid={}", user.gid))
         .args(["--init-groups", "--inh-caps=-all", "--ambient-caps=-all", "--reset-env", "--"])
@@ -114,8 +126,28 @@ fn receive(visitor: &TcpStream) -> Result<std::convert::Infallible> {
         .stdout(Stdio::null())
         .stderr(errors)
         .process_group(0)
-        .exec();
-    Err(Error::new(format!("setpriv: {e}")))
+        .spawn();
+    started.map(drop).context(|| "setpriv")
+}
+
+/// One of the user's places, which is his as long as anybody has it open.
+fn place(uid: u32) -> Result<OwnedFd> {
+    fs::create_dir_all(PLACES)
+        .and_then(|()| fs::set_permissions(PLACES, Permissions::from_mode(0o700)))
+        .context(|| PLACES)?;
+    for number in 0..MOST_EACH {
+        let path = format!("{PLACES}/{uid}.{number}");
+        // Nothing can be written by whoever has it then.
+        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = openat(CWD, &path, flags, Mode::from_raw_mode(0o600)).context(|| path.clone())?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::AGAIN) => {}
+            Err(e) => return Err(e).context(|| path),
+        }
+    }
+    Err(Error::new(format!("{MOST_EACH} instances of yours are on their way to this machine already"))
+        .hint("wait until one has come"))
 }
 
 /// What he has to show: one line.

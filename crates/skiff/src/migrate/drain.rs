@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+use clap::ValueEnum as _;
 use rustix::process::{WaitOptions, wait};
 use serde::{Deserialize, Serialize};
 use skiff_cluster::{head, hosts};
@@ -92,7 +93,7 @@ fn moving(record: &Record, node: &str, mode: Mode) -> Migrate {
 fn there(words: &Drain, targets: &[String]) -> Result<Vec<Left>> {
     let node = &words.node;
     let exe = std::env::current_exe().context(|| "own program")?;
-    let mode = if words.mode == Mode::Disk { "disk" } else { "diskless" };
+    let mode = words.mode.to_possible_value().map_or_else(String::new, |mode| mode.get_name().to_owned());
     let mut argv = vec![exe.into(), "drain".into(), "--json".into(), "--mode".into(), mode.into()];
     argv.extend(words.dry_run.then(|| "--dry-run".into()));
     argv.extend(["--to".into(), targets.join(",").into(), node.into()]);
