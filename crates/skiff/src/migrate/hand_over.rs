@@ -42,6 +42,8 @@ const MAKING: Duration = Duration::from_secs(60);
 const SLOWEST: u64 = 64 << 20;
 /// How often what CRIU has not sent is sent.
 const PUSH: Duration = Duration::from_millis(2);
+/// How long it may take to say why it has closed the connection.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// How long it may take to let them go.
 const STARTING: Duration = Duration::from_secs(30);
 
@@ -235,7 +237,7 @@ impl Move<'_> {
             size = pieces.iter().map(|piece| piece.size).sum();
             let files = Files::Follow(pieces.clone());
             way.peer.tell(&Order::Restore(Box::new(Load { checkpoint, files })))?;
-            parcel::send(&dir, &pieces, way.goods.as_fd())?;
+            parcel::send(&dir, &pieces, way.goods.as_fd()).map_err(|lost| last_words(&mut way.peer, lost))?;
         }
         progress.done("files");
         Ok(size)
@@ -270,6 +272,18 @@ impl Move<'_> {
             }
             Ok(other) => Err(Kept::Unknown(strange(&other))),
             Err(why) => Err(Kept::Unknown(why)),
+        }
+    }
+}
+
+/// Why it takes no more, if it still says so.
+fn last_words(peer: &mut Peer, lost: Error) -> Error {
+    let until = Instant::now() + FAREWELL;
+    loop {
+        match peer.hear(until) {
+            Ok(Report::Received(_)) => {}
+            Ok(Report::Failed(message, hint)) => return Error { message, hint },
+            _ => return lost,
         }
     }
 }
