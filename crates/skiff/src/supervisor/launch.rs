@@ -15,12 +15,12 @@ use crate::context::Context;
 use crate::output;
 
 /// Forks a process that has only `kept` of our descriptors, begins something, and if that is heard of, serves it until its end; if whoever
-/// wanted it is gone, it is `unheard`. Gives the notes of the beginning, or the words that say why there was none; nothing if it ended without a word.
+/// wanted it is gone, it is `unheard`, or that nothing has come of it. Gives the notes of the beginning, or the words that say why there was none; nothing if it ended without a word.
 pub fn apart<S>(
     kept: &[BorrowedFd<'_>],
     begin: impl FnOnce() -> std::result::Result<(S, Vec<u8>), Vec<u8>>,
     serve: impl FnOnce(S),
-    unheard: impl FnOnce(S),
+    unheard: impl FnOnce(Option<S>),
 ) -> Result<Option<std::result::Result<Vec<u8>, Vec<u8>>>> {
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     match fork(CloneFlags::NONE).context(|| "supervisor")? {
@@ -44,8 +44,8 @@ pub fn apart<S>(
             drop(reporter);
             match begun {
                 Some(begun) if told => serve(begun),
-                Some(begun) => unheard(begun),
-                None => {}
+                begun if !told => unheard(begun),
+                _ => {}
             }
             exit_now(0)
         }
@@ -80,7 +80,18 @@ pub fn launch(
         }
         Err(why) => Err(why.to_bytes()),
     };
-    match apart(&kept, begin, Supervisor::serve, drop)? {
+    let unheard = |begun: Option<Supervisor<'_>>| match (begun, keep) {
+        // Another machine has given it away, to us: it is nowhere else.
+        (Some(supervisor), _) if gate.is_some() => supervisor.serve(),
+        // Whoever would have removed it is gone. If we cannot either, `skiff sweep` does.
+        (None, Keep::Instance(service)) => {
+            if let Ok(lock) = lock.try_clone() {
+                service.record.remove(context, lock).unwrap_or_default();
+            }
+        }
+        (begun, _) => drop(begun),
+    };
+    match apart(&kept, begin, Supervisor::serve, unheard)? {
         Some(Ok(notes)) => {
             String::from_utf8_lossy(&notes).lines().for_each(output::note);
             Ok(())

@@ -111,7 +111,9 @@ pub fn launch(
         Err(e) => Err(e.to_bytes()),
     };
     let kept = [lock.as_fd(), maker.as_fd()];
-    match apart(&kept, begin, Supervisor::serve, |supervisor| supervisor.end(true))? {
+    match apart(&kept, begin, Supervisor::serve, |begun| {
+        begun.into_iter().for_each(|supervisor| supervisor.end(true));
+    })? {
         Some(Ok(note)) if note.is_empty() => Ok(()),
         Some(Ok(note)) => {
             output::note(&String::from_utf8_lossy(&note));
