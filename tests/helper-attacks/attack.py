@@ -15,7 +15,7 @@ SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT, SYS_FSPICK
 SYS_MOUNT_SETATTR = 442
 EMPTY_PATH = 0x1000
 RDONLY, NOSUID, NODEV = 1, 2, 4
-VERSION, JOIN_WORDS = 1, ["0000", "0", "", "/", ""]
+VERSION = 2
 
 
 def gained(*words):
@@ -90,6 +90,24 @@ class Asked:
 
 def request(kind, pid):
     return bytes([VERSION, ord(kind)]) + struct.pack("<I", pid % 2**32)
+
+
+def ordered(*argv, head=("0000", "0", "", "/", "")):
+    """The messages that order this program."""
+    texts = [*head, str(len(argv)), *argv]
+    return b"".join(text.encode() + b"\0" for text in texts)
+
+
+def join(pid, order, go=True, **how):
+    """One that is told of a program, and where."""
+    asked = Asked(None, **how)
+    told = [request("o", 0) + order[at:at + 4090] for at in range(0, len(order), 4090)]
+    for message in [*told, request("j", pid), *([request("g", 0)] if go else [])]:
+        try:
+            asked.socket.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            break  # It has refused by now.
+    return asked
 
 
 def prepared(second, image=b""):
@@ -182,11 +200,21 @@ def messages():
 
 
 def words():
-    """Its own command line: refused."""
+    """Orders that are none, and command lines of its own that are none: refused."""
     me = Other(unshare(NEWUSER | NEWNS))
-    for bad in ([], ["0000"], ["0000", "0"], ["0000", "0", "", "/"], JOIN_WORDS, ["x", "0", "", "/", "", "/bin/id"],
-                ["0000", "xyz", "", "/", "", "/bin/id"], ["00099", "0", "", "/", "", "/bin/id"], [b"\xff", b"\xff", b"\xff", b"\xff", b"\xff", b"\xff"]):
-        must_refuse(bad, Asked(request("j", me.pid), words=bad))
+    Asked(request("b", me.pid)).answer()
+    good = ordered("/bin/id")
+    for bad in (b"", b"\0", b"\0" * 7, b"\xff" * 4090, good[:-1], good[:-9], good + b"=", good + b"novariable\0",
+                ordered("/bin/id", head=("x", "0", "", "/", "")), ordered("/bin/id", head=("0000", "xyz", "", "/", "")),
+                ordered("/bin/id", head=("00099", "0", "", "/", "")), ordered(), good.replace(b"\x001\0", b"\x002\0"),
+                good.replace(b"\x001\0", b"\x0018446744073709551616\0"), good.replace(b"\x001\0", b"\0-1\0"), good + b"A=1\0" * (3 << 20)):
+        must_refuse(f"order {bad[:40]}", join(me.pid, bad))
+    for what, messages in {"no order": [request("j", me.pid)], "go": [request("g", 0)], "an order, then the host": [request("o", 0) + good, request("b", me.pid)],
+                           "an order, then go": [request("o", 0) + good, request("g", 0)]}.items():
+        asked = Asked(None)
+        for message in messages:
+            asked.socket.send(message)
+        must_refuse(what, asked)
     for argv in ([], [b""], [b"\xff\xfe"], [b"x", b"\xff"], [b"x", b"-1"], [b"x", b"2147483648"], [b"x", b"0"], [b"x", b"2"], [b"x", b"999"]):
         pid = os.fork()
         if pid == 0:
@@ -219,7 +247,7 @@ def targets(bobs, bobs_space):
     for name, pid in {"her own process": os.getpid(), "process 1": 1, "bob's process": bobs, "bob's environment": bobs_space,
                       "a process in no user namespace": plain.pid, "a nested one": nested.pid, "a dead one": dead.pid,
                       "one with mounts of a user namespace further up": mixed.pid, "0": 0, "none": 2**22 - 1}.items():
-        must_refuse(f"join {name}", Asked(request("j", pid), words=[*JOIN_WORDS, "/bin/true"]))
+        must_refuse(f"join {name}", join(pid, ordered("/bin/true")))
     if read(f"/proc/{nested.pid}/uid_map"):
         gained("a map for a nested user namespace")
     os.waitpid(dead.pid, 0)
@@ -438,9 +466,9 @@ def fake_system():
         call(libc.mount, b"none", b"/run", b"tmpfs", 0, None)
     mine = Other(unshare(NEWUSER | NEWNS))
     must_refuse("with a system of her making", Asked(request("b", mine.pid), before=build))
-    must_refuse("join with a system of her making", Asked(request("j", mine.pid), words=[*JOIN_WORDS, "/bin/true"], before=build))
+    must_refuse("join with a system of her making", join(mine.pid, ordered("/bin/true"), before=build))
     for pid in (1, os.getpid()):
-        must_refuse("host namespaces from a system of her making", Asked(request("j", pid), words=[*JOIN_WORDS, "/bin/true"], before=build))
+        must_refuse("host namespaces from a system of her making", join(pid, ordered("/bin/true"), before=build))
     mine.end()
 
 
@@ -648,8 +676,7 @@ def joined():
     Asked(request("b", mine.pid)).answer()
     out, back = os.pipe()
     os.set_inheritable(back, True)
-    words = [*JOIN_WORDS, "/bin/cat", "/proc/self/status"]
-    reply, fds, code = Asked(request("j", mine.pid), words=words, before=lambda: os.dup2(back, 1)).answer()
+    reply, fds, code = join(mine.pid, ordered("/bin/cat", "/proc/self/status"), before=lambda: os.dup2(back, 1)).answer()
     os.close(back)
     text = os.read(out, 65536).decode()
     seen = dict(line.split(":\t", 1) for line in text.splitlines())
@@ -660,6 +687,39 @@ def joined():
             gained(key, seen.get(key), "instead of", value)
     if sorted(map(int, seen["Groups"].split())) != sorted(os.getgroups()):
         gained("groups", seen["Groups"])
+    mine.end()
+
+
+def waiting():
+    """The process that waits for the word to start is root's still: she can touch it as little as any other of root's. Any other word, or none, ends it."""
+    mine = Other(unshare(NEWUSER | NEWNS))
+    asked = Asked(request("b", mine.pid))
+    reply, fds = asked.received()
+    for fd in fds:
+        os.close(fd)
+    asked.socket.send(request("o", 0) + ordered("/bin/true"))
+    asked.socket.send(request("j", 1))
+    if asked.received()[0][1:2] != b"-":
+        gained("a process in the host's namespaces, behind an environment of hers")
+    asked.answer()
+    for word in (b"", b"x", request("j", mine.pid), request("o", 0) + b"x", request("g", 1)):
+        asked = join(mine.pid, ordered("/bin/true"), go=False)
+        reply, fds = asked.received()
+        pid = struct.unpack("<I", reply[2:6])[0]
+        for what, act in (("a signal", lambda: os.kill(pid, 0)), ("traced", lambda: call(libc.ptrace, 0x4206, pid, 0, 0)),
+                          ("its memory", lambda: os.open(f"/proc/{pid}/mem", os.O_RDWR)), ("its root", lambda: os.listdir(f"/proc/{pid}/root/")),
+                          ("a descriptor", lambda: os.stat(f"/proc/{pid}/fd/0")), ("by its handle", lambda: syscall(424, fds[0], 9, None, 0))):
+            if not refused(act):
+                gained("from a process that waits:", what)
+        if word:
+            asked.socket.send(word)
+        else:
+            asked.socket.close()
+        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 125:
+            gained("a start without the word")
+        for fd in fds:
+            os.close(fd)
+        os.waitpid(asked.pid, 0)
     mine.end()
 
 
@@ -696,7 +756,9 @@ def from_inside(rounds):
     go.send(b"x")
     go.recv(1)
     for _ in range(int(rounds)):
-        asked = Asked(request("j", number), words=[*JOIN_WORDS, "/bin/true"])
+        asked = join(number, ordered("/bin/true"), go=False)
+        time.sleep(0.01)
+        asked.socket.send(request("g", 0))
         reply, fds, code = asked.answer()
         if reply[1:2] != b"+":
             print("FAILED: cannot join", reply)

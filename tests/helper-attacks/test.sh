@@ -54,6 +54,7 @@ attack fake_system
 attack through "$alices"
 attack watched
 attack joined
+attack waiting
 attack from_inside 60
 
 # The stand-ins are made anew all the time meanwhile.

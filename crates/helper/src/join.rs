@@ -1,30 +1,32 @@
 //! `join`: starts a program as the caller himself, without any privilege, in an environment of his.
 //!
 //! Only root can put a process that is in no user namespace into namespaces that belong to one. What makes it harmless: the
-//! user namespace they belong to was made by the caller, and the process that enters gives up everything right after, before
-//! it looks at a single file in there (all of which the caller controls).
+//! user namespace they belong to was made by the caller, and the process gives up everything right after it has entered the mount
+//! namespace, before it looks at a single file in there (all of which the caller controls). Until then it sees the host's files, as the
+//! helper does; the caller's processes, whatever they are in their user namespace, can neither trace nor signal it, as it is root's, in
+//! none of theirs.
 
-use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, move_into_link_name_space, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid,
 };
-use skiff_sandbox::command::{Command, NotStarted, own_args, own_env};
-use skiff_sandbox::join::{ONLY_THERE, Place};
+use skiff_sandbox::command::NotStarted;
+use skiff_sandbox::join::Place;
+use skiff_sandbox::order::Order;
 use skiff_sandbox::{Context, Error, Result};
-use skiff_spec::wire::Reply;
+use skiff_spec::wire::{MOST_BYTES, Reply, Request};
 use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
-use skiff_sys::signal::{self, Mask};
-use skiff_sys::{caps, fdpass, ns, seccomp};
+use skiff_sys::{caps, fdpass, ns, seccomp, signal};
 
 use crate::base::{check_owner, open_ns, own_proc};
 use crate::caller::Caller;
 
-/// The namespaces that are entered; the mount namespace last, as nothing of the host can be opened after.
+/// The kinds of namespaces that an environment may have of its own and its programs see.
 const KINDS: [(&str, LinkNameSpaceType); 4] = [
     ("net", LinkNameSpaceType::Network),
     ("ipc", LinkNameSpaceType::InterProcessCommunication),
@@ -32,61 +34,100 @@ const KINDS: [(&str, LinkNameSpaceType); 4] = [
     ("mnt", LinkNameSpaceType::Mount),
 ];
 
-/// Starts the program named by our own arguments and tells its process number; ends when that process is on its own.
-pub fn start(caller: &Caller, pid: u32, socket: &OwnedFd) -> Result<()> {
-    let (place, mask, command) = from_arguments()?;
-    let spaces = open_spaces(caller, pid)?;
-    for (kind, ns) in &spaces {
-        move_into_link_name_space(ns.as_fd(), Some(*kind))
-            .context(|| format!("entering process {pid}'s namespaces"))?;
+/// Makes a process in the namespaces of process `pid` and tells of it. When it is told to go, it becomes the command.
+pub fn start(caller: &Caller, pid: u32, told: &[u8], socket: &OwnedFd) -> Result<()> {
+    let order = Order::decode(told).ok_or_else(|| Error::new("join: that is no command"))?;
+    let Spaces { mount, others } = Spaces::open(caller, pid)?;
+    for (kind, space) in &others {
+        move_into_link_name_space(space.as_fd(), Some(*kind)).context(|| entering(pid))?;
     }
-    drop(spaces);
+    drop(others);
+    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     match fork(CloneFlags::SIBLING).context(|| "process inside")? {
         Fork::Parent(child) => {
             let number = child.pid.as_raw_nonzero().get().unsigned_abs();
-            let told = fdpass::send(socket.as_fd(), &Reply::Done(number).encode(), &[child.pidfd.as_fd()]);
+            let handles = [child.pidfd.as_fd(), report.as_fd()];
+            let told = fdpass::send(socket.as_fd(), &Reply::Done(number).encode(), &handles);
             told.context(|| "answer")
         }
         Fork::Child => {
-            let why = match give_up_everything(caller, place) {
-                Ok(()) => {
-                    signal::restore(mask);
-                    command.exec()
-                }
-                Err(e) => NotStarted::Program(e),
-            };
+            drop(report);
+            let why = become_it(caller, &order, mount.as_ref(), socket);
             // If the caller has gone there is nobody to tell; the exit code says it too.
-            fdpass::send(socket.as_fd(), &why.to_bytes(), &[]).unwrap_or_default();
+            rustix::io::write(&reporter, &why.to_bytes()).unwrap_or_default();
             exit_now(why.exit_code())
         }
     }
 }
 
-/// Opens the target's namespaces, all of which must belong to a user namespace of the caller's making.
-fn open_spaces(caller: &Caller, pid: u32) -> Result<Vec<(LinkNameSpaceType, OwnedFd)>> {
-    let name = format!("process {pid}");
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let proc = openat(CWD, format!("/proc/{pid}"), flags, Mode::empty()).context(|| name.clone())?;
-    let user = open_ns(proc.as_fd(), "user").context(|| name.clone())?;
-    check_owner(caller, user.as_fd(), &name)?;
-    let ours = own_proc()?;
-    let mut spaces = vec![];
-    for (kind, space) in KINDS {
-        let fd = open_ns(proc.as_fd(), kind).context(|| name.clone())?;
-        // One that is shared with the host anyway need not be entered.
-        let own = open_ns(ours.as_fd(), kind).context(|| name.clone())?;
-        if ns::same(fd.as_fd(), own.as_fd()).context(|| name.clone())? {
-            continue;
+/// In the new process. The mount namespace is entered last: whoever enters gets the root that it has by then, and nothing of the host can
+/// be opened after.
+fn become_it(caller: &Caller, order: &Order, mount: Option<&OwnedFd>, socket: &OwnedFd) -> NotStarted {
+    let ready = leave_what_mounts_do_not_need(caller);
+    await_go(socket);
+    let enter = || mount.map_or(Ok(()), |mount| enter_mounts(mount.as_fd()));
+    match ready.and_then(|()| enter()).and_then(|()| give_up_everything(caller, order.place)) {
+        Ok(()) => {
+            signal::restore(order.mask);
+            order.command.exec()
         }
-        // A network of the site's belongs to the host. Where one process of the caller is, another may be.
-        let ours = open_ns(ours.as_fd(), "user").context(|| name.clone())?;
-        let is_hosts = ns::belongs_to(fd.as_fd(), ours.as_fd()).context(|| name.clone())?;
-        if space != LinkNameSpaceType::Network || !is_hosts {
-            check_belongs(fd.as_fd(), user.as_fd(), &name)?;
-        }
-        spaces.push((space, fd));
+        Err(e) => NotStarted::Program(e),
     }
-    Ok(spaces)
+}
+
+/// Without that word there is no root, and nobody who wants anything.
+fn await_go(socket: &OwnedFd) {
+    let word = fdpass::receive(socket.as_fd(), MOST_BYTES).ok();
+    if word.and_then(|(bytes, _)| Request::decode(&bytes)) != Some(Request::Go) {
+        exit_now(125);
+    }
+}
+
+fn enter_mounts(space: BorrowedFd<'_>) -> std::io::Result<()> {
+    Ok(move_into_link_name_space(space, Some(LinkNameSpaceType::Mount))?)
+}
+
+fn entering(pid: u32) -> String {
+    format!("entering process {pid}'s namespaces")
+}
+
+/// The namespaces that are entered.
+struct Spaces {
+    /// Nothing if it is the host's.
+    mount: Option<OwnedFd>,
+    others: Vec<(LinkNameSpaceType, OwnedFd)>,
+}
+
+impl Spaces {
+    /// Opens those of a process, all of which must belong to a user namespace of the caller's making.
+    fn open(caller: &Caller, pid: u32) -> Result<Self> {
+        let name = format!("process {pid}");
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let proc = openat(CWD, format!("/proc/{pid}"), flags, Mode::empty()).context(|| name.clone())?;
+        let user = open_ns(proc.as_fd(), "user").context(|| name.clone())?;
+        check_owner(caller, user.as_fd(), &name)?;
+        let ours = own_proc()?;
+        let ours_user = open_ns(ours.as_fd(), "user").context(|| name.clone())?;
+        let mut spaces = Self { mount: None, others: vec![] };
+        for (kind, space) in KINDS {
+            let fd = open_ns(proc.as_fd(), kind).context(|| name.clone())?;
+            // One that is shared with the host anyway need not be entered.
+            let own = open_ns(ours.as_fd(), kind).context(|| name.clone())?;
+            if ns::same(fd.as_fd(), own.as_fd()).context(|| name.clone())? {
+                continue;
+            }
+            // A network of the site's belongs to the host. Where one process of the caller is, another may be.
+            let is_hosts = ns::belongs_to(fd.as_fd(), ours_user.as_fd()).context(|| name.clone())?;
+            if space != LinkNameSpaceType::Network || !is_hosts {
+                check_belongs(fd.as_fd(), user.as_fd(), &name)?;
+            }
+            match space {
+                LinkNameSpaceType::Mount => spaces.mount = Some(fd),
+                _ => spaces.others.push((space, fd)),
+            }
+        }
+        Ok(spaces)
+    }
 }
 
 fn check_belongs(space: BorrowedFd<'_>, user: BorrowedFd<'_>, name: &str) -> Result<()> {
@@ -96,18 +137,24 @@ fn check_belongs(space: BorrowedFd<'_>, user: BorrowedFd<'_>, name: &str) -> Res
     Err(Error::new(format!("{name}: one of its namespaces belongs to another user namespace")))
 }
 
-/// From root to the caller, in the order in which each step still may be taken; then makes sure.
-fn give_up_everything(caller: &Caller, place: Place) -> std::io::Result<()> {
+/// What can go while the process still waits for its root: groups, umask, and all that an exec could bring.
+fn leave_what_mounts_do_not_need(caller: &Caller) -> std::io::Result<()> {
     let groups: Vec<Gid> = caller.groups.iter().map(|g| Gid::from_raw(*g)).collect();
     set_thread_groups(&groups)?;
-    let (uid, gid) = (Uid::from_raw(caller.uid), Gid::from_raw(caller.gid));
+    let gid = Gid::from_raw(caller.gid);
     set_thread_res_gid(gid, gid, gid)?;
+    rustix::process::umask(caller.umask);
     // While still root: it needs SETPCAP.
     caps::drop_from_bounding(CapabilitySet::empty())?;
+    Ok(rustix::thread::set_no_new_privs(true)?)
+}
+
+/// The rest, from root to the caller; then makes sure.
+fn give_up_everything(caller: &Caller, place: Place) -> std::io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(caller.uid), Gid::from_raw(caller.gid));
     set_thread_res_uid(uid, uid, uid)?;
     // For root as the caller nothing went by itself.
     caps::set_to(CapabilitySet::empty())?;
-    rustix::thread::set_no_new_privs(true)?;
     let ids = (
         rustix::process::getuid(),
         rustix::process::geteuid(),
@@ -120,28 +167,8 @@ fn give_up_everything(caller: &Caller, place: Place) -> std::io::Result<()> {
     {
         return Err(std::io::ErrorKind::PermissionDenied.into());
     }
-    rustix::process::umask(caller.umask);
     place.take()?;
     seccomp::load()?;
     signal::default_action(rustix::process::Signal::PIPE.as_raw());
     Ok(())
-}
-
-/// Our arguments after the socket: place, signals to block, whether the directory will do or none, directory, name to show (or nothing), the program and its
-/// arguments.
-fn from_arguments() -> Result<(Place, Mask, Command)> {
-    let mut arguments = own_args(2).into_iter();
-    let mut next = || arguments.next().ok_or_else(|| Error::new("join: arguments missing"));
-    let place =
-        next()?.to_str().and_then(Place::from_word).ok_or_else(|| Error::new("join: no such place"))?;
-    let mask = next()?.to_str().and_then(|word| u64::from_str_radix(word, 16).ok());
-    let mask = Mask::from_bits(mask.ok_or_else(|| Error::new("join: no such mask"))?);
-    let only_there = next()? == ONLY_THERE;
-    let cwd = next()?.into();
-    let argv0 = Some(next()?).filter(|name| !name.is_empty());
-    let argv: Vec<OsString> = arguments.collect();
-    if argv.is_empty() {
-        return Err(Error::new("join: no program"));
-    }
-    Ok((place, mask, Command { argv, argv0, env: own_env(), cwd, only_there, user: None }))
 }

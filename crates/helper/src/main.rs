@@ -29,7 +29,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use caller::Caller;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_sandbox::{Context, Error, Result};
-use skiff_spec::wire::{MOST_BYTES, Reply, Request};
+use skiff_spec::wire::{MOST_BYTES, MOST_ORDERED, Reply, Request};
 use skiff_sys::fdpass;
 
 #[global_allocator]
@@ -65,40 +65,30 @@ fn serve(socket: &OwnedFd) -> i32 {
 
 fn answer(socket: &OwnedFd) -> Result<()> {
     let caller = Caller::take_over()?;
-    let receive = || fdpass::receive(socket.as_fd(), MOST_BYTES).context(|| "request");
-    let (bytes, fds) = receive()?;
-    if let Some(Request::Prepare { image }) = Request::decode(&bytes) {
-        // What is wrong is told when there is somebody to be told: behind the request.
-        let prepared = base::prepare(&caller, image);
-        return match (Request::decode(&receive()?.0), image) {
-            (Some(Request::Base { pid }), None) => give(socket, &caller, prepared?, pid),
-            (Some(Request::Image { pid, id }), Some(same)) if id == same => {
-                give(socket, &caller, prepared?, pid)
-            }
-            _ => Err(unknown()),
-        };
-    }
+    let (bytes, fds) = fdpass::receive(socket.as_fd(), MOST_BYTES).context(|| "request")?;
     let done = |value: u32, fds: &[BorrowedFd<'_>]| {
         fdpass::send(socket.as_fd(), &Reply::Done(value).encode(), fds).context(|| "answer")
     };
-    match Request::decode(&bytes) {
-        Some(Request::Base { pid }) => give(socket, &caller, base::prepare(&caller, None)?, pid),
-        Some(Request::Image { pid, id }) => give(socket, &caller, base::prepare(&caller, Some(id))?, pid),
-        Some(Request::Join { pid }) => join::start(&caller, pid, socket),
-        Some(Request::Refresh) => refresh::forget(&fds).and_then(|()| done(0, &[])),
-        Some(Request::Network { name }) => network::enter(&caller, &name),
-        Some(Request::Follow { pid }) => network::follow(&caller, pid),
-        Some(Request::Connect { pid, name, again }) => {
+    let request = Request::decode(&bytes).ok_or_else(unknown)?;
+    match request {
+        Request::Prepare { .. } | Request::Base { .. } | Request::Image { .. } => {
+            environment(&caller, socket, request)
+        }
+        Request::Order { .. } => command(&caller, socket, request),
+        Request::Refresh => refresh::forget(&fds).and_then(|()| done(0, &[])),
+        Request::Network { name } => network::enter(&caller, &name),
+        Request::Follow { pid } => network::follow(&caller, pid),
+        Request::Connect { pid, name, again } => {
             let (address, between) = connect::make(&caller, pid, &name, again.as_ref())?;
             done(address.into(), &[between.as_fd()])
         }
-        Some(Request::Leave { name, address }) => {
+        Request::Leave { name, address } => {
             let kept = Reply::Kept(connect::leave(&caller, &name, address)?);
             fdpass::send(socket.as_fd(), &kept.encode(), &[]).context(|| "answer")
         }
-        Some(Request::Store) => writer::start(&caller, fds, socket),
-        Some(Request::Release) => image::release().and_then(|()| done(0, &[])),
-        Some(Request::Prepare { .. }) | None => Err(unknown()),
+        Request::Store => writer::start(&caller, fds, socket),
+        Request::Release => image::release().and_then(|()| done(0, &[])),
+        Request::Join { .. } | Request::Go => Err(unknown()),
     }
 }
 
@@ -106,21 +96,72 @@ fn unknown() -> Error {
     Error::new("a request that this helper does not know").hint("install skiff and its helper together")
 }
 
-fn give(socket: &OwnedFd, caller: &Caller, prepared: base::Prepared, pid: u32) -> Result<()> {
-    let given = prepared.give(caller, pid)?;
+/// The next request of those that come several to one helper; it ends with nobody there to make one.
+fn next(socket: &OwnedFd) -> Result<Request> {
+    let (bytes, _) = fdpass::receive(socket.as_fd(), MOST_BYTES).context(|| "request")?;
+    Request::decode(&bytes).ok_or_else(unknown)
+}
+
+/// An environment, and perhaps the command that it is for.
+fn environment(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> {
+    let given = match first {
+        Request::Prepare { image } => {
+            // What is wrong is told when there is somebody to be told: behind the request.
+            let prepared = base::prepare(caller, image);
+            match (next(socket)?, image) {
+                (Request::Base { pid }, None) => prepared?.give(caller, pid)?,
+                (Request::Image { pid, id }, Some(same)) if id == same => prepared?.give(caller, pid)?,
+                _ => return Err(unknown()),
+            }
+        }
+        Request::Base { pid } => base::prepare(caller, None)?.give(caller, pid)?,
+        Request::Image { pid, id } => base::prepare(caller, Some(id))?.give(caller, pid)?,
+        _ => return Err(unknown()),
+    };
     let mounts: Vec<_> = given.mounts.iter().map(AsFd::as_fd).collect();
     fdpass::send(socket.as_fd(), &Reply::Done(given.ids).encode(), &mounts).context(|| "answer")?;
+    if goes_on(socket.as_fd()) {
+        let order = next(socket)?;
+        command(caller, socket, order)?;
+    }
     if given.host.is_some() {
         until_closed(socket.as_fd());
     }
     Ok(())
 }
 
-/// Waits until the caller needs nothing more: what we let go of costs time, which is then not his. But not for long.
+/// A command of the caller's, in one or more messages, and where it is to run.
+fn command(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> {
+    let (mut told, mut request) = (vec![], first);
+    loop {
+        match request {
+            Request::Order { bytes } if told.len() + bytes.len() <= MOST_ORDERED => told.extend(bytes),
+            Request::Order { .. } => return Err(Error::new("the command and its variables are too long")),
+            Request::Join { pid } => return join::start(caller, pid, &told, socket),
+            _ => return Err(unknown()),
+        }
+        request = next(socket)?;
+    }
+}
+
+/// Whether the caller asks for more, and is still there.
+fn goes_on(socket: BorrowedFd<'_>) -> bool {
+    wait(socket, PollFlags::IN) == PollFlags::IN
+}
+
+/// Waits until the caller needs nothing more: what we let go of costs time, which is then not his.
 fn until_closed(socket: BorrowedFd<'_>) {
+    // Of the end, poll tells without being asked.
+    wait(socket, PollFlags::empty());
+}
+
+/// Waits for something to happen to the socket, but not for long.
+fn wait(socket: BorrowedFd<'_>, what: PollFlags) -> PollFlags {
     let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
-    // Of the end, poll tells without being asked. If it fails, we merely end earlier.
-    poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::empty())], Some(&limit)).unwrap_or_default();
+    let mut sockets = [PollFd::from_borrowed_fd(socket, what)];
+    // If it fails, we merely end earlier.
+    poll(&mut sockets, Some(&limit)).unwrap_or_default();
+    sockets[0].revents()
 }
 
 /// The socket to `skiff`, whose number is our first argument.

@@ -19,7 +19,7 @@ use crate::helper::{Helper, Layers};
 use crate::join::Failed;
 use crate::mounts::{attach, bind, bind_one, memory, open_dir};
 use crate::stage::{Extras, PLACE};
-use crate::start::{Instance, Making, become_init, detach_stdio, die_with_maker, hear, read_all, reap};
+use crate::start::{For, Instance, Making, become_init, detach_stdio, die_with_maker, hear, read_all, reap};
 use crate::word::Word;
 use crate::{Context, Error, Result, map};
 
@@ -238,8 +238,8 @@ impl Ground {
         else {
             drop((control, report));
             let extras = Extras { program: &program, socket: None };
-            let (part, first) = (Some(part), Some(first));
-            become_init(Making { plan, helper: None, part, extras, reporter, control: theirs, first })
+            let (part, purpose) = (Some(part), For::Root(first));
+            become_init(Making { plan, helper: None, part, extras, reporter, control: theirs, purpose })
         };
         drop((theirs, reporter, part));
         let wired = machine

@@ -1,6 +1,7 @@
 //! Talking to the privileged helper.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,9 +11,13 @@ use rustix::process::Pid;
 use skiff_spec::network::Claim;
 use skiff_spec::plan::Base;
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
-use skiff_sys::{fdpass, process};
+use skiff_sys::fdpass;
+use skiff_sys::process::{self, Child};
 
-use crate::command::NotStarted;
+use crate::command::{Command, NotStarted};
+use crate::join::Failed;
+use crate::order::Order;
+use crate::start::{read_all, reap};
 use crate::{Context, Error, Result};
 
 /// The helper started, not yet asked anything. Starting it early lets it load while we do other things.
@@ -39,7 +44,7 @@ impl Helper {
     /// # Errors
     /// When it cannot be started; whether it is any good shows in its answer.
     pub fn spawn(program: &Path) -> Result<Self> {
-        Self::spawn_with(program, &[], &[])
+        Self::spawn_with(program, &[])
     }
 
     /// Starts the helper and has it make ready for [`Helper::ask_for`], which is going to be about `base`.
@@ -68,12 +73,11 @@ impl Helper {
         }
     }
 
-    /// Starts the helper with what [`Request::Join`] will run: its place, directory, shown name and words, and its
-    /// environment (the helper itself looks at none).
+    /// Starts the helper with variables, for the programs of ours that some requests have it start. (It looks at none itself.)
     ///
     /// # Errors
     /// As [`Helper::spawn`].
-    pub fn spawn_with(program: &Path, arguments: &[OsString], env: &[(OsString, OsString)]) -> Result<Self> {
+    pub fn spawn_with(program: &Path, env: &[(OsString, OsString)]) -> Result<Self> {
         refuse_if_writable(program)?;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -82,7 +86,6 @@ impl Helper {
         // By `vfork`: to copy our page tables would take longer than to wait until the new program is loaded.
         let child = std::process::Command::new(program)
             .arg(theirs.as_raw_fd().to_string())
-            .args(arguments)
             .env_clear()
             .envs(env.iter().map(|(n, v)| (n, v)))
             .spawn()
@@ -118,7 +121,7 @@ impl Helper {
     /// When it cannot be sent. (To one that has ended already, it can: why it has is its answer.)
     pub fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<()> {
         match fdpass::send(self.socket.as_fd(), &request.encode(), fds) {
-            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(()),
             sent => sent.context(|| format!("request to helper {}", self.program.display())),
         }
     }
@@ -131,15 +134,41 @@ impl Helper {
         self.receive().and_then(|message| self.understand(message))
     }
 
-    /// Takes the answer to [`Request::Join`], and what the new process says if it cannot start. It may say so before the helper has
-    /// told of it.
-    pub(crate) fn joined(&self) -> (Result<(u32, Vec<OwnedFd>)>, Option<NotStarted>) {
-        match self.receive() {
-            Ok((bytes, fds)) => match NotStarted::from_bytes(&bytes) {
-                Some(why) => (self.answer(), Some(why)),
-                None => (self.understand((bytes, fds)), self.late_error()),
-            },
-            Err(e) => (Err(e), None),
+    /// Orders a command for the environment whose process 1 is `init`: a process is made for it, which waits for [`Helper::go`].
+    ///
+    /// # Errors
+    /// As [`Helper::ask`], and that no program could be given such words.
+    pub(crate) fn order(&self, order: &Order<'_>, init: Pid) -> Result<()> {
+        for request in Request::orders(&order.encode()?) {
+            self.ask(&request, &[])?;
+        }
+        self.ask(&Request::Join { pid: init.as_raw_nonzero().get().unsigned_abs() }, &[])
+    }
+
+    /// Lets the command start that was ordered.
+    ///
+    /// # Errors
+    /// As [`Helper::ask`].
+    pub(crate) fn go(&self) -> Result<()> {
+        self.ask(&Request::Go, &[])
+    }
+
+    /// Takes the answer to [`Helper::order`], and waits until the command runs.
+    pub(crate) fn joined(&self, command: &Command) -> std::result::Result<Child, Failed> {
+        let (number, fds) = self.answer()?;
+        let mut fds = fds.into_iter();
+        let number = i32::try_from(number).ok().and_then(Pid::from_raw);
+        let (Some(pid), Some(pidfd), Some(report)) = (number, fds.next(), fds.next()) else {
+            return Err(
+                Error::new(format!("helper {}: answer without a process", self.program.display())).into()
+            );
+        };
+        match NotStarted::from_bytes(&read_all(report.as_fd())) {
+            None => Ok(Child { pid, pidfd }),
+            Some(why) => {
+                reap(pid);
+                Err(Failed::to_start(command, &why))
+            }
         }
     }
 
@@ -147,7 +176,7 @@ impl Helper {
         let receive = || fdpass::receive(self.socket.as_fd(), MOST_BYTES);
         let received = match receive() {
             // One that refuses us unasked ends with our question unread. The kernel reports that before its answer.
-            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => receive(),
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => receive(),
             other => other,
         };
         received.context(|| format!("answer of helper {}", self.program.display()))
@@ -219,7 +248,7 @@ impl Helper {
     }
 
     /// Takes its exit status if it has ended, so that no zombie stays.
-    pub(crate) fn bury(&mut self) {
+    pub fn bury(&mut self) {
         // Nobody else waits for it, so this cannot fail.
         self.child.try_wait().map(drop).unwrap_or_default();
     }
@@ -229,12 +258,6 @@ impl Helper {
         self.dismiss();
         // Nobody else waits for it, so this cannot fail.
         self.child.wait().map(drop).unwrap_or_default();
-    }
-
-    /// Waits for word of a failure after the answer: nothing when the other side closed the socket by exec.
-    fn late_error(&self) -> Option<NotStarted> {
-        let (bytes, _) = fdpass::receive(self.socket.as_fd(), MOST_BYTES).ok()?;
-        NotStarted::from_bytes(&bytes)
     }
 }
 

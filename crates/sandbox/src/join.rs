@@ -1,5 +1,6 @@
 //! Puts a process into a running environment: as root inside, or as the user himself.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,12 +9,12 @@ use std::path::Path;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 use rustix::thread::{CapabilitySet, ThreadNameSpaceType, move_into_thread_name_spaces};
-use skiff_spec::wire::Request;
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::{self, Mask};
 
 use crate::command::{Command, NotStarted, exit_code};
 use crate::helper::Helper;
+use crate::order::Order;
 use crate::start::{read_all, reap};
 use crate::{Context, Error, Result};
 
@@ -198,7 +199,7 @@ impl Failed {
         }
     }
 
-    fn to_start(command: &Command, why: &NotStarted) -> Self {
+    pub(crate) fn to_start(command: &Command, why: &NotStarted) -> Self {
         match why {
             NotStarted::Program(e) => {
                 let name = command.argv.first().cloned().unwrap_or_default();
@@ -268,59 +269,10 @@ impl From<Error> for Failed {
     }
 }
 
-/// Says to the helper that the command's directory will do or none.
-pub const ONLY_THERE: &str = "only";
-
-/// A command that is going to be started as the user himself, no user namespace, no capability: the helper that does it loads
-/// meanwhile.
-pub struct AsMe<'a> {
-    command: &'a Command,
-    helper: Helper,
-}
-
-impl<'a> AsMe<'a> {
-    /// Starts the helper, with the command on its command line.
-    ///
-    /// # Errors
-    /// As [`Helper::spawn`].
-    pub fn ahead(program: &Path, command: &'a Command, place: Place, mask: Mask) -> Result<Self> {
-        let mask = format!("{:x}", mask.to_bits());
-        let directory = if command.only_there { ONLY_THERE } else { "" };
-        let mut arguments: Vec<OsString> =
-            vec![place.to_word().into(), mask.into(), directory.into(), command.cwd.clone().into()];
-        arguments.push(command.argv0.clone().unwrap_or_default());
-        arguments.extend(command.argv.iter().cloned());
-        let helper = Helper::spawn_with(program, &arguments, &command.env)?;
-        Ok(Self { command, helper })
-    }
-
-    /// Starts the command in the environment whose process 1 is `init`.
-    ///
-    /// # Errors
-    /// As [`as_root`], and what the helper refuses.
-    pub fn join(self, init: Pid) -> std::result::Result<Child, Failed> {
-        let Self { command, helper } = self;
-        helper.ask(&Request::Join { pid: init.as_raw_nonzero().get().unsigned_abs() }, &[])?;
-        let (answer, not_started) = helper.joined();
-        helper.finish();
-        let (pid, fds) = answer?;
-        let pidfd = fds.into_iter().next();
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let (Some(pid), Some(pidfd)) = (pid, pidfd) else {
-            return Err(Error::new("helper: answer without a process").into());
-        };
-        if let Some(why) = not_started {
-            reap(pid);
-            return Err(Failed::to_start(command, &why));
-        }
-        Ok(Child { pid, pidfd })
-    }
-}
-
-/// [`AsMe`], all of it now.
+/// Starts a command in the environment whose process 1 is `init`, as the user himself: no user namespace, no capability.
 ///
 /// # Errors
-/// As [`AsMe::ahead`] and [`AsMe::join`].
+/// As [`as_root`], and what the helper refuses.
 pub fn as_me(
     program: &Path,
     init: Pid,
@@ -328,7 +280,12 @@ pub fn as_me(
     place: Place,
     mask: Mask,
 ) -> std::result::Result<Child, Failed> {
-    AsMe::ahead(program, command, place, mask)?.join(init)
+    let helper = Helper::spawn(program)?;
+    helper.order(&Order { command: Cow::Borrowed(command), place, mask }, init)?;
+    helper.go()?;
+    let joined = helper.joined(command);
+    helper.finish();
+    joined
 }
 
 /// Starts `command` where this process is, as what it is.

@@ -15,6 +15,7 @@ mod init;
 pub mod join;
 mod map;
 pub mod mounts;
+pub mod order;
 mod owners;
 pub mod refresh;
 mod root;

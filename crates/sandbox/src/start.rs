@@ -19,6 +19,7 @@ use crate::helper::{Helper, Layers};
 use crate::init::{self, Wards};
 use crate::join::{Failed, drop_bounding};
 use crate::mounts::{bind_one, open_dir};
+use crate::order::Order;
 use crate::stage::{Extras, Stage};
 use crate::way_out::WayOut;
 use crate::word::Word;
@@ -45,8 +46,6 @@ pub struct Options<'a> {
     pub helper: Option<&'a Path>,
     /// The same started ahead (see [`Options::load`]).
     pub started: Option<Helper>,
-    /// What else the caller has to do: done while process 1 makes the root.
-    pub meanwhile: Option<Box<dyn FnOnce() + 'a>>,
     /// The supervisor's socket, shown inside.
     pub socket: Option<&'a Path>,
     /// The address that it had before, where the plan's network is one of the site's that it has power over.
@@ -75,7 +74,7 @@ impl Options<'_> {
 /// # Errors
 /// Whatever could not be made, named; nothing of it is left then.
 pub fn start(plan: &Plan, options: Options<'_>) -> Result<Instance> {
-    launch(plan, options, None).map(|Launched { instance, helper, .. }| {
+    launch(plan, options, For::Any).map(|Launched { instance, helper, .. }| {
         helper.into_iter().for_each(Helper::finish);
         instance
     })
@@ -90,7 +89,7 @@ pub fn start_for(
     options: Options<'_>,
     first: &First<'_>,
 ) -> std::result::Result<(Instance, first::Process), Failed> {
-    let Launched { instance, told, helper } = launch(plan, options, Some(first))?;
+    let Launched { instance, told, helper } = launch(plan, options, For::Root(first))?;
     if let Some(why) = Failed::reported(&told, first.command) {
         instance.end();
         helper.into_iter().for_each(Helper::finish);
@@ -98,6 +97,34 @@ pub fn start_for(
     }
     let process = first::receive(instance.control.as_fd(), helper)?;
     Ok((instance, process))
+}
+
+/// Carries out `plan` for one command, which runs as the user himself: the helper that gives the layers makes its process, too, while
+/// process 1 makes the root. The environment ends with the calling process, or when it is ended.
+///
+/// # Errors
+/// As [`start_for`].
+pub fn start_for_me(
+    plan: &Plan,
+    options: Options<'_>,
+    order: &Order<'_>,
+) -> std::result::Result<(Instance, Child, Helper), Failed> {
+    let Launched { instance, helper, .. } = launch(plan, options, For::Me(order))?;
+    let Some(helper) = helper else {
+        instance.end();
+        return Err(Error::new("without the helper nobody inside is himself").into());
+    };
+    match helper.joined(&order.command) {
+        Ok(child) => {
+            helper.dismiss();
+            Ok((instance, child, helper))
+        }
+        Err(why) => {
+            instance.end();
+            helper.finish();
+            Err(why)
+        }
+    }
 }
 
 impl Instance {
@@ -138,12 +165,23 @@ struct Launched {
     instance: Instance,
     /// What came behind its word: that of a first command that could not be started.
     told: Vec<u8>,
-    /// Dismissed, perhaps not yet gone.
+    /// Dismissed, if it has nothing more to do; perhaps not yet gone.
     helper: Option<Helper>,
 }
 
+/// What an environment is made for.
+#[derive(Clone, Copy)]
+pub(crate) enum For<'a> {
+    /// Whatever comes.
+    Any,
+    /// A command as root inside.
+    Root(&'a First<'a>),
+    /// One as the user himself.
+    Me(&'a Order<'a>),
+}
+
 /// Makes process 1 and waits for its word.
-fn launch(plan: &Plan, mut options: Options<'_>, first: Option<&First<'_>>) -> Result<Launched> {
+fn launch(plan: &Plan, mut options: Options<'_>, purpose: For<'_>) -> Result<Launched> {
     let program = std::env::current_exe().context(|| "own program")?;
     options.load(plan)?;
     let helper = options.started.take();
@@ -161,19 +199,24 @@ fn launch(plan: &Plan, mut options: Options<'_>, first: Option<&First<'_>>) -> R
         drop((control, report));
         let extras = Extras { program: &program, socket: options.socket };
         let helper = helper.as_ref();
-        become_init(Making { plan, helper, part: None, extras, reporter, control: theirs, first })
+        become_init(Making { plan, helper, part: None, extras, reporter, control: theirs, purpose })
     };
     drop((theirs, reporter));
     let asked = give_ids(init.pid, plan.base, helper.as_ref(), control.as_fd());
+    let asked = asked.and_then(|()| match (purpose, &helper) {
+        (For::Me(order), Some(helper)) => helper.order(order, init.pid),
+        _ => Ok(()),
+    });
     let asked = asked.and_then(|()| give_way_out(init.pid, plan, &options, control.as_fd()));
-    options.meanwhile.take().into_iter().for_each(|meanwhile| meanwhile());
     if asked.is_err() && WayOut::is_wanted(plan) {
         // It waits for the way out.
         kill_process(init.pid, Signal::KILL).unwrap_or_default();
     }
     let told = hear(report.as_fd());
-    // By now it has nothing more to do: its answer came before those words.
-    helper.iter().for_each(Helper::dismiss);
+    if !matches!(purpose, For::Me(_)) {
+        // By now it has nothing more to do: its answer came before those words.
+        helper.iter().for_each(Helper::dismiss);
+    }
     match (Word::decode(&told), asked) {
         (Some((Word::Made { ids, notes }, rest)), Ok(way_out)) => Ok(Launched {
             instance: Instance { init, control, ids, notes, way_out },
@@ -255,7 +298,7 @@ pub(crate) struct Making<'a> {
     pub extras: Extras<'a>,
     pub reporter: OwnedFd,
     pub control: OwnedFd,
-    pub first: Option<&'a First<'a>>,
+    pub purpose: For<'a>,
 }
 
 /// What process 1 knows after its work, and what it worked with.
@@ -275,8 +318,10 @@ pub(crate) fn become_init(making: Making<'_>) -> ! {
     };
     // What nothing inside may have goes first, once for all that is forked; what process 1 has itself, it needs to mount.
     drop_bounding().unwrap_or_else(|e| fail(e));
-    let prepared = making.first.map(|first| first.prepare(&making.reporter)).transpose();
-    let prepared = prepared.unwrap_or_else(|e| fail(e));
+    let prepared = match making.purpose {
+        For::Root(first) => Some(first.prepare(&making.reporter).unwrap_or_else(|e| fail(e))),
+        For::Any | For::Me(_) => None,
+    };
     let mut wards = Wards { first: prepared.as_ref().map(|p| p.child.pid), server: None };
     // Never dropped: to close a hundred descriptors one by one takes longer than all at once, below.
     let hung = || prepared.as_ref().map_or((), Prepared::look_ahead);
@@ -292,6 +337,9 @@ pub(crate) fn become_init(making: Making<'_>) -> ! {
             drop_permitted().unwrap_or_else(|_| exit_now(125));
         }
         None => {
+            if let (For::Me(_), Some(helper)) = (making.purpose, making.helper) {
+                helper.go().unwrap_or_else(|e| fail(e));
+            }
             drop_permitted().unwrap_or_else(|e| fail(e));
             report(&word);
         }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::{self, NetName};
 
@@ -57,8 +57,11 @@ pub struct Cli {
 impl Cli {
     /// Reads the words of the command line; ends with a message where they make no sense.
     pub fn read(words: &[OsString]) -> Self {
-        let plain = words.get(1..).and_then(plain);
-        plain.map_or_else(|| Self::described(words), |command| Self { command })
+        let said = words.get(1..).unwrap_or_default();
+        match plain(said).or_else(|| run_alone(said)) {
+            Some(command) => Self { command },
+            None => Self::described(words),
+        }
     }
 
     fn described(words: &[OsString]) -> Self {
@@ -74,26 +77,34 @@ impl Cli {
             std::process::exit(if e.use_stderr() { output::FAILURE } else { 0 })
         })
     }
-}
 
-impl Cli {
     fn of(words: &[OsString]) -> Result<Self, clap::Error> {
         let mut cli = Self::try_parse_from(words)?;
         if let Command::Run(run) = &mut cli.command {
-            // What stands before the words that were left over; the parser itself does not tell.
-            let before = words.len().checked_sub(run.command.len() + 1).and_then(|at| words.get(at));
-            run.over_host = run.command.is_empty() || before.is_some_and(|word| word == "--");
+            run.look_for_dashes(words);
         }
         Ok(cli)
     }
 }
 
-/// Reads what needs no description to be read: a program's words behind `--`, and no option before. Programs that start
-/// others write it so, a hundred times a second, and to describe all commands takes 0.2 ms, a tenth of a start.
+impl Run {
+    /// What stands before the words that were left over; the parser itself does not tell.
+    fn look_for_dashes(&mut self, words: &[OsString]) {
+        let before = words.len().checked_sub(self.command.len() + 1).and_then(|at| words.get(at));
+        self.over_host = self.command.is_empty() || before.is_some_and(|word| word == "--");
+    }
+}
+
+/// Reads what needs no description to be read: a program's words behind `--` or an image, and no option before. Programs that start
+/// others write it so, a hundred times a second, and to describe all commands takes 0.3 ms, a tenth of a start.
 fn plain(words: &[OsString]) -> Option<Command> {
+    let is_word = |word: &OsString| !word.as_bytes().starts_with(b"-");
     match words {
         [run, dashes, command @ ..] if run == "run" && dashes == "--" => {
             Some(Command::Run(Run { over_host: true, command: command.into(), ..Run::default() }))
+        }
+        [run, command @ ..] if run == "run" && command.first().is_some_and(is_word) => {
+            Some(Command::Run(Run { command: command.into(), ..Run::default() }))
         }
         [env, exec, name, dashes, command @ ..]
             if env == "env" && exec == "exec" && dashes == "--" && !command.is_empty() =>
@@ -103,6 +114,17 @@ fn plain(words: &[OsString]) -> Option<Command> {
         }
         _ => None,
     }
+}
+
+/// Reads `run` with options by the description of that alone; what it cannot read is told by the whole.
+fn run_alone(words: &[OsString]) -> Option<Command> {
+    if words.first()? != "run" {
+        return None;
+    }
+    let alone = Run::augment_args(clap::Command::new("run"));
+    let mut run = Run::from_arg_matches(&alone.try_get_matches_from(words).ok()?).ok()?;
+    run.look_for_dashes(words);
+    Some(Command::Run(run))
 }
 
 /// What lies below if nothing is said.
@@ -464,35 +486,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_words_are_read_as_described() {
-        let lines = [
+    fn words_read_quickly_are_read_as_described() {
+        let plain_ones = [
             "run -- true",
             "run --",
             "run -- --help",
             "run -- a -- b",
+            "run a",
+            "run a b --me -- c",
+            "run a -- b",
+            "run a:1 -x --help",
             "env exec dev -- a -- -b --",
             "env exec dev -- a",
+        ];
+        let runs =
+            ["run -e A=1 -- a", "run --me a b", "run -it --rm a -- --me", "run", "run --net none -v /a:/b a"];
+        let others = [
             "env exec dev --",
             "env exec ../x -- a",
-            "run -e A=1 -- a",
-            "run a",
             "env list",
+            "run --help",
+            "run --mee a",
+            "run --me --root a",
         ];
         let shown = |command: Command| match command {
             Command::Run(run) => format!("{run:?}"),
             Command::Env(Env::Exec(exec)) => format!("{exec:?}"),
             _ => String::new(),
         };
-        let mut read = 0;
-        for line in lines {
-            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            if let Some(command) = plain(&words) {
-                let words: Vec<OsString> = std::iter::once("skiff".into()).chain(words).collect();
-                let described = Cli::of(&words);
-                assert_eq!(Some(shown(command)), described.ok().map(|cli| shown(cli.command)), "{line}");
-                read += 1;
-            }
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let check = |line: &str, read: fn(&[OsString]) -> Option<Command>| {
+            let command = read(&words(line)).unwrap_or_else(|| panic!("{line}: not read"));
+            let described = Cli::of(&words(&format!("skiff {line}"))).ok();
+            assert_eq!(Some(shown(command)), described.map(|cli| shown(cli.command)), "{line}");
+        };
+        plain_ones.iter().for_each(|line| check(line, plain));
+        plain_ones[..8].iter().chain(&runs).for_each(|line| check(line, run_alone));
+        for line in others {
+            let read = plain(&words(line)).or_else(|| run_alone(&words(line)));
+            assert!(read.is_none(), "{line}");
         }
-        assert_eq!(read, 6, "the plain ones");
     }
 }

@@ -1,14 +1,16 @@
 //! `skiff run`: an environment for one command.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::Path;
 
 use skiff_sandbox::command::Command;
 use skiff_sandbox::first::First;
 use skiff_sandbox::helper::Helper;
-use skiff_sandbox::join::{self, AsMe, Failed, NetSpace};
+use skiff_sandbox::join::{self, Failed, NetSpace};
+use skiff_sandbox::order::Order;
 use skiff_sandbox::session::{Ended, Session};
-use skiff_sandbox::start::{Options, start, start_for};
+use skiff_sandbox::start::{Options, start_for, start_for_me};
 use skiff_sandbox::{Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Identity, Plan, Upper};
@@ -155,7 +157,6 @@ fn in_new(
     Ok(session.wait_first(instance, process)?)
 }
 
-/// The helper that is to start the command loads while process 1 makes the root.
 fn as_me_in_new(
     context: &Context,
     started: Option<Helper>,
@@ -163,18 +164,14 @@ fn as_me_in_new(
     plan: &Plan,
     session: Session,
 ) -> std::result::Result<Ended, Failed> {
-    let helper = helper_for_me(context)?;
+    let options = Options { helper: Some(helper_for_me(context)?), started, ..Options::default() };
     let place = session.place(rustix::process::Signal::KILL.as_raw());
-    let mut joining = None;
-    let load = || joining = Some(AsMe::ahead(helper, command, place, session.mask()));
-    let options =
-        Options { helper: Some(helper), started, meanwhile: Some(Box::new(load)), ..Options::default() };
-    let instance = start(plan, options)?;
+    let order = Order { command: Cow::Borrowed(command), place, mask: session.mask() };
+    let (instance, child, mut helper) = start_for_me(plan, options, &order)?;
     instance.notes.iter().for_each(|note| output::note(note));
-    let joining = joining.unwrap_or_else(|| AsMe::ahead(helper, command, place, session.mask()));
-    let child = joining?.join(instance.init.pid)?;
     let ended = session.wait(&child)?;
     instance.end_inside();
+    helper.bury();
     Ok(ended)
 }
 

@@ -10,8 +10,12 @@ use crate::network::{Again, Claim, NetName};
 pub const SOCKET_FD: i32 = 3;
 /// The longest message.
 pub const MOST_BYTES: usize = 4096;
+/// What of a message is not its own: version, kind and number.
+const HEAD: usize = 6;
+/// The longest command, words and variables: somewhat more than the kernel would start.
+pub const MOST_ORDERED: usize = 8 << 20;
 /// Raised when a message changes its meaning: the two programs are installed together.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// The word by which the helper starts `skiff` as the trusted store's writer; behind it come the store's path, the uid for which it
 /// works, and the number of the socket.
@@ -43,12 +47,20 @@ pub enum Request {
         /// The image.
         id: ImageId,
     },
-    /// Start the command on the helper's command line as the caller himself, without privilege, in the
-    /// namespaces of process `pid`.
+    /// The next bytes of a command that is to be started, as they fit.
+    Order {
+        /// Some.
+        bytes: Vec<u8>,
+    },
+    /// Make a process that is to become the command told before, as the caller himself, without privilege, in the namespaces of
+    /// process `pid`. The answer has a handle of it, and a pipe that says why it could not start. May come behind
+    /// [`Base`](Request::Base) or [`Image`](Request::Image), too, when the root is still being made: it waits for [`Go`](Request::Go).
     Join {
         /// The first process of an environment of the caller.
         pid: u32,
     },
+    /// To the process that [`Join`](Request::Join) has made: the root is there, start.
+    Go,
     /// Let a view of the host's root forget what it has looked up: the descriptor sent along is a directory in it.
     Refresh,
     /// Let go of images that have been removed from the trusted store.
@@ -85,6 +97,11 @@ pub enum Request {
 }
 
 impl Request {
+    /// The messages that tell of a command.
+    pub fn orders(command: &[u8]) -> impl Iterator<Item = Self> {
+        command.chunks(MOST_BYTES - HEAD).map(|some| Self::Order { bytes: some.to_vec() })
+    }
+
     /// As bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -92,7 +109,9 @@ impl Request {
             Self::Prepare { .. } => (b'p', 0),
             Self::Base { pid } => (b'b', pid),
             Self::Image { pid, .. } => (b'i', pid),
+            Self::Order { .. } => (b'o', 0),
             Self::Join { pid } => (b'j', pid),
+            Self::Go => (b'g', 0),
             Self::Refresh => (b'r', 0),
             Self::Release => (b'l', 0),
             Self::Store => (b's', 0),
@@ -105,6 +124,7 @@ impl Request {
         bytes.extend(pid.to_le_bytes());
         match self {
             Self::Image { id, .. } | Self::Prepare { image: Some(id) } => bytes.extend(id.0),
+            Self::Order { bytes: some } => bytes.extend(some),
             Self::Network { name } | Self::Leave { name, .. } => bytes.extend(name.as_str().bytes()),
             Self::Connect { name, again, .. } => {
                 bytes.push(again.as_ref().map_or(0, |again| 1 + u8::from(again.moves)));
@@ -127,7 +147,9 @@ impl Request {
             (b'p', id) if pid == 0 => Some(Self::Prepare { image: Some(ImageId(id.try_into().ok()?)) }),
             (b'b', []) => Some(Self::Base { pid }),
             (b'i', id) => Some(Self::Image { pid, id: ImageId(id.try_into().ok()?) }),
+            (b'o', [_, ..]) if pid == 0 => Some(Self::Order { bytes: rest.to_vec() }),
             (b'j', []) => Some(Self::Join { pid }),
+            (b'g', []) if pid == 0 => Some(Self::Go),
             (b'r', []) if pid == 0 => Some(Self::Refresh),
             (b'l', []) if pid == 0 => Some(Self::Release),
             (b's', []) if pid == 0 => Some(Self::Store),
@@ -218,7 +240,9 @@ mod tests {
             Request::Prepare { image: None },
             Request::Prepare { image: Some(ImageId([7; 32])) },
             Request::Base { pid: 7 },
+            Request::Order { bytes: vec![0; MOST_BYTES - HEAD] },
             Request::Join { pid: u32::MAX },
+            Request::Go,
             Request::Refresh,
             Request::Release,
             Request::Store,
@@ -230,7 +254,9 @@ mod tests {
             Request::Leave { name: "lab".parse().unwrap(), address: Ipv4Addr::new(10, 1, 2, 3) },
         ];
         for r in others.into_iter().chain([image]) {
-            assert_eq!(Request::decode(&r.encode()), Some(r));
+            let bytes = r.encode();
+            assert!(bytes.len() <= MOST_BYTES);
+            assert_eq!(Request::decode(&bytes), Some(r));
         }
     }
 
@@ -238,24 +264,27 @@ mod tests {
     fn anything_else_is_no_request() {
         for bad in [
             &[][..],
-            &[1],
-            &[1, b'b'],
-            &[1, b'x', 0, 0, 0, 0],
-            &[9, b'b', 0, 0, 0, 0],
-            &[1, b'p', 1, 0, 0, 0],
-            &[&[1, b'p', 0, 0, 0, 0][..], &[0; 31]].concat(),
-            &[1, b'b', 0, 0, 0, 0, 0],
-            &[1, b'i', 0, 0, 0, 0],
-            &[&[1, b'i', 0, 0, 0, 0][..], &[0; 31]].concat(),
-            &[1, b'l', 1, 0, 0, 0],
-            &[1, b'n', 0, 0, 0, 0],
-            &[1, b'n', 1, 0, 0, 0, b'a'],
-            b"\x01n\0\0\0\0../lab",
-            b"\x01c\x07\0\0\0\0",
-            b"\x01c\x07\0\0\0\x01lab",
-            b"\x01c\x07\0\0\0\x02lab",
-            &[&b"\x01c\x07\0\0\0\x03"[..], &claim(None).encode(), b"lab"].concat(),
-            b"\x01k\x07\0\0\0",
+            &[2],
+            &[2, b'b'],
+            &[2, b'x', 0, 0, 0, 0],
+            &[1, b'b', 0, 0, 0, 0],
+            &[2, b'p', 1, 0, 0, 0],
+            &[&[2, b'p', 0, 0, 0, 0][..], &[0; 31]].concat(),
+            &[2, b'b', 0, 0, 0, 0, 0],
+            &[2, b'i', 0, 0, 0, 0],
+            &[&[2, b'i', 0, 0, 0, 0][..], &[0; 31]].concat(),
+            &[2, b'l', 1, 0, 0, 0],
+            &[2, b'g', 1, 0, 0, 0],
+            &[2, b'o', 0, 0, 0, 0],
+            &[2, b'o', 1, 0, 0, 0, b'a'],
+            &[2, b'n', 0, 0, 0, 0],
+            &[2, b'n', 1, 0, 0, 0, b'a'],
+            b"\x02n\0\0\0\0../lab",
+            b"\x02c\x07\0\0\0\0",
+            b"\x02c\x07\0\0\0\x01lab",
+            b"\x02c\x07\0\0\0\x02lab",
+            &[&b"\x02c\x07\0\0\0\x03"[..], &claim(None).encode(), b"lab"].concat(),
+            b"\x02k\x07\0\0\0",
         ] {
             assert_eq!(Request::decode(bad), None, "{bad:?}");
         }

@@ -46,7 +46,7 @@ struct Writer {
 impl Writer {
     fn start(program: &Path) -> Result<Self> {
         let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-        let helper = Helper::spawn_with(program, &[], &env)?;
+        let helper = Helper::spawn_with(program, &env)?;
         let (ours, theirs) = UnixStream::pair().context(|| "socket to the store's writer")?;
         helper.ask(&Request::Store, &[theirs.as_fd()])?;
         drop(theirs);

@@ -1,0 +1,145 @@
+//! A command as the helper is told of it, which starts it as the user himself: texts, each ended by a zero byte.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use skiff_sys::signal::Mask;
+
+use crate::command::{Command, os};
+use crate::join::Place;
+use crate::{Error, Result};
+
+/// Said of a command whose directory will do or none.
+const ONLY_THERE: &str = "only";
+
+/// What to start, and how.
+pub struct Order<'a> {
+    /// The command. Whom root inside would become means nothing here.
+    pub command: Cow<'a, Command>,
+    /// Its place.
+    pub place: Place,
+    /// The signal mask that it gets.
+    pub mask: Mask,
+}
+
+impl Order<'_> {
+    /// As bytes.
+    ///
+    /// # Errors
+    /// When one of its texts has a zero byte in it: no program could be given that.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let Self { command, place, mask } = self;
+        let only_there = if command.only_there { ONLY_THERE } else { "" };
+        let mut bytes = vec![];
+        push(&mut bytes, &[place.to_word().as_ref()])?;
+        push(&mut bytes, &[format!("{:x}", mask.to_bits()).as_ref()])?;
+        push(&mut bytes, &[only_there.as_ref()])?;
+        push(&mut bytes, &[command.cwd.as_os_str()])?;
+        push(&mut bytes, &[command.argv0.as_deref().unwrap_or_default()])?;
+        push(&mut bytes, &[command.argv.len().to_string().as_ref()])?;
+        for word in &command.argv {
+            push(&mut bytes, &[word])?;
+        }
+        for (name, value) in &command.env {
+            push(&mut bytes, &[name, "=".as_ref(), value])?;
+        }
+        Ok(bytes)
+    }
+
+    /// From bytes; nothing if that is not what they are.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Order<'static>> {
+        let mut texts = bytes.strip_suffix(&[0])?.split(|byte| *byte == 0).map(OsStr::from_bytes);
+        let place = Place::from_word(texts.next()?.to_str()?)?;
+        let mask = u64::from_str_radix(texts.next()?.to_str()?, 16).ok()?;
+        let only_there = texts.next()? == ONLY_THERE;
+        let cwd = texts.next()?.into();
+        let argv0 = texts.next().map(OsString::from)?;
+        let count = texts.next()?.to_str()?.parse::<usize>().ok().filter(|count| *count > 0)?;
+        let argv: Vec<OsString> = texts.by_ref().take(count).map(OsString::from).collect();
+        let env = texts.map(variable).collect::<Option<_>>()?;
+        let argv0 = Some(argv0).filter(|name| !name.is_empty());
+        let command = Command { argv, argv0, env, cwd, only_there, user: None };
+        let whole = command.argv.len() == count;
+        whole.then_some(Order { command: Cow::Owned(command), place, mask: Mask::from_bits(mask) })
+    }
+}
+
+/// One text, of these parts.
+fn push(bytes: &mut Vec<u8>, parts: &[&OsStr]) -> Result<()> {
+    for part in parts {
+        if part.as_bytes().contains(&0) {
+            return Err(Error::new(format!(
+                "{part:?}: no word or variable of a program can have a zero byte"
+            )));
+        }
+        bytes.extend(part.as_bytes());
+    }
+    bytes.push(0);
+    Ok(())
+}
+
+fn variable(text: &OsStr) -> Option<(OsString, OsString)> {
+    let bytes = text.as_bytes();
+    let at = bytes.iter().position(|byte| *byte == b'=')?;
+    Some((os(&bytes[..at]), os(&bytes[at + 1..])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order() -> Order<'static> {
+        let command = Command {
+            argv: vec!["sh".into(), "".into(), os(b"\xff=")],
+            argv0: Some("-sh".into()),
+            env: vec![("A".into(), "1=2".into()), ("B".into(), "".into()), ("".into(), "x".into())],
+            cwd: "/a b".into(),
+            only_there: true,
+            user: None,
+        };
+        let place = Place { own_group: true, death_signal: 9, ..Place::default() };
+        Order { command: Cow::Owned(command), place, mask: Mask::from_bits(5) }
+    }
+
+    #[test]
+    fn orders_come_back_as_they_went() {
+        let plain = Command { argv: vec!["a".into()], cwd: "/".into(), ..Command::default() };
+        for order in [order(), Order { command: Cow::Owned(plain), ..order() }] {
+            let back = Order::decode(&order.encode().expect("no zero bytes")).expect("as encoded");
+            assert_eq!((back.command, back.place), (order.command, order.place));
+            assert_eq!(back.mask.to_bits(), order.mask.to_bits());
+        }
+    }
+
+    #[test]
+    fn what_would_be_taken_for_more_texts_is_refused() {
+        for word in [os(b"a\0b"), os(b"\0")] {
+            let in_word = Command { argv: vec![word.clone()], ..Command::default() };
+            let in_variable = Command { env: vec![("A".into(), word)], ..Command::default() };
+            for command in [in_word, in_variable] {
+                assert!(Order { command: Cow::Owned(command), ..order() }.encode().is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn half_an_order_is_none() {
+        let whole = order().encode().expect("no zero bytes");
+        let program = whole.windows(3).position(|at| at == b"sh\0").expect("there").max(1);
+        for end in 0..program + 2 {
+            assert!(Order::decode(&whole[..end]).is_none(), "{end} bytes");
+        }
+        for bad in [
+            "",
+            "\0",
+            "0000\x000\0\0/\0\x000\0",
+            "0000\x000\0\0/\0\x002\0a\0",
+            "0000\x000\0\0/\0\x001\0a\0A\0",
+            "0000\0x\0\0/\0\x001\0a\0",
+        ] {
+            assert!(Order::decode(bad.as_bytes()).is_none(), "{bad:?}");
+        }
+    }
+}
