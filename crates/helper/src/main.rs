@@ -151,8 +151,7 @@ fn goes_on(socket: BorrowedFd<'_>) -> bool {
 
 /// Waits until the caller needs nothing more: what we let go of costs time, which is then not his.
 fn until_closed(socket: BorrowedFd<'_>) {
-    // Of the end, poll tells without being asked.
-    wait(socket, PollFlags::empty());
+    wait(socket, PollFlags::RDHUP);
 }
 
 /// Waits for something to happen to the socket, but not for long.

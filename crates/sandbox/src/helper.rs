@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, socketpair};
-use rustix::process::Pid;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use skiff_spec::network::Claim;
 use skiff_spec::plan::Base;
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
@@ -170,6 +171,21 @@ impl Helper {
                 Err(Failed::to_start(command, &why))
             }
         }
+    }
+
+    /// Has nothing started any more, and waits for its end. A process that it has made for a command is a child of ours: until somebody takes
+    /// its exit status the PID namespace that it is in cannot end.
+    pub(crate) fn abandon(self) {
+        // It may have gone already, and then there is nobody to tell.
+        rustix::net::shutdown(&self.socket, Shutdown::Write).unwrap_or_default();
+        while let Ok((bytes, fds)) = self.receive()
+            && !bytes.is_empty()
+        {
+            // What is no handle of a child of ours is not waited for.
+            let ended = |fd: &OwnedFd| waitid(WaitId::PidFd(fd.as_fd()), WaitIdOptions::EXITED).err();
+            while fds.first().is_some_and(|fd| ended(fd) == Some(Errno::INTR)) {}
+        }
+        self.finish();
     }
 
     fn receive(&self) -> Result<(Vec<u8>, Vec<OwnedFd>)> {

@@ -227,8 +227,8 @@ fn launch(plan: &Plan, mut options: Options<'_>, purpose: For<'_>) -> Result<Lau
         (word, asked) => {
             // It may have ended by itself; then there is nobody to kill.
             kill_process(init.pid, Signal::KILL).unwrap_or_default();
+            helper.into_iter().for_each(Helper::abandon);
             reap(init.pid);
-            helper.into_iter().for_each(Helper::finish);
             match (word, asked) {
                 (Some((Word::Failed(why), _)), _) | (_, Err(why)) => Err(why),
                 _ => Err(Error::new("process 1 of the environment ended without a word")),
