@@ -174,6 +174,40 @@ ok at n2 alice skiff migrate --mode disk mv n1
 goes_on mv
 over mv n1
 
+# ---- One rank of a job ---------------------------------------------------------------------------------------------------------
+# Two containers, in each a rank of Open MPI's under an orted of its own; one goes to another node and back while the other waits. What
+# mpirun would have ssh start is the second container's command.
+mpicc -O2 -o /shared/exchange "$here/exchange.c"
+mpi='OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_psec=native OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self OMPI_MCA_mpi_yield_when_idle=1'
+ok as alice env $mpi mpirun --quiet --oversubscribe -n 2 /shared/exchange 200 0
+result=$(tail -1 <<<"$out")
+has "$result" result
+as alice sh -c 'cat >agent; chmod +x agent' <<'P'
+#!/bin/sh
+shift
+echo "exec $*" >orted.new
+mv orted.new orted
+until [ -e over ]; do sleep 0.1; done
+P
+ok at n1 alice skiff instance start --checkpoint --net mv host second sh -c 'cd; until [ -e orted ]; do sleep 0.02; done; sh orted; touch over'
+ok at n1 alice skiff instance list --json
+there=$(json "$out" "[i['address'] for i in d if i['name'] == 'second'][0]")
+ok at n1 alice skiff instance start --checkpoint --net mv host first sh -c "cd; export $mpi OMPI_MCA_btl_tcp_if_include=eth0 OMPI_MCA_oob_tcp_if_include=eth0
+    exec mpirun --quiet --leave-session-attached -mca plm_rsh_agent ./agent -H localhost,$there -n 2 /shared/exchange 200 20000"
+steps() { [ "$(on n1 grep -cx '[0-9]*' /tmp/skiff-alice/instance/first/output)" -ge "$1" ]; }
+eventually 20 steps 20
+for way in 'n1 n2' 'n2 n1'; do
+    ok at "${way% *}" alice skiff migrate second "${way#* }"
+    eventually 20 steps $(($(on n1 grep -cx '[0-9]*' /tmp/skiff-alice/instance/first/output) + 20))
+done
+eventually 30 on n1 grep -q result /tmp/skiff-alice/instance/first/output
+equal "$(on n1 cat /tmp/skiff-alice/instance/first/output)" "$(seq 0 199; echo "$result")" 'what the ranks came to'
+for name in first second; do
+    ok at n1 alice skiff instance logs --follow $name
+    ok at n1 alice skiff instance list --json
+    equal "$(json "$out" "[i['exit_code'] for i in d if i['name'] == '$name']")" '[0]' "end of $name"
+done
+
 # ---- Of each kind ------------------------------------------------------------------------------------------------------------
 for node in $nodes; do on $node sysctl -qw net.ipv4.ip_forward=1; done
 network vx 42 $'kind = "vxlan"\nparent = "uplink"\nid = 78'
