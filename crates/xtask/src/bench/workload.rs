@@ -53,9 +53,11 @@ pub fn all(home: &Scratch, seconds: u32, hpl_size: u32) -> anyhow::Result<Vec<Wo
     Ok(all)
 }
 
-/// The text of `hpccinf.txt`.
-pub fn hpl_input(ranks: u32, size: u32) -> String {
-    HPL_INPUT.replace("@SIZE@", &size.to_string()).replace("@RANKS@", &ranks.to_string())
+/// The text of `hpccinf.txt`, with HPL so many times in a row.
+pub fn hpl_input(ranks: u32, size: u32, times: usize) -> String {
+    let sizes = vec![size.to_string(); times].join(" ");
+    let counts = HPL_INPUT.replace("@TIMES@", &times.to_string()).replace("@RANKS@", &ranks.to_string());
+    counts.replace("@SIZES@", &sizes)
 }
 
 /// Open MPI refuses root, which the user is inside; and its PMIx would have munge vouch for "root", while munge sees the
@@ -64,7 +66,7 @@ fn hpl(home: &Scratch, ranks: u32, size: u32) -> anyhow::Result<Workload> {
     let directory = home.path.join(format!("hpl-{ranks}"));
     let directory = directory.to_str().context("home is not UTF-8")?;
     let input_name = format!("hpccinf-{ranks}.txt");
-    home.write(&input_name, &hpl_input(ranks, size))?;
+    home.write(&input_name, &hpl_input(ranks, size, 1))?;
     Ok(Workload {
         name: format!("HPL, {ranks} rank{}", if ranks == 1 { "" } else { "s" }),
         unit: "GFLOPS",

@@ -15,6 +15,10 @@ pub const SIZES: [u32; 7] = [0, 16, 256, 4 << 10, 64 << 10, 1 << 20, 4 << 20];
 /// Of Debian; too large for `make deps`.
 const OPENFOAM: [&str; 2] = ["openfoam", "openfoam-examples"];
 
+/// How often HPL runs in a row, as often as it can: one run is over too soon to tell anything, and with more unknowns hpcc's other programs
+/// take minutes.
+const HPL_TIMES: usize = 20;
+
 /// Starts a rank. The hosts of the test bed share one machine, and mpirun would bind the first rank of each to its first processor.
 const PINNED: &str = "#!/bin/sh\nexport OPENBLAS_NUM_THREADS=1 WM_PROJECT_DIR=/usr/share/openfoam\n\
                       exec taskset -c \"$OMPI_COMM_WORLD_RANK\" \"$@\"\n";
@@ -100,14 +104,25 @@ fn in_bytes(size: u32) -> String {
 
 fn hpl(home: &Scratch, size: u32, mpirun: &str) -> anyhow::Result<Program> {
     people::require(&["hpcc", "mpirun"])?;
-    home.write("hpccinf.txt", &workload::hpl_input(2, size))?;
+    home.write("hpccinf.txt", &workload::hpl_input(2, size, HPL_TIMES))?;
     Ok(Program {
         script: format!(
             "{mpirun}rm -f hpccoutf.txt\nmpirun hpcc && grep -q ^Success=1 hpccoutf.txt && cat hpccoutf.txt\n"
         ),
-        figures: vec![("HPL".into(), "GFLOPS")],
-        read: |text| Ok(vec![workload::number_after(text, "HPL_Tflops=")? * 1000.0]),
+        figures: vec![("HPL, the best run".into(), "GFLOPS"), ("HPL, all runs".into(), "GFLOPS")],
+        read: speeds,
     })
+}
+
+/// The speed of the best of the runs in a row, which each have a line, and that of all: what was computed, by the time that it took. (The
+/// best is what HPL is known by, and what others on the machine disturb least.)
+fn speeds(text: &str) -> anyhow::Result<Vec<f64>> {
+    let lines = text.lines().filter(|line| line.starts_with("WR"));
+    let speed = |line: &str| line.split_whitespace().last().and_then(|word| word.parse::<f64>().ok());
+    let speeds: Vec<f64> = lines.filter_map(speed).collect();
+    ensure!(speeds.len() == HPL_TIMES, "HPL has run {} times instead of {HPL_TIMES}", speeds.len());
+    let best = speeds.iter().copied().fold(0.0, f64::max);
+    Ok(vec![best, HPL_TIMES as f64 / speeds.iter().map(|speed| 1.0 / speed).sum::<f64>()])
 }
 
 fn dam_break(home: &Scratch, user: Who<'_>, end: f64, mpirun: &str) -> anyhow::Result<Program> {
@@ -127,7 +142,19 @@ fn dam_break(home: &Scratch, user: Who<'_>, end: f64, mpirun: &str) -> anyhow::R
 
 #[cfg(test)]
 mod tests {
-    use super::in_bytes;
+    use super::{HPL_TIMES, in_bytes, speeds};
+
+    #[test]
+    fn the_speed_of_all_runs_counts_by_their_time() {
+        let line = |speed: &str| {
+            format!("WR11C2R4        1500    80     1     2               0.22              {speed}\n")
+        };
+        let half = HPL_TIMES / 2;
+        let text = line("1.000e+01").repeat(half) + &line("5.000e+00").repeat(HPL_TIMES - half);
+        let [best, all] = speeds(&text).expect("all ran")[..] else { panic!("two figures") };
+        assert!((best - 10.0).abs() < 1e-9 && (all - 20.0 / 3.0).abs() < 1e-9);
+        assert!(speeds(&line("1.000e+01")).is_err());
+    }
 
     #[test]
     fn sizes_have_names() {
