@@ -1,8 +1,6 @@
 //! What a cluster of containers adds to an MPI program that does nothing: `mpirun` in one, against `mpirun` on the bare hosts of the
 //! same job, and whether that grows with the number of hosts.
 
-use anyhow::Context;
-
 use super::Setting;
 use super::people::{self, Scratch, Who};
 use super::picture::Bar;
@@ -30,6 +28,9 @@ impl Args {
     }
 }
 
+/// Which of the ways is a cluster and nothing else.
+const ALONE: usize = 2;
+
 /// What is run on the hosts.
 struct Way {
     name: &'static str,
@@ -51,14 +52,18 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
         Way { name: "in a cluster", command: format!("{skiff} cluster run -- mpirun {program}") },
         Way { name: "the cluster alone", command: format!("{skiff} cluster run -- true") },
     ];
-    let (mut series, mut claims) = (vec![], vec![]);
+    let (mut series, mut claims, mut costs) = (vec![], vec![], vec![]);
     for nodes in &args.nodes {
-        let mut samples = [vec![], vec![], vec![]];
+        let (mut samples, mut each) = ([vec![], vec![], vec![]], vec![]);
         for round in 0..setting.rounds {
             eprintln!("{nodes} hosts, round {} of {}", round + 1, setting.rounds);
             for index in 0..ways.len() {
                 let index = (round + index) % ways.len();
-                samples[index].push(seconds(user, *nodes, &ways[index].command)?);
+                let taken = measured(user, *nodes, &ways[index].command)?;
+                samples[index].push(taken.seconds);
+                if index == ALONE {
+                    each.push(taken.processors / *nodes as f64);
+                }
             }
         }
         let added = stats::differences(&samples[1], &samples[0]);
@@ -66,20 +71,44 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
         for (way, samples) in ways.iter().zip(samples) {
             series.push(Series::new(format!("{nodes} hosts, {}", way.name), "s", samples));
         }
+        costs.push(Series::new(
+            format!("{nodes} hosts, each one's share of the processors' time"),
+            "s",
+            each,
+        ));
     }
     let bars = series.iter().enumerate();
     let bars = bars.map(|(at, s)| Bar::over_all(&s.name, "s", s.spread, at % ways.len() != 0)).collect();
+    // All hosts of a test bed have the same processors: if it is this that does not grow, then on hosts of their own nothing does.
+    series.extend(costs);
     let title = "An empty MPI program, s".into();
     Ok((Record { name: "cluster", title, machine, lines: OVER_ALL, series, claims }, bars))
 }
 
 /// How long a command takes in a job on so many hosts, which is there already.
 pub fn seconds(user: Who<'_>, nodes: usize, command: &str) -> anyhow::Result<f64> {
-    let timed =
-        format!("s=$EPOCHREALTIME; {command} || exit 1; e=$EPOCHREALTIME; echo $((${{e/./}} - ${{s/./}}))");
+    Ok(measured(user, nodes, command)?.seconds)
+}
+
+/// What a command takes.
+struct Taken {
+    seconds: f64,
+    /// What all processors of the machine have done meanwhile.
+    processors: f64,
+}
+
+fn measured(user: Who<'_>, nodes: usize, command: &str) -> anyhow::Result<Taken> {
+    let timed = format!(
+        "busy() {{ read -r _ user nice system _ </proc/stat; b=$((user + nice + system)); }}; \
+         busy; c=$b; s=$EPOCHREALTIME; {command} || exit 1; e=$EPOCHREALTIME; busy; \
+         echo $((${{e/./}} - ${{s/./}})) $((b - c))"
+    );
     let script = format!("LC_ALL=C salloc -Q -N{nodes} --ntasks-per-node=1 bash -c '{timed}'");
     let printed = user.bash(&script)?;
-    let microseconds: f64 =
-        printed.trim().parse().with_context(|| format!("{command}: printed {printed:?}"))?;
-    Ok(microseconds / 1e6)
+    let figures: Option<Vec<f64>> = printed.split_whitespace().map(|word| word.parse().ok()).collect();
+    match figures.as_deref() {
+        // The kernel counts hundredths.
+        Some([microseconds, ticks]) => Ok(Taken { seconds: microseconds / 1e6, processors: ticks / 100.0 }),
+        _ => anyhow::bail!("{command}: printed {printed:?}"),
+    }
 }
