@@ -53,6 +53,7 @@ equal "$(nodes)" 'ctl:running:-@ctl n1:running:idle@n1 n2:running:idle@n2'
 run srun -N2 -l hostname
 equal "$(sort <<<"$out")" $'0: n1\n1: n2' "$err"
 fails 125 as alice skiff cluster add lab --nodes 1
+has "$err" '2 are the most'
 ok as alice skiff cluster remove lab --node n1
 run srun -N1 hostname
 equal "$out" n2
@@ -157,6 +158,23 @@ for victim in 'skiff cluster agent' 'skiff-hub' 'slurmd -D' link; do
     equal "$out" n2 "$victim"
     run srun -N2 -l hostname
 done
+# Somebody has taken the port of one that was lost: it can come back when that is free.
+port=$(sed -n 's/^NodeName=n2 .* Port=\([0-9]*\) .*/\1/p' $state/lab/slurm/slurm.conf)
+on n2 kill -9 "$(of n2 'skiff cluster agent' | tail -1)"
+eventually 10 slurm_says_down
+ok as alice skiff cluster remove lab --node n2
+login alice
+on n2 "${login[@]}" python3 -c 'import socket, sys, time; s = socket.create_server(("", int(sys.argv[1]))); time.sleep(100)' "$port" 3>&- &
+taker=$!
+eventually 10 on n2 sh -c "ss -Hltn sport = $port | grep -q ."
+fails 125 as alice skiff cluster add lab --nodes 1
+has "$err" "port $port of 10.77.0.12: Address "
+equal "$(nodes)" 'ctl:running:-@ctl n1:running:idle@n1'
+on n2 pkill -KILL -u alice -x python3
+try wait $taker
+ok as alice skiff cluster add lab --nodes 1
+run srun -N2 -l hostname
+equal "$(sort <<<"$out")" $'0: n1\n1: n2' "$err"
 ok as alice skiff cluster down lab
 none_left
 # Its supervisor is killed, its controller ends.

@@ -26,6 +26,9 @@ for user in alice bob; do
     equal "$(sort -u <<<"$out")" 10.77.1.2 "$user"
     equal "$(cat /home/$user/of-n1 /home/$user/of-n2)" $'n1 0\nn2 0' "$user"
     equal "$(stat -c %U /home/$user/of-n1)" $user "$user"
+    # A job starts containers again.
+    run srun -w n2 sh -c 'SKIFF_HELPER=none skiff run -- sh -c "hostname; id -u; echo inner >/etc/of-inner; cat /etc/of-inner"; [ ! -e /etc/of-inner ] && echo gone'
+    equal "$out" $'n2\n0\ninner\ngone' "$user: $err"
     printf '#!/bin/sh\nsrun -l hostname\n' >/home/$user/job
     run sbatch -Q -N2 -o job.out job
     eventually 10 grep -q '1: n2' /home/$user/job.out
@@ -145,10 +148,17 @@ ok as alice skiff cluster exec dir -- srun -N2 -l sh -c 'hostname; cat /etc/mark
 equal "$(sort <<<"$out")" $'0: mine\n0: n1\n1: mine\n1: n2' "$err"
 ok as alice skiff cluster down dir
 equal "$(cat $root/etc/marker)" mine
-
-# A base without Slurm, and other things that cannot be.
+# The same as an image.
 start_registry
 make_store
+chown -R root:root $root
+push tools/slurm:1 $root
+ok as alice skiff cluster up img --slurm --nodes 1 --base image:$registry/tools/slurm:1
+ok as alice skiff cluster exec img -- srun sh -c 'hostname; cat /etc/marker'
+equal "$out" $'n1\nmine' "$err"
+ok as alice skiff cluster down img
+
+# A base without Slurm, and other things that cannot be.
 skeleton "$images_tmp/root"
 push tools/plain:1 "$images_tmp/root"
 fails 125 as alice skiff cluster up lab --slurm --nodes 1 --base image:$registry/tools/plain:1

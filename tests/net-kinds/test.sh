@@ -37,6 +37,7 @@ kind = "bridge"
 subnet = "10.20.0.0/24"
 gateway = "10.20.0.1"
 range = "10.20.0.16/29"
+mtu = 1400
 most_each = 6
 X
 network wire <<X
@@ -47,8 +48,10 @@ users = ["alice"]
 X
 
 # Its own device and address, a way to the gateway, and not the host's.
-ok at n1 alice lab sh -c "$my_address; ip route show default; ip -o link | wc -l; pwd; id -u"
-equal "$out" $'10.20.0.16\ndefault via 10.20.0.1 dev eth0 proto static \n2\n/home/alice\n0'
+ok at n1 alice lab sh -c "$my_address; ip route show default; ip -o link | wc -l; pwd; id -u; ip -o link show eth0 | sed 's/.* mtu \([0-9]*\) .*/\1/'"
+equal "$out" $'10.20.0.16\ndefault via 10.20.0.1 dev eth0 proto static \n2\n/home/alice\n0\n1400'
+ok as alice skiff net list --json
+equal "$(json "$out" '[(n["name"], n["kind"], n["subnet"], n["in_use"]) for n in d]')" "[('lab', 'bridge', '10.20.0.0/24', 0), ('wire', 'macvlan', '10.30.0.0/24', 0)]"
 # A port below 1024 is free, and oneself is reached by the loopback device.
 ok at n1 alice lab python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 22)); s.listen(); socket.create_connection(("127.0.0.1", 22))'
 # The host's name means oneself there; what else the host knows stays, and so does what the user has put there.
