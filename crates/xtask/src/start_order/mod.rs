@@ -32,7 +32,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let setting = Setting { rounds: 1, user: people::User::find("alice")?, skiff: PROGRAMS[0].into() };
     let live = Live::start(&setting, "start-order")?;
-    let starts = [format!("{} run -- /bin/true", setting.skiff), format!("{} /bin/true", live.exec_words())];
+    let starts = [
+        format!("{} run -- /bin/true", setting.skiff),
+        format!("{} run --me -- /bin/true", setting.skiff),
+        format!("{} /bin/true", live.exec_words()),
+    ];
     let mut touched = vec![];
     for start in starts {
         // The first start makes what later ones find.
