@@ -319,6 +319,14 @@ equal "$(state odd)" 'running '
 ok as alice skiff checkpoint list --json
 equal "$(json "$out" '[c["name"] for c in d if c.get("instance") == "odd"]')" '[]'
 ok as alice skiff instance rm --force odd plain
+# A GPU: a device with the name of one.
+[ -e /dev/nvidia0 ] || { trap 'rm -f /dev/nvidia0; images_cleanup' EXIT; mknod -m 666 /dev/nvidia0 c 1 3; }
+ok as alice skiff instance start --checkpoint -v /dev/nvidia0 host gpu sh -c 'exec 3<>/dev/nvidia0; echo ready; exec sleep 1000'
+eventually 10 lines gpu 1
+fails 125 as alice skiff checkpoint save gpu
+has "$err" 'device /dev/nvidia0 (open): the state of a GPU cannot be saved'
+equal "$(state gpu)" 'running '
+ok as alice skiff instance rm --force gpu
 
 # What is damaged, cut, forged or from the future is not restored, and nothing is left of it.
 all=/home/alice/.local/share/skiff/checkpoint
