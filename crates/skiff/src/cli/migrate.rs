@@ -53,4 +53,6 @@ pub enum Mode {
     Diskless,
     /// By files in your home, which both machines must see
     Disk,
+    /// Behind the processes, when they need it: refused, the kernel lets no ordinary user do that
+    Lazy,
 }

@@ -109,7 +109,7 @@ impl Move<'_> {
     pub fn carry_out(&self, mut way: Way, token: String, progress: &mut Progress) -> Result<Outcome> {
         let scratch = match self.words.mode {
             Mode::Diskless => Scratch::Memory(memory::make(memory::available()? / 2)?),
-            Mode::Disk => Scratch::Shared(New::make(home(self.context)?, &self.record.name)?),
+            Mode::Disk | Mode::Lazy => Scratch::Shared(New::make(home(self.context)?, &self.record.name)?),
         };
         let images = scratch.dir().join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;

@@ -93,7 +93,7 @@ fn take(context: &Context, peer: &mut Peer, goods: OwnedFd, offer: &Offer) -> Re
     let record = consider(context, offer)?;
     let images = match offer.mode {
         Mode::Diskless => Some(Images::prepare(&offer.checkpoint)?),
-        Mode::Disk => None,
+        Mode::Disk | Mode::Lazy => None,
     };
     peer.tell(&Report::Welcome)?;
     let images = images.map(|images| images.receive(peer, &goods)).transpose()?;

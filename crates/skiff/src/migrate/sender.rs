@@ -68,6 +68,7 @@ pub enum Done {
 /// Moves an instance.
 pub fn carry_out(context: &Context, words: &Migrate) -> Result<Done> {
     let begun = Instant::now();
+    refuse_lazy(words.mode)?;
     if !words.dry_run && settle_ended(context, &words.instance)? {
         return Ok(Done::Before);
     }
@@ -114,6 +115,18 @@ pub fn carry_out(context: &Context, words: &Migrate) -> Result<Done> {
                 false => Err(about(why).hint("it goes on here, as it was")),
             }
         }
+    }
+}
+
+/// See docs/decisions/011-no-pages-on-demand.md.
+fn refuse_lazy(mode: Mode) -> Result<()> {
+    match mode {
+        Mode::Diskless | Mode::Disk => Ok(()),
+        Mode::Lazy => Err(Error::new(
+            "--mode lazy: to bring pages when they are needed takes a userfaultfd that hears of what the kernel itself \
+             touches and of forks; the kernel gives that to the host's root alone",
+        )
+        .hint("--mode diskless stops the processes for the shortest time that there is")),
     }
 }
 
