@@ -14,4 +14,5 @@ mod populate;
 pub mod probe;
 pub mod record;
 pub mod rpc;
+pub mod squeeze;
 pub mod versions;

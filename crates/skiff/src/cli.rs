@@ -34,7 +34,7 @@ pub use image::{Export, Import, Login, ProgressKind, Pull, Shell, Store};
 pub use instance::{Instance, Start};
 pub use job::{Job, OnSignal};
 pub use machines::{Daemon, Machines, Up};
-pub use migrate::{Drain, Migrate, Mode};
+pub use migrate::{Compress, Drain, Migrate, Mode};
 
 /// Your own software environment on a machine you do not own
 #[derive(Parser)]

@@ -16,6 +16,9 @@ pub struct Migrate {
     /// By which way its memory goes
     #[arg(long, value_enum, default_value_t)]
     pub mode: Mode,
+    /// Whether its memory is packed on the way where the link is slow, which is found out
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    pub compress: Compress,
     /// Print what would be moved, how, and what is in the way, and do nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -42,6 +45,16 @@ pub struct Drain {
     pub output: Output,
     /// The machine: this one, or one as for `skiff migrate`
     pub node: String,
+}
+
+/// Whether memory is packed on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Compress {
+    /// Where the link is slower than packing
+    #[default]
+    Auto,
+    /// Never
+    Off,
 }
 
 /// By which way the memory of processes goes to another machine.

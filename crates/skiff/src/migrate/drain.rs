@@ -11,7 +11,7 @@ use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::{Context as _, Error, Result};
 
 use super::{in_step, sender, way};
-use crate::cli::{Drain, Migrate, Mode, Output};
+use crate::cli::{Compress, Drain, Migrate, Mode, Output};
 use crate::context::Context;
 use crate::instance::record::{Record, State};
 use crate::output;
@@ -86,7 +86,8 @@ fn leave(context: &Context, words: &Drain, targets: &[String]) -> Result<Vec<Lef
 
 fn moving(record: &Record, node: &str, mode: Mode) -> Migrate {
     let output = Output { json: false };
-    Migrate { mode, dry_run: false, output, instance: record.name.clone(), node: node.into() }
+    let compress = Compress::Auto;
+    Migrate { mode, compress, dry_run: false, output, instance: record.name.clone(), node: node.into() }
 }
 
 /// Those of another machine, by ourselves there.

@@ -23,6 +23,7 @@ use skiff_spec::instance::Started;
 use skiff_sys::signal::Signals;
 
 use super::leaving::{self, Leaving};
+use super::pages::Pages;
 use super::peer::{Peer, wait};
 use super::progress::Progress;
 use super::talk::{Files, Load, Offer, Order, Report, VERSION};
@@ -73,6 +74,8 @@ pub struct Gone {
     pub frozen: Duration,
     /// Bytes of its memory.
     pub memory: u64,
+    /// Bytes of that by the link.
+    pub sent: u64,
     /// Bytes of all else.
     pub files: u64,
 }
@@ -114,16 +117,25 @@ impl Move<'_> {
         let images = scratch.dir().join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
         let folder = criu(self.context)?;
-        let criu = Criu::start_with(&folder, self.inside, Some(images.as_fd()), &[way.goods.as_fd()])?;
+        let mut pages = Pages::prepare()?;
+        let also = [way.goods.as_fd(), pages.descriptor()];
+        let criu = Criu::start_with(&folder, self.inside, Some(images.as_fd()), &also)?;
         let version = probe::version(&criu)?;
         self.offer(&mut way.peer, &token, &version)?;
+        if self.words.mode == Mode::Diskless {
+            pages.choose(&mut way, self.words.compress)?;
+        }
         progress.done("prepare");
         let stopped = Instant::now();
-        self.dump(&criu, &mut way, progress)?;
+        let dumped = self.dump(&criu, &mut way, &mut pages, progress);
+        // Of two errors that of the dump says more.
+        let ended = pages.end();
+        dumped?;
+        let sent = ended.inspect_err(|_| criu.take_back())?.unwrap_or(progress.bytes());
         progress.done("memory");
         // From here on CRIU waits for a word of ours. If we end without one, it lets the processes go on, unless it is stopped.
-        let sent = self.send(&mut way, &scratch, &version, progress);
-        let given = sent.and_then(|files| {
+        let files = self.send(&mut way, &scratch, &version, progress);
+        let given = files.and_then(|files| {
             self.give_away(&criu, &mut way.peer, token, progress)?;
             Ok(files)
         });
@@ -134,7 +146,7 @@ impl Move<'_> {
                 progress.done("start");
                 criu.end();
                 way.leave();
-                Ok(Outcome::Gone(Gone { frozen, memory: progress.bytes(), files }))
+                Ok(Outcome::Gone(Gone { frozen, memory: progress.bytes(), sent, files }))
             }
             Err(Kept::Unknown(why)) => Ok(Outcome::Unknown(why)),
             Err(Kept::Stays(why)) => {
@@ -176,8 +188,8 @@ impl Move<'_> {
     }
 
     /// Has CRIU stop and dump the processes, until it waits for what becomes of them.
-    fn dump(&self, criu: &Criu, way: &mut Way, progress: &mut Progress) -> Result<()> {
-        let socket = PageServer { socket: Some(way.goods.as_raw_fd()), ..PageServer::default() };
+    fn dump(&self, criu: &Criu, way: &mut Way, pages: &mut Pages, progress: &mut Progress) -> Result<()> {
+        let socket = PageServer { socket: Some(pages.begin(way)?), ..PageServer::default() };
         let options = Options {
             pid: self.found.processes.first().map(|process| process.pid),
             page_server: (self.words.mode == Mode::Diskless).then_some(socket),
@@ -312,6 +324,6 @@ fn held(report: Report, progress: &mut Progress) -> Result<bool> {
     }
 }
 
-fn strange(report: &Report) -> Error {
+pub fn strange(report: &Report) -> Error {
     Error::new(format!("the other side says {report:?}, which was not to be expected"))
 }

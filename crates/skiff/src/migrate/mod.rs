@@ -10,6 +10,7 @@ mod decision;
 mod drain;
 mod hand_over;
 mod leaving;
+mod pages;
 mod peer;
 mod progress;
 mod receive;

@@ -1,14 +1,17 @@
 //! The receiver: takes what the sender has, makes the instance of it, and holds that until it is told to let it go.
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
+use rustix::net::{Shutdown, shutdown};
 use rustix::process::Signal;
 use skiff_migrate::pages::Arrival;
 use skiff_migrate::record::{Checkpoint, IMAGES};
-use skiff_migrate::{memory, parcel};
+use skiff_migrate::{memory, parcel, squeeze};
 use skiff_sandbox::mounts::open_dir;
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::{Context as _, Error, Result};
@@ -97,9 +100,7 @@ fn take(context: &Context, peer: &mut Peer, goods: OwnedFd, offer: &Offer) -> Re
     };
     peer.tell(&Report::Welcome)?;
     let images = images.map(|images| images.receive(peer, &goods)).transpose()?;
-    let Order::Restore(load) = peer.hear(Instant::now() + PATIENCE)? else {
-        return Err(Error::new("an order that was not to be expected"));
-    };
+    let Order::Restore(load) = peer.hear(Instant::now() + PATIENCE)? else { return Err(strange()) };
     let Load { checkpoint, files } = *load;
     let dir = match (&files, &images) {
         (Files::Follow(pieces), Some(images)) => {
@@ -217,11 +218,47 @@ impl Images {
 
     /// Takes the memory of all processes.
     fn receive(self, peer: &mut Peer, goods: &OwnedFd) -> Result<OwnedFd> {
+        let packed = loop {
+            match peer.hear(Instant::now() + PATIENCE)? {
+                Order::Probe(bytes) => {
+                    swallow(goods, bytes)?;
+                    peer.tell(&Report::Probed)?;
+                }
+                Order::Memory { packed } => break packed,
+                _ => return Err(strange()),
+            }
+        };
         let mut told = Ok(());
-        self.arrival.receive(goods.as_fd(), |bytes| {
+        let tell = |bytes| {
             // If it does not hear that, the connection for pages is lost, too.
             told = peer.tell(&Report::Received(bytes));
-        })?;
+        };
+        if packed {
+            let (end, ours) = squeeze::pair()?;
+            let taking = squeeze::Taking::begin(ours, goods.as_fd())?;
+            let received = self.arrival.receive(end.as_fd(), tell);
+            drop(end);
+            if received.is_err() {
+                // Nobody reads what still comes.
+                shutdown(goods, Shutdown::Both).unwrap_or_default();
+            }
+            received.and(taking.end())?;
+        } else {
+            self.arrival.receive(goods.as_fd(), tell)?;
+        }
         told.map(|()| self.dir)
+    }
+}
+
+fn strange() -> Error {
+    Error::new("an order that was not to be expected")
+}
+
+fn swallow(goods: &OwnedFd, bytes: u64) -> Result<()> {
+    let about = || "connection for pages";
+    let goods = File::from(goods.try_clone().context(about)?);
+    match io::copy(&mut goods.take(bytes), &mut io::sink()).context(about)? {
+        n if n == bytes => Ok(()),
+        _ => Err(Error::new(format!("{}: it is lost", about()))),
     }
 }

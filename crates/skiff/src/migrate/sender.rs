@@ -37,6 +37,8 @@ pub struct Moved {
     processes: usize,
     /// Of memory.
     memory_bytes: u64,
+    /// As which so many went by the link.
+    sent_bytes: u64,
     /// Of everything else.
     file_bytes: u64,
     /// How long the processes stood still.
@@ -138,6 +140,7 @@ impl Moved {
             mode: going.words.mode,
             processes: going.found.processes.len(),
             memory_bytes: gone.memory,
+            sent_bytes: gone.sent,
             file_bytes: gone.files,
             frozen_ms: gone.frozen.as_millis(),
             total_ms: begun.elapsed().as_millis(),

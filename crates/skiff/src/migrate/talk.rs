@@ -24,6 +24,13 @@ pub const GOODS: &str = "goods";
 pub enum Order {
     /// This is to come: can it?
     Offer(Box<Offer>),
+    /// So many bytes come on the other connection, for nothing but to see how long they take.
+    Probe(u64),
+    /// The memory comes now; packed or not.
+    Memory {
+        /// As `skiff_migrate::squeeze` has it.
+        packed: bool,
+    },
     /// All of it is there, or comes now: make the processes, and hold them.
     Restore(Box<Load>),
     /// They are yours.
@@ -72,6 +79,8 @@ pub enum Files {
 pub enum Report {
     /// It can come.
     Welcome,
+    /// What was to be seen has come.
+    Probed,
     /// So many bytes of memory have come.
     Received(u64),
     /// The processes are there, and stand still.
