@@ -101,6 +101,26 @@ drawn_there() { on_n2 /usr/bin/python3 browser.py screen "$port" "$token" | grep
 eventually 15 drawn_there
 scancel -u alice
 idle
+# On a node of a cluster's own Slurm: of one that is in its machine's network. It ends with the cluster.
+ok as alice skiff cluster up lab --slurm --nodes 1 --net host
+serve alice skiff cluster exec --node n1 lab -- skiff app notebook --json
+equal "$(json "$app" '(d["host"], d["forward"])')" "('ctl', 'ssh -N -L $port:localhost:$port alice@ctl')"
+browser alice cell "$port" "$token" 'import socket; print(socket.gethostname())'
+equal "$out" n1
+fails 125 as alice skiff cluster exec lab -- srun skiff app notebook
+has "$err" 'hint: start it by `skiff cluster exec --node n1'
+ok as alice skiff cluster down lab
+eventually 10 gone
+wait "$started" 2>&- || true
+ok as alice skiff cluster up lab --slurm --nodes 1
+fails 125 as alice skiff cluster exec lab -- skiff app notebook
+has "$err" 'hint: a cluster made with --net host'
+ok as alice skiff cluster down lab
+# In a cluster over the hosts of a job, on the first.
+serve alice sbatch --quiet --wait -N2 -o served -e served.err --wrap 'skiff cluster run -- skiff app notebook --json'
+has "$app" "ssh -J alice@ctl -N -L $port:localhost:$port alice@n1"
+scancel -u alice
+idle
 fails 125 as alice skiff cluster notebook
 has "$err" 'this is no job'
 has "$err" 'hint: '

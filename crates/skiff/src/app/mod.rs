@@ -25,6 +25,7 @@ use crate::context::Context;
 use crate::{images, output};
 pub use cluster::in_allocation;
 use record::{Kept, Record};
+pub use record::{REACHED_AS, reached_as};
 
 /// What is run, wherever that is.
 const SCRIPT: &str = include_str!("app.sh");
@@ -76,6 +77,7 @@ pub fn run(app: &App) -> Result<i32> {
 
 fn serve(kind: Kind, wanted: &AppRun) -> Result<i32> {
     let context = Context::load()?;
+    let reached = record::reached(&context)?;
     let port = wanted.port.map_or_else(listener::free_port, Ok)?;
     let mut command = command(&context, kind, wanted, port)?;
     if wanted.dry_run {
@@ -102,7 +104,7 @@ fn serve(kind: Kind, wanted: &AppRun) -> Result<i32> {
     if let Some(ended) = running.wait_until_ready(port, context.uid, kind)? {
         return Ok(output::exit_as(ended));
     }
-    let record = Record::new(kind.name(), port, kind.url(port, &token), context.user());
+    let record = Record::new(kind.name(), port, kind.url(port, &token), &reached);
     let kept = Kept::write(&context, &record)?;
     if wanted.json {
         output::json(&record)?

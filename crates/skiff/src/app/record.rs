@@ -7,11 +7,15 @@ use std::path::PathBuf;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
-use skiff_sandbox::{Context as _, Result};
+use skiff_sandbox::{Context as _, Error, Result};
 
 use super::{host, variable};
 use crate::context::Context;
 use crate::output;
+
+/// By which a node of a cluster is told its name, and how one gets to the machine that it is on, as [`reached_as`] says it; nothing of the
+/// latter if the node is in no machine's network.
+pub const REACHED_AS: &str = "SKIFF_REACHED_AS";
 
 /// One of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,17 +37,11 @@ pub struct Record {
 
 impl Record {
     /// Of the one that this process serves.
-    pub fn new(kind: &str, port: u16, url: String, user: String) -> Self {
-        let host = host();
-        // Compute nodes are usually reached by way of the machine that the job was submitted from.
-        let by_way = variable("SLURM_SUBMIT_HOST")
-            .or_else(|| variable("PBS_O_HOST"))
-            .or_else(|| variable("SGE_O_HOST"));
-        let by_way = by_way
-            .filter(|login| *login != host)
-            .map(|login| format!("-J {user}@{login} "))
-            .unwrap_or_default();
-        let forward = format!("ssh {by_way}-N -L {port}:localhost:{port} {user}@{host}");
+    pub fn new(kind: &str, port: u16, url: String, reached: &str) -> Self {
+        let (there, by_way) = reached.split_once(' ').unwrap_or((reached, ""));
+        let host = there.split_once('@').map_or(there, |(_, host)| host).to_owned();
+        let by_way = if by_way.is_empty() { String::new() } else { format!("-J {by_way} ") };
+        let forward = format!("ssh {by_way}-N -L {port}:localhost:{port} {there}");
         let job = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"].into_iter().find_map(variable);
         Self { kind: kind.into(), host, port, forward, url, job }
     }
@@ -59,6 +57,30 @@ impl Record {
     /// something else in here than where it was noted.)
     fn is_gone(&self, file: &fs::File) -> bool {
         self.host == host() && flock(file, FlockOperation::NonBlockingLockShared).is_ok()
+    }
+}
+
+/// How one gets to where this process is.
+pub fn reached(context: &Context) -> Result<String> {
+    let Some(told) = variable(REACHED_AS) else { return Ok(reached_as(&context.user(), &host())) };
+    let node = host();
+    match told.split_once(' ') {
+        Some((known, reached)) if known == node => Ok(reached.into()),
+        Some(_) => Err(Error::new(format!("node {node}: it is not known here how your browser gets there"))
+            .hint(format!("start it by `skiff cluster exec --node {node} NAME -- ...`"))),
+        None => Err(Error::new(format!("node {node}: its network is none that your browser gets into"))
+            .hint("a cluster made with --net host is in its machines' network")),
+    }
+}
+
+/// How one gets to a host: `USER@HOST`, and behind a space by whose way if there is one. Compute nodes are usually reached by way of the machine that the job was
+/// submitted from.
+pub fn reached_as(user: &str, host: &str) -> String {
+    let login =
+        variable("SLURM_SUBMIT_HOST").or_else(|| variable("PBS_O_HOST")).or_else(|| variable("SGE_O_HOST"));
+    match login.filter(|login| login != host) {
+        Some(login) => format!("{user}@{host} {user}@{login}"),
+        None => format!("{user}@{host}"),
     }
 }
 

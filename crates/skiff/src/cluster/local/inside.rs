@@ -28,7 +28,7 @@ use super::wire::{Want, ask};
 use crate::cli::Inside;
 use crate::cluster::{apart, visit};
 use crate::context::Context;
-use crate::{images, network, output};
+use crate::{app, images, network, output};
 
 /// Runs the user's command on a node, or his shell; its exit code.
 pub fn run(
@@ -52,6 +52,7 @@ pub fn run(
     };
     command.env.retain(|(name, _)| !is_of_another_job(name) || asked(inside, name));
     command.set("SLURM_CONF", slurm::CONFIG);
+    command.set(app::REACHED_AS, reached_as(context, &record, node)?);
     if words.is_empty() {
         // What Debian's shells show in front of the prompt.
         command.set("debian_chroot", format!("{name}:{node}"));
@@ -60,6 +61,16 @@ pub fn run(
         Ok(ended) => Ok(output::exit_as(ended)),
         Err(why) => Ok(output::failed(why)),
     }
+}
+
+/// What a node is told of itself for the user's browser.
+fn reached_as(context: &Context, record: &Record, node: Member) -> Result<String> {
+    let settings = record.settings()?;
+    if !settings.over_hosts || settings.net != Net::Host {
+        return Ok(node.to_string());
+    }
+    let host = nodes(record)?.into_iter().find(|known| known.name == node).and_then(|node| node.host);
+    Ok(format!("{node} {}", app::reached_as(&context.user(), &host.unwrap_or(settings.host))))
 }
 
 /// Runs a command of ours on the controller; its exit code.
