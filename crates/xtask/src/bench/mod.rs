@@ -4,6 +4,7 @@
 //! They run on the login node of a test bed, where an installed Skiff, ordinary users and Slurm are; outside of one,
 //! this brings one up around itself.
 
+mod apps;
 mod cluster;
 mod gluster;
 pub(crate) mod live;
@@ -69,6 +70,8 @@ enum Benchmark {
     Gluster(gluster::Args),
     /// An instance that goes to another node: over the network, by files, by CRIU's own page server
     Migrate(migrate::Args),
+    /// HPL, GROMACS, LAMMPS and AutoDock Vina that go to another node in their middle, against the same undisturbed
+    Apps(apps::Args),
     /// Messages, HPL and a flow of water between two containers, on each kind of network, against the bare hosts
     Net(net::Args),
     /// The ways to write much data to the disk, against each other
@@ -97,6 +100,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             Benchmark::Pull(args) => pull::prepare(args)?,
             Benchmark::Read(args) => read::prepare(args)?,
             Benchmark::Net(args) => net::prepare(args)?,
+            Benchmark::Apps(args) => apps::prepare(args)?,
             Benchmark::Gluster(args) => gluster::prepare(args)?,
             _ => {}
         }
@@ -118,6 +122,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Benchmark::Migrate(args) => migrate::run(&setting, args)?,
         Benchmark::Gluster(_) => gluster::run(&setting)?,
         Benchmark::Net(args) => net::run(&setting, args)?,
+        Benchmark::Apps(args) => apps::run(&setting, args)?,
         Benchmark::SlurmUp(args) => slurm_up::run(&setting, args)?,
         Benchmark::Write(args) => write::run(&setting, args)?,
     };
