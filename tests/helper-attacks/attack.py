@@ -1021,11 +1021,10 @@ def writer_files(good, foreign):
     opened["a socket"] = socket.socket().fileno()
     for form in ("docker-archive", "oci-archive", "archive", "oci", "dir", "squashfs", "sif", "erofs"):
         for path, fd in opened.items():
-            for files in ([fd], [fd] * 3):
-                for names in ([], ["index.json", "manifest.json"], ["../x"] * 300):
-                    said, got = told(imported(form, *names), files)
-                    if b"Pulled" in said or got or b"panicked" in said:
-                        gained(form, path, len(files), len(names), said[:200])
+            for files, names in (([fd], []), ([fd], ["index.json", "manifest.json"]), ([fd] * 3, ["../x"] * 300)):
+                said, got = told(imported(form, *names), files)
+                if b"Pulled" in said or got or b"panicked" in said:
+                    gained(form, path, len(files), len(names), said[:200])
     # What is not hers is not given; what is, to be read.
     said, got = told({"Open": foreign})
     if b"Failed" not in said or got:
