@@ -141,3 +141,9 @@ has "$out" 'changes go   in memory'
 
 eventually 3 nobody_left
 equal "$(ls $home)" "$(printf '%s\n' data got mine ready)" "what is in alice's home"
+
+# As much as a program can be given at all goes to the helper, too, in many messages.
+for who in --me --root; do
+    ok as alice sh -c "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do export V\$n=\$(head -c 120000 /dev/zero | tr '\\0' x); done; skiff run $who -- sh -c 'echo \${#V12}'"
+    equal "$out" 120000
+done

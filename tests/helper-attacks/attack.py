@@ -209,8 +209,8 @@ def words():
                 ordered("/bin/id", head=("00099", "0", "", "/", "")), ordered(), good.replace(b"\x001\0", b"\x002\0"),
                 good.replace(b"\x001\0", b"\x0018446744073709551616\0"), good.replace(b"\x001\0", b"\0-1\0"), good + b"A=1\0" * (3 << 20)):
         must_refuse(f"order {bad[:40]}", join(me.pid, bad))
-    for what, messages in {"no order": [request("j", me.pid)], "go": [request("g", 0)], "an order, then the host": [request("o", 0) + good, request("b", me.pid)],
-                           "an order, then go": [request("o", 0) + good, request("g", 0)]}.items():
+    for what, messages in {"no order": [request("j", me.pid)], "go": [request("g", 0), request("j", me.pid)], "an order, then the host": [request("o", 0) + good, request("b", me.pid)],
+                           "go twice": [request("g", 0), request("o", 0) + good, request("g", 0), request("j", me.pid)]}.items():
         asked = Asked(None)
         for message in messages:
             asked.socket.send(message)
@@ -721,6 +721,36 @@ def waiting():
             os.close(fd)
         os.waitpid(asked.pid, 0)
     mine.end()
+
+
+def left_open():
+    """What the helper has open for the layers is no way for the program that it starts behind them: not by a directory, not by a program's name."""
+    for ahead in (False, True):
+        for number in range(3, 20):
+            for head, argv in ((("0000", "0", "only", f"/proc/self/fd/{number}/etc", ""), ("/bin/cat", "shadow")),
+                               (("0000", "0", "", "/", ""), (f"/proc/self/fd/{number}/bin/true",))):
+                mine = Other(unshare(NEWUSER | NEWNS))
+                out, back = os.pipe()
+                os.set_inheritable(back, True)
+                asked = Asked(request("p", 0) if ahead else None, before=lambda: os.dup2(back, 1))
+                os.close(back)
+                for message in (request("b", mine.pid), request("o", 0) + ordered(*argv, head=head), request("g", 0), request("j", mine.pid)):
+                    asked.socket.send(message)
+                _, fds = asked.received()
+                for fd in fds:
+                    os.close(fd)
+                reply, fds = asked.received()
+                if reply[1:2] != b"+":
+                    print("FAILED: no process", reply)
+                why = os.read(fds[1], 100)
+                asked.socket.close()
+                os.waitpid(struct.unpack("<I", reply[2:6])[0], 0)
+                os.waitpid(asked.pid, 0)
+                if not why or os.read(out, 1):
+                    gained("by descriptor", number, "of the helper's:", argv)
+                for fd in [*fds, out]:
+                    os.close(fd)
+                mine.end()
 
 
 def from_inside(rounds):

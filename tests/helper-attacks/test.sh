@@ -55,6 +55,7 @@ attack through "$alices"
 attack watched
 attack joined
 attack waiting
+attack left_open
 attack from_inside 60
 
 # The stand-ins are made anew all the time meanwhile.

@@ -20,8 +20,9 @@ use skiff_sandbox::join::Place;
 use skiff_sandbox::order::Order;
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
-use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
-use skiff_sys::{caps, fdpass, ns, seccomp, signal};
+use skiff_sys::process::{CloneFlags, Fork, exit_now, fork, surely_close_all_except};
+use skiff_sys::signal::{self, Mask};
+use skiff_sys::{caps, fdpass, ns, seccomp};
 
 use crate::base::{check_owner, open_ns, own_proc};
 use crate::caller::Caller;
@@ -34,15 +35,18 @@ const KINDS: [(&str, LinkNameSpaceType); 4] = [
     ("mnt", LinkNameSpaceType::Mount),
 ];
 
-/// Makes a process in the namespaces of process `pid` and tells of it. When it is told to go, it becomes the command.
-pub fn start(caller: &Caller, pid: u32, told: &[u8], socket: &OwnedFd) -> Result<()> {
-    let order = Order::decode(told).ok_or_else(|| Error::new("join: that is no command"))?;
+/// Makes a process in the namespaces of process `pid` and tells of it. When it is told to go, or was `told` before, it becomes the
+/// command.
+pub fn start(caller: &Caller, pid: u32, order: &[u8], told: bool, socket: &OwnedFd) -> Result<()> {
+    let order = Order::decode(order).ok_or_else(|| Error::new("join: that is no command"))?;
     let Spaces { mount, others } = Spaces::open(caller, pid)?;
     for (kind, space) in &others {
         move_into_link_name_space(space.as_fd(), Some(*kind)).context(|| entering(pid))?;
     }
     drop(others);
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    // The keys of the caller's terminal neither stop the new process while somebody waits for it, nor end us before we have told of it.
+    signal::restore(Mask::from_bits(u64::MAX));
     match fork(CloneFlags::SIBLING).context(|| "process inside")? {
         Fork::Parent(child) => {
             let number = child.pid.as_raw_nonzero().get().unsigned_abs();
@@ -51,8 +55,7 @@ pub fn start(caller: &Caller, pid: u32, told: &[u8], socket: &OwnedFd) -> Result
             told.context(|| "answer")
         }
         Fork::Child => {
-            drop(report);
-            let why = become_it(caller, &order, mount.as_ref(), socket);
+            let why = become_it(caller, &order, mount.as_ref(), (socket, told), &reporter);
             // If the caller has gone there is nobody to tell; the exit code says it too.
             rustix::io::write(&reporter, &why.to_bytes()).unwrap_or_default();
             exit_now(why.exit_code())
@@ -62,11 +65,25 @@ pub fn start(caller: &Caller, pid: u32, told: &[u8], socket: &OwnedFd) -> Result
 
 /// In the new process. The mount namespace is entered last: whoever enters gets the root that it has by then, and nothing of the host can
 /// be opened after.
-fn become_it(caller: &Caller, order: &Order, mount: Option<&OwnedFd>, socket: &OwnedFd) -> NotStarted {
-    let ready = leave_what_mounts_do_not_need(caller);
-    await_go(socket);
+fn become_it(
+    caller: &Caller,
+    order: &Order<'_>,
+    mount: Option<&OwnedFd>,
+    (socket, told): (&OwnedFd, bool),
+    reporter: &OwnedFd,
+) -> NotStarted {
+    // What the helper has open for others of its work is not for him whose paths are looked at in the end: his program's, his directory's.
+    // Each process reaches its own descriptors by name, until the exec that would close them.
+    let needed: Vec<_> =
+        [Some(socket), Some(reporter), mount].into_iter().flatten().map(AsFd::as_fd).collect();
+    let ready = surely_close_all_except(&needed).and_then(|()| leave_what_mounts_do_not_need(caller));
+    if !told {
+        await_go(socket);
+    }
     let enter = || mount.map_or(Ok(()), |mount| enter_mounts(mount.as_fd()));
-    match ready.and_then(|()| enter()).and_then(|()| give_up_everything(caller, order.place)) {
+    let close = || surely_close_all_except(&[reporter.as_fd()]);
+    let given_up = || give_up_everything(caller, order.place);
+    match ready.and_then(|()| enter()).and_then(|()| close()).and_then(|()| given_up()) {
         Ok(()) => {
             signal::restore(order.mask);
             order.command.exec()

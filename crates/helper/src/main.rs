@@ -26,6 +26,7 @@ mod writer;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use base::Given;
 use caller::Caller;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_sandbox::{Context, Error, Result};
@@ -120,43 +121,38 @@ fn environment(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> 
     };
     let mounts: Vec<_> = given.mounts.iter().map(AsFd::as_fd).collect();
     fdpass::send(socket.as_fd(), &Reply::Done(given.ids).encode(), &mounts).context(|| "answer")?;
-    if goes_on(socket.as_fd()) {
-        let order = next(socket)?;
-        command(caller, socket, order)?;
+    // What is the caller's by now need not be ours.
+    let Given { host, .. } = given;
+    if wait(socket.as_fd(), PollFlags::IN, 60) == PollFlags::IN {
+        let request = next(socket)?;
+        command(caller, socket, request)?;
     }
-    if given.host.is_some() {
-        until_closed(socket.as_fd());
+    if host.is_some() {
+        // Until the caller needs nothing more: what we let go of costs time, which is then not his.
+        wait(socket.as_fd(), PollFlags::RDHUP, 1);
     }
     Ok(())
 }
 
-/// A command of the caller's, in one or more messages, and where it is to run.
+/// A command of the caller's, in one or more messages, and where it is to run. The word to go may come before all of them have: who says
+/// it need not be who tells the command.
 fn command(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> {
-    let (mut told, mut request) = (vec![], first);
+    let (mut order, mut told, mut request) = (vec![], false, first);
     loop {
         match request {
-            Request::Order { bytes } if told.len() + bytes.len() <= MOST_ORDERED => told.extend(bytes),
+            Request::Order { bytes } if order.len() + bytes.len() <= MOST_ORDERED => order.extend(bytes),
             Request::Order { .. } => return Err(Error::new("the command and its variables are too long")),
-            Request::Join { pid } => return join::start(caller, pid, &told, socket),
+            Request::Go if !told => told = true,
+            Request::Join { pid } => return join::start(caller, pid, &order, told, socket),
             _ => return Err(unknown()),
         }
         request = next(socket)?;
     }
 }
 
-/// Whether the caller asks for more, and is still there.
-fn goes_on(socket: BorrowedFd<'_>) -> bool {
-    wait(socket, PollFlags::IN) == PollFlags::IN
-}
-
-/// Waits until the caller needs nothing more: what we let go of costs time, which is then not his.
-fn until_closed(socket: BorrowedFd<'_>) {
-    wait(socket, PollFlags::RDHUP);
-}
-
-/// Waits for something to happen to the socket, but not for long.
-fn wait(socket: BorrowedFd<'_>, what: PollFlags) -> PollFlags {
-    let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// Waits for something to happen to the socket, or so many seconds; what has.
+fn wait(socket: BorrowedFd<'_>, what: PollFlags, seconds: i64) -> PollFlags {
+    let limit = Timespec { tv_sec: seconds, tv_nsec: 0 };
     let mut sockets = [PollFd::from_borrowed_fd(socket, what)];
     // If it fails, we merely end earlier.
     poll(&mut sockets, Some(&limit)).unwrap_or_default();

@@ -120,8 +120,10 @@ pub fn start_for_me(
             Ok((instance, child, helper))
         }
         Err(why) => {
-            instance.end();
-            helper.finish();
+            // It may have been made, and not told of.
+            kill_process(instance.init.pid, Signal::KILL).unwrap_or_default();
+            helper.abandon();
+            reap_all_until(instance.init.pid);
             Err(why)
         }
     }
@@ -228,7 +230,10 @@ fn launch(plan: &Plan, mut options: Options<'_>, purpose: For<'_>) -> Result<Lau
             // It may have ended by itself; then there is nobody to kill.
             kill_process(init.pid, Signal::KILL).unwrap_or_default();
             helper.into_iter().for_each(Helper::abandon);
-            reap(init.pid);
+            match purpose {
+                For::Me(_) => reap_all_until(init.pid),
+                _ => reap(init.pid),
+            }
             match (word, asked) {
                 (Some((Word::Failed(why), _)), _) | (_, Err(why)) => Err(why),
                 _ => Err(Error::new("process 1 of the environment ended without a word")),
@@ -454,6 +459,18 @@ pub fn detach_stdio() {
 /// Takes the exit status of a child that has ended or is about to.
 pub fn reap(pid: Pid) {
     while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(rustix::io::Errno::INTR)) {}
+}
+
+/// Takes the exit statuses of all children until this one's: as long as another that is in its PID namespace has not given its own away, it
+/// cannot end.
+fn reap_all_until(last: Pid) {
+    loop {
+        match waitpid(None, WaitOptions::empty()) {
+            Ok(Some((pid, _))) if pid != last => {}
+            Err(rustix::io::Errno::INTR) => {}
+            _ => return,
+        }
+    }
 }
 
 /// All that comes until the other side closes.
