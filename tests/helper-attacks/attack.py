@@ -544,6 +544,7 @@ def interrupted(seconds):
         asked = Asked(request("b", targets[1].pid))
         time.sleep(random.random() * 0.002)
         refused(os.kill, asked.pid, signal.SIGKILL)
+        asked.socket.close()
         os.waitpid(asked.pid, 0)
         for target in targets:
             target.end()
