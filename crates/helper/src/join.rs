@@ -20,7 +20,7 @@ use skiff_sandbox::join::Place;
 use skiff_sandbox::order::Order;
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
-use skiff_sys::process::{CloneFlags, Fork, exit_now, fork, surely_close_all_except};
+use skiff_sys::process::{CloneFlags, Fork, close_as_exec_does, close_inherited, exit_now, fork};
 use skiff_sys::signal::{self, Mask};
 use skiff_sys::{caps, fdpass, ns, seccomp};
 
@@ -73,23 +73,32 @@ fn become_it(
     reporter: &OwnedFd,
 ) -> NotStarted {
     // What the helper has open for others of its work is not for him whose paths are looked at in the end: his program's, his directory's.
-    // Each process reaches its own descriptors by name, until the exec that would close them.
+    // Each process reaches its own descriptors by name, until the exec that would close them. (What he lets his programs inherit stays.)
     let needed: Vec<_> =
         [Some(socket), Some(reporter), mount].into_iter().flatten().map(AsFd::as_fd).collect();
-    let ready = surely_close_all_except(&needed).and_then(|()| leave_what_mounts_do_not_need(caller));
+    let ready = close_own(&needed).and_then(|()| leave_what_mounts_do_not_need(caller));
     if !told {
         await_go(socket);
     }
     let enter = || mount.map_or(Ok(()), |mount| enter_mounts(mount.as_fd()));
-    let close = || surely_close_all_except(&[reporter.as_fd()]);
-    let given_up = || give_up_everything(caller, order.place);
-    match ready.and_then(|()| enter()).and_then(|()| close()).and_then(|()| given_up()) {
+    match ready.and_then(|()| enter()).and_then(|()| give_up_everything(caller, order.place)) {
         Ok(()) => {
+            close_inherited(&[socket.as_fd()]);
+            mount.iter().for_each(|mount| close_inherited(&[mount.as_fd()]));
             signal::restore(order.mask);
             order.command.exec()
         }
         Err(e) => NotStarted::Program(e),
     }
+}
+
+fn close_own(needed: &[BorrowedFd<'_>]) -> std::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let descriptors = openat(CWD, "/proc/self/fd", flags, Mode::empty())?;
+    close_as_exec_does(descriptors.as_fd(), needed)?;
+    // Closed, as one of them.
+    std::mem::forget(descriptors);
+    Ok(())
 }
 
 /// Without that word there is no root, and nobody who wants anything.

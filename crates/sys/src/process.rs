@@ -136,27 +136,37 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
 /// Closes every descriptor except the three standard ones and `keep`. For a process that has just been forked to live
 /// on alone: whatever it inherited (locks, pipes that somebody waits on) must not live on with it.
 pub fn close_all_except(keep: &[BorrowedFd<'_>]) {
-    // Before Linux 5.9 they stay, until this process ends.
-    surely_close_all_except(keep).unwrap_or_default();
-}
-
-/// The same where what stayed open would be somebody's who must not have it.
-///
-/// # Errors
-/// `ENOSYS` before Linux 5.9. Some may still be open then.
-pub fn surely_close_all_except(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut numbers: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
     numbers.sort_unstable();
     let mut first = 3;
     for n in numbers.into_iter().chain([u32::MAX]) {
         if n > first {
-            let last = if n == u32::MAX { n } else { n - 1 };
             // SAFETY: the caller is a new process that gives up all that it does not name; nobody in it uses the others.
-            if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
+            unsafe { libc::syscall(libc::SYS_close_range, first, if n == u32::MAX { n } else { n - 1 }, 0) };
         }
         first = first.max(n.saturating_add(1));
+    }
+}
+
+/// Closes at once what an exec would close, except `keep`; what a program is meant to inherit stays. `descriptors` is this process's
+/// own `/proc/self/fd`.
+///
+/// # Errors
+/// When they cannot be listed or asked about. Some may still be open then.
+pub fn close_as_exec_does(descriptors: BorrowedFd<'_>, keep: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut open = vec![];
+    for entry in rustix::fs::Dir::read_from(descriptors)? {
+        let name = entry?.file_name().to_owned();
+        open.extend(name.to_str().ok().and_then(|name| name.parse::<libc::c_int>().ok()));
+    }
+    for fd in open.into_iter().filter(|fd| keep.iter().all(|kept| kept.as_raw_fd() != *fd)) {
+        // SAFETY: fcntl on any number is harmless; what is closed nobody in this new process uses any more.
+        unsafe {
+            match libc::fcntl(fd, libc::F_GETFD) {
+                flags if flags >= 0 && flags & libc::FD_CLOEXEC != 0 => libc::close(fd),
+                _ => 0,
+            };
+        }
     }
     Ok(())
 }
