@@ -6,7 +6,7 @@
 #     start_proxy                      starts proxy.py at $proxy before the registry; its log is $proxy_log
 #     faults RULE...                   what goes wrong there from now on; the log begins anew
 #     sent PART                        how many bytes it has sent since then of paths with PART
-#     push NAME:TAG DIR... [--config JSON]    pushes an image with a layer from each directory; its digest is $pushed
+#     push NAME:TAG LAYER... [--config JSON]  pushes an image with a layer from each directory or tar file; its digest is $pushed
 #     skeleton DIR                     makes a small root with busybox
 #     make_store [OWNER]               makes the trusted store for OWNER (daemon); away with what was there
 #     drop_store                       removes it
@@ -72,7 +72,7 @@ sent() { # PART
     curl -sSf "http://$proxy/sent?$1"
 }
 
-push() { # NAME:TAG DIR... [--config JSON]
+push() { # NAME:TAG LAYER... [--config JSON]
     pushed=$(python3 "$here/../images/registry.py" push "$registry/$1" "${@:2}")
 }
 

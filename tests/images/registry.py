@@ -1,6 +1,6 @@
 """Makes small images and pushes them to a registry, by the registry's own protocol.
 
-    registry.py push SERVER/NAME:TAG DIR... [--config JSON] [--arch ARCH]     a layer from each directory, the lowest first
+    registry.py push SERVER/NAME:TAG LAYER... [--config JSON] [--arch ARCH]     each a directory or a tar file, the lowest first
 """
 
 import argparse
@@ -8,16 +8,20 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import sys
 import tarfile
 import urllib.request
 
 
-def layer(directory):
-    """A directory as a tar file: sorted, its root itself included, as `docker build` makes them."""
+def layer(path):
+    """A tar file as it is; a directory as one: sorted, its root itself included, as `docker build` makes them."""
+    if not os.path.isdir(path):
+        with open(path, "rb") as file:
+            return file.read()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        tar.add(directory, arcname=".", filter=lambda info: info)
+        tar.add(path, arcname=".", filter=lambda info: info)
     return buffer.getvalue()
 
 
@@ -33,11 +37,11 @@ def upload(base, data):
     urllib.request.urlopen(urllib.request.Request(place, data=data, method="PUT", headers=headers))
 
 
-def push(reference, directories, config, arch):
+def push(reference, layers, config, arch):
     server, _, rest = reference.partition("/")
     name, _, tag = rest.partition(":")
     base = f"http://{server}/v2/{name}"
-    tars = [layer(directory) for directory in directories]
+    tars = [layer(path) for path in layers]
     blobs = [gzip.compress(tar, 1, mtime=0) for tar in tars]
     text = json.dumps({
         "architecture": arch,
@@ -67,9 +71,9 @@ def push(reference, directories, config, arch):
 parser = argparse.ArgumentParser()
 parser.add_argument("what", choices=["push"])
 parser.add_argument("reference")
-parser.add_argument("directories", nargs="+")
+parser.add_argument("layers", nargs="+")
 parser.add_argument("--config", default="{}", type=json.loads)
 parser.add_argument("--arch", default="amd64")
 given = parser.parse_args()
-push(given.reference, given.directories, given.config, given.arch)
+push(given.reference, given.layers, given.config, given.arch)
 sys.exit(0)

@@ -57,12 +57,6 @@ impl Entry {
         Entry::new(b'1', name).name(157..257, b'K', target.as_ref())
     }
 
-    /// The name, as far as it fits into the header.
-    #[allow(dead_code)] // Not all tests that this file is part of ask.
-    pub fn short_name(&self) -> &[u8] {
-        self.header[..100].split(|byte| *byte == 0).next().unwrap_or_default()
-    }
-
     fn name(mut self, field: std::ops::Range<usize>, flag: u8, name: &[u8]) -> Entry {
         if name.len() > 100 {
             let long = Entry::new(flag, "././@LongLink").data([name, b"\0"].concat());
