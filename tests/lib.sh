@@ -137,5 +137,6 @@ idle() { # no job is left in the queue, no process, job directory or mount of on
         [ -n "$left" ] || return 0
         sleep 0.05
     done
-    fail "left over: $left"
+    # Why, only the nodes' daemons have heard.
+    fail "left over: $left$(tail -n 40 "$SKIFF_TESTBED_DIR"/logs/slurmd.*.log | grep -E '^==>|error|log of job' || true)"
 }

@@ -24,8 +24,15 @@ at() { # NODE USER NETWORK CMD...
 server='
 import socket, sys
 s = socket.socket(); s.bind(("", 7000)); s.listen()
-open(sys.argv[1], "w").write(socket.gethostname())
+open(sys.argv[1], "w").write(socket.gethostbyname(socket.gethostname()))
 c, peer = s.accept(); c.sendall(peer[0].encode()); c.close()'
+serve() { # NETWORK: alice's server on n1, in the background; its address is $server_at, which no test can know: others may still be going
+    rm -f /home/alice/ready
+    login alice
+    on n1 "${login[@]}" skiff run --net "$1" -- python3 -c "$server" /home/alice/ready 3>&- &
+    eventually 10 test -s /home/alice/ready
+    server_at=$(cat /home/alice/ready)
+}
 client='
 import socket, sys
 c = socket.create_connection((sys.argv[1], 7000), 5); print(c.recv(100).decode())'
@@ -112,11 +119,13 @@ has "$err" 'all of its addresses on this node are taken'
 # Two of one network speak to each other by their addresses; killed at any moment, they hold nothing.
 on n1 pkill -KILL -x sleep
 for pid in $pids; do wait "$pid" || true; done
-eventually 5 at n1 alice lab true
-login alice
-on n1 "${login[@]}" skiff run --net lab -- python3 -c "$server" /home/alice/ready 3>&- &
-eventually 10 test -e /home/alice/ready
-ok at n1 bob lab python3 -c "$client" 10.20.0.16
+all_free() { # NETWORK, on n1
+    login alice
+    [ "$(json "$(on n1 "${login[@]}" skiff net show "$1" --json)" 'len(d["leases"])')" = 0 ]
+}
+eventually 10 all_free lab
+serve lab
+ok at n1 bob lab python3 -c "$client" "$server_at"
 has "$out" 10.20.0.
 wait $!
 
@@ -132,12 +141,8 @@ done
 sed s/NODE/uplink/ "$SKIFF_TEST_TMP/mv" | network mv
 sed s/NODE/uplink/ "$SKIFF_TEST_TMP/vx" | network vx
 for net in mv vx routed; do
-    rm -f /home/alice/ready
-    login alice
-    on n1 "${login[@]}" skiff run --net $net -- python3 -c "$server" /home/alice/ready 3>&- &
-    eventually 10 test -e /home/alice/ready
-    number=$(on n1 sh -c "ls /run/skiff/net/$net | head -n 1")
-    ok at n2 alice $net python3 -c "$client" "$number"
+    serve $net
+    ok at n2 alice $net python3 -c "$client" "$server_at"
     has "$out" .2. "$net"
     wait $!
 done
@@ -166,12 +171,12 @@ has "$err" 'there is none of that name'
 # ---- An environment that stays --------------------------------------------------------------------------------------------------
 login alice
 ok on n1 "${login[@]}" skiff env create --net lab dev
-on n1 "${login[@]}" skiff env exec dev -- sleep 100 3>&- &
+on n1 "${login[@]}" skiff env exec dev -- sh -c "$my_address >address.dev; exec sleep 100" 3>&- &
 first=$!
-eventually 5 on n1 pgrep -u alice -x sleep
+eventually 10 test -s /home/alice/address.dev
 for who in --root --me; do
     ok on n1 "${login[@]}" skiff env exec $who dev -- sh -c "$my_address; exit 0"
-    equal "$out" 10.20.0.16 "$who"
+    equal "$out" "$(cat /home/alice/address.dev)" "$who"
 done
 on n1 "${login[@]}" skiff env stop dev
 wait $first || true
