@@ -281,9 +281,9 @@ pub fn as_me(
     mask: Mask,
 ) -> std::result::Result<Child, Failed> {
     let helper = Helper::spawn(program)?;
-    helper.order(&Order { command: Cow::Borrowed(command), place, mask }, init)?;
-    helper.go()?;
-    let joined = helper.joined(command);
+    let order = Order { command: Cow::Borrowed(command), place, mask };
+    let asked = helper.order(&order, init).and_then(|()| helper.go());
+    let joined = asked.map_err(Failed::from).and_then(|()| helper.joined(command));
     helper.finish();
     joined
 }
