@@ -39,7 +39,7 @@ mount -t tmpfs -o ro tmpfs $store
 refuses $store
 umount $store
 mount -t tmpfs -o size=1m,mode=755,uid=1 tmpfs $store
-refuses "no room for"
+refuses "no space for"
 has "$err" "it needs "
 equal "$(find $store -name '*.erofs')" ''
 clean

@@ -86,3 +86,12 @@ equal $code $((128 + 37))
 image tools/app:3 --config '{"StopSignal":"SIGNONE"}'
 ok as alice skiff run $registry/tools/app:3 id -un
 has "$err" '"SIGNONE" is not known'
+
+# One for another machine can be pulled and looked at, and what comes of running it is said before it is tried.
+push tools/arm:1 "$root" --arch arm64
+ok as alice skiff pull --quiet --arch arm64 $registry/tools/arm:1
+fails 125 as alice skiff run $registry/tools/arm:1 id -un
+has "$err" 'made for linux/arm64'
+has "$err" hint:
+ok as alice skiff inspect $registry/tools/arm:1
+has "$out" arm64

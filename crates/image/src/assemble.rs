@@ -9,6 +9,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustix::io::Errno;
+
 use crate::blob::Blob;
 use crate::error::Context;
 use crate::gate::{Gate, Inside};
@@ -101,7 +103,7 @@ impl Progress {
 /// The first of any layer. The file is of no use then.
 pub fn assemble(job: &Job<'_>, progress: &Progress) -> Result<erofs::Summary> {
     loop {
-        if let Some(summary) = try_assemble(job, progress)? {
+        if let Some(summary) = try_assemble(job, progress).map_err(|error| say_how_much(job, error))? {
             return Ok(summary);
         }
         rustix::fs::ftruncate(job.image, 0).on("empty", job.name)?;
@@ -144,6 +146,19 @@ fn try_assemble(job: &Job<'_>, progress: &Progress) -> Result<Option<erofs::Summ
         data.sum = data.sum.wrapping_add(sum);
     }
     finish(job, &tree, &data).map(Some)
+}
+
+/// A full disk is one that lacks what the layers promise, if they promise more than there is: the user knows then how much to free.
+fn say_how_much(job: &Job<'_>, error: Error) -> Error {
+    if !matches!(error, Error::Io { source: Errno::NOSPC | Errno::DQUOT, .. }) {
+        return error;
+    }
+    // One that is to be fetched again promises nothing.
+    let needed = job.blobs.iter().map(|blob| promised_size(*blob).unwrap_or(0)).fold(0, u64::saturating_add);
+    let free = rustix::fs::fstatvfs(job.image).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
+    let there = rustix::fs::fstat(job.image).map_or(0, |stat| (stat.st_blocks as u64).saturating_mul(512));
+    let free = free.saturating_add(there);
+    if needed > free { Error::NoSpace { object: job.name.into(), needed, free } } else { error }
 }
 
 /// How long the blob's region must be.

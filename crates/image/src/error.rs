@@ -142,8 +142,8 @@ pub enum Error {
         /// Which requirement it does not meet.
         why: String,
     },
-    /// There is not enough room, which was found out before anything was written.
-    #[error("no room for {object}: it needs {needed} bytes, {free} are free")]
+    /// There is not enough room.
+    #[error("no space for {object}: it needs at least {needed} bytes, {free} are free")]
     NoSpace {
         /// The file.
         object: String,

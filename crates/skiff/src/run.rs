@@ -82,7 +82,7 @@ pub fn wanted(run: &Run, context: &Context) -> Result<Wanted> {
         true => images::find(context, image)?,
         false => images::get::to_run(context, image, run.pull)?,
     };
-    let exec = entry.config()?.exec;
+    let exec = entry.exec()?;
     let plan = images::plan::image(context, "run", (entry.id, &exec), upper, run.writable, wishes)?;
     let entrypoint = run.entrypoint.as_deref();
     let mut command = images::command::command(context, (entry.id, &exec), &run.inside, entrypoint, words)?;

@@ -82,7 +82,7 @@ pub fn plan(context: &Context, env: &Environment) -> Result<Plan> {
     let mut plan = match env.ground()? {
         Ground::Host => planner::host(context, name, upper, wishes)?,
         Ground::Image(entry) => {
-            images::plan::image(context, name, (entry.id, &entry.config()?.exec), upper, true, wishes)?
+            images::plan::image(context, name, (entry.id, &entry.exec()?), upper, true, wishes)?
         }
     };
     network::add(&mut plan, settings.net)?;

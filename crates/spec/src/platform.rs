@@ -65,6 +65,14 @@ impl Platform {
         self.level().checked_sub(offered.level())
     }
 
+    /// Whether programs for `offered` run where this is the machine's own, as far as its name tells: which level of it a program wants it
+    /// finds out by itself.
+    #[must_use]
+    pub fn runs(&self, offered: &Platform) -> bool {
+        let pair = (self.architecture.as_str(), offered.architecture.as_str());
+        self.os == offered.os && (pair.0 == pair.1 || matches!(pair, ("amd64", "386") | ("arm64", "arm")))
+    }
+
     /// The number in the variant's name; the first variant where there is none.
     fn level(&self) -> u32 {
         let first = match self.architecture.as_str() {
@@ -124,6 +132,21 @@ mod tests {
 
     fn platform(text: &str) -> Platform {
         text.parse().expect("a known platform")
+    }
+
+    #[test]
+    fn machines_run_what_is_theirs_and_what_their_predecessors_ran() {
+        for (machine, image, runs) in [
+            ("amd64", "amd64", true),
+            ("amd64", "amd64/v3", true),
+            ("amd64", "386", true),
+            ("arm64", "arm/v7", true),
+            ("amd64", "arm64", false),
+            ("386", "amd64", false),
+        ] {
+            assert_eq!(platform(machine).runs(&platform(image)), runs, "{image} on {machine}");
+        }
+        assert!(!platform("amd64").runs(&Platform::new("windows", "amd64", None)));
     }
 
     #[test]

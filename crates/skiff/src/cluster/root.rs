@@ -93,7 +93,7 @@ impl Found {
     pub fn plan(&self, context: &Context, name: &str, upper: Upper, wishes: Wishes) -> Result<Plan> {
         let (id, exec) = match self {
             Self::Host => return planner::host(context, name, upper, wishes),
-            Self::Image(entry) => (entry.id, entry.config()?.exec),
+            Self::Image(entry) => (entry.id, entry.exec()?),
             // It has no configuration, and its digits are of no concern.
             Self::Directory(_) => (ImageId([0; 32]), ExecConfig::default()),
         };

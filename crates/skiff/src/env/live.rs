@@ -31,7 +31,7 @@ pub fn command(context: &Context, env: &Environment, inside: &Inside, words: &[O
     match env.ground()? {
         Ground::Host => Ok(inside.command(context, words)),
         Ground::Image(entry) => {
-            images::command::in_environment(context, (entry.id, &entry.config()?.exec), inside, words)
+            images::command::in_environment(context, (entry.id, &entry.exec()?), inside, words)
         }
     }
 }

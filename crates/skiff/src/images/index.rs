@@ -7,9 +7,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use skiff_image::manifest::ImageConfig;
+use skiff_image::manifest::{ExecConfig, ImageConfig};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::image::ImageId;
+use skiff_spec::platform::Platform;
 
 use super::file::Stamp;
 use crate::context::Context;
@@ -41,6 +42,32 @@ impl Entry {
         let bytes = serde_json::to_vec(&self.config).map_err(super::json)?;
         ImageConfig::parse(&self.reference, &bytes).map_err(super::ours)
     }
+
+    /// How its programs are run, on this machine.
+    ///
+    /// # Errors
+    /// They are another's, and nothing here emulates that.
+    pub fn exec(&self) -> Result<ExecConfig> {
+        let config = self.config()?;
+        let machine = Platform::host();
+        match config.platform.filter(|made_for| !machine.runs(made_for) && !emulates()) {
+            None => Ok(config.exec),
+            Some(other) => {
+                let why =
+                    format!("image {}: made for {other}, and this machine is {machine}", self.reference);
+                Err(Error::new(why).hint(format!(
+                    "skiff pull {}; or administrator: QEMU's user mode emulation runs it (binfmt_misc)",
+                    self.reference
+                )))
+            }
+        }
+    }
+}
+
+/// Whether the kernel starts programs of other machines by an emulator. Which ones is for the kernel to say.
+fn emulates() -> bool {
+    let Ok(kinds) = fs::read_dir("/proc/sys/fs/binfmt_misc") else { return false };
+    kinds.flatten().any(|kind| kind.file_name().to_string_lossy().starts_with("qemu-"))
 }
 
 impl Entry {

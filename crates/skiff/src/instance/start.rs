@@ -225,7 +225,7 @@ fn of_environment(context: &Context, start: &Start, env: &Environment, inside: I
     let mut plan = match env.ground()? {
         Ground::Host => planner::host(context, env.name.as_str(), upper, wishes)?,
         Ground::Image(entry) => {
-            let exec = entry.config()?.exec;
+            let exec = entry.exec()?;
             images::plan::image(context, env.name.as_str(), (entry.id, &exec), upper, true, wishes)?
         }
     };

@@ -42,7 +42,7 @@ pub fn running(context: &Context, job: &Job, container: &Container) -> Result<Li
             no_home: !container.home,
             ..Wishes::default()
         };
-        let exec = entry.config()?.exec;
+        let exec = entry.exec()?;
         let (name, image) = (&*place.name, (entry.id, &exec));
         let plan = images::plan::image(context, name, image, upper.clone(), container.writable, wishes)?;
         Ok((plan, vec![]))
@@ -76,7 +76,7 @@ fn image(context: &Context, container: &Container, dir: &Path) -> Result<Entry> 
 
 /// Has a task run as its container's image and options say.
 pub fn enter(command: &mut Command, job: &Job, container: &Container, entry: &Entry) -> Result<()> {
-    let exec = entry.config()?.exec;
+    let exec = entry.exec()?;
     // What a task of the job's own container starts goes on as that one is.
     let goes_on = job.step.is_none() && images::command::is_in(command, entry.id);
     let kept: Vec<_> =

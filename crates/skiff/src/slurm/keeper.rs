@@ -49,14 +49,7 @@ fn of_snapshot(context: &Context, job: &Job, snapshot: &Snapshot) -> Result<Live
             None => planner::host(context, &place.name, upper, wishes)?,
             Some(entry) => {
                 entry.write(&place.dir.join(IMAGE))?;
-                images::plan::image(
-                    context,
-                    &place.name,
-                    (entry.id, &entry.config()?.exec),
-                    upper,
-                    true,
-                    wishes,
-                )?
+                images::plan::image(context, &place.name, (entry.id, &entry.exec()?), upper, true, wishes)?
             }
         };
         Ok((plan, leases))

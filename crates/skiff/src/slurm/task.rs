@@ -108,7 +108,7 @@ fn command(context: &Context, job: &Job) -> Result<Command> {
     }
     if let Some(entry) = keeper::image(job)? {
         match &job.descriptor {
-            Descriptor::Snapshot(_) => images::command::enter(&mut command, entry.id, &entry.config()?.exec),
+            Descriptor::Snapshot(_) => images::command::enter(&mut command, entry.id, &entry.exec()?),
             Descriptor::Container(container) => {
                 container::enter(&mut command, job, container, &entry)?;
                 if is_first() {
