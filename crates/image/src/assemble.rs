@@ -64,6 +64,18 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// For so many bytes as they are in the registry or in a file. Software inflates to ten times that, text to some more; what becomes
+    /// a thousand times as much was made to fill the disk. What is small on any disk may be mostly zeros.
+    #[must_use]
+    pub fn of(compressed: u64) -> Limits {
+        const ALWAYS: u64 = 16 << 30;
+        const TIMES: u64 = 200;
+        let limits = Limits::default();
+        Limits { bytes: compressed.saturating_mul(TIMES).max(ALWAYS).min(limits.bytes), ..limits }
+    }
+}
+
 /// How far it has come, for whoever shows it; and a way to end it.
 #[derive(Debug)]
 pub struct Progress {

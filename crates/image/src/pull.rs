@@ -172,7 +172,7 @@ pub(crate) fn assemble_into(
         name: &name,
         scratch: std::os::fd::AsFd::as_fd(&scratch),
         scratch_name: &room.display().to_string(),
-        limits: Limits::default(),
+        limits: Limits::of(layers.iter().map(|layer| layer.size()).fold(0, u64::saturating_add)),
         threads,
     };
     assemble(&job, progress)

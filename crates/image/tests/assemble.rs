@@ -277,6 +277,8 @@ fn bombs_are_refused() {
     for bomb in [gzip(&zeros), piped("zstd", &["-q"], &zeros), zeros] {
         assert!(too_large(&bomb, limits(10_000_000, 100)).contains("more than 10000000 bytes"));
     }
+    let gib = |bytes| Limits::of(bytes).bytes >> 30;
+    assert_eq!([gib(0), gib(1 << 20), gib(1 << 30), gib(10 << 30)], [16, 16, 200, 1024]);
     let many = archive(&(0..101).map(|n| Tar::file(n.to_string(), "")).collect::<Vec<_>>());
     assert!(too_large(&many, limits(1 << 30, 100)).contains("entries"));
     // A byte in each block of a file that is mostly holes.
