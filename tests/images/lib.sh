@@ -2,7 +2,8 @@
 # goes when the test ends.
 #
 #     start_registry [USER PASSWORD]   starts docker-registry at $registry (a test may say where before it sources this), whose log is $registry_log; anonymous unless a user, or $auth, is given
-#     stop_registry                    ends it
+#     start_tls                        starts another one with the same images at $secure, whose certificate is $images_tmp/ca.pem
+#     stop_registry                    ends them
 #     start_proxy                      starts proxy.py at $proxy before the registry; its log is $proxy_log
 #     faults RULE...                   what goes wrong there from now on; the log begins anew
 #     sent PART                        how many bytes it has sent since then of paths with PART
@@ -45,11 +46,28 @@ X
     done
 }
 
+# On loopback nobody must be believed.
+secure=10.77.0.1:5443
+secure_pid=
+start_tls() {
+    local name=$images_tmp/secure
+    openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj "/CN=tests" -addext "subjectAltName=IP:${secure%:*}" -addext basicConstraints=CA:FALSE \
+        -keyout "$name.key" -out "$images_tmp/ca.pem" 2>/dev/null
+    sed -e "s|^http:.*|http: {addr: \"$secure\", tls: {certificate: $images_tmp/ca.pem, key: $name.key}}|" \
+        "$images_tmp/registry.yml" >"$name.yml"
+    docker-registry serve "$name.yml" >>"$registry_log" 2>&1 3>&- &
+    secure_pid=$!
+    eventually 10 python3 -c "import socket; socket.create_connection('$secure'.split(':'))"
+}
+
 stop_registry() {
-    [ -n "$registry_pid" ] || return 0
-    kill "$registry_pid"
-    wait "$registry_pid" 2>/dev/null || true
+    local pid
+    for pid in $registry_pid $secure_pid; do
+        kill "$pid"
+        wait "$pid" 2>/dev/null || true
+    done
     registry_pid=
+    secure_pid=
 }
 
 start_proxy() {

@@ -25,17 +25,8 @@ use crate::site;
 /// The group of files whose group does not matter.
 const NO_GROUP: u32 = 65534;
 /// Variables of the caller's that say how to reach servers. Nothing else of his environment goes along.
-const VARIABLES: [&str; 9] = [
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "ALL_PROXY",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-];
+const VARIABLES: [&str; 7] =
+    ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "ALL_PROXY"];
 
 /// Becomes the writer, which talks to the caller by the socket that came along. Returns only if that fails.
 pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()> {

@@ -67,6 +67,20 @@ pub fn import(import: &Import<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
     layered(import, &opened, watch)
 }
 
+/// Whether one who opened it and has others import it wants it himself, by policies that they do not see.
+///
+/// # Errors
+/// He does not.
+pub fn admit(source: &Source, policies: &Policies) -> Result<()> {
+    let path = source.real_path();
+    // Which kind an archive is shows when it is read, and it may have to be inflated for that: it must be wanted as either.
+    let forms = match source.form() {
+        Form::Archive => vec![Form::DockerArchive, Form::OciArchive],
+        form => vec![form],
+    };
+    forms.iter().try_for_each(|form| policies.admit_file(form.transport(), path.as_deref()))
+}
+
 /// The store's directory for what is needed only meanwhile.
 fn room(store: &Store) -> Result<(OwnedFd, String)> {
     let path = store.path().join("tmp");
@@ -214,7 +228,7 @@ fn rewrite(
         name: &name,
         source: &copy.name,
         spill: Spill::new(room.as_fd(), &room_name)?,
-        limits: Limits::default(),
+        limits: Limits::of(copy.size),
         watch: &mut tick,
     };
     let summary = match form {

@@ -11,7 +11,7 @@ mod signature;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use skiff_spec::digest::Digest;
 use skiff_spec::reference::Named;
@@ -57,23 +57,28 @@ impl Policies {
     /// # Errors
     /// One cannot be read, or is no policy.
     pub fn load() -> Result<Policies> {
-        let user = crate::places::config_home().map(|home| home.join("containers/policy.json"));
-        let mut policies = vec![];
-        for path in std::iter::once(PathBuf::from(SITE_FILE)).chain(user) {
-            match std::fs::read(&path) {
-                Ok(bytes) => policies.push(Policy::parse(&path.to_string_lossy(), &bytes)?),
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                Err(e) => {
-                    return Err(Error::Config { file: path.display().to_string(), why: e.to_string() });
-                }
-            }
-        }
-        Ok(Policies(policies))
+        let site = read(Path::new(SITE_FILE))?;
+        Ok(Policies(site.into_iter().chain(Policies::of_user()?.0).collect()))
+    }
+
+    /// Reads the user's file alone: who makes images for others reads the site's, and knows no user's.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no policy.
+    pub fn of_user() -> Result<Policies> {
+        let path = crate::places::config_home().map(|home| home.join("containers/policy.json"));
+        Ok(Policies(path.map_or(Ok(None), |path| read(&path))?.into_iter().collect()))
     }
 
     /// These and no others.
     pub fn of(policies: Vec<Policy>) -> Policies {
         Policies(policies)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Whether an image of a registry may be used. Asks the registry for signatures only if some are demanded.
@@ -123,6 +128,15 @@ impl Policies {
             }
         }
         Ok(())
+    }
+}
+
+/// A file, if it is there.
+fn read(path: &Path) -> Result<Option<Policy>> {
+    match std::fs::read(path) {
+        Ok(bytes) => Policy::parse(&path.to_string_lossy(), &bytes).map(Some),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::Config { file: path.display().to_string(), why: e.to_string() }),
     }
 }
 

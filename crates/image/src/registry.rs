@@ -39,6 +39,7 @@ pub use fetch::Fetch;
 pub use growing::{Growing, Reader, Status};
 pub use http::explanation;
 pub use part::BlobDir;
+pub use tls::Certificates;
 pub use token::parse_token;
 
 use crate::auth::{Credential, Credentials};
@@ -69,7 +70,9 @@ pub struct Settings {
     pub chunk: u64,
     /// How many bytes of what has come may be in memory until they are unpacked.
     pub memory: u64,
-    /// Directories of certificates, a directory per server in them.
+    /// The user's own certificates.
+    pub certificates: Certificates,
+    /// Directories of certificates for all users, a directory per server in them.
     pub certs_d: Vec<PathBuf>,
 }
 
@@ -84,6 +87,7 @@ impl Default for Settings {
             chunk: 8 << 20,
             // All that is under way, and both ends of some blobs.
             memory: 96 << 20,
+            certificates: Certificates::default(),
             certs_d: tls::certs_d(),
         }
     }

@@ -132,7 +132,7 @@ impl Http {
     }
 
     fn new_agent(&self, uri: &Uri, insecure: bool) -> Result<Agent, Failure> {
-        let Settings { connect, stall, parallel, certs_d, .. } = &self.settings;
+        let Settings { connect, stall, parallel, certificates, certs_d, .. } = &self.settings;
         let (scheme, host) = (uri.scheme_str().unwrap_or_default(), uri.host().unwrap_or_default());
         let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
         let through = proxy::proxy_for(scheme, host, port, |name| std::env::var(name).ok());
@@ -153,7 +153,7 @@ impl Http {
             .user_agent(concat!("skiff/", env!("CARGO_PKG_VERSION")))
             .proxy(through.transpose()?);
         if scheme == "https" {
-            config = config.tls_config(tls::config(authority(uri), certs_d, insecure)?);
+            config = config.tls_config(tls::config(authority(uri), certificates, certs_d, insecure)?);
         }
         Ok(config.build().into())
     }

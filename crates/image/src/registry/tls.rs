@@ -1,13 +1,15 @@
-//! Whom to believe: the system's certificate authorities, and those the site names for one server.
+//! Whom to believe: the system's certificate authorities, and those that the site and the user name for one server.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use serde::{Deserialize, Serialize};
 use ureq::tls::{Certificate, ClientCert, RootCerts, TlsConfig, parse_pem};
 
 use super::failure::Failure;
+use crate::error::Error;
 
 /// Where distributions keep their bundles of authorities: Debian, Red Hat, SUSE, Alpine.
 const BUNDLES: &[&str] = &[
@@ -18,26 +20,81 @@ const BUNDLES: &[&str] = &[
     "/etc/ssl/cert.pem",
 ];
 
-/// Where Podman and Docker have a directory per server, with `*.crt` (authorities), `NAME.cert` and `NAME.key` (ourselves).
+/// What a user has of certificates, by its contents: who asks registries for him need not be able to read his files.
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub struct Certificates {
+    /// The authorities that he names in the place of the system's.
+    roots: Option<Vec<Vec<u8>>>,
+    files: Vec<Pem>,
+}
+
+/// A file for one server: `*.crt` is an authority, `NAME.cert` and `NAME.key` are ourselves.
+#[derive(Clone, Serialize, Deserialize)]
+struct Pem {
+    /// `HOST` or `HOST:PORT`.
+    server: String,
+    path: PathBuf,
+    text: Vec<u8>,
+}
+
+impl std::fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Certificates({:?})", self.files.iter().map(|pem| &pem.path).collect::<Vec<_>>())
+    }
+}
+
+impl Certificates {
+    /// Reads what `$SSL_CERT_FILE`, `$SSL_CERT_DIR` and the user's `certs.d` have; his keys only for servers that are `concerned`.
+    ///
+    /// # Errors
+    /// A file in `certs.d` cannot be read.
+    pub fn of_user(concerned: impl Fn(&str) -> bool) -> Result<Certificates, Error> {
+        let mut files = vec![];
+        let certs_d = crate::places::config_home().map(|home| home.join("containers/certs.d"));
+        for dir in certs_d.iter().flat_map(|dir| entries(dir)).filter(|dir| dir.is_dir()) {
+            let server = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let all = pem_files(&dir, &server).map_err(|(path, e)| Error::io("read", path, &e))?;
+            files.extend(all.into_iter().filter(|pem| pem.is(AUTHORITY) || concerned(&server)));
+        }
+        Ok(Certificates { roots: named_roots(), files })
+    }
+}
+
+impl Pem {
+    fn is(&self, extension: &str) -> bool {
+        self.path.extension().is_some_and(|e| e == extension)
+    }
+}
+
+const AUTHORITY: &str = "crt";
+const OURSELVES: &str = "cert";
+const KEY: &str = "key";
+
+/// Where Podman and Docker have a directory per server, for all users.
 pub fn certs_d() -> Vec<PathBuf> {
-    let user = crate::places::config_home().map(|home| home.join("containers/certs.d"));
-    let site = ["/etc/containers/certs.d", "/etc/docker/certs.d"].map(PathBuf::from);
-    user.into_iter().chain(site).collect()
+    ["/etc/containers/certs.d", "/etc/docker/certs.d"].map(PathBuf::from).into()
 }
 
 /// How to do TLS with `server`, which is `HOST` or `HOST:PORT`.
-pub(super) fn config(server: &str, certs_d: &[PathBuf], insecure: bool) -> Result<TlsConfig, Failure> {
-    let mut roots: Vec<Certificate<'static>> = system_roots().to_vec();
-    let mut client = None;
+pub(super) fn config(
+    server: &str,
+    own: &Certificates,
+    certs_d: &[PathBuf],
+    insecure: bool,
+) -> Result<TlsConfig, Failure> {
+    let mut files: Vec<Pem> = own.files.iter().filter(|pem| pem.server == server).cloned().collect();
     for dir in certs_d.iter().map(|dir| dir.join(server)).filter(|dir| dir.is_dir()) {
-        for file in files(&dir) {
-            match file.extension().and_then(|e| e.to_str()) {
-                Some("crt") => roots.extend(certificates(&read(&file)?)),
-                Some("cert") => client = Some(client_certificate(&file)?),
-                _ => {}
-            }
-        }
+        let cannot = |(path, e)| Failure::Certificate(format!("cannot read {path}: {e}"));
+        files.extend(pem_files(&dir, server).map_err(cannot)?);
     }
+    let mut roots: Vec<Certificate<'static>> = match &own.roots {
+        Some(texts) => texts.iter().flat_map(|text| certificates(text)).collect(),
+        None => system_roots().to_vec(),
+    };
+    roots.extend(files.iter().filter(|pem| pem.is(AUTHORITY)).flat_map(|pem| certificates(&pem.text)));
+    // The site's word comes last.
+    let ourselves = files.iter().rfind(|pem| pem.is(OURSELVES));
+    let client = ourselves.map(|pem| client_certificate(pem, &files)).transpose()?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     Ok(TlsConfig::builder()
         .unversioned_rustls_crypto_provider(provider)
@@ -47,19 +104,21 @@ pub(super) fn config(server: &str, certs_d: &[PathBuf], insecure: bool) -> Resul
         .build())
 }
 
-/// `$SSL_CERT_FILE` and `$SSL_CERT_DIR` as OpenSSL knows them, else the distribution's bundle. Read once.
+/// What `$SSL_CERT_FILE` and `$SSL_CERT_DIR` have, as OpenSSL knows them; nothing if neither is set.
+fn named_roots() -> Option<Vec<Vec<u8>>> {
+    let (file, dir) = (crate::places::from_env("SSL_CERT_FILE"), crate::places::from_env("SSL_CERT_DIR"));
+    let named = file.is_some() || dir.is_some();
+    let files = file.into_iter().chain(dir.iter().flat_map(|dir| entries(dir)));
+    // A file that cannot be read says no more than one that is missing: no server is believed for it.
+    named.then(|| files.filter_map(|file| std::fs::read(file).ok()).collect())
+}
+
+/// The distribution's bundle. Read once.
 fn system_roots() -> &'static [Certificate<'static>] {
     static ROOTS: OnceLock<Vec<Certificate<'static>>> = OnceLock::new();
     ROOTS.get_or_init(|| {
-        let (file, dir) = (crate::places::from_env("SSL_CERT_FILE"), crate::places::from_env("SSL_CERT_DIR"));
-        let named: Vec<PathBuf> = file.into_iter().chain(dir.iter().flat_map(|dir| files(dir))).collect();
-        let sources = match named.is_empty() {
-            true => BUNDLES.iter().map(PathBuf::from).find(|file| file.exists()).into_iter().collect(),
-            false => named,
-        };
-        // A file that cannot be read says no more than one that is missing: no server is believed for it.
-        let texts = sources.iter().filter_map(|file| std::fs::read(file).ok());
-        texts.flat_map(|pem| certificates(&pem)).collect()
+        let bundle = BUNDLES.iter().find_map(|file| std::fs::read(file).ok());
+        bundle.map(|pem| certificates(&pem)).unwrap_or_default()
     })
 }
 
@@ -68,27 +127,35 @@ fn certificates(pem: &[u8]) -> Vec<Certificate<'static>> {
     found.map(|certificate| Certificate::from_der(&certificate).to_owned()).collect()
 }
 
-fn client_certificate(file: &Path) -> Result<ClientCert, Failure> {
-    let chain = certificates(&read(file)?);
-    let key_file = file.with_extension("key");
-    let pem = read(&key_file)?;
-    let bad = || Failure::Certificate(format!("{} holds no private key", key_file.display()));
-    PrivateKeyDer::from_pem_slice(&pem).map_err(|_| bad())?;
-    let key = parse_pem(&pem).flatten().find_map(|item| match item {
+fn client_certificate(ourselves: &Pem, files: &[Pem]) -> Result<ClientCert, Failure> {
+    let path = ourselves.path.with_extension(KEY);
+    let bad = || Failure::Certificate(format!("{} holds no private key", path.display()));
+    let pem = &files.iter().find(|pem| pem.path == path).ok_or_else(bad)?.text;
+    PrivateKeyDer::from_pem_slice(pem).map_err(|_| bad())?;
+    let key = parse_pem(pem).flatten().find_map(|item| match item {
         ureq::tls::PemItem::PrivateKey(key) => Some(key),
         _ => None,
     });
-    Ok(ClientCert::new_with_certs(&chain, key.ok_or_else(bad)?))
+    Ok(ClientCert::new_with_certs(&certificates(&ourselves.text), key.ok_or_else(bad)?))
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(file).map_err(|e| Failure::Certificate(format!("cannot read {}: {e}", file.display())))
+/// The files that count in a server's directory; which one cannot be read, and why.
+fn pem_files(dir: &Path, server: &str) -> Result<Vec<Pem>, (String, std::io::Error)> {
+    let mut found = vec![];
+    for path in entries(dir) {
+        let pem = Pem { server: server.into(), path, text: vec![] };
+        if [AUTHORITY, OURSELVES, KEY].into_iter().any(|extension| pem.is(extension)) {
+            let text = std::fs::read(&pem.path).map_err(|e| (pem.path.display().to_string(), e))?;
+            found.push(Pem { text, ..pem });
+        }
+    }
+    Ok(found)
 }
 
 /// In the order of their names, so that the same one wins everywhere.
-fn files(dir: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<_> =
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let mut entries: Vec<_> =
         std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
-    files.sort();
-    files
+    entries.sort();
+    entries
 }

@@ -62,7 +62,7 @@ pub fn pin(context: &Context, text: &str) -> Result<Image> {
         return Err(not_pulled(text));
     }
     let ask = store::pull(text, &Platform::host().to_string())?;
-    writer::resolve(ask).map(|(id, reference)| Image { id, reference })
+    writer::resolve(&ask).map(|(id, reference)| Image { id, reference })
 }
 
 /// Digits alone say nothing of where an image could be had.
@@ -142,6 +142,8 @@ pub fn note(context: &Context, entry: &Entry) -> Result<()> {
 
 fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<Entry> {
     let ask = store::pull(image, &platform.to_string())?;
+    // A store of his own he fills himself, by his own policy.
+    let vouched = context.helper.as_ref().map_or(Ok(None), |_| writer::vouched(&ask))?;
     let said = store::ask(context, ask, &mut |word| match word {
         Say::Waiting => progress.waiting(),
         Say::Layers(layers) => progress.layers(&layers),
@@ -149,6 +151,13 @@ fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Pro
     });
     progress.end();
     let Say::Pulled { name, id, record, .. } = said? else { return Err(strange(image)) };
+    if vouched.is_some_and(|vouched| vouched != id) {
+        commands::give_up(context, id)?;
+        return Err(Error::new(format!(
+            "image {name}: it became another one while your policy.json was asked"
+        ))
+        .hint("pull it again"));
+    }
     let Record { size, config, .. } = *record;
     Ok(Entry { reference: name, id, pulled: commands::now(), size, config, origin: None })
 }

@@ -1,5 +1,6 @@
 //! The user's way to the store: the trusted one through the helper, or one of his own.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -7,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use skiff_image::auth::{Credential, Credentials};
 use skiff_image::export::Image;
+use skiff_image::policy::Policies;
 use skiff_image::registries_conf::RegistriesConf;
+use skiff_image::registry::Certificates;
 use skiff_image::source::Source;
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::{Context as _, Error, Result};
@@ -92,6 +95,8 @@ pub fn import(
         };
         return writer::import(&own(context), context.uid, &source, &platform.to_string(), &mut say);
     };
+    // The writer is another user, who sees the site's policy and not this one's.
+    Policies::of_user().and_then(|policies| skiff_image::import::admit(&source, &policies)).map_err(ours)?;
     let (source, files) = source.hand_over(platform).map_err(ours)?;
     let mut writer = Writer::start(helper)?;
     wire::send(&mut writer.socket, &Ask::Import { source, platform: platform.to_string() })?;
@@ -193,7 +198,7 @@ pub fn pull(reference: &str, platform: &str) -> Result<Ask> {
         }
     };
     let credentials = Credentials::load().map_err(ours)?;
-    let mut logins = vec![];
+    let (mut logins, mut servers) = (vec![], BTreeSet::new());
     for name in &names {
         for endpoint in conf.endpoints(name).map_err(ours)? {
             let place = format!("{}/{}", endpoint.server, endpoint.repository);
@@ -206,7 +211,9 @@ pub fn pull(reference: &str, platform: &str) -> Result<Ask> {
                 }
                 None => None,
             });
+            servers.insert(endpoint.server);
         }
     }
-    Ok(Ask::Pull { reference: reference.into(), platform: platform.into(), registries, logins })
+    let certificates = Certificates::of_user(|server| servers.contains(server)).map_err(ours)?;
+    Ok(Ask::Pull { reference: reference.into(), platform: platform.into(), registries, logins, certificates })
 }

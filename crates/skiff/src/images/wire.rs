@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use skiff_image::registry::Certificates;
 use skiff_image::source::Description;
 use skiff_image::store::{Collected, Record, Usage};
 use skiff_sandbox::{Context, Error, Result};
@@ -31,6 +32,8 @@ pub enum Ask {
         registries: Vec<(String, String)>,
         /// The user's credentials for the servers concerned.
         logins: Vec<Login>,
+        /// The user's own certificates.
+        certificates: Certificates,
     },
     /// Import an image from files that the user has opened, and which follow.
     Import {

@@ -13,7 +13,7 @@ use skiff_image::import::Import;
 use skiff_image::policy::Policies;
 use skiff_image::pull::{LayerProgress, Pull, Watch, pull};
 use skiff_image::registries_conf::RegistriesConf;
-use skiff_image::registry::{Client, Settings};
+use skiff_image::registry::{Certificates, Client, Settings};
 use skiff_image::source::{Description, Source};
 use skiff_image::store::{Record, Store};
 use skiff_sandbox::{Context as _, Error, Result};
@@ -119,11 +119,9 @@ pub fn import(
 pub fn answer(store: &Path, uid: u32, ask: Ask, say: &mut (dyn FnMut(Say) -> bool + Send)) -> Result<()> {
     let store = Store::open(store).map_err(ours)?;
     let last = match ask {
-        Ask::Pull { reference, platform, registries, logins } => {
-            let client = client(registries, logins)?;
-            let image = name(&client, &reference)?;
+        Ask::Pull { .. } => {
+            let (client, image, platform) = asked(&ask)?;
             let policies = Policies::load().map_err(ours)?;
-            let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
             let wish = Pull {
                 store: &store,
                 client: &client,
@@ -167,15 +165,10 @@ pub fn answer(store: &Path, uid: u32, ask: Ask, say: &mut (dyn FnMut(Say) -> boo
     Ok(())
 }
 
-/// Which image a name means for the machine that is asked about, as far as its registry and the site's policy go: nothing is got, and no
+/// Which image a name means for the machine that is asked about, as far as its registry and the policies go: nothing is got, and no
 /// store is needed.
-pub fn resolve(ask: Ask) -> Result<(ImageId, String)> {
-    let Ask::Pull { reference, platform, registries, logins } = ask else {
-        return Err(Error::new("the store's writer: asked what no registry knows"));
-    };
-    let client = client(registries, logins)?;
-    let image = name(&client, &reference)?;
-    let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
+pub fn resolve(ask: &Ask) -> Result<(ImageId, String)> {
+    let (client, image, platform) = asked(ask)?;
     let found = client.resolve(&image, &platform).map_err(ours)?;
     Policies::load().and_then(|policies| policies.admit(&client, &found)).map_err(ours)?;
     let Digest::Sha256(id) = sha256(&found.manifest_bytes) else {
@@ -184,26 +177,48 @@ pub fn resolve(ask: Ask) -> Result<(ImageId, String)> {
     Ok((ImageId(id), image.to_string()))
 }
 
+/// The one image of that name which the user's own policy accepts; nothing if that accepts whatever it is. The writer of the trusted store
+/// is another user and does not see that policy, so it must get no other one.
+pub fn vouched(ask: &Ask) -> Result<Option<ImageId>> {
+    let policies = Policies::of_user().map_err(ours)?;
+    match policies.is_empty() || policies.accepts_any(&asked(ask)?.1) {
+        true => Ok(None),
+        false => resolve(ask).map(|(id, _)| Some(id)),
+    }
+}
+
+/// Whom to ask, for what, for which machine.
+fn asked(ask: &Ask) -> Result<(Client, Named, Platform)> {
+    let Ask::Pull { reference, platform, registries, logins, certificates } = ask else {
+        return Err(Error::new("the store's writer: asked what no registry knows"));
+    };
+    let client = client(registries, logins, certificates)?;
+    let image = name(&client, reference)?;
+    let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
+    Ok((client, image, platform))
+}
+
 /// Whether the user is whom the store belongs to, or the machine.
 fn is_owner(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::getuid().as_raw()
 }
 
-fn client(registries: Vec<(String, String)>, logins: Vec<Login>) -> Result<Client> {
+fn client(registries: &[(String, String)], logins: &[Login], certificates: &Certificates) -> Result<Client> {
     let mut conf = RegistriesConf::default();
     for (file, text) in registries {
-        conf.add(&file, &text).map_err(ours)?;
+        conf.add(file, text).map_err(ours)?;
     }
     let mut credentials = Credentials::default();
     for Login { place, basic, identity_token } in logins {
-        let credential = match (basic, identity_token) {
+        let credential = match (basic.clone(), identity_token.clone()) {
             (_, Some(token)) => Credential::IdentityToken(Secret(token)),
             (Some((user, password)), None) => Credential::Basic { user, password: Secret(password) },
             (None, None) => continue,
         };
-        credentials.add(place, credential);
+        credentials.add(place.clone(), credential);
     }
-    Ok(Client::new(Settings::default(), conf, credentials))
+    let settings = Settings { certificates: certificates.clone(), ..Settings::default() };
+    Ok(Client::new(settings, conf, credentials))
 }
 
 fn name(client: &Client, reference: &str) -> Result<Named> {
