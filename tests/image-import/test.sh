@@ -85,7 +85,8 @@ for route in helper none; do
     equal "$out" "$exported"
     ok as alice skiff run tools/again:1
     equal "$out" of-the-image
-    ok as alice skiff export tools/saved:1 files.tar
+    ok as alice skiff export --json tools/saved:1 files.tar
+    equal "$(json "$out" 'd["target"], d["digest"]')" "('files.tar', None)"
     equal "$(tar -tf /home/alice/files.tar | grep -c '^etc/mark')" 2
     ok as alice skiff export tools/saved:1 x.erofs
     equal "$(stat -c %U /home/alice/x.erofs)" alice

@@ -72,7 +72,7 @@ for name in $image "$registry/tools/small@$digest"; do
 done
 ok as alice skiff run "$registry/tools/small@$digest" id -u
 ok as alice skiff images --json
-equal "$(json "$out" '[i["tag"] for i in d]')" "['1', None]"
+equal "$(json "$out" '[i["tag"] for i in d], d[0]["digest"]')" "(['1', None], '$digest')"
 ok as alice skiff inspect $image
 equal "$(json "$out" 'd["here"], len(d["layers"])')" '(True, 2)'
 ok as alice skiff inspect --files $image
@@ -139,7 +139,8 @@ running=$started
 large_id=$(id_of alice $large)
 [ -d "/run/skiff/images/$large_id" ] || fail 'the image is not mounted'
 ok as bob skiff rmi $large
-ok as alice skiff rmi $large
+ok as alice skiff rmi --json $large
+equal "$(json "$out" '[(i["reference"], i["kept_by"]) for i in d]')" "[('$large', None)]"
 fails 125 as alice skiff rmi $large
 [ ! -e "$store/images/$large_id.erofs" ] || fail 'the image is still there'
 [ ! -e "/run/skiff/images/$large_id" ] || fail 'its mount is still there'
@@ -190,12 +191,14 @@ fails 125 as alice sh -c "echo wrong | skiff login $registry --username carol --
 has "$err" 'hint: '
 [ ! -e /home/alice/.docker/config.json ] || lacks "$(cat /home/alice/.docker/config.json)" $registry
 echo 'pass word' >/home/alice/password && chown alice /home/alice/password
-ok as alice skiff login $registry --username carol --password-file /home/alice/password
+ok as alice skiff login --json $registry --username carol --password-file /home/alice/password
 lacks "$out$err" 'pass word'
+equal "$(json "$out" 'd["server"], d["username"], d["remembered_in"]')" "('$registry', 'carol', '/home/alice/.config/containers/auth.json')"
 ok as alice skiff pull --quiet $image
 ok as alice skiff run $image
 # What bob could pull he can pull no more, and what alice has logged in for is not his.
 fails 125 as bob skiff pull --quiet $image
-ok as alice skiff logout $registry
+ok as alice skiff logout --json $registry
+equal "$(json "$out" 'd["forgotten_in"]')" "['/home/alice/.config/containers/auth.json']"
 fails 125 as alice skiff logout $registry
 fails 125 as alice skiff pull --quiet $image

@@ -198,6 +198,8 @@ pub enum Command {
         /// Names or digests
         #[arg(required = true, value_name = "IMAGE")]
         images: Vec<String>,
+        #[command(flatten)]
+        output: Output,
     },
     /// Show what is known of an image, as JSON
     Inspect {
@@ -217,6 +219,8 @@ pub enum Command {
     Logout {
         /// Its name, as at login
         server: String,
+        #[command(flatten)]
+        output: Output,
     },
     /// The store of images: what it takes up, what can go, whether it is sound
     #[command(subcommand)]

@@ -45,6 +45,8 @@ pub struct Export {
     pub image: String,
     /// Where to
     pub target: String,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 #[derive(Args)]
@@ -127,6 +129,9 @@ pub struct Login {
     /// Read the password from a file
     #[arg(long, value_name = "FILE", requires = "server")]
     pub password_file: Option<PathBuf>,
+    /// Print what is remembered as JSON
+    #[arg(long, requires = "server")]
+    pub json: bool,
     /// The environment
     #[arg(long, default_value_t = EnvName::default_name())]
     pub environment: EnvName,

@@ -1,13 +1,9 @@
-//! `skiff pull`, `images`, `rmi`, `inspect`, `login`, `logout`, `store`.
+//! `skiff pull`, `images`, `rmi`, `inspect`, `store`.
 
-use std::io::{BufRead, IsTerminal, Read, Write};
 use std::str::FromStr;
 
 use serde::Serialize;
-use skiff_image::auth::{self, Credential, Credentials, Secret};
-use skiff_image::registries_conf::RegistriesConf;
-use skiff_image::registry::{Client, Settings};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_sandbox::{Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::Named;
@@ -15,8 +11,8 @@ use skiff_spec::reference::Named;
 use super::index::{Entry, Names};
 use super::progress::Progress;
 use super::wire::{Ask, Say};
-use super::{find, get, ours, store, unpacked};
-use crate::cli::{Login, Pull, Store};
+use super::{find, get, store, unpacked};
+use crate::cli::{Pull, Store};
 use crate::context::Context;
 use crate::environments::{self, Environment};
 use crate::instance::record::Record;
@@ -35,7 +31,7 @@ pub fn pull(pull: &Pull) -> Result<()> {
     store::mount(&context, entry.id);
     match way.json {
         true => output::json(&Listed::of(&entry)),
-        false => output::line(&format!("sha256:{}", entry.id)),
+        false => output::line(&digest(entry.id)),
     }
 }
 
@@ -47,6 +43,11 @@ pub fn platform(arch: Option<&str>) -> Result<Platform> {
             Error::new(format!("--arch {text}: {e}")).hint("it is written amd64, arm64, linux/arm/v7 ...")
         }),
     }
+}
+
+/// As registries write it.
+pub fn digest(id: ImageId) -> String {
+    format!("sha256:{id}")
 }
 
 /// Seconds since 1970.
@@ -62,6 +63,7 @@ pub struct Listed {
     tag: Option<String>,
     server: Option<String>,
     id: ImageId,
+    digest: String,
     created: Option<String>,
     pulled: u64,
     size: u64,
@@ -78,6 +80,7 @@ impl Listed {
             server: named.map(|n| n.server().into()),
             reference: entry.reference.clone(),
             id: entry.id,
+            digest: digest(entry.id),
             created,
             pulled: entry.pulled,
             size: entry.size,
@@ -111,18 +114,31 @@ pub fn list(json: bool) -> Result<()> {
     output::table(&["REPOSITORY", "TAG", "DIGEST", "CREATED", "SIZE", "SERVER"], &rows)
 }
 
+/// What became of a name.
+#[derive(Serialize)]
+struct Forgotten {
+    reference: String,
+    digest: String,
+    /// The environment or running instance that keeps the image.
+    kept_by: Option<String>,
+}
+
 /// `skiff rmi`: forgets names; an image without one is given up.
-pub fn remove(images: &[String]) -> Result<()> {
+pub fn remove(images: &[String], json: bool) -> Result<()> {
     let context = Context::load()?;
     let names = Names::of(&context)?;
+    let mut all = vec![];
     for image in images {
         let entry = find(&context, image)?;
         names.remove(&entry)?;
-        if let Some(over) = give_up(&context, entry.id)? {
+        let kept_by = give_up(&context, entry.id)?;
+        if let Some(over) = &kept_by {
             output::note(&format!("{}: the image stays, as {over} is over it", entry.reference));
         }
+        all.push(Forgotten { digest: digest(entry.id), reference: entry.reference, kept_by });
     }
-    store::release(&context)
+    store::release(&context)?;
+    if json { output::json(&all) } else { Ok(()) }
 }
 
 /// Gives up an image that has no name any more and no environment or running instance over it; gives the one that keeps it.
@@ -184,76 +200,6 @@ pub fn inspect(image: &str, files: bool) -> Result<()> {
         layers: record.map(|r| r.layers).unwrap_or_default(),
         config: entry.config,
     })
-}
-
-/// `skiff login`: asks the server before it remembers anything.
-pub fn login(server: &str, login: &Login) -> Result<()> {
-    let user = match &login.username {
-        Some(user) => user.clone(),
-        None => prompt("Username: ", true)?,
-    };
-    let password = match (&login.password_stdin, &login.password_file) {
-        (true, _) => first_line(&mut std::io::stdin().lock())?,
-        (false, Some(file)) => {
-            let what = || file.display().to_string();
-            first_line(&mut std::io::BufReader::new(std::fs::File::open(file).context(what)?))?
-        }
-        (false, None) => prompt("Password: ", false)?,
-    };
-    let password = Secret(password);
-    let conf = RegistriesConf::load().map_err(ours)?;
-    let client = Client::new(Settings::default(), conf, Credentials::default());
-    let server = server.trim_end_matches('/');
-    let credential = Credential::Basic { user: user.clone(), password: password.clone() };
-    client.check_login(server.split('/').next().unwrap_or(server), &credential).map_err(ours)?;
-    let place = auth::save(server, &user, &password).map_err(ours)?;
-    output::note(&format!("logged in to {server} as {user}; remembered in {place}"));
-    Ok(())
-}
-
-/// `skiff logout`.
-pub fn logout(server: &str) -> Result<()> {
-    let places = auth::forget(server.trim_end_matches('/')).map_err(ours)?;
-    if places.is_empty() {
-        return Err(Error::new(format!("{server}: you are not logged in there"))
-            .hint("servers are named as at login"));
-    }
-    output::note(&format!("forgotten in {}", places.join(", ")));
-    Ok(())
-}
-
-fn first_line(from: &mut impl BufRead) -> Result<String> {
-    let mut line = String::new();
-    from.take(1 << 16).read_line(&mut line).context(|| "password")?;
-    let line = line.trim_end_matches(['\n', '\r']).to_owned();
-    if line.is_empty() {
-        return Err(Error::new("password: empty").hint("the first line counts"));
-    }
-    Ok(line)
-}
-
-/// Asks at the terminal, whatever standard input is.
-fn prompt(question: &str, echo: bool) -> Result<String> {
-    use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
-    let mut terminal =
-        std::fs::OpenOptions::new().read(true).write(true).open("/dev/tty").ok().filter(|t| t.is_terminal());
-    let Some(terminal) = &mut terminal else {
-        return Err(Error::new("there is no terminal to ask at")
-            .hint("--username NAME, --password-stdin or --password-file FILE"));
-    };
-    terminal.write_all(question.as_bytes()).context(|| "terminal")?;
-    let before = tcgetattr(&*terminal).context(|| "terminal")?;
-    if !echo {
-        let mut quiet = before.clone();
-        quiet.local_modes.remove(LocalModes::ECHO);
-        tcsetattr(&*terminal, OptionalActions::Flush, &quiet).context(|| "terminal")?;
-    }
-    let read = first_line(&mut std::io::BufReader::new(&*terminal));
-    if !echo {
-        tcsetattr(&*terminal, OptionalActions::Flush, &before).context(|| "terminal")?;
-        terminal.write_all(b"\n").context(|| "terminal")?;
-    }
-    read
 }
 
 /// `skiff store ...`.

@@ -8,7 +8,7 @@ use skiff_spec::image::ImageId;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::Named;
 
-use super::commands::{Listed, now, platform};
+use super::commands::{Listed, digest, now, platform};
 use super::file::{ImageFile, name_for};
 use super::index::{Entry, Names};
 use super::progress::Progress;
@@ -30,7 +30,7 @@ pub fn import(import: &Import) -> Result<()> {
     store::mount(&context, entry.id);
     match way.json {
         true => output::json(&Listed::of(&entry)),
-        false => output::line(&format!("sha256:{}", entry.id)),
+        false => output::line(&digest(entry.id)),
     }
 }
 
@@ -103,8 +103,18 @@ pub fn export(export: &Export) -> Result<()> {
     }
     let image = store::open_image(&context, &entry)?;
     let Exported { digest, sockets } = write(&image, &target).map_err(ours)?;
+    let digest = digest.map(|digest| digest.to_string());
     if sockets > 0 {
         output::note(&format!("{sockets} sockets are left out: tar archives have none"));
     }
-    digest.map_or(Ok(()), |digest| output::line(&digest.to_string()))
+    match (export.output.json, digest) {
+        (true, digest) => {
+            let Export { image, target, .. } = export;
+            output::json(
+                &serde_json::json!({"image": image, "target": target, "digest": digest, "sockets_left_out": sockets}),
+            )
+        }
+        (false, Some(digest)) => output::line(&digest),
+        (false, None) => Ok(()),
+    }
 }

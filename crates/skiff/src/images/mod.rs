@@ -7,6 +7,7 @@ pub mod get;
 pub mod import;
 pub mod index;
 mod listing;
+pub mod login;
 pub mod plan;
 mod progress;
 pub mod stop;
