@@ -1,29 +1,38 @@
 //! `skiff login SERVER`, `logout`: who a user is to a registry, kept where Docker and Podman keep it.
 
-use std::io::{BufRead, IsTerminal, Read, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::Signal;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use skiff_image::auth::{self, Credential, Credentials, Secret};
 use skiff_image::registries_conf::RegistriesConf;
 use skiff_image::registry::{Certificates, Client, Settings};
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_sys::signal::{Signals, die_by};
 
 use super::ours;
 use crate::cli::Login;
 use crate::output;
 
+/// What ends a program by default and comes from a terminal or from whoever wants it gone.
+const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+
 /// `skiff login`: asks the server before it remembers anything.
 pub fn login(server: &str, login: &Login) -> Result<()> {
     let user = match &login.username {
         Some(user) => user.clone(),
-        None => prompt("Username: ", true)?,
+        None => ask("Username: ")?,
     };
     let password = match (&login.password_stdin, &login.password_file) {
         (true, _) => first_line(&mut std::io::stdin().lock())?,
         (false, Some(file)) => {
             let what = || file.display().to_string();
-            first_line(&mut std::io::BufReader::new(std::fs::File::open(file).context(what)?))?
+            first_line(&mut BufReader::new(File::open(file).context(what)?))?
         }
-        (false, None) => prompt("Password: ", false)?,
+        (false, None) => ask_hidden("Password: ")?,
     };
     let password = Secret(password);
     let conf = RegistriesConf::load().map_err(ours)?;
@@ -68,25 +77,72 @@ fn first_line(from: &mut impl BufRead) -> Result<String> {
 }
 
 /// Asks at the terminal, whatever standard input is.
-fn prompt(question: &str, echo: bool) -> Result<String> {
-    use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
-    let mut terminal =
-        std::fs::OpenOptions::new().read(true).write(true).open("/dev/tty").ok().filter(|t| t.is_terminal());
-    let Some(terminal) = &mut terminal else {
-        return Err(Error::new("there is no terminal to ask at")
-            .hint("--username NAME, --password-stdin or --password-file FILE"));
-    };
-    terminal.write_all(question.as_bytes()).context(|| "terminal")?;
-    let before = tcgetattr(&*terminal).context(|| "terminal")?;
-    if !echo {
+fn ask(question: &str) -> Result<String> {
+    let terminal = terminal()?;
+    say(&terminal, question)?;
+    first_line(&mut BufReader::new(&terminal))
+}
+
+/// The same, without showing what is typed. Whoever ends us instead of answering gets his terminal back as it was.
+fn ask_hidden(question: &str) -> Result<String> {
+    let terminal = terminal()?;
+    let signals = Signals::block(&[]).context(|| "signals")?;
+    let hidden = Hidden::new(&terminal)?;
+    say(&terminal, question)?;
+    loop {
+        let mut fds = [PollFd::new(&terminal, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e).context(|| "terminal"),
+        }
+        let is_typed = !fds[0].revents().is_empty();
+        let came = signals.next().context(|| "signals")?.map(|signal| signal.number);
+        if let Some(number) = came.filter(|number| ENDING.map(Signal::as_raw).contains(number)) {
+            drop(hidden);
+            die_by(number);
+        }
+        if is_typed {
+            break;
+        }
+    }
+    let answer = first_line(&mut BufReader::new(&terminal));
+    drop(hidden);
+    signals.end();
+    answer
+}
+
+fn terminal() -> Result<File> {
+    let terminal = File::options().read(true).write(true).open("/dev/tty").ok().filter(File::is_terminal);
+    terminal.ok_or_else(|| {
+        Error::new("there is no terminal to ask at")
+            .hint("--username NAME, --password-stdin or --password-file FILE")
+    })
+}
+
+fn say(mut terminal: &File, text: &str) -> Result<()> {
+    terminal.write_all(text.as_bytes()).context(|| "terminal")
+}
+
+/// As long as it lives, nothing that is typed is shown.
+struct Hidden<'a> {
+    terminal: &'a File,
+    before: Termios,
+}
+
+impl<'a> Hidden<'a> {
+    fn new(terminal: &'a File) -> Result<Self> {
+        let before = tcgetattr(terminal).context(|| "terminal")?;
         let mut quiet = before.clone();
         quiet.local_modes.remove(LocalModes::ECHO);
-        tcsetattr(&*terminal, OptionalActions::Flush, &quiet).context(|| "terminal")?;
+        tcsetattr(terminal, OptionalActions::Flush, &quiet).context(|| "terminal")?;
+        Ok(Self { terminal, before })
     }
-    let read = first_line(&mut std::io::BufReader::new(&*terminal));
-    if !echo {
-        tcsetattr(&*terminal, OptionalActions::Flush, &before).context(|| "terminal")?;
-        terminal.write_all(b"\n").context(|| "terminal")?;
+}
+
+impl Drop for Hidden<'_> {
+    fn drop(&mut self) {
+        // A terminal that is gone needs neither.
+        tcsetattr(self.terminal, OptionalActions::Flush, &self.before).unwrap_or_default();
+        self.terminal.write_all(b"\n").unwrap_or_default();
     }
-    read
 }

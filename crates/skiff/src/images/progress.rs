@@ -3,6 +3,8 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use rustix::termios::tcgetwinsize;
+
 use super::wire::Layer;
 use crate::cli::ProgressKind;
 use crate::output;
@@ -94,14 +96,26 @@ impl Progress {
         if self.drawn > 0 {
             text = format!("\x1b[{}A", self.drawn);
         }
-        let busy: Vec<&Layer> = layers.iter().filter(|l| l.unpacked < l.size).take(MOST_BARS).collect();
-        for layer in &busy {
-            text.push_str(&format!("\x1b[2K{}\n", bar(layer)));
+        let (rows, columns) = room();
+        let busy = layers.iter().filter(|l| l.unpacked < l.size).take(MOST_BARS.min(rows));
+        let lines: Vec<String> = busy.map(bar).chain([total(layers, self.begun.elapsed())]).collect();
+        for line in &lines {
+            let shown: String = line.chars().take(columns).collect();
+            text.push_str(&format!("\x1b[2K{shown}\n"));
         }
-        text.push_str(&format!("\x1b[2K{}\n\x1b[J", total(layers, self.begun.elapsed())));
-        self.drawn = busy.len() + 1;
+        text.push_str("\x1b[J");
+        self.drawn = lines.len();
         write_all(&text);
     }
+}
+
+/// How many bars the terminal has room for beside the total and the cursor, and how many characters a line may have: one that wraps, or
+/// that has left the screen, would never be drawn over.
+fn room() -> (usize, usize) {
+    let or = |given: u16, usual: u16| usize::from(if given == 0 { usual } else { given });
+    let (rows, columns) =
+        tcgetwinsize(std::io::stderr()).map_or((24, 80), |size| (or(size.ws_row, 24), or(size.ws_col, 80)));
+    (rows.saturating_sub(2), columns.saturating_sub(1))
 }
 
 /// Within 80 columns: `sha256:0123456789ab  [======>-----]   12.3 MiB / 45.6 MiB`. What is fetched is `-`, what is unpacked `=`.
@@ -127,9 +141,18 @@ fn total(layers: &[Layer], since: Duration) -> String {
         output::size(rate as u64)
     );
     if rate >= 1.0 && fetched < size {
-        text.push_str(&format!(", {:.0} s left", (size - fetched) as f64 / rate));
+        text.push_str(&format!(", {} left", time((size - fetched) as f64 / rate)));
     }
     text
+}
+
+/// So many seconds for people, rounded up.
+fn time(seconds: f64) -> String {
+    match seconds {
+        ..=99.0 => format!("{:.0} s", seconds.ceil()),
+        ..=5940.0 => format!("{:.0} min", (seconds / 60.0).ceil()),
+        _ => format!("{:.0} h", (seconds / 3600.0).ceil()),
+    }
 }
 
 fn write_all(text: &str) {
@@ -162,5 +185,10 @@ mod tests {
             total(&layers, Duration::from_secs(2)),
             "1 of 2 layers, 2.0 MiB of 4.0 MiB (1.0 MiB/s), 2 s left"
         );
+        for (seconds, text) in
+            [(0.2, "1 s"), (99.0, "99 s"), (99.5, "2 min"), (5940.0, "99 min"), (5941.0, "2 h")]
+        {
+            assert_eq!(time(seconds), text);
+        }
     }
 }
