@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::layers::build::{Entry as Tar, archive};
-use common::mounted::of_directory;
+use common::mounted::{Mounted, of_directory};
 use common::seen::{Seen, assert_same};
 use common::stores::{TestStore, files};
 use common::tools::{has, run, write_oci};
@@ -63,6 +63,40 @@ fn what_is_exported_comes_back() {
     let target = at("image.erofs");
     export_to(&store, &image, &target).unwrap();
     assert_same(&TestStore::new().imported(&target), &store.seen(&image));
+}
+
+/// What a squashfs can hold of it.
+fn as_squashfs(mut seen: Seen) -> Seen {
+    for entry in seen.values_mut() {
+        entry.mtime = (entry.mtime.0.clamp(0, u32::MAX.into()), 0);
+        entry.xattrs.retain(|name, _| !name.starts_with(b"system.") && !name.starts_with(b"lustre."));
+    }
+    seen
+}
+
+#[test]
+fn a_squashfs_is_what_the_image_is() {
+    let store = TestStore::new();
+    let image = everything(&store);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image.sqsh");
+    export_to(&store, &image, &path.display().to_string()).unwrap();
+    let expected = as_squashfs(store.seen(&image));
+    let exported = std::fs::read(&path).unwrap();
+    export_to(&store, &image, &path.display().to_string()).unwrap();
+    assert!(std::fs::read(&path).unwrap() == exported, "the same bytes again");
+    assert_same(&TestStore::new().imported(&path.display().to_string()), &expected);
+    if !is_root("a_squashfs_is_what_the_image_is") {
+        return;
+    }
+    let mounted = Mounted::from_loop_device("squashfs", &path).unwrap();
+    assert_same(&of_directory(&mounted.path()), &expected);
+    // Other file systems have no room for so many attributes.
+    let image = sober(&store);
+    export_to(&store, &image, &path.display().to_string()).unwrap();
+    let root = dir.path().join("root");
+    run(Command::new("unsquashfs").args(["-quiet", "-no-progress", "-dest"]).arg(&root).arg(&path));
+    assert_same(&of_directory(&root), &as_squashfs(store.seen(&image)));
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn so_it_does_from_a_loop_device() {
         return;
     }
     let (image, expected) = image(of_everything);
-    let mounted = Mounted::from_loop_device(&image.path).unwrap();
+    let mounted = Mounted::from_loop_device("erofs", &image.path).unwrap();
     assert_same(&of_directory(&mounted.path()), &expected);
 }
 

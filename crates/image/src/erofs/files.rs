@@ -62,8 +62,18 @@ impl<S: Source> Reader<S> {
         Ok(children)
     }
 
+    /// The names in a directory itself, in their order, and the numbers of what they name.
+    pub(crate) fn names(&self, directory: &Node) -> Result<Vec<(Box<[u8]>, u64)>> {
+        let mut names = vec![];
+        for block in 0..directory.size.div_ceil(BLOCK) {
+            let entries = self.entries(directory, block)?.into_iter();
+            names.extend(entries.filter(|e| !matches!(&*e.name, b"." | b"..")).map(|e| (e.name, e.number)));
+        }
+        Ok(names)
+    }
+
     /// Each name takes at least a byte beside its entry.
-    pub(super) fn most_names(&self) -> u64 {
+    pub(crate) fn most_names(&self) -> u64 {
         (self.size() - self.metadata_start()) / 13
     }
 

@@ -353,7 +353,7 @@ impl<S: Source> Reader<S> {
         u64::from(self.superblock.metadata) * BLOCK
     }
 
-    pub(super) fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         self.source.size()
     }
 
@@ -367,7 +367,7 @@ impl<S: Source> Reader<S> {
     }
 
     /// What is wrong with an inode.
-    pub(super) fn bad(&self, number: u64, why: &str) -> Error {
+    pub(crate) fn bad(&self, number: u64, why: &str) -> Error {
         Error::BadImage { file: self.name.clone(), why: format!("inode {number} {why}") }
     }
 

@@ -10,6 +10,7 @@ mod replace;
 
 use std::fs::File;
 use std::io::{BufWriter, Seek, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use skiff_spec::digest::Digest;
@@ -19,6 +20,7 @@ use skiff_spec::reference::{ImageReference, Named};
 use crate::erofs::Reader;
 use crate::error::{Error, Result};
 use crate::hash::sha256;
+use crate::squashfs;
 use crate::store::Record;
 use crate::transport::{OciDescriptor, OciManifest, PLAIN_LAYER_TYPE};
 use replace::Replacement;
@@ -51,6 +53,8 @@ pub enum Target {
     },
     /// `*.erofs`: the image's file itself.
     Erofs(PathBuf),
+    /// `*.sqsh`, `*.squashfs`: the same, which is a squashfs then, too.
+    Squashfs(PathBuf),
     /// `*.tar`: its files, without a configuration.
     Tar(PathBuf),
 }
@@ -63,7 +67,7 @@ impl std::str::FromStr for Target {
             object: text.into(),
             why: why.into(),
             hint: Some(
-                "export to docker-archive:FILE[:REF], oci-archive:FILE[:TAG], oci:DIR[:TAG], *.erofs or *.tar",
+                "export to docker-archive:FILE[:REF], oci-archive:FILE[:TAG], oci:DIR[:TAG], *.erofs, *.sqsh or *.tar",
             ),
         };
         // A path that ends so is no name of an image in a registry: those have been asked for by `import`.
@@ -80,6 +84,7 @@ impl std::str::FromStr for Target {
             ImageReference::OciArchive { file, tag } => Ok(Target::OciArchive { file, tag }),
             ImageReference::Oci { dir, tag } => Ok(Target::Oci { dir, tag }),
             ImageReference::Erofs(file) => Ok(Target::Erofs(file)),
+            ImageReference::Squashfs(file) => Ok(Target::Squashfs(file)),
             _ => Err(no_target("images are not written in that form")),
         }
     }
@@ -113,7 +118,10 @@ pub fn export(image: &Image, target: &Target) -> Result<Exported> {
         Target::DockerArchive { file, name } => archive::docker(image, file, name.as_ref()),
         Target::OciArchive { file, tag } => archive::oci(image, file, tag.as_deref()),
         Target::Oci { dir, tag } => directory::oci(image, dir, tag.as_deref()),
-        Target::Erofs(file) => image.copy(file),
+        Target::Erofs(file) => image.copy(file, |_, _| Ok(())),
+        Target::Squashfs(file) => {
+            image.copy(file, |copy, name| squashfs::twin::add(&image.reader()?, copy.as_fd(), name))
+        }
         Target::Tar(file) => image.tar(file),
     }
 }
@@ -125,12 +133,15 @@ impl Image {
         Reader::open(file, name)
     }
 
-    fn copy(&self, path: &Path) -> Result<Exported> {
+    /// Its file once more, with what is `added` to it.
+    fn copy(&self, path: &Path, added: impl FnOnce(&File, &str) -> Result<()>) -> Result<Exported> {
         let mut new = Replacement::new(path)?;
+        let name = path.display().to_string();
         // From its start, wherever others have read it from.
         (&self.file).rewind().map_err(|e| Error::io("read", format!("image {}", self.id), &e))?;
         let copied = std::io::copy(&mut &self.file, &mut new.file);
-        copied.map_err(|e| Error::io("write to", path.display().to_string(), &e))?;
+        copied.map_err(|e| Error::io("write to", name.clone(), &e))?;
+        added(&new.file, &name)?;
         new.publish()?;
         Ok(Exported { digest: None, sockets: 0 })
     }

@@ -2,6 +2,8 @@
 
 use super::inode::Place;
 use super::metadata::{Bad, Blocks};
+use super::tables::Row;
+use super::twin::Written;
 
 /// Counted for `.` and `..`, which are not there.
 const DOTS: u32 = 3;
@@ -36,4 +38,33 @@ pub(super) fn entries(blocks: &Blocks, place: &Place) -> Result<Vec<Entry>, Bad>
         }
     }
     Ok(entries)
+}
+
+/// An entry that is written: its name, the inode, and what kind of file that is.
+pub(super) type Named = (Box<[u8]>, Written, u16);
+
+/// Writes a directory, whose entries are in the order of their names; nothing if no reference leads so far.
+pub(super) fn write(row: &mut Row, mut entries: &[Named]) -> Option<Place> {
+    let (place, begin) = (row.next()?, row.len());
+    while let Some((_, first, _)) = entries.first() {
+        let difference = |inode: &Written| i16::try_from(i64::from(inode.number) - i64::from(first.number));
+        let fits = |(_, inode, _): &&Named| {
+            inode.place.block == first.place.block && difference(inode).is_ok()
+        };
+        let count = entries.iter().take(MOST_UNDER_HEADER as usize).take_while(fits).count();
+        let (now, rest) = entries.split_at(count);
+        row.put32(count as u32 - 1);
+        row.put32(first.place.block);
+        row.put32(first.number);
+        for (name, inode, kind) in now {
+            row.put16(inode.place.offset);
+            row.put(&difference(inode).unwrap_or_default().to_le_bytes());
+            row.put16(*kind);
+            row.put16(name.len() as u16 - 1);
+            row.put(name);
+        }
+        entries = rest;
+    }
+    let size = u32::try_from(row.len() - begin).ok()?.checked_add(DOTS)?;
+    Some(Place { block: place.block, offset: place.offset, size })
 }

@@ -6,6 +6,8 @@
 mod directory;
 mod inode;
 mod metadata;
+mod tables;
+pub(crate) mod twin;
 mod unpack;
 mod xattrs;
 

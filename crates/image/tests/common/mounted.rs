@@ -20,26 +20,26 @@ pub struct Mounted(OwnedFd);
 impl Mounted {
     /// From the file itself, or where the file system that holds it cannot do that, as tmpfs, from a device.
     pub fn new(image: &Path) -> rustix::io::Result<Mounted> {
-        match Mounted::from(image) {
-            Err(Errno::NOTBLK) => Mounted::from_loop_device(image),
+        match Mounted::from("erofs", image) {
+            Err(Errno::NOTBLK) => Mounted::from_loop_device("erofs", image),
             result => result,
         }
     }
 
-    /// What kernels before 6.12 need.
-    pub fn from_loop_device(image: &Path) -> rustix::io::Result<Mounted> {
+    /// What kernels before 6.12 need, and any for other kinds of file systems.
+    pub fn from_loop_device(kind: &str, image: &Path) -> rustix::io::Result<Mounted> {
         let attached =
             Command::new("losetup").args(["--find", "--show", "--read-only"]).arg(image).output().unwrap();
         assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
         let device = String::from_utf8(attached.stdout).unwrap().trim_end().to_owned();
-        let mounted = Mounted::from(Path::new(&device));
+        let mounted = Mounted::from(kind, Path::new(&device));
         // Detached now, it goes with the mount.
         assert!(Command::new("losetup").args(["--detach", &device]).status().unwrap().success());
         mounted
     }
 
-    fn from(source: &Path) -> rustix::io::Result<Mounted> {
-        let fs = rustix::mount::fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fn from(kind: &str, source: &Path) -> rustix::io::Result<Mounted> {
+        let fs = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
         rustix::mount::fsconfig_set_string(fs.as_fd(), "source", source)?;
         rustix::mount::fsconfig_set_flag(fs.as_fd(), "ro")?;
         rustix::mount::fsconfig_create(fs.as_fd())?;

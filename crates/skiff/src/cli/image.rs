@@ -37,7 +37,8 @@ TARGET is one of
   oci-archive:FILE[:TAG]      an OCI layout in a tar file
   oci:DIR[:TAG]               an OCI layout, beside the images that are there
   FILE.tar                    the files alone
-  FILE.erofs                  the file that the kernel mounts";
+  FILE.erofs                  the file that the kernel mounts
+  FILE.sqsh, FILE.squashfs    the same, and a squashfs as well, for Apptainer, Enroot, unsquashfs";
 
 #[derive(Args)]
 pub struct Export {

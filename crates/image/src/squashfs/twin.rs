@@ -1,0 +1,386 @@
+//! An image's file as a squashfs as well, for kernels without EROFS and for programs that read nothing else.
+//!
+//! Nothing is compressed and no data moves. A squashfs begins with its superblock, where an EROFS leaves room for a boot sector; all its
+//! tables may lie behind the EROFS; and with blocks of 4096 bytes each file's blocks are where squashfs looks for them, one after the
+//! other, and its last, not full one is a fragment of its own. Only files with holes may have to be copied.
+//!
+//! What squashfs cannot hold is left out: fractions of a second, and attributes other than `user.`, `trusted.` and `security.` (lists of
+//! access rights among them).
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+
+use crate::erofs::{Node, NodeKind, Reader, Source};
+use crate::error::{Context, Error, Result};
+use crate::io::write_all_at;
+use crate::tree::{BLOCK, Xattrs};
+
+use super::directory;
+use super::inode;
+use super::tables::{Out, Place, Row};
+use super::{MAGIC, NO_FRAGMENT, NOWHERE, STORED, SUPERBLOCK};
+
+const NO_XATTRS: u32 = u32::MAX;
+/// Inodes, data, fragments, attributes and ids are stored as they are.
+const UNCOMPRESSED: u16 = 0x1 | 0x2 | 0x8 | 0x100 | 0x800;
+/// What nothing is compressed with. Every kernel has it.
+const GZIP: u16 = 1;
+
+/// Makes `file`, which begins with the image that `reader` reads, and ends there, a squashfs as well. `name` is the file's, for messages.
+///
+/// # Errors
+/// Of the system; [`Error::Unstorable`] for what no squashfs can hold.
+pub(crate) fn add<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>, name: &str) -> Result<()> {
+    let mut twin = Twin {
+        reader,
+        out: Out::new(file, name, reader.size()),
+        inodes: Row::default(),
+        directories: Row::default(),
+        fragments: Row::default(),
+        ids: Row::default(),
+        ids_known: HashMap::new(),
+        values: Row::default(),
+        sets: Row::default(),
+        sets_known: HashMap::new(),
+        several: HashMap::new(),
+        count: 0,
+    };
+    let root = twin.tree()?;
+    let superblock = twin.finish(root)?;
+    write_all_at(file, &superblock, 0).on("write to", name)
+}
+
+/// An inode that was written.
+#[derive(Clone, Copy)]
+pub(super) struct Written {
+    pub place: Place,
+    pub number: u32,
+}
+
+struct Twin<'a, S> {
+    reader: &'a Reader<S>,
+    out: Out<'a>,
+    inodes: Row,
+    directories: Row,
+    fragments: Row,
+    ids: Row,
+    ids_known: HashMap<u32, u16>,
+    /// Extended attributes, and which of them make a set.
+    values: Row,
+    sets: Row,
+    sets_known: HashMap<Xattrs, u32>,
+    /// Files with several names, by their numbers in the image.
+    several: HashMap<u64, Written>,
+    /// How many inodes have a number.
+    count: u32,
+}
+
+/// A directory, by its place among all, and that of the one it is in.
+struct Directory {
+    node: Node,
+    parent: usize,
+}
+
+impl<S: Source> Twin<'_, S> {
+    /// Inodes and directories; the root's. What a directory names is written before it: so the directories are gone through from the
+    /// last to the first, as each stands behind the one it is in.
+    fn tree(&mut self) -> Result<Written> {
+        let directories = self.directories_in_order()?;
+        self.count = directories.len() as u32;
+        let mut written: HashMap<u64, Written> = HashMap::new();
+        let mut last = None;
+        for (index, directory) in directories.iter().enumerate().rev() {
+            let mut entries = vec![];
+            let mut below = 0;
+            for (name, number) in self.reader.names(&directory.node)? {
+                let child = self.reader.node(number)?;
+                let inode = match child.kind {
+                    NodeKind::Directory => {
+                        below += 1;
+                        written.remove(&number).ok_or_else(|| self.bad(number, "is in two directories"))?
+                    }
+                    _ => self.other(&child)?,
+                };
+                entries.push((name, inode, kind_of(&child).0));
+            }
+            let number = index as u32 + 1;
+            // As mksquashfs has it, what the root is in comes after all inodes.
+            let parent = if index == 0 { u32::MAX } else { directory.parent as u32 + 1 };
+            let place = directory::write(&mut self.directories, &entries);
+            let place = place.ok_or_else(|| self.bad(directory.node.number, "is too large"))?;
+            let inode = self.directory(&directory.node, (number, parent), 2 + below, &place)?;
+            written.insert(directory.node.number, inode);
+            last = Some(inode);
+        }
+        last.ok_or_else(|| self.bad(0, "is missing"))
+    }
+
+    fn directories_in_order(&self) -> Result<Vec<Directory>> {
+        let mut all = vec![Directory { node: self.reader.root()?, parent: 0 }];
+        let mut next = 0;
+        while next < all.len() {
+            for (_, number) in self.reader.names(&all[next].node)? {
+                let node = self.reader.node(number)?;
+                if node.kind == NodeKind::Directory {
+                    // Whoever forged the image may have led a directory into itself.
+                    if all.len() as u64 > self.reader.most_names() {
+                        return Err(self.bad(number, "is in itself"));
+                    }
+                    all.push(Directory { node, parent: next });
+                }
+            }
+            next += 1;
+        }
+        Ok(all)
+    }
+
+    fn directory(
+        &mut self,
+        node: &Node,
+        (number, parent): (u32, u32),
+        links: u32,
+        place: &inode::Place,
+    ) -> Result<Written> {
+        let xattrs = self.xattrs(node)?;
+        let written = self.head(node, number)?;
+        self.inodes.put32(links);
+        self.inodes.put32(place.size);
+        self.inodes.put32(place.block);
+        self.inodes.put32(parent);
+        // No index: it only makes looking up quicker.
+        self.inodes.put16(0);
+        self.inodes.put16(place.offset);
+        self.inodes.put32(xattrs);
+        Ok(written)
+    }
+
+    /// A file that is no directory; once, however many names it has.
+    fn other(&mut self, node: &Node) -> Result<Written> {
+        if let Some(written) = self.several.get(&node.number) {
+            return Ok(*written);
+        }
+        let xattrs = self.xattrs(node)?;
+        self.count = self.count.checked_add(1).ok_or_else(|| self.bad(node.number, "is one of too many"))?;
+        let written = match node.kind {
+            NodeKind::File => self.file(node, xattrs)?,
+            NodeKind::Symlink => {
+                let target = self.reader.target(node)?;
+                let written = self.head(node, self.count)?;
+                self.inodes.put32(node.links);
+                self.inodes.put32(target.len() as u32);
+                self.inodes.put(&target);
+                self.inodes.put32(xattrs);
+                written
+            }
+            _ => {
+                let written = self.head(node, self.count)?;
+                self.inodes.put32(node.links);
+                if let NodeKind::CharDevice(major, minor) | NodeKind::BlockDevice(major, minor) = node.kind {
+                    self.inodes.put32(minor & 0xff | major << 8 | (minor & !0xff) << 12);
+                }
+                self.inodes.put32(xattrs);
+                written
+            }
+        };
+        if node.links > 1 {
+            self.several.insert(node.number, written);
+        }
+        Ok(written)
+    }
+
+    fn file(&mut self, node: &Node, xattrs: u32) -> Result<Written> {
+        let Pieces { start, blocks, tail } = self.pieces(node)?;
+        let holes = blocks.iter().filter(|block| **block == 0).count() as u64;
+        let fragment = match tail {
+            None => NO_FRAGMENT,
+            Some(place) => {
+                let number = self.fragments.len() / FRAGMENT_SIZE;
+                self.fragments.put64(place);
+                self.fragments.put32((node.size % BLOCK) as u32 | STORED);
+                self.fragments.put32(0);
+                u32::try_from(number).map_err(|_| self.bad(node.number, "has one tail too many"))?
+            }
+        };
+        let written = self.head(node, self.count)?;
+        self.inodes.put64(start);
+        self.inodes.put64(node.size);
+        self.inodes.put64(holes * BLOCK);
+        self.inodes.put32(node.links);
+        self.inodes.put32(fragment);
+        // Where in the fragment it begins.
+        self.inodes.put32(0);
+        self.inodes.put32(xattrs);
+        blocks.iter().for_each(|block| self.inodes.put32(*block));
+        Ok(written)
+    }
+
+    /// Where a file's content is. If its blocks do not follow each other, they are copied.
+    fn pieces(&mut self, node: &Node) -> Result<Pieces> {
+        let mut places: Vec<Option<u64>> = vec![];
+        let mut tail = None;
+        for extent in self.reader.extents(node) {
+            let extent = extent?;
+            let full = extent.length / BLOCK;
+            places.extend((0..full).map(|block| Some(extent.place? + block * BLOCK)));
+            if extent.length % BLOCK > 0 {
+                match extent.place {
+                    Some(place) => tail = Some(place + full * BLOCK),
+                    // A hole at the end is one more block.
+                    None => places.push(None),
+                }
+            }
+        }
+        let blocks = places.iter().map(|place| if place.is_some() { BLOCK as u32 | STORED } else { 0 });
+        let blocks = blocks.collect();
+        let mut data = places.iter().flatten().copied();
+        let start = data.next().unwrap_or(0);
+        if data.zip(1..).all(|(place, before)| place == start + before * BLOCK) {
+            return Ok(Pieces { start, blocks, tail });
+        }
+        let start = self.out.at();
+        let mut block = [0; BLOCK as usize];
+        for (number, _) in (0u64..).zip(&places).filter(|(_, place)| place.is_some()) {
+            self.reader.read_at(node, &mut block, number * BLOCK)?;
+            self.out.put(&block)?;
+        }
+        Ok(Pieces { start, blocks, tail })
+    }
+
+    /// What all inodes begin with.
+    fn head(&mut self, node: &Node, number: u32) -> Result<Written> {
+        let too_many = || self.bad(node.number, "lies too far behind");
+        let place = self.inodes.next().ok_or_else(too_many)?;
+        let (uid, gid) = (self.id(node.uid)?, self.id(node.gid)?);
+        self.inodes.put16(kind_of(node).1);
+        self.inodes.put16(node.mode);
+        self.inodes.put16(uid);
+        self.inodes.put16(gid);
+        self.inodes.put32(node.mtime.clamp(0, u32::MAX.into()) as u32);
+        self.inodes.put32(number);
+        Ok(Written { place, number })
+    }
+
+    fn id(&mut self, id: u32) -> Result<u16> {
+        if let Some(index) = self.ids_known.get(&id) {
+            return Ok(*index);
+        }
+        let index = u16::try_from(self.ids_known.len()).ok().filter(|index| *index < u16::MAX);
+        let index = index.ok_or_else(|| Error::Unstorable {
+            file: format!("the files of {id}"),
+            why: "a squashfs has 65535 owners and groups at most".into(),
+        })?;
+        self.ids.put32(id);
+        self.ids_known.insert(id, index);
+        Ok(index)
+    }
+
+    /// The number of a file's set of extended attributes.
+    fn xattrs(&mut self, node: &Node) -> Result<u32> {
+        let mut all = self.reader.xattrs(node)?;
+        all.retain(|(name, _)| prefix(name).is_some());
+        if all.is_empty() {
+            return Ok(NO_XATTRS);
+        }
+        if let Some(number) = self.sets_known.get(&all) {
+            return Ok(*number);
+        }
+        let place = self.values.next().ok_or_else(|| self.bad(node.number, "has one attribute too many"))?;
+        let mut listed = 0;
+        for (name, value) in &all {
+            let Some((kind, rest)) = prefix(name) else { continue };
+            self.values.put16(kind);
+            self.values.put16(rest.len() as u16);
+            self.values.put(rest);
+            self.values.put32(value.len() as u32);
+            self.values.put(value);
+            listed += name.len() as u32 + 1;
+        }
+        self.sets.put64(place.reference());
+        self.sets.put32(all.len() as u32);
+        self.sets.put32(listed);
+        let number = self.sets_known.len() as u32;
+        self.sets_known.insert(all, number);
+        Ok(number)
+    }
+
+    /// The tables, in the order in which the kernel wants them; then the superblock.
+    fn finish(mut self, root: Written) -> Result<[u8; SUPERBLOCK]> {
+        let none = |_: &mut Out<'_>| Ok(());
+        let inodes = self.out.at();
+        self.out.row(&self.inodes)?;
+        let directories = self.out.at();
+        self.out.row(&self.directories)?;
+        let fragments = self.out.table(&self.fragments, none)?;
+        let ids = self.out.table(&self.ids, none)?;
+        let values = self.out.at();
+        let sets = match self.sets_known.len() as u32 {
+            0 => NOWHERE,
+            count => {
+                self.out.row(&self.values)?;
+                self.out.table(&self.sets, |out| {
+                    out.put(&values.to_le_bytes())?;
+                    out.put(&u64::from(count).to_le_bytes())
+                })?
+            }
+        };
+        let end = self.out.at();
+        // A block device ends with a whole block.
+        self.out.put(&vec![0; (end.next_multiple_of(BLOCK) - end) as usize])?;
+        self.out.flush()?;
+        let mut superblock = Row::default();
+        superblock.put32(MAGIC);
+        superblock.put32(self.count);
+        // When it was made: the same for the same files.
+        superblock.put32(0);
+        superblock.put32(BLOCK as u32);
+        superblock.put32((self.fragments.len() / FRAGMENT_SIZE) as u32);
+        superblock.put16(GZIP);
+        superblock.put16(BLOCK.trailing_zeros() as u16);
+        superblock.put16(UNCOMPRESSED);
+        superblock.put16(self.ids_known.len() as u16);
+        // Version 4.0.
+        superblock.put16(4);
+        superblock.put16(0);
+        superblock.put64(root.place.reference());
+        superblock.put64(end);
+        for place in [ids, sets, inodes, directories, fragments, NOWHERE] {
+            superblock.put64(place);
+        }
+        Ok(superblock.start())
+    }
+
+    fn bad(&self, number: u64, why: &str) -> Error {
+        self.reader.bad(number, why)
+    }
+}
+
+const FRAGMENT_SIZE: usize = 16;
+
+/// Where a file's content is.
+struct Pieces {
+    /// Its first block.
+    start: u64,
+    /// The length of each; 0 is a hole.
+    blocks: Vec<u32>,
+    tail: Option<u64>,
+}
+
+/// How directories call what a file is, and how its inode in the long form, which alone has extended attributes.
+fn kind_of(node: &Node) -> (u16, u16) {
+    let kind = match node.kind {
+        NodeKind::Directory => 1,
+        NodeKind::File => 2,
+        NodeKind::Symlink => 3,
+        NodeKind::BlockDevice(..) => 4,
+        NodeKind::CharDevice(..) => 5,
+        NodeKind::Fifo => 6,
+        NodeKind::Socket => 7,
+    };
+    (kind, kind + 7)
+}
+
+/// An attribute's name as the format has it; nothing for one that it has no number for.
+fn prefix(name: &[u8]) -> Option<(u16, &[u8])> {
+    let prefixes: [(u16, &[u8]); 3] = [(0, b"user."), (1, b"trusted."), (2, b"security.")];
+    prefixes.into_iter().find_map(|(number, prefix)| Some((number, name.strip_prefix(prefix)?)))
+}
