@@ -165,3 +165,38 @@ ln -s loop "$root/etc/loop" && ln -s loop "$root/etc/group"
 image hostile:1
 try as alice skiff run $registry/hostile:1 id
 [ ! -e /home/alice/victim ] || fail 'a link of the image led out of it'
+
+# Where the kernel is to have squashfs (it must, if it has no EROFS), an image is one as well.
+rm -rf "$root" && skeleton "$root"
+echo before >"$root/etc/when"
+image tools/format:1
+umount "/run/skiff/images/${pushed#sha256:}"
+echo 'image_format = squashfs' >/etc/skiff/helper.conf
+echo after >"$root/etc/when"
+head -c 5000 /dev/urandom >"$root/etc/random"
+image tools/format:2
+format=$registry/tools/format:2
+mounted() { findmnt -no FSTYPE,SOURCE "/run/skiff/images/${pushed#sha256:}"; }
+has "$(mounted)" 'squashfs /dev/loop'
+device=$(mounted | sed 's,.*/dev/,,')
+equal "$(cat /sys/block/$device/loop/backing_file)" "$store/images/${pushed#sha256:}.sqsh"
+ok as alice skiff run $format sh -c 'cat /etc/when; sha256sum </etc/random; id -u'
+equal "$out" "$(printf 'after\n%s\n%s' "$(sha256sum <"$root/etc/random")" "$(id -u alice)")"
+ok as alice skiff run --root --writable $format sh -c 'echo x >/etc/when && stat -c "%u %a" /etc/when /bin/busybox'
+equal "$out" $'0 644\n0 755'
+fails 125 as bob skiff run --pull never $format true
+ok as alice skiff store verify $format
+ok as alice skiff rmi $format
+[ ! -e "$store/images/${pushed#sha256:}.sqsh" ] || fail 'the squashfs is still there'
+eventually 5 sh -c "! grep -q ${pushed#sha256:} /sys/block/loop*/loop/backing_file"
+# One that was pulled before is made one when it is pulled again; from then on both kinds of kernels have it.
+fails 125 as alice skiff run $registry/tools/format:1 true
+has "$err" 'hint: `skiff pull`'
+ok as alice skiff pull --quiet $registry/tools/format:1
+ok as alice skiff run $registry/tools/format:1 cat /etc/when
+equal "$out" before
+rm /etc/skiff/helper.conf
+ok as alice skiff run $registry/tools/format:1 cat /etc/when
+ok as alice skiff export $registry/tools/format:1 out.sqsh
+as alice unsquashfs -quiet -no-progress -dest unpacked out.sqsh etc/when >/dev/null
+equal "$(cat /home/alice/unpacked/etc/when)" before

@@ -24,6 +24,7 @@ use rustix::mount::{
 };
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::image::{ImageId, store};
+use skiff_spec::site::ImageFormat;
 use skiff_sys::cred::FsIds;
 use skiff_sys::loopdev;
 
@@ -37,8 +38,8 @@ const PLACE: &str = "images";
 const MOST_KEPT: u64 = 200;
 /// Uids from here on are people's, and a person's store is not to be trusted.
 const FIRST_PERSON: u32 = 1000;
-/// What an EROFS says of itself in `statfs`.
-const EROFS: u64 = 0xE0F5_E1E2;
+/// What an EROFS and a squashfs say of themselves in `statfs`.
+const IMAGES: [u64; 2] = [0xE0F5_E1E2, 0x7371_7368];
 
 /// The image as a mount that hangs nowhere yet.
 pub fn open(caller: &Caller, id: ImageId) -> Result<OwnedFd> {
@@ -65,7 +66,7 @@ pub fn open(caller: &Caller, id: ImageId) -> Result<OwnedFd> {
     let root = store
         .mount(id)?
         .context(what)
-        .map_err(|e| e.hint("the kernel must have EROFS (modprobe erofs); before 6.12 also loop devices"))?;
+        .map_err(|e| e.hint("the kernel must have EROFS or squashfs (modprobe erofs); for squashfs, and before 6.12, also loop devices"))?;
     make_room(&dir)?;
     let made = mkdirat(&dir, &name, Mode::from_raw_mode(0o700));
     made.or_else(|e| if e == Errno::EXIST { Ok(()) } else { Err(e) }).context(what)?;
@@ -127,11 +128,11 @@ fn place() -> Result<OwnedFd> {
 fn mounted(dir: BorrowedFd<'_>, name: &str) -> Option<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let copy = open_tree(dir, name, flags).ok()?;
-    (fstatfs(&copy).ok()?.f_type as u64 == EROFS).then_some(copy)
+    IMAGES.contains(&(fstatfs(&copy).ok()?.f_type as u64)).then_some(copy)
 }
 
-fn erofs(source: &str) -> rustix::io::Result<OwnedFd> {
-    let fs = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+fn mount_as(format: ImageFormat, source: &str) -> rustix::io::Result<OwnedFd> {
+    let fs = fsopen(format.name(), FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&fs, "source", source)?;
     fsconfig_set_flag(&fs, "ro")?;
     fsconfig_create(&fs)?;
@@ -139,6 +140,15 @@ fn erofs(source: &str) -> rustix::io::Result<OwnedFd> {
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_RDONLY;
     fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attr)
+}
+
+/// As what images are mounted here.
+pub fn format() -> Result<ImageFormat> {
+    let found = || match fsopen(ImageFormat::Erofs.name(), FsOpenFlags::FSOPEN_CLOEXEC) {
+        Err(Errno::NODEV) => ImageFormat::Squashfs,
+        _ => ImageFormat::Erofs,
+    };
+    Ok(site::read()?.image_format.unwrap_or_else(found))
 }
 
 /// The trusted store.
@@ -185,12 +195,22 @@ impl Store {
 
     /// An image, mounted anew.
     fn mount(&self, id: ImageId) -> Result<std::io::Result<OwnedFd>> {
-        let file = self.image(id)?;
-        let by_file = self.as_owner(|| erofs(&skiff_sandbox::mounts::by_number(file.as_fd())))?;
+        let format = format()?;
+        let name = match format {
+            ImageFormat::Erofs => store::image(id),
+            ImageFormat::Squashfs => store::squashfs(id),
+        };
+        let file = self.file(id, &name)?;
+        let by_file = match format {
+            ImageFormat::Erofs => {
+                self.as_owner(|| mount_as(format, &skiff_sandbox::mounts::by_number(file.as_fd())))?
+            }
+            ImageFormat::Squashfs => Err(Errno::NOTBLK),
+        };
         // Before Linux 6.12, and where the file system of the store cannot: by way of a block device.
         if matches!(by_file, Err(Errno::NOTBLK | Errno::OPNOTSUPP)) {
             let device = loopdev::attach_read_only(file.as_fd());
-            return Ok(device.and_then(|device| Ok(erofs(&device.path())?)));
+            return Ok(device.and_then(|device| Ok(mount_as(format, &device.path())?)));
         }
         Ok(by_file.map_err(Into::into))
     }
@@ -201,13 +221,13 @@ impl Store {
         matches!(found, Ok(Err(Errno::NOENT)))
     }
 
-    /// An image's file.
-    fn image(&self, id: ImageId) -> Result<OwnedFd> {
-        let what = || format!("image {id}");
-        let missing = |e: Error| e.hint("`skiff pull` gets it again");
+    /// An image's file of this name.
+    fn file(&self, id: ImageId, name: &str) -> Result<OwnedFd> {
+        let what = || format!("image {id}: {name}");
+        let missing = |e: Error| e.hint("`skiff pull` or `skiff import` makes it again");
         let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH | ResolveFlags::NO_XDEV;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let open = || openat2(&self.dir, store::image(id), flags, Mode::empty(), resolve);
+        let open = || openat2(&self.dir, name, flags, Mode::empty(), resolve);
         let file = self.as_owner(open)?.context(what).map_err(missing)?;
         let stat = fstat(&file).context(what)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !self.wrote(&stat) {

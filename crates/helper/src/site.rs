@@ -16,7 +16,7 @@ pub fn read() -> Result<Site> {
     let text = read_if_exists(FILE)?.unwrap_or_default();
     Site::parse(&text).map_err(|line| {
         Error::new(format!("{FILE}: line {line:?}")).hint(
-            "it takes `range_base = N`, `range_first_uid = N`, `kept_groups = N ...` and `store = /PATH`",
+            "it takes `range_base = N`, `range_first_uid = N`, `kept_groups = N ...`, `store = /PATH` and `image_format = erofs|squashfs`",
         )
     })
 }

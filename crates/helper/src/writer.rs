@@ -19,7 +19,7 @@ use skiff_sys::process::{close_all_except, exec, keep_on_exec};
 use skiff_sys::{caps, fdpass};
 
 use crate::caller::Caller;
-use crate::image::Store;
+use crate::image::{self, Store};
 use crate::site;
 
 /// The group of files whose group does not matter.
@@ -44,7 +44,9 @@ pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()>
     // A store whose group nobody thought of has root's: that is none for whoever reads what is foreign.
     let gid = if gid == 0 { NO_GROUP } else { gid };
     let program = program()?;
-    let words = ["skiff", STORE_WRITER, store.path(), &caller.uid.to_string(), &talk.as_raw_fd().to_string()];
+    let (uid_of_caller, socket_number) = (caller.uid.to_string(), talk.as_raw_fd().to_string());
+    let format = image::format()?.name();
+    let words = ["skiff", STORE_WRITER, store.path(), &uid_of_caller, format, &socket_number];
     let c = |word: &[u8]| CString::new(word).map_err(|_| Error::new("store: a zero byte"));
     let argv = words.iter().map(|word| c(word.as_bytes())).collect::<Result<Vec<_>>>()?;
     let env = VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));

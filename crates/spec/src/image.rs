@@ -71,6 +71,12 @@ pub mod store {
         format!("images/{id}.erofs")
     }
 
+    /// The same, which is a squashfs as well, for kernels without EROFS.
+    #[must_use]
+    pub fn squashfs(id: ImageId) -> String {
+        format!("images/{id}.sqsh")
+    }
+
     /// What says that a user may use an image: he has shown that he can pull it.
     #[must_use]
     pub fn permit(uid: u32, id: ImageId) -> String {

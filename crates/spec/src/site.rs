@@ -18,11 +18,41 @@ pub struct Site {
     pub kept_groups: Vec<u32>,
     /// `store`: where images are.
     pub store: String,
+    /// `image_format`: as what the kernel mounts them; without it as EROFS, or as squashfs where there is none.
+    pub image_format: Option<ImageFormat>,
+}
+
+/// A file system that images are mounted as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// What all images are.
+    Erofs,
+    /// What they can be made as well.
+    Squashfs,
+}
+
+impl ImageFormat {
+    const ALL: [Self; 2] = [Self::Erofs, Self::Squashfs];
+
+    /// As the kernel calls it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Erofs => "erofs",
+            Self::Squashfs => "squashfs",
+        }
+    }
+
+    /// The one of that name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
 }
 
 impl Default for Site {
     fn default() -> Self {
-        Self { base: None, first_uid: 1000, kept_groups: vec![], store: STORE.into() }
+        Self { base: None, first_uid: 1000, kept_groups: vec![], store: STORE.into(), image_format: None }
     }
 }
 
@@ -51,6 +81,7 @@ impl Site {
                 self.kept_groups = value.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
             }
             "store" if value.trim().starts_with('/') => self.store = value.trim().into(),
+            "image_format" => self.image_format = Some(ImageFormat::of_name(value.trim())?),
             _ => return None,
         }
         Some(())
@@ -73,12 +104,13 @@ mod tests {
 
     #[test]
     fn lines() {
-        let text = "# by rule\nrange_base = 1000000\n\n range_first_uid=2000 # people\nkept_groups = 7000 7003\nstore = /images\n";
+        let text = "# by rule\nrange_base = 1000000\n\n range_first_uid=2000 # people\nkept_groups = 7000 7003\nstore = /images\nimage_format = squashfs\n";
         let site = Site {
             base: Some(1_000_000),
             first_uid: 2000,
             kept_groups: vec![7000, 7003],
             store: "/images".into(),
+            image_format: Some(ImageFormat::Squashfs),
         };
         assert_eq!(Site::parse(text), Ok(site));
         assert_eq!(Site::parse(""), Ok(Site::default()));
@@ -89,6 +121,7 @@ mod tests {
             "range_base = -1",
             "base = 1",
             "kept_groups = 1 x",
+            "image_format = ext4",
             "range_base = 4294967296",
         ] {
             assert_eq!(Site::parse(bad), Err(bad));

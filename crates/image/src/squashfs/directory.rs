@@ -48,9 +48,8 @@ pub(super) fn write(row: &mut Row, mut entries: &[Named]) -> Option<Place> {
     let (place, begin) = (row.next()?, row.len());
     while let Some((_, first, _)) = entries.first() {
         let difference = |inode: &Written| i16::try_from(i64::from(inode.number) - i64::from(first.number));
-        let fits = |(_, inode, _): &&Named| {
-            inode.place.block == first.place.block && difference(inode).is_ok()
-        };
+        let fits =
+            |(_, inode, _): &&Named| inode.place.block == first.place.block && difference(inode).is_ok();
         let count = entries.iter().take(MOST_UNDER_HEADER as usize).take_while(fits).count();
         let (now, rest) = entries.split_at(count);
         row.put32(count as u32 - 1);

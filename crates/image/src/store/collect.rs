@@ -74,6 +74,13 @@ impl Store {
                 left = left.saturating_sub(self.take_image(id, dry_run, &mut done)?);
             }
         }
+        // What was made of an image that was removed meanwhile.
+        let orphan = |file: &Found| {
+            file.path.extension().is_some_and(|e| e == "sqsh") && !file.path.with_extension("erofs").exists()
+        };
+        for file in self.files("images")?.into_iter().filter(orphan) {
+            left = left.saturating_sub(self.take_file(file, dry_run, &mut done)?);
+        }
         let now = SystemTime::now();
         let old = |file: &Found| now.duration_since(file.used).is_ok_and(|age| age > ABANDONED);
         for file in self.files("tmp")?.into_iter().filter(old) {
@@ -116,7 +123,8 @@ impl Store {
     }
 
     fn take_image(&self, id: ImageId, dry_run: bool, done: &mut Collected) -> Result<u64> {
-        let bytes = on_disk(&self.path.join(names::image(id)));
+        let files = [names::image(id), names::squashfs(id)];
+        let bytes = files.into_iter().map(|name| on_disk(&self.path.join(name))).sum();
         if !dry_run {
             for uid in self.users_of(id)? {
                 self.remove(&names::permit(uid, id))?;

@@ -3,6 +3,7 @@
 //! ```text
 //! version              the layout's, so that an older program leaves a newer store alone
 //! images/ID.erofs      complete and synced; nothing under such a name is ever changed
+//! images/ID.sqsh       the same once more, where the kernel has no EROFS: a squashfs as well
 //! images/ID.json       its record: size, layers, and the configuration to run it with
 //! images/ID.lock       held by whoever makes it
 //! users/UID/ID         that a user may use it; used last when its time says
@@ -24,7 +25,7 @@ mod verify;
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -40,6 +41,7 @@ use skiff_spec::platform::Platform;
 
 use crate::error::{Context, Error, Result};
 use crate::registry::BlobDir;
+use crate::{erofs, squashfs};
 use patience::Waiter;
 
 pub use collect::{Collected, Usage};
@@ -146,6 +148,34 @@ impl Store {
         openat(&self.dir, &name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
             .map(File::from)
             .on("open", self.shown(&name))
+    }
+
+    /// Makes an image's file a squashfs as well, beside it, unless that has been done. Of two who do so at once both make the same.
+    ///
+    /// # Errors
+    /// When the store cannot be written to, or for what no squashfs can hold.
+    pub fn make_squashfs(&self, id: ImageId) -> Result<()> {
+        let (done, aside) = (names::squashfs(id), unique(&format!("tmp/{id}.sqsh")));
+        if statat(&self.dir, &done, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            return Ok(());
+        }
+        let made = self.copy_as_squashfs(id, &aside);
+        let placed =
+            made.and_then(|()| renameat(&self.dir, &aside, &self.dir, &done).on("rename", self.shown(&done)));
+        placed.inspect_err(|_| self.remove(&aside).unwrap_or_default())
+    }
+
+    fn copy_as_squashfs(&self, id: ImageId, name: &str) -> Result<()> {
+        let shown = self.shown(name);
+        let mut from = self.open_image(id)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let to = openat(&self.dir, name, flags, Mode::from_raw_mode(0o400)).on("create", &*shown)?;
+        let mut to = File::from(to);
+        // Where the file system can share blocks between files, the kernel has it do so.
+        std::io::copy(&mut from, &mut to).map_err(|e| Error::io("write to", shown.clone(), &e))?;
+        let reader = erofs::Reader::open(from, id.to_string())?;
+        squashfs::twin::add(&reader, to.as_fd(), &shown)?;
+        fsync(&to).on("sync", shown)
     }
 
     /// Begins to make an image, unless it is there. Whoever else does so at the moment, on this node or another, is waited for;
@@ -271,6 +301,7 @@ impl Store {
     fn delete(&self, id: ImageId) -> Result<()> {
         let layers = self.find(id).ok().flatten().map(|record| record.layers).unwrap_or_default();
         self.remove(&names::image(id))?;
+        self.remove(&names::squashfs(id))?;
         self.remove(&record_name(id))?;
         let needed = self.layers()?;
         let unneeded = layers.iter().filter(|layer| !needed.contains(&layer.digest));

@@ -18,7 +18,7 @@ use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::plan::Base;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::{ImageReference, Named};
-use skiff_spec::site::{self, Site};
+use skiff_spec::site::{self, ImageFormat, Site};
 use skiff_spec::wire::Request;
 
 use super::index::Entry;
@@ -93,7 +93,7 @@ pub fn import(
             heard(word);
             true
         };
-        return writer::import(&own(context), context.uid, &source, &platform.to_string(), &mut say);
+        return writer::import(in_own(context, &own(context)), &source, &platform.to_string(), &mut say);
     };
     // The writer is another user, who sees the site's policy and not this one's.
     Policies::of_user().and_then(|policies| skiff_image::import::admit(&source, &policies)).map_err(ours)?;
@@ -132,6 +132,11 @@ pub fn own(context: &Context) -> PathBuf {
     context.data().join("store")
 }
 
+/// Nothing mounts what is in there.
+fn in_own<'a>(context: &Context, store: &'a Path) -> writer::Asked<'a> {
+    writer::Asked { store, uid: context.uid, format: ImageFormat::Erofs }
+}
+
 fn ask_own(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> Result<Say> {
     let mut last = None;
     let mut say = |word: Say| {
@@ -141,7 +146,7 @@ fn ask_own(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> 
         }
         true
     };
-    writer::answer(&own(context), context.uid, ask, &mut say)?;
+    writer::answer(in_own(context, &own(context)), ask, &mut say)?;
     last.ok_or_else(|| Error::new("the store has nothing to say"))
 }
 

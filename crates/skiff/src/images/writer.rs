@@ -21,6 +21,7 @@ use skiff_spec::digest::Digest;
 use skiff_spec::image::ImageId;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::{ImageReference, Named};
+use skiff_spec::site::ImageFormat;
 
 use super::ours;
 use super::wire::{self, Ask, Checked, Layer, Login, Say};
@@ -30,11 +31,22 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A listing of an image's files comes in pieces of so many lines.
 const LINES: usize = 1000;
 
-/// The process that the helper starts: its words are the store's path, the uid of whom it works for, and the socket's number.
+/// A store, and for whom it is asked.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    pub store: &'a Path,
+    pub uid: u32,
+    /// As what its images are mounted.
+    pub format: ImageFormat,
+}
+
+/// The process that the helper starts: its words are the store's path, the uid of whom it works for, as what images are mounted, and the
+/// socket's number.
 pub fn run(words: &[String]) -> Result<()> {
     let bad = || Error::new("this is how the helper starts the store's writer, not people");
-    let [store, uid, socket] = words else { return Err(bad()) };
+    let [store, uid, format, socket] = words else { return Err(bad()) };
     let (uid, socket) = (uid.parse().map_err(|_| bad())?, socket.parse().map_err(|_| bad())?);
+    let format = ImageFormat::of_name(format).ok_or_else(bad)?;
     // Others of its kind work for other users: none shall look into another, whatever becomes of it.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .context(|| "writer")?;
@@ -46,11 +58,11 @@ pub fn run(words: &[String]) -> Result<()> {
         .and_then(|()| socket.set_write_timeout(Some(PATIENCE)))
         .context(|| "socket")?;
     let Some(ask) = wire::receive(&mut socket)? else { return Ok(()) };
-    let store = Path::new(store);
+    let asked = Asked { store: Path::new(store), uid, format };
     let answered = match ask {
-        Ask::Import { source, platform } => take_over(store, uid, (source, &platform), &mut socket),
-        Ask::Open(id) => hand_out(store, uid, id, &mut socket),
-        ask => answer(store, uid, ask, &mut |word| wire::send(&mut socket, &word).is_ok()),
+        Ask::Import { source, platform } => take_over(asked, (source, &platform), &mut socket),
+        Ask::Open(id) => hand_out(asked, id, &mut socket),
+        ask => answer(asked, ask, &mut |word| wire::send(&mut socket, &word).is_ok()),
     };
     // If nobody listens any more, nobody needs to know.
     answered
@@ -60,22 +72,21 @@ pub fn run(words: &[String]) -> Result<()> {
 
 /// Imports from files that follow.
 fn take_over(
-    store: &Path,
-    uid: u32,
+    asked: Asked<'_>,
     (source, platform): (Description, &str),
     socket: &mut UnixStream,
 ) -> Result<()> {
     let files = wire::receive_files(socket, source.files.len() + 1)?;
     let source = Source::given(source, files).map_err(ours)?;
     let mut say = |word: Say| wire::send(socket, &word).is_ok();
-    let last = import(store, uid, &source, platform, &mut say)?;
+    let last = import(asked, &source, platform, &mut say)?;
     say(last);
     Ok(())
 }
 
 /// Gives an image's file. Its kind is one that nothing can be changed by.
-fn hand_out(store: &Path, uid: u32, id: ImageId, socket: &mut UnixStream) -> Result<()> {
-    let (record, file) = open(store, uid, id)?;
+fn hand_out(asked: Asked<'_>, id: ImageId, socket: &mut UnixStream) -> Result<()> {
+    let (record, file) = open(asked.store, asked.uid, id)?;
     wire::send(socket, &Say::Opened(Box::new(record)))?;
     wire::send_files(socket, &[file.into()])
 }
@@ -95,8 +106,7 @@ fn not_his(id: ImageId) -> Error {
 
 /// Imports an image.
 pub fn import(
-    store: &Path,
-    uid: u32,
+    Asked { store, uid, format }: Asked<'_>,
     source: &Source,
     platform: &str,
     say: &mut (dyn FnMut(Say) -> bool + Send),
@@ -106,6 +116,7 @@ pub fn import(
     let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
     let wish = Import { store: &store, source, policies: &policies, platform: &platform, uid };
     let pulled = skiff_image::import::import(&wish, &mut Teller { say }).map_err(ours)?;
+    make_mountable(&store, pulled.id, format)?;
     Ok(Say::Pulled {
         name: String::new(),
         id: pulled.id,
@@ -115,8 +126,20 @@ pub fn import(
     })
 }
 
+/// An image is of use only where the kernel mounts it.
+fn make_mountable(store: &Store, id: ImageId, format: ImageFormat) -> Result<()> {
+    match format {
+        ImageFormat::Erofs => Ok(()),
+        ImageFormat::Squashfs => store.make_squashfs(id).map_err(ours),
+    }
+}
+
 /// Does what is asked; `say` gives whether anybody listens still.
-pub fn answer(store: &Path, uid: u32, ask: Ask, say: &mut (dyn FnMut(Say) -> bool + Send)) -> Result<()> {
+pub fn answer(
+    Asked { store, uid, format }: Asked<'_>,
+    ask: Ask,
+    say: &mut (dyn FnMut(Say) -> bool + Send),
+) -> Result<()> {
     let store = Store::open(store).map_err(ours)?;
     let last = match ask {
         Ask::Pull { .. } => {
@@ -131,6 +154,7 @@ pub fn answer(store: &Path, uid: u32, ask: Ask, say: &mut (dyn FnMut(Say) -> boo
                 uid,
             };
             let pulled = pull(&wish, &mut Teller { say }).map_err(ours)?;
+            make_mountable(&store, pulled.id, format)?;
             Say::Pulled {
                 name: image.to_string(),
                 id: pulled.id,
