@@ -56,6 +56,9 @@ has "$out" sound
 ok as alice skiff env rm --force dev
 equal "$(ls $own/images $own/trees | grep '^[0-9a-f]' || true)" '' 'what no environment needs any more'
 ok as alice skiff run $image
+touch -d yesterday $own/users/*/*
+ok as alice skiff run $image
+equal "$(find $own/users -type f -mmin +60)" '' 'what was not used'
 ok as alice skiff store gc --budget 0
 equal "$(find $own/images $own/blobs -type f)" '' 'what is left with a budget of nothing'
 ok as alice skiff run $image

@@ -11,11 +11,11 @@
 //! of that mount.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, mkdirat, openat, openat2,
-    statat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, UTIME_NOW, fstat,
+    fstatfs, mkdirat, openat, openat2, statat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use rustix::mount::{
@@ -36,6 +36,8 @@ use crate::{mask, site};
 const PLACE: &str = "images";
 /// How many of them.
 const MOST_KEPT: u64 = 200;
+/// Seconds between two starts that are worth noting.
+const NOTED_EVERY: u64 = 3600;
 /// Uids from here on are people's, and a person's store is not to be trusted.
 const FIRST_PERSON: u32 = 1000;
 /// What an EROFS and a squashfs say of themselves in `statfs`.
@@ -241,11 +243,24 @@ impl Store {
     fn check_permit(&self, caller: &Caller, id: ImageId) -> Result<()> {
         let look = || statat(&self.dir, store::permit(caller.uid, id), AtFlags::SYMLINK_NOFOLLOW);
         match self.as_owner(look)? {
-            Ok(stat) if self.wrote(&stat) => Ok(()),
+            Ok(stat) if self.wrote(&stat) => self.note_use(caller, id, stat.st_mtime),
             _ => {
                 Err(Error::new(format!("image {id}: not yours on this machine")).hint("`skiff pull` gets it"))
             }
         }
+    }
+
+    /// Sets the time of the permit, by which the store's collection knows what was not used for longest.
+    fn note_use(&self, caller: &Caller, id: ImageId, last: i64) -> Result<()> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        if now.saturating_sub_signed(last) < NOTED_EVERY {
+            return Ok(());
+        }
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
+        let permit = store::permit(caller.uid, id);
+        // A store that takes no changes is good enough to run from.
+        self.as_owner(|| utimensat(&self.dir, permit, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap_or_default())
     }
 
     /// Looks into it as its owner: nobody else may, and on a file server root is nobody.

@@ -115,11 +115,12 @@ impl Store {
     }
 
     /// When somebody last pulled or started it.
-    fn last_use(&self, id: ImageId) -> i64 {
+    fn last_use(&self, id: ImageId) -> (i64, i64) {
         let time = |uid: u32| {
-            statat(&self.dir, names::permit(uid, id), AtFlags::SYMLINK_NOFOLLOW).ok().map(|s| s.st_mtime)
+            let stat = statat(&self.dir, names::permit(uid, id), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+            Some((stat.st_mtime, stat.st_mtime_nsec as i64))
         };
-        self.users_of(id).unwrap_or_default().into_iter().filter_map(time).max().unwrap_or(0)
+        self.users_of(id).unwrap_or_default().into_iter().filter_map(time).max().unwrap_or_default()
     }
 
     fn take_image(&self, id: ImageId, dry_run: bool, done: &mut Collected) -> Result<u64> {

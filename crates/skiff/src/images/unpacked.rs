@@ -5,13 +5,16 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, open, openat};
+use rustix::fs::{
+    AtFlags, CWD, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, flock, open, openat,
+    utimensat,
+};
 use skiff_image::erofs;
 use skiff_image::store::Store;
 use skiff_image::unpack::{LeftOut, unpack};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_sandbox::{Context as _, Result};
-use skiff_spec::image::ImageId;
+use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::plan::Base;
 
 use super::{ours, store};
@@ -22,6 +25,7 @@ use crate::output;
 pub fn tree(context: &Context, id: ImageId) -> Result<PathBuf> {
     let all = home(context);
     let tree = all.join(id.to_string());
+    note_use(context, id);
     if tree.exists() {
         return Ok(tree);
     }
@@ -38,6 +42,15 @@ pub fn tree(context: &Context, id: ImageId) -> Result<PathBuf> {
         tell(left_out);
     }
     Ok(tree)
+}
+
+/// As the helper does in the trusted store: what was not used for longest is collected first.
+fn note_use(context: &Context, id: ImageId) {
+    let permit = store::own(context).join(names::permit(context.uid, id));
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
+    // A store that takes no changes is good enough to run from.
+    utimensat(CWD, &permit, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap_or_default();
 }
 
 fn fill(context: &Context, id: ImageId, tree: &std::path::Path) -> Result<LeftOut> {
