@@ -202,3 +202,27 @@ ok as alice skiff logout --json $registry
 equal "$(json "$out" 'd["forgotten_in"]')" "['/home/alice/.config/containers/auth.json']"
 fails 125 as alice skiff logout $registry
 fails 125 as alice skiff pull --quiet $image
+
+# From a program that keeps passwords, for a server and for all; which is asked as the user, whoever fetches.
+mkdir /home/alice/bin
+cat >/home/alice/bin/docker-credential-keeper <<'X'
+#!/bin/sh
+read -r server
+echo "$(id -un) $1 $server" >>/home/alice/asked
+[ "$server" = 127.0.0.1:5000 ] || { echo 'credentials not found in native keychain'; exit 1; }
+echo '{"ServerURL":"'"$server"'","Username":"carol","Secret":"pass word"}'
+X
+install -d -o alice /home/alice/.docker
+chmod 755 /home/alice/bin/docker-credential-keeper && touch /home/alice/asked && chown -R alice /home/alice/{bin,asked}
+for route in helper none; do
+    [ $route = helper ] || export SKIFF_HELPER=none
+    for config in '{"credHelpers":{"127.0.0.1:5000":"keeper"}}' '{"credsStore":"keeper"}'; do
+        echo "$config" >/home/alice/.docker/config.json
+        : >/home/alice/asked
+        ok as alice env PATH=/home/alice/bin:/usr/bin:/bin skiff pull --quiet $image
+        has "$(cat /home/alice/asked)" 'alice get 127.0.0.1:5000' "$config"
+        fails 125 as alice skiff pull --quiet $image
+        has "$err" docker-credential-keeper
+        has "$err" 'hint: '
+    done
+done

@@ -107,4 +107,10 @@ for route in helper none; do
         rm -r $dir/$secure
         fails 125 as alice skiff pull --quiet $image
     done
+    # By the system's own authorities: what `update-ca-certificates` makes of what the administrator adds.
+    mount --bind "$images_tmp/ca.pem" /etc/ssl/certs/ca-certificates.crt
+    try as alice skiff pull --quiet $image
+    umount /etc/ssl/certs/ca-certificates.crt
+    equal "$code" 0 "a pull by the system's authorities: $err"
+    ok as alice skiff rmi $image
 done

@@ -116,12 +116,20 @@ pub enum Error {
     /// A name is none of an image.
     #[error(transparent)]
     Reference(#[from] skiff_spec::reference::ReferenceError),
-    /// A configuration file, or a program that one names, is not what it should be.
+    /// A configuration file is not what it should be.
     #[error("{file}: {why}")]
     Config {
-        /// The file or program.
+        /// The file.
         file: String,
         /// What is wrong with it.
+        why: String,
+    },
+    /// A program that keeps credentials did not do what it was asked.
+    #[error("credential helper docker-credential-{name}: {why}")]
+    CredentialHelper {
+        /// How the file with logins names it.
+        name: String,
+        /// What went wrong.
         why: String,
     },
     /// registries.conf forbids it.
@@ -200,6 +208,13 @@ impl Error {
             Error::NoSpace { .. } => {
                 Some("free some space or quota there; nothing half made was left behind")
             }
+            Error::Config { .. } => Some(
+                "mend the file: containers-registries.conf(5), containers-auth.json(5), containers-policy.json(5)",
+            ),
+            Error::CredentialHelper { .. } => Some(
+                "your config.json or auth.json names it (credHelpers, credsStore): it must be in PATH; \
+                 `docker-credential-NAME list` shows whether it works",
+            ),
             Error::Blocked { .. } => Some("ask the site's administrator, or pull it from elsewhere"),
             Error::Refused { .. } => {
                 Some("the site demands signed images; ask its administrator, or the image's maker")

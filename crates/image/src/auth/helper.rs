@@ -84,5 +84,5 @@ fn failed(name: &str, action: &str, server: &str, output: &Output) -> Error {
 }
 
 fn bad(name: &str, why: String) -> Error {
-    Error::Config { file: format!("credential helper docker-credential-{name}"), why }
+    Error::CredentialHelper { name: name.into(), why }
 }
