@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -104,6 +106,23 @@ fn a_layout_is_read_with_its_own_digest() {
 
 fn layers_digests() -> Vec<String> {
     layers().iter().map(|layer| sha256(layer).to_string()).collect()
+}
+
+/// What is not part of the image is passed over, however much it is.
+#[test]
+fn an_archive_of_many_gib_is_read_where_it_matters() {
+    let dir = tempfile::tempdir().unwrap();
+    let layers = layers();
+    let path = docker_save(dir.path(), &layers, &config(&layers), |_| ());
+    let reference = format!("docker-archive:{}:team/tool:1", path.display());
+    let expected = TestStore::new().imported(&reference);
+    let saved = std::fs::read(&path).unwrap();
+    let size: u64 = (5 << 30) + 1;
+    let before = Tar::file("of-another-image.tar", b"").pax("size", size.to_string()).bytes();
+    let file = File::create(&path).unwrap();
+    file.write_all_at(&before, 0).unwrap();
+    file.write_all_at(&saved, before.len() as u64 + size.next_multiple_of(512)).unwrap();
+    assert_same(&TestStore::new().imported(&reference), &expected);
 }
 
 /// What `umoci repack` makes: gzip layers, and a configuration that umoci changed.

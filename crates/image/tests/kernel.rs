@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use common::mounted::{Mounted, of_directory};
 use common::seen::{Entry, Seen, assert_same, of_tree};
 use common::{Builder, Image, bytes, is_root, of_all_but_huge, of_everything, plain, skipped};
+use skiff_image::erofs::Reader;
 use skiff_image::tree::Tree;
 
 /// An image of all kinds of files, and what it should look like.
@@ -77,6 +78,9 @@ fn files_over_4_gib_are_read_to_their_end() {
     let mounted = Mounted::new(&image.path).unwrap();
     let file = File::open(mounted.path().join("large")).unwrap();
     assert_eq!(file.metadata().unwrap().len(), size);
+    let reader = Reader::open(File::open(&image.path).unwrap(), "image.erofs").unwrap();
+    let node = reader.files().map(Result::unwrap).find(|file| file.path == b"large").unwrap().node;
+    assert_eq!(node.size, size);
     for (at, expected) in [
         (0, bytes(4096, 1)),
         (5 << 30, vec![0; 4096]),
@@ -86,6 +90,9 @@ fn files_over_4_gib_are_read_to_their_end() {
         let mut found = vec![0; expected.len()];
         file.read_exact_at(&mut found, at).unwrap();
         assert!(found == expected, "at {at}");
+        found.fill(0xAA);
+        assert_eq!(reader.read_at(&node, &mut found, at).unwrap(), expected.len());
+        assert!(found == expected, "by our own reader at {at}");
     }
     assert_eq!(std::fs::read(mounted.path().join("behind")).unwrap(), bytes(8192, 3));
 }

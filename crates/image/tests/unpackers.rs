@@ -5,12 +5,15 @@
 
 mod common;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::SystemTime;
 
 use common::is_root;
 use common::layers::from_bytes;
-use common::mounted::of_directory;
+use common::mounted::{Mounted, of_directory};
 use common::seen::{Seen, assert_same, without_devices};
 use common::tools::run;
 
@@ -42,6 +45,12 @@ newline"
     run(Command::new("bash").args(["-ec", script, "bash"]).arg(dir));
 }
 
+/// What GNU tar makes of it.
+fn pack(dir: &Path, options: &[&str]) -> Vec<u8> {
+    let mut tar = Command::new("tar");
+    run(tar.args(["-c", "--numeric-owner", "--sort=name"]).args(options).arg("-C").arg(dir).arg("."))
+}
+
 #[test]
 fn what_gnu_tar_packs_comes_back_in_all_its_formats() {
     if !is_root("what_gnu_tar_packs_comes_back_in_all_its_formats") {
@@ -50,15 +59,7 @@ fn what_gnu_tar_packs_comes_back_in_all_its_formats() {
     let dir = tempfile::tempdir().unwrap();
     make_everything(dir.path());
     let expected = without_root(without_devices(of_directory(dir.path())));
-    let pack = |options: &[&str]| {
-        let mut tar = Command::new("tar");
-        run(tar
-            .args(["-c", "--numeric-owner", "--sort=name"])
-            .args(options)
-            .arg("-C")
-            .arg(dir.path())
-            .arg("."))
-    };
+    let pack = |options: &[&str]| pack(dir.path(), options);
     let posix: [&[&str]; 4] =
         [&[], &["--sparse"], &["--sparse", "--sparse-version=0.0"], &["--sparse", "--sparse-version=0.1"]];
     for options in posix {
@@ -76,5 +77,34 @@ fn what_gnu_tar_packs_comes_back_in_all_its_formats() {
     for options in [&["--format=gnu"][..], &["--format=gnu", "--sparse"]] {
         let image = from_bytes(&[pack(options)]).unwrap();
         assert_same(&without_root(image.seen()), &coarse);
+    }
+}
+
+/// Numbers for which octal ones have no room, and blocks beyond those that 32 bits count in bytes.
+#[test]
+fn holes_of_more_than_8_gib_come_back() {
+    if !is_root("holes_of_more_than_8_gib_come_back") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = File::create(dir.path().join("holes")).unwrap();
+    file.set_len((9 << 30) + 5).unwrap();
+    for (at, text) in [(0, "first"), ((5 << 30) + 4090, "across two blocks"), (9 << 30, "end")] {
+        file.write_all_at(text.as_bytes(), at).unwrap();
+    }
+    file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    let expected = without_root(of_directory(dir.path()));
+    for format in [
+        &["--format=gnu"][..],
+        &["--format=posix"],
+        &["--format=posix", "--sparse-version=0.0"],
+        &["--format=posix", "--sparse-version=0.1"],
+    ] {
+        let tar = pack(dir.path(), &[&["--sparse"], format].concat());
+        assert!(tar.len() < 1 << 20, "{} bytes", tar.len());
+        let image = from_bytes(&[tar]).unwrap();
+        assert_same(&without_root(image.seen()), &expected);
+        let mounted = Mounted::new(&image.path).unwrap();
+        assert_same(&without_root(of_directory(&mounted.path())), &expected);
     }
 }

@@ -5,7 +5,7 @@ use std::io::Read;
 use proptest::prelude::*;
 
 use super::build::{Entry as Tar, archive};
-use super::{Entry, EntryKind, Error, Reader, Segment};
+use super::{Entry, EntryKind, Error, Reader, Segment, Stream};
 
 /// An entry and its data.
 type Member = (Entry, Vec<u8>);
@@ -108,6 +108,67 @@ fn the_size_of_pax_is_the_datas_length() {
 }
 
 /// GHSA-3cv2-h65g-fgmm: an extended header between PAX header and file must not take the size meant for the file.
+/// An archive with a hole in it that nobody need read through.
+struct Hollow<'a> {
+    before: &'a [u8],
+    hole: u64,
+    behind: &'a [u8],
+}
+
+impl Stream for Hollow<'_> {
+    fn fill(&mut self) -> crate::Result<&[u8]> {
+        let zeros = &[0; 4096][..self.hole.min(4096) as usize];
+        Ok([self.before, zeros, self.behind].into_iter().find(|part| !part.is_empty()).unwrap_or_default())
+    }
+
+    fn consume(&mut self, used: usize) {
+        match (self.before.len(), self.hole) {
+            (0, 0) => self.behind = &self.behind[used..],
+            (0, _) => self.hole -= used as u64,
+            _ => self.before = &self.before[used..],
+        }
+    }
+
+    fn skip(&mut self, most: u64) -> crate::Result<u64> {
+        let have =
+            if self.before.is_empty() && self.hole > 0 { self.hole } else { self.fill()?.len() as u64 };
+        let used = most.min(have);
+        self.consume(used as usize);
+        Ok(used)
+    }
+}
+
+#[test]
+fn files_beyond_4_gib_are_as_long_as_they_say() {
+    const GIB: u64 = 1 << 30;
+    let base_256 = |size: u64| [&[0x80, 0, 0, 0][..], &size.to_be_bytes()].concat();
+    let large = |size: u64| {
+        let octal = (size < 8 * GIB).then(|| Tar::file("large", "").size(size));
+        octal.into_iter().chain([
+            Tar::file("large", "").raw(124..136, &base_256(size)),
+            Tar::file("large", "").pax("size", size.to_string()),
+            Tar::file("large", "").size(7).pax("size", size.to_string()),
+        ])
+    };
+    let behind = archive(&[Tar::file("behind", "x")]);
+    for size in [4 * GIB - 1, 4 * GIB, 4 * GIB + 1, 8 * GIB - 1, 8 * GIB, 700 * GIB + 513] {
+        for tar in large(size) {
+            let before = tar.bytes();
+            let hole = size.next_multiple_of(512);
+            let mut reader = Reader::new(Hollow { before: &before, hole, behind: &behind });
+            let entry = reader.next_entry().unwrap().unwrap();
+            assert_eq!((entry.kind, reader.at()), (EntryKind::File(size), before.len() as u64));
+            assert_eq!(reader.data().unwrap().len(), 4096);
+            reader.consume(4096);
+            let entry = reader.next_entry().unwrap().unwrap();
+            assert_eq!((&entry.path[..], entry.kind), (&b"behind"[..], EntryKind::File(1)));
+            assert_eq!(reader.at(), before.len() as u64 + hole + 512);
+            assert_eq!(reader.data().unwrap(), b"x");
+            assert!(reader.next_entry().unwrap().is_none());
+        }
+    }
+}
+
 #[test]
 fn a_long_name_between_pax_header_and_file_has_its_own_size() {
     let long = "n".repeat(200);
