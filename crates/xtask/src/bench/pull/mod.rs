@@ -128,19 +128,33 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
     let image = args.images.join(args.image.name());
     let registry = Registry::start(&image)?;
     let user = Who::User(&setting.user);
-    let mut ways = ways(user, &setting.skiff, &registry.reference, &image)?;
+    let import = args.image == Image::Six;
+    let mut ways = ways(user, &setting.skiff, &registry.reference, &image, import)?;
     let mut beside = Beside::default();
+    let measured = rounds(setting, args, &registry, &mut ways, &mut beside);
+    ways::clean_up()?;
+    measured?;
+    Ok(evaluate(machine, &aims, &ways, beside))
+}
+
+fn rounds(
+    setting: &Setting,
+    args: &Args,
+    registry: &Registry,
+    ways: &mut [Way<'_>],
+    beside: &mut Beside,
+) -> anyhow::Result<()> {
     for round in 0..setting.rounds {
         eprintln!("round {} of {}", round + 1, setting.rounds);
         let count = ways.len();
         for index in 0..count {
             let way = &mut ways[(round + index) % count];
             if !way.peer || round < args.peer_rounds {
-                measure(way, setting, &registry, &mut beside)?;
+                measure(way, setting, registry, beside)?;
             }
         }
     }
-    Ok(evaluate(machine, &aims, &ways, beside))
+    Ok(())
 }
 
 /// What is measured beside our own pull.
@@ -215,8 +229,12 @@ fn evaluate(machine: Machine, aims: &Aims, ways: &[Way<'_>], beside: Beside) -> 
         let to = ways.iter().find(|way| way.name.starts_with(to) && !way.samples.is_empty())?;
         Some(Claim::new(name, "x", &stats::ratios(&skiff, &to.samples), limit))
     };
+    let import = ways.iter().find(|way| way.name.starts_with("skiff import"));
     let claims = [
         Some(Claim::new("skiff pull", "s", &skiff, aims.skiff)),
+        import.map(|way| {
+            Claim::new("import of a docker save / pull", "x", &stats::ratios(&way.samples, &skiff), 1.0)
+        }),
         ratio("skiff pull / podman", "podman", aims.skiff / aims.podman),
         ratio("skiff pull / skopeo, umoci, mksquashfs", "skopeo", aims.skiff / aims.sarus),
         ratio("skiff pull / limit", "limit", aims.skiff / aims.limit),

@@ -30,13 +30,31 @@ pub struct Way<'a> {
     pub samples: Vec<f64>,
 }
 
-/// All that this machine has the programs for.
-pub fn ways<'a>(user: Who<'a>, skiff: &str, reference: &str, image: &Path) -> anyhow::Result<Vec<Way<'a>>> {
+/// What `docker save` would write of the image, where every user can read it.
+const SAVED: &str = "/var/lib/skiff/bench-saved.tar";
+
+/// What the ways have left, but for what they clear up themselves.
+pub fn clean_up() -> anyhow::Result<()> {
+    Who::Root.bash(&format!("rm -f {SAVED}")).map(drop)
+}
+
+/// All that this machine has the programs for; `import` is wanted besides, which takes the disk once more.
+pub fn ways<'a>(
+    user: Who<'a>,
+    skiff: &str,
+    reference: &str,
+    image: &Path,
+    import: bool,
+) -> anyhow::Result<Vec<Way<'a>>> {
     let image = std::path::absolute(image)?;
     let scratch = image.join("scratch");
     let (image, scratch) =
         (image.to_str().context("--image is not UTF-8")?, scratch.to_str().context("--image is not UTF-8")?);
     let mut ways = vec![ours(user, skiff, reference), limit(image, scratch)];
+    if import {
+        people::require(&["skopeo"])?;
+        ways.push(saved(user, skiff, reference));
+    }
     for (way, programs) in [
         (podman(reference, scratch), vec!["podman"]),
         (sarus(reference, scratch), vec!["skopeo", "umoci", "mksquashfs"]),
@@ -64,6 +82,25 @@ fn ours<'a>(user: Who<'a>, skiff: &str, reference: &str) -> Way<'a> {
         before: empty_store(),
         script: format!("{skiff} pull -q {reference}"),
         ours: true,
+        peer: false,
+        samples: vec![],
+    }
+}
+
+/// Its layers are not compressed, so there is more to read and hash, and nothing to inflate.
+fn saved<'a>(user: Who<'a>, skiff: &str, reference: &str) -> Way<'a> {
+    let copy = format!(
+        "skopeo --insecure-policy copy -q --src-tls-verify=false docker://{reference} docker-archive:{SAVED}"
+    );
+    Way {
+        name: "skiff import of a docker save",
+        who: user,
+        before: format!(
+            "{}; [ -e {SAVED} ] || {copy}; chmod 644 {SAVED}; cat {SAVED} >/dev/null",
+            empty_store()
+        ),
+        script: format!("{skiff} import -q {SAVED} saved:1"),
+        ours: false,
         peer: false,
         samples: vec![],
     }
