@@ -92,7 +92,7 @@ fn a_gzip_stream_of_more_than_4_gib_is_unpacked_whole() {
         for (path, at, expected) in [
             ("large", 0, first),
             ("large", 4096, vec![0; 4096]),
-            ("large", (4 << 30) - 4096, vec![0; 4096]),
+            ("large", (4 << 30) - 8192, vec![0; 4096]),
             ("large", size - 5000, last),
             ("behind", 0, bytes(9000, 3)),
             ("other", 0, bytes(50_000, 4)),
