@@ -39,6 +39,7 @@ mod squashfs;
 pub mod store;
 mod sum;
 pub mod tar;
+mod threads;
 pub mod transport;
 pub mod tree;
 mod uncached;

@@ -24,6 +24,7 @@ use crate::policy::Policies;
 use crate::proof::{Sample, prove, samples};
 use crate::registry::{BlobDir, Client, Fetch, Growing, Resolved};
 use crate::store::{self, Begun, Making, Patience, Record, Store};
+use crate::threads;
 
 /// How often is told how far it has come.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
@@ -188,27 +189,14 @@ pub(crate) fn check_and_sync(making: &Making<'_>, image: &dyn std::fmt::Display)
     let sync = || fsync(making.file()).on("write to the disk", making.name());
     let check_seal = || erofs::check_seal(&open()?);
     std::thread::scope(|scope| {
-        let thread = |name: &str| std::thread::Builder::new().name(name.into());
-        let syncing = thread("sync").spawn_scoped(scope, sync);
-        let sealing = thread("seal").spawn_scoped(scope, check_seal);
+        let syncing = threads::begin(scope, "sync", &sync);
+        let sealing = threads::begin(scope, "seal", &check_seal);
         let reader = open()?;
         erofs::verify_stored_unsealed(&reader)?;
-        done(sealing, check_seal)?;
-        done(syncing, sync)?;
+        sealing.done()?;
+        syncing.done()?;
         first_run::prepare(&reader, making.file())
     })
-}
-
-/// What came of `work` in a thread; where there is none to spare, it is done now.
-fn done(
-    thread: std::io::Result<std::thread::ScopedJoinHandle<'_, Result<()>>>,
-    work: impl FnOnce() -> Result<()>,
-) -> Result<()> {
-    match thread.map(std::thread::ScopedJoinHandle::join) {
-        Ok(Ok(result)) => result,
-        Ok(Err(panic)) => std::panic::resume_unwind(panic),
-        Err(_) => work(),
-    }
 }
 
 /// Layers that are being unpacked.

@@ -14,6 +14,7 @@ use super::xattr::XattrPlan;
 use crate::Result;
 use crate::ahead::Ahead;
 use crate::error::Context;
+use crate::threads;
 use crate::tree::{BLOCK, Content, Inode, InodeId, Kind, Sparse, Tree};
 
 /// Reads into the buffer what the spill file of this layer has from this offset on; the end of it is an error.
@@ -56,7 +57,15 @@ pub fn finish(
     rustix::fs::ftruncate(image, u64::from(data_blocks) * BLOCK).on("cut off the end of", name)?;
     let (begin, end) = (u64::from(data_blocks) * BLOCK, u64::from(layout.end) * BLOCK);
     Ahead::default().reach(image, begin, end, end);
-    let mut seal = Writer::new(tree, &xattrs, &layout, image, name, data_blocks).write(tails)?;
+    let writer = |part| Writer::new(tree, &xattrs, &layout, image, name, data_blocks, part);
+    let table = || writer(Part::Table).table();
+    let (table, tails) = std::thread::scope(|scope| {
+        let table = threads::begin(scope, "table", &table);
+        let tails = writer(Part::Tails).tails(tails);
+        (table.done(), tails)
+    });
+    let mut seal = table?;
+    seal.merge(tails?);
     rustix::fs::ftruncate(image, end).on("set the length of", name)?;
     let mut superblock = Superblock {
         root: layout.number(Tree::ROOT) as u16,
@@ -75,7 +84,17 @@ pub fn finish(
     Ok(Summary { inodes, blocks: layout.end, metadata_blocks, uuid, data_sum })
 }
 
+/// Which inodes a writer writes; the two are written side by side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Those in the table, with the blocks of their own and the shared attributes.
+    Table,
+    /// Those with tails, and the copies.
+    Tails,
+}
+
 struct Writer<'a> {
+    part: Part,
     tree: &'a Tree,
     xattrs: &'a XattrPlan<'a>,
     layout: &'a Layout,
@@ -100,9 +119,11 @@ impl<'a> Writer<'a> {
         image: BorrowedFd<'a>,
         name: &'a str,
         data_blocks: u32,
+        part: Part,
     ) -> Writer<'a> {
         let area = |start| Area::new(image, name, start);
         Writer {
+            part,
             tree,
             xattrs,
             layout,
@@ -118,11 +139,13 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Everything but the superblock.
-    fn write(mut self, spilled: &mut Tails<'_>) -> Result<Seal> {
+    /// Everything but the superblock and what the other part has.
+    fn table(mut self) -> Result<Seal> {
         let layout = self.layout;
+        // Nothing in the table has a tail, so none is asked for.
+        let mut none = |_, _, _: &mut [u8]| Ok(());
         for visit in &layout.order {
-            self.inode(*visit, spilled)?;
+            self.inode(*visit, &mut none)?;
         }
         let mut shared = Area::new(self.image, self.name, layout.shared);
         let mut place = 0;
@@ -131,10 +154,18 @@ impl<'a> Writer<'a> {
             place += piece.len() as u64;
         }
         let mut seal = self.table.finish(layout.tails - layout.table)?;
-        seal.merge(self.tails.finish(layout.own_blocks - layout.tails)?);
         seal.merge(self.own_blocks.finish(layout.shared - layout.own_blocks)?);
         seal.merge(shared.finish(u64::from(layout.end) - layout.shared)?);
         Ok(seal)
+    }
+
+    fn tails(mut self, spilled: &mut Tails<'_>) -> Result<Seal> {
+        let layout = self.layout;
+        let is_file = |visit: &&Visit| matches!(self.tree.inode(visit.id).kind, Kind::File(_));
+        for visit in layout.order.iter().filter(is_file) {
+            self.inode(*visit, spilled)?;
+        }
+        self.tails.finish(layout.own_blocks - layout.tails)
     }
 
     /// One inode, and all of its data that is not in the data region.
@@ -142,6 +173,9 @@ impl<'a> Writer<'a> {
         let inode = self.tree.inode(visit.id);
         let shape = shape(self.tree, self.xattrs, visit.id, self.data_blocks)
             .expect("it was measured before, and has not changed");
+        if shape.with_tail() != (self.part == Part::Tails) {
+            return Ok(());
+        }
         let place = self.place(visit.id, &shape);
         let raw = self.raw(visit.id, inode, &shape);
         self.put(&shape, place, &raw.encode())?;
