@@ -280,7 +280,10 @@ impl Converter<'_> {
     fn flush(&mut self) -> Result<()> {
         let before = u64::from(self.next_block) * BLOCK - self.gathered.len() as u64;
         self.sum.add(before, &self.gathered);
-        write_all_at(self.job.image, &self.gathered, before).on("write to", self.job.name)?;
+        // What was never written reads as zeros, and takes no room.
+        if self.gathered.iter().any(|byte| *byte != 0) {
+            write_all_at(self.job.image, &self.gathered, before).on("write to", self.job.name)?;
+        }
         self.gathered.clear();
         Ok(())
     }

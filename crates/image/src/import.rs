@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, fstat, ftruncate, open};
 use serde_json::json;
 use skiff_spec::digest::Digest;
 use skiff_spec::image::ImageId;
@@ -187,9 +187,13 @@ fn private_copy(import: &Import<'_>) -> Result<(Part, Digest)> {
         let piece = &mut buffer[..(part.size - at).min(COPY as u64) as usize];
         part.read(piece, at)?;
         hasher.update(piece);
-        write_all_at(copy.as_fd(), piece, at).on("write to a temporary file in", &*room_name)?;
+        // A file of a terabyte that is all hole is no terabyte here either.
+        if piece.iter().any(|byte| *byte != 0) {
+            write_all_at(copy.as_fd(), piece, at).on("write to a temporary file in", &*room_name)?;
+        }
         at += piece.len() as u64;
     }
+    ftruncate(&copy, part.size).on("set the length of a temporary file in", &*room_name)?;
     Ok((Part { file: Arc::new(copy), ..part }, hasher.finish()))
 }
 
@@ -223,12 +227,13 @@ fn rewrite(
     let name = making.name();
     let mut ticker = Ticker { watch, digest: *digest, size: copy.size, told: None };
     let mut tick = |read| ticker.tick(read);
+    let on_disk = fstat(&*copy.file).on("look at", &*copy.name)?.st_blocks as u64 * 512;
     let job = convert::Job {
         image: making.file(),
         name: &name,
         source: &copy.name,
         spill: Spill::new(room.as_fd(), &room_name)?,
-        limits: Limits::of(copy.size),
+        limits: Limits::of(on_disk),
         watch: &mut tick,
     };
     let summary = match form {

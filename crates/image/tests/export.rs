@@ -16,6 +16,7 @@ use common::{Builder, bytes, is_root, of_all_but_huge};
 use serde_json::{Value, json};
 use skiff_image::export::{Exported, Image, Target, export};
 use skiff_image::pull::Pulled;
+use skiff_image::tree::Tree;
 
 /// Files of all kinds, as an image of a store.
 fn everything(store: &TestStore) -> Pulled {
@@ -97,6 +98,21 @@ fn a_squashfs_is_what_the_image_is() {
     let root = dir.path().join("root");
     run(Command::new("unsquashfs").args(["-quiet", "-no-progress", "-dest"]).arg(&root).arg(&path));
     assert_same(&of_directory(&root), &as_squashfs(store.seen(&image)));
+}
+
+#[test]
+fn a_hole_of_a_terabyte_is_no_squashfs() {
+    let store = TestStore::new();
+    let dir = tempfile::tempdir().unwrap();
+    let mut builder = Builder::new(&dir);
+    builder.sparse(Tree::ROOT, "hollow", 1 << 40, &[(0, bytes(4096, 1))]);
+    let image = builder.finish(dir);
+    let image = store.import(&image.path.display().to_string()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image.sqsh");
+    let error = export_to(&store, &image, &path.display().to_string()).err().unwrap();
+    assert!(error.to_string().contains("holes counted"), "{error}");
+    assert_eq!(files(dir.path()), Vec::<std::path::PathBuf>::new());
 }
 
 #[test]

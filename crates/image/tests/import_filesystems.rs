@@ -4,15 +4,16 @@
 
 mod common;
 
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::mounted::of_directory;
-use common::seen::{Entry, Seen, assert_same, without_devices};
+use common::seen::{Entry, Seen, assert_same, of_image, without_devices};
 use common::stores::TestStore;
 use common::tools::{has, run};
 use common::{Builder, bytes, is_root, of_all_but_huge};
+use skiff_image::tree::Tree;
 
 /// A directory with all that squashfs keeps in ways of its own.
 fn make_tree(root: &Path) {
@@ -206,4 +207,17 @@ fn damaged_squashfs_files_do_no_harm() {
     assert!(refused > 30, "{refused}");
     std::fs::write(&path, &sound[..sound.len() / 2]).unwrap();
     assert!(store.refused(&name).to_string().contains("cut off"));
+}
+
+#[test]
+fn zeros_take_no_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut builder = Builder::new(&dir);
+    builder.hollow(Tree::ROOT, "zeros", 64 << 20, &[(5, bytes(4096, 1))]);
+    let image = builder.finish(dir);
+    let store = TestStore::new();
+    let pulled = store.import(&image.path.display().to_string()).unwrap();
+    assert_same(&store.seen(&pulled), &of_image(&image.path));
+    let on_disk = store.store.open_image(pulled.id).unwrap().metadata().unwrap().blocks() * 512;
+    assert!(on_disk < 4 << 20, "{on_disk} bytes");
 }

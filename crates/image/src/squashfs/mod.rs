@@ -6,6 +6,7 @@
 mod directory;
 mod inode;
 mod metadata;
+mod sets;
 mod tables;
 pub(crate) mod twin;
 mod unpack;

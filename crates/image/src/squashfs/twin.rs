@@ -10,17 +10,17 @@
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 
-use crate::erofs::{Node, NodeKind, Reader, Source};
+use crate::erofs::{Extent, Node, NodeKind, Reader, Source};
 use crate::error::{Context, Error, Result};
 use crate::io::write_all_at;
-use crate::tree::{BLOCK, Xattrs};
+use crate::tree::BLOCK;
 
 use super::directory;
 use super::inode;
+use super::sets::Sets;
 use super::tables::{Out, Place, Row};
 use super::{MAGIC, NO_FRAGMENT, NOWHERE, STORED, SUPERBLOCK};
 
-const NO_XATTRS: u32 = u32::MAX;
 /// Inodes, data, fragments, attributes and ids are stored as they are.
 const UNCOMPRESSED: u16 = 0x1 | 0x2 | 0x8 | 0x100 | 0x800;
 /// What nothing is compressed with. Every kernel has it.
@@ -39,11 +39,10 @@ pub(crate) fn add<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>, name: &st
         fragments: Row::default(),
         ids: Row::default(),
         ids_known: HashMap::new(),
-        values: Row::default(),
-        sets: Row::default(),
-        sets_known: HashMap::new(),
+        sets: Sets::default(),
         several: HashMap::new(),
         count: 0,
+        blocks_left: MOST_BLOCKS,
     };
     let root = twin.tree()?;
     let superblock = twin.finish(root)?;
@@ -65,14 +64,12 @@ struct Twin<'a, S> {
     fragments: Row,
     ids: Row,
     ids_known: HashMap<u32, u16>,
-    /// Extended attributes, and which of them make a set.
-    values: Row,
-    sets: Row,
-    sets_known: HashMap<Xattrs, u32>,
+    sets: Sets,
     /// Files with several names, by their numbers in the image.
     several: HashMap<u64, Written>,
     /// How many inodes have a number.
     count: u32,
+    blocks_left: u64,
 }
 
 /// A directory, by its place among all, and that of the one it is in.
@@ -216,34 +213,49 @@ impl<S: Source> Twin<'_, S> {
 
     /// Where a file's content is. If its blocks do not follow each other, they are copied.
     fn pieces(&mut self, node: &Node) -> Result<Pieces> {
-        let mut places: Vec<Option<u64>> = vec![];
-        let mut tail = None;
+        let left = self.blocks_left.checked_sub(node.size.div_ceil(BLOCK));
+        self.blocks_left = left.ok_or_else(|| Error::Unstorable {
+            file: "all of its files".into(),
+            why: format!(
+                "a squashfs made of an image has {} bytes at most, holes counted",
+                MOST_BLOCKS * BLOCK
+            ),
+        })?;
+        let (mut blocks, mut tail) = (vec![], None);
+        let (mut start, mut next, mut in_order) = (None, None, true);
         for extent in self.reader.extents(node) {
-            let extent = extent?;
-            let full = extent.length / BLOCK;
-            places.extend((0..full).map(|block| Some(extent.place? + block * BLOCK)));
-            if extent.length % BLOCK > 0 {
-                match extent.place {
-                    Some(place) => tail = Some(place + full * BLOCK),
-                    // A hole at the end is one more block.
-                    None => places.push(None),
-                }
+            let Extent { length, place, .. } = extent?;
+            let full = length / BLOCK;
+            let Some(place) = place else {
+                // A hole at the end is one more block.
+                blocks.extend(std::iter::repeat_n(0, length.div_ceil(BLOCK) as usize));
+                continue;
+            };
+            if full > 0 {
+                in_order &= next.is_none_or(|next| next == place);
+                start = start.or(Some(place));
+                next = Some(place + full * BLOCK);
+                blocks.extend(std::iter::repeat_n(BLOCK as u32 | STORED, full as usize));
+            }
+            if length > full * BLOCK {
+                tail = Some(place + full * BLOCK);
             }
         }
-        let blocks = places.iter().map(|place| if place.is_some() { BLOCK as u32 | STORED } else { 0 });
-        let blocks = blocks.collect();
-        let mut data = places.iter().flatten().copied();
-        let start = data.next().unwrap_or(0);
-        if data.zip(1..).all(|(place, before)| place == start + before * BLOCK) {
-            return Ok(Pieces { start, blocks, tail });
+        if !in_order {
+            start = Some(self.copied(node, &blocks)?);
         }
+        Ok(Pieces { start: start.unwrap_or(0), blocks, tail })
+    }
+
+    /// Copies the blocks of a file that are no holes behind the image; gives where they begin.
+    fn copied(&mut self, node: &Node, blocks: &[u32]) -> Result<u64> {
         let start = self.out.at();
         let mut block = [0; BLOCK as usize];
-        for (number, _) in (0u64..).zip(&places).filter(|(_, place)| place.is_some()) {
+        for (number, _) in (0u64..).zip(blocks).filter(|(_, length)| **length > 0) {
             self.reader.read_at(node, &mut block, number * BLOCK)?;
             self.out.put(&block)?;
         }
-        Ok(Pieces { start, blocks, tail })
+        Ok(start)
     }
 
     /// What all inodes begin with.
@@ -276,31 +288,8 @@ impl<S: Source> Twin<'_, S> {
 
     /// The number of a file's set of extended attributes.
     fn xattrs(&mut self, node: &Node) -> Result<u32> {
-        let mut all = self.reader.xattrs(node)?;
-        all.retain(|(name, _)| prefix(name).is_some());
-        if all.is_empty() {
-            return Ok(NO_XATTRS);
-        }
-        if let Some(number) = self.sets_known.get(&all) {
-            return Ok(*number);
-        }
-        let place = self.values.next().ok_or_else(|| self.bad(node.number, "has one attribute too many"))?;
-        let mut listed = 0;
-        for (name, value) in &all {
-            let Some((kind, rest)) = prefix(name) else { continue };
-            self.values.put16(kind);
-            self.values.put16(rest.len() as u16);
-            self.values.put(rest);
-            self.values.put32(value.len() as u32);
-            self.values.put(value);
-            listed += name.len() as u32 + 1;
-        }
-        self.sets.put64(place.reference());
-        self.sets.put32(all.len() as u32);
-        self.sets.put32(listed);
-        let number = self.sets_known.len() as u32;
-        self.sets_known.insert(all, number);
-        Ok(number)
+        let number = self.sets.number(self.reader.xattrs(node)?);
+        number.ok_or_else(|| self.bad(node.number, "has one attribute too many"))
     }
 
     /// The tables, in the order in which the kernel wants them; then the superblock.
@@ -312,17 +301,7 @@ impl<S: Source> Twin<'_, S> {
         self.out.row(&self.directories)?;
         let fragments = self.out.table(&self.fragments, none)?;
         let ids = self.out.table(&self.ids, none)?;
-        let values = self.out.at();
-        let sets = match self.sets_known.len() as u32 {
-            0 => NOWHERE,
-            count => {
-                self.out.row(&self.values)?;
-                self.out.table(&self.sets, |out| {
-                    out.put(&values.to_le_bytes())?;
-                    out.put(&u64::from(count).to_le_bytes())
-                })?
-            }
-        };
+        let sets = self.sets.write(&mut self.out)?.unwrap_or(NOWHERE);
         let end = self.out.at();
         // A block device ends with a whole block.
         self.out.put(&vec![0; (end.next_multiple_of(BLOCK) - end) as usize])?;
@@ -355,6 +334,8 @@ impl<S: Source> Twin<'_, S> {
 }
 
 const FRAGMENT_SIZE: usize = 16;
+/// Each block of a file, hole or not, takes 4 bytes of its inode, and of memory: 256 MiB of both for 256 GiB.
+const MOST_BLOCKS: u64 = 1 << 26;
 
 /// Where a file's content is.
 struct Pieces {
@@ -377,10 +358,4 @@ fn kind_of(node: &Node) -> (u16, u16) {
         NodeKind::Socket => 7,
     };
     (kind, kind + 7)
-}
-
-/// An attribute's name as the format has it; nothing for one that it has no number for.
-fn prefix(name: &[u8]) -> Option<(u16, &[u8])> {
-    let prefixes: [(u16, &[u8]); 3] = [(0, b"user."), (1, b"trusted."), (2, b"security.")];
-    prefixes.into_iter().find_map(|(number, prefix)| Some((number, name.strip_prefix(prefix)?)))
 }
