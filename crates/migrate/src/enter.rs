@@ -32,12 +32,67 @@ pub fn run(
     keep: &[BorrowedFd<'_>],
     act: impl FnOnce() -> Result<Vec<u8>>,
 ) -> Result<Vec<u8>> {
-    let (child, told) = enter(inside, keep, act)?;
-    wait_for(&child);
-    match told.split_first() {
-        Some((b'+', bytes)) => Ok(bytes.to_vec()),
-        Some((_, why)) => Err(Error::from_bytes(why)),
-        None => Err(Error::new("the process in the environment ended without a word")),
+    begin(inside, keep, act)?.end()
+}
+
+/// Something that is being done inside.
+pub struct Doing {
+    child: Child,
+    report: OwnedFd,
+}
+
+/// Begins what [`run`] does.
+///
+/// # Errors
+/// When there are no processes to be had.
+pub fn begin(
+    inside: Inside<'_>,
+    keep: &[BorrowedFd<'_>],
+    act: impl FnOnce() -> Result<Vec<u8>>,
+) -> Result<Doing> {
+    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    let Fork::Parent(child) = fork(CloneFlags::NONE).context(|| "process")? else {
+        drop(report);
+        let kept: Vec<BorrowedFd<'_>> = keep.iter().copied().chain([inside.init, reporter.as_fd()]).collect();
+        close_all_except(&kept);
+        detach_stdio();
+        // Neither our end nor a key of the terminal ends what goes on inside: processes that CRIU has stopped it must be able to let go.
+        // It sees by its socket that nobody is there any more.
+        setsid().map(drop).unwrap_or_default();
+        // Whoever starts it may hear of his signals in another way; CRIU wants them as they come.
+        restore(Mask::from_bits(0));
+        between(inside, reporter, act)
+    };
+    drop(reporter);
+    Ok(Doing { child, report })
+}
+
+impl Doing {
+    /// Readable once it is done.
+    #[must_use]
+    pub fn news(&self) -> BorrowedFd<'_> {
+        self.report.as_fd()
+    }
+
+    /// Waits until it is done; what it gave.
+    ///
+    /// # Errors
+    /// Its own, or that the environment is gone.
+    pub fn end(self) -> Result<Vec<u8>> {
+        let (child, told) = self.hear()?;
+        wait_for(&child);
+        match told.split_first() {
+            Some((b'+', bytes)) => Ok(bytes.to_vec()),
+            Some((_, why)) => Err(Error::from_bytes(why)),
+            None => Err(Error::new("the process in the environment ended without a word")),
+        }
+    }
+
+    fn hear(self) -> Result<(Child, Vec<u8>)> {
+        let mut told = vec![];
+        std::io::Read::read_to_end(&mut std::fs::File::from(self.report), &mut told)
+            .context(|| "what is said inside")?;
+        Ok((self.child, told))
     }
 }
 
@@ -51,7 +106,7 @@ pub fn start(
     keep: &[BorrowedFd<'_>],
     become_it: impl FnOnce() -> Error,
 ) -> Result<Child> {
-    let (child, told) = enter(inside, keep, || Err(become_it()))?;
+    let (child, told) = begin(inside, keep, || Err(become_it()))?.hear()?;
     if let Some((_, why)) = told.split_first() {
         wait_for(&child);
         return Err(Error::from_bytes(why));
@@ -89,31 +144,6 @@ pub fn wait_for(child: &Child) -> bool {
             Err(_) => return false,
         }
     }
-}
-
-fn enter(
-    inside: Inside<'_>,
-    keep: &[BorrowedFd<'_>],
-    act: impl FnOnce() -> Result<Vec<u8>>,
-) -> Result<(Child, Vec<u8>)> {
-    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    let Fork::Parent(child) = fork(CloneFlags::NONE).context(|| "process")? else {
-        drop(report);
-        let kept: Vec<BorrowedFd<'_>> = keep.iter().copied().chain([inside.init, reporter.as_fd()]).collect();
-        close_all_except(&kept);
-        detach_stdio();
-        // Neither our end nor a key of the terminal ends what goes on inside: processes that CRIU has stopped it must be able to let go.
-        // It sees by its socket that nobody is there any more.
-        setsid().map(drop).unwrap_or_default();
-        // Whoever starts it may hear of his signals in another way; CRIU wants them as they come.
-        restore(Mask::from_bits(0));
-        between(inside, reporter, act)
-    };
-    drop(reporter);
-    let mut told = vec![];
-    std::io::Read::read_to_end(&mut std::fs::File::from(report), &mut told)
-        .context(|| "what is said inside")?;
-    Ok((child, told))
 }
 
 /// The process in between: only the children of one that has joined a PID namespace are in it.

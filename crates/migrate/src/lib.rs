@@ -4,15 +4,18 @@
 //! Nothing in here has privilege on the host. What CRIU may do to processes it may do because the instance's user namespace is the
 //! user's; and a forged image can do no more in there than the user could by himself.
 
+mod command;
 pub mod criu;
+pub mod direct;
 pub mod enter;
 pub mod memory;
 pub mod obstacles;
 pub mod pages;
 pub mod parcel;
-mod populate;
+pub mod populate;
 pub mod probe;
 pub mod record;
 pub mod rpc;
+pub mod sort;
 pub mod squeeze;
 pub mod versions;

@@ -80,7 +80,7 @@ pub fn look(init: Pid, own_network: bool) -> Result<Found> {
     Ok(found)
 }
 
-fn children(outer: i32) -> Result<Vec<i32>> {
+pub(crate) fn children(outer: i32) -> Result<Vec<i32>> {
     let tasks = format!("/proc/{outer}/task");
     let mut all = vec![];
     for task in fs::read_dir(&tasks).into_iter().flatten().flatten() {
@@ -98,7 +98,7 @@ fn children(outer: i32) -> Result<Vec<i32>> {
     Ok(all)
 }
 
-fn number_inside(outer: i32) -> Option<i32> {
+pub(crate) fn number_inside(outer: i32) -> Option<i32> {
     last_number(&fs::read_to_string(format!("/proc/{outer}/status")).ok()?, "NSpid:")
 }
 

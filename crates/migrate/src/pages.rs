@@ -1,12 +1,9 @@
-//! The other end of a dump whose pages go to another machine: what CRIU calls its page server, on a socket that somebody else has
-//! connected, and with the files for the pages made before the processes stop.
-//!
-//! CRIU says `OPEN2` for each process (and each piece of shared memory), waits for one byte, and then says `ADD` for each run of pages,
-//! with the pages behind it. At the end it waits for a number: whether all is well.
+//! Pages that come from another machine into the images that CRIU makes the processes of, with the files for them made before the processes
+//! stop. (Most do not come this way: see [`crate::direct`].)
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -16,27 +13,16 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use skiff_sandbox::{Context as _, Error, Result};
 
-use crate::populate::Populating;
+use crate::command::{self, Command, PRESENT, PROCESS, SHARED};
+use crate::populate::{Populating, Reserve};
 
 /// The oldest CRIU that talks so: before, the number of pages had 32 bits.
 pub const OLDEST: &str = "4.2";
-/// The length of a command: what to do, how many pages, from which address on, of what.
-const COMMAND: usize = 32;
-/// Bytes.
-const PAGE: u64 = 4096;
 /// More than the kernel lets a user's pipe have is not asked for.
-const PIPE: usize = 1 << 20;
+pub(crate) const PIPE: usize = 1 << 20;
 /// How often it is told how many bytes have come.
 const STEP: u64 = 16 << 20;
 
-const ADD: u16 = 6;
-const OPEN: u16 = 4;
-const CLOSE: [u16; 2] = [0x1023, 0x1024];
-/// In a command's flags: the pages themselves follow.
-const PRESENT: u16 = 1 << 2;
-/// What pages may be of.
-const PROCESS: u8 = 1;
-const SHARED: u8 = 2;
 /// What each such image begins with.
 const MAGIC: [u32; 2] = [0x5456_4319, 0x5608_4025];
 
@@ -60,40 +46,6 @@ struct Head {
     /// The number of the file with the pages.
     #[prost(uint32, required, tag = "1")]
     file: u32,
-}
-
-/// A command of CRIU's.
-#[derive(Debug, PartialEq, Eq)]
-enum Command {
-    Open(u64),
-    Add { of: u64, address: u64, pages: u64, flags: u16 },
-    Close,
-}
-
-impl Command {
-    fn read(socket: &mut File) -> Result<Self> {
-        let mut bytes = [0; COMMAND];
-        socket.read_exact(&mut bytes).context(|| "pages from the other side")?;
-        Self::parse(&bytes)
-    }
-
-    fn parse(bytes: &[u8; COMMAND]) -> Result<Self> {
-        let number = |at: usize| {
-            let mut number = [0; 8];
-            number.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_ne_bytes(number)
-        };
-        let (word, flags) = (number(0) as u16, (number(0) >> 16) as u16);
-        match word {
-            OPEN => Ok(Self::Open(number(24))),
-            ADD => Ok(Self::Add { of: number(24), address: number(16), pages: number(8), flags }),
-            word if CLOSE.contains(&word) => Ok(Self::Close),
-            other => {
-                Err(Error::new(format!("pages from the other side: a command {other:#x} that is not known"))
-                    .hint("CRIU must be of the same version on both machines"))
-            }
-        }
-    }
 }
 
 /// The images of one process's pages.
@@ -120,12 +72,12 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Makes room for so many bytes of each of these processes: where pages arrive nobody has to look for memory any more. It is given
-    /// when there is a good part of it.
+    /// Makes room for so many bytes of each of these processes, and for what `reserve` is to have: where pages arrive nobody has to look for
+    /// memory any more. It is given when there is a good part of it.
     ///
     /// # Errors
     /// When there is no room for them.
-    pub fn prepare(dir: OwnedFd, processes: &[(i32, u64)]) -> Result<Self> {
+    pub fn prepare(dir: OwnedFd, processes: &[(i32, u64)], reserve: &Reserve) -> Result<Self> {
         let pipe = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
         // Smaller ones do, too.
         fcntl_setpipe_size(&pipe.0, PIPE).map(drop).unwrap_or_default();
@@ -137,11 +89,12 @@ impl Arrival {
             files.push((file.clone(), *bytes));
             waiting.insert(*pid, file);
         }
+        files.push(reserve.file()?);
         let populating = Populating::begin(&files)?;
         Ok(Self { dir, waiting, populating, files: 0, images: HashMap::new(), pipe })
     }
 
-    /// Takes all that CRIU sends on the socket; how many bytes of pages that were. `tell` hears so from time to time.
+    /// Takes all that is sent on the socket; how many bytes of pages that were. `tell` hears so from time to time.
     ///
     /// # Errors
     /// When it ends before it is all there, or there is no room.
@@ -150,11 +103,7 @@ impl Arrival {
         let (mut total, mut told) = (0, 0);
         loop {
             match Command::read(&mut talk)? {
-                Command::Open(of) => {
-                    self.open(of)?;
-                    // There are no pages from before.
-                    talk.write_all(&[0]).context(|| "connection for pages")?;
-                }
+                Command::Open(of) => self.open(of)?,
                 Command::Add { of, address, pages, flags } => {
                     total += self.add(
                         socket,
@@ -165,7 +114,6 @@ impl Arrival {
                 Command::Close => {
                     self.close()?;
                     tell(total);
-                    talk.write_all(&0_i32.to_ne_bytes()).context(|| "connection for pages")?;
                     return Ok(total);
                 }
             }
@@ -211,8 +159,7 @@ impl Arrival {
         if run.flags.unwrap_or_default() & u32::from(PRESENT) == 0 {
             return Ok(0);
         }
-        let bytes = run.pages.unwrap_or_default().checked_mul(PAGE);
-        let bytes = bytes.ok_or_else(|| Error::new("pages from the other side: more than there can be"))?;
+        let bytes = command::bytes(run.pages.unwrap_or_default())?;
         move_bytes(socket, &self.pipe, image.pages.as_fd(), bytes)?;
         image.length += bytes;
         Ok(bytes)
@@ -277,26 +224,28 @@ mod tests {
     use rustix::fs::CWD;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-    fn command(word: u16, flags: u16, pages: u64, address: u64, of: u64) -> Vec<u8> {
-        let first = u64::from(word) | u64::from(flags) << 16;
-        [first, pages, address, of].iter().flat_map(|n| n.to_ne_bytes()).collect()
+    const CLOSE: Command = Command::Close;
+
+    fn open(of: u64) -> Vec<u8> {
+        Command::Open(of).bytes().into()
     }
 
-    /// What CRIU would say, and the number with which it is content; the images then.
+    fn add(flags: u16, pages: u64, address: u64, of: u64) -> Vec<u8> {
+        Command::Add { of, address, pages, flags }.bytes().into()
+    }
+
+    /// What is said; the images then.
     fn arrive(said: &[u8], ready: &[(i32, u64)]) -> (Result<u64>, Vec<(String, Vec<u8>)>) {
         let temp = tempfile::tempdir().expect("a directory");
         let dir = openat(CWD, temp.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("open");
-        let arrival = Arrival::prepare(dir, ready).expect("room");
+        let arrival = Arrival::prepare(dir, ready, &Reserve::new(8192).expect("a file")).expect("room");
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("sockets");
         let mut theirs = File::from(theirs);
         let said = said.to_vec();
         let speaker = std::thread::spawn(move || {
-            theirs.write_all(&said).expect("said");
-            rustix::net::shutdown(&theirs, rustix::net::Shutdown::Write).expect("ended");
-            let mut answers = vec![];
-            // Reset, if not all that was said has been read.
-            theirs.read_to_end(&mut answers).unwrap_or_default();
+            // Nobody listens any more where it is not understood.
+            theirs.write_all(&said).unwrap_or_default();
         });
         let done = arrival.receive(ours.as_fd(), |_| ());
         drop(ours);
@@ -316,15 +265,15 @@ mod tests {
     fn pages_come_to_lie_as_criu_would_have_written_them() {
         let page = |byte: u8| vec![byte; 4096];
         let said = [
-            command(OPEN, 0, 0, 0, 2 << 8 | 1),
-            command(ADD, PRESENT, 2, 0x1000, 2 << 8 | 1),
+            open(2 << 8 | 1),
+            add(PRESENT, 2, 0x1000, 2 << 8 | 1),
             page(b'a'),
             page(b'b'),
-            command(OPEN, 0, 0, 0, 9 << 8 | 2),
-            command(ADD, PRESENT, 1, 0, 9 << 8 | 2),
+            open(9 << 8 | 2),
+            add(PRESENT, 1, 0, 9 << 8 | 2),
             page(b'c'),
-            command(ADD, 2, 5, 0x9000, 2 << 8 | 1),
-            command(0x1024, 0, 0, 0, 0),
+            add(2, 5, 0x9000, 2 << 8 | 1),
+            CLOSE.bytes().into(),
         ]
         .concat();
         let (done, files) = arrive(&said, &[(2, 1 << 20), (3, 4096)]);
@@ -343,17 +292,17 @@ mod tests {
 
     #[test]
     fn what_is_cut_or_strange_is_an_error() {
-        let open = command(OPEN, 0, 0, 0, 2 << 8 | 1);
-        let add = |pages| command(ADD, PRESENT, pages, 0, 2 << 8 | 1);
+        let begun = open(2 << 8 | 1);
+        let add = |pages| add(PRESENT, pages, 0, 2 << 8 | 1);
         for (what, said) in [
             ("nothing", vec![]),
-            ("half a command", open[..9].to_vec()),
-            ("no end", open.clone()),
-            ("too few pages", [open.clone(), add(2), vec![0; 4096]].concat()),
+            ("half a command", begun[..9].to_vec()),
+            ("no end", begun.clone()),
+            ("too few pages", [begun.clone(), add(2), vec![0; 4096]].concat()),
             ("of nobody", add(1)),
-            ("more than there can be", [open.clone(), add(u64::MAX)].concat()),
-            ("a command that is not known", [open.clone(), command(7, 0, 0, 0, 0)].concat()),
-            ("a kind that is not known", command(OPEN, 0, 0, 0, 2 << 8 | 7)),
+            ("more than there can be", [begun.clone(), add(u64::MAX)].concat()),
+            ("a command that is not known", [begun.clone(), vec![7; 32]].concat()),
+            ("a kind that is not known", open(2 << 8 | 7)),
         ] {
             assert!(arrive(&said, &[]).0.is_err(), "{what}");
         }

@@ -4,18 +4,62 @@
 use std::fs::File;
 use std::io::ErrorKind;
 use std::num::NonZero;
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{JoinHandle, available_parallelism, spawn};
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use skiff_sandbox::{Context as _, Error, Result};
 
 /// So many bytes are found at a time.
 const PART: u64 = 16 << 20;
 /// More processors than these do not find it faster.
 const MOST_THREADS: usize = 8;
+
+/// Memory that has been found for what is no file: given back to the kernel just before somebody wants as much of it, it is the first that he gets.
+#[derive(Debug)]
+pub struct Reserve {
+    file: File,
+    /// Bytes that have been given back.
+    given: AtomicU64,
+    size: u64,
+}
+
+impl Reserve {
+    /// One with no memory in it yet, but for so many bytes.
+    ///
+    /// # Errors
+    /// When descriptors are used up.
+    pub fn new(size: u64) -> Result<Self> {
+        let about = || "memory for pages";
+        let file = File::from(memfd_create("reserve", MemfdFlags::CLOEXEC).context(about)?);
+        ftruncate(&file, size).context(about)?;
+        Ok(Self { file, given: AtomicU64::new(0), size })
+    }
+
+    /// As a file for [`Populating`], and how much of it.
+    pub(crate) fn file(&self) -> Result<(Arc<File>, u64)> {
+        Ok((Arc::new(self.file.try_clone().context(|| "memory for pages")?), self.size))
+    }
+
+    /// Gives so many bytes back, or all that are left.
+    pub fn give(&self, bytes: u64) {
+        let at = self.given.fetch_add(bytes, Ordering::Relaxed);
+        let length = bytes.min(self.size.saturating_sub(at));
+        if length > 0 {
+            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // Who wants it finds other memory; it only takes longer.
+            fallocate(&self.file, how, at, length).unwrap_or_default();
+        }
+    }
+}
+
+impl AsFd for Reserve {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
 
 /// A part of a file.
 struct Part {
@@ -114,7 +158,6 @@ impl Work {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{MemfdFlags, memfd_create};
     use std::os::unix::fs::MetadataExt;
 
     fn file(length: u64) -> Arc<File> {
@@ -138,5 +181,19 @@ mod tests {
         let there: u64 = many.iter().map(|(file, _)| file.metadata().expect("known").blocks() * 512).sum();
         assert!(there >= 4 * PART, "{there}");
         assert!(Populating::begin(&[]).is_ok());
+    }
+
+    #[test]
+    fn a_reserve_gives_back_what_it_has_and_no_more() {
+        let reserve = Reserve::new(PART).expect("a file");
+        let there = || reserve.file.metadata().expect("known").blocks() * 512;
+        Populating::begin(&[reserve.file().expect("a file")]).expect("memory").join().expect("memory");
+        assert_eq!(there(), PART);
+        reserve.give(8192);
+        assert_eq!(there(), PART - 8192);
+        for bytes in [PART - 4096, 4096, PART] {
+            reserve.give(bytes);
+            assert_eq!(there(), 0);
+        }
     }
 }

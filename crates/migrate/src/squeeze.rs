@@ -1,4 +1,4 @@
-//! Pages on their way by a slow link, packed while that is busy. Between CRIU and the link are two threads: one reads what CRIU says and packs it,
+//! Pages on their way by a slow link, packed while that is busy. Between who says them and the link are two threads: one reads and packs what is said,
 //! one sends. A block is packed only while others wait to be sent, so that the processor never makes a link wait; and where packing
 //! gained little, the next ones are let alone. What comes back, some bytes, goes as it is.
 //!
@@ -88,7 +88,7 @@ fn file(fd: BorrowedFd<'_>) -> Result<File> {
 }
 
 /// Who reads from it finds its end. If it has ended already, that is as well.
-fn hang_up(socket: &File) {
+pub(crate) fn hang_up(socket: &File) {
     shutdown(socket, Shutdown::Both).unwrap_or_default();
 }
 

@@ -1,4 +1,4 @@
-//! Memory that is there before it is needed.
+//! Memory that is there before it is needed, and that of other processes.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -32,6 +32,42 @@ pub fn populate(file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<
     })
 }
 
+/// Reads memory of another process; how many bytes, from the first on, could be.
+///
+/// # Errors
+/// `EFAULT` where none can be, `EPERM` and `ESRCH`; `EINVAL` if it is a process of our own.
+pub fn read_of(pid: i32, address: u64, into: &mut [u8]) -> io::Result<usize> {
+    let here = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let there = elsewhere(pid, address, into.len())?;
+    // SAFETY: the kernel writes to `into`, which is ours alone, and nowhere else of ours.
+    count(unsafe { libc::process_vm_readv(pid, &raw const here, 1, &raw const there, 1, 0) })
+}
+
+/// Writes memory of another process, which must be writable there; how many bytes, from the first on, could be.
+///
+/// # Errors
+/// As [`read_of`], and `ENOMEM`.
+pub fn write_of(pid: i32, address: u64, bytes: &[u8]) -> io::Result<usize> {
+    let here = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let there = elsewhere(pid, address, bytes.len())?;
+    // SAFETY: the kernel reads `bytes`; what it writes is another process's, which `elsewhere` has seen to.
+    count(unsafe { libc::process_vm_writev(pid, &raw const here, 1, &raw const there, 1, 0) })
+}
+
+/// What lies there in a process that is not this one: nothing of ours changes behind our back.
+fn elsewhere(pid: i32, address: u64, length: usize) -> io::Result<libc::iovec> {
+    // SAFETY: signal 0 is none; it only tells whether `pid` is a thread of ours.
+    if unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), pid, 0) } == 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let address = usize::try_from(address).map_err(|_| io::ErrorKind::InvalidInput)?;
+    Ok(libc::iovec { iov_base: ptr::without_provenance_mut(address), iov_len: length })
+}
+
+fn count(n: isize) -> io::Result<usize> {
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,5 +87,33 @@ mod tests {
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut text, 4096).expect("read");
         assert_eq!(&text, b"kept");
         assert!(populate(file.as_fd(), 1, 4096).is_err(), "not on a page");
+    }
+
+    #[test]
+    fn memory_of_another_process_is_read_and_written() {
+        let mut bytes = *b"from before";
+        let address = bytes.as_ptr().addr() as u64;
+        // It has a copy of ours, at the same place.
+        let crate::process::Fork::Parent(child) =
+            crate::process::fork(crate::process::CloneFlags::NONE).expect("a process")
+        else {
+            loop {
+                std::thread::park();
+            }
+        };
+        let pid = child.pid.as_raw_nonzero().get();
+        bytes.fill(0);
+        let mut there = [0; 11];
+        assert_eq!(read_of(pid, address, &mut there).expect("read"), 11);
+        assert_eq!(&there, b"from before");
+        assert_eq!(write_of(pid, address, b"since").expect("written"), 5);
+        assert_eq!(read_of(pid, address, &mut there).expect("read"), 11);
+        assert_eq!(&there, b"sincebefore");
+        assert!(read_of(pid, 8, &mut there).is_err(), "nothing is there");
+        rustix::process::kill_process(child.pid, rustix::process::Signal::KILL).expect("killed");
+        rustix::process::waitpid(Some(child.pid), rustix::process::WaitOptions::empty()).expect("gone");
+        let own = i32::try_from(std::process::id()).expect("a number");
+        assert!(write_of(own, address, b"x").is_err(), "its own");
+        assert_eq!(bytes, [0; 11]);
     }
 }

@@ -198,8 +198,8 @@ pub struct Revived<'a> {
 pub struct Gate<'a> {
     /// Descriptors that are needed until then.
     pub kept: &'a [BorrowedFd<'a>],
-    /// The question.
-    pub ask: &'a dyn Fn() -> Result<()>,
+    /// The question, to somebody who may still change the processes inside.
+    pub ask: &'a dyn Fn(Inside<'_>) -> Result<()>,
     /// Whether the instance ends with the process that starts it.
     pub bound: bool,
 }
@@ -232,9 +232,9 @@ impl Revived<'_> {
             // They are all there, and do not run yet: whenever the first of them ends, process 1 knows whose end that is.
             if stage == "post-restore" {
                 process = Some(first::adopt(instance.control.as_fd(), main)?);
-                self.gate.as_ref().map_or(Ok(()), |gate| (gate.ask)())?;
-                // Their connections are asleep, but known to the kernel.
                 let inside = Inside { number: None, ..inside };
+                self.gate.as_ref().map_or(Ok(()), |gate| (gate.ask)(inside))?;
+                // Their connections are asleep, but known to the kernel.
                 self.member.as_ref().map_or(Ok(()), |member| member.port().open(inside))?;
             }
             Ok(())

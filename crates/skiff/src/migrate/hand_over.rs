@@ -7,23 +7,23 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use rustix::net::sockopt::{set_tcp_cork, set_tcp_nodelay};
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::Pid;
 use skiff_migrate::criu::{Criu, Told};
+use skiff_migrate::direct::{Ranges, Run};
 use skiff_migrate::enter::Inside;
 use skiff_migrate::obstacles::{Found, look};
 use skiff_migrate::record::{Checkpoint, IMAGES, Tree, sums};
 use skiff_migrate::rpc::{Kind, Options, PageServer};
 use skiff_migrate::versions::Versions;
-use skiff_migrate::{memory, parcel, probe};
+use skiff_migrate::{direct, memory, parcel, probe};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::Started;
 use skiff_sys::signal::Signals;
 
 use super::leaving::{self, Leaving};
-use super::pages::Pages;
+use super::pages::{Pages, Sorted};
 use super::peer::{Peer, wait};
 use super::progress::Progress;
 use super::talk::{Files, Load, Offer, Order, Report, VERSION};
@@ -41,8 +41,6 @@ const CONSIDERING: Duration = Duration::from_secs(600);
 const MAKING: Duration = Duration::from_secs(60);
 /// And as long as it takes to do so with so many bytes a second.
 const SLOWEST: u64 = 64 << 20;
-/// How often what CRIU has not sent is sent.
-const PUSH: Duration = Duration::from_millis(2);
 /// How long it may take to say why it has closed the connection.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long it may take to let them go.
@@ -118,35 +116,37 @@ impl Move<'_> {
         let images = File::open(&images).context(|| images.display().to_string())?;
         let folder = criu(self.context)?;
         let mut pages = Pages::prepare()?;
-        let also = [way.goods.as_fd(), pages.descriptor()];
-        let criu = Criu::start_with(&folder, self.inside, Some(images.as_fd()), &also)?;
+        let criu = Criu::start_with(&folder, self.inside, Some(images.as_fd()), &[pages.descriptor()])?;
         let version = probe::version(&criu)?;
-        self.offer(&mut way.peer, &token, &version)?;
+        let ranges = direct::ranges(self.init)?;
+        self.offer(&mut way.peer, &token, (&version, &ranges))?;
         if self.words.mode == Mode::Diskless {
             pages.choose(&mut way, self.words.compress)?;
         }
         progress.done("prepare");
         let stopped = Instant::now();
-        let dumped = self.dump(&criu, &mut way, &mut pages, progress);
+        let dumped = self.dump(&criu, &mut way, (&mut pages, ranges), progress);
         // Of two errors that of the dump says more.
-        let ended = pages.end();
+        let ended = pages.end(&way);
         dumped?;
-        let sent = ended.inspect_err(|_| criu.take_back())?.unwrap_or(progress.bytes());
-        progress.done("memory");
+        let Sorted { runs, sent } = ended.inspect_err(|_| criu.take_back())?;
+        progress.done("dump");
         // From here on CRIU waits for a word of ours. If we end without one, it lets the processes go on, unless it is stopped.
         let files = self.send(&mut way, &scratch, &version, progress);
         let given = files.and_then(|files| {
-            self.give_away(&criu, &mut way.peer, token, progress)?;
-            Ok(files)
+            let more = self.fill(&mut way, (&pages, &runs), progress)?;
+            self.give_away(&criu, &mut way.peer, token)?;
+            Ok((files, sent.map(|sent| sent + more)))
         });
         match given {
-            Ok(files) => {
+            Ok((files, sent)) => {
                 let frozen = stopped.elapsed();
                 leaving::end(self.record)?;
                 progress.done("start");
                 criu.end();
                 way.leave();
-                Ok(Outcome::Gone(Gone { frozen, memory: progress.bytes(), sent, files }))
+                let memory = progress.bytes();
+                Ok(Outcome::Gone(Gone { frozen, memory, sent: sent.unwrap_or(memory), files }))
             }
             Err(Kept::Unknown(why)) => Ok(Outcome::Unknown(why)),
             Err(Kept::Stays(why)) => {
@@ -171,14 +171,18 @@ impl Move<'_> {
         })
     }
 
-    fn offer(&self, peer: &mut Peer, token: &str, criu: &str) -> Result<()> {
+    fn offer(&self, peer: &mut Peer, token: &str, (criu, ranges): (&str, &Ranges)) -> Result<()> {
         let checkpoint = self.checkpoint(criu, self.found, vec![])?;
+        let direct = |(pid, ranges): (&i32, &Vec<direct::Range>)| {
+            (*pid, ranges.iter().map(|(from, to)| to - from).sum())
+        };
         peer.tell(&Order::Offer(Box::new(Offer {
             version: VERSION.into(),
             token: token.into(),
             checkpoint,
             image: self.record.image()?,
             mode: self.words.mode,
+            direct: ranges.iter().map(direct).collect(),
         })))?;
         match peer.hear(Instant::now() + CONSIDERING)? {
             Report::Welcome => Ok(()),
@@ -188,21 +192,31 @@ impl Move<'_> {
     }
 
     /// Has CRIU stop and dump the processes, until it waits for what becomes of them.
-    fn dump(&self, criu: &Criu, way: &mut Way, pages: &mut Pages, progress: &mut Progress) -> Result<()> {
-        let socket = PageServer { socket: Some(pages.begin(way)?), ..PageServer::default() };
+    fn dump(
+        &self,
+        criu: &Criu,
+        way: &mut Way,
+        (pages, ranges): (&mut Pages, Ranges),
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let page_server = match self.words.mode {
+            Mode::Diskless => Some(pages.begin(way, self.init, ranges)?),
+            Mode::Disk | Mode::Lazy => None,
+        };
         let options = Options {
             pid: self.found.processes.first().map(|process| process.pid),
-            page_server: (self.words.mode == Mode::Diskless).then_some(socket),
+            page_server: page_server
+                .map(|socket| PageServer { socket: Some(socket), ..PageServer::default() }),
             ..Options::usual(self.inside.net)
         };
         criu.ask(Kind::Dump, options)?;
         loop {
-            let ready = wait(&[(criu.news(), PollFlags::IN), (way.peer.as_fd(), PollFlags::IN)], Some(PUSH))?;
-            // CRIU corks its connection, and does not always pull the cork when it waits for an answer.
-            set_tcp_nodelay(&way.goods, true).context(|| "connection for pages")?;
-            if !ready[1].is_empty()
-                && let Err(why) = hear_progress(&mut way.peer, progress)
-            {
+            let ready = wait(&[(criu.news(), PollFlags::IN), (way.peer.as_fd(), PollFlags::IN)], None)?;
+            let heard = match ready[1].is_empty() {
+                true => Ok(false),
+                false => hear_progress(&mut way.peer, progress),
+            };
+            if let Err(why) = heard.and_then(|held| if held { Err(strange(&Report::Held)) } else { Ok(()) }) {
                 // CRIU then finds that there is nobody to send to.
                 shutdown(&way.goods, Shutdown::Both).unwrap_or_default();
                 criu.take_back();
@@ -212,9 +226,7 @@ impl Move<'_> {
                 continue;
             }
             match criu.follow()? {
-                Told::Stage(stage) if stage == "post-dump" => {
-                    return set_tcp_cork(&way.goods, false).context(|| "connection for pages");
-                }
+                Told::Stage(stage) if stage == "post-dump" => return Ok(()),
                 Told::Stage(_) => criu.go_on(true)?,
                 Told::Done(_) => return Err(Error::new("CRIU does not say when it has dumped all")),
             }
@@ -255,16 +267,56 @@ impl Move<'_> {
         Ok(size)
     }
 
-    /// Waits until all stand ready there, and gives them away.
-    fn give_away(
+    /// Waits until the processes are there, has the rest of their memory sent into them, and waits until they have it; how many bytes that were on the link, if they
+    /// were counted.
+    fn fill(
         &self,
-        criu: &Criu,
-        peer: &mut Peer,
-        token: String,
+        way: &mut Way,
+        (pages, runs): (&Pages, &[Run]),
         progress: &mut Progress,
-    ) -> std::result::Result<(), Kept> {
+    ) -> std::result::Result<u64, Kept> {
+        if self.words.mode != Mode::Diskless {
+            self.wait_until_held(&mut way.peer, false, progress)?;
+            progress.done("memory");
+            return Ok(0);
+        }
         let until = Instant::now() + MAKING + Duration::from_secs(progress.bytes() / SLOWEST);
-        while !held(peer.hear(until)?, progress)? {}
+        while said(way.peer.hear(until)?, progress)? != Said::Made {}
+        progress.done("make");
+        let sending = pages.send(way, self.inside, runs)?;
+        let mut held = false;
+        // It may say that it has all before we know that all has been sent.
+        while !held {
+            let ready = wait(&[(sending.news(), PollFlags::IN), (way.peer.as_fd(), PollFlags::IN)], None)?;
+            if !ready[0].is_empty() {
+                break;
+            }
+            match hear_progress(&mut way.peer, progress) {
+                Ok(all) => held = all,
+                Err(why) => {
+                    // Whoever sends finds that there is nobody to send to.
+                    shutdown(&way.goods, Shutdown::Both).unwrap_or_default();
+                    sending.end().map(drop).unwrap_or_default();
+                    return Err(why.into());
+                }
+            }
+        }
+        let sent = sending.end().map_err(|lost| last_words(&mut way.peer, lost))?;
+        self.wait_until_held(&mut way.peer, held, progress)?;
+        progress.done("memory");
+        Ok(sent.try_into().map_or(0, u64::from_ne_bytes))
+    }
+
+    fn wait_until_held(&self, peer: &mut Peer, mut held: bool, progress: &mut Progress) -> Result<()> {
+        let until = Instant::now() + MAKING + Duration::from_secs(progress.bytes() / SLOWEST);
+        while !held {
+            held = said(peer.hear(until)?, progress)? == Said::Held;
+        }
+        Ok(())
+    }
+
+    /// Gives them away, which all stand ready there.
+    fn give_away(&self, criu: &Criu, peer: &mut Peer, token: String) -> std::result::Result<(), Kept> {
         // A key on the terminal does not come in between, from here until all is said.
         let _signals = Signals::block(&[]).context(|| "signals")?;
         let leaving = Leaving::begin(self.record, criu.number()?, &self.words.node, token)?;
@@ -300,24 +352,38 @@ fn last_words(peer: &mut Peer, lost: Error) -> Error {
     }
 }
 
-/// Hears how many bytes have arrived.
-fn hear_progress(peer: &mut Peer, progress: &mut Progress) -> Result<()> {
+/// Hears how many bytes have arrived; whether those are all, and the processes stand ready.
+fn hear_progress(peer: &mut Peer, progress: &mut Progress) -> Result<bool> {
     peer.read()?;
     while let Some(report) = peer.heard()? {
-        if held(report, progress)? {
-            return Err(strange(&Report::Held));
+        match said(report, progress)? {
+            Said::Received => {}
+            Said::Held => return Ok(true),
+            Said::Made => return Err(strange(&Report::Made)),
         }
     }
-    Ok(())
+    Ok(false)
 }
 
-/// Whether it says that all stand ready; notes how much has arrived.
-fn held(report: Report, progress: &mut Progress) -> Result<bool> {
+/// How far the other side is.
+#[derive(PartialEq, Eq)]
+enum Said {
+    /// More of the memory has arrived.
+    Received,
+    /// The processes are there.
+    Made,
+    /// And have all of it.
+    Held,
+}
+
+/// How far it is; notes how much has arrived.
+fn said(report: Report, progress: &mut Progress) -> Result<Said> {
     match report {
-        Report::Held => Ok(true),
+        Report::Held => Ok(Said::Held),
+        Report::Made => Ok(Said::Made),
         Report::Received(bytes) => {
             progress.arrived(bytes);
-            Ok(false)
+            Ok(Said::Received)
         }
         Report::Failed(message, hint) => Err(Error { message, hint }),
         other => Err(strange(&other)),

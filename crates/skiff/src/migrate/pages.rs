@@ -1,10 +1,16 @@
-//! The sender's end of the connection for pages: how fast it is, and whether what CRIU sends is packed on its way. Only a link that is slower
-//! than packing gains by it; by any other the pages go from the processes into it, with nobody in between.
+//! The sender's end of the connection for pages: how fast it is, and whether what goes through it is packed on its way. Only a link that is slower
+//! than packing gains by it.
 
+use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_tcp_cork;
+use rustix::process::Pid;
+use skiff_migrate::direct::{self, Ranges, Run};
+use skiff_migrate::enter::{self, Doing, Inside};
+use skiff_migrate::sort::Sorting;
 use skiff_migrate::squeeze::{self, Sending};
 use skiff_sandbox::{Context as _, Error, Result};
 
@@ -21,21 +27,31 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// It.
 pub struct Pages {
-    /// What CRIU talks to if its pages are packed.
+    /// What CRIU talks to.
     criu: OwnedFd,
     ours: Option<OwnedFd>,
     packed: bool,
+    sorting: Option<Sorting>,
     sending: Option<Sending>,
+}
+
+/// What has been sent while CRIU spoke, and what is still to be.
+#[derive(Default)]
+pub struct Sorted {
+    /// Memory that goes straight from the processes.
+    pub runs: Vec<Run>,
+    /// Bytes that went by the link, if they were counted.
+    pub sent: Option<u64>,
 }
 
 impl Pages {
     /// Before CRIU is started: it has what it may talk to from its beginning.
     pub fn prepare() -> Result<Self> {
         let (criu, ours) = squeeze::pair()?;
-        Ok(Self { criu, ours: Some(ours), packed: false, sending: None })
+        Ok(Self { criu, ours: Some(ours), packed: false, sorting: None, sending: None })
     }
 
-    /// What CRIU must have besides the connection.
+    /// What CRIU must have.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.criu.as_fd()
     }
@@ -46,30 +62,64 @@ impl Pages {
         way.peer.tell(&Order::Memory { packed: self.packed })
     }
 
-    /// Begins; the number of the descriptor that CRIU is to talk to.
-    pub fn begin(&mut self, way: &Way) -> Result<i32> {
-        match self.ours.take().filter(|_| self.packed) {
-            Some(ours) => {
-                self.sending = Some(Sending::begin(ours, way.goods.as_fd())?);
-                Ok(self.criu.as_raw_fd())
-            }
-            None => Ok(way.goods.as_raw_fd()),
-        }
+    /// Begins with what CRIU says of what descends from `init`; the number of the descriptor that CRIU is to talk to.
+    pub fn begin(&mut self, way: &Way, init: Pid, ranges: Ranges) -> Result<i32> {
+        let ours = self.ours.take().ok_or_else(|| Error::new("connection for pages: it has been used"))?;
+        let out = if self.packed {
+            let (end, theirs) = squeeze::pair()?;
+            self.sending = Some(Sending::begin(theirs, way.goods.as_fd())?);
+            end
+        } else {
+            cork(way, true)?;
+            way.goods.try_clone().context(about)?
+        };
+        self.sorting = Some(Sorting::begin(ours, out, init, ranges)?);
+        Ok(self.criu.as_raw_fd())
     }
 
-    /// CRIU has said all, or nothing more of it is wanted; how many bytes went by the link, if that was counted.
-    pub fn end(&mut self) -> Result<Option<u64>> {
-        self.sending.take().map(Sending::end).transpose()
+    /// CRIU has said all, or nothing more of it is wanted.
+    pub fn end(&mut self, way: &Way) -> Result<Sorted> {
+        let Some(sorting) = self.sorting.take() else { return Ok(Sorted::default()) };
+        let runs = sorting.end();
+        let sent = self.sending.take().map(Sending::end).transpose();
+        if !self.packed {
+            cork(way, false)?;
+        }
+        Ok(Sorted { runs: runs?, sent: sent? })
     }
+
+    /// Sends what CRIU has left where it was. What is being done gives the number of bytes that went by the link, if that was counted.
+    pub fn send(&self, way: &Way, inside: Inside<'_>, runs: &[Run]) -> Result<Doing> {
+        let goods = way.goods.as_fd();
+        enter::begin(inside, &[goods], || {
+            if !self.packed {
+                let mut goods = File::from(goods.try_clone_to_owned().context(about)?);
+                return direct::send(runs, &mut goods).map(|()| vec![]);
+            }
+            let (end, theirs) = squeeze::pair()?;
+            let sending = Sending::begin(theirs, goods)?;
+            let said = direct::send(runs, &mut File::from(end));
+            let sent = sending.end();
+            Ok(sent.and_then(|sent| said.map(|()| sent))?.to_ne_bytes().into())
+        })
+    }
+}
+
+fn about() -> &'static str {
+    "connection for pages"
+}
+
+/// Whether small words wait for more.
+fn cork(way: &Way, so: bool) -> Result<()> {
+    set_tcp_cork(&way.goods, so).context(about)
 }
 
 /// Bytes a second.
 fn speed(way: &mut Way) -> Result<f64> {
-    let about = || "connection for pages";
     way.peer.tell(&Order::Probe(PROBE as u64))?;
     let begun = Instant::now();
     let goods = way.goods.try_clone().context(about)?;
-    std::fs::File::from(goods).write_all(&vec![0; PROBE]).context(about)?;
+    File::from(goods).write_all(&vec![0; PROBE]).context(about)?;
     match way.peer.hear(begun + PATIENCE)? {
         Report::Probed => Ok(PROBE as f64 / begun.elapsed().as_secs_f64()),
         Report::Failed(message, hint) => Err(Error { message, hint }),

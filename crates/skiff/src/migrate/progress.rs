@@ -7,9 +7,6 @@ use serde::Serialize;
 
 use crate::output;
 
-/// Which part is that of the bytes, counted from 1.
-const MEMORY: usize = 3;
-
 /// A part of a move and how long it took.
 #[derive(Clone, Debug, Serialize)]
 pub struct Phase {
@@ -46,7 +43,7 @@ impl Progress {
     /// So many bytes have arrived.
     pub fn arrived(&mut self, bytes: u64) {
         self.bytes = bytes;
-        if self.bar && self.phases.len() < MEMORY {
+        if self.bar {
             self.drawn = true;
             write(&format!("\r\x1b[2K{}", bar(bytes, self.size.max(bytes))));
         }

@@ -9,9 +9,12 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::Signal;
+use skiff_migrate::enter::{self, Inside};
+use skiff_migrate::obstacles::Process;
 use skiff_migrate::pages::Arrival;
+use skiff_migrate::populate::Reserve;
 use skiff_migrate::record::{Checkpoint, IMAGES};
-use skiff_migrate::{memory, parcel, squeeze};
+use skiff_migrate::{direct, memory, parcel, squeeze};
 use skiff_sandbox::mounts::open_dir;
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::{Context as _, Error, Result};
@@ -38,6 +41,8 @@ const SENDER: &str = "the sender";
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// How long it may take to say `go`, once all stands ready.
 const DECIDING: Duration = Duration::from_secs(60);
+/// How often it is told how many bytes have come.
+const STEP: u64 = 16 << 20;
 /// So much of a process CRIU reads before it gives it back.
 const TWICE: u64 = 128 << 20;
 /// What else is in memory besides the pages: images, and the instance's files.
@@ -95,17 +100,17 @@ fn serve(context: &Context, peer: &mut Peer, goods: OwnedFd) -> Result<Option<Re
 fn take(context: &Context, peer: &mut Peer, goods: OwnedFd, offer: &Offer) -> Result<Record> {
     let record = consider(context, offer)?;
     let images = match offer.mode {
-        Mode::Diskless => Some(Images::prepare(&offer.checkpoint)?),
+        Mode::Diskless => Some(Images::prepare(offer)?),
         Mode::Disk | Mode::Lazy => None,
     };
     peer.tell(&Report::Welcome)?;
-    let images = images.map(|images| images.receive(peer, &goods)).transpose()?;
+    let images = images.map(|images| images.receive(peer, goods)).transpose()?;
     let Order::Restore(load) = peer.hear(Instant::now() + PATIENCE)? else { return Err(strange()) };
     let Load { checkpoint, files } = *load;
     let dir = match (&files, &images) {
         (Files::Follow(pieces), Some(images)) => {
-            parcel::receive(images.as_fd(), pieces, goods.as_fd())?;
-            path(images)
+            parcel::receive(images.dir.as_fd(), pieces, images.goods.as_fd())?;
+            path(&images.dir)
         }
         (Files::Lie(dir), None) => {
             visible(dir, &checkpoint)?;
@@ -113,7 +118,6 @@ fn take(context: &Context, peer: &mut Peer, goods: OwnedFd, offer: &Offer) -> Re
         }
         _ => return Err(Error::new("the files do not come by the way that was said")),
     };
-    drop(goods);
     restore(context, (peer, &offer.token), &record, (&checkpoint, &dir), images.as_ref())?;
     peer.tell(&Report::Running)?;
     Ok(record)
@@ -160,14 +164,23 @@ fn restore(
     (peer, token): (&Peer, &str),
     record: &Record,
     (checkpoint, dir): (&Checkpoint, &Path),
-    images: Option<&OwnedFd>,
+    images: Option<&Received>,
 ) -> Result<()> {
     let control = peer.as_fd();
-    let kept: Vec<BorrowedFd<'_>> = images.iter().map(|dir| dir.as_fd()).chain([control]).collect();
-    // In the supervisor, which has a copy of the connection.
-    let ask = || {
-        let control = control.try_clone_to_owned().context(|| SENDER)?;
-        may_run(&mut Peer::over(control, SENDER)?, &record.dir, token)
+    let ours =
+        images.iter().flat_map(|images| [images.dir.as_fd(), images.goods.as_fd(), images.reserve.as_fd()]);
+    let kept: Vec<BorrowedFd<'_>> = ours.chain([control]).collect();
+    let over = |control: BorrowedFd<'_>| Peer::over(control.try_clone_to_owned().context(|| SENDER)?, SENDER);
+    // In the supervisor, which has a copy of the connections.
+    let ask = |inside: Inside<'_>| {
+        let mut peer = over(control)?;
+        if let Some(images) = images {
+            peer.tell(&Report::Made)?;
+            enter::run(inside, &[control, images.goods.as_fd(), images.reserve.as_fd()], || {
+                images.fill(&mut over(control)?).map(|()| vec![])
+            })?;
+        }
+        may_run(&mut peer, &record.dir, token)
     };
     let gate = Some(Gate { kept: &kept, ask: &ask, bound: in_step() });
     let (folder, member) = (criu(context)?, Member::read(dir)?);
@@ -194,15 +207,34 @@ fn path(dir: &OwnedFd) -> PathBuf {
 struct Images {
     dir: OwnedFd,
     arrival: Arrival,
+    reserve: Reserve,
+}
+
+/// The same when what processes are made of has come.
+struct Received {
+    dir: OwnedFd,
+    /// By which the rest of their memory comes.
+    goods: OwnedFd,
+    packed: bool,
+    /// Memory for that.
+    reserve: Reserve,
+    /// Bytes of their memory that are there.
+    bytes: u64,
 }
 
 impl Images {
     /// Makes it. CRIU gives back what it has read of an image, so that little is there twice: as an image, and as the process.
-    fn prepare(checkpoint: &Checkpoint) -> Result<Self> {
-        let processes: Vec<(i32, u64)> =
-            checkpoint.processes.iter().map(|process| (process.pid, process.memory)).collect();
-        let twice = processes.iter().map(|(_, bytes)| bytes.min(&TWICE)).sum::<u64>();
-        let wanted = processes.iter().map(|(_, bytes)| bytes).sum::<u64>() + twice + SLACK;
+    fn prepare(offer: &Offer) -> Result<Self> {
+        let memory = |process: &Process| {
+            let direct =
+                offer.direct.iter().find(|(pid, _)| *pid == process.pid).map_or(0, |(_, bytes)| *bytes);
+            (process.pid, process.memory.saturating_sub(direct))
+        };
+        let processes = &offer.checkpoint.processes;
+        let images: Vec<(i32, u64)> = processes.iter().map(memory).collect();
+        let twice = images.iter().map(|(_, bytes)| bytes.min(&TWICE)).sum::<u64>();
+        let all = processes.iter().map(|process| process.memory).sum::<u64>();
+        let wanted = all + twice + SLACK;
         let available = memory::available()?;
         if wanted > available {
             let (wanted, available) = (output::size(wanted), output::size(available));
@@ -212,16 +244,17 @@ impl Images {
             .hint("--mode disk takes less at a time"));
         }
         let dir = memory::make(available - twice)?;
-        let images = open_dir(dir.as_fd(), Path::new(IMAGES)).context(|| "directory in memory")?;
-        Ok(Self { dir, arrival: Arrival::prepare(images, &processes)? })
+        let into = open_dir(dir.as_fd(), Path::new(IMAGES)).context(|| "directory in memory")?;
+        let reserve = Reserve::new(all - images.iter().map(|(_, bytes)| bytes).sum::<u64>())?;
+        Ok(Self { dir, arrival: Arrival::prepare(into, &images, &reserve)?, reserve })
     }
 
-    /// Takes the memory of all processes.
-    fn receive(self, peer: &mut Peer, goods: &OwnedFd) -> Result<OwnedFd> {
+    /// Takes what CRIU says of the memory of all processes.
+    fn receive(self, peer: &mut Peer, goods: OwnedFd) -> Result<Received> {
         let packed = loop {
             match peer.hear(Instant::now() + PATIENCE)? {
                 Order::Probe(bytes) => {
-                    swallow(goods, bytes)?;
+                    swallow(&goods, bytes)?;
                     peer.tell(&Report::Probed)?;
                 }
                 Order::Memory { packed } => break packed,
@@ -233,21 +266,48 @@ impl Images {
             // If it does not hear that, the connection for pages is lost, too.
             told = peer.tell(&Report::Received(bytes));
         };
-        if packed {
-            let (end, ours) = squeeze::pair()?;
-            let taking = squeeze::Taking::begin(ours, goods.as_fd())?;
-            let received = self.arrival.receive(end.as_fd(), tell);
-            drop(end);
-            if received.is_err() {
-                // Nobody reads what still comes.
-                shutdown(goods, Shutdown::Both).unwrap_or_default();
-            }
-            received.and(taking.end())?;
-        } else {
-            self.arrival.receive(goods.as_fd(), tell)?;
-        }
-        told.map(|()| self.dir)
+        let bytes = unpacked(&goods, packed, |socket| self.arrival.receive(socket, tell))?;
+        told.map(|()| Received { dir: self.dir, goods, packed, reserve: self.reserve, bytes })
     }
+}
+
+impl Received {
+    /// Takes the rest of their memory, inside.
+    fn fill(&self, peer: &mut Peer) -> Result<()> {
+        let (mut bytes, mut told) = (self.bytes, self.bytes);
+        let mut lost = Ok(());
+        let tell = |more| {
+            bytes += more;
+            if bytes - told >= STEP {
+                told = bytes;
+                // As above.
+                lost = peer.tell(&Report::Received(bytes));
+            }
+        };
+        unpacked(&self.goods, self.packed, |socket| {
+            let socket = socket.try_clone_to_owned().context(|| "connection for pages")?;
+            direct::fill(&mut File::from(socket), &self.reserve, tell)
+        })?;
+        lost?;
+        peer.tell(&Report::Received(bytes))
+    }
+}
+
+/// Has somebody take what comes on the connection, as it was before it was packed.
+fn unpacked<T>(goods: &OwnedFd, packed: bool, take: impl FnOnce(BorrowedFd<'_>) -> Result<T>) -> Result<T> {
+    if !packed {
+        return take(goods.as_fd());
+    }
+    let (end, ours) = squeeze::pair()?;
+    let taking = squeeze::Taking::begin(ours, goods.as_fd())?;
+    let taken = take(end.as_fd());
+    drop(end);
+    if taken.is_err() {
+        // Nobody reads what still comes.
+        shutdown(goods, Shutdown::Both).unwrap_or_default();
+    }
+    let ended = taking.end();
+    taken.and_then(|taken| ended.map(|()| taken))
 }
 
 fn strange() -> Error {

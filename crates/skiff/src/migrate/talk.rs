@@ -52,6 +52,8 @@ pub struct Offer {
     pub image: Option<Entry>,
     /// How it comes.
     pub mode: Mode,
+    /// So many bytes of these processes come straight into those that are made of them.
+    pub direct: Vec<(i32, u64)>,
 }
 
 /// What has come.
@@ -83,6 +85,8 @@ pub enum Report {
     Probed,
     /// So many bytes of memory have come.
     Received(u64),
+    /// The processes are there without most of their memory: that may come now.
+    Made,
     /// The processes are there, and stand still.
     Held,
     /// They run.

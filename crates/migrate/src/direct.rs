@@ -1,0 +1,350 @@
+//! Memory that goes from processes here straight into the ones that are made of them there, and is neither an image in between nor
+//! twice anywhere. CRIU makes those without it; then it comes, read from the processes here, which stand still, and written into those there
+//! before they run. Finding memory takes longer than anything else, and so that is done once.
+//!
+//! That is what a process has for itself alone and may write: large private mappings without a file. What processes may share with one they
+//! come from, CRIU alone can put back so that they share it again.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::{self, available_parallelism};
+
+use rustix::process::Pid;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_sys::memory::{read_of, write_of};
+
+use crate::command::{Command, PRESENT, PROCESS, bytes, process};
+use crate::obstacles::{children, number_inside};
+use crate::populate::Reserve;
+
+/// Smaller mappings than this are no faster this way.
+const LEAST: u64 = 1 << 20;
+/// So many bytes are read, sent and written at a time: they fit a processor's cache.
+const PIECE: u64 = 256 << 10;
+/// So many pieces may wait to be written.
+const QUEUE: usize = 16;
+/// More processors than these do not write faster than one reads the connection.
+const MOST_THREADS: usize = 4;
+
+/// A part of a process's memory: from this address to before that.
+pub type Range = (u64, u64);
+
+/// Where in processes, by their numbers inside, memory is that can go so.
+pub type Ranges = HashMap<i32, Vec<Range>>;
+
+/// Memory of a process that is to go so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Its number inside.
+    pub pid: i32,
+    /// Where.
+    pub address: u64,
+    /// How much of it.
+    pub pages: u64,
+}
+
+/// Looks at all that descends from the environment's process 1, `init`.
+///
+/// # Errors
+/// When `/proc` does not show them.
+pub fn ranges(init: Pid) -> Result<Ranges> {
+    let mut open = children(init.as_raw_nonzero().get())?;
+    let mut all = Ranges::new();
+    while let Some(outer) = open.pop() {
+        open.extend(children(outer)?);
+        // What has ended meanwhile has none.
+        let Some(pid) = number_inside(outer) else { continue };
+        let maps = fs::read_to_string(format!("/proc/{outer}/maps")).unwrap_or_default();
+        all.insert(pid, maps.lines().filter_map(mapping).collect());
+    }
+    Ok(of_one(all))
+}
+
+/// The place of a private mapping without a file that may be read and written, by its line of `/proc/PID/maps`.
+fn mapping(line: &str) -> Option<Range> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+    let rights = words.next()?;
+    let (inode, name) = (words.nth(2)?, words.next().unwrap_or_default());
+    let private = rights.starts_with("rw") && rights.ends_with('p');
+    // A stack grows, and the kernel's own mappings are not to be written.
+    let plain = name.is_empty() || name == "[heap]" || name.starts_with("[anon:");
+    (private && inode == "0" && plain && end.checked_sub(start)? >= LEAST).then_some((start, end))
+}
+
+/// Without those that two processes have at the same place: they may be one's, and the other's until it writes there.
+fn of_one(mut all: Ranges) -> Ranges {
+    let mut count: HashMap<Range, usize> = HashMap::new();
+    all.values().flatten().for_each(|range| *count.entry(*range).or_default() += 1);
+    all.values_mut().for_each(|ranges| ranges.retain(|range| count[range] == 1));
+    all
+}
+
+/// Only those that are in both.
+#[must_use]
+pub fn in_both(mut one: Ranges, other: &Ranges) -> Ranges {
+    one.retain(|pid, _| other.contains_key(pid));
+    one.iter_mut().for_each(|(pid, ranges)| ranges.retain(|range| other[pid].contains(range)));
+    one
+}
+
+/// Divides a run of a process's pages into those that go so and the others, in their order.
+#[must_use]
+pub fn divide(ranges: &[Range], address: u64, pages: u64) -> Vec<(bool, u64, u64)> {
+    let end = address.saturating_add(bytes(pages).unwrap_or(u64::MAX));
+    let (mut parts, mut at) = (vec![], address);
+    let mut part = |direct, from: u64, to: u64| {
+        if from < to {
+            parts.push((direct, from, (to - from) / crate::command::PAGE));
+        }
+    };
+    // They are in their order, too, as the kernel shows them.
+    for (from, to) in ranges {
+        let (from, to) = ((*from).clamp(at, end), (*to).clamp(at, end));
+        part(false, at, from);
+        part(true, from, to);
+        at = to;
+    }
+    part(false, at, end);
+    parts
+}
+
+/// Reads them, where the processes have these numbers, and sends them.
+///
+/// # Errors
+/// When the connection is lost, or one cannot be read.
+pub fn send(runs: &[Run], socket: &mut impl Write) -> Result<()> {
+    let mut buffer = vec![0; PIECE as usize];
+    for run in runs {
+        let end = run.address + bytes(run.pages)?;
+        let mut at = run.address;
+        while at < end {
+            let piece = PIECE.min(end - at);
+            let whole = buffer.get_mut(..piece as usize).unwrap_or_default();
+            all(run.pid, at, piece, |address, done| read_of(run.pid, address, &mut whole[done..]))?;
+            let of = u64::from(run.pid.unsigned_abs()) << 8 | u64::from(PROCESS);
+            let pages = piece / crate::command::PAGE;
+            Command::Add { of, address: at, pages, flags: PRESENT }.write(socket)?;
+            socket.write_all(whole).context(|| "connection for pages")?;
+            at += piece;
+        }
+    }
+    Command::Close.write(socket)
+}
+
+/// Does so until all of a piece has been done.
+fn all(
+    pid: i32,
+    at: u64,
+    length: u64,
+    mut act: impl FnMut(u64, usize) -> std::io::Result<usize>,
+) -> Result<()> {
+    let mut done = 0;
+    while done < length {
+        match act(at + done, done as usize) {
+            Ok(n) if n > 0 => done += n as u64,
+            Ok(_) => return Err(Error::new(format!("memory of process {pid} at {:#x}: it ends", at + done))),
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e).context(|| format!("memory of process {pid} at {:#x}", at + done)),
+        }
+    }
+    Ok(())
+}
+
+/// A piece that has come.
+struct Piece {
+    pid: i32,
+    address: u64,
+    bytes: Vec<u8>,
+}
+
+impl Piece {
+    fn write(&self) -> Result<()> {
+        all(self.pid, self.address, self.bytes.len() as u64, |address, done| {
+            write_of(self.pid, address, &self.bytes[done..])
+        })
+    }
+}
+
+/// Takes all that [`send`] sends, and writes it to the processes that have these numbers here, into memory of `reserve`; `tell` hears of every
+/// piece.
+///
+/// # Errors
+/// When the connection is lost, what comes is not understood, or a process has no such memory.
+pub fn fill(socket: &mut impl Read, reserve: &Reserve, mut tell: impl FnMut(u64)) -> Result<()> {
+    let (pieces, queue) = sync_channel(QUEUE);
+    let (give_back, used) = channel();
+    let (queue, failed) = (Mutex::new(queue), AtomicBool::new(false));
+    let threads = available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
+    thread::scope(|scope| {
+        let write = || write_all(&queue, (reserve, &failed), &give_back);
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(write)).collect();
+        let received = receive(socket, (pieces, used), &failed, &mut tell);
+        let ended = threads.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err(Error::new("memory of the processes: a thread has failed")))
+        });
+        // Why nobody takes any more says more than that.
+        ended.fold(Ok(()), Result::and).and(received)
+    })
+}
+
+/// Hands pieces on to be written, in buffers that have been.
+fn receive(
+    socket: &mut impl Read,
+    (pieces, used): (SyncSender<Piece>, Receiver<Vec<u8>>),
+    failed: &AtomicBool,
+    tell: &mut impl FnMut(u64),
+) -> Result<()> {
+    let strange = || Error::new("pages from the other side: not as they were announced");
+    loop {
+        let (pid, address, pages) = match Command::read(socket)? {
+            Command::Add { of, address, pages, .. } => (process(of).ok_or_else(strange)?, address, pages),
+            Command::Open(_) => return Err(strange()),
+            Command::Close => return Ok(()),
+        };
+        let length = bytes(pages).ok().filter(|length| (1..=PIECE).contains(length)).ok_or_else(strange)?;
+        address.checked_add(length).ok_or_else(strange)?;
+        let mut bytes = used.try_recv().unwrap_or_else(|_| Vec::with_capacity(PIECE as usize));
+        bytes.resize(length as usize, 0);
+        socket.read_exact(&mut bytes).context(|| "pages from the other side")?;
+        if pieces.send(Piece { pid, address, bytes }).is_err() || failed.load(Relaxed) {
+            return Err(Error::new("memory of the processes: nobody writes it any more"));
+        }
+        tell(length);
+    }
+}
+
+/// Writes pieces until there are no more; when one could not be written, it says so and only takes them.
+fn write_all(
+    queue: &Mutex<Receiver<Piece>>,
+    (reserve, failed): (&Reserve, &AtomicBool),
+    give_back: &Sender<Vec<u8>>,
+) -> Result<()> {
+    let mut written = Ok(());
+    loop {
+        // If another thread has failed in there, this one has nothing to do either.
+        let Ok(Ok(mut piece)) = queue.lock().map(|queue| queue.recv()) else { return written };
+        if failed.load(Relaxed) {
+            continue;
+        }
+        // Here: what a processor gives back, it is given again.
+        reserve.give(piece.bytes.len() as u64);
+        written = piece.write().inspect_err(|_| failed.store(true, Relaxed));
+        piece.bytes.clear();
+        // Once all have come, nobody wants it.
+        give_back.send(piece.bytes).unwrap_or_default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
+    use skiff_sys::process::{CloneFlags, Fork, fork};
+
+    #[test]
+    fn what_is_a_processs_own_and_large_may_go_so() {
+        for (line, range) in [
+            ("7f0000000000-7f0000100000 rw-p 00000000 00:00 0 ", Some((0x7f00_0000_0000, 0x7f00_0010_0000))),
+            ("7f0000000000-7f0000100000 rwxp 00000000 00:00 0", Some((0x7f00_0000_0000, 0x7f00_0010_0000))),
+            ("1000000-2000000 rw-p 00000000 00:00 0          [heap]", Some((0x100_0000, 0x200_0000))),
+            ("1000000-2000000 rw-p 00000000 00:00 0          [anon:arena]", Some((0x100_0000, 0x200_0000))),
+            ("1000000-10ff000 rw-p 00000000 00:00 0 ", None),
+            ("1000000-2000000 r--p 00000000 00:00 0 ", None),
+            ("1000000-2000000 -w-p 00000000 00:00 0 ", None),
+            ("1000000-2000000 rw-s 00000000 00:01 1033 /dev/zero (deleted)", None),
+            ("1000000-2000000 rw-p 00000000 fe:00 1033 /usr/lib/x.so", None),
+            ("1000000-2000000 rw-p 00000000 00:00 0 [stack]", None),
+            ("1000000-2000000 rw-p 00000000 00:10 7 /anon_hugepage (deleted)", None),
+            ("2000000-1000000 rw-p 00000000 00:00 0 ", None),
+            ("", None),
+        ] {
+            assert_eq!(mapping(line), range, "{line}");
+        }
+        let all = Ranges::from([(2, vec![(1, 5), (7, 9)]), (3, vec![(1, 5), (7, 8)]), (4, vec![])]);
+        let own = Ranges::from([(2, vec![(7, 9)]), (3, vec![(7, 8)]), (4, vec![])]);
+        assert_eq!(of_one(all), own);
+        let since = Ranges::from([(2, vec![(7, 9)]), (3, vec![(7, 10)])]);
+        assert_eq!(in_both(own, &since), Ranges::from([(2, vec![(7, 9)]), (3, vec![])]));
+    }
+
+    #[test]
+    fn a_run_is_divided_where_mappings_begin_and_end() {
+        let ranges = [(0x2000, 0x4000), (0x6000, 0x7000), (0x9000, 0xf000)];
+        for (address, pages, parts) in [
+            (0x1000, 2, &[(false, 0x1000, 1), (true, 0x2000, 1)][..]),
+            (0x3000, 1, &[(true, 0x3000, 1)]),
+            (0x4000, 2, &[(false, 0x4000, 2)]),
+            (0x3000, 4, &[(true, 0x3000, 1), (false, 0x4000, 2), (true, 0x6000, 1)]),
+            (0xa000, 7, &[(true, 0xa000, 5), (false, 0xf000, 2)]),
+            (0, 0, &[]),
+        ] {
+            assert_eq!(divide(&ranges, address, pages), parts, "{pages} pages at {address:#x}");
+        }
+        assert_eq!(divide(&[], 0x1000, 3), [(false, 0x1000, 3)]);
+    }
+
+    /// A process that has what this one has, and does nothing.
+    fn copy() -> (Pid, i32) {
+        match fork(CloneFlags::NONE).expect("a process") {
+            Fork::Parent(child) => (child.pid, child.pid.as_raw_nonzero().get()),
+            Fork::Child => loop {
+                std::thread::park();
+            },
+        }
+    }
+
+    #[test]
+    fn memory_goes_from_one_process_into_another() {
+        // The third page of four, and more than one piece.
+        let memory: Vec<u8> = (0..3 * PIECE).map(|at| (at / 4096) as u8 ^ at as u8).collect();
+        let start = memory.as_ptr().addr() as u64 + 1;
+        let (child, pid) = copy();
+        let runs = [(0, 1), (1, 1), (2, PIECE / 4096 + 3)].map(|(page, pages)| Run {
+            pid,
+            address: start + page * 4096,
+            pages,
+        });
+        let mut sent = vec![];
+        send(&runs, &mut sent).expect("sent");
+        let length = (PIECE + 5 * 4096) as usize;
+        all(pid, start, length as u64, |at, done| write_of(pid, at, &vec![0; length - done]))
+            .expect("cleared");
+        let (mut told, none) = (0, Reserve::new(0).expect("a file"));
+        fill(&mut &sent[..], &none, |bytes| told += bytes).expect("filled");
+        assert_eq!(told, length as u64);
+        let mut there = vec![0; length];
+        all(pid, start, length as u64, |at, done| read_of(pid, at, &mut there[done..])).expect("read");
+        assert!(there == memory[1..=length], "it is as it was");
+        // Cut, and where nothing is.
+        assert!(fill(&mut &sent[..sent.len() - 40], &none, |_| ()).is_err());
+        let nowhere = Command::Add {
+            of: u64::from(pid.unsigned_abs()) << 8 | 1,
+            address: 4096,
+            pages: 1,
+            flags: PRESENT,
+        };
+        let said = [&nowhere.bytes()[..], &[0; 4096], &Command::Close.bytes()].concat();
+        assert!(fill(&mut &said[..], &none, |_| ()).is_err());
+        let said = [&nowhere.bytes()[..], &[0; 4096]].concat().repeat(4 * QUEUE);
+        assert!(fill(&mut &said[..], &none, |_| ()).is_err(), "nobody waits for those who have failed");
+        kill_process(child, Signal::KILL).expect("killed");
+        waitpid(Some(child), WaitOptions::empty()).expect("gone");
+        assert!(send(&runs, &mut vec![]).is_err(), "it is gone");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_take_the_receiver_down(said in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+            let mut told = 0;
+            let filled = fill(&mut &said[..], &Reserve::new(0).expect("a file"), |bytes| told += bytes);
+            assert!(filled.is_err() || told == 0);
+        }
+    }
+}

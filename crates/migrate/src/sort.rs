@@ -1,0 +1,230 @@
+//! What CRIU says to its page server, on its way: pages that go straight into the processes there ([`crate::direct`]) are noted and left
+//! where they are, all else is sent at once.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::{JoinHandle, spawn};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::process::Pid;
+use skiff_sandbox::{Context as _, Error, Result};
+
+use crate::command::{Command, PRESENT, bytes, process};
+use crate::direct::{self, Ranges, Run};
+use crate::pages::{PIPE, move_bytes};
+use crate::squeeze::hang_up;
+
+/// A thread that does so.
+pub struct Sorting {
+    ours: Arc<File>,
+    thread: JoinHandle<Result<Vec<Run>>>,
+}
+
+impl Sorting {
+    /// Begins to read what CRIU says on the other end of `ours`. What goes at once goes by `out`; what may stay, of the processes that descend from
+    /// `init`, is in `ranges`, as they were before they were stopped.
+    ///
+    /// # Errors
+    /// When descriptors are used up.
+    pub fn begin(ours: OwnedFd, out: OwnedFd, init: Pid, ranges: Ranges) -> Result<Self> {
+        let about = || "connection for pages";
+        let pipe = pipe_with(PipeFlags::CLOEXEC).context(about)?;
+        // Smaller ones do, too.
+        fcntl_setpipe_size(&pipe.0, PIPE).map(drop).unwrap_or_default();
+        let nowhere = openat(CWD, "/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+        let nowhere = nowhere.context(|| "/dev/null")?;
+        let ours = Arc::new(File::from(ours));
+        let to = ours.clone();
+        let sorter = Sorter {
+            criu: ours.clone(),
+            out: out.into(),
+            nowhere,
+            pipe,
+            init,
+            ranges,
+            stopped: false,
+            runs: vec![],
+        };
+        // CRIU, too, learns of it when nobody takes what it says.
+        Ok(Self { ours, thread: spawn(move || sorter.sort().inspect_err(|_| hang_up(&to))) })
+    }
+
+    /// CRIU has said all, or nothing more of it is wanted; what has stayed where it was.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn end(self) -> Result<Vec<Run>> {
+        hang_up(&self.ours);
+        self.thread.join().unwrap_or_else(|_| Err(Error::new("connection for pages: its thread has ended")))
+    }
+}
+
+struct Sorter {
+    criu: Arc<File>,
+    out: File,
+    nowhere: OwnedFd,
+    pipe: (OwnedFd, OwnedFd),
+    init: Pid,
+    ranges: Ranges,
+    /// Whether the processes are known to stand still.
+    stopped: bool,
+    runs: Vec<Run>,
+}
+
+impl Sorter {
+    fn sort(mut self) -> Result<Vec<Run>> {
+        loop {
+            let command = Command::read(&mut &*self.criu)?;
+            match command {
+                Command::Open(_) => {
+                    self.look_again()?;
+                    // There are no pages from before.
+                    self.answer(&[0])?;
+                }
+                Command::Add { of, address, pages, flags } if flags & PRESENT != 0 => {
+                    self.divide(of, address, pages, flags)?;
+                    continue;
+                }
+                Command::Add { .. } => {}
+                Command::Close => self.answer(&0_i32.to_ne_bytes())?,
+            }
+            command.write(&mut self.out)?;
+            if command == Command::Close {
+                return Ok(self.runs);
+            }
+        }
+    }
+
+    /// When CRIU speaks of the first process, all have been stopped. A mapping that has changed since they were looked at is CRIU's: it
+    /// lets itself read what the process could not, and that would be seen now.
+    fn look_again(&mut self) -> Result<()> {
+        if !std::mem::replace(&mut self.stopped, true) {
+            let before = std::mem::take(&mut self.ranges);
+            self.ranges = direct::in_both(direct::ranges(self.init)?, &before);
+        }
+        Ok(())
+    }
+
+    fn divide(&mut self, of: u64, address: u64, pages: u64, flags: u16) -> Result<()> {
+        let pid = process(of);
+        let ranges = pid.and_then(|pid| self.ranges.get(&pid)).map_or(&[][..], Vec::as_slice);
+        for (stays, address, pages) in direct::divide(ranges, address, pages) {
+            let to = match pid.filter(|_| stays) {
+                Some(pid) => {
+                    self.runs.push(Run { pid, address, pages });
+                    self.nowhere.as_fd()
+                }
+                None => {
+                    Command::Add { of, address, pages, flags }.write(&mut self.out)?;
+                    self.out.as_fd()
+                }
+            };
+            self.pass(to, pages)?;
+        }
+        Ok(())
+    }
+
+    fn pass(&self, to: BorrowedFd<'_>, pages: u64) -> Result<()> {
+        move_bytes(self.criu.as_fd(), &self.pipe, to, bytes(pages)?)
+    }
+
+    fn answer(&self, word: &[u8]) -> Result<()> {
+        (&*self.criu).write_all(word).context(|| "CRIU")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::squeeze::pair;
+    use std::io::Read;
+
+    #[test]
+    fn what_criu_says_is_sent_but_for_what_may_stay() {
+        let (criu, ours) = pair().expect("sockets");
+        let (out, link) = pair().expect("sockets");
+        let init = rustix::process::getpid();
+        let sorting = Sorting::begin(ours, out, init, Ranges::new()).expect("begun");
+        let (mut criu, mut link) = (File::from(criu), File::from(link));
+        let page = [7; 4096];
+        let add = Command::Add { of: 2 << 8 | 1, address: 0x1000, pages: 1, flags: PRESENT };
+        let hole = Command::Add { of: 2 << 8 | 1, address: 0x3000, pages: 5, flags: 2 };
+        Command::Open(2 << 8 | 1).write(&mut criu).expect("said");
+        criu.read_exact(&mut [1]).expect("an answer");
+        for bytes in [&add.bytes()[..], &page, &hole.bytes(), &Command::Close.bytes()] {
+            criu.write_all(bytes).expect("said");
+        }
+        let mut well = [1; 4];
+        criu.read_exact(&mut well).expect("an answer");
+        assert_eq!(well, [0; 4]);
+        assert_eq!(sorting.end().expect("sorted"), []);
+        let mut came = vec![];
+        link.read_to_end(&mut came).expect("read");
+        let all = [
+            &Command::Open(2 << 8 | 1).bytes()[..],
+            &add.bytes(),
+            &page,
+            &hole.bytes(),
+            &Command::Close.bytes(),
+        ];
+        assert!(came == all.concat());
+    }
+
+    #[test]
+    fn criu_learns_that_nobody_listens() {
+        let (criu, ours) = pair().expect("sockets");
+        let (out, link) = pair().expect("sockets");
+        drop(link);
+        let sorting = Sorting::begin(ours, out, rustix::process::getpid(), Ranges::new()).expect("begun");
+        let mut criu = File::from(criu);
+        Command::Open(2 << 8 | 1).write(&mut criu).expect("said");
+        criu.read_exact(&mut [1]).expect("an answer");
+        assert_eq!(criu.read(&mut [0]).expect("its end"), 0);
+        assert!(sorting.end().is_err());
+    }
+
+    #[test]
+    fn pages_that_stay_are_noted() {
+        let (mut theirs, ours) = pair().map(|(a, b)| (File::from(a), b)).expect("sockets");
+        let (out, link) = pair().expect("sockets");
+        let nowhere = File::options().write(true).open("/dev/null").expect("open");
+        let mut sorter = Sorter {
+            criu: Arc::new(File::from(ours)),
+            out: out.into(),
+            nowhere: nowhere.into(),
+            pipe: pipe_with(PipeFlags::CLOEXEC).expect("a pipe"),
+            init: rustix::process::getpid(),
+            ranges: Ranges::from([(2, vec![(0x2000, 0x4000)])]),
+            stopped: true,
+            runs: vec![],
+        };
+        let pages = [[1; 4096], [2; 4096], [3; 4096], [4; 4096]].concat();
+        theirs.write_all(&pages).expect("said");
+        sorter.divide(2 << 8 | 1, 0x1000, 4, PRESENT).expect("divided");
+        assert_eq!(sorter.runs, [Run { pid: 2, address: 0x2000, pages: 2 }]);
+        // Shared memory of that number, and another process, have no such place.
+        for of in [2 << 8 | 2, 3 << 8 | 1] {
+            theirs.write_all(&pages[..4096]).expect("said");
+            sorter.divide(of, 0x2000, 1, PRESENT).expect("divided");
+        }
+        assert_eq!(sorter.runs.len(), 1);
+        drop(sorter);
+        let mut came = vec![];
+        File::from(link).read_to_end(&mut came).expect("read");
+        let add = |of, address| Command::Add { of, address, pages: 1, flags: PRESENT }.bytes();
+        let wanted = [
+            &add(2 << 8 | 1, 0x1000)[..],
+            &pages[..4096],
+            &add(2 << 8 | 1, 0x4000),
+            &pages[3 * 4096..],
+            &add(2 << 8 | 2, 0x2000),
+            &pages[..4096],
+            &add(3 << 8 | 1, 0x2000),
+            &pages[..4096],
+        ];
+        assert!(came == wanted.concat());
+    }
+}
