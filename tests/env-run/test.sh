@@ -147,3 +147,10 @@ for who in --me --root; do
     ok as alice sh -c "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do export V\$n=\$(head -c 120000 /dev/zero | tr '\\0' x); done; skiff run $who -- sh -c 'echo \${#V12}'"
     equal "$out" 120000
 done
+
+# One's limits are the program's, also where the helper has had others to renew what it keeps for all.
+for who in --me --root; do
+    for place in $(grep -o ' /run/skiff/[^ ]*' /proc/self/mountinfo | sort -u); do umount -l "$place"; done
+    ok as alice bash -c 'ulimit -Sn 1500; ulimit -Hn 2000; exec skiff run "$1" -- bash -c "ulimit -Sn; ulimit -Hn; ulimit -Hf"' limits $who
+    equal "$out" $'1500\n2000\nunlimited' "$who"
+done

@@ -119,10 +119,11 @@ fn environment(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> 
         Request::Image { pid, id } => base::prepare(caller, Some(id))?.give(caller, pid)?,
         _ => return Err(unknown()),
     };
-    let mounts: Vec<_> = given.mounts.iter().map(AsFd::as_fd).collect();
-    fdpass::send(socket.as_fd(), &Reply::Done(given.ids).encode(), &mounts).context(|| "answer")?;
+    let sent: Vec<_> = given.mounts.iter().map(AsFd::as_fd).collect();
+    fdpass::send(socket.as_fd(), &Reply::Done(given.ids).encode(), &sent).context(|| "answer")?;
     // What is the caller's by now need not be ours.
-    let Given { host, .. } = given;
+    let Given { host, mounts, .. } = given;
+    drop(mounts);
     if wait(socket.as_fd(), PollFlags::IN, 60) == PollFlags::IN {
         let request = next(socket)?;
         command(caller, socket, request)?;

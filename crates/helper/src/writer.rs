@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::fcntl_dupfd_cloexec;
-use rustix::process::{Gid, Uid};
+use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, setrlimit};
 use rustix::thread::{CapabilitySet, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::wire::{Reply, STORE_WRITER};
 use skiff_sys::process::{close_all_except, exec, keep_on_exec};
-use skiff_sys::{caps, fdpass};
+use skiff_sys::{caps, fdpass, signal};
 
 use crate::caller::Caller;
 use crate::image::{self, Store};
@@ -53,6 +53,7 @@ pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()>
     let envp = env
         .map(|(name, value)| c(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
         .collect::<Result<Vec<_>>>()?;
+    outlive_callers_limits().context(what)?;
     become_owner(Uid::from_raw(uid), Gid::from_raw(gid)).context(what)?;
     fdpass::send(socket.as_fd(), &Reply::Done(0).encode(), &[]).context(|| "answer")?;
     close_all_except(&[talk.as_fd()]);
@@ -91,6 +92,17 @@ fn become_owner(uid: Uid, gid: Gid) -> std::io::Result<()> {
         return Err(std::io::ErrorKind::PermissionDenied.into());
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
+    Ok(())
+}
+
+/// What a caller has set to end programs of his must not end this one half-way: what it was making would stay.
+fn outlive_callers_limits() -> rustix::io::Result<()> {
+    let none = Rlimit { current: None, maximum: None };
+    setrlimit(Resource::Cpu, none)?;
+    setrlimit(Resource::Fsize, none)?;
+    let timers = [Signal::ALARM, Signal::VTALARM, Signal::PROF];
+    let bits = timers.iter().fold(0, |bits, signal| bits | 1 << (signal.as_raw() - 1));
+    signal::restore(signal::Mask::from_bits(bits));
     Ok(())
 }
 
