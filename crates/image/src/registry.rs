@@ -39,6 +39,7 @@ pub use fetch::Fetch;
 pub use growing::{Growing, Reader, Status};
 pub use http::explanation;
 pub use part::BlobDir;
+pub use place::asked_for;
 pub use tls::Certificates;
 pub use token::parse_token;
 

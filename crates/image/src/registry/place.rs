@@ -15,6 +15,12 @@ use crate::registries_conf::Endpoint;
 
 /// Where the images of docker.io really are.
 const DOCKER_HUB: &str = "registry-1.docker.io";
+
+/// Who is asked for what is called `server` in names of images.
+#[must_use]
+pub fn asked_for(server: &str) -> &str {
+    if server == "docker.io" { DOCKER_HUB } else { server }
+}
 /// How often in one request a new token is asked for: the one held may have expired, and so may its successor.
 const MAX_RENEWALS: u32 = 2;
 
@@ -61,7 +67,7 @@ impl Place {
 
     /// Whether an answer came from this server, and not from where it redirected to.
     pub(super) fn is_here(&self, from: &Uri) -> bool {
-        let base = if self.server == "docker.io" { DOCKER_HUB } else { &self.server };
+        let base = asked_for(&self.server);
         authority(from) == base
     }
 
@@ -151,7 +157,7 @@ impl Place {
 
     /// Servers that may do without TLS are asked with it first.
     fn base(&self, http: &Http) -> Result<String, Failure> {
-        let host = if self.server == "docker.io" { DOCKER_HUB } else { &self.server };
+        let host = asked_for(&self.server);
         let secure = format!("https://{host}");
         if !self.insecure {
             return Ok(secure);

@@ -44,17 +44,22 @@ impl std::fmt::Debug for Certificates {
 }
 
 impl Certificates {
-    /// Reads what `$SSL_CERT_FILE`, `$SSL_CERT_DIR` and the user's `certs.d` have; his keys only for servers that are `concerned`.
+    /// Reads what `$SSL_CERT_FILE` and `$SSL_CERT_DIR` name, and the user's `certs.d`; his keys only for servers that are `concerned`.
     ///
     /// # Errors
-    /// A file in `certs.d` cannot be read.
+    /// A file of those in `certs.d` cannot be read.
     pub fn of_user(concerned: impl Fn(&str) -> bool) -> Result<Certificates, Error> {
         let mut files = vec![];
         let certs_d = crate::places::config_home().map(|home| home.join("containers/certs.d"));
         for dir in certs_d.iter().flat_map(|dir| entries(dir)).filter(|dir| dir.is_dir()) {
             let server = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let all = pem_files(&dir, &server).map_err(|(path, e)| Error::io("read", path, &e))?;
-            files.extend(all.into_iter().filter(|pem| pem.is(AUTHORITY) || concerned(&server)));
+            let found = match concerned(&server) {
+                true => pem_files(&dir, &server, &[AUTHORITY, OURSELVES, KEY])
+                    .map_err(|(path, e)| Error::io("read", path, &e))?,
+                // It may yet be asked, for a token say; if not, what is wrong with these is no reason to fail.
+                false => pem_files(&dir, &server, &[AUTHORITY]).unwrap_or_default(),
+            };
+            files.extend(found);
         }
         Ok(Certificates { roots: named_roots(), files })
     }
@@ -85,7 +90,7 @@ pub(super) fn config(
     let mut files: Vec<Pem> = own.files.iter().filter(|pem| pem.server == server).cloned().collect();
     for dir in certs_d.iter().map(|dir| dir.join(server)).filter(|dir| dir.is_dir()) {
         let cannot = |(path, e)| Failure::Certificate(format!("cannot read {path}: {e}"));
-        files.extend(pem_files(&dir, server).map_err(cannot)?);
+        files.extend(pem_files(&dir, server, &[AUTHORITY, OURSELVES, KEY]).map_err(cannot)?);
     }
     let mut roots: Vec<Certificate<'static>> = match &own.roots {
         Some(texts) => texts.iter().flat_map(|text| certificates(text)).collect(),
@@ -139,12 +144,12 @@ fn client_certificate(ourselves: &Pem, files: &[Pem]) -> Result<ClientCert, Fail
     Ok(ClientCert::new_with_certs(&certificates(&ourselves.text), key.ok_or_else(bad)?))
 }
 
-/// The files that count in a server's directory; which one cannot be read, and why.
-fn pem_files(dir: &Path, server: &str) -> Result<Vec<Pem>, (String, std::io::Error)> {
+/// The files of a server's directory that have these extensions; which one cannot be read, and why.
+fn pem_files(dir: &Path, server: &str, wanted: &[&str]) -> Result<Vec<Pem>, (String, std::io::Error)> {
     let mut found = vec![];
     for path in entries(dir) {
         let pem = Pem { server: server.into(), path, text: vec![] };
-        if [AUTHORITY, OURSELVES, KEY].into_iter().any(|extension| pem.is(extension)) {
+        if wanted.iter().any(|extension| pem.is(extension)) {
             let text = std::fs::read(&pem.path).map_err(|e| (pem.path.display().to_string(), e))?;
             found.push(Pem { text, ..pem });
         }

@@ -201,7 +201,8 @@ impl<S: Source> Twin<'_, S> {
         let written = self.head(node, self.count)?;
         self.inodes.put64(start);
         self.inodes.put64(node.size);
-        self.inodes.put64(holes * BLOCK);
+        // The kernel counts what is left in units of 512 bytes; less than nothing would be very much.
+        self.inodes.put64((holes * BLOCK).min(node.size.saturating_sub(1)));
         self.inodes.put32(node.links);
         self.inodes.put32(fragment);
         // Where in the fragment it begins.

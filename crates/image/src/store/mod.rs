@@ -57,6 +57,8 @@ const DIRS: [(&str, Mode); 5] =
 const PASSABLE: Mode = Mode::from_raw_mode(0o711);
 const CLOSED: Mode = Mode::from_raw_mode(0o700);
 
+/// So long whoever makes an image a squashfs is waited for.
+const TWIN_PATIENCE: Duration = Duration::from_secs(60);
 /// How often to look whether an image that somebody else makes is there.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -150,19 +152,40 @@ impl Store {
             .on("open", self.shown(&name))
     }
 
-    /// Makes an image's file a squashfs as well, beside it, unless that has been done. Of two who do so at once both make the same.
+    /// Makes an image's file a squashfs as well, beside it, unless that has been done. Whoever does so at the moment is waited for.
     ///
     /// # Errors
     /// When the store cannot be written to, or for what no squashfs can hold.
     pub fn make_squashfs(&self, id: ImageId) -> Result<()> {
         let (done, aside) = (names::squashfs(id), unique(&format!("tmp/{id}.sqsh")));
-        if statat(&self.dir, &done, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+        let is_there = || statat(&self.dir, &done, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        if is_there() {
+            return Ok(());
+        }
+        let _lock = self.wait_for_twin(id, &is_there)?;
+        if is_there() {
             return Ok(());
         }
         let made = self.copy_as_squashfs(id, &aside);
         let placed =
             made.and_then(|()| renameat(&self.dir, &aside, &self.dir, &done).on("rename", self.shown(&done)));
         placed.inspect_err(|_| self.remove(&aside).unwrap_or_default())
+    }
+
+    /// Whoever makes it is waited for, but not for ever: he may have been stopped, and two make the same.
+    fn wait_for_twin(&self, id: ImageId, is_there: &dyn Fn() -> bool) -> Result<OwnedFd> {
+        let name = format!("tmp/{id}.lock");
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let lock =
+            openat(&self.dir, &name, flags, Mode::from_raw_mode(0o600)).on("open", self.shown(&name))?;
+        let until = Instant::now() + TWIN_PATIENCE;
+        while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() && !is_there() {
+            if Instant::now() > until {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(lock)
     }
 
     fn copy_as_squashfs(&self, id: ImageId, name: &str) -> Result<()> {

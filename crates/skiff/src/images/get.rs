@@ -61,7 +61,7 @@ pub fn pin(context: &Context, text: &str) -> Result<Image> {
     if is_id(text) {
         return Err(not_pulled(text));
     }
-    let ask = store::pull(text, &Platform::host().to_string())?;
+    let ask = store::pull(context, text, &Platform::host().to_string())?;
     writer::resolve(&ask).map(|(id, reference)| Image { id, reference })
 }
 
@@ -141,9 +141,9 @@ pub fn note(context: &Context, entry: &Entry) -> Result<()> {
 }
 
 fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<Entry> {
-    let ask = store::pull(image, &platform.to_string())?;
+    let mut ask = store::pull(context, image, &platform.to_string())?;
     // A store of his own he fills himself, by his own policy.
-    let vouched = context.helper.as_ref().map_or(Ok(None), |_| writer::vouched(&ask))?;
+    let vouched = context.helper.as_ref().map_or(Ok(None), |_| writer::vouched(&mut ask))?;
     let said = store::ask(context, ask, &mut |word| match word {
         Say::Waiting => progress.waiting(),
         Say::Layers(layers) => progress.layers(&layers),

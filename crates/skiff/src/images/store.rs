@@ -10,7 +10,7 @@ use skiff_image::auth::{Credential, Credentials};
 use skiff_image::export::Image;
 use skiff_image::policy::Policies;
 use skiff_image::registries_conf::RegistriesConf;
-use skiff_image::registry::Certificates;
+use skiff_image::registry::{Certificates, asked_for};
 use skiff_image::source::Source;
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::{Context as _, Error, Result};
@@ -153,20 +153,20 @@ fn ask_own(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> 
 /// Whether an image seems to be in this machine's store for this user, so that it need not be pulled. Whether it may be used the
 /// helper decides.
 pub fn has(context: &Context, id: ImageId) -> bool {
-    let store = match &context.helper {
+    let (store, format) = match &context.helper {
         // What cannot be read or understood is the helper's to complain of.
-        Some(_) => std::fs::read_to_string(site::FILE)
-            .ok()
-            .and_then(|text| Site::parse(&text).ok())
-            .unwrap_or_default()
-            .store
-            .into(),
-        None => own(context),
+        Some(_) => {
+            let text = std::fs::read_to_string(site::FILE).ok();
+            let site = text.and_then(|text| Site::parse(&text).ok()).unwrap_or_default();
+            (site.store.into(), site.image_format)
+        }
+        None => (own(context), None),
     };
     let missing = |name: String| {
         store.join(name).symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
     };
-    !missing(names::permit(context.uid, id)) && !missing(names::image(id))
+    let is_mountable = format != Some(ImageFormat::Squashfs) || !missing(names::squashfs(id));
+    !missing(names::permit(context.uid, id)) && !missing(names::image(id)) && is_mountable
 }
 
 /// Has an image of the trusted store mounted, which takes a millisecond, so that its first start finds it so. What cannot be is told by that
@@ -190,7 +190,7 @@ pub fn release(context: &Context) -> Result<()> {
 }
 
 /// What a pull needs to know of the user: his registries, and his credentials for those that the image may be in.
-pub fn pull(reference: &str, platform: &str) -> Result<Ask> {
+pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<Ask> {
     let registries = RegistriesConf::texts().map_err(ours)?;
     let mut conf = RegistriesConf::default();
     registries.iter().try_for_each(|(file, text)| conf.add(file, text)).map_err(ours)?;
@@ -216,9 +216,11 @@ pub fn pull(reference: &str, platform: &str) -> Result<Ask> {
                 }
                 None => None,
             });
-            servers.insert(endpoint.server);
+            servers.insert(asked_for(&endpoint.server).to_owned());
         }
     }
-    let certificates = Certificates::of_user(|server| servers.contains(server)).map_err(ours)?;
+    // To another user no key goes that he needs not.
+    let concerned = |server: &str| context.helper.is_none() || servers.contains(server);
+    let certificates = Certificates::of_user(concerned).map_err(ours)?;
     Ok(Ask::Pull { reference: reference.into(), platform: platform.into(), registries, logins, certificates })
 }

@@ -169,6 +169,8 @@ pub fn answer(
         }
         Ask::Find(id) => {
             let found = if store.permitted(uid, id) { store.find(id).map_err(ours)? } else { None };
+            // It may be from before, or from a node whose kernel mounts other ones.
+            found.iter().try_for_each(|_| make_mountable(&store, id, format))?;
             Say::Found(found.map(Box::new))
         }
         Ask::Forget(id) => store.forbid(uid, id).map(|()| Say::Done).map_err(ours)?,
@@ -202,10 +204,17 @@ pub fn resolve(ask: &Ask) -> Result<(ImageId, String)> {
 }
 
 /// The one image of that name which the user's own policy accepts; nothing if that accepts whatever it is. The writer of the trusted store
-/// is another user and does not see that policy, so it must get no other one.
-pub fn vouched(ask: &Ask) -> Result<Option<ImageId>> {
+/// is another user and does not see that policy, so it must get no other one: nor one of another registry, so the name is made full.
+pub fn vouched(ask: &mut Ask) -> Result<Option<ImageId>> {
     let policies = Policies::of_user().map_err(ours)?;
-    match policies.is_empty() || policies.accepts_any(&asked(ask)?.1) {
+    if policies.is_empty() {
+        return Ok(None);
+    }
+    let (_, image, _) = asked(ask)?;
+    if let Ask::Pull { reference, .. } = ask {
+        *reference = image.to_string();
+    }
+    match policies.accepts_any(&image) {
         true => Ok(None),
         false => resolve(ask).map(|(id, _)| Some(id)),
     }
