@@ -24,7 +24,7 @@ use rustix::mount::{
 };
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::image::{ImageId, store};
-use skiff_spec::site::ImageFormat;
+use skiff_spec::site::{ImageFormat, Site};
 use skiff_sys::cred::FsIds;
 use skiff_sys::loopdev;
 
@@ -144,27 +144,20 @@ fn mount_as(format: ImageFormat, source: &str) -> rustix::io::Result<OwnedFd> {
     fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attr)
 }
 
-/// As what images are mounted here.
-pub fn format() -> Result<ImageFormat> {
-    let found = || match fsopen(ImageFormat::Erofs.name(), FsOpenFlags::FSOPEN_CLOEXEC) {
-        Err(Errno::NODEV) => ImageFormat::Squashfs,
-        _ => ImageFormat::Erofs,
-    };
-    Ok(site::read()?.image_format.unwrap_or_else(found))
-}
-
 /// The trusted store.
 pub struct Store {
     path: String,
     dir: OwnedFd,
     owner: u32,
     group: u32,
+    /// What the administrator says of [`Store::format`].
+    format: Option<ImageFormat>,
 }
 
 impl Store {
     /// Opens it, if nobody but root can have put it there and nobody but a system user can write to it.
     pub fn open() -> Result<Self> {
-        let path = site::read()?.store;
+        let Site { store: path, image_format: format, .. } = site::read()?;
         let what = || format!("store {path}");
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir =
@@ -182,7 +175,7 @@ impl Store {
             ))
             .hint("it must belong to a system user (uid below 1000) and be writable by nobody else"));
         }
-        Ok(Self { path, dir, owner: stat.st_uid, group: stat.st_gid })
+        Ok(Self { path, dir, owner: stat.st_uid, group: stat.st_gid, format })
     }
 
     /// Where it is.
@@ -195,9 +188,18 @@ impl Store {
         (self.owner, self.group)
     }
 
+    /// As what its images are mounted here.
+    pub fn format(&self) -> ImageFormat {
+        let found = || match fsopen(ImageFormat::Erofs.name(), FsOpenFlags::FSOPEN_CLOEXEC) {
+            Err(Errno::NODEV) => ImageFormat::Squashfs,
+            _ => ImageFormat::Erofs,
+        };
+        self.format.unwrap_or_else(found)
+    }
+
     /// An image, mounted anew.
     fn mount(&self, id: ImageId) -> Result<std::io::Result<OwnedFd>> {
-        let format = format()?;
+        let format = self.format();
         let name = match format {
             ImageFormat::Erofs => store::image(id),
             ImageFormat::Squashfs => store::squashfs(id),

@@ -19,7 +19,7 @@ use skiff_sys::process::{close_all_except, exec, keep_on_exec};
 use skiff_sys::{caps, fdpass, signal};
 
 use crate::caller::Caller;
-use crate::image::{self, Store};
+use crate::image::Store;
 use crate::site;
 
 /// The group of files whose group does not matter.
@@ -45,7 +45,7 @@ pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()>
     let gid = if gid == 0 { NO_GROUP } else { gid };
     let program = program()?;
     let (uid_of_caller, socket_number) = (caller.uid.to_string(), talk.as_raw_fd().to_string());
-    let format = image::format()?.name();
+    let format = store.format().name();
     let words = ["skiff", STORE_WRITER, store.path(), &uid_of_caller, format, &socket_number];
     let c = |word: &[u8]| CString::new(word).map_err(|_| Error::new("store: a zero byte"));
     let argv = words.iter().map(|word| c(word.as_bytes())).collect::<Result<Vec<_>>>()?;
@@ -53,7 +53,7 @@ pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()>
     let envp = env
         .map(|(name, value)| c(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
         .collect::<Result<Vec<_>>>()?;
-    outlive_callers_limits().context(what)?;
+    outlive_callers_limits();
     become_owner(Uid::from_raw(uid), Gid::from_raw(gid)).context(what)?;
     fdpass::send(socket.as_fd(), &Reply::Done(0).encode(), &[]).context(|| "answer")?;
     close_all_except(&[talk.as_fd()]);
@@ -96,14 +96,14 @@ fn become_owner(uid: Uid, gid: Gid) -> std::io::Result<()> {
 }
 
 /// What a caller has set to end programs of his must not end this one half-way: what it was making would stay.
-fn outlive_callers_limits() -> rustix::io::Result<()> {
-    let none = Rlimit { current: None, maximum: None };
-    setrlimit(Resource::Cpu, none)?;
-    setrlimit(Resource::Fsize, none)?;
+fn outlive_callers_limits() {
+    for limit in [Resource::Cpu, Resource::Fsize] {
+        // Root in a container may have no right to: then a pull under such a limit fails, and others do not.
+        setrlimit(limit, Rlimit { current: None, maximum: None }).unwrap_or_default();
+    }
     let timers = [Signal::ALARM, Signal::VTALARM, Signal::PROF];
     let bits = timers.iter().fold(0, |bits, signal| bits | 1 << (signal.as_raw() - 1));
     signal::restore(signal::Mask::from_bits(bits));
-    Ok(())
 }
 
 /// All three are closed by now, or the caller's.
