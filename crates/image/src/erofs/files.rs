@@ -51,15 +51,8 @@ impl<S: Source> Reader<S> {
     /// # Errors
     /// As [`Reader::node`].
     pub fn children(&self, directory: &Node, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Node>> {
-        let mut children = vec![];
-        for block in 0..directory.size.div_ceil(BLOCK) {
-            for entry in self.entries(directory, block)? {
-                if !matches!(&*entry.name, b"." | b"..") && is_wanted(&entry.name) {
-                    children.push(self.node(entry.number)?);
-                }
-            }
-        }
-        Ok(children)
+        let names = self.names(directory)?.into_iter();
+        names.filter(|(name, _)| is_wanted(name)).map(|(_, number)| self.node(number)).collect()
     }
 
     /// The names in a directory itself, in their order, and the numbers of what they name.

@@ -5,7 +5,7 @@ use super::read::{Node, NodeKind, Reader};
 use super::source::Source;
 use crate::convert::{Children, Foreign, Found, FoundKind, Piece};
 use crate::transport::Part;
-use crate::tree::{Attributes, BLOCK, XattrsId};
+use crate::tree::{Attributes, XattrsId};
 use crate::{Error, Result};
 
 const BUFFER: u64 = 256 << 10;
@@ -18,15 +18,8 @@ impl<S: Source> Foreign for Reader<S> {
     }
 
     fn children(&self, directory: &Node) -> Result<Children<Node>> {
-        let mut children = vec![];
-        for block in 0..directory.size.div_ceil(BLOCK) {
-            for entry in self.entries(directory, block)? {
-                if !matches!(&*entry.name, b"." | b"..") {
-                    children.push((entry.name, self.found(self.node(entry.number)?)?));
-                }
-            }
-        }
-        Ok(children)
+        let names = self.names(directory)?.into_iter();
+        names.map(|(name, number)| Ok((name, self.found(self.node(number)?)?))).collect()
     }
 
     fn pieces(&self, file: &Node, each: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
