@@ -197,3 +197,5 @@ ok as alice skiff run $registry/tools/format:1 cat /etc/when
 ok as alice skiff export $registry/tools/format:1 out.sqsh
 as alice unsquashfs -quiet -no-progress -dest unpacked out.sqsh etc/when >/dev/null
 equal "$(cat /home/alice/unpacked/etc/when)" before
+# Whatever limits one has, the store's writer has its own, or the same.
+ok as alice bash -c "ulimit -t 100; ulimit -f 100000; exec skiff pull --quiet $registry/tools/format:1"
