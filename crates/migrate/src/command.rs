@@ -103,6 +103,12 @@ pub fn bytes(pages: u64) -> Result<u64> {
     pages.checked_mul(PAGE).ok_or_else(|| Error::new("pages from the other side: more than there can be"))
 }
 
+/// What pages of a process are of.
+#[must_use]
+pub fn of(pid: i32) -> u64 {
+    u64::from(pid.unsigned_abs()) << 8 | u64::from(PROCESS)
+}
+
 /// The process that pages are of.
 #[must_use]
 pub fn process(of: u64) -> Option<i32> {

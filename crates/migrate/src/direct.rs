@@ -18,14 +18,15 @@ use rustix::process::Pid;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_sys::memory::{read_of, write_of};
 
-use crate::command::{Command, PRESENT, PROCESS, bytes, process};
+use crate::command::{Command, PAGE, PRESENT, bytes, of, process};
+use crate::early::Early;
 use crate::obstacles::{children, number_inside};
 use crate::populate::Reserve;
 
 /// Smaller mappings than this are no faster this way.
 const LEAST: u64 = 1 << 20;
 /// So many bytes are read, sent and written at a time: they fit a processor's cache.
-const PIECE: u64 = 256 << 10;
+pub(crate) const PIECE: u64 = 256 << 10;
 /// So many pieces may wait to be written.
 const QUEUE: usize = 16;
 /// More processors than these do not write faster than one reads the connection.
@@ -101,7 +102,7 @@ pub fn divide(ranges: &[Range], address: u64, pages: u64) -> Vec<(bool, u64, u64
     let (mut parts, mut at) = (vec![], address);
     let mut part = |direct, from: u64, to: u64| {
         if from < to {
-            parts.push((direct, from, (to - from) / crate::command::PAGE));
+            parts.push((direct, from, (to - from) / PAGE));
         }
     };
     // They are in their order, too, as the kernel shows them.
@@ -120,22 +121,29 @@ pub fn divide(ranges: &[Range], address: u64, pages: u64) -> Vec<(bool, u64, u64
 /// # Errors
 /// When the connection is lost, or one cannot be read.
 pub fn send(runs: &[Run], socket: &mut impl Write) -> Result<()> {
-    let mut buffer = vec![0; PIECE as usize];
+    let mut buffer = vec![];
     for run in runs {
-        let end = run.address + bytes(run.pages)?;
-        let mut at = run.address;
-        while at < end {
-            let piece = PIECE.min(end - at);
-            let whole = buffer.get_mut(..piece as usize).unwrap_or_default();
-            all(run.pid, at, piece, |address, done| read_of(run.pid, address, &mut whole[done..]))?;
-            let of = u64::from(run.pid.unsigned_abs()) << 8 | u64::from(PROCESS);
-            let pages = piece / crate::command::PAGE;
-            Command::Add { of, address: at, pages, flags: PRESENT }.write(socket)?;
-            socket.write_all(whole).context(|| "connection for pages")?;
-            at += piece;
-        }
+        send_run(run, &mut buffer, socket)?;
     }
     Command::Close.write(socket)
+}
+
+/// One of them, by a buffer that it finds the room for.
+pub(crate) fn send_run(run: &Run, buffer: &mut Vec<u8>, socket: &mut impl Write) -> Result<()> {
+    buffer.resize(PIECE as usize, 0);
+    for (address, pages) in pieces(run)? {
+        let whole = buffer.get_mut(..(pages * PAGE) as usize).unwrap_or_default();
+        all(run.pid, address, pages * PAGE, |at, done| read_of(run.pid, at, &mut whole[done..]))?;
+        Command::Add { of: of(run.pid), address, pages, flags: PRESENT }.write(socket)?;
+        socket.write_all(whole).context(|| "connection for pages")?;
+    }
+    Ok(())
+}
+
+/// What is sent of it at a time: from where on, how many pages.
+pub(crate) fn pieces(run: &Run) -> Result<impl Iterator<Item = (u64, u64)> + use<>> {
+    let (address, end) = (run.address, run.address + bytes(run.pages)?);
+    Ok((address..end).step_by(PIECE as usize).map(move |at| (at, PIECE.min(end - at) / PAGE)))
 }
 
 /// Does so until all of a piece has been done.
@@ -157,14 +165,37 @@ fn all(
     Ok(())
 }
 
-/// A piece that has come.
+/// Where memory comes from that is to be written into processes, besides the connection.
+#[derive(Clone, Copy)]
+pub struct Stock<'a> {
+    /// Memory for it.
+    pub reserve: &'a Reserve,
+    /// What has come of it already.
+    pub early: Option<&'a Early>,
+}
+
+/// A piece that has come, now or before.
 struct Piece {
     pid: i32,
     address: u64,
+    /// If it has come before, as many others.
     bytes: Vec<u8>,
+    before: bool,
 }
 
 impl Piece {
+    /// Finds it, if it has come before, and gives the kernel the memory that it needs from here on: what a processor gives back, it is given again.
+    fn find(&mut self, stock: Stock<'_>) -> Result<()> {
+        let length = self.bytes.len() as u64;
+        match stock.early {
+            Some(early) if self.before => early.take(self.pid, self.address, &mut self.bytes)?,
+            Some(early) => early.give(self.pid, self.address, length),
+            None => {}
+        }
+        stock.reserve.give(length);
+        Ok(())
+    }
+
     fn write(&self) -> Result<()> {
         all(self.pid, self.address, self.bytes.len() as u64, |address, done| {
             write_of(self.pid, address, &self.bytes[done..])
@@ -172,20 +203,20 @@ impl Piece {
     }
 }
 
-/// Takes all that [`send`] sends, and writes it to the processes that have these numbers here, into memory of `reserve`; `tell` hears of every
-/// piece.
+/// Takes all that [`send`] sends, or `skiff_migrate::ahead`, and writes it to the processes that have these numbers here, into memory of `stock`;
+/// `tell` hears of every piece.
 ///
 /// # Errors
 /// When the connection is lost, what comes is not understood, or a process has no such memory.
-pub fn fill(socket: &mut impl Read, reserve: &Reserve, mut tell: impl FnMut(u64)) -> Result<()> {
+pub fn fill(socket: &mut impl Read, stock: Stock<'_>, mut tell: impl FnMut(u64)) -> Result<()> {
     let (pieces, queue) = sync_channel(QUEUE);
     let (give_back, used) = channel();
     let (queue, failed) = (Mutex::new(queue), AtomicBool::new(false));
     let threads = available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
     thread::scope(|scope| {
-        let write = || write_all(&queue, (reserve, &failed), &give_back);
+        let write = || write_all(&queue, (stock, &failed), &give_back);
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(write)).collect();
-        let received = receive(socket, (pieces, used), &failed, &mut tell);
+        let received = receive(socket, (pieces, used), (stock.early.is_some(), &failed), &mut tell);
         let ended = threads.into_iter().map(|thread| {
             thread.join().unwrap_or_else(|_| Err(Error::new("memory of the processes: a thread has failed")))
         });
@@ -198,32 +229,48 @@ pub fn fill(socket: &mut impl Read, reserve: &Reserve, mut tell: impl FnMut(u64)
 fn receive(
     socket: &mut impl Read,
     (pieces, used): (SyncSender<Piece>, Receiver<Vec<u8>>),
-    failed: &AtomicBool,
+    (early, failed): (bool, &AtomicBool),
     tell: &mut impl FnMut(u64),
 ) -> Result<()> {
-    let strange = || Error::new("pages from the other side: not as they were announced");
     loop {
-        let (pid, address, pages) = match Command::read(socket)? {
-            Command::Add { of, address, pages, .. } => (process(of).ok_or_else(strange)?, address, pages),
+        let (pid, address, pages, flags) = match Command::read(socket)? {
+            Command::Add { of, address, pages, flags } => {
+                (process(of).ok_or_else(strange)?, address, pages, flags)
+            }
             Command::Open(_) => return Err(strange()),
             Command::Close => return Ok(()),
         };
-        let length = bytes(pages).ok().filter(|length| (1..=PIECE).contains(length)).ok_or_else(strange)?;
-        address.checked_add(length).ok_or_else(strange)?;
+        let length = piece(address, pages).ok_or_else(strange)?;
+        let before = flags & PRESENT == 0;
+        if before && !early {
+            return Err(strange());
+        }
         let mut bytes = used.try_recv().unwrap_or_else(|_| Vec::with_capacity(PIECE as usize));
         bytes.resize(length as usize, 0);
-        socket.read_exact(&mut bytes).context(|| "pages from the other side")?;
-        if pieces.send(Piece { pid, address, bytes }).is_err() || failed.load(Relaxed) {
+        if !before {
+            socket.read_exact(&mut bytes).context(|| "pages from the other side")?;
+        }
+        if pieces.send(Piece { pid, address, bytes, before }).is_err() || failed.load(Relaxed) {
             return Err(Error::new("memory of the processes: nobody writes it any more"));
         }
         tell(length);
     }
 }
 
+/// How many bytes a piece has, if there can be such a one.
+pub(crate) fn piece(address: u64, pages: u64) -> Option<u64> {
+    let length = bytes(pages).ok().filter(|length| (1..=PIECE).contains(length))?;
+    address.checked_add(length).map(|_| length)
+}
+
+pub(crate) fn strange() -> Error {
+    Error::new("pages from the other side: not as they were announced")
+}
+
 /// Writes pieces until there are no more; when one could not be written, it says so and only takes them.
 fn write_all(
     queue: &Mutex<Receiver<Piece>>,
-    (reserve, failed): (&Reserve, &AtomicBool),
+    (stock, failed): (Stock<'_>, &AtomicBool),
     give_back: &Sender<Vec<u8>>,
 ) -> Result<()> {
     let mut written = Ok(());
@@ -233,9 +280,7 @@ fn write_all(
         if failed.load(Relaxed) {
             continue;
         }
-        // Here: what a processor gives back, it is given again.
-        reserve.give(piece.bytes.len() as u64);
-        written = piece.write().inspect_err(|_| failed.store(true, Relaxed));
+        written = piece.find(stock).and_then(|()| piece.write()).inspect_err(|_| failed.store(true, Relaxed));
         piece.bytes.clear();
         // Once all have come, nobody wants it.
         give_back.send(piece.bytes).unwrap_or_default();
@@ -317,13 +362,14 @@ mod tests {
         all(pid, start, length as u64, |at, done| write_of(pid, at, &vec![0; length - done]))
             .expect("cleared");
         let (mut told, none) = (0, Reserve::new(0).expect("a file"));
-        fill(&mut &sent[..], &none, |bytes| told += bytes).expect("filled");
+        let stock = Stock { reserve: &none, early: None };
+        fill(&mut &sent[..], stock, |bytes| told += bytes).expect("filled");
         assert_eq!(told, length as u64);
         let mut there = vec![0; length];
         all(pid, start, length as u64, |at, done| read_of(pid, at, &mut there[done..])).expect("read");
         assert!(there == memory[1..=length], "it is as it was");
         // Cut, and where nothing is.
-        assert!(fill(&mut &sent[..sent.len() - 40], &none, |_| ()).is_err());
+        assert!(fill(&mut &sent[..sent.len() - 40], stock, |_| ()).is_err());
         let nowhere = Command::Add {
             of: u64::from(pid.unsigned_abs()) << 8 | 1,
             address: 4096,
@@ -331,9 +377,9 @@ mod tests {
             flags: PRESENT,
         };
         let said = [&nowhere.bytes()[..], &[0; 4096], &Command::Close.bytes()].concat();
-        assert!(fill(&mut &said[..], &none, |_| ()).is_err());
+        assert!(fill(&mut &said[..], stock, |_| ()).is_err());
         let said = [&nowhere.bytes()[..], &[0; 4096]].concat().repeat(4 * QUEUE);
-        assert!(fill(&mut &said[..], &none, |_| ()).is_err(), "nobody waits for those who have failed");
+        assert!(fill(&mut &said[..], stock, |_| ()).is_err(), "nobody waits for those who have failed");
         kill_process(child, Signal::KILL).expect("killed");
         waitpid(Some(child), WaitOptions::empty()).expect("gone");
         assert!(send(&runs, &mut vec![]).is_err(), "it is gone");
@@ -343,7 +389,8 @@ mod tests {
         #[test]
         fn no_bytes_take_the_receiver_down(said in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
             let mut told = 0;
-            let filled = fill(&mut &said[..], &Reserve::new(0).expect("a file"), |bytes| told += bytes);
+            let reserve = Reserve::new(0).expect("a file");
+            let filled = fill(&mut &said[..], Stock { reserve: &reserve, early: None }, |bytes| told += bytes);
             assert!(filled.is_err() || told == 0);
         }
     }

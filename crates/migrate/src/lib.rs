@@ -4,10 +4,14 @@
 //! Nothing in here has privilege on the host. What CRIU may do to processes it may do because the instance's user namespace is the
 //! user's; and a forged image can do no more in there than the user could by himself.
 
-mod command;
+pub mod ahead;
+pub mod command;
 pub mod criu;
 pub mod direct;
+pub mod early;
 pub mod enter;
+mod layout;
+mod ledger;
 pub mod memory;
 pub mod obstacles;
 pub mod pages;

@@ -25,11 +25,16 @@ pub struct Sorting {
 
 impl Sorting {
     /// Begins to read what CRIU says on the other end of `ours`. What goes at once goes by `out`; what may stay, of the processes that descend from
-    /// `init`, is in `ranges`, as they were before they were stopped.
+    /// `init`, is in `ranges`, as they were before they were stopped. When they are, `stopped` hears a byte.
     ///
     /// # Errors
     /// When descriptors are used up.
-    pub fn begin(ours: OwnedFd, out: OwnedFd, init: Pid, ranges: Ranges) -> Result<Self> {
+    pub fn begin(
+        ours: OwnedFd,
+        out: OwnedFd,
+        (init, ranges): (Pid, Ranges),
+        stopped: Option<OwnedFd>,
+    ) -> Result<Self> {
         let about = || "connection for pages";
         let pipe = pipe_with(PipeFlags::CLOEXEC).context(about)?;
         // Smaller ones do, too.
@@ -46,6 +51,7 @@ impl Sorting {
             init,
             ranges,
             stopped: false,
+            news: stopped.map(File::from),
             runs: vec![],
         };
         // CRIU, too, learns of it when nobody takes what it says.
@@ -71,6 +77,8 @@ struct Sorter {
     ranges: Ranges,
     /// Whether the processes are known to stand still.
     stopped: bool,
+    /// Who wants to know that.
+    news: Option<File>,
     runs: Vec<Run>,
 }
 
@@ -102,6 +110,9 @@ impl Sorter {
     /// lets itself read what the process could not, and that would be seen now.
     fn look_again(&mut self) -> Result<()> {
         if !std::mem::replace(&mut self.stopped, true) {
+            if let Some(mut news) = self.news.take() {
+                news.write_all(&[0]).context(|| "what sends memory ahead")?;
+            }
             let before = std::mem::take(&mut self.ranges);
             self.ranges = direct::in_both(direct::ranges(self.init)?, &before);
         }
@@ -147,7 +158,7 @@ mod tests {
         let (criu, ours) = pair().expect("sockets");
         let (out, link) = pair().expect("sockets");
         let init = rustix::process::getpid();
-        let sorting = Sorting::begin(ours, out, init, Ranges::new()).expect("begun");
+        let sorting = Sorting::begin(ours, out, (init, Ranges::new()), None).expect("begun");
         let (mut criu, mut link) = (File::from(criu), File::from(link));
         let page = [7; 4096];
         let add = Command::Add { of: 2 << 8 | 1, address: 0x1000, pages: 1, flags: PRESENT };
@@ -178,7 +189,8 @@ mod tests {
         let (criu, ours) = pair().expect("sockets");
         let (out, link) = pair().expect("sockets");
         drop(link);
-        let sorting = Sorting::begin(ours, out, rustix::process::getpid(), Ranges::new()).expect("begun");
+        let sorting =
+            Sorting::begin(ours, out, (rustix::process::getpid(), Ranges::new()), None).expect("begun");
         let mut criu = File::from(criu);
         Command::Open(2 << 8 | 1).write(&mut criu).expect("said");
         criu.read_exact(&mut [1]).expect("an answer");
@@ -199,6 +211,7 @@ mod tests {
             init: rustix::process::getpid(),
             ranges: Ranges::from([(2, vec![(0x2000, 0x4000)])]),
             stopped: true,
+            news: None,
             runs: vec![],
         };
         let pages = [[1; 4096], [2; 4096], [3; 4096], [4; 4096]].concat();

@@ -35,6 +35,25 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).context(|| "sockets")
 }
 
+/// Has `say` say something to a link, packed or not; how many bytes went by that, if they were counted.
+///
+/// # Errors
+/// Its own, or that the link is lost.
+pub fn through(
+    link: BorrowedFd<'_>,
+    packed: bool,
+    say: impl FnOnce(&mut File) -> Result<()>,
+) -> Result<Option<u64>> {
+    if !packed {
+        return say(&mut file(link)?).map(|()| None);
+    }
+    let (end, theirs) = pair()?;
+    let sending = Sending::begin(theirs, link)?;
+    let said = say(&mut File::from(end));
+    // That the link is lost says more.
+    sending.end().and_then(|sent| said.map(|()| Some(sent)))
+}
+
 /// What is said on a socket, on its way to the link.
 pub struct Sending {
     ours: Arc<File>,

@@ -64,8 +64,17 @@ pub enum Mode {
     /// Over the network, from memory to memory
     #[default]
     Diskless,
+    /// The same, most of it while they still run: they stand still for a moment only
+    Precopy,
     /// By files in your home, which both machines must see
     Disk,
     /// Behind the processes, when they need it: refused, the kernel lets no ordinary user do that
     Lazy,
+}
+
+impl Mode {
+    /// Whether memory goes over the network.
+    pub fn is_diskless(self) -> bool {
+        matches!(self, Self::Diskless | Self::Precopy)
+    }
 }

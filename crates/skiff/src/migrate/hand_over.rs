@@ -26,6 +26,7 @@ use super::leaving::{self, Leaving};
 use super::pages::{Pages, Sorted};
 use super::peer::{Peer, wait};
 use super::progress::Progress;
+use super::rounds::{self, Round};
 use super::talk::{Files, Load, Offer, Order, Report, VERSION};
 use super::way::Way;
 use crate::checkpoint::member::Member;
@@ -76,6 +77,8 @@ pub struct Gone {
     pub sent: u64,
     /// Bytes of all else.
     pub files: u64,
+    /// What of its memory went before it stood still.
+    pub rounds: Vec<Round>,
 }
 
 /// Where CRIU writes what is no page, and we what is no process. It goes when this is dropped.
@@ -109,7 +112,7 @@ impl Move<'_> {
     /// Does it. If it fails, the instance goes on here and nothing is left on either side.
     pub fn carry_out(&self, mut way: Way, token: String, progress: &mut Progress) -> Result<Outcome> {
         let scratch = match self.words.mode {
-            Mode::Diskless => Scratch::Memory(memory::make(memory::available()? / 2)?),
+            Mode::Diskless | Mode::Precopy => Scratch::Memory(memory::make(memory::available()? / 2)?),
             Mode::Disk | Mode::Lazy => Scratch::Shared(New::make(home(self.context)?, &self.record.name)?),
         };
         let images = scratch.dir().join(IMAGES);
@@ -120,10 +123,16 @@ impl Move<'_> {
         let version = probe::version(&criu)?;
         let ranges = direct::ranges(self.init)?;
         self.offer(&mut way.peer, &token, (&version, &ranges))?;
-        if self.words.mode == Mode::Diskless {
+        if self.words.mode.is_diskless() {
             pages.choose(&mut way, self.words.compress)?;
         }
         progress.done("prepare");
+        let (mut ranges, mut rounds) = (ranges, vec![]);
+        if self.words.mode == Mode::Precopy {
+            rounds = rounds::send(&mut pages, &mut way, (self.inside, &ranges), progress)?;
+            ranges = direct::ranges(self.init)?;
+            progress.done("ahead");
+        }
         let stopped = Instant::now();
         let dumped = self.dump(&criu, &mut way, (&mut pages, ranges), progress);
         // Of two errors that of the dump says more.
@@ -134,9 +143,9 @@ impl Move<'_> {
         // From here on CRIU waits for a word of ours. If we end without one, it lets the processes go on, unless it is stopped.
         let files = self.send(&mut way, &scratch, &version, progress);
         let given = files.and_then(|files| {
-            let more = self.fill(&mut way, (&pages, &runs), progress)?;
+            let (plain, more) = self.fill(&mut way, (&mut pages, &runs), progress)?;
             self.give_away(&criu, &mut way.peer, token)?;
-            Ok((files, sent.map(|sent| sent + more)))
+            Ok((files, sent.unwrap_or(plain) + more))
         });
         match given {
             Ok((files, sent)) => {
@@ -146,7 +155,7 @@ impl Move<'_> {
                 criu.end();
                 way.leave();
                 let memory = progress.bytes();
-                Ok(Outcome::Gone(Gone { frozen, memory, sent: sent.unwrap_or(memory), files }))
+                Ok(Outcome::Gone(Gone { frozen, memory, sent, files, rounds }))
             }
             Err(Kept::Unknown(why)) => Ok(Outcome::Unknown(why)),
             Err(Kept::Stays(why)) => {
@@ -173,16 +182,13 @@ impl Move<'_> {
 
     fn offer(&self, peer: &mut Peer, token: &str, (criu, ranges): (&str, &Ranges)) -> Result<()> {
         let checkpoint = self.checkpoint(criu, self.found, vec![])?;
-        let direct = |(pid, ranges): (&i32, &Vec<direct::Range>)| {
-            (*pid, ranges.iter().map(|(from, to)| to - from).sum())
-        };
         peer.tell(&Order::Offer(Box::new(Offer {
             version: VERSION.into(),
             token: token.into(),
             checkpoint,
             image: self.record.image()?,
             mode: self.words.mode,
-            direct: ranges.iter().map(direct).collect(),
+            direct: ranges.clone(),
         })))?;
         match peer.hear(Instant::now() + CONSIDERING)? {
             Report::Welcome => Ok(()),
@@ -200,8 +206,8 @@ impl Move<'_> {
         progress: &mut Progress,
     ) -> Result<()> {
         let page_server = match self.words.mode {
-            Mode::Diskless => Some(pages.begin(way, self.init, ranges)?),
-            Mode::Disk | Mode::Lazy => None,
+            mode if mode.is_diskless() => Some(pages.begin(way, self.init, ranges)?),
+            _ => None,
         };
         let options = Options {
             pid: self.found.processes.first().map(|process| process.pid),
@@ -267,22 +273,23 @@ impl Move<'_> {
         Ok(size)
     }
 
-    /// Waits until the processes are there, has the rest of their memory sent into them, and waits until they have it; how many bytes that were on the link, if they
-    /// were counted.
+    /// Waits until the processes are there, has the rest of their memory sent into them, and waits until they have it; how many bytes they had before, and how many
+    /// more went by the link.
     fn fill(
         &self,
         way: &mut Way,
-        (pages, runs): (&Pages, &[Run]),
+        (pages, runs): (&mut Pages, &[Run]),
         progress: &mut Progress,
-    ) -> std::result::Result<u64, Kept> {
-        if self.words.mode != Mode::Diskless {
+    ) -> std::result::Result<(u64, u64), Kept> {
+        if !self.words.mode.is_diskless() {
             self.wait_until_held(&mut way.peer, false, progress)?;
             progress.done("memory");
-            return Ok(0);
+            return Ok((0, 0));
         }
         let until = Instant::now() + MAKING + Duration::from_secs(progress.bytes() / SLOWEST);
         while said(way.peer.hear(until)?, progress)? != Said::Made {}
         progress.done("make");
+        let before = progress.bytes();
         let sending = pages.send(way, self.inside, runs)?;
         let mut held = false;
         // It may say that it has all before we know that all has been sent.
@@ -304,7 +311,7 @@ impl Move<'_> {
         let sent = sending.end().map_err(|lost| last_words(&mut way.peer, lost))?;
         self.wait_until_held(&mut way.peer, held, progress)?;
         progress.done("memory");
-        Ok(sent.try_into().map_or(0, u64::from_ne_bytes))
+        Ok((before, sent.try_into().map_or(0, u64::from_ne_bytes)))
     }
 
     fn wait_until_held(&self, peer: &mut Peer, mut held: bool, progress: &mut Progress) -> Result<()> {
@@ -341,7 +348,7 @@ impl Move<'_> {
 }
 
 /// Why it takes no more, if it still says so.
-fn last_words(peer: &mut Peer, lost: Error) -> Error {
+pub fn last_words(peer: &mut Peer, lost: Error) -> Error {
     let until = Instant::now() + FAREWELL;
     loop {
         match peer.hear(until) {
@@ -353,7 +360,7 @@ fn last_words(peer: &mut Peer, lost: Error) -> Error {
 }
 
 /// Hears how many bytes have arrived; whether those are all, and the processes stand ready.
-fn hear_progress(peer: &mut Peer, progress: &mut Progress) -> Result<bool> {
+pub fn hear_progress(peer: &mut Peer, progress: &mut Progress) -> Result<bool> {
     peer.read()?;
     while let Some(report) = peer.heard()? {
         match said(report, progress)? {

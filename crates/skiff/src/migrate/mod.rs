@@ -14,6 +14,7 @@ mod pages;
 mod peer;
 mod progress;
 mod receive;
+mod rounds;
 mod sender;
 mod talk;
 mod way;

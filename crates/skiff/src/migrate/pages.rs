@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_tcp_cork;
 use rustix::process::Pid;
+use skiff_migrate::ahead::Ahead;
+use skiff_migrate::command::PAGE;
 use skiff_migrate::direct::{self, Ranges, Run};
 use skiff_migrate::enter::{self, Doing, Inside};
 use skiff_migrate::sort::Sorting;
@@ -31,6 +33,8 @@ pub struct Pages {
     criu: OwnedFd,
     ours: Option<OwnedFd>,
     packed: bool,
+    /// What sends some of them before the processes are stopped.
+    ahead: Option<Ahead>,
     sorting: Option<Sorting>,
     sending: Option<Sending>,
 }
@@ -48,7 +52,7 @@ impl Pages {
     /// Before CRIU is started: it has what it may talk to from its beginning.
     pub fn prepare() -> Result<Self> {
         let (criu, ours) = squeeze::pair()?;
-        Ok(Self { criu, ours: Some(ours), packed: false, sorting: None, sending: None })
+        Ok(Self { criu, ours: Some(ours), packed: false, ahead: None, sorting: None, sending: None })
     }
 
     /// What CRIU must have.
@@ -62,6 +66,11 @@ impl Pages {
         way.peer.tell(&Order::Memory { packed: self.packed })
     }
 
+    /// Begins to send what is in these ranges while the processes run.
+    pub fn begin_ahead(&mut self, way: &Way, inside: Inside<'_>, ranges: &Ranges) -> Result<&mut Ahead> {
+        Ok(self.ahead.insert(Ahead::begin(inside, way.goods.as_fd(), self.packed, ranges)?))
+    }
+
     /// Begins with what CRIU says of what descends from `init`; the number of the descriptor that CRIU is to talk to.
     pub fn begin(&mut self, way: &Way, init: Pid, ranges: Ranges) -> Result<i32> {
         let ours = self.ours.take().ok_or_else(|| Error::new("connection for pages: it has been used"))?;
@@ -73,7 +82,8 @@ impl Pages {
             cork(way, true)?;
             way.goods.try_clone().context(about)?
         };
-        self.sorting = Some(Sorting::begin(ours, out, init, ranges)?);
+        let stopped = self.ahead.as_ref().map(Ahead::stopped).transpose()?;
+        self.sorting = Some(Sorting::begin(ours, out, (init, ranges), stopped)?);
         Ok(self.criu.as_raw_fd())
     }
 
@@ -88,19 +98,17 @@ impl Pages {
         Ok(Sorted { runs: runs?, sent: sent? })
     }
 
-    /// Sends what CRIU has left where it was. What is being done gives the number of bytes that went by the link, if that was counted.
-    pub fn send(&self, way: &Way, inside: Inside<'_>, runs: &[Run]) -> Result<Doing> {
+    /// Sends what CRIU has left where it was, but for what is over there already. What is being done gives the number of bytes that went by the link, before it,
+    /// too.
+    pub fn send(&mut self, way: &Way, inside: Inside<'_>, runs: &[Run]) -> Result<Doing> {
+        if let Some(ahead) = self.ahead.take() {
+            return ahead.send(runs);
+        }
         let goods = way.goods.as_fd();
         enter::begin(inside, &[goods], || {
-            if !self.packed {
-                let mut goods = File::from(goods.try_clone_to_owned().context(about)?);
-                return direct::send(runs, &mut goods).map(|()| vec![]);
-            }
-            let (end, theirs) = squeeze::pair()?;
-            let sending = Sending::begin(theirs, goods)?;
-            let said = direct::send(runs, &mut File::from(end));
-            let sent = sending.end();
-            Ok(sent.and_then(|sent| said.map(|()| sent))?.to_ne_bytes().into())
+            let sent = squeeze::through(goods, self.packed, |link| direct::send(runs, link))?;
+            let all = || runs.iter().map(|run| run.pages * PAGE).sum();
+            Ok(sent.unwrap_or_else(all).to_ne_bytes().into())
         })
     }
 }

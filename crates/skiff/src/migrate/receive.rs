@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::Signal;
+use skiff_migrate::direct::Stock;
+use skiff_migrate::early::Early;
 use skiff_migrate::enter::{self, Inside};
 use skiff_migrate::obstacles::Process;
 use skiff_migrate::pages::Arrival;
@@ -100,8 +102,8 @@ fn serve(context: &Context, peer: &mut Peer, goods: OwnedFd) -> Result<Option<Re
 fn take(context: &Context, peer: &mut Peer, goods: OwnedFd, offer: &Offer) -> Result<Record> {
     let record = consider(context, offer)?;
     let images = match offer.mode {
-        Mode::Diskless => Some(Images::prepare(offer)?),
-        Mode::Disk | Mode::Lazy => None,
+        mode if mode.is_diskless() => Some(Images::prepare(offer)?),
+        _ => None,
     };
     peer.tell(&Report::Welcome)?;
     let images = images.map(|images| images.receive(peer, goods)).transpose()?;
@@ -167,8 +169,7 @@ fn restore(
     images: Option<&Received>,
 ) -> Result<()> {
     let control = peer.as_fd();
-    let ours =
-        images.iter().flat_map(|images| [images.dir.as_fd(), images.goods.as_fd(), images.reserve.as_fd()]);
+    let ours = images.iter().flat_map(|images| images.descriptors().chain([images.dir.as_fd()]));
     let kept: Vec<BorrowedFd<'_>> = ours.chain([control]).collect();
     let over = |control: BorrowedFd<'_>| Peer::over(control.try_clone_to_owned().context(|| SENDER)?, SENDER);
     // In the supervisor, which has a copy of the connections.
@@ -176,9 +177,8 @@ fn restore(
         let mut peer = over(control)?;
         if let Some(images) = images {
             peer.tell(&Report::Made)?;
-            enter::run(inside, &[control, images.goods.as_fd(), images.reserve.as_fd()], || {
-                images.fill(&mut over(control)?).map(|()| vec![])
-            })?;
+            let kept: Vec<BorrowedFd<'_>> = images.descriptors().chain([control]).collect();
+            enter::run(inside, &kept, || images.fill(&mut over(control)?).map(|()| vec![]))?;
         }
         may_run(&mut peer, &record.dir, token)
     };
@@ -208,6 +208,7 @@ struct Images {
     dir: OwnedFd,
     arrival: Arrival,
     reserve: Reserve,
+    early: Option<Early>,
 }
 
 /// The same when what processes are made of has come.
@@ -218,6 +219,8 @@ struct Received {
     packed: bool,
     /// Memory for that.
     reserve: Reserve,
+    /// What of it has come before they were stopped.
+    early: Option<Early>,
     /// Bytes of their memory that are there.
     bytes: u64,
 }
@@ -226,8 +229,9 @@ impl Images {
     /// Makes it. CRIU gives back what it has read of an image, so that little is there twice: as an image, and as the process.
     fn prepare(offer: &Offer) -> Result<Self> {
         let memory = |process: &Process| {
+            let direct = offer.direct.get(&process.pid).map_or(&[][..], Vec::as_slice);
             let direct =
-                offer.direct.iter().find(|(pid, _)| *pid == process.pid).map_or(0, |(_, bytes)| *bytes);
+                direct.iter().map(|(from, to)| to.saturating_sub(*from)).fold(0, u64::saturating_add);
             (process.pid, process.memory.saturating_sub(direct))
         };
         let processes = &offer.checkpoint.processes;
@@ -245,8 +249,12 @@ impl Images {
         }
         let dir = memory::make(available - twice)?;
         let into = open_dir(dir.as_fd(), Path::new(IMAGES)).context(|| "directory in memory")?;
-        let reserve = Reserve::new(all - images.iter().map(|(_, bytes)| bytes).sum::<u64>())?;
-        Ok(Self { dir, arrival: Arrival::prepare(into, &images, &reserve)?, reserve })
+        let ahead = offer.mode == Mode::Precopy;
+        let early = ahead.then(|| Early::new(&offer.direct)).transpose()?;
+        // What has come early gives back as much as it takes to have it in the processes.
+        let straight = if ahead { 0 } else { all - images.iter().map(|(_, bytes)| bytes).sum::<u64>() };
+        let reserve = Reserve::new(straight)?;
+        Ok(Self { dir, arrival: Arrival::prepare(into, &images, &reserve)?, reserve, early })
     }
 
     /// Takes what CRIU says of the memory of all processes.
@@ -261,36 +269,75 @@ impl Images {
                 _ => return Err(strange()),
             }
         };
+        if let Some(early) = &self.early {
+            let mut steps = Steps::from(peer, 0);
+            unpacked(&goods, packed, |socket| early.receive(&mut file(socket)?, |more| steps.more(more)))?;
+            steps.end()?;
+        }
         let mut told = Ok(());
         let tell = |bytes| {
             // If it does not hear that, the connection for pages is lost, too.
             told = peer.tell(&Report::Received(bytes));
         };
         let bytes = unpacked(&goods, packed, |socket| self.arrival.receive(socket, tell))?;
-        told.map(|()| Received { dir: self.dir, goods, packed, reserve: self.reserve, bytes })
+        told.map(|()| Received {
+            dir: self.dir,
+            goods,
+            packed,
+            reserve: self.reserve,
+            early: self.early,
+            bytes,
+        })
     }
 }
 
 impl Received {
     /// Takes the rest of their memory, inside.
     fn fill(&self, peer: &mut Peer) -> Result<()> {
-        let (mut bytes, mut told) = (self.bytes, self.bytes);
-        let mut lost = Ok(());
-        let tell = |more| {
-            bytes += more;
-            if bytes - told >= STEP {
-                told = bytes;
-                // As above.
-                lost = peer.tell(&Report::Received(bytes));
-            }
-        };
+        let mut steps = Steps::from(peer, self.bytes);
+        let stock = Stock { reserve: &self.reserve, early: self.early.as_ref() };
         unpacked(&self.goods, self.packed, |socket| {
-            let socket = socket.try_clone_to_owned().context(|| "connection for pages")?;
-            direct::fill(&mut File::from(socket), &self.reserve, tell)
+            direct::fill(&mut file(socket)?, stock, |more| steps.more(more))
         })?;
-        lost?;
-        peer.tell(&Report::Received(bytes))
+        steps.end()
     }
+
+    /// What of it is needed until all memory is there.
+    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [self.goods.as_fd(), self.reserve.as_fd()].into_iter().chain(self.early.as_ref().map(Early::as_fd))
+    }
+}
+
+/// Tells the sender from time to time how many bytes have come.
+struct Steps<'a> {
+    peer: &'a mut Peer,
+    bytes: u64,
+    told: u64,
+    lost: Result<()>,
+}
+
+impl<'a> Steps<'a> {
+    fn from(peer: &'a mut Peer, bytes: u64) -> Self {
+        Self { peer, bytes, told: bytes, lost: Ok(()) }
+    }
+
+    fn more(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        if self.bytes - self.told >= STEP {
+            self.told = self.bytes;
+            // If it does not hear that, the connection for pages is lost, too.
+            self.lost = self.peer.tell(&Report::Received(self.bytes));
+        }
+    }
+
+    fn end(self) -> Result<()> {
+        self.lost?;
+        self.peer.tell(&Report::Received(self.bytes))
+    }
+}
+
+fn file(socket: BorrowedFd<'_>) -> Result<File> {
+    socket.try_clone_to_owned().map(File::from).context(|| "connection for pages")
 }
 
 /// Has somebody take what comes on the connection, as it was before it was packed.

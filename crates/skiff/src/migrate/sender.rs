@@ -15,6 +15,7 @@ use skiff_spec::name::EnvName;
 use super::hand_over::{Gone, Move, Outcome};
 use super::leaving::{self, Leaving};
 use super::progress::{Phase, Progress};
+use super::rounds::Round;
 use super::talk::{Order, Report};
 use super::way::{self, Way};
 use crate::checkpoint::member::{Member, Port};
@@ -41,6 +42,8 @@ pub struct Moved {
     sent_bytes: u64,
     /// Of everything else.
     file_bytes: u64,
+    /// While they ran.
+    rounds: Vec<Round>,
     /// How long the processes stood still.
     frozen_ms: u128,
     /// How long it took in all.
@@ -123,12 +126,12 @@ pub fn carry_out(context: &Context, words: &Migrate) -> Result<Done> {
 /// See docs/decisions/011-no-pages-on-demand.md.
 fn refuse_lazy(mode: Mode) -> Result<()> {
     match mode {
-        Mode::Diskless | Mode::Disk => Ok(()),
+        Mode::Diskless | Mode::Precopy | Mode::Disk => Ok(()),
         Mode::Lazy => Err(Error::new(
             "--mode lazy: to bring pages when they are needed takes a userfaultfd that hears of what the kernel itself \
              touches and of forks; the kernel gives that to the host's root alone",
         )
-        .hint("--mode diskless stops the processes for the shortest time that there is")),
+        .hint("--mode precopy sends memory while they run, and stops them for a moment only")),
     }
 }
 
@@ -142,6 +145,7 @@ impl Moved {
             memory_bytes: gone.memory,
             sent_bytes: gone.sent,
             file_bytes: gone.files,
+            rounds: gone.rounds.clone(),
             frozen_ms: gone.frozen.as_millis(),
             total_ms: begun.elapsed().as_millis(),
             phases: progress.phases().to_vec(),

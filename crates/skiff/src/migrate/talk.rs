@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use skiff_migrate::direct::Ranges;
 use skiff_migrate::parcel::Piece;
 use skiff_migrate::record::Checkpoint;
 use skiff_spec::name::EnvName;
@@ -52,8 +53,8 @@ pub struct Offer {
     pub image: Option<Entry>,
     /// How it comes.
     pub mode: Mode,
-    /// So many bytes of these processes come straight into those that are made of them.
-    pub direct: Vec<(i32, u64)>,
+    /// Memory of processes that comes straight into those that are made of them, as it is now.
+    pub direct: Ranges,
 }
 
 /// What has come.

@@ -1,0 +1,158 @@
+//! Memory that comes before the processes it is of have been stopped: it waits in a file in memory until they are made here, the last that came
+//! of each page.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use skiff_sandbox::{Context as _, Result};
+
+use crate::command::{Command, PRESENT, process};
+use crate::direct::{PIECE, Ranges, piece, strange};
+use crate::layout::Layout;
+
+/// It.
+#[derive(Debug)]
+pub struct Early {
+    file: File,
+    layout: Layout,
+}
+
+fn about() -> &'static str {
+    "memory that comes ahead"
+}
+
+impl Early {
+    /// With room for what is in these ranges.
+    ///
+    /// # Errors
+    /// When they are none, or descriptors are used up.
+    pub fn new(ranges: &Ranges) -> Result<Self> {
+        let layout = Layout::new(ranges)?;
+        let file = File::from(memfd_create("early", MemfdFlags::CLOEXEC).context(about)?);
+        ftruncate(&file, layout.size()).context(about)?;
+        Ok(Self { file, layout })
+    }
+
+    /// Takes all that `skiff_migrate::ahead` sends while the processes run; `tell` hears of every piece.
+    ///
+    /// # Errors
+    /// When the connection is lost, what comes is not understood, or there is no memory.
+    pub fn receive(&self, socket: &mut impl Read, mut tell: impl FnMut(u64)) -> Result<()> {
+        let mut buffer = vec![0; PIECE as usize];
+        loop {
+            let (of, address, pages, flags) = match Command::read(socket)? {
+                Command::Add { of, address, pages, flags } => (of, address, pages, flags),
+                Command::Open(_) => return Err(strange()),
+                Command::Close => return Ok(()),
+            };
+            let length = piece(address, pages).filter(|_| flags & PRESENT != 0).ok_or_else(strange)?;
+            let place = process(of).and_then(|pid| self.layout.place(pid, address, length));
+            let bytes = buffer.get_mut(..length as usize).ok_or_else(strange)?;
+            socket.read_exact(bytes).context(|| "pages from the other side")?;
+            self.file.write_all_at(bytes, place.ok_or_else(strange)?).context(about)?;
+            tell(length);
+        }
+    }
+
+    /// Gives what has come of a process, for good.
+    ///
+    /// # Errors
+    /// When nothing was to come of that.
+    pub fn take(&self, pid: i32, address: u64, into: &mut [u8]) -> Result<()> {
+        let place = self.layout.place(pid, address, into.len() as u64).ok_or_else(strange)?;
+        self.file.read_exact_at(into, place).context(about)?;
+        self.give(pid, address, into.len() as u64);
+        Ok(())
+    }
+
+    /// Gives the kernel the memory back that this has, if it has any.
+    pub fn give(&self, pid: i32, address: u64, bytes: u64) {
+        if let Some(place) = self.layout.place(pid, address, bytes) {
+            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // Who wants it finds other memory; it only takes longer.
+            fallocate(&self.file, how, place, bytes).unwrap_or_default();
+        }
+    }
+}
+
+impl AsFd for Early {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{PAGE, SHARED, of};
+    use std::os::unix::fs::MetadataExt;
+
+    fn add(flags: u16, pages: u64, address: u64, byte: u8) -> Vec<u8> {
+        let there = if flags & PRESENT == 0 { 0 } else { pages * PAGE };
+        [&Command::Add { of: of(2), address, pages, flags }.bytes()[..], &vec![byte; there as usize]].concat()
+    }
+
+    fn early() -> Early {
+        Early::new(&Ranges::from([(2, vec![(0x1000, 0x4000), (0x8000, 0x9000)])])).expect("a file")
+    }
+
+    #[test]
+    fn the_last_that_came_of_a_page_is_there_once() {
+        let early = early();
+        let said =
+            [add(PRESENT, 3, 0x1000, 1), add(PRESENT, 1, 0x8000, 2), add(PRESENT, 1, 0x2000, 3)].concat();
+        let mut told = 0;
+        early
+            .receive(&mut &[said, Command::Close.bytes().into()].concat()[..], |bytes| told += bytes)
+            .expect("taken");
+        assert_eq!(told, 5 * PAGE);
+        let mut there = vec![0; 0x3000];
+        early.take(2, 0x1000, &mut there).expect("there");
+        let pages: Vec<u8> = there.chunks(PAGE as usize).map(|page| page[17]).collect();
+        assert_eq!(pages, [1, 3, 1]);
+        assert_eq!(
+            early.file.metadata().expect("known").blocks() * 512,
+            PAGE,
+            "the rest has been given back"
+        );
+        early.give(2, 0x8000, PAGE);
+        early.give(2, 0xf000, PAGE);
+        assert_eq!(early.file.metadata().expect("known").blocks(), 0);
+        assert!(early.take(2, 0x3000, &mut [0; 8192]).is_err(), "over its end");
+    }
+
+    #[test]
+    fn what_is_cut_or_strange_is_an_error() {
+        let shared =
+            Command::Add { of: 2 << 8 | u64::from(SHARED), address: 0x1000, pages: 1, flags: PRESENT };
+        for (what, said) in [
+            ("nothing", vec![]),
+            ("no end", add(PRESENT, 1, 0x1000, 1)),
+            ("cut", add(PRESENT, 1, 0x1000, 1)[..100].to_vec()),
+            ("nowhere", add(PRESENT, 1, 0x5000, 1)),
+            ("over an end", add(PRESENT, 2, 0x3000, 1)),
+            ("no page", add(PRESENT, 0, 0x1000, 1)),
+            ("none that came before", add(0, 1, 0x1000, 1)),
+            (
+                "too many",
+                Command::Add { of: of(2), address: 0x1000, pages: 1 << 60, flags: PRESENT }.bytes().into(),
+            ),
+            ("of no process", [&shared.bytes()[..], &[0; 4096]].concat()),
+            ("of one that comes", Command::Open(of(2)).bytes().into()),
+        ] {
+            assert!(early().receive(&mut &said[..], |_| ()).is_err(), "{what}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_take_the_receiver_down(said in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+            let mut told = 0;
+            let taken = early().receive(&mut &said[..], |bytes| told += bytes);
+            assert!(taken.is_err() || told == 0);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The sender's part while the processes still run: their memory goes ahead.
+
+use rustix::event::PollFlags;
+use rustix::net::{Shutdown, shutdown};
+use serde::Serialize;
+use skiff_migrate::direct::Ranges;
+use skiff_migrate::enter::Inside;
+use skiff_sandbox::Result;
+use std::os::fd::AsFd;
+
+use super::hand_over::{hear_progress, last_words, strange};
+use super::pages::Pages;
+use super::peer::wait;
+use super::progress::Progress;
+use super::talk::Report;
+use super::way::Way;
+
+/// One time in which all of the memory was looked at, and sent what had not been sent as it was.
+#[derive(Clone, Debug, Serialize)]
+pub struct Round {
+    bytes: u64,
+    ms: u128,
+}
+
+/// Sends what is in these ranges until the processes are to be stopped.
+pub fn send(
+    pages: &mut Pages,
+    way: &mut Way,
+    (inside, ranges): (Inside<'_>, &Ranges),
+    progress: &mut Progress,
+) -> Result<Vec<Round>> {
+    let ahead = pages.begin_ahead(way, inside, ranges)?;
+    loop {
+        let ready = wait(&[(ahead.news(), PollFlags::IN), (way.peer.as_fd(), PollFlags::IN)], None)?;
+        if !ready[1].is_empty() {
+            let heard = hear_progress(&mut way.peer, progress);
+            if let Err(why) = heard.and_then(|held| if held { Err(strange(&Report::Held)) } else { Ok(()) }) {
+                // Whoever sends finds that there is nobody to send to.
+                shutdown(&way.goods, Shutdown::Both).unwrap_or_default();
+                return Err(why);
+            }
+        }
+        if !ready[0].is_empty() {
+            let rounds = ahead.rounds().map_err(|lost| last_words(&mut way.peer, lost))?;
+            let round = |round: &skiff_migrate::ahead::Round| Round {
+                bytes: round.bytes,
+                ms: round.time.as_millis(),
+            };
+            return Ok(rounds.iter().map(round).collect());
+        }
+    }
+}
