@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_sandbox::{Context as _, Error, Result};
 
+use crate::block::Block;
 use crate::command::{Command, PAGE, PRESENT, of};
 use crate::direct::{Ranges, Run, pieces, send_run};
 use crate::enter::{self, Doing, Inside};
@@ -231,7 +232,7 @@ fn gone(talk: &File) -> bool {
 
 /// Of what has not changed that it has not, of all else what it is; how many bytes of that.
 fn send_rest(ledger: &Ledger, runs: &[Run], link: &mut File) -> Result<u64> {
-    let (mut buffer, mut sent) = (vec![], 0);
+    let (mut block, mut sent) = (Block::new(), 0);
     let mut link = std::io::BufWriter::new(link);
     for run in runs {
         for (known, address, pages) in ledger.divide(run) {
@@ -241,7 +242,7 @@ fn send_rest(ledger: &Ledger, runs: &[Run], link: &mut File) -> Result<u64> {
                     Command::Add { of: of(run.pid), address, pages, flags: 0 }.write(&mut link)?;
                 }
             } else {
-                send_run(&part, &mut buffer, &mut link)?;
+                send_run(&part, &mut block, &mut link)?;
                 sent += pages * PAGE;
             }
         }

@@ -18,6 +18,7 @@ use rustix::process::Pid;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_sys::memory::{read_of, write_of};
 
+use crate::block::{Block, PIECE};
 use crate::command::{Command, PAGE, PRESENT, bytes, of, process};
 use crate::early::Early;
 use crate::obstacles::{children, number_inside};
@@ -25,8 +26,6 @@ use crate::populate::Reserve;
 
 /// Smaller mappings than this are no faster this way.
 const LEAST: u64 = 1 << 20;
-/// So many bytes are read, sent and written at a time: they fit a processor's cache.
-pub(crate) const PIECE: u64 = 256 << 10;
 /// So many pieces may wait to be written.
 const QUEUE: usize = 16;
 /// More processors than these do not write faster than one reads the connection.
@@ -121,21 +120,20 @@ pub fn divide(ranges: &[Range], address: u64, pages: u64) -> Vec<(bool, u64, u64
 /// # Errors
 /// When the connection is lost, or one cannot be read.
 pub fn send(runs: &[Run], socket: &mut impl Write) -> Result<()> {
-    let mut buffer = vec![];
+    let mut block = Block::new();
     for run in runs {
-        send_run(run, &mut buffer, socket)?;
+        send_run(run, &mut block, socket)?;
     }
     Command::Close.write(socket)
 }
 
-/// One of them, by a buffer that it finds the room for.
-pub(crate) fn send_run(run: &Run, buffer: &mut Vec<u8>, socket: &mut impl Write) -> Result<()> {
-    buffer.resize(PIECE as usize, 0);
+/// One of them.
+pub(crate) fn send_run(run: &Run, block: &mut Block, socket: &mut impl Write) -> Result<()> {
     for (address, pages) in pieces(run)? {
-        let whole = buffer.get_mut(..(pages * PAGE) as usize).unwrap_or_default();
-        all(run.pid, address, pages * PAGE, |at, done| read_of(run.pid, at, &mut whole[done..]))?;
+        let bytes = block.resize(pages * PAGE);
+        all(run.pid, address, pages * PAGE, |at, done| read_of(run.pid, at, &mut bytes[done..]))?;
         Command::Add { of: of(run.pid), address, pages, flags: PRESENT }.write(socket)?;
-        socket.write_all(whole).context(|| "connection for pages")?;
+        socket.write_all(bytes).context(|| "connection for pages")?;
     }
     Ok(())
 }
@@ -179,16 +177,16 @@ struct Piece {
     pid: i32,
     address: u64,
     /// If it has come before, as many others.
-    bytes: Vec<u8>,
+    block: Block,
     before: bool,
 }
 
 impl Piece {
     /// Finds it, if it has come before, and gives the kernel the memory that it needs from here on: what a processor gives back, it is given again.
     fn find(&mut self, stock: Stock<'_>) -> Result<()> {
-        let length = self.bytes.len() as u64;
+        let length = self.block.get().len() as u64;
         match stock.early {
-            Some(early) if self.before => early.take(self.pid, self.address, &mut self.bytes)?,
+            Some(early) if self.before => early.take(self.pid, self.address, self.block.get_mut())?,
             Some(early) => early.give(self.pid, self.address, length),
             None => {}
         }
@@ -197,8 +195,9 @@ impl Piece {
     }
 
     fn write(&self) -> Result<()> {
-        all(self.pid, self.address, self.bytes.len() as u64, |address, done| {
-            write_of(self.pid, address, &self.bytes[done..])
+        let bytes = self.block.get();
+        all(self.pid, self.address, bytes.len() as u64, |address, done| {
+            write_of(self.pid, address, &bytes[done..])
         })
     }
 }
@@ -228,7 +227,7 @@ pub fn fill(socket: &mut impl Read, stock: Stock<'_>, mut tell: impl FnMut(u64))
 /// Hands pieces on to be written, in buffers that have been.
 fn receive(
     socket: &mut impl Read,
-    (pieces, used): (SyncSender<Piece>, Receiver<Vec<u8>>),
+    (pieces, used): (SyncSender<Piece>, Receiver<Block>),
     (early, failed): (bool, &AtomicBool),
     tell: &mut impl FnMut(u64),
 ) -> Result<()> {
@@ -245,12 +244,12 @@ fn receive(
         if before && !early {
             return Err(strange());
         }
-        let mut bytes = used.try_recv().unwrap_or_else(|_| Vec::with_capacity(PIECE as usize));
-        bytes.resize(length as usize, 0);
+        let mut block = used.try_recv().unwrap_or_else(|_| Block::new());
+        let bytes = block.resize(length);
         if !before {
-            socket.read_exact(&mut bytes).context(|| "pages from the other side")?;
+            socket.read_exact(bytes).context(|| "pages from the other side")?;
         }
-        if pieces.send(Piece { pid, address, bytes, before }).is_err() || failed.load(Relaxed) {
+        if pieces.send(Piece { pid, address, block, before }).is_err() || failed.load(Relaxed) {
             return Err(Error::new("memory of the processes: nobody writes it any more"));
         }
         tell(length);
@@ -271,7 +270,7 @@ pub(crate) fn strange() -> Error {
 fn write_all(
     queue: &Mutex<Receiver<Piece>>,
     (stock, failed): (Stock<'_>, &AtomicBool),
-    give_back: &Sender<Vec<u8>>,
+    give_back: &Sender<Block>,
 ) -> Result<()> {
     let mut written = Ok(());
     loop {
@@ -281,9 +280,8 @@ fn write_all(
             continue;
         }
         written = piece.find(stock).and_then(|()| piece.write()).inspect_err(|_| failed.store(true, Relaxed));
-        piece.bytes.clear();
         // Once all have come, nobody wants it.
-        give_back.send(piece.bytes).unwrap_or_default();
+        give_back.send(piece.block).unwrap_or_default();
     }
 }
 

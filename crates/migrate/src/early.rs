@@ -9,8 +9,9 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use skiff_sandbox::{Context as _, Result};
 
+use crate::block::Block;
 use crate::command::{Command, PRESENT, process};
-use crate::direct::{PIECE, Ranges, piece, strange};
+use crate::direct::{Ranges, piece, strange};
 use crate::layout::Layout;
 
 /// It.
@@ -41,7 +42,7 @@ impl Early {
     /// # Errors
     /// When the connection is lost, what comes is not understood, or there is no memory.
     pub fn receive(&self, socket: &mut impl Read, mut tell: impl FnMut(u64)) -> Result<()> {
-        let mut buffer = vec![0; PIECE as usize];
+        let mut block = Block::new();
         loop {
             let (of, address, pages, flags) = match Command::read(socket)? {
                 Command::Add { of, address, pages, flags } => (of, address, pages, flags),
@@ -50,7 +51,7 @@ impl Early {
             };
             let length = piece(address, pages).filter(|_| flags & PRESENT != 0).ok_or_else(strange)?;
             let place = process(of).and_then(|pid| self.layout.place(pid, address, length));
-            let bytes = buffer.get_mut(..length as usize).ok_or_else(strange)?;
+            let bytes = block.resize(length);
             socket.read_exact(bytes).context(|| "pages from the other side")?;
             self.file.write_all_at(bytes, place.ok_or_else(strange)?).context(about)?;
             tell(length);

@@ -15,8 +15,9 @@ use highway::{HighwayHash, HighwayHasher, Key};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_sys::memory::read_of;
 
+use crate::block::{Block, PIECE};
 use crate::command::PAGE;
-use crate::direct::{PIECE, Range, Ranges, Run};
+use crate::direct::{Range, Ranges, Run};
 use crate::layout::{Layout, Part};
 
 /// More processors than these do not read memory faster.
@@ -174,9 +175,9 @@ fn look_at_all<'a>(
     next: impl Fn() -> Option<Piece<'a>>,
     act: &impl Fn(Seen<'_>) -> Result<()>,
 ) -> Result<()> {
-    let (mut buffer, mut open) = (vec![0; PIECE as usize], None);
+    let (mut block, mut open) = (Block::new(), None);
     while let Some(piece) = next() {
-        piece.look(&mut buffer, &mut open, act)?;
+        piece.look(&mut block, &mut open, act)?;
     }
     Ok(())
 }
@@ -184,7 +185,7 @@ fn look_at_all<'a>(
 impl Piece<'_> {
     fn look(
         self,
-        buffer: &mut [u8],
+        block: &mut Block,
         open: &mut Option<(i32, File)>,
         act: &impl Fn(Seen<'_>) -> Result<()>,
     ) -> Result<()> {
@@ -192,7 +193,7 @@ impl Piece<'_> {
         let mut done = 0;
         for (from, to) in runs(&there) {
             let address = self.address + from as u64 * PAGE;
-            let bytes = buffer.get_mut(..(to - from) * PAGE as usize).unwrap_or_default();
+            let bytes = block.resize((to - from) as u64 * PAGE);
             let whole = read(self.pid, address, bytes) / PAGE as usize;
             self.codes[done..from].fill(NONE);
             let codes = &mut self.codes[from..from + whole];

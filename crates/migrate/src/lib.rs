@@ -5,6 +5,7 @@
 //! user's; and a forged image can do no more in there than the user could by himself.
 
 pub mod ahead;
+mod block;
 pub mod command;
 pub mod criu;
 pub mod direct;
