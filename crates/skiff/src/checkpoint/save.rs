@@ -152,8 +152,9 @@ impl Saving<'_> {
         let version = probe::version(&criu)?;
         let main = self.found.processes.first().map(|process| process.pid);
         let leave_running = self.save.leave_running;
-        let options =
-            Options { pid: main, leave_running: Some(leave_running), ..Options::usual(self.inside.net) };
+        // They are ended by us, if they are to end: if CRIU were to do that and it then comes to nothing, terminals would have lost what
+        // waits in them, and reading them would no longer wait.
+        let options = Options { pid: main, leave_running: Some(true), ..Options::usual(self.inside.net) };
         let (mut new, mut trees, mut processes, mut committed) = (Some(new), vec![], vec![], None);
         let stopped = Instant::now();
         let dumped = criu.carry_out(Kind::Dump, options, |stage| {
@@ -166,16 +167,17 @@ impl Saving<'_> {
             if !leave_running && let Some(new) = new.take() {
                 // Only what is safe on the disk may end.
                 let all = (take(&mut processes), take(&mut trees));
-                committed = Some(self.shut(member.as_ref(), || self.commit(new, all, &version))?);
+                let bytes = self.shut(member.as_ref(), || self.commit(new, all, &version))?;
                 self.record.note_end(Some(End::Saved))?;
+                // Process 1 ends, and takes all along, CRIU included, which is not heard of again.
+                supervisor::stop_at(&self.record.dir)?;
+                committed = Some(bytes);
             }
             Ok(())
         });
         let frozen = stopped.elapsed();
-        match committed {
-            // Process 1 ends with the command, and takes CRIU along, perhaps before that has said its last word.
-            Some(_) => supervisor::stop_at(&self.record.dir).map(drop)?,
-            None => dumped.map(drop)?,
+        if committed.is_none() {
+            dumped?;
         }
         criu.end();
         tidy(images.as_fd())?;

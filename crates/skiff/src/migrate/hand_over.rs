@@ -211,6 +211,9 @@ impl Move<'_> {
         };
         let options = Options {
             pid: self.found.processes.first().map(|process| process.pid),
+            // They are ended by us, if they have gone. Of terminals whose processes it is to end itself, CRIU keeps what waits in them, and
+            // has reading no longer wait, also if it then lets them go on.
+            leave_running: Some(true),
             page_server: page_server
                 .map(|socket| PageServer { socket: Some(socket), ..PageServer::default() }),
             ..Options::usual(self.inside.net)
