@@ -17,6 +17,9 @@ use crate::{Context, Result};
 /// What no mount of ours is to have.
 const HARMLESS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
 
+/// The group that terminals belong to nearly everywhere, by its number.
+const TTY: &str = "5";
+
 /// So many links the kernel follows in one path.
 const MOST_LINKS: u32 = 40;
 
@@ -42,6 +45,24 @@ pub fn made_up(kind: &str) -> rustix::io::Result<OwnedFd> {
     let fs = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&fs)?;
     fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, HARMLESS.union(MountAttrFlags::MOUNT_ATTR_NOEXEC))
+}
+
+/// Pseudo terminals of our own, for whoever is inside.
+pub fn terminals() -> rustix::io::Result<OwnedFd> {
+    let make = |group: Option<&str>| {
+        let fs = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_set_string(&fs, "ptmxmode", "0666")?;
+        fsconfig_set_string(&fs, "mode", "0620")?;
+        group.map_or(Ok(()), |group| fsconfig_set_string(&fs, "gid", group))?;
+        fsconfig_create(&fs)?;
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, flags)
+    };
+    match make(Some(TTY)) {
+        // Who has one id only has no such group.
+        Err(Errno::INVAL) => make(None),
+        made => made,
+    }
 }
 
 /// The mount of a file system that has been configured.

@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, symlinkat};
+use rustix::fs::{CWD, readlinkat, symlinkat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsOpenFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsopen, unmount,
@@ -15,7 +15,7 @@ use skiff_spec::plan::{Base, Source, Upper, inside};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
 use crate::helper::Layers;
-use crate::mounts::{as_mount, attach_to, bind_one, by_number, is_dir, open_dir, resolve_or_make};
+use crate::mounts::{as_mount, attach_to, bind_one, by_number, is_dir, open_dir, resolve, resolve_or_make};
 use crate::stage::{Opened, PLACE, Shims, Stage};
 use crate::{Context, Error, Result, accounts};
 
@@ -39,6 +39,9 @@ pub fn furnish(root: BorrowedFd<'_>, stage: &Stage<'_>, view: Option<&OwnedFd>) 
     for Opened { mount, shown } in &stage.sources {
         if let Some(shown) = shown {
             place(root, shown, &mount.target)?;
+            if mount.source == Source::Terminals {
+                multiplexer(root, &mount.target)?;
+            }
         } else if mount.source == Source::Volume {
             volume(root, &mount.target)?;
         }
@@ -158,6 +161,25 @@ fn volume(root: BorrowedFd<'_>, target: &Path) -> Result<()> {
     }
     let again = bind_one(at.as_fd()).context(shown)?;
     attach_to(&again, &at).context(shown)
+}
+
+/// Shows what makes terminals beside their directory, where programs look for it. (A node of the host's would do, too, as the kernel looks
+/// for `pts` beside it; what the host has mounted there would not, and makes the host's.)
+fn multiplexer(root: BorrowedFd<'_>, terminals: &Path) -> Result<()> {
+    let name = || format!("what makes terminals in {}", terminals.display());
+    let below = terminals.strip_prefix("/").unwrap_or(terminals);
+    let made = match resolve(root, &below.join("ptmx")) {
+        // The host has no place for them.
+        Err(Errno::NOENT) => return Ok(()),
+        made => made.context(name)?,
+    };
+    let beside = resolve(root, &below.with_file_name("")).context(name)?;
+    // A link leads into the directory anyway.
+    if readlinkat(&beside, "ptmx", vec![]).is_ok() {
+        return Ok(());
+    }
+    let shown = bind_one(made.as_fd()).context(name)?;
+    place(root, &shown, &terminals.with_file_name("ptmx"))
 }
 
 /// Makes the new root `/` and lets go of the host's.

@@ -10,7 +10,7 @@ use skiff_spec::config::Slurm;
 use skiff_spec::plan::{Base, File, Mount, Plan, Route, Source, Upper};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
-use crate::mounts::{attach, bind, bind_one, made_up, memory, open_dir};
+use crate::mounts::{attach, bind, bind_one, made_up, memory, open_dir, terminals};
 use crate::{Context, Error, Result, adopt, owners};
 
 /// A directory that every system has, covered while the new root is put together. (What a plan mounts from below it has been
@@ -89,6 +89,7 @@ impl<'a> Stage<'a> {
                 | Source::Memory { .. }
                 | Source::Text(_)
                 | Source::Files(_)
+                | Source::Terminals
                 | Source::Volume => None,
                 Source::Bind(path) => match bind(path) {
                     // Where only the root of one's subordinate ids may look, one may not yet.
@@ -141,6 +142,10 @@ impl<'a> Stage<'a> {
                 Source::Memory { mode } => self.dir(&format!("memory.{at}"), *mode)?,
                 Source::Text(text) => self.text(&format!("text.{at}"), text)?,
                 Source::Files(files) => self.files(&format!("files.{at}"), files)?,
+                Source::Terminals => {
+                    self.sources[at].shown = Some(terminals().context(|| describe(mount))?);
+                    continue;
+                }
                 _ => continue,
             };
             self.sources[at].shown = Some(bind_one(dir.as_fd()).context(|| describe(mount))?);
@@ -251,5 +256,6 @@ fn describe(mount: &Mount) -> String {
         }
         Source::Proc => "/proc".into(),
         Source::Mqueue => "message queues".into(),
+        Source::Terminals => "pseudo terminals".into(),
     }
 }

@@ -58,9 +58,16 @@ pub fn host(context: &Context, name: &str, upper: Upper, wishes: Wishes) -> Resu
 }
 
 /// Lets what runs in it be dumped by its user. The helper's view of the host is an overlay, and of a file in an overlay on an overlay
-/// `/proc/PID/maps` tells another number than `stat` does, which CRIU takes for another file: there fuse-overlayfs has to do.
+/// `/proc/PID/maps` tells another number than `stat` does, which CRIU takes for another file: there fuse-overlayfs has to do. A pseudo
+/// terminal gets its old number again, so no other environment, nor the host, may have that.
 pub fn make_dumpable(plan: &mut Plan) {
     plan.dumpable = true;
+    plan.mounts.push(Mount {
+        source: Source::Terminals,
+        target: "/dev/pts".into(),
+        read_only: false,
+        optional: false,
+    });
     if plan.base == Base::Host {
         plan.route = Route::Rootless;
     }

@@ -251,6 +251,7 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
             Source::Files(_) => "files of the environment's own".into(),
             Source::Proc => "its processes".into(),
             Source::Mqueue => "its message queues".into(),
+            Source::Terminals => "its pseudo terminals".into(),
         };
         let mode = if mount.read_only { " (read-only)" } else { "" };
         let maybe = if mount.optional { " (if there)" } else { "" };

@@ -79,6 +79,8 @@ pub enum Source {
     Proc,
     /// POSIX message queues of the environment.
     Mqueue,
+    /// Pseudo terminals of the environment, with numbers of its own; what makes them is shown beside, as `ptmx`.
+    Terminals,
 }
 
 /// A file that is made for an environment.
