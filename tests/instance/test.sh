@@ -134,6 +134,24 @@ for user in alice bob; do
     eventually 3 nobody_left
 done
 
+# Its supervisor, and with that its lock, goes a moment after its end is known: who wants its name waits for that.
+held=/home/alice/.local/share/skiff/instance/late
+ok as alice skiff instance start host late true
+for words in 'start host late true' 'rm --force late' 'start host late true' 'rm late'; do
+    if [ -e $held ]; then
+        eventually 5 reached alice late 'exited 0 -'
+        eventually 5 flock -n $held/lock true
+        flock $held/lock sleep 0.2 3>&- &
+        holder=$!
+        eventually 5 sh -c "! flock -n $held/lock true"
+        ok as alice skiff instance $words
+        wait $holder
+    else
+        ok as alice skiff instance $words
+    fi
+done
+[ ! -e $held ] || fail 'rm has left something'
+
 # As oneself.
 ok as alice skiff instance start --me host web -- sh -c 'id -un; readlink /proc/self/fd/1'
 eventually 5 reached alice web 'exited 0 -'

@@ -226,10 +226,12 @@ pub fn stop(context: &Context, name: &EnvName, seconds: u64) -> Result<()> {
 /// Removes what is kept of one.
 pub fn remove(context: &Context, name: &EnvName, force: bool) -> Result<()> {
     let record = Record::existing(context, name)?;
-    if force {
+    let mut lock = record.lock_ended()?;
+    if lock.is_none() && force {
         supervisor::stop_at(&record.dir)?;
+        lock = record.lock_ended()?;
     }
-    let lock = supervisor::try_lock(&record.dir)?.ok_or_else(|| {
+    let lock = lock.ok_or_else(|| {
         Error::new(format!("instance {name}: it runs"))
             .hint(format!("`skiff instance stop {name}` first, or rm --force"))
     })?;

@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -28,6 +28,9 @@ const ENDED: &str = "ended.json";
 const OUTPUT: &str = "output";
 const ADDRESS: &str = "address.json";
 const IMAGE: &str = "image.json";
+
+/// For how many milliseconds one is waited for that neither runs nor has gone.
+const SOON: u32 = 2000;
 
 /// One instance.
 #[derive(Clone, Debug)]
@@ -88,10 +91,25 @@ impl Record {
 
     /// Refuses if the name is a running one's.
     pub fn refuse_taken(&self) -> Result<()> {
-        match self.dir.exists() && supervisor::try_lock(&self.dir)?.is_none() {
+        match self.dir.exists() && self.lock_ended()?.is_none() {
             true => Err(self.taken()),
             false => Ok(()),
         }
+    }
+
+    /// The lock of one that has ended; nothing if it runs. Its supervisor goes, and with that its lock, a moment after everybody is told of
+    /// its end, and one that is being started cannot be asked yet: those are waited for.
+    pub fn lock_ended(&self) -> Result<Option<OwnedFd>> {
+        for _ in 0..SOON {
+            if let Some(lock) = supervisor::try_lock(&self.dir)? {
+                return Ok(Some(lock));
+            }
+            if Live::connect(&self.dir, Want::Status)?.is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(None)
     }
 
     fn taken(&self) -> Error {
@@ -148,7 +166,7 @@ impl Record {
         if !self.dir.exists() {
             return Ok(());
         }
-        let lock = supervisor::try_lock(&self.dir)?.ok_or_else(|| self.taken())?;
+        let lock = self.lock_ended()?.ok_or_else(|| self.taken())?;
         self.remove(context, lock)
     }
 
