@@ -23,6 +23,12 @@ pub struct Process {
     pub threads: Vec<i32>,
     /// Memory of its own, in bytes.
     pub memory: u64,
+    /// How many files and devices it has open.
+    #[serde(default)]
+    pub files: usize,
+    /// How many sockets.
+    #[serde(default)]
+    pub sockets: usize,
 }
 
 /// Something that cannot be saved.
@@ -111,7 +117,16 @@ fn read(outer: i32) -> Option<Process> {
         .filter_map(|task| last_number(&fs::read_to_string(task.path().join("status")).ok()?, "NSpid:"))
         .collect();
     threads.sort_unstable();
+    let (mut files, mut sockets) = (0, 0);
+    for fd in fs::read_dir(format!("/proc/{outer}/fd")).into_iter().flatten().flatten() {
+        // One that is just being closed is none.
+        let target = fs::read_link(fd.path()).unwrap_or_default();
+        files += usize::from(target.is_absolute());
+        sockets += usize::from(target.to_string_lossy().starts_with("socket:"));
+    }
     Some(Process {
+        files,
+        sockets,
         pid: last_number(&status, "NSpid:")?,
         parent,
         name: field(&status, "Name:")?.to_owned(),
@@ -300,5 +315,21 @@ mod tests {
         assert_eq!(found, []);
         child.kill().expect("killed");
         child.wait().expect("gone");
+    }
+
+    #[test]
+    fn what_a_process_has_open_is_counted() {
+        use std::process::{Command, Stdio};
+        let count = |input: Stdio| {
+            let mut child = Command::new("sleep").arg("60").stdin(input).spawn().expect("sleep");
+            let process = read(i32::try_from(child.id()).expect("a number")).expect("there");
+            child.kill().and_then(|()| child.wait()).expect("gone");
+            (process.files, process.sockets)
+        };
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        // Whatever else it has is ours.
+        let (files, sockets) = count(Stdio::piped());
+        assert_eq!(count(Stdio::null()), (files + 1, sockets));
+        assert_eq!(count(std::os::fd::OwnedFd::from(socket).into()), (files, sockets + 1));
     }
 }

@@ -351,7 +351,15 @@ mod tests {
             started: 1,
             plan,
         };
-        let process = Process { pid: 2, parent: 1, name: "a".into(), threads: vec![2], memory: 0 };
+        let process = Process {
+            pid: 2,
+            parent: 1,
+            name: "a".into(),
+            threads: vec![2],
+            memory: 0,
+            files: 0,
+            sockets: 0,
+        };
         let made_with = Versions {
             skiff: "0".into(),
             criu: "4.1".into(),

@@ -121,9 +121,11 @@ pub fn show(context: &Context, slot: &Slot, json: bool) -> Result<()> {
 
 /// A process in a line.
 pub fn process(process: &Process) -> String {
-    let threads = process.threads.len();
-    let threads = if threads == 1 { "1 thread".into() } else { format!("{threads} threads") };
-    format!("process      {} {} ({threads}, {})", process.pid, process.name, output::size(process.memory))
+    let count = |count, what| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let Process { pid, name, threads, memory, files, sockets, .. } = process;
+    let (threads, memory) = (count(threads.len(), "thread"), output::size(*memory));
+    let (files, sockets) = (count(*files, "file"), count(*sockets, "socket"));
+    format!("process      {pid} {name} ({threads}, {memory}, {files}, {sockets})")
 }
 
 /// What is in the way, in a line.
