@@ -127,6 +127,19 @@ for other in 'other another key' 'no a key has at least'; do
     has "$err" "${other#* }"
     goes_on mv
 done
+# Nor where the network's parent is missing, or somebody already has the address.
+refused_there() { # WORDS
+    fails 125 at n1 alice skiff migrate mv n2
+    has "$err" "$1"
+    goes_on mv
+}
+on n2 ip link property del dev e-n2 altname uplink
+refused_there uplink
+on n2 ip link property add dev e-n2 altname uplink
+kept=/run/skiff/net/mv/10.41.1.0
+on n2 sh -c "sed 's/,*\"until\":[^,}]*//; s/}/,\"until\":4000000000}/' /run/skiff/net/mv/10.41.2.0 >$kept"
+refused_there 'it is kept for somebody else'
+on n2 rm $kept
 moved mv n1 n2
 # Meanwhile nobody else is given it there, and there it is kept for her.
 ok at n1 bob skiff run --net mv -- ip -o -4 addr show eth0

@@ -9,17 +9,18 @@ lines() { [ "$(wc -l </home/alice/.local/share/skiff/instance/"$1"/output)" -ge 
 state() { ok as alice skiff instance list --json; json "$out" "[i['state'] + ' ' + str(i.get('exit_code', '')) for i in d if i['name'] == '$1'][0]"; }
 is() { [ "$(state "$1")" = "$2" ]; }
 
-# A computation with all that a program has: threads, a pipe to a child, files on disk, in /tmp and in /dev/shm, one without a name,
-# shared memory; each step depends on all before. It ends when a file says so, with the result on its output.
+# A computation with all that a program has: threads, a pipe to a child and a terminal back, files on disk, in /tmp and in /dev/shm, one without a name,
+# shared memory; each step depends on all before, with a pause after each until a file says that it is to be quick.
 cat >/shared/work.py <<'X'
-import hashlib, mmap, os, sys, threading, time
-steps, pause = int(sys.argv[1]), float(sys.argv[2])
-down, up = os.pipe(), os.pipe()
+import hashlib, mmap, os, sys, threading, time, tty
+steps, pause, quick = int(sys.argv[1]), float(sys.argv[2]), '/shared/quick.' + sys.argv[-1]
+down, (master, slave) = os.pipe(), os.openpty()
+tty.setraw(slave)
 shared = mmap.mmap(-1, 4096)
 if os.fork() == 0:
     while block := os.read(down[0], 32):
         shared[:32] = block
-        os.write(up[1], hashlib.sha256(block).digest())
+        os.write(slave, hashlib.sha256(block).digest())
     os._exit(0)
 ticks = []
 def tick():
@@ -33,23 +34,24 @@ kept, fast = open('/etc/changed', 'w+b'), open('/dev/shm/fast', 'w+b')
 state = b'\0' * 32
 for step in range(steps):
     os.write(down[1], state)
-    state = os.read(up[0], 32)
+    state = b''
+    while len(state) < 32: state += os.read(master, 32 - len(state))
     assert shared[:32] != state
     memory[step * 97 % len(memory)] ^= state[0]
     for file in kept, fast:
         file.seek(32 * (step % 100)); file.write(state); file.flush()
     print(step, flush=True)
-    time.sleep(pause)
+    os.path.exists(quick) or time.sleep(pause)
 kept.seek(0); fast.seek(0); nameless.seek(0)
-print('result', hashlib.sha256(state + bytes(memory) + kept.read() + fast.read()).hexdigest(), nameless.read(), bool(ticks))
+print('result', hashlib.sha256(state + bytes(memory) + kept.read() + fast.read()).hexdigest(), nameless.read(), bool(ticks), os.isatty(slave))
 X
 work=(python3 /shared/work.py 300)
 ok as alice skiff run -- "${work[@]}" 0
 result=$(tail -1 <<<"$out")
-has "$result" 'old True' 'an undisturbed run'
+has "$result" 'old True True' 'an undisturbed run'
 
 # Saved once and let go on, then saved again and ended; made again twice.
-ok as alice skiff instance start --checkpoint host calc "${work[@]}" 0.01
+ok as alice skiff instance start --checkpoint host calc "${work[@]}" 0.01 calc
 eventually 10 lines calc 20
 ok as alice skiff checkpoint save calc --dry-run
 has "$out" 'python3 (2 threads' 'what would be saved'
@@ -66,7 +68,7 @@ ok as alice skiff checkpoint list --json
 equal "$(json "$out" '[(c["name"], c["instance"], c["processes"], c["readable"]) for c in d]')" \
     "[('calc', 'calc', 2, True), ('first', 'calc', 2, True)]"
 ok as alice skiff checkpoint show calc
-for part in 'CRIU 4.' 'python3 (2 threads' 'in memory, /dev/shm' 'its own tmp' 'what it has changed'; do has "$out" "$part"; done
+for part in 'CRIU 4.' 'python3 (2 threads' '0 sockets)' 'network      host' 'in memory, /dev/shm' 'its own tmp' 'what it has changed'; do has "$out" "$part"; done
 
 ok as alice skiff checkpoint restore calc --dry-run
 has "$out" 'instance     calc'
@@ -77,6 +79,7 @@ ok as alice skiff instance exec calc -- sh -c 'cat /proc/2/comm; ls /dev/shm; ls
 equal "$out" $'python3\nfast\n/run/skiff/output'
 # Beside it, from before.
 ok as alice skiff checkpoint restore first other
+touch /shared/quick.calc
 eventually 20 is other 'exited 0'
 eventually 20 is calc 'exited 0'
 for name in calc other; do
@@ -88,11 +91,12 @@ eventually 5 gone
 
 # On another node, which sees the same home but none of the processes.
 node=${SKIFF_TESTBED_NODES%% *}
-ok as alice skiff instance start --checkpoint host wanders "${work[@]}" 0.01
+ok as alice skiff instance start --checkpoint host wanders "${work[@]}" 0.01 wanders
 eventually 10 lines wanders 20
 ok as alice skiff checkpoint save wanders
 login alice
 ok on "$node" "${login[@]}" SKIFF_STATE=/tmp/state-of-node skiff checkpoint restore wanders
+touch /shared/quick.wanders
 ok on "$node" "${login[@]}" SKIFF_STATE=/tmp/state-of-node skiff instance logs --follow wanders
 equal "$(tail -1 <<<"$out")" "$result" 'result on another node'
 ok on "$node" "${login[@]}" SKIFF_STATE=/tmp/state-of-node skiff instance rm wanders
@@ -173,7 +177,7 @@ cat >/shared/job <<'X'
 #SBATCH -N1 -w n1 --requeue --open-mode=append -o job.out
 exec skiff job checkpoint-on-signal host sim "$@"
 X
-ok as alice sbatch --parsable /shared/job "${work[@]}" 0.01
+ok as alice sbatch --parsable /shared/job "${work[@]}" 0.01 sim
 job=$out
 printed() { [ "$(grep -cx '[0-9]*' /home/alice/job.out)" -ge "$1" ]; }
 eventually 20 printed 20
@@ -184,6 +188,7 @@ waits || fail "$(squeue -h -j $job) $(on n1 pgrep -u alice -la) $(tail -3 /home/
 ok as alice skiff instance list
 lacks "$out" sim 'what is left of it'
 # Slurm would wait for two minutes.
+touch /shared/quick.sim
 ok scontrol update job=$job starttime=now reqnodelist=n2
 equal "$(ended $job)" 'COMPLETED 0:0' "$(cat /home/alice/job.out)"
 equal "$(grep -vE '^(skiff|slurmstepd.*): ' /home/alice/job.out)" "$(seq 0 299; echo "$result")" 'output of a job that was started twice'
@@ -278,7 +283,7 @@ fails 125 as bob skiff checkpoint restore many
 has "$err" 'no such checkpoint'
 fails 2 as bob ls /home/alice/.local/share/skiff/checkpoint/many
 # Killed at whatever moment, saving changes nothing: the instance goes on.
-ok as alice skiff instance start --checkpoint host tough "${work[@]}" 0.01
+ok as alice skiff instance start --checkpoint host tough "${work[@]}" 0.01 tough
 eventually 10 lines tough 5
 for moment in 0.01 0.04 0.07 0.1 0.15; do
     start alice skiff checkpoint save tough --name torn --leave-running
@@ -286,6 +291,7 @@ for moment in 0.01 0.04 0.07 0.1 0.15; do
     kill -9 $started 2>/dev/null || true
     try wait $started
 done
+touch /shared/quick.tough
 eventually 20 is tough 'exited 0'
 ok as alice skiff instance logs tough
 equal "$(tail -1 <<<"$out")" "$result" 'result of one whose saving was killed'
@@ -327,6 +333,17 @@ fails 125 as alice skiff checkpoint save gpu
 has "$err" 'device /dev/nvidia0 (open): the state of a GPU cannot be saved'
 equal "$(state gpu)" 'running '
 ok as alice skiff instance rm --force gpu
+
+# Without CRIU.
+ok as alice skiff instance start --checkpoint host lone sleep 1000
+mount --bind /srv /usr/libexec/skiff/criu
+for words in 'save lone' 'restore ended'; do
+    fails 125 as alice skiff checkpoint $words
+    has "$err" 'CRIU is not installed' "$words"
+done
+umount /usr/libexec/skiff/criu
+equal "$(state lone)" 'running '
+ok as alice skiff instance rm --force lone
 
 # What is damaged, cut, forged or from the future is not restored, and nothing is left of it.
 all=/home/alice/.local/share/skiff/checkpoint
