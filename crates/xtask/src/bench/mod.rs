@@ -5,6 +5,7 @@
 //! this brings one up around itself.
 
 mod apps;
+mod checkpoint;
 mod cluster;
 mod gluster;
 pub(crate) mod live;
@@ -70,6 +71,8 @@ enum Benchmark {
     Gluster(gluster::Args),
     /// An instance that goes to another node: over the network, by files, by CRIU's own page server
     Migrate(migrate::Args),
+    /// A checkpoint's size, and how fast it is saved and restored, against a plain write and read of the same bytes
+    Checkpoint(checkpoint::Args),
     /// HPL, GROMACS, LAMMPS and AutoDock Vina that go to another node in their middle, against the same undisturbed
     Apps(apps::Args),
     /// Messages, HPL and a flow of water between two containers, on each kind of network, against the bare hosts
@@ -120,6 +123,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Benchmark::Srun(args) => srun::run(&setting, args)?,
         Benchmark::Cluster(args) => cluster::run(&setting, args)?,
         Benchmark::Migrate(args) => migrate::run(&setting, args)?,
+        Benchmark::Checkpoint(args) => checkpoint::run(&setting, args)?,
         Benchmark::Gluster(_) => gluster::run(&setting)?,
         Benchmark::Net(args) => net::run(&setting, args)?,
         Benchmark::Apps(args) => apps::run(&setting, args)?,

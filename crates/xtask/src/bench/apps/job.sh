@@ -3,9 +3,7 @@ set -eu
 export SKIFF_STATE=/tmp/bench-apps
 there=
 $SKIFF instance start --checkpoint --net none host app bash $DIR/run.sh $APPLICATION
-# Its command has ended, it itself a moment later.
-remove() { for times in {1..50}; do $there $SKIFF instance rm --force app 2>removal && return; sleep 0.1; done; cat removal >&2; }
-trap remove EXIT
+trap '$there $SKIFF instance rm --force app' EXIT
 until $SKIFF instance logs app | grep -q begin; do sleep 0.02; done
 if [ -n "$AFTER" ]; then
     sleep $AFTER

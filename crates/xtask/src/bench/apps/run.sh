@@ -4,7 +4,7 @@ set -eu
 inputs=$(dirname "$0")
 work=$(mktemp -d)
 cd "$work"
-# One rank, without mpirun: that would give it a terminal, whose number must be free on the other node. Not in the job's way either.
+# One rank, without mpirun, and not in the job's way.
 unset ${!SLURM_@}
 export OMPI_MCA_ess_singleton_isolated=1 PMIX_MCA_psec=native OMPI_MCA_pml=ob1 OMPI_MCA_btl=self
 export LC_ALL=C OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
