@@ -29,9 +29,9 @@ pub const IMAGES: &str = "images";
 /// Where directories are.
 pub const TREES: &str = "trees";
 /// What the record begins with.
-const MAGIC: &str = "skiff-checkpoint";
+pub const MAGIC: &str = "skiff-checkpoint";
 /// The format that is written, and the newest that is read.
-const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 1;
 /// Below, the kernel gives a number only once; the process that serves a root has one of them.
 const FIRST_FREE: i32 = 300;
 /// The kernel has numbers up to this one at least.
