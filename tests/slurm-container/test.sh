@@ -7,7 +7,7 @@ registry=10.77.0.1:5000
 root=$images_tmp/root
 image=10.77.0.1:5000#tools/env:1
 skeleton "$root"
-for command in hostname sort head; do ln -sf busybox "$root/bin/$command"; done
+for command in hostname sort head ln mkfifo chown; do ln -sf busybox "$root/bin/$command"; done
 echo one >"$root/etc/version"
 mkdir "$root/opt" "$root/data"
 printf '#!/bin/sh\necho tool of the image\n' >"$root/opt/tool" && chmod 755 "$root/opt/tool"
@@ -101,6 +101,38 @@ has "$(cat out.script)" 'container:missing: this job has no such container on no
 equal "$(grep -vE 'container|^srun:' out.script | sort | uniq -c | xargs)" '1 0 1 125 1 another 2 content 4 kept 2 met 2 ours 2 read-only'
 test ! -e ran
 idle
+
+# ---- What it has become is kept in a file, when its last task has ended: of the first node, with files of others' ids and without mounts.
+in_image -N2 -n3 --container-image=$image --container-mounts=/home/alice/in:/in --container-save=./kept.sqsh \
+    sh -c 'hostname >/of-node; [ $SLURM_PROCID = 0 ] || { sleep 0.5; echo late >/late; }; rm -f /etc/version; : >/opt/$SLURM_PROCID; ln /opt/$SLURM_PROCID /opt/link.$SLURM_PROCID; mkfifo /opt/pipe; : >/in/touched'
+equal "$(stat -c %U kept.sqsh)" alice
+in_image --container-image=./kept.sqsh sh -c 'cat /of-node /late; ls /etc/version /in/touched 2>/dev/null; [ -p /opt/pipe ] && echo pipe; stat -c %h /opt/0 /opt/link.1; echo [$FROM_IMAGE]'
+equal "$out" $'n1\nlate\npipe\n2\n2\n[]'
+lacks "$(unsquashfs -ll kept.sqsh)" run/skiff
+# As root inside, with all that the image says; and the task's own end is the step's.
+fails 3 as alice srun -Q --container-image=$image --container-remap-root --container-save=oci-archive:kept.tar sh -c 'echo of bin >/opt/file; chown 2:3 /opt/file; exit 3'
+in_image --container-image=oci-archive:./kept.tar --container-remap-root sh -c 'cat /opt/file; stat -c "%u %g" /opt/file; echo $FROM_IMAGE; pwd'
+equal "$out" $'of bin\n2 3\nyes\n/data'
+# That of a batch script, at its end, not at that of its steps.
+ok as alice sbatch --parsable -N1 -n1 -o out.saved --container-image=$image --container-save=/home/alice/batch.sqsh --wrap 'srun touch /by-step; [ ! -e /home/alice/batch.sqsh ] && echo not yet; touch /by-script'
+equal "$(ended "$out")" 'COMPLETED 0:0' "$(cat out.saved)"
+equal "$(cat out.saved)" 'not yet'
+in_image --container-image=./batch.sqsh ls /by-step /by-script
+# What cannot be written is said, and leaves nothing.
+fails 125 as alice srun -Q -n1 --container-image=$image --container-save=/no/such/file pwd
+has "$err" '--container-save'
+has "$err" /no/such
+fails 125 as alice srun -Q --container-image=$image --container-save=x.sif true
+has "$err" 'nothing was submitted'
+fails 125 as alice salloc -Q --container-image=$image --container-save=x true
+has "$err" 'for srun and sbatch'
+ok as alice sbatch --parsable -w n1 -n1 -o out.saved --container-image=$image --container-save=/home/alice/none.sqsh --wrap 'touch begun; sleep 100'
+eventually 15 test -e begun
+# Killed outright; one that is told to end is kept as it then is.
+scancel --signal=KILL --full "$out"
+ended "$out" >/dev/null
+idle
+equal "$(ls -A /home/alice | grep -c none)" 0
 
 # ---- What was submitted is what runs, whatever the name means by now
 ok as alice sbatch --parsable --hold -N2 -n2 -o out --container-image=$image --wrap 'srun cat /etc/version'

@@ -24,6 +24,9 @@ pub const CONTROL: &str = "control.sock";
 /// The socket shown inside.
 pub const HOST: &str = "host.sock";
 
+/// What a session says that wants to be told when it is the last.
+const LAST: u8 = b'l';
+
 /// How long a command waits for a supervisor.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -102,6 +105,16 @@ impl Live {
         self.connection.as_fd()
     }
 
+    /// Waits until this is the last session, of the watcher of a job's step.
+    pub fn wait_for_others(&self) -> Result<()> {
+        let about = || "the step's other tasks";
+        sockopt::set_socket_timeout(&self.connection, Timeout::Recv, None).context(about)?;
+        let told = fdpass::send(self.connection(), &[LAST], &[])
+            .and_then(|()| fdpass::receive(self.connection(), 1))
+            .context(about)?;
+        if told.0.is_empty() { Err(Error::new("the step has ended")) } else { Ok(()) }
+    }
+
     /// Ends the session (for one that did not become any).
     pub fn leave(self) {
         drop(self.connection);
@@ -149,6 +162,16 @@ pub fn answer(connection: &OwnedFd, init: &Child, sessions: usize) -> std::io::R
     let sessions = u32::try_from(sessions).unwrap_or(u32::MAX);
     let bytes = [init.pid.as_raw_nonzero().get().to_le_bytes(), sessions.to_le_bytes()].concat();
     fdpass::send(connection.as_fd(), &bytes, &[init.pidfd.as_fd()])
+}
+
+/// Whether a session that has said something goes on, and waits to be the last.
+pub fn wants_to_be_last(connection: &OwnedFd) -> bool {
+    fdpass::receive(connection.as_fd(), 1).is_ok_and(|(bytes, _)| bytes == [LAST])
+}
+
+/// Tells a session that there is no other any more; if it has gone, that shows by itself.
+pub fn tell_last(connection: &OwnedFd) {
+    fdpass::send(connection.as_fd(), &[LAST], &[]).unwrap_or_default();
 }
 
 /// A new Unix socket.

@@ -14,7 +14,7 @@ static ENVIRONMENT: Mutex<Option<CString>> = Mutex::new(None);
 /// Options of containers as they were typed, `--container-image=...`.
 static CONTAINER: Mutex<Vec<CString>> = Mutex::new(vec![]);
 
-struct Options([RawOption; 14]);
+struct Options([RawOption; 15]);
 // SAFETY: their pointers are to string literals.
 unsafe impl Sync for Options {}
 
@@ -49,6 +49,12 @@ static OPTIONS: Options = Options([
     flag(11, c"no-container-entrypoint", c"[skiff] do not (default)"),
     flag(12, c"container-writable", c"[skiff] let the container's files be changed (default)"),
     flag(13, c"container-readonly", c"[skiff] do not let them"),
+    with_value(
+        14,
+        c"container-save",
+        c"FILE",
+        c"[skiff] write the container's files to this file at the end",
+    ),
 ]);
 
 const fn with_value(place: c_int, name: &CStr, argument: &CStr, usage: &CStr) -> RawOption {
@@ -102,6 +108,11 @@ pub fn own_environment() -> Option<CString> {
 /// What is said of a container, in words that `skiff slurm submit` takes.
 pub fn container() -> Vec<CString> {
     CONTAINER.lock().map(|words| words.clone()).unwrap_or_default()
+}
+
+/// Whether the container's files are to be kept.
+pub fn saves() -> bool {
+    container().iter().any(|word| word.to_bytes().starts_with(b"--container-save="))
 }
 
 fn name(option: &RawOption) -> &'static CStr {

@@ -79,6 +79,9 @@ pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
     if words.is_empty() {
         return;
     }
+    if option::saves() && context == Context::Allocator && !guard::is_sbatch() {
+        give_up("--container-save is for srun and sbatch: salloc runs nothing in the job's container");
+    }
     if let Ok(mut first) = FIRST.lock()
         && first.get_or_insert_with(|| words.clone()) != &words
     {

@@ -61,6 +61,9 @@ pub struct Container {
     /// Variables whose value outside counts, whatever the image says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<String>,
+    /// Where its files are written to at the end, as `skiff export` takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub save: Option<String>,
     /// The user's depot, on a file system that all nodes share.
     pub depot: String,
 }
@@ -163,6 +166,7 @@ mod tests {
             writable: true,
             entrypoint: false,
             variables: vec!["PATH".into()],
+            save: Some("/s.sqsh".into()),
             depot: "/d".into(),
         };
         let line = Descriptor::Container(container.clone()).to_line().expect("plain text");

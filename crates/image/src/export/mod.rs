@@ -1,4 +1,4 @@
-//! From an image in a store to a file or directory that others read: one layer with all its files.
+//! From an image in a store, or a root, to a file or directory that others read: one layer with all its files.
 //!
 //! What is written is either whole under its name or absent.
 
@@ -7,6 +7,7 @@ mod config;
 mod directory;
 mod layer;
 mod replace;
+pub mod root;
 
 use std::fs::File;
 use std::io::{BufWriter, Seek, Write};

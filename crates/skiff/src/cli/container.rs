@@ -61,6 +61,9 @@ pub struct Container {
     /// Do not
     #[arg(long = "container-readonly")]
     pub readonly: bool,
+    /// Write its files there at the end
+    #[arg(long = "container-save", value_name = "FILE")]
+    pub save: Option<String>,
 }
 
 impl Submit {
@@ -85,5 +88,6 @@ impl Container {
                 .contains(&true)
             || self.writable
             || self.readonly
+            || self.save.is_some()
     }
 }

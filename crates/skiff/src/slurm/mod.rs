@@ -11,6 +11,7 @@ mod job;
 mod keeper;
 mod node;
 mod rooms;
+mod save;
 mod signals;
 mod step;
 mod submit;

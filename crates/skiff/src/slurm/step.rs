@@ -19,7 +19,7 @@ use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use super::job::{self, FAILED, Job, number};
 use super::keeper;
 use crate::context::Context;
-use crate::control::{CONTROL, Live, Want, accept, answer, listen_at};
+use crate::control::{CONTROL, Live, Want, accept, answer, listen_at, tell_last, wants_to_be_last};
 
 /// Makes the step ready; returns when its tasks can enter.
 pub fn begin() -> Result<()> {
@@ -89,7 +89,7 @@ fn prepare(dir: &Path, root: &Live, stepd: &OwnedFd, reporter: &OwnedFd) -> Resu
         dir: open(dir)?,
         parent: open(dir.parent().unwrap_or(dir))?,
         // Without the number of tasks their ends say nothing.
-        to_come: number("SKIFF_STEP_TASKS").unwrap_or(u32::MAX),
+        to_come: number("SKIFF_STEP_TASKS").ok(),
         tasks: vec![],
     };
     Ok((watcher, step::begin(root.init.as_fd())?))
@@ -104,20 +104,40 @@ struct Watcher {
     listener: OwnedFd,
     dir: OwnedFd,
     parent: OwnedFd,
-    /// How many tasks have not been here yet.
-    to_come: u32,
+    /// How many tasks have not been here yet, if that is known.
+    to_come: Option<u32>,
     /// Those that have, and have not ended.
-    tasks: Vec<OwnedFd>,
+    tasks: Vec<Task>,
+}
+
+/// A task, by its connection.
+struct Task {
+    connection: OwnedFd,
+    /// Whether it waits to be the last one.
+    waits: bool,
+}
+
+impl Task {
+    /// Whether it goes on, having said something.
+    fn goes_on(&mut self) -> bool {
+        self.waits = wants_to_be_last(&self.connection);
+        self.waits
+    }
 }
 
 impl Watcher {
     /// Until slurmstepd or process 1 is gone, or the last task (slurmstepd waits for those who hold its output open, and what the
     /// tasks have left behind may), or someone says so.
     fn watch(&mut self, step: &Step, stepd: &OwnedFd) {
-        while self.to_come > 0 || !self.tasks.is_empty() {
+        while self.to_come != Some(0) || !self.tasks.is_empty() {
+            if let ([last @ Task { waits: true, .. }], None | Some(0)) = (&mut self.tasks[..], self.to_come) {
+                tell_last(&last.connection);
+                last.waits = false;
+            }
+            let tasks = self.tasks.iter().map(|task| &task.connection);
             let fixed = [stepd, &step.init.pidfd, &self.listener, &step.control];
             let mut fds: Vec<_> =
-                fixed.into_iter().chain(&self.tasks).map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+                fixed.into_iter().chain(tasks).map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
             poll(&mut fds, None).unwrap_or_default();
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             if ready[0] || ready[1] {
@@ -127,8 +147,8 @@ impl Watcher {
                 // Process 1 says when it is idle, which is nothing to us.
                 rustix::io::read(&step.control, &mut [0; 64]).unwrap_or_default();
             }
-            let mut ended = ready[fixed.len()..].iter();
-            self.tasks.retain(|_| !ended.next().is_some_and(|ended| *ended));
+            let mut said = ready[fixed.len()..].iter();
+            self.tasks.retain_mut(|task| !said.next().is_some_and(|said| *said) || task.goes_on());
             if ready[2]
                 && let Some((connection, want)) = accept(&self.listener)
             {
@@ -136,9 +156,9 @@ impl Watcher {
                 if want == Want::Stop {
                     return;
                 }
-                self.to_come = self.to_come.saturating_sub(1);
+                self.to_come = self.to_come.map(|tasks| tasks.saturating_sub(1));
                 // One that has gone meanwhile needs no answer.
-                self.tasks.extend(told.is_ok().then_some(connection));
+                self.tasks.extend(told.is_ok().then_some(Task { connection, waits: false }));
             }
         }
     }

@@ -39,7 +39,7 @@ pub enum Asked<'a> {
     /// A container of an image about which nothing else is said; likewise.
     Image(&'a str, bool),
     /// What the job runs in that we are in.
-    Same(Descriptor),
+    Same(Box<Descriptor>),
 }
 
 /// What the words say.
@@ -55,7 +55,7 @@ pub fn asked(wanted: &Submit) -> Result<Asked<'_>> {
             _ if !environment.contains(':') => parse(environment).map(Asked::Environment),
             // A job that is submitted from one in a container gets the same, with its mounts and all else.
             image => match (own(wanted.step).filter(|own| own.environment() == environment), image) {
-                (Some(own), _) => Ok(Asked::Same(own)),
+                (Some(own), _) => Ok(Asked::Same(Box::new(own))),
                 (None, Some(image)) => Ok(Asked::Image(image, wanted.step)),
                 (None, None) => parse(environment).map(Asked::Environment),
             },
@@ -68,6 +68,8 @@ fn own(step: bool) -> Option<Descriptor> {
     let mut own = Descriptor::from_line(&std::env::var(JOB).ok()?).ok()?;
     if let Descriptor::Container(container) = &mut own {
         container.step = step;
+        // It is that one's end that was meant.
+        container.save = None;
     }
     Some(own)
 }
@@ -87,7 +89,7 @@ pub fn describe(context: &Context, asked: Asked<'_>) -> Result<()> {
         Asked::Image(image, step) => {
             of(&Container { image: Some(image.into()), ..Container::default() }, step)?
         }
-        Asked::Same(own) => own,
+        Asked::Same(own) => *own,
     })
 }
 

@@ -15,6 +15,7 @@ use skiff_spec::job::{Container, Descriptor};
 use super::container;
 use super::job::Job;
 use super::keeper::{self, DIFFERENCE, TOLD, node_name};
+use super::save::Saver;
 use super::signals::TaskSignals;
 use super::step::step_dir;
 use crate::context::Context;
@@ -69,6 +70,11 @@ fn in_step() -> std::result::Result<Ended, Failed> {
         Error::new("a job's environment needs the helper")
             .hint("administrator: install Skiff's helper on this node")
     })?;
+    // Made first: as root of a container we could not go in once more.
+    let saver = match &job.descriptor {
+        Descriptor::Container(container) => Saver::of(&job, container, &step)?,
+        Descriptor::Snapshot(_) => None,
+    };
     let signals = TaskSignals::take()?;
     let (command, place, mask) = (command(&context, &job)?, signals.place(), signals.mask());
     let child = match &job.descriptor {
@@ -77,7 +83,20 @@ fn in_step() -> std::result::Result<Ended, Failed> {
         }
         _ => as_me(helper, step.pid, &command, place, mask)?,
     };
-    Ok(signals.wait(&child)?)
+    let ended = signals.wait(&child)?;
+    match saver.map(|saver| save(saver, &job, &step)) {
+        Some(Err(e)) if ended == Ended::Code(0) => Err(e.into()),
+        Some(Err(e)) => {
+            output::failed(e.into());
+            Ok(ended)
+        }
+        _ => Ok(ended),
+    }
+}
+
+fn save(saver: Saver, job: &Job, step: &Live) -> Result<()> {
+    let below = keeper::image(job)?.ok_or_else(|| Error::new("the container's image is not known"))?;
+    saver.save(step, &below)
 }
 
 /// The user's own program with what Slurm gave it; our own variables stay behind.

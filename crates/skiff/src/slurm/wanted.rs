@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::job::Container;
 
+use super::save;
 use crate::cli;
 use crate::context::Context;
 use crate::{images, planner};
@@ -59,6 +60,7 @@ pub fn container(context: &Context, asked: &cli::Container, step: bool) -> Resul
         writable: !asked.readonly,
         entrypoint: asked.entrypoint,
         variables: asked.variables.clone(),
+        save: asked.save.as_deref().map(save::target).transpose()?,
         depot: utf8(&depot)?,
     })
 }

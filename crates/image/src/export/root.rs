@@ -1,0 +1,230 @@
+//! The files of a running container as an image, for whoever wants to keep them as they are at this moment.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::buffer::spare_capacity;
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat, fstat, lgetxattr, llistxattr, major,
+    minor, openat2, readlinkat, seek, statat,
+};
+use rustix::io::Errno;
+
+use crate::assemble::Limits;
+use crate::convert::{Children, Foreign, Found, FoundKind, Job, Piece, convert};
+use crate::error::{Context, Error, Result};
+use crate::io::read_at;
+use crate::spill::{Spill, nameless};
+use crate::tree::{Attributes, Xattrs, XattrsId};
+
+const PIECE: usize = 1 << 20;
+/// The kernel's limit for a value, and for a list of names.
+const MAX_XATTR: usize = 64 << 10;
+
+/// A file without a name for an image, on the file system of `room`.
+///
+/// # Errors
+/// It cannot be made there.
+pub fn new_file(room: BorrowedFd<'_>, room_name: &str) -> Result<File> {
+    nameless(room).map(File::from).on("make a temporary file in", room_name)
+}
+
+/// Whether a file is to be left out, by its path (with a slash before each name) and, of a link, where it leads.
+pub type LeaveOut<'a> = &'a dyn Fn(&[u8], Option<&[u8]>) -> bool;
+
+/// Writes all that is on the mount `root` into `image`, an empty file: an EROFS image. What is mounted in it is not part of it; nor are
+/// devices. Owners are those that this process sees. What is needed only meanwhile goes to `room`.
+///
+/// # Errors
+/// Something cannot be read, or the image not be written.
+pub fn of_root(
+    (root, name): (BorrowedFd<'_>, &str),
+    leave_out: LeaveOut<'_>,
+    image: BorrowedFd<'_>,
+    (room, room_name): (BorrowedFd<'_>, &str),
+) -> Result<()> {
+    let root = Root { root, name, leave_out, numbers: RefCell::default() };
+    let job = Job {
+        image,
+        name: room_name,
+        source: name,
+        spill: Spill::new(room, room_name)?,
+        limits: Limits::default(),
+        watch: &mut |_| true,
+    };
+    convert(&root, job).map(drop)
+}
+
+struct Root<'a> {
+    root: BorrowedFd<'a>,
+    name: &'a str,
+    leave_out: LeaveOut<'a>,
+    /// Files by device and number there: an overlay's lie on several.
+    numbers: RefCell<HashMap<(u64, u64), u64>>,
+}
+
+/// A file's path from the root, with a slash before each name: of a tree's many directories no more than one is open.
+type Path = Vec<u8>;
+
+impl Root<'_> {
+    fn open(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let path = match path.strip_prefix(b"/") {
+            Some(path) => OsStr::from_bytes(path),
+            None => OsStr::new("."),
+        };
+        let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        openat2(self.root, path, flags, Mode::empty(), how)
+    }
+
+    fn shown(&self, path: &[u8]) -> String {
+        format!("{}:{}", self.name, path.escape_ascii())
+    }
+
+    fn found(&self, path: Path, stat: &Stat, xattrs: Xattrs, kind: FoundKind) -> Found<Path> {
+        let mut numbers = self.numbers.borrow_mut();
+        let next = numbers.len() as u64 + 1;
+        let attributes = Attributes {
+            mode: (stat.st_mode & 0o7777) as u16,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            mtime: stat.st_mtime,
+            mtime_nsec: stat.st_mtime_nsec as u32,
+            xattrs: XattrsId(0),
+        };
+        let number = if matches!(kind, FoundKind::Directory) || stat.st_nlink > 1 {
+            *numbers.entry((stat.st_dev, stat.st_ino)).or_insert(next)
+        } else {
+            // Nobody asks for it again.
+            0
+        };
+        Found { file: path, number, links: stat.st_nlink as u32, attributes, xattrs, kind }
+    }
+}
+
+impl Foreign for Root<'_> {
+    type File = Path;
+
+    fn root(&self) -> Result<Found<Path>> {
+        let root = self.open(b"", OFlags::DIRECTORY).on("open", self.shown(b"/"))?;
+        let stat = fstat(&root).on("look at", self.shown(b"/"))?;
+        let xattrs = xattrs(&root, b".").on("read the attributes of", self.shown(b"/"))?;
+        Ok(self.found(vec![], &stat, xattrs, FoundKind::Directory))
+    }
+
+    fn children(&self, directory: &Path) -> Result<Children<Path>> {
+        let about = || self.shown(directory);
+        let dir = self.open(directory, OFlags::DIRECTORY).on("open", about())?;
+        let mut names = vec![];
+        for entry in Dir::read_from(&dir).on("read", about())? {
+            let name = entry.on("read", about())?.file_name().to_bytes().to_vec();
+            if !matches!(&name[..], b"." | b"..") {
+                names.push(name);
+            }
+        }
+        // The same files give the same image.
+        names.sort();
+        let mut children = vec![];
+        for name in names {
+            let path = [directory, &b"/"[..], &name].concat();
+            match self.child(&dir, &name, path) {
+                // Another process has removed it since.
+                Err(Error::Io { source: Errno::NOENT, .. }) => {}
+                child => {
+                    let child = child?;
+                    let target =
+                        if let FoundKind::Symlink(target) = &child.kind { Some(&target[..]) } else { None };
+                    if !(self.leave_out)(&child.file, target) {
+                        children.push((name.into_boxed_slice(), child));
+                    }
+                }
+            }
+        }
+        Ok(children)
+    }
+
+    fn pieces(&self, file: &Path, each: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
+        let about = || self.shown(file);
+        let opened = self.open(file, OFlags::NONBLOCK).on("open", about())?;
+        let size = fstat(&opened).on("look at", about())?.st_size as u64;
+        let mut buffer = vec![0; PIECE.min(size as usize)];
+        let mut at = 0;
+        while at < size {
+            let data = match seek(&opened, SeekFrom::Data(at)) {
+                Ok(data) => data.min(size),
+                Err(Errno::NXIO) => size,
+                // A file system that knows no holes.
+                Err(_) => at,
+            };
+            if data > at {
+                each(Piece::Hole(data - at))?;
+            }
+            at = data;
+            let end = seek(&opened, SeekFrom::Hole(at)).map_or(size, |hole| hole.min(size));
+            while at < end {
+                let piece = &mut buffer[..(end - at).min(PIECE as u64) as usize];
+                if read_at(opened.as_fd(), piece, at).on("read", about())? < piece.len() {
+                    let why = "it became shorter while it was read".into();
+                    return Err(Error::Foreign { object: about(), why, hint: None });
+                }
+                each(Piece::Data(piece))?;
+                at += piece.len() as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Root<'_> {
+    fn child(&self, dir: &OwnedFd, name: &[u8], path: Path) -> Result<Found<Path>> {
+        let about = || self.shown(&path);
+        let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).on("look at", about())?;
+        let xattrs = xattrs(dir, name).on("read the attributes of", about())?;
+        let device = stat.st_rdev;
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => FoundKind::Directory,
+            FileType::RegularFile => FoundKind::File,
+            FileType::Symlink => {
+                let target = readlinkat(dir, name, vec![]).on("read", about())?;
+                FoundKind::Symlink(target.into_bytes().into())
+            }
+            FileType::CharacterDevice => FoundKind::CharDevice(major(device), minor(device)),
+            FileType::BlockDevice => FoundKind::BlockDevice(major(device), minor(device)),
+            FileType::Fifo => FoundKind::Fifo,
+            FileType::Socket => FoundKind::Socket,
+            FileType::Unknown => {
+                let why = "it is of no kind that is known".into();
+                return Err(Error::Foreign { object: about(), why, hint: None });
+            }
+        };
+        Ok(self.found(path, &stat, xattrs, kind))
+    }
+}
+
+/// The extended attributes of a file in a directory. (There are no calls for that which take a descriptor and a name.)
+fn xattrs(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<Xattrs> {
+    let path = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
+    let mut names = Vec::with_capacity(MAX_XATTR);
+    match llistxattr(&path, spare_capacity(&mut names)) {
+        Err(Errno::OPNOTSUPP) => return Ok(vec![]),
+        listed => listed?,
+    };
+    let mut found = Xattrs::new();
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let mut value = Vec::with_capacity(MAX_XATTR);
+        match lgetxattr(&path, name, spare_capacity(&mut value)) {
+            // It went meanwhile, or is for others' eyes.
+            Err(Errno::NODATA | Errno::PERM | Errno::OPNOTSUPP) => {}
+            got => {
+                got?;
+                found.push((name.into(), value.into()));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}

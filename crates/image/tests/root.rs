@@ -1,0 +1,79 @@
+//! What a root is, the image made of it is.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use common::mounted::{Mounted, of_directory};
+use common::seen::{Seen, assert_same, of_image, without_devices};
+use common::{Builder, is_root, of_all_but_huge};
+use rustix::fs::{FileType, Mode, mknodat};
+use skiff_image::export::root::{LeaveOut, new_file, of_root};
+
+/// The image of what is at `path`; and how much room its file takes.
+fn image_of(path: &Path, leave_out: LeaveOut<'_>) -> (Seen, u64) {
+    let room = tempfile::tempdir().unwrap();
+    let opened = File::open(room.path()).unwrap();
+    let image = new_file(opened.as_fd(), "room").unwrap();
+    let root = File::open(path).unwrap();
+    of_root((root.as_fd(), "root"), leave_out, image.as_fd(), (opened.as_fd(), "room")).unwrap();
+    assert_eq!(std::fs::read_dir(room.path()).unwrap().count(), 0);
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&image.metadata().unwrap());
+    (of_image(Path::new(&format!("/proc/self/fd/{}", image.as_raw_fd()))), blocks * 512)
+}
+
+#[test]
+fn a_root_of_all_kinds_of_files() {
+    if !is_root("a_root_of_all_kinds_of_files") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut builder = Builder::new(&dir);
+    of_all_but_huge(&mut builder);
+    let image = builder.finish(dir);
+    let mounted = Mounted::new(&image.path).unwrap();
+    let mut expected = without_devices(of_directory(&mounted.path()));
+    for entry in expected.values_mut() {
+        if entry.mode & 0o17_0000 == 0o12_0000 {
+            // Links have no permissions of their own.
+            entry.mode = 0o12_0777;
+        }
+        // What overlays keep for themselves means nothing elsewhere.
+        entry.xattrs.retain(|name, _| {
+            !["user.overlay.", "trusted.overlay."].iter().any(|own| name.starts_with(own.as_bytes()))
+        });
+    }
+    assert_same(&image_of(&mounted.path(), &|_, _| false).0, &expected);
+}
+
+#[test]
+fn a_directory_with_holes_links_and_what_is_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::create_dir_all(at("a/b/c")).unwrap();
+    std::fs::write(at("a/b/empty"), "").unwrap();
+    let hollow = File::create(at("a/hollow")).unwrap();
+    hollow.write_all_at(b"first", 0).unwrap();
+    hollow.write_all_at(b"last", 1 << 30).unwrap();
+    hollow.set_len((1 << 30) + 12345).unwrap();
+    std::fs::hard_link(at("a/hollow"), at("a/b/again")).unwrap();
+    std::os::unix::fs::symlink("../../etc/passwd", at("a/link")).unwrap();
+    std::os::unix::fs::symlink("b", at("a/to-directory")).unwrap();
+    let here = File::open(dir.path()).unwrap();
+    mknodat(&here, "pipe", FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+    let (seen, room) = image_of(dir.path(), &|_, _| false);
+    assert_same(&seen, &of_directory(dir.path()));
+    assert!(room < 1 << 20, "{room} bytes for a file of holes");
+    assert_eq!(image_of(dir.path(), &|_, _| false).0, seen, "the same again");
+    let some = |path: &[u8], target: Option<&[u8]>| path == b"/a/b" || target == Some(b"../../etc/passwd");
+    let left = image_of(dir.path(), &some).0;
+    let gone: Vec<&[u8]> =
+        seen.keys().filter(|path| !left.contains_key(*path)).map(|path| &path[..]).collect();
+    assert_eq!(gone, [&b"/a/b"[..], b"/a/b/again", b"/a/b/c", b"/a/b/empty", b"/a/link"]);
+}
