@@ -21,12 +21,10 @@ use skiff_spec::plan::inside;
 use skiff_sys::signal::Signals;
 
 use super::job::{Job, Step};
+use super::step::BATCH;
 use crate::control::Live;
 use crate::images::{index::Entry, ours};
 use crate::output;
-
-/// The batch script, as steps are called.
-const BATCH: &str = "batch";
 
 /// Where to, in full: as `skiff export` takes it, and any other name of a file is a squashfs, as with Pyxis.
 pub fn target(text: &str) -> Result<String> {

@@ -4,8 +4,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::net::SocketType;
@@ -13,13 +14,20 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::step::{self, Step};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_sandbox::{Context as _, Error, IDLE, Result, STILL};
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use super::job::{self, FAILED, Job, number};
 use super::keeper;
 use crate::context::Context;
 use crate::control::{CONTROL, Live, Want, accept, answer, listen_at, tell_last, wants_to_be_last};
+
+/// How a batch script is called, as a step.
+pub const BATCH: &str = "batch";
+
+/// How long the script's `srun`s have when it has ended. Those that are to end as well have some words to exchange with their steps first;
+/// without them the steps try for seconds to reach them. The epilog does not wait for it.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Makes the step ready; returns when its tasks can enter.
 pub fn begin() -> Result<()> {
@@ -91,6 +99,7 @@ fn prepare(dir: &Path, root: &Live, stepd: &OwnedFd, reporter: &OwnedFd) -> Resu
         // Without the number of tasks their ends say nothing.
         to_come: number("SKIFF_STEP_TASKS").ok(),
         tasks: vec![],
+        is_script: dir.file_name() == Some(OsStr::new(&format!("step.{BATCH}"))),
     };
     Ok((watcher, step::begin(root.init.as_fd())?))
 }
@@ -108,6 +117,8 @@ struct Watcher {
     to_come: Option<u32>,
     /// Those that have, and have not ended.
     tasks: Vec<Task>,
+    /// Whether its task is the batch script.
+    is_script: bool,
 }
 
 /// A task, by its connection.
@@ -129,26 +140,47 @@ impl Watcher {
     /// Until slurmstepd or process 1 is gone, or the last task (slurmstepd waits for those who hold its output open, and what the
     /// tasks have left behind may), or someone says so.
     fn watch(&mut self, step: &Step, stepd: &OwnedFd) {
-        while self.to_come != Some(0) || !self.tasks.is_empty() {
+        let mut end = None;
+        loop {
+            if self.are_over() {
+                if !self.is_script {
+                    return;
+                }
+                end.get_or_insert_with(|| {
+                    // If it is gone, that shows soon.
+                    rustix::io::write(&step.control, &[STILL]).unwrap_or_default();
+                    Instant::now() + GRACE
+                });
+            }
             if let ([last @ Task { waits: true, .. }], None | Some(0)) = (&mut self.tasks[..], self.to_come) {
                 tell_last(&last.connection);
                 last.waits = false;
             }
             let tasks = self.tasks.iter().map(|task| &task.connection);
+            // slurmstepd goes with the script.
+            let stepd = if end.is_none() { stepd } else { &step.init.pidfd };
             let fixed = [stepd, &step.init.pidfd, &self.listener, &step.control];
             let mut fds: Vec<_> =
                 fixed.into_iter().chain(tasks).map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-            poll(&mut fds, None).unwrap_or_default();
+            let left = end.map(|end: Instant| end.saturating_duration_since(Instant::now()));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            if poll(&mut fds, left.as_ref()) == Ok(0) {
+                return;
+            }
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            if ready[0] || ready[1] {
+            let mut said = ready[fixed.len()..].iter();
+            self.tasks.retain_mut(|task| !said.next().is_some_and(|said| *said) || task.goes_on());
+            if ready[1] || (ready[0] && !(self.is_script && self.are_over())) {
                 return;
             }
             if ready[3] {
-                // Process 1 says when it is idle, which is nothing to us.
-                rustix::io::read(&step.control, &mut [0; 64]).unwrap_or_default();
+                // Process 1 says when it is idle, which is nothing to us as long as there are tasks.
+                let mut said = [0; 64];
+                let length = rustix::io::read(&step.control, &mut said).unwrap_or_default();
+                if end.is_some() && said[..length].contains(&IDLE) {
+                    return;
+                }
             }
-            let mut said = ready[fixed.len()..].iter();
-            self.tasks.retain_mut(|task| !said.next().is_some_and(|said| *said) || task.goes_on());
             if ready[2]
                 && let Some((connection, want)) = accept(&self.listener)
             {
@@ -161,6 +193,11 @@ impl Watcher {
                 self.tasks.extend(told.is_ok().then_some(Task { connection, waits: false }));
             }
         }
+    }
+
+    /// Whether all tasks have come and gone.
+    fn are_over(&self) -> bool {
+        self.to_come == Some(0) && self.tasks.is_empty()
     }
 
     /// Ends every process of the step and removes its directory.
