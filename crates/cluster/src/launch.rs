@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use skiff_sandbox::{Context, Error, Result};
+use skiff_sys::signal::{Mask, start_with};
 
 use crate::channel::Channel;
 use crate::greeting::{self, Call, Nonce, Verdict};
@@ -57,6 +58,8 @@ impl Launcher {
         command.args(words).stderr(Stdio::piped());
         // A key on the terminal is for the script; what it does to us is for us to decide.
         command.process_group(0);
+        // It must hear when it is told to end.
+        start_with(&mut command, Mask::from_bits(0));
         for name in &launch.without {
             command.env_remove(name);
         }

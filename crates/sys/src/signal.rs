@@ -161,6 +161,17 @@ pub fn restore(mask: Mask) {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut()) };
 }
 
+/// Has a program start with these signals blocked. The standard library hands its caller's mask on, and who waits for signals has all of
+/// them blocked: such a program could only be killed.
+pub fn start_with(command: &mut std::process::Command, mask: Mask) {
+    let set = move || {
+        restore(mask);
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes one system call.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(command, set) };
+}
+
 /// Puts a signal's action back to the default (Rust's runtime ignores `SIGPIPE`, which children would inherit).
 pub fn default_action(number: i32) {
     // SAFETY: SIG_DFL is always a valid action.
