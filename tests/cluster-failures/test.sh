@@ -65,7 +65,7 @@ nothing_left
 # A host that nobody answers for, one that nobody knows, one that lets nobody in, one where skiff is somewhere else.
 daemons
 as alice sh -c 'printf "n1\n10.77.0.99\n" >dead; printf "n1\nnosuch\n" >unknown; printf "n1\nn2\n" >hosts'
-refused 'host 10.77.0.99: ' -- as alice skiff cluster run --timeout 1 --hostfile dead -- echo ran
+refused 'host 10.77.0.99: ' -- as alice skiff cluster run --timeout 3 --hostfile dead -- echo ran
 refused 'host nosuch: ' 'hint: ' -- as alice skiff cluster run --hostfile unknown -- echo ran
 as alice mv .ssh/id_ed25519 away
 refused 'Permission denied' -- as alice skiff cluster run --hostfile hosts -- echo ran
