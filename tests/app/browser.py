@@ -1,6 +1,7 @@
-"""What a browser would do: a WebSocket (RFC 6455) as noVNC and Jupyter's front end speak it, and two uses of it.
+"""What a browser would do: a WebSocket (RFC 6455) as noVNC and Jupyter's front end speak it, and three uses of it.
 
     browser.py cell PORT TOKEN CODE     runs a cell on a new kernel of the Jupyter server; prints what the cell printed
+    browser.py again PORT TOKEN CODE    the same on a kernel that is there already
     browser.py screen PORT TOKEN        says how large the desktop is, and how many colours are on it
 """
 
@@ -67,10 +68,21 @@ class WebSocket:
                     return message
 
 
-def cell(port, token, code):
+def kernels(port, token, data=None):
     base = f"http://127.0.0.1:{port}/api/kernels"
-    request = urllib.request.Request(base, data=b"{}", headers={"Authorization": f"token {token}"})
-    kernel = json.load(urllib.request.urlopen(request, timeout=60))["id"]
+    request = urllib.request.Request(base, data=data, headers={"Authorization": f"token {token}"})
+    return json.load(urllib.request.urlopen(request, timeout=60))
+
+
+def cell(port, token, code):
+    run(port, token, kernels(port, token, b"{}")["id"], code)
+
+
+def again(port, token, code):
+    run(port, token, kernels(port, token)[0]["id"], code)
+
+
+def run(port, token, kernel, code):
     channel = WebSocket(port, f"/api/kernels/{kernel}/channels?token={token}")
     header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "username": "", "session": uuid.uuid4().hex, "version": "5.3"}
     content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
@@ -136,4 +148,4 @@ def screen(port, token):
 
 
 what, port, token, *rest = sys.argv[1:]
-{"cell": cell, "screen": screen}[what](int(port), token, *rest)
+{"cell": cell, "again": again, "screen": screen}[what](int(port), token, *rest)

@@ -27,7 +27,7 @@ ok as alice skiff env create dev
 inside alice dev 'echo "def answer(): return 42" >/usr/lib/python3/dist-packages/mine.py'
 serve alice skiff app notebook --json --environment dev
 equal "$(json "$app" 'd["forward"]')" "ssh -N -L $port:localhost:$port alice@ctl"
-browser alice cell "$port" "$token" 'import mine, getpass; print(mine.answer(), getpass.getuser())'
+browser alice cell "$port" "$token" 'import mine, getpass; kept = 43; print(mine.answer(), getpass.getuser())'
 equal "$out" '42 alice'
 # It listens here alone; nobody reads the token off a process; without it nobody gets in.
 equal "$(ss -Hltn "sport = :$port" | awk '{print $4}')" "127.0.0.1:$port"
@@ -39,6 +39,8 @@ fails 1 as bob /usr/bin/python3 "$here/browser.py" cell "$port" guessed 'print(1
 # A lost connection is no loss: where it is, is said again.
 ok as alice skiff app list
 has "$out" "http://localhost:$port/?token=$token"
+browser alice again "$port" "$token" 'print(kept)'
+equal "$out" 43
 ok as bob skiff app list
 equal "$out" ''
 fails 13 as bob sh -c 'cat /home/alice/.local/share/skiff/apps/*.json || exit 13'

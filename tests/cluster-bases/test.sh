@@ -31,8 +31,11 @@ X
 # UCX looks for devices in /sys, which in the test bed is the machine's; and for the machine's number, which is the same on all nodes
 # of the test bed, before it shares memory.
 for node in n1 n2; do on $node mount -t sysfs sysfs /sys; done
-ok run -e UCX_TLS=tcp,self -- mpirun.mpich python3 mpich.py
-equal "$(sort <<<"$out")" $'0 4 6 n1\n1 4 6 n1\n2 4 6 n2\n3 4 6 n2' "$err"
+# (With more ranks on several nodes MPI_Finalize of MPICH 4.0.2 over UCX at times never ends, on bare nodes too.)
+ok run -- mpirun.mpich hostname
+equal "$(sort <<<"$out")" $'n1\nn1\nn2\nn2' "$err"
+ok run -e UCX_TLS=tcp,self -- mpirun.mpich -n 2 -ppn 1 python3 mpich.py
+equal "$(sort <<<"$out")" $'0 2 1 n1\n1 2 1 n2' "$err"
 
 # A root in a directory that all hosts see: of another system, in which only OpenSSH and a shell are.
 root=/home/alice/root

@@ -190,7 +190,7 @@ none_left
 
 # ---- On a network of the site's: an address for each, also for the controller, whose agent is one more on its host.
 join_all
-ok as alice skiff cluster up lab --slurm --hostfile hosts --net far
+ok as alice skiff cluster up lab --slurm --hostfile hosts --net far --timeout 5
 equal "$(nodes)" 'ctl:running:-@ctl n1:running:idle@n1 n2:running:idle@n2'
 ok as alice skiff cluster status lab --json
 equal "$(json "$out" '[n["address"].rsplit(".", 1)[0] for n in d["nodes"]]')" "['10.20.3', '10.20.1', '10.20.2']"
@@ -206,6 +206,29 @@ fails 1 as alice env SLURM_CONF=$state/lab/slurm/slurm.conf timeout 3 scontrol p
 on n2 kill -9 "$(of n2 'cluster agent' | tail -1)"
 eventually 10 slurm_says_down
 ok as alice skiff cluster remove lab --node n2
+ok as alice skiff cluster add lab --nodes 1
+run srun -N2 -l hostname
+equal "$(sort <<<"$out")" $'0: n1\n1: n2' "$err"
+# Its address is given to others meanwhile: it says so, the others go on, and it comes back when that is free again.
+ok as alice skiff cluster status lab --json
+address=$(json "$out" '[n["address"] for n in d["nodes"] if n["name"] == "n2"][0]')
+on n2 kill -9 "$(of n2 'cluster agent' | tail -1)"
+login bob
+# The kernel lets go of it a moment after its last process.
+on n2 "${login[@]}" sh -c 'until [ -e taken ]; do
+    skiff run --net far -- sh -c "ip -o -4 addr show eth0 | grep -q \" $0/\" && touch taken && exec sleep 1234"; done' "$address" 3>&- &
+taker=$!
+eventually 15 test -e /home/bob/taken
+eventually 10 slurm_says_down
+ok as alice skiff cluster remove lab --node n2
+fails 125 as alice skiff cluster add lab --nodes 1
+has "$err" 'node n2: host n2 gives its address to others now'
+has "$err" 'hint: '
+equal "$(nodes)" 'ctl:running:-@ctl n1:running:idle@n1'
+run srun -N1 hostname
+equal "$out" n1
+on n2 pkill -KILL -u bob -x sleep
+try wait $taker
 ok as alice skiff cluster add lab --nodes 1
 run srun -N2 -l hostname
 equal "$(sort <<<"$out")" $'0: n1\n1: n2' "$err"
