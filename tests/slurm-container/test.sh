@@ -126,7 +126,7 @@ fails 125 as alice srun -Q --container-image=$image --container-save=x.sif true
 has "$err" 'nothing was submitted'
 fails 125 as alice salloc -Q --container-image=$image --container-save=x true
 has "$err" 'for srun and sbatch'
-ok as alice sbatch --parsable -w n1 -n1 -o out.saved --container-image=$image --container-save=/home/alice/none.sqsh --wrap 'touch begun; sleep 100'
+ok as alice sbatch --parsable -w n1 -n1 -o out.saved --container-image=$image --container-save=/home/alice/none.sqsh --wrap 'touch /home/alice/begun; sleep 100'
 eventually 15 test -e begun
 # Killed outright; one that is told to end is kept as it then is.
 scancel --signal=KILL --full "$out"

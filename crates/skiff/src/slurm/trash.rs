@@ -75,9 +75,13 @@ fn is_removed(dir: BorrowedFd<'_>, name: &std::ffi::CStr) -> rustix::io::Result<
 }
 
 fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<std::ffi::CString>> {
-    let all = Dir::read_from(dir)?.map(|entry| entry.map(|entry| entry.file_name().to_owned()));
+    let all = match Dir::read_from(dir) {
+        // What another has removed meanwhile cannot be read any more.
+        Err(Errno::NOENT) => return Ok(vec![]),
+        all => all?.map(|entry| entry.map(|entry| entry.file_name().to_owned())),
+    };
     let is_dots = |name: &std::ffi::CString| matches!(name.to_bytes(), b"." | b"..");
-    all.filter(|name| !name.as_ref().is_ok_and(is_dots)).collect()
+    all.filter(|name| !matches!(name, Err(Errno::NOENT)) && !name.as_ref().is_ok_and(is_dots)).collect()
 }
 
 /// Several may remove the same.
@@ -112,6 +116,12 @@ mod tests {
         let left: Vec<_> =
             fs::read_dir(&home).expect("a directory").flatten().map(|e| e.file_name()).collect();
         assert_eq!(left, ["kept"]);
+        // One that another has removed after it was opened is empty.
+        let (path, found) = (home.join("8"), || openat(CWD, home.join("8"), DIR, Mode::empty()));
+        fs::create_dir(&path).expect("a directory");
+        let dir = found().expect("a directory");
+        fs::remove_dir(&path).expect("gone");
+        assert_eq!(names(dir.as_fd()), Ok(vec![]));
         fs::remove_dir_all(home).expect("gone");
     }
 }
