@@ -126,13 +126,14 @@ fails 125 as alice srun -Q --container-image=$image --container-save=x.sif true
 has "$err" 'nothing was submitted'
 fails 125 as alice salloc -Q --container-image=$image --container-save=x true
 has "$err" 'for srun and sbatch'
-ok as alice sbatch --parsable -w n1 -n1 -o out.saved --container-image=$image --container-save=/home/alice/none.sqsh --wrap 'touch /home/alice/begun; sleep 100'
+ok as alice sbatch --parsable -w n1 -n1 -o out.saved --container-image=$image --container-save=/home/alice/cancelled.sqsh --wrap 'touch /opt/begun /home/alice/begun; sleep 100'
 eventually 15 test -e begun
-# Killed outright; one that is told to end is kept as it then is.
-scancel --signal=KILL --full "$out"
+# One that is cancelled is kept as it then is.
+scancel "$out"
 ended "$out" >/dev/null
 idle
-equal "$(ls -A /home/alice | grep -c none)" 0
+in_image --container-image=./cancelled.sqsh ls /opt/begun
+equal "$out" /opt/begun
 
 # ---- What was submitted is what runs, whatever the name means by now
 ok as alice sbatch --parsable --hold -N2 -n2 -o out --container-image=$image --wrap 'srun cat /etc/version'
