@@ -83,13 +83,14 @@ const fn slow(key: &'static str, name: &'static str, kind: &'static str, options
     Way { key, name, by: By::Skiff(options), kind, slow: true }
 }
 
-const WAYS: [Way; 8] = [
+const WAYS: [Way; 9] = [
     way("diskless", "diskless", By::Skiff("--mode diskless")),
     way("precopy", "precopy", By::Skiff("--mode precopy")),
     way("disk", "disk", By::Skiff("--mode disk")),
     way("criu", "CRIU page server", By::Criu),
     way("bytes", "bytes alone", By::Copy),
     slow("slow", "diskless, 1 Gbit/s", "random", "--compress off"),
+    slow("slow-precopy", "precopy, 1 Gbit/s", "random", "--mode precopy --compress off"),
     slow("packed", "text, 1 Gbit/s, --compress auto", "text", "--compress auto"),
     slow("unpacked", "text, 1 Gbit/s, --compress off", "text", "--compress off"),
 ];
@@ -115,7 +116,7 @@ const fn compared(name: &'static str, one: (&'static str, Time), other: (&'stati
     Compared { name, of: [one, other], limit: f64::INFINITY, large: false }
 }
 
-const COMPARED: [Compared; 9] = [
+const COMPARED: [Compared; 10] = [
     Compared {
         limit: LIMIT,
         large: true,
@@ -138,6 +139,11 @@ const COMPARED: [Compared; 9] = [
         limit: LINK_LIMIT,
         large: true,
         ..compared("1 Gbit/s / bytes over link", ("slow", TOTAL), ("slow", BY_LINK))
+    },
+    Compared {
+        limit: LINK_LIMIT,
+        large: true,
+        ..compared("precopy, 1 Gbit/s / bytes over link", ("slow-precopy", TOTAL), ("slow-precopy", BY_LINK))
     },
     Compared {
         limit: 1.0,
