@@ -23,7 +23,7 @@ libfuzzer_sys::fuzz_target!(init: without_sigpipe(), |bytes: &[u8]| {
     let bytes = &bytes[..bytes.len().min(64 << 10)];
     // No process has this number.
     let ranges = Ranges::from([(i32::MAX, vec![(0x1000, 0x5000), (0x8000, 0x9000)])]);
-    let early = Early::new(&ranges).expect("a file");
+    let early = Early::new(&ranges, 16 << 10).expect("a file");
     early.receive(&mut &bytes[..], |_| ()).ok();
     let reserve = Reserve::new(0).expect("a file");
     for early in [None, Some(&early)] {

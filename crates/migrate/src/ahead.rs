@@ -192,11 +192,11 @@ fn heard(mut talk: &File, word: &mut [u8]) -> Result<bool> {
 }
 
 fn all_rounds(ledger: &mut Ledger, link: &mut File, talk: &File) -> Result<Vec<Round>> {
-    let mut rounds: Vec<Round> = vec![];
-    while !enough(&rounds, ledger.size()) {
+    let (mut rounds, mut there): (Vec<Round>, u64) = (vec![], 0);
+    while !enough(&rounds, there) {
         let begun = Instant::now();
         let out = Mutex::new((&mut *link, 0));
-        ledger.round(|pid, address, bytes| {
+        there = ledger.round(|pid, address, bytes| {
             if gone(talk) {
                 return Err(Error::new(format!("{}: nobody wants it any more", about())));
             }
@@ -214,7 +214,7 @@ fn all_rounds(ledger: &mut Ledger, link: &mut File, talk: &File) -> Result<Vec<R
     Ok(rounds)
 }
 
-/// Whether they are to be stopped now.
+/// Whether they are to be stopped now, with so much memory.
 fn enough(rounds: &[Round], size: u64) -> bool {
     let [.., last] = rounds else { return false };
     let before = rounds.len().checked_sub(2).and_then(|at| rounds.get(at));

@@ -38,6 +38,11 @@ impl Block {
     }
 }
 
+/// Whether there is nothing in a page.
+pub fn zeros(page: &[u8]) -> bool {
+    page.chunks(64).all(|line| line.iter().all(|byte| *byte == 0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,5 +56,9 @@ mod tests {
             assert_eq!(block.get().len() as u64, length);
             assert_eq!(block.get().as_ptr().addr() as u64 % PAGE, 0);
         }
+        let mut page = [0; 4096];
+        assert!(zeros(&page));
+        page[4095] = 1;
+        assert!(!zeros(&page));
     }
 }

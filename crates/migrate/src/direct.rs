@@ -60,7 +60,10 @@ pub fn ranges(init: Pid) -> Result<Ranges> {
         // What has ended meanwhile has none.
         let Some(pid) = number_inside(outer) else { continue };
         let maps = fs::read_to_string(format!("/proc/{outer}/maps")).unwrap_or_default();
-        all.insert(pid, maps.lines().filter_map(mapping).collect());
+        let mut ranges: Vec<Range> = maps.lines().filter_map(mapping).collect();
+        // One that has grown while they were told may be told twice.
+        ranges.dedup_by(|next, last| next.0 < last.1);
+        all.insert(pid, ranges);
     }
     Ok(of_one(all))
 }
@@ -86,11 +89,20 @@ fn of_one(mut all: Ranges) -> Ranges {
     all
 }
 
-/// Only those that are in both.
+/// Only what is in both.
 #[must_use]
 pub fn in_both(mut one: Ranges, other: &Ranges) -> Ranges {
     one.retain(|pid, _| other.contains_key(pid));
-    one.iter_mut().for_each(|(pid, ranges)| ranges.retain(|range| other[pid].contains(range)));
+    for (pid, ranges) in &mut one {
+        let theirs = &other[pid];
+        let common = ranges.iter().flat_map(|&(start, end)| {
+            // They are in their order, as the kernel shows them.
+            let first = theirs.partition_point(|theirs| theirs.1 <= start);
+            let near = theirs[first..].iter().take_while(move |theirs| theirs.0 < end);
+            near.map(move |theirs| (theirs.0.max(start), theirs.1.min(end)))
+        });
+        *ranges = common.collect();
+    }
     one
 }
 
@@ -313,8 +325,13 @@ mod tests {
         let all = Ranges::from([(2, vec![(1, 5), (7, 9)]), (3, vec![(1, 5), (7, 8)]), (4, vec![])]);
         let own = Ranges::from([(2, vec![(7, 9)]), (3, vec![(7, 8)]), (4, vec![])]);
         assert_eq!(of_one(all), own);
-        let since = Ranges::from([(2, vec![(7, 9)]), (3, vec![(7, 10)])]);
-        assert_eq!(in_both(own, &since), Ranges::from([(2, vec![(7, 9)]), (3, vec![])]));
+        let since = Ranges::from([(2, vec![(7, 9)]), (3, vec![(3, 10)])]);
+        assert_eq!(in_both(own, &since), Ranges::from([(2, vec![(7, 9)]), (3, vec![(7, 8)])]));
+        let (grown, split) = (
+            Ranges::from([(2, vec![(1, 9), (12, 20)])]),
+            Ranges::from([(2, vec![(0, 3), (5, 7), (8, 14), (20, 21)])]),
+        );
+        assert_eq!(in_both(grown, &split), Ranges::from([(2, vec![(1, 3), (5, 7), (8, 9), (12, 14)])]));
     }
 
     #[test]

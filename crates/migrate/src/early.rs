@@ -4,13 +4,13 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
-use skiff_sandbox::{Context as _, Result};
+use skiff_sandbox::{Context as _, Error, Result};
 
-use crate::block::Block;
-use crate::command::{Command, PRESENT, process};
+use crate::block::{Block, zeros};
+use crate::command::{Command, PAGE, PRESENT, process};
 use crate::direct::{Ranges, piece, strange};
 use crate::layout::Layout;
 
@@ -19,6 +19,8 @@ use crate::layout::Layout;
 pub struct Early {
     file: File,
     layout: Layout,
+    /// Bytes that it may take.
+    most: u64,
 }
 
 fn about() -> &'static str {
@@ -26,15 +28,15 @@ fn about() -> &'static str {
 }
 
 impl Early {
-    /// With room for what is in these ranges.
+    /// With room for what is in these ranges, but for so many bytes at most: what is known of how many there are is of before.
     ///
     /// # Errors
     /// When they are none, or descriptors are used up.
-    pub fn new(ranges: &Ranges) -> Result<Self> {
+    pub fn new(ranges: &Ranges, most: u64) -> Result<Self> {
         let layout = Layout::new(ranges)?;
         let file = File::from(memfd_create("early", MemfdFlags::CLOEXEC).context(about)?);
         ftruncate(&file, layout.size()).context(about)?;
-        Ok(Self { file, layout })
+        Ok(Self { file, layout, most })
     }
 
     /// Takes all that `skiff_migrate::ahead` sends while the processes run; `tell` hears of every piece.
@@ -54,6 +56,14 @@ impl Early {
             let bytes = block.resize(length);
             socket.read_exact(bytes).context(|| "pages from the other side")?;
             self.file.write_all_at(bytes, place.ok_or_else(strange)?).context(about)?;
+            let taken = self.file.metadata().context(about)?.blocks() * 512;
+            if taken > self.most {
+                return Err(Error::new(format!(
+                    "no room: more than {} MiB of memory have come",
+                    self.most >> 20
+                ))
+                .hint("--mode disk takes less at a time"));
+            }
             tell(length);
         }
     }
@@ -65,6 +75,10 @@ impl Early {
     pub fn take(&self, pid: i32, address: u64, into: &mut [u8]) -> Result<()> {
         let place = self.layout.place(pid, address, into.len() as u64).ok_or_else(strange)?;
         self.file.read_exact_at(into, place).context(about)?;
+        // A page with nothing in it does not come ahead: this one never came, or was taken before.
+        if into.chunks(PAGE as usize).any(zeros) {
+            return Err(strange());
+        }
         self.give(pid, address, into.len() as u64);
         Ok(())
     }
@@ -88,8 +102,7 @@ impl AsFd for Early {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::{PAGE, SHARED, of};
-    use std::os::unix::fs::MetadataExt;
+    use crate::command::{SHARED, of};
 
     fn add(flags: u16, pages: u64, address: u64, byte: u8) -> Vec<u8> {
         let there = if flags & PRESENT == 0 { 0 } else { pages * PAGE };
@@ -97,7 +110,7 @@ mod tests {
     }
 
     fn early() -> Early {
-        Early::new(&Ranges::from([(2, vec![(0x1000, 0x4000), (0x8000, 0x9000)])])).expect("a file")
+        Early::new(&Ranges::from([(2, vec![(0x1000, 0x4000), (0x8000, 0x9000)])]), 4 * PAGE).expect("a file")
     }
 
     #[test]
@@ -123,6 +136,7 @@ mod tests {
         early.give(2, 0xf000, PAGE);
         assert_eq!(early.file.metadata().expect("known").blocks(), 0);
         assert!(early.take(2, 0x3000, &mut [0; 8192]).is_err(), "over its end");
+        assert!(early.take(2, 0x1000, &mut [0; 4096]).is_err(), "taken before");
     }
 
     #[test]
@@ -140,6 +154,10 @@ mod tests {
             (
                 "too many",
                 Command::Add { of: of(2), address: 0x1000, pages: 1 << 60, flags: PRESENT }.bytes().into(),
+            ),
+            (
+                "more than there is room for",
+                (1..=5).flat_map(|byte| add(PRESENT, 1, 0x1000 * byte, 1)).collect(),
             ),
             ("of no process", [&shared.bytes()[..], &[0; 4096]].concat()),
             ("of one that comes", Command::Open(of(2)).bytes().into()),

@@ -9,13 +9,14 @@ use std::fs::File;
 use std::num::NonZero;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{self, available_parallelism};
 
 use highway::{HighwayHash, HighwayHasher, Key};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_sys::memory::read_of;
 
-use crate::block::{Block, PIECE};
+use crate::block::{Block, PIECE, zeros};
 use crate::command::PAGE;
 use crate::direct::{Range, Ranges, Run};
 use crate::layout::{Layout, Part};
@@ -66,29 +67,28 @@ impl Ledger {
         Ok(Self { layout, codes: vec![NONE; pages], key: key()? })
     }
 
-    /// Bytes that it is for.
-    #[must_use]
-    pub fn size(&self) -> u64 {
-        self.layout.size()
-    }
-
     /// Looks at all of it, which may change meanwhile, and gives `send` what has not been sent as it is now: of which process, from where on, and the bytes.
+    /// (What has never been written to may be there, too, as zeros; that takes no memory here, and is to take none there.) How many bytes are there.
     ///
     /// # Errors
     /// Those of `send`.
-    pub fn round(&mut self, send: impl Fn(i32, u64, &[u8]) -> Result<()> + Sync) -> Result<()> {
-        let key = self.key;
+    pub fn round(&mut self, send: impl Fn(i32, u64, &[u8]) -> Result<()> + Sync) -> Result<u64> {
+        let (key, all) = (self.key, AtomicU64::new(0));
         // The processes themselves want the others.
         self.look(1, |Seen { pid, address, bytes, codes }| {
-            let now: Vec<Code> = bytes.chunks(PAGE as usize).map(|page| code(key, page)).collect();
-            let changed: Vec<bool> = now.iter().zip(codes.iter()).map(|(now, then)| now != then).collect();
+            let coded = |page: &[u8]| if zeros(page) { NONE } else { code(key, page) };
+            let now: Vec<Code> = bytes.chunks(PAGE as usize).map(coded).collect();
+            let changed = |(now, then): (&Code, &Code)| *now != NONE && now != then;
+            let changed: Vec<bool> = now.iter().zip(codes.iter()).map(changed).collect();
+            all.fetch_add(bytes.len() as u64, Relaxed);
             codes.copy_from_slice(&now);
             for (from, to) in runs(&changed) {
                 let (start, end) = (from * PAGE as usize, to * PAGE as usize);
                 send(pid, address + start as u64, bytes.get(start..end).unwrap_or_default())?;
             }
             Ok(())
-        })
+        })?;
+        Ok(all.into_inner())
     }
 
     /// Forgets what is no more as it was sent, now that the processes stand still.
@@ -195,14 +195,19 @@ impl Piece<'_> {
             let address = self.address + from as u64 * PAGE;
             let bytes = block.resize((to - from) as u64 * PAGE);
             let whole = read(self.pid, address, bytes) / PAGE as usize;
-            self.codes[done..from].fill(NONE);
+            forget(&mut self.codes[done..from]);
             let codes = &mut self.codes[from..from + whole];
             act(Seen { pid: self.pid, address, bytes: &bytes[..whole * PAGE as usize], codes })?;
             done = from + whole;
         }
-        self.codes[done..].fill(NONE);
+        forget(&mut self.codes[done..]);
         Ok(())
     }
+}
+
+/// Nothing is written where nothing is noted: it takes no memory then.
+fn forget(codes: &mut [Code]) {
+    codes.iter_mut().filter(|code| **code != NONE).for_each(|code| *code = NONE);
 }
 
 /// How much of it could be read: what the process has given back meanwhile cannot.
@@ -302,7 +307,6 @@ mod tests {
             (pid + 1, vec![(0x1000, 0x9000)]),
         ]))
         .expect("a key");
-        assert_eq!(ledger.size(), (PAGES + 8) * PAGE);
         let sent = Mutex::new(vec![]);
         let round = |ledger: &mut Ledger| {
             ledger
@@ -334,6 +338,13 @@ mod tests {
         let divided =
             [(known, page(0), 3), (other, page(3), 1), (known, page(4), 195), (other, page(199), 1)];
         assert_eq!(ledger.divide(&run), divided);
+        // What has nothing in it does not go ahead, and what had something is forgotten.
+        write_of(pid, page(10), &[0; 4096]).expect("written");
+        assert_eq!(round(&mut ledger), [(page(3), 1), (page(199), 1)]);
+        ledger.compare().expect("compared");
+        assert_eq!(ledger.divide(&run)[1], (other, page(10), 1));
+        write_of(pid, page(199), b"more").expect("written");
+        ledger.compare().expect("compared");
         // What it was never for.
         let beside = Run { pid, address: page(198), pages: 3 };
         assert_eq!(

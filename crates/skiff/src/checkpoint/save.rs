@@ -5,7 +5,8 @@ use std::mem::take;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use rustix::process::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
 use serde::Serialize;
 use skiff_migrate::criu::Criu;
 use skiff_migrate::enter::Inside;
@@ -156,6 +157,7 @@ impl Saving<'_> {
         // waits in them, and reading them would no longer wait.
         let options = Options { pid: main, leave_running: Some(true), ..Options::usual(self.inside.net) };
         let (mut new, mut trees, mut processes, mut committed) = (Some(new), vec![], vec![], None);
+        let mut noted = Ok(());
         let stopped = Instant::now();
         let dumped = criu.carry_out(Kind::Dump, options, |stage| {
             let Some(dir) = new.as_ref().map(|new| new.dir.clone()).filter(|_| stage == "post-dump") else {
@@ -167,18 +169,19 @@ impl Saving<'_> {
             if !leave_running && let Some(new) = new.take() {
                 // Only what is safe on the disk may end.
                 let all = (take(&mut processes), take(&mut trees));
-                let bytes = self.shut(member.as_ref(), || self.commit(new, all, &version))?;
-                self.record.note_end(Some(End::Saved))?;
-                // Process 1 ends, and takes all along, CRIU included, which is not heard of again.
-                supervisor::stop_at(&self.record.dir)?;
-                committed = Some(bytes);
+                committed = Some(self.shut(member.as_ref(), || self.commit(new, all, &version))?);
+                // From here on it is to end, whatever fails: process 1 does, and takes all along, CRIU included, which is not heard of again.
+                noted = self.record.note_end(Some(End::Saved));
+                self.end()?;
             }
             Ok(())
         });
         let frozen = stopped.elapsed();
-        if committed.is_none() {
+        // What CRIU says of its end nobody wants to know.
+        if committed.is_none() || !self.ended() {
             dumped?;
         }
+        noted?;
         criu.end();
         tidy(images.as_fd())?;
         let bytes = match (committed, new) {
@@ -195,6 +198,24 @@ impl Saving<'_> {
             total_ms: begun.elapsed().as_millis(),
             path: slot.dir(self.context)?.display().to_string(),
         })
+    }
+
+    /// Ends it, without its supervisor if that does not.
+    fn end(&self) -> Result<()> {
+        let told = supervisor::stop_at(&self.record.dir);
+        if self.ended() {
+            return Ok(());
+        }
+        let killed =
+            pidfd_send_signal(self.inside.init, Signal::KILL).context(|| "process 1 of the instance");
+        told.and(killed)
+    }
+
+    /// Whether its process 1 has.
+    fn ended(&self) -> bool {
+        let (mut init, now) =
+            ([PollFd::new(&self.inside.init, PollFlags::IN)], Timespec { tv_sec: 0, tv_nsec: 0 });
+        poll(&mut init, Some(&now)).is_ok() && !init[0].revents().is_empty()
     }
 
     /// Does what it ends with, and is shut out of its network from before then.

@@ -289,7 +289,7 @@ impl Move<'_> {
             progress.done("memory");
             return Ok((0, 0));
         }
-        let until = Instant::now() + MAKING + Duration::from_secs(progress.bytes() / SLOWEST);
+        let until = Instant::now() + MAKING + Duration::from_secs(progress.size() / SLOWEST);
         while said(way.peer.hear(until)?, progress)? != Said::Made {}
         progress.done("make");
         let before = progress.bytes();
@@ -318,7 +318,7 @@ impl Move<'_> {
     }
 
     fn wait_until_held(&self, peer: &mut Peer, mut held: bool, progress: &mut Progress) -> Result<()> {
-        let until = Instant::now() + MAKING + Duration::from_secs(progress.bytes() / SLOWEST);
+        let until = Instant::now() + MAKING + Duration::from_secs(progress.size() / SLOWEST);
         while !held {
             held = said(peer.hear(until)?, progress)? == Said::Held;
         }

@@ -54,6 +54,11 @@ impl Progress {
         self.bytes
     }
 
+    /// How many are expected, at least.
+    pub fn size(&self) -> u64 {
+        self.size.max(self.bytes)
+    }
+
     /// All that has been done.
     pub fn phases(&self) -> &[Phase] {
         &self.phases

@@ -236,9 +236,9 @@ impl Images {
         };
         let processes = &offer.checkpoint.processes;
         let images: Vec<(i32, u64)> = processes.iter().map(memory).collect();
-        let twice = images.iter().map(|(_, bytes)| bytes.min(&TWICE)).sum::<u64>();
-        let all = processes.iter().map(|process| process.memory).sum::<u64>();
-        let wanted = all + twice + SLACK;
+        let twice = images.iter().map(|(_, bytes)| *bytes.min(&TWICE)).fold(0, u64::saturating_add);
+        let all = processes.iter().map(|process| process.memory).fold(0, u64::saturating_add);
+        let wanted = all.saturating_add(twice).saturating_add(SLACK);
         let available = memory::available()?;
         if wanted > available {
             let (wanted, available) = (output::size(wanted), output::size(available));
@@ -250,7 +250,7 @@ impl Images {
         let dir = memory::make(available - twice)?;
         let into = open_dir(dir.as_fd(), Path::new(IMAGES)).context(|| "directory in memory")?;
         let ahead = offer.mode == Mode::Precopy;
-        let early = ahead.then(|| Early::new(&offer.direct)).transpose()?;
+        let early = ahead.then(|| Early::new(&offer.direct, available - twice - SLACK)).transpose()?;
         // What has come early gives back as much as it takes to have it in the processes.
         let straight = if ahead { 0 } else { all - images.iter().map(|(_, bytes)| bytes).sum::<u64>() };
         let reserve = Reserve::new(straight)?;
