@@ -79,6 +79,7 @@ submit 'skiff cluster run -- sh -c "touch up; sleep 1000"'
 eventually 40 test -e up
 ok as alice env SGE_ROOT=$SGE_ROOT qdel "$job"
 nothing_left
+eventually 40 over
 
 # A Slurm of one's own over its hosts: deleted, and gone with the job's end. Grid Engine kills all there is, so what that could not remove
 # is in nobody's way.
@@ -87,6 +88,7 @@ submit "$up; touch up-too; sleep 1000"
 eventually 40 test -e up-too
 ok as alice env SGE_ROOT=$SGE_ROOT qdel "$job"
 nothing_left
+eventually 40 over
 submit "$up"
 both() { [ "$(wc -l <out)" = 2 ]; }
 eventually 40 both

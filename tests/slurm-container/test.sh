@@ -108,24 +108,34 @@ in_image -N2 -n3 --container-image=$image --container-mounts=/home/alice/in:/in 
 equal "$(stat -c %U kept.sqsh)" alice
 in_image --container-image=./kept.sqsh sh -c 'cat /of-node /late; ls /etc/version /in/touched 2>/dev/null; [ -p /opt/pipe ] && echo pipe; stat -c %h /opt/0 /opt/link.1; echo [$FROM_IMAGE]'
 equal "$out" $'n1\nlate\npipe\n2\n2\n[]'
-lacks "$(unsquashfs -ll kept.sqsh)" run/skiff
+ok unsquashfs -ll kept.sqsh
+has "$out" squashfs-root/opt/tool
+lacks "$out" run/skiff
 # As root inside, with all that the image says; and the task's own end is the step's.
 fails 3 as alice srun -Q --container-image=$image --container-remap-root --container-save=oci-archive:kept.tar sh -c 'echo of bin >/opt/file; chown 2:3 /opt/file; exit 3'
 in_image --container-image=oci-archive:./kept.tar --container-remap-root sh -c 'cat /opt/file; stat -c "%u %g" /opt/file; echo $FROM_IMAGE; pwd'
 equal "$out" $'of bin\n2 3\nyes\n/data'
-# That of a batch script, at its end, not at that of its steps.
-ok as alice sbatch --parsable -N1 -n1 -o out.saved --container-image=$image --container-save=/home/alice/batch.sqsh --wrap 'srun touch /by-step; [ ! -e /home/alice/batch.sqsh ] && echo not yet; touch /by-script'
+# One whose first task fails does not wait for others, which may wait for it: they end when Slurm has heard of it.
+try as alice timeout 60 srun -Q -K -N1 -n2 --container-image=$image --container-save=./failed.sqsh sh -c '[ $SLURM_PROCID != 0 ] || { touch /opt/begun; exit 3; }; sleep 1000'
+[[ $code == @(3|143) ]] || fail "$code: $err"
+in_image --container-image=./failed.sqsh ls /opt/begun
+# That of a batch script, at its end, not at that of its steps, wherever they are.
+ok as alice sbatch --parsable -N2 -n2 -o out.saved --container-image=$image --container-save=/home/alice/batch.sqsh --wrap 'srun -N1 -n1 -w n2 touch /elsewhere; srun touch /by-step; [ ! -e /home/alice/batch.sqsh ] && echo not yet; touch /by-script'
 equal "$(ended "$out")" 'COMPLETED 0:0' "$(cat out.saved)"
 equal "$(cat out.saved)" 'not yet'
 in_image --container-image=./batch.sqsh ls /by-step /by-script
 # What cannot be written is said, and leaves nothing.
-fails 125 as alice srun -Q -n1 --container-image=$image --container-save=/no/such/file pwd
+fails 125 as alice srun -Q -n1 --container-image=$image --container-save=/no/such/file touch ran
+test ! -e ran
 has "$err" '--container-save'
 has "$err" /no/such
 fails 125 as alice srun -Q --container-image=$image --container-save=x.sif true
 has "$err" 'nothing was submitted'
 fails 125 as alice salloc -Q --container-image=$image --container-save=x true
 has "$err" 'for srun and sbatch'
+fails 125 as alice srun -Q -n2 --container-image=$image --container-save=/home/alice touch ran
+has "$err" '/home/alice: it is a directory'
+test ! -e ran
 ok as alice sbatch --parsable -w n1 -n1 -o out.saved --container-image=$image --container-save=/home/alice/cancelled.sqsh --wrap 'touch /opt/begun /home/alice/begun; sleep 100'
 eventually 15 test -e begun
 # One that is cancelled is kept as it then is.

@@ -41,7 +41,9 @@ begin
 equal "$(runs 100[1-4] | wc -l)" 4
 clean # scancel
 # The script's sruns have ended with their steps: had they been killed first, the steps would have tried for two seconds to reach them.
-lacks "$(cat "$SKIFF_TESTBED_DIR/logs/slurmd.n1.log")" 'Failed to send MESSAGE_TASK_EXIT'
+ok cat "$SKIFF_TESTBED_DIR/logs/slurmd.n1.log"
+has "$out" "StepId=$job"
+lacks "$out" 'Failed to send MESSAGE_TASK_EXIT'
 
 begin
 on n1 kill -9 "$(stepd 0)"

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 
+use rustix::io::Errno;
+
 use crate::assemble::Limits;
 use crate::error::Context;
 use crate::io::write_all_at;
@@ -20,6 +22,10 @@ pub(crate) trait Foreign {
     /// What it needs to read a file.
     type File;
 
+    /// Whether there may be somebody who changes it meanwhile: then what is gone when its turn comes is left out.
+    fn may_change(&self) -> bool {
+        false
+    }
     /// Its root directory.
     fn root(&self) -> Result<Found<Self::File>>;
     /// What is in a directory, without `.` and `..`.
@@ -119,13 +125,18 @@ impl Converter<'_> {
             for (name, found) in foreign.children(&directory)? {
                 let is_directory = |id: &InodeId| matches!(tree.inode(*id).kind, Kind::Directory(_));
                 let id = match known.get(&found.number) {
+                    // It was moved, and has been met where it was.
+                    Some(id) if foreign.may_change() && is_directory(id) => continue,
                     // A tree in itself would have no end.
                     Some(id) if matches!(found.kind, FoundKind::Directory) || is_directory(id) => {
                         let name = name.escape_ascii();
                         return Err(self.bad(format!("the directory {name} has two names in it")));
                     }
                     Some(id) => *id,
-                    None => self.add(foreign, &mut tree, &mut known, found, &mut stack)?,
+                    None => match self.add(foreign, &mut tree, &mut known, found, &mut stack) {
+                        Err(Error::Io { source: Errno::NOENT, .. }) if foreign.may_change() => continue,
+                        added => added?,
+                    },
                 };
                 self.name(&mut tree, parent, name, id)?;
             }

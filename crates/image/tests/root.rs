@@ -77,3 +77,48 @@ fn a_directory_with_holes_links_and_what_is_no_file() {
         seen.keys().filter(|path| !left.contains_key(*path)).map(|path| &path[..]).collect();
     assert_eq!(gone, [&b"/a/b"[..], b"/a/b/again", b"/a/b/c", b"/a/b/empty", b"/a/link"]);
 }
+
+#[test]
+fn what_goes_while_it_is_read_is_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |path: &[u8]| dir.path().join(std::str::from_utf8(&path[1..]).unwrap());
+    for path in [&b"/a/in"[..], b"/full/in", b"/moved/in"] {
+        std::fs::create_dir_all(at(path)).unwrap();
+    }
+    for path in [&b"/file"[..], b"/full/file", b"/replaced", b"/rest"] {
+        std::fs::write(at(path), "x").unwrap();
+    }
+    // Asked when all names of a directory are known, and before anything is read.
+    let change = |path: &[u8], _: Option<&[u8]>| {
+        match path {
+            b"/file" => std::fs::remove_file(at(path)).unwrap(),
+            b"/full" => std::fs::remove_dir_all(at(path)).unwrap(),
+            b"/replaced" => {
+                std::fs::remove_file(at(path)).unwrap();
+                std::os::unix::fs::symlink("rest", at(path)).unwrap();
+            }
+            // Met again where it is later.
+            b"/a/in" => std::fs::rename(at(b"/a/in"), at(b"/moved/other")).unwrap(),
+            _ => {}
+        }
+        false
+    };
+    let seen = image_of(dir.path(), &change).0;
+    let names: Vec<_> = seen.keys().map(|path| String::from_utf8_lossy(path)).collect();
+    assert_eq!(names, ["", "/a", "/a/in", "/full", "/moved", "/moved/in", "/rest"]);
+}
+
+#[test]
+fn files_that_are_shorter_than_they_say() {
+    let dir = Path::new("/sys/kernel/mm/transparent_hugepage");
+    if !dir.join("enabled").exists() {
+        return;
+    }
+    let text = std::fs::read(dir.join("enabled")).unwrap();
+    let size = dir.join("enabled").metadata().unwrap().len() as usize;
+    assert!(text.len() < size);
+    let leave = |path: &[u8], _: Option<&[u8]>| path != b"/enabled";
+    let seen = image_of(dir, &leave).0;
+    let Some(entry) = seen.get(&b"/enabled"[..]) else { panic!("it is not there") };
+    assert_eq!(entry.size, size as u64);
+}

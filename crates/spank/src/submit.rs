@@ -16,6 +16,11 @@ use crate::{ffi, guard, multi_prog, variables};
 /// Our exit status when nothing was submitted.
 const FAILURE: i32 = 125;
 
+/// Words for `skiff slurm submit` that nobody has typed: it is for a step of this job, or at the end of a job's script something is
+/// to be done.
+const STEP: &CStr = c"--step";
+const SCRIPT: &CStr = c"--script";
+
 /// What was asked for, as words for `skiff slurm submit`, and what that said: the parts of a heterogeneous job share one snapshot.
 static SUBMITTED: Mutex<Option<(Vec<CString>, CString)>> = Mutex::new(None);
 
@@ -100,7 +105,10 @@ pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
         return;
     }
     if context == Context::Local && own_variable(c"SLURM_JOB_ID").is_some() {
-        words.push(c"--step".to_owned());
+        words.push(STEP.to_owned());
+    }
+    if option::saves() && context == Context::Allocator {
+        words.push(SCRIPT.to_owned());
     }
     match descriptor(&words, &settings.skiff) {
         Ok(descriptor) => {
@@ -133,7 +141,7 @@ fn shown(words: &[CString]) -> String {
             format!("environment '{}'", name.to_string_lossy())
         }
         words => {
-            let given = words.iter().filter(|word| word.as_c_str() != c"--step");
+            let given = words.iter().filter(|word| ![STEP, SCRIPT].contains(&word.as_c_str()));
             given.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
         }
     }

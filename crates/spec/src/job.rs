@@ -64,6 +64,9 @@ pub struct Container {
     /// Where its files are written to at the end, as `skiff export` takes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub save: Option<String>,
+    /// Whether that is when the job's script has ended: its steps have the same descriptor, also where no script runs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub script: bool,
     /// The user's depot, on a file system that all nodes share.
     pub depot: String,
 }
@@ -167,6 +170,7 @@ mod tests {
             entrypoint: false,
             variables: vec!["PATH".into()],
             save: Some("/s.sqsh".into()),
+            script: true,
             depot: "/d".into(),
         };
         let line = Descriptor::Container(container.clone()).to_line().expect("plain text");

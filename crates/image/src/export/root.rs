@@ -18,6 +18,7 @@ use crate::assemble::Limits;
 use crate::convert::{Children, Foreign, Found, FoundKind, Job, Piece, convert};
 use crate::error::{Context, Error, Result};
 use crate::io::read_at;
+use crate::layer::is_kept;
 use crate::spill::{Spill, nameless};
 use crate::tree::{Attributes, Xattrs, XattrsId};
 
@@ -78,7 +79,11 @@ impl Root<'_> {
         };
         let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        openat2(self.root, path, flags, Mode::empty(), how)
+        match openat2(self.root, path, flags, Mode::empty(), how) {
+            // What was found under this name is not there any more: now it, or a directory above it, is something else.
+            Err(Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => Err(Errno::NOENT),
+            opened => opened,
+        }
     }
 
     fn shown(&self, path: &[u8]) -> String {
@@ -109,6 +114,11 @@ impl Root<'_> {
 impl Foreign for Root<'_> {
     type File = Path;
 
+    /// Some process may be left in the container.
+    fn may_change(&self) -> bool {
+        true
+    }
+
     fn root(&self) -> Result<Found<Path>> {
         let root = self.open(b"", OFlags::DIRECTORY).on("open", self.shown(b"/"))?;
         let stat = fstat(&root).on("look at", self.shown(b"/"))?;
@@ -118,10 +128,17 @@ impl Foreign for Root<'_> {
 
     fn children(&self, directory: &Path) -> Result<Children<Path>> {
         let about = || self.shown(directory);
-        let dir = self.open(directory, OFlags::DIRECTORY).on("open", about())?;
+        let dir = match self.open(directory, OFlags::DIRECTORY) {
+            Err(Errno::NOENT) => return Ok(vec![]),
+            dir => dir.on("open", about())?,
+        };
         let mut names = vec![];
         for entry in Dir::read_from(&dir).on("read", about())? {
-            let name = entry.on("read", about())?.file_name().to_bytes().to_vec();
+            let name = match entry {
+                // It was removed after it was opened.
+                Err(Errno::NOENT) => break,
+                entry => entry.on("read", about())?.file_name().to_bytes().to_vec(),
+            };
             if !matches!(&name[..], b"." | b"..") {
                 names.push(name);
             }
@@ -150,7 +167,11 @@ impl Foreign for Root<'_> {
     fn pieces(&self, file: &Path, each: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
         let about = || self.shown(file);
         let opened = self.open(file, OFlags::NONBLOCK).on("open", about())?;
-        let size = fstat(&opened).on("look at", about())?.st_size as u64;
+        let stat = fstat(&opened).on("look at", about())?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(Errno::NOENT).on("open", about());
+        }
+        let size = stat.st_size as u64;
         let mut buffer = vec![0; PIECE.min(size as usize)];
         let mut at = 0;
         while at < size {
@@ -167,12 +188,13 @@ impl Foreign for Root<'_> {
             let end = seek(&opened, SeekFrom::Hole(at)).map_or(size, |hole| hole.min(size));
             while at < end {
                 let piece = &mut buffer[..(end - at).min(PIECE as u64) as usize];
-                if read_at(opened.as_fd(), piece, at).on("read", about())? < piece.len() {
-                    let why = "it became shorter while it was read".into();
-                    return Err(Error::Foreign { object: about(), why, hint: None });
+                let count = read_at(opened.as_fd(), piece, at).on("read", about())?;
+                each(Piece::Data(&piece[..count]))?;
+                at += count as u64;
+                if count < piece.len() {
+                    // It became shorter meanwhile.
+                    return each(Piece::Hole(size - at));
                 }
-                each(Piece::Data(piece))?;
-                at += piece.len() as u64;
             }
         }
         Ok(())
@@ -214,11 +236,11 @@ fn xattrs(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<Xattrs> {
         listed => listed?,
     };
     let mut found = Xattrs::new();
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && is_kept(name)) {
         let mut value = Vec::with_capacity(MAX_XATTR);
         match lgetxattr(&path, name, spare_capacity(&mut value)) {
-            // It went meanwhile, or is for others' eyes.
-            Err(Errno::NODATA | Errno::PERM | Errno::OPNOTSUPP) => {}
+            // It went meanwhile, is for others' eyes, or a capability of another user namespace, which means nothing here.
+            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::OVERFLOW | Errno::OPNOTSUPP) => {}
             got => {
                 got?;
                 found.push((name.into(), value.into()));

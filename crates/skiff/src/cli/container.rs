@@ -22,6 +22,9 @@ pub struct Submit {
 
 #[derive(Args, Default)]
 pub struct Container {
+    /// It is for a job that has a script
+    #[arg(long, conflicts_with = "step")]
+    pub script: bool,
     /// [USER@][SERVER#]IMAGE[:TAG], or a file
     #[arg(long = "container-image", value_name = "IMAGE")]
     pub image: Option<String>,

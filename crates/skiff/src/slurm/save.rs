@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use rustix::fs::{CWD, Mode, OFlags, open};
+use rustix::fs::{Access, CWD, Mode, OFlags, access, open};
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skiff_image::export::{Image, Target, export, root};
@@ -52,6 +52,21 @@ fn parse(text: &str) -> Result<Target> {
     }
 }
 
+/// As far as can be known before anything has run: at the end it would be all for nothing.
+fn can_be_written(target: &Target) -> Result<()> {
+    let (path, is_file) = match target {
+        Target::Oci { dir, .. } => (dir, false),
+        Target::DockerArchive { file, .. } | Target::OciArchive { file, .. } => (file, true),
+        Target::Erofs(file) | Target::Squashfs(file) | Target::Tar(file) => (file, true),
+    };
+    let is_there = path.is_dir();
+    if is_file && is_there {
+        return Err(Error::new(format!("{}: it is a directory", path.display())));
+    }
+    let dir = if is_there { path } else { path.parent().unwrap_or(path) };
+    access(dir, Access::WRITE_OK | Access::EXEC_OK).context(|| dir.display().to_string())
+}
+
 /// A process that is in the container, and waits for a word.
 pub struct Saver {
     doing: Doing,
@@ -66,10 +81,15 @@ impl Saver {
     pub fn of(job: &Job, container: &Container, step: &Live) -> Result<Option<Self>> {
         let Some(target) = &container.save else { return Ok(None) };
         let is_first = |name| std::env::var(name).is_ok_and(|number| number == "0");
-        if !is_first("SLURM_NODEID") || !is_first("SLURM_LOCALID") || !is_the_step(job)? {
+        if !is_first("SLURM_NODEID") || !is_the_step(job, container)? {
             return Ok(None);
         }
         let target = parse(target)?;
+        // All of the node: those that went on would have others to wait for.
+        can_be_written(&target).map_err(|e| e.about("--container-save"))?;
+        if !is_first("SLURM_LOCALID") {
+            return Ok(None);
+        }
         let dir = job.keeper_dir();
         let shown = dir.display().to_string();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -92,10 +112,8 @@ impl Saver {
         Ok(Some(Self { doing, go, image, target }))
     }
 
-    /// Waits for the container's other tasks, then writes the file. `below` is the image that the container was made of: where there
-    /// is room for it, what that says goes along.
-    pub fn save(self, step: &Live, below: &Entry) -> Result<()> {
-        step.wait_for_others()?;
+    /// Writes the file. `below` is the image that the container was made of: where there is room for it, what that says goes along.
+    pub fn save(self, below: &Entry) -> Result<()> {
         let about = |e: Error| e.about("--container-save");
         rustix::io::write(&self.go, &[0]).context(|| "--container-save")?;
         self.doing.end().map_err(about)?;
@@ -116,18 +134,17 @@ fn is_ours(path: &[u8], target: Option<&[u8]>) -> bool {
     path == inside::DIR.as_bytes() || target == Some(inside::PROGRAM.as_bytes())
 }
 
-fn is_the_step(job: &Job) -> Result<bool> {
+fn is_the_step(job: &Job, container: &Container) -> Result<bool> {
     if job.step.is_some() {
         return Ok(true);
     }
     let Some(step) = Step::from_variable()? else { return Ok(false) };
-    let has_script = job.user_dir().join(format!("step.{BATCH}")).exists();
-    Ok(step.name == BATCH || (step.name == "0" && !has_script))
+    Ok(if container.script { step.name == BATCH } else { step.name == "0" })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Target, parse, target};
+    use super::{Target, can_be_written, parse, target};
 
     #[test]
     fn where_containers_are_saved_to() {
@@ -142,6 +159,9 @@ mod tests {
             ("docker-archive:", None),
         ] {
             assert_eq!(target(text).ok(), want, "{text}");
+        }
+        for (text, can) in [("/tmp/x", true), ("/tmp", false), ("/no/such", false), ("oci:/tmp", true)] {
+            assert_eq!(parse(text).and_then(|target| can_be_written(&target)).is_ok(), can, "{text}");
         }
         assert_eq!(parse("/a/any").ok(), Some(Target::Squashfs("/a/any".into())));
         assert_eq!(parse("/a/x.tar").ok(), Some(Target::Tar("/a/x.tar".into())));

@@ -29,6 +29,9 @@ pub const BATCH: &str = "batch";
 /// without them the steps try for seconds to reach them. The epilog does not wait for it.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// How long a task that has ended waits for those that never came. Slurm starts all at one time.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Makes the step ready; returns when its tasks can enter.
 pub fn begin() -> Result<()> {
     let context = Context::load()?;
@@ -140,8 +143,12 @@ impl Watcher {
     /// Until slurmstepd or process 1 is gone, or the last task (slurmstepd waits for those who hold its output open, and what the
     /// tasks have left behind may), or someone says so.
     fn watch(&mut self, step: &Step, stepd: &OwnedFd) {
-        let mut end = None;
+        let (mut end, mut enough) = (None, None);
         loop {
+            let now = Instant::now();
+            if end.is_some_and(|end| now >= end) {
+                return;
+            }
             if self.are_over() {
                 if !self.is_script {
                     return;
@@ -149,12 +156,19 @@ impl Watcher {
                 end.get_or_insert_with(|| {
                     // If it is gone, that shows soon.
                     rustix::io::write(&step.control, &[STILL]).unwrap_or_default();
-                    Instant::now() + GRACE
+                    now + GRACE
                 });
             }
-            if let ([last @ Task { waits: true, .. }], None | Some(0)) = (&mut self.tasks[..], self.to_come) {
-                tell_last(&last.connection);
-                last.waits = false;
+            match &mut self.tasks[..] {
+                [last @ Task { waits: true, .. }] => {
+                    let until = *enough.get_or_insert(now + PATIENCE);
+                    if self.to_come.is_none_or(|tasks| tasks == 0) || now >= until {
+                        tell_last(&last.connection);
+                        last.waits = false;
+                        enough = None;
+                    }
+                }
+                _ => enough = None,
             }
             let tasks = self.tasks.iter().map(|task| &task.connection);
             // slurmstepd goes with the script.
@@ -162,10 +176,11 @@ impl Watcher {
             let fixed = [stepd, &step.init.pidfd, &self.listener, &step.control];
             let mut fds: Vec<_> =
                 fixed.into_iter().chain(tasks).map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-            let left = end.map(|end: Instant| end.saturating_duration_since(Instant::now()));
+            let next = [end, enough].into_iter().flatten().min();
+            let left = next.map(|next: Instant| next.saturating_duration_since(now));
             let left = left.and_then(|left| Timespec::try_from(left).ok());
             if poll(&mut fds, left.as_ref()) == Ok(0) {
-                return;
+                continue;
             }
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             let mut said = ready[fixed.len()..].iter();

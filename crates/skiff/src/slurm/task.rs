@@ -84,8 +84,10 @@ fn in_step() -> std::result::Result<Ended, Failed> {
         _ => as_me(helper, step.pid, &command, place, mask)?,
     };
     let ended = signals.wait(&child)?;
-    match saver.map(|saver| save(saver, &job, &step)) {
-        Some(Err(e)) if ended == Ended::Code(0) => Err(e.into()),
+    // If it has failed, others may wait for it for ever, and Slurm ends them only when it hears of that.
+    let others = ended == Ended::Code(0);
+    match saver.map(|saver| save(saver, &job, &step, others)) {
+        Some(Err(e)) if others => Err(e.into()),
         Some(Err(e)) => {
             output::failed(e.into());
             Ok(ended)
@@ -94,9 +96,12 @@ fn in_step() -> std::result::Result<Ended, Failed> {
     }
 }
 
-fn save(saver: Saver, job: &Job, step: &Live) -> Result<()> {
+fn save(saver: Saver, job: &Job, step: &Live, after_others: bool) -> Result<()> {
     let below = keeper::image(job)?.ok_or_else(|| Error::new("the container's image is not known"))?;
-    saver.save(step, &below)
+    if after_others {
+        step.wait_for_others()?;
+    }
+    saver.save(&below)
 }
 
 /// The user's own program with what Slurm gave it; our own variables stay behind.

@@ -18,26 +18,36 @@ use skiff_sandbox::{Context as _, Result};
 
 /// Beside what is removed; whatever a crash has left in it goes with the next.
 const TRASH: &str = ".removed";
+/// How often another's end may come between.
+const TRIES: usize = 1000;
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Removes a directory, which lies in one of root's; one that is gone already is no error.
 pub fn remove(path: &Path) -> Result<()> {
     let shown = || format!("removing {}", path.display());
     let Some(trash) = path.parent().map(|parent| parent.join(TRASH)) else { return Ok(()) };
-    match path.symlink_metadata() {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-        found => found.context(shown)?,
-    };
-    match fs::DirBuilder::new().mode(0o700).create(&trash) {
-        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e).context(shown),
-        _ => {}
+    // It is one for all jobs of the node: another's end may remove it before we have put something in.
+    for _ in 0..TRIES {
+        match path.symlink_metadata() {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+            found => found.context(shown)?,
+        };
+        match fs::DirBuilder::new().mode(0o700).create(&trash) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e).context(shown),
+            _ => {}
+        }
+        let put = openat(CWD, &trash, DIR, Mode::empty())
+            .and_then(|bin| renameat(CWD, path, &bin, unique()).map(|()| bin));
+        let bin = match put {
+            Err(Errno::NOENT) => continue,
+            put => put.context(shown)?,
+        };
+        while empty_once(&bin).context(shown)? {}
+        // Another may have put something in.
+        fs::remove_dir(&trash).unwrap_or_default();
+        return Ok(());
     }
-    let bin = openat(CWD, &trash, DIR, Mode::empty()).context(shown)?;
-    gone(renameat(CWD, path, &bin, unique())).context(shown)?;
-    while empty_once(&bin).context(shown)? {}
-    // Another may have put something in.
-    fs::remove_dir(&trash).unwrap_or_default();
-    Ok(())
+    Err(Errno::NOENT).context(shown)
 }
 
 /// Removes everything of the first level, to which what is below moves up; whether there was something.
@@ -98,6 +108,26 @@ fn unique() -> String {
 mod tests {
     use super::*;
     use rustix::fs::{mkdirat, symlinkat};
+
+    #[test]
+    fn many_at_once() {
+        let home = std::env::temp_dir().join(format!("skiff-trash-many.{}", std::process::id()));
+        fs::create_dir(&home).expect("a directory");
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let home = &home;
+                scope.spawn(move || {
+                    for number in 0..300 {
+                        let path = home.join(format!("{thread}.{number}"));
+                        fs::create_dir_all(path.join("in/it")).expect("a directory");
+                        remove(&path).expect("gone");
+                        assert!(!path.exists(), "{}", path.display());
+                    }
+                });
+            }
+        });
+        fs::remove_dir(home).expect("empty");
+    }
 
     #[test]
     fn however_deep_it_goes_and_what_links_lead_to_stays() {

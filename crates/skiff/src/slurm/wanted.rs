@@ -61,6 +61,7 @@ pub fn container(context: &Context, asked: &cli::Container, step: bool) -> Resul
         entrypoint: asked.entrypoint,
         variables: asked.variables.clone(),
         save: asked.save.as_deref().map(save::target).transpose()?,
+        script: asked.save.is_some() && asked.script,
         depot: utf8(&depot)?,
     })
 }
