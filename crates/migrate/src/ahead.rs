@@ -1,7 +1,7 @@
 //! Memory of processes is sent while they run, in rounds: in the first all of it, in each further one what has changed since. When little is left, or no
 //! round makes it less, they can be stopped: of what is over there already, only that it is so is said then.
 //!
-//! A process inside the environment does so. It knows what it has sent ([`crate::ledger`]), and hears when they stand still.
+//! A process inside the environment does so. It knows what it has sent (`ledger.rs`), and hears when they stand still.
 
 use std::fs::File;
 use std::io::{Read, Write};
