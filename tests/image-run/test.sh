@@ -102,11 +102,11 @@ options=()
 
 # What takes changes: not the root, but /tmp, the home, volumes; and the root if that is asked for, as long as the command runs.
 run 'for file in /new /etc/new /usr/new; do ! touch $file 2>/dev/null; done
-    touch /tmp/x /var/tmp/x ~/from-image /data/x; echo changed >/data/file; ls /tmp'
-equal "$out" x
+    touch /tmp/of-image-run /var/tmp/x ~/from-image /data/x; echo changed >/data/file; ls /tmp'
+equal "$out" of-image-run
 run 'cat /data/file; ls /data'
 equal "$out" $'of-image\nfile' 'a volume has what the image has there, and changes go with the command'
-[ -e /home/alice/from-image ] && [ ! -e /tmp/x ] || fail 'files are not where they belong'
+[ -e /home/alice/from-image ] && [ ! -e /tmp/of-image-run ] || fail 'files are not where they belong'
 equal "$(stat -c %U /home/alice/from-image)" alice
 options=(--root)
 run '! touch /new 2>/dev/null'
