@@ -1,4 +1,4 @@
-# What every test uses. `. "$(dirname "$0")/../lib.sh"` at its head. Runs as root on the login node; acts as alice and bob.
+# What every test uses. `. "$(dirname "$0")/../lib.sh"` at its head. Runs as root on the login node; acts as alice, bob and mallory, who wishes them ill.
 #
 #     as alice CMD...             runs CMD as alice in her home with the variables of a fresh login (`as alice env K=V CMD`)
 #     start alice CMD...          the same in the background; its process is $started
@@ -132,7 +132,7 @@ idle() { # no job is left in the queue, no process, job directory or mount of on
     while [ $SECONDS -lt $end ]; do
         left=$(squeue -h)
         for node in $SKIFF_TESTBED_NODES; do
-            left+=$(on "$node" sh -c 'ls -d /run/skiff/jobs/* /var/cache/skiff/jobs/* 2>&-; pgrep -u alice,bob -la; grep -E " /run/skiff/jobs| - overlay " /proc/self/mountinfo' || true)
+            left+=$(on "$node" sh -c 'ls -d /run/skiff/jobs/* /var/cache/skiff/jobs/* 2>&-; pgrep -u alice,bob,mallory -la; grep -E " /run/skiff/jobs| - overlay " /proc/self/mountinfo' || true)
         done
         [ -n "$left" ] || return 0
         sleep 0.05

@@ -12,8 +12,8 @@ use super::args::Up;
 pub const PARENT: &str = "/var/tmp";
 /// What every bed's directory is called, followed by a dot and something random.
 pub const PREFIX: &str = "skiff-testbed.";
-/// The ordinary users of the bed.
-pub const USERS: [&str; 2] = ["alice", "bob"];
+/// The ordinary users of the bed; in tests mallory is the one who wishes the others ill.
+pub const USERS: [&str; 3] = ["alice", "bob", "mallory"];
 /// The login node's host name.
 pub const LOGIN: &str = "ctl";
 

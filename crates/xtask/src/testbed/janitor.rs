@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 
 use super::bed::{Bed, PARENT, PREFIX};
@@ -56,9 +57,25 @@ pub fn clean_stale() -> anyhow::Result<()> {
 
 fn put_files(bed: &Bed, journal: &super::journal::Journal) -> anyhow::Result<()> {
     let Some(tree) = &bed.args.install else { return Ok(()) };
-    journal.exclusive("files installed", Duration::from_secs(900))?;
+    let holder = format!("the test bed {} (process {})", bed.dir.display(), std::process::id());
+    // Its users' limits begin when it is up (tests/run), so it may wait for a bed that runs every test.
+    journal.exclusive(
+        "its files installed on this machine",
+        &holder,
+        Duration::from_secs(5400),
+        maker_lives,
+    )?;
     journal.undo()?;
     install::install(tree, Path::new("/"), journal)
+}
+
+/// Whether the process that wants the bed still has its end of our standard input.
+fn maker_lives() -> bool {
+    let stdin = std::io::stdin();
+    let mut ends = [PollFd::new(&stdin, PollFlags::empty())];
+    // A poll that fails tells nothing: the wait has a limit.
+    poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap_or_default();
+    !ends[0].revents().contains(PollFlags::HUP)
 }
 
 fn lock(path: &Path, operation: FlockOperation) -> anyhow::Result<File> {

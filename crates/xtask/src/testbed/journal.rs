@@ -38,6 +38,7 @@ pub enum Change {
 pub struct Journal {
     path: PathBuf,
     state: PathBuf,
+    lock_path: PathBuf,
     lock: File,
 }
 
@@ -48,10 +49,10 @@ impl Journal {
     }
 
     fn open_in(state: &Path, locks: &Path, name: &str) -> anyhow::Result<Self> {
-        let lock = locks.join(format!("skiff-testbed-{name}"));
-        let file = OpenOptions::new().create(true).append(true).open(&lock);
-        let lock = file.with_context(|| format!("cannot open {}", lock.display()))?;
-        Ok(Self { path: state.join(format!("{name}.journal")), state: state.into(), lock })
+        let lock_path = locks.join(format!("skiff-testbed-{name}"));
+        let file = OpenOptions::new().create(true).append(true).open(&lock_path);
+        let lock = file.with_context(|| format!("cannot open {}", lock_path.display()))?;
+        Ok(Self { path: state.join(format!("{name}.journal")), state: state.into(), lock_path, lock })
     }
 
     /// Where a file that is about to be replaced can be kept.
@@ -74,21 +75,50 @@ impl Journal {
         Ok(flock(&self.lock, FlockOperation::Unlock)?)
     }
 
-    /// Waits for the lock alone, no longer than `limit`.
-    pub fn exclusive(&self, what: &str, limit: Duration) -> anyhow::Result<()> {
+    /// Waits for the lock alone, no longer than `limit`, and then writes into it who `holder` is. Says at once and then every minute
+    /// which holder it waits for. `wanted` is asked whether there is still anybody to wait for.
+    ///
+    /// # Errors
+    /// The holder did not let go in time, or `wanted` said no.
+    pub fn exclusive(
+        &self,
+        what: &str,
+        holder: &str,
+        limit: Duration,
+        wanted: impl Fn() -> bool,
+    ) -> anyhow::Result<()> {
         let start = Instant::now();
-        let mut told = false;
+        let mut next_word = Duration::ZERO;
         while !self.try_exclusive() {
-            if start.elapsed() > limit {
-                bail!("another test bed has {what} and did not end within {} s", limit.as_secs());
+            let waited = start.elapsed();
+            if waited > limit {
+                bail!("{} has {what} and did not end within {} s", self.holder(), limit.as_secs());
             }
-            if !told {
-                eprintln!("testbed: waiting for another bed that has {what}");
-                told = true;
+            anyhow::ensure!(
+                wanted(),
+                "gave up waiting for {}: the command that wanted the bed has ended",
+                self.holder()
+            );
+            if waited >= next_word {
+                eprintln!(
+                    "testbed: waiting for {}, which has {what} ({} s)",
+                    self.holder(),
+                    waited.as_secs()
+                );
+                next_word = waited + Duration::from_secs(60);
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        Ok(())
+        self.lock
+            .set_len(0)
+            .and_then(|()| (&self.lock).write_all(holder.as_bytes()))
+            .context("cannot name the lock's holder")
+    }
+
+    /// Who has the lock alone, as it wrote itself down.
+    fn holder(&self) -> String {
+        let text = fs::read_to_string(&self.lock_path).unwrap_or_default();
+        if text.is_empty() { "another test bed".into() } else { text }
     }
 
     /// Writes down what is about to be done.
@@ -201,5 +231,21 @@ pub mod tests {
         assert!(!first.try_exclusive());
         second.unlock().expect("unlock");
         assert!(first.try_exclusive() && !second.try_shared());
+    }
+
+    #[test]
+    fn who_waits_is_told_for_whom_and_gives_up_when_nobody_wants_the_bed_any_more() {
+        let dir = tempfile::tempdir().expect("directory");
+        let (first, second) = (journal_in(dir.path()), journal_in(dir.path()));
+        let long = Duration::from_secs(60);
+        first.exclusive("files installed", "bed one", long, || true).expect("nobody has it");
+        let late =
+            second.exclusive("files installed", "bed two", Duration::ZERO, || true).expect_err("in use");
+        assert!(late.to_string().contains("bed one has files installed"), "{late}");
+        let unwanted = second.exclusive("files installed", "bed two", long, || false).expect_err("in use");
+        assert!(unwanted.to_string().contains("gave up waiting for bed one"), "{unwanted}");
+        first.unlock().expect("unlock");
+        second.exclusive("files installed", "bed two", long, || true).expect("free again");
+        assert_eq!(first.holder(), "bed two");
     }
 }

@@ -1,4 +1,4 @@
-//! A real OpenSSH server on the login node, and keys with which root in the bed logs in as alice or bob.
+//! A real OpenSSH server on the login node, and keys with which root in the bed logs in as one of its users.
 
 use std::process::Command;
 
