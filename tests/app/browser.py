@@ -1,27 +1,42 @@
 """What a browser would do: a WebSocket (RFC 6455) as noVNC and Jupyter's front end speak it, and three uses of it.
 
-    browser.py cell PORT TOKEN CODE     runs a cell on a new kernel of the Jupyter server; prints what the cell printed
-    browser.py again PORT TOKEN CODE    the same on a kernel that is there already
-    browser.py screen PORT TOKEN        says how large the desktop is, and how many colours are on it
+    browser.py cell WHERE TOKEN CODE     runs a cell on a new kernel of the Jupyter server; prints what the cell printed
+    browser.py again WHERE TOKEN CODE    the same on a kernel that is there already
+    browser.py screen WHERE TOKEN        says how large the desktop is, and how many colours are on it
+
+WHERE is a port of 127.0.0.1, or the path of a Unix socket.
 """
 
 import base64
+import http.client
 import json
 import os
 import socket
 import struct
 import sys
-import urllib.request
 import uuid
 
 
+def connect(where):
+    if not where.startswith("/"):
+        return socket.create_connection(("127.0.0.1", int(where)), timeout=30)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(30)
+    connection.connect(where)
+    return connection
+
+
+def host(where):
+    return f"127.0.0.1:{8888 if where.startswith('/') else where}"
+
+
 class WebSocket:
-    def __init__(self, port, path, protocol=None):
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+    def __init__(self, where, path, protocol=None):
+        self.socket = connect(where)
         self.buffer = b""
         key = base64.b64encode(os.urandom(16)).decode()
-        lines = [f"GET {path} HTTP/1.1", f"Host: localhost:{port}", "Upgrade: websocket", "Connection: Upgrade",
-                 f"Sec-WebSocket-Key: {key}", "Sec-WebSocket-Version: 13", f"Origin: http://localhost:{port}"]
+        lines = [f"GET {path} HTTP/1.1", f"Host: {host(where)}", "Upgrade: websocket", "Connection: Upgrade",
+                 f"Sec-WebSocket-Key: {key}", "Sec-WebSocket-Version: 13", f"Origin: http://{host(where)}"]
         lines += [f"Sec-WebSocket-Protocol: {protocol}"] if protocol else []
         self.socket.sendall("\r\n".join([*lines, "", ""]).encode())
         while b"\r\n\r\n" not in self.buffer:
@@ -68,22 +83,27 @@ class WebSocket:
                     return message
 
 
-def kernels(port, token, data=None):
-    base = f"http://127.0.0.1:{port}/api/kernels"
-    request = urllib.request.Request(base, data=data, headers={"Authorization": f"token {token}"})
-    return json.load(urllib.request.urlopen(request, timeout=60))
+def kernels(where, token, data=None):
+    server = http.client.HTTPConnection(host(where), timeout=60)
+    server.sock = connect(where)
+    server.sock.settimeout(60)
+    server.request("POST" if data else "GET", "/api/kernels", data, {"Authorization": f"token {token}"})
+    answer = server.getresponse()
+    if answer.status >= 400:
+        sys.exit(f"refused: {answer.status}")
+    return json.load(answer)
 
 
-def cell(port, token, code):
-    run(port, token, kernels(port, token, b"{}")["id"], code)
+def cell(where, token, code):
+    run(where, token, kernels(where, token, b"{}")["id"], code)
 
 
-def again(port, token, code):
-    run(port, token, kernels(port, token)[0]["id"], code)
+def again(where, token, code):
+    run(where, token, kernels(where, token)[0]["id"], code)
 
 
-def run(port, token, kernel, code):
-    channel = WebSocket(port, f"/api/kernels/{kernel}/channels?token={token}")
+def run(where, token, kernel, code):
+    channel = WebSocket(where, f"/api/kernels/{kernel}/channels?token={token}")
     header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "username": "", "session": uuid.uuid4().hex, "version": "5.3"}
     content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
     message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
@@ -116,8 +136,8 @@ class Stream:
         return data
 
 
-def screen(port, token):
-    channel = WebSocket(port, f"/websockify?token={token}", "binary")
+def screen(where, token):
+    channel = WebSocket(where, f"/websockify?token={token}", "binary")
     rfb = Stream(channel)
     rfb.take(12)
     channel.send(b"RFB 003.008\n")
@@ -147,5 +167,5 @@ def screen(port, token):
         return
 
 
-what, port, token, *rest = sys.argv[1:]
-{"cell": cell, "again": again, "screen": screen}[what](int(port), token, *rest)
+what, where, token, *rest = sys.argv[1:]
+{"cell": cell, "again": again, "screen": screen}[what](where, token, *rest)

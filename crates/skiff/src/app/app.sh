@@ -1,6 +1,8 @@
-# What `skiff app` runs, wherever that is: KIND PORT [WORDS...]. The token is in JUPYTER_TOKEN, as a program's words are for all to see.
-kind=$1 port=$2
-shift 2
+# What `skiff app` runs, wherever that is: KIND ADDRESS LAUNCHER [WORDS...]. ADDRESS is the path of a Unix socket, or a port of 127.0.0.1.
+# LAUNCHER is the Python program that has websockify listen on such a socket. The token is in JUPYTER_TOKEN, as everybody can read a
+# program's arguments.
+kind=$1 address=$2 launcher=$3
+shift 3
 fail() { echo "skiff: $1" >&2; echo "hint: $2" >&2; exit 127; }
 first() { for name; do command -v "$name" && return; done; }
 
@@ -8,7 +10,11 @@ first() { for name; do command -v "$name" && return; done; }
 exec 3<&0 </dev/null
 started=
 run() { "$@" 3<&- & started="$started $!"; }
-end() { kill $started 2>/dev/null; [ -z "${dir:-}" ] || rm -rf "$dir"; }
+end() {
+    kill $started 2>/dev/null
+    [ -z "${dir:-}" ] || rm -rf "$dir"
+    case $address in /*) rm -f "$address" ;; esac
+}
 trap end EXIT
 trap 'exit 143' TERM INT HUP
 watched() { # waits for the last one started, and ends the rest with it
@@ -25,7 +31,12 @@ watched() { # waits for the last one started, and ends the rest with it
 notebook() {
     jupyter=$(first jupyter-lab jupyter-notebook jupyter-server)
     [ -n "$jupyter" ] || fail 'no Jupyter here' 'in an environment of yours: pip install jupyterlab; or an image that has it'
-    run "$jupyter" --ip=127.0.0.1 --port="$port" --port-retries=0 --no-browser --allow-root -y "$@"
+    case $address in
+    # With a socket Jupyter refuses any port but its default, which a configuration file or a variable may have changed.
+    /*) set -- --sock="$address" --port=8888 "$@" ;;
+    *) set -- --ip=127.0.0.1 --port="$address" --port-retries=0 "$@" ;;
+    esac
+    run "$jupyter" --no-browser --allow-root -y "$@"
     watched
 }
 
@@ -49,7 +60,13 @@ desktop() {
     done
     read -r display <"$dir/display"
     # It answers nobody without the token.
-    run "$proxy" --web="$novnc" --token-plugin TokenFile --token-source "$dir/token" "127.0.0.1:$port" >"$dir/proxy" 2>&1
+    case $address in
+    /*) # By the Python that websockify is installed for: the first line of its program names it.
+        read -r python <"$proxy"
+        case $python in '#!'*python*) python=${python#'#!'} ;; *) python=python3 ;; esac
+        run $python -c "$launcher" "$address" --web="$novnc" --token-plugin TokenFile --token-source "$dir/token" >"$dir/proxy" 2>&1 ;;
+    *) run "$proxy" --web="$novnc" --token-plugin TokenFile --token-source "$dir/token" "127.0.0.1:$address" >"$dir/proxy" 2>&1 ;;
+    esac
     [ $# != 0 ] || set -- "$session"
     export DISPLAY=":$display" XAUTHORITY="$dir/cookie"
     run "$@"

@@ -45,6 +45,7 @@ fn by_srun(kind: Kind, wanted: &AppRun) -> Result<i32> {
     argv.push(if put_in { inside::PROGRAM.into() } else { own()?.into() });
     argv.extend(["app".into(), kind.name().into()]);
     argv.extend(wanted.port.map(|port| format!("--port={port}").into()));
+    argv.extend(wanted.tcp.then(|| "--tcp".into()));
     argv.extend(wanted.json.then(|| "--json".into()));
     if !wanted.words.is_empty() {
         argv.push("--".into());

@@ -1,64 +1,133 @@
-//! Who listens on a port of the loopback address, as the kernel says.
+//! Where an app listens: on a Unix socket in a directory of the user's, or on a port of 127.0.0.1.
+//!
+//! A port belongs to whoever takes it first, and `localhost` means two addresses: another user who listens on the one that the app does not
+//! would be sent the user's token. In a directory that only its owner can enter nobody else can listen.
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 
-use skiff_sandbox::{Context as _, Result};
+use skiff_sandbox::{Context as _, Error, Result};
 
-/// The sockets of this network namespace: proc(5).
-const SOCKETS: &str = "/proc/net/tcp";
-/// In the column of states.
-const LISTENS: &str = "0A";
+use super::ports;
 
-/// A port that nobody listens on. Somebody else may take it before we do; then what we start fails, as it must not look for another
-/// one, and nobody is told of it.
+/// How to do without a socket.
+const HINT: &str = "`--tcp` listens on a port of 127.0.0.1 instead";
+/// What a socket's path may take up: unix(7).
+const LONGEST_PATH: usize = 107;
+
+/// Where an app listens.
+#[derive(Debug)]
+pub enum Listener {
+    /// On this socket, which is removed with this.
+    Socket(PathBuf),
+    /// On this port of 127.0.0.1.
+    Port(u16),
+}
+
+impl Listener {
+    /// On a socket of this name in that directory.
+    pub fn socket(dir: &Path, name: &str) -> Result<Self> {
+        let path = dir.join(format!("{name}.sock"));
+        let bytes = path.as_os_str().as_bytes();
+        // The path is printed, to be typed into a shell, where ssh takes a colon for the end of an address.
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+@%=".contains(byte);
+        if bytes.len() > LONGEST_PATH || !bytes.iter().all(plain) {
+            return Err(Error::new(format!(
+                "socket {}: a path of at most {LONGEST_PATH} plain characters is needed",
+                path.display()
+            ))
+            .hint(format!("XDG_DATA_HOME names another directory; {HINT}")));
+        }
+        Ok(Self::Socket(path))
+    }
+
+    /// As the script is told.
+    pub fn word(&self) -> String {
+        match self {
+            Self::Socket(path) => path.display().to_string(),
+            Self::Port(port) => port.to_string(),
+        }
+    }
+
+    /// What ssh forwards to.
+    pub fn target(&self) -> String {
+        match self {
+            Self::Socket(path) => path.display().to_string(),
+            Self::Port(port) => format!("{}:{port}", Ipv4Addr::LOCALHOST),
+        }
+    }
+
+    /// Checks that an app can listen there.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Self::Socket(path) => check_socket(path),
+            Self::Port(port) if ports::is_taken(*port)? => {
+                Err(Error::new(format!("port {port} is in use")).hint("without --port a free one is chosen"))
+            }
+            Self::Port(_) => Ok(()),
+        }
+    }
+
+    /// Whether the app listens by now.
+    pub fn is_ready(&self, uid: u32) -> Result<bool> {
+        match self {
+            Self::Socket(path) => Ok(UnixStream::connect(path).is_ok()),
+            Self::Port(port) => ports::is_served_by(*port, uid),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Socket(path) = self {
+            // Removed already if the app ended in order.
+            std::fs::remove_file(path).unwrap_or_default();
+        }
+    }
+}
+
+/// A port that is free here. Where the browser is it may be taken, which ssh says.
 pub fn free_port() -> Result<u16> {
-    let what = || "a free port of the loopback address";
+    let what = || "a free port of 127.0.0.1";
     let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context(what)?;
     Ok(socket.local_addr().context(what)?.port())
 }
 
-/// Whether anybody listens there.
-pub fn is_taken(port: u16) -> Result<bool> {
-    Ok(listener(&read()?, port).is_some())
-}
-
-/// Whether it is this user who listens there: another one would get his token.
-pub fn is_ours(port: u16, uid: u32) -> Result<bool> {
-    Ok(listener(&read()?, port) == Some(uid))
-}
-
-fn read() -> Result<String> {
-    std::fs::read_to_string(SOCKETS).context(|| SOCKETS)
-}
-
-/// The uid of the one who listens, on the loopback address or on all.
-fn listener(table: &str, port: u16) -> Option<u32> {
-    table.lines().skip(1).find_map(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        let (address, local) = fields.next()?.split_once(':')?;
-        let here =
-            ["0100007F", "00000000"].contains(&address) && u16::from_str_radix(local, 16).ok()? == port;
-        // The other end, the state, queues, timer, retransmissions, the uid.
-        let state = fields.nth(1)?;
-        let uid = fields.nth(3)?.parse().ok()?;
-        (here && state == LISTENS).then_some(uid)
-    })
+/// Checks that nobody but the user can enter the socket's directory, and that its file system has sockets: some network file systems do not.
+fn check_socket(path: &Path) -> Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let meta = dir.symlink_metadata().context(|| dir.display().to_string())?;
+    if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o077 != 0 {
+        return Err(Error::new(format!("{}: others have access to it", dir.display()))
+            .hint(format!("it must be a directory of yours: chmod 700 {}", dir.display())));
+    }
+    let tried = UnixListener::bind(path).and_then(|_listener| UnixStream::connect(path));
+    tried
+        .and_then(|_| std::fs::remove_file(path))
+        .context(|| format!("socket {}", path.display()))
+        .map_err(|e| e.hint(format!("the file system of {} may not support sockets; {HINT}", dir.display())))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::listener;
+    use super::Listener;
+    use std::path::Path;
 
     #[test]
-    fn the_kernels_table_is_read() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:22B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1001        0 15 1 0 100 0 0 10 0
-   1: 0100007F:0050 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1002        0 16 1 0 20 4 30 10 -1
-   2: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 17 1 0 100 0 0 10 0
-   3: 0B4D000A:1F91 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1003        0 18 1 0 100 0 0 10 0
-";
-        for (port, uid) in [(8888, Some(1001)), (80, None), (22, Some(0)), (8081, None), (1, None)] {
-            assert_eq!(listener(table, port), uid, "{port}");
+    fn paths_that_ssh_or_a_shell_would_read_otherwise_are_refused() {
+        for (dir, sound) in [
+            ("/home/alice/.local/share/skiff/apps", true),
+            ("/home/a b", false),
+            ("/home/a:b", false),
+            ("/home/$(id)", false),
+            ("/home/ä", false),
+            (&"/long".repeat(20), false),
+        ] {
+            let listener = Listener::socket(Path::new(dir), "0123abcd");
+            assert_eq!(listener.is_ok(), sound, "{dir}");
         }
     }
 }

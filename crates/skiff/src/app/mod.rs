@@ -1,8 +1,9 @@
-//! `skiff app`: Jupyter or a desktop for the user's browser. It listens on the loopback address; the way there is ssh's, and the
-//! token keeps out whoever else is on the machine.
+//! `skiff app`: Jupyter or a desktop for the user's browser. It listens on a socket that only its user can reach; the way there is ssh's,
+//! and the token keeps out whoever else is where the browser is.
 
 mod cluster;
 mod listener;
+mod ports;
 mod record;
 
 use std::ffi::{OsStr, OsString};
@@ -24,11 +25,14 @@ use crate::cli::{App, AppRun};
 use crate::context::Context;
 use crate::{images, output};
 pub use cluster::in_allocation;
+use listener::Listener;
 use record::{Kept, Record};
 pub use record::{REACHED_AS, reached_as};
 
 /// What is run, wherever that is.
 const SCRIPT: &str = include_str!("app.sh");
+/// Has websockify listen on a Unix socket.
+const LAUNCHER: &str = include_str!("websockify.py");
 /// How the token gets there: the variable that Jupyter itself looks at.
 const TOKEN: &str = "JUPYTER_TOKEN";
 /// The first start of a big image, or of Python from a cold network file system, takes its time.
@@ -56,10 +60,10 @@ impl Kind {
     /// Where the browser finds it. What follows the `#` stays in the browser, out of logs.
     fn url(self, port: u16, token: &str) -> String {
         match self {
-            Self::Notebook => format!("http://localhost:{port}/?token={token}"),
+            Self::Notebook => format!("http://127.0.0.1:{port}/?token={token}"),
             Self::Desktop => {
                 format!(
-                    "http://localhost:{port}/vnc.html#autoconnect=1&resize=remote&path=websockify%3Ftoken%3D{token}"
+                    "http://127.0.0.1:{port}/vnc.html#autoconnect=1&resize=remote&path=websockify%3Ftoken%3D{token}"
                 )
             }
         }
@@ -79,17 +83,23 @@ fn serve(kind: Kind, wanted: &AppRun) -> Result<i32> {
     let context = Context::load()?;
     let reached = record::reached(&context)?;
     let port = wanted.port.map_or_else(listener::free_port, Ok)?;
-    let mut command = command(&context, kind, wanted, port)?;
+    let listener = match wanted.tcp {
+        true => Listener::Port(port),
+        false => Listener::socket(&record::dir(&context), &random::<4>()?)?,
+    };
+    let mut command = command(&context, kind, wanted, &listener)?;
     if wanted.dry_run {
-        let shown =
-            command.argv.iter().map(|w| if w == SCRIPT { "SCRIPT".into() } else { w.to_string_lossy() });
+        let shown = command.argv.iter().map(|word| match word {
+            word if word == SCRIPT => "SCRIPT".into(),
+            word if word == LAUNCHER => "LAUNCHER".into(),
+            word => word.to_string_lossy(),
+        });
         return output::line(&shown.collect::<Vec<_>>().join(" ")).map(|()| 0);
     }
-    if listener::is_taken(port)? {
-        return Err(Error::new(format!("port {port}: somebody listens there already"))
-            .hint("without --port one is found that is free"));
-    }
-    let token = token()?;
+    record::make_dir(&context)?;
+    listener.check()?;
+    // 128 bits that nobody guesses.
+    let token = random::<16>()?;
     command.set(TOKEN, token.clone());
     let signals = Signals::block(&[]).context(|| "signals")?;
     // Standard input is the lifeline: what we have started ends when its other end is closed, by us or by our death.
@@ -101,10 +111,10 @@ fn serve(kind: Kind, wanted: &AppRun) -> Result<i32> {
         Err(why) => return Ok(output::failed(why)),
     };
     let mut running = Running { child, signals, lifeline: Some(lifeline) };
-    if let Some(ended) = running.wait_until_ready(port, context.uid, kind)? {
+    if let Some(ended) = running.wait_until_ready(&listener, context.uid, kind)? {
         return Ok(output::exit_as(ended));
     }
-    let record = Record::new(kind.name(), port, kind.url(port, &token), &reached);
+    let record = Record::new(kind.name(), (port, &listener), kind.url(port, &token), &reached);
     let kept = Kept::write(&context, &record)?;
     if wanted.json {
         output::json(&record)?
@@ -117,7 +127,7 @@ fn serve(kind: Kind, wanted: &AppRun) -> Result<i32> {
 }
 
 /// The script, in the environment or image that is wanted, by a `skiff` of its own.
-fn command(context: &Context, kind: Kind, wanted: &AppRun, port: u16) -> Result<Command> {
+fn command(context: &Context, kind: Kind, wanted: &AppRun, listener: &Listener) -> Result<Command> {
     let skiff = || std::env::current_exe().map(OsString::from).context(|| "own program");
     // Without the helper there is only root.
     let identity = if wanted.root || context.helper.is_none() { "--root" } else { "--me" };
@@ -143,15 +153,15 @@ fn command(context: &Context, kind: Kind, wanted: &AppRun, port: u16) -> Result<
         (None, None) => vec![],
     };
     argv.extend(["/bin/sh".into(), "-c".into(), SCRIPT.into(), "skiff-app".into(), kind.name().into()]);
-    argv.push(port.to_string().into());
+    argv.extend([listener.word().into(), LAUNCHER.into()]);
     argv.extend(wanted.words.iter().cloned());
     let cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
     Ok(Command { argv, env: own_env(), cwd, ..Command::default() })
 }
 
-/// 128 bits that nobody guesses.
-fn token() -> Result<String> {
-    let mut bytes = [0; 16];
+/// So many random bytes, in hexadecimal digits.
+fn random<const BYTES: usize>() -> Result<String> {
+    let mut bytes = [0; BYTES];
     let what = || "/dev/urandom";
     std::fs::File::open("/dev/urandom").context(what)?.read_exact(&mut bytes).context(what)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -165,10 +175,10 @@ struct Running {
 }
 
 impl Running {
-    /// Until this user's program listens on the port; how it ended, if it did before.
-    fn wait_until_ready(&mut self, port: u16, uid: u32, kind: Kind) -> Result<Option<Ended>> {
+    /// Waits until the app listens; how it ended, if it did before.
+    fn wait_until_ready(&mut self, listener: &Listener, uid: u32, kind: Kind) -> Result<Option<Ended>> {
         let end = Instant::now() + PATIENCE;
-        while !listener::is_ours(port, uid)? {
+        while !listener.is_ready(uid)? {
             if let Some(ended) = self.look(Some(&LOOK))? {
                 return Ok(Some(ended));
             }
@@ -177,7 +187,8 @@ impl Running {
                 self.wait()?;
                 let (kind, seconds) = (kind.name(), PATIENCE.as_secs());
                 return Err(Error::new(format!(
-                    "{kind}: it does not listen on port {port} after {seconds} s"
+                    "{kind} is not listening on {} after {seconds} s",
+                    listener.word()
                 ))
                 .hint("what it says itself is above"));
             }

@@ -3,12 +3,13 @@
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use skiff_sandbox::{Context as _, Error, Result};
 
+use super::listener::Listener;
 use super::{host, variable};
 use crate::context::Context;
 use crate::output;
@@ -24,8 +25,11 @@ pub struct Record {
     pub kind: String,
     /// The machine that it runs on.
     pub host: String,
-    /// Its port there, and the one that is forwarded to it.
+    /// The port of 127.0.0.1 where the browser is, that is forwarded to it.
     pub port: u16,
+    /// The Unix socket that it listens on; without one, it listens on the same port of 127.0.0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
     /// What forwards it, to be typed on the machine that has the browser.
     pub forward: String,
     /// Where the browser finds it then.
@@ -37,13 +41,22 @@ pub struct Record {
 
 impl Record {
     /// Of the one that this process serves.
-    pub fn new(kind: &str, port: u16, url: String, reached: &str) -> Self {
+    pub fn new(kind: &str, (port, listener): (u16, &Listener), url: String, reached: &str) -> Self {
         let (there, by_way) = reached.split_once(' ').unwrap_or((reached, ""));
         let host = there.split_once('@').map_or(there, |(_, host)| host).to_owned();
         let by_way = if by_way.is_empty() { String::new() } else { format!("-J {by_way} ") };
-        let forward = format!("ssh {by_way}-N -L {port}:localhost:{port} {there}");
+        // Addresses are numbers: `localhost` is two of them, and somebody else may listen on the other one. If the port is taken where the
+        // browser is, ssh would go on without it, and the browser send the token to whoever has taken it.
+        let forward = format!(
+            "ssh {by_way}-N -o ExitOnForwardFailure=yes -L 127.0.0.1:{port}:{} {there}",
+            listener.target()
+        );
+        let socket = match listener {
+            Listener::Socket(path) => Some(path.clone()),
+            Listener::Port(_) => None,
+        };
         let job = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"].into_iter().find_map(variable);
-        Self { kind: kind.into(), host, port, forward, url, job }
+        Self { kind: kind.into(), host, port, socket, forward, url, job }
     }
 
     /// Says how to reach it.
@@ -93,10 +106,11 @@ pub struct Kept {
 impl Kept {
     /// Writes it where only its user looks.
     pub fn write(context: &Context, record: &Record) -> Result<Self> {
-        let dir = home(context);
+        let dir = make_dir(context)?;
         let what = || dir.display().to_string();
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).context(what)?;
-        let path = dir.join(format!("{}.{}.json", record.host, record.port));
+        let stem = record.socket.as_deref().and_then(Path::file_stem).map(|name| name.to_string_lossy());
+        let stem = stem.unwrap_or_else(|| record.port.to_string().into());
+        let path = dir.join(format!("{}.{stem}.json", record.host));
         let text = serde_json::to_vec_pretty(record).map_err(std::io::Error::other).context(what)?;
         let new = path.with_extension("new");
         let options = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&new);
@@ -126,7 +140,7 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
 }
 
 fn all(context: &Context) -> Result<Vec<Record>> {
-    let dir = home(context);
+    let dir = dir(context);
     let entries = match fs::read_dir(&dir) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
         other => other.context(|| dir.display().to_string())?,
@@ -141,6 +155,7 @@ fn all(context: &Context) -> Result<Vec<Record>> {
         let Ok(record) = serde_json::from_reader::<_, Record>(&file) else { continue };
         if record.is_gone(&file) {
             fs::remove_file(&path).unwrap_or_default();
+            record.socket.iter().for_each(|socket| fs::remove_file(socket).unwrap_or_default());
         } else {
             all.push(record);
         }
@@ -149,6 +164,15 @@ fn all(context: &Context) -> Result<Vec<Record>> {
     Ok(all)
 }
 
-fn home(context: &Context) -> PathBuf {
+/// The directory of records and sockets.
+pub fn dir(context: &Context) -> PathBuf {
     context.data().join("apps")
+}
+
+/// The same, made if there is none, for its user alone.
+pub fn make_dir(context: &Context) -> Result<PathBuf> {
+    let dir = dir(context);
+    let what = || dir.display().to_string();
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).context(what)?;
+    Ok(dir)
 }

@@ -7,8 +7,8 @@ use skiff_spec::name::EnvName;
 
 use super::Output;
 
-pub const HELP: &str = "It runs as long as this command does, listens only on this machine's loopback address, and wants a token that \
-is new each time. What is printed says how to forward its port by ssh and where to go with the browser; when the connection was lost, \
+pub const HELP: &str = "It runs as long as this command does, listens on a Unix socket that only you can reach, and wants a token that \
+is new each time. What is printed says how to forward a port to it by ssh, and where to go with the browser; when the connection was lost, \
 `skiff app list` says it again.";
 
 #[derive(Subcommand)]
@@ -34,9 +34,12 @@ pub struct AppRun {
     /// Be root inside
     #[arg(long)]
     pub root: bool,
-    /// The port that it listens on [default: one that is free]
+    /// Port of 127.0.0.1 to use where the browser is; with --tcp also here [default: one that is free here]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
+    /// Listen on a port of 127.0.0.1, for sites whose ssh does not forward Unix sockets
+    #[arg(long)]
+    pub tcp: bool,
     /// Print what would be done, and do nothing
     #[arg(long)]
     pub dry_run: bool,

@@ -24,7 +24,8 @@ class App:
     """One that is served as long as this is entered."""
 
     def __init__(self, skiff, *words):
-        self.words = [skiff, "app", *words]
+        # The browser is on the same host: no ssh between.
+        self.words = [skiff, "app", words[0], "--tcp", *words[1:]]
 
     def __enter__(self):
         self.process = subprocess.Popen(self.words, stdout=subprocess.PIPE, text=True)
@@ -40,7 +41,8 @@ class App:
                 break
             except ValueError:
                 continue
-        self.port, self.url = told["port"], told["url"]
+        self.url = told["url"]
+        self.base = self.url[: self.url.index("/", len("http://"))]
         # noVNC's is inside of a path that is quoted itself.
         self.token = urllib.parse.unquote(self.url).split("token=")[1].split("&")[0]
         return self
@@ -72,8 +74,7 @@ def until(driver, what, condition):
 
 def notebook(driver, skiff, out):
     with App(skiff, "notebook", "--json") as app:
-        base = f"http://localhost:{app.port}"
-        driver.get(f"{base}/tree")
+        driver.get(f"{app.base}/tree")
         password = until(driver, "it asks who is there", lambda d: d.find_element(By.ID, "password_input"))
         password.send_keys("guessed" + Keys.ENTER)
         until(driver, "a wrong token is refused", lambda d: "Invalid" in d.find_element(By.TAG_NAME, "body").text)
