@@ -1,4 +1,5 @@
-//! `connect` and `leave`: join a network namespace that belongs to the caller to a network of the site's, and keep its address for him.
+//! `connect`, `leave` and `free`: join a network namespace that belongs to the caller to a network of the site's, keep its address for him, and
+//! keep it no longer.
 //!
 //! In such a namespace he has all power: he may give himself any address and send whatever frame he likes. What leaves it passes a
 //! namespace between, which belongs to the host, with filters that he cannot reach (`skiff_net::gate`). What he gets is a descriptor of
@@ -34,6 +35,13 @@ pub fn leave(caller: &Caller, name: &NetName, address: Ipv4Addr) -> Result<Claim
     let key = key()?;
     skiff_net::enter_hosts()?;
     skiff_net::keep(name, &network, &skiff_net::node()?, (caller.uid, address), key.as_ref())
+}
+
+/// Answers [`Free`](skiff_spec::wire::Request::Free).
+pub fn free(caller: &Caller, name: &NetName, address: Ipv4Addr) -> Result<()> {
+    network::allowed(caller, name)?;
+    skiff_net::enter_hosts()?;
+    skiff_net::free(name, address, caller.uid)
 }
 
 /// The network namespace of a process, if both it and the user namespace that it belongs to are of the caller's making.

@@ -4,7 +4,7 @@
 //! gives a harmless view of the host's root (`base`) or an image of the trusted store (`image`), lets go of images that
 //! are gone from there (`release`), and starts its writer as its owner (`store`); it starts a program as the caller himself, without privilege, in
 //! namespaces that the caller owns (`join`); it puts the caller on a network of the site's (`network`, `follow`), or a network namespace of his (`connect`),
-//! whose address it keeps for him when he asks (`leave`); it makes such a view forget what it has cached (`refresh`).
+//! whose address it keeps for him when he asks (`leave`) until he wants it no more (`free`); it makes such a view forget what it has cached (`refresh`).
 //!
 //! What makes this safe is stated where it is done; in general: it decides only by what the kernel says of the caller,
 //! of processes and of namespaces; it takes no path from the caller; it reads no file of the caller; it looks at no
@@ -87,6 +87,7 @@ fn answer(socket: &OwnedFd) -> Result<()> {
             let kept = Reply::Kept(connect::leave(&caller, &name, address)?);
             fdpass::send(socket.as_fd(), &kept.encode(), &[]).context(|| "answer")
         }
+        Request::Free { name, address } => connect::free(&caller, &name, address).and_then(|()| done(0, &[])),
         Request::Store => writer::start(&caller, fds, socket),
         Request::Release => image::release().and_then(|()| done(0, &[])),
         Request::Join { .. } | Request::Go => Err(unknown()),

@@ -40,6 +40,8 @@ pub struct Device {
     pub mtu: u32,
     /// Its hardware address.
     pub hardware: Vec<u8>,
+    /// Whether it is switched on.
+    pub is_up: bool,
 }
 
 /// The device of this name in the namespace of `netlink`, or in that with the number `space` there.
@@ -59,7 +61,8 @@ pub fn find(netlink: &mut Netlink, name: &str, space: Option<i32>) -> io::Result
         other => other?,
     };
     let Some(RouteNetlinkMessage::NewLink(link)) = answer else { return Ok(None) };
-    let mut device = Device { index: link.header.index, mtu: 0, hardware: vec![] };
+    let is_up = link.header.flags.contains(LinkFlags::Up);
+    let mut device = Device { index: link.header.index, mtu: 0, hardware: vec![], is_up };
     for attribute in link.attributes {
         match attribute {
             LinkAttribute::Mtu(mtu) => device.mtu = mtu,
@@ -146,6 +149,14 @@ pub fn vxlan(
         InfoVxlan::Learning(true),
     ];
     make(host, message, InfoKind::Vxlan, Some(InfoData::Vxlan(data)))
+}
+
+/// What several make at once, only the first makes: the others find it.
+pub fn unless_there(made: io::Result<()>) -> io::Result<()> {
+    match made {
+        Err(e) if e.raw_os_error() == Some(Errno::EXIST.raw_os_error()) => Ok(()),
+        other => other,
+    }
 }
 
 fn make(

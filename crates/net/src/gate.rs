@@ -68,7 +68,8 @@ pub fn connect(
 fn wait_until_gone(name: &NetName, address: Ipv4Addr) -> Result<()> {
     let begun = Instant::now();
     let mut host = Netlink::open().context(|| format!("network {name}"))?;
-    while Leases::lock(name)?.is_taken(&mut host, address)? && begun.elapsed() < GOES_WITHIN {
+    let leases = Leases::open(name)?;
+    while leases.is_taken(&mut host, address)? && begun.elapsed() < GOES_WITHIN {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
     Ok(())

@@ -1,25 +1,25 @@
-//! Who has which address: files in `/run/skiff/net/NETWORK/`, one for each address, made under a lock.
+//! Who has which address: files in `/run/skiff/net/NETWORK/`, one for each address, which is locked while its file changes.
 //!
 //! No file says whether an address is free: the kernel does. A lease holds as long as the namespace with its device lives,
 //! and nobody need give it back; the kernel forgets a namespace's number when it goes. What the files tell is which
 //! number to ask for, and for people, whose it is.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 use skiff_sandbox::{Context, Error, Result};
-use skiff_spec::network::{Again, Claim, Lease, NetName, Network, hardware_address};
+use skiff_spec::network::{Lease, NetName, Network, hardware_address};
 
-use crate::claim::{KEY, Key};
 use crate::device;
+use crate::lock::{Locks, Part};
 use crate::netlink::Netlink;
 
 /// Where leases are.
@@ -28,13 +28,13 @@ pub const DIR: &str = "/run/skiff/net";
 /// What to do where an address is in use.
 pub const IN_USE: &str = "end what has it, then try again: `skiff instance list`, `skiff net show`";
 
-/// The leases of a network, locked.
+/// The leases of a network.
 pub struct Leases {
     dir: PathBuf,
-    _lock: OwnedFd,
+    pub(crate) locks: Locks,
 }
 
-/// An address that was free.
+/// An address that was free. It is locked as long as the [`Leases`] it is of are there, so that nobody takes it for free before its device is.
 pub struct Taken {
     /// It.
     pub address: Ipv4Addr,
@@ -44,120 +44,130 @@ pub struct Taken {
     pub before: Option<Lease>,
 }
 
+/// What a look at all leases of a network has found.
+pub struct Swept {
+    /// The addresses of those whose namespace has gone.
+    pub gone: Vec<Ipv4Addr>,
+    /// Those that are only kept for somebody.
+    pub kept: Vec<(Ipv4Addr, Lease)>,
+    /// Whether the devices that members share are in use, or about to be.
+    pub in_use: bool,
+}
+
 impl Leases {
-    /// Those of `name`.
-    pub fn lock(name: &NetName) -> Result<Self> {
+    /// Those of `name`. Waits for nobody.
+    pub fn open(name: &NetName) -> Result<Self> {
         let dir = Path::new(DIR).join(name.as_str());
         fs::create_dir_all(&dir).context(|| dir.display().to_string())?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let lock = openat(CWD, &dir, flags, Mode::empty()).context(|| dir.display().to_string())?;
-        flock(&lock, FlockOperation::LockExclusive).context(|| dir.display().to_string())?;
-        Ok(Self { dir, _lock: lock })
+        Ok(Self { dir, locks: Locks::open(name)? })
     }
 
-    /// Takes the lowest free address for a namespace that the kernel on the host calls `space`.
-    pub fn take(&self, host: &mut Netlink, network: &Network, node: &str, lease: &Lease) -> Result<Taken> {
-        let about = |why: String| Error::new(format!("network {}: {why}", lease.network));
-        let mut of_user = 0;
-        let mut free = None;
-        for address in network.addresses(node).map_err(about)? {
-            match self.holder(host, address)? {
-                Some(uid) if uid == lease.uid => of_user += 1,
-                Some(_) => {}
-                None => free = free.or(Some(address)),
-            }
-            if free.is_some() && network.most_each.is_none() {
-                break;
-            }
-        }
-        refuse_more(network, of_user).map_err(about)?;
-        let hint = format!(
-            "end an environment on it, or ask the administrator for more: `skiff net show {}`",
-            lease.network
-        );
-        let address =
-            free.ok_or_else(|| about("all of its addresses on this node are taken".into()).hint(hint))?;
-        let before = self.read(address)?;
-        let perhaps = match &before {
-            Some(old) => old.until.is_some().then(|| old.clone()),
-            None => Some(Lease { uid: Lease::UNKNOWN, ..lease.clone() }),
-        };
-        self.write(address, lease)?;
-        Ok(Taken { address, perhaps, before })
+    /// Keeps the devices that members share from being removed meanwhile.
+    pub fn use_devices(&self) -> Result<()> {
+        self.locks.share(Part::Devices)
     }
 
-    /// Takes an address that the user had before and that was kept for him, on this node or on another.
-    pub fn take_again(
+    /// Takes the lowest free address, but for those to be `passed_by`, for a namespace that the kernel on the host calls `space`. If there is
+    /// none, one that is kept for a user who has more than his share of those.
+    pub fn take(
         &self,
         host: &mut Netlink,
         network: &Network,
         node: &str,
         lease: &Lease,
-        (Again { claim, moves }, key): (&Again, Option<&Key>),
+        passed_by: &[Ipv4Addr],
     ) -> Result<Taken> {
-        let address = claim.address;
-        let what = format!("network {}: address {address}", lease.network);
-        let about = |why: String| Error::new(format!("{what}: {why}"));
-        if !network.has_member(address) {
-            return Err(about("none of its members' any more".into()));
-        }
-        let old = self.read(address)?;
-        if let Some(old) = &old
-            && self.lives(host, old, address)?
-        {
-            return Err(about("somebody has it, on this node".into()).hint(IN_USE));
-        }
-        let until = match &old {
-            // Of an address that another node gives away, this one knows no more than that until that time.
-            Some(old)
-                if old.uid == lease.uid && (network.gives_away(node, address) || old.is_kept(now())) =>
+        let about = |why: String| Error::new(format!("network {}: {why}", lease.network));
+        let known = self.refuse_more(host, network, node, lease, None)?;
+        let addresses = network.addresses(node).map_err(about)?;
+        for address in addresses.filter(|address| !passed_by.contains(address)) {
+            let is_held = |host: &mut Netlink| match known.get(&address) {
+                Some(lease) => self.is_held(host, lease, address),
+                None => Ok(false),
+            };
+            if !is_held(host)?
+                && let Some(taken) = self.take_one(host, address, lease, None)?
             {
-                old.until
+                return Ok(taken);
             }
-            Some(old) if old.is_kept(now()) && old.uid != Lease::UNKNOWN => {
-                return Err(about("it is kept for somebody else".into()));
-            }
-            _ => Some(proved(network, lease, claim, key).map_err(|e| e.about(&what))?),
-        };
-        let mut of_user = 0;
-        for (other, held) in all(&self.dir)? {
-            let counts = held.uid == lease.uid && other != address && network.most_each.is_some();
-            of_user += u32::from(counts && self.is_held(host, &held, other)?);
         }
-        refuse_more(network, of_user).map_err(about)?;
-        let new = Lease { until, ..lease.clone() };
-        self.write(address, &new)?;
-        // As long as it is kept for him, only he can have it.
-        let moves = *moves && new.is_kept(now());
-        Ok(Taken { address, perhaps: (!moves).then_some(new), before: old })
+        for (address, kept) in self.spare(host, network, node, &known)? {
+            if !passed_by.contains(&address)
+                && let Some(taken) = self.take_one(host, address, lease, Some(&kept))?
+            {
+                return Ok(taken);
+            }
+        }
+        let hint = format!(
+            "end an environment on it, or ask the administrator for more: `skiff net show {}`",
+            lease.network
+        );
+        Err(about("all of its addresses on this node are taken".into()).hint(hint))
     }
 
-    /// Keeps an address that the user has for when he comes back to it. Until when it is kept, which never becomes earlier: there may
-    /// be a claim to it. One that another node has given him is kept there, and so no longer here.
-    pub fn keep(
+    /// Takes an address, unless somebody else is about to, or has. One that is still `kept` as it was seen before counts as free.
+    fn take_one(
+        &self,
+        host: &mut Netlink,
+        address: Ipv4Addr,
+        lease: &Lease,
+        kept: Option<&Lease>,
+    ) -> Result<Option<Taken>> {
+        if !self.locks.try_take(Part::Address(address))? {
+            return Ok(None);
+        }
+        let before = self.read(address)?;
+        let is_held = match &before {
+            Some(old) if kept == Some(old) => self.lives(host, old, address)?,
+            Some(old) => self.is_held(host, old, address)?,
+            None => false,
+        };
+        if is_held {
+            self.locks.release(Part::Address(address))?;
+            return Ok(None);
+        }
+        let perhaps = match &before {
+            Some(old) => old.until.is_some().then(|| old.clone()),
+            None => Some(Lease { uid: Lease::UNKNOWN, ..lease.clone() }),
+        };
+        self.write(address, lease)?;
+        Ok(Some(Taken { address, perhaps, before }))
+    }
+
+    /// All leases, unless the user of a new one has as many as he may, not counting that of one address. His other processes then wait until
+    /// this one is done.
+    pub(crate) fn refuse_more(
         &self,
         host: &mut Netlink,
         network: &Network,
         node: &str,
-        (uid, address): (u32, Ipv4Addr),
-    ) -> Result<u64> {
-        let about = || format!("address {address}");
-        let mut lease = self.read(address)?.ok_or_else(|| not_yours(address))?;
-        if lease.uid != uid || !self.is_held(host, &lease, address)? {
-            return Err(not_yours(address));
+        lease: &Lease,
+        but_for: Option<Ipv4Addr>,
+    ) -> Result<BTreeMap<Ipv4Addr, Lease>> {
+        self.locks.take(Part::User(lease.uid))?;
+        let known: BTreeMap<_, _> = all(&self.dir)?.into_iter().collect();
+        let (mut held, mut kept) = (0, 0);
+        for (address, of_user) in known.iter().filter(|(_, known)| known.uid == lease.uid) {
+            if Some(*address) != but_for && self.is_held(host, of_user, *address)? {
+                held += 1;
+                kept += u32::from(!self.lives(host, of_user, *address)?);
+            }
         }
-        let until = match (lease.until, network.gives_away(node, address)) {
-            (Some(until), false) => until,
-            (until, _) => until.unwrap_or(0).max(kept_until(network)),
-        };
-        lease.until = Some(until);
-        self.write(address, &lease).map_err(|e| e.about(&about()))?;
-        Ok(until)
+        match network.most_each(node) {
+            // Root could free all of them.
+            most if held >= most && lease.uid != 0 => Err(Error::new(format!(
+                "network {}: you have {held} of its addresses on this node, {kept} of them kept for saved instances, and nobody may have more than {most}",
+                lease.network
+            ))
+            .hint(format!("end what has one, or free one that is kept: `skiff net release {} ADDRESS`", lease.network))),
+            _ => Ok(known),
+        }
     }
 
-    /// Keeps an address for who has it on another node.
+    /// Keeps an address that was taken for who has it on another node.
     pub fn keep_for(&self, network: &Network, address: Ipv4Addr, lease: Lease) -> Result<()> {
-        self.write(address, &Lease { until: Some(kept_until(network)), ..lease })
+        self.write(address, &Lease { until: Some(kept_until(network)), ..lease })?;
+        self.locks.release(Part::Address(address))
     }
 
     /// Has it that an address was never taken.
@@ -174,90 +184,60 @@ impl Leases {
         self.read(address)?.map_or(Ok(false), |lease| self.lives(host, &lease, address))
     }
 
-    fn read(&self, address: Ipv4Addr) -> Result<Option<Lease>> {
+    pub(crate) fn read(&self, address: Ipv4Addr) -> Result<Option<Lease>> {
         read(&self.dir.join(address.to_string()))
     }
 
-    fn write(&self, address: Ipv4Addr, lease: &Lease) -> Result<()> {
+    pub(crate) fn write(&self, address: Ipv4Addr, lease: &Lease) -> Result<()> {
         let file = self.dir.join(address.to_string());
         // Whole or not at all: a lease that cannot be written must not be.
-        let new = self.dir.join(".new");
+        let new = self.dir.join(format!(".new.{address}"));
         fs::write(&new, lease.to_text())
             .and_then(|()| fs::rename(&new, &file))
             .context(|| file.display().to_string())
     }
 
-    fn lives(&self, host: &mut Netlink, lease: &Lease, address: Ipv4Addr) -> Result<bool> {
+    pub(crate) fn lives(&self, host: &mut Netlink, lease: &Lease, address: Ipv4Addr) -> Result<bool> {
         lives(host, lease, address).context(|| self.dir.join(address.to_string()).display().to_string())
     }
 
-    fn is_held(&self, host: &mut Netlink, lease: &Lease, address: Ipv4Addr) -> Result<bool> {
+    pub(crate) fn is_held(&self, host: &mut Netlink, lease: &Lease, address: Ipv4Addr) -> Result<bool> {
         Ok(lease.is_kept(now()) || self.lives(host, lease, address)?)
     }
 
-    /// Who has an address, if anybody still has, or for whom it is kept.
-    fn holder(&self, host: &mut Netlink, address: Ipv4Addr) -> Result<Option<u32>> {
-        let Some(lease) = self.read(address)? else { return Ok(None) };
-        Ok(self.is_held(host, &lease, address)?.then_some(lease.uid))
-    }
-
-    /// The addresses of those that have gone, and how many have not. Removes what is left of the former, if it is to.
-    pub fn sweep(&self, host: &mut Netlink, remove: bool) -> Result<(Vec<Ipv4Addr>, usize)> {
-        let (mut gone, mut held) = (vec![], 0);
+    /// Looks at all. Removes what is left of those that have gone, if it is to; then the devices that members share stay locked if nobody
+    /// is there to use them.
+    pub fn sweep(&self, host: &mut Netlink, remove: bool) -> Result<Swept> {
+        let mut swept = Swept { gone: vec![], kept: vec![], in_use: !self.locks.try_take(Part::Devices)? };
         for (address, lease) in all(&self.dir)? {
-            if self.is_held(host, &lease, address)? {
-                held += 1;
+            // Who is about to take it decides.
+            if !self.locks.try_take(Part::Address(address))? {
+                swept.in_use = true;
                 continue;
             }
-            if remove {
-                let file = self.dir.join(address.to_string());
-                fs::remove_file(&file).context(|| file.display().to_string())?;
+            if self.lives(host, &lease, address)? {
+                swept.in_use = true;
+            } else if lease.is_kept(now()) {
+                swept.kept.push((address, lease));
+            } else {
+                if remove {
+                    self.put_back(address, None)?;
+                }
+                swept.gone.push(address);
             }
-            gone.push(address);
+            self.locks.release(Part::Address(address))?;
         }
-        Ok((gone, held))
+        Ok(swept)
     }
 }
 
 /// Until when an address is kept that is left now.
-fn kept_until(network: &Network) -> u64 {
+pub(crate) fn kept_until(network: &Network) -> u64 {
     now() + network.kept_hours * 3600
 }
 
-/// Whether a user may have one more.
-fn refuse_more(network: &Network, of_user: u32) -> std::result::Result<(), String> {
-    if network.most_each.is_none_or(|most| of_user < most) {
-        return Ok(());
-    }
-    Err(format!("you have {of_user} of its addresses on this node, and nobody may have more"))
-}
-
-/// Until when another node keeps an address for a user, if that is proved.
-fn proved(network: &Network, lease: &Lease, claim: &Claim, key: Option<&Key>) -> Result<u64> {
-    if !network.spans_nodes() {
-        return Err(Error::new("it was another node's, and this network's addresses stay where they are")
-            .hint("restore the checkpoint on the node where it was saved"));
-    }
-    let (Some(key), Some(_)) = (key, &claim.proof) else {
-        return Err(Error::new(format!("it was another node's, and without the site's key nobody can tell whose ({KEY})"))
-            .hint("restore it on the node where it was saved; administrator: the same key on all nodes, before it is saved: docs/networks.md"));
-    };
-    if !key.proves(claim, lease.uid, &lease.network) {
-        return Err(Error::new("it was not yours, or another key was in use then"));
-    }
-    if claim.until <= now() {
-        return Err(Error::new("it is no longer kept for you")
-            .hint("administrator: `kept_hours` in the network's description"));
-    }
-    Ok(claim.until)
-}
-
-fn not_yours(address: Ipv4Addr) -> Error {
-    Error::new(format!("address {address}: you do not have it on this node"))
-}
-
 /// Seconds since 1970.
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 

@@ -7,7 +7,9 @@ pub mod claim;
 mod device;
 mod filter;
 pub mod gate;
+mod kept;
 pub mod lease;
+mod lock;
 mod netlink;
 mod probe;
 pub mod switch;
@@ -58,7 +60,8 @@ fn make(
     again: Option<(&Again, Option<&Key>)>,
 ) -> Result<Made> {
     let about = || format!("network {name}");
-    let leases = Leases::lock(name)?;
+    let leases = Leases::open(name)?;
+    leases.use_devices()?;
     let mut host = Netlink::open().context(about)?;
     // Whatever is wrong with the host's side shows before there is a namespace.
     let wiring = wiring::prepare(&mut host, name, network, node)?;
@@ -68,9 +71,10 @@ fn make(
     let lease = Lease { network: name.clone(), uid, space: number, until: None };
     // Without a key nobody has an address of this node's on another one.
     let travels = network.spans_nodes() && Path::new(claim::KEY).exists();
+    let mut passed_by = vec![];
     loop {
         let Taken { address, perhaps, before } = match again {
-            None => leases.take(&mut host, network, node, &lease)?,
+            None => leases.take(&mut host, network, node, &lease, &passed_by)?,
             Some(again) => leases.take_again(&mut host, network, node, &lease, again)?,
         };
         let hardware = hardware_address(address);
@@ -93,6 +97,7 @@ fn make(
             }
         };
         leases.keep_for(network, address, other)?;
+        passed_by.push(address);
         device::remove(&mut Netlink::open().context(about)?, device::INSIDE).context(about)?;
     }
 }
@@ -110,7 +115,7 @@ pub fn keep(
 ) -> Result<Claim> {
     let about = || format!("network {name}");
     let mut host = Netlink::open().context(about)?;
-    let until = Leases::lock(name)?.keep(&mut host, network, node, (uid, address))?;
+    let until = Leases::open(name)?.keep(&mut host, network, node, (uid, address))?;
     let claim = Claim { address, until, proof: None };
     Ok(key.map_or_else(|| claim.clone(), |key| key.prove(&claim, uid, name)))
 }
@@ -126,12 +131,30 @@ pub fn enter_hosts() -> Result<()> {
     move_into_link_name_space(host.as_fd(), Some(LinkNameSpaceType::Network)).context(|| path)
 }
 
-/// Finds what networks have left behind: leases of namespaces that have gone, devices of networks that nobody is on. Removes it, if
-/// it is to be removed. What it is, and where.
+/// Frees an address that is kept for a saved instance of this user's; for root, of anybody's.
+///
+/// # Errors
+/// That it is not, or in use.
+pub fn free(name: &NetName, address: Ipv4Addr, uid: u32) -> Result<()> {
+    let mut host = Netlink::open().context(|| format!("network {name}"))?;
+    Leases::open(name)?.free(&mut host, address, uid).map_err(|e| e.about(&format!("network {name}")))
+}
+
+/// What a network has on this node that nobody uses.
+pub enum Left {
+    /// The lease of a namespace that has gone.
+    Lease(String),
+    /// A device of a network that nobody is on.
+    Device(String),
+    /// An address that is kept for a saved instance, and so stays.
+    Kept(Ipv4Addr, Lease),
+}
+
+/// Finds what networks have left behind, and removes it, if it is to be removed.
 ///
 /// # Errors
 /// What could not be looked at or removed.
-pub fn sweep(remove: bool) -> Result<Vec<(&'static str, String)>> {
+pub fn sweep(remove: bool) -> Result<Vec<Left>> {
     let mut left = vec![];
     let entries = match fs::read_dir(lease::DIR) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(left),
@@ -143,13 +166,14 @@ pub fn sweep(remove: bool) -> Result<Vec<(&'static str, String)>> {
         let Some(name) = entry.file_name().to_str().and_then(|name| name.parse::<NetName>().ok()) else {
             continue;
         };
-        let leases = Leases::lock(&name)?;
-        let (gone, held) = leases.sweep(&mut host, remove)?;
-        left.extend(gone.iter().map(|address| ("lease", format!("{name}/{address}"))));
-        if held == 0 {
+        let leases = Leases::open(&name)?;
+        let swept = leases.sweep(&mut host, remove)?;
+        left.extend(swept.gone.iter().map(|address| Left::Lease(format!("{name}/{address}"))));
+        left.extend(swept.kept.into_iter().map(|(address, lease)| Left::Kept(address, lease)));
+        if !swept.in_use {
             let devices =
                 wiring::take_down(&mut host, &name, remove).context(|| format!("network {name}"))?;
-            left.extend(devices.into_iter().map(|device| ("device", device)));
+            left.extend(devices.into_iter().map(Left::Device));
         }
     }
     Ok(left)

@@ -81,6 +81,8 @@ fn vxlan_name(name: &NetName) -> String {
     format!("sx-{name}")
 }
 
+/// Several may be here at once, and any of them be stopped half-way: whoever finds the bridge not switched on, which is done last, does all of
+/// it again. Likewise below.
 fn shared_bridge(
     host: &mut Netlink,
     name: &NetName,
@@ -90,10 +92,10 @@ fn shared_bridge(
 ) -> Result<u32> {
     let device = bridge_name(name);
     let about = || format!("network {name}: bridge {device}");
-    if let Some(found) = device::find(host, &device, None).context(about)? {
+    if let Some(found) = device::find(host, &device, None).context(about)?.filter(|found| found.is_up) {
         return Ok(found.index);
     }
-    device::bridge(host, &device, mtu).context(about)?;
+    device::unless_there(device::bridge(host, &device, mtu)).context(about)?;
     let index = device::find(host, &device, None).context(about)?.map_or(0, |found| found.index);
     if let Some(gateway) = own_gateway(network, node) {
         let subnet = network.subnet;
@@ -119,25 +121,18 @@ fn shared_vxlan(
     (node, parent, mtu, bridge): (&str, u32, u32, u32),
 ) -> io::Result<()> {
     let device = vxlan_name(name);
-    let index = match device::find(host, &device, None)? {
-        Some(found) => found.index,
-        None => {
-            let local =
-                network.nodes.get(node).and_then(|node| node.address).unwrap_or(Ipv4Addr::UNSPECIFIED);
-            let port = network.port.unwrap_or(VXLAN_PORT);
-            device::vxlan(host, &device, parent, network.id.unwrap_or_default(), port, local, mtu)?;
-            let index = device::find(host, &device, None)?.map_or(0, |found| found.index);
-            for peer in network
-                .nodes
-                .iter()
-                .filter(|(other, _)| *other != node)
-                .filter_map(|(_, other)| other.address)
-            {
-                device::add_peer(host, index, peer)?;
-            }
-            index
-        }
-    };
+    if device::find(host, &device, None)?.is_some_and(|found| found.is_up) {
+        return Ok(());
+    }
+    let local = network.nodes.get(node).and_then(|node| node.address).unwrap_or(Ipv4Addr::UNSPECIFIED);
+    let port = network.port.unwrap_or(VXLAN_PORT);
+    let id = network.id.unwrap_or_default();
+    device::unless_there(device::vxlan(host, &device, parent, id, port, local, mtu))?;
+    let index = device::find(host, &device, None)?.map_or(0, |found| found.index);
+    let others = network.nodes.iter().filter(|(other, _)| *other != node);
+    for peer in others.filter_map(|(_, other)| other.address) {
+        device::add_peer(host, index, peer)?;
+    }
     device::attach(host, index, bridge)?;
     device::up(host, index)
 }

@@ -348,6 +348,13 @@ pub enum Net {
         #[command(flatten)]
         output: Output,
     },
+    /// Free an address that is kept for one of your saved instances; as root, anybody's
+    Release {
+        /// Network name
+        name: NetName,
+        /// Address to free on this node
+        address: std::net::Ipv4Addr,
+    },
     /// Say what keeps one, or any, from working on this node
     Check {
         /// Its name

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
+use skiff_net::Left;
 use skiff_sandbox::Result;
 
 use crate::cli::Sweep;
 use crate::context::Context;
+use crate::network::commands::user_name;
 use crate::{checkpoint, cluster, env, environments, instance, output, scratch, slurm};
 
 #[derive(Serialize)]
@@ -14,6 +16,9 @@ struct Found {
     what: &'static str,
     path: String,
     removed: bool,
+    /// For whom it is kept, and so stays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_for: Option<String>,
 }
 
 /// Shows and removes what is left: root's job directories and networks, the user's own half-made or half-removed environments
@@ -42,10 +47,16 @@ pub fn sweep(sweep: &Sweep) -> Result<()> {
         false => scratch::delete_leftovers(&context)?,
     };
     let found = |what: &'static str, paths: Vec<PathBuf>| {
-        paths.into_iter().map(move |p| Found { what, path: p.display().to_string(), removed: !sweep.dry_run })
+        let found = move |p: PathBuf| Found {
+            what,
+            path: p.display().to_string(),
+            removed: !sweep.dry_run,
+            kept_for: None,
+        };
+        paths.into_iter().map(found)
     };
     let networks = if context.uid == 0 { skiff_net::sweep(!sweep.dry_run)? } else { vec![] };
-    let networks = networks.into_iter().map(|(what, path)| Found { what, path, removed: !sweep.dry_run });
+    let networks = networks.into_iter().map(|left| of_network(left, !sweep.dry_run));
     let all: Vec<Found> = found("environment", own)
         .chain(found("instance", instances))
         .chain(found("cluster", clusters))
@@ -58,7 +69,25 @@ pub fn sweep(sweep: &Sweep) -> Result<()> {
         return output::json(&all);
     }
     for f in &all {
-        output::line(&format!("{} {} {}", if f.removed { "removed" } else { "left over" }, f.what, f.path))?;
+        let line = match (&f.kept_for, f.removed) {
+            (Some(user), _) => format!("kept {} {} for {user}", f.what, f.path),
+            (None, true) => format!("removed {} {}", f.what, f.path),
+            (None, false) => format!("left over {} {}", f.what, f.path),
+        };
+        output::line(&line)?;
     }
     Ok(())
+}
+
+fn of_network(left: Left, removed: bool) -> Found {
+    match left {
+        Left::Lease(path) => Found { what: "lease", path, removed, kept_for: None },
+        Left::Device(path) => Found { what: "device", path, removed, kept_for: None },
+        Left::Kept(address, lease) => Found {
+            what: "lease",
+            path: format!("{}/{address}", lease.network),
+            removed: false,
+            kept_for: Some(user_name(lease.uid)),
+        },
+    }
 }

@@ -92,6 +92,13 @@ pub enum Request {
         /// An address that the caller has.
         address: Ipv4Addr,
     },
+    /// Free an address that is kept for the caller.
+    Free {
+        /// Of which network.
+        name: NetName,
+        /// The address.
+        address: Ipv4Addr,
+    },
     /// Start the trusted store's writer, which talks by the socket sent along.
     Store,
 }
@@ -119,13 +126,16 @@ impl Request {
             Self::Follow { pid } => (b'f', pid),
             Self::Connect { pid, .. } => (b'c', pid),
             Self::Leave { address, .. } => (b'k', address.into()),
+            Self::Free { address, .. } => (b'd', address.into()),
         };
         let mut bytes = vec![VERSION, op];
         bytes.extend(pid.to_le_bytes());
         match self {
             Self::Image { id, .. } | Self::Prepare { image: Some(id) } => bytes.extend(id.0),
             Self::Order { bytes: some } => bytes.extend(some),
-            Self::Network { name } | Self::Leave { name, .. } => bytes.extend(name.as_str().bytes()),
+            Self::Network { name } | Self::Leave { name, .. } | Self::Free { name, .. } => {
+                bytes.extend(name.as_str().bytes());
+            }
             Self::Connect { name, again, .. } => {
                 bytes.push(again.as_ref().map_or(0, |again| 1 + u8::from(again.moves)));
                 bytes.extend(again.iter().flat_map(|again| again.claim.encode()));
@@ -161,6 +171,7 @@ impl Request {
                 Some(Self::Connect { pid, name: net_name(name)?, again })
             }
             (b'k', name) => Some(Self::Leave { name: net_name(name)?, address: pid.into() }),
+            (b'd', name) => Some(Self::Free { name: net_name(name)?, address: pid.into() }),
             (b'f', []) => Some(Self::Follow { pid }),
             _ => None,
         }
@@ -252,6 +263,7 @@ mod tests {
             Request::Connect { pid: 9, name: "lab".parse().unwrap(), again: again(false) },
             Request::Connect { pid: 9, name: "lab".parse().unwrap(), again: again(true) },
             Request::Leave { name: "lab".parse().unwrap(), address: Ipv4Addr::new(10, 1, 2, 3) },
+            Request::Free { name: "lab".parse().unwrap(), address: Ipv4Addr::new(10, 1, 2, 3) },
         ];
         for r in others.into_iter().chain([image]) {
             let bytes = r.encode();

@@ -8,6 +8,7 @@ pub mod alloc;
 pub mod caps;
 pub mod cred;
 pub mod fdpass;
+pub mod lock;
 pub mod loopdev;
 pub mod memory;
 pub mod mount;

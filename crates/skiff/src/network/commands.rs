@@ -8,7 +8,7 @@ use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::network::{DIR, Lease, NetName, Network};
 
 use crate::cli::Net;
-use crate::context::user_fields;
+use crate::context::{Context, user_fields};
 use crate::output;
 
 /// Does what was asked; the exit code.
@@ -16,6 +16,7 @@ pub fn run(command: &Net) -> Result<i32> {
     match command {
         Net::List(output) => list(output.json).map(|()| 0),
         Net::Show { name, output } => show(name, output.json).map(|()| 0),
+        Net::Release { name, address } => super::free(&Context::load()?, name, *address).map(|()| 0),
         Net::Check { name, output } => check(name.as_ref(), output.json),
     }
 }
@@ -109,14 +110,18 @@ struct ShownLease {
     until: Option<u64>,
 }
 
-fn show(name: &NetName, json: bool) -> Result<()> {
-    let user = |uid: u32| match uid {
+/// Whose a lease is.
+pub fn user_name(uid: u32) -> String {
+    match uid {
         Lease::UNKNOWN => "?".into(),
         uid => user_fields(uid).map_or_else(|| uid.to_string(), |fields| fields[0].clone()),
-    };
+    }
+}
+
+fn show(name: &NetName, json: bool) -> Result<()> {
     let leases = leases(name)?
         .into_iter()
-        .map(|(address, lease)| ShownLease { address, user: user(lease.uid), until: lease.until })
+        .map(|(address, lease)| ShownLease { address, user: user_name(lease.uid), until: lease.until })
         .collect();
     let shown = Shown { name: name.clone(), network: read(name)?, node: node()?, leases };
     if json {
@@ -127,11 +132,17 @@ fn show(name: &NetName, json: bool) -> Result<()> {
     lines.extend(n.parent.clone().map(|parent| ("parent", parent)));
     lines.extend(n.gateway.map(|gateway| ("gateway", gateway.to_string())));
     lines.extend(n.mtu.map(|mtu| ("mtu", mtu.to_string())));
-    let free = match n.addresses(&shown.node) {
-        Ok(all) => format!("{} on node {}", all.count(), shown.node),
+    let node = &shown.node;
+    let addresses = match n.addresses(node) {
+        Ok(_) => format!(
+            "{} on node {node}; at most {} of one user's, {} of them kept when others need them",
+            n.capacity(node),
+            n.most_each(node),
+            n.most_kept_each(node)
+        ),
         Err(why) => why,
     };
-    lines.push(("addresses", free));
+    lines.push(("addresses", addresses));
     for (name, value) in lines {
         output::line(&format!("{name:<12} {value}"))?;
     }

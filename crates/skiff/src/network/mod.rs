@@ -126,6 +126,19 @@ pub fn keep(context: &Context, name: &NetName, address: Ipv4Addr) -> Result<Clai
     claim
 }
 
+/// Frees an address that is kept for us; any, for root.
+pub fn free(context: &Context, name: &NetName, address: Ipv4Addr) -> Result<()> {
+    let helper = context.helper.as_deref().ok_or_else(|| {
+        Error::new(format!("network {name}: only the helper can free an address"))
+            .hint("have the helper installed")
+    })?;
+    let helper = Helper::spawn(helper)?;
+    helper.ask(&Request::Free { name: name.clone(), address }, &[])?;
+    let answer = helper.answer();
+    helper.finish();
+    answer.map(drop)
+}
+
 /// Why that was not possible; if it was, this does not return.
 fn start_again(
     context: &Context,

@@ -209,8 +209,10 @@ pub struct Network {
     pub users: Option<Vec<Who>>,
     /// Whose members may use it.
     pub groups: Option<Vec<Who>>,
-    /// How many addresses one user may have on one node.
+    /// How many addresses one user may have on one node, with those that are kept for him; a quarter of what the node gives away, if not given.
     pub most_each: Option<u32>,
+    /// How many stay kept for one user on one node when another needs an address; half of `most_each`, if not given.
+    pub most_kept_each: Option<u32>,
     /// How many hours an address is kept for a saved instance that had it.
     #[serde(default = "a_week")]
     pub kept_hours: u64,
@@ -287,12 +289,33 @@ impl Network {
     /// # Errors
     /// That it has none.
     pub fn addresses(&self, node: &str) -> Result<impl Iterator<Item = Ipv4Addr> + use<'_>, String> {
-        let range = match self.nodes.get(node) {
-            Some(node) => node.range,
-            None if self.nodes.is_empty() => self.range.unwrap_or(self.subnet),
-            None => return Err(format!("node {node}: no range of it in `nodes`")),
-        };
+        let range = self.range_of(node).ok_or_else(|| format!("node {node}: no range of it in `nodes`"))?;
         Ok(range.addresses().filter(|a| self.has_member(*a)))
+    }
+
+    /// How many addresses the node of this name may give away.
+    #[must_use]
+    pub fn capacity(&self, node: &str) -> u64 {
+        let Some(range) = self.range_of(node) else { return 0 };
+        let mut never = vec![self.subnet.first(), self.subnet.last()];
+        never.extend(self.gateway);
+        never.sort();
+        never.dedup();
+        let never = never.iter().filter(|address| range.contains(**address)).count();
+        range.size() - u64::try_from(never).unwrap_or(u64::MAX)
+    }
+
+    /// How many addresses one user may have on the node of this name, with those that are kept for him.
+    #[must_use]
+    pub fn most_each(&self, node: &str) -> u32 {
+        let quarter = u32::try_from(self.capacity(node) / 4).unwrap_or(u32::MAX);
+        self.most_each.unwrap_or(quarter.max(1))
+    }
+
+    /// How many stay kept for one user there when another needs an address.
+    #[must_use]
+    pub fn most_kept_each(&self, node: &str) -> u32 {
+        self.most_kept_each.unwrap_or_else(|| (self.most_each(node) / 2).max(1))
     }
 
     /// Whether an address of it is the same one on every node: not where its members are joined on one node only, nor where
@@ -317,11 +340,14 @@ impl Network {
     /// Whether an address is one that the node of this name gives away.
     #[must_use]
     pub fn gives_away(&self, node: &str, address: Ipv4Addr) -> bool {
-        let range = match self.nodes.get(node) {
+        self.range_of(node).is_some_and(|range| range.contains(address)) && self.has_member(address)
+    }
+
+    fn range_of(&self, node: &str) -> Option<Subnet> {
+        match self.nodes.get(node) {
             Some(node) => Some(node.range),
             None => self.nodes.is_empty().then(|| self.range.unwrap_or(self.subnet)),
-        };
-        range.is_some_and(|range| range.contains(address)) && self.has_member(address)
+        }
     }
 
     /// Whether a user may use it: `id` says which uid or gid a name stands for.

@@ -39,6 +39,12 @@ impl Subnet {
         self.prefix
     }
 
+    /// How many addresses it has.
+    #[must_use]
+    pub fn size(self) -> u64 {
+        1 << (32 - self.prefix)
+    }
+
     /// Whether an address is in it.
     #[must_use]
     pub fn contains(self, address: Ipv4Addr) -> bool {

@@ -29,6 +29,26 @@ fn nodes_give_away_what_is_theirs() {
 }
 
 #[test]
+fn what_one_user_may_have_leaves_room_for_others() {
+    for (lines, capacity, each, kept) in [
+        ("range = \"10.20.0.0/28\"", 15, 3, 1),
+        ("range = \"10.20.0.16/28\"\ngateway = \"10.20.0.20\"", 15, 3, 1),
+        ("range = \"10.20.0.4/32\"", 1, 1, 1),
+        ("", 254, 63, 31),
+        ("gateway = \"10.20.0.1\"", 253, 63, 31),
+        ("range = \"10.20.0.16/29\"\nmost_each = 6", 8, 6, 3),
+        ("most_each = 6\nmost_kept_each = 0", 254, 6, 0),
+    ] {
+        let network = with(&format!("kind = \"bridge\"\n{lines}")).unwrap();
+        assert_eq!(network.addresses("any").unwrap().count() as u64, capacity, "{lines}");
+        let found = (network.capacity("any"), network.most_each("any"), network.most_kept_each("any"));
+        assert_eq!(found, (capacity, each, kept), "{lines}");
+    }
+    let huge = Network::parse("kind = \"bridge\"\nsubnet = \"10.0.0.0/8\"").unwrap();
+    assert_eq!(huge.capacity("any"), (1 << 24) - 2);
+}
+
+#[test]
 fn who_may() {
     let network = Network::parse(VXLAN).unwrap();
     let allows = |uid| network.allows(uid, &[100], |name| (name == "alice").then_some(1000), |_| None);

@@ -1,0 +1,210 @@
+//! Addresses that are kept for who had them: for saved instances, which may come back here or on another node.
+//!
+//! Before an address is locked it is known that the user may change its lease: else one who is stopped could hold up whose it is.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use skiff_sandbox::{Error, Result};
+use skiff_spec::network::{Again, Claim, Lease, Network};
+
+use crate::claim::{KEY, Key};
+use crate::lease::{IN_USE, Leases, Taken, kept_until, now};
+use crate::lock::Part;
+use crate::netlink::Netlink;
+
+impl Leases {
+    /// Takes an address that the user had before and that was kept for him, on this node or on another.
+    pub fn take_again(
+        &self,
+        host: &mut Netlink,
+        network: &Network,
+        node: &str,
+        lease: &Lease,
+        (Again { claim, moves }, key): (&Again, Option<&Key>),
+    ) -> Result<Taken> {
+        let address = claim.address;
+        let what = format!("network {}: address {address}", lease.network);
+        if !network.has_member(address) {
+            return Err(Error::new(format!("{what}: none of its members' any more")));
+        }
+        self.refuse_more(host, network, node, lease, Some(address))?;
+        let mut may_have = || -> Result<(Option<Lease>, Option<u64>)> {
+            let old = self.read(address)?;
+            if let Some(old) = &old
+                && self.lives(host, old, address)?
+            {
+                return Err(Error::new("somebody has it, on this node").hint(IN_USE));
+            }
+            let until = kept_for(network, node, lease, old.as_ref(), (claim, key))?;
+            Ok((old, until))
+        };
+        let mut may_have = || may_have().map_err(|e| e.about(&what));
+        may_have()?;
+        self.locks.take(Part::Address(address))?;
+        let (before, until) = may_have()?;
+        let new = Lease { until, ..lease.clone() };
+        self.write(address, &new)?;
+        // As long as it is kept for him, only he can have it.
+        let moves = *moves && new.is_kept(now());
+        Ok(Taken { address, perhaps: (!moves).then_some(new), before })
+    }
+
+    /// Keeps an address that the user has for when he comes back to it. Until when it is kept, which never becomes earlier: there may
+    /// be a claim to it. One that another node has given him is kept there, and so no longer here.
+    pub fn keep(
+        &self,
+        host: &mut Netlink,
+        network: &Network,
+        node: &str,
+        (uid, address): (u32, Ipv4Addr),
+    ) -> Result<u64> {
+        self.locks.take(Part::User(uid))?;
+        let mut of_user = || -> Result<Lease> {
+            match self.read(address)? {
+                Some(lease) if lease.uid == uid && self.is_held(host, &lease, address)? => Ok(lease),
+                _ => Err(Error::new(format!("address {address}: you do not have it on this node"))),
+            }
+        };
+        of_user()?;
+        self.locks.take(Part::Address(address))?;
+        let lease = of_user()?;
+        let until = match (lease.until, network.gives_away(node, address)) {
+            (Some(until), false) => until,
+            (until, _) => until.unwrap_or(0).max(kept_until(network)),
+        };
+        self.write(address, &Lease { until: Some(until), ..lease })?;
+        Ok(until)
+    }
+
+    /// Frees an address that is kept for this user; for root, anybody's.
+    pub fn free(&self, host: &mut Netlink, address: Ipv4Addr, uid: u32) -> Result<()> {
+        self.locks.take(Part::User(uid))?;
+        let mut check = || match self.read(address)? {
+            Some(lease) if uid != 0 && lease.uid != uid => {
+                Err(Error::new(format!("address {address}: it is not kept for you on this node")))
+            }
+            Some(lease) if self.lives(host, &lease, address)? => {
+                Err(Error::new(format!("address {address}: it is in use on this node")).hint(IN_USE))
+            }
+            Some(_) => Ok(()),
+            None => Err(Error::new(format!("address {address}: nobody has it on this node"))),
+        };
+        check()?;
+        self.locks.take(Part::Address(address))?;
+        check()?;
+        self.put_back(address, None)
+    }
+
+    /// The addresses that are kept for users beyond their shares, those of who has most of them first, and of these the one that was kept first.
+    pub(crate) fn spare(
+        &self,
+        host: &mut Netlink,
+        network: &Network,
+        node: &str,
+        known: &BTreeMap<Ipv4Addr, Lease>,
+    ) -> Result<Vec<(Ipv4Addr, Lease)>> {
+        let mut kept = vec![];
+        for (address, lease) in known {
+            // Of those somebody unknown has, it is known that he has them.
+            if lease.uid != Lease::UNKNOWN
+                && lease.is_kept(now())
+                && network.gives_away(node, *address)
+                && !self.lives(host, lease, *address)?
+            {
+                kept.push((*address, lease.clone()));
+            }
+        }
+        Ok(beyond_share(kept, network.most_kept_each(node)))
+    }
+}
+
+/// Until when an address is kept for the user of a new lease, as the `old` one says, or his claim.
+fn kept_for(
+    network: &Network,
+    node: &str,
+    lease: &Lease,
+    old: Option<&Lease>,
+    (claim, key): (&Claim, Option<&Key>),
+) -> Result<Option<u64>> {
+    match old {
+        // Of an address that another node gives away, this one knows no more than that until that time.
+        Some(old)
+            if old.uid == lease.uid && (network.gives_away(node, claim.address) || old.is_kept(now())) =>
+        {
+            Ok(old.until)
+        }
+        Some(old) if old.is_kept(now()) && old.uid != Lease::UNKNOWN => {
+            Err(Error::new("it is kept for somebody else"))
+        }
+        _ => proved(network, lease, claim, key).map(Some),
+    }
+}
+
+/// Those kept addresses that are more than so many of one user.
+fn beyond_share(kept: Vec<(Ipv4Addr, Lease)>, most: u32) -> Vec<(Ipv4Addr, Lease)> {
+    let mut users: BTreeMap<u32, Vec<(Ipv4Addr, Lease)>> = BTreeMap::new();
+    for (address, lease) in kept {
+        users.entry(lease.uid).or_default().push((address, lease));
+    }
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let mut beyond: Vec<_> = users.into_values().filter(|of_user| of_user.len() > most).collect();
+    beyond.sort_by_key(|of_user| std::cmp::Reverse(of_user.len()));
+    beyond
+        .into_iter()
+        .flat_map(|mut of_user| {
+            of_user.sort_by_key(|(address, lease)| (lease.until, *address));
+            of_user.truncate(of_user.len() - most);
+            of_user
+        })
+        .collect()
+}
+
+/// Until when another node keeps an address for a user, if that is proved.
+fn proved(network: &Network, lease: &Lease, claim: &Claim, key: Option<&Key>) -> Result<u64> {
+    if !network.spans_nodes() {
+        return Err(Error::new("it was another node's, and this network's addresses stay where they are")
+            .hint("restore the checkpoint on the node where it was saved"));
+    }
+    let (Some(key), Some(_)) = (key, &claim.proof) else {
+        return Err(Error::new(format!("it was another node's, and without the site's key nobody can tell whose ({KEY})"))
+            .hint("restore it on the node where it was saved; administrator: the same key on all nodes, before it is saved: docs/networks.md"));
+    };
+    if !key.proves(claim, lease.uid, &lease.network) {
+        return Err(Error::new("it was not yours, or another key was in use then"));
+    }
+    if claim.until <= now() {
+        return Err(Error::new("it is no longer kept for you")
+            .hint("administrator: `kept_hours` in the network's description"));
+    }
+    Ok(claim.until)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_beyond_a_users_share_goes_first() {
+        let kept = |last: u8, uid, until| {
+            let address = Ipv4Addr::new(10, 0, 0, last);
+            (address, Lease { network: "lab".parse().unwrap(), uid, space: 0, until: Some(until) })
+        };
+        let all = vec![
+            kept(1, 7, 300),
+            kept(2, 7, 100),
+            kept(3, 7, 200),
+            kept(4, 8, 50),
+            kept(5, 9, 90),
+            kept(6, 9, 80),
+        ];
+        let of = |most| {
+            let beyond = beyond_share(all.clone(), most).into_iter();
+            beyond.map(|(address, _)| address.octets()[3]).collect::<Vec<_>>()
+        };
+        assert_eq!(of(1), [2, 3, 6], "of who has most, what was kept first; never the last of one's share");
+        assert_eq!(of(2), [2]);
+        assert_eq!(of(3), Vec::<u8>::new());
+        assert_eq!(of(0).len(), 6);
+    }
+}
