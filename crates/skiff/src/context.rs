@@ -1,14 +1,21 @@
 //! Who runs us, what is configured, where things are: everything a command needs to know before it plans.
 
+mod files;
+
 use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{geteuid, getuid};
+use rustix::process::getuid;
 use skiff_migrate::criu::Folder;
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_spec::config::{self, Config, Text};
+use skiff_spec::config::{self, Config, NO_HELPER};
 use skiff_spec::plan::{Route, inside};
+
+use crate::output;
+
+/// Variables that stand for settings, as a line of the user's own configuration would.
+const VARIABLES: [(&str, &str); 3] =
+    [("SKIFF_HELPER", "helper"), ("SKIFF_STATE", "state"), ("SKIFF_DEPOT", "depot")];
 
 /// The user and the site.
 pub struct Context {
@@ -20,16 +27,56 @@ pub struct Context {
     pub home: PathBuf,
     /// The helper, if it is to be used.
     pub helper: Option<PathBuf>,
+    /// Whether variables are heard.
+    variables: bool,
 }
 
 impl Context {
-    /// Reads environment and configuration.
+    /// Reads environment and configuration; what is ignored of them is said.
     pub fn load() -> Result<Self> {
+        let (context, ignored) = Self::read()?;
+        ignored.iter().for_each(|text| output::note(text));
+        Ok(context)
+    }
+
+    /// The same without a word, for processes of which a job has thousands: who submitted it has been told.
+    pub fn load_silently() -> Result<Self> {
+        Self::read().map(|(context, _)| context)
+    }
+
+    /// For `skiff login`: a fault in the user's own configuration must not lock them out, or they could not mend it. And a variable, which
+    /// sshd may have from the client, is not heard.
+    pub fn load_for_login() -> Result<Self> {
         let uid = getuid().as_raw();
         let home = home(uid)?;
-        let config = read_config(&home)?;
-        let helper = helper(&config)?;
-        Ok(Self { config, uid, home, helper })
+        let files = files::read(&home)?;
+        if let Some(fault) = files.own_fault {
+            output::complain(&fault);
+            output::note("your configuration is ignored until that is corrected");
+        }
+        files.merged.ignored.iter().for_each(|ignored| output::note(&ignored.to_string()));
+        let config = files.merged.config;
+        let helper = helper(&config.helper)?;
+        Ok(Self { config, uid, home, helper, variables: false })
+    }
+
+    fn read() -> Result<(Self, Vec<String>)> {
+        let uid = getuid().as_raw();
+        let home = home(uid)?;
+        let files = files::read(&home)?;
+        if let Some(fault) = files.own_fault {
+            return Err(fault);
+        }
+        let config = files.merged.config;
+        let mut ignored: Vec<String> = files.merged.ignored.iter().map(ToString::to_string).collect();
+        let locked =
+            VARIABLES.iter().filter(|(name, key)| config.is_locked(key) && std::env::var_os(name).is_some());
+        ignored.extend(locked.map(|(name, key)| format!("{name} is ignored: `{key}` is locked by the site")));
+        let helper = match variable(&config, "SKIFF_HELPER", "helper") {
+            Some(word) => helper(&said_helper(&word, &config.helper)?)?,
+            None => helper(&config.helper)?,
+        };
+        Ok((Self { config, uid, home, helper, variables: true }, ignored))
     }
 
     /// CRIU, if it is installed.
@@ -44,7 +91,7 @@ impl Context {
 
     /// The directory that holds the user's environments.
     pub fn state(&self) -> Result<PathBuf> {
-        Ok(self.var("SKIFF_STATE", &self.config.state)?.unwrap_or_else(|| self.data()))
+        Ok(self.var("SKIFF_STATE", "state", &self.config.state)?.unwrap_or_else(|| self.data()))
     }
 
     /// The directory of what is the user's on every node.
@@ -57,7 +104,7 @@ impl Context {
 
     /// The directory on a shared file system that holds the user's snapshots.
     pub fn depot(&self) -> Result<PathBuf> {
-        let dir = self.var("SKIFF_DEPOT", &self.config.depot)?;
+        let dir = self.var("SKIFF_DEPOT", "depot", &self.config.depot)?;
         Ok(dir.unwrap_or_else(|| self.home.join(".local/share/skiff/depot")))
     }
 
@@ -75,8 +122,9 @@ impl Context {
     }
 
     /// A directory from a variable, else from the configuration with `%u` and `%U` filled in.
-    fn var(&self, name: &str, configured: &str) -> Result<Option<PathBuf>> {
-        let text = match std::env::var_os(name) {
+    fn var(&self, name: &str, key: &str, configured: &str) -> Result<Option<PathBuf>> {
+        let variable = if self.variables { variable(&self.config, name, key) } else { None };
+        let text = match variable {
             Some(value) => return absolute(name, PathBuf::from(value)).map(Some),
             None if configured.is_empty() => return Ok(None),
             None => configured,
@@ -126,74 +174,33 @@ pub fn user_fields(uid: u32) -> Option<Vec<String>> {
         .find(|fields| fields.len() == 7 && fields[2] == uid)
 }
 
-fn read_config(home: &Path) -> Result<Config> {
-    let mut texts = vec![];
-    let mut add = |path: PathBuf, site: bool| -> Result<()> {
-        let text = match std::fs::read_to_string(&path) {
-            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(()),
-            other => other
-                .context(|| path.display().to_string())
-                .map_err(|e| e.hint("configuration must be text that everybody it is for can read"))?,
-        };
-        if site {
-            refuse_unless_roots(&path)?;
-        }
-        texts.push(Text { origin: path.display().to_string(), text, site });
-        Ok(())
-    };
-    add(config::SITE_FILE.into(), true)?;
-    for path in site_files() {
-        add(path, true)?;
+/// A variable, unless the site has locked the setting that it stands for.
+fn variable(config: &Config, name: &str, key: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|_| !config.is_locked(key))
+}
+
+/// A variable is a user's word, and so it may give up privilege, but not name a program.
+fn said_helper(word: &OsString, configured: &str) -> Result<String> {
+    if word.is_empty() || word.as_os_str() == configured {
+        return Ok(configured.into());
     }
-    // One that is no absolute path is to be ignored, says its specification.
-    let own = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
-    let own = own.unwrap_or_else(|| home.join(".config"));
-    add(own.join("skiff/config.toml"), false)?;
-    config::merge(&texts).map_err(|e| {
-        Error::new(e.to_string()).hint("`skiff config` shows what is in force and where it comes from")
-    })
-}
-
-fn site_files() -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(config::SITE_DIR)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok().map(|e| e.path()))
-        .filter(|path| path.extension().is_some_and(|e| e == "toml"))
-        .collect();
-    files.sort();
-    files
-}
-
-/// What the site decides must not be somebody else's word.
-fn refuse_unless_roots(path: &Path) -> Result<()> {
-    use std::os::unix::fs::MetadataExt;
-    let inside = is_inside();
-    for part in path.ancestors() {
-        let meta = part.metadata().context(|| part.display().to_string())?;
-        // Seen from inside an environment, root's files are the user's own, whoever he is there.
-        let roots = meta.uid() == 0 || geteuid().is_root() || (inside && meta.uid() == getuid().as_raw());
-        if !roots || meta.mode() & 0o022 != 0 {
-            return Err(Error::new(format!("{}: belongs to uid {} with mode {:o}", part.display(), meta.uid(), meta.mode() & 0o7777))
-                .hint("the site's configuration must belong to root and not be writable by others: chown root, chmod go-w"));
-        }
+    if word == NO_HELPER {
+        return Ok(NO_HELPER.into());
     }
-    Ok(())
+    Err(Error::new(format!("SKIFF_HELPER: {:?} is not `{NO_HELPER}`", word.to_string_lossy()))
+        .hint(format!("only the site names the helper: `helper` in {}", config::SITE_FILE)))
 }
 
-fn helper(config: &Config) -> Result<Option<PathBuf>> {
-    let asked = std::env::var_os("SKIFF_HELPER")
-        .or_else(|| Some(config.helper.clone().into()))
-        .filter(|h| !h.is_empty());
-    match asked {
-        Some(word) if word == "none" => Ok(None),
-        Some(path) => absolute("helper", path.into()).map(Some),
-        None => {
+fn helper(configured: &str) -> Result<Option<PathBuf>> {
+    match configured {
+        NO_HELPER => Ok(None),
+        "" => {
             // Beside us, as `make install` puts it.
             let exe = std::env::current_exe().context(|| "own program")?;
             let prefix = exe.parent().and_then(Path::parent).unwrap_or(Path::new("/usr"));
             let path = prefix.join("libexec/skiff/skiff-helper");
             Ok(path.exists().then_some(path))
         }
+        path => absolute("helper", path.into()).map(Some),
     }
 }

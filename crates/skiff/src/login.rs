@@ -1,6 +1,7 @@
 //! `skiff login`: what sshd's ForceCommand runs instead of the user's shell.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 
 use skiff_sandbox::{Context as _, Result};
@@ -14,7 +15,7 @@ pub fn login(login: &Login) -> Result<i32> {
     if let Some(words) = outside() {
         return run_outside(&words);
     }
-    let context = Context::load()?;
+    let context = Context::load_for_login()?;
     env::enter_default(&context, &login.environment, asked())
 }
 
@@ -28,10 +29,14 @@ fn outside() -> Option<Vec<String>> {
 
 fn run_outside(words: &[String]) -> Result<i32> {
     let program = std::env::current_exe().context(|| "own program")?;
-    let status = std::process::Command::new(&program)
-        .args(words)
-        .status()
-        .context(|| program.display().to_string())?;
+    let mut command = std::process::Command::new(&program);
+    // What the client has sshd set is no word of the site's.
+    for name in
+        std::env::vars_os().map(|(name, _)| name).filter(|name| name.as_bytes().starts_with(b"SKIFF_"))
+    {
+        command.env_remove(name);
+    }
+    let status = command.args(words).status().context(|| program.display().to_string())?;
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
 }
 

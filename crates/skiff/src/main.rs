@@ -35,6 +35,7 @@ use clap::CommandFactory;
 use cli::{Cli, Command};
 use context::Context;
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::config;
 use skiff_spec::wire::STORE_WRITER;
 
 #[global_allocator]
@@ -76,12 +77,17 @@ fn other_name() -> Option<OsString> {
     .then_some(name)
 }
 
-fn config(json: bool) -> Result<()> {
+fn show_config(json: bool) -> Result<()> {
     let config = Context::load()?.config;
     if json {
         return output::json(&config);
     }
     let text = config.to_toml().map_err(|e| Error::new(format!("configuration: {e}")))?;
+    let site_only = config::SITE_ONLY.map(|(key, _)| key).join(", ");
+    output::line(&format!(
+        "# Only the site's files can set: {site_only} (but users may say helper = \"{}\"), and what `lock` names.",
+        config::NO_HELPER
+    ))?;
     output::line(text.trim_end())
 }
 
@@ -118,7 +124,7 @@ fn run(cli: Cli) -> Result<i32> {
         Command::Stop { name } => env::stop(&Context::load()?, &name)?,
         Command::Doctor(output) => return doctor::doctor(output.json),
         Command::Sweep(sweep) => sweep::sweep(&sweep)?,
-        Command::Config(output) => config(output.json)?,
+        Command::Config(output) => show_config(output.json)?,
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "skiff", &mut std::io::stdout());
         }

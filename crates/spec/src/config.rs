@@ -1,17 +1,35 @@
 //! Configuration: what the site and the user have written down, merged by precedence.
 //!
-//! Later texts win over earlier ones, table by table; what the administrator lists in `lock` (dotted names) is taken from
-//! his texts alone.
+//! Later texts win over earlier ones, table by table. What decides about privilege, about what runs outside of an environment or about a
+//! node's share ([`SITE_ONLY`]), and what the administrator lists in `lock` (dotted names), is taken from the administrator's texts alone.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use toml::{Table, Value};
+
+mod merge;
+
+pub use merge::{ConfigError, Ignored, Merged, Text, merge, place};
 
 /// The administrator's main file; `conf.d/*.toml` beside it follows in order of names.
 pub const SITE_FILE: &str = "/etc/skiff/config.toml";
 /// The directory of further files of the administrator.
 pub const SITE_DIR: &str = "/etc/skiff/conf.d";
+
+/// The helper's path that means: without it. It gives up privilege, so that users may say it, too, unless the site locks `helper`.
+pub const NO_HELPER: &str = "none";
+
+/// What only the administrator's texts can set (dotted names), and why.
+pub const SITE_ONLY: [(&str, &str); 5] = [
+    // `skiff login` runs it on the host for users who are to land in an environment.
+    ("helper", "it runs on the host"),
+    // The supervisor runs them outside of an environment.
+    ("slurm.commands", "they run outside of environments"),
+    // What root's prolog uses, and a user's share of a node's disk.
+    ("slurm.spool", "root's prolog uses it"),
+    ("slurm.cache", "root's prolog uses it"),
+    ("slurm.cache_bytes", "it limits a user's share of the disk"),
+];
 
 /// The merged configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +47,7 @@ pub struct Config {
     pub services: Vec<String>,
     /// Dotted names that the user's own configuration cannot change.
     pub lock: Vec<String>,
-    /// The way to the helper; `none` for the rootless way.
+    /// The path of the helper; [`NO_HELPER`] for the rootless way.
     pub helper: String,
     /// Throw-away environments.
     pub run: Run,
@@ -179,6 +197,12 @@ impl Slurm {
 }
 
 impl Config {
+    /// Whether only the site can set what a dotted name stands for.
+    #[must_use]
+    pub fn is_locked(&self, key: &str) -> bool {
+        self.lock.iter().any(|name| name == key)
+    }
+
     /// As a file would hold it.
     ///
     /// # Errors
@@ -188,95 +212,10 @@ impl Config {
     }
 }
 
-/// Why a configuration was not taken.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// A text is no TOML.
-    #[error("{origin}: {error}")]
-    Syntax {
-        /// The file.
-        origin: String,
-        /// Where and why.
-        error: Box<toml::de::Error>,
-    },
-    /// The whole has something that Skiff does not know, or of another type.
-    #[error("configuration ({origins}): {error}")]
-    Content {
-        /// The files it was merged from.
-        origins: String,
-        /// Which key and why.
-        error: Box<toml::de::Error>,
-    },
-}
-
-/// One text of configuration.
-pub struct Text {
-    /// The file, for messages.
-    pub origin: String,
-    /// Its content.
-    pub text: String,
-    /// Whether the administrator wrote it.
-    pub site: bool,
-}
-
-/// Merges texts, the later the stronger.
-///
-/// # Errors
-/// Names the file and the place.
-pub fn merge(texts: &[Text]) -> Result<Config, ConfigError> {
-    let mut whole = Table::new();
-    let mut locked: Vec<String> = vec![];
-    for text in texts {
-        let mut table: Table = text
-            .text
-            .parse()
-            .map_err(|error| ConfigError::Syntax { origin: text.origin.clone(), error: Box::new(error) })?;
-        if text.site {
-            if let Some(Value::Array(names)) = table.get("lock") {
-                locked.extend(names.iter().filter_map(|n| n.as_str().map(String::from)));
-            }
-        } else {
-            table.remove("lock");
-            for name in &locked {
-                remove(&mut table, name);
-            }
-        }
-        overlay(&mut whole, table);
-    }
-    let origins = || texts.iter().map(|t| t.origin.as_str()).collect::<Vec<_>>().join(", ");
-    let mut config: Config = Value::Table(whole)
-        .try_into()
-        .map_err(|error| ConfigError::Content { origins: origins(), error: Box::new(error) })?;
-    config.lock = locked;
-    Ok(config)
-}
-
-fn overlay(below: &mut Table, above: Table) {
-    for (key, value) in above {
-        match (below.get_mut(&key), value) {
-            (Some(Value::Table(b)), Value::Table(a)) => overlay(b, a),
-            (_, value) => {
-                below.insert(key, value);
-            }
-        }
-    }
-}
-
-fn remove(table: &mut Table, dotted: &str) {
-    match dotted.split_once('.') {
-        None => {
-            table.remove(dotted);
-        }
-        Some((head, rest)) => {
-            if let Some(Value::Table(inner)) = table.get_mut(head) {
-                remove(inner, rest);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use toml::{Table, Value};
+
     use super::*;
 
     fn texts(list: &[(&str, bool)]) -> Vec<Text> {
@@ -292,7 +231,8 @@ mod tests {
             ("mounts=['/a']\nlock=['base.mismatch']\n[base]\nmismatch='refuse'\n[run]\nmemory='1G'", true),
             ("mounts=['/b']\nlock=[]\n[base]\nmismatch='ignore'\n[run]\nlinger=7", false),
         ]))
-        .expect("both are sound");
+        .expect("both are sound")
+        .config;
         assert_eq!(c.mounts, ["/b"]);
         assert_eq!(c.base.mismatch, Mismatch::Refuse);
         assert_eq!((c.run.memory.as_str(), c.run.linger), ("1G", 7));
@@ -300,13 +240,75 @@ mod tests {
 
     #[test]
     fn nothing_written_is_the_default() {
-        assert_eq!(merge(&[]).expect("nothing is sound"), Config::default());
+        assert_eq!(merge(&[]).expect("nothing is sound").config, Config::default());
     }
 
     #[test]
     fn unknown_keys_are_named() {
         let e = merge(&texts(&[("monuts=[]", true)])).expect_err("a typing error").to_string();
         assert!(e.contains("monuts") && e.contains("t0"), "{e}");
+    }
+
+    #[test]
+    fn an_error_names_file_line_and_column() {
+        let sound = ("mounts = []", true);
+        for (text, place, word) in [
+            ("mounts = [", "t1:1:11: ", "array"),
+            ("\n\n  linger = 1", "t1:3:3: ", "linger"),
+            ("[run]\nlinger = -1", "t1:2:10: ", "-1"),
+            ("[run]\nlinger = 'ü'\nmemory = 1", "t1:2:10: ", "string"),
+            ("# ü\nmounts = '/shared'", "t1:2:10: ", "string"),
+            ("[base]\nmismatch = 'perhaps'", "t1:2:12: ", "perhaps"),
+            ("run = 1", "t1:1:7: ", "struct Run"),
+            ("a = 1\na = 2", "t1:2:1: ", "duplicate"),
+        ] {
+            for site in [true, false] {
+                let e = merge(&texts(&[sound, (text, site)])).expect_err(text);
+                assert!(e.to_string().starts_with(place) && e.to_string().contains(word), "{text}: {e}");
+                assert!(!e.to_string().contains('\n'), "{e}");
+                assert_eq!(e.site, site, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_decides_about_privilege_is_the_sites() {
+        let own = "helper = '/home/mallory/helper'\nmounts = ['/x']\n[slurm]\ncommands = ['sh']\nspool = '/'\ncache='/tmp'\n\
+                   cache_bytes = 1\nfetch_seconds = 7";
+        let merged = merge(&texts(&[("helper='/site'", true), (own, false)])).expect("it is ignored");
+        let want = Config {
+            helper: "/site".into(),
+            mounts: vec!["/x".into()],
+            slurm: Slurm { fetch_seconds: 7, ..Slurm::default() },
+            ..Config::default()
+        };
+        assert_eq!(merged.config, want);
+        let lines: Vec<_> = merged.ignored.iter().map(|i| (i.key.as_str(), i.line)).collect();
+        let names = ["helper", "slurm.commands", "slurm.spool", "slurm.cache", "slurm.cache_bytes"];
+        assert_eq!(lines, names.into_iter().zip([1, 4, 5, 6, 7]).collect::<Vec<_>>());
+        assert!(
+            merged.ignored[0].to_string().starts_with("t1:1: `helper` is ignored: "),
+            "{:?}",
+            merged.ignored
+        );
+        // In whatever form of TOML, of whatever type, and whichever text comes last.
+        for own in ["slurm.commands = 5", "slurm = { commands = ['sh'] }", "\"slurm\".'commands' = ['sh']"] {
+            for list in [[(own, false), ("", true)], [("", true), (own, false)]] {
+                let merged = merge(&texts(&list)).expect(own);
+                assert_eq!((merged.config, merged.ignored.len()), (Config::default(), 1), "{own}");
+            }
+        }
+    }
+
+    #[test]
+    fn users_may_do_without_the_helper_unless_that_is_locked() {
+        let helper = |site: &str, own: &str| {
+            let merged = merge(&texts(&[(site, true), (own, false)])).expect("sound");
+            (merged.config.helper, merged.ignored.len())
+        };
+        assert_eq!(helper("", "helper = 'none'"), ("none".into(), 0));
+        assert_eq!(helper("lock = ['helper']", "helper = 'none'"), (String::new(), 1));
+        assert_eq!(helper("helper = 'none'", "helper = ''"), ("none".into(), 1));
     }
 
     /// The sample that is installed, as if the administrator had taken away every `# ` before a setting.
@@ -327,8 +329,9 @@ mod tests {
                 text += &format!("{bare}\n");
             }
         }
-        let config =
-            merge(&[Text { origin: "sample".into(), text: text.clone(), site: true }]).expect("it parses");
+        let config = merge(&[Text { origin: "sample".into(), text: text.clone(), site: true }])
+            .expect("it parses")
+            .config;
         assert_eq!(config, Config::default());
         // And it has them all.
         let keys = |table: Table| {

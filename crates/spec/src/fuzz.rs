@@ -73,7 +73,10 @@ pub fn configuration(bytes: &[u8]) {
     };
     let alone = text(bytes.split(|b| *b == 0).next().unwrap_or_default(), true);
     let Ok(alone) = config::merge(&[alone]) else { return };
+    let (locked, alone) = (locked.config, alone.config);
     if locked.lock.iter().any(|name| name == "slurm") {
         assert_eq!(locked.slurm, alone.slurm, "the user has changed what is locked");
     }
+    let own = |config: &config::Config| (config.helper.clone(), config.slurm.commands.clone());
+    assert_eq!(own(&locked), own(&alone), "the user has changed what is the site's");
 }

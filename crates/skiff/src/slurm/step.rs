@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Makes the step ready; returns when its tasks can enter.
 pub fn begin() -> Result<()> {
-    let context = Context::load()?;
+    let context = Context::load_silently()?;
     let Some(job) = Job::from_variables()? else { return Ok(()) };
     if let Ok(why) = fs::read(job::dir(job.id).join(FAILED)) {
         return Err(Error::from_bytes(&why));

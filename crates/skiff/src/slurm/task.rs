@@ -61,7 +61,7 @@ fn in_step() -> std::result::Result<Ended, Failed> {
         .hint("administrator: plugstack.conf of this node must name skiff_spank.so")
         .into());
     }
-    let context = Context::load()?;
+    let context = Context::load_silently()?;
     let job = Job::from_variables()?.ok_or_else(|| Error::new("this task's job has no environment"))?;
     let dir = step_dir(&job)?;
     let step = Live::connect(&dir, Want::Session)?.ok_or_else(|| why_not(&dir))?;
