@@ -724,6 +724,85 @@ def waiting():
     mine.end()
 
 
+def many(most):
+    """Helpers that are asked nothing: of root's there are so many of one user's and no more, the others count as hers; and all end by themselves."""
+    resource.setrlimit(resource.RLIMIT_NPROC, (40, 40))
+    all_ = []
+    for _ in range(200):
+        try:
+            all_.append(Asked(None))
+        except BlockingIOError:
+            break
+        time.sleep(0.005)
+    begun = time.monotonic()
+    roots = [asked for asked in all_ if status(asked.pid)["Uid"].split() == ["0"] * 4]
+    if len(roots) > most:
+        gained(len(roots), "processes of root's")
+    if len(all_) - len(roots) > 40:
+        gained(len(all_) - len(roots), "processes under a limit of 40")
+    if len(roots) < min(most, 20):
+        print("FAILED: only", len(roots), "of", len(all_))
+    # Those that wait are hers to end; the others do so by themselves.
+    for asked in all_:
+        if asked not in roots and refused(os.kill, asked.pid, signal.SIGKILL):
+            gained("one more that is root's")
+    while all_ and time.monotonic() < begun + 14:
+        all_ = [asked for asked in all_ if os.waitpid(asked.pid, os.WNOHANG)[0] == 0]
+        time.sleep(0.1)
+    if all_:
+        gained("helpers that do not end:", len(all_))
+
+
+def full_socket():
+    """A helper whose answer has no room waits for her; not for good."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.setblocking(False)
+    while not refused(theirs.send, b"x"):
+        pass
+    theirs.setblocking(True)
+    theirs.set_inheritable(True)
+    ours.send(request("x", 1))
+    pid = os.fork()
+    if pid == 0:
+        os.execve(HELPER, [HELPER, str(theirs.fileno())], {})
+    for _ in range(30):
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return
+        time.sleep(0.1)
+    gained("a helper that waits for room")
+
+
+def stopped():
+    """The keys of her terminal, and the terminal's own rules, stop no helper, wherever it is in its work."""
+    keys = (signal.SIGTSTP, signal.SIGINT, signal.SIGQUIT)
+    for round in range(40):
+        pid, terminal = pty.fork()
+        if pid == 0:
+            # Alone in front; her terminal stops whoever writes to it from behind.
+            asked = Asked(request("p", 0) if round % 2 else None, before=lambda: [signal.signal(s, signal.SIG_DFL) for s in keys])
+            for key in keys:
+                signal.signal(key, signal.SIG_IGN)
+            time.sleep(random.random() * 0.004)
+            os.write(1, b"%d\n" % asked.pid)
+            time.sleep(10)
+            os._exit(0)
+        number = int(os.read(terminal, 100).split()[0])
+        for _ in range(200):
+            if refused(os.kill, number, 0):
+                break  # It is root's by now.
+            time.sleep(0.001)
+        os.write(terminal, b"\x1a\x03\x1c")
+        time.sleep(0.01)
+        try:
+            if read(f"/proc/{number}/stat").rsplit(b")", 1)[1].split()[0] in (b"T", b"Z"):
+                gained("a helper stopped or ended by a key")
+        except FileNotFoundError:
+            gained("a helper ended by a key")
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
 def left_open():
     """What the helper has open for the layers is no way for the program that it starts behind them: not by a directory, not by a program's name."""
     for ahead in (False, True):

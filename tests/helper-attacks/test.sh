@@ -36,9 +36,14 @@ bobs=$(json "$out" 'd[0]["pid"]')
 ok as alice skiff ps --json
 alices=$(json "$out" 'd[0]["pid"]')
 
+# This one waits for most of its time: meanwhile the others.
+mkdir -p /etc/skiff && echo 'helpers_each = 20' >/etc/skiff/helper.conf
+bobs_command=$started
+start mallory /usr/bin/python3 /tmp/skiff-attack.py $helper many 20 >many 2>&1
+many=$started
 attack messages
 attack words
-attack targets "$started" "$bobs"
+attack targets "$bobs_command" "$bobs"
 attack moving
 mkdir -p /etc/skiff/networks.d
 printf 'kind = "bridge"\nsubnet = "10.66.0.0/24"\n' >/etc/skiff/networks.d/attack.toml
@@ -56,6 +61,8 @@ attack watched
 attack joined
 attack waiting
 attack left_open
+attack stopped
+attack full_socket
 attack from_inside 60
 
 # The stand-ins are made anew all the time meanwhile.
@@ -85,6 +92,9 @@ equal "$(stat -c %a /run/skiff) $(stat -c %a /run/skiff/base)" '755 755' 'modes 
 start alice /usr/bin/python3 /tmp/skiff-attack.py $helper interrupted 4
 while kill -0 "$started" 2>/dev/null; do ok as bob skiff run -- true; done
 kill $restless && restless=
+
+wait $many || fail "many: exit code $?"
+equal "$(cat many)" '' "what the attack 'many' gained"
 
 # What is given.
 put() { # NAME MODE OWNER

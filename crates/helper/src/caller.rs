@@ -1,10 +1,16 @@
 //! Who calls: what the kernel says, nothing else.
 
 use rustix::fs::Mode;
-use rustix::process::{Gid, Uid, getegid, geteuid, getgid, getgroups, getuid};
+use rustix::process::{Gid, Signal, Uid, getegid, geteuid, getgid, getgroups, getuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use skiff_sandbox::{Context, Error, Result};
-use skiff_sys::caps;
+use skiff_sys::{caps, signal};
+
+use crate::quota::Slot;
+
+/// Seconds after which a helper ends, whatever it is doing: a file system or a server may never answer. (What it leaves half-made is not
+/// under its name yet.)
+const MOST_SECONDS: u32 = 60;
 
 /// The user behind this call.
 pub struct Caller {
@@ -16,27 +22,50 @@ pub struct Caller {
     pub groups: Vec<u32>,
     /// His umask, which is his programs', not ours.
     pub umask: Mode,
+    /// His signal mask.
+    mask: signal::Mask,
+    /// When we end in any case.
+    deadline: signal::Deadline,
+    /// What counts us as one of his helpers.
+    pub slot: Slot,
 }
 
 impl Caller {
     /// Notes who calls and becomes root wholly, so that the caller can neither trace nor signal us any more: being killed half-way
-    /// is then only up to root.
+    /// is then only up to root. Nor do the keys of his terminal stop us, as whoever is stopped may hold what others wait for.
     pub fn take_over() -> Result<Self> {
-        let caller = Self {
-            uid: getuid().as_raw(),
-            gid: getgid().as_raw(),
-            groups: getgroups().context(|| "groups of the caller")?.into_iter().map(|g| g.as_raw()).collect(),
-            umask: rustix::process::umask(Mode::from_raw_mode(0o022)),
-        };
+        let mask = signal::block_all(&[Signal::ALARM.as_raw()]);
+        let deadline = signal::Deadline::begin(MOST_SECONDS);
         if !geteuid().is_root() {
             return Err(Error::new("the helper does not run as root")
                 .hint("it must belong to root with mode 4755, on a file system mounted without nosuid"));
         }
+        let uid = getuid().as_raw();
+        let caller = Self {
+            uid,
+            gid: getgid().as_raw(),
+            groups: getgroups().context(|| "groups of the caller")?.into_iter().map(|g| g.as_raw()).collect(),
+            umask: rustix::process::umask(Mode::from_raw_mode(0o022)),
+            mask,
+            deadline,
+            slot: Slot::take(uid)?,
+        };
         set_thread_groups(&[]).context(|| "groups")?;
         set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).context(|| "becoming root")?;
         set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).context(|| "becoming root")?;
         rustix::process::chdir("/").context(|| "/")?;
         Ok(caller)
+    }
+
+    /// Gives what is going to be another program the signals that the caller came with.
+    pub fn restore_signals(&self) {
+        self.deadline.end();
+        signal::restore(self.mask);
+    }
+
+    /// The same for a child, which has its own mask and no alarm.
+    pub fn restore_alarm_action(&self) {
+        self.deadline.restore_action();
     }
 
     /// Becomes him again, with no more than he came with; then makes sure.

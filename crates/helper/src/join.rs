@@ -8,6 +8,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::PollFlags;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Uid};
@@ -26,6 +27,10 @@ use skiff_sys::{caps, fdpass, ns, seccomp};
 
 use crate::base::{check_owner, open_ns, own_proc};
 use crate::caller::Caller;
+use crate::wait;
+
+/// Seconds that process 1 has to make the root: its maker waits no longer either. (Some mount file systems of a slow server's.)
+const SECONDS_FOR_ROOT: i64 = 60;
 
 /// The kinds of namespaces that an environment may have of its own and its programs see.
 const KINDS: [(&str, LinkNameSpaceType); 4] = [
@@ -45,8 +50,6 @@ pub fn start(caller: &Caller, pid: u32, order: &[u8], told: bool, socket: &Owned
     }
     drop(others);
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    // The keys of the caller's terminal neither stop the new process while somebody waits for it, nor end us before we have told of it.
-    signal::restore(Mask::from_bits(u64::MAX));
     match fork(CloneFlags::SIBLING).context(|| "process inside")? {
         Fork::Parent(child) => {
             let number = child.pid.as_raw_nonzero().get().unsigned_abs();
@@ -55,6 +58,8 @@ pub fn start(caller: &Caller, pid: u32, order: &[u8], told: bool, socket: &Owned
             told.context(|| "answer")
         }
         Fork::Child => {
+            // Not even its own alarm, which a fork ends, is to end it before it is told to go.
+            signal::restore(Mask::from_bits(u64::MAX));
             let why = become_it(caller, &order, mount.as_ref(), (socket, told), &reporter);
             // If the caller has gone there is nobody to tell; the exit code says it too.
             rustix::io::write(&reporter, &why.to_bytes()).unwrap_or_default();
@@ -74,8 +79,8 @@ fn become_it(
 ) -> NotStarted {
     // What the helper has open for others of its work is not for him whose paths are looked at in the end: his program's, his directory's.
     // Each process reaches its own descriptors by name, until the exec that would close them. (What he lets his programs inherit stays.)
-    let needed: Vec<_> =
-        [Some(socket), Some(reporter), mount].into_iter().flatten().map(AsFd::as_fd).collect();
+    let kept = [socket.as_fd(), reporter.as_fd(), caller.slot.as_fd()];
+    let needed: Vec<_> = kept.into_iter().chain(mount.map(AsFd::as_fd)).collect();
     let ready = close_own(&needed).and_then(|()| leave_what_mounts_do_not_need(caller));
     if !told {
         await_go(socket);
@@ -83,8 +88,9 @@ fn become_it(
     let enter = || mount.map_or(Ok(()), |mount| enter_mounts(mount.as_fd()));
     match ready.and_then(|()| enter()).and_then(|()| give_up_everything(caller, order.place)) {
         Ok(()) => {
-            close_inherited(&[socket.as_fd()]);
+            close_inherited(&[socket.as_fd(), caller.slot.as_fd()]);
             mount.iter().for_each(|mount| close_inherited(&[mount.as_fd()]));
+            caller.restore_alarm_action();
             signal::restore(order.mask);
             order.command.exec()
         }
@@ -103,6 +109,9 @@ fn close_own(needed: &[BorrowedFd<'_>]) -> std::io::Result<()> {
 
 /// Without that word there is no root, and nobody who wants anything.
 fn await_go(socket: &OwnedFd) {
+    if wait(socket.as_fd(), PollFlags::IN, SECONDS_FOR_ROOT).is_empty() {
+        exit_now(125);
+    }
     let word = fdpass::receive(socket.as_fd(), MOST_BYTES).ok();
     if word.and_then(|(bytes, _)| Request::decode(&bytes)) != Some(Request::Go) {
         exit_now(125);

@@ -18,6 +18,7 @@ mod join;
 mod locked;
 mod mask;
 mod network;
+mod quota;
 mod refresh;
 mod shims;
 mod site;
@@ -32,6 +33,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::wire::{MOST_BYTES, MOST_ORDERED, Reply, Request};
 use skiff_sys::fdpass;
+
+/// Seconds that a caller has for its next message: a helper that nobody talks to is in the way of its user's others.
+const PATIENCE: i64 = 10;
 
 #[global_allocator]
 static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new(16 << 10);
@@ -66,7 +70,7 @@ fn serve(socket: &OwnedFd) -> i32 {
 
 fn answer(socket: &OwnedFd) -> Result<()> {
     let caller = Caller::take_over()?;
-    let (bytes, fds) = fdpass::receive(socket.as_fd(), MOST_BYTES).context(|| "request")?;
+    let (bytes, fds) = receive(socket)?;
     let done = |value: u32, fds: &[BorrowedFd<'_>]| {
         fdpass::send(socket.as_fd(), &Reply::Done(value).encode(), fds).context(|| "answer")
     };
@@ -100,8 +104,16 @@ fn unknown() -> Error {
 
 /// The next request of those that come several to one helper; it ends with nobody there to make one.
 fn next(socket: &OwnedFd) -> Result<Request> {
-    let (bytes, _) = fdpass::receive(socket.as_fd(), MOST_BYTES).context(|| "request")?;
+    let (bytes, _) = receive(socket)?;
     Request::decode(&bytes).ok_or_else(unknown)
+}
+
+/// A message, with what came along.
+fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+    if wait(socket.as_fd(), PollFlags::IN, PATIENCE).is_empty() {
+        return Err(Error::new(format!("nothing was asked of the helper for {PATIENCE} s")).hint("try again"));
+    }
+    fdpass::receive(socket.as_fd(), MOST_BYTES).context(|| "request")
 }
 
 /// An environment, and perhaps the command that it is for.
@@ -125,7 +137,7 @@ fn environment(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> 
     // What is the caller's by now need not be ours.
     let Given { host, mounts, .. } = given;
     drop(mounts);
-    if wait(socket.as_fd(), PollFlags::IN, 60) == PollFlags::IN {
+    if wait(socket.as_fd(), PollFlags::IN, PATIENCE) == PollFlags::IN {
         let request = next(socket)?;
         command(caller, socket, request)?;
     }
@@ -167,5 +179,7 @@ fn socket() -> Result<OwnedFd> {
     let number = number.ok_or_else(|| Error::new("no socket given"))?;
     let fd = skiff_sys::process::inherited_fd(number).context(|| format!("descriptor {number}"))?;
     rustix::net::sockopt::socket_type(&fd).context(|| format!("descriptor {number}"))?;
+    // A caller who leaves no room for an answer gets none. (For requests we wait by `poll`, which has an end.)
+    rustix::io::ioctl_fionbio(&fd, true).context(|| format!("descriptor {number}"))?;
     Ok(fd)
 }

@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::fs::{
-    CWD, FlockOperation, Mode, OFlags, ResolveFlags, XattrFlags, fgetxattr, flock, fsetxattr, fstat, mkdirat,
-    openat, openat2, stat,
+    AtFlags, CWD, FlockOperation, Mode, OFlags, ResolveFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags,
+    fgetxattr, flock, fsetxattr, fstat, futimens, mkdirat, openat, openat2, stat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{
@@ -23,6 +23,7 @@ use rustix::mount::{
     unmount,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::time::ClockId;
 use skiff_sandbox::{Context, Error, Result};
 
 use crate::{shims, stand_ins};
@@ -90,15 +91,34 @@ pub fn current() -> Result<Mask> {
     }
 }
 
-/// Takes the lock if it is free.
+/// Seconds in which the work under a lock is done many times over.
+const HELD_TOO_LONG: i64 = 10;
+
+/// Takes the lock if it is free. One that has been held for too long is given up: whoever holds it is stopped for good.
 pub fn try_lock(dir: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
-    let name = || format!("{DIR}/lock");
+    try_lock_file(dir).context(|| format!("{DIR}/lock"))
+}
+
+fn try_lock_file(dir: BorrowedFd<'_>) -> rustix::io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = openat(dir, "lock", flags, Mode::from_raw_mode(0o600)).context(name)?;
+    let file = openat(dir, "lock", flags, Mode::from_raw_mode(0o600))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(file)),
-        Err(Errno::AGAIN) => Ok(None),
-        Err(e) => Err(e).context(name),
+        Ok(()) => {
+            // Tells others since when it is held.
+            let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+            futimens(&file, &Timestamps { last_access: now, last_modification: now })?;
+            Ok(Some(file))
+        }
+        Err(Errno::AGAIN) => {
+            let held = rustix::time::clock_gettime(ClockId::Realtime).tv_sec - fstat(&file)?.st_mtime;
+            if !(0..=HELD_TOO_LONG).contains(&held) {
+                // The next file of that name is another, which nobody holds. Where two do this at once, the work is done twice.
+                unlinkat(dir, "lock", AtFlags::empty())
+                    .or_else(|e| if e == Errno::NOENT { Ok(()) } else { Err(e) })?;
+            }
+            Ok(None)
+        }
+        Err(e) => Err(e),
     }
 }
 
@@ -152,7 +172,7 @@ fn open_current(state: &str) -> Option<(Mask, bool)> {
 
 fn now() -> i64 {
     // Since boot: nobody sets this clock.
-    rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec
+    rustix::time::clock_gettime(ClockId::Boottime).tv_sec
 }
 
 /// The caller's limits are for his own files; exceeding one would end us half-way, or leave out what all are to get. They come back when

@@ -105,5 +105,6 @@ fn become_skiff(caller: &Caller, network: &str, address: &str) -> Result<()> {
     });
     let envp = envp.collect::<Result<Vec<_>>>()?;
     caller.come_back().context(|| format!("user {}", caller.uid))?;
+    caller.restore_signals();
     Err(exec(program.as_os_str(), &argv, &envp)).context(|| program.display().to_string())
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use skiff_sandbox::{Context, Error, Result};
@@ -11,12 +12,20 @@ use skiff_spec::site::{FILE, Site};
 
 use crate::caller::Caller;
 
-/// Reads the helper's own configuration.
+/// The helper's own configuration, read once.
 pub fn read() -> Result<Site> {
+    static READ: OnceLock<Site> = OnceLock::new();
+    match READ.get() {
+        Some(site) => Ok(site.clone()),
+        None => read_anew().map(|site| READ.get_or_init(|| site).clone()),
+    }
+}
+
+fn read_anew() -> Result<Site> {
     let text = read_if_exists(FILE)?.unwrap_or_default();
     Site::parse(&text).map_err(|line| {
         Error::new(format!("{FILE}: line {line:?}")).hint(
-            "it takes `range_base = N`, `range_first_uid = N`, `kept_groups = N ...`, `store = /PATH` and `image_format = erofs|squashfs`",
+            "it takes `range_base = N`, `range_first_uid = N`, `kept_groups = N ...`, `store = /PATH`, `helpers_each = N` and `image_format = erofs|squashfs`",
         )
     })
 }

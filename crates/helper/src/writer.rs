@@ -53,7 +53,7 @@ pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()>
     let envp = env
         .map(|(name, value)| c(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
         .collect::<Result<Vec<_>>>()?;
-    outlive_callers_limits();
+    outlive_callers_limits(caller);
     become_owner(Uid::from_raw(uid), Gid::from_raw(gid)).context(what)?;
     fdpass::send(socket.as_fd(), &Reply::Done(0).encode(), &[]).context(|| "answer")?;
     close_all_except(&[talk.as_fd()]);
@@ -96,7 +96,8 @@ fn become_owner(uid: Uid, gid: Gid) -> std::io::Result<()> {
 }
 
 /// What a caller has set to end programs of his must not end this one half-way: what it was making would stay.
-fn outlive_callers_limits() {
+fn outlive_callers_limits(caller: &Caller) {
+    caller.restore_signals();
     for limit in [Resource::Cpu, Resource::Fsize] {
         // Root in a container may have no right to: then a pull under such a limit fails, and others do not.
         setrlimit(limit, Rlimit { current: None, maximum: None }).unwrap_or_default();

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, socketpair};
@@ -27,7 +28,11 @@ pub struct Helper {
     socket: OwnedFd,
     child: std::process::Child,
     prepared: bool,
+    begun: Instant,
 }
+
+/// It waits for somewhat longer.
+const ASKED_WITHIN: Duration = Duration::from_secs(5);
 
 /// What the helper gives to build a root from.
 pub struct Layers {
@@ -74,6 +79,19 @@ impl Helper {
         }
     }
 
+    /// This one; or another, where so much time has gone by that it waits no longer to be asked (to pull an image takes long).
+    ///
+    /// # Errors
+    /// As [`Helper::spawn`].
+    pub(crate) fn or_fresh(self) -> Result<Self> {
+        if self.begun.elapsed() < ASKED_WITHIN {
+            return Ok(self);
+        }
+        let program = self.program.clone();
+        self.finish();
+        Self::spawn(&program)
+    }
+
     /// Starts the helper with variables, for the programs of ours that some requests have it start. (It looks at none itself.)
     ///
     /// # Errors
@@ -84,6 +102,7 @@ impl Helper {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .context(|| "socket to the helper")?;
         process::keep_on_exec(theirs.as_fd()).context(|| "socket to the helper")?;
+        let begun = Instant::now();
         // By `vfork`: to copy our page tables would take longer than to wait until the new program is loaded.
         let child = std::process::Command::new(program)
             .arg(theirs.as_raw_fd().to_string())
@@ -92,7 +111,7 @@ impl Helper {
             .spawn()
             .context(|| format!("helper {}", program.display()))
             .map_err(|e| e.hint("`skiff doctor` says what the helper needs"))?;
-        Ok(Self { program: program.into(), socket: ours, child, prepared: false })
+        Ok(Self { program: program.into(), socket: ours, child, prepared: false, begun })
     }
 
     /// Becomes the helper, with a request of those that have no answer, and these words behind the socket's number.

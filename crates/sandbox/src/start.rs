@@ -61,7 +61,7 @@ impl Options<'_> {
         match (plan.route, self.helper) {
             (Route::Helper, None) => Err(Error::new("the plan wants the helper, but there is none")),
             (Route::Helper, Some(path)) => {
-                let started = self.started.take().map_or_else(|| Helper::spawn(path), Ok)?;
+                let started = self.started.take().map_or_else(|| Helper::spawn(path), Helper::or_fresh)?;
                 self.started.insert(started).prepare(plan.base)
             }
             _ => Ok(()),

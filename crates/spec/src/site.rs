@@ -18,6 +18,8 @@ pub struct Site {
     pub kept_groups: Vec<u32>,
     /// `store`: where images are.
     pub store: String,
+    /// `helpers_each`: how many helpers may work for one user at a time.
+    pub helpers_each: u32,
     /// `image_format`: as what the kernel mounts them; without it as EROFS, or as squashfs where there is none.
     pub image_format: Option<ImageFormat>,
 }
@@ -52,7 +54,14 @@ impl ImageFormat {
 
 impl Default for Site {
     fn default() -> Self {
-        Self { base: None, first_uid: 1000, kept_groups: vec![], store: STORE.into(), image_format: None }
+        Self {
+            base: None,
+            first_uid: 1000,
+            kept_groups: vec![],
+            store: STORE.into(),
+            helpers_each: 64,
+            image_format: None,
+        }
     }
 }
 
@@ -81,6 +90,7 @@ impl Site {
                 self.kept_groups = value.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
             }
             "store" if value.trim().starts_with('/') => self.store = value.trim().into(),
+            "helpers_each" => self.helpers_each = value.trim().parse().ok().filter(|most| *most > 0)?,
             "image_format" => self.image_format = Some(ImageFormat::of_name(value.trim())?),
             _ => return None,
         }
@@ -104,12 +114,13 @@ mod tests {
 
     #[test]
     fn lines() {
-        let text = "# by rule\nrange_base = 1000000\n\n range_first_uid=2000 # people\nkept_groups = 7000 7003\nstore = /images\nimage_format = squashfs\n";
+        let text = "# by rule\nrange_base = 1000000\n\n range_first_uid=2000 # people\nkept_groups = 7000 7003\nstore = /images\nhelpers_each = 7\nimage_format = squashfs\n";
         let site = Site {
             base: Some(1_000_000),
             first_uid: 2000,
             kept_groups: vec![7000, 7003],
             store: "/images".into(),
+            helpers_each: 7,
             image_format: Some(ImageFormat::Squashfs),
         };
         assert_eq!(Site::parse(text), Ok(site));
@@ -122,6 +133,7 @@ mod tests {
             "base = 1",
             "kept_groups = 1 x",
             "image_format = ext4",
+            "helpers_each = 0",
             "range_base = 4294967296",
         ] {
             assert_eq!(Site::parse(bad), Err(bad));

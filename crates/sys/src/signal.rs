@@ -73,24 +73,14 @@ impl Signals {
     /// # Errors
     /// `EMFILE` when descriptors are used up.
     pub fn block(except: &[i32]) -> io::Result<Self> {
-        // SAFETY: a zeroed sigset_t is valid memory for sigfillset and sigprocmask to write; numbers are valid.
-        let (set, before) = unsafe {
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigfillset(&raw mut set);
-            for number in FAULTS.iter().chain(except) {
-                libc::sigdelset(&raw mut set, *number);
-            }
-            libc::sigprocmask(libc::SIG_SETMASK, &raw const set, &raw mut before);
-            (set, before)
-        };
+        let (set, before) = block(except);
         // SAFETY: set is initialised; the call gives a new descriptor or -1.
         let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the descriptor is new, nobody else has it.
-        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, before: Mask(before) })
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, before })
     }
 
     /// What was blocked before, for programs that are started.
@@ -146,12 +136,66 @@ pub fn send_to_group(group: rustix::process::Pid, number: i32) -> io::Result<()>
 
 /// Blocks one more signal (for a moment: `SIGTTOU` while the terminal changes hands).
 pub fn block_one(number: i32) {
-    // SAFETY: as in `Signals::block`.
+    // SAFETY: as in `block`.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, number);
         libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// Blocks all signals but faults and those in `except`; what was blocked before.
+pub fn block_all(except: &[i32]) -> Mask {
+    block(except).1
+}
+
+/// The same; also what is blocked now.
+fn block(except: &[i32]) -> (libc::sigset_t, Mask) {
+    // SAFETY: a zeroed sigset_t is valid memory for sigfillset and sigprocmask to write; numbers are valid.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut set);
+        for number in FAULTS.iter().chain(except) {
+            libc::sigdelset(&raw mut set, *number);
+        }
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, &raw mut before);
+        (set, Mask(before))
+    }
+}
+
+/// A time after which the kernel ends this process by `SIGALRM`, whatever it waits for then. An `exec` does not take it away; a `fork`'s
+/// child does not have it.
+pub struct Deadline {
+    /// Seconds left of the alarm that there was before.
+    left: u32,
+    ignored: bool,
+}
+
+impl Deadline {
+    /// In so many seconds.
+    #[must_use]
+    pub fn begin(seconds: u32) -> Self {
+        // SAFETY: SIG_DFL is always a valid action, and there never is a handler of ours.
+        let before = unsafe { libc::signal(libc::SIGALRM, libc::SIG_DFL) };
+        // SAFETY: a plain integer.
+        Self { left: unsafe { libc::alarm(seconds) }, ignored: before == libc::SIG_IGN }
+    }
+
+    /// Puts back what there was before.
+    pub fn end(&self) {
+        // SAFETY: a plain integer.
+        unsafe { libc::alarm(self.left) };
+        self.restore_action();
+    }
+
+    /// Puts the signal's action back only.
+    pub fn restore_action(&self) {
+        if self.ignored {
+            // SAFETY: SIG_IGN is always a valid action.
+            unsafe { libc::signal(libc::SIGALRM, libc::SIG_IGN) };
+        }
     }
 }
 

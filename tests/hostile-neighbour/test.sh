@@ -1,0 +1,181 @@
+# The hostile neighbour: mallory floods, locks, stops, freezes and squats whatever of Skiff's she can reach, one after the other and all
+# together, while bob starts, enters, pulls, submits, joins a network and migrates. What each may take longer then is a promise of
+# docs/security.md. To add an attack is a line in `attacks`, an action one in `actions`.
+# time: 90
+. "$(dirname "$0")/../lib.sh"
+registry=10.77.0.1:5000
+. "$here/../images/lib.sh"
+port=7790
+agents=()
+
+
+# A control group that mallory may freeze, as a user manager gives one to each user.
+for group in /sys/fs/cgroup/freezer /sys/fs/cgroup none; do
+    [ ! -e $group/cgroup.procs ] || mkdir $group/skiff-mallory.$$ 2>/dev/null || continue
+    [ ! -d $group/skiff-mallory.$$ ] || break
+done
+group=$group/skiff-mallory.$$
+[ ! -d "$group" ] || chown -R mallory "$group"
+thaw() {
+    local file
+    for file in "$group"/*/freezer.state; do [ ! -e "$file" ] || echo THAWED >"$file"; done
+    for file in "$group"/*/cgroup.freeze; do [ ! -e "$file" ] || echo 0 >"$file"; done
+}
+
+at() { # NODE USER CMD...
+    local node=$1
+    login "$2"
+    shift 2
+    timeout --foreground -k 2 "${limit:-25}" on "$node" "${login[@]}" "$@"
+}
+
+# ---- What bob does: a command in his shell, how often, and how many milliseconds longer it may take ---------------------------
+image=$registry/tools/small:1
+actions=(
+    "start    9 50   skiff run -- true"
+    "enter    5 1000 skiff env enter dev </dev/null"
+    "exec     5 1000 skiff env exec --me dev -- true"
+    "pull     3 1000 skiff pull --quiet $image && skiff run $image sh -c : && skiff rmi $image"
+    "submit   3 1000 srun -N1 true"
+    "network  3 1000 skiff run --net lab -- true"
+)
+[ ! -e /usr/libexec/skiff/criu/criu ] || actions+=("migrate  1 1000 migrate")
+
+# ---- What mallory does: a name, then where, and the function of mallory.py with its arguments ---------------------------------
+attacks=(
+    "helpers      login helpers"
+    "writers      login writers"
+    "locks        login locks"
+    "stops        login stops skiff run --net lab -- sleep 100"
+    "stopped-runs login stops skiff run -- sleep 100"
+    "freezes      login freezes $group skiff run --net lab -- sleep 100"
+    "frozen-runs  login freezes $group skiff run -- sleep 100"
+    "squats       login squats $(id -u bob)"
+    "connections  n2    connections n1:$port n2:$port"
+)
+
+# What does not hold yet, as attack:action: writers are not counted by caller, and the agent waits for whoever says nothing.
+not_yet='writers:pull all:pull connections:migrate all:migrate'
+
+# ---- How it is measured -----------------------------------------------------------------------------------------------------
+migrate() { # bob's instance, to the other node
+    local to=n2
+    [ $bobs_node = n1 ] || to=n1
+    try at $bobs_node bob skiff migrate mine $to
+    [ "$code" != 0 ] || bobs_node=$to
+}
+
+now_ms() { echo $((${EPOCHREALTIME/./} / 1000)); }
+
+# The median of so many times, in milliseconds: nothing that the machine does by itself once is taken for an attack. Nothing if it fails,
+# or does not end.
+median() { # TIMES COMMAND
+    local since limit=12
+    took=
+    case $2 in
+    migrate)
+        since=$(now_ms)
+        migrate
+        [ "$code" != 0 ] || took=$(($(now_ms) - since))
+        ;;
+    *)
+        try as bob bash -c "ulimit -u 100; for i in \$(seq $1); do
+            s=\$EPOCHREALTIME; { $2; } >/dev/null || exit; e=\$EPOCHREALTIME
+            echo \$(((\${e/./} - \${s/./}) / 1000)); done"
+        [ "$code" != 0 ] || took=$(sort -n <<<"$out" | sed -n "$((($1 + 1) / 2))p")
+        ;;
+    esac
+}
+
+declare -A usual
+measure() { # ATTACK
+    local line name times more command
+    for line in "${actions[@]}"; do
+        read -r name times more command <<<"$line"
+        [[ " $not_yet " != *" $1:$name "* ]] || continue
+        median "$times" "$command"
+        if [ -z "$took" ]; then
+            late+="$name failed under '$1' with $code: $err; "
+        elif [ "$1" = nobody ]; then
+            usual[$name]=$took
+        elif [ "$took" -gt $((usual[$name] + more)) ]; then
+            late+="$name took $took ms under '$1', $((usual[$name] + more)) ms at most; "
+        fi
+        printf '%-13s %-8s %5s ms (%s)\n' "$1" "$name" "$took" "${usual[$name]:-}"
+    done
+    [ "$1" != nobody ] || [ -z "$late" ] || fail "$late"
+}
+
+begin_attack() { # NAME NODE FUNCTION ARGUMENT...
+    local said=$images_tmp/$1.said run=() pid
+    [ "$2" = login ] || run=(on "$2")
+    login mallory
+    : >"$said"
+    [[ $3 != freezes || -d $group ]] || { echo "$1: no control group can be made here" >&3; return; }
+    (
+        [ ! -d "$group" ] || echo $BASHPID >"$group/cgroup.procs"
+        exec setsid "${run[@]}" "${login[@]}" python3 /shared/mallory.py "${@:3}" >"$said" 2>"$images_tmp/$1.err" </dev/null 3>&-
+    ) 2>/dev/null &
+    disown
+    eventually 15 grep -q ready "$said"
+}
+none_in_group() { [ ! -d "$group" ] || find "$group" -mindepth 1 -depth -type d -exec rmdir {} + 2>/dev/null; }
+end_attacks() { # what is hers is ended; what is root's and was started by her ends by itself, or becomes hers
+    local pids end=$((SECONDS + 15))
+    while
+        [ ! -d "$group" ] || thaw
+        pids=$(pgrep -u mallory || [ $? = 1 ])
+        [ -n "$pids" ] || ! none_in_group
+    do
+        [ -z "$pids" ] || kill -9 $pids 2>/dev/null || true
+        [ $SECONDS -lt $end ] || fail "what mallory froze does not end: $(cat "$group"/*/cgroup.procs | xargs ps -o pid,user,stat,wchan,args -p)"
+        sleep 0.05
+    done
+}
+
+cleanup() {
+    end_attacks
+    for pid in "${agents[@]}"; do kill "$pid" 2>/dev/null || true; done
+    for node in n1 n2; do on $node pkill -xf '(/usr/bin/)?skiff agent' 2>/dev/null || true; done
+    [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + || true
+    rm -rf /etc/skiff/networks.d
+    for node in $SKIFF_TESTBED_NODES; do on "$node" rm -rf /tmp/skiff-bob /tmp/skiff-mallory; done
+    rm -rf /tmp/skiff-bob /tmp/skiff-mallory
+    images_cleanup
+}
+trap cleanup EXIT
+
+# ---- The scene ----------------------------------------------------------------------------------------------------------------
+# Nodes that share their homes; what runs on one is on its own disk.
+mkdir -p /etc/skiff/conf.d /etc/skiff/networks.d
+echo 'state = "/tmp/skiff-%u"' >/etc/skiff/conf.d/state.toml
+printf '[migrate]\nport = %s\n' $port >/etc/skiff/conf.d/migrate.toml
+printf 'kind = "bridge"\nsubnet = "10.20.0.0/24"\nrange = "10.20.0.16/28"\n' >/etc/skiff/networks.d/lab.toml
+install -m 755 "$here/mallory.py" /shared/mallory.py
+root=$images_tmp/root
+skeleton "$root"
+start_registry
+make_store
+push tools/small:1 "$root"
+for node in n1 n2; do
+    on $node skiff agent 2>>"$images_tmp/agent.$node" 3>&- &
+    agents+=($!)
+    eventually 5 on $node bash -c "</dev/tcp/127.0.0.1/$port"
+done
+as bob skiff env create dev
+start bob skiff env exec dev -- sleep 1000
+eventually 5 as bob skiff env exec dev -- true
+ok at n1 bob skiff instance start --checkpoint host mine sleep 1000
+bobs_node=n1
+
+late=
+measure nobody
+for attack in "${attacks[@]}"; do
+    begin_attack $attack
+    measure "${attack%% *}"
+    end_attacks
+done
+for attack in "${attacks[@]}"; do begin_attack $attack; done
+measure all
+end_attacks
+[ -z "$late" ] || fail "bob was held up: $late"
