@@ -104,10 +104,16 @@ equal "$out" bob
 start alice sh -c 'skiff pull --quiet 127.0.0.1:9/tools/small:1 2>refused'
 refused=$started
 
-# Two at once do the work once.
+# Two at once do the work once, where the registry vouches for both of them.
+start_tls
+trap 'rm -rf /etc/containers/certs.d/$secure; images_cleanup' EXIT
+install -d /etc/containers/certs.d/$secure
+install -m 644 "$images_tmp/ca.pem" /etc/containers/certs.d/$secure/ca.crt
 head -c 30000000 /dev/urandom >"$second/random"
+# (A layer that is here from elsewhere, without TLS, says nothing of who may have it.)
+echo large >"$root/etc/version"
 push tools/large:1 "$root" "$second" --config '{"Cmd":["id","-un"]}'
-large=$registry/tools/large:1
+large=$secure/tools/large:1
 : >"$registry_log"
 start alice skiff pull --quiet $large
 first=$started

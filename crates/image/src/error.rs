@@ -150,6 +150,14 @@ pub enum Error {
         /// Which requirement it does not meet.
         why: String,
     },
+    /// A user has failed too often to show that he can have images that others have.
+    #[error("access refused: {times} attempts within an hour to use images without being able to pull them")]
+    RefusedTooOften {
+        /// How often.
+        times: usize,
+        /// Seconds until the next one is heard.
+        wait: u64,
+    },
     /// There is not enough room.
     #[error("no space for {object}: it needs at least {needed} bytes, {free} are free")]
     NoSpace {
@@ -214,6 +222,9 @@ impl Error {
             Error::CredentialHelper { .. } => Some(
                 "your config.json or auth.json names it (credHelpers, credsStore): it must be in PATH; \
                  `docker-credential-NAME list` shows whether it works",
+            ),
+            Error::RefusedTooOften { .. } => Some(
+                "`skiff login SERVER` for the registry that the image is private in; after an hour you are heard again",
             ),
             Error::Blocked { .. } => Some("ask the site's administrator, or pull it from elsewhere"),
             Error::Refused { .. } => {

@@ -22,9 +22,7 @@ use crate::error::{Context, Error, Result};
 use crate::hash::Hasher;
 use crate::io::write_all_at;
 use crate::policy::Policies;
-use crate::pull::{
-    LayerProgress, Layers, Pulled, TICK, Watch, assemble_into, check_and_sync, samples_of, watched,
-};
+use crate::pull::{LayerProgress, Layers, Pulled, TICK, Watch, assemble_into, check_and_sync, watched};
 use crate::sif;
 use crate::source::{Form, Source};
 use crate::spill::{Spill, nameless};
@@ -144,7 +142,7 @@ fn unpack(import: &Import<'_>, opened: &Opened, making: Making<'_>, watch: &mut 
         layers: layers
             .map(|(digest, blob)| Layer { digest: digest.to_string(), size: blob.size() })
             .collect(),
-        samples: blobs.iter().map(|blob| samples_of(*blob)).collect::<Result<_>>()?,
+        origins: vec![],
         files: summary.inodes,
         config: serde_json::from_slice(&opened.config_bytes)
             .map_err(|e| Error::BadManifest { object: name.clone(), why: e.to_string() })?,
@@ -252,7 +250,7 @@ fn rewrite(
         size: u64::from(summary.blocks) * BLOCK,
         sum: Some(summary.data_sum),
         layers: vec![Layer { digest: digest.to_string(), size: copy.size }],
-        samples: vec![],
+        origins: vec![],
         files: summary.inodes,
         config: json!({
             "architecture": import.platform.architecture, "os": import.platform.os, "config": {},

@@ -1,96 +1,114 @@
 //! Whether who knows what an image is called can have it.
 //!
 //! A store that users share has an image once. Whoever names it second need not fetch it again, but must show that he could: a registry of
-//! his own answers whatever he likes when asked what a name means, and digests are no secrets. So of each layer as it came some
-//! bytes are noted, and the registry that he names is asked for some of these.
+//! his own answers whatever he likes, and digests are no secrets. So either an *origin* of the image gives it to him: a registry that all of
+//! its layers once came from, proven by a certificate that the site believes. That is asked, with his credentials, for the manifest and
+//! for each layer. Or he fetches all layers whole, from wherever he likes, and their digests are the proof. Who fails too often waits.
 
-use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+use skiff_spec::digest::Digest;
+use skiff_spec::image::ImageId;
 
 use crate::error::{Error, Result};
+use crate::hash::sha256;
 use crate::manifest::Descriptor;
-use crate::pull::Pull;
-use crate::registry::{BlobDir, Client, Resolved, Source};
+use crate::pull::{LayerProgress, Pull, TICK, Watch};
+use crate::registry::{BlobDir, Failure, Origin, Resolved, Status};
 use crate::store::Record;
 
-/// How many pieces of a layer are noted, how many are asked for, and their length: compressed bytes are not to be guessed.
-const NOTED: usize = 16;
-const ASKED: usize = 2;
-const LENGTH: u64 = 32;
+/// How often is looked how far layers are that are only a proof.
+const LOOK: Duration = Duration::from_millis(10);
 
-/// Some bytes of a layer as it came.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sample {
-    /// Where they begin.
-    pub at: u64,
-    /// They, in hexadecimal digits.
-    pub bytes: String,
+/// The origin of an image whose layers have just been fetched, or had been before; none, if one of them came from elsewhere.
+pub(crate) fn origin_of(pull: &Pull<'_>, found: &Resolved, blobs: &BlobDir) -> Option<Origin> {
+    let origin = pull.client.origin(&found.source)?;
+    let mut kept = vec![];
+    for Descriptor { digest, .. } in found.manifest.layers.iter().map(|layer| &layer.blob) {
+        let from = blobs.origin(digest)?;
+        if from.server != origin.server {
+            return None;
+        }
+        kept.extend((from != origin).then_some(digest));
+    }
+    // One that another image of the same server's has brought: that this repository has it, too, is for that server to say.
+    let kept = layers(found).into_iter().filter(|layer| kept.contains(&&layer.digest)).collect::<Vec<_>>();
+    let is_there = kept.is_empty() || pull.client.ask_origin(&origin, &manifest_of(found), &kept).is_ok();
+    is_there.then_some(origin)
 }
 
-/// Notes pieces of a layer of this size, nobody knows which.
+/// Shows that the user can have an image that is there, or fails.
 ///
 /// # Errors
-/// Of `read`, which fills a buffer from an offset on; or without randomness.
-pub(crate) fn samples(size: u64, read: &dyn Fn(&mut [u8], u64) -> Result<()>) -> Result<Vec<Sample>> {
-    let length = LENGTH.min(size);
-    let mut samples = Vec::with_capacity(NOTED);
-    for _ in 0..NOTED {
-        let at = random()? % (size - length + 1);
-        let mut bytes = vec![0; length as usize];
-        read(&mut bytes, at)?;
-        samples.push(Sample { at, bytes: hex(&bytes) });
-    }
-    Ok(samples)
-}
-
-/// Shows that the layers of an image that is there can be had from where it was found.
-///
-/// # Errors
-/// They cannot.
-pub(crate) fn prove(pull: &Pull<'_>, found: &Resolved, record: &Record) -> Result<()> {
-    let noted = record.samples.iter().map(Some).chain(std::iter::repeat(None));
-    let mut unknown = vec![];
-    for (layer, samples) in found.manifest.layers.iter().zip(noted) {
-        match samples.filter(|samples| !samples.is_empty()) {
-            Some(samples) => ask_for(pull.client, &found.source, &layer.blob, samples)?,
-            None => unknown.push(&layer.blob),
-        }
-    }
-    fetch_all(pull, found, &unknown)
-}
-
-fn ask_for(client: &Client, source: &Source, layer: &Descriptor, samples: &[Sample]) -> Result<()> {
-    for _ in 0..ASKED {
-        let sample = &samples[random()? as usize % samples.len()];
-        if hex(&client.piece(source, layer, sample.at, sample.bytes.len() / 2)?) != sample.bytes {
-            return Err(Error::WrongDigest { layer: layer.digest.to_string() });
-        }
-    }
-    Ok(())
-}
-
-/// Where nothing was noted, all bytes are the proof.
-fn fetch_all(pull: &Pull<'_>, found: &Resolved, layers: &[&Descriptor]) -> Result<()> {
-    if layers.is_empty() {
+/// He cannot; or could not too often before.
+pub(crate) fn prove(pull: &Pull<'_>, found: &Resolved, record: &Record, watch: &mut dyn Watch) -> Result<()> {
+    pull.store.check_refusals(pull.uid)?;
+    let claimed = pull.client.claimed_origins(&found.source);
+    let asks = |origin: &&Origin| pull.client.ask_origin(origin, &manifest_of(found), &layers(found)).is_ok();
+    if record.origins.iter().filter(|origin| claimed.contains(origin)).find(asks).is_some() {
         return Ok(());
     }
+    match fetch_all(pull, found, watch) {
+        Ok(Some(origin)) => match manifest_of(found) {
+            Digest::Sha256(id) => pull.store.add_origin(ImageId(id), origin),
+            _ => Ok(()),
+        },
+        Ok(None) => Ok(()),
+        Err(e) => {
+            if is_refusal(&e) {
+                pull.store.note_refusal(pull.uid)?;
+            }
+            Err(e)
+        }
+    }
+}
+
+/// Fetches all layers, only to see that they can be had. Gives their origin, if they have one.
+fn fetch_all(pull: &Pull<'_>, found: &Resolved, watch: &mut dyn Watch) -> Result<Option<Origin>> {
     let blobs = BlobDir::open(&pull.store.blobs(pull.uid)?)?;
     let fetch = pull.client.fetch(&found.source, blobs.clone())?;
-    let growing: Vec<_> = layers.iter().map(|layer| fetch.blob(layer)).collect();
-    growing.iter().try_for_each(|layer| layer.wait())?;
-    layers.iter().try_for_each(|layer| blobs.remove(&layer.digest).map(drop))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn random() -> Result<u64> {
-    let mut bytes = [0; 8];
-    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    let failed = |source: Errno| Error::Io { what: "get", object: "random numbers".into(), source };
-    if got.map_err(failed)? < bytes.len() {
-        return Err(failed(Errno::AGAIN));
+    let growing: Vec<_> = layers(found).into_iter().map(|layer| fetch.blob(layer)).collect();
+    let digests: Vec<Digest> = growing.iter().map(|layer| *layer.digest()).collect();
+    for tick in 0u64.. {
+        let is_over = |(_, status): (u64, Status)| matches!(status, Status::Verified | Status::Failed);
+        if growing.iter().all(|layer| is_over(layer.progress())) {
+            break;
+        }
+        if u128::from(tick) % (TICK.as_millis() / LOOK.as_millis()) == 0 {
+            let how_far = growing.iter().map(|layer| LayerProgress {
+                size: layer.size(),
+                fetched: layer.progress().0,
+                unpacked: 0,
+            });
+            if !watch.layers(&digests, &how_far.collect::<Vec<_>>()) {
+                return Err(Error::Cancelled);
+            }
+        }
+        std::thread::sleep(LOOK);
     }
-    Ok(u64::from_le_bytes(bytes))
+    growing.iter().try_for_each(|layer| layer.wait())?;
+    let origin = origin_of(pull, found, &blobs);
+    digests.iter().try_for_each(|digest| blobs.remove(digest).map(drop))?;
+    Ok(origin)
+}
+
+/// Whether it says that the layers are not to be had. That a network fails says nothing of that.
+fn is_refusal(error: &Error) -> bool {
+    match error {
+        Error::Shared(error) => is_refusal(error),
+        Error::WrongDigest { .. } => true,
+        Error::Registry(e) => !matches!(
+            e.failure,
+            Failure::Connection(_) | Failure::Cancelled | Failure::Status { status: 429 | 500.., .. }
+        ),
+        _ => false,
+    }
+}
+
+fn layers(found: &Resolved) -> Vec<&Descriptor> {
+    found.manifest.layers.iter().map(|layer| &layer.blob).collect()
+}
+
+fn manifest_of(found: &Resolved) -> Digest {
+    sha256(&found.manifest_bytes)
 }

@@ -21,7 +21,7 @@ use crate::gate;
 use crate::hash::sha256;
 use crate::manifest::Layer;
 use crate::policy::Policies;
-use crate::proof::{Sample, prove, samples};
+use crate::proof::{origin_of, prove};
 use crate::registry::{BlobDir, Client, Fetch, Growing, Resolved};
 use crate::store::{self, Begun, Making, Patience, Record, Store};
 use crate::threads;
@@ -103,7 +103,7 @@ pub fn pull(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
     let (record, there) = match store.begin(id, Patience::default(), &mut || watch.waiting())? {
         Begun::There(record) => {
             if !store.permitted(uid, id) {
-                prove(pull, &found, &record)?;
+                prove(pull, &found, &record, watch)?;
             }
             (record, true)
         }
@@ -134,7 +134,7 @@ fn make(pull: &Pull<'_>, found: &Resolved, making: Making<'_>, watch: &mut dyn W
             .iter()
             .map(|g| store::Layer { digest: g.digest().to_string(), size: g.size() })
             .collect(),
-        samples: layers.iter().map(|layer| samples_of(*layer)).collect::<Result<_>>()?,
+        origins: origin_of(pull, found, &BlobDir::open(&blobs)?).into_iter().collect(),
         files: summary.inodes,
         config: serde_json::from_slice(&found.config_bytes)
             .map_err(|e| Error::BadManifest { object: pull.image.to_string(), why: e.to_string() })?,
@@ -151,10 +151,6 @@ fn ask_for(fetch: &Fetch, layers: &[Layer]) -> Vec<Arc<Growing>> {
     longest_first.sort_by_key(|layer| Reverse(layer.blob.size));
     longest_first.iter().for_each(|layer| drop(fetch.blob(&layer.blob)));
     layers.iter().map(|layer| fetch.blob(&layer.blob)).collect()
-}
-
-pub(crate) fn samples_of(layer: &dyn Blob) -> Result<Vec<Sample>> {
-    samples(layer.size(), &|buffer, at| layer.read_at(buffer, at))
 }
 
 /// Puts layers together into the file of an image that is being made.

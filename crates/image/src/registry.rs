@@ -16,8 +16,8 @@ mod growing;
 mod http;
 mod kept;
 mod memory;
+mod origin;
 mod part;
-mod piece;
 mod place;
 mod proxy;
 mod retry;
@@ -38,6 +38,7 @@ pub use failure::{Failure, RegistryError};
 pub use fetch::Fetch;
 pub use growing::{Growing, Reader, Status};
 pub use http::explanation;
+pub use origin::Origin;
 pub use part::BlobDir;
 pub use place::asked_for;
 pub use tls::Certificates;
@@ -224,7 +225,7 @@ impl Client {
         let mut endpoints = self.conf.endpoints(&named)?;
         let insecure = endpoints.pop().is_some_and(|itself| itself.insecure);
         let endpoint = Endpoint { server: named.server().into(), repository: String::new(), insecure };
-        let place = Place::new(endpoint, Arc::clone(&self.credentials));
+        let place = Place::new(endpoint, Arc::clone(&self.credentials), false);
         let tries = self.http.settings().tries;
         self.insist(&place, "a login", tries, || place.try_login(&self.http, credential))
     }
@@ -334,9 +335,9 @@ impl Client {
         ask: impl Fn(&Place) -> Result<T, Failure>,
     ) -> Result<(Source, T)> {
         let endpoints = self.conf.endpoints(image)?;
-        let place = |endpoint: Endpoint| Arc::new(Place::new(endpoint, Arc::clone(&self.credentials)));
-        let mut places: Vec<_> = endpoints.into_iter().map(place).collect();
-        let last = places.len().saturating_sub(1);
+        let last = endpoints.len().saturating_sub(1);
+        let place = |(at, endpoint)| Arc::new(Place::new(endpoint, Arc::clone(&self.credentials), at < last));
+        let mut places: Vec<_> = endpoints.into_iter().enumerate().map(place).collect();
         for at in 0..places.len() {
             let tries = self.http.settings().tries;
             let tries = if at < last { tries.min(MIRROR_TRIES) } else { tries };

@@ -35,6 +35,8 @@ enum Oddity {
     NoRanges,
     /// It knows the manifest and the configuration of somebody's image, but not the layers' bytes.
     Forger,
+    /// The same, but for all of the layer's bytes except the last hundred.
+    Guesser,
 }
 
 struct Image {
@@ -92,6 +94,10 @@ fn respond(
         _ if head.path().contains("/manifests/") => image.manifest.clone(),
         name if name == digest(&image.config) => image.config.clone(),
         name if name == digest(&image.layer) && oddity == Oddity::Forger => vec![0; image.layer.len()],
+        name if name == digest(&image.layer) && oddity == Oddity::Guesser => {
+            let known = image.layer.len() - 100;
+            [&image.layer[..known], &[0; 100]].concat()
+        }
         name if name == digest(&image.layer) => image.layer.clone(),
         _ => return answer(to, "200 OK", &[], b""),
     };
@@ -149,13 +155,16 @@ fn a_digest_is_not_enough() {
     assert!(!pulled(&store, &honest, "team/secret:1", ALICE).unwrap().there);
     let second = pulled(&store, &honest, "team/secret:1", BOB).unwrap();
     assert!(second.there && store.permitted(BOB, first.id));
-    assert!(*sent.lock().unwrap() < 1000, "what is there is not sent again: {sent:?}");
+    // Nothing vouches for a registry without TLS, whoever it says it is: it has to send everything.
+    let layer = Image::new().layer.len();
+    assert!(*sent.lock().unwrap() >= layer, "all of the layer is the proof: {sent:?}");
     // From then on it is one question; whoever answers it.
     assert!(pulled(&store, &forger, "x/y:1", BOB).unwrap().there);
 }
 
+/// An image from before origins were noted, and a registry without ranges.
 #[test]
-fn other_proofs_will_do_too() {
+fn whole_layers_are_the_proof() {
     for (oddity, forget) in [(Oddity::NoRanges, false), (Oddity::None, true)] {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
@@ -166,13 +175,35 @@ fn other_proofs_will_do_too() {
         if forget {
             let mut text: serde_json::Value =
                 serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
-            text.as_object_mut().unwrap().remove("samples");
+            text.as_object_mut().unwrap().insert("samples".into(), json!([[{"at": 0, "bytes": "00"}]]));
             std::fs::write(&record, text.to_string()).unwrap();
         }
-        assert!(pulled(&store, &forger, "x/y:1", BOB).is_err());
+        let (guesser, _) = self::registry(Oddity::Guesser);
+        for liar in [&forger, &guesser] {
+            assert!(pulled(&store, liar, "x/y:1", BOB).is_err());
+        }
         assert!(pulled(&store, &registry, "team/secret:1", BOB).unwrap().there);
         assert_eq!(std::fs::read_dir(store.blobs(BOB).unwrap()).unwrap().count(), 0, "nothing is kept of it");
     }
+}
+
+/// Who tries again and again is not heard any more, even where he would succeed; others are.
+#[test]
+fn failures_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let (honest, _) = registry(Oddity::None);
+    let (forger, _) = registry(Oddity::Forger);
+    let first = pulled(&store, &honest, "team/secret:1", ALICE).unwrap();
+    for _ in 0..10 {
+        assert!(pulled(&store, &forger, "x/y:1", BOB).is_err());
+    }
+    for registry in [&forger, &honest] {
+        let refused = pulled(&store, registry, "team/secret:1", BOB).unwrap_err();
+        assert!(matches!(refused, skiff_image::Error::RefusedTooOften { times: 10, .. }), "{refused}");
+    }
+    assert!(!store.permitted(BOB, first.id));
+    assert!(pulled(&store, &honest, "team/secret:1", ALICE + 5).unwrap().there);
 }
 
 /// A name that says its digest itself means nothing else, whatever is in the store.

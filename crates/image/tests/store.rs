@@ -24,7 +24,7 @@ fn record() -> Record {
         size: 9,
         sum: None,
         layers: vec![],
-        samples: vec![],
+        origins: vec![],
         files: 1,
         config: serde_json::json!({ "architecture": "amd64" }),
     }

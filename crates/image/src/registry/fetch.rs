@@ -197,6 +197,7 @@ impl Shared {
         buffer: &mut [u8],
     ) -> Result<(), Trouble> {
         let origin = self.origin(index, origin)?;
+        transfer.comes_from(origin.noted(self.http.settings()));
         match chunk {
             Some(chunk) => transfer.chunk(&self.http, &origin, chunk, room, buffer),
             None => transfer.whole(&self.http, &origin, buffer),

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use skiff_spec::digest::Digest;
 
 use super::chunks::Chunks;
+use super::origin::{self, Note, Origin};
 use crate::error::{Context, Error, Result};
 use crate::uncached::Uncached;
 
@@ -58,6 +59,11 @@ impl BlobDir {
         Ok(true)
     }
 
+    /// The origin that all of a blob's bytes came from, if that is known.
+    pub(crate) fn origin(&self, digest: &Digest) -> Option<Origin> {
+        origin::read(&self.dir, &Names::of(digest).origin)
+    }
+
     /// Takes a blob over to fetch it, or learns how far another has come with it.
     pub(super) fn take(&self, digest: &Digest, chunks: Chunks) -> Result<Taken> {
         let names = Names::of(digest);
@@ -68,7 +74,10 @@ impl BlobDir {
         let data = rustix::fs::openat(&self.dir, &names.data, flags, Mode::RUSR | Mode::WUSR)
             .on("open", self.shown(&names.data))?;
         let shown = self.shown(&names.data);
-        let part = Part { data: Arc::new(data), uncached: Uncached::default(), journal, chunks, shown };
+        let is_empty = filled(journal.as_fd(), chunks).iter().all(|bytes| *bytes == 0);
+        let origin = Note::new(&self.dir, names.origin.clone(), is_empty);
+        let part =
+            Part { data: Arc::new(data), uncached: Uncached::default(), journal, chunks, shown, origin };
         let is_known = part.size()? == chunks.size() && part.read_header() == Some(header(chunks));
         if !is_known && let Err(e) = part.reset() {
             // Who cannot have the room leaves none taken. The first error is the one to tell.
@@ -113,7 +122,7 @@ impl BlobDir {
 
     fn unlink(&self, names: &Names) -> Result<()> {
         // The journal last: while it is there, its lock protects the data.
-        for name in [&names.data, &names.journal] {
+        for name in [&names.origin, &names.data, &names.journal] {
             match rustix::fs::unlinkat(&self.dir, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(errno).on("remove", self.shown(name)),
@@ -130,12 +139,13 @@ impl BlobDir {
 struct Names {
     data: String,
     journal: String,
+    origin: String,
 }
 
 impl Names {
     fn of(digest: &Digest) -> Names {
         let data = format!("{}-{}", digest.algorithm(), digest.hex());
-        Names { journal: format!("{data}.journal"), data }
+        Names { journal: format!("{data}.journal"), origin: format!("{data}.origin"), data }
     }
 }
 
@@ -154,9 +164,15 @@ pub(super) struct Part {
     journal: OwnedFd,
     chunks: Chunks,
     shown: String,
+    origin: Note,
 }
 
 impl Part {
+    /// The next bytes come from there.
+    pub(super) fn comes_from(&self, origin: Option<Origin>) {
+        self.origin.comes_from(origin);
+    }
+
     pub(super) fn data(&self) -> &Arc<OwnedFd> {
         &self.data
     }
@@ -195,6 +211,7 @@ impl Part {
     /// Forgets all, and makes room for all: better to learn now than in the middle that there is not enough.
     pub(super) fn reset(&self) -> Result<()> {
         let fail = |errno| self.write_error(errno);
+        self.origin.reset();
         rustix::fs::ftruncate(&self.journal, 0).map_err(fail)?;
         rustix::fs::ftruncate(&self.data, 0).map_err(fail)?;
         let size = self.chunks.size();

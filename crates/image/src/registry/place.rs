@@ -27,8 +27,10 @@ const MAX_RENEWALS: u32 = 2;
 /// A repository at a server.
 pub(super) struct Place {
     pub(super) server: String,
-    repository: String,
+    pub(super) repository: String,
     insecure: bool,
+    /// Whether it stands in for the place that the name says.
+    pub(super) is_mirror: bool,
     credentials: Arc<Credentials>,
     /// `https://HOST`, once it is known whether it is https.
     base: Mutex<Option<String>>,
@@ -54,11 +56,19 @@ pub(super) struct Wish<'a> {
 }
 
 impl Place {
-    pub(super) fn new(endpoint: Endpoint, credentials: Arc<Credentials>) -> Place {
+    pub(super) fn new(endpoint: Endpoint, credentials: Arc<Credentials>, is_mirror: bool) -> Place {
         let Endpoint { server, repository, insecure } = endpoint;
         // As Docker does: what never leaves the machine needs no TLS.
         let insecure = insecure || is_loopback(host_of(&server));
-        Place { server, repository, insecure, credentials, base: Mutex::default(), held: Mutex::default() }
+        Place {
+            server,
+            repository,
+            insecure,
+            is_mirror,
+            credentials,
+            base: Mutex::default(),
+            held: Mutex::default(),
+        }
     }
 
     pub(super) fn insecure(&self) -> bool {

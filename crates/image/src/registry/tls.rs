@@ -63,6 +63,19 @@ impl Certificates {
         }
         Ok(Certificates { roots: named_roots(), files })
     }
+
+    /// Whether the user leaves it to the site whom to believe to be `server`, and shows a certificate of his to no other: an answer that a
+    /// redirect has led to one of those is not that server's own.
+    pub(super) fn leave_to_site(&self, server: &str) -> bool {
+        let has_say = |pem: &Pem| (pem.server == server) == pem.is(AUTHORITY);
+        self.roots.is_none() && !self.files.iter().any(has_say)
+    }
+
+    /// What the user shows, without what he believes.
+    pub(super) fn without_authorities(&self) -> Certificates {
+        let files = self.files.iter().filter(|pem| !pem.is(AUTHORITY));
+        Certificates { roots: None, files: files.cloned().collect() }
+    }
 }
 
 impl Pem {

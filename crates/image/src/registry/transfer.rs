@@ -52,6 +52,14 @@ impl Origin {
         }
     }
 
+    /// What is noted of it beside the blob.
+    pub(super) fn noted(&self, settings: &super::Settings) -> Option<super::Origin> {
+        match self {
+            Origin::Place(place) => place.origin(settings),
+            Origin::Url(_) => None,
+        }
+    }
+
     fn insecure(&self) -> bool {
         matches!(self, Origin::Place(place) if place.insecure())
     }
@@ -193,6 +201,11 @@ impl Transfer {
         }
         see_end(&mut body);
         Ok(())
+    }
+
+    /// The next bytes come from there.
+    pub(super) fn comes_from(&self, origin: Option<super::Origin>) {
+        self.part.comes_from(origin);
     }
 
     /// Once all is there: its digest, if it is not the one asked for.

@@ -9,6 +9,7 @@
 //! users/UID/ID         that a user may use it; used last when its time says
 //! meanings/DIGEST.ARCH the ID that a digest in a registry, of an index perhaps, led to
 //! blobs/UID/...        layers as they came for this user, complete or not, for his next pull
+//! refusals/UID         when a user failed to show that he can have an image that is there
 //! tmp/                 what is being made
 //! ```
 //!
@@ -21,6 +22,7 @@ mod collect;
 mod making;
 mod patience;
 mod record;
+mod refusals;
 mod verify;
 
 use std::collections::BTreeSet;
@@ -40,7 +42,7 @@ use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::platform::Platform;
 
 use crate::error::{Context, Error, Result};
-use crate::registry::BlobDir;
+use crate::registry::{BlobDir, Origin};
 use crate::{erofs, squashfs};
 use patience::Waiter;
 
@@ -52,11 +54,19 @@ pub use record::{Layer, Record};
 /// The layout that this version reads and writes.
 const VERSION: &str = "1\n";
 /// Its directories, and who may pass through: whoever knows what an image is called may look whether it is there, and his.
-const DIRS: [(&str, Mode); 5] =
-    [("images", PASSABLE), ("users", PASSABLE), ("meanings", CLOSED), ("blobs", CLOSED), ("tmp", CLOSED)];
+const DIRS: [(&str, Mode); 6] = [
+    ("images", PASSABLE),
+    ("users", PASSABLE),
+    ("meanings", CLOSED),
+    ("blobs", CLOSED),
+    ("refusals", CLOSED),
+    ("tmp", CLOSED),
+];
 const PASSABLE: Mode = Mode::from_raw_mode(0o711);
 const CLOSED: Mode = Mode::from_raw_mode(0o700);
 
+/// How many places are known to have an image: for who finds it elsewhere, its layers are the proof.
+const MOST_ORIGINS: usize = 16;
 /// So long whoever makes an image a squashfs is waited for.
 const TWIN_PATIENCE: Duration = Duration::from_secs(60);
 /// How often to look whether an image that somebody else makes is there.
@@ -139,6 +149,19 @@ impl Store {
             return Ok(None);
         }
         Record::read(&self.path.join(record_name(id)))
+    }
+
+    /// Notes one more origin of an image (`proof`).
+    pub(crate) fn add_origin(&self, id: ImageId, origin: Origin) -> Result<()> {
+        let Some(mut record) = self.find(id)? else { return Ok(()) };
+        if record.origins.contains(&origin) || record.origins.len() >= MOST_ORIGINS {
+            return Ok(());
+        }
+        record.origins.push(origin);
+        let new = unique("tmp/record");
+        self.write_new(&new, &record.to_bytes())?;
+        let name = record_name(id);
+        renameat(&self.dir, &new, &self.dir, &name).on("rename", self.shown(&name))
     }
 
     /// An image's file, for reading.

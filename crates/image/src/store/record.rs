@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::proof::Sample;
+use crate::registry::Origin;
 
 /// The content of `images/ID.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,9 +16,9 @@ pub struct Record {
     pub sum: Option<u64>,
     /// Its layers, the lowest first.
     pub layers: Vec<Layer>,
-    /// Of each layer, what shows that somebody has it.
-    #[serde(default)]
-    pub samples: Vec<Vec<Sample>>,
+    /// Who may say that another user can have it: see `proof.rs`. Told to no user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<Origin>,
     /// How many files it holds.
     pub files: u64,
     /// The image's configuration as it came: JSON of the OCI image specification.

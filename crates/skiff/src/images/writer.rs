@@ -87,8 +87,13 @@ fn take_over(
 /// Gives an image's file. Its kind is one that nothing can be changed by.
 fn hand_out(asked: Asked<'_>, id: ImageId, socket: &mut UnixStream) -> Result<()> {
     let (record, file) = open(asked.store, asked.uid, id)?;
-    wire::send(socket, &Say::Opened(Box::new(record)))?;
+    wire::send(socket, &Say::Opened(told(record)))?;
     wire::send_files(socket, &[file.into()])
+}
+
+/// What a user is told of an image: not in which repositories others have it.
+fn told(record: Record) -> Box<Record> {
+    Box::new(Record { origins: vec![], ..record })
 }
 
 /// An image that the user may use.
@@ -121,7 +126,7 @@ pub fn import(
         name: String::new(),
         id: pulled.id,
         digest: pulled.digest.to_string(),
-        record: Box::new(pulled.record),
+        record: told(pulled.record),
         there: pulled.there,
     })
 }
@@ -159,7 +164,7 @@ pub fn answer(
                 name: image.to_string(),
                 id: pulled.id,
                 digest: pulled.digest.to_string(),
-                record: Box::new(pulled.record),
+                record: told(pulled.record),
                 there: pulled.there,
             }
         }
@@ -171,7 +176,7 @@ pub fn answer(
             let found = if store.permitted(uid, id) { store.find(id).map_err(ours)? } else { None };
             // It may be from before, or from a node whose kernel mounts other ones.
             found.iter().try_for_each(|_| make_mountable(&store, id, format))?;
-            Say::Found(found.map(Box::new))
+            Say::Found(found.map(told))
         }
         Ask::Forget(id) => store.forbid(uid, id).map(|()| Say::Done).map_err(ours)?,
         Ask::Usage => store.usage().map(Say::Usage).map_err(ours)?,

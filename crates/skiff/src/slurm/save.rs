@@ -119,7 +119,7 @@ impl Saver {
         self.doing.end().map_err(about)?;
         let size = self.image.metadata().context(|| "--container-save")?.len();
         let config = below.config.clone();
-        let record = Record { size, sum: None, layers: vec![], samples: vec![], files: 0, config };
+        let record = Record { size, sum: None, layers: vec![], origins: vec![], files: 0, config };
         let image = Image { id: below.id, record, file: self.image };
         let written = export(&image, &self.target).map_err(|e| about(ours(e)))?;
         if written.sockets > 0 {
