@@ -8,9 +8,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::site::Site;
+use skiff_spec::wire::WRITERS_BUSY;
 use skiff_sys::lock;
 
 use crate::{mask, site};
@@ -21,6 +22,11 @@ const DIR: &str = "callers";
 /// keep the processors busy.
 const WAIT: Duration = Duration::from_secs(10);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(128));
+
+/// How many of the store's writers work for one user at a time: some that pull, and one that answers a short question meanwhile.
+const MOST_WRITERS: u64 = 8;
+/// Their locks lie behind those of all helpers.
+const WRITERS: u64 = 1 << 32;
 
 /// One of the helpers that a user may have, for as long as this is open.
 pub struct Slot(OwnedFd);
@@ -49,6 +55,19 @@ impl Slot {
         }
         Err(Error::new(format!("user {uid}: {most} helpers are at work for you, and none of them ends"))
             .hint("end some of what you are starting, then try again; administrator: helpers_each in /etc/skiff/helper.conf"))
+    }
+
+    /// Takes the place of one of the store's writers that a user may have. It is the writer's who keeps it open: the caller waits, not we.
+    pub fn of_writer(uid: u32) -> Result<Self> {
+        // Above the standard ones, which the writer gets new.
+        let file = fcntl_dupfd_cloexec(open(uid)?, 3).context(|| DIR)?;
+        for at in WRITERS..WRITERS + MOST_WRITERS {
+            if lock::hold(file.as_fd(), at..at + 1).context(|| DIR)? {
+                return Ok(Self(file));
+            }
+        }
+        Err(Error::new(format!("{WRITERS_BUSY} ({MOST_WRITERS})"))
+            .hint("wait until a pull, import or other question to the store has ended"))
     }
 }
 

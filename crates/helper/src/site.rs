@@ -25,7 +25,7 @@ fn read_anew() -> Result<Site> {
     let text = read_if_exists(FILE)?.unwrap_or_default();
     Site::parse(&text).map_err(|line| {
         Error::new(format!("{FILE}: line {line:?}")).hint(
-            "it takes `range_base = N`, `range_first_uid = N`, `kept_groups = N ...`, `store = /PATH`, `helpers_each = N` and `image_format = erofs|squashfs`",
+            "it takes `range_base = N`, `range_first_uid = N`, `kept_groups = N ...`, `store = /PATH`, `helpers_each = N`, `image_format = erofs|squashfs` and `store_user_quota = SIZE`",
         )
     })
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::fcntl_dupfd_cloexec;
-use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, setrlimit};
+use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::wire::{Reply, STORE_WRITER};
@@ -20,8 +20,13 @@ use skiff_sys::{caps, fdpass, signal};
 
 use crate::caller::Caller;
 use crate::image::Store;
+use crate::quota::Slot;
 use crate::site;
 
+/// What a writer may have of the caller's machine, if the caller's own limits are not lower: address space in bytes (an image of eight million
+/// files takes 3 GB), descriptors, seconds of processor time.
+const LIMITS: [(Resource, u64); 3] =
+    [(Resource::As, 16 << 30), (Resource::Nofile, 4096), (Resource::Cpu, 4 * 60 * 60)];
 /// The group of files whose group does not matter.
 const NO_GROUP: u32 = 65534;
 /// Variables of the caller's that say how to reach servers. Nothing else of his environment goes along.
@@ -43,6 +48,8 @@ pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()>
     }
     // A store whose group nobody thought of has root's: that is none for whoever reads what is foreign.
     let gid = if gid == 0 { NO_GROUP } else { gid };
+    // All writers are processes of the store's owner: counted as that user's, those of one caller would leave none to the others.
+    let place = Slot::of_writer(caller.uid)?;
     let program = program()?;
     let (uid_of_caller, socket_number) = (caller.uid.to_string(), talk.as_raw_fd().to_string());
     let format = store.format().name();
@@ -54,11 +61,13 @@ pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()>
         .map(|(name, value)| c(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
         .collect::<Result<Vec<_>>>()?;
     outlive_callers_limits(caller);
+    limit_resources().context(what)?;
     become_owner(Uid::from_raw(uid), Gid::from_raw(gid)).context(what)?;
     fdpass::send(socket.as_fd(), &Reply::Done(0).encode(), &[]).context(|| "answer")?;
-    close_all_except(&[talk.as_fd()]);
+    close_all_except(&[talk.as_fd(), place.as_fd()]);
     take_stdio().context(what)?;
     keep_on_exec(talk.as_fd()).context(what)?;
+    keep_on_exec(place.as_fd()).context(what)?;
     Err(exec(program.as_os_str(), &argv, &envp)).context(|| program.display().to_string())
 }
 
@@ -98,13 +107,25 @@ fn become_owner(uid: Uid, gid: Gid) -> std::io::Result<()> {
 /// What a caller has set to end programs of his must not end this one half-way: what it was making would stay.
 fn outlive_callers_limits(caller: &Caller) {
     caller.restore_signals();
-    for limit in [Resource::Cpu, Resource::Fsize] {
+    // The number of processes is that of the store's owner: how many of hers there are for others must not keep this caller out.
+    for limit in [Resource::Cpu, Resource::Fsize, Resource::Nproc] {
         // Root in a container may have no right to: then a pull under such a limit fails, and others do not.
         setrlimit(limit, Rlimit { current: None, maximum: None }).unwrap_or_default();
     }
     let timers = [Signal::ALARM, Signal::VTALARM, Signal::PROF];
     let bits = timers.iter().fold(0, |bits, signal| bits | 1 << (signal.as_raw() - 1));
     signal::restore(signal::Mask::from_bits(bits));
+}
+
+/// What is foreign shall not use up the machine.
+fn limit_resources() -> rustix::io::Result<()> {
+    for (limit, most) in LIMITS {
+        let own = getrlimit(limit);
+        let most = Some(own.maximum.unwrap_or(most).min(most));
+        let current = own.current.map_or(most, |current| most.map(|most| current.min(most)));
+        setrlimit(limit, Rlimit { current, maximum: most })?;
+    }
+    Ok(())
 }
 
 /// All three are closed by now, or the caller's.

@@ -158,6 +158,22 @@ pub enum Error {
         /// Seconds until the next one is heard.
         wait: u64,
     },
+    /// One user would have too much of a store that others use, too.
+    #[error("quota: you have {used} bytes in the store, {more} more are needed, and {quota} are the most")]
+    Quota {
+        /// Bytes that this user has.
+        used: u64,
+        /// Bytes that are needed besides, as far as is known.
+        more: u64,
+        /// The quota.
+        quota: u64,
+    },
+    /// One user has too many images.
+    #[error("quota: you have {most} images in the store, which are the most")]
+    TooManyImages {
+        /// How many.
+        most: u64,
+    },
     /// There is not enough room.
     #[error("no space for {object}: it needs at least {needed} bytes, {free} are free")]
     NoSpace {
@@ -222,6 +238,10 @@ impl Error {
             Error::CredentialHelper { .. } => Some(
                 "your config.json or auth.json names it (credHelpers, credsStore): it must be in PATH; \
                  `docker-credential-NAME list` shows whether it works",
+            ),
+            Error::Quota { .. } | Error::TooManyImages { .. } => Some(
+                "`skiff rmi IMAGE` gives up what you need no longer; `skiff store du` shows what you have; \
+                 administrator: store_user_quota in /etc/skiff/helper.conf",
             ),
             Error::RefusedTooOften { .. } => Some(
                 "`skiff login SERVER` for the registry that the image is private in; after an hour you are heard again",

@@ -22,7 +22,9 @@ use crate::error::{Context, Error, Result};
 use crate::hash::Hasher;
 use crate::io::write_all_at;
 use crate::policy::Policies;
-use crate::pull::{LayerProgress, Layers, Pulled, TICK, Watch, assemble_into, check_and_sync, watched};
+use crate::pull::{
+    LayerProgress, Layers, Pulled, TICK, Watch, WithinQuota, assemble_into, check_and_sync, watched,
+};
 use crate::sif;
 use crate::source::{Form, Source};
 use crate::spill::{Spill, nameless};
@@ -101,7 +103,7 @@ fn layered(import: &Import<'_>, opened: &Opened, watch: &mut dyn Watch) -> Resul
         Begun::New(making) => (unpack(import, opened, making, watch)?, false),
     };
     store.remember(&opened.digest, platform, id)?;
-    store.permit(uid, id)?;
+    store.permit_more(uid, id)?;
     Ok(Pulled { id, digest: opened.digest, record, there })
 }
 
@@ -127,13 +129,21 @@ fn prove(layer: &FileBlob) -> Result<()> {
     if hasher.finish() == digest { Ok(()) } else { Err(Error::WrongDigest { layer: layer.name().into() }) }
 }
 
-fn unpack(import: &Import<'_>, opened: &Opened, making: Making<'_>, watch: &mut dyn Watch) -> Result<Record> {
+fn unpack(
+    import: &Import<'_>,
+    opened: &Opened,
+    mut making: Making<'_>,
+    watch: &mut dyn Watch,
+) -> Result<Record> {
+    making.count_for(import.uid)?;
+    let watch = &mut WithinQuota::new(import.store, import.uid, watch);
     let blobs: Vec<&dyn Blob> = opened.layers.iter().map(|blob| blob as &dyn Blob).collect();
     let digests: Vec<Digest> = blobs.iter().filter_map(|blob| blob.digest()).collect();
     let progress = Progress::new(blobs.len());
     let arrived = |layer: usize| blobs[layer].size();
     let layers = Layers { digests: &digests, blobs: &blobs, arrived: &arrived };
-    let summary = watched(watch, &layers, &progress, || assemble_into(&making, &blobs, &progress))?;
+    let summary = watched(watch, &layers, &progress, || assemble_into(&making, &blobs, &progress));
+    let summary = watch.verdict(summary)?;
     let name = import.source.name();
     let layers = digests.iter().zip(&blobs);
     let record = Record {
@@ -169,13 +179,15 @@ fn file_system(import: &Import<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
         Begun::New(making) => (rewrite(import, form, &copy, &digest, making, watch)?, false),
     };
     store.remember(&digest, platform, id)?;
-    store.permit(uid, id)?;
+    store.permit_more(uid, id)?;
     Ok(Pulled { id, digest, record, there })
 }
 
 /// A file of the store's own with the same bytes, and their digest.
 fn private_copy(import: &Import<'_>) -> Result<(Part, Digest)> {
     let part = import.source.part()?;
+    let on_disk = fstat(&*part.file).on("look at", &*part.name)?.st_blocks as u64 * 512;
+    import.store.reserve(import.uid, on_disk)?;
     let (room, room_name) = room(import.store)?;
     let copy = File::from(nameless(room.as_fd()).on("make a temporary file in", &*room_name)?);
     let mut hasher = Hasher::like(&Digest::Sha256([0; 32]));
@@ -218,9 +230,11 @@ fn rewrite(
     form: Form,
     copy: &Part,
     digest: &Digest,
-    making: Making<'_>,
+    mut making: Making<'_>,
     watch: &mut dyn Watch,
 ) -> Result<Record> {
+    making.count_for(import.uid)?;
+    let watch = &mut WithinQuota::new(import.store, import.uid, watch);
     let (room, room_name) = room(import.store)?;
     let name = making.name();
     let mut ticker = Ticker { watch, digest: *digest, size: copy.size, told: None };
@@ -243,8 +257,9 @@ fn rewrite(
             convert(&reader, job).map_err(not_understood)
         }
         _ => convert(&Squashfs::open(copy.clone())?, job),
-    }?;
-    ticker.tick(copy.size);
+    };
+    let summary = watch.verdict(summary)?;
+    Ticker { watch, digest: *digest, size: copy.size, told: None }.tick(copy.size);
     check_and_sync(&making, &copy.name)?;
     let record = Record {
         size: u64::from(summary.blocks) * BLOCK,

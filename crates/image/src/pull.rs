@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, fsync, open};
 use skiff_spec::digest::Digest;
@@ -28,6 +28,8 @@ use crate::threads;
 
 /// How often is told how far it has come.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
+/// How often is looked whether what grows is too much for its user.
+const LOOK_AT_QUOTA: Duration = Duration::from_secs(1);
 
 /// What is to be pulled, and for whom.
 pub struct Pull<'a> {
@@ -103,6 +105,8 @@ pub fn pull(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
     let (record, there) = match store.begin(id, Patience::default(), &mut || watch.waiting())? {
         Begun::There(record) => {
             if !store.permitted(uid, id) {
+                // Before what proves it takes room, too.
+                store.reserve(uid, 0)?;
                 prove(pull, &found, &record, watch)?;
             }
             (record, true)
@@ -110,11 +114,15 @@ pub fn pull(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
         Begun::New(making) => (make(pull, &found, making, watch)?, false),
     };
     store.remember(&digest, platform, id)?;
-    store.permit(uid, id)?;
+    store.permit_more(uid, id)?;
     Ok(Pulled { id, digest, record, there })
 }
 
-fn make(pull: &Pull<'_>, found: &Resolved, making: Making<'_>, watch: &mut dyn Watch) -> Result<Record> {
+fn make(pull: &Pull<'_>, found: &Resolved, mut making: Making<'_>, watch: &mut dyn Watch) -> Result<Record> {
+    let sizes = found.manifest.layers.iter().map(|layer| layer.blob.size);
+    pull.store.reserve(pull.uid, sizes.fold(0, u64::saturating_add))?;
+    making.count_for(pull.uid)?;
+    let watch = &mut WithinQuota::new(pull.store, pull.uid, watch);
     let blobs = pull.store.blobs(pull.uid)?;
     let fetch = pull.client.fetch(&found.source, BlobDir::open(&blobs)?)?;
     let growing = ask_for(&fetch, &found.manifest.layers);
@@ -124,7 +132,8 @@ fn make(pull: &Pull<'_>, found: &Resolved, making: Making<'_>, watch: &mut dyn W
     let digests: Vec<Digest> = growing.iter().map(|layer| *layer.digest()).collect();
     let arrived = |layer: usize| growing[layer].progress().0;
     let watched_layers = Layers { digests: &digests, blobs: &layers, arrived: &arrived };
-    let summary = watched(watch, &watched_layers, &progress, || assemble_into(&making, &layers, &progress))?;
+    let summary = watched(watch, &watched_layers, &progress, || assemble_into(&making, &layers, &progress));
+    let summary = watch.verdict(summary)?;
     let bytes = u64::from(summary.blocks) * crate::tree::BLOCK;
     check_and_sync(&making, pull.image)?;
     let record = Record {
@@ -143,6 +152,45 @@ fn make(pull: &Pull<'_>, found: &Resolved, making: Making<'_>, watch: &mut dyn W
     pull.store.permit(pull.uid, making.id())?;
     making.publish(&record)?;
     Ok(record)
+}
+
+/// Who watches, and sees to it that the user's quota is kept.
+pub(crate) struct WithinQuota<'a> {
+    store: &'a Store,
+    uid: u32,
+    watch: &'a mut dyn Watch,
+    looked: Option<Instant>,
+    exceeded: Option<Error>,
+}
+
+impl<'a> WithinQuota<'a> {
+    pub(crate) fn new(store: &'a Store, uid: u32, watch: &'a mut dyn Watch) -> WithinQuota<'a> {
+        WithinQuota { store, uid, watch, looked: None, exceeded: None }
+    }
+
+    /// What came of it; if it was ended for the quota, that.
+    pub(crate) fn verdict<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Some(error) = self.exceeded.take() {
+            return Err(error);
+        }
+        let done = result?;
+        self.store.check_quota(self.uid)?;
+        Ok(done)
+    }
+}
+
+impl Watch for WithinQuota<'_> {
+    fn waiting(&mut self) {
+        self.watch.waiting();
+    }
+
+    fn layers(&mut self, digests: &[Digest], progress: &[LayerProgress]) -> bool {
+        if self.looked.is_none_or(|looked| looked.elapsed() > LOOK_AT_QUOTA) {
+            self.looked = Some(Instant::now());
+            self.exceeded = self.exceeded.take().or_else(|| self.store.check_quota(self.uid).err());
+        }
+        self.watch.layers(digests, progress) && self.exceeded.is_none()
+    }
 }
 
 /// Asks for the longest layers first, which are unpacked first too; gives all, the lowest first.

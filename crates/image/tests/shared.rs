@@ -35,7 +35,7 @@ enum Oddity {
     NoRanges,
     /// It knows the manifest and the configuration of somebody's image, but not the layers' bytes.
     Forger,
-    /// The same, but for all of the layer's bytes except the last hundred.
+    /// The same, but for all of the layer's bytes except a hundred of the file in it.
     Guesser,
 }
 
@@ -95,8 +95,8 @@ fn respond(
         name if name == digest(&image.config) => image.config.clone(),
         name if name == digest(&image.layer) && oddity == Oddity::Forger => vec![0; image.layer.len()],
         name if name == digest(&image.layer) && oddity == Oddity::Guesser => {
-            let known = image.layer.len() - 100;
-            [&image.layer[..known], &[0; 100]].concat()
+            let (known, rest) = image.layer.split_at(50_000);
+            [known, &[0; 100], &rest[100..]].concat()
         }
         name if name == digest(&image.layer) => image.layer.clone(),
         _ => return answer(to, "200 OK", &[], b""),

@@ -16,4 +16,5 @@ pub mod platform;
 pub mod reference;
 pub mod settings;
 pub mod site;
+pub mod size;
 pub mod wire;

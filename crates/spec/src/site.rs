@@ -2,6 +2,7 @@
 
 use crate::ids::{COUNT, Range};
 use crate::image::STORE;
+use crate::size;
 
 /// The file.
 pub const FILE: &str = "/etc/skiff/helper.conf";
@@ -22,6 +23,8 @@ pub struct Site {
     pub helpers_each: u32,
     /// `image_format`: as what the kernel mounts them; without it as EROFS, or as squashfs where there is none.
     pub image_format: Option<ImageFormat>,
+    /// `store_user_quota`: bytes that a user may have of the store; without it a part of its file system.
+    pub store_user_quota: Option<u64>,
 }
 
 /// A file system that images are mounted as.
@@ -61,6 +64,7 @@ impl Default for Site {
             store: STORE.into(),
             helpers_each: 64,
             image_format: None,
+            store_user_quota: None,
         }
     }
 }
@@ -92,6 +96,7 @@ impl Site {
             "store" if value.trim().starts_with('/') => self.store = value.trim().into(),
             "helpers_each" => self.helpers_each = value.trim().parse().ok().filter(|most| *most > 0)?,
             "image_format" => self.image_format = Some(ImageFormat::of_name(value.trim())?),
+            "store_user_quota" => self.store_user_quota = Some(size::parse(value.trim())?),
             _ => return None,
         }
         Some(())
@@ -114,7 +119,7 @@ mod tests {
 
     #[test]
     fn lines() {
-        let text = "# by rule\nrange_base = 1000000\n\n range_first_uid=2000 # people\nkept_groups = 7000 7003\nstore = /images\nhelpers_each = 7\nimage_format = squashfs\n";
+        let text = "# by rule\nrange_base = 1000000\n\n range_first_uid=2000 # people\nkept_groups = 7000 7003\nstore = /images\nhelpers_each = 7\nimage_format = squashfs\nstore_user_quota = 50G\n";
         let site = Site {
             base: Some(1_000_000),
             first_uid: 2000,
@@ -122,6 +127,7 @@ mod tests {
             store: "/images".into(),
             helpers_each: 7,
             image_format: Some(ImageFormat::Squashfs),
+            store_user_quota: Some(50 << 30),
         };
         assert_eq!(Site::parse(text), Ok(site));
         assert_eq!(Site::parse(""), Ok(Site::default()));
@@ -134,6 +140,7 @@ mod tests {
             "kept_groups = 1 x",
             "image_format = ext4",
             "helpers_each = 0",
+            "store_user_quota = much",
             "range_base = 4294967296",
         ] {
             assert_eq!(Site::parse(bad), Err(bad));

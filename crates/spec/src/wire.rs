@@ -21,6 +21,9 @@ const VERSION: u8 = 2;
 /// works, and the number of the socket.
 pub const STORE_WRITER: &str = "store-writer";
 
+/// How the helper begins its refusal to start another writer for a user who has as many as one may have: one of them will end.
+pub const WRITERS_BUSY: &str = "the store's writers for you are all at work";
+
 /// The word by which the helper starts `skiff` again in another network namespace; behind it come the network's name and the address
 /// there (or nothing, where there already was one), then what was behind the socket's number on the helper's own command line.
 pub const ON_NETWORK: &str = "on-network";

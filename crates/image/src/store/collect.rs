@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use skiff_spec::digest::Digest;
 use skiff_spec::image::{ImageId, store as names};
 
-use super::Store;
+use super::{Store, UserUsage};
 use crate::error::{Error, Result};
 use crate::registry::BlobDir;
 
@@ -18,7 +18,7 @@ use crate::registry::BlobDir;
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How much room things take on the disk, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Images' files.
     pub images: u64,
@@ -26,6 +26,9 @@ pub struct Usage {
     pub blobs: u64,
     /// What is being made.
     pub unfinished: u64,
+    /// What users take up of it: an image counts for each who may use it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<UserUsage>,
 }
 
 /// What a collection removed, or would remove.
@@ -58,11 +61,12 @@ impl Store {
             images: room("images")?,
             blobs: self.blob_files()?.iter().map(|file| file.bytes).sum(),
             unfinished: room("tmp")?,
+            users: vec![],
         })
     }
 
-    /// Removes what nobody may use any more and what crashes have left; then, as long as it takes more than `budget` bytes, layers and
-    /// images, the longest unused first. With `dry_run` it only says what it would.
+    /// Removes what nobody may use any more and what crashes have left; then, as long as it takes more than `budget` bytes: what users have
+    /// beyond their quota, then layers and images, the longest unused first. With `dry_run` it only says what it would.
     ///
     /// # Errors
     /// When it cannot be read or written to.
@@ -87,6 +91,7 @@ impl Store {
             left = left.saturating_sub(self.take_file(file, dry_run, &mut done)?);
         }
         let Some(budget) = budget else { return Ok(done) };
+        left = left.saturating_sub(self.take_excess(left, budget, dry_run, &mut done)?);
         for file in oldest_first(self.blob_files()?) {
             if left <= budget {
                 return Ok(done);
@@ -114,12 +119,38 @@ impl Store {
         Ok(done)
     }
 
+    /// Takes from those who have more than their quota what they used longest ago, until each is within it or enough is gone. Gives how many
+    /// bytes went; what others may use, too, stays.
+    fn take_excess(&self, left: u64, budget: u64, dry_run: bool, done: &mut Collected) -> Result<u64> {
+        let mut gone = 0;
+        for user in self.usage_of_users()? {
+            let mut excess = user.total().saturating_sub(user.quota.unwrap_or(u64::MAX));
+            let mut images = self.images_of(user.uid)?;
+            images.sort_by_key(|id| self.used_by(user.uid, *id));
+            for id in images {
+                if excess == 0 || left.saturating_sub(gone) <= budget {
+                    break;
+                }
+                excess = excess.saturating_sub(self.image_bytes(id));
+                let is_others = self.users_of(id)?.iter().any(|uid| *uid != user.uid);
+                match (is_others, dry_run) {
+                    (true, true) => {}
+                    (true, false) => self.remove(&names::permit(user.uid, id))?,
+                    (false, _) => gone += self.take_image(id, dry_run, done)?,
+                }
+            }
+        }
+        Ok(gone)
+    }
+
+    fn used_by(&self, uid: u32, id: ImageId) -> Option<(i64, i64)> {
+        let stat = statat(&self.dir, names::permit(uid, id), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some((stat.st_mtime, stat.st_mtime_nsec as i64))
+    }
+
     /// When somebody last pulled or started it.
     fn last_use(&self, id: ImageId) -> (i64, i64) {
-        let time = |uid: u32| {
-            let stat = statat(&self.dir, names::permit(uid, id), AtFlags::SYMLINK_NOFOLLOW).ok()?;
-            Some((stat.st_mtime, stat.st_mtime_nsec as i64))
-        };
+        let time = |uid: u32| self.used_by(uid, id);
         self.users_of(id).unwrap_or_default().into_iter().filter_map(time).max().unwrap_or_default()
     }
 
@@ -159,7 +190,7 @@ impl Store {
         Ok(all)
     }
 
-    fn files(&self, dir: &str) -> Result<Vec<Found>> {
+    pub(super) fn files(&self, dir: &str) -> Result<Vec<Found>> {
         let path = self.path.join(dir);
         let mut found = vec![];
         for name in self.list(dir)? {
@@ -178,9 +209,9 @@ impl Store {
     }
 }
 
-struct Found {
+pub(super) struct Found {
     path: PathBuf,
-    bytes: u64,
+    pub(super) bytes: u64,
     used: SystemTime,
 }
 

@@ -19,12 +19,14 @@ pub enum Begun<'a> {
 
 /// An image that is being made. Dropped before [`Making::publish`], nothing of it is left.
 pub struct Making<'a> {
-    store: &'a Store,
+    pub(super) store: &'a Store,
     id: ImageId,
     file: OwnedFd,
-    name: String,
+    pub(super) name: String,
     /// Nothing, where its holder was not to be waited for.
     lock: Option<OwnedFd>,
+    /// What says for whom it is made.
+    pub(super) mark: Option<String>,
 }
 
 impl<'a> Making<'a> {
@@ -39,7 +41,7 @@ impl<'a> Making<'a> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file =
             openat(&store.dir, &name, flags, Mode::from_raw_mode(0o600)).on("create", store.shown(&name))?;
-        Ok(Making { store, id, file, name, lock })
+        Ok(Making { store, id, file, name, lock, mark: None })
     }
 
     /// The image.
@@ -94,6 +96,9 @@ impl Drop for Making<'_> {
     fn drop(&mut self) {
         // Best effort: what stays is overwritten by the next one, or collected.
         self.store.remove(&self.name).unwrap_or_default();
+        if let Some(mark) = &self.mark {
+            self.store.remove(mark).unwrap_or_default();
+        }
         if self.lock.is_some() {
             self.store.remove(&format!("images/{}.lock", self.id)).unwrap_or_default();
         }

@@ -21,6 +21,7 @@
 mod collect;
 mod making;
 mod patience;
+mod quota;
 mod record;
 mod refusals;
 mod verify;
@@ -49,6 +50,7 @@ use patience::Waiter;
 pub use collect::{Collected, Usage};
 pub use making::{Begun, Making};
 pub use patience::Patience;
+pub use quota::{Quota, UserUsage};
 pub use record::{Layer, Record};
 
 /// The layout that this version reads and writes.
@@ -76,6 +78,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct Store {
     path: PathBuf,
     dir: OwnedFd,
+    quota: Quota,
 }
 
 impl Store {
@@ -88,7 +91,7 @@ impl Store {
         std::fs::create_dir_all(path).map_err(|e| Error::io("make", shown(), &e))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = openat(CWD, path, flags, Mode::empty()).on("open", shown())?;
-        let store = Store { path: path.into(), dir };
+        let store = Store { path: path.into(), dir, quota: Quota::Unlimited };
         store.check_version()?;
         for (name, mode) in DIRS {
             store.make_dir(name, mode)?;

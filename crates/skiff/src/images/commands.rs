@@ -3,10 +3,12 @@
 use std::str::FromStr;
 
 use serde::Serialize;
+use skiff_image::store::UserUsage;
 use skiff_sandbox::{Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::Named;
+use skiff_spec::size;
 
 use super::index::{Entry, Names};
 use super::progress::Progress;
@@ -234,11 +236,30 @@ fn usage(context: &Context, json: bool) -> Result<()> {
     ];
     let rows: Vec<Vec<String>> =
         rows.iter().map(|(what, bytes)| vec![(*what).into(), output::size(*bytes)]).collect();
-    output::table(&["WHAT", "ON DISK"], &rows)
+    output::table(&["WHAT", "ON DISK"], &rows)?;
+    if context.helper.is_none() { Ok(()) } else { usage_of_users(&usage.users) }
+}
+
+/// Root and the store's owner see all, others themselves.
+fn usage_of_users(users: &[UserUsage]) -> Result<()> {
+    let row = |user: &UserUsage| {
+        let quota = user.quota.map_or_else(|| "-".into(), output::size);
+        let sizes = [user.images, user.blobs, user.unfinished, user.total()].map(output::size);
+        [vec![user.uid.to_string(), user.count.to_string()], sizes.to_vec(), vec![quota]].concat()
+    };
+    output::line("")?;
+    output::table(
+        &["UID", "COUNT", "IMAGES", "LAYERS", "UNFINISHED", "ALL", "QUOTA"],
+        &users.iter().map(row).collect::<Vec<_>>(),
+    )
 }
 
 fn collect(context: &Context, budget: Option<&str>, dry_run: bool, json: bool) -> Result<()> {
-    let budget = budget.map(bytes).transpose()?;
+    let not_understood = |text: &str| {
+        Error::new(format!("size {text:?}: not understood"))
+            .hint("it is a number, with K, M, G or T behind it")
+    };
+    let budget = budget.map(|text| size::parse(text).ok_or_else(|| not_understood(text))).transpose()?;
     let Say::Collected(done) = store::ask(context, Ask::Collect { budget, dry_run }, &mut |_| ())? else {
         return Err(Error::new("store: the writer answered something else"));
     };
@@ -258,25 +279,6 @@ fn collect(context: &Context, budget: Option<&str>, dry_run: bool, json: bool) -
     output::line(&format!("{verb} {} in all", output::size(done.bytes)))
 }
 
-/// `20G`, `512MiB`, `1000000`.
-fn bytes(text: &str) -> Result<u64> {
-    let bad = || {
-        Error::new(format!("size {text:?}: not understood"))
-            .hint("it is a number, with K, M, G or T behind it")
-    };
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match text[digits.len()..].trim_end_matches("iB").trim_end_matches('B') {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        "T" | "t" => 40,
-        _ => return Err(bad()),
-    };
-    let number: u64 = digits.parse().map_err(|_| bad())?;
-    number.checked_mul(1 << unit).ok_or_else(bad)
-}
-
 fn verify(context: &Context, image: Option<&str>, json: bool) -> Result<i32> {
     let only = image.map(|image| find(context, image)).transpose()?.map(|entry| entry.id);
     let Say::Verified(checked) = store::ask(context, Ask::Verify(only), &mut |_| ())? else {
@@ -291,19 +293,4 @@ fn verify(context: &Context, image: Option<&str>, json: bool) -> Result<i32> {
         output::line(&format!("sha256:{}  {verdict}", one.id))?;
     }
     Ok(code)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::bytes;
-
-    #[test]
-    fn sizes_as_people_write_them() {
-        for (text, size) in [("0", 0), ("12", 12), ("20G", 20 << 30), ("512MiB", 512 << 20), ("3kB", 3072)] {
-            assert_eq!(bytes(text).ok(), Some(size), "{text}");
-        }
-        for text in ["", "G", "1.5G", "-1", "1X", "99999999999T"] {
-            assert!(bytes(text).is_err(), "{text}");
-        }
-    }
 }

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use skiff_image::auth::{Credential, Credentials};
 use skiff_image::export::Image;
@@ -12,6 +13,7 @@ use skiff_image::policy::Policies;
 use skiff_image::registries_conf::RegistriesConf;
 use skiff_image::registry::{Certificates, asked_for};
 use skiff_image::source::Source;
+use skiff_image::store::Quota;
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::image::{ImageId, store as names};
@@ -19,12 +21,16 @@ use skiff_spec::plan::Base;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::{ImageReference, Named};
 use skiff_spec::site::{self, ImageFormat, Site};
-use skiff_spec::wire::Request;
+use skiff_spec::wire::{Request, WRITERS_BUSY};
 
 use super::index::Entry;
 use super::wire::{self, Ask, Login, Say};
 use super::{ours, writer};
 use crate::context::Context;
+
+/// So long is waited for one of the user's writers to end, where there are as many as there may be.
+const BUSY: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Has the store's writer do something; `heard` gets what it says on the way, and the last word is given.
 pub fn ask(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> Result<Say> {
@@ -47,7 +53,20 @@ struct Writer {
 }
 
 impl Writer {
+    /// Starts it, or waits a while until one of the user's others has ended.
     fn start(program: &Path) -> Result<Self> {
+        let until = Instant::now() + BUSY;
+        loop {
+            match Self::try_start(program) {
+                Err(e) if e.message.starts_with(WRITERS_BUSY) && Instant::now() < until => {
+                    std::thread::sleep(LOOK);
+                }
+                started => return started,
+            }
+        }
+    }
+
+    fn try_start(program: &Path) -> Result<Self> {
         let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
         let helper = Helper::spawn_with(program, &env)?;
         let (ours, theirs) = UnixStream::pair().context(|| "socket to the store's writer")?;
@@ -134,7 +153,7 @@ pub fn own(context: &Context) -> PathBuf {
 
 /// Nothing mounts what is in there.
 fn in_own<'a>(context: &Context, store: &'a Path) -> writer::Asked<'a> {
-    writer::Asked { store, uid: context.uid, format: ImageFormat::Erofs }
+    writer::Asked { store, uid: context.uid, format: ImageFormat::Erofs, quota: Quota::Unlimited }
 }
 
 fn ask_own(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> Result<Say> {

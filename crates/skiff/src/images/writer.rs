@@ -2,9 +2,10 @@
 //! user's which the helper started; a user without the helper has a store of his own, and is its writer himself.
 
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use skiff_image::auth::{Credential, Credentials, Secret};
 use skiff_image::erofs;
@@ -15,19 +16,21 @@ use skiff_image::pull::{LayerProgress, Pull, Watch, pull};
 use skiff_image::registries_conf::RegistriesConf;
 use skiff_image::registry::{Certificates, Client, Settings};
 use skiff_image::source::{Description, Source};
-use skiff_image::store::{Record, Store};
+use skiff_image::store::{Quota, Record, Store, Usage};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::digest::Digest;
 use skiff_spec::image::ImageId;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::{ImageReference, Named};
-use skiff_spec::site::ImageFormat;
+use skiff_spec::site::{self, ImageFormat, Site};
 
 use super::ours;
 use super::wire::{self, Ask, Checked, Layer, Login, Say};
 
 /// So long may whom we work for be silent, or deaf.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// So long may it take until all of the question is here, with the files that belong to it: who asks nothing holds a place for nothing.
+const QUESTION: Duration = Duration::from_secs(10);
 /// A listing of an image's files comes in pieces of so many lines.
 const LINES: usize = 1000;
 
@@ -38,6 +41,14 @@ pub struct Asked<'a> {
     pub uid: u32,
     /// As what its images are mounted.
     pub format: ImageFormat,
+    /// What each of its users may have of it.
+    pub quota: Quota,
+}
+
+impl Asked<'_> {
+    fn open(&self) -> Result<Store> {
+        Ok(Store::open(self.store).map_err(ours)?.with_quota(self.quota))
+    }
 }
 
 /// The process that the helper starts: its words are the store's path, the uid of whom it works for, as what images are mounted, and the
@@ -54,11 +65,12 @@ pub fn run(words: &[String]) -> Result<()> {
     let mut socket = UnixStream::from(socket);
     // Others wait for the locks that we hold: one who neither listens nor goes away must not keep us.
     socket
-        .set_read_timeout(Some(PATIENCE))
+        .set_read_timeout(Some(QUESTION))
         .and_then(|()| socket.set_write_timeout(Some(PATIENCE)))
         .context(|| "socket")?;
-    let Some(ask) = wire::receive(&mut socket)? else { return Ok(()) };
-    let asked = Asked { store: Path::new(store), uid, format };
+    let until = Instant::now() + QUESTION;
+    let Some(ask) = wire::receive(&mut Until { socket: &socket, until })? else { return Ok(()) };
+    let asked = Asked { store: Path::new(store), uid, format, quota: quota()? };
     let answered = match ask {
         Ask::Import { source, platform } => take_over(asked, (source, &platform), &mut socket),
         Ask::Open(id) => hand_out(asked, id, &mut socket),
@@ -68,6 +80,23 @@ pub fn run(words: &[String]) -> Result<()> {
     answered
         .or_else(|Error { message, hint }| wire::send(&mut socket, &Say::Failed { message, hint }))
         .or(Ok(()))
+}
+
+/// What comes by a socket until then, however slowly.
+struct Until<'a> {
+    socket: &'a UnixStream,
+    until: Instant,
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        self.socket.set_read_timeout(Some(left))?;
+        (&*self.socket).read(buffer)
+    }
 }
 
 /// Imports from files that follow.
@@ -111,12 +140,12 @@ fn not_his(id: ImageId) -> Error {
 
 /// Imports an image.
 pub fn import(
-    Asked { store, uid, format }: Asked<'_>,
+    asked: Asked<'_>,
     source: &Source,
     platform: &str,
     say: &mut (dyn FnMut(Say) -> bool + Send),
 ) -> Result<Say> {
-    let store = Store::open(store).map_err(ours)?;
+    let (store, uid, format) = (asked.open()?, asked.uid, asked.format);
     let policies = Policies::load().map_err(ours)?;
     let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
     let wish = Import { store: &store, source, policies: &policies, platform: &platform, uid };
@@ -140,12 +169,8 @@ fn make_mountable(store: &Store, id: ImageId, format: ImageFormat) -> Result<()>
 }
 
 /// Does what is asked; `say` gives whether anybody listens still.
-pub fn answer(
-    Asked { store, uid, format }: Asked<'_>,
-    ask: Ask,
-    say: &mut (dyn FnMut(Say) -> bool + Send),
-) -> Result<()> {
-    let store = Store::open(store).map_err(ours)?;
+pub fn answer(of: Asked<'_>, ask: Ask, say: &mut (dyn FnMut(Say) -> bool + Send)) -> Result<()> {
+    let (store, uid, format) = (of.open()?, of.uid, of.format);
     let last = match ask {
         Ask::Pull { .. } => {
             let (client, image, platform) = asked(&ask)?;
@@ -179,7 +204,7 @@ pub fn answer(
             Say::Found(found.map(told))
         }
         Ask::Forget(id) => store.forbid(uid, id).map(|()| Say::Done).map_err(ours)?,
-        Ask::Usage => store.usage().map(Say::Usage).map_err(ours)?,
+        Ask::Usage => Say::Usage(usage(&store, uid)?),
         // What one user has in use is not for another to throw away; what nobody has is nobody's.
         Ask::Collect { budget: Some(_), .. } if !is_owner(uid) => {
             return Err(Error::new("the trusted store: only its administrator may set it a size").hint(
@@ -234,6 +259,27 @@ fn asked(ask: &Ask) -> Result<(Client, Named, Platform)> {
     let image = name(&client, reference)?;
     let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
     Ok((client, image, platform))
+}
+
+/// What the store takes up; whose it is sees of all users how much of it, others only of themselves.
+fn usage(store: &Store, uid: u32) -> Result<Usage> {
+    let users = match is_owner(uid) {
+        true => store.usage_of_users().map_err(ours)?,
+        false => vec![store.usage_of(uid).map_err(ours)?],
+    };
+    Ok(Usage { users, ..store.usage().map_err(ours)? })
+}
+
+/// What the site lets each user have.
+fn quota() -> Result<Quota> {
+    let site = match std::fs::read_to_string(site::FILE) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Site::default(),
+        text => {
+            let text = text.context(|| site::FILE)?;
+            Site::parse(&text).map_err(|line| Error::new(format!("{}: line {line:?}", site::FILE)))?
+        }
+    };
+    Ok(site.store_user_quota.map_or(Quota::Share, Quota::Bytes))
 }
 
 /// Whether the user is whom the store belongs to, or the machine.

@@ -1,0 +1,238 @@
+//! How much of a store one user may take up, so that room is left for the others.
+//!
+//! An image counts in full for everybody who may use it: nobody's share grows because somebody else has let go. What a user is about to
+//! have counts as it grows, for all that work for this user at the same time.
+
+use rustix::fs::fstatvfs;
+use serde::{Deserialize, Serialize};
+use skiff_spec::image::{ImageId, store as names};
+
+use super::{Making, Store};
+use crate::error::{Context, Error, Result};
+use crate::registry::BlobDir;
+
+/// So many images one user has at most: each also takes names and, while it is used, a mount and perhaps a loop device.
+const MOST_IMAGES: u64 = 1000;
+/// Where nobody has said otherwise, one user may have this part of the file system.
+const PART: u64 = 4;
+/// But so much in any case, which is an image or two: on a small file system whoever comes first is served.
+const LEAST: u64 = 4 << 30;
+
+/// What one user may have of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Quota {
+    /// As much as there is.
+    #[default]
+    Unlimited,
+    /// A quarter of the file system, and 4 GiB in any case.
+    Share,
+    /// So many bytes.
+    Bytes(u64),
+}
+
+/// What one user takes up, in bytes on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserUsage {
+    /// Who.
+    pub uid: u32,
+    /// How many images this user may use.
+    pub count: u64,
+    /// Their files.
+    pub images: u64,
+    /// Layers kept for the next pull.
+    pub blobs: u64,
+    /// What is being made for this user.
+    pub unfinished: u64,
+    /// How much it may be in all; nothing: as much as there is.
+    pub quota: Option<u64>,
+}
+
+impl UserUsage {
+    /// All of it.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.images + self.blobs + self.unfinished
+    }
+}
+
+impl Store {
+    /// The same store, with a limit to what each user may have of it.
+    #[must_use]
+    pub fn with_quota(self, quota: Quota) -> Store {
+        Store { quota, ..self }
+    }
+
+    /// What a user takes up.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn usage_of(&self, uid: u32) -> Result<UserUsage> {
+        let mut usage = UserUsage { uid, quota: self.quota_of(uid)?, ..UserUsage::default() };
+        for id in self.images_of(uid)? {
+            usage.count += 1;
+            usage.images += self.image_bytes(id);
+        }
+        usage.blobs = match self.all_blobs()?.contains(&format!("blobs/{uid}")) {
+            true => self.files(&format!("blobs/{uid}"))?.iter().map(|file| file.bytes).sum(),
+            false => 0,
+        };
+        let of_user = format!("for.{uid}.");
+        let unfinished = self.list("tmp")?;
+        let unfinished = unfinished.iter().filter_map(|name| name.strip_prefix(&of_user));
+        usage.unfinished = unfinished.map(|name| self.bytes_of(&format!("tmp/{name}"))).sum();
+        Ok(usage)
+    }
+
+    /// What each user takes up who has anything.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn usage_of_users(&self) -> Result<Vec<UserUsage>> {
+        let lists = [self.list("users")?, self.list("blobs")?];
+        let mut uids: Vec<u32> = lists.iter().flatten().filter_map(|name| name.parse().ok()).collect();
+        uids.sort();
+        uids.dedup();
+        let all: Vec<UserUsage> = uids.into_iter().map(|uid| self.usage_of(uid)).collect::<Result<_>>()?;
+        Ok(all.into_iter().filter(|usage| usage.total() > 0).collect())
+    }
+
+    /// Whether a user may have so many bytes more. Layers that are only kept make room first.
+    ///
+    /// # Errors
+    /// [`Error::Quota`] where not.
+    pub(crate) fn reserve(&self, uid: u32, bytes: u64) -> Result<()> {
+        let Some(quota) = self.quota_of(uid)? else { return Ok(()) };
+        let usage = self.usage_of(uid)?;
+        if usage.count >= MOST_IMAGES {
+            return Err(Error::TooManyImages { most: MOST_IMAGES });
+        }
+        if usage.total().saturating_add(bytes) <= quota {
+            return Ok(());
+        }
+        if usage.blobs > 0 && usage.total() - usage.blobs + bytes <= quota {
+            self.drop_blobs(uid)?;
+        }
+        let used = self.usage_of(uid)?.total();
+        if used.saturating_add(bytes) <= quota {
+            Ok(())
+        } else {
+            Err(Error::Quota { used, more: bytes, quota })
+        }
+    }
+
+    /// Whether a user, with all that is being made for this one, is within the quota still. Layers that are only kept make room.
+    ///
+    /// # Errors
+    /// [`Error::Quota`] where not.
+    pub(crate) fn check_quota(&self, uid: u32) -> Result<()> {
+        let Some(quota) = self.quota_of(uid)? else { return Ok(()) };
+        let usage = self.usage_of(uid)?;
+        if usage.total() > quota && usage.blobs > 0 {
+            // What is read still is open, and goes when that is closed.
+            self.drop_blobs(uid)?;
+        }
+        let used = self.usage_of(uid)?.total();
+        if used <= quota { Ok(()) } else { Err(Error::Quota { used, more: 0, quota }) }
+    }
+
+    /// An image that is there becomes one of this user's.
+    ///
+    /// # Errors
+    /// [`Error::Quota`], or when the store cannot be written to.
+    pub(crate) fn permit_more(&self, uid: u32, id: ImageId) -> Result<()> {
+        if !self.permitted(uid, id) {
+            self.reserve(uid, self.image_bytes(id))?;
+        }
+        self.permit(uid, id)
+    }
+
+    /// How much an image takes on the disk.
+    pub(super) fn image_bytes(&self, id: ImageId) -> u64 {
+        [names::image(id), names::squashfs(id)].iter().map(|name| self.bytes_of(name)).sum()
+    }
+
+    pub(super) fn images_of(&self, uid: u32) -> Result<Vec<ImageId>> {
+        let user = uid.to_string();
+        if !self.list("users")?.contains(&user) {
+            return Ok(vec![]);
+        }
+        Ok(self.list(&format!("users/{user}"))?.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// Root and the store's owner have none: they set it.
+    fn quota_of(&self, uid: u32) -> Result<Option<u64>> {
+        match self.quota {
+            _ if uid == 0 || uid == rustix::process::getuid().as_raw() => Ok(None),
+            Quota::Unlimited => Ok(None),
+            Quota::Bytes(bytes) => Ok(Some(bytes)),
+            Quota::Share => {
+                let fs = fstatvfs(&self.dir).on("look at the file system of", self.shown(""))?;
+                Ok(Some((fs.f_blocks.saturating_mul(fs.f_frsize) / PART).max(LEAST)))
+            }
+        }
+    }
+
+    /// Removes the layers that are kept for a user's next pull, but for those that are being fetched.
+    fn drop_blobs(&self, uid: u32) -> Result<()> {
+        let dir = self.blobs(uid)?;
+        let blobs = BlobDir::open(&dir)?;
+        let names = self.list(&format!("blobs/{uid}"))?;
+        let digests = names.iter().filter_map(|name| name.replacen('-', ":", 1).parse().ok());
+        digests.into_iter().try_for_each(|digest| blobs.remove(&digest).map(drop))
+    }
+}
+
+impl Making<'_> {
+    /// From now on it counts as one of this user's.
+    ///
+    /// # Errors
+    /// When the store cannot be written to.
+    pub(crate) fn count_for(&mut self, uid: u32) -> Result<()> {
+        let mark = format!("tmp/for.{uid}.{}", self.name.trim_start_matches("tmp/"));
+        self.store.write_new(&mark, b"")?;
+        self.mark = Some(mark);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Begun, Patience};
+
+    #[test]
+    fn what_is_being_made_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap().with_quota(Quota::Bytes(1 << 20));
+        store.reserve(7, 1 << 20).unwrap();
+        assert!(matches!(store.reserve(7, (1 << 20) + 1), Err(Error::Quota { used: 0, .. })));
+        let id = ImageId([1; 32]);
+        let Begun::New(mut making) = store.begin(id, Patience::default(), &mut || ()).unwrap() else {
+            panic!("it is not there")
+        };
+        making.count_for(7).unwrap();
+        let half = vec![1; 512 << 10];
+        rustix::io::pwrite(making.file(), &half, 0).unwrap();
+        assert_eq!(store.usage_of(7).unwrap().unfinished, 512 << 10);
+        assert_eq!(store.usage_of(8).unwrap().total(), 0, "another's");
+        assert!(store.reserve(7, 600 << 10).is_err() && store.reserve(8, 600 << 10).is_ok());
+        rustix::io::pwrite(making.file(), &vec![1; 1 << 20], 512 << 10).unwrap();
+        assert!(matches!(store.check_quota(7), Err(Error::Quota { .. })));
+        drop(making);
+        store.check_quota(7).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn kept_layers_make_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap().with_quota(Quota::Bytes(1 << 20));
+        let blob = store.blobs(7).unwrap().join(format!("sha256-{}", "0".repeat(64)));
+        std::fs::write(&blob, vec![1; 800 << 10]).unwrap();
+        store.reserve(7, 100 << 10).unwrap();
+        assert!(blob.exists());
+        assert!(store.reserve(7, 2 << 20).is_err() && blob.exists(), "in vain it is not removed");
+        store.reserve(7, 900 << 10).unwrap();
+        assert!(!blob.exists());
+    }
+}

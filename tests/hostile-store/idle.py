@@ -1,0 +1,54 @@
+"""What mallory does to the store's writers: asks the helper for many, and says nothing to them.
+
+    idle.py HELPER COUNT SECONDS     prints how many she was given, then holds them so long
+    idle.py HELPER trickle           sends a question a byte a second; prints after how many seconds the writer has gone
+"""
+
+import os
+import socket
+import struct
+import sys
+import time
+
+
+def request(kind):
+    # Version, kind and a number: see crates/spec/src/wire.rs.
+    return struct.pack("<BcI", 2, kind.encode(), 0)
+
+
+def writer(helper):
+    """A writer, or nothing; and the way to it."""
+    ask, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    talk, given = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        os.set_inheritable(theirs.fileno(), True)
+        os.execv(helper, ["x", str(theirs.fileno())])
+    theirs.close()
+    socket.send_fds(ask, [request("s")], [given.fileno()])
+    given.close()
+    ask.settimeout(10)
+    answer = ask.recv(4096)
+    return (talk, pid) if answer[1:2] == b"+" else (None, pid)
+
+
+helper = sys.argv[1]
+if sys.argv[2] == "trickle":
+    talk, _ = writer(helper)
+    begin = time.monotonic()
+    talk.settimeout(1)
+    talk.sendall(struct.pack("<I", 1000))
+    while time.monotonic() - begin < 40:
+        try:
+            talk.sendall(b" ")
+            if talk.recv(4096) == b"":
+                break
+        except TimeoutError:
+            continue
+        except OSError:
+            break
+    print(int(time.monotonic() - begin))
+else:
+    held = [writer(helper) for _ in range(int(sys.argv[2]))]
+    print(sum(talk is not None for talk, _ in held), flush=True)
+    time.sleep(float(sys.argv[3]))

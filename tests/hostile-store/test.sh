@@ -1,0 +1,99 @@
+# bed: --nodes 1
+# mallory and the store that all users share: writers that she asks for and tells nothing, images without end. bob's pulls do not wait
+# for it, and room is left for him.
+. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../images/lib.sh"
+helper=/usr/libexec/skiff/skiff-helper
+install -m 755 "$here/idle.py" /tmp/skiff-idle.py
+idle=
+trap '{ [ -z "$idle" ] || { kill "$idle" && wait "$idle"; }; } 2>/dev/null || true; rm -f /tmp/skiff-idle.py; images_cleanup' EXIT
+root=$images_tmp/root
+skeleton "$root"
+start_registry
+cp /home/{bob,mallory}/.config/containers/registries.conf 2>/dev/null || {
+    install -d -o mallory -g mallory /home/mallory/.config /home/mallory/.config/containers
+    cp /home/bob/.config/containers/registries.conf /home/mallory/.config/containers/
+}
+make_store
+push small:1 "$root"
+within() { # MILLISECONDS CMD...: it must succeed in that time
+    local begin=${EPOCHREALTIME/./} took
+    ok "${@:2}"
+    took=$(((${EPOCHREALTIME/./} - begin) / 1000))
+    [ $took -lt "$1" ] || fail "${*:2}: took $took ms, more than $1"
+}
+ok as bob skiff pull --quiet $registry/small:1
+ok as bob skiff rmi $registry/small:1
+
+# Writers that are asked for and told nothing. Each counts as mallory's, though all are processes of the store's owner.
+as mallory /usr/bin/python3 /tmp/skiff-idle.py $helper 150 6 >"$images_tmp/given" &
+idle=$!
+eventually 20 test -s "$images_tmp/given"
+equal "$(cat "$images_tmp/given")" 8 'writers of one user'
+within 3000 as bob skiff pull --quiet $registry/small:1
+within 2000 as bob skiff store du
+# Nor does a limit of bob's own count the writers of others.
+ok as bob bash -c "ulimit -u 60; skiff store du"
+# mallory herself waits until one of hers ends, as all who have that many do.
+within 15000 as mallory skiff store du
+wait "$idle" || true
+idle=
+# Who asks slowly is not waited for: looked at in the end.
+as mallory /usr/bin/python3 /tmp/skiff-idle.py $helper trickle >"$images_tmp/trickle" &
+idle=$!
+
+# Room. (An image of random data takes as much in the store as in the registry, and its layers are kept besides.)
+install -d /etc/skiff
+echo 'store_user_quota = 8M' >/etc/skiff/helper.conf
+for n in 1 2 3 4 5; do
+    mkdir "$images_tmp/$n" && head -c 2500000 /dev/urandom >"$images_tmp/$n/noise"
+    push big:$n "$images_tmp/$n"
+done
+ok as mallory skiff pull --quiet $registry/big:1
+ok as mallory skiff pull --quiet $registry/big:2
+taken() { ok as mallory skiff store du --json; json "$out" "[u['images'] + u['blobs'] + u['unfinished'] for u in d['users'] if u['uid'] == $(id -u mallory)][0]"; }
+refused() {
+    has "$err" 'quota: you have'
+    has "$err" 'hint: `skiff rmi'
+}
+pulls=()
+for n in 3 4 5; do
+    start mallory skiff pull --quiet $registry/big:$n 2>/dev/null
+    pulls+=($started)
+done
+failed=0
+for pull in "${pulls[@]}"; do wait "$pull" || failed=$((failed + 1)); done
+[ $failed -gt 0 ] || fail 'more than the quota was pulled at the same time'
+[ "$(taken)" -le $((8 << 20)) ] || fail "mallory takes up $(taken) bytes"
+for n in 3 4 5; do
+    try as mallory skiff pull --quiet $registry/big:$n
+    [ "$code" = 0 ] || break
+done
+refused
+mkdir "$images_tmp/6" && head -c 9000000 /dev/urandom >"$images_tmp/6/noise"
+(cd "$images_tmp/6" && mksquashfs . "$images_tmp/6.sqsh" -comp gzip -noappend -quiet -no-progress >/dev/null)
+install -m 644 -o mallory "$images_tmp/6.sqsh" /home/mallory/6.sqsh
+fails 125 as mallory skiff import /home/mallory/6.sqsh too:big
+refused
+[ "$(taken)" -le $((8 << 20)) ] || fail "mallory takes up $(taken) bytes"
+equal "$(find $store/tmp -type f)" '' 'what is left of what was refused'
+# bob has his own share, and the administrator sees whose is what.
+ok as bob skiff pull --quiet $registry/big:1
+ok as bob skiff store du
+lacks "$out" "$(id -u mallory)"
+ok skiff store du
+has "$out" "$(id -u mallory)"
+# What is given up is to be had again.
+for n in 1 2 3 4 5; do try as mallory skiff rmi $registry/big:$n; done
+ok as mallory skiff pull --quiet $registry/big:3
+# A quota that becomes smaller: what is beyond it goes first when room is made, and bob's, though older, stays.
+touch -d yesterday $store/users/"$(id -u bob)"/*
+echo 'store_user_quota = 1M' >/etc/skiff/helper.conf
+ok as mallory skiff store du --json
+total=$(json "$out" 'd["images"] + d["blobs"]')
+ok setpriv --reuid daemon --regid daemon --clear-groups env -i PATH=/usr/bin:/bin skiff store gc --budget $((total - 100000))
+ok as bob skiff run --pull never $registry/small:1 sh -c :
+wait "$idle"
+idle=
+[ "$(cat "$images_tmp/trickle")" -le 12 ] || fail "a writer was kept for $(cat "$images_tmp/trickle") s by a byte a second"
+eventually 5 sh -c '! pgrep -u daemon -x skiff'
