@@ -33,23 +33,29 @@ refused /proc/self 'proc'
 refused /sys/skiff 'sys'
 
 # Not hers to write to; not a directory; not a path.
-mkdir -m 755 $dir/roots && mkdir -m 777 $dir/file-there && echo x >$dir/file-there/env && chmod 644 $dir/file-there/env
+mkdir -m 755 $dir/roots && mkdir -m 1777 $dir/file-there && echo x >$dir/file-there/env && chmod 644 $dir/file-there/env
 refused $dir/roots 'Permission denied'
 untouched $dir/roots
 refused $dir/file-there $dir/file-there/env
-refused /home/bob/state 'Permission denied'
+refused /home/bob/state "/home/bob: belongs to uid $(id -u bob)"
 refused relative/path '"relative/path" is no absolute path'
 refused '' 'is no absolute path'
 mkdir $dir/readonly && mount -t tmpfs -o ro none $dir/readonly
 refused $dir/readonly 'Read-only file system'
 umount $dir/readonly
 
-# Links: her own leads where she says; one that somebody else put does not hand her environments over.
-mkdir -m 777 $dir/open && as alice mkdir -m 700 $dir/open/real && as alice ln -s real $dir/open/link
+# Links: her own leads where she says, where nobody else can exchange it. In a directory that everybody may write to, one may not be sticky;
+# in one that is, links are not followed (tests/hostile-paths plays who exchanges things there).
+mkdir $dir/open && chown alice $dir/open && as alice mkdir -m 700 $dir/open/real && as alice ln -s real $dir/open/link
 ok as alice env SKIFF_STATE=$dir/open/link skiff env create dev
 ok as alice env SKIFF_STATE=$dir/open/link skiff env exec dev -- sh -c 'echo x >/etc/marker; cat /etc/marker'
 equal "$out" x
 ok as alice env SKIFF_STATE=$dir/open/real skiff env rm --force dev
+chmod 777 $dir/open
+refused $dir/open/real "$dir/open: belongs to uid $(id -u alice) with mode 777"
+chmod 1777 $dir/open
+ok as alice env SKIFF_STATE=$dir/open/real skiff env list
+refused $dir/open/link "$dir/open/link: a symbolic link that another user can exchange"
 as bob mkdir -p $dir/open/first/env
 as bob chmod -R 777 $dir/open/first
 refused $dir/open/first "belongs to uid $(id -u bob) with mode 777"

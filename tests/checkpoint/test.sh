@@ -272,7 +272,7 @@ equal "$(ls -A $shm)" ''
 rm -r $shm
 ok as bob mkdir -m 777 $shm
 fails 125 as alice skiff checkpoint create --mem-dir fast
-has "$err" "it belongs to uid $(id -u bob)"
+has "$err" "belongs to uid $(id -u bob)"
 ok as alice skiff checkpoint create fast
 ok as alice skiff checkpoint delete fast
 

@@ -17,9 +17,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
+use skiff_site::TrustedDir;
 
-use crate::depot::{Depot, make_dir, open_own_dir};
+use crate::depot::{Depot, make_dir};
 use crate::digest::{LayerId, SnapshotId};
 use crate::error::{Context, Error, Result, show};
 use crate::file::{read_to_end, write_atomically};
@@ -89,15 +91,23 @@ pub fn fetch(depot: &Depot, id: &SnapshotId, cache: &Cache) -> Result<Vec<LayerD
 }
 
 impl Cache {
-    /// Opens the cache at `path`, on a local file system, and makes it, for its owner only, where it is missing. `budget`: bytes that
+    /// Opens the cache at `path`, on a local file system, which nobody else may be able to exchange, and makes it, for its owner only, where it
+    /// is missing. (Not in a user namespace, as [`Depot::open`].) `budget`: bytes that
     /// layers not in use may take.
     pub fn open(path: &Path, budget: u64) -> Result<Cache> {
-        make_dir(rustix::fs::CWD, path.as_os_str().as_bytes())?;
-        let root = open_own_dir(path)?;
+        // What is above is root's to make, or was there before.
+        let (parent, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+        let root = TrustedDir::open(parent, geteuid().as_raw())?.make_dir(name, 0o700)?.private()?;
+        Cache::open_in(&root, budget)
+    }
+
+    /// The same in a directory that is open already.
+    pub fn open_in(root: &TrustedDir, budget: u64) -> Result<Cache> {
+        let path = root.path();
         let part = |name: &str| {
             make_dir(root.as_fd(), name.as_bytes())?;
             let object = path.join(name);
-            rustix::fs::openat(&root, name, dir_flags(), Mode::empty())
+            rustix::fs::openat(root, name, dir_flags(), Mode::empty())
                 .on("open", object.as_os_str().as_bytes())
         };
         let (layers, locks, temps) = (part(LAYERS)?, part(LOCKS)?, part(TEMPS)?);

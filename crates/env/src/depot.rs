@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
+use rustix::process::geteuid;
+use skiff_site::TrustedDir;
 
 use crate::digest::{LayerId, SnapshotId};
 use crate::error::{Context, Error, Result, show};
@@ -54,23 +56,28 @@ pub struct Pruned {
 }
 
 impl Depot {
-    /// Opens the depot at `path` and makes it, for its owner only, where it is missing.
+    /// Opens the depot at `path`, which nobody else may be able to exchange, and makes it, for its owner only, where it is missing. (Not in
+    /// a user namespace: root's directories could not be told there from those of others.)
     pub fn open(path: &Path) -> Result<Depot> {
-        make_dir(rustix::fs::CWD, path.as_os_str().as_bytes())?;
-        let root = open_own_dir(path)?;
+        Depot::open_in(&TrustedDir::make(path, geteuid().as_raw(), 0o700)?.private()?)
+    }
+
+    /// The same in a directory that is open already.
+    pub fn open_in(root: &TrustedDir) -> Result<Depot> {
         for part in [LAYERS, SNAPSHOTS] {
             make_dir(root.as_fd(), part.as_bytes())?;
         }
-        Depot::parts(path, &root)
+        Depot::parts(root)
     }
 
     /// Opens a depot that has to be there, as on a node.
     pub fn open_existing(path: &Path) -> Result<Depot> {
-        let root = open_own_dir(path)?;
-        Depot::parts(path, &root)
+        let root = TrustedDir::open(path, geteuid().as_raw())?.private()?;
+        Depot::parts(&root)
     }
 
-    fn parts(path: &Path, root: &OwnedFd) -> Result<Depot> {
+    fn parts(root: &TrustedDir) -> Result<Depot> {
+        let path = root.path();
         let part =
             |name| rustix::fs::openat(root, name, dir_flags(), Mode::empty()).on("open", object(path, name));
         Ok(Depot { path: path.into(), layers: part(LAYERS)?, snapshots: part(SNAPSHOTS)? })
@@ -257,22 +264,6 @@ impl Depot {
     fn object(&self, part: &str, name: &str) -> Vec<u8> {
         object(&self.path.join(part), name)
     }
-}
-
-/// Opens a directory that must belong to the caller and be writable for no one else.
-pub(crate) fn open_own_dir(path: &Path) -> Result<OwnedFd> {
-    let bytes = path.as_os_str().as_bytes();
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = rustix::fs::open(path, flags, Mode::empty()).on("open", bytes)?;
-    let stat = rustix::fs::fstat(&dir).on("look at", bytes)?;
-    let unsafe_because = |why| Err(Error::Unsafe { object: show(bytes), why });
-    if stat.st_uid != rustix::process::geteuid().as_raw() {
-        return unsafe_because(format!("it belongs to user {}", stat.st_uid));
-    }
-    if stat.st_mode & 0o022 != 0 {
-        return unsafe_because(format!("others may write to it (mode {:04o})", stat.st_mode & 0o7777));
-    }
-    Ok(dir)
 }
 
 /// Makes a directory for the caller only, unless there is one.

@@ -61,14 +61,9 @@ pub enum Error {
         /// Why not.
         why: String,
     },
-    /// A directory that must be the user's own is not.
-    #[error("{object} is not safe to use: {why}")]
-    Unsafe {
-        /// The directory.
-        object: String,
-        /// Whose it is, or who may write to it.
-        why: String,
-    },
+    /// A directory that other users could exchange.
+    #[error(transparent)]
+    Untrusted(#[from] skiff_site::Error),
     /// What was to be read changed its kind or went: the snapshot is begun again. Never leaves this crate.
     #[error("{object} changed its kind during the snapshot")]
     #[doc(hidden)]
@@ -103,7 +98,9 @@ impl Error {
             Error::Busy { .. } => {
                 Some("stop the program that writes it, or move the file to the home directory")
             }
-            Error::Unsafe { .. } => Some("make a directory of your own with mode 0700 and name that instead"),
+            Error::Untrusted(_) => {
+                Some("name a directory of your own, in directories that only root and you can write to")
+            }
             _ => None,
         }
     }
@@ -112,6 +109,7 @@ impl Error {
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Error::Io { source, .. } => Some(*source),
+            Error::Untrusted(e) => e.errno(),
             _ => None,
         }
     }

@@ -15,6 +15,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use skiff_env::{Cache, Depot, How, fetch};
+use skiff_site::TrustedDir;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -219,15 +220,15 @@ fn pruning_keeps_what_is_wanted_or_young() {
 }
 
 /// A file system of one megabyte, attached nowhere.
-fn small() -> (std::os::fd::OwnedFd, PathBuf) {
+fn small() -> (TrustedDir, PathBuf) {
     use std::os::fd::AsRawFd;
     let fs = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
     rustix::mount::fsconfig_set_string(fs.as_fd(), "size", "1m").unwrap();
     rustix::mount::fsconfig_create(fs.as_fd()).unwrap();
     let flags = FsMountFlags::FSMOUNT_CLOEXEC;
     let mount = rustix::mount::fsmount(fs.as_fd(), flags, MountAttrFlags::empty()).unwrap();
-    let path = format!("/proc/self/fd/{}/", mount.as_raw_fd()).into();
-    (mount, path)
+    let path = PathBuf::from(format!("/proc/self/fd/{}/", mount.as_raw_fd()));
+    (TrustedDir::from_fd(mount, &path, rustix::process::geteuid().as_raw()).unwrap(), path)
 }
 
 #[test]
@@ -236,8 +237,8 @@ fn a_full_depot_is_told_and_left_clean() {
         return;
     }
     let mut world = World::new();
-    let (_mount, place) = small();
-    world.depot = Depot::open(&place.join("depot")).unwrap();
+    let (small, place) = small();
+    world.depot = Depot::open_in(&small.make_dir("depot", 0o700).unwrap()).unwrap();
     write(&world.upper().join("small"), b"fits");
     let first = world.push();
     write(&world.upper().join("big"), &vec![1; 3_000_000]);
@@ -257,8 +258,8 @@ fn a_full_cache_makes_room_or_tells() {
         return;
     }
     let world = World::new();
-    let (_mount, place) = small();
-    let cache = Cache::open(&place.join("cache"), u64::MAX).unwrap();
+    let (small, place) = small();
+    let cache = Cache::open_in(&small.make_dir("cache", 0o700).unwrap(), u64::MAX).unwrap();
     let mut ids = Vec::new();
     for (number, size) in [(1, 600_000), (2, 700_000), (3, 3_000_000)] {
         write(&world.upper().join("big"), &vec![number; size]);

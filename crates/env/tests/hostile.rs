@@ -217,7 +217,8 @@ fn directories_of_others_are_not_used() {
             skiff_env::Depot::open_existing(&path).unwrap_err(),
             skiff_env::Cache::open(&path, 0).unwrap_err(),
         ] {
-            assert!(error.to_string().contains("others may write") && error.hint().is_some(), "{error}");
+            let told = format!("belongs to uid {} with mode {mode:o}", rustix::process::geteuid().as_raw());
+            assert!(error.to_string().contains(&told) && error.hint().is_some(), "{error}");
         }
     }
     if common::is_root("a directory of another user") {
@@ -225,6 +226,6 @@ fn directories_of_others_are_not_used() {
         std::fs::create_dir(&path).unwrap();
         std::os::unix::fs::chown(&path, Some(1234), None).unwrap();
         let error = skiff_env::Cache::open(&path, 0).unwrap_err().to_string();
-        assert!(error.contains("belongs to user 1234"), "{error}");
+        assert!(error.contains("belongs to uid 1234"), "{error}");
     }
 }

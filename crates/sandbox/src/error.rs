@@ -58,6 +58,12 @@ impl Display for Error {
 
 impl std::error::Error for Error {}
 
+impl From<skiff_site::Error> for Error {
+    fn from(e: skiff_site::Error) -> Self {
+        Self::new(e.to_string()).hint(e.hint())
+    }
+}
+
 /// Adds what was being done to an error of the system.
 pub trait Context<T> {
     /// `what` names the action and its object.

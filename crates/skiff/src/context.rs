@@ -129,10 +129,26 @@ impl Context {
             None if configured.is_empty() => return Ok(None),
             None => configured,
         };
+        if let Some(shared) = shared_part(text)
+            && !shared.exists()
+        {
+            // Made by the first user, it would be that one's, and nobody else's could be in it.
+            let path = shared.display();
+            return Err(Error::new(format!("{path}: there is no such directory")).hint(format!(
+                "administrator: install -d -m 1777 {path} (docs/install.md, \"State on a shared directory\")"
+            )));
+        }
         let filled = text.replace("%U", &self.uid.to_string());
         let filled = if filled.contains("%u") { filled.replace("%u", &self.user()) } else { filled };
         absolute("configuration", PathBuf::from(filled)).map(Some)
     }
+}
+
+/// The part of a directory's text that is the same for all users, if a part of it is each user's own.
+fn shared_part(text: &str) -> Option<&Path> {
+    let own = text.find("%u").into_iter().chain(text.find("%U")).min()?;
+    let (shared, _) = text[..own].rsplit_once('/')?;
+    Some(Path::new(if shared.is_empty() { "/" } else { shared }))
 }
 
 /// Whether we are in an environment already. (On the host only root can put something there.)

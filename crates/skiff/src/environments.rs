@@ -1,12 +1,12 @@
 //! The user's environments on disk: one directory each, with `env.toml`, `upper`, `work`, `tmp` and what a running one needs.
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::io::Errno;
+use rustix::process::getuid;
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_site::TrustedDir;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::Base;
@@ -70,27 +70,37 @@ const TRASH: &str = ".trash.";
 /// What is being made has this.
 const NEW: &str = ".new.";
 
-/// Where all of them are. In a directory that everybody may write to, another user could have made it first, and what is in it
-/// would be run as this one.
+/// What to do where a directory cannot be had.
+const HINT: &str = "the directory for environments must be yours to write to, and have room: `state` in the configuration, or SKIFF_STATE";
+
+/// Where all of them are. Nobody else can exchange it: what is in it is run as this user.
 pub fn home(context: &Context) -> Result<PathBuf> {
     own_dir(context, "env")
 }
 
 /// A directory of the user's state, likewise.
 pub fn own_dir(context: &Context, name: &str) -> Result<PathBuf> {
-    own_dir_in(context, context.state()?.join(name))
+    own_dir_in(context.state()?.join(name))
 }
 
-/// A directory of the user's, likewise.
-pub fn own_dir_in(context: &Context, dir: PathBuf) -> Result<PathBuf> {
-    match fs::metadata(&dir) {
-        Ok(meta) if meta.uid() != context.uid || meta.mode() & 0o022 != 0 => {
-            Err(Error::new(format!("{}: belongs to uid {} with mode {:o}", dir.display(), meta.uid(), meta.mode() & 0o7777))
-                .hint("it must be yours and writable by nobody else: chmod go-w, or another `state` in the configuration"))
-        }
-        // What cannot be looked at shows when it is used.
-        _ => Ok(dir),
-    }
+/// A directory of the user's, likewise. If it is missing, nobody else can make it.
+pub fn own_dir_in(dir: PathBuf) -> Result<PathBuf> {
+    find(&dir).map(|_| dir)
+}
+
+/// A directory of the user's, if it is there.
+pub fn find(dir: &Path) -> Result<Option<TrustedDir>> {
+    let found = TrustedDir::find(dir, getuid().as_raw());
+    found.and_then(|found| found.map(TrustedDir::private).transpose()).map_err(hinted)
+}
+
+fn open(dir: &Path) -> Result<TrustedDir> {
+    TrustedDir::open(dir, getuid().as_raw()).map_err(hinted)
+}
+
+fn hinted(e: skiff_site::Error) -> Error {
+    let e = Error::from(e);
+    if e.hint.is_empty() { e.hint(HINT) } else { e }
 }
 
 impl Environment {
@@ -113,7 +123,8 @@ impl Environment {
 
     /// Whether it is there, whole.
     pub fn exists(&self) -> bool {
-        self.dir.join(settings::FILE).exists()
+        // What cannot be looked at is none of this user's.
+        open(&self.dir).is_ok_and(|dir| dir.stat(settings::FILE).is_ok_and(|found| found.is_some()))
     }
 
     /// Makes it. Nothing half-made is ever seen under its name.
@@ -123,40 +134,33 @@ impl Environment {
     }
 
     fn create_in(&self, all: &Path, base: &Ground, mounts: Vec<String>, net: Net) -> Result<()> {
-        make_ready(all)?;
-        sweep(all);
+        let all = make_ready(all)?;
+        sweep(&all);
         if self.exists() {
             return Err(Error::new(format!("environment {}: it is there already", self.name))
                 .hint(format!("`skiff env rm {}` removes it", self.name)));
         }
-        let new = new_in(all, &self.name);
-        let made = self.fill(&new, base, mounts, net).and_then(|()| {
-            fs::rename(&new, &self.dir).context(|| format!("environment {}", self.dir.display()))
-        });
+        let new = new_name(&self.name);
+        let made = self
+            .fill(&all, &new, base, mounts, net)
+            .and_then(|()| Ok(all.rename(&new, &all, self.name.as_str())?));
         if made.is_err() {
             // The first error is the one to tell; what stays is swept by the next `create`.
-            fs::remove_dir_all(&new).unwrap_or_default();
+            all.remove_tree(&new).unwrap_or_default();
         }
-        made.map_err(|e| {
-            if e.hint.is_empty() {
-                e.hint("is there room, and may you write there? `state` in the configuration says where")
-            } else {
-                e
-            }
-        })
+        made.map_err(|e| if e.hint.is_empty() { e.hint(HINT) } else { e })
     }
 
-    fn fill(&self, new: &Path, base: &Ground, mounts: Vec<String>, net: Net) -> Result<()> {
-        make_private(new)?;
-        make_parts(new)?;
+    fn fill(&self, all: &TrustedDir, new: &str, base: &Ground, mounts: Vec<String>, net: Net) -> Result<()> {
+        let new = all.new_dir(new, 0o700)?;
+        make_parts(&new)?;
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let (text, image) = (base.to_string(), base.image().map(|entry| entry.id));
         let settings = Settings { name: self.name.clone(), base: text, image, created, mounts, net };
         let text = settings.to_toml().map_err(|e| Error::new(format!("{}: {e}", settings::FILE)))?;
-        let path = new.join(settings::FILE);
-        fs::write(&path, text).context(|| path.display().to_string())?;
+        new.write(settings::FILE, text.as_bytes(), 0o644)?;
         let Some(entry) = base.image() else { return Ok(()) };
-        entry.write(&new.join(IMAGE))
+        entry.write(&new.path_of(IMAGE))
     }
 
     /// What lies below it.
@@ -174,38 +178,44 @@ impl Environment {
 
     /// What is remembered of it.
     pub fn settings(&self) -> Result<Settings> {
-        let path = self.dir.join(settings::FILE);
-        let text = fs::read_to_string(&path).context(|| path.display().to_string())?;
+        let dir = open(&self.dir)?;
+        let path = dir.path_of(settings::FILE);
+        let bytes = dir.read(settings::FILE)?;
+        let bytes = bytes.ok_or_else(|| Error::new(format!("{}: {}", path.display(), Errno::NOENT)))?;
+        let text = String::from_utf8(bytes).map_err(|e| Error::new(format!("{}: {e}", path.display())))?;
         Settings::from_toml(&text).map_err(|e| Error::new(format!("{}: {e}", path.display())))
     }
 
     /// Takes it away from under its name at once; gives what is left to delete.
     pub fn set_aside(&self) -> Result<PathBuf> {
-        set_aside(&self.dir, &self.name).context(|| format!("environment {}", self.dir.display()))
+        set_aside(&self.dir, &self.name)
     }
 }
 
 /// Where something is made before it gets its name.
 pub fn new_in(all: &Path, name: &EnvName) -> PathBuf {
-    all.join(format!("{NEW}{}.{name}", std::process::id()))
+    all.join(new_name(name))
+}
+
+fn new_name(name: &EnvName) -> String {
+    format!("{NEW}{}.{name}", std::process::id())
 }
 
 /// Takes a directory away from under its name; gives where it is now.
-pub fn set_aside(dir: &Path, name: &EnvName) -> io::Result<PathBuf> {
-    let aside = dir.with_file_name(format!("{TRASH}{}.{name}", std::process::id()));
-    fs::rename(dir, &aside)?;
-    Ok(aside)
+pub fn set_aside(dir: &Path, name: &EnvName) -> Result<PathBuf> {
+    let all = open(dir.parent().unwrap_or(Path::new("/")))?;
+    let aside = format!("{TRASH}{}.{name}", std::process::id());
+    all.rename(dir.file_name().unwrap_or_default(), &all, &aside)?;
+    Ok(all.path_of(aside))
 }
 
 /// Makes what an upper on disk consists of, unless it is there.
-pub fn make_parts(dir: &Path) -> Result<()> {
+pub fn make_parts(dir: &TrustedDir) -> Result<()> {
     for (part, mode) in PARTS {
-        let path = dir.join(part);
-        match fs::create_dir(&path) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            made => made
-                .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
-                .context(|| path.display().to_string())?,
+        match dir.new_dir(part, mode) {
+            // Root inside may have given it to another of the user's ids.
+            Err(e) if e.errno() == Some(Errno::EXIST) => {}
+            made => made.map(drop)?,
         }
     }
     Ok(())
@@ -228,39 +238,40 @@ pub fn list(context: &Context) -> Result<Vec<Environment>> {
 
 /// What removals and creations that were interrupted have left in the directory of environments.
 pub fn leftovers(all: &Path) -> Vec<PathBuf> {
+    // What cannot be looked at is none of this user's.
+    let all = find(all).ok().flatten();
+    all.iter().flat_map(|all| left_in(all).into_iter().map(|name| all.path_of(name))).collect()
+}
+
+fn left_in(all: &TrustedDir) -> Vec<String> {
     let ours = |name: &str| name.starts_with(TRASH) || name.starts_with(NEW);
     let dead = |name: &str| {
         let pid =
             name.trim_start_matches(TRASH).trim_start_matches(NEW).split('.').next().unwrap_or_default();
         !Path::new("/proc").join(pid).exists()
     };
-    fs::read_dir(all)
-        .into_iter()
-        .flatten()
-        .filter_map(|e| Some((e.as_ref().ok()?.path(), e.as_ref().ok()?.file_name().to_str()?.to_owned())))
-        .filter(|(_, name)| ours(name) && dead(name))
-        .map(|(path, _)| path)
-        .collect()
+    // What cannot be listed shows when it is used.
+    let names = all.names().unwrap_or_default().into_iter();
+    names.filter_map(|name| name.into_string().ok()).filter(|name| ours(name) && dead(name)).collect()
 }
 
 /// Removes leftovers as far as the user's own rights go (the rest `skiff sweep` does).
-fn sweep(all: &Path) {
-    for path in leftovers(all) {
-        fs::remove_dir_all(path).unwrap_or_default();
+fn sweep(all: &TrustedDir) {
+    for name in left_in(all) {
+        all.remove_tree(name).unwrap_or_default();
     }
 }
 
 /// Makes the directory of environments, and makes sure that it can hold any.
-pub fn make_ready(all: &Path) -> Result<()> {
-    make_private(all)?;
-    check_file_system(all)
+pub fn make_ready(all: &Path) -> Result<TrustedDir> {
+    let all = make_private(all)?;
+    check_file_system(all.path())?;
+    Ok(all)
 }
 
 /// Makes a directory that is the user's alone.
-pub fn make_private(dir: &Path) -> Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).context(|| dir.display().to_string()).map_err(|e| {
-        e.hint("the directory for environments must be yours to write to: `state` in the configuration, or SKIFF_STATE")
-    })
+pub fn make_private(dir: &Path) -> Result<TrustedDir> {
+    TrustedDir::make(dir, getuid().as_raw(), 0o700).and_then(TrustedDir::private).map_err(hinted)
 }
 
 /// An upper must be on a file system that overlayfs can write to.

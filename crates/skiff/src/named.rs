@@ -1,23 +1,20 @@
 //! What a user has under names, environments for one: directories of his state, whole when a file is in them that is made last.
 
 use std::fmt::Display;
-use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 use std::str::FromStr;
 
-use skiff_sandbox::{Context as _, Result};
+use rustix::process::getuid;
+use skiff_sandbox::Result;
+use skiff_site::TrustedDir;
 
 /// The names in `dir` of those that are whole, that is, hold `mark`; in order.
 pub fn all<N: FromStr + Display + Ord>(dir: &Path, mark: &str) -> Result<Vec<N>> {
-    let entries = match fs::read_dir(dir) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
-        other => other.context(|| dir.display().to_string())?,
-    };
-    let mut all: Vec<N> = entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|name: &N| dir.join(name.to_string()).join(mark).exists())
-        .collect();
+    let Some(dir) = TrustedDir::find(dir, getuid().as_raw())? else { return Ok(vec![]) };
+    let is_whole =
+        |name: &str| dir.dir(name).and_then(|one| one.stat(mark)).is_ok_and(|found| found.is_some());
+    let names = dir.names()?.into_iter().filter_map(|name| name.into_string().ok());
+    let mut all: Vec<N> = names.filter(|name| is_whole(name)).filter_map(|name| name.parse().ok()).collect();
     all.sort();
     Ok(all)
 }

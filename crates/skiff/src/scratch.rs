@@ -1,18 +1,17 @@
 //! Changes that go with what they were made in, on a disk: a directory that a process of ours removes when its owner ends, however that is.
 
-use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::setsid;
+use rustix::process::{getuid, setsid};
 use skiff_cluster::greeting;
 use skiff_cluster::wire;
 use skiff_sandbox::start::reap;
 use skiff_sandbox::{Context as _, Result};
+use skiff_site::TrustedDir;
 use skiff_spec::plan::Upper;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
@@ -28,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Such a directory.
 pub struct Scratch {
-    dir: PathBuf,
+    dir: TrustedDir,
     /// Held as long as it is of use.
     _lock: OwnedFd,
     /// Closed by our end.
@@ -72,7 +71,7 @@ impl Scratch {
             Fork::Parent(janitor) => Ok(Self { dir, _lock: lock, alive: Some(alive), janitor }),
             Fork::Child => {
                 close_all_except(&[gone.as_fd(), lock.as_fd()]);
-                watch(context, &dir, &gone);
+                watch(context, dir.path(), &gone);
                 exit_now(0)
             }
         }
@@ -80,24 +79,14 @@ impl Scratch {
 
     /// Where a container's changes may go, by its name.
     pub fn upper(&self, name: &str) -> Result<Upper> {
-        let dir = self.dir.join(name);
         self.forget(name)?;
-        with_umask(|| {
-            fs::DirBuilder::new().mode(0o755).create(&dir).context(|| dir.display().to_string())?;
-            make_parts(&dir)
-        })?;
-        Ok(Upper::Scratch(dir))
+        with_umask(|| make_parts(&self.dir.new_dir(name, 0o755)?))?;
+        Ok(Upper::Scratch(self.dir.path_of(name)))
     }
 
     /// Removes those of one that has ended. Only the root of the user's ids can.
     pub fn forget(&self, name: &str) -> Result<()> {
-        let dir = self.dir.join(name);
-        match fs::remove_dir_all(&dir) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                Err(e).context(|| format!("removing {}", dir.display()))
-            }
-            _ => Ok(()),
-        }
+        Ok(self.dir.remove_tree(name)?)
     }
 }
 
@@ -122,35 +111,41 @@ fn watch(context: &Context, dir: &Path, gone: &OwnedFd) {
     }
 }
 
+/// The directory that they are in: others may write there, but not touch what is this user's.
+fn open(all: &Path) -> skiff_site::Result<TrustedDir> {
+    TrustedDir::open(all, getuid().as_raw())
+}
+
 /// A new one, held.
-fn new(context: &Context, all: &Path) -> Result<(PathBuf, OwnedFd)> {
+fn new(context: &Context, all: &Path) -> Result<(TrustedDir, OwnedFd)> {
+    let all = open(all)?;
     loop {
-        let dir = all.join(format!("{BEGIN}{}.{}", context.uid, &greeting::secret()?[..16]));
-        let about = || dir.display().to_string();
-        fs::DirBuilder::new().mode(0o700).create(&dir).context(about)?;
+        let name = format!("{BEGIN}{}.{}", context.uid, &greeting::secret()?[..16]);
+        let dir = all.new_dir(&name, 0o700)?.private()?;
         // Another process of the user's that has found it without a holder removes it: then it is to be another.
-        let held = hold(&dir).filter(|_| dir.exists());
-        if let Some(lock) = held {
+        if let Some(lock) = hold(&dir)
+            && all.stat(&name)?.is_some()
+        {
             return Ok((dir, lock));
         }
     }
 }
 
 /// The lock of one, if nobody has it.
-fn hold(dir: &Path) -> Option<OwnedFd> {
-    let lock = File::open(dir).ok()?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive).ok().map(|()| lock.into())
+fn hold(dir: &TrustedDir) -> Option<OwnedFd> {
+    let lock = dir.readable().ok()?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).ok().map(|()| lock)
 }
 
 /// Those in this directory that belong to nobody any more, and now to whoever asks.
 fn dead(context: &Context, all: &Path) -> Vec<(PathBuf, OwnedFd)> {
     let own = format!("{BEGIN}{}.", context.uid);
-    let is_ours = |path: &Path| {
-        let named = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&own));
-        named && path.symlink_metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == context.uid)
-    };
-    let entries = fs::read_dir(all).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-    entries.filter(|path| is_ours(path)).filter_map(|path| hold(&path).map(|lock| (path, lock))).collect()
+    // What cannot be trusted, or not be read, holds nothing that is to be removed.
+    let Ok(all) = open(all) else { return vec![] };
+    let names = all.names().unwrap_or_default().into_iter();
+    let ours = names.filter(|name| name.to_string_lossy().starts_with(&own));
+    let dirs = ours.filter_map(|name| all.dir(name).and_then(TrustedDir::private).ok());
+    dirs.filter_map(|dir| hold(&dir).map(|lock| (dir.path().to_owned(), lock))).collect()
 }
 
 fn delete_dead(context: &Context, all: &Path) -> Result<Vec<PathBuf>> {

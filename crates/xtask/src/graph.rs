@@ -1,5 +1,5 @@
 //! Asserts what the compiler does not: crates of the workspace use each other only along the design's arrows, and
-//! `unsafe` stays behind its fence, and that each crate from outside has its reason written down. Without this a shortcut through the layers would be noticed only when it hurts.
+//! `unsafe` stays behind its fence, that places others may reach are used by descriptor, and that each crate from outside has its reason written down. Without this a shortcut through the layers would be noticed only when it hurts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,19 +8,22 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
+mod by_path;
+
 /// Crate, and what it may use directly; through those, also what they may use. Crates to come are here already.
 const ARROWS: &[(&str, &[&str])] = &[
     ("sys", &[]),
     ("spec", &[]),
+    ("site", &[]),
     ("image", &["spec", "sys"]),
-    ("env", &["spec", "sys", "image"]),
-    ("sandbox", &["spec", "sys"]),
+    ("env", &["spec", "sys", "image", "site"]),
+    ("sandbox", &["spec", "sys", "site"]),
     ("net", &["spec", "sys", "sandbox"]),
     ("helper", &["spec", "sys", "sandbox", "net"]),
     ("cluster", &["sandbox", "net", "env"]),
     ("migrate", &["sandbox", "net"]),
     ("spank", &["spec"]),
-    ("skiff", &["sys", "spec", "image", "env", "sandbox", "net", "cluster", "migrate"]),
+    ("skiff", &["sys", "spec", "site", "image", "env", "sandbox", "net", "cluster", "migrate"]),
     // Runs the binaries, as users do, and so must not share code with them.
     ("xtask", &[]),
 ];
@@ -58,6 +61,7 @@ pub fn run() -> anyhow::Result<()> {
     for package in &packages {
         wrong.extend(wrong_unsafe(package)?);
     }
+    wrong.extend(by_path::wrong(&workspace_root)?);
     let reasons = workspace_root.join(REASONS);
     let text = std::fs::read_to_string(&reasons).with_context(|| format!("reading {}", reasons.display()))?;
     wrong.extend(wrong_reasons(&packages, &text));
@@ -67,7 +71,7 @@ pub fn run() -> anyhow::Result<()> {
     ensure!(wrong.is_empty(), "{} rules of the workspace are broken", wrong.len());
     let (count, fence) = (packages.len(), MAY_BE_UNSAFE.join(" and "));
     println!(
-        "graph: {count} crates, only downward arrows, unsafe only in {fence}, every dependency explained"
+        "graph: {count} crates, only downward arrows, unsafe only in {fence}, trusted directories by descriptor, every dependency explained"
     );
     Ok(())
 }
@@ -288,7 +292,7 @@ mod tests {
             ("skiff-cluster", &["skiff-sys"], None),
             ("skiff-sys", &["libc"], None),
             ("skiff-sys", &["skiff-spec"], Some("sys -> spec is not allowed; sys may use none of ours")),
-            ("skiff-env", &["skiff-sandbox"], Some("env may use image, spec, sys")),
+            ("skiff-env", &["skiff-sandbox"], Some("env may use image, site, spec, sys")),
             ("skiff", &["skiff-spank"], Some("skiff -> spank")),
             ("xtask", &["skiff-spec"], Some("xtask -> spec")),
             ("skiff-env", &["libc"], Some("env -> libc")),

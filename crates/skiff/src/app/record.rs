@@ -1,17 +1,19 @@
 //! What is noted of a running one in the user's home, so that he finds it again from any machine: how to reach it, its token included.
 
 use std::fs;
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_site::TrustedDir;
 
 use super::listener::Listener;
 use super::{host, variable};
 use crate::context::Context;
+use crate::environments::{find, make_private};
 use crate::output;
 
 /// By which a node of a cluster is told its name, and how one gets to the machine that it is on, as [`reached_as`] says it; nothing of the
@@ -99,34 +101,36 @@ pub fn reached_as(user: &str, host: &str) -> String {
 
 /// A record in its place, locked; removed when this is.
 pub struct Kept {
-    path: PathBuf,
-    _lock: fs::File,
+    dir: TrustedDir,
+    name: String,
+    _lock: OwnedFd,
 }
 
 impl Kept {
     /// Writes it where only its user looks.
     pub fn write(context: &Context, record: &Record) -> Result<Self> {
-        let dir = make_dir(context)?;
-        let what = || dir.display().to_string();
+        let dir = make_private(&dir(context))?;
         let stem = record.socket.as_deref().and_then(Path::file_stem).map(|name| name.to_string_lossy());
         let stem = stem.unwrap_or_else(|| record.port.to_string().into());
-        let path = dir.join(format!("{}.{stem}.json", record.host));
-        let text = serde_json::to_vec_pretty(record).map_err(std::io::Error::other).context(what)?;
-        let new = path.with_extension("new");
-        let options = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&new);
-        let mut lock = options.context(what)?;
-        lock.write_all(&text).context(what)?;
+        let name = format!("{}.{stem}.json", record.host);
+        let text = serde_json::to_vec_pretty(record).map_err(|e| Error::new(format!("{name}: {e}")))?;
+        let new = format!("{name}.new");
+        // What a killed one has left.
+        dir.remove_file(&new)?;
+        let file = dir.file(&new, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, 0o600)?;
+        let mut file = fs::File::from(file);
+        file.write_all(&text).context(|| dir.path_of(&new).display().to_string())?;
         // Where the home's file system has no locks, it stays listed until it ends by itself.
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap_or_default();
-        fs::rename(&new, &path).context(what)?;
-        Ok(Self { path, _lock: lock })
+        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap_or_default();
+        dir.rename(&new, &dir, &name)?;
+        Ok(Self { dir, name, _lock: file.into() })
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
         // What stays is held by nobody, and goes with the next list.
-        fs::remove_file(&self.path).unwrap_or_default();
+        self.dir.remove_file(&self.name).unwrap_or_default();
     }
 }
 
@@ -140,22 +144,20 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
 }
 
 fn all(context: &Context) -> Result<Vec<Record>> {
-    let dir = dir(context);
-    let entries = match fs::read_dir(&dir) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
-        other => other.context(|| dir.display().to_string())?,
-    };
+    let Some(dir) = find(&dir(context))? else { return Ok(vec![]) };
     let mut all = vec![];
-    for path in entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|p| p.extension().is_some_and(|e| e == "json"))
+    for name in
+        dir.names()?.into_iter().filter(|name| Path::new(name).extension().is_some_and(|e| e == "json"))
     {
         // Gone meanwhile, or somebody else's idea of a file.
-        let Ok(file) = fs::File::open(&path) else { continue };
+        let Ok(file) = dir.file(&name, OFlags::RDONLY | OFlags::NONBLOCK, 0).map(fs::File::from) else {
+            continue;
+        };
         let Ok(record) = serde_json::from_reader::<_, Record>(&file) else { continue };
         if record.is_gone(&file) {
-            fs::remove_file(&path).unwrap_or_default();
-            record.socket.iter().for_each(|socket| fs::remove_file(socket).unwrap_or_default());
+            dir.remove_file(&name).unwrap_or_default();
+            let socket = record.socket.as_deref().and_then(Path::file_name);
+            socket.into_iter().for_each(|name| dir.remove_file(name).unwrap_or_default());
         } else {
             all.push(record);
         }
@@ -171,8 +173,5 @@ pub fn dir(context: &Context) -> PathBuf {
 
 /// The same, made if there is none, for its user alone.
 pub fn make_dir(context: &Context) -> Result<PathBuf> {
-    let dir = dir(context);
-    let what = || dir.display().to_string();
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).context(what)?;
-    Ok(dir)
+    make_private(&dir(context)).map(|dir| dir.path().to_owned())
 }

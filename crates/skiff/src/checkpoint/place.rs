@@ -3,14 +3,14 @@
 
 use std::fmt;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, RenameFlags, fstat, renameat_with};
 use rustix::io::Errno;
 use skiff_migrate::record::{self, Checkpoint};
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_site::TrustedDir;
 use skiff_spec::name::EnvName;
 
 use super::keep::Keep;
@@ -53,33 +53,41 @@ impl fmt::Display for Slot {
 
 /// Where those are that lie on the disk.
 pub fn home(context: &Context) -> Result<PathBuf> {
-    own_dir_in(context, context.data().join("checkpoint"))
+    own_dir_in(context.data().join("checkpoint"))
 }
 
 /// Where those are that lie in memory. Everybody may write there, so somebody else may have made it first.
-fn in_memory(context: &Context) -> Result<PathBuf> {
-    let dir = PathBuf::from(format!("/dev/shm/skiff-{}", context.uid));
-    match fs::symlink_metadata(&dir) {
-        Ok(about) if !about.is_dir() || about.uid() != context.uid || about.mode() & 0o077 != 0 => {
-            let (path, uid, mode) = (dir.display(), about.uid(), about.mode() & 0o7777);
-            Err(Error::new(format!("{path}: it belongs to uid {uid} with mode {mode:o}"))
-                .hint("it must be a directory of yours and nobody else's to look into; without --mem-dir it is not needed"))
+fn in_memory(context: &Context) -> PathBuf {
+    PathBuf::from(format!("/dev/shm/skiff-{}", context.uid))
+}
+
+/// The same, made if it is missing: it must be this user's alone.
+fn made_in_memory(context: &Context) -> Result<PathBuf> {
+    let dir = in_memory(context);
+    let made = make_private(&dir).and_then(|made| {
+        let about = fstat(&made).context(|| dir.display().to_string())?;
+        match about.st_mode & 0o077 {
+            0 => Ok(()),
+            _ => Err(Error::new(format!("{}: mode {:o}", dir.display(), about.st_mode & 0o7777))),
         }
-        // What cannot be looked at shows when it is used.
-        _ => Ok(dir),
-    }
+    });
+    made.map(|()| dir).map_err(|e| {
+        e.hint("it must be a directory of yours and nobody else's to look into; without --mem-dir it is not needed")
+    })
 }
 
 /// Both, as far as there is anything of this user's.
 fn homes(context: &Context) -> Result<Vec<PathBuf>> {
-    let memory = in_memory(context).ok().filter(|dir| dir.exists());
+    // What another user has made there first holds nothing of this one's.
+    let memory = TrustedDir::open(&in_memory(context), context.uid).and_then(TrustedDir::private);
+    let memory = memory.ok().map(|dir| dir.path().to_owned());
     Ok(memory.into_iter().chain([home(context)?]).collect())
 }
 
 /// Makes an empty one, into which an instance can be saved; gives where it is.
 pub fn create(context: &Context, name: &EnvName, memory: bool, dry_run: bool) -> Result<PathBuf> {
     let slot = Slot::newest(name);
-    let home = if memory { in_memory(context)? } else { home(context)? };
+    let home = if memory { made_in_memory(context)? } else { home(context)? };
     if all(context)?.contains(&slot) {
         return Err(Error::new(format!("checkpoint {name}: it is there already"))
             .hint(format!("`skiff checkpoint delete {name}` removes it")));
@@ -249,7 +257,7 @@ fn change_places(from: &Path, to: &Path) -> Result<()> {
 
 /// Removes one: at once from under its name, then file by file.
 pub fn remove(dir: &Path, name: &EnvName) -> Result<()> {
-    let aside = set_aside(dir, name).context(|| dir.display().to_string())?;
+    let aside = set_aside(dir, name)?;
     fs::remove_dir_all(&aside).context(|| aside.display().to_string())
 }
 

@@ -14,6 +14,7 @@ use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::network::{Kind, Net};
 
 use crate::context::Context;
+use crate::environments::own_dir_in;
 use crate::{network, output};
 
 /// The hosts of a cluster, and what starts agents on them.
@@ -64,7 +65,7 @@ impl Launching {
             }
         }
         refuse_apart(net, hosts.len())?;
-        let call_file = call_file(context, &here);
+        let call_file = call_file(context, &here)?;
         let agent = agent_words(manager, net, &call_file)?;
         Ok(Self { manager, hosts, here, net: net.clone(), is_elsewhere: true, agent, call_file })
     }
@@ -73,7 +74,7 @@ impl Launching {
     pub fn here(context: &Context, times: u16, net: &Net) -> Result<Self> {
         refuse_useless(net)?;
         let here = head::own_name().context(|| "name of this host")?;
-        let call_file = call_file(context, &here);
+        let call_file = call_file(context, &here)?;
         let manager = Manager::Ssh;
         let agent = agent_words(manager, net, &call_file)?;
         let hosts = vec![Host { name: here.clone(), slots: None }; times.into()];
@@ -188,8 +189,9 @@ fn agent_words(manager: Manager, net: &Net, call_file: &Path) -> Result<Vec<OsSt
 }
 
 /// Where agents that get no input find how to call back: on a file system that all hosts share.
-fn call_file(context: &Context, here: &str) -> PathBuf {
-    context.data().join(format!("clusters/{here}.{}.call", std::process::id()))
+fn call_file(context: &Context, here: &str) -> Result<PathBuf> {
+    let dir = own_dir_in(context.data().join("clusters"))?;
+    Ok(dir.join(format!("{here}.{}.call", std::process::id())))
 }
 
 /// By which this host may be reached from the others: the address it has towards the first that is known, and its name.

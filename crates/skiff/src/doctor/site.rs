@@ -36,7 +36,7 @@ pub fn configuration() -> String {
 
 fn state(context: &Context) -> Check {
     const NAME: &str = "state directory";
-    let tried = environments::home(context).and_then(|dir| environments::make_ready(&dir).map(|()| dir));
+    let tried = environments::home(context).and_then(|dir| environments::make_ready(&dir).map(|_| dir));
     match tried {
         Ok(dir) => Check::pass(NAME, dir.display().to_string()),
         Err(e) => Check::fail(NAME, e.message, e.hint),

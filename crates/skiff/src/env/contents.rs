@@ -98,6 +98,8 @@ pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
     let depot_dir = context.depot()?;
     let kept = base_identity::kept_in_home(context);
     let ground = env.ground()?;
+    // Out here: in the user namespace root's directories could not be told from those of others.
+    let depot = Depot::open(&depot_dir).map_err(ours)?;
     let identity: BTreeMap<String, String> = match ground.image() {
         Some(entry) => base_identity::of_image(entry.id, &entry.reference),
         None => base_identity::here(&kept)?.record(&depot_dir)?,
@@ -107,7 +109,6 @@ pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
     let dir = env.dir.clone();
     let name = env.name.clone();
     let taken = as_root_of_ids(context.helper.as_deref(), base, |view| {
-        let depot = Depot::open(&depot_dir).map_err(ours)?;
         let (upper, state, base) =
             (open_dir(&dir.join("upper"))?, open_dir(&dir)?, view_of_base(view, &own)?);
         let input = SnapshotInput {
@@ -173,6 +174,11 @@ fn open_dir(path: &Path) -> Result<OwnedFd> {
 
 /// An error of the environment's contents, as the command line shows it.
 pub fn ours(e: skiff_env::Error) -> Error {
-    let hint = e.hint().unwrap_or_default();
-    Error::new(e.to_string()).hint(hint)
+    match e {
+        skiff_env::Error::Untrusted(e) => e.into(),
+        e => {
+            let hint = e.hint().unwrap_or_default();
+            Error::new(e.to_string()).hint(hint)
+        }
+    }
 }

@@ -1,10 +1,11 @@
 //! Removing an environment: at once from under its name, then file by file.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use rustix::process::getuid;
 use skiff_sandbox::visit::as_root_of_ids;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_sandbox::{Error, Result};
+use skiff_site::TrustedDir;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::Base;
 
@@ -43,8 +44,10 @@ pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> 
 
 /// Deletes a directory whose files belong to any of the user's ids.
 pub fn delete(context: &Context, dir: PathBuf) -> Result<()> {
+    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else { return Ok(()) };
+    let parent = TrustedDir::open(parent, getuid().as_raw())?;
     as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
-        fs::remove_dir_all(&dir).context(|| format!("removing {}", dir.display()))?;
+        parent.remove_tree(name)?;
         Ok(vec![])
     })
     .map(drop)
@@ -53,7 +56,7 @@ pub fn delete(context: &Context, dir: PathBuf) -> Result<()> {
 /// Deletes what interrupted removals and creations have left.
 pub fn delete_leftovers(context: &Context) -> Result<Vec<PathBuf>> {
     let all = environments::home(context)?;
-    let left = environments::leftovers(Path::new(&all));
+    let left = environments::leftovers(&all);
     left.iter().try_for_each(|dir| delete(context, dir.clone()))?;
     Ok(left)
 }

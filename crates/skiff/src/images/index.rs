@@ -14,6 +14,7 @@ use skiff_spec::platform::Platform;
 
 use super::file::Stamp;
 use crate::context::Context;
+use crate::environments::own_dir_in;
 
 /// A file's name is the image's as long as it fits; most file systems take 255 bytes.
 const LONGEST: usize = 200;
@@ -96,7 +97,8 @@ pub struct Names {
 impl Names {
     /// Those of the user.
     pub fn of(context: &Context) -> Result<Self> {
-        Ok(Self { dir: context.data().join("images") })
+        // Nobody else may say what a name stands for.
+        Ok(Self { dir: own_dir_in(context.data().join("images"))? })
     }
 
     /// What a name in full stands for, if it was pulled.

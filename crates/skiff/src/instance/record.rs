@@ -144,10 +144,10 @@ impl Record {
     }
 
     fn fill(&self, new: &Path, started: &Started, image: Option<&Entry>) -> Result<OwnedFd> {
-        make_private(new)?;
+        let made = make_private(new)?;
         if started.checkpoint {
             environments::check_file_system(new)?;
-            environments::make_parts(new)?;
+            environments::make_parts(&made)?;
         }
         write(&new.join(STARTED), started)?;
         if let Some(entry) = image {
@@ -173,8 +173,7 @@ impl Record {
     /// Removes it; whoever has the lock may.
     pub fn remove(&self, context: &Context, lock: OwnedFd) -> Result<()> {
         let (image, on_disk) = self.started().map_or((None, true), |s| (s.image, s.checkpoint));
-        let aside =
-            set_aside(&self.dir, &self.name).context(|| format!("instance {}", self.dir.display()))?;
+        let aside = set_aside(&self.dir, &self.name)?;
         drop(lock);
         if let Some(id) = image {
             images::commands::give_up(context, id)?;

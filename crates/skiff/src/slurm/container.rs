@@ -20,10 +20,10 @@ use crate::{environments, output};
 /// The running container; made if this is the first who needs it.
 pub fn running(context: &Context, job: &Job, container: &Container) -> Result<Live> {
     let dir = job.keeper_dir();
-    private_dir(&dir)?;
+    let own = private_dir(&dir)?;
     let upper = match container.name {
         Some(_) => {
-            environments::make_parts(&dir)?;
+            environments::make_parts(&own)?;
             Upper::Directory(dir.clone())
         }
         None => Upper::Memory { size: context.config.run.memory.clone() },

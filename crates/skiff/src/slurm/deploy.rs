@@ -77,13 +77,14 @@ fn fetch(context: &Context, job: &Snapshot) -> Result<Fetched> {
         e.hint("the depot must be on a file system that all nodes share: `depot` in the configuration, or SKIFF_DEPOT")
     })?;
     let manifest = depot.manifest(&id).map_err(ours)?;
+    let cache = open_cache(context, &cache_dir(context))?;
     let about_node = |e: Error| e.about(&format!("node {}", node_name()));
     let image = base_identity::image_of(&manifest.base)?
         .map(|(id, name)| images::get::on_node(context, id, name).map_err(about_node))
         .transpose()?;
     // An image is the same everywhere.
     let difference = if image.is_some() { String::new() } else { difference(context, job, &manifest)? };
-    let layers = layers(context, &cache_dir(context), &depot, (&id, &manifest))?;
+    let layers = layers_in(context, &cache, &cache_dir(context), (&depot, &id, &manifest))?;
     Ok(Fetched { difference, layers, image })
 }
 
@@ -122,14 +123,22 @@ pub fn layers(
     depot: &Depot,
     (id, manifest): (&SnapshotId, &Manifest),
 ) -> Result<Vec<PathBuf>> {
+    layers_in(context, &open_cache(context, dir)?, dir, (depot, id, manifest))
+}
+
+fn layers_in(
+    context: &Context,
+    cache: &Cache,
+    dir: &Path,
+    (depot, id, manifest): (&Depot, &SnapshotId, &Manifest),
+) -> Result<Vec<PathBuf>> {
     let paths = |layers: Vec<LayerDir>| layers.into_iter().map(|layer| layer.path).collect::<Vec<_>>();
     let json = |e: serde_json::Error| Error::new(format!("what was unpacked: {e}"));
-    if let Some(found) = open_cache(context, dir)?.all_there(manifest).map_err(|e| in_cache(e, dir))? {
+    if let Some(found) = cache.all_there(manifest).map_err(|e| in_cache(e, dir))? {
         return Ok(paths(found));
     }
     let unpacked = as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
-        let cache = open_cache(context, dir)?;
-        let layers = skiff_env::fetch(depot, id, &cache).map_err(|e| in_cache(e, dir))?;
+        let layers = skiff_env::fetch(depot, id, cache).map_err(|e| in_cache(e, dir))?;
         // They are held meanwhile; too many bytes is a matter for the next time.
         cache.evict().map(drop).unwrap_or_default();
         serde_json::to_vec(&paths(layers)).map_err(json)

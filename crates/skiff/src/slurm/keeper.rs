@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use skiff_sandbox::{Context as _, Result};
+use rustix::process::getuid;
+use skiff_sandbox::{Context as _, Error, Result};
+use skiff_site::TrustedDir;
 use skiff_spec::job::{Descriptor, Snapshot};
 use skiff_spec::plan::Upper;
 
@@ -99,13 +100,15 @@ pub fn spool(context: &Context) -> PathBuf {
 }
 
 /// A directory in the user's part of the job's.
-pub fn private_dir(dir: &Path) -> Result<()> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .context(|| dir.display().to_string())
-        .map_err(|e| {
-            e.hint("the prolog makes the job's directory: is the plug-in in this node's plugstack.conf?")
-        })
+pub fn private_dir(dir: &Path) -> Result<TrustedDir> {
+    let made = TrustedDir::make(dir, getuid().as_raw(), 0o700).and_then(TrustedDir::private);
+    made.map_err(|e| {
+        let e = Error::from(e);
+        match e.hint.is_empty() {
+            true => {
+                e.hint("the prolog makes the job's directory: is the plug-in in this node's plugstack.conf?")
+            }
+            false => e,
+        }
+    })
 }

@@ -2,20 +2,18 @@
 //! touches what a user supplied is done by a process of that user.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Metadata};
-use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::Mode;
+use rustix::fs::{FileType, Mode, Stat};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_site::TrustedDir;
 
 use super::job::{DESCRIPTOR, FAILED, JOBS, Job, USER, dir, number};
-use super::rooms::{Rooms, make_dir};
+use super::rooms::{Rooms, numbered};
 use super::trash;
 use crate::context::Context;
 
@@ -31,55 +29,51 @@ pub fn prolog() -> Result<()> {
     let prepared = prepare(&job);
     if let Err(e) = &prepared {
         // Slurm's log has it in any case.
-        fs::write(dir(job.id).join(FAILED), e.to_bytes()).unwrap_or_default();
+        let noted =
+            TrustedDir::make(&dir(job.id), 0, 0o755).and_then(|dir| dir.write(FAILED, &e.to_bytes(), 0o644));
+        noted.unwrap_or_default();
     }
     prepared
 }
 
 fn prepare(job: &Job) -> Result<()> {
-    let (uid, gid) = owner()?;
+    let user = owner()?;
     let context = Context::load()?;
-    let rooms = Rooms::of(&context);
-    rooms.give(job.id, uid, gid)?;
+    let dir = Rooms::make(&context)?.give(job.id, user)?;
     // A step may bring an environment into a job that has none; the others must not find it.
     if std::env::var_os("SKIFF_STEP").is_none() {
         let line = job.descriptor.to_line().map_err(|e| Error::new(format!("job {}: {e}", job.id)))?;
-        let record = dir(job.id).join(DESCRIPTOR);
-        fs::write(&record, line).context(|| record.display().to_string())?;
+        dir.write(DESCRIPTOR, line.as_bytes(), 0o644)?;
     }
-    make_dir(&Path::new(&context.config.slurm.cache).join(uid.to_string()), Some((uid, gid)))
+    Ok(())
 }
 
 /// After a job's last step on this node: ends what is left of it and removes its directory.
 pub fn epilog() -> Result<()> {
-    remove_job(number("SLURM_JOB_ID")?, &Rooms::of(&Context::load()?))
+    let id = number("SLURM_JOB_ID")?;
+    let rooms = Rooms::find(&Context::load()?);
+    // Where the cache is not to be trusted, the prolog has left the job why.
+    remove_job(id, rooms.as_ref().ok().and_then(Option::as_ref))?;
+    rooms.map(drop)
 }
 
 /// Removes what jobs that are no longer here have left (an epilog that failed, or never ran); gives their directories.
 pub fn sweep_jobs(context: &Context, dry_run: bool) -> Result<Vec<PathBuf>> {
-    let rooms = Rooms::of(context);
+    let rooms = Rooms::find(context)?;
     let mut jobs: BTreeMap<u32, PathBuf> = BTreeMap::new();
     // Where a job has both, the directory in /run is the one to be shown.
-    for parent in [&rooms.path, Path::new(JOBS)] {
-        jobs.extend(numbered(parent)?.into_iter().map(|id| (id, parent.join(id.to_string()))));
+    for parent in rooms.iter().chain(&TrustedDir::find(Path::new(JOBS), 0)?) {
+        jobs.extend(numbered(parent)?.into_iter().map(|id| (id, parent.path_of(id.to_string()))));
     }
     if !jobs.is_empty() {
         let alive = living_jobs()?;
         jobs.retain(|id, _| !alive.contains(id));
     }
     if !dry_run {
-        jobs.keys().try_for_each(|id| remove_job(*id, &rooms))?;
+        // What one user's job has left keeps nobody's from being removed.
+        jobs.keys().map(|id| remove_job(*id, rooms.as_ref())).fold(Ok(()), Result::and)?;
     }
     Ok(jobs.into_values().collect())
-}
-
-/// The names in a directory that are numbers of jobs.
-pub fn numbered(dir: &Path) -> Result<Vec<u32>> {
-    match fs::read_dir(dir) {
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(vec![]),
-        Err(e) => Err(e).context(|| dir.display().to_string()),
-        Ok(entries) => Ok(entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()),
-    }
 }
 
 /// The jobs that may have something on a node, as Slurm says.
@@ -105,31 +99,42 @@ fn living(line: &str) -> Option<u32> {
     if over { None } else { id.parse().ok() }
 }
 
-fn remove_job(id: u32, rooms: &Rooms) -> Result<()> {
-    let dir = dir(id);
+fn remove_job(id: u32, rooms: Option<&TrustedDir>) -> Result<()> {
+    let Some(jobs) = TrustedDir::find(Path::new(JOBS), 0)? else {
+        return rooms.map_or(Ok(()), |rooms| remove_room(rooms, id));
+    };
+    let name = id.to_string();
     // What the link says was written by root; what the configuration says now may be another place.
-    let linked = fs::read_link(dir.join(USER)).ok();
-    for room in linked.iter().chain([&rooms.room(id)]) {
-        if let Some(owner) = room.symlink_metadata().ok().filter(Metadata::is_dir) {
-            stop_job(&owner, id, room)?;
-            trash::remove(room)?;
-        }
-    }
-    remove_all(&dir)
+    let linked = match jobs.stat(&name)? {
+        Some(_) => jobs.dir(&name)?.read_link(USER)?,
+        None => None,
+    };
+    let linked =
+        linked.as_deref().and_then(Path::parent).map(|parent| TrustedDir::find(parent, 0)).transpose()?;
+    let removed =
+        linked.iter().flatten().chain(rooms).map(|rooms| remove_room(rooms, id)).fold(Ok(()), Result::and);
+    remove_all(&jobs, &name).and(removed)
 }
 
-fn remove_all(dir: &Path) -> Result<()> {
+fn remove_room(rooms: &TrustedDir, id: u32) -> Result<()> {
+    let name = id.to_string();
+    let room = rooms.stat(&name)?.filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
+    let Some(owner) = room else { return Ok(()) };
+    // Its user decides what is in there, and whether that can be asked to end; not, whether it stays.
+    let stopped = stop_job(&owner, id, &rooms.path_of(&name));
+    trash::remove(rooms, name.as_ref())?;
+    stopped
+}
+
+fn remove_all(jobs: &TrustedDir, name: &str) -> Result<()> {
     // The watcher of a step that has just ended removes its part by itself.
-    let mut removed = fs::remove_dir_all(dir);
+    let mut removed = jobs.remove_tree(name);
     for _ in 0..3 {
-        if removed.is_err() && dir.exists() {
-            removed = fs::remove_dir_all(dir);
+        if removed.is_err() {
+            removed = jobs.remove_tree(name);
         }
     }
-    match removed {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(e).context(|| format!("removing {}", dir.display())),
-        _ => Ok(()),
-    }
+    Ok(removed?)
 }
 
 /// The job's user and his group, as the job manager says.
@@ -147,14 +152,14 @@ fn group_of(uid: u32) -> Option<u32> {
 }
 
 /// Ends, as the user, for a bounded time, all that runs of a job; his room is where its sockets are.
-fn stop_job(owner: &Metadata, job: u32, room: &Path) -> Result<()> {
-    let what = || format!("job {job}: stop-job as user {}", owner.uid());
+fn stop_job(owner: &Stat, job: u32, room: &Path) -> Result<()> {
+    let what = || format!("job {job}: stop-job as user {}", owner.st_uid);
     let failed = |why: String| Error::new(format!("{}: {why}", what()));
     let program = std::env::current_exe().context(|| "own program")?;
     let mut command = Command::new(program);
-    command.args(["slurm", "stop-job"]).env_clear().uid(owner.uid()).gid(owner.gid());
+    command.args(["slurm", "stop-job"]).env_clear().uid(owner.st_uid).gid(owner.st_gid);
     command.current_dir(room).stdin(Stdio::null()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-    if let Some(home) = crate::context::user_fields(owner.uid()).map(|f| f[5].clone()) {
+    if let Some(home) = crate::context::user_fields(owner.st_uid).map(|f| f[5].clone()) {
         command.env("HOME", home);
     }
     let mut child = command.spawn().context(what)?;

@@ -1,111 +1,96 @@
 //! The part of a job's directory that its user can write in. It lies beside his cache on the node's disk and outlives the node's
 //! boot; `/run/skiff/jobs`, which does not, tells what is of this boot.
 
-use std::fs;
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
-use rustix::fs::{FlockOperation, flock};
-use skiff_sandbox::{Context as _, Error, Result};
+use rustix::fs::FlockOperation;
+use skiff_sandbox::{Error, Result};
+use skiff_site::TrustedDir;
 
 use super::job::{JOBS, USER, dir};
-use super::node::numbered;
 use super::trash;
 use crate::context::Context;
 
 /// In the cache's directory, beside those of the users; root's.
 const ROOMS: &str = "jobs";
 
-/// Where they are.
+/// Root's directories on a node's disk: nobody else can exchange them, or anything in them.
 pub struct Rooms {
-    /// Root's directory: users cannot exchange what is in there.
-    pub path: PathBuf,
+    /// The directory of the cache.
+    cache: TrustedDir,
+    /// Its directory of rooms.
+    pub dir: TrustedDir,
 }
 
 impl Rooms {
-    /// As the configuration says.
-    pub fn of(context: &Context) -> Self {
-        Self { path: Path::new(&context.config.slurm.cache).join(ROOMS) }
+    /// As the configuration says; made where they are missing.
+    pub fn make(context: &Context) -> Result<Self> {
+        let path = Path::new(&context.config.slurm.cache);
+        let cache = TrustedDir::make(path, 0, 0o755).and_then(TrustedDir::private);
+        let both = cache.and_then(|cache| {
+            let dir = cache.make_dir(ROOMS, 0o755)?.private()?;
+            Ok(Self { cache, dir })
+        });
+        both.map_err(|e| mend(e.into(), path))
     }
 
-    /// A job's.
-    pub fn room(&self, id: u32) -> PathBuf {
-        self.path.join(id.to_string())
+    /// Those that are there.
+    pub fn find(context: &Context) -> Result<Option<TrustedDir>> {
+        let path = Path::new(&context.config.slurm.cache).join(ROOMS);
+        let found = TrustedDir::find(&path, 0).and_then(|dir| dir.map(TrustedDir::private).transpose());
+        found.map_err(|e| mend(e.into(), &path))
     }
 
-    /// Makes a job's directory and its user's room, an empty one unless this boot has made it already.
-    pub fn give(&self, id: u32, uid: u32, gid: u32) -> Result<()> {
+    /// Makes a job's directory and its user's room, an empty one unless this boot has made it already; and the user's cache.
+    /// Gives the job's directory.
+    pub fn give(&self, id: u32, user: (u32, u32)) -> Result<TrustedDir> {
         let _alone = alone()?;
-        self.make(id, uid, gid).map_err(|e| e.hint(format!(
-            "administrator: {} (by `slurm.cache` in the configuration) and {JOBS} must be root's, writable and have room",
-            self.path.display()
-        )))
+        self.give_alone(id, user).map_err(|e| mend(e, self.cache.path()))
     }
 
-    fn make(&self, id: u32, uid: u32, gid: u32) -> Result<()> {
-        if !Path::new(JOBS).exists() {
+    fn give_alone(&self, id: u32, user: (u32, u32)) -> Result<TrustedDir> {
+        if TrustedDir::find(Path::new(JOBS), 0)?.is_none() {
             // The first job of this boot: whatever is there, the last one has left.
-            for id in numbered(&self.path)? {
-                trash::remove(&self.room(id))?;
+            for id in numbered(&self.dir)? {
+                trash::remove(&self.dir, id.to_string().as_ref())?;
             }
         }
-        make_dir(&dir(id), None)?;
-        make_dir(&self.path, None)?;
-        let (room, link) = (self.room(id), dir(id).join(USER));
-        if fs::read_link(&link).is_ok_and(|target| target == room) {
-            return make_dir(&room, Some((uid, gid)));
+        let job = TrustedDir::make(&dir(id), 0, 0o755)?.private()?;
+        self.cache.give_dir(user.0.to_string(), user)?;
+        let name = id.to_string();
+        let room = self.dir.path_of(&name);
+        if job.read_link(USER)?.is_some_and(|target| target == room) {
+            self.dir.give_dir(&name, user)?;
+            return Ok(job);
         }
         // A job that is queued again keeps its number.
-        trash::remove(&room)?;
-        make_dir(&room, Some((uid, gid)))?;
-        symlink(&room, &link).context(|| link.display().to_string())
+        trash::remove(&self.dir, name.as_ref())?;
+        self.dir.give_dir(&name, user)?;
+        job.symlink(&room, USER)?;
+        Ok(job)
     }
+}
+
+/// The names in a directory that are numbers of jobs.
+pub fn numbered(dir: &TrustedDir) -> Result<Vec<u32>> {
+    Ok(dir.names()?.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
+}
+
+fn mend(e: Error, path: &Path) -> Error {
+    if !e.hint.is_empty() {
+        return e;
+    }
+    e.hint(format!(
+        "administrator: {} (by `slurm.cache` in the configuration) and {JOBS} must be root's, writable and have room",
+        path.display()
+    ))
 }
 
 /// Several jobs, and steps that bring an environment, may begin at once. The lock is a file that only root can open: a user who held
 /// it would keep jobs from beginning.
-fn alone() -> Result<fs::File> {
-    let path = Path::new(JOBS).with_extension("lock");
-    let shown = || path.display().to_string();
-    if let Some(run) = path.parent() {
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(run).context(shown)?;
-    }
-    let lock = fs::File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .context(shown)?;
-    flock(&lock, FlockOperation::LockExclusive).context(shown)?;
-    Ok(lock)
-}
-
-/// A directory that is root's, or the user's alone; one that is there already must be so.
-pub fn make_dir(path: &Path, owner: Option<(u32, u32)>) -> Result<()> {
-    let shown = || path.display().to_string();
-    if let Some(parent) = path.parent() {
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(parent).context(shown)?;
-    }
-    match fs::DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => {}
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-            let meta = path.symlink_metadata().context(shown)?;
-            let want = owner.map_or(0, |o| o.0);
-            if !meta.is_dir() || meta.uid() != want {
-                return Err(Error::new(format!(
-                    "{}: is there and not a directory of uid {want}",
-                    path.display()
-                )));
-            }
-            return Ok(());
-        }
-        Err(e) => return Err(e).context(shown),
-    }
-    match owner {
-        // The parents are root's, so nobody could have put another thing here meanwhile.
-        Some((uid, gid)) => chown(path, Some(uid), Some(gid)).context(shown),
-        None => fs::set_permissions(path, fs::Permissions::from_mode(0o755)).context(shown),
-    }
+fn alone() -> Result<Option<OwnedFd>> {
+    let jobs = Path::new(JOBS).with_extension("lock");
+    let (Some(run), Some(name)) = (jobs.parent(), jobs.file_name()) else { return Ok(None) };
+    Ok(TrustedDir::make(run, 0, 0o755)?.private()?.lock(name, FlockOperation::LockExclusive)?)
 }

@@ -4,17 +4,15 @@
 //! Each directory is first moved into one of root's own, and what is in it follows likewise. So no more than one level is ever open, and
 //! nothing that its user moves meanwhile leads elsewhere.
 
-use std::fs;
-use std::io::ErrorKind;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fchmod, fchown, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, fchmod, fchown, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use skiff_sandbox::{Context as _, Result};
+use skiff_site::TrustedDir;
 
 /// Beside what is removed; whatever a crash has left in it goes with the next.
 const TRASH: &str = ".removed";
@@ -22,29 +20,25 @@ const TRASH: &str = ".removed";
 const TRIES: usize = 1000;
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Removes a directory, which lies in one of root's; one that is gone already is no error.
-pub fn remove(path: &Path) -> Result<()> {
-    let shown = || format!("removing {}", path.display());
-    let Some(trash) = path.parent().map(|parent| parent.join(TRASH)) else { return Ok(()) };
+/// Removes a directory in one of root's; one that is gone already is no error.
+pub fn remove(parent: &TrustedDir, name: &OsStr) -> Result<()> {
+    let shown = || format!("removing {}", parent.path_of(name).display());
     // It is one for all jobs of the node: another's end may remove it before we have put something in.
     for _ in 0..TRIES {
-        match path.symlink_metadata() {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-            found => found.context(shown)?,
-        };
-        match fs::DirBuilder::new().mode(0o700).create(&trash) {
-            Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e).context(shown),
-            _ => {}
+        if parent.stat(name)?.is_none() {
+            return Ok(());
         }
-        let put = openat(CWD, &trash, DIR, Mode::empty())
-            .and_then(|bin| renameat(CWD, path, &bin, unique()).map(|()| bin));
-        let bin = match put {
+        let bin = match parent.make_dir(TRASH, 0o700).and_then(|bin| bin.readable()) {
+            Err(e) if e.errno() == Some(Errno::NOENT) => continue,
+            bin => bin?,
+        };
+        match renameat(parent, name, &bin, unique()) {
             Err(Errno::NOENT) => continue,
             put => put.context(shown)?,
         };
         while empty_once(&bin).context(shown)? {}
         // Another may have put something in.
-        fs::remove_dir(&trash).unwrap_or_default();
+        unlinkat(parent, TRASH, AtFlags::REMOVEDIR).unwrap_or_default();
         return Ok(());
     }
     Err(Errno::NOENT).context(shown)
@@ -106,21 +100,31 @@ fn unique() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use rustix::fs::{CWD, mkdirat, symlinkat};
+
     use super::*;
-    use rustix::fs::{mkdirat, symlinkat};
+
+    fn home(name: &str) -> (PathBuf, TrustedDir) {
+        let path = std::env::temp_dir().join(format!("skiff-trash{name}.{}", std::process::id()));
+        let dir = TrustedDir::make(&path, geteuid().as_raw(), 0o755).expect("a directory");
+        (path, dir)
+    }
 
     #[test]
     fn many_at_once() {
-        let home = std::env::temp_dir().join(format!("skiff-trash-many.{}", std::process::id()));
-        fs::create_dir(&home).expect("a directory");
+        let (home, dir) = home("-many");
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let home = &home;
+                let (home, dir) = (&home, &dir);
                 scope.spawn(move || {
                     for number in 0..300 {
-                        let path = home.join(format!("{thread}.{number}"));
+                        let name = format!("{thread}.{number}");
+                        let path = home.join(&name);
                         fs::create_dir_all(path.join("in/it")).expect("a directory");
-                        remove(&path).expect("gone");
+                        remove(dir, name.as_ref()).expect("gone");
                         assert!(!path.exists(), "{}", path.display());
                     }
                 });
@@ -131,7 +135,7 @@ mod tests {
 
     #[test]
     fn however_deep_it_goes_and_what_links_lead_to_stays() {
-        let home = std::env::temp_dir().join(format!("skiff-trash.{}", std::process::id()));
+        let (home, parent) = home("");
         let room = home.join("7");
         fs::create_dir_all(&room).expect("a directory");
         fs::write(home.join("kept"), "x").expect("a file");
@@ -141,8 +145,8 @@ mod tests {
             symlinkat(&home, &dir, "link").expect("a link");
             dir = openat(&dir, "d", DIR, Mode::empty()).expect("a level");
         }
-        remove(&room).expect("all gone");
-        remove(&room).expect("gone already");
+        remove(&parent, "7".as_ref()).expect("all gone");
+        remove(&parent, "7".as_ref()).expect("gone already");
         let left: Vec<_> =
             fs::read_dir(&home).expect("a directory").flatten().map(|e| e.file_name()).collect();
         assert_eq!(left, ["kept"]);

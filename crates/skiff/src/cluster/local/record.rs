@@ -212,7 +212,7 @@ impl Record {
 
     /// Removes what is kept; whoever has the lock may.
     pub fn remove(&self) -> Result<()> {
-        let aside = set_aside(&self.dir, &self.name).context(|| format!("cluster {}", self.dir.display()))?;
+        let aside = set_aside(&self.dir, &self.name)?;
         fs::remove_dir_all(&aside).context(|| format!("removing {}", aside.display()))
     }
 }

@@ -1,0 +1,238 @@
+//! Mostly as root: whose directories are whose is what this is about.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::process::geteuid;
+
+use super::*;
+
+const BOB: u32 = 4711;
+const MALLORY: u32 = 4712;
+
+fn home() -> tempfile::TempDir {
+    let home = tempfile::tempdir().expect("a directory");
+    set(home.path(), geteuid().as_raw(), 0o755);
+    home
+}
+
+fn set(path: &Path, uid: u32, mode: u32) {
+    chown(path, Some(uid), None).expect("chown");
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+}
+
+fn needs_root() -> bool {
+    let root = geteuid().is_root();
+    if !root {
+        eprintln!("skipped: only root can give directories to others");
+    }
+    root
+}
+
+#[test]
+fn ancestors_owners_and_modes() {
+    if !needs_root() {
+        return;
+    }
+    // Owner and mode of `a` and `a/b`; whose the path may be; whether it is trusted, and then, whether it is private.
+    let cases = [
+        ((0, 0o755), (0, 0o755), 0, Some(true)),
+        ((0, 0o755), (BOB, 0o700), BOB, Some(true)),
+        ((BOB, 0o755), (BOB, 0o755), BOB, Some(true)),
+        ((0, 0o755), (0, 0o755), BOB, Some(false)),
+        ((0, 0o1777), (BOB, 0o700), BOB, Some(true)),
+        ((0, 0o1777), (BOB, 0o1777), BOB, Some(false)),
+        ((0, 0o1777), (0, 0o755), 0, Some(true)),
+        ((BOB, 0o1770), (BOB, 0o700), BOB, Some(true)),
+        ((0, 0o777), (BOB, 0o700), BOB, None),
+        ((0, 0o775), (BOB, 0o700), BOB, None),
+        ((BOB, 0o775), (BOB, 0o700), BOB, None),
+        ((0, 0o1777), (MALLORY, 0o700), BOB, None),
+        ((0, 0o1777), (MALLORY, 0o755), 0, None),
+        ((MALLORY, 0o755), (BOB, 0o700), BOB, None),
+        ((MALLORY, 0o1777), (BOB, 0o700), BOB, None),
+        ((BOB, 0o755), (0, 0o755), 0, None),
+        ((0, 0o755), (BOB, 0o777), BOB, None),
+    ];
+    for (a, b, owner, want) in cases {
+        let home = home();
+        let path = home.path().join("a/b");
+        fs::create_dir_all(&path).expect("directories");
+        set(&path, b.0, b.1);
+        set(&home.path().join("a"), a.0, a.1);
+        let found = TrustedDir::open(&path, owner);
+        let got =
+            found.as_ref().ok().map(|_| TrustedDir::open(&path, owner).and_then(TrustedDir::private).is_ok());
+        assert_eq!(got, want, "{a:?} {b:?} {owner}: {found:?}");
+        if let Err(e) = found {
+            assert!(e.to_string().contains("belongs to uid") && !e.hint().is_empty(), "{e}");
+        }
+    }
+}
+
+#[test]
+fn links() {
+    if !needs_root() {
+        return;
+    }
+    // Where the link lies, whose it is, where it leads; for bob's path, and for root's.
+    let cases = [
+        ("roots", 0, "real", true, true),
+        ("roots", BOB, "real", true, false),
+        ("roots", MALLORY, "real", false, false),
+        ("shared", 0, "real", false, false),
+        ("shared", BOB, "real", false, false),
+        ("roots", 0, "../roots/real/.", true, true),
+        ("roots", 0, "../shared/hers", false, false),
+        ("roots", 0, "link", false, false),
+        ("roots", 0, "real/file", false, false),
+    ];
+    for (place, uid, target, bobs, roots) in cases {
+        let home = home();
+        for (name, uid, mode) in [
+            ("roots", 0, 0o755),
+            ("shared", 0, 0o1777),
+            ("shared/hers", MALLORY, 0o755),
+            ("roots/real", 0, 0o755),
+            ("shared/real", 0, 0o755),
+        ] {
+            fs::create_dir(home.path().join(name)).expect("a directory");
+            set(&home.path().join(name), uid, mode);
+        }
+        fs::write(home.path().join("roots/real/file"), "x").expect("a file");
+        let link = home.path().join(place).join("link");
+        symlink(target, &link).expect("a link");
+        std::os::unix::fs::lchown(&link, Some(uid), None).expect("lchown");
+        for (owner, want) in [(BOB, bobs), (0, roots)] {
+            let found = TrustedDir::open(&link, owner);
+            assert_eq!(found.is_ok(), want, "{place} {uid} {target} {owner}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_missing_is_made_for_the_owner_alone() {
+    let me = geteuid().as_raw();
+    let home = home();
+    let shared = home.path().join("shared");
+    fs::create_dir(&shared).expect("a directory");
+    set(&shared, me, 0o1777);
+    // Nobody else can make it: nothing is made.
+    assert!(TrustedDir::find(&home.path().join("x/y"), me).expect("trusted").is_none());
+    assert!(!home.path().join("x").exists());
+    // Somebody could: its first part is made, which makes the rest nobody else's.
+    assert!(TrustedDir::find(&shared.join("x/y"), me).expect("trusted").is_none());
+    assert_eq!(fs::metadata(shared.join("x")).expect("made").mode() & 0o7777, 0o700);
+    assert!(!shared.join("x/y").exists());
+    let made =
+        TrustedDir::make(&shared.join("x/y/z"), me, 0o755).and_then(TrustedDir::private).expect("made");
+    assert_eq!(fs::metadata(made.path()).expect("made").mode() & 0o7777, 0o755);
+    assert!(TrustedDir::find(made.path(), me).expect("trusted").is_some());
+    for path in ["relative", ""] {
+        assert!(TrustedDir::open(Path::new(path), me).is_err(), "{path:?}");
+    }
+}
+
+#[test]
+fn directories_that_root_gives() {
+    if !needs_root() {
+        return;
+    }
+    let home = home();
+    let dir = TrustedDir::open(home.path(), 0).expect("trusted");
+    let uid = |name: &str| fs::symlink_metadata(home.path().join(name)).expect("there").uid();
+    dir.give_dir("new", (BOB, BOB)).expect("given");
+    dir.give_dir("new", (BOB, BOB)).expect("given before");
+    assert_eq!(
+        (uid("new"), fs::metadata(home.path().join("new")).expect("there").mode() & 0o7777),
+        (BOB, 0o700)
+    );
+    fs::create_dir(home.path().join("roots")).expect("a directory");
+    dir.give_dir("roots", (BOB, BOB)).expect("interrupted before");
+    assert_eq!(uid("roots"), BOB);
+    // Not another user's, and by no link.
+    assert!(matches!(dir.give_dir("new", (MALLORY, MALLORY)), Err(Error::Untrusted { uid: BOB, .. })));
+    fs::write(home.path().join("secret"), "x").expect("a file");
+    for (name, target) in [("to-file", "secret"), ("to-dir", "new"), ("to-nothing", "nothing")] {
+        symlink(target, home.path().join(name)).expect("a link");
+        assert!(dir.give_dir(name, (MALLORY, MALLORY)).is_err(), "{name}");
+    }
+    assert_eq!((uid("secret"), uid("new")), (0, BOB));
+}
+
+#[test]
+fn entries() {
+    let me = geteuid().as_raw();
+    let home = home();
+    fs::write(home.path().join("outside"), "secret").expect("a file");
+    let dir = TrustedDir::make(&home.path().join("d"), me, 0o700).expect("made");
+    for name in ["", ".", "..", "a/b", "../outside", "/etc/passwd", "a/"] {
+        assert!(matches!(dir.read(name), Err(Error::Name { .. })), "{name:?}");
+        assert!(matches!(dir.dir(name), Err(Error::Name { .. })), "{name:?}");
+    }
+    assert!(dir.read("f").expect("readable").is_none());
+    dir.write("f", b"1", 0o600).expect("written");
+    dir.write("f", b"2", 0o600).expect("written");
+    assert_eq!(dir.read("f").expect("readable").as_deref(), Some(&b"2"[..]));
+    assert_eq!(dir.names().expect("readable"), ["f"]);
+    dir.symlink(Path::new("../outside"), "link").expect("made");
+    assert_eq!(dir.read_link("link").expect("readable"), Some("../outside".into()));
+    assert_eq!(dir.read_link("f").expect("readable"), None);
+    assert_eq!(dir.read("link").expect_err("a link").errno(), Some(Errno::LOOP));
+    // In its place, not where it leads.
+    dir.write("link", b"3", 0o600).expect("written");
+    assert_eq!(fs::read(home.path().join("outside")).expect("there"), b"secret");
+    let held = dir.lock("lock", FlockOperation::NonBlockingLockExclusive).expect("a lock");
+    assert!(held.is_some());
+    assert!(dir.lock("lock", FlockOperation::NonBlockingLockExclusive).expect("a lock").is_none());
+    let sub = dir.make_dir("sub", 0o755).expect("made");
+    assert_eq!(dir.new_dir("sub", 0o755).expect_err("there").errno(), Some(Errno::EXIST));
+    sub.write("g", b"4", 0o600).expect("written");
+    dir.rename("f", &sub, "f").expect("moved");
+    sub.symlink(home.path(), "out").expect("made");
+    dir.remove_tree("sub").expect("removed");
+    dir.remove_tree("sub").expect("gone");
+    assert!(dir.stat("sub").expect("looked").is_none());
+    assert!(home.path().join("outside").exists());
+}
+
+/// As mallory did with the cache's directory: made first, and exchanged with a link all the time.
+#[test]
+fn an_exchange_gains_nothing() {
+    if !needs_root() {
+        return;
+    }
+    let home = home();
+    let (shared, victim) = (home.path().join("shared"), home.path().join("victim"));
+    fs::create_dir(&shared).expect("a directory");
+    fs::create_dir_all(victim.join("jobs")).expect("a directory");
+    set(&shared, 0, 0o1777);
+    let (cache, link) = (shared.join("cache"), shared.join("link"));
+    // Root does here what is mallory's right: both names are hers.
+    fs::create_dir(&cache).expect("a directory");
+    set(&cache, MALLORY, 0o755);
+    symlink(&victim, &link).expect("a link");
+    std::os::unix::fs::lchown(&link, Some(MALLORY), None).expect("lchown");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..200_000 {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                renameat_with(CWD, &cache, CWD, &link, RenameFlags::EXCHANGE).expect("exchanged");
+            }
+        });
+        let gained = (0..2000).find(|_| TrustedDir::make(&cache.join("jobs"), 0, 0o755).is_ok());
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(gained, None);
+    });
+    // One that was open before is used by its descriptor: what has its name now is not touched.
+    let own = TrustedDir::make(&shared.join("own"), 0, 0o755).and_then(TrustedDir::private).expect("made");
+    fs::rename(shared.join("own"), shared.join("away")).expect("moved");
+    symlink(&victim, shared.join("own")).expect("a link");
+    own.give_dir("mallory", (MALLORY, MALLORY)).expect("given");
+    assert!(!victim.join("mallory").exists() && shared.join("away/mallory").exists());
+}
