@@ -83,6 +83,7 @@ install: man
 	install -d $(UNITS)
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/systemd/skiff-agent.service >$(UNITS)/skiff-agent.service
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/sshd_config.skiff >$(DOC)/sshd_config.skiff
+	install -m 644 packaging/pam.d/skiff $(DOC)/pam-skiff
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/plugstack.conf.d/skiff.conf >$(DOC)/plugstack-skiff.conf
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/apparmor/skiff >$(DOC)/apparmor-skiff
 	@if [ -e $(CONFIG)/config.toml ]; then \
@@ -101,7 +102,7 @@ uninstall:
 	elif [ -e $(CONFIG)/config.toml ]; then echo 'keeping $(CONFIG)/config.toml: it was changed'; fi
 	rm -rf $(LIBEXEC)/criu
 	rm -f $(UNITS)/skiff-agent.service
-	rm -f $(DOC)/config.toml $(DOC)/sshd_config.skiff $(DOC)/install.md $(DOC)/plugstack-skiff.conf $(DOC)/apparmor-skiff
+	rm -f $(DOC)/config.toml $(DOC)/sshd_config.skiff $(DOC)/pam-skiff $(DOC)/install.md $(DOC)/plugstack-skiff.conf $(DOC)/apparmor-skiff
 	@for directory in $(LIBEXEC) $(PLUGIN) $(DOC) $(CONFIG); do \
 	    [ ! -d $$directory ] || rmdir --ignore-fail-on-non-empty $$directory; done
 
