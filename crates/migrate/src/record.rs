@@ -332,6 +332,8 @@ mod tests {
             upper: Upper::Directory("/d".into()),
             read_only: false,
             dumpable: true,
+            contain: false,
+            untrusted: false,
             unpacked: None,
             accounts: Accounts::default(),
             mounts: vec![],

@@ -7,7 +7,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
-use skiff_sys::process;
+use rustix::thread::CapabilitySet;
+use skiff_sys::{caps, process, seccomp};
 
 use crate::mounts::{open_dir, resolve};
 use crate::user::Account;
@@ -27,6 +28,11 @@ pub struct Command {
     pub only_there: bool,
     /// Whom root inside becomes first, as `USER[:GROUP]`: someone whom the root itself knows.
     pub user: Option<String>,
+    /// Whether nobody trusts the program: it keeps no capability, no descriptor but the standard ones, and fewer system calls. Such a one
+    /// is only run as root inside: who runs as the user has power over the environment's namespaces, since the user has made them.
+    pub untrusted: bool,
+    /// The user and group ids by which root inside knows itself, in a user namespace of its own.
+    pub seen_as: Option<[u32; 2]>,
 }
 
 /// Why a command was not started.
@@ -38,6 +44,8 @@ pub enum NotStarted {
     Directory(io::Error),
     /// The program cannot be executed.
     Program(io::Error),
+    /// It cannot be confined as a program that nobody trusts.
+    Untrusted(io::Error),
 }
 
 /// Where programs are where nobody says so.
@@ -58,6 +66,7 @@ impl NotStarted {
             Self::User(e) => (b'u', e),
             Self::Directory(e) => (b'd', e),
             Self::Program(e) => (b'p', e),
+            Self::Untrusted(e) => (b'c', e),
         };
         let [a, b, c, d] = e.raw_os_error().unwrap_or(0).to_le_bytes();
         [kind, a, b, c, d]
@@ -72,6 +81,7 @@ impl NotStarted {
             b'u' => Some(Self::User(e)),
             b'd' => Some(Self::Directory(e)),
             b'p' => Some(Self::Program(e)),
+            b'c' => Some(Self::Untrusted(e)),
             _ => None,
         }
     }
@@ -80,7 +90,7 @@ impl NotStarted {
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {
-            Self::User(_) | Self::Directory(_) => 125,
+            Self::User(_) | Self::Directory(_) | Self::Untrusted(_) => 125,
             Self::Program(e) => exit_code(e),
         }
     }
@@ -109,10 +119,27 @@ impl Command {
                 Err(e) => NotStarted::User(e),
             };
         }
-        match self.enter_directory() {
-            Ok(()) => NotStarted::Program(self.become_program()),
-            Err(e) => NotStarted::Directory(e.into()),
+        if let Err(e) = self.enter_directory() {
+            return NotStarted::Directory(e.into());
         }
+        match self.confine() {
+            Ok(()) => NotStarted::Program(self.become_program()),
+            Err(e) => NotStarted::Untrusted(e),
+        }
+    }
+
+    /// Takes from this process what a program that nobody trusts must not have. What it loses here no exec brings back: it has
+    /// `no_new_privs`, as all programs inside.
+    fn confine(&self) -> io::Result<()> {
+        if !self.untrusted {
+            return Ok(());
+        }
+        process::close_on_exec_from(3)?;
+        if let Some([uid, gid]) = self.seen_as {
+            unshare_user(uid, gid)?;
+        }
+        caps::set_to(CapabilitySet::empty())?;
+        seccomp::load_untrusted()
     }
 
     /// The same for one who is that by now, with what is so often asked for in variables.
@@ -188,6 +215,17 @@ impl Command {
     }
 }
 
+/// Moves this process into a new user namespace, in which its ids are these.
+fn unshare_user(uid: u32, gid: u32) -> io::Result<()> {
+    let (own_uid, own_gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    process::unshare_user()?;
+    let write = |file: &str, text: String| std::fs::write(format!("/proc/self/{file}"), text);
+    // Without that nobody may map a group: user_namespaces(7).
+    write("setgroups", "deny".into())?;
+    write("gid_map", format!("{gid} {own_gid} 1"))?;
+    write("uid_map", format!("{uid} {own_uid} 1"))
+}
+
 /// The exit code for a command that could not be started, as shells give it.
 #[must_use]
 pub fn exit_code(e: &io::Error) -> i32 {
@@ -226,6 +264,7 @@ mod tests {
             (NotStarted::Directory(io::Error::from_raw_os_error(2)), 125),
             (NotStarted::Program(io::Error::from_raw_os_error(2)), 127),
             (NotStarted::Program(io::Error::from_raw_os_error(13)), 126),
+            (NotStarted::Untrusted(io::Error::from_raw_os_error(1)), 125),
         ] {
             let back = NotStarted::from_bytes(&why.to_bytes()).expect("as encoded");
             assert_eq!((back.to_bytes(), back.exit_code()), (why.to_bytes(), code));

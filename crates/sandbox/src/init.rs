@@ -10,6 +10,7 @@ use rustix::process::{
 use skiff_sys::fdpass;
 use skiff_sys::process::exit_now;
 use skiff_sys::signal::Signals;
+use skiff_sys::title::Start;
 
 /// Said by process 1 when it has no process left to look after.
 pub const IDLE: u8 = b'i';
@@ -37,11 +38,15 @@ pub(crate) struct Wards {
     pub server: Option<Pid>,
 }
 
+/// Hides from the inside what process 1 has of whoever started the environment: their arguments, which `ps` would show, and their
+/// variables, which the command may not be meant to get. Before anything runs there.
+pub(crate) fn hide_maker(start: Start) {
+    start.replace("skiff-init");
+}
+
 /// Serves until killed. `control` is the supervisor's socket: its end is ours; over it goes how the first command fares,
 /// or whether any process is left that is not of our own making.
 pub(crate) fn serve(control: &OwnedFd, mut wards: Wards) -> ! {
-    // In `ps` inside, it would otherwise show the words of whoever started the environment first.
-    skiff_sys::title::set("skiff-init");
     // Nothing to report to: if even this fails, the environment ends at once and the supervisor sees that.
     let Ok(signals) = Signals::block(&[]) else { exit_now(125) };
     loop {

@@ -220,6 +220,9 @@ impl Failed {
                 };
                 Error::new(format!("user {user:?}: {why}")).hint(hint).into()
             }
+            NotStarted::Untrusted(e) => Error::new(format!("confinement of an untrusted program: {e}"))
+                .hint("the kernel needs CONFIG_SECCOMP_FILTER")
+                .into(),
             NotStarted::Directory(e) => {
                 Error::new(format!("working directory {}: {e}", command.cwd.display()))
                     .hint("-w names a directory inside the environment, open to the one who works there")

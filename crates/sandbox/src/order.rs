@@ -60,7 +60,7 @@ impl Order<'_> {
         let argv: Vec<OsString> = texts.by_ref().take(count).map(OsString::from).collect();
         let env = texts.map(variable).collect::<Option<_>>()?;
         let argv0 = Some(argv0).filter(|name| !name.is_empty());
-        let command = Command { argv, argv0, env, cwd, only_there, user: None };
+        let command = Command { argv, argv0, env, cwd, only_there, ..Command::default() };
         let whole = command.argv.len() == count;
         whole.then_some(Order { command: Cow::Owned(command), place, mask: Mask::from_bits(mask) })
     }
@@ -97,7 +97,7 @@ mod tests {
             env: vec![("A".into(), "1=2".into()), ("B".into(), "".into()), ("".into(), "x".into())],
             cwd: "/a b".into(),
             only_there: true,
-            user: None,
+            ..Command::default()
         };
         let place = Place { own_group: true, death_signal: 9, ..Place::default() };
         Order { command: Cow::Owned(command), place, mask: Mask::from_bits(5) }

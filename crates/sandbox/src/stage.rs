@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, statat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, statat, symlinkat};
 use rustix::io::Errno;
 use skiff_spec::config::Slurm;
 use skiff_spec::plan::{Base, File, Mount, Plan, Route, Source, Upper};
@@ -18,6 +18,14 @@ use crate::{Context, Error, Result, adopt, owners};
 pub const PLACE: &str = "/tmp";
 /// Where in it the new root hangs until it is `/`.
 pub const ROOT: &str = "/tmp/root";
+
+/// What `/dev` has beside devices, and where that leads.
+const DEVICE_LINKS: [(&str, &str); 4] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+];
 
 /// What is mounted in Skiff's own directory inside.
 #[derive(Clone, Copy)]
@@ -89,6 +97,7 @@ impl<'a> Stage<'a> {
                 | Source::Memory { .. }
                 | Source::Text(_)
                 | Source::Files(_)
+                | Source::Devices
                 | Source::Terminals
                 | Source::Volume => None,
                 Source::Bind(path) => match bind(path) {
@@ -142,6 +151,7 @@ impl<'a> Stage<'a> {
                 Source::Memory { mode } => self.dir(&format!("memory.{at}"), *mode)?,
                 Source::Text(text) => self.text(&format!("text.{at}"), text)?,
                 Source::Files(files) => self.files(&format!("files.{at}"), files)?,
+                Source::Devices => self.devices(&format!("devices.{at}"))?,
                 Source::Terminals => {
                     self.sources[at].shown = Some(terminals().context(|| describe(mount))?);
                     continue;
@@ -216,6 +226,15 @@ impl<'a> Stage<'a> {
         Ok(dir)
     }
 
+    /// A new directory in memory with the links that programs expect in `/dev`.
+    fn devices(&self, name: &str) -> Result<OwnedFd> {
+        let dir = self.dir(name, 0o755)?;
+        for (link, to) in DEVICE_LINKS {
+            symlinkat(to, &dir, link).context(|| format!("/dev/{link}"))?;
+        }
+        Ok(dir)
+    }
+
     /// Hangs a mount on a new directory in memory.
     pub fn hang(&self, mount: &OwnedFd, name: &str) -> Result<()> {
         mkdirat(&self.memory, name, Mode::from_raw_mode(0o755))
@@ -256,6 +275,7 @@ fn describe(mount: &Mount) -> String {
         }
         Source::Proc => "/proc".into(),
         Source::Mqueue => "message queues".into(),
+        Source::Devices => "/dev".into(),
         Source::Terminals => "pseudo terminals".into(),
     }
 }

@@ -8,10 +8,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
+use rustix::process::{
+    DumpableBehavior, Pid, Signal, WaitOptions, kill_process, set_dumpable_behavior,
+    set_parent_process_death_signal, waitpid,
+};
 use skiff_spec::network::Again;
 use skiff_spec::plan::{Base, Plan, Route};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
+use skiff_sys::title::Start;
 
 use crate::first::{self, First, Prepared};
 use crate::group::Part;
@@ -328,10 +332,20 @@ pub(crate) fn become_init(making: Making<'_>) -> ! {
         For::Any | For::Me(_) => None,
     };
     let mut wards = Wards { first: prepared.as_ref().map(|p| p.child.pid), server: None };
+    // While the helper is at work.
+    let started_with = Start::find();
     // Never dropped: to close a hundred descriptors one by one takes longer than all at once, below.
     let hung = || prepared.as_ref().map_or((), Prepared::look_ahead);
     let mut made = make_root(&making, &mut wards, hung).unwrap_or_else(|e| fail(e));
     await_way_out(&making).unwrap_or_else(|e| fail(e));
+    init::hide_maker(started_with);
+    if making.plan.untrusted {
+        // We have no filter of system calls: through our memory a program would be rid of its own. What we have of capabilities keeps us out of
+        // its reach already; this does even if it got them.
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)
+            .context(|| "process 1 of the environment")
+            .unwrap_or_else(|e| fail(e));
+    }
     let word = Word::Made { ids: made.ids, notes: std::mem::take(&mut made.notes) };
     let control = &making.control;
     match prepared {

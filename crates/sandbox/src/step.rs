@@ -6,6 +6,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
+use skiff_sys::title::Start;
 
 use crate::init::{self, Wards};
 use crate::start::{confine_init, detach_stdio, die_with_maker, read_all, reap};
@@ -56,6 +57,7 @@ fn become_init(control: &OwnedFd, reporter: OwnedFd) -> ! {
         Ok(()) => b"+".to_vec(),
         Err(e) => [b"-", &e.to_bytes()[..]].concat(),
     };
+    init::hide_maker(Start::find());
     // If even the report fails, the maker sees an end without a word.
     rustix::io::write(&reporter, &word).unwrap_or_default();
     if made.is_err() {

@@ -269,9 +269,15 @@ pub struct Run {
     /// Mount a directory or file of the host: SOURCE[:TARGET[:ro]]
     #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
     pub mounts: Vec<String>,
-    /// Its network: host, none, private (with a way out, nobody gets in), or one of the site's (`skiff net list`)
-    #[arg(long, visible_alias = "network", value_name = "NET", default_value_t)]
-    pub net: network::Net,
+    /// Network: host, none, private (with a way out, nobody gets in), or one of the site's (`skiff net list`) [default: host, or none
+    /// with --untrusted]
+    #[arg(long, visible_alias = "network", value_name = "NET")]
+    pub net: Option<network::Net>,
+    #[command(flatten)]
+    pub contain: Contain,
+    /// Run an image that you do not trust: contained, with clean variables, without network and capabilities, with fewer system calls
+    #[arg(long, conflicts_with = "checkpoint")]
+    pub untrusted: bool,
     /// Print what would be done, and do nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -311,6 +317,27 @@ pub enum PullWhen {
     Never,
 }
 
+/// What of the host is left out; the words and their meaning are Apptainer's.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Contain {
+    /// Leave out the host's files, devices and commands: an empty home, a minimal /dev, no mounts but those asked for
+    #[arg(long)]
+    pub contain: bool,
+    /// The same as --contain --cleanenv
+    #[arg(short = 'C', long)]
+    pub containall: bool,
+    /// Do not mount your home
+    #[arg(long)]
+    pub no_home: bool,
+}
+
+impl Contain {
+    /// Whether anything but the home is left out.
+    pub fn is_wanted(&self) -> bool {
+        self.contain || self.containall
+    }
+}
+
 /// How a command runs inside.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Inside {
@@ -323,6 +350,12 @@ pub struct Inside {
     /// Set a variable, or pass on one of yours: NAME[=VALUE]
     #[arg(short = 'e', long = "env", value_name = "NAME=VALUE", value_parser = setting())]
     pub env: Vec<OsString>,
+    /// Pass on no variables but TERM, proxies' and those that --env names
+    #[arg(long)]
+    pub cleanenv: bool,
+    /// Whether nobody trusts what runs there.
+    #[arg(skip)]
+    pub untrusted: bool,
     /// Start in this directory [default: where you are]
     #[arg(short = 'w', long = "workdir", visible_alias = "pwd", value_name = "DIR")]
     pub workdir: Option<PathBuf>,
@@ -510,8 +543,14 @@ mod tests {
             "env exec dev -- a -- -b --",
             "env exec dev -- a",
         ];
-        let runs =
-            ["run -e A=1 -- a", "run --me a b", "run -it --rm a -- --me", "run", "run --net none -v /a:/b a"];
+        let runs = [
+            "run -e A=1 -- a",
+            "run --me a b",
+            "run -it --rm a -- --me",
+            "run",
+            "run --net none -v /a:/b a",
+            "run -C --untrusted a",
+        ];
         let others = [
             "env exec dev --",
             "env exec ../x -- a",

@@ -31,9 +31,10 @@ impl Inside {
         let argv = if argv.is_empty() { vec![context.shell()] } else { argv.to_vec() };
         let mut cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
         cwd.extend(&self.workdir);
-        let env = environment(context, identity);
-        let mut command =
-            Command { argv, env, cwd, only_there: self.workdir.is_some(), ..Command::default() };
+        let env = environment(context, identity, self.passed_on());
+        let only_there = self.workdir.is_some();
+        let untrusted = self.untrusted;
+        let mut command = Command { argv, env, cwd, only_there, untrusted, ..Command::default() };
         for (name, value) in self.settings() {
             command.set(name, value);
         }
@@ -42,10 +43,40 @@ impl Inside {
 
     /// The variables that are to be set.
     pub fn settings(&self) -> Vec<(OsString, OsString)> {
-        // One named without a value is there already, or he has none.
-        self.env.iter().map(split).filter_map(|(name, value)| Some((name, value?))).collect()
+        // One named without a value has the one that it has here, if any.
+        let valued = |(name, value): (OsString, Option<OsString>)| {
+            let value = value.or_else(|| std::env::var_os(&name))?;
+            Some((name, value))
+        };
+        self.env.iter().map(split).filter_map(valued).collect()
+    }
+
+    /// Which of the user's variables are passed on; nothing if all are.
+    fn passed_on(&self) -> Option<&'static [&'static str]> {
+        match (self.untrusted, self.cleanenv) {
+            (true, _) => Some(&TERMINAL),
+            (false, true) => Some(&PASSED_ON),
+            (false, false) => None,
+        }
     }
 }
+
+/// What a terminal is called says nothing about its user.
+const TERMINAL: [&str; 1] = ["TERM"];
+/// What Apptainer passes on in any case. (Proxies' variables may hold a password.)
+const PASSED_ON: [&str; 11] = [
+    "TERM",
+    "http_proxy",
+    "HTTP_PROXY",
+    "https_proxy",
+    "HTTPS_PROXY",
+    "no_proxy",
+    "NO_PROXY",
+    "all_proxy",
+    "ALL_PROXY",
+    "ftp_proxy",
+    "FTP_PROXY",
+];
 
 fn split(setting: &OsString) -> (OsString, Option<OsString>) {
     let bytes = setting.as_bytes();
@@ -67,10 +98,22 @@ pub fn leave_root(command: &mut Command) {
 }
 
 /// The user's variables, with what differs inside. What steers Skiff itself stays outside.
-fn environment(context: &Context, identity: Identity) -> Vec<(OsString, OsString)> {
+fn environment(
+    context: &Context,
+    identity: Identity,
+    passed_on: Option<&[&str]>,
+) -> Vec<(OsString, OsString)> {
     let mut command = Command { env: own_env(), ..Command::default() };
     command.env.retain(|(name, _)| !name.as_bytes().starts_with(b"SKIFF_"));
     command.set("HOME", context.home.clone());
+    if let Some(names) = passed_on {
+        command.env.retain(|(name, _)| names.iter().any(|known| name == known));
+        let user = context.user();
+        let login = [("HOME", context.home.clone().into()), ("PATH", DEFAULT_PATH.into())];
+        login.into_iter().for_each(|(name, value): (&str, OsString)| command.set(name, value));
+        command.set("USER", user.clone());
+        command.set("LOGNAME", user);
+    }
     if identity == Identity::Root {
         command.set("USER", "root");
         command.set("LOGNAME", "root");

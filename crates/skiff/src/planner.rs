@@ -8,6 +8,7 @@ use skiff_sandbox::{Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, Base, Mount, Plan, Route, Source, Upper, inside};
 
+use crate::cli::Contain;
 use crate::context::{Context, is_inside};
 
 /// What the user asked for, beyond the configuration.
@@ -19,8 +20,19 @@ pub struct Wishes {
     pub layers: Vec<PathBuf>,
     /// Further mounts that the job manager needs.
     pub services: Vec<PathBuf>,
-    /// Whether an image's own idea of the user's home is to stay.
+    /// Whether the user's home is left out; what an image has in its place stays.
     pub no_home: bool,
+    /// Whether all of the host is left out that programs can do without: see [`Plan::contain`].
+    pub contain: bool,
+    /// Whether nobody trusts the programs: see [`Plan::untrusted`].
+    pub untrusted: bool,
+}
+
+impl Wishes {
+    /// To leave this out.
+    pub fn of(contain: &Contain) -> Self {
+        Self { no_home: contain.no_home, contain: contain.is_wanted(), ..Self::default() }
+    }
 }
 
 /// Parts of a system that may lie on a disk of their own; a clone of `/` does not show them.
@@ -29,18 +41,14 @@ const PARTS: [&str; 5] = ["/usr", "/var", "/opt", "/srv", "/usr/local"];
 /// The plan of an environment over the host's root.
 pub fn host(context: &Context, name: &str, upper: Upper, wishes: Wishes) -> Result<Plan> {
     refuse_inside(context)?;
-    let mut mounts = system_mounts();
+    let mut mounts = system_mounts(wishes.contain);
     mounts.extend(separate_parts());
     mounts.push(memory("/run", 0o755));
     mounts.extend(services(context, &wishes));
     mounts.extend([own("tmp", "/tmp"), own("vartmp", "/var/tmp")]);
-    mounts.extend(home(&context.home));
-    for text in context.config.mounts.iter() {
-        mounts.push(Mount { optional: true, ..parse_mount(text)? });
-    }
-    for text in &wishes.mounts {
-        mounts.push(parse_mount(text)?);
-    }
+    mounts.extend(home(&context.home, &wishes));
+    mounts.extend(asked_for(context, &wishes)?);
+    let shims = shims(context, &wishes);
     Ok(Plan {
         name: name.into(),
         route: context.route(),
@@ -49,12 +57,31 @@ pub fn host(context: &Context, name: &str, upper: Upper, wishes: Wishes) -> Resu
         upper,
         read_only: false,
         dumpable: false,
+        contain: wishes.contain,
+        untrusted: wishes.untrusted,
         unpacked: None,
         accounts: Accounts::default(),
         mounts,
         net: Net::Host,
-        shims: context.config.slurm.shims(),
+        shims,
     })
+}
+
+/// The commands that are handed to the host.
+pub fn shims(context: &Context, wishes: &Wishes) -> Vec<PathBuf> {
+    if wishes.contain { vec![] } else { context.config.slurm.shims() }
+}
+
+/// The mounts of the configuration and those that the user wants, the later the stronger.
+pub fn asked_for(context: &Context, wishes: &Wishes) -> Result<Vec<Mount>> {
+    let mut mounts = vec![];
+    for text in context.config.mounts.iter().filter(|_| !wishes.contain) {
+        mounts.push(Mount { optional: true, ..parse_mount(text)? });
+    }
+    for text in &wishes.mounts {
+        mounts.push(parse_mount(text)?);
+    }
+    Ok(mounts)
 }
 
 /// Lets what runs in it be dumped by its user. The helper's view of the host is an overlay, and of a file in an overlay on an overlay
@@ -62,12 +89,9 @@ pub fn host(context: &Context, name: &str, upper: Upper, wishes: Wishes) -> Resu
 /// terminal gets its old number again, so no other environment, nor the host, may have that.
 pub fn make_dumpable(plan: &mut Plan) {
     plan.dumpable = true;
-    plan.mounts.push(Mount {
-        source: Source::Terminals,
-        target: "/dev/pts".into(),
-        read_only: false,
-        optional: false,
-    });
+    if !plan.mounts.contains(&terminals()) {
+        plan.mounts.push(terminals());
+    }
     if plan.base == Base::Host {
         plan.route = Route::Rootless;
     }
@@ -94,14 +118,37 @@ pub fn own(name: &str, target: &str) -> Mount {
     Mount { source: Source::Own(name.into()), target: target.into(), read_only: false, optional: false }
 }
 
-pub fn system_mounts() -> Vec<Mount> {
-    vec![
+fn terminals() -> Mount {
+    Mount { source: Source::Terminals, target: "/dev/pts".into(), read_only: false, optional: false }
+}
+
+/// The devices that programs expect everywhere, and that give nobody anything of the host's.
+const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+
+/// What the kernel shows. Contained, that is without the host's devices and terminals; and `/sys` takes no writes: through the user's own
+/// control groups there, all that the user runs on the host could be killed.
+pub fn system_mounts(contain: bool) -> Vec<Mount> {
+    let mut mounts = vec![
         Mount { source: Source::Proc, target: "/proc".into(), read_only: false, optional: false },
-        bind("/sys", "/sys"),
-        Mount { optional: false, ..bind("/dev", "/dev") },
-        memory("/dev/shm", 0o1777),
-        Mount { source: Source::Mqueue, target: "/dev/mqueue".into(), read_only: false, optional: true },
-    ]
+        Mount { read_only: contain, ..bind("/sys", "/sys") },
+    ];
+    if contain {
+        let source = Source::Devices;
+        mounts.push(Mount { source, target: "/dev".into(), read_only: false, optional: false });
+        mounts.extend(DEVICES.map(|device| Mount { optional: false, ..bind(device, device) }));
+        mounts.push(terminals());
+    } else {
+        mounts.push(Mount { optional: false, ..bind("/dev", "/dev") });
+    }
+    mounts.push(memory("/dev/shm", 0o1777));
+    mounts.push(Mount {
+        source: Source::Mqueue,
+        target: "/dev/mqueue".into(),
+        read_only: false,
+        // In the host's directory there may be no place for it.
+        optional: !contain,
+    });
+    mounts
 }
 
 /// Shown as they are, read-only: only what lies on the same file system as `/` can be written to.
@@ -120,15 +167,18 @@ fn separate_parts() -> Vec<Mount> {
 }
 
 pub fn services(context: &Context, wishes: &Wishes) -> Vec<Mount> {
-    let mut mounts: Vec<Mount> = context.config.services.iter().map(|s| bind(s, s)).collect();
-    mounts.extend(wishes.services.iter().map(|s| bind_path(s)));
+    let mut mounts: Vec<Mount> = vec![];
+    if !wishes.contain {
+        mounts.extend(context.config.services.iter().map(|s| bind(s, s)));
+        mounts.extend(wishes.services.iter().map(|s| bind_path(s)));
+        mounts.push(bind_path(&PathBuf::from(format!("/run/user/{}", context.uid))));
+    }
     // Its target where it is a link into /run, which is new inside.
     if let Ok(real) = std::fs::canonicalize("/etc/resolv.conf")
         && real.starts_with("/run")
     {
         mounts.push(bind_path(&real));
     }
-    mounts.push(bind_path(&PathBuf::from(format!("/run/user/{}", context.uid))));
     mounts
 }
 
@@ -136,20 +186,22 @@ fn bind_path(path: &Path) -> Mount {
     Mount { source: Source::Bind(path.into()), target: path.into(), read_only: false, optional: true }
 }
 
-/// The user's home where it always is, and nobody else's.
-pub fn home(home: &Path) -> Vec<Mount> {
-    let mut mounts = vec![];
-    if let Some(parent) = home.parent()
-        && parent != Path::new("/")
-    {
-        mounts.push(Mount {
-            source: Source::Memory { mode: 0o755 },
-            target: parent.into(),
-            read_only: false,
-            optional: false,
-        });
+/// The user's home where it always is, and nobody else's; contained, an empty directory.
+pub fn home(home: &Path, wishes: &Wishes) -> Vec<Mount> {
+    let empty = |target: &Path, mode| Mount {
+        source: Source::Memory { mode },
+        target: target.into(),
+        read_only: false,
+        optional: false,
+    };
+    let homes = home.parent().filter(|parent| *parent != Path::new("/"));
+    let mut mounts: Vec<Mount> = homes.map(|homes| empty(homes, 0o755)).into_iter().collect();
+    match (wishes.no_home, wishes.contain) {
+        (true, _) if homes.is_some() => {}
+        (true, _) => mounts.push(empty(home, 0o755)),
+        (false, true) => mounts.push(empty(home, 0o700)),
+        (false, false) => mounts.push(bind_path(home)),
     }
-    mounts.push(bind_path(home));
     mounts
 }
 
@@ -187,6 +239,29 @@ pub fn parse_mount(text: &str) -> Result<Mount> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_contained_home_is_empty_and_none_is_none() {
+        let of = |home: &str, no_home, contain| {
+            let wishes = Wishes { no_home, contain, ..Wishes::default() };
+            let shown = |mount: &Mount| match &mount.source {
+                Source::Bind(path) => format!("{}={}", mount.target.display(), path.display()),
+                Source::Memory { mode } => format!("{}={mode:o}", mount.target.display()),
+                other => format!("{other:?}"),
+            };
+            super::home(Path::new(home), &wishes).iter().map(shown).collect::<Vec<_>>().join(" ")
+        };
+        for (home, no_home, contain, want) in [
+            ("/home/a", false, false, "/home=755 /home/a=/home/a"),
+            ("/home/a", false, true, "/home=755 /home/a=700"),
+            ("/home/a", true, false, "/home=755"),
+            ("/home/a", true, true, "/home=755"),
+            ("/a", false, false, "/a=/a"),
+            ("/a", true, false, "/a=755"),
+        ] {
+            assert_eq!(of(home, no_home, contain), want, "{home} {no_home} {contain}");
+        }
+    }
 
     #[test]
     fn mounts_as_written() {

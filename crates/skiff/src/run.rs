@@ -15,7 +15,7 @@ use skiff_sandbox::{Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Identity, Plan, Upper};
 
-use crate::cli::{Run, Shell};
+use crate::cli::{Inside, Run, Shell};
 use crate::context::{Context, is_inside};
 use crate::images::index::Entry;
 use crate::planner::{self, Wishes};
@@ -29,11 +29,12 @@ pub fn run(run: &Run) -> Result<i32> {
     let context = Context::load()?;
     let started = helper_ahead(run, &context)?;
     let Wanted { mut plan, command, identity, stop, .. } = wanted(run, &context)?;
-    network::add(&mut plan, run.net.clone())?;
+    let net = net(run);
+    network::add(&mut plan, net.clone())?;
     if run.dry_run {
         return show(&plan, run.json).map(|()| 0);
     }
-    network::join(&context, &run.net)?;
+    network::join(&context, &net)?;
     network::tell_names(&mut plan, None)?;
     images::plan::make_ready(&context, &mut plan)?;
     match in_new(&context, started, &command, identity, &plan, stop.as_deref()) {
@@ -44,7 +45,7 @@ pub fn run(run: &Run) -> Result<i32> {
 
 /// Every start needs the helper: it loads while we plan. Over the host's root it makes ready, too; which image it is to be is not known yet.
 fn helper_ahead(run: &Run, context: &Context) -> Result<Option<Helper>> {
-    let sure = run.net == Net::Host && !run.dry_run && !is_inside();
+    let sure = net(run) == Net::Host && !run.dry_run && !is_inside();
     match &context.helper {
         Some(helper) if sure && run.over_host && run.base.is_none() => {
             Helper::spawn_for(helper, Base::Host).map(Some)
@@ -71,11 +72,18 @@ pub struct Wanted {
 /// From the words of `skiff run` to what they mean; the image is here then.
 pub fn wanted(run: &Run, context: &Context) -> Result<Wanted> {
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
-    let wishes = Wishes { mounts: run.mounts.clone(), ..Wishes::default() };
+    let wishes = wishes(run);
+    let inside = &inside(run);
     let Some((image, words)) = image(run)? else {
+        if run.untrusted {
+            return Err(Error::new(
+                "--untrusted: the host's root shows more than a program needs that nobody trusts",
+            )
+            .hint("skiff run --untrusted IMAGE COMMAND; -v DIR:DIR:ro shows it a directory"));
+        }
         let plan = planner::host(context, "run", upper, wishes)?;
-        let mut command = run.inside.command(context, &run.command);
-        let identity = become_user(run, None, run.inside.identity(), &mut command);
+        let mut command = inside.command(context, &run.command);
+        let identity = become_user(run, None, inside.identity(), &mut command);
         return Ok(Wanted { plan, command, identity, stop: None, entry: None });
     };
     let entry = match run.dry_run {
@@ -85,13 +93,41 @@ pub fn wanted(run: &Run, context: &Context) -> Result<Wanted> {
     let exec = entry.exec()?;
     let plan = images::plan::image(context, "run", (entry.id, &exec), upper, run.writable, wishes)?;
     let entrypoint = run.entrypoint.as_deref();
-    let mut command = images::command::command(context, (entry.id, &exec), &run.inside, entrypoint, words)?;
+    let mut command = images::command::command(context, (entry.id, &exec), inside, entrypoint, words)?;
     // Whom the image's maker meant counts for one who wants ids as its maker has them; for himself it is he who runs it.
     let makers = Some(&*exec.user).filter(|user| run.inside.root && !user.is_empty());
-    let identity = run.inside.identity_in_image(context.route());
-    let identity = become_user(run, makers, identity, &mut command);
+    let identity = inside.identity_in_image(context.route());
+    let identity = match become_user(run, makers, identity, &mut command) {
+        Identity::Me if run.untrusted => {
+            command.seen_as = Some([context.uid, rustix::process::getgid().as_raw()]);
+            Identity::Root
+        }
+        identity => identity,
+    };
     let stop = exec.stop_signal.filter(|signal| !signal.is_empty());
     Ok(Wanted { plan, command, identity, stop, entry: Some(entry) })
+}
+
+/// What of the host is left out, and what comes on top.
+fn wishes(run: &Run) -> Wishes {
+    let mut wishes = Wishes { mounts: run.mounts.clone(), ..Wishes::of(&run.contain) };
+    wishes.untrusted = run.untrusted;
+    wishes.contain |= run.untrusted;
+    wishes
+}
+
+fn inside(run: &Run) -> Inside {
+    let mut inside = run.inside.clone();
+    inside.untrusted = run.untrusted;
+    // Without the helper, too: it needs no privilege to be seen so.
+    inside.me |= run.untrusted && !inside.root;
+    inside.cleanenv |= run.contain.containall || run.untrusted;
+    inside
+}
+
+/// The network that is wanted. What the user says counts, whatever is untrusted.
+fn net(run: &Run) -> Net {
+    run.net.clone().unwrap_or(if run.untrusted { Net::None } else { Net::Host })
 }
 
 /// Has root inside become another user there, if one is wanted.
@@ -105,13 +141,15 @@ fn become_user(run: &Run, makers: Option<&str>, identity: Identity, command: &mu
 
 /// A shell in an image: its best one.
 pub fn shell(shell: Shell) -> Result<i32> {
-    let Shell { inside, writable, mounts, user, image } = shell;
+    let Shell { inside, writable, mounts, user, contain, untrusted, image } = shell;
     let words = [image.as_str(), "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh"];
     run(&Run {
         inside,
         writable,
         mounts,
         user,
+        contain,
+        untrusted,
         entrypoint: Some("/bin/sh".into()),
         command: words.map(OsString::from).into(),
         ..Run::default()
@@ -232,6 +270,13 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
         }
     }
     output::line(&format!("network      {}", plan.net))?;
+    match (plan.untrusted, plan.contain) {
+        (true, _) => output::line(
+            "untrusted    no capabilities, fewer system calls, nothing of the host but the mounts below",
+        )?,
+        (false, true) => output::line("contained    nothing of the host but the mounts below")?,
+        (false, false) => {}
+    }
     for layer in &plan.layers {
         output::line(&format!("layer        {}", layer.display()))?;
     }
@@ -251,6 +296,7 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
             Source::Files(_) => "files of the environment's own".into(),
             Source::Proc => "its processes".into(),
             Source::Mqueue => "its message queues".into(),
+            Source::Devices => "links, and the devices below".into(),
             Source::Terminals => "its pseudo terminals".into(),
         };
         let mode = if mount.read_only { " (read-only)" } else { "" };

@@ -205,7 +205,7 @@ impl<'a> Supervisor<'a> {
         let socket = place.dir.join(HOST);
         // In a job the host's commands run as they are: everybody is himself there. But an image has nothing of what they need.
         let in_job = matches!(keep, Keep::UntilStopped) && plan.base == Base::Host;
-        let socket = (place.environment.is_some() && !in_job).then_some(socket.as_path());
+        let socket = (place.environment.is_some() && !in_job && !plan.contain).then_some(socket.as_path());
         let options = Options { helper: context.helper.as_deref(), socket, ..Options::default() };
         let (instance, running) = match keep {
             Keep::Instance(service) => service.start(context, plan, options, signals.before())?,

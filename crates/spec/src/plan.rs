@@ -79,6 +79,8 @@ pub enum Source {
     Proc,
     /// POSIX message queues of the environment.
     Mqueue,
+    /// A directory for `/dev` without devices, with the usual links.
+    Devices,
     /// Pseudo terminals of the environment, with numbers of its own; what makes them is shown beside, as `ptmx`.
     Terminals,
 }
@@ -138,6 +140,13 @@ pub struct Plan {
     /// `/proc/PID/maps` agree on, as CRIU needs it. (The number may have 64 bits, which old programs of 32 bits do not take.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dumpable: bool,
+    /// Whether nothing of the host's is shown but what programs need to run: no commands and no sockets of it either.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub contain: bool,
+    /// Whether the programs in it are kept from what no program needs, as nobody trusts them: more system calls are refused, and
+    /// process 1, which needs some of these, is out of their reach.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub untrusted: bool,
     /// Where the root's files are: of an image that the kernel may not mount, the rootless way; or of a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unpacked: Option<PathBuf>,

@@ -121,6 +121,16 @@ pub fn keep_on_exec(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?)
 }
 
+/// Moves this process, which must have one thread, into a new user namespace without ids yet.
+///
+/// # Errors
+/// `ENOSPC` beyond `user.max_user_namespaces`, `EPERM` where security modules forbid it.
+pub fn unshare_user() -> io::Result<()> {
+    // SAFETY: a plain integer; nothing that this process has open or mapped changes.
+    let r = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Marks every descriptor from `first` on close-on-exec: what a caller left open reaches no program of ours.
 ///
 /// # Errors

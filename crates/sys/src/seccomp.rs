@@ -4,6 +4,8 @@
 //! io_uring, ptrace of his own, user namespaces); what goes is what only a real root has, and what would let a
 //! program reach out of the environment through something it shares with the host: the terminal and the keyrings.
 
+mod untrusted;
+
 use std::io;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
@@ -68,11 +70,22 @@ struct Old {
 /// # Errors
 /// `EACCES` without either, `EINVAL` on a kernel without seccomp filters.
 pub fn load() -> io::Result<()> {
-    let mut program = filter();
+    install(&mut filter())
+}
+
+fn install(program: &mut [libc::sock_filter]) -> io::Result<()> {
     let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: fprog points to len instructions that live through the call; the kernel copies and checks them.
     let r = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const fprog) };
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Loads the filter for a program that nobody trusts, beside that of [`load`].
+///
+/// # Errors
+/// As [`load`].
+pub fn load_untrusted() -> io::Result<()> {
+    install(&mut untrusted::filter())
 }
 
 /// The filter. Calls of an architecture that it does not know (x32, say), whose numbers would mean other calls, do not exist.
@@ -131,25 +144,32 @@ mod tests {
 
     /// What the filter answers, run as the kernel runs it.
     fn answer(arch: u32, number: u32, second_argument: u32) -> u32 {
-        let filter = filter();
+        run(&filter(), |offset| match offset {
+            0 => number,
+            4 => arch,
+            24 => second_argument,
+            other => panic!("it looks at {other}"),
+        })
+    }
+
+    /// What a filter answers to a call, whose words are at these offsets.
+    pub(super) fn run(filter: &[libc::sock_filter], call: impl Fn(u32) -> u32) -> u32 {
         let (mut at, mut word) = (0, 0);
         loop {
             let i = filter[at];
             at += 1;
             match u32::from(i.code) {
                 code if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS => {
-                    word = match i.k {
-                        0 => number,
-                        4 => arch,
-                        24 => second_argument,
-                        other => panic!("it looks at {other}"),
-                    }
+                    word = call(i.k);
                 }
                 code if code == libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K => {
                     at += usize::from(if word == i.k { i.jt } else { i.jf });
                 }
                 code if code == libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K => {
                     at += usize::from(if word >= i.k { i.jt } else { i.jf });
+                }
+                code if code == libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K => {
+                    at += usize::from(if word & i.k != 0 { i.jt } else { i.jf });
                 }
                 code if code == libc::BPF_RET | libc::BPF_K => return i.k,
                 other => panic!("instruction {other}"),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use skiff_spec::name::EnvName;
 
-use super::{Inside, Output};
+use super::{Contain, Inside, Output};
 
 #[derive(Args)]
 pub struct Pull {
@@ -63,6 +63,11 @@ pub struct Shell {
     /// Be this user inside [default with --root: whom the image names, or root]
     #[arg(short, long, value_name = "USER[:GROUP]", conflicts_with = "me")]
     pub user: Option<String>,
+    #[command(flatten)]
+    pub contain: Contain,
+    /// Enter an image that you do not trust, as in `skiff run`
+    #[arg(long)]
+    pub untrusted: bool,
     /// Its name, digest or file
     pub image: String,
 }

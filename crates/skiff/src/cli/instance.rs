@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use skiff_spec::name::EnvName;
 use skiff_spec::network;
 
-use super::{Inside, Output, PullWhen};
+use super::{Contain, Inside, Output, PullWhen};
 
 #[derive(Subcommand)]
 pub enum Instance {
@@ -89,6 +89,8 @@ pub struct Start {
     /// Its network: host, none, private, or one of the site's [default: the environment's, or host]
     #[arg(long, visible_alias = "network", value_name = "NET")]
     pub net: Option<network::Net>,
+    #[command(flatten)]
+    pub contain: Contain,
     /// Print what would be done, and do nothing
     #[arg(long)]
     pub dry_run: bool,

@@ -78,7 +78,13 @@ fn plan(run: &ClusterRun, context: &Context) -> Result<Plan> {
 
 /// What lies below, and the command as the user wrote it, with the variables that belong to it there.
 fn root(run: &ClusterRun, context: &Context) -> Result<(Root, Command)> {
-    let inside = Inside { root: run.root, me: !run.root, env: run.env.clone(), workdir: run.workdir.clone() };
+    let inside = Inside {
+        root: run.root,
+        me: !run.root,
+        env: run.env.clone(),
+        workdir: run.workdir.clone(),
+        ..Inside::default()
+    };
     let found = Found::named(context, &run.base, run.dry_run)?;
     let command = match found.image() {
         Some(entry) => {

@@ -39,7 +39,7 @@ pub fn command(context: &Context, env: &Environment, inside: &Inside, words: &[O
 /// As a login does: `command` by the login shell if there is one, else the shell as a login shell.
 pub fn enter_default(context: &Context, name: &EnvName, command: Option<OsString>) -> Result<i32> {
     let env = existing_or_default(context, name)?;
-    let inside = Inside { root: true, me: false, env: vec![], workdir: Some(context.home.clone()) };
+    let inside = Inside { root: true, workdir: Some(context.home.clone()), ..Inside::default() };
     let shell = context.shell();
     // Its name without directories, as sshd gives it; with a dash it is a login shell.
     let mut argv0 = std::path::Path::new(&shell).file_name().unwrap_or(&shell).to_owned();

@@ -25,22 +25,18 @@ pub fn image(
     wishes: Wishes,
 ) -> Result<Plan> {
     planner::refuse_inside(context)?;
-    let mut mounts = planner::system_mounts();
+    let mut mounts = planner::system_mounts(wishes.contain);
     mounts.extend(FILES.map(|file| Mount { read_only: true, ..planner::bind(file, file) }));
     mounts.extend(planner::services(context, &wishes));
     mounts.extend([planner::own("tmp", "/tmp"), planner::own("vartmp", "/var/tmp")]);
     if !wishes.no_home {
-        mounts.extend(planner::home(&context.home));
+        mounts.extend(planner::home(&context.home, &wishes));
     }
     if !writable {
         mounts.extend(exec.volumes.iter().filter(|v| is_sound(v, &context.home)).map(|v| volume(v)));
     }
-    for text in context.config.mounts.iter() {
-        mounts.push(Mount { optional: true, ..planner::parse_mount(text)? });
-    }
-    for text in &wishes.mounts {
-        mounts.push(planner::parse_mount(text)?);
-    }
+    mounts.extend(planner::asked_for(context, &wishes)?);
+    let shims = planner::shims(context, &wishes);
     Ok(Plan {
         name: name.into(),
         route: context.route(),
@@ -49,11 +45,13 @@ pub fn image(
         upper,
         read_only: !writable,
         dumpable: false,
+        contain: wishes.contain,
+        untrusted: wishes.untrusted,
         unpacked: None,
         accounts: accounts(context),
         mounts,
         net: Net::Host,
-        shims: context.config.slurm.shims(),
+        shims,
     })
 }
 

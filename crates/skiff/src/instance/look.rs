@@ -172,7 +172,7 @@ fn command(
 ) -> Result<(Identity, Command)> {
     let own = started.identity == Identity::Root || context.route() == Route::Rootless;
     let root = inside.root || (own && !inside.me);
-    let inside = Inside { root, me: !root, env: inside.env.clone(), workdir: inside.workdir.clone() };
+    let inside = Inside { root, me: !root, ..inside.clone() };
     let command = match (started.of.strip_prefix(ENV), record.image()?) {
         (Some(name), _) => {
             let env = name.parse().map_err(|e| Error::new(format!("{e}")))?;

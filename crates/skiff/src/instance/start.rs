@@ -161,9 +161,8 @@ impl Of {
 fn wanted(context: &Context, start: &Start, of: &Of, record: &Record) -> Result<Wanted> {
     let inside = Inside {
         root: start.inside.root || start.checkpoint.is_some(),
-        me: start.inside.me,
-        env: start.inside.env.clone(),
-        workdir: start.inside.workdir.clone(),
+        cleanenv: start.inside.cleanenv || start.contain.containall,
+        ..start.inside.clone()
     };
     let mut wanted = match of {
         Of::Env(env) => of_environment(context, start, env, inside)?,
@@ -199,6 +198,7 @@ fn of_base(context: &Context, start: &Start, of: &Of, inside: Inside) -> Result<
         entrypoint: start.entrypoint.clone(),
         pull: start.pull,
         mounts: start.mounts.clone(),
+        contain: start.contain.clone(),
         dry_run: start.dry_run,
         command: start.command.clone(),
         ..Run::default()
@@ -220,7 +220,7 @@ fn of_environment(context: &Context, start: &Start, env: &Environment, inside: I
     // Topmost first.
     let (paths, held): (Vec<PathBuf>, Vec<LayerLease>) = layers.into_iter().rev().unzip();
     let mounts = settings.mounts.iter().chain(&start.mounts).cloned().collect();
-    let wishes = Wishes { mounts, layers: paths, ..Wishes::default() };
+    let wishes = Wishes { mounts, layers: paths, ..Wishes::of(&start.contain) };
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     let mut plan = match env.ground()? {
         Ground::Host => planner::host(context, env.name.as_str(), upper, wishes)?,

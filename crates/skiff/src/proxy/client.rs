@@ -67,7 +67,8 @@ fn directly(name: &OsStr) -> Error {
     let argv = std::iter::once(real.into_os_string()).chain(own_args(1)).collect();
     let cwd = std::env::current_dir().unwrap_or_else(|_| "/".into());
     let command = Command { argv, argv0: Some(name.to_owned()), env: own_env(), cwd, ..Command::default() };
-    let (NotStarted::User(e) | NotStarted::Directory(e) | NotStarted::Program(e)) = command.exec();
+    let (NotStarted::User(e) | NotStarted::Directory(e) | NotStarted::Program(e) | NotStarted::Untrusted(e)) =
+        command.exec();
     Error::new(format!("{}: {e}", name.display()))
 }
 
