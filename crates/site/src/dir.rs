@@ -246,9 +246,9 @@ impl TrustedDir {
         let name = plain(name.as_ref())?;
         let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let new = format!(".new.{}.{count}.{host}", std::process::id());
-        // One of a process that had this number and was killed is in the way.
-        self.remove_file(&new)?;
+        // Processes of several PID namespaces may have one number.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let new = format!(".new.{}.{count}.{:x}{:08x}.{host}", std::process::id(), now.tv_sec, now.tv_nsec);
         let file = self.file(&new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?;
         let written = std::io::Write::write_all(&mut std::fs::File::from(file), bytes)
             .map_err(Error::system("write", self.path_of(name)))
