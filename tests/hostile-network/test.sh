@@ -1,4 +1,5 @@
-# mallory against networks of the site's: she holds locks, stops and floods; she takes and keeps addresses. bob's start waits for none of it.
+# mallory against networks of the site's: she holds locks and stops, takes and keeps addresses, and bob's start waits for none of it; she sends what
+# seems to come from members, and knocks where she is no member.
 # time: 90
 . "$(dirname "$0")/../lib.sh"
 dir=/etc/skiff/networks.d
@@ -6,6 +7,7 @@ stopped=
 cleanup() {
     rm -rf $dir
     [ -z "$stopped" ] || kill -KILL $stopped 2>&- || true
+    for node in n1 n2; do on $node ip link property del dev "e-$node" altname uplink 2>&- || true; done
 }
 trap cleanup EXIT
 mkdir -p $dir
@@ -83,7 +85,7 @@ bobs 'the same, once more'
 kill -KILL $stopped
 stopped=
 on n1 pkill -KILL -u mallory || true
-eventually 10 gone mallory
+eventually 25 gone mallory
 
 # ---- Addresses: a quarter is the most that one may have ------------------------------------------------------------------------
 for i in 1 2 3 4 5 6; do
@@ -95,7 +97,7 @@ equal "$(leases_of mallory)" 4 'addresses of hers'
 has "$(cat /home/mallory/said.?)" 'nobody may have more than 4'
 bobs 'all taken that she may have'
 on n1 pkill -KILL -u mallory
-eventually 10 gone mallory
+eventually 25 gone mallory
 
 # All are kept for her, as they were when nothing bounded that; what goes beyond her share goes first.
 ok at n1 mallory skiff run --net lab -- true
@@ -117,6 +119,109 @@ ok on n1 skiff net release lab 10.20.0.29
 ok at n1 mallory skiff run --net lab -- true
 for i in 30 31; do ok on n1 skiff net release lab 10.20.0.$i; done
 
+# ---- Nobody is heard who is not on the network -----------------------------------------------------------------------------------
+# Frames in a VXLAN's datagrams as anybody may send them who has a socket. One of root's, of a node's, shows that they are well made.
+cp "$here/"{forge,knock,serve}.py /shared
+address() { on "$1" ip -o -4 addr show "e-$1" | awk '{print $4}' | cut -d/ -f1; }
+{
+    printf 'kind = "vxlan"\nparent = "uplink"\nid = 79\nsubnet = "10.32.0.0/16"\n[nodes]\n'
+    for node in n1 n2; do printf '%s = { range = "10.32.%s.0/28", address = "%s" }\n' $node ${node#n} "$(address $node)"; done
+} | network vx
+for node in n1 n2; do on $node ip link property add dev e-$node altname uplink; done
+login alice
+on n1 "${login[@]}" skiff run --net vx -- /usr/bin/python3 /shared/forge.py listen >/home/alice/heard 3>&- &
+listener=$!
+eventually 10 grep -q listening /home/alice/heard
+ok on n1 ip -d -o link show sx-vx
+has "$out" nolearning
+ok on n1 bridge fdb show dev sx-vx
+has "$out" "0a:53:0a:20:02:01 dst $(address n2) self permanent"
+second=0a:53:0a:20:02:01
+forge=(/usr/bin/python3 /shared/forge.py send "$(address n1)")
+# From a host that is not of the network: from a user's port, and from root's.
+ok as mallory "${forge[@]}" 79 10.32.1.0 forged-outside 10.32.2.1 $second 0
+ok "${forge[@]}" 79 10.32.1.0 forged-outside-root 10.32.2.1 $second 700
+# From a node that has no rules yet, as nobody has been on the network there.
+ok at n2 mallory "${forge[@]}" 79 10.32.1.0 forged-no-rules 10.32.2.1 $second 0
+# Where there are, it does not even leave; nor can the member's own node be told so. Other VXLANs are none of ours.
+ok at n2 bob skiff run --net vx -- true
+for node in n1 n2; do
+    fails 1 at $node mallory "${forge[@]}" 79 10.32.1.0 forged-rules 10.32.2.1 $second 0
+    has "$err" 'not permitted' "what mallory sends from $node"
+    ok at $node mallory "${forge[@]}" 80 10.32.1.0 other 10.32.2.1 $second 0
+done
+# A node speaks for its own addresses only.
+by_root() { ok on n2 "${forge[@]}" 79 10.32.1.0 "$@"; }
+by_root forged-hardware 10.32.2.1 0a:53:0a:20:01:05 700
+by_root forged-address 10.32.1.5 $second 700
+by_root forged-maker 10.32.2.1 02:00:00:00:00:01 700
+by_root forged-tag 10.32.2.1 $second 700 8100
+by_root honest-last 10.32.2.1 $second 700
+wait $listener
+equal "$(tail -1 /home/alice/heard)" honest-last 'what arrived'
+
+# ---- Nobody reaches a member who is none ----------------------------------------------------------------------------------------
+on n1 sysctl -qw net.ipv4.ip_forward=1
+printf 'kind = "routed"\nsubnet = "10.21.0.0/24"\ngateway = "10.21.0.1"\n' | network other
+serve() { # NETWORK: alice's server on n1; its address is $server_at
+    rm -f /home/alice/ready
+    login alice
+    on n1 "${login[@]}" skiff run --net "$1" -- /usr/bin/python3 /shared/serve.py /home/alice/ready 3>&- &
+    server=$!
+    eventually 10 test -s /home/alice/ready
+    server_at=$(cat /home/alice/ready)
+}
+knocks() { # WHAT USER NETWORK: what they get from the server
+    if [ "$3" = host ]; then
+        ok at n1 "$2" /usr/bin/python3 /shared/knock.py "$server_at"
+    else
+        ok at n1 "$2" skiff run --net "$3" -- /usr/bin/python3 /shared/knock.py "$server_at"
+    fi
+    equal "$out" "$1 $1" "$2 on $3, to $server_at"
+}
+stop_server() {
+    on n1 pkill -KILL -u alice -f serve.py
+    wait $server || true
+}
+for net in lab other; do
+    [ $net = lab ] && else=other || else=lab
+    serve $net
+    knocks in bob $net
+    knocks out mallory host
+    knocks out mallory $else
+    # What members begin is answered, by the host, too.
+    login bob
+    on n1 "${login[@]}" /usr/bin/python3 /shared/serve.py "/home/bob/host.$net" 3>&- &
+    eventually 10 test -s "/home/bob/host.$net"
+    # (By the address that it answers from.)
+    [ $net = lab ] && seen=10.20.0.1 || seen=$(address n1)
+    ok at n1 bob skiff run --net $net -- /usr/bin/python3 /shared/knock.py "$seen"
+    equal "$out" 'in in' "from $net to the host"
+    on n1 pkill -KILL -u bob -f serve.py
+    stop_server
+done
+for net in lab other; do
+    [ $net = lab ] && else=other || else=lab
+    sed -i "1i reach = [\"host\", \"$else\"]" $dir/$net.toml
+    serve $net
+    knocks in mallory host
+    knocks in mallory $else
+    stop_server
+done
+# Whoever is in a network listens on every port; but a service that takes those below 1024 for root's (NFS) is not to take it for that.
+login bob
+on n1 "${login[@]}" /usr/bin/python3 /shared/serve.py /home/bob/host 3>&- &
+eventually 10 test -s /home/bob/host
+from_low() { ok at n1 mallory skiff run --net lab -- /usr/bin/python3 /shared/knock.py 10.20.0.1 700; }
+from_low
+equal "$out" 'out out' 'from a low port to the host'
+sed -i '1i low_ports = true' $dir/lab.toml
+from_low
+equal "$out" 'in in' 'the same, where the site wants it'
+on n1 pkill -KILL -u bob -f serve.py
+
 # ---- Nothing is left --------------------------------------------------------------------------------------------------------------
 eventually 20 on n1 sh -c 'skiff sweep >/dev/null; [ -z "$(find /run/skiff/net -type f)" ]'
-equal "$(on n1 ip -o link | grep -cE 'sk-|sv|sx-' || true)" 0 'devices on n1'
+for node in n1 n2; do
+    eventually 20 on $node sh -c 'skiff sweep >/dev/null; [ "$(ip -o link | grep -cE " sk-| sv| sx-" || true)" = 0 ]'
+done

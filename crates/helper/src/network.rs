@@ -48,12 +48,12 @@ fn join(caller: &Caller, name: &NetName) -> Result<Ipv4Addr> {
 
 /// A network, if the caller may use it.
 pub fn allowed(caller: &Caller, name: &NetName) -> Result<Network> {
-    let path = format!("{DIR}/{name}.toml");
-    let text = site::read_if_exists(&path)?.ok_or_else(|| {
+    let path = path(name);
+    let mut network = read(name)?.ok_or_else(|| {
         Error::new(format!("network {name}: there is none of that name"))
             .hint("`skiff net list` shows those there are")
     })?;
-    let network = Network::parse(&text).map_err(|why| Error::new(format!("{path}: {why}")))?;
+    network.resolve_reach(read)?;
     let (users, groups) = (accounts("/etc/passwd")?, accounts("/etc/group")?);
     let gids: Vec<u32> = caller.groups.iter().copied().chain([caller.gid]).collect();
     if caller.uid != 0
@@ -63,6 +63,16 @@ pub fn allowed(caller: &Caller, name: &NetName) -> Result<Network> {
             .hint(format!("administrator: see `users` and `groups` in {path}")));
     }
     Ok(network)
+}
+
+fn path(name: &NetName) -> String {
+    format!("{DIR}/{name}.toml")
+}
+
+fn read(name: &NetName) -> Result<Option<Network>> {
+    let path = path(name);
+    let Some(text) = site::read_if_exists(&path)? else { return Ok(None) };
+    Network::parse(&text).map(Some).map_err(|why| Error::new(format!("{path}: {why}")))
 }
 
 fn accounts(path: &str) -> Result<String> {

@@ -128,27 +128,35 @@ pub fn bridge(host: &mut Netlink, name: &str, mtu: Option<u32>) -> io::Result<()
     make(host, message, InfoKind::Bridge, None)
 }
 
-/// Makes a device that carries packets to other hosts inside of datagrams that leave by `parent`.
-pub fn vxlan(
-    host: &mut Netlink,
-    name: &str,
-    parent: u32,
-    id: u32,
-    port: u16,
-    local: Ipv4Addr,
-    mtu: u32,
-) -> io::Result<()> {
-    let mut message = LinkMessage::default();
-    message.attributes.push(LinkAttribute::IfName(name.into()));
-    message.attributes.push(LinkAttribute::Mtu(mtu));
-    let data = vec![
-        InfoVxlan::Id(id),
-        InfoVxlan::Link(parent),
-        InfoVxlan::Local(local),
-        InfoVxlan::Port(port),
-        InfoVxlan::Learning(true),
-    ];
-    make(host, message, InfoKind::Vxlan, Some(InfoData::Vxlan(data)))
+/// A device that carries packets to other hosts inside of datagrams that leave by `parent`.
+pub struct Vxlan {
+    pub parent: u32,
+    pub id: u32,
+    pub port: u16,
+    /// The ports of this host that datagrams leave from, but for the last.
+    pub from_ports: (u16, u16),
+    pub local: Ipv4Addr,
+    pub mtu: u32,
+    /// Whether what arrives tells where its sender is.
+    pub learns: bool,
+}
+
+impl Vxlan {
+    /// Makes it.
+    pub fn make(&self, host: &mut Netlink, name: &str) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.into()));
+        message.attributes.push(LinkAttribute::Mtu(self.mtu));
+        let data = vec![
+            InfoVxlan::Id(self.id),
+            InfoVxlan::Link(self.parent),
+            InfoVxlan::Local(self.local),
+            InfoVxlan::Port(self.port),
+            InfoVxlan::PortRange(self.from_ports),
+            InfoVxlan::Learning(self.learns),
+        ];
+        make(host, message, InfoKind::Vxlan, Some(InfoData::Vxlan(data)))
+    }
 }
 
 /// What several make at once, only the first makes: the others find it.
@@ -291,12 +299,40 @@ pub fn set_neighbour(
 
 /// Lets a VXLAN send to another host what is for all, or for those it knows nothing of.
 pub fn add_peer(host: &mut Netlink, vxlan: u32, peer: Ipv4Addr) -> io::Result<()> {
+    let message = forwarding(vxlan, [0; 6], peer);
+    host.tell(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_APPEND)
+}
+
+/// Tells a VXLAN on which host a hardware address is.
+pub fn set_forwarding(host: &mut Netlink, vxlan: u32, hardware: [u8; 6], peer: Ipv4Addr) -> io::Result<()> {
+    let message = forwarding(vxlan, hardware, peer);
+    host.tell(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
+}
+
+fn forwarding(vxlan: u32, hardware: [u8; 6], peer: Ipv4Addr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Bridge;
     message.header.ifindex = vxlan;
     message.header.state = NeighbourState::Permanent;
     message.header.flags = NeighbourFlags::Own;
-    message.attributes.push(NeighbourAttribute::LinkLayerAddress(vec![0; 6]));
+    message.attributes.push(NeighbourAttribute::LinkLayerAddress(hardware.to_vec()));
     message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(peer)));
-    host.tell(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_APPEND)
+    message
+}
+
+/// The address of this host that what is for `to` would come from.
+pub fn own_address_towards(netlink: &mut Netlink, to: Ipv4Addr) -> io::Result<Option<Ipv4Addr>> {
+    let mut message = RouteMessage::default();
+    message.header.address_family = AddressFamily::Inet;
+    message.header.destination_prefix_length = 32;
+    message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(to)));
+    let Some(RouteNetlinkMessage::NewRoute(route)) =
+        netlink.ask(RouteNetlinkMessage::GetRoute(message), 0)?
+    else {
+        return Ok(None);
+    };
+    Ok(route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::PrefSource(RouteAddress::Inet(address)) => Some(*address),
+        _ => None,
+    }))
 }

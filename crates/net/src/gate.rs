@@ -18,8 +18,8 @@ use crate::claim::Key;
 use crate::device::{self, By, GOES_WITHIN, INSIDE, Member, ROUTER, Space};
 use crate::lease::Leases;
 use crate::netlink::Netlink;
-use crate::wiring::{host_hardware, odd_hardware};
-use crate::{Made, filter, make, set_up_space};
+use crate::wiring::{host_hardware, needs_rules, odd_hardware};
+use crate::{Made, filter, firewall, make, set_up_space};
 
 /// The end of the wire in the namespace between.
 const WIRE: &str = "wire";
@@ -40,7 +40,7 @@ pub fn connect(
     if let Some((again, _)) = again {
         wait_until_gone(name, again.claim.address)?;
     }
-    let Made { space, wiring, address } = make(name, network, node, uid, again)?;
+    let Made { space, wiring, address, host } = make(name, network, node, uid, again)?;
     let between = || format!("network {name}: the way to {address}");
     let mut netlink = Netlink::open().context(between)?;
     shut_space().context(between)?;
@@ -57,6 +57,8 @@ pub fn connect(
     }
     move_into_link_name_space(inside, Some(LinkNameSpaceType::Network)).context(about)?;
     set_up_space().context(between)?;
+    // They are her own to change, whose processes alone they keep others from.
+    firewall::protect_member(network, host).context(between).map_err(needs_rules)?;
     let mut own = Netlink::open().context(about)?;
     // With its own hardware address it says where it is now.
     fs::write(format!("/proc/sys/net/ipv4/conf/{INSIDE}/arp_notify"), "1").context(between)?;

@@ -6,11 +6,13 @@
 pub mod claim;
 mod device;
 mod filter;
+mod firewall;
 pub mod gate;
 mod kept;
 pub mod lease;
 mod lock;
 mod netlink;
+mod nft;
 mod probe;
 pub mod switch;
 mod wiring;
@@ -36,9 +38,10 @@ use crate::wiring::Wiring;
 /// # Errors
 /// What could not be made, of which network. This thread may then be in a namespace without devices.
 pub fn enter(name: &NetName, network: &Network, node: &str, uid: u32) -> Result<Ipv4Addr> {
-    let Made { wiring, address, .. } = make(name, network, node, uid, None)?;
+    let Made { wiring, address, host, .. } = make(name, network, node, uid, None)?;
     let about = || format!("network {name}: address {address}");
     set_up_space().context(about)?;
+    firewall::protect_member(network, host).context(about).map_err(wiring::needs_rules)?;
     let mut inside = Netlink::open().context(about)?;
     wiring.configure(&mut inside, network, address).context(about)?;
     Ok(address)
@@ -49,6 +52,8 @@ struct Made {
     space: OwnedFd,
     wiring: Wiring,
     address: Ipv4Addr,
+    /// This host, as it is seen there.
+    host: Option<Ipv4Addr>,
 }
 
 /// Makes one, and moves this thread into it. `again`: with an address that the user had before.
@@ -86,7 +91,10 @@ fn make(
             _ => Ok(None),
         });
         let other = match had {
-            Ok(None) => return Ok(Made { space, wiring, address }),
+            Ok(None) => {
+                let host = wiring.host_seen_from(&mut host, network, address);
+                return Ok(Made { space, wiring, address, host });
+            }
             Ok(Some(other)) if again.is_none() => other,
             refused => {
                 // It is not his: nothing says that it were.
@@ -211,7 +219,7 @@ fn own_space() -> io::Result<OwnedFd> {
     Ok(openat(CWD, "/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// What a namespace of one's own allows: every port, and to ask who is there. IPv6 has no leases, and so none of it is used.
+/// What a namespace of one's own allows: to listen on every port, and to ask who is there. IPv6 has no leases, and so none of it is used.
 fn set_up_space() -> io::Result<()> {
     fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")?;
     fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647")?;

@@ -3,11 +3,14 @@
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 use skiff_sandbox::{Context, Error, Result};
-use skiff_spec::network::{Kind, NetName, Network, Subnet, hardware_address};
+use skiff_spec::network::{Kind, NetName, Network, Reach, Subnet, hardware_address};
 
-use crate::device::{self, By, Device, Member};
+use crate::claim;
+use crate::device::{self, By, Device, Member, Vxlan};
+use crate::firewall::{self, FROM_PORTS, Guard};
 use crate::netlink::Netlink;
 
 /// What a datagram around a packet takes.
@@ -51,7 +54,7 @@ pub fn prepare(host: &mut Netlink, name: &NetName, network: &Network, node: &str
             let fits = mtu.unwrap_or_else(|| parent.mtu.saturating_sub(VXLAN_BYTES));
             mtu = Some(fits);
             let bridge = shared_bridge(host, name, network, node, mtu)?;
-            shared_vxlan(host, name, network, (node, parent.index, fits, bridge)).context(about)?;
+            shared_vxlan(host, name, network, (node, parent.index, fits, bridge))?;
             To::Bridge(bridge)
         }
         (_, parent) => {
@@ -99,6 +102,8 @@ fn shared_bridge(
     let index = device::find(host, &device, None).context(about)?.map_or(0, |found| found.index);
     if let Some(gateway) = own_gateway(network, node) {
         let subnet = network.subnet;
+        // Others know it by its address, as members.
+        device::set_hardware(host, index, hardware_address(gateway)).context(about)?;
         device::set_address(host, index, gateway, subnet.prefix(), Some(subnet.last())).context(about)?;
     }
     device::up(host, index).context(about)?;
@@ -114,27 +119,53 @@ fn own_gateway(network: &Network, node: &str) -> Option<Ipv4Addr> {
     network.gateway.filter(|_| ours)
 }
 
+/// More hardware addresses than this are not told to a VXLAN beforehand: it learns where they are from what the rules let arrive.
+const MOST_TOLD: u64 = 1 << 14;
+
 fn shared_vxlan(
     host: &mut Netlink,
     name: &NetName,
     network: &Network,
     (node, parent, mtu, bridge): (&str, u32, u32, u32),
-) -> io::Result<()> {
+) -> Result<()> {
     let device = vxlan_name(name);
-    if device::find(host, &device, None)?.is_some_and(|found| found.is_up) {
-        return Ok(());
-    }
-    let local = network.nodes.get(node).and_then(|node| node.address).unwrap_or(Ipv4Addr::UNSPECIFIED);
+    let about = || format!("network {name}: device {device}");
     let port = network.port.unwrap_or(VXLAN_PORT);
     let id = network.id.unwrap_or_default();
-    device::unless_there(device::vxlan(host, &device, parent, id, port, local, mtu))?;
-    let index = device::find(host, &device, None)?.map_or(0, |found| found.index);
-    let others = network.nodes.iter().filter(|(other, _)| *other != node);
-    for peer in others.filter_map(|(_, other)| other.address) {
-        device::add_peer(host, index, peer)?;
+    let travels = Path::new(claim::KEY).exists();
+    let guard = Guard { name, network, node, id, port, travels };
+    if !guard.is_there().context(about).map_err(needs_rules)? {
+        // Made from another description, or before there were rules. The device goes first: with the rules there, others take it for right.
+        device::remove(host, &device).context(about)?;
+        guard.apply().context(about).map_err(needs_rules)?;
     }
-    device::attach(host, index, bridge)?;
-    device::up(host, index)
+    if device::find(host, &device, None).context(about)?.is_some_and(|found| found.is_up) {
+        return Ok(());
+    }
+    let others = || network.nodes.iter().filter(|(other, _)| *other != node);
+    let learns = travels || others().map(|(other, _)| network.capacity(other)).sum::<u64>() > MOST_TOLD;
+    let local = network.nodes.get(node).and_then(|node| node.address).unwrap_or(Ipv4Addr::UNSPECIFIED);
+    let vxlan = Vxlan { parent, id, port, from_ports: FROM_PORTS, local, mtu, learns };
+    device::unless_there(vxlan.make(host, &device)).context(about)?;
+    let index = device::find(host, &device, None).context(about)?.map_or(0, |found| found.index);
+    for (other, peer) in others().filter_map(|(other, described)| Some((other, described.address?))) {
+        device::add_peer(host, index, peer).context(about)?;
+        let told = network.addresses(other).ok().filter(|_| !learns);
+        // The gateway is no member, and yet there.
+        let gateway = network.gateway.filter(|_| own_gateway(network, other).is_some() && !learns);
+        for address in told.into_iter().flatten().chain(gateway) {
+            device::set_forwarding(host, index, hardware_address(address), peer).context(about)?;
+        }
+    }
+    device::attach(host, index, bridge).context(about)?;
+    device::up(host, index).context(about)
+}
+
+/// What to do where there are no rules.
+pub fn needs_rules(e: Error) -> Error {
+    e.hint(
+        "administrator: the kernel needs nftables (CONFIG_NF_TABLES, CONFIG_NF_TABLES_IPV4, CONFIG_NFT_CT)",
+    )
 }
 
 impl Wiring {
@@ -160,6 +191,18 @@ impl Wiring {
             }
         }
         device::up(host, index).context(about)
+    }
+
+    /// Under which address of this host a member sees it, if the host may reach members.
+    pub fn host_seen_from(
+        &self,
+        host: &mut Netlink,
+        network: &Network,
+        address: Ipv4Addr,
+    ) -> Option<Ipv4Addr> {
+        // Without a way there is nothing that could come.
+        let known = || device::own_address_towards(host, address).ok().flatten();
+        network.reach.contains(&Reach::Host).then(known).flatten()
     }
 
     /// Sets up the namespace of a member.
@@ -216,6 +259,9 @@ pub fn take_down(host: &mut Netlink, name: &NetName, remove: bool) -> io::Result
             }
             found.push(device);
         }
+    }
+    if remove {
+        firewall::remove_guard(name)?;
     }
     Ok(found)
 }

@@ -1,6 +1,7 @@
 //! Networks of the site's: what `/etc/skiff/networks.d/NAME.toml` may say, and which addresses a node may give away.
 
 mod lease;
+mod reach;
 mod subnet;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use lease::{Again, Claim, Lease};
+pub use reach::Reach;
 pub use subnet::Subnet;
 
 /// Where networks are described.
@@ -213,6 +215,12 @@ pub struct Network {
     pub most_each: Option<u32>,
     /// How many stay kept for one user on one node when another needs an address; half of `most_each`, if not given.
     pub most_kept_each: Option<u32>,
+    /// Who besides its members may begin a connection to them.
+    #[serde(default)]
+    pub reach: Vec<Reach>,
+    /// Whether members may begin connections to others from ports below 1024, which some services take for root's (NFS).
+    #[serde(default)]
+    pub low_ports: bool,
     /// How many hours an address is kept for a saved instance that had it.
     #[serde(default = "a_week")]
     pub kept_hours: u64,
@@ -284,6 +292,21 @@ impl Network {
         }
     }
 
+    /// Puts in the place of other networks' names in `reach` what these have, as `read` says: all but what is a host's.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn resolve_reach<E>(&mut self, read: impl Fn(&NetName) -> Result<Option<Self>, E>) -> Result<(), E> {
+        for reach in &mut self.reach {
+            if let Reach::Network(name) = reach
+                && let Some(other) = read(name)?
+            {
+                *reach = Reach::Members { blocks: other.ranges(), but_for: other.gateway };
+            }
+        }
+        Ok(())
+    }
+
     /// The addresses that the node of this name may give away, in order.
     ///
     /// # Errors
@@ -341,6 +364,15 @@ impl Network {
     #[must_use]
     pub fn gives_away(&self, node: &str, address: Ipv4Addr) -> bool {
         self.range_of(node).is_some_and(|range| range.contains(address)) && self.has_member(address)
+    }
+
+    /// What all nodes together give away: who has another address of the subnet is no member.
+    #[must_use]
+    pub fn ranges(&self) -> Vec<Subnet> {
+        match self.nodes.is_empty() {
+            true => vec![self.range.unwrap_or(self.subnet)],
+            false => self.nodes.values().map(|node| node.range).collect(),
+        }
     }
 
     fn range_of(&self, node: &str) -> Option<Subnet> {

@@ -49,6 +49,21 @@ fn what_one_user_may_have_leaves_room_for_others() {
 }
 
 #[test]
+fn who_may_reach_members_is_nobody_unless_it_is_said() {
+    assert_eq!(with("kind = \"bridge\"").unwrap().reach, []);
+    let mut network =
+        with("kind = \"bridge\"\nreach = [\"host\", \"lab\", \"gone\", \"192.0.2.0/24\"]").unwrap();
+    let other =
+        Network::parse("kind = \"bridge\"\nsubnet = \"10.9.0.0/24\"\ngateway = \"10.9.0.1\"").unwrap();
+    network.resolve_reach(|name| Ok::<_, ()>((name.as_str() == "lab").then(|| other.clone()))).unwrap();
+    let block = |block: &str| block.parse().unwrap();
+    let gone = Reach::Network("gone".parse().unwrap());
+    let lab = Reach::Members { blocks: vec![block("10.9.0.0/24")], but_for: Some([10, 9, 0, 1].into()) };
+    assert_eq!(network.reach, [Reach::Host, lab, gone, Reach::Block(block("192.0.2.0/24"))]);
+    assert!(with("kind = \"bridge\"\nreach = [\"No Net\"]").unwrap_err().contains("`reach`"));
+}
+
+#[test]
 fn who_may() {
     let network = Network::parse(VXLAN).unwrap();
     let allows = |uid| network.allows(uid, &[100], |name| (name == "alice").then_some(1000), |_| None);
