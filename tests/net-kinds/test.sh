@@ -79,6 +79,18 @@ ok on n1 "${login[@]}" skiff env create --net lab dev
 ok on n1 "${login[@]}" skiff env exec dev -- sh -c "$(look_up dev)"
 has "$out" 10.20.0.
 ok on n1 "${login[@]}" skiff env rm --force dev
+# In /sys, too, are one's own devices only, with their addresses; inside an environment, as root and as oneself, likewise.
+own_devices='echo $(ls /sys/class/net) $(cat /sys/class/net/eth0/address /sys/class/net/eth0/mtu); cat /proc/sys/net/ipv4/conf/eth0/forwarding >/dev/null; ls /sys/fs/cgroup >/dev/null'
+for who in --root --me; do
+    ok on n1 "${login[@]}" skiff run $who --net lab -- sh -c "$own_devices"
+    has "$out" 'eth0 lo 0a:53:0a:14:00:1' "$who"
+    has "$out" ' 1400' "$who"
+done
+ok on n1 "${login[@]}" skiff env create --net lab devices
+ok on n1 "${login[@]}" skiff env exec devices -- sh -c "$own_devices; mount -o remount,rw /sys 2>/dev/null; echo 1 2>/dev/null >/sys/class/net/eth0/mtu && echo written; :"
+has "$out" 'eth0 lo 0a:53:0a:14:00:1' 'in an environment'
+lacks "$out" written
+ok on n1 "${login[@]}" skiff env rm --force devices
 # Directory, umask and exit code come through.
 login alice
 ok on n1 "${login[@]}" sh -c 'cd /usr/lib; umask 027; skiff run --net lab -- sh -c "pwd; umask"'

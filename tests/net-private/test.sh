@@ -25,6 +25,11 @@ for user in alice bob; do
     equal "${out%%$'\n'*}" 1 "$user"
     ok as $user skiff run --net none -- python3 -c "$client" "$host"
     equal "$out" no "$user: none"
+    # Nor any device of the host's, by whatever it is looked for.
+    ok as $user skiff run --net none -- sh -c 'ls /sys/class/net; cat /sys/class/net/lo/mtu; ls /sys/fs/cgroup >/dev/null; touch /sys/x 2>/dev/null && echo written; :'
+    equal "$out" $'lo\n65536' "$user: devices of none"
+    ok as $user skiff run --net private -- sh -c 'echo $(ls /sys/class/net)'
+    equal "$out" 'lo tap0' "$user: devices of a private network"
     # The host is reached by its address; what listens on its loopback device is not, nor by the one that stands for the host.
     ok as $user skiff run --net private -- python3 -c "$client" "$host"
     equal "$out" here "$user: private"

@@ -36,7 +36,7 @@ const NOBODY: u32 = u32::MAX - 1;
 pub struct Given {
     /// How many ids there are inside.
     pub ids: u32,
-    /// The stand-ins and the view, or the image: detached mounts.
+    /// The stand-ins and the view, or the image; then `/sys` of a network of the site's, if the caller is on one: detached mounts.
     pub mounts: Vec<OwnedFd>,
     /// The clone of `/` under the view. Nobody else may have it. To let go of it makes the kernel wait for a grace period, and
     /// whoever unmounts something meanwhile (the caller, the host's root) for that and another.
@@ -91,7 +91,8 @@ impl Prepared {
                 (vec![root], None)
             }
         };
-        Ok(Given { ids: self.ids.count, mounts, host })
+        let devices = crate::network::devices()?;
+        Ok(Given { ids: self.ids.count, mounts: mounts.into_iter().chain(devices).collect(), host })
     }
 }
 

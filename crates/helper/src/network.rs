@@ -6,15 +6,16 @@
 
 use std::ffi::{CString, OsString};
 use std::net::Ipv4Addr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use skiff_sandbox::command::{own_args, own_env};
-use skiff_sandbox::{Context, Error, Result};
+use skiff_sandbox::{Context, Error, Result, mounts};
 use skiff_spec::network::{DIR, NetName, Network};
 use skiff_spec::wire::ON_NETWORK;
+use skiff_sys::mount::{MountAttr, set_attributes};
 use skiff_sys::ns;
 use skiff_sys::process::exec;
 
@@ -99,6 +100,26 @@ fn move_to(caller: &Caller, pid: u32) -> Result<()> {
         return Err(Error::new(format!("process {pid}: its network is not one of the site's")));
     }
     move_into_link_name_space(net.as_fd(), Some(LinkNameSpaceType::Network)).context(about)
+}
+
+/// `/sys` as it is in the network namespace that the caller is in, read-only, if that is one of the host's, but not the host's own: the kernel shows in
+/// it the devices of that, and gives it only to who has rights over it.
+pub fn devices() -> Result<Option<OwnedFd>> {
+    let open = |path: &str| {
+        openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).context(|| path.to_owned())
+    };
+    let net = open("/proc/thread-self/ns/net")?;
+    let id = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|stat| stat.st_ino).context(|| "network namespace");
+    if id(&net)? == id(&open("/proc/1/ns/net")?)? {
+        return Ok(None);
+    }
+    let ours = open_ns(own_proc()?.as_fd(), "user").context(|| "user namespace")?;
+    if !ns::belongs_to(net.as_fd(), ours.as_fd()).context(|| "network namespace")? {
+        return Ok(None);
+    }
+    let devices = mounts::made_up("sysfs").context(|| "/sys of the network")?;
+    set_attributes(devices.as_fd(), MountAttr::RDONLY, false).context(|| "/sys of the network")?;
+    Ok(Some(devices))
 }
 
 /// Becomes the caller again, and `skiff`, with the words and variables that we were given for it.

@@ -182,7 +182,7 @@ impl Ground {
             Some(tree) => {
                 let about = || format!("root's files in {}", tree.display());
                 let view = open_dir(CWD, tree).and_then(|dir| bind_one(dir.as_fd())).context(about)?;
-                Some(Layers { mask: None, view, ids })
+                Some(Layers { mask: None, view, ids, devices: None })
             }
             None => given,
         };
@@ -212,7 +212,7 @@ impl Ground {
         let again = |mount: &OwnedFd| bind_one(mount.as_fd()).context(|| "layers of the group");
         let Some(layers) = &self.layers else { return Ok(None) };
         let mask = layers.mask.as_ref().map(again).transpose()?;
-        Ok(Some(Layers { mask, view: again(&layers.view)?, ids: self.ids }))
+        Ok(Some(Layers { mask, view: again(&layers.view)?, ids: self.ids, devices: None }))
     }
 
     /// Makes a machine, which ends with its first command, or with us.

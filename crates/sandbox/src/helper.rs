@@ -42,6 +42,14 @@ pub struct Layers {
     pub view: OwnedFd,
     /// How many ids there are inside.
     pub ids: u32,
+    /// `/sys` as it is in the helper's network namespace, where that belongs to the host and is not the host's own.
+    pub devices: Option<OwnedFd>,
+}
+
+/// Whether a mount is of sysfs.
+fn is_sys(mount: &OwnedFd) -> bool {
+    const SYSFS: i64 = 0x6265_6572;
+    rustix::fs::fstatfs(mount).is_ok_and(|found| found.f_type == SYSFS)
 }
 
 impl Helper {
@@ -263,9 +271,10 @@ impl Helper {
     /// As [`Helper::answer`].
     pub fn layers(&self) -> Result<Layers> {
         let (ids, fds) = self.answer()?;
-        let mut mounts = fds.into_iter().rev();
+        let (mut devices, mounts): (Vec<_>, Vec<_>) = fds.into_iter().partition(is_sys);
+        let mut mounts = mounts.into_iter().rev();
         match (mounts.next(), mounts.next(), mounts.next()) {
-            (Some(view), mask, None) => Ok(Layers { mask, view, ids }),
+            (Some(view), mask, None) => Ok(Layers { mask, view, ids, devices: devices.pop() }),
             _ => Err(Error::new(format!("helper {}: answer without its mounts", self.program.display()))),
         }
     }

@@ -21,7 +21,7 @@ use crate::{Context, Error, Result, accounts};
 
 /// Stacks the layers, mounts the rest, makes it `/`. When it hangs at [`crate::stage::ROOT`], with nothing mounted on it yet, `hung` is called.
 pub fn build(stage: &mut Stage<'_>, layers: &Layers, hung: impl FnOnce()) -> Result<()> {
-    stage.complete()?;
+    stage.complete(layers.devices.as_ref())?;
     // Before Linux 6.15 the kernel takes as layers only mounts that hang in a namespace of ours.
     if let Some(mask) = &layers.mask {
         stage.hang(mask, "mask")?;

@@ -47,7 +47,7 @@ pub fn build(stage: &mut Stage<'_>, ids: u32) -> Result<Built> {
         open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).context(|| DEVICE).map_err(|e| {
             e.hint("administrator: modprobe fuse, chmod 666 /dev/fuse; or have Skiff's helper installed")
         })?;
-    stage.complete()?;
+    stage.complete(None)?;
     let options = options(stage, ids)?;
     let log = stage.file(LOG)?;
     // Before the server runs: what it read from a device that is not mounted would be an error to it.

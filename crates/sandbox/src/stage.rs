@@ -110,6 +110,8 @@ impl<'a> Stage<'a> {
                 },
                 Source::Proc => Some(made_up("proc").context(|| describe(mount))?),
                 Source::Mqueue => Some(made_up("mqueue").context(|| describe(mount))?),
+                // Of a network namespace that is the host's only the helper can.
+                Source::Sys => made_up("sysfs").ok(),
             };
             sources.push(Opened { mount, shown });
         }
@@ -126,8 +128,8 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// Opens the rest, now that there are ids.
-    pub fn complete(&mut self) -> Result<()> {
+    /// Opens the rest, now that there are ids. `devices`: what the helper has given for [`Source::Sys`].
+    pub fn complete(&mut self, devices: Option<&OwnedFd>) -> Result<()> {
         // What goes with the environment was made for it, by the same ids.
         if let (Some(kept), Upper::Directory(_)) = (&self.kept, &self.plan.upper) {
             let fit = owners::fit(kept.as_fd()).and_then(|()| match self.plan.route {
@@ -140,6 +142,13 @@ impl<'a> Stage<'a> {
             let mount = self.sources[at].mount;
             if let (Source::Bind(path), None) = (&mount.source, &self.sources[at].shown) {
                 self.sources[at].shown = unless_missing(mount, bind(path))?;
+            }
+            if let (Source::Sys, None) = (&mount.source, &self.sources[at].shown) {
+                // Where the kernel has none to give, as /sys is covered in parts, there is what the host shows.
+                self.sources[at].shown = match devices {
+                    Some(devices) => Some(devices.try_clone().context(|| describe(mount))?),
+                    None => unless_missing(mount, bind(&mount.target))?,
+                };
             }
         }
         // Before Linux 6.15 only what hangs in a namespace can be mounted once more.
@@ -276,6 +285,7 @@ fn describe(mount: &Mount) -> String {
         Source::Proc => "/proc".into(),
         Source::Mqueue => "message queues".into(),
         Source::Devices => "/dev".into(),
+        Source::Sys => "/sys".into(),
         Source::Terminals => "pseudo terminals".into(),
     }
 }

@@ -382,7 +382,7 @@ fn make_root<'a>(making: &Making<'a>, wards: &mut Wards, hung: impl FnOnce()) ->
         Some(helper) => {
             let mut layers = helper.layers()?;
             if making.plan.base == Base::Directory {
-                layers = Layers { mask: None, view: directory(making.plan)?, ids: layers.ids };
+                layers = Layers { mask: None, view: directory(making.plan)?, ..layers };
             }
             root::build(&mut stage, &layers, hung)?;
             Ok(Made { ids: layers.ids, notes: vec![], _stage: stage, _layers: Some(layers) })
@@ -395,7 +395,7 @@ fn make_root<'a>(making: &Making<'a>, wards: &mut Wards, hung: impl FnOnce()) ->
             }
             let ids = u32::from_le_bytes(ids);
             if making.plan.unpacked.is_some() {
-                let layers = Layers { mask: None, view: directory(making.plan)?, ids };
+                let layers = Layers { mask: None, view: directory(making.plan)?, ids, devices: None };
                 root::build(&mut stage, &layers, hung)?;
                 return Ok(Made { ids, notes: rootless::notes(ids), _stage: stage, _layers: Some(layers) });
             }

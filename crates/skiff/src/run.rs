@@ -297,6 +297,7 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
             Source::Proc => "its processes".into(),
             Source::Mqueue => "its message queues".into(),
             Source::Devices => "links, and the devices below".into(),
+            Source::Sys => "devices of its network".into(),
             Source::Terminals => "its pseudo terminals".into(),
         };
         let mode = if mount.read_only { " (read-only)" } else { "" };

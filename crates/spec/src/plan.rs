@@ -81,6 +81,8 @@ pub enum Source {
     Mqueue,
     /// A directory for `/dev` without devices, with the usual links.
     Devices,
+    /// The devices of this host, of those for networks only the environment's own (`/sys`).
+    Sys,
     /// Pseudo terminals of the environment, with numbers of its own; what makes them is shown beside, as `ptmx`.
     Terminals,
 }

@@ -101,6 +101,9 @@ impl Container {
         identity: Identity,
     ) -> Result<Self> {
         plan.net = net.clone();
+        if !plan.net.is_host() {
+            network::show_own_devices(plan);
+        }
         let text = |target: &str, text: String| Mount {
             source: Source::Text(text),
             target: target.into(),

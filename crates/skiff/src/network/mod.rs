@@ -196,6 +196,22 @@ pub fn tell_names(plan: &mut Plan, name: Option<&str>) -> Result<()> {
     Ok(())
 }
 
+/// Has a plan show in `/sys` the network's devices, not the host's. Of what the host has mounted there, only the control groups are needed.
+pub fn show_own_devices(plan: &mut Plan) {
+    let Some(at) = plan.mounts.iter().position(|mount| mount.source == Source::Bind("/sys".into())) else {
+        return;
+    };
+    let groups = "/sys/fs/cgroup";
+    let own = Mount { source: Source::Sys, target: "/sys".into(), read_only: true, optional: false };
+    let groups = Mount {
+        source: Source::Bind(groups.into()),
+        target: groups.into(),
+        read_only: false,
+        optional: true,
+    };
+    plan.mounts.splice(at..=at, [own, groups]);
+}
+
 /// Adds a network to a plan.
 pub fn add(plan: &mut Plan, net: Net) -> Result<()> {
     if plan.route == Route::Rootless
@@ -211,6 +227,9 @@ pub fn add(plan: &mut Plan, net: Net) -> Result<()> {
             read_only: true,
             optional: false,
         });
+    }
+    if !net.is_host() {
+        show_own_devices(plan);
     }
     plan.net = net;
     Ok(())
