@@ -95,7 +95,8 @@ on n1 kill -CONT "$daemon"
 ok as alice srun -n1 -w n1 --environment=dev cat /etc/marker
 on n1 sh -c "umount $depot; rm -r /run/upper /run/work"
 rm /etc/skiff/conf.d/fetch.toml
-# The cache is not to be written, or full.
+# The cache is not to be written, or full. (The epilog of the job before may not find it so.)
+idle
 on n1 sh -c "mount --bind $cache $cache; mount -o remount,ro,bind $cache"
 refused $cache 'Read-only'
 on n1 umount $cache
