@@ -147,6 +147,9 @@ equal "$(tr '\0' '\n' </proc/"$pid"/environ | sort | xargs)" 'HTTP_PROXY=http://
 equal "$(ls -l /proc/"$pid"/fd | sed -n 's/.*-> \([a-z/]*\).*/\1/p' | sort | xargs)" '/dev/null /dev/null /dev/null /run/skiff/callers/ socket' 'its descriptors'
 equal "$(readlink /proc/"$pid"/cwd) $(readlink /proc/"$pid"/exe)" '/ /usr/bin/skiff'
 equal "$(stat -c %U /proc/"$pid"/fd)" root 'not dumpable'
+# Few system calls, and no way to more privilege; no end of memory, descriptors or time.
+equal "$(sed -nE 's/^(NoNewPrivs|Seccomp):\t//p' /proc/"$pid"/status | xargs)" '1 2' 'no_new_privs, seccomp'
+equal "$(awk '/^Max (cpu time|address space|open files)/ { print $(NF - 1) }' /proc/"$pid"/limits | sort -n | xargs)" "$(printf '%s\n' 14400 "$(ulimit -Hn | awk '{ print $1 < 4096 ? $1 : 4096 }')" $((16 << 30)) | sort -n | xargs)" 'its limits'
 try wait "$started"
 eventually 15 sh -c '! pgrep -u daemon -x skiff'
 

@@ -5,9 +5,11 @@
 //! nothing of Skiff. Errors are plain `io::Error`: the callers know the object and add it.
 
 pub mod alloc;
+pub mod allow;
 pub mod caps;
 pub mod cred;
 pub mod fdpass;
+pub mod landlock;
 pub mod lock;
 pub mod loopdev;
 pub mod memory;

@@ -8,9 +8,9 @@ mod untrusted;
 
 use std::io;
 
-const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+pub(crate) const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-const MISSING: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+pub(crate) const MISSING: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 
 /// Refused whatever the arguments.
 const CALLS: &[libc::c_long] = &[
@@ -41,9 +41,9 @@ const IOCTLS: &[libc::Ioctl] = &[libc::TIOCSTI, libc::TIOCLINUX];
 
 /// The kernel's word for the architecture of a call (`AUDIT_ARCH_*`).
 #[cfg(target_arch = "x86_64")]
-const ARCH: u32 = 0xc000_003e;
+pub(crate) const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
-const ARCH: u32 = 0xc000_00b7;
+pub(crate) const ARCH: u32 = 0xc000_00b7;
 
 /// The 32-bit calls that the kernel takes beside its own: architecture, the number of `ioctl`, and the same refusals.
 #[cfg(target_arch = "x86_64")]
@@ -73,7 +73,8 @@ pub fn load() -> io::Result<()> {
     install(&mut filter())
 }
 
-fn install(program: &mut [libc::sock_filter]) -> io::Result<()> {
+/// Loads one.
+pub(crate) fn install(program: &mut [libc::sock_filter]) -> io::Result<()> {
     let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: fprog points to len instructions that live through the call; the kernel copies and checks them.
     let r = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const fprog) };
@@ -122,19 +123,19 @@ fn refusals(calls: &[u32], ioctl: u32) -> Vec<libc::sock_filter> {
     f
 }
 
-fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+pub(crate) fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
 }
-fn load_word(offset: u32) -> libc::sock_filter {
+pub(crate) fn load_word(offset: u32) -> libc::sock_filter {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset)
 }
-fn jump(equal: u32, then: u8, otherwise: u8) -> libc::sock_filter {
+pub(crate) fn jump(equal: u32, then: u8, otherwise: u8) -> libc::sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, then, otherwise, equal)
 }
-fn jump_at_least(value: u32, then: u8, otherwise: u8) -> libc::sock_filter {
+pub(crate) fn jump_at_least(value: u32, then: u8, otherwise: u8) -> libc::sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, then, otherwise, value)
 }
-fn ret(value: u32) -> libc::sock_filter {
+pub(crate) fn ret(value: u32) -> libc::sock_filter {
     instruction(libc::BPF_RET | libc::BPF_K, 0, 0, value)
 }
 

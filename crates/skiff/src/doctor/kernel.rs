@@ -28,6 +28,7 @@ pub fn checks(context: &Context) -> Vec<Check> {
     ];
     if context.helper.is_some() {
         checks.push(id_mapped_mounts(context));
+        checks.push(landlock());
     }
     checks.push(root_file_system());
     checks.push(whole(context));
@@ -51,6 +52,22 @@ fn user_namespaces() -> Check {
             NAME,
             format!("you cannot make one: {e} (user.max_user_namespaces = {most})"),
             "administrator: sysctl user.max_user_namespaces=15000, kernel.unprivileged_userns_clone=1 where it exists",
+        ),
+    }
+}
+
+/// What confines the store's writer besides its user and its filter of system calls.
+fn landlock() -> Check {
+    const NAME: &str = "Landlock";
+    match skiff_sys::landlock::version() {
+        Some(version) => Check::pass(
+            NAME,
+            format!("version {version}: the store's writer can change nothing but the store"),
+        ),
+        None => Check::warn(
+            NAME,
+            "the kernel has none: the store's writer may change whatever its user may",
+            "administrator: Linux 5.13 or later with CONFIG_SECURITY_LANDLOCK, and landlock in lsm= of its command line",
         ),
     }
 }

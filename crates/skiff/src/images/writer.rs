@@ -3,10 +3,12 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags};
 use skiff_image::auth::{Credential, Credentials, Secret};
 use skiff_image::erofs;
 use skiff_image::hash::sha256;
@@ -23,6 +25,7 @@ use skiff_spec::image::ImageId;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::{ImageReference, Named};
 use skiff_spec::site::{self, ImageFormat, Site};
+use skiff_sys::{allow, landlock};
 
 use super::ours;
 use super::wire::{self, Ask, Checked, Layer, Login, Say};
@@ -68,6 +71,9 @@ pub fn run(words: &[String]) -> Result<()> {
         .set_read_timeout(Some(QUESTION))
         .and_then(|()| socket.set_write_timeout(Some(PATIENCE)))
         .context(|| "socket")?;
+    if let Err(Error { message, hint }) = confine(Path::new(store)) {
+        return wire::send(&mut socket, &Say::Failed { message, hint });
+    }
     let until = Instant::now() + QUESTION;
     let Some(ask) = wire::receive(&mut Until { socket: &socket, until })? else { return Ok(()) };
     let asked = Asked { store: Path::new(store), uid, format, quota: quota()? };
@@ -80,6 +86,16 @@ pub fn run(words: &[String]) -> Result<()> {
     answered
         .or_else(|Error { message, hint }| wire::send(&mut socket, &Say::Failed { message, hint }))
         .or(Ok(()))
+}
+
+/// All that is foreign is read after this: whoever takes the process over by that can change nothing but the store, start nothing, reach no
+/// other process, and has few of the kernel's calls to try.
+fn confine(store: &Path) -> Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(store, flags, Mode::empty()).context(|| store.display().to_string())?;
+    // A kernel without Landlock goes without: `skiff doctor` says so.
+    landlock::confine_changes_to(dir.as_fd()).context(|| "the store's writer: Landlock")?;
+    allow::only_listed().context(|| "the store's writer: seccomp")
 }
 
 /// What comes by a socket until then, however slowly.

@@ -1,0 +1,131 @@
+//! Landlock: what a process may still change of the file system, by its own decision and for good.
+//!
+//! <https://docs.kernel.org/userspace-api/landlock.html>. Kernels differ in how much they can refuse; what one cannot, it lets pass.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// To execute; to write, remove and make files; then what later versions added: to move between directories, to truncate, `ioctl` on devices.
+const EXECUTE: u64 = 1;
+const CHANGES: u64 = 1 << 1 | 0x1ff0;
+const REFER: u64 = 1 << 13;
+const TRUNCATE: u64 = 1 << 14;
+const IOCTL_DEV: u64 = 1 << 15;
+const BIND_TCP: u64 = 1;
+/// Abstract Unix sockets and signals, beyond those who are confined alike.
+const SCOPES: u64 = 3;
+
+const VERSION_FLAG: u32 = 1;
+const RULE_PATH_BENEATH: u32 = 1;
+
+#[repr(C)]
+struct Attributes {
+    file_system: u64,
+    network: u64,
+    scoped: u64,
+}
+
+#[repr(C, packed)]
+struct Beneath {
+    allowed: u64,
+    parent: i32,
+}
+
+/// The version that the kernel has; nothing if it has none, or was started without.
+#[must_use]
+pub fn version() -> Option<u32> {
+    // SAFETY: no attributes are read where their length is 0.
+    let version = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<Attributes>(), 0usize, VERSION_FLAG)
+    };
+    u32::try_from(version).ok().filter(|version| *version > 0)
+}
+
+/// From now on this thread, and what it starts, changes files only below `dir`, executes nothing, listens on no TCP port, and reaches with
+/// signals and abstract sockets only who is confined with it; as far as the kernel knows of these. Gives the kernel's version. Needs
+/// `no_new_privs`.
+///
+/// # Errors
+/// Of the kernel, where it has Landlock.
+pub fn confine_changes_to(dir: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let Some(version) = version() else { return Ok(None) };
+    let since = |first: u32, access: u64| if version >= first { access } else { 0 };
+    let changes = CHANGES | since(2, REFER) | since(3, TRUNCATE) | since(5, IOCTL_DEV);
+    let attributes =
+        Attributes { file_system: changes | EXECUTE, network: since(4, BIND_TCP), scoped: since(6, SCOPES) };
+    let length = match version {
+        ..4 => 8,
+        4..6 => 16,
+        _ => size_of::<Attributes>(),
+    };
+    // SAFETY: the kernel reads so many bytes of the attributes, which live through the call.
+    let rules =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const attributes, length, 0u32) };
+    let rules = i32::try_from(rules).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the kernel has just given us this descriptor; nobody else has it.
+    let rules = unsafe { OwnedFd::from_raw_fd(rules) };
+    let beneath = Beneath { allowed: changes, parent: dir.as_raw_fd() };
+    // SAFETY: the kernel reads the rule, which lives through the call, and borrows the descriptors for it.
+    let added = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_add_rule,
+            rules.as_raw_fd(),
+            RULE_PATH_BENEATH,
+            &raw const beneath,
+            0u32,
+        )
+    };
+    if added != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: plain integers.
+    match unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0u32) } {
+        0 => Ok(Some(version)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, create_dir, rename, write};
+    use std::io::ErrorKind;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn files_change_only_below_the_directory() {
+        if version().is_none() {
+            eprintln!("skipped: the kernel has no Landlock");
+            return;
+        }
+        let base = std::env::temp_dir().join(format!("skiff-landlock-test-{}", std::process::id()));
+        let (inside, outside) = (base.join("inside"), base.join("outside"));
+        for dir in [&base, &inside, &outside, &inside.join("sub")] {
+            create_dir(dir).expect("a directory");
+        }
+        write(outside.join("file"), "x").expect("a file");
+        let dir = File::open(&inside).expect("opened");
+        // Only this thread is confined.
+        let confined = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                rustix::thread::set_no_new_privs(true).expect("no_new_privs");
+                confine_changes_to(dir.as_fd()).expect("confined");
+                write(inside.join("file"), "x").expect("written inside");
+                rename(inside.join("file"), inside.join("sub/file")).expect("moved inside");
+                assert_eq!(std::fs::read_to_string(outside.join("file")).expect("read"), "x");
+                let denied = |result: io::Result<()>, what: &str| {
+                    assert_eq!(result.expect_err(what).kind(), ErrorKind::PermissionDenied, "{what}");
+                };
+                denied(write(outside.join("file"), "y"), "to write outside");
+                denied(write(outside.join("new"), "y"), "to make a file outside");
+                denied(create_dir(outside.join("dir")), "to make a directory outside");
+                denied(std::fs::remove_file(outside.join("file")), "to remove outside");
+                denied(std::process::Command::new("/bin/true").status().map(drop), "to execute");
+            });
+            thread.join()
+        });
+        std::fs::remove_dir_all(base).expect("removed");
+        confined.expect("as promised");
+    }
+}
