@@ -86,9 +86,11 @@ has "$out" "$(id -u mallory)"
 # What is given up is to be had again.
 for n in 1 2 3 4 5; do try as mallory skiff rmi $registry/big:$n; done
 ok as mallory skiff pull --quiet $registry/big:3
+ok as mallory skiff pull --quiet $registry/big:4
+ok as bob skiff rmi $registry/big:1
 # A quota that becomes smaller: what is beyond it goes first when room is made, and bob's, though older, stays.
 touch -d yesterday $store/users/"$(id -u bob)"/*
-echo 'store_user_quota = 1M' >/etc/skiff/helper.conf
+echo 'store_user_quota = 4M' >/etc/skiff/helper.conf
 ok as mallory skiff store du --json
 total=$(json "$out" 'd["images"] + d["blobs"]')
 ok setpriv --reuid daemon --regid daemon --clear-groups env -i PATH=/usr/bin:/bin skiff store gc --budget $((total - 100000))
