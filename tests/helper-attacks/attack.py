@@ -753,6 +753,29 @@ def many(most):
         gained("helpers that do not end:", len(all_))
 
 
+def hosts_overlay(place):
+    """`refresh` of an overlay of the host's, which would lose its cache for all: refused."""
+    must_refuse("refresh", Asked(request("r", 0), fds=[os.open(place, os.O_PATH)]))
+
+
+def confined():
+    """A helper that has made ready has no more than the rest of its work takes."""
+    asked = Asked(request("p", 0))
+    want = sum(1 << bit for bit in (1, 6, 7, 8, 18, 19, 21))  # DAC_OVERRIDE SETGID SETUID SETPCAP SYS_CHROOT SYS_PTRACE SYS_ADMIN
+    for _ in range(500):
+        have = status(asked.pid)
+        if have["Seccomp"].strip() == "2":
+            break
+        time.sleep(0.002)
+    else:
+        gained("a helper without a filter")
+    for kind in ("CapPrm", "CapEff"):
+        if int(have[kind], 16) & ~want:
+            gained("a helper with", kind, have[kind])
+    asked.socket.close()
+    os.waitpid(asked.pid, 0)
+
+
 def full_socket():
     """A helper whose answer has no room waits for her; not for good."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

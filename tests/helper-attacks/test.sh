@@ -55,6 +55,10 @@ attack connections "$bobs" "$(cd /run/skiff/net/attack && grep -l "\"uid\":$(id 
 ok as bob skiff env stop far
 skiff sweep >/dev/null
 attack descriptors
+mkdir -p /mnt/skiff-test && mount -t tmpfs tmpfs /mnt/skiff-test && mkdir /mnt/skiff-test/a /mnt/skiff-test/b /mnt/skiff-test/c
+mount -t overlay -o lowerdir=/mnt/skiff-test/a:/mnt/skiff-test/b overlay /mnt/skiff-test/c
+attack hosts_overlay /mnt/skiff-test/c
+umount /mnt/skiff-test/c /mnt/skiff-test && rmdir /mnt/skiff-test
 attack fake_system
 attack through "$alices"
 attack watched
@@ -63,6 +67,7 @@ attack waiting
 attack left_open
 attack stopped
 attack full_socket
+attack confined
 attack from_inside 60
 
 # The stand-ins are made anew all the time meanwhile.

@@ -208,4 +208,16 @@ def squats(bob):
     forever()
 
 
+def renames():
+    """Names that change all the time, as a build's do: what looks a path up meanwhile may have to begin again."""
+    names = [f"/tmp/skiff-renames.{os.getpid()}{end}" for end in "ab"]
+    os.mkdir(names[0])
+    ready()
+    while True:
+        for _ in range(200):
+            os.rename(*names)
+            os.rename(*reversed(names))
+        time.sleep(0.001)
+
+
 globals()[sys.argv[1]](*sys.argv[2:])

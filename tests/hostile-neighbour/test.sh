@@ -51,11 +51,12 @@ attacks=(
     "freezes      login freezes $group skiff run --net lab -- sleep 100"
     "frozen-runs  login freezes $group skiff run -- sleep 100"
     "squats       login squats $(id -u bob)"
+    "renames      login renames"
     "connections  n2    connections n1:$port n2:$port"
 )
 
-# What does not hold yet, as attack:action: the agent waits for whoever says nothing.
-not_yet='connections:migrate all:migrate'
+# What does not hold yet, as attack:action.
+not_yet=
 
 # ---- How it is measured -----------------------------------------------------------------------------------------------------
 migrate() { # bob's instance, to the other node
@@ -140,7 +141,7 @@ cleanup() {
     [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + || true
     rm -rf /etc/skiff/networks.d
     for node in $SKIFF_TESTBED_NODES; do on "$node" rm -rf /tmp/skiff-bob /tmp/skiff-mallory; done
-    rm -rf /tmp/skiff-bob /tmp/skiff-mallory
+    rm -rf /tmp/skiff-bob /tmp/skiff-mallory /tmp/skiff-renames.*
     images_cleanup
 }
 trap cleanup EXIT
@@ -154,6 +155,8 @@ printf 'kind = "bridge"\nsubnet = "10.20.0.0/24"\nrange = "10.20.0.16/28"\n' >/e
 install -m 755 "$here/mallory.py" /shared/mallory.py
 root=$images_tmp/root
 skeleton "$root"
+# Past `..`, where the kernel begins again when anything is renamed meanwhile.
+ln -s ../run/resolv.conf "$root/etc/resolv.conf"
 start_registry
 make_store
 push tools/small:1 "$root"

@@ -12,6 +12,7 @@
 
 mod base;
 mod caller;
+mod confine;
 mod connect;
 mod image;
 mod join;
@@ -31,6 +32,7 @@ use base::Given;
 use caller::Caller;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::image::ImageId;
 use skiff_spec::wire::{MOST_BYTES, MOST_ORDERED, Reply, Request};
 use skiff_sys::fdpass;
 
@@ -75,11 +77,15 @@ fn answer(socket: &OwnedFd) -> Result<()> {
         fdpass::send(socket.as_fd(), &Reply::Done(value).encode(), fds).context(|| "answer")
     };
     let request = Request::decode(&bytes).ok_or_else(unknown)?;
+    confine::to(&request)?;
     match request {
         Request::Prepare { .. } | Request::Base { .. } | Request::Image { .. } => {
             environment(&caller, socket, request)
         }
-        Request::Order { .. } => command(&caller, socket, request),
+        Request::Order { .. } => {
+            confine::to_environment()?;
+            command(&caller, socket, request)
+        }
         Request::Refresh => refresh::forget(&fds).and_then(|()| done(0, &[])),
         Request::Network { name } => network::enter(&caller, &name),
         Request::Follow { pid } => network::follow(&caller, pid),
@@ -122,14 +128,15 @@ fn environment(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> 
         Request::Prepare { image } => {
             // What is wrong is told when there is somebody to be told: behind the request.
             let prepared = base::prepare(caller, image);
+            confine::to_environment()?;
             match (next(socket)?, image) {
                 (Request::Base { pid }, None) => prepared?.give(caller, pid)?,
                 (Request::Image { pid, id }, Some(same)) if id == same => prepared?.give(caller, pid)?,
                 _ => return Err(unknown()),
             }
         }
-        Request::Base { pid } => base::prepare(caller, None)?.give(caller, pid)?,
-        Request::Image { pid, id } => base::prepare(caller, Some(id))?.give(caller, pid)?,
+        Request::Base { pid } => prepare_at_once(caller, None)?.give(caller, pid)?,
+        Request::Image { pid, id } => prepare_at_once(caller, Some(id))?.give(caller, pid)?,
         _ => return Err(unknown()),
     };
     let sent: Vec<_> = given.mounts.iter().map(AsFd::as_fd).collect();
@@ -146,6 +153,12 @@ fn environment(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> 
         wait(socket.as_fd(), PollFlags::RDHUP, 1);
     }
     Ok(())
+}
+
+/// For who does not ask for that ahead.
+fn prepare_at_once(caller: &Caller, image: Option<ImageId>) -> Result<base::Prepared> {
+    let prepared = base::prepare(caller, image)?;
+    confine::to_environment().map(|()| prepared)
 }
 
 /// A command of the caller's, in one or more messages, and where it is to run. The word to go may come before all of them have: who says

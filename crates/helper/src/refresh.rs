@@ -3,7 +3,7 @@
 //! The view was mounted by root, so only root can tell it so; the user's overlay above it he refreshes himself. Asking it of
 //! another overlay than ours does nothing but cost it its cache: nothing about it is changed.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick};
@@ -18,6 +18,10 @@ pub fn forget(fds: &[OwnedFd]) -> Result<()> {
     if stat.f_type as u64 != OVERLAY_MAGIC {
         return Err(Error::new("refresh: that is no view of the host's root"));
     }
+    // To lose its cache again and again would make an overlay that all use slow for all (`/` of a node without a disk is one).
+    if is_hosts(dir).context(|| "view")? {
+        return Err(Error::new("refresh: that is a mount of the host's"));
+    }
     match reconfigure(dir, false) {
         // Such is an overlay that has no upper, as our view: it wants to hear that it stays so. Another's must not be told,
         // or any user could make it read-only.
@@ -25,6 +29,17 @@ pub fn forget(fds: &[OwnedFd]) -> Result<()> {
         other => other,
     }
     .context(|| "view: forgetting what was looked up")
+}
+
+/// Whether a descriptor lies in a mount of the mount namespace that we, and so the caller, are in. An environment's are in its own.
+fn is_hosts(dir: &OwnedFd) -> std::io::Result<bool> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", dir.as_raw_fd()))?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim);
+    let id = id.ok_or(std::io::ErrorKind::InvalidData)?;
+    let mounts = std::fs::read("/proc/self/mountinfo")?;
+    Ok(mounts
+        .split(|byte| *byte == b'\n')
+        .any(|line| line.split(|byte| *byte == b' ').next() == Some(id.as_bytes())))
 }
 
 fn reconfigure(dir: &OwnedFd, read_only: bool) -> rustix::io::Result<()> {

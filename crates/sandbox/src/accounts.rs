@@ -4,11 +4,11 @@ use std::io::{Read, Write};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use skiff_spec::plan::Accounts;
 
-use crate::mounts::resolve_or_make;
+use crate::mounts::{open_in_root, resolve_or_make};
 use crate::{Context, Result};
 
 /// More than this no password file holds.
@@ -24,10 +24,7 @@ fn add_to(root: BorrowedFd<'_>, path: &str, lines: &[String]) -> Result<()> {
     if lines.is_empty() {
         return Ok(());
     }
-    let open = |flags: OFlags| {
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        openat2(root, path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty(), resolve)
-    };
+    let open = |flags: OFlags| open_in_root(root, Path::new(path), flags | OFlags::NONBLOCK);
     let mut text = String::new();
     match open(OFlags::RDONLY) {
         // What is no text has no lines that say otherwise.

@@ -122,7 +122,19 @@ pub fn by_number(fd: BorrowedFd<'_>) -> String {
 pub fn resolve(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
+    open_in_root(root, path, flags)
+}
+
+/// Far more than any neighbour's renames make necessary.
+const TRIES: u32 = 1000;
+
+/// Opens a path as if `root` were `/`. Where `..` is passed while anything on the host is renamed or mounted, whoever does that, the kernel
+/// cannot tell whether the look-up has left `root`, and says `EAGAIN` (openat2(2)).
+pub(crate) fn open_in_root(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let open = || openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve);
+    let again = |opened: &rustix::io::Result<OwnedFd>| matches!(opened, Err(Errno::AGAIN));
+    (1..TRIES).map(|_| open()).find(|opened| !again(opened)).unwrap_or_else(open)
 }
 
 /// The place at `path` below `root`, made if there is none: a directory, or an empty file. A link that leads nowhere is

@@ -35,6 +35,21 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_vhangup,
 ];
 
+/// Refused besides to a privileged process that starts no program: what whoever took it over would go on with.
+const PRIVILEGED_CALLS: &[libc::c_long] = &[
+    libc::SYS_bpf,
+    libc::SYS_chroot,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_io_uring_setup,
+    libc::SYS_perf_event_open,
+    libc::SYS_pivot_root,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_userfaultfd,
+];
+
 /// Terminal requests that type into, or paste into, the terminal the environment shares with the user's login
 /// (CVE-2017-5226 taught this to others).
 const IOCTLS: &[libc::Ioctl] = &[libc::TIOCSTI, libc::TIOCLINUX];
@@ -70,7 +85,22 @@ struct Old {
 /// # Errors
 /// `EACCES` without either, `EINVAL` on a kernel without seccomp filters.
 pub fn load() -> io::Result<()> {
-    install(&mut filter())
+    install(&mut filter(CALLS, OLD))
+}
+
+/// Loads a filter for a privileged process that starts no program and is none of the old architecture's.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_without_exec() -> io::Result<()> {
+    install(&mut filter(&[CALLS, PRIVILEGED_CALLS].concat(), None))
+}
+
+/// Whether this process has a filter.
+#[must_use]
+pub fn is_loaded() -> bool {
+    // SAFETY: plain integers; it only asks.
+    unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) == libc::SECCOMP_MODE_FILTER as libc::c_int }
 }
 
 /// Loads one.
@@ -90,14 +120,14 @@ pub fn load_untrusted() -> io::Result<()> {
 }
 
 /// The filter. Calls of an architecture that it does not know (x32, say), whose numbers would mean other calls, do not exist.
-fn filter() -> Vec<libc::sock_filter> {
+fn filter(calls: &[libc::c_long], old: Option<Old>) -> Vec<libc::sock_filter> {
     const NR: u32 = 0;
     const ARCH_AT: u32 = 4;
-    let calls: Vec<u32> = CALLS.iter().map(|call| *call as u32).collect();
+    let calls: Vec<u32> = calls.iter().map(|call| *call as u32).collect();
     let native = refusals(&calls, libc::SYS_ioctl as u32);
-    let old = OLD.map_or(vec![], |old| refusals(old.calls, old.ioctl));
     let mut f = vec![load_word(ARCH_AT)];
-    if let Some(Old { arch, .. }) = OLD {
+    if let Some(Old { arch, ioctl, calls }) = old {
+        let old = refusals(calls, ioctl);
         // Over the number's load and the refusals that follow.
         f.extend([jump(arch, 0, old.len() as u8 + 1), load_word(NR)]);
         f.extend(old);
@@ -145,7 +175,11 @@ mod tests {
 
     /// What the filter answers, run as the kernel runs it.
     fn answer(arch: u32, number: u32, second_argument: u32) -> u32 {
-        run(&filter(), |offset| match offset {
+        answer_of(&filter(CALLS, OLD), arch, number, second_argument)
+    }
+
+    fn answer_of(filter: &[libc::sock_filter], arch: u32, number: u32, second_argument: u32) -> u32 {
+        run(filter, |offset| match offset {
             0 => number,
             4 => arch,
             24 => second_argument,
@@ -175,6 +209,20 @@ mod tests {
                 code if code == libc::BPF_RET | libc::BPF_K => return i.k,
                 other => panic!("instruction {other}"),
             }
+        }
+    }
+
+    #[test]
+    fn privileged_processes_start_no_program() {
+        let filter = filter(&[CALLS, PRIVILEGED_CALLS].concat(), None);
+        for call in CALLS.iter().chain(PRIVILEGED_CALLS) {
+            assert_eq!(answer_of(&filter, ARCH, *call as u32, 0), REFUSE, "{call}");
+        }
+        for call in [libc::SYS_read, libc::SYS_setns, libc::SYS_mount, libc::SYS_sendmsg] {
+            assert_eq!(answer_of(&filter, ARCH, call as u32, 0), ALLOW, "{call}");
+        }
+        if let Some(old) = OLD {
+            assert_eq!(answer_of(&filter, old.arch, 1, 0), MISSING, "no 32-bit call");
         }
     }
 

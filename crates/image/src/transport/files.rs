@@ -114,7 +114,10 @@ impl Files for Directory {
         // A pipe in its place must not make us wait.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        match openat2(&self.dir, path, flags, Mode::empty(), resolve) {
+        let open = || openat2(&self.dir, path, flags, Mode::empty(), resolve);
+        // `EAGAIN`: a link leads past `..` while somebody renames something, anywhere on the host (openat2(2)).
+        let opened = (1..1000).map(|_| open()).find(|opened| !matches!(opened, Err(Errno::AGAIN)));
+        match opened.unwrap_or_else(open) {
             Ok(file) => Part::whole(file.into(), name).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(Errno::XDEV) => Err(Error::Foreign {
