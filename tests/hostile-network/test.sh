@@ -215,6 +215,17 @@ eventually 10 test -s /home/bob/host
 from_low() { ok at n1 mallory skiff run --net lab -- /usr/bin/python3 /shared/knock.py 10.20.0.1 700; }
 from_low
 equal "$out" 'out out' 'from a low port to the host'
+# Who rules his network namespace, as in an instance that can be saved, has no more of it.
+ok at n1 mallory skiff instance start --checkpoint --net lab host rules sh -c 'nsenter --version >/dev/null; exec sleep 60'
+ruling_low() {
+    ok at n1 mallory skiff instance list --json
+    ok at n1 mallory nsenter --preserve-credentials -U -n -t "$(json "$out" "d[0]['pid']")" /usr/bin/python3 /shared/knock.py 10.20.0.1 "$1"
+}
+ruling_low 700
+equal "$out" 'out out' 'from a low port of a namespace of her own'
+ruling_low 0
+equal "$out" 'in in' 'the same from another port'
+ok at n1 mallory skiff instance rm --force rules
 sed -i '1i low_ports = true' $dir/lab.toml
 from_low
 equal "$out" 'in in' 'the same, where the site wants it'

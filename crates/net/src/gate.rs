@@ -52,6 +52,7 @@ pub fn connect(
     let hardware = hardware_address(address);
     filter::pass_to(&mut netlink, (outer.index, wire), hardware).context(between).map_err(needs_filters)?;
     filter::pass_from(&mut netlink, (wire, outer.index), hardware, address).context(between)?;
+    firewall::protect_services(network, INSIDE).context(between).map_err(needs_egress)?;
     for index in [outer.index, wire] {
         device::up(&mut netlink, index).context(between)?;
     }
@@ -85,6 +86,10 @@ fn shut_space() -> io::Result<()> {
 
 fn found(netlink: &mut Netlink, name: &str) -> io::Result<device::Device> {
     device::find(netlink, name, None)?.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn needs_egress(e: Error) -> Error {
+    e.hint("administrator: the kernel needs CONFIG_NETFILTER_EGRESS (Linux 5.16), or the network `low_ports = true`")
 }
 
 fn needs_filters(e: Error) -> Error {

@@ -10,7 +10,9 @@ use rustix::net::sockopt::set_socket_send_buffer_size_force;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 
 /// IPv4's packets.
-const FAMILY: u8 = 2;
+const IPV4: u8 = 2;
+/// All of one device's.
+const NETDEV: u8 = 5;
 /// nf_tables among netfilter's parts.
 const PART: u16 = 10;
 const BATCH_BEGIN: u16 = 0x10;
@@ -24,6 +26,8 @@ const ELEMENTS_AT_ONCE: usize = 500;
 /// Where a chain looks at packets, and what becomes of those that no rule decides about.
 pub struct Hook {
     pub kind: &'static str,
+    /// In the table of a device: which.
+    pub device: Option<&'static str>,
     pub number: u32,
     pub priority: i32,
     pub policy: u32,
@@ -33,6 +37,8 @@ pub const PREROUTING: u32 = 0;
 pub const INPUT: u32 = 1;
 pub const FORWARD: u32 = 2;
 pub const OUTPUT: u32 = 3;
+/// In the table of a device: what leaves by it.
+pub const EGRESS: u32 = 1;
 
 pub const DROP: u32 = 0;
 pub const ACCEPT: u32 = 1;
@@ -71,6 +77,7 @@ pub fn meta(key: u32) -> Step {
     step("meta", &[number(1, FIRST), number(2, key)])
 }
 pub const PROTOCOL: u32 = 16;
+pub const CARRIED: u32 = 1;
 pub const SENDER: u32 = 10;
 pub const DEVICE_IN: u32 = 6;
 pub const DEVICE_OUT: u32 = 7;
@@ -117,6 +124,7 @@ pub fn untracked() -> Step {
 /// A table, as the messages that make it in the place of one of the same name.
 pub struct Table {
     name: String,
+    family: u8,
     messages: Vec<(u16, u16, Vec<u8>)>,
     sets: u32,
 }
@@ -148,7 +156,12 @@ impl Table {
             (DELETE_TABLE, 0, table()),
             (NEW_TABLE, CREATE, [table(), attribute(6, &noted)].concat()),
         ];
-        Self { name: name.into(), messages, sets: 0 }
+        Self { name: name.into(), family: IPV4, messages, sets: 0 }
+    }
+
+    /// The same, for all that passes a device, also what the kernel's routing does not see.
+    pub fn of_devices(name: &str) -> Self {
+        Self { family: NETDEV, ..Self::new(name, "") }
     }
 
     fn add(&mut self, kind: u16, flags: u16, parts: &[Vec<u8>]) {
@@ -159,7 +172,9 @@ impl Table {
     pub fn chain(&mut self, name: &str, hook: Option<&Hook>) {
         let mut parts = vec![text(3, name)];
         if let Some(hook) = hook {
-            parts.push(nest(4, &[number(1, hook.number), number(2, hook.priority.cast_unsigned())]));
+            let mut place = vec![number(1, hook.number), number(2, hook.priority.cast_unsigned())];
+            place.extend(hook.device.map(|device| text(3, device)));
+            parts.push(nest(4, &place));
             parts.push(number(5, hook.policy));
             parts.push(text(7, hook.kind));
         }
@@ -225,9 +240,9 @@ impl Table {
     /// # Errors
     /// What the kernel says; nothing has changed then.
     pub fn apply(self) -> io::Result<()> {
-        let last = self.messages.len() - 1;
+        let (last, family) = (self.messages.len() - 1, self.family);
         let of_table = |(at, (kind, flags, body)): (usize, (u16, u16, Vec<u8>))| {
-            message(PART << 8 | kind, flags | if at == last { ACK } else { 0 }, FAMILY, 0, &body)
+            message(PART << 8 | kind, flags | if at == last { ACK } else { 0 }, family, 0, &body)
         };
         let messages: Vec<u8> = self.messages.into_iter().enumerate().flat_map(of_table).collect();
         transact(messages)
@@ -240,8 +255,8 @@ impl Table {
 /// What the kernel says.
 pub fn remove(name: &str) -> io::Result<()> {
     let table = text(1, name);
-    let make = message(PART << 8 | NEW_TABLE, CREATE, FAMILY, 0, &table);
-    let delete = message(PART << 8 | DELETE_TABLE, ACK, FAMILY, 0, &table);
+    let make = message(PART << 8 | NEW_TABLE, CREATE, IPV4, 0, &table);
+    let delete = message(PART << 8 | DELETE_TABLE, ACK, IPV4, 0, &table);
     transact([make, delete].concat())
 }
 
@@ -250,7 +265,7 @@ pub fn remove(name: &str) -> io::Result<()> {
 /// # Errors
 /// What the kernel says.
 pub fn comment(name: &str) -> io::Result<Option<String>> {
-    let asked = message(PART << 8 | GET_TABLE, 0, FAMILY, 0, &text(1, name));
+    let asked = message(PART << 8 | GET_TABLE, 0, IPV4, 0, &text(1, name));
     let answer = match ask(&asked) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,

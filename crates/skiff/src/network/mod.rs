@@ -201,14 +201,11 @@ pub fn show_own_devices(plan: &mut Plan) {
     let Some(at) = plan.mounts.iter().position(|mount| mount.source == Source::Bind("/sys".into())) else {
         return;
     };
+    let read_only = plan.mounts[at].read_only;
     let groups = "/sys/fs/cgroup";
     let own = Mount { source: Source::Sys, target: "/sys".into(), read_only: true, optional: false };
-    let groups = Mount {
-        source: Source::Bind(groups.into()),
-        target: groups.into(),
-        read_only: false,
-        optional: true,
-    };
+    let groups =
+        Mount { source: Source::Bind(groups.into()), target: groups.into(), read_only, optional: true };
     plan.mounts.splice(at..=at, [own, groups]);
 }
 
