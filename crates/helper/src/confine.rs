@@ -21,11 +21,15 @@ pub fn to(request: &Request) -> Result<()> {
     match request {
         Request::Refresh => for_good(admin),
         Request::Release => for_good(admin | BECOME | CapabilitySet::DAC_OVERRIDE),
-        Request::Connect { .. } | Request::Leave { .. } => for_good(admin | CapabilitySet::NET_ADMIN | LOOK),
+        Request::Connect { .. } | Request::Leave { .. } | Request::Free { .. } => {
+            for_good(admin | CapabilitySet::NET_ADMIN | LOOK)
+        }
         Request::Network { .. } | Request::Follow { .. } => {
             caps::set_to(admin | CapabilitySet::NET_ADMIN | LOOK | BECOME).context(|| "capabilities")
         }
-        _ => Ok(()),
+        Request::Prepare { .. } | Request::Base { .. } | Request::Image { .. } | Request::Order { .. } => Ok(()),
+        // Becomes the writer, which has nothing; the other two are refused as a first request.
+        Request::Store | Request::Join { .. } | Request::Go => Ok(()),
     }
 }
 

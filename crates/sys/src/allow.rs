@@ -1,7 +1,7 @@
 //! The system calls of a program that reads what is foreign: a list of permissions. All others do not exist for it (`ENOSYS`), so that
 //! a program that was taken over finds little of the kernel to attack.
 //!
-//! The list is what pulls, imports, exports, verification and collection were seen to make (`strace -f`), with musl and glibc, and what
+//! The list is what pulls, imports, exports, verification and collection were seen to make (`strace -f`, musl on x86_64), and what
 //! stands beside these: the other ways to read, write, wait and ask for the time that the C library may choose.
 
 use std::io;
