@@ -11,7 +11,7 @@ cleanup() {
     for node in $nodes; do
         on $node ip link property del dev e-$node altname uplink 2>&- || true
         # Addresses of saved instances are kept for a week.
-        on $node sh -c 'pkill -KILL -u alice,bob; rm -rf /tmp/skiff-alice /tmp/skiff-bob; grep -l until /run/skiff/net/*/*.* | xargs -r rm; skiff sweep >/dev/null' || true
+        on $node sh -c 'pkill -KILL -u alice,bob; grep -l until /run/skiff/net/*/*.* | xargs -r rm; skiff sweep >/dev/null; rm -rf /tmp/skiff-alice /tmp/skiff-bob /tmp/skiff-root' || true
     done
 }
 trap cleanup EXIT

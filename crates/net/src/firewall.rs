@@ -234,7 +234,7 @@ impl Guard<'_> {
 
     /// Makes them, in this thread's network namespace.
     pub fn apply(&self) -> io::Result<()> {
-        let mut table = Table::new(&Self::table_of(self.name), &self.comment());
+        let mut table = Table::replacing(&Self::table_of(self.name), &self.comment());
         table.pairs("speakers", &self.speakers());
         let before_others =
             |number| Hook { kind: "filter", device: None, number, priority: -10, policy: ACCEPT };

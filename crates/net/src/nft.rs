@@ -121,7 +121,7 @@ pub fn untracked() -> Step {
     step("notrack", &[])
 }
 
-/// A table, as the messages that make it in the place of one of the same name.
+/// A table, as the messages that make it.
 pub struct Table {
     name: String,
     family: u8,
@@ -150,13 +150,15 @@ impl Table {
         let mut noted = vec![0, u8::try_from(comment.len() + 1).unwrap_or(u8::MAX)];
         noted.extend(comment.bytes());
         noted.push(0);
-        let table = || text(1, name);
-        let messages = vec![
-            (NEW_TABLE, CREATE, table()),
-            (DELETE_TABLE, 0, table()),
-            (NEW_TABLE, CREATE, [table(), attribute(6, &noted)].concat()),
-        ];
-        Self { name: name.into(), family: IPV4, messages, sets: 0 }
+        let made = [text(1, name), attribute(6, &noted)].concat();
+        Self { name: name.into(), family: IPV4, messages: vec![(NEW_TABLE, CREATE, made)], sets: 0 }
+    }
+
+    /// In the place of one of the same name. (Not where there can be none: to wait until the old one is gone takes 10 ms.)
+    pub fn replacing(name: &str, comment: &str) -> Self {
+        let mut table = Self::new(name, comment);
+        table.messages.splice(0..0, [(NEW_TABLE, CREATE, text(1, name)), (DELETE_TABLE, 0, text(1, name))]);
+        table
     }
 
     /// The same, for all that passes a device, also what the kernel's routing does not see.
@@ -235,7 +237,7 @@ impl Table {
         }
     }
 
-    /// Has the kernel of this thread's network namespace put it in the place of one of the same name.
+    /// Has the kernel make it in this thread's network namespace.
     ///
     /// # Errors
     /// What the kernel says; nothing has changed then.
