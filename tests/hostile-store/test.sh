@@ -53,7 +53,7 @@ ok as mallory skiff pull --quiet $registry/big:1
 ok as mallory skiff pull --quiet $registry/big:2
 taken() { ok as mallory skiff store du --json; json "$out" "[u['images'] + u['blobs'] + u['unfinished'] for u in d['users'] if u['uid'] == $(id -u mallory)][0]"; }
 refused() {
-    has "$err" 'quota: you have'
+    has "$err" 'store quota exceeded'
     has "$err" 'hint: `skiff rmi'
 }
 pulls=()

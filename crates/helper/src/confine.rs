@@ -27,7 +27,9 @@ pub fn to(request: &Request) -> Result<()> {
         Request::Network { .. } | Request::Follow { .. } => {
             caps::set_to(admin | CapabilitySet::NET_ADMIN | LOOK | BECOME).context(|| "capabilities")
         }
-        Request::Prepare { .. } | Request::Base { .. } | Request::Image { .. } | Request::Order { .. } => Ok(()),
+        Request::Prepare { .. } | Request::Base { .. } | Request::Image { .. } | Request::Order { .. } => {
+            Ok(())
+        }
         // Becomes the writer, which has nothing; the other two are refused as a first request.
         Request::Store | Request::Join { .. } | Request::Go => Ok(()),
     }

@@ -151,7 +151,7 @@ pub enum Error {
         why: String,
     },
     /// A user has failed too often to show that he can have images that others have.
-    #[error("access refused: {times} attempts within an hour to use images without being able to pull them")]
+    #[error("image access refused for {wait} s: {times} failed proofs of access within an hour")]
     RefusedTooOften {
         /// How often.
         times: usize,
@@ -159,7 +159,7 @@ pub enum Error {
         wait: u64,
     },
     /// One user would have too much of a store that others use, too.
-    #[error("quota: you have {used} bytes in the store, {more} more are needed, and {quota} are the most")]
+    #[error("store quota exceeded: {used} bytes used, {more} more needed, {quota} allowed")]
     Quota {
         /// Bytes that this user has.
         used: u64,
@@ -169,7 +169,7 @@ pub enum Error {
         quota: u64,
     },
     /// One user has too many images.
-    #[error("quota: you have {most} images in the store, which are the most")]
+    #[error("store quota exceeded: {most} images used, {most} allowed")]
     TooManyImages {
         /// How many.
         most: u64,

@@ -187,7 +187,7 @@ fn file_system(import: &Import<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
 fn private_copy(import: &Import<'_>) -> Result<(Part, Digest)> {
     let part = import.source.part()?;
     let on_disk = fstat(&*part.file).on("look at", &*part.name)?.st_blocks as u64 * 512;
-    import.store.reserve(import.uid, on_disk)?;
+    import.store.check_room(import.uid, on_disk)?;
     let (room, room_name) = room(import.store)?;
     let copy = File::from(nameless(room.as_fd()).on("make a temporary file in", &*room_name)?);
     let mut hasher = Hasher::like(&Digest::Sha256([0; 32]));

@@ -66,7 +66,7 @@ pub(crate) fn prove(pull: &Pull<'_>, found: &Resolved, record: &Record, watch: &
 /// Fetches all layers, only to see that they can be had. Gives their origin, if they have one.
 fn fetch_all(pull: &Pull<'_>, found: &Resolved, watch: &mut dyn Watch) -> Result<Option<Origin>> {
     let sizes = layers(found).iter().map(|layer| layer.size).fold(0, u64::saturating_add);
-    pull.store.reserve(pull.uid, sizes)?;
+    pull.store.check_room(pull.uid, sizes)?;
     let blobs = BlobDir::open(&pull.store.blobs(pull.uid)?)?;
     let fetch = pull.client.fetch(&found.source, blobs.clone())?;
     let growing: Vec<_> = layers(found).into_iter().map(|layer| fetch.blob(layer)).collect();

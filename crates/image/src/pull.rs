@@ -106,7 +106,7 @@ pub fn pull(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
         Begun::There(record) => {
             if !store.permitted(uid, id) {
                 // Before what proves it takes room, too.
-                store.reserve(uid, 0)?;
+                store.check_room(uid, 0)?;
                 prove(pull, &found, &record, watch)?;
             }
             (record, true)
@@ -120,7 +120,7 @@ pub fn pull(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
 
 fn make(pull: &Pull<'_>, found: &Resolved, mut making: Making<'_>, watch: &mut dyn Watch) -> Result<Record> {
     let sizes = found.manifest.layers.iter().map(|layer| layer.blob.size);
-    pull.store.reserve(pull.uid, sizes.fold(0, u64::saturating_add))?;
+    pull.store.check_room(pull.uid, sizes.fold(0, u64::saturating_add))?;
     making.count_for(pull.uid)?;
     let watch = &mut WithinQuota::new(pull.store, pull.uid, watch);
     let blobs = pull.store.blobs(pull.uid)?;

@@ -74,7 +74,10 @@ impl BlobDir {
         let data = rustix::fs::openat(&self.dir, &names.data, flags, Mode::RUSR | Mode::WUSR)
             .on("open", self.shown(&names.data))?;
         let shown = self.shown(&names.data);
-        let is_empty = filled(journal.as_fd(), chunks).iter().all(|bytes| *bytes == 0);
+        // A size is the manifest's word until there was room for the blob and its journal.
+        let is_empty = rustix::fs::fstat(&journal).on("look at", self.shown(&names.journal))?.st_size
+            < (HEADER + chunks.count() * ENTRY) as i64
+            || filled(journal.as_fd(), chunks).iter().all(|bytes| *bytes == 0);
         let origin = Note::new(&self.dir, names.origin.clone(), is_empty);
         let part =
             Part { data: Arc::new(data), uncached: Uncached::default(), journal, chunks, shown, origin };

@@ -100,7 +100,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Quota`] where not.
-    pub(crate) fn reserve(&self, uid: u32, bytes: u64) -> Result<()> {
+    pub(crate) fn check_room(&self, uid: u32, bytes: u64) -> Result<()> {
         let Some(quota) = self.quota_of(uid)? else { return Ok(()) };
         let usage = self.usage_of(uid)?;
         if usage.count >= MOST_IMAGES {
@@ -109,7 +109,7 @@ impl Store {
         if usage.total().saturating_add(bytes) <= quota {
             return Ok(());
         }
-        if usage.blobs > 0 && usage.total() - usage.blobs + bytes <= quota {
+        if usage.blobs > 0 && (usage.total() - usage.blobs).saturating_add(bytes) <= quota {
             self.drop_blobs(uid)?;
         }
         let used = self.usage_of(uid)?.total();
@@ -141,7 +141,7 @@ impl Store {
     /// [`Error::Quota`], or when the store cannot be written to.
     pub(crate) fn permit_more(&self, uid: u32, id: ImageId) -> Result<()> {
         if !self.permitted(uid, id) {
-            self.reserve(uid, self.image_bytes(id))?;
+            self.check_room(uid, self.image_bytes(id))?;
         }
         self.permit(uid, id)
     }
@@ -204,8 +204,8 @@ mod tests {
     fn what_is_being_made_counts() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap().with_quota(Quota::Bytes(1 << 20));
-        store.reserve(7, 1 << 20).unwrap();
-        assert!(matches!(store.reserve(7, (1 << 20) + 1), Err(Error::Quota { used: 0, .. })));
+        store.check_room(7, 1 << 20).unwrap();
+        assert!(matches!(store.check_room(7, (1 << 20) + 1), Err(Error::Quota { used: 0, .. })));
         let id = ImageId([1; 32]);
         let Begun::New(mut making) = store.begin(id, Patience::default(), &mut || ()).unwrap() else {
             panic!("it is not there")
@@ -215,7 +215,7 @@ mod tests {
         rustix::io::pwrite(making.file(), &half, 0).unwrap();
         assert_eq!(store.usage_of(7).unwrap().unfinished, 512 << 10);
         assert_eq!(store.usage_of(8).unwrap().total(), 0, "another's");
-        assert!(store.reserve(7, 600 << 10).is_err() && store.reserve(8, 600 << 10).is_ok());
+        assert!(store.check_room(7, 600 << 10).is_err() && store.check_room(8, 600 << 10).is_ok());
         rustix::io::pwrite(making.file(), &vec![1; 1 << 20], 512 << 10).unwrap();
         assert!(matches!(store.check_quota(7), Err(Error::Quota { .. })));
         drop(making);
@@ -229,10 +229,10 @@ mod tests {
         let store = Store::open(dir.path()).unwrap().with_quota(Quota::Bytes(1 << 20));
         let blob = store.blobs(7).unwrap().join(format!("sha256-{}", "0".repeat(64)));
         std::fs::write(&blob, vec![1; 800 << 10]).unwrap();
-        store.reserve(7, 100 << 10).unwrap();
+        store.check_room(7, 100 << 10).unwrap();
         assert!(blob.exists());
-        assert!(store.reserve(7, 2 << 20).is_err() && blob.exists(), "in vain it is not removed");
-        store.reserve(7, 900 << 10).unwrap();
+        assert!(store.check_room(7, 2 << 20).is_err() && blob.exists(), "in vain it is not removed");
+        store.check_room(7, 900 << 10).unwrap();
         assert!(!blob.exists());
     }
 }

@@ -28,7 +28,7 @@ pub struct Files {
 /// Reads them.
 pub fn read(home: &Path) -> Result<Files> {
     let mut texts = vec![];
-    for path in std::iter::once(config::SITE_FILE.into()).chain(site_files()) {
+    for path in std::iter::once(config::SITE_FILE.into()).chain(site_files()?) {
         let about = |e: Error| e.hint("administrator: it must be a file of text that all users can read");
         let Some((text, _)) = read_text(&path).map_err(about)? else { continue };
         refuse_unless_roots(&path)?;
@@ -71,15 +71,24 @@ fn read_own(path: &Path) -> Result<Option<Text>> {
     Ok(Some(Text { origin: path.display().to_string(), text, site: false }))
 }
 
-fn site_files() -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(config::SITE_DIR)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok().map(|e| e.path()))
-        .filter(|path| path.extension().is_some_and(|e| e == "toml"))
-        .collect();
+/// A directory that cannot be listed is an error: what the site locks in there must not be missed.
+fn site_files() -> Result<Vec<PathBuf>> {
+    let about = || config::SITE_DIR;
+    let entries = match std::fs::read_dir(config::SITE_DIR) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(vec![]),
+        other => other
+            .context(about)
+            .map_err(|e| e.hint("administrator: all users must be able to list it: chmod 755"))?,
+    };
+    let mut files = vec![];
+    for entry in entries {
+        let path = entry.context(about)?.path();
+        if path.extension().is_some_and(|e| e == "toml") {
+            files.push(path);
+        }
+    }
     files.sort();
-    files
+    Ok(files)
 }
 
 /// What is in a file, if it is there. A FIFO, a device or a file without end is none, and nobody waits for it.
