@@ -97,7 +97,7 @@ ok as bob skiff env exec dev -- true
 ok as bob skiff env rm --force dev
 echo "state = \"$scratch/missing/%u\"" >$conf
 fails 125 as bob skiff env create dev
-has "$err" "administrator: install -d -m 1777 $scratch/missing"
+has "$err" "administrator: install -d -m 755 $scratch/missing"
 test ! -e $scratch/missing || fail 'bob made what is all users'\'''
 # Whoever serves a FUSE file system says whose its files are: mallory, that they are bob's.
 echo "state = \"$scratch/skiff/%u\"" >$conf

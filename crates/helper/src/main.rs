@@ -117,7 +117,7 @@ fn next(socket: &OwnedFd) -> Result<Request> {
 /// A message, with what came along.
 fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
     if wait(socket.as_fd(), PollFlags::IN, PATIENCE).is_empty() {
-        return Err(Error::new(format!("nothing was asked of the helper for {PATIENCE} s")).hint("try again"));
+        return Err(Error::new(format!("helper: no request within {PATIENCE} s")).hint("try again"));
     }
     fdpass::receive(socket.as_fd(), MOST_BYTES).context(|| "request")
 }

@@ -53,7 +53,7 @@ impl Slot {
             std::thread::sleep(pause);
             pause = PAUSES.1.min(pause * 2);
         }
-        Err(Error::new(format!("user {uid}: {most} helpers are at work for you, and none of them ends"))
+        Err(Error::new(format!("user {uid}: limit of {most} helpers at once reached"))
             .hint("end some of what you are starting, then try again; administrator: helpers_each in /etc/skiff/helper.conf"))
     }
 

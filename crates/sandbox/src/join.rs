@@ -168,7 +168,7 @@ pub(crate) fn confine(filter: bool) -> Result<()> {
     }
     skiff_sys::seccomp::load()
         .context(|| "system call filter")
-        .map_err(|e| e.hint("the kernel needs CONFIG_SECCOMP_FILTER"))
+        .map_err(|e| e.hint("the kernel needs CONFIG_SECCOMP_FILTER and must allow one more user namespace (user.max_user_namespaces)"))
 }
 
 /// The last step.
@@ -221,7 +221,7 @@ impl Failed {
                 Error::new(format!("user {user:?}: {why}")).hint(hint).into()
             }
             NotStarted::Untrusted(e) => Error::new(format!("confinement of an untrusted program: {e}"))
-                .hint("the kernel needs CONFIG_SECCOMP_FILTER")
+                .hint("the kernel needs CONFIG_SECCOMP_FILTER and must allow one more user namespace (user.max_user_namespaces)")
                 .into(),
             NotStarted::Directory(e) => {
                 Error::new(format!("working directory {}: {e}", command.cwd.display()))

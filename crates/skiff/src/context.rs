@@ -135,7 +135,7 @@ impl Context {
             // Made by the first user, it would be that one's, and nobody else's could be in it.
             let path = shared.display();
             return Err(Error::new(format!("{path}: there is no such directory")).hint(format!(
-                "administrator: install -d -m 1777 {path} (docs/install.md, \"State on a shared directory\")"
+                "administrator: install -d -m 755 {path}, and a directory for each user in it (docs/install.md, \"State on a shared directory\")"
             )));
         }
         let filled = text.replace("%U", &self.uid.to_string());

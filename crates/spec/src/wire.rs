@@ -22,7 +22,7 @@ const VERSION: u8 = 2;
 pub const STORE_WRITER: &str = "store-writer";
 
 /// How the helper begins its refusal to start another writer for a user who has as many as one may have: one of them will end.
-pub const WRITERS_BUSY: &str = "the store's writers for you are all at work";
+pub const WRITERS_BUSY: &str = "store: all of your writers are busy";
 
 /// The word by which the helper starts `skiff` again in another network namespace; behind it come the network's name and the address
 /// there (or nothing, where there already was one), then what was behind the socket's number on the helper's own command line.

@@ -102,7 +102,7 @@ pub enum ProgressKind {
 pub enum Store {
     /// How much room it takes
     Du(Output),
-    /// Remove what nobody uses, and with a budget what was not used for longest
+    /// Remove unused data; with a budget also what exceeds quotas, then what was not used for longest
     Gc {
         /// What may stay: 20G, 500M ...
         #[arg(long, value_name = "SIZE")]
