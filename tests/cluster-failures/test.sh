@@ -49,12 +49,12 @@ printf 'kind = "routed"\nsubnet = "10.23.0.0/24"\n' >/etc/skiff/networks.d/same.
 for node in n1 n2; do on $node sysctl -qw net.ipv4.ip_forward=1; done
 refused 'its address is 10.23.0.1, and so is that of host n' '[nodes]' -- run --net same -- echo ran
 printf 'kind = "bridge"\nsubnet = "10.22.0.0/24"\nrange = "10.22.0.16/32"\n' >/etc/skiff/networks.d/few.toml
-login alice
+login bob
 on n2 "${login[@]}" skiff run --net few -- sleep 100 3>&- &
 holder=$!
 eventually 10 on n2 ls /run/skiff/net/few/10.22.0.16
 refused 'host n2: ' 'addresses on this node are taken' -- one --net few -- echo ran
-on n2 pkill -KILL -u alice -x sleep
+on n2 pkill -KILL -u bob -x sleep
 try wait $holder
 # A root without a shell, without sshd.
 as alice mkdir -p none bare/{bin,etc,tmp,usr,home,run,var,proc,sys,dev}

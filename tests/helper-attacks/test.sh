@@ -101,6 +101,11 @@ kill $restless && restless=
 wait $many || fail "many: exit code $?"
 equal "$(cat many)" '' "what the attack 'many' gained"
 
+# Nobody has limits of their own for each subordinate id: root inside can give any of theirs to a setuid program.
+IFS=: read -r _ first _ < <(grep ^mallory: /etc/subuid)
+fails 125 setpriv --reuid $((first + 5)) --regid $((first + 5)) --clear-groups env -i HOME=/tmp PATH=/usr/bin:/bin skiff run -- true
+has "$err" 'a subordinate id'
+
 # What is given.
 put() { # NAME MODE OWNER
     echo "$secret" >$mine/"$1"

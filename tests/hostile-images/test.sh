@@ -80,7 +80,7 @@ for _ in $(seq 12); do
     try as mallory skiff pull --quiet $forger/x/y:1
     [[ $err != *'access refused'* ]] || break
 done
-has "$err" 'access refused: 10 attempts'
+has "$err" '10 failed proofs of access within an hour'
 fails 1 as mallory sh -c "rm -f $store/refusals/* && ls $store/refusals"
 fails 125 as mallory skiff pull --quiet $forger/x/y:1
 has "$err" 'access refused'

@@ -7,6 +7,7 @@ use skiff_sandbox::{Context, Error, Result};
 use skiff_sys::{caps, signal};
 
 use crate::quota::Slot;
+use crate::site;
 
 /// Seconds after which a helper ends, whatever it is doing: a file system or a server may never answer. (What it leaves half-made is not
 /// under its name yet.)
@@ -41,6 +42,7 @@ impl Caller {
                 .hint("it must belong to root with mode 4755, on a file system mounted without nosuid"));
         }
         let uid = getuid().as_raw();
+        site::refuse_subordinate(uid)?;
         let caller = Self {
             uid,
             gid: getgid().as_raw(),

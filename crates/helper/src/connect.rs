@@ -39,9 +39,9 @@ pub fn leave(caller: &Caller, name: &NetName, address: Ipv4Addr) -> Result<Claim
 
 /// Answers [`Free`](skiff_spec::wire::Request::Free).
 pub fn free(caller: &Caller, name: &NetName, address: Ipv4Addr) -> Result<()> {
-    network::allowed(caller, name)?;
+    let network = network::allowed(caller, name)?;
     skiff_net::enter_hosts()?;
-    skiff_net::free(name, address, caller.uid)
+    skiff_net::free(name, &network, address, caller.uid)
 }
 
 /// The network namespace of a process, if both it and the user namespace that it belongs to are of the caller's making.

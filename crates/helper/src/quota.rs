@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::site::Site;
@@ -25,8 +25,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_m
 
 /// How many of the store's writers work for one user at a time: some that pull, and one that answers a short question meanwhile.
 const MOST_WRITERS: u64 = 8;
-/// Their locks lie behind those of all helpers.
-const WRITERS: u64 = 1 << 32;
 
 /// One of the helpers that a user may have, for as long as this is open.
 pub struct Slot(OwnedFd);
@@ -35,7 +33,7 @@ impl Slot {
     /// Takes one, or waits for one.
     pub fn take(uid: u32) -> Result<Self> {
         let about = || format!("helpers of user {uid}");
-        let file = open(uid)?;
+        let file = open(&uid.to_string(), OFlags::RDWR)?;
         // A broken configuration is told of by who needs it.
         let most = site::read().unwrap_or_else(|_| Site::default()).helpers_each;
         // Not all begin with the same one.
@@ -59,11 +57,14 @@ impl Slot {
 
     /// Takes the place of one of the store's writers that a user may have. It is the writer's who keeps it open: the caller waits, not we.
     pub fn of_writer(uid: u32) -> Result<Self> {
-        // Above the standard ones, which the writer gets new.
-        let file = fcntl_dupfd_cloexec(open(uid)?, 3).context(|| DIR)?;
-        for at in WRITERS..WRITERS + MOST_WRITERS {
-            if lock::hold(file.as_fd(), at..at + 1).context(|| DIR)? {
-                return Ok(Self(file));
+        for number in 0..MOST_WRITERS {
+            // Each in a file of its own that cannot be written to: a writer that was taken over has no more than its own place by it.
+            let file = open(&format!("{uid}.writer.{number}"), OFlags::RDONLY)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // Above the standard ones, which the writer gets new.
+                Ok(()) => return Ok(Self(fcntl_dupfd_cloexec(&file, 3).context(|| DIR)?)),
+                Err(Errno::AGAIN) => {}
+                Err(e) => return Err(e).context(|| DIR),
             }
         }
         Err(Error::new(format!("{WRITERS_BUSY} ({MOST_WRITERS})"))
@@ -77,10 +78,10 @@ impl AsFd for Slot {
     }
 }
 
-/// The file of a user's locks.
-fn open(uid: u32) -> Result<OwnedFd> {
-    let path = format!("{}/{DIR}/{uid}", mask::DIR);
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+/// A file for locks of a user.
+fn open(name: &str, access: OFlags) -> Result<OwnedFd> {
+    let path = format!("{}/{DIR}/{name}", mask::DIR);
+    let flags = access | OFlags::CREATE | OFlags::CLOEXEC;
     let open = || openat2(CWD, &path, flags, Mode::from_raw_mode(0o600), ResolveFlags::NO_SYMLINKS);
     match open() {
         Err(Errno::NOENT) => {

@@ -3,7 +3,7 @@
 //! The view was mounted by root, so only root can tell it so; the user's overlay above it he refreshes himself. Asking it of
 //! another overlay than ours does nothing but cost it its cache: nothing about it is changed.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick};
@@ -31,15 +31,15 @@ pub fn forget(fds: &[OwnedFd]) -> Result<()> {
     .context(|| "view: forgetting what was looked up")
 }
 
-/// Whether a descriptor lies in a mount of the mount namespace that we, and so the caller, are in. An environment's are in its own.
+/// Whether a directory's file system is mounted in the mount namespace that we, and so the caller, are in. An environment's is mounted in its
+/// own only. (By the file system's number, not the mount's: a copy of a mount has another one.)
 fn is_hosts(dir: &OwnedFd) -> std::io::Result<bool> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", dir.as_raw_fd()))?;
-    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim);
-    let id = id.ok_or(std::io::ErrorKind::InvalidData)?;
+    let device = rustix::fs::fstat(dir)?.st_dev;
+    let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let mounts = std::fs::read("/proc/self/mountinfo")?;
     Ok(mounts
         .split(|byte| *byte == b'\n')
-        .any(|line| line.split(|byte| *byte == b' ').next() == Some(id.as_bytes())))
+        .any(|line| line.split(|byte| *byte == b' ').nth(2) == Some(device.as_bytes())))
 }
 
 fn reconfigure(dir: &OwnedFd, read_only: bool) -> rustix::io::Result<()> {

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use skiff_sandbox::{Context, Error, Result};
-use skiff_spec::ids::{Range, subordinate};
+use skiff_spec::ids::{Range, is_subordinate, subordinate};
 use skiff_spec::site::{FILE, Site};
 
 use crate::caller::Caller;
@@ -42,6 +42,18 @@ pub fn ranges(site: &Site, caller: &Caller) -> Result<(Range, Range)> {
         })
     };
     Ok((one("/etc/subuid")?, one("/etc/subgid")?))
+}
+
+/// Refuses a subordinate id as a caller: root inside an environment can give any of theirs to a setuid program, and each would have limits
+/// of its own.
+pub fn refuse_subordinate(uid: u32) -> Result<()> {
+    let listed = read_if_exists("/etc/subuid")?.is_some_and(|text| is_subordinate(&text, uid));
+    // A broken configuration is told of by who needs it.
+    if !listed && !read().unwrap_or_default().is_subordinate(uid) {
+        return Ok(());
+    }
+    Err(Error::new(format!("user {uid}: a subordinate id, whose user the helper does not know"))
+        .hint("run skiff as yourself, not by a program that is setuid to another id"))
 }
 
 fn user_name(uid: u32) -> Result<Option<String>> {

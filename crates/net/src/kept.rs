@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 use skiff_sandbox::{Error, Result};
 use skiff_spec::network::{Again, Claim, Lease, Network};
@@ -78,9 +79,17 @@ impl Leases {
     }
 
     /// Frees an address that is kept for this user; for root, anybody's.
-    pub fn free(&self, host: &mut Netlink, address: Ipv4Addr, uid: u32) -> Result<()> {
+    ///
+    /// Where addresses move between nodes, it is only root's to free: the user's claim to it is good on other nodes until it is no longer kept, and
+    /// somebody else would have it then.
+    pub fn free(&self, host: &mut Netlink, network: &Network, address: Ipv4Addr, uid: u32) -> Result<()> {
         self.locks.take(Part::User(uid))?;
+        let moves = uid != 0 && moves_between_nodes(network);
         let mut check = || match self.read(address)? {
+            Some(lease) if moves && lease.uid == uid && lease.is_kept(now()) => Err(Error::new(format!(
+                "address {address}: it may be claimed on another node as long as it is kept"
+            ))
+            .hint("`skiff net show` says until when; administrator: `skiff net release` as root")),
             Some(lease) if uid != 0 && lease.uid != uid => {
                 Err(Error::new(format!("address {address}: it is not kept for you on this node")))
             }
@@ -105,6 +114,10 @@ impl Leases {
         known: &BTreeMap<Ipv4Addr, Lease>,
     ) -> Result<Vec<(Ipv4Addr, Lease)>> {
         let mut kept = vec![];
+        if moves_between_nodes(network) {
+            // Whoever an address is kept for may claim it on another node.
+            return Ok(kept);
+        }
         for (address, lease) in known {
             // Of those somebody unknown has, it is known that he has them.
             if lease.uid != Lease::UNKNOWN
@@ -117,6 +130,11 @@ impl Leases {
         }
         Ok(beyond_share(kept, network.most_kept_each(node)))
     }
+}
+
+/// Whether an address that this node gives away can be claimed on another: without a key nobody can prove whose it was.
+pub(crate) fn moves_between_nodes(network: &Network) -> bool {
+    network.spans_nodes() && Path::new(KEY).exists()
 }
 
 /// Until when an address is kept for the user of a new lease, as the `old` one says, or his claim.

@@ -21,7 +21,6 @@ use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use skiff_sandbox::{Context, Error, Result};
@@ -74,8 +73,7 @@ fn make(
     let space = own_space().context(|| "a network namespace")?;
     let number = lease::number_of(&mut host, space.as_fd()).context(about)?;
     let lease = Lease { network: name.clone(), uid, space: number, until: None };
-    // Without a key nobody has an address of this node's on another one.
-    let travels = network.spans_nodes() && Path::new(claim::KEY).exists();
+    let travels = kept::moves_between_nodes(network);
     let mut passed_by = vec![];
     loop {
         let Taken { address, perhaps, before } = match again {
@@ -143,9 +141,11 @@ pub fn enter_hosts() -> Result<()> {
 ///
 /// # Errors
 /// That it is not, or in use.
-pub fn free(name: &NetName, address: Ipv4Addr, uid: u32) -> Result<()> {
+pub fn free(name: &NetName, network: &Network, address: Ipv4Addr, uid: u32) -> Result<()> {
     let mut host = Netlink::open().context(|| format!("network {name}"))?;
-    Leases::open(name)?.free(&mut host, address, uid).map_err(|e| e.about(&format!("network {name}")))
+    Leases::open(name)?
+        .free(&mut host, network, address, uid)
+        .map_err(|e| e.about(&format!("network {name}")))
 }
 
 /// What a network has on this node that nobody uses.

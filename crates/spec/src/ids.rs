@@ -117,9 +117,36 @@ pub fn subordinate(text: &str, name: Option<&str>, uid: u32) -> Option<Range> {
         .reduce(|best, r| if r.count > best.count { r } else { best })
 }
 
+/// Whether an id is one of anybody's subordinate ids, as a text like `/etc/subuid` says.
+#[must_use]
+pub fn is_subordinate(text: &str, id: u32) -> bool {
+    text.lines().any(|line| {
+        let mut fields = line.trim().split(':').skip(1).map(str::parse::<u32>);
+        match (fields.next(), fields.next()) {
+            (Some(Ok(first)), Some(Ok(count))) => id >= first && id - first < count,
+            _ => false,
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whose_ids_are_subordinate() {
+        let text = "alice:100000:65536\n# bob\nbob:300000:10:x\nbad:1000\nworse:-1:5\n";
+        for (id, is) in [
+            (1000, false),
+            (99_999, false),
+            (100_000, true),
+            (165_535, true),
+            (165_536, false),
+            (300_009, true),
+        ] {
+            assert_eq!(is_subordinate(text, id), is, "{id}");
+        }
+    }
 
     fn map(own: u32, range: Option<(u32, u32)>, same: &[u32]) -> String {
         IdMap::new(own, range.map(|(first, count)| Range { first, count }), same).to_proc()

@@ -102,6 +102,12 @@ impl Site {
         Some(())
     }
 
+    /// Whether an id is one of those that users have by rule, none of which is a person's.
+    #[must_use]
+    pub fn is_subordinate(&self, id: u32) -> bool {
+        self.base.is_some_and(|base| id >= base)
+    }
+
     /// The subordinate ids of a user by rule.
     #[must_use]
     pub fn range(&self, uid: u32) -> Option<Range> {

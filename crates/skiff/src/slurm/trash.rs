@@ -4,12 +4,16 @@
 //! Each directory is first moved into one of root's own, and what is in it follows likewise. So no more than one level is ever open, and
 //! nothing that its user moves meanwhile leads elsewhere.
 
-use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ffi::{CStr, OsStr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, fchmod, fchown, openat, renameat, unlinkat};
 use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::geteuid;
 use skiff_sandbox::{Context as _, Result};
 use skiff_site::TrustedDir;
@@ -32,11 +36,22 @@ pub fn remove(parent: &TrustedDir, name: &OsStr) -> Result<()> {
             Err(e) if e.errno() == Some(Errno::NOENT) => continue,
             bin => bin?,
         };
-        match renameat(parent, name, &bin, unique()) {
+        let own = unique();
+        match renameat(parent, name, &bin, &own) {
             Err(Errno::NOENT) => continue,
+            // Somebody has mounted something there: it goes with its directory.
+            Err(Errno::BUSY) => {
+                unmount_all(parent.as_fd(), name);
+                continue;
+            }
             put => put.context(shown)?,
         };
-        while empty_once(&bin).context(shown)? {}
+        if let Err(e) = empty(&bin)
+            && rustix::fs::statat(&bin, &own, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+        {
+            // What else stays is another's, whose removal says so, or is tried again by the next.
+            return Err(e).context(shown);
+        }
         // Another may have put something in.
         unlinkat(parent, TRASH, AtFlags::REMOVEDIR).unwrap_or_default();
         return Ok(());
@@ -44,32 +59,70 @@ pub fn remove(parent: &TrustedDir, name: &OsStr) -> Result<()> {
     Err(Errno::NOENT).context(shown)
 }
 
-/// Removes everything of the first level, to which what is below moves up; whether there was something.
-fn empty_once(bin: &OwnedFd) -> rustix::io::Result<bool> {
-    let mut found = false;
-    for name in names(bin.as_fd())? {
-        found = true;
-        if is_removed(bin.as_fd(), &name)? {
-            continue;
-        }
-        let Ok(dir) = openat(bin, &*name, DIR, Mode::empty()) else { continue };
-        // From now on its user puts nothing into it.
-        fchown(&dir, Some(geteuid()), None)?;
-        fchmod(&dir, Mode::RWXU)?;
-        for child in names(dir.as_fd())? {
-            if !is_removed(dir.as_fd(), &child)? {
-                gone(renameat(&dir, &*child, bin, unique()))?;
+/// Removes everything, level by level. What cannot be removed stays, and keeps nothing else from going.
+///
+/// # Errors
+/// The last, if a look at all that is left has removed nothing.
+fn empty(bin: &OwnedFd) -> rustix::io::Result<()> {
+    loop {
+        let (mut removed, mut failed) = (false, Ok(()));
+        for name in names(bin.as_fd())? {
+            match lift(bin, &name) {
+                Ok(()) => removed = true,
+                Err(e) => failed = Err(e),
             }
         }
-        gone(unlinkat(bin, &*name, AtFlags::REMOVEDIR))?;
+        if !removed {
+            return failed;
+        }
     }
-    Ok(found)
+}
+
+/// Removes an entry of the first level, to which what is below it moves up.
+fn lift(bin: &OwnedFd, name: &CStr) -> rustix::io::Result<()> {
+    if is_removed(bin.as_fd(), name)? {
+        return Ok(());
+    }
+    let dir = match openat(bin, name, DIR, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(()),
+        dir => dir?,
+    };
+    // From now on its user puts nothing into it.
+    fchown(&dir, Some(geteuid()), None)?;
+    fchmod(&dir, Mode::RWXU)?;
+    for child in names(dir.as_fd())? {
+        if is_removed(dir.as_fd(), &child)? {
+            continue;
+        }
+        match renameat(&dir, &*child, bin, unique()) {
+            Err(Errno::BUSY) => {
+                unmount_all(dir.as_fd(), OsStr::from_bytes(child.to_bytes()));
+                gone(renameat(&dir, &*child, bin, unique()))?;
+            }
+            moved => gone(moved)?,
+        }
+    }
+    gone(unlinkat(bin, name, AtFlags::REMOVEDIR))
+}
+
+/// Takes off what a user has mounted on a file or directory (FUSE file systems can be, without a right).
+fn unmount_all(dir: BorrowedFd<'_>, name: &OsStr) {
+    let place = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name);
+    // What cannot be unmounted shows when it is to be removed.
+    while unmount(&place, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {}
 }
 
 /// Removes a file or an empty directory; not one in which something is.
-fn is_removed(dir: BorrowedFd<'_>, name: &std::ffi::CStr) -> rustix::io::Result<bool> {
-    let removed = match unlinkat(dir, name, AtFlags::empty()) {
+fn is_removed(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<bool> {
+    let remove = || match unlinkat(dir, name, AtFlags::empty()) {
         Err(Errno::ISDIR | Errno::PERM) => unlinkat(dir, name, AtFlags::REMOVEDIR),
+        other => other,
+    };
+    let removed = match remove() {
+        Err(Errno::BUSY) => {
+            unmount_all(dir, OsStr::from_bytes(name.to_bytes()));
+            remove()
+        }
         other => other,
     };
     match removed {
@@ -95,7 +148,9 @@ fn gone(done: rustix::io::Result<()>) -> rustix::io::Result<()> {
 
 fn unique() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    format!("{}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+    // Not the PID alone: what a removal that was killed has left may have been named by a process of the same PID.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    format!("{}.{now}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 #[cfg(test)]
@@ -130,6 +185,31 @@ mod tests {
                 });
             }
         });
+        fs::remove_dir(home).expect("empty");
+    }
+
+    #[test]
+    fn what_is_mounted_on_it_goes_and_keeps_nothing_else() {
+        if !geteuid().is_root() {
+            eprintln!("skipped: only root can mount");
+            return;
+        }
+        let (home, dir) = home("-mounted");
+        for path in ["9/sub/file", "10/other"] {
+            let path = home.join(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+            fs::write(path, "x").expect("a file");
+        }
+        let flags = rustix::mount::MountFlags::empty();
+        for place in ["9", "9/sub"] {
+            rustix::mount::mount("skiff-test", home.join(place), "tmpfs", flags, None).expect("a mount");
+            fs::create_dir_all(home.join("9/sub")).expect("a directory");
+        }
+        remove(&dir, "9".as_ref()).expect("gone");
+        remove(&dir, "10".as_ref()).expect("gone");
+        let left: Vec<_> =
+            fs::read_dir(&home).expect("a directory").flatten().map(|e| e.file_name()).collect();
+        assert_eq!(left, [""; 0]);
         fs::remove_dir(home).expect("empty");
     }
 
