@@ -93,14 +93,14 @@ pages n1 busy 500
 ok at n1 alice skiff migrate --mode precopy --json busy n2
 equal "$(json "$out" '(len(d["rounds"]) > 1, d["rounds"][0]["bytes"] > 90 << 20, d["sent_bytes"] > d["memory_bytes"])')" '(True, True, True)' "$out"
 # By a slow link it is packed.
-on n2 tc qdisc add dev e-n2 root tbf rate 100mbit burst 64k latency 50ms
+on n2 tc qdisc replace dev e-n2 root tbf rate 100mbit burst 64k latency 50ms
 ok at n2 alice skiff migrate --mode precopy --json busy n1
 on n2 tc qdisc del dev e-n2 root
 equal "$(json "$out" '(d["rounds"][0]["bytes"] > 90 << 20, d["sent_bytes"] < sum(r["bytes"] for r in d["rounds"]))')" '(True, True)' "$out"
 grows n1 busy
 
 # Whoever is killed while it is under way: it goes on, has never stopped, and nothing is left there.
-on n1 tc qdisc add dev e-n1 root tbf rate 400mbit burst 64k latency 50ms
+on n1 tc qdisc replace dev e-n1 root tbf rate 400mbit burst 64k latency 50ms
 login alice
 # (What has memory sent ahead is a process of the instance's namespaces, whose own name is that of the move.)
 for side in n1 n2 inside; do

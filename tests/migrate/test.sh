@@ -60,7 +60,7 @@ cut_lines() { [ "$(on n1 wc -l "/tmp/skiff-bob/instance/$1/output" | cut -d' ' -
 endless=(python3 /shared/work.py 1000000 0.01)
 ok at n1 bob skiff instance start --checkpoint host cut "${endless[@]}"
 eventually 10 cut_lines cut 5
-on n1 tc qdisc add dev e-n1 root tbf rate 100mbit burst 64k latency 50ms
+on n1 tc qdisc replace dev e-n1 root tbf rate 100mbit burst 64k latency 50ms
 # (By a slow link what can be packed is, and by others nothing.)
 ok at n1 bob skiff migrate --json cut n2
 equal "$(json "$out" 'd["sent_bytes"] < d["memory_bytes"] / 2')" True "packed: $out"
