@@ -16,6 +16,7 @@ use crate::nft::{
     INPUT, Is, OUTPUT, PREROUTING, PROTOCOL, RELATED, SECOND, SENDER, Step, Table, compare, connection_state,
     jump, load, lookup, mask, meta, untracked, verdict,
 };
+use crate::wiring::{BRIDGES, WIRES};
 
 /// The ports that VXLAN's datagrams come from: root's (below 1024), and enough of them to tell flows from one another. The second is no more one of them.
 pub const FROM_PORTS: (u16, u16) = (600, ROOTS_BELOW);
@@ -214,7 +215,7 @@ impl Guard<'_> {
     pub fn comment(&self) -> String {
         let made_from =
             format!("{:?}", (self.network, self.node, self.id, self.port, self.travels, FROM_PORTS));
-        format!("skiff 1 {}", &blake3::hash(made_from.as_bytes()).to_hex()[..32])
+        format!("skiff 2 {}", &blake3::hash(made_from.as_bytes()).to_hex()[..32])
     }
 
     /// Whether they are there.
@@ -232,6 +233,12 @@ impl Guard<'_> {
         one.collect()
     }
 
+    /// The other nodes' own addresses.
+    fn others(&self) -> Vec<(u32, u32)> {
+        let others = self.network.nodes.iter().filter(|(other, _)| *other != self.node);
+        merged(others.filter_map(|(_, other)| other.address.map(u32::from)).map(|at| (at, at)).collect())
+    }
+
     /// Makes them, in this thread's network namespace.
     pub fn apply(&self) -> io::Result<()> {
         let mut table = Table::replacing(&Self::table_of(self.name), &self.comment());
@@ -246,9 +253,16 @@ impl Guard<'_> {
         }
         table.rule("in", &[self.ours(), vec![jump("arriving")]].concat());
         table.rule("out", &[self.ours(), vec![jump("leaving")]].concat());
-        // A member's of another network, perhaps under this host's address.
-        table.rule("through", &[self.ours(), vec![verdict(DROP)]].concat());
         let drop = |steps: &[Step]| [steps, &[verdict(DROP)]].concat();
+        // What this host passes on between nodes, by a route or a bridge (with br_netfilter), it judges no more than any other host on their way;
+        // but not a member's of another network, which may come under this host's address later.
+        table.ranges("nodes", &self.others());
+        for prefix in [BRIDGES, WIRES] {
+            let from_member = [meta(DEVICE_IN), compare(Is::Equal, prefix.as_bytes())];
+            table.rule("through", &drop(&[self.ours(), from_member.to_vec()].concat()));
+        }
+        let from_elsewhere = [source(), lookup("nodes", false)];
+        table.rule("through", &drop(&[self.ours(), from_elsewhere.to_vec()].concat()));
         let from_users =
             [load(From::Transport, 0, 2, FIRST), compare(Is::AtLeast, &FROM_PORTS.1.to_be_bytes())];
         for chain in ["arriving", "leaving"] {

@@ -76,8 +76,12 @@ fn parent_device(host: &mut Netlink, name: &NetName, parent: &str) -> Result<Dev
     })
 }
 
+/// What the names of the bridges begin with, and those of the host's ends of members' wires.
+pub const BRIDGES: &str = "sk-";
+pub const WIRES: &str = "sv";
+
 fn bridge_name(name: &NetName) -> String {
-    format!("sk-{name}")
+    format!("{BRIDGES}{name}")
 }
 
 fn vxlan_name(name: &NetName) -> String {
@@ -232,7 +236,7 @@ impl Wiring {
 
 /// What the host calls the other end of a member's wire.
 fn host_end(address: Ipv4Addr) -> String {
-    format!("sv{:08x}", u32::from(address))
+    format!("{WIRES}{:08x}", u32::from(address))
 }
 
 /// The hardware address of that end.
