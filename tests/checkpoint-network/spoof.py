@@ -20,8 +20,8 @@ def frame(source, kind, rest, to=b"\xff" * 6):
     return to + source + struct.pack("!H", kind) + rest
 
 
-def ipv4(source, name, to="255.255.255.255"):
-    body = struct.pack("!HHHH", 9, 9, 8 + len(name), 0) + name
+def ipv4(source, name, to="255.255.255.255", port=9009):
+    body = struct.pack("!HHHH", port, 9, 8 + len(name), 0) + name
     head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(body), 0, 0, 9, 17, 0) + socket.inet_aton(source) + socket.inet_aton(to)
     sum_ = sum(struct.unpack("!10H", head))
     sum_ = (sum_ & 0xFFFF) + (sum_ >> 16)
@@ -41,6 +41,7 @@ def send(device, address, mine, between, other, others):
         frame(others, IP, ipv4(address, b"spoof-hardware")),
         frame(others, IP, ipv4(other, b"spoof-both")),
         frame(mine, IP, ipv4("0.0.0.0", b"spoof-none")),
+        frame(mine, IP, ipv4(address, b"spoof-low-port", port=700)),
         frame(mine, IP, ipv4(other, b"spoof-through", "10.41.2.0"), to=between),
         frame(mine, ARP, arp(2, mine, other, b"spoof-arp-answer")),
         frame(mine, ARP, arp(1, mine, other, b"spoof-arp-question")),

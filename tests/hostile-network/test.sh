@@ -122,7 +122,7 @@ for i in 30 31; do ok on n1 skiff net release lab 10.20.0.$i; done
 
 # ---- Nobody is heard who is not on the network -----------------------------------------------------------------------------------
 # Frames in a VXLAN's datagrams as anybody may send them who has a socket. One of root's, of a node's, shows that they are well made.
-cp "$here/"{forge,knock,serve}.py /shared
+cp "$here/"{forge,knock,serve,unrule}.py /shared
 address() { on "$1" ip -o -4 addr show "e-$1" | awk '{print $4}' | cut -d/ -f1; }
 {
     printf 'kind = "vxlan"\nparent = "uplink"\nid = 79\nsubnet = "10.32.0.0/16"\n[nodes]\n'
@@ -222,6 +222,8 @@ ruling_low() {
     ok at n1 mallory skiff instance list --json
     ok at n1 mallory nsenter --preserve-credentials -U -n -t "$(json "$out" "d[0]['pid']")" /usr/bin/python3 /shared/knock.py 10.20.0.1 "$1"
 }
+ok at n1 mallory skiff instance list --json
+ok at n1 mallory /usr/bin/python3 /shared/unrule.py "$(json "$out" "d[0]['pid']")"
 ruling_low 700
 equal "$out" 'out out' 'from a low port of a namespace of her own'
 ruling_low 0

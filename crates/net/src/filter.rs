@@ -10,6 +10,7 @@ use netlink_packet_route::tc::{
     TcAttribute, TcFilterU32, TcFilterU32Option, TcHandle, TcMessage, TcMirror, TcMirrorActionType, TcOption,
     TcU32Key, TcU32Selector, TcU32SelectorFlags,
 };
+use skiff_spec::network::{Network, Subnet};
 
 use crate::netlink::Netlink;
 
@@ -21,25 +22,109 @@ const ARP: u16 = 0x0806;
 /// What of a frame must be which value: four bytes at a place relative to the end of Ethernet's header.
 type Word = (i32, u32, u32);
 
+/// What becomes of a frame that a filter matches. The first filter that matches decides.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Verdict {
+    /// It leaves by the other device.
+    Pass,
+    /// It goes to the IPv4 stack of this namespace, which forwards nothing: it is dropped.
+    Hold,
+}
+
+struct Filter {
+    verdict: Verdict,
+    carries: u16,
+    words: Vec<Word>,
+}
+
+impl Filter {
+    fn pass(carries: u16, words: Vec<Word>) -> Self {
+        Self { verdict: Verdict::Pass, carries, words }
+    }
+
+    fn hold(words: Vec<Word>) -> Self {
+        Self { verdict: Verdict::Hold, carries: IPV4, words }
+    }
+}
+
 /// Sends what comes by the device `from` out by `to`, if it is for this hardware address or for several. (A bridge sends to all what is for
 /// somebody that it does not know.)
-pub fn pass_to(netlink: &mut Netlink, (from, to): (u32, u32), hardware: [u8; 6]) -> io::Result<()> {
-    listen(netlink, from)?;
-    pass(netlink, (from, to), (1, ALL), &receiver(hardware))?;
-    pass(netlink, (from, to), (2, ALL), &GROUP)
+pub fn pass_to(netlink: &mut Netlink, devices: (u32, u32), hardware: [u8; 6]) -> io::Result<()> {
+    let filters = [Filter::pass(ALL, receiver(hardware).to_vec()), Filter::pass(ALL, GROUP.to_vec())];
+    install(netlink, devices, &filters)
 }
 
 /// Sends what comes by the device `from` out by `to`, if its sender is the one with these addresses, and says so. Everything else goes
-/// no further than this namespace.
+/// no further than this namespace; so does what comes from a low port to others than members, unless the network has `low_ports`.
+///
+/// Netfilter cannot do this here: frames that a filter redirects skip its egress hook.
 pub fn pass_from(
     netlink: &mut Netlink,
-    (from, to): (u32, u32),
+    devices: (u32, u32),
     hardware: [u8; 6],
     address: Ipv4Addr,
+    network: &Network,
 ) -> io::Result<()> {
-    listen(netlink, from)?;
-    pass(netlink, (from, to), (1, IPV4), &ipv4_from(hardware, address))?;
-    pass(netlink, (from, to), (2, ARP), &arp_from(hardware, address))
+    install(netlink, devices, &filters_from(hardware, address, network))
+}
+
+fn filters_from(hardware: [u8; 6], address: Ipv4Addr, network: &Network) -> Vec<Filter> {
+    let ipv4 = |more: &[Word]| Filter::pass(IPV4, [&ipv4_from(hardware, address)[..], more].concat());
+    let low_port = |more: &[Word]| {
+        LOW_PORT_PROTOCOLS.map(|protocol| Filter::hold([&from_low_port(protocol)[..], more].concat()))
+    };
+    let mut filters = vec![];
+    if network.low_ports {
+        filters.push(ipv4(&[]));
+    } else {
+        if let Some(gateway) = network.gateway {
+            // The gateway is a host, even where its address is among the members'.
+            let gateway = to_block((gateway.into(), 32));
+            filters.extend(low_port(&[gateway]));
+            filters.push(ipv4(&[NO_OPTIONS, gateway]));
+            filters.push(Filter::hold(vec![gateway]));
+        }
+        filters.extend(joined(&network.ranges()).into_iter().map(|block| ipv4(&[to_block(block)])));
+        filters.extend(low_port(&[]));
+        filters.push(ipv4(&[NO_OPTIONS]));
+    }
+    filters.push(Filter::pass(ARP, arp_from(hardware, address)));
+    filters
+}
+
+/// The same addresses in as few blocks (first address, prefix length) as there can be.
+fn joined(blocks: &[Subnet]) -> Vec<(u32, u8)> {
+    let mut blocks: Vec<_> = blocks.iter().map(|block| (u32::from(block.first()), block.prefix())).collect();
+    blocks.sort_unstable();
+    let mut joined: Vec<(u32, u8)> = vec![];
+    for mut block in blocks {
+        while let Some((first, prefix)) = joined.last()
+            && *prefix == block.1
+            && *prefix > 0
+            && first ^ block.0 == 1 << (32 - prefix)
+        {
+            block = (*first, prefix - 1);
+            joined.pop();
+        }
+        joined.push(block);
+    }
+    joined
+}
+
+/// The protocols with ports: TCP, UDP, UDP-Lite, SCTP, DCCP.
+const LOW_PORT_PROTOCOLS: [u8; 5] = [6, 17, 136, 132, 33];
+
+/// An IPv4 header without options: what follows it is at a known place.
+const NO_OPTIONS: Word = (0, 0x4500_0000, 0xff00_0000);
+
+/// A packet of this protocol, or its first fragment, whose source port is below 1024. Without the first fragment nobody takes the others.
+fn from_low_port(protocol: u8) -> [Word; 4] {
+    let protocol = (8, word([0, protocol, 0, 0]), 0x00ff_0000);
+    [NO_OPTIONS, (4, 0, 0x1fff), protocol, (20, 0, 0xfc00_0000)]
+}
+
+fn to_block((first, prefix): (u32, u8)) -> Word {
+    (16, first, u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0))
 }
 
 /// Ethernet's destination, and two bytes before it that are anything.
@@ -86,20 +171,22 @@ fn listen(netlink: &mut Netlink, device: u32) -> io::Result<()> {
     netlink.tell(RouteNetlinkMessage::NewQueueDiscipline(message), NLM_F_CREATE | NLM_F_EXCL)
 }
 
-fn pass(
-    netlink: &mut Netlink,
-    (from, to): (u32, u32),
-    (order, carries): (u16, u16),
-    words: &[Word],
-) -> io::Result<()> {
+fn install(netlink: &mut Netlink, (from, to): (u32, u32), filters: &[Filter]) -> io::Result<()> {
+    listen(netlink, from)?;
+    (1..).zip(filters).try_for_each(|(order, filter)| add(netlink, (from, to), order, filter))
+}
+
+fn add(netlink: &mut Netlink, (from, to): (u32, u32), order: u16, filter: &Filter) -> io::Result<()> {
     let mut message = on(from);
     message.header.parent = INGRESS;
-    message.header.info = u32::from(order) << 16 | u32::from(carries.to_be());
+    message.header.info = u32::from(order) << 16 | u32::from(filter.carries.to_be());
     message.attributes.push(TcAttribute::Kind(TcFilterU32::KIND.into()));
-    message.attributes.push(TcAttribute::Options(vec![
-        TcOption::U32(TcFilterU32Option::Selector(selector(words))),
-        TcOption::U32(TcFilterU32Option::Action(vec![send_out_by(to)])),
-    ]));
+    let mut options = vec![TcOption::U32(TcFilterU32Option::Selector(selector(&filter.words)))];
+    // A filter without an action lets the frame go on to this namespace.
+    if filter.verdict == Verdict::Pass {
+        options.push(TcOption::U32(TcFilterU32Option::Action(vec![send_out_by(to)])));
+    }
+    message.attributes.push(TcAttribute::Options(options));
     netlink.tell(RouteNetlinkMessage::NewTrafficFilter(message), NLM_F_CREATE | NLM_F_EXCL)
 }
 
@@ -208,5 +295,83 @@ mod tests {
         }
         assert!(!passes(&words, &frame(other, ARP, &arp(kind, HARDWARE, mine))), "another sender");
         assert!(!passes(&words, &frame(HARDWARE, IPV4, &arp(kind, HARDWARE, mine))), "no question");
+    }
+
+    const OUTSIDER: [u8; 4] = [10, 99, 0, 1];
+    const MEMBER: [u8; 4] = [10, 31, 7, 7];
+    const GATEWAY: [u8; 4] = [10, 31, 0, 1];
+
+    fn network(more: &str) -> Network {
+        let text = "kind = \"bridge\"\nsubnet = \"10.31.0.0/16\"\ngateway = \"10.31.0.1\"\n";
+        Network::parse(&format!("{text}{more}")).unwrap()
+    }
+
+    /// An IPv4 packet from `ADDRESS`: its first byte, its fragment field, and what it carries.
+    fn packet(first: u8, fragment: u16, protocol: u8, to: [u8; 4], port: u16) -> Vec<u8> {
+        let options = vec![1; usize::from((first & 0xf) - 5) * 4];
+        let [high, low] = fragment.to_be_bytes();
+        let head = [first, 0, 0, 40, 0, 0, high, low, 64, protocol, 0xab, 0xcd];
+        [&head[..], &ADDRESS.octets(), &to, &options, &port.to_be_bytes(), &[0xff; 18]].concat()
+    }
+
+    fn leaves(network: &Network, packet: &[u8]) -> bool {
+        let frame = frame(HARDWARE, IPV4, packet);
+        let filters = filters_from(HARDWARE, ADDRESS, network);
+        let first = filters.iter().find(|filter| filter.carries == IPV4 && passes(&filter.words, &frame));
+        first.is_some_and(|filter| filter.verdict == Verdict::Pass)
+    }
+
+    #[test]
+    fn low_ports_reach_members_only() {
+        let network = network("");
+        for protocol in LOW_PORT_PROTOCOLS {
+            let leaves = |to, port| leaves(&network, &packet(0x45, 0, protocol, to, port));
+            for port in [0, 1, 700, 1023] {
+                assert!(leaves(MEMBER, port), "{protocol} from {port} to a member");
+                assert!(!leaves(OUTSIDER, port), "{protocol} from {port} to somebody else");
+                assert!(!leaves(GATEWAY, port), "{protocol} from {port} to the gateway");
+            }
+            for to in [MEMBER, OUTSIDER, GATEWAY] {
+                assert!([1024, 2048, 65535].into_iter().all(|port| leaves(to, port)), "{protocol} to {to:?}");
+            }
+        }
+        assert!(leaves(&network, &packet(0x45, 0, 1, OUTSIDER, 0x0800)), "ICMP has no ports");
+    }
+
+    #[test]
+    fn neither_fragments_nor_options_hide_a_low_port() {
+        const MORE: u16 = 0x2000;
+        let network = network("");
+        for to in [OUTSIDER, GATEWAY] {
+            assert!(!leaves(&network, &packet(0x45, MORE, 17, to, 700)), "a first fragment");
+            assert!(!leaves(&network, &packet(0x45, 0x4000, 17, to, 700)), "not to be fragmented");
+            assert!(
+                leaves(&network, &packet(0x45, MORE | 185, 17, to, 700)),
+                "a later fragment has no ports"
+            );
+            for first in [0x46, 0x4f, 0x55, 0x65] {
+                assert!(!leaves(&network, &packet(first, 0, 17, to, 700)), "{first:x}");
+                assert!(!leaves(&network, &packet(first, 0, 17, to, 7000)), "{first:x}");
+            }
+        }
+        assert!(leaves(&network, &packet(0x46, 0, 17, MEMBER, 700)), "options, to a member");
+    }
+
+    #[test]
+    fn low_ports_reach_everybody_where_the_site_wants_it() {
+        let network = network("low_ports = true\n");
+        for to in [MEMBER, OUTSIDER, GATEWAY] {
+            assert!(leaves(&network, &packet(0x45, 0, 6, to, 700)));
+        }
+    }
+
+    #[test]
+    fn blocks_side_by_side_are_one() {
+        let blocks = |texts: &[&str]| {
+            joined(&texts.iter().map(|text| text.parse::<Subnet>().unwrap()).collect::<Vec<_>>())
+        };
+        let ten = |c: u32, prefix| (0x0a00_0000 | c << 8, prefix);
+        assert_eq!(blocks(&["10.0.3.0/24", "10.0.0.0/24", "10.0.2.0/24", "10.0.1.0/24"]), [ten(0, 22)]);
+        assert_eq!(blocks(&["10.0.1.0/24", "10.0.2.0/24"]), [ten(1, 24), ten(2, 24)], "not of one block");
     }
 }

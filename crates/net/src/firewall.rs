@@ -12,9 +12,9 @@ use std::net::Ipv4Addr;
 use skiff_spec::network::{NetName, Network, Reach, Subnet, hardware_address};
 
 use crate::nft::{
-    self, ACCEPT, CARRIED, DEVICE_IN, DEVICE_OUT, DROP, EGRESS, ESTABLISHED, FIRST, FORWARD, From, Hook,
-    INPUT, Is, OUTPUT, PREROUTING, PROTOCOL, RELATED, SECOND, SENDER, Step, Table, compare, connection_state,
-    jump, load, lookup, mask, meta, untracked, verdict,
+    self, ACCEPT, DEVICE_IN, DEVICE_OUT, DROP, ESTABLISHED, FIRST, FORWARD, From, Hook, INPUT, Is, OUTPUT,
+    PREROUTING, PROTOCOL, RELATED, SECOND, SENDER, Step, Table, compare, connection_state, jump, load,
+    lookup, mask, meta, untracked, verdict,
 };
 use crate::wiring::{BRIDGES, WIRES};
 
@@ -53,7 +53,7 @@ fn is_in(block: Subnet) -> Vec<Step> {
 /// reached from this host.
 pub fn protect_member(network: &Network, host: Option<Ipv4Addr>) -> io::Result<()> {
     let mut table = Table::new(OF_MEMBER, "");
-    let hook = |number, priority, policy| Hook { kind: "filter", device: None, number, priority, policy };
+    let hook = |number, priority, policy| Hook { kind: "filter", number, priority, policy };
     table.ranges("members", &but_for(&network.ranges(), network.gateway));
     let is_member = |address| [address, lookup("members", true)];
     // Among members nothing need be remembered, which would cost time with every packet.
@@ -84,40 +84,17 @@ pub fn protect_member(network: &Network, host: Option<Ipv4Addr>) -> io::Result<(
 }
 
 /// From a port that services take for root's (NFS, rsh) members may answer; nobody but members hears from it what was not asked for.
+/// (`filter::pass_from` checks this for members whose users can remove these rules.)
 fn forbid_roots_ports(table: &mut Table, hook: &Hook) {
     table.chain("out", Some(hook));
     let accept = |steps: &[Step]| [steps, &[verdict(ACCEPT)]].concat();
     table.rule("out", &accept(&is_loopback(DEVICE_OUT)));
     table.rule("out", &accept(&[destination(), lookup("members", true)]));
     table.rule("out", &accept(&is_known()));
-    drop_from_roots_ports(table);
-}
-
-fn drop_from_roots_ports(table: &mut Table) {
     for protocol in [TCP, UDP, UDP_LITE, SCTP, DCCP] {
         let is_roots = [load(From::Transport, 0, 2, FIRST), compare(Is::Less, &ROOTS_BELOW.to_be_bytes())];
         table.rule("out", &[&is_protocol(protocol)[..], &is_roots, &[verdict(DROP)]].concat());
     }
-}
-
-/// Likewise for a member whose namespace is its user's, who can take rules off in there: in the namespace between, for what leaves by `device`. There
-/// nobody remembers connections, so that to others than members it does not even answer from such a port.
-pub fn protect_services(network: &Network, device: &'static str) -> io::Result<()> {
-    if network.low_ports {
-        return Ok(());
-    }
-    let mut table = Table::of_devices(OF_MEMBER);
-    table.ranges("members", &but_for(&network.ranges(), network.gateway));
-    let hook = Hook { kind: "filter", device: Some(device), number: EGRESS, priority: 0, policy: ACCEPT };
-    table.chain("out", Some(&hook));
-    table.rule("out", &[is_ipv4(), destination(), lookup("members", true), verdict(ACCEPT)]);
-    drop_from_roots_ports(&mut table);
-    table.apply()
-}
-
-/// Whether a device's frame carries IPv4.
-fn is_ipv4() -> Step {
-    [meta(CARRIED), compare(Is::Equal, &0x0800_u16.to_be_bytes())].concat()
 }
 
 /// Whether a packet comes from oneself, or goes there.
@@ -243,8 +220,7 @@ impl Guard<'_> {
     pub fn apply(&self) -> io::Result<()> {
         let mut table = Table::replacing(&Self::table_of(self.name), &self.comment());
         table.pairs("speakers", &self.speakers());
-        let before_others =
-            |number| Hook { kind: "filter", device: None, number, priority: -10, policy: ACCEPT };
+        let before_others = |number| Hook { kind: "filter", number, priority: -10, policy: ACCEPT };
         for (chain, hook) in [("in", INPUT), ("out", OUTPUT), ("through", FORWARD)] {
             table.chain(chain, Some(&before_others(hook)));
         }

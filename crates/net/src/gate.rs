@@ -1,7 +1,7 @@
 //! Members whose network namespace is their user's, who has all power over it: what saving and resuming their connections takes.
 //!
 //! The network's device is not in there, but in a namespace between that belongs to the host. From it a wire leads to the one inside,
-//! and filters let nothing of the user's out but what comes from his own address. In the namespace between nobody is; it lasts as
+//! and filters let nothing of the user's out but what comes from his own address, and from low ports to members only. In the namespace between nobody is; it lasts as
 //! long as somebody has a descriptor of it, with which nobody but the host's root can do anything.
 
 use std::fs;
@@ -51,8 +51,7 @@ pub fn connect(
     let wire = found(&mut netlink, WIRE).context(between)?.index;
     let hardware = hardware_address(address);
     filter::pass_to(&mut netlink, (outer.index, wire), hardware).context(between).map_err(needs_filters)?;
-    filter::pass_from(&mut netlink, (wire, outer.index), hardware, address).context(between)?;
-    firewall::protect_services(network, INSIDE).context(between).map_err(needs_egress)?;
+    filter::pass_from(&mut netlink, (wire, outer.index), hardware, address, network).context(between)?;
     for index in [outer.index, wire] {
         device::up(&mut netlink, index).context(between)?;
     }
@@ -86,10 +85,6 @@ fn shut_space() -> io::Result<()> {
 
 fn found(netlink: &mut Netlink, name: &str) -> io::Result<device::Device> {
     device::find(netlink, name, None)?.ok_or_else(|| io::ErrorKind::NotFound.into())
-}
-
-fn needs_egress(e: Error) -> Error {
-    e.hint("administrator: the kernel needs CONFIG_NETFILTER_EGRESS (Linux 5.16), or the network `low_ports = true`")
 }
 
 fn needs_filters(e: Error) -> Error {

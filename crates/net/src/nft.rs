@@ -11,8 +11,6 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 /// IPv4's packets.
 const IPV4: u8 = 2;
-/// All of one device's.
-const NETDEV: u8 = 5;
 /// nf_tables among netfilter's parts.
 const PART: u16 = 10;
 const BATCH_BEGIN: u16 = 0x10;
@@ -26,8 +24,6 @@ const ELEMENTS_AT_ONCE: usize = 500;
 /// Where a chain looks at packets, and what becomes of those that no rule decides about.
 pub struct Hook {
     pub kind: &'static str,
-    /// In the table of a device: which.
-    pub device: Option<&'static str>,
     pub number: u32,
     pub priority: i32,
     pub policy: u32,
@@ -37,8 +33,6 @@ pub const PREROUTING: u32 = 0;
 pub const INPUT: u32 = 1;
 pub const FORWARD: u32 = 2;
 pub const OUTPUT: u32 = 3;
-/// In the table of a device: what leaves by it.
-pub const EGRESS: u32 = 1;
 
 pub const DROP: u32 = 0;
 pub const ACCEPT: u32 = 1;
@@ -77,7 +71,6 @@ pub fn meta(key: u32) -> Step {
     step("meta", &[number(1, FIRST), number(2, key)])
 }
 pub const PROTOCOL: u32 = 16;
-pub const CARRIED: u32 = 1;
 pub const SENDER: u32 = 10;
 pub const DEVICE_IN: u32 = 6;
 pub const DEVICE_OUT: u32 = 7;
@@ -124,7 +117,6 @@ pub fn untracked() -> Step {
 /// A table, as the messages that make it.
 pub struct Table {
     name: String,
-    family: u8,
     messages: Vec<(u16, u16, Vec<u8>)>,
     sets: u32,
 }
@@ -151,7 +143,7 @@ impl Table {
         noted.extend(comment.bytes());
         noted.push(0);
         let made = [text(1, name), attribute(6, &noted)].concat();
-        Self { name: name.into(), family: IPV4, messages: vec![(NEW_TABLE, CREATE, made)], sets: 0 }
+        Self { name: name.into(), messages: vec![(NEW_TABLE, CREATE, made)], sets: 0 }
     }
 
     /// In the place of one of the same name. (Not where there can be none: to wait until the old one is gone takes 10 ms.)
@@ -159,11 +151,6 @@ impl Table {
         let mut table = Self::new(name, comment);
         table.messages.splice(0..0, [(NEW_TABLE, CREATE, text(1, name)), (DELETE_TABLE, 0, text(1, name))]);
         table
-    }
-
-    /// The same, for all that passes a device, also what the kernel's routing does not see.
-    pub fn of_devices(name: &str) -> Self {
-        Self { family: NETDEV, ..Self::new(name, "") }
     }
 
     fn add(&mut self, kind: u16, flags: u16, parts: &[Vec<u8>]) {
@@ -174,8 +161,7 @@ impl Table {
     pub fn chain(&mut self, name: &str, hook: Option<&Hook>) {
         let mut parts = vec![text(3, name)];
         if let Some(hook) = hook {
-            let mut place = vec![number(1, hook.number), number(2, hook.priority.cast_unsigned())];
-            place.extend(hook.device.map(|device| text(3, device)));
+            let place = [number(1, hook.number), number(2, hook.priority.cast_unsigned())];
             parts.push(nest(4, &place));
             parts.push(number(5, hook.policy));
             parts.push(text(7, hook.kind));
@@ -242,9 +228,9 @@ impl Table {
     /// # Errors
     /// What the kernel says; nothing has changed then.
     pub fn apply(self) -> io::Result<()> {
-        let (last, family) = (self.messages.len() - 1, self.family);
+        let last = self.messages.len() - 1;
         let of_table = |(at, (kind, flags, body)): (usize, (u16, u16, Vec<u8>))| {
-            message(PART << 8 | kind, flags | if at == last { ACK } else { 0 }, family, 0, &body)
+            message(PART << 8 | kind, flags | if at == last { ACK } else { 0 }, IPV4, 0, &body)
         };
         let messages: Vec<u8> = self.messages.into_iter().enumerate().flat_map(of_table).collect();
         transact(messages)
