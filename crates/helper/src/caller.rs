@@ -23,11 +23,11 @@ pub struct Caller {
     pub groups: Vec<u32>,
     /// His umask, which is his programs', not ours.
     pub umask: Mode,
-    /// His signal mask.
+    /// The signal mask that the caller came with.
     mask: signal::Mask,
-    /// When we end in any case.
+    /// The alarm that ends this process in any case.
     deadline: signal::Deadline,
-    /// What counts us as one of his helpers.
+    /// The lock by which this process counts as one of the caller's helpers.
     pub slot: Slot,
 }
 

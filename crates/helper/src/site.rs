@@ -53,7 +53,7 @@ pub fn refuse_subordinate(uid: u32) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(format!("user {uid}: a subordinate id, whose user the helper does not know"))
-        .hint("run skiff as yourself, not by a program that is setuid to another id"))
+        .hint("run skiff as yourself, not by a setuid program; administrator: no person's uid may lie in a range of /etc/subuid"))
 }
 
 fn user_name(uid: u32) -> Result<Option<String>> {

@@ -40,7 +40,7 @@ pub(crate) fn origin_of(pull: &Pull<'_>, found: &Resolved, blobs: &BlobDir) -> O
 /// Shows that the user can have an image that is there, or fails.
 ///
 /// # Errors
-/// He cannot; or could not too often before.
+/// The registry denies access to the image, or the user has failed to prove access too often lately.
 pub(crate) fn prove(pull: &Pull<'_>, found: &Resolved, record: &Record, watch: &mut dyn Watch) -> Result<()> {
     pull.store.check_refusals(pull.uid)?;
     let claimed = pull.client.claimed_origins(&found.source);

@@ -25,9 +25,9 @@ type Word = (i32, u32, u32);
 /// What becomes of a frame that a filter matches. The first filter that matches decides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Verdict {
-    /// It leaves by the other device.
+    /// The frame leaves by the other device.
     Pass,
-    /// It goes to the IPv4 stack of this namespace, which forwards nothing: it is dropped.
+    /// The frame goes to the IPv4 stack of this namespace, which forwards nothing, and so is dropped.
     Hold,
 }
 

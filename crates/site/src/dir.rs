@@ -1,4 +1,4 @@
-//! The type.
+//! [`TrustedDir`]: the rule for whom a directory may belong to, and what can be done in one.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;

@@ -55,7 +55,7 @@ impl Client {
     /// Has an origin show that it gives this user this manifest and all of these layers.
     ///
     /// # Errors
-    /// It does not, or cannot be asked.
+    /// The origin denies one of them, or cannot be reached.
     pub(crate) fn ask_origin(
         &self,
         origin: &Origin,
