@@ -71,7 +71,8 @@ for n in $(seq 64); do groupadd -g $((7000 + 3 * n)) "skiff-test$n"; done
 list=$(printf 'skiff-test%s,' {1..64})
 users+=(skiff-many skiff-high)
 useradd -M -s /bin/bash -G "${list%,}" skiff-many
-useradd -M -s /bin/bash -K UID_MAX=300000 -u 200001 skiff-high
+# Above all ranges of subordinate ids (SUB_UID_MAX of login.defs): one in them is not believed to be a person.
+useradd -Ml -s /bin/bash -K UID_MAX=800000000 -u 700000001 skiff-high
 for f in subuid subgid; do
     sed -i '/skiff-/d' /etc/$f
     printf 'skiff-many:3000000:65536\nskiff-high:4000000:65536\n' >>/etc/$f

@@ -158,6 +158,7 @@ fn unpack(
             .map_err(|e| Error::BadManifest { object: name.clone(), why: e.to_string() })?,
     };
     check_and_sync(&making, &name)?;
+    import.store.permit(import.uid, making.id())?;
     making.publish(&record)?;
     Ok(record)
 }
@@ -272,6 +273,7 @@ fn rewrite(
             "rootfs": {"type": "layers", "diff_ids": []}
         }),
     };
+    import.store.permit(import.uid, making.id())?;
     making.publish(&record)?;
     Ok(record)
 }

@@ -85,6 +85,14 @@ pub trait Watch: Send {
 /// It cannot be had, is not sound, must not be used, or the store cannot hold it. Then the store is as it was, but for layers that the
 /// next pull need not fetch again.
 pub fn pull(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
+    unless_there(pull, watch).inspect_err(|_| {
+        // Layers are kept for the next pull as far as there is room. While they were fetched, nobody could remove them for that; what
+        // comes of it is no news to who is told of the failure.
+        pull.store.check_quota(pull.uid).ok();
+    })
+}
+
+fn unless_there(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
     let Pull { store, client, policies, image, platform, uid } = *pull;
     // One question may do: what a name means. But whether it is signed is not known by that, nor whether who says so has the image.
     if policies.accepts_any(image) {

@@ -68,6 +68,11 @@ impl Store {
     /// When the store cannot be read.
     pub fn usage_of(&self, uid: u32) -> Result<UserUsage> {
         let mut usage = UserUsage { uid, quota: self.quota_of(uid)?, ..UserUsage::default() };
+        // Before the images: what is published meanwhile is then counted twice, and not missed.
+        let of_user = format!("for.{uid}.");
+        let unfinished = self.list("tmp")?;
+        let unfinished = unfinished.iter().filter_map(|name| name.strip_prefix(&of_user));
+        usage.unfinished = unfinished.map(|name| self.bytes_of(&format!("tmp/{name}"))).sum();
         for id in self.images_of(uid)? {
             usage.count += 1;
             usage.images += self.image_bytes(id);
@@ -76,10 +81,6 @@ impl Store {
             true => self.files(&format!("blobs/{uid}"))?.iter().map(|file| file.bytes).sum(),
             false => 0,
         };
-        let of_user = format!("for.{uid}.");
-        let unfinished = self.list("tmp")?;
-        let unfinished = unfinished.iter().filter_map(|name| name.strip_prefix(&of_user));
-        usage.unfinished = unfinished.map(|name| self.bytes_of(&format!("tmp/{name}"))).sum();
         Ok(usage)
     }
 
@@ -140,10 +141,16 @@ impl Store {
     /// # Errors
     /// [`Error::Quota`], or when the store cannot be written to.
     pub(crate) fn permit_more(&self, uid: u32, id: ImageId) -> Result<()> {
-        if !self.permitted(uid, id) {
-            self.check_room(uid, self.image_bytes(id))?;
+        if self.permitted(uid, id) {
+            return self.permit(uid, id);
         }
-        self.permit(uid, id)
+        self.check_room(uid, self.image_bytes(id))?;
+        self.permit(uid, id)?;
+        // Once more now that it counts: of several at the same time, each has found room for itself alone.
+        self.check_quota(uid).inspect_err(|_| {
+            // Otherwise it stays one of those that go first when room is made.
+            self.forbid(uid, id).unwrap_or_default();
+        })
     }
 
     /// How much an image takes on the disk.
