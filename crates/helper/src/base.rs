@@ -27,6 +27,7 @@ use skiff_sys::{caps, ns};
 use crate::caller::Caller;
 use crate::image;
 use crate::mask::{self, Mask};
+use crate::owned::{self, Owners};
 use crate::site;
 
 /// An id that no file has: 2^32 - 2. (2^32 - 1 means "none" to the kernel.)
@@ -56,8 +57,16 @@ pub struct Prepared {
 
 /// What lies below the user's own.
 enum Below {
-    Host { mask: Mask, root: OwnedFd },
-    Image { id: ImageId, root: OwnedFd },
+    /// `owned`: the stand-ins as a copy for this user.
+    Host {
+        mask: Mask,
+        owned: Option<OwnedFd>,
+        root: OwnedFd,
+    },
+    Image {
+        id: ImageId,
+        root: OwnedFd,
+    },
 }
 
 /// Answers [`Prepare`](skiff_spec::wire::Request::Prepare).
@@ -67,10 +76,16 @@ pub fn prepare(caller: &Caller, image: Option<ImageId>) -> Result<Prepared> {
         return Ok(Prepared { ids, below: Below::Image { id, root: image::open(caller, id)? } });
     }
     let mask = mask::current()?;
+    let owned = if owned::shared_will_do() {
+        None
+    } else {
+        let owners = Owners { users: &ids.users, groups: &ids.groups };
+        Some(owned::copy(mask.layers.as_fd(), &owners).context(|| "copy of the stand-ins")?)
+    };
     // Not recursive: what is mounted below `/` (other disks, /proc, /home) is not part of the base.
     let root = open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
         .context(|| "/")?;
-    Ok(Prepared { ids, below: Below::Host { mask, root } })
+    Ok(Prepared { ids, below: Below::Host { mask, owned, root } })
 }
 
 impl Prepared {
@@ -80,8 +95,11 @@ impl Prepared {
         let target = self.ids.give(caller, pid)?;
         let user_ns = target.user_ns.as_fd();
         let (mounts, host) = match self.below {
-            Below::Host { mask: Mask { layers, empty }, root } => {
-                map_owners(layers.as_fd(), user_ns, "the stand-ins")?;
+            Below::Host { mask: Mask { layers, empty }, owned, root } => {
+                let layers = match owned {
+                    Some(owned) => owned,
+                    None => map_owners(layers.as_fd(), user_ns, "the stand-ins").map(|()| layers)?,
+                };
                 map_owners(root.as_fd(), user_ns, "/")?;
                 let view = view(&root, &empty, &self.ids.kept)?;
                 (vec![layers, view], Some(root))

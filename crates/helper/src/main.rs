@@ -19,6 +19,7 @@ mod join;
 mod locked;
 mod mask;
 mod network;
+mod owned;
 mod quota;
 mod refresh;
 mod shims;

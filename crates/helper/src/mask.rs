@@ -201,8 +201,8 @@ impl Drop for Lifted {
     }
 }
 
-/// Makes a new generation, aside until it is complete, and puts it in the place of the old one.
-fn renew(state: &str) -> rustix::io::Result<()> {
+/// A file system in memory that `fill` has filled and nobody can write to any more, as a mount that hangs nowhere.
+pub fn file_system(fill: impl FnOnce(BorrowedFd<'_>) -> std::io::Result<()>) -> std::io::Result<OwnedFd> {
     let _lifted = Lifted::new()?;
     let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in [("source", "skiff"), ("mode", "755"), ("size", "64m"), ("uid", "0"), ("gid", "0")] {
@@ -211,26 +211,36 @@ fn renew(state: &str) -> rustix::io::Result<()> {
     fsconfig_create(&fs)?;
     let attr = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let root = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attr)?;
-    for name in [LAYERS, EMPTY] {
-        mkdirat(&root, name, Mode::from_raw_mode(0o755))?;
-    }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let layers = openat(&root, LAYERS, flags, Mode::empty())?;
-    stand_ins::fill(layers.as_fd())?;
-    shims::fill(layers.as_fd())?;
-    fsetxattr(
-        openat(&root, ".", flags, Mode::empty())?,
-        STATE,
-        format!("{} {state}", now()).as_bytes(),
-        XattrFlags::empty(),
-    )?;
+    fill(root.as_fd())?;
     fsconfig_set_flag(&fs, "ro")?;
     fsconfig_reconfigure(&fs)?;
+    Ok(root)
+}
+
+/// Makes a new generation, aside until it is complete, and puts it in the place of the old one.
+fn renew(state: &str) -> std::io::Result<()> {
+    let root = file_system(|root| Ok(fill(root, state)?))?;
     match rustix::fs::mkdir(PLACE, Mode::from_raw_mode(0o755)) {
         Ok(()) | Err(Errno::EXIST) => {}
-        Err(e) => return Err(e),
+        Err(e) => return Err(e.into()),
     }
     // Two, where two made one at the same time. Whoever uses them keeps them.
     while unmount(PLACE, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {}
-    move_mount(&root, "", CWD, PLACE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+    Ok(move_mount(&root, "", CWD, PLACE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+fn fill(root: BorrowedFd<'_>, state: &str) -> rustix::io::Result<()> {
+    for name in [LAYERS, EMPTY] {
+        mkdirat(root, name, Mode::from_raw_mode(0o755))?;
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let layers = openat(root, LAYERS, flags, Mode::empty())?;
+    stand_ins::fill(layers.as_fd())?;
+    shims::fill(layers.as_fd())?;
+    fsetxattr(
+        openat(root, ".", flags, Mode::empty())?,
+        STATE,
+        format!("{} {state}", now()).as_bytes(),
+        XattrFlags::empty(),
+    )
 }

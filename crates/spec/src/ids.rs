@@ -86,6 +86,13 @@ impl IdMap {
         &self.0
     }
 
+    /// Which id outside the id `inside` is; `None` if it has none.
+    #[must_use]
+    pub fn outside(&self, inside: u32) -> Option<u32> {
+        let line = self.0.iter().find(|line| inside >= line.inside && inside - line.inside < line.count)?;
+        Some(line.outside + (inside - line.inside))
+    }
+
     /// As `/proc/PID/uid_map` takes it.
     #[must_use]
     pub fn to_proc(&self) -> String {
@@ -177,6 +184,23 @@ mod tests {
                 lines
             };
             assert_eq!(sorted(&got), sorted(want), "{own} {range:?} {same:?}");
+        }
+    }
+
+    #[test]
+    fn ids_outside() {
+        let map = IdMap::new(1000, Some(Range { first: 100_000, count: 65535 }), &[27, 70_000]);
+        for (inside, outside) in [
+            (0, Some(1000)),
+            (1, Some(100_000)),
+            (27, Some(27)),
+            (28, Some(100_027)),
+            (65535, Some(165_534)),
+            (65536, None),
+            (70_000, Some(70_000)),
+            (u32::MAX, None),
+        ] {
+            assert_eq!(map.outside(inside), outside, "{inside}");
         }
     }
 
