@@ -23,10 +23,11 @@ pub fn make(caller: &Caller, pid: u32, name: &NetName, again: Option<&Again>) ->
     let network = network::allowed(caller, name)?;
     let inside = own_space(caller, pid)?;
     let key = again.map_or(Ok(None), |_| key())?;
+    let secret = network::secret(&network)?;
     skiff_net::enter_hosts()?;
     let again = again.map(|again| (again, key.as_ref()));
     let node = skiff_net::node()?;
-    skiff_net::gate::connect(name, &network, (&node, caller.uid), inside.as_fd(), again)
+    skiff_net::gate::connect(name, &network, (&node, caller.uid), inside.as_fd(), secret.as_ref(), again)
 }
 
 /// Answers [`Leave`](skiff_spec::wire::Request::Leave).

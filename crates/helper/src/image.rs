@@ -30,6 +30,7 @@ use skiff_sys::loopdev;
 
 use crate::caller::Caller;
 use crate::locked::lock_flags;
+use crate::site::FIRST_PERSON;
 use crate::{mask, site};
 
 /// Where images are mounted, each on a directory of its name.
@@ -38,8 +39,6 @@ const PLACE: &str = "images";
 const MOST_KEPT: u64 = 200;
 /// Seconds between two starts that are worth noting.
 const NOTED_EVERY: u64 = 3600;
-/// Uids from here on are people's, and a person's store is not to be trusted.
-const FIRST_PERSON: u32 = 1000;
 /// What an EROFS and a squashfs say of themselves in `statfs`.
 const IMAGES: [u64; 2] = [0xE0F5_E1E2, 0x7371_7368];
 

@@ -11,6 +11,8 @@ use std::os::unix::ffi::OsStringExt;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use skiff_net::claim::KEY;
+use skiff_net::tunnel::{MUNGE_KEY, Secret};
 use skiff_sandbox::command::{own_args, own_env};
 use skiff_sandbox::{Context, Error, Result, mounts};
 use skiff_spec::network::{DIR, NetName, Network};
@@ -50,8 +52,24 @@ fn said(caller: &Caller, result: Result<()>) -> Result<()> {
 
 fn join(caller: &Caller, name: &NetName) -> Result<Ipv4Addr> {
     let network = allowed(caller, name)?;
+    let secret = secret(&network)?;
     skiff_net::enter_hosts()?;
-    skiff_net::enter(name, &network, &skiff_net::node()?, caller.uid)
+    skiff_net::enter(name, &network, &skiff_net::node()?, caller.uid, secret.as_ref())
+}
+
+/// What the keys of an encrypted network come from: the site's key, or else munge's.
+pub fn secret(network: &Network) -> Result<Option<Secret>> {
+    if !network.encrypt {
+        return Ok(None);
+    }
+    let found = match site::read_secret_if_exists(KEY)? {
+        Some(text) => Some((KEY, text.into_bytes())),
+        None => site::read_services_secret_if_exists(MUNGE_KEY)?.map(|key| (MUNGE_KEY, key)),
+    };
+    let secret = |(path, content): (&str, Vec<u8>)| {
+        Secret::new(&content).map_err(|why| Error::new(format!("{path}: {why}")))
+    };
+    found.map(secret).transpose()
 }
 
 /// A network, if the caller may use it.

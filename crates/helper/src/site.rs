@@ -12,6 +12,9 @@ use skiff_spec::site::{FILE, Site};
 
 use crate::caller::Caller;
 
+/// Uids from here on are people's, who are trusted with nothing.
+pub const FIRST_PERSON: u32 = 1000;
+
 /// The helper's own configuration, read once.
 pub fn read() -> Result<Site> {
     static READ: OnceLock<Site> = OnceLock::new();
@@ -68,16 +71,26 @@ fn user_name(uid: u32) -> Result<Option<String>> {
 
 /// A file of the administrator's, refused if anybody else could have written it.
 pub fn read_if_exists(path: &str) -> Result<Option<String>> {
-    read_checked(path, 0o022)
+    read_text(path, 0o022)
 }
 
 /// The same, refused if anybody else could have read it, too.
 pub fn read_secret_if_exists(path: &str) -> Result<Option<String>> {
-    read_checked(path, 0o077)
+    read_text(path, 0o077)
 }
 
-/// Others may not have the rights `refused` to it.
-fn read_checked(path: &str, refused: u32) -> Result<Option<String>> {
+/// A secret of a service's, which may belong to a system user, as may the directory that it is in.
+pub fn read_services_secret_if_exists(path: &str) -> Result<Option<Vec<u8>>> {
+    read_checked(path, 0o077, FIRST_PERSON - 1)
+}
+
+fn read_text(path: &str, refused: u32) -> Result<Option<String>> {
+    let Some(bytes) = read_checked(path, refused, 0)? else { return Ok(None) };
+    String::from_utf8(bytes).map(Some).map_err(|_| Error::new(format!("{path}: not text in UTF-8")))
+}
+
+/// Others may not have the rights `refused` to it, nor may it belong to a uid above `last_owner`.
+fn read_checked(path: &str, refused: u32, last_owner: u32) -> Result<Option<Vec<u8>>> {
     // No symbolic links: all of these are plain files below directories of root's.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
@@ -85,34 +98,38 @@ fn read_checked(path: &str, refused: u32) -> Result<Option<String>> {
         Err(rustix::io::Errno::NOENT) => return Ok(None),
         other => other.context(|| path)?,
     };
-    check_parents(path)?;
+    check_parents_of(path, last_owner)?;
     let stat = rustix::fs::fstat(&fd).context(|| path)?;
-    refuse_unless_roots(&stat, Path::new(path), refused)?;
+    refuse_unless_owned(&stat, Path::new(path), refused, last_owner)?;
     if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
         return Err(Error::new(format!("{path}: not a plain file")));
     }
-    let mut text = String::new();
-    File::from(fd).take(4 << 20).read_to_string(&mut text).context(|| path)?;
-    Ok(Some(text))
+    let mut bytes = vec![];
+    File::from(fd).take(4 << 20).read_to_end(&mut bytes).context(|| path)?;
+    Ok(Some(bytes))
 }
 
 /// Refuses a file that anybody but root could have written or put there.
 pub fn check_file(path: &str) -> Result<()> {
     check_parents(path)?;
-    refuse_unless_roots(&rustix::fs::lstat(path).context(|| path)?, Path::new(path), 0o022)
+    refuse_unless_owned(&rustix::fs::lstat(path).context(|| path)?, Path::new(path), 0o022, 0)
 }
 
 /// Refuses a path that anybody but root could lead elsewhere.
 pub fn check_parents(path: &str) -> Result<()> {
+    check_parents_of(path, 0)
+}
+
+fn check_parents_of(path: &str, last_owner: u32) -> Result<()> {
     for part in Path::new(path).ancestors().skip(1) {
         let stat = rustix::fs::stat(part).context(|| part.display().to_string())?;
-        refuse_unless_roots(&stat, part, 0o022)?;
+        refuse_unless_owned(&stat, part, 0o022, last_owner)?;
     }
     Ok(())
 }
 
-fn refuse_unless_roots(stat: &rustix::fs::Stat, path: &Path, refused: u32) -> Result<()> {
-    if stat.st_uid == 0 && stat.st_mode & refused == 0 {
+fn refuse_unless_owned(stat: &rustix::fs::Stat, path: &Path, refused: u32, last_owner: u32) -> Result<()> {
+    if stat.st_uid <= last_owner && stat.st_mode & refused == 0 {
         return Ok(());
     }
     let hint = match refused {

@@ -1,12 +1,12 @@
 //! Devices as messages to the kernel: what is made, and how it is set up.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope};
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoMacVlan, InfoVeth, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
     MacVlanMode,
@@ -33,6 +33,7 @@ pub const ROUTER: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 pub const GOES_WITHIN: Duration = Duration::from_secs(2);
 
 /// A device's number and what is known of it.
+#[derive(Clone, Debug)]
 pub struct Device {
     /// Its number.
     pub index: u32,
@@ -42,6 +43,8 @@ pub struct Device {
     pub hardware: Vec<u8>,
     /// Whether it is switched on.
     pub is_up: bool,
+    /// Whether it is one of the kernel's WireGuard.
+    pub is_wireguard: bool,
 }
 
 /// The device of this name in the namespace of `netlink`, or in that with the number `space` there.
@@ -62,11 +65,15 @@ pub fn find(netlink: &mut Netlink, name: &str, space: Option<i32>) -> io::Result
     };
     let Some(RouteNetlinkMessage::NewLink(link)) = answer else { return Ok(None) };
     let is_up = link.header.flags.contains(LinkFlags::Up);
-    let mut device = Device { index: link.header.index, mtu: 0, hardware: vec![], is_up };
+    let mut device =
+        Device { index: link.header.index, mtu: 0, hardware: vec![], is_up, is_wireguard: false };
     for attribute in link.attributes {
         match attribute {
             LinkAttribute::Mtu(mtu) => device.mtu = mtu,
             LinkAttribute::Address(hardware) => device.hardware = hardware,
+            LinkAttribute::LinkInfo(infos) => {
+                device.is_wireguard = infos.contains(&LinkInfo::Kind(InfoKind::Wireguard));
+            }
             _ => {}
         }
     }
@@ -128,6 +135,13 @@ pub fn bridge(host: &mut Netlink, name: &str, mtu: Option<u32>) -> io::Result<()
     make(host, message, InfoKind::Bridge, None)
 }
 
+/// Makes a WireGuard device, which has neither keys nor peers yet.
+pub fn wireguard(host: &mut Netlink, name: &str) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.attributes.push(LinkAttribute::IfName(name.into()));
+    make(host, message, InfoKind::Wireguard, None)
+}
+
 /// A device that carries packets to other hosts inside of datagrams that leave by `parent`.
 pub struct Vxlan {
     pub parent: u32,
@@ -135,7 +149,7 @@ pub struct Vxlan {
     pub port: u16,
     /// The ports of this host that datagrams leave from, but for the last.
     pub from_ports: (u16, u16),
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
     pub mtu: u32,
     /// Whether what arrives tells where its sender is.
     pub learns: bool,
@@ -150,7 +164,10 @@ impl Vxlan {
         let data = vec![
             InfoVxlan::Id(self.id),
             InfoVxlan::Link(self.parent),
-            InfoVxlan::Local(self.local),
+            match self.local {
+                IpAddr::V4(local) => InfoVxlan::Local(local),
+                IpAddr::V6(local) => InfoVxlan::Local6(local),
+            },
             InfoVxlan::Port(self.port),
             InfoVxlan::PortRange(self.from_ports),
             InfoVxlan::Learning(self.learns),
@@ -206,6 +223,14 @@ pub fn set_hardware(netlink: &mut Netlink, index: u32, hardware: [u8; 6]) -> io:
     set(netlink, &message)
 }
 
+/// Sets a device's largest packet.
+pub fn set_mtu(netlink: &mut Netlink, index: u32, mtu: u32) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes.push(LinkAttribute::Mtu(mtu));
+    netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
+}
+
 /// A namespace that has just gone takes its macvlan, and so the hardware address that only one may have, along a moment later.
 fn set(netlink: &mut Netlink, message: &LinkMessage) -> io::Result<()> {
     let begun = Instant::now();
@@ -245,6 +270,19 @@ pub fn set_address(
     message.attributes.push(AddressAttribute::Local(IpAddr::V4(address)));
     message.attributes.push(AddressAttribute::Address(IpAddr::V4(address)));
     message.attributes.extend(all.map(AddressAttribute::Broadcast));
+    netlink.tell(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
+}
+
+/// Gives a device an IPv6 address that is good on its link only, and at once.
+pub fn set_link_local_address(netlink: &mut Netlink, index: u32, address: Ipv6Addr) -> io::Result<()> {
+    let mut message = AddressMessage::default();
+    message.header.family = AddressFamily::Inet6;
+    message.header.prefix_len = 64;
+    message.header.scope = AddressScope::Link;
+    message.header.flags = AddressHeaderFlags::Nodad | AddressHeaderFlags::Permanent;
+    message.header.index = index;
+    message.attributes.push(AddressAttribute::Local(IpAddr::V6(address)));
+    message.attributes.push(AddressAttribute::Address(IpAddr::V6(address)));
     netlink.tell(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
 }
 
@@ -297,27 +335,43 @@ pub fn set_neighbour(
     netlink.tell(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
 }
 
-/// Lets a VXLAN send to another host what is for all, or for those it knows nothing of.
-pub fn add_peer(host: &mut Netlink, vxlan: u32, peer: Ipv4Addr) -> io::Result<()> {
-    let message = forwarding(vxlan, [0; 6], peer);
-    host.tell(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_APPEND)
+/// A VXLAN that knows where others are.
+#[derive(Clone, Copy)]
+pub struct Forwarding {
+    /// Its number.
+    pub vxlan: u32,
+    /// The device that its datagrams leave by.
+    pub parent: u32,
 }
 
-/// Tells a VXLAN on which host a hardware address is.
-pub fn set_forwarding(host: &mut Netlink, vxlan: u32, hardware: [u8; 6], peer: Ipv4Addr) -> io::Result<()> {
-    let message = forwarding(vxlan, hardware, peer);
-    host.tell(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
-}
+impl Forwarding {
+    /// Lets it send to another host what is for all, or for those it knows nothing of.
+    pub fn add_peer(self, host: &mut Netlink, peer: IpAddr) -> io::Result<()> {
+        let message = self.entry([0; 6], peer);
+        host.tell(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_APPEND)
+    }
 
-fn forwarding(vxlan: u32, hardware: [u8; 6], peer: Ipv4Addr) -> NeighbourMessage {
-    let mut message = NeighbourMessage::default();
-    message.header.family = AddressFamily::Bridge;
-    message.header.ifindex = vxlan;
-    message.header.state = NeighbourState::Permanent;
-    message.header.flags = NeighbourFlags::Own;
-    message.attributes.push(NeighbourAttribute::LinkLayerAddress(hardware.to_vec()));
-    message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(peer)));
-    message
+    /// Tells it on which host a hardware address is.
+    pub fn set(self, host: &mut Netlink, hardware: [u8; 6], peer: IpAddr) -> io::Result<()> {
+        let message = self.entry(hardware, peer);
+        host.tell(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    fn entry(self, hardware: [u8; 6], peer: IpAddr) -> NeighbourMessage {
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Bridge;
+        message.header.ifindex = self.vxlan;
+        message.header.state = NeighbourState::Permanent;
+        message.header.flags = NeighbourFlags::Own;
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(hardware.to_vec()));
+        message.attributes.push(NeighbourAttribute::Destination(match peer {
+            IpAddr::V4(peer) => NeighbourAddress::Inet(peer),
+            IpAddr::V6(peer) => NeighbourAddress::Inet6(peer),
+        }));
+        // An address of a link is one of this device's only.
+        message.attributes.extend(peer.is_ipv6().then_some(NeighbourAttribute::IfIndex(self.parent)));
+        message
+    }
 }
 
 /// The address of this host that what is for `to` would come from.

@@ -77,12 +77,12 @@ fn filters_from(hardware: [u8; 6], address: Ipv4Addr, network: &Network) -> Vec<
     if network.low_ports {
         filters.push(ipv4(&[]));
     } else {
-        if let Some(gateway) = network.gateway {
-            // The gateway is a host, even where its address is among the members'.
-            let gateway = to_block((gateway.into(), 32));
-            filters.extend(low_port(&[gateway]));
-            filters.push(ipv4(&[NO_OPTIONS, gateway]));
-            filters.push(Filter::hold(vec![gateway]));
+        // The gateway is a host, and hosts hear what is for all, even where these addresses are in a node's range.
+        for other in network.never_members() {
+            let other = to_block((other.into(), 32));
+            filters.extend(low_port(&[other]));
+            filters.push(ipv4(&[NO_OPTIONS, other]));
+            filters.push(Filter::hold(vec![other]));
         }
         filters.extend(joined(&network.ranges()).into_iter().map(|block| ipv4(&[to_block(block)])));
         filters.extend(low_port(&[]));
@@ -336,6 +336,14 @@ mod tests {
             }
         }
         assert!(leaves(&network, &packet(0x45, 0, 1, OUTSIDER, 0x0800)), "ICMP has no ports");
+    }
+
+    #[test]
+    fn what_is_for_all_is_for_hosts_too() {
+        for to in [[10, 31, 255, 255], [10, 31, 0, 0], [255; 4], [224, 0, 0, 1]] {
+            assert!(!leaves(&network(""), &packet(0x45, 0, 17, to, 700)), "{to:?} from a low port");
+            assert!(leaves(&network(""), &packet(0x45, 0, 17, to, 7000)), "{to:?} from another");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!
 //! What comes in a VXLAN's datagrams is believed only of the network's nodes, and of their root: it comes from a port of those that no user can have,
 //! and each node speaks for the addresses of its own range only. This is decided on the host, before the kernel looks into the datagram.
+//! Of an encrypted network, whose datagrams are IPv6 in a tunnel, nothing else passes through that tunnel.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -12,10 +13,11 @@ use std::net::Ipv4Addr;
 use skiff_spec::network::{NetName, Network, Reach, Subnet, hardware_address};
 
 use crate::nft::{
-    self, ACCEPT, DEVICE_IN, DEVICE_OUT, DROP, ESTABLISHED, FIRST, FORWARD, From, Hook, INPUT, Is, OUTPUT,
-    PREROUTING, PROTOCOL, RELATED, SECOND, SENDER, Step, Table, compare, connection_state, jump, load,
-    lookup, mask, meta, untracked, verdict,
+    self, ACCEPT, DEVICE_IN, DEVICE_OUT, DROP, ESTABLISHED, FIRST, FORWARD, Family, From, Hook, INPUT, Is,
+    OUTPUT, PREROUTING, PROTOCOL, RELATED, SECOND, SENDER, Step, Table, compare, connection_state,
+    device_towards_source, jump, load, lookup, mask, meta, untracked, verdict,
 };
+use crate::tunnel::Tunnel;
 use crate::wiring::{BRIDGES, WIRES};
 
 /// The ports that VXLAN's datagrams come from: root's (below 1024), and enough of them to tell flows from one another. The second is no more one of them.
@@ -52,9 +54,9 @@ fn is_in(block: Subnet) -> Vec<Step> {
 /// Rules for a new member: in this thread's network namespace, before its device is switched on. `host` is the address under which it is
 /// reached from this host.
 pub fn protect_member(network: &Network, host: Option<Ipv4Addr>) -> io::Result<()> {
-    let mut table = Table::new(OF_MEMBER, "");
+    let mut table = Table::new(OF_MEMBER, Family::Ipv4, "");
     let hook = |number, priority, policy| Hook { kind: "filter", number, priority, policy };
-    table.ranges("members", &but_for(&network.ranges(), network.gateway));
+    table.ranges("members", &but_for(&network.ranges(), &network.never_members()));
     let is_member = |address| [address, lookup("members", true)];
     // Among members nothing need be remembered, which would cost time with every packet.
     for (chain, number, device, address) in [
@@ -99,9 +101,15 @@ fn forbid_roots_ports(table: &mut Table, hook: &Hook) {
 
 /// Whether a packet comes from oneself, or goes there.
 fn is_loopback(device: u32) -> [Step; 2] {
-    let mut name = [0; 16];
-    name[..2].copy_from_slice(b"lo");
-    [meta(device), compare(Is::Equal, &name)]
+    is_device(device, Is::Equal, "lo")
+}
+
+/// Whether a packet's device (`DEVICE_IN` or `DEVICE_OUT`) is one of this name, or is not.
+fn is_device(which: u32, is: Is, name: &str) -> [Step; 2] {
+    // As the kernel has names: with zeros behind, so that no longer name begins like it.
+    let mut bytes = [0; 16];
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    [meta(which), compare(is, &bytes)]
 }
 
 fn is_protocol(number: u8) -> [Step; 2] {
@@ -124,8 +132,10 @@ fn reaching(network: &Network, host: Option<Ipv4Addr>) -> Vec<(u32, u32)> {
                 let hosts = nodes.chain(network.gateway).chain(host).map(u32::from);
                 ranges.extend(hosts.map(|host| (host, host)));
             }
-            Reach::Block(block) => ranges.extend(but_for(&[*block], None)),
-            Reach::Members { blocks, but_for: host } => ranges.extend(but_for(blocks, *host)),
+            Reach::Block(block) => ranges.extend(but_for(&[*block], &[])),
+            Reach::Members { blocks, but_for: host } => {
+                ranges.extend(but_for(blocks, &host.iter().copied().collect::<Vec<_>>()));
+            }
             // Still a name: there is no network that is called so.
             Reach::Network(_) => {}
         }
@@ -133,18 +143,16 @@ fn reaching(network: &Network, host: Option<Ipv4Addr>) -> Vec<(u32, u32)> {
     merged(ranges)
 }
 
-/// The addresses of blocks, without one of them that is a host's.
-fn but_for(blocks: &[Subnet], host: Option<Ipv4Addr>) -> Vec<(u32, u32)> {
-    let mut ranges = vec![];
-    for block in blocks {
-        let (first, last) = (u32::from(block.first()), u32::from(block.last()));
-        match host.filter(|host| block.contains(*host)).map(u32::from) {
-            Some(host) => {
-                ranges.extend((first < host).then(|| (first, host - 1)));
-                ranges.extend((host < last).then(|| (host + 1, last)));
-            }
-            None => ranges.push((first, last)),
-        }
+/// The addresses of blocks, without those that are no member's.
+fn but_for(blocks: &[Subnet], others: &[Ipv4Addr]) -> Vec<(u32, u32)> {
+    let whole = blocks.iter().map(|block| (u32::from(block.first()), u32::from(block.last())));
+    let mut ranges: Vec<(u32, u32)> = whole.collect();
+    for other in others.iter().copied().map(u32::from) {
+        let without = |(first, last): (u32, u32)| match (first..=last).contains(&other) {
+            true => [(first < other).then(|| (first, other - 1)), (other < last).then(|| (other + 1, last))],
+            false => [Some((first, last)), None],
+        };
+        ranges = ranges.into_iter().flat_map(without).flatten().collect();
     }
     merged(ranges)
 }
@@ -171,6 +179,8 @@ pub struct Guard<'a> {
     pub port: u16,
     /// Whether an address of one node's may be on another one: that of a saved instance.
     pub travels: bool,
+    /// What the datagrams go through, if they are encrypted.
+    pub tunnel: Option<&'a Tunnel>,
 }
 
 /// Where in a datagram what it carries is, from the beginning of the head of UDP: the network's number; in the frame, the sender's hardware address,
@@ -188,16 +198,28 @@ impl Guard<'_> {
         format!("skiff.{}", name.as_str().replace('-', "."))
     }
 
-    /// What the rules were made from: when this changes, they do.
+    /// What the rules were made from: when this changes, they do. With the site's key, the nodes' keys change.
     pub fn comment(&self) -> String {
+        let key = self.tunnel.map(Tunnel::public_key);
         let made_from =
-            format!("{:?}", (self.network, self.node, self.id, self.port, self.travels, FROM_PORTS));
-        format!("skiff 2 {}", &blake3::hash(made_from.as_bytes()).to_hex()[..32])
+            format!("{:?}", (self.network, self.node, self.id, self.port, self.travels, FROM_PORTS, key));
+        format!("skiff 3 {}", &blake3::hash(made_from.as_bytes()).to_hex()[..32])
     }
 
     /// Whether they are there.
     pub fn is_there(&self) -> io::Result<bool> {
-        Ok(nft::comment(&Self::table_of(self.name))?.is_some_and(|noted| noted == self.comment()))
+        let noted = nft::comment(&Self::table_of(self.name), self.family())?;
+        Ok(noted.is_some_and(|noted| noted == self.comment()))
+    }
+
+    fn family(&self) -> Family {
+        if self.tunnel.is_some() { Family::Ipv6 } else { Family::Ipv4 }
+    }
+
+    /// The node that a datagram comes from. In a tunnel its address is at the end of the one that it has there ([`inner_address`](crate::tunnel::inner_address)).
+    fn sending_node(&self) -> Step {
+        const IPV6_SOURCE: u32 = 8;
+        if self.tunnel.is_some() { load(From::Network, IPV6_SOURCE + 12, 4, FIRST) } else { source() }
     }
 
     /// Which addresses each other node speaks for.
@@ -218,7 +240,7 @@ impl Guard<'_> {
 
     /// Makes them, in this thread's network namespace.
     pub fn apply(&self) -> io::Result<()> {
-        let mut table = Table::replacing(&Self::table_of(self.name), &self.comment());
+        let mut table = Table::replacing(&Self::table_of(self.name), self.family(), &self.comment());
         table.pairs("speakers", &self.speakers());
         let before_others = |number| Hook { kind: "filter", number, priority: -10, policy: ACCEPT };
         for (chain, hook) in [("in", INPUT), ("out", OUTPUT), ("through", FORWARD)] {
@@ -229,27 +251,34 @@ impl Guard<'_> {
         }
         table.rule("in", &[self.ours(), vec![jump("arriving")]].concat());
         table.rule("out", &[self.ours(), vec![jump("leaving")]].concat());
-        let drop = |steps: &[Step]| [steps, &[verdict(DROP)]].concat();
-        // What this host passes on between nodes, by a route or a bridge (with br_netfilter), it judges no more than any other host on their way;
-        // but not a member's of another network, which may come under this host's address later.
-        table.ranges("nodes", &self.others());
-        for prefix in [BRIDGES, WIRES] {
-            let from_member = [meta(DEVICE_IN), compare(Is::Equal, prefix.as_bytes())];
-            table.rule("through", &drop(&[self.ours(), from_member.to_vec()].concat()));
-        }
-        let from_elsewhere = [source(), lookup("nodes", false)];
-        table.rule("through", &drop(&[self.ours(), from_elsewhere.to_vec()].concat()));
         let from_users =
             [load(From::Transport, 0, 2, FIRST), compare(Is::AtLeast, &FROM_PORTS.1.to_be_bytes())];
         for chain in ["arriving", "leaving"] {
-            table.rule(chain, &drop(&from_users));
+            table.rule(chain, &dropping(&from_users));
         }
         // The kernel's own have no sender, and so no user.
-        table.rule("leaving", &drop(&[meta(SENDER), compare(Is::Not, &[0; 4])]));
+        table.rule("leaving", &dropping(&[meta(SENDER), compare(Is::Not, &[0; 4])]));
         for steps in self.not_believed() {
-            table.rule("arriving", &drop(&steps));
+            table.rule("arriving", &dropping(&steps));
+        }
+        match self.tunnel {
+            Some(tunnel) => close_tunnel(&mut table, tunnel),
+            None => self.judge_passing(&mut table),
         }
         table.apply()
+    }
+
+    /// What this host passes on between nodes, by a route or a bridge (with br_netfilter), it judges no more than any other host on their way;
+    /// but it must come by the device by which this host reaches the node that it says it is from, and not from a member of another network:
+    /// it may come under this host's address later.
+    fn judge_passing(&self, table: &mut Table) {
+        table.ranges("nodes", &self.others());
+        let from_elsewhere = [source(), lookup("nodes", false)];
+        let by_another_way = [device_towards_source(), compare(Is::Equal, &[0; 4])];
+        let from_member = |prefix: &str| [meta(DEVICE_IN), compare(Is::Equal, prefix.as_bytes())];
+        for steps in [from_elsewhere, by_another_way, from_member(BRIDGES), from_member(WIRES)] {
+            table.rule("through", &dropping(&[self.ours(), steps.to_vec()].concat()));
+        }
     }
 
     /// Whether a packet is of this VXLAN.
@@ -272,7 +301,8 @@ impl Guard<'_> {
         let [a, b, ..] = hardware_address(Ipv4Addr::UNSPECIFIED);
         let prefix = || load(From::Transport, HARDWARE, 2, FIRST);
         let carries = |what: [u8; 2]| [load(From::Transport, CARRIES, 2, FIRST), compare(Is::Equal, &what)];
-        let speaks_for = |at| [source(), load(From::Transport, at, 4, SECOND), lookup("speakers", false)];
+        let speaks_for =
+            |at| [self.sending_node(), load(From::Transport, at, 4, SECOND), lookup("speakers", false)];
         let sender = |at| load(From::Transport, at, 4, FIRST);
         vec![
             vec![prefix(), compare(Is::Less, &[a, b])],
@@ -295,13 +325,27 @@ impl Guard<'_> {
     }
 }
 
-/// Removes a network's rules, if there are any.
-pub fn remove_guard(name: &NetName) -> io::Result<()> {
-    match nft::comment(&Guard::table_of(name)) {
+/// Closes a tunnel to all but the network's datagrams, which no rule before has dropped.
+fn close_tunnel(table: &mut Table, tunnel: &Tunnel) {
+    for chain in ["arriving", "leaving"] {
+        table.rule(chain, &[verdict(ACCEPT)]);
+    }
+    for (chain, which) in [("in", DEVICE_IN), ("out", DEVICE_OUT), ("through", DEVICE_IN)] {
+        table.rule(chain, &dropping(&is_device(which, Is::Equal, &tunnel.device)));
+    }
+}
+
+fn dropping(steps: &[Step]) -> Vec<Step> {
+    [steps, &[verdict(DROP)]].concat()
+}
+
+/// Removes a network's rules for datagrams of one family, if there are any.
+pub fn remove_guard(name: &NetName, family: Family) -> io::Result<()> {
+    match nft::comment(&Guard::table_of(name), family) {
         Ok(None) => Ok(()),
         // A kernel without nftables has no rules of ours.
         Err(_) => Ok(()),
-        Ok(Some(_)) => nft::remove(&Guard::table_of(name)),
+        Ok(Some(_)) => nft::remove(&Guard::table_of(name), family),
     }
 }
 
@@ -315,10 +359,10 @@ mod tests {
         let range = |first: [u8; 4], last: [u8; 4]| (u32::from_be_bytes(first), u32::from_be_bytes(last));
         let blocks = [block("10.0.2.0/24"), block("10.0.1.0/24"), block("10.9.0.0/30")];
         let all = [range([10, 0, 1, 0], [10, 0, 2, 255]), range([10, 9, 0, 0], [10, 9, 0, 3])];
-        assert_eq!(but_for(&blocks, None), all, "those side by side are one");
+        assert_eq!(but_for(&blocks, &[]), all, "those side by side are one");
         let [a, b] = [range([10, 9, 0, 0], [10, 9, 0, 0]), range([10, 9, 0, 2], [10, 9, 0, 3])];
-        assert_eq!(but_for(&blocks, Some([10, 9, 0, 1].into())), [all[0], a, b], "not a host's");
-        assert_eq!(but_for(&[block("10.0.0.1/32")], Some([10, 0, 0, 1].into())), []);
+        assert_eq!(but_for(&blocks, &[[10, 9, 0, 1].into()]), [all[0], a, b], "not a host's");
+        assert_eq!(but_for(&[block("10.0.0.1/32")], &[[10, 0, 0, 1].into()]), []);
         assert_eq!(merged(vec![(5, u32::MAX), (0, 9)]), [(0, u32::MAX)]);
     }
 
@@ -332,7 +376,15 @@ mod tests {
         };
         let name: NetName = "a-b_c".parse().unwrap();
         let (one, same, other) = (network("10.0.1.0/24"), network("10.0.1.0/24"), network("10.0.3.0/24"));
-        let guard = |network, node, travels| Guard { name: &name, network, node, id: 1, port: 4789, travels };
+        let guard = |network, node, travels| Guard {
+            name: &name,
+            network,
+            node,
+            id: 1,
+            port: 4789,
+            travels,
+            tunnel: None,
+        };
         let first = guard(&one, "n1", false);
         assert_eq!(Guard::table_of(&name), "skiff.a.b_c");
         assert_eq!(first.comment(), guard(&same, "n1", false).comment());

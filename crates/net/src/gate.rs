@@ -18,6 +18,7 @@ use crate::claim::Key;
 use crate::device::{self, By, GOES_WITHIN, INSIDE, Member, ROUTER, Space};
 use crate::lease::Leases;
 use crate::netlink::Netlink;
+use crate::tunnel::Secret;
 use crate::wiring::{host_hardware, needs_rules, odd_hardware};
 use crate::{Made, filter, firewall, make, set_up_space};
 
@@ -34,13 +35,14 @@ pub fn connect(
     network: &Network,
     (node, uid): (&str, u32),
     inside: BorrowedFd<'_>,
+    secret: Option<&Secret>,
     again: Option<(&Again, Option<&Key>)>,
 ) -> Result<(Ipv4Addr, OwnedFd)> {
     let about = || format!("network {name}");
     if let Some((again, _)) = again {
         wait_until_gone(name, again.claim.address)?;
     }
-    let Made { space, wiring, address, host } = make(name, network, node, uid, again)?;
+    let Made { space, wiring, address, host } = make(name, network, (node, uid), secret, again)?;
     let between = || format!("network {name}: the way to {address}");
     let mut netlink = Netlink::open().context(between)?;
     shut_space().context(between)?;

@@ -3,6 +3,7 @@
 //! The namespace belongs to the host, not to the user whose processes are in it: so he can neither change an address nor send
 //! under another one, as he could not on the host. All of this needs the rights of root; the helper has them.
 
+mod check;
 pub mod claim;
 mod device;
 mod filter;
@@ -15,6 +16,9 @@ mod netlink;
 mod nft;
 mod probe;
 pub mod switch;
+pub mod tunnel;
+mod wire;
+mod wireguard;
 mod wiring;
 
 use std::fs;
@@ -24,20 +28,28 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use skiff_sandbox::{Context, Error, Result};
-use skiff_spec::network::{Again, Claim, Kind, Lease, NetName, Network, hardware_address};
+use skiff_spec::network::{Again, Claim, Lease, NetName, Network, hardware_address};
 
+pub use crate::check::wrong_here;
 use crate::claim::Key;
 use crate::device::{Member, Space};
 use crate::lease::{Leases, Taken};
 use crate::netlink::Netlink;
+use crate::tunnel::Secret;
 use crate::wiring::Wiring;
 
-/// Moves this thread into a new network namespace that is a member of a network; its address there.
+/// Moves this thread into a new network namespace that is a member of a network; its address there. An encrypted network needs the `secret`.
 ///
 /// # Errors
 /// What could not be made, of which network. This thread may then be in a namespace without devices.
-pub fn enter(name: &NetName, network: &Network, node: &str, uid: u32) -> Result<Ipv4Addr> {
-    let Made { wiring, address, host, .. } = make(name, network, node, uid, None)?;
+pub fn enter(
+    name: &NetName,
+    network: &Network,
+    node: &str,
+    uid: u32,
+    secret: Option<&Secret>,
+) -> Result<Ipv4Addr> {
+    let Made { wiring, address, host, .. } = make(name, network, (node, uid), secret, None)?;
     let about = || format!("network {name}: address {address}");
     set_up_space().context(about)?;
     firewall::protect_member(network, host).context(about).map_err(wiring::needs_rules)?;
@@ -59,8 +71,8 @@ struct Made {
 fn make(
     name: &NetName,
     network: &Network,
-    node: &str,
-    uid: u32,
+    (node, uid): (&str, u32),
+    secret: Option<&Secret>,
     again: Option<(&Again, Option<&Key>)>,
 ) -> Result<Made> {
     let about = || format!("network {name}");
@@ -68,7 +80,7 @@ fn make(
     leases.use_devices()?;
     let mut host = Netlink::open().context(about)?;
     // Whatever is wrong with the host's side shows before there is a namespace.
-    let wiring = wiring::prepare(&mut host, name, network, node)?;
+    let wiring = wiring::prepare(&mut host, name, network, node, secret)?;
     skiff_sys::ns::unshare_network().context(|| "a network namespace")?;
     let space = own_space().context(|| "a network namespace")?;
     let number = lease::number_of(&mut host, space.as_fd()).context(about)?;
@@ -185,24 +197,6 @@ pub fn sweep(remove: bool) -> Result<Vec<Left>> {
         }
     }
     Ok(left)
-}
-
-/// What would keep a network from working on this node, as far as anybody may see it.
-#[must_use]
-pub fn wrong_here(network: &Network, node: &str) -> Vec<String> {
-    let mut wrong = vec![];
-    wrong.extend(network.addresses(node).err());
-    if let Some(parent) = &network.parent {
-        match Netlink::open().and_then(|mut host| device::find(&mut host, parent, None)) {
-            Ok(Some(_)) => {}
-            Ok(None) => wrong.push(format!("this node has no device {parent}")),
-            Err(e) => wrong.push(format!("device {parent}: {e}")),
-        }
-    }
-    if network.kind == Kind::Routed && !wiring::forwards() {
-        wrong.push("the host passes no packets on: sysctl net.ipv4.ip_forward=1".into());
-    }
-    wrong
 }
 
 /// This node, as networks' descriptions call it.

@@ -2,19 +2,22 @@
 
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::network::{Kind, NetName, Network, Reach, Subnet, hardware_address};
 
 use crate::claim;
-use crate::device::{self, By, Device, Member, Vxlan};
+use crate::device::{self, By, Device, Forwarding, Member, Vxlan};
 use crate::firewall::{self, FROM_PORTS, Guard};
 use crate::netlink::Netlink;
+use crate::nft::Family;
+use crate::tunnel::{self, Secret, Tunnel};
 
-/// What a datagram around a packet takes.
+/// What a datagram of IPv4 around a packet takes; and one of IPv6.
 const VXLAN_BYTES: u32 = 50;
+const VXLAN_BYTES_IN_TUNNEL: u32 = 70;
 /// The UDP port that the Internet's authorities have given to VXLAN.
 const VXLAN_PORT: u16 = 4789;
 
@@ -32,7 +35,13 @@ enum To {
 }
 
 /// Makes what members share, as far as it is not there yet.
-pub fn prepare(host: &mut Netlink, name: &NetName, network: &Network, node: &str) -> Result<Wiring> {
+pub fn prepare(
+    host: &mut Netlink,
+    name: &NetName,
+    network: &Network,
+    node: &str,
+    secret: Option<&Secret>,
+) -> Result<Wiring> {
     let about = || format!("network {name}");
     let parent = match &network.parent {
         Some(parent) => Some(parent_device(host, name, parent)?),
@@ -51,10 +60,12 @@ pub fn prepare(host: &mut Netlink, name: &NetName, network: &Network, node: &str
             To::Routes
         }
         (Kind::VxLan, Some(parent)) => {
-            let fits = mtu.unwrap_or_else(|| parent.mtu.saturating_sub(VXLAN_BYTES));
+            let tunnel = own_tunnel(name, network, node, secret)?;
+            let guarded = Guarded::make(host, (name, network, node), tunnel.as_ref(), parent)?;
+            let fits = mtu.unwrap_or(guarded.fits);
             mtu = Some(fits);
             let bridge = shared_bridge(host, name, network, node, mtu)?;
-            shared_vxlan(host, name, network, (node, parent.index, fits, bridge))?;
+            shared_vxlan(host, name, network, (node, &guarded, fits, bridge))?;
             To::Bridge(bridge)
         }
         (_, parent) => {
@@ -126,39 +137,108 @@ fn own_gateway(network: &Network, node: &str) -> Option<Ipv4Addr> {
 /// More hardware addresses than this are not told to a VXLAN beforehand: it learns where they are from what the rules let arrive.
 const MOST_TOLD: u64 = 1 << 14;
 
+/// The tunnel that an encrypted network's datagrams go through.
+fn own_tunnel(
+    name: &NetName,
+    network: &Network,
+    node: &str,
+    secret: Option<&Secret>,
+) -> Result<Option<Tunnel>> {
+    let about = |e: Error| e.about(&format!("network {name}"));
+    match (network.encrypt, secret) {
+        (false, _) => Ok(None),
+        (true, None) => Err(about(tunnel::needs_secret())),
+        (true, Some(secret)) => Tunnel::new(name, network, node, secret).map(Some).map_err(about),
+    }
+}
+
+/// What a VXLAN's datagrams leave by, where the rules for them are in place.
+struct Guarded {
+    /// The device's number.
+    parent: u32,
+    /// Under which address this node is known to the others there.
+    local: IpAddr,
+    /// The largest packet that fits into a datagram.
+    fits: u32,
+    id: u32,
+    port: u16,
+    /// Whether an address of one node's may be on another one.
+    travels: bool,
+    is_tunnel: bool,
+}
+
+impl Guarded {
+    fn make(
+        host: &mut Netlink,
+        (name, network, node): (&NetName, &Network, &str),
+        tunnel: Option<&Tunnel>,
+        parent: &Device,
+    ) -> Result<Self> {
+        let device = vxlan_name(name);
+        let about = || format!("network {name}: device {device}");
+        // That of an encrypted network is its tunnel's.
+        let port = network.port.filter(|_| !network.encrypt).unwrap_or(VXLAN_PORT);
+        let id = network.id.unwrap_or_default();
+        let travels = Path::new(claim::KEY).exists();
+        let guard = Guard { name, network, node, id, port, travels, tunnel };
+        let is_new = !guard.is_there().context(about).map_err(needs_rules)?;
+        if is_new {
+            // Made from another description, or before there were rules. The device goes first: with the rules there, others take it for right.
+            device::remove(host, &device).context(about)?;
+            let (other, is_left_over) = match tunnel {
+                Some(_) => (Family::Ipv4, None),
+                None => (Family::Ipv6, Some(tunnel::device_name(name))),
+            };
+            is_left_over.map_or(Ok(()), |tunnel| device::remove(host, &tunnel)).context(about)?;
+            firewall::remove_guard(name, other).context(about)?;
+            guard.apply().context(about).map_err(needs_rules)?;
+        }
+        let local = network.nodes.get(node).and_then(|node| node.address).unwrap_or(Ipv4Addr::UNSPECIFIED);
+        let (device, bytes) = match tunnel {
+            Some(tunnel) => {
+                let made = tunnel.set_up(host, parent.mtu, is_new);
+                (made.map_err(|e| e.about(&format!("network {name}")))?, VXLAN_BYTES_IN_TUNNEL)
+            }
+            None => (parent.clone(), VXLAN_BYTES),
+        };
+        let is_tunnel = tunnel.is_some();
+        let fits = device.mtu.saturating_sub(bytes);
+        let local = address_of_node(local, is_tunnel);
+        Ok(Self { parent: device.index, local, fits, id, port, travels, is_tunnel })
+    }
+}
+
+/// Where a node is reached, in a tunnel or not.
+fn address_of_node(address: Ipv4Addr, is_tunnel: bool) -> IpAddr {
+    if is_tunnel { tunnel::inner_address(address).into() } else { address.into() }
+}
+
 fn shared_vxlan(
     host: &mut Netlink,
     name: &NetName,
     network: &Network,
-    (node, parent, mtu, bridge): (&str, u32, u32, u32),
+    (node, guarded, mtu, bridge): (&str, &Guarded, u32, u32),
 ) -> Result<()> {
     let device = vxlan_name(name);
     let about = || format!("network {name}: device {device}");
-    let port = network.port.unwrap_or(VXLAN_PORT);
-    let id = network.id.unwrap_or_default();
-    let travels = Path::new(claim::KEY).exists();
-    let guard = Guard { name, network, node, id, port, travels };
-    if !guard.is_there().context(about).map_err(needs_rules)? {
-        // Made from another description, or before there were rules. The device goes first: with the rules there, others take it for right.
-        device::remove(host, &device).context(about)?;
-        guard.apply().context(about).map_err(needs_rules)?;
-    }
     if device::find(host, &device, None).context(about)?.is_some_and(|found| found.is_up) {
         return Ok(());
     }
     let others = || network.nodes.iter().filter(|(other, _)| *other != node);
+    let Guarded { parent, local, id, port, travels, is_tunnel, .. } = *guarded;
     let learns = travels || others().map(|(other, _)| network.capacity(other)).sum::<u64>() > MOST_TOLD;
-    let local = network.nodes.get(node).and_then(|node| node.address).unwrap_or(Ipv4Addr::UNSPECIFIED);
     let vxlan = Vxlan { parent, id, port, from_ports: FROM_PORTS, local, mtu, learns };
     device::unless_there(vxlan.make(host, &device)).context(about)?;
     let index = device::find(host, &device, None).context(about)?.map_or(0, |found| found.index);
-    for (other, peer) in others().filter_map(|(other, described)| Some((other, described.address?))) {
-        device::add_peer(host, index, peer).context(about)?;
+    let forwarding = Forwarding { vxlan: index, parent };
+    for (other, address) in others().filter_map(|(other, described)| Some((other, described.address?))) {
+        let peer = address_of_node(address, is_tunnel);
+        forwarding.add_peer(host, peer).context(about)?;
         let told = network.addresses(other).ok().filter(|_| !learns);
         // The gateway is no member, and yet there.
         let gateway = network.gateway.filter(|_| own_gateway(network, other).is_some() && !learns);
         for address in told.into_iter().flatten().chain(gateway) {
-            device::set_forwarding(host, index, hardware_address(address), peer).context(about)?;
+            forwarding.set(host, hardware_address(address), peer).context(about)?;
         }
     }
     device::attach(host, index, bridge).context(about)?;
@@ -166,10 +246,10 @@ fn shared_vxlan(
 }
 
 /// What to do where there are no rules.
+pub const NEEDS_RULES: &str = "administrator: the kernel needs nftables (CONFIG_NF_TABLES, CONFIG_NF_TABLES_IPV4, CONFIG_NFT_CT; for vxlan CONFIG_NFT_FIB_IPV4, with `encrypt` CONFIG_NF_TABLES_IPV6)";
+
 pub fn needs_rules(e: Error) -> Error {
-    e.hint(
-        "administrator: the kernel needs nftables (CONFIG_NF_TABLES, CONFIG_NF_TABLES_IPV4, CONFIG_NFT_CT)",
-    )
+    e.hint(NEEDS_RULES)
 }
 
 impl Wiring {
@@ -256,7 +336,7 @@ pub fn odd_hardware(address: Ipv4Addr) -> [u8; 6] {
 /// What the members of a network have shared, by the devices' names; removed, if it is to be.
 pub fn take_down(host: &mut Netlink, name: &NetName, remove: bool) -> io::Result<Vec<String>> {
     let mut found = vec![];
-    for device in [vxlan_name(name), bridge_name(name)] {
+    for device in [vxlan_name(name), tunnel::device_name(name), bridge_name(name)] {
         if device::find(host, &device, None)?.is_some() {
             if remove {
                 device::remove(host, &device)?;
@@ -265,7 +345,8 @@ pub fn take_down(host: &mut Netlink, name: &NetName, remove: bool) -> io::Result
         }
     }
     if remove {
-        firewall::remove_guard(name)?;
+        firewall::remove_guard(name, Family::Ipv4)?;
+        firewall::remove_guard(name, Family::Ipv6)?;
     }
     Ok(found)
 }

@@ -172,7 +172,7 @@ pub fn checked(name: Option<&NetName>) -> Result<Vec<Checked>> {
     let mut checked = vec![];
     for network in names {
         let wrong = match read(&network) {
-            Ok(read) => skiff_net::wrong_here(&read, &node()?),
+            Ok(read) => skiff_net::wrong_here(&network, &read, &node()?),
             Err(e) if name.is_some() && !Path::new(&format!("{DIR}/{network}.toml")).exists() => {
                 return Err(e);
             }

@@ -205,8 +205,11 @@ pub struct Network {
     pub nodes: BTreeMap<String, Node>,
     /// The number that tells a VXLAN from others.
     pub id: Option<u32>,
-    /// The UDP port of a VXLAN.
+    /// The UDP port of a VXLAN; if that is encrypted, of what its datagrams go through.
     pub port: Option<u16>,
+    /// Whether what a VXLAN sends from node to node is encrypted, and taken from the network's nodes only.
+    #[serde(default)]
+    pub encrypt: bool,
     /// Who may use it, besides those of `groups`; everybody, if neither is given.
     pub users: Option<Vec<Who>>,
     /// Whose members may use it.
@@ -251,8 +254,11 @@ impl Network {
         if self.kind == Kind::VxLan && self.id.is_none_or(|id| id == 0 || id >= 1 << 24) {
             return Err("a network of kind vxlan needs an `id` from 1 to 16777215".into());
         }
-        if self.kind != Kind::VxLan && (self.id.is_some() || self.port.is_some()) {
-            return Err("`id` and `port` are for networks of kind vxlan".into());
+        if self.kind != Kind::VxLan && (self.id.is_some() || self.port.is_some() || self.encrypt) {
+            return Err("`id`, `port` and `encrypt` are for networks of kind vxlan".into());
+        }
+        if self.encrypt && self.port.is_some_and(|port| !(1..1024).contains(&port)) {
+            return Err("`port` of an encrypted network is from 1 to 1023, which no user can take".into());
         }
         // What Linux takes for a device's name.
         if self.parent.as_ref().is_some_and(|p| p.is_empty() || p.len() > 15 || p.contains(['/', ' ', ':'])) {
@@ -320,8 +326,7 @@ impl Network {
     #[must_use]
     pub fn capacity(&self, node: &str) -> u64 {
         let Some(range) = self.range_of(node) else { return 0 };
-        let mut never = vec![self.subnet.first(), self.subnet.last()];
-        never.extend(self.gateway);
+        let mut never = self.never_members();
         never.sort();
         never.dedup();
         let never = never.iter().filter(|address| range.contains(**address)).count();
@@ -355,9 +360,13 @@ impl Network {
     /// Whether an address may be a member's, on whatever node.
     #[must_use]
     pub fn has_member(&self, address: Ipv4Addr) -> bool {
-        self.subnet.contains(address)
-            && ![self.subnet.first(), self.subnet.last()].contains(&address)
-            && self.gateway != Some(address)
+        self.subnet.contains(address) && !self.never_members().contains(&address)
+    }
+
+    /// The addresses that are no member's, though they may be in a node's range: the network's own, that for all, and the gateway's.
+    #[must_use]
+    pub fn never_members(&self) -> Vec<Ipv4Addr> {
+        [self.subnet.first(), self.subnet.last()].into_iter().chain(self.gateway).collect()
     }
 
     /// Whether an address is one that the node of this name gives away.

@@ -1,0 +1,81 @@
+//! What would keep a network from working on this node, as far as anybody may see it.
+
+use std::io;
+
+use rustix::io::retry_on_intr;
+use rustix::process::{WaitOptions, waitpid};
+use skiff_spec::network::{Kind, NetName, Network};
+use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
+
+use crate::firewall::{self, Guard};
+use crate::netlink::Netlink;
+use crate::tunnel::{self, Secret, Tunnel};
+use crate::{device, wireguard, wiring};
+
+/// All that is found.
+#[must_use]
+pub fn wrong_here(name: &NetName, network: &Network, node: &str) -> Vec<String> {
+    let mut wrong = vec![];
+    wrong.extend(network.addresses(node).err());
+    if let Some(parent) = &network.parent {
+        match device_exists(parent) {
+            Ok(true) => {}
+            Ok(false) => wrong.push(format!("this node has no device {parent}")),
+            Err(e) => wrong.push(format!("device {parent}: {e}")),
+        }
+    }
+    if network.kind == Kind::Routed && !wiring::forwards() {
+        wrong.push("the host passes no packets on: sysctl net.ipv4.ip_forward=1".into());
+    }
+    wrong.extend(without_wireguard(name, network));
+    wrong.extend(without_rules(name, network, node));
+    wrong
+}
+
+fn device_exists(name: &str) -> io::Result<bool> {
+    Ok(device::find(&mut Netlink::open()?, name, None)?.is_some())
+}
+
+fn without_wireguard(name: &NetName, network: &Network) -> Option<String> {
+    let device = tunnel::device_name(name);
+    let is_served = || wireguard::family().is_ok() || device_exists(&device).unwrap_or(false);
+    (network.encrypt && !is_served())
+        .then(|| format!("`encrypt`: {}: {}", tunnel::missing(&device), tunnel::mend(&device)))
+}
+
+/// Has the kernel make the rules that a start on the network makes, where they are nobody's: in a network namespace of this process's own.
+fn without_rules(name: &NetName, network: &Network, node: &str) -> Option<String> {
+    let own = if rustix::process::geteuid().is_root() {
+        CloneFlags::NETWORK
+    } else {
+        CloneFlags::USER.and(CloneFlags::NETWORK)
+    };
+    let child = match fork(own) {
+        Ok(Fork::Child) => {
+            let made = make_rules(name, network, node);
+            exit_now(made.err().map_or(0, |e| e.raw_os_error().unwrap_or(i32::from(u8::MAX))))
+        }
+        Ok(Fork::Parent(child)) => child,
+        // Where users may have no namespaces, this cannot be found out without a start.
+        Err(_) => return None,
+    };
+    let ended = retry_on_intr(|| waitpid(Some(child.pid), WaitOptions::empty()));
+    let code = ended.ok().flatten().and_then(|(_, status)| status.exit_status());
+    (code != Some(0)).then(|| {
+        let why = code
+            .map_or_else(|| "unknown error".into(), |code| io::Error::from_raw_os_error(code).to_string());
+        format!("the kernel makes no rules of nftables: {why}: {}", wiring::NEEDS_RULES)
+    })
+}
+
+fn make_rules(name: &NetName, network: &Network, node: &str) -> io::Result<()> {
+    firewall::protect_member(network, None)?;
+    if network.kind != Kind::VxLan {
+        return Ok(());
+    }
+    // With keys that nobody has: only the device's name is in the rules.
+    let tunnel = Secret::new(&[0; 32]).ok().filter(|_| network.encrypt);
+    let tunnel = tunnel.and_then(|secret| Tunnel::new(name, network, node, &secret).ok());
+    let (id, port) = (network.id.unwrap_or_default(), 1);
+    Guard { name, network, node, id, port, travels: false, tunnel: tunnel.as_ref() }.apply()
+}
