@@ -2,7 +2,7 @@
 . "$(dirname "$0")/../lib.sh"
 file=/etc/skiff/config.toml
 cp -a $file kept
-restore() { rm -rf $file /etc/skiff/conf.d /etc/skiff/helper.conf; cp -a kept $file; chmod 755 /etc/skiff; chown root:root /etc/skiff; }
+restore() { rm -rf $file /etc/skiff/conf.d /etc/skiff/helper.conf /etc/skiff/networks.d; cp -a kept $file; chmod 755 /etc/skiff; chown root:root /etc/skiff; }
 trap restore EXIT
 mkdir -p /etc/skiff/conf.d
 refused() { # MESSAGE...
@@ -66,12 +66,19 @@ equal "$(json "$out" 'd["run"]["linger"], d["run"]["memory"], d["helper"]')" "(3
 rm -r /home/alice/.config
 
 # The helper's own file is held to the same.
+mkdir /etc/skiff/networks.d
+printf 'kind = "bridge"\nsubnet = "10.20.0.0/24"\n' >/etc/skiff/networks.d/lab.toml
 for spoil in "echo 'range_base = x'" "echo 'nonsense = 1'" 'echo nonsense'; do
     eval "$spoil" >/etc/skiff/helper.conf
     fails 125 as alice skiff run -- true
     has "$err" /etc/skiff/helper.conf
     has "$err" 'hint: '
+    # Nor is anything else served: whose ids are whose is not known. (Here `skiff` has become the helper, and nobody else could say why.)
+    fails 125 as alice skiff run --net lab -- true
+    has "$err" /etc/skiff/helper.conf
+    has "$err" 'hint: '
 done
+rm -r /etc/skiff/networks.d
 echo 'range_base = 1000000' >/etc/skiff/helper.conf
 chmod 666 /etc/skiff/helper.conf
 fails 125 as alice skiff run -- true

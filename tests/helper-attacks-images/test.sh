@@ -132,6 +132,31 @@ limit=60 attack many_images "${many[@]}"
 many=$(grep -c ' /run/skiff/images/' /proc/self/mountinfo)
 [ "$many" -lt 220 ] || fail "$many images are mounted"
 
+# A helper of alice's that is frozen in the middle of its work keeps bob waiting by no lock: here all are held that are not bob's own.
+first_starts() { # the median of five starts that find neither the image nor the stand-ins mounted, in milliseconds
+    local since
+    took=$(for _ in 1 2 3 4 5; do
+        umount -l /run/skiff/images/$good /run/skiff/base
+        since=${EPOCHREALTIME/./}
+        as bob skiff run $registry/good:1 sh -c :
+        as bob skiff run -- true
+        echo $(((${EPOCHREALTIME/./} - since) / 1000))
+    done | sort -n | sed -n 3p)
+}
+ok as bob skiff run -- true
+first_starts
+usual=$took
+held=()
+for file in $(find /run/skiff -type f \( -name lock -o -path '*/callers/*' \) ! -name "$(id -u bob).*"); do
+    (exec 9<"$file" && flock -n 9 && exec sleep 60) 3>&- &
+    held+=($!)
+done
+[ ${#held[@]} -ge 2 ] || fail 'alice has no locks'
+sleep 0.2
+first_starts
+kill "${held[@]}"
+[ "$took" -le $((usual + 100)) ] || fail "bob's two starts took $took ms while others hold locks, $usual ms else"
+
 # The writer: what it is, and what it has.
 attack writer "$(id -u daemon)" "$(id -g daemon)"
 # One that only the user was thought of is not of root's group for that.

@@ -28,7 +28,6 @@ use crate::caller::Caller;
 use crate::image;
 use crate::mask::{self, Mask};
 use crate::owned::{self, Owners};
-use crate::site;
 
 /// An id that no file has: 2^32 - 2. (2^32 - 1 means "none" to the kernel.)
 const NOBODY: u32 = u32::MAX - 1;
@@ -75,7 +74,7 @@ pub fn prepare(caller: &Caller, image: Option<ImageId>) -> Result<Prepared> {
     if let Some(id) = image {
         return Ok(Prepared { ids, below: Below::Image { id, root: image::open(caller, id)? } });
     }
-    let mask = mask::current()?;
+    let mask = mask::current(caller.uid)?;
     let owned = if owned::shared_will_do() {
         None
     } else {
@@ -140,10 +139,9 @@ impl Ids {
                 Error::new("environments are for users, not for root").hint("su - USER, then try again")
             );
         }
-        let site = site::read()?;
-        let (uids, gids) = site::ranges(&site, caller)?;
+        let (uids, gids) = caller.config.ranges(caller.uid)?;
         let groups = IdMap::new(caller.gid, Some(gids), &caller.groups);
-        let kept = kept_groups(caller, &site, &groups)?;
+        let kept = kept_groups(caller, &caller.config.site, &groups)?;
         let users = IdMap::new(caller.uid, Some(uids), &[]);
         Ok(Self { users, groups, kept, count: 1 + uids.count.min(gids.count) })
     }

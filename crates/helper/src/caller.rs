@@ -7,7 +7,7 @@ use skiff_sandbox::{Context, Error, Result};
 use skiff_sys::{caps, signal};
 
 use crate::quota::Slot;
-use crate::site;
+use crate::site::Config;
 
 /// Seconds after which a helper ends, whatever it is doing: a file system or a server may never answer. (What it leaves half-made is not
 /// under its name yet.)
@@ -29,6 +29,8 @@ pub struct Caller {
     deadline: signal::Deadline,
     /// The lock by which this process counts as one of the caller's helpers.
     pub slot: Slot,
+    /// What the administrator has decided.
+    pub config: Config,
 }
 
 impl Caller {
@@ -42,7 +44,8 @@ impl Caller {
                 .hint("it must belong to root with mode 4755, on a file system mounted without nosuid"));
         }
         let uid = getuid().as_raw();
-        site::refuse_subordinate(uid)?;
+        let config = Config::read()?;
+        config.refuse_subordinate(uid)?;
         let caller = Self {
             uid,
             gid: getgid().as_raw(),
@@ -50,7 +53,8 @@ impl Caller {
             umask: rustix::process::umask(Mode::from_raw_mode(0o022)),
             mask,
             deadline,
-            slot: Slot::take(uid)?,
+            slot: Slot::take(uid, config.site.helpers_each)?,
+            config,
         };
         set_thread_groups(&[]).context(|| "groups")?;
         set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).context(|| "becoming root")?;

@@ -11,7 +11,7 @@
 //! of that mount.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, UTIME_NOW, fstat,
@@ -30,6 +30,7 @@ use skiff_sys::loopdev;
 
 use crate::caller::Caller;
 use crate::locked::lock_flags;
+use crate::quota::Slot;
 use crate::site::FIRST_PERSON;
 use crate::{mask, site};
 
@@ -44,22 +45,15 @@ const IMAGES: [u64; 2] = [0xE0F5_E1E2, 0x7371_7368];
 
 /// The image as a mount that hangs nowhere yet.
 pub fn open(caller: &Caller, id: ImageId) -> Result<OwnedFd> {
-    let store = Store::open()?;
+    let store = Store::open(caller)?;
     store.check_permit(caller, id)?;
     let dir = place()?;
     let name = id.to_string();
-    // As for the stand-ins: a lock that a stopped process may hold is not waited for; two mounts of one image do no harm.
-    let mut lock = None;
-    for _ in 0..200 {
-        if let Some(mounted) = mounted(dir.as_fd(), &name) {
-            return Ok(mounted);
-        }
-        lock = mask::try_lock(dir.as_fd())?;
-        if lock.is_some() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(5));
+    if let Some(mounted) = mounted(dir.as_fd(), &name) {
+        return Ok(mounted);
     }
+    // As for the stand-ins; two mounts of one image do no harm.
+    let _maker = Slot::of_maker(caller.uid, mask::MAKING)?;
     let what = || format!("image {id}");
     if let Some(mounted) = mounted(dir.as_fd(), &name) {
         return Ok(mounted);
@@ -75,14 +69,13 @@ pub fn open(caller: &Caller, id: ImageId) -> Result<OwnedFd> {
         .context(what)
         .map_err(|e| e.hint("the kernel must let root make user namespaces (user.max_user_namespaces)"))?;
     move_mount(&root, "", &dir, &name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).context(what)?;
-    drop(lock);
     mounted(dir.as_fd(), &name)
         .ok_or_else(|| Error::new(format!("image {id}: gone as soon as it was mounted")))
 }
 
 /// Lets go of images that are no longer in the store: until then they take up its room. What runs on them goes on.
-pub fn release() -> Result<()> {
-    let store = Store::open()?;
+pub fn release(caller: &Caller) -> Result<()> {
+    let store = Store::open(caller)?;
     let_go(&place()?, |id| store.has_not(id))
 }
 
@@ -155,8 +148,8 @@ pub struct Store {
 
 impl Store {
     /// Opens it, if nobody but root can have put it there and nobody but a system user can write to it.
-    pub fn open() -> Result<Self> {
-        let Site { store: path, image_format: format, .. } = site::read()?;
+    pub fn open(caller: &Caller) -> Result<Self> {
+        let Site { store: path, image_format: format, .. } = caller.config.site.clone();
         let what = || format!("store {path}");
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir =

@@ -32,6 +32,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use base::Given;
 use caller::Caller;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{getgid, getuid};
+use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::wire::{MOST_BYTES, MOST_ORDERED, Reply, Request};
@@ -60,15 +62,19 @@ fn main() {
 }
 
 fn serve(socket: &OwnedFd) -> i32 {
-    match answer(socket) {
-        Ok(()) => 0,
-        Err(e) => {
-            let refused = Reply::Refused { message: e.message, hint: e.hint };
-            // If the caller has gone there is nobody to tell.
-            fdpass::send(socket.as_fd(), &refused.encode(), &[]).unwrap_or_default();
-            125
-        }
+    let (uid, gid) = (getuid(), getgid());
+    // Where `skiff` itself has become this helper (`network`, `follow`).
+    let nobody_listens = wait(socket.as_fd(), PollFlags::empty(), 0).contains(PollFlags::HUP);
+    let Err(Error { message, hint }) = answer(socket) else { return 0 };
+    if !nobody_listens {
+        // If the caller has gone meanwhile there is nobody to tell.
+        fdpass::send(socket.as_fd(), &Reply::Refused { message, hint }.encode(), &[]).unwrap_or_default();
+    } else if set_thread_res_gid(gid, gid, gid).and_then(|()| set_thread_res_uid(uid, uid, uid)).is_ok() {
+        // As the caller: what they have opened to be written to may be a file for which it matters who writes.
+        let hint = if hint.is_empty() { hint } else { format!("\nhint: {hint}") };
+        eprintln!("skiff: {message}{hint}");
     }
+    125
 }
 
 fn answer(socket: &OwnedFd) -> Result<()> {
@@ -100,7 +106,7 @@ fn answer(socket: &OwnedFd) -> Result<()> {
         }
         Request::Free { name, address } => connect::free(&caller, &name, address).and_then(|()| done(0, &[])),
         Request::Store => writer::start(&caller, fds, socket),
-        Request::Release => image::release().and_then(|()| done(0, &[])),
+        Request::Release => image::release(&caller).and_then(|()| done(0, &[])),
         Request::Join { .. } | Request::Go => Err(unknown()),
     }
 }

@@ -13,8 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, ResolveFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags,
-    fgetxattr, flock, fsetxattr, fstat, futimens, mkdirat, openat, openat2, stat, unlinkat,
+    CWD, Mode, OFlags, ResolveFlags, XattrFlags, fgetxattr, fsetxattr, fstat, mkdirat, openat, openat2, stat,
 };
 use rustix::io::Errno;
 use rustix::mount::{
@@ -26,6 +25,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::ClockId;
 use skiff_sandbox::{Context, Error, Result};
 
+use crate::quota::Slot;
 use crate::{shims, stand_ins};
 
 /// The directory of the helper's own.
@@ -53,6 +53,9 @@ const DESCRIPTORS: u64 = 1024;
 /// Seconds after which it is made anew in any case.
 const AGE: i64 = 600;
 
+/// How long the same user's other helper is waited for that makes what both need.
+pub const MAKING: Duration = Duration::from_millis(100);
+
 /// The current generation.
 pub struct Mask {
     /// The directory of the layers, as a mount that hangs nowhere yet.
@@ -61,65 +64,24 @@ pub struct Mask {
     pub empty: OwnedFd,
 }
 
-/// Opens the current generation, made anew if it is old.
-pub fn current() -> Result<Mask> {
-    let dir = state_dir()?;
+/// Opens the current generation, made anew if it is old. Each user makes it on their own, as whoever does can be stopped (a frozen control
+/// group). While another helper of the user's does, what is old will do; where there is nothing, the work is done twice.
+pub fn current(uid: u32) -> Result<Mask> {
     let state = host_state();
-    let mut lock = None;
-    // Whoever holds the lock is a process that its user can stop (a key of his terminal, a frozen control group). So nobody
-    // waits for long: what is old will do, and where there is nothing the work is done twice.
-    for _ in 0..200 {
-        match open_current(&state) {
-            Some((mask, true)) => return Ok(mask),
-            _ if lock.is_some() => break,
-            found => {
-                lock = try_lock(dir.as_fd())?;
-                match found {
-                    _ if lock.is_some() => {}
-                    Some((mask, false)) => return Ok(mask),
-                    _ => std::thread::sleep(Duration::from_millis(5)),
-                }
-            }
-        }
+    let old = match open_current(&state) {
+        Some((mask, true)) => return Ok(mask),
+        old => old.map(|(mask, _)| mask),
+    };
+    let patience = if old.is_some() { Duration::ZERO } else { MAKING };
+    let maker = Slot::of_maker(uid, patience)?;
+    match (open_current(&state), old) {
+        (Some((mask, true)), _) => return Ok(mask),
+        (_, Some(mask)) if maker.is_none() => return Ok(mask),
+        _ => renew(&state).context(|| format!("stand-ins in {PLACE}"))?,
     }
-    renew(&state).context(|| format!("stand-ins in {PLACE}"))?;
-    match open_current(&state) {
-        Some((mask, _)) => Ok(mask),
-        None => {
-            Err(Error::new(format!("stand-ins in {PLACE}: gone as soon as they were made")).hint("try again"))
-        }
-    }
-}
-
-/// Seconds in which the work under a lock is done many times over.
-const HELD_TOO_LONG: i64 = 10;
-
-/// Takes the lock if it is free. One that has been held for too long is given up: whoever holds it is stopped for good.
-pub fn try_lock(dir: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
-    try_lock_file(dir).context(|| format!("{DIR}/lock"))
-}
-
-fn try_lock_file(dir: BorrowedFd<'_>) -> rustix::io::Result<Option<OwnedFd>> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = openat(dir, "lock", flags, Mode::from_raw_mode(0o600))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {
-            // Tells others since when it is held.
-            let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-            futimens(&file, &Timestamps { last_access: now, last_modification: now })?;
-            Ok(Some(file))
-        }
-        Err(Errno::AGAIN) => {
-            let held = rustix::time::clock_gettime(ClockId::Realtime).tv_sec - fstat(&file)?.st_mtime;
-            if !(0..=HELD_TOO_LONG).contains(&held) {
-                // The next file of that name is another, which nobody holds. Where two do this at once, the work is done twice.
-                unlinkat(dir, "lock", AtFlags::empty())
-                    .or_else(|e| if e == Errno::NOENT { Ok(()) } else { Err(e) })?;
-            }
-            Ok(None)
-        }
-        Err(e) => Err(e),
-    }
+    open_current(&state).map(|(mask, _)| mask).ok_or_else(|| {
+        Error::new(format!("stand-ins in {PLACE}: gone as soon as they were made")).hint("try again")
+    })
 }
 
 /// `/run/skiff`, made and checked: nobody but root may put things there.

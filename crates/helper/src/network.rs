@@ -25,29 +25,14 @@ use crate::base::{check_owner, open_ns, own_proc};
 use crate::caller::Caller;
 use crate::{site, writer};
 
-/// Goes on in a new namespace on a network. Returns only if that fails, which it has said then: nobody else hears it.
+/// Goes on in a new namespace on a network. Returns only if that fails.
 pub fn enter(caller: &Caller, name: &NetName) -> Result<()> {
-    said(
-        caller,
-        join(caller, name).and_then(|address| become_skiff(caller, name.as_str(), &address.to_string())),
-    )
+    join(caller, name).and_then(|address| become_skiff(caller, name.as_str(), &address.to_string()))
 }
 
 /// Goes on in the namespace of a process. Returns as above.
 pub fn follow(caller: &Caller, pid: u32) -> Result<()> {
-    said(caller, move_to(caller, pid).and_then(|()| become_skiff(caller, "", "")))
-}
-
-fn said(caller: &Caller, result: Result<()>) -> Result<()> {
-    // As himself: what he has opened to be written to may be a file for which it matters who writes.
-    let is_caller = !rustix::process::geteuid().is_root() || caller.come_back().is_ok();
-    if let Err(e) = &result
-        && is_caller
-    {
-        let hint = if e.hint.is_empty() { String::new() } else { format!("\nhint: {}", e.hint) };
-        eprintln!("skiff: {}{hint}", e.message);
-    }
-    result
+    move_to(caller, pid).and_then(|()| become_skiff(caller, "", ""))
 }
 
 fn join(caller: &Caller, name: &NetName) -> Result<Ipv4Addr> {

@@ -98,7 +98,9 @@ mod tests {
     #[test]
     fn copies_belong_to_the_user_and_take_no_changes() {
         if !rustix::process::geteuid().is_root() {
-            return eprintln!("skipped: only root can mount");
+            assert!(std::env::var_os("CI").is_none(), "only root can mount");
+            // Past the harness, which keeps what a passing test prints to itself.
+            return io::Write::write_all(&mut io::stderr(), b"SKIPPED: only root can mount\n").unwrap();
         }
         let dir = std::env::temp_dir().join(format!("skiff-owned-{}", std::process::id()));
         std::fs::create_dir_all(dir.join("shown/etc")).unwrap();

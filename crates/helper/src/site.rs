@@ -3,60 +3,59 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::sync::OnceLock;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::ids::{Range, is_subordinate, subordinate};
-use skiff_spec::site::{FILE, Site};
+use skiff_spec::site::{BadLine, FILE, Site};
 
-use crate::caller::Caller;
+/// Whose the subordinate ids are.
+const SUBUID: &str = "/etc/subuid";
+const SUBGID: &str = "/etc/subgid";
 
 /// Uids from here on are people's, who are trusted with nothing.
 pub const FIRST_PERSON: u32 = 1000;
 
-/// The helper's own configuration, read once.
-pub fn read() -> Result<Site> {
-    static READ: OnceLock<Site> = OnceLock::new();
-    match READ.get() {
-        Some(site) => Ok(site.clone()),
-        None => read_anew().map(|site| READ.get_or_init(|| site).clone()),
+/// What every request needs to know, read once.
+pub struct Config {
+    /// The helper's own configuration.
+    pub site: Site,
+    /// The text of [`SUBUID`].
+    subuid: Option<String>,
+}
+
+impl Config {
+    /// Reads it. While it is broken nobody is served, as nobody knows then whose ids are whose.
+    pub fn read() -> Result<Self> {
+        let text = read_if_exists(FILE)?.unwrap_or_default();
+        let site = Site::parse(&text).map_err(|e| Error::new(e.to_string()).hint(BadLine::HINT))?;
+        Ok(Self { site, subuid: read_if_exists(SUBUID)? })
     }
-}
 
-fn read_anew() -> Result<Site> {
-    let text = read_if_exists(FILE)?.unwrap_or_default();
-    Site::parse(&text).map_err(|line| {
-        Error::new(format!("{FILE}: line {line:?}")).hint(
-            "it takes `range_base = N`, `range_first_uid = N`, `kept_groups = N ...`, `store = /PATH`, `helpers_each = N`, `image_format = erofs|squashfs` and `store_user_quota = SIZE`",
-        )
-    })
-}
-
-/// The subordinate user and group ids of a caller.
-pub fn ranges(site: &Site, caller: &Caller) -> Result<(Range, Range)> {
-    let name = user_name(caller.uid)?;
-    let one = |file: &str| -> Result<Range> {
-        let listed = read_if_exists(file)?.and_then(|text| subordinate(&text, name.as_deref(), caller.uid));
-        listed.or_else(|| site.range(caller.uid)).ok_or_else(|| {
-            Error::new(format!("user {}: no subordinate ids in {file}", caller.uid)).hint(format!(
-                "administrator: `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER`, or range_base in {FILE}"
-            ))
-        })
-    };
-    Ok((one("/etc/subuid")?, one("/etc/subgid")?))
-}
-
-/// Refuses a subordinate id as a caller: root inside an environment can give any of theirs to a setuid program, and each would have limits
-/// of its own.
-pub fn refuse_subordinate(uid: u32) -> Result<()> {
-    let listed = read_if_exists("/etc/subuid")?.is_some_and(|text| is_subordinate(&text, uid));
-    // A broken configuration is told of by who needs it.
-    if !listed && !read().unwrap_or_default().is_subordinate(uid) {
-        return Ok(());
+    /// The subordinate user and group ids of a caller.
+    pub fn ranges(&self, uid: u32) -> Result<(Range, Range)> {
+        let name = user_name(uid)?;
+        let one = |file: &str, text: Option<&str>| -> Result<Range> {
+            let listed = text.and_then(|text| subordinate(text, name.as_deref(), uid));
+            listed.or_else(|| self.site.range(uid)).ok_or_else(|| {
+                Error::new(format!("user {uid}: no subordinate ids in {file}")).hint(format!(
+                    "administrator: `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER`, or range_base in {FILE}"
+                ))
+            })
+        };
+        Ok((one(SUBUID, self.subuid.as_deref())?, one(SUBGID, read_if_exists(SUBGID)?.as_deref())?))
     }
-    Err(Error::new(format!("user {uid}: a subordinate id, whose user the helper does not know"))
-        .hint("run skiff as yourself, not by a setuid program; administrator: no person's uid may lie in a range of /etc/subuid"))
+
+    /// Refuses a subordinate id as a caller: root inside an environment can give any of theirs to a setuid program, and each would have limits
+    /// of its own.
+    pub fn refuse_subordinate(&self, uid: u32) -> Result<()> {
+        let listed = self.subuid.as_ref().is_some_and(|text| is_subordinate(text, uid));
+        if !listed && !self.site.is_subordinate(uid) {
+            return Ok(());
+        }
+        Err(Error::new(format!("user {uid}: a subordinate id, whose user the helper does not know"))
+            .hint("run skiff as yourself, not by a setuid program; administrator: no person's uid may lie in a range of /etc/subuid"))
+    }
 }
 
 fn user_name(uid: u32) -> Result<Option<String>> {

@@ -39,7 +39,7 @@ pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()>
     let [talk] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| Error::new("store: one socket is needed"))?;
     // Above the standard ones, which it gets new.
     let talk = fcntl_dupfd_cloexec(&talk, 3).context(what)?;
-    let store = Store::open()?;
+    let store = Store::open(caller)?;
     let (uid, gid) = store.owner();
     if uid == 0 {
         return Err(Error::new(format!("store {}: belongs to root", store.path())).hint(
@@ -49,11 +49,14 @@ pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()>
     // A store whose group nobody thought of has root's: that is none for whoever reads what is foreign.
     let gid = if gid == 0 { NO_GROUP } else { gid };
     // All writers are processes of the store's owner: counted as that user's, those of one caller would leave none to the others.
-    let place = Slot::of_writer(caller.uid)?;
+    let Some(place) = Slot::of_writer(caller.uid)? else {
+        return fdpass::send(socket.as_fd(), &Reply::Busy.encode(), &[]).context(|| "answer");
+    };
     let program = program()?;
     let (uid_of_caller, socket_number) = (caller.uid.to_string(), talk.as_raw_fd().to_string());
     let format = store.format().name();
-    let words = ["skiff", STORE_WRITER, store.path(), &uid_of_caller, format, &socket_number];
+    let quota = caller.config.site.store_user_quota.map_or(String::new(), |bytes| bytes.to_string());
+    let words = ["skiff", STORE_WRITER, store.path(), &uid_of_caller, format, &quota, &socket_number];
     let c = |word: &[u8]| CString::new(word).map_err(|_| Error::new("store: a zero byte"));
     let argv = words.iter().map(|word| c(word.as_bytes())).collect::<Result<Vec<_>>>()?;
     let env = VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use skiff_sandbox::{Context, Error, Result};
@@ -103,14 +103,8 @@ impl Locks {
     }
 
     fn wait(&self, part: Part, how: Lock) -> Result<()> {
-        let begun = Instant::now();
-        while !self.set(part, how)? {
-            if begun.elapsed() > LIMIT {
-                return Err(self.busy(part));
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        Ok(())
+        let taken = lock::within(LIMIT, || self.set(part, how).map(|taken| taken.then_some(())))?;
+        taken.ok_or_else(|| self.busy(part))
     }
 
     fn set(&self, part: Part, how: Lock) -> Result<bool> {
@@ -145,6 +139,7 @@ impl Locks {
 mod tests {
     use super::*;
     use std::process::Command;
+    use std::time::Instant;
 
     const ADDRESS: Part = Part::Address(Ipv4Addr::new(10, 0, 0, 1));
 

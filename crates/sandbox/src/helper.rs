@@ -238,11 +238,22 @@ impl Helper {
         Err(Error::new(format!("helper {}: another answer than was asked for", self.program.display())))
     }
 
+    /// Takes the answer to [`Request::Store`]: whether there was room for one more.
+    ///
+    /// # Errors
+    /// As [`Helper::answer`].
+    pub fn started(&self) -> Result<bool> {
+        match self.receive()? {
+            (bytes, _) if Reply::decode(&bytes) == Some(Reply::Busy) => Ok(false),
+            message => self.understand(message).map(|_| true),
+        }
+    }
+
     fn understand(&self, (bytes, fds): (Vec<u8>, Vec<OwnedFd>)) -> Result<(u32, Vec<OwnedFd>)> {
         match Reply::decode(&bytes) {
             Some(Reply::Done(value)) => Ok((value, fds)),
             Some(Reply::Refused { message, hint }) => Err(Error { message, hint }),
-            Some(Reply::Kept(_)) | None => {
+            Some(Reply::Kept(_) | Reply::Busy) | None => {
                 Err(Error::new(format!("helper {}: ended without an answer", self.program.display()))
                     .hint("it must belong to root and be setuid, and fit this version: `skiff doctor`"))
             }

@@ -16,6 +16,7 @@ use skiff_sandbox::start::{Instance, Options, detach_stdio, start};
 use skiff_sandbox::{Context as _, Error, IDLE, Result, STILL};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Plan, Upper};
+use skiff_sys::lock;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
 
@@ -142,12 +143,7 @@ pub fn stop_at(dir: &Path) -> Result<bool> {
 
 /// Waits until a supervisor that is about to end has: its lock goes last.
 pub fn wait_for_lock(dir: &Path) -> Result<()> {
-    for _ in 0..2000 {
-        if try_lock(dir)?.is_some() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    lock::within(Duration::from_secs(2), || try_lock(dir))?;
     Ok(())
 }
 

@@ -55,6 +55,17 @@ impl ImageFormat {
     }
 }
 
+/// A line of [`FILE`] that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{FILE}: line {0:?}")]
+pub struct BadLine(String);
+
+impl BadLine {
+    /// How to mend it.
+    pub const HINT: &str = "administrator: it takes `range_base = N`, `range_first_uid = N`, `kept_groups = N ...`, `store = /PATH`, \
+        `helpers_each = N`, `image_format = erofs|squashfs` and `store_user_quota = SIZE`";
+}
+
 impl Default for Site {
     fn default() -> Self {
         Self {
@@ -74,12 +85,12 @@ impl Site {
     ///
     /// # Errors
     /// The first line that makes no sense.
-    pub fn parse(text: &str) -> Result<Self, &str> {
+    pub fn parse(text: &str) -> Result<Self, BadLine> {
         let mut site = Self::default();
         for line in text.lines() {
             let line = line.split('#').next().unwrap_or_default().trim();
             if !line.is_empty() {
-                site.set(line).ok_or(line)?;
+                site.set(line).ok_or_else(|| BadLine(line.into()))?;
             }
         }
         Ok(site)
@@ -149,7 +160,7 @@ mod tests {
             "store_user_quota = much",
             "range_base = 4294967296",
         ] {
-            assert_eq!(Site::parse(bad), Err(bad));
+            assert_eq!(Site::parse(bad), Err(BadLine(bad.into())));
         }
     }
 

@@ -18,11 +18,8 @@ pub const MOST_ORDERED: usize = 8 << 20;
 const VERSION: u8 = 2;
 
 /// The word by which the helper starts `skiff` as the trusted store's writer; behind it come the store's path, the uid for which it
-/// works, and the number of the socket.
+/// works, as what images are mounted, the bytes that each user may have (or nothing: a share), and the number of the socket.
 pub const STORE_WRITER: &str = "store-writer";
-
-/// How the helper begins its refusal to start another writer for a user who has as many as one may have: one of them will end.
-pub const WRITERS_BUSY: &str = "store: all of your writers are busy";
 
 /// The word by which the helper starts `skiff` again in another network namespace; behind it come the network's name and the address
 /// there (or nothing, where there already was one), then what was behind the socket's number on the helper's own command line.
@@ -192,6 +189,8 @@ pub enum Reply {
     Done(u32),
     /// For `Leave`: it is done.
     Kept(Claim),
+    /// It is not, as there is as much of this at work for the user as there may be: some of it will end.
+    Busy,
     /// It is not, and nothing has changed: why, and how to mend it.
     Refused {
         /// What, on which object, why.
@@ -208,6 +207,7 @@ impl Reply {
         let mut bytes = match self {
             Self::Done(value) => [&[VERSION, b'+'][..], &value.to_le_bytes()].concat(),
             Self::Kept(claim) => [&[VERSION, b'k'][..], &claim.encode()].concat(),
+            Self::Busy => vec![VERSION, b'b'],
             Self::Refused { message, hint } => {
                 [&[VERSION, b'-'][..], message.as_bytes(), b"\n", hint.as_bytes()].concat()
             }
@@ -225,6 +225,7 @@ impl Reply {
                 (claim, []) => Some(Self::Kept(claim)),
                 _ => None,
             },
+            [VERSION, b'b'] => Some(Self::Busy),
             [VERSION, b'-', text @ ..] => {
                 let text = String::from_utf8_lossy(text);
                 let (message, hint) = text.split_once('\n').unwrap_or((&text, ""));
@@ -309,7 +310,7 @@ mod tests {
     fn replies_come_back_as_they_went() {
         let refused = Reply::Refused { message: "no".into(), hint: "do".into() };
         let kept = [None, Some([7; Claim::PROOF])].map(|proof| Reply::Kept(claim(proof)));
-        for r in [Reply::Done(65536), refused].into_iter().chain(kept) {
+        for r in [Reply::Done(65536), Reply::Busy, refused].into_iter().chain(kept) {
             assert_eq!(Reply::decode(&r.encode()), Some(r));
         }
     }

@@ -1,8 +1,18 @@
-//! Locks on parts of a file (POSIX record locks): unlike `flock`'s they can be many in one file, and the kernel says who holds one.
+//! Locks: on files, of which the first free one of several can be taken; and on parts of a file (POSIX record locks), which can be many in
+//! one file and of which the kernel says who holds one. Nothing here waits in the kernel: a wait for either has an end, by [`within`].
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
+use rustix::io::Errno;
+use rustix::path::Arg;
+
+/// Between two attempts to take a lock that another has.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(128);
 
 /// How a part of a file is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,19 +56,47 @@ pub fn holder(file: BorrowedFd<'_>, bytes: Range<u64>) -> io::Result<Option<u32>
     Ok(u32::try_from(request.l_pid).ok().filter(|pid| *pid != 0 && !free))
 }
 
-/// Locks some bytes for this open file description: as long as a descriptor of it is open, also in children. False if another has them.
+/// Locks a file in `dir`, made for its owner alone if it is missing, as long as a descriptor of it is open, also in children. Nothing if it
+/// is locked already. Never waits. Whoever is given the descriptor can write nothing by it, nor lock anything else.
 ///
 /// # Errors
-/// `ENOLCK` when the kernel has no memory for one more.
-pub fn hold(file: BorrowedFd<'_>, bytes: Range<u64>) -> io::Result<bool> {
-    let request = request(bytes, Lock::Exclusive)?;
-    // SAFETY: the kernel reads a flock structure, which lives through the call.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) } == 0 {
-        return Ok(true);
+/// Of `open(2)` and `flock(2)`.
+pub fn try_file(dir: BorrowedFd<'_>, name: impl Arg) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(Errno::AGAIN) => Ok(None),
+        Err(e) => Err(e.into()),
     }
-    match io::Error::last_os_error() {
-        e if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) => Ok(false),
-        e => Err(e),
+}
+
+/// Locks the first of `NAME.0`, `NAME.1` ... that is free, as [`try_file`] does; nothing if all `count` of them are locked.
+///
+/// # Errors
+/// As [`try_file`].
+pub fn try_one_of(dir: BorrowedFd<'_>, name: &str, count: u32) -> io::Result<Option<OwnedFd>> {
+    (0..count).find_map(|number| try_file(dir, format!("{name}.{number}")).transpose()).transpose()
+}
+
+/// Tries until it gives something, nothing when `limit` is over. Any signal that ends the process ends this wait: it is a sleep, each time
+/// twice as long, so that many who wait do not keep the processors busy.
+///
+/// # Errors
+/// The first of an attempt's.
+pub fn within<T, E>(
+    limit: Duration,
+    mut attempt: impl FnMut() -> Result<Option<T>, E>,
+) -> Result<Option<T>, E> {
+    let (begun, mut pause) = (Instant::now(), SHORTEST_PAUSE);
+    loop {
+        let taken = attempt()?;
+        let left = limit.saturating_sub(begun.elapsed());
+        if taken.is_some() || left.is_zero() {
+            return Ok(taken);
+        }
+        std::thread::sleep(pause.min(left));
+        pause = LONGEST_PAUSE.min(pause * 2);
     }
 }
 
@@ -79,24 +117,42 @@ fn request(bytes: Range<u64>, lock: Lock) -> io::Result<libc::flock> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::os::fd::AsFd;
 
-    use super::hold;
+    use super::*;
 
     #[test]
-    fn bytes_are_held_once_until_the_last_descriptor_is_closed() {
+    fn one_of_some_is_held_until_its_last_descriptor_is_closed() {
         let path = std::env::temp_dir().join(format!("skiff-lock-test-{}", std::process::id()));
-        let open =
-            || std::fs::File::options().create(true).truncate(false).write(true).open(&path).expect("file");
-        let (first, second) = (open(), open());
-        assert!(hold(first.as_fd(), 3..4).expect("lock"));
-        assert!(!hold(second.as_fd(), 3..4).expect("lock"), "another has it");
-        assert!(hold(second.as_fd(), 4..5).expect("lock"), "another byte");
-        let copy = first.try_clone().expect("copy");
+        std::fs::create_dir(&path).expect("a directory");
+        let dir = File::open(&path).expect("opened");
+        let take = || try_one_of(dir.as_fd(), "a", 2).expect("locked");
+        let (first, second) = (take().expect("the first"), take().expect("the second"));
+        assert!(take().is_none(), "there are two");
+        assert!(try_one_of(dir.as_fd(), "b", 1).expect("locked").is_some(), "another name");
+        rustix::io::write(&second, b"x").expect_err("it can only be held");
+        let copy = first.try_clone().expect("copied");
         drop(first);
-        assert!(!hold(second.as_fd(), 3..4).expect("lock"), "a copy of the descriptor keeps it");
+        assert!(take().is_none(), "a copy of the descriptor keeps it");
         drop(copy);
-        assert!(hold(second.as_fd(), 3..4).expect("lock"));
-        std::fs::remove_file(path).expect("removed");
+        assert!(take().is_some());
+        std::fs::remove_dir_all(path).expect("removed");
+    }
+
+    #[test]
+    fn a_wait_ends_with_what_is_waited_for_or_in_time() {
+        let limit = Duration::from_millis(20);
+        let begun = Instant::now();
+        assert_eq!(within(limit, || Ok::<_, ()>(None::<()>)), Ok(None));
+        assert!((limit..limit * 20).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        let mut tries = 0;
+        let third = within(Duration::from_secs(60), || {
+            tries += 1;
+            Ok::<_, ()>((tries == 3).then_some(tries))
+        });
+        assert_eq!(third, Ok(Some(3)));
+        assert_eq!(within(Duration::ZERO, || Ok::<_, ()>(Some(1))), Ok(Some(1)), "tried once");
+        assert_eq!(within(limit, || Err::<Option<()>, _>(7)), Err(7));
     }
 }

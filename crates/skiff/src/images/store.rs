@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use skiff_image::auth::{Credential, Credentials};
 use skiff_image::export::Image;
@@ -21,7 +21,8 @@ use skiff_spec::plan::Base;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::{ImageReference, Named};
 use skiff_spec::site::{self, ImageFormat, Site};
-use skiff_spec::wire::{Request, WRITERS_BUSY};
+use skiff_spec::wire::Request;
+use skiff_sys::lock;
 
 use super::index::Entry;
 use super::wire::{self, Ask, Login, Say};
@@ -30,7 +31,6 @@ use crate::context::Context;
 
 /// So long is waited for one of the user's writers to end, where there are as many as there may be.
 const BUSY: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(100);
 
 /// Has the store's writer do something; `heard` gets what it says on the way, and the last word is given.
 pub fn ask(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> Result<Say> {
@@ -55,25 +55,26 @@ struct Writer {
 impl Writer {
     /// Starts it, or waits a while until one of the user's others has ended.
     fn start(program: &Path) -> Result<Self> {
-        let until = Instant::now() + BUSY;
-        loop {
-            match Self::try_start(program) {
-                Err(e) if e.message.starts_with(WRITERS_BUSY) && Instant::now() < until => {
-                    std::thread::sleep(LOOK);
-                }
-                started => return started,
-            }
-        }
+        lock::within(BUSY, || Self::try_start(program))?.ok_or_else(|| {
+            Error::new("store: all of your writers are busy")
+                .hint("wait until a pull, import or other question to the store has ended")
+        })
     }
 
-    fn try_start(program: &Path) -> Result<Self> {
+    /// Nothing if the user has as many as one may have.
+    fn try_start(program: &Path) -> Result<Option<Self>> {
         let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
         let helper = Helper::spawn_with(program, &env)?;
         let (ours, theirs) = UnixStream::pair().context(|| "socket to the store's writer")?;
         helper.ask(&Request::Store, &[theirs.as_fd()])?;
         drop(theirs);
-        helper.answer()?;
-        Ok(Self { helper, socket: ours })
+        match helper.started()? {
+            true => Ok(Some(Self { helper, socket: ours })),
+            false => {
+                helper.finish();
+                Ok(None)
+            }
+        }
     }
 
     /// What it says in the end, and the file that it gives.

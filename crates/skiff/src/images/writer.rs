@@ -24,7 +24,7 @@ use skiff_spec::digest::Digest;
 use skiff_spec::image::ImageId;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::{ImageReference, Named};
-use skiff_spec::site::{self, ImageFormat, Site};
+use skiff_spec::site::ImageFormat;
 use skiff_sys::{allow, landlock};
 
 use super::ours;
@@ -54,13 +54,17 @@ impl Asked<'_> {
     }
 }
 
-/// The process that the helper starts: its words are the store's path, the uid of whom it works for, as what images are mounted, and the
-/// socket's number.
+/// The process that the helper starts: its words are the store's path, the uid of whom it works for, as what images are mounted, the bytes
+/// that each user may have (or nothing: a share), and the socket's number.
 pub fn run(words: &[String]) -> Result<()> {
     let bad = || Error::new("this is how the helper starts the store's writer, not people");
-    let [store, uid, format, socket] = words else { return Err(bad()) };
+    let [store, uid, format, quota, socket] = words else { return Err(bad()) };
     let (uid, socket) = (uid.parse().map_err(|_| bad())?, socket.parse().map_err(|_| bad())?);
     let format = ImageFormat::of_name(format).ok_or_else(bad)?;
+    let quota = match quota.as_str() {
+        "" => Quota::Share,
+        bytes => Quota::Bytes(bytes.parse().map_err(|_| bad())?),
+    };
     // Others of its kind work for other users: none shall look into another, whatever becomes of it.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .context(|| "writer")?;
@@ -76,7 +80,7 @@ pub fn run(words: &[String]) -> Result<()> {
     }
     let until = Instant::now() + QUESTION;
     let Some(ask) = wire::receive(&mut Until { socket: &socket, until })? else { return Ok(()) };
-    let asked = Asked { store: Path::new(store), uid, format, quota: quota()? };
+    let asked = Asked { store: Path::new(store), uid, format, quota };
     let answered = match ask {
         Ask::Import { source, platform } => take_over(asked, (source, &platform), &mut socket),
         Ask::Open(id) => hand_out(asked, id, &mut socket),
@@ -284,18 +288,6 @@ fn usage(store: &Store, uid: u32) -> Result<Usage> {
         false => vec![store.usage_of(uid).map_err(ours)?],
     };
     Ok(Usage { users, ..store.usage().map_err(ours)? })
-}
-
-/// What the site lets each user have.
-fn quota() -> Result<Quota> {
-    let site = match std::fs::read_to_string(site::FILE) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Site::default(),
-        text => {
-            let text = text.context(|| site::FILE)?;
-            Site::parse(&text).map_err(|line| Error::new(format!("{}: line {line:?}", site::FILE)))?
-        }
-    };
-    Ok(site.store_user_quota.map_or(Quota::Share, Quota::Bytes))
 }
 
 /// Whether the user is whom the store belongs to, or the machine.

@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use account::Account;
 use rustix::event::PollFlags;
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
-use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::getuid;
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_sys::lock;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use visitors::Visitors;
 
@@ -207,19 +207,12 @@ fn place(uid: u32) -> Result<OwnedFd> {
     fs::create_dir_all(PLACES)
         .and_then(|()| fs::set_permissions(PLACES, Permissions::from_mode(0o700)))
         .context(|| PLACES)?;
-    for number in 0..MOST_EACH {
-        let path = format!("{PLACES}/{uid}.{number}");
-        // Nothing can be written by whoever has it then.
-        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = openat(CWD, &path, flags, Mode::from_raw_mode(0o600)).context(|| path.clone())?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(Errno::AGAIN) => {}
-            Err(e) => return Err(e).context(|| path),
-        }
-    }
-    Err(Error::new(format!("{MOST_EACH} instances of yours are on their way to this machine already"))
-        .hint("wait until one has come"))
+    let dir = fs::File::open(PLACES).context(|| PLACES)?;
+    let place = lock::try_one_of(dir.as_fd(), &uid.to_string(), MOST_EACH).context(|| PLACES)?;
+    place.ok_or_else(|| {
+        Error::new(format!("{MOST_EACH} instances of yours are on their way to this machine already"))
+            .hint("wait until one has come")
+    })
 }
 
 /// Who has shown a credential, and what is in it.
