@@ -95,7 +95,8 @@ prevented 'a variable, outside'
 fails 125 as mallory env SKIFF_HELPER=/home/mallory/outside skiff run -- true
 has "$err" 'only the site names the helper'
 # Less privilege is her choice, unless it is locked; then by no way.
-[ ! -w /dev/fuse ] || { ok as mallory env SKIFF_HELPER=none skiff run --dry-run --json -- true; has "$out" rootless; }
+ok as mallory env SKIFF_HELPER=none skiff run --dry-run --json -- true
+has "$out" rootless
 echo 'lock = ["helper", "state"]' >/etc/skiff/conf.d/lock.toml
 echo 'helper = "none"' >$own
 ok as mallory env SKIFF_HELPER=none SKIFF_STATE=/home/mallory/state skiff run --dry-run --json -- true

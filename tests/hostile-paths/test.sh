@@ -3,6 +3,7 @@
 scratch=/shared/scratch
 conf=/etc/skiff/conf.d/hostile-paths.toml
 victim=/shared/victim
+left_out=
 bob=$(id -u bob)
 mallory=$(id -u mallory)
 swapper=
@@ -87,12 +88,17 @@ try as bob skiff doctor
 has "$out" "$scratch/skiff/bob: belongs to uid $mallory"
 has "$out" "administrator: remove $scratch/skiff/bob"
 test ! -e /home/bob/gained || fail 'mallory'\''s program ran as bob'
-# A directory of his is made by whoever looks for it first, if that is bob; then it is nobody else's. Not so the part that all have.
+# Whoever only looks makes nothing.
 as mallory rm -rf $scratch/skiff/bob
-ok as bob skiff env list
+for command in 'env list' 'env create --dry-run dev' 'env enter --dry-run' 'run --dry-run -- true' 'instance list' ps 'instance start --dry-run env:dev x true' \
+    images 'checkpoint list' 'cluster list' 'sweep --dry-run'; do
+    try as bob skiff $command
+    [ ! -e $scratch/skiff/bob ] || fail "made by skiff $command"
+done
+# A directory of his is made by whoever needs it first, if that is bob; then it is nobody else's. Not so the part that all have.
+ok as bob skiff env create dev
 equal "$(stat -c '%U %a' $scratch/skiff/bob)" 'bob 700'
 fails 1 as mallory mv $scratch/skiff/bob $scratch/skiff/away
-ok as bob skiff env create dev
 ok as bob skiff env exec dev -- true
 ok as bob skiff env rm --force dev
 echo "state = \"$scratch/missing/%u\"" >$conf
@@ -103,7 +109,9 @@ test ! -e $scratch/missing || fail 'bob made what is all users'\'''
 echo "state = \"$scratch/skiff/%u\"" >$conf
 rm -rf $scratch/skiff/bob
 as mallory mkdir $scratch/skiff/bob
-if [ -e /dev/fuse ]; then
+if [ ! -e /dev/fuse ]; then
+    left_out='not tried, as there is no /dev/fuse: a FUSE file system of mallory'\''s'
+else
     install -d -o mallory $scratch/low $scratch/up $scratch/work
     # user_allow_other is the site's to set; root is who may do without.
     fuse-overlayfs -o "allow_other,squash_to_uid=$bob,squash_to_gid=$bob,lowerdir=$scratch/low,upperdir=$scratch/up,workdir=$scratch/work" $scratch/skiff/bob
@@ -138,7 +146,7 @@ fails 125 as bob env SKIFF_STATE=$scratch/open/own skiff env list
 has "$err" "$scratch/open: belongs to uid 0 with mode 777"
 # His own directories and links, in his own home, and what umask 002 makes there are as good as ever.
 as bob sh -c 'umask 002; mkdir -p ~/a/real && ln -s a/real ~/link'
-if [ "$bob" = "$(id -g bob)" ]; then
-    ok as bob env SKIFF_STATE=/home/bob/a/real/state skiff env list
-    ok as bob env SKIFF_STATE=/home/bob/link/state skiff env create dev
-fi
+equal "$(id -g bob)" "$bob" 'the group that bob has for himself'
+ok as bob env SKIFF_STATE=/home/bob/a/real/state skiff env list
+ok as bob env SKIFF_STATE=/home/bob/link/state skiff env create dev
+[ -z "$left_out" ] || skip "$left_out"

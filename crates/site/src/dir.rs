@@ -54,21 +54,14 @@ impl TrustedDir {
         }
     }
 
-    /// The same; nothing if it is missing and no other user could make it. The component that another user could make is made here, for
-    /// the owner only to write to.
+    /// The same; nothing if it is missing. Another user may make it a moment later, so what its path leads to then is looked at anew, by
+    /// [`TrustedDir::open`] or [`TrustedDir::make`].
     ///
     /// # Errors
     /// As of [`TrustedDir::open`].
     pub fn find(path: &Path, owner: u32) -> Result<Option<Self>> {
         let mut walk = Walk::begin(path, owner)?;
-        while !walk.go()? {
-            if !walk.is_shared() {
-                return Ok(None);
-            }
-            // What root makes others may pass through.
-            walk.make(if owner == 0 { 0o755 } else { 0o700 })?;
-        }
-        Ok(Some(Self::reached(walk, path, owner)))
+        Ok(walk.go()?.then(|| Self::reached(walk, path, owner)))
     }
 
     /// The same; what is missing is made with this mode, whatever the umask.

@@ -93,11 +93,6 @@ impl Walk {
         &self.steps[self.steps.len() - 1]
     }
 
-    /// Whether another user could make what is missing.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.last().shared
-    }
-
     /// Makes the component at which [`Walk::go`] has stopped.
     pub(crate) fn make(&mut self, mode: u32) -> Result<()> {
         let Some(name) = self.rest.pop() else { return Ok(()) };

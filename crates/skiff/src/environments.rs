@@ -73,7 +73,7 @@ const NEW: &str = ".new.";
 /// What to do where a directory cannot be had.
 const HINT: &str = "the directory for environments must be yours to write to, and have room: `state` in the configuration, or SKIFF_STATE";
 
-/// Where all of them are. Nobody else can exchange it: what is in it is run as this user.
+/// Where all of them are, or will be. If it is there, nobody else can exchange it: what is in it is run as this user.
 pub fn home(context: &Context) -> Result<PathBuf> {
     own_dir(context, "env")
 }
@@ -83,7 +83,8 @@ pub fn own_dir(context: &Context, name: &str) -> Result<PathBuf> {
     own_dir_in(context.state()?.join(name))
 }
 
-/// A directory of the user's, likewise. If it is missing, nobody else can make it.
+/// A directory of the user's, likewise. If it is missing, somebody else may make it meanwhile: what is in it counts once [`is_whole`] has said
+/// so or [`make_private`] has made it.
 pub fn own_dir_in(dir: PathBuf) -> Result<PathBuf> {
     find(&dir).map(|_| dir)
 }
@@ -92,6 +93,12 @@ pub fn own_dir_in(dir: PathBuf) -> Result<PathBuf> {
 pub fn find(dir: &Path) -> Result<Option<TrustedDir>> {
     let found = TrustedDir::find(dir, getuid().as_raw());
     found.and_then(|found| found.map(TrustedDir::private).transpose()).map_err(hinted)
+}
+
+/// Whether a directory is there, the user's, and has this in it.
+pub fn is_whole(dir: &Path, mark: &str) -> bool {
+    // What cannot be looked at is none of this user's.
+    open(dir).is_ok_and(|dir| dir.stat(mark).is_ok_and(|found| found.is_some()))
 }
 
 fn open(dir: &Path) -> Result<TrustedDir> {
@@ -123,8 +130,7 @@ impl Environment {
 
     /// Whether it is there, whole.
     pub fn exists(&self) -> bool {
-        // What cannot be looked at is none of this user's.
-        open(&self.dir).is_ok_and(|dir| dir.stat(settings::FILE).is_ok_and(|found| found.is_some()))
+        is_whole(&self.dir, settings::FILE)
     }
 
     /// Makes it. Nothing half-made is ever seen under its name.

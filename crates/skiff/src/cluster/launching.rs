@@ -14,7 +14,7 @@ use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::network::{Kind, Net};
 
 use crate::context::Context;
-use crate::environments::own_dir_in;
+use crate::environments::{make_private, own_dir_in};
 use crate::{network, output};
 
 /// The hosts of a cluster, and what starts agents on them.
@@ -209,10 +209,10 @@ struct CallFile(PathBuf);
 impl CallFile {
     fn write(path: &Path, call: &Call) -> Result<Self> {
         use std::io::Write;
-        use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+        use std::os::unix::fs::OpenOptionsExt;
         let about = || path.display().to_string();
         let dir = path.parent().unwrap_or(Path::new("/"));
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).context(about)?;
+        make_private(dir)?;
         // One of a process that was killed and had our number.
         fs::remove_file(path).unwrap_or_default();
         let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +13,7 @@ use skiff_spec::platform::Platform;
 
 use super::file::Stamp;
 use crate::context::Context;
-use crate::environments::own_dir_in;
+use crate::environments::{self, make_private};
 
 /// A file's name is the image's as long as it fits; most file systems take 255 bytes.
 const LONGEST: usize = 200;
@@ -92,27 +91,32 @@ impl Entry {
 /// The directory of all of them.
 pub struct Names {
     dir: PathBuf,
+    /// Whether it is there: nobody else may say what a name stands for.
+    is_there: bool,
 }
 
 impl Names {
     /// Those of the user.
     pub fn of(context: &Context) -> Result<Self> {
-        // Nobody else may say what a name stands for.
-        Ok(Self { dir: own_dir_in(context.data().join("images"))? })
+        let dir = context.data().join("images");
+        Ok(Self { is_there: environments::find(&dir)?.is_some(), dir })
     }
 
     /// What a name in full stands for, if it was pulled.
     pub fn find(&self, reference: &str) -> Result<Option<Entry>> {
+        if !self.is_there {
+            return Ok(None);
+        }
         Entry::read(&self.dir.join(file_name(reference)))
             .map_err(|e| e.hint("remove the file and pull the image again"))
     }
 
     /// All, by name.
     pub fn all(&self) -> Result<Vec<Entry>> {
-        let entries = match fs::read_dir(&self.dir) {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
-            other => other.context(|| self.dir.display().to_string())?,
-        };
+        if !self.is_there {
+            return Ok(vec![]);
+        }
+        let entries = fs::read_dir(&self.dir).context(|| self.dir.display().to_string())?;
         let mut all = vec![];
         for entry in entries {
             let path = entry.context(|| self.dir.display().to_string())?.path();
@@ -129,7 +133,7 @@ impl Names {
     /// Notes a name, in place of what it meant before.
     pub fn put(&self, entry: &Entry) -> Result<()> {
         let what = || self.dir.display().to_string();
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).context(what)?;
+        make_private(&self.dir)?;
         let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
         let new = self.dir.join(format!(".{host}.{}", std::process::id()));
         entry.write(&new)?;

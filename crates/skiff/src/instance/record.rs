@@ -65,7 +65,7 @@ impl Record {
     /// By name; there must be one.
     pub fn existing(context: &Context, name: &EnvName) -> Result<Self> {
         let record = Self::named(context, name)?;
-        if record.dir.join(STARTED).exists() {
+        if record.is_there() {
             return Ok(record);
         }
         let there = named::there_are(Self::all(context)?.iter().map(|record| &record.name));
@@ -89,9 +89,13 @@ impl Record {
         Ok(Self::all(context)?.into_iter().find(over).map(|record| record.name))
     }
 
+    fn is_there(&self) -> bool {
+        environments::is_whole(&self.dir, STARTED)
+    }
+
     /// Refuses if the name is a running one's.
     pub fn refuse_taken(&self) -> Result<()> {
-        match self.dir.exists() && self.lock_ended()?.is_none() {
+        match self.is_there() && self.lock_ended()?.is_none() {
             true => Err(self.taken()),
             false => Ok(()),
         }
@@ -163,7 +167,7 @@ impl Record {
 
     /// Removes it if it is there and has ended.
     fn remove_ended(&self, context: &Context) -> Result<()> {
-        if !self.dir.exists() {
+        if !self.is_there() {
             return Ok(());
         }
         let lock = self.lock_ended()?.ok_or_else(|| self.taken())?;

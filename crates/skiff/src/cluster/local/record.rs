@@ -17,7 +17,7 @@ use skiff_spec::network::Net;
 
 use crate::context::Context;
 use crate::control::dial;
-use crate::environments::{self, make_private, new_in, own_dir, set_aside, with_umask};
+use crate::environments::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};
 use crate::images::index::Entry;
 use crate::{named, supervisor};
 
@@ -78,12 +78,16 @@ impl Record {
     /// By name; there must be one.
     pub fn existing(context: &Context, name: &EnvName) -> Result<Self> {
         let record = Self::named(context, name)?;
-        if record.dir.join(SETTINGS).exists() {
+        if record.is_there() {
             return Ok(record);
         }
         let there = named::there_are(Self::all(context)?.iter().map(|record| &record.name));
         Err(Error::new(format!("cluster {name}: there is no such cluster"))
             .hint(format!("{there}; `skiff cluster up {name} --slurm --nodes N` makes it")))
+    }
+
+    fn is_there(&self) -> bool {
+        is_whole(&self.dir, SETTINGS)
     }
 
     /// All, by name.
@@ -99,7 +103,7 @@ impl Record {
             Error::new(format!("cluster {}: there is one of that name", self.name))
                 .hint(format!("`skiff cluster down {}` ends it", self.name))
         };
-        if self.dir.exists() {
+        if self.is_there() {
             if !self.is_dead()? {
                 return Err(taken());
             }
