@@ -6,7 +6,7 @@
 
 use std::io;
 
-use crate::seccomp::{ALLOW, ARCH, MISSING, install, instruction, jump, jump_at_least, load_word, ret};
+use crate::seccomp::{ALLOW, MISSING, X32, install, instruction, jump, load_word, only_known, ret};
 
 /// Allowed whatever the arguments.
 const CALLS: &[libc::c_long] = &[
@@ -139,11 +139,7 @@ pub fn only_listed() -> io::Result<()> {
 }
 
 fn filter() -> Vec<libc::sock_filter> {
-    const NR: u32 = 0;
-    const ARCH_AT: u32 = 4;
-    let mut f = vec![load_word(ARCH_AT), jump(ARCH, 1, 0), ret(MISSING), load_word(NR)];
-    // x32 calls are of the native architecture and carry bit 30.
-    f.extend([jump_at_least(0x4000_0000, 0, 1), ret(MISSING)]);
+    let mut f = only_known(X32, None);
     for call in CALLS.iter().chain(OLD_CALLS) {
         f.extend([jump(*call as u32, 0, 1), ret(ALLOW)]);
     }

@@ -56,9 +56,9 @@ const IOCTLS: &[libc::Ioctl] = &[libc::TIOCSTI, libc::TIOCLINUX];
 
 /// The kernel's word for the architecture of a call (`AUDIT_ARCH_*`).
 #[cfg(target_arch = "x86_64")]
-pub(crate) const ARCH: u32 = 0xc000_003e;
+const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
-pub(crate) const ARCH: u32 = 0xc000_00b7;
+const ARCH: u32 = 0xc000_00b7;
 
 /// The 32-bit calls that the kernel takes beside its own: architecture, the number of `ioctl`, and the same refusals.
 #[cfg(target_arch = "x86_64")]
@@ -119,23 +119,30 @@ pub fn load_untrusted() -> io::Result<()> {
     install(&mut untrusted::filter())
 }
 
-/// The filter. Calls of an architecture that it does not know (x32, say), whose numbers would mean other calls, do not exist.
-fn filter(calls: &[libc::c_long], old: Option<Old>) -> Vec<libc::sock_filter> {
+/// x32 calls are of the native architecture and carry bit 30.
+pub(crate) const X32: u32 = 0x4000_0000;
+
+/// How each filter begins: calls from the number `unknown` on, and those of an architecture that the filter does not know, whose numbers would
+/// mean other calls, do not exist. For calls of `old`'s architecture, if there is one, `old` is the whole filter; for native ones the
+/// filter goes on behind this, with their number loaded.
+pub(crate) fn only_known(unknown: u32, old: Option<(u32, Vec<libc::sock_filter>)>) -> Vec<libc::sock_filter> {
     const NR: u32 = 0;
     const ARCH_AT: u32 = 4;
-    let calls: Vec<u32> = calls.iter().map(|call| *call as u32).collect();
-    let native = refusals(&calls, libc::SYS_ioctl as u32);
     let mut f = vec![load_word(ARCH_AT)];
-    if let Some(Old { arch, ioctl, calls }) = old {
-        let old = refusals(calls, ioctl);
-        // Over the number's load and the refusals that follow.
+    if let Some((arch, old)) = old {
+        // Over the number's load and what follows.
         f.extend([jump(arch, 0, old.len() as u8 + 1), load_word(NR)]);
         f.extend(old);
     }
     f.extend([jump(ARCH, 1, 0), ret(MISSING), load_word(NR)]);
-    // x32 calls are of the native architecture and carry bit 30.
-    f.extend([jump_at_least(0x4000_0000, 0, 1), ret(MISSING)]);
-    f.extend(native);
+    f.extend([jump_at_least(unknown, 0, 1), ret(MISSING)]);
+    f
+}
+
+fn filter(calls: &[libc::c_long], old: Option<Old>) -> Vec<libc::sock_filter> {
+    let calls: Vec<u32> = calls.iter().map(|call| *call as u32).collect();
+    let mut f = only_known(X32, old.map(|Old { arch, ioctl, calls }| (arch, refusals(calls, ioctl))));
+    f.extend(refusals(&calls, libc::SYS_ioctl as u32));
     f
 }
 
@@ -162,7 +169,7 @@ pub(crate) fn load_word(offset: u32) -> libc::sock_filter {
 pub(crate) fn jump(equal: u32, then: u8, otherwise: u8) -> libc::sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, then, otherwise, equal)
 }
-pub(crate) fn jump_at_least(value: u32, then: u8, otherwise: u8) -> libc::sock_filter {
+fn jump_at_least(value: u32, then: u8, otherwise: u8) -> libc::sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, then, otherwise, value)
 }
 pub(crate) fn ret(value: u32) -> libc::sock_filter {

@@ -4,7 +4,7 @@
 //! most of the kernel's holes that ordinary users could use were behind them. Docker's, Podman's and Flatpak's lists were the model. What can
 //! only be told by memory that a call points to (`clone3`, `openat2`) does not exist here: the C libraries then use the older calls.
 
-use super::{ALLOW, ARCH, MISSING, REFUSE, instruction, jump, jump_at_least, load_word, ret};
+use super::{ALLOW, MISSING, REFUSE, instruction, jump, load_word, only_known, ret};
 
 /// What a C library takes for a kernel without this kind of socket.
 const NO_FAMILY: u32 = libc::SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT as u32;
@@ -116,11 +116,8 @@ const VALUES: &[(libc::c_long, u32, &[u32])] = &[
 
 /// The filter. Calls of another architecture, 32-bit ones included, do not exist.
 pub(super) fn filter() -> Vec<libc::sock_filter> {
-    const NR: u32 = 0;
-    const ARCH_AT: u32 = 4;
-    let mut f = vec![load_word(ARCH_AT), jump(ARCH, 1, 0), ret(MISSING), load_word(NR)];
     // x32 calls have higher numbers, too.
-    f.extend([jump_at_least(LAST_KNOWN + 1, 0, 1), ret(MISSING)]);
+    let mut f = only_known(LAST_KNOWN + 1, None);
     let answers = |calls: &[libc::c_long], answer| {
         calls.iter().flat_map(move |call| [jump(*call as u32, 0, 1), ret(answer)]).collect::<Vec<_>>()
     };
@@ -156,6 +153,7 @@ fn jump_if_any(bits: u32, then: u8, otherwise: u8) -> libc::sock_filter {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ARCH;
     use super::super::tests::run;
     use super::*;
 
