@@ -6,7 +6,7 @@
 Every function below is one. None of them burns processor time: to share that out is the job manager's work.
 """
 
-import fcntl, os, pty, random, resource, signal, socket, struct, sys, time
+import errno, fcntl, json, os, pty, random, resource, signal, socket, struct, subprocess, sys, time
 
 HELPER = "/usr/libexec/skiff/skiff-helper"
 VERSION = 2
@@ -210,7 +210,7 @@ def squats(bob):
 
 def renames():
     """Names that change all the time, as a build's do: what looks a path up meanwhile may have to begin again."""
-    names = [f"/tmp/skiff-renames.{os.getpid()}{end}" for end in "ab"]
+    names = [f"/dev/shm/skiff-renames.{os.getpid()}{end}" for end in "ab"]
     os.mkdir(names[0])
     ready()
     while True:
@@ -218,6 +218,85 @@ def renames():
             os.rename(*names)
             os.rename(*reversed(names))
         time.sleep(0.001)
+
+
+def fills(image, place, *agents):
+    """Whatever of Skiff's has room for several users, up to what each may have of it: the store, a network's addresses, an agent's
+    receivers. And what has no such limit, to the brim."""
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    for number in range(1, 5):
+        pulled = subprocess.run(["skiff", "pull", "--quiet", f"{image}:{number}"], **quiet)
+    # Whoever is let in beyond the limit shows in `full`, which the test looks at.
+    full = {"store": pulled.returncode != 0}
+    members = [subprocess.Popen(["skiff", "run", "--net", "lab", "--", "sleep", "1000"], **quiet) for _ in range(8)]
+    brim(place, told=lambda: None, ever=lambda: None)
+    full["place"] = True
+    # What the receivers call waits for nothing and says nothing.
+    listener = socket.create_server(("", 0), backlog=1000)
+    call = {"hosts": ["10.77.0.1"], "port": listener.getsockname()[1], "secret": "00" * 32}
+    munged = ["munge", "-s", json.dumps(call), "-u", "0"]
+    knocks, refused = [(None, agent) for agent in agents for _ in range(18)], dict.fromkeys(agents, 0)
+    begun, told = time.time(), False
+    while True:
+        for at, (knock, agent) in enumerate(knocks):
+            if knock is None:
+                knocks[at] = (knocked(agent, munged), agent)
+            elif (said := heard(knock)) is not None:
+                refused[agent] += b"on their way" in said
+                knock.close()
+                knocks[at] = (None, agent)
+        full["receivers"] = all(refused.values())
+        full["addresses"] = any(member.poll() for member in members)
+        if not told and (all(full.values()) or time.time() > begun + 5):
+            told = True
+            print("full:", *sorted(name for name, is_full in full.items() if is_full), flush=True)
+            ready()
+        time.sleep(1 if told else 0.1)
+
+
+def knocked(agent, munged):
+    """A connection on which an agent has got a credential of hers; nothing where there was none to be had."""
+    try:
+        host, port = agent.split(":")
+        knock = socket.create_connection((host, int(port)), 2)
+        knock.sendall(subprocess.run(munged, capture_output=True).stdout)
+        knock.setblocking(False)
+        return knock
+    except OSError:
+        return None
+
+
+def heard(knock):
+    """What an agent has said in the end; nothing while it says nothing."""
+    try:
+        return knock.recv(1000)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
+def brim(place, told=ready, ever=forever):
+    """All bytes and all names of a file system on which everybody may write."""
+    directory = f"{place}/skiff-fills.{os.getpid()}"
+    os.mkdir(directory)
+    with open(f"{directory}/bytes", "wb", buffering=0) as file:
+        for block in (1 << 16, 1):
+            try:
+                while file.write(b"x" * block):
+                    pass
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+    for number in range(1 << 20):
+        try:
+            os.close(os.open(f"{directory}/{number}", os.O_CREAT | os.O_WRONLY))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            break
+    told()
+    ever()
 
 
 globals()[sys.argv[1]](*sys.argv[2:])

@@ -6,7 +6,11 @@
 registry=10.77.0.1:5000
 . "$here/../images/lib.sh"
 port=7790
+# Where state lies: /tmp will be full.
+scratch=/var/spool/skiff-scratch
 agents=()
+# Not in /tmp of all, where `try` would have no room either.
+export TMPDIR=$images_tmp
 
 
 # A control group that mallory may freeze, as a user manager gives one to each user.
@@ -43,6 +47,10 @@ actions=(
 
 # ---- What mallory does: a name, then where, and the function of mallory.py with its arguments ---------------------------------
 attacks=(
+    # Of these the first two with the next; at their head, as she can fill nothing beside what else she does.
+    "brim-n1+     n1    brim /tmp"
+    "brim-n2+     n2    brim /tmp"
+    "fills        login fills $registry/tools/big /tmp n1:$port n2:$port"
     "helpers      login helpers"
     "writers      login writers"
     "locks        login locks"
@@ -119,6 +127,7 @@ begin_attack() { # NAME NODE FUNCTION ARGUMENT...
     ) 2>/dev/null &
     disown
     eventually 15 grep -q ready "$said"
+    [ "$3" != fills ] || equal "$(sed -n 's/^full: //p' "$said")" 'addresses place receivers store' 'what mallory could fill'
 }
 none_in_group() { [ ! -d "$group" ] || find "$group" -mindepth 1 -depth -type d -exec rmdir {} + 2>/dev/null; }
 end_attacks() { # what is hers is ended; what is root's and was started by her ends by itself, or becomes hers
@@ -132,6 +141,8 @@ end_attacks() { # what is hers is ended; what is root's and was started by her e
         [ $SECONDS -lt $end ] || fail "what mallory froze does not end: $(cat "$group"/*/cgroup.procs | xargs ps -o pid,user,stat,wchan,args -p)"
         sleep 0.05
     done
+    rm -rf /tmp/skiff-fills.*
+    for node in n1 n2; do on $node sh -c 'rm -rf /tmp/skiff-fills.*'; done
 }
 
 cleanup() {
@@ -140,8 +151,9 @@ cleanup() {
     for node in n1 n2; do on $node pkill -xf '(/usr/bin/)?skiff agent' 2>/dev/null || true; done
     [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + || true
     rm -rf /etc/skiff/networks.d
-    for node in $SKIFF_TESTBED_NODES; do on "$node" rm -rf /tmp/skiff-bob /tmp/skiff-mallory; done
-    rm -rf /tmp/skiff-bob /tmp/skiff-mallory /tmp/skiff-renames.*
+    for node in n1 n2; do on $node sh -c "rm -rf $scratch; mount -o remount,size=50%,nr_inodes=1m /tmp"; done
+    [ "$(stat -f -c %T /tmp; df --output=source /tmp | tail -1)" != $'tmpfs\nskiff-small' ] || umount -l /tmp
+    rm -rf $scratch /etc/skiff/helper.conf /dev/shm/skiff-renames.*
     images_cleanup
 }
 trap cleanup EXIT
@@ -149,7 +161,21 @@ trap cleanup EXIT
 # ---- The scene ----------------------------------------------------------------------------------------------------------------
 # Nodes that share their homes; what runs on one is on its own disk.
 mkdir -p /etc/skiff/conf.d /etc/skiff/networks.d
-echo 'state = "/tmp/skiff-%u"' >/etc/skiff/conf.d/state.toml
+echo "state = \"$scratch/%u\"" >/etc/skiff/conf.d/state.toml
+echo 'store_user_quota = 8M' >/etc/skiff/helper.conf
+mkdir -m 1777 $scratch
+for node in n1 n2; do on $node mkdir -m 1777 $scratch; done
+# A /tmp that can be filled, in which what this test needs itself is still there.
+small=size=32m,nr_inodes=10k,mode=1777
+mkdir $images_tmp/tmp
+mount -t tmpfs -o $small skiff-small $images_tmp/tmp
+for dir in "$images_tmp" "${here%/tests/*}"; do
+    [[ $dir == /tmp/* ]] || continue
+    mkdir -m 755 "$images_tmp$dir"
+    mount --bind "$dir" "$images_tmp$dir"
+done
+mount --move $images_tmp/tmp /tmp
+for node in n1 n2; do on $node mount -o remount,$small /tmp; done
 printf '[migrate]\nport = %s\n' $port >/etc/skiff/conf.d/migrate.toml
 printf 'kind = "bridge"\nsubnet = "10.20.0.0/24"\nrange = "10.20.0.16/28"\n' >/etc/skiff/networks.d/lab.toml
 install -m 755 "$here/mallory.py" /shared/mallory.py
@@ -158,8 +184,14 @@ skeleton "$root"
 # Past `..`, where the kernel begins again when anything is renamed meanwhile.
 ln -s ../run/resolv.conf "$root/etc/resolv.conf"
 start_registry
+install -d -o mallory /home/mallory/.config
+cp -a /home/bob/.config/containers /home/mallory/.config
 make_store
 push tools/small:1 "$root"
+for number in 1 2 3 4; do
+    mkdir "$images_tmp/$number" && head -c 2500000 /dev/urandom >"$images_tmp/$number/noise"
+    push tools/big:$number "$images_tmp/$number"
+done
 for node in n1 n2; do
     on $node skiff agent 2>>"$images_tmp/agent.$node" 3>&- &
     agents+=($!)
@@ -175,6 +207,7 @@ late=
 measure nobody
 for attack in "${attacks[@]}"; do
     begin_attack $attack
+    [[ ${attack%% *} != *+ ]] || continue
     measure "${attack%% *}"
     end_attacks
 done
