@@ -11,6 +11,7 @@
 //! of that mount.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::SystemTime;
 
 use rustix::fs::{
@@ -31,7 +32,7 @@ use skiff_sys::loopdev;
 use crate::caller::Caller;
 use crate::locked::lock_flags;
 use crate::quota::Slot;
-use crate::site::FIRST_PERSON;
+use crate::site::{FIRST_PERSON, refuse_unless_owned};
 use crate::{mask, site};
 
 /// Where images are mounted, each on a directory of its name.
@@ -158,15 +159,9 @@ impl Store {
             )?;
         site::check_parents(&path)?;
         let stat = fstat(&dir).context(what)?;
-        if stat.st_uid >= FIRST_PERSON || stat.st_mode & 0o022 != 0 {
-            return Err(Error::new(format!(
-                "{}: belongs to uid {} with mode {:o}",
-                what(),
-                stat.st_uid,
-                stat.st_mode & 0o7777
-            ))
-            .hint("it must belong to a system user (uid below 1000) and be writable by nobody else"));
-        }
+        refuse_unless_owned(&stat, Path::new(&path), 0o022, FIRST_PERSON - 1).map_err(|e| {
+            e.hint("it must belong to a system user (uid below 1000) and be writable by nobody else")
+        })?;
         Ok(Self { path, dir, owner: stat.st_uid, group: stat.st_gid, format })
     }
 

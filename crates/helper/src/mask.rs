@@ -10,6 +10,7 @@
 //! system, which the kernel drops when the last environment that uses it has ended.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{
@@ -26,6 +27,7 @@ use rustix::time::ClockId;
 use skiff_sandbox::{Context, Error, Result};
 
 use crate::quota::Slot;
+use crate::site::refuse_unless_owned;
 use crate::{shims, stand_ins};
 
 /// The directory of the helper's own.
@@ -97,12 +99,7 @@ pub fn state_dir() -> Result<OwnedFd> {
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = openat2(CWD, DIR, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).context(name)?;
-    let stat = fstat(&dir).context(name)?;
-    if stat.st_uid != 0 || stat.st_mode & 0o022 != 0 {
-        return Err(Error::new(format!("{DIR}: does not belong to root alone"))
-            .hint("administrator: chown root, chmod 755"));
-    }
-    Ok(dir)
+    refuse_unless_owned(&fstat(&dir).context(name)?, Path::new(DIR), 0o022, 0).map(|()| dir)
 }
 
 /// What says that the host has changed: the times of directories, as text.
