@@ -25,6 +25,7 @@ use rustix::mount::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::ClockId;
 use skiff_sandbox::{Context, Error, Result};
+use skiff_sys::lock;
 
 use crate::quota::Slot;
 use crate::site::refuse_unless_owned;
@@ -58,6 +59,11 @@ const AGE: i64 = 600;
 /// How long the same user's other helper is waited for that makes what both need.
 pub const MAKING: Duration = Duration::from_millis(100);
 
+/// How long it takes, and many times more, to put a generation in the place of another.
+const EXCHANGE: Duration = Duration::from_millis(10);
+/// How often what all users share is made when another user's helper takes it away at that moment.
+pub const TRIES: usize = 3;
+
 /// The current generation.
 pub struct Mask {
     /// The directory of the layers, as a mount that hangs nowhere yet.
@@ -79,11 +85,16 @@ pub fn current(uid: u32) -> Result<Mask> {
     match (open_current(&state), old) {
         (Some((mask, true)), _) => return Ok(mask),
         (_, Some(mask)) if maker.is_none() => return Ok(mask),
-        _ => renew(&state).context(|| format!("stand-ins in {PLACE}"))?,
+        _ => {}
     }
-    open_current(&state).map(|(mask, _)| mask).ok_or_else(|| {
-        Error::new(format!("stand-ins in {PLACE}: gone as soon as they were made")).hint("try again")
-    })
+    for _ in 0..TRIES {
+        renew(&state).context(|| format!("stand-ins in {PLACE}"))?;
+        // Another user's helper may put its own in the place of these this moment; or be stopped before it has.
+        if let Some((mask, _)) = lock::within(EXCHANGE, || Ok::<_, Error>(open_current(&state)))? {
+            return Ok(mask);
+        }
+    }
+    Err(Error::new(format!("stand-ins in {PLACE}: gone as soon as they were made")).hint("try again"))
 }
 
 /// `/run/skiff`, made and checked: nobody but root may put things there.
