@@ -513,8 +513,6 @@ pub enum Slurm {
     Prolog,
     /// On a node after a job: leave nothing
     Epilog,
-    /// On a node as the job's user: end what is left of it
-    StopJob,
     /// On a node before a step: make its namespaces
     StepBegin,
     /// On a node in the place of a task: run it in the step

@@ -2,22 +2,24 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io::{ErrorKind, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use std::io::Error;
 
 /// What is longer than this was not meant to be read.
-const MAX_OUTPUT: u64 = 1 << 20;
+const MAX_OUTPUT: usize = 1 << 20;
+/// What a pipe holds at most, unless somebody has widened it.
+const LONGEST_PIPE: usize = 1 << 20;
 
 /// One run of `skiff slurm ...`.
 pub struct Run {
     command: Command,
-    output: File,
+    output: Output,
     limit: Option<Duration>,
 }
 
@@ -31,8 +33,8 @@ pub struct Outcome {
 impl Run {
     /// In srun, sbatch and salloc: with the caller's own environment; errors go to his terminal.
     pub fn as_caller(program: &Path, arguments: &[&str]) -> Result<Self, Error> {
-        let mut run = Self::new(program, arguments)?;
-        run.command.stdout(run.output.try_clone()?).stderr(Stdio::inherit());
+        let (mut run, output) = Self::new(program, arguments)?;
+        run.command.stdout(output).stderr(Stdio::inherit());
         Ok(run)
     }
 
@@ -43,26 +45,26 @@ impl Run {
         variables: impl IntoIterator<Item = (&'static str, OsString)>,
         limit: Duration,
     ) -> Result<Self, Error> {
-        let mut run = Self::new(program, arguments)?;
+        let (mut run, output) = Self::new(program, arguments)?;
         run.command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
-        run.command.envs(variables).stdout(Stdio::null()).stderr(run.output.try_clone()?);
+        run.command.envs(variables).stdout(Stdio::null()).stderr(output);
         run.limit = Some(limit);
         Ok(run)
     }
 
-    fn new(program: &Path, arguments: &[&str]) -> Result<Self, Error> {
+    fn new(program: &Path, arguments: &[&str]) -> Result<(Self, OwnedFd), Error> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null());
         // SAFETY: between fork and exec only system calls are made.
         unsafe { command.pre_exec(|| unblock_signals().and_then(|()| close_on_exec_from(3))) };
-        // Not a pipe: the process that `step-begin` leaves behind would keep it open, and reading would not end.
-        Ok(Self { command, output: memory_file()?, limit: None })
+        let (output, end) = Output::pipe()?;
+        Ok((Self { command, output, limit: None }, end))
     }
 
     /// Gives all rights of root up for good before exec. Slurm has set effective ids and groups already.
     pub fn for_user(mut self, uid: u32, gid: u32) -> Self {
         // SAFETY: between fork and exec only system calls are made.
-        unsafe { self.command.pre_exec(move || become_user(uid, gid)) };
+        unsafe { self.command.pre_exec(move || stay_out_of_reach().and_then(|()| become_user(uid, gid))) };
         self
     }
 
@@ -74,58 +76,99 @@ impl Run {
     }
 
     /// Runs it to its end.
-    pub fn run(mut self) -> Result<Outcome, Error> {
-        let mut child = self.command.spawn()?;
-        let status = match self.limit {
-            None => child.wait()?,
-            Some(limit) => wait_no_longer(&mut child, limit)?,
-        };
-        let mut output = Vec::new();
-        self.output.seek(SeekFrom::Start(0))?;
-        self.output.take(MAX_OUTPUT).read_to_end(&mut output)?;
-        Ok(Outcome { status, output })
-    }
-}
-
-fn wait_no_longer(child: &mut Child, limit: Duration) -> Result<ExitStatus, Error> {
-    // SAFETY: the child has not been waited for, so its process id is still its own.
-    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
-    let descriptor = i32::try_from(descriptor).map_err(Error::other)?;
-    if descriptor < 0 {
-        return Err(Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made it for us.
-    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-    let mut poll = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let end = std::time::Instant::now() + limit;
-    loop {
-        let left = end.saturating_duration_since(std::time::Instant::now());
-        let milliseconds = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: one valid element.
-        match unsafe { libc::poll(&raw mut poll, 1, milliseconds) } {
-            1 => return child.wait(),
-            0 => {
+    pub fn run(self) -> Result<Outcome, Error> {
+        let Self { mut command, mut output, limit } = self;
+        let mut child = command.spawn()?;
+        let until = limit.map(|limit| Instant::now() + limit);
+        let process = descriptor_of(&child)?;
+        loop {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let [ended, said] = wait([process.as_raw_fd(), output.polled()], left)?;
+            if ended || said {
+                output.read()?;
+            }
+            if ended {
+                return Ok(Outcome { status: child.wait()?, output: output.bytes });
+            }
+            if left.is_some_and(|left| left.is_zero()) {
                 child.kill()?;
                 child.wait()?;
-                return Err(Error::new(
-                    std::io::ErrorKind::TimedOut,
-                    format!("not done after {} s", limit.as_secs()),
-                ));
+                let limit = limit.unwrap_or_default().as_secs();
+                return Err(Error::new(ErrorKind::TimedOut, format!("not done after {limit} s")));
             }
-            _ if Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
-            _ => return Err(Error::last_os_error()),
         }
     }
 }
 
-fn memory_file() -> Result<File, Error> {
-    // SAFETY: a constant name and a flag.
-    let descriptor = unsafe { libc::memfd_create(c"skiff-output".as_ptr(), libc::MFD_CLOEXEC) };
-    if descriptor < 0 {
-        return Err(Error::last_os_error());
+/// What the program says. By a pipe, of which it has an end to write to: a file would be root's memory, which a user whose process it is
+/// could fill. What it leaves behind may keep that end open; only its own end is waited for.
+struct Output {
+    pipe: File,
+    is_open: bool,
+    bytes: Vec<u8>,
+}
+
+impl Output {
+    fn pipe() -> Result<(Self, OwnedFd), Error> {
+        let mut ends = [-1; 2];
+        // SAFETY: room for two descriptors.
+        check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }.into())?;
+        // SAFETY: the kernel has just made them for us.
+        let (pipe, end) = unsafe { (File::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+        // SAFETY: plain numbers; the other end is not concerned.
+        check(unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }.into())?;
+        Ok((Self { pipe, is_open: true, bytes: vec![] }, end))
     }
+
+    /// What there is to wait for; poll(2) passes over negative numbers.
+    fn polled(&self) -> RawFd {
+        if self.is_open { self.pipe.as_raw_fd() } else { -1 }
+    }
+
+    /// Reads what is there, no more than a pipe holds, and keeps no more than is of use.
+    fn read(&mut self) -> Result<(), Error> {
+        let mut buffer = [0; 4096];
+        for _ in 0..LONGEST_PIPE / buffer.len() {
+            match self.pipe.read(&mut buffer) {
+                Ok(0) => {
+                    self.is_open = false;
+                    return Ok(());
+                }
+                Ok(length) => {
+                    let room = MAX_OUTPUT - self.bytes.len();
+                    self.bytes.extend_from_slice(&buffer[..length.min(room)]);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// By which to wait for the process's end.
+fn descriptor_of(child: &Child) -> Result<OwnedFd, Error> {
+    // SAFETY: the child has not been waited for, so its process id is still its own.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
+    check(descriptor)?;
+    let descriptor = i32::try_from(descriptor).map_err(Error::other)?;
     // SAFETY: the kernel has just made it for us.
-    Ok(unsafe { File::from_raw_fd(descriptor) })
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Which of them are ready, within that time.
+fn wait<const N: usize>(descriptors: [RawFd; N], limit: Option<Duration>) -> Result<[bool; N], Error> {
+    let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // Rounded up, so that nothing is left when it is over.
+    let milliseconds = limit.map_or(-1, |limit| i32::try_from(limit.as_millis() + 1).unwrap_or(i32::MAX));
+    // SAFETY: so many valid elements.
+    match unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, milliseconds) } {
+        ready if ready >= 0 => {}
+        _ if Error::last_os_error().kind() == ErrorKind::Interrupted => return Ok([false; N]),
+        _ => return Err(Error::last_os_error()),
+    }
+    Ok(polled.map(|polled| polled.revents != 0))
 }
 
 fn close_on_exec_from(first: u32) -> Result<(), Error> {
@@ -151,6 +194,13 @@ fn become_root() -> Result<(), Error> {
             && libc::setgroups(0, std::ptr::null()) == 0
     };
     if done { Ok(()) } else { Err(Error::last_os_error()) }
+}
+
+/// Until exec this is a copy of slurmstepd, with its memory and descriptors. slurmstepd lets itself be dumped, and the copy is about to be the
+/// user's, who could trace it. Exec lifts this.
+fn stay_out_of_reach() -> Result<(), Error> {
+    // SAFETY: plain numbers.
+    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }.into())
 }
 
 /// Raw system calls: libc's own functions would signal threads that do not exist after a fork.

@@ -14,6 +14,7 @@ mod rooms;
 mod save;
 mod signals;
 mod step;
+mod stop;
 mod submit;
 mod task;
 mod trash;
@@ -37,7 +38,6 @@ pub fn run(command: &Slurm) -> Result<i32> {
         Slurm::Submit(wanted) => return submit::submit(wanted),
         Slurm::Prolog => node::prolog()?,
         Slurm::Epilog => node::epilog()?,
-        Slurm::StopJob => keeper::stop_job()?,
         Slurm::StepBegin => step::begin()?,
         Slurm::Task { .. } => return Ok(run_task()),
     }

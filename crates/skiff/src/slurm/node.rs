@@ -2,23 +2,25 @@
 //! touches what a user supplied is done by a process of that user.
 
 use std::collections::BTreeMap;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, Mode, Stat};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use skiff_sandbox::{Context as _, Error, Result};
+use rustix::fs::Mode;
+use skiff_sandbox::{Error, Result};
 use skiff_site::TrustedDir;
 
 use super::job::{DESCRIPTOR, FAILED, JOBS, Job, USER, dir, number};
 use super::rooms::{Rooms, numbered};
+use super::stop::stop_job;
 use super::trash;
 use crate::context::Context;
+use crate::output;
 
-/// How long the user's own part of the cleaning may take.
-const STOP_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+/// How long an epilog may remove what the job's user has left on the disk, be it millions of files,
+const OWN: Duration = Duration::from_secs(10);
+/// and what is still there of all users.
+const OTHERS: Duration = Duration::from_millis(200);
 
 /// Before a job's first step on this node: makes the directories that its user needs. The rest is his steps' work, who have his
 /// rights, are accounted to his job and can tell him what fails.
@@ -53,8 +55,14 @@ pub fn epilog() -> Result<()> {
     let id = number("SLURM_JOB_ID")?;
     let rooms = Rooms::find(&Context::load()?);
     // Where the cache is not to be trusted, the prolog has left the job why.
-    remove_job(id, rooms.as_ref().ok().and_then(Option::as_ref))?;
-    rooms.map(drop)
+    let removed = remove_job(id, rooms.as_ref().ok().and_then(Option::as_ref));
+    if let Ok(Some(rooms)) = &rooms
+        && let Err(e) = trash::empty(rooms, Some(OTHERS))
+    {
+        // Another user's files are not this job's failure.
+        output::complain(&e);
+    }
+    removed.and(rooms.map(drop))
 }
 
 /// Removes what jobs that are no longer here have left (an epilog that failed, or never ran); gives their directories.
@@ -65,15 +73,18 @@ pub fn sweep_jobs(context: &Context, dry_run: bool) -> Result<Vec<PathBuf>> {
     for parent in rooms.iter().chain(&TrustedDir::find(Path::new(JOBS), 0)?) {
         jobs.extend(numbered(parent)?.into_iter().map(|id| (id, parent.path_of(id.to_string()))));
     }
+    let left = rooms.as_ref().map_or(Ok(vec![]), trash::left)?;
     if !jobs.is_empty() {
         let alive = living_jobs()?;
         jobs.retain(|id, _| !alive.contains(id));
     }
     if !dry_run {
         // What one user's job has left keeps nobody's from being removed.
-        jobs.keys().map(|id| remove_job(*id, rooms.as_ref())).fold(Ok(()), Result::and)?;
+        let removed = jobs.keys().map(|id| remove_job(*id, rooms.as_ref())).fold(Ok(()), Result::and);
+        let emptied = rooms.as_ref().map_or(Ok(true), |rooms| trash::empty(rooms, None));
+        removed.and(emptied)?;
     }
-    Ok(jobs.into_values().collect())
+    Ok(jobs.into_values().chain(left).collect())
 }
 
 /// The jobs that may have something on a node, as Slurm says.
@@ -118,11 +129,16 @@ fn remove_job(id: u32, rooms: Option<&TrustedDir>) -> Result<()> {
 
 fn remove_room(rooms: &TrustedDir, id: u32) -> Result<()> {
     let name = id.to_string();
-    let room = rooms.stat(&name)?.filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
-    let Some(owner) = room else { return Ok(()) };
+    let Some((room, owner)) = trash::opened(rooms, name.as_ref())? else { return Ok(()) };
     // Its user decides what is in there, and whether that can be asked to end; not, whether it stays.
-    let stopped = stop_job(&owner, id, &rooms.path_of(&name));
-    trash::remove(rooms, name.as_ref())?;
+    let stopped = stop_job(id, &room, &owner);
+    trash::discard(rooms, name.as_ref(), owner.st_uid)?;
+    if !trash::empty_of(rooms, owner.st_uid, OWN)? {
+        let (seconds, uid) = (OWN.as_secs(), owner.st_uid);
+        output::note(&format!(
+            "job {id}: after {seconds} s files of user {uid} are still there; later jobs on this node, or `skiff sweep`, remove them"
+        ));
+    }
     stopped
 }
 
@@ -149,29 +165,6 @@ fn group_of(uid: u32) -> Option<u32> {
     let out =
         Command::new("getent").arg("passwd").arg(uid.to_string()).stderr(Stdio::null()).output().ok()?;
     String::from_utf8_lossy(&out.stdout).split(':').nth(3)?.parse().ok()
-}
-
-/// Ends, as the user, for a bounded time, all that runs of a job; his room is where its sockets are.
-fn stop_job(owner: &Stat, job: u32, room: &Path) -> Result<()> {
-    let what = || format!("job {job}: stop-job as user {}", owner.st_uid);
-    let failed = |why: String| Error::new(format!("{}: {why}", what()));
-    let program = std::env::current_exe().context(|| "own program")?;
-    let mut command = Command::new(program);
-    command.args(["slurm", "stop-job"]).env_clear().uid(owner.st_uid).gid(owner.st_gid);
-    command.current_dir(room).stdin(Stdio::null()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-    if let Some(home) = crate::context::user_fields(owner.st_uid).map(|f| f[5].clone()) {
-        command.env("HOME", home);
-    }
-    let mut child = command.spawn().context(what)?;
-    let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).context(what)?;
-    if poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&STOP_LIMIT)).context(what)? == 0 {
-        child.kill().and_then(|()| child.wait()).context(what)?;
-        return Err(failed(format!("not done after {} s", STOP_LIMIT.tv_sec)));
-    }
-    match child.wait().context(what)? {
-        status if status.success() => Ok(()),
-        status => Err(failed(status.to_string())),
-    }
 }
 
 #[cfg(test)]

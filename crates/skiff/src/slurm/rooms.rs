@@ -11,6 +11,7 @@ use skiff_site::TrustedDir;
 use super::job::{JOBS, USER, dir};
 use super::trash;
 use crate::context::Context;
+use crate::output;
 
 /// In the cache's directory, beside those of the users; root's.
 const ROOMS: &str = "jobs";
@@ -53,7 +54,10 @@ impl Rooms {
         if TrustedDir::find(Path::new(JOBS), 0)?.is_none() {
             // The first job of this boot: whatever is there, the last one has left.
             for id in numbered(&self.dir)? {
-                trash::remove(&self.dir, id.to_string().as_ref())?;
+                if let Err(e) = self.discard(id) {
+                    // Nobody else's job is to fail for what one user has left.
+                    output::complain(&e);
+                }
             }
         }
         let job = TrustedDir::make(&dir(id), 0, 0o755)?.private()?;
@@ -65,10 +69,19 @@ impl Rooms {
             return Ok(job);
         }
         // A job that is queued again keeps its number.
-        trash::remove(&self.dir, name.as_ref())?;
+        self.discard(id)?;
         self.dir.give_dir(&name, user)?;
         job.symlink(&room, USER)?;
         Ok(job)
+    }
+
+    /// Takes a room away, at once: others wait for the lock. What was in it is for epilogs and `skiff sweep` to remove.
+    fn discard(&self, id: u32) -> Result<()> {
+        let name = id.to_string();
+        match trash::opened(&self.dir, name.as_ref())? {
+            Some((_, owner)) => trash::discard(&self.dir, name.as_ref(), owner.st_uid),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,108 +1,247 @@
-//! Removes by root what a user has made, however deep it is: beyond some thousand levels paths are too long, descriptors and the stack run
-//! out, and a directory that root cannot remove would be in the way of everybody's jobs.
+//! Removes by root what a user has made, however much and however deep it is: beyond some thousand levels paths are too long, descriptors and
+//! the stack run out, and a directory that root cannot remove would be in the way of everybody's jobs.
 //!
-//! Each directory is first moved into one of root's own, and what is in it follows likewise. So no more than one level is ever open, and
-//! nothing that its user moves meanwhile leads elsewhere.
+//! What is to go is first moved out of the way, into a directory of root's for each user (`.removed/UID`): that takes no time, and may be done
+//! under a lock. It is emptied later, within a given time. What is left then, or by a crash, is emptied by the next one.
+//!
+//! Each directory below is moved up there, too, before what is in it is. So no more than one level is ever open, and nothing that its user
+//! moves meanwhile leads elsewhere.
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, fchmod, fchown, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, Mode, OFlags, ResolveFlags, Stat, fchmod, fchown, fstat, openat2, renameat, unlinkat,
+};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::geteuid;
 use skiff_sandbox::{Context as _, Result};
 use skiff_site::TrustedDir;
 
-/// Beside what is removed; whatever a crash has left in it goes with the next.
+/// Beside what is removed; in it a directory for each user whose files they are.
 const TRASH: &str = ".removed";
 /// How often another's end may come between.
 const TRIES: usize = 1000;
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// Not across a mount, either: the server of a FUSE file system could let whoever opens it wait for ever.
+const HERE: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_XDEV);
 
-/// Removes a directory in one of root's; one that is gone already is no error.
-pub fn remove(parent: &TrustedDir, name: &OsStr) -> Result<()> {
-    let shown = || format!("removing {}", parent.path_of(name).display());
-    // It is one for all jobs of the node: another's end may remove it before we have put something in.
+/// A user's directory in one of root's, as a place only, and whose it is; nothing if there is no directory of this name.
+pub fn opened(parent: &TrustedDir, name: &OsStr) -> Result<Option<(OwnedFd, Stat)>> {
+    let shown = || parent.path_of(name).display().to_string();
+    let open = || openat2(parent, name, DIR.union(OFlags::PATH), Mode::empty(), HERE);
+    let dir = match open() {
+        Err(Errno::XDEV) => {
+            unmount_all(parent.as_fd(), name);
+            open()
+        }
+        dir => dir,
+    };
+    match dir {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        dir => {
+            let dir = dir.context(shown)?;
+            let stat = fstat(&dir).context(shown)?;
+            Ok(Some((dir, stat)))
+        }
+    }
+}
+
+/// Moves a directory in one of root's out of the way; one that is gone already is no error.
+pub fn discard(parent: &TrustedDir, name: &OsStr, owner: u32) -> Result<()> {
+    // The user's directory is one for all of the user's jobs: another's end may remove it before something is put in.
     for _ in 0..TRIES {
         if parent.stat(name)?.is_none() {
             return Ok(());
         }
-        let bin = match parent.make_dir(TRASH, 0o700).and_then(|bin| bin.readable()) {
+        let bin = parent.make_dir(TRASH, 0o700).and_then(|trash| trash.make_dir(owner.to_string(), 0o700));
+        let bin = match bin {
             Err(e) if e.errno() == Some(Errno::NOENT) => continue,
             bin => bin?,
         };
-        let own = unique();
-        match renameat(parent, name, &bin, &own) {
-            Err(Errno::NOENT) => continue,
+        match renameat(parent, name, &bin, unique()) {
+            Ok(()) => return Ok(()),
+            Err(Errno::NOENT) => {}
             // Somebody has mounted something there: it goes with its directory.
-            Err(Errno::BUSY) => {
-                unmount_all(parent.as_fd(), name);
-                continue;
-            }
-            put => put.context(shown)?,
-        };
-        if let Err(e) = empty(&bin)
-            && rustix::fs::statat(&bin, &own, AtFlags::SYMLINK_NOFOLLOW).is_ok()
-        {
-            // What else stays is another's, whose removal says so, or is tried again by the next.
-            return Err(e).context(shown);
+            Err(Errno::BUSY) => unmount_all(parent.as_fd(), name),
+            Err(e) => return Err(e).context(|| shown(parent, name)),
         }
-        // Another may have put something in.
-        unlinkat(parent, TRASH, AtFlags::REMOVEDIR).unwrap_or_default();
-        return Ok(());
     }
-    Err(Errno::NOENT).context(shown)
+    Err(Errno::BUSY).context(|| shown(parent, name))
 }
 
-/// Removes everything, level by level. What cannot be removed stays, and keeps nothing else from going.
-///
-/// # Errors
-/// The last, if a look at all that is left has removed nothing.
-fn empty(bin: &OwnedFd) -> rustix::io::Result<()> {
-    loop {
-        let (mut removed, mut failed) = (false, Ok(()));
-        for name in names(bin.as_fd())? {
-            match lift(bin, &name) {
-                Ok(()) => removed = true,
-                Err(e) => failed = Err(e),
-            }
-        }
-        if !removed {
-            return failed;
-        }
-    }
+/// Removes what was discarded of a user's; whether all of it went within that time.
+pub fn empty_of(parent: &TrustedDir, owner: u32, limit: Duration) -> Result<bool> {
+    let Some(trash) = trash(parent)? else { return Ok(true) };
+    empty_bin(&trash, owner.to_string().as_ref(), Some(limit))
 }
 
-/// Removes an entry of the first level, to which what is below it moves up.
-fn lift(bin: &OwnedFd, name: &CStr) -> rustix::io::Result<()> {
-    if is_removed(bin.as_fd(), name)? {
-        return Ok(());
-    }
-    let dir = match openat(bin, name, DIR, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(()),
-        dir => dir?,
+/// Removes what was discarded of everybody's, each user's for an equal part of that time; whether all of it went.
+pub fn empty(parent: &TrustedDir, limit: Option<Duration>) -> Result<bool> {
+    let Some(trash) = trash(parent)? else { return Ok(true) };
+    let bins = match trash.names() {
+        Err(e) if e.errno() == Some(Errno::NOENT) => return Ok(true),
+        bins => bins?,
     };
-    // From now on its user puts nothing into it.
-    fchown(&dir, Some(geteuid()), None)?;
-    fchmod(&dir, Mode::RWXU)?;
-    for child in names(dir.as_fd())? {
-        if is_removed(dir.as_fd(), &child)? {
-            continue;
+    let each = limit.map(|limit| limit / u32::try_from(bins.len()).unwrap_or(u32::MAX).max(1));
+    let mut all_gone = Ok(true);
+    for bin in &bins {
+        // What cannot be removed of one user's keeps nothing of another's.
+        let gone = empty_bin(&trash, bin, each);
+        all_gone = all_gone.and_then(|all| Ok(gone? && all));
+    }
+    // Another may have put something in.
+    unlinkat(parent, TRASH, AtFlags::REMOVEDIR).unwrap_or_default();
+    all_gone
+}
+
+/// What is to be emptied yet.
+pub fn left(parent: &TrustedDir) -> Result<Vec<PathBuf>> {
+    let Some(trash) = trash(parent)? else { return Ok(vec![]) };
+    match trash.names() {
+        Err(e) if e.errno() == Some(Errno::NOENT) => Ok(vec![]),
+        names => Ok(names?.into_iter().map(|name| trash.path_of(name)).collect()),
+    }
+}
+
+fn trash(parent: &TrustedDir) -> Result<Option<TrustedDir>> {
+    match parent.dir(TRASH) {
+        Err(e) if e.errno() == Some(Errno::NOENT) => Ok(None),
+        trash => Ok(Some(trash?)),
+    }
+}
+
+fn empty_bin(trash: &TrustedDir, name: &OsStr, limit: Option<Duration>) -> Result<bool> {
+    let bin = match openat2(trash, name, DIR, Mode::empty(), HERE) {
+        Err(Errno::NOENT) => return Ok(true),
+        bin => bin.context(|| shown(trash, name))?,
+    };
+    // Whatever lies here, no user puts anything into it.
+    fchown(&bin, Some(geteuid()), None)
+        .and_then(|()| fchmod(&bin, Mode::RWXU))
+        .context(|| shown(trash, name))?;
+    let mut emptying =
+        Emptying { bin: &bin, until: limit.map(|limit| Instant::now() + limit), removed: false };
+    match emptying.all() {
+        Err(Errno::TIME) => return Ok(false),
+        done => done.context(|| shown(trash, name))?,
+    }
+    // Another may have put something in.
+    unlinkat(trash, name, AtFlags::REMOVEDIR).unwrap_or_default();
+    Ok(true)
+}
+
+fn shown(parent: &TrustedDir, name: &OsStr) -> String {
+    format!("removing {}", parent.path_of(name).display())
+}
+
+/// Whose names are read one by one: millions of them would not fit into memory.
+struct Emptying<'a> {
+    bin: &'a OwnedFd,
+    /// Beyond that, everything ends with `ETIME`.
+    until: Option<Instant>,
+    /// Whether anything has gone since that was last asked.
+    removed: bool,
+}
+
+impl Emptying<'_> {
+    /// Removes everything, level by level. What cannot be removed stays, and keeps nothing else from going.
+    ///
+    /// # Errors
+    /// The last, if a look at all that is left has removed nothing.
+    fn all(&mut self) -> rustix::io::Result<()> {
+        loop {
+            self.removed = false;
+            let mut failed = Ok(());
+            for name in names(self.bin.as_fd())? {
+                match self.lift(&name?) {
+                    Ok(()) => {}
+                    Err(Errno::TIME) => return Err(Errno::TIME),
+                    Err(e) => failed = Err(e),
+                }
+            }
+            if !self.removed {
+                return failed;
+            }
         }
-        match renameat(&dir, &*child, bin, unique()) {
+    }
+
+    /// Removes an entry of the first level, to which what is below it moves up.
+    fn lift(&mut self, name: &CStr) -> rustix::io::Result<()> {
+        if self.is_removed(self.bin.as_fd(), name)? {
+            return Ok(());
+        }
+        let open = || openat2(self.bin, name, DIR, Mode::empty(), HERE);
+        let dir = match open() {
+            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::XDEV) => {
+                unmount_all(self.bin.as_fd(), OsStr::from_bytes(name.to_bytes()));
+                open()?
+            }
+            dir => dir?,
+        };
+        // From now on its user puts nothing into it.
+        fchown(&dir, Some(geteuid()), None)?;
+        fchmod(&dir, Mode::RWXU)?;
+        for child in names(dir.as_fd())? {
+            let child = child?;
+            if !self.is_removed(dir.as_fd(), &child)? {
+                self.move_up(&dir, &child)?;
+            }
+        }
+        self.gone(unlinkat(self.bin, name, AtFlags::REMOVEDIR))
+    }
+
+    fn move_up(&mut self, dir: &OwnedFd, child: &CStr) -> rustix::io::Result<()> {
+        let rename = || renameat(dir, child, self.bin, unique());
+        let moved = match rename() {
             Err(Errno::BUSY) => {
                 unmount_all(dir.as_fd(), OsStr::from_bytes(child.to_bytes()));
-                gone(renameat(&dir, &*child, bin, unique()))?;
+                rename()
             }
-            moved => gone(moved)?,
+            moved => moved,
+        };
+        self.gone(moved)
+    }
+
+    /// Removes a file or an empty directory; not one in which something is.
+    fn is_removed(&mut self, dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<bool> {
+        if self.until.is_some_and(|until| Instant::now() >= until) {
+            return Err(Errno::TIME);
+        }
+        let remove = || match unlinkat(dir, name, AtFlags::empty()) {
+            Err(Errno::ISDIR | Errno::PERM) => unlinkat(dir, name, AtFlags::REMOVEDIR),
+            other => other,
+        };
+        let removed = match remove() {
+            Err(Errno::BUSY) => {
+                unmount_all(dir, OsStr::from_bytes(name.to_bytes()));
+                remove()
+            }
+            other => other,
+        };
+        match removed {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
+            other => self.gone(other).map(|()| true),
         }
     }
-    gone(unlinkat(bin, name, AtFlags::REMOVEDIR))
+
+    /// Several may remove the same.
+    fn gone(&mut self, done: rustix::io::Result<()>) -> rustix::io::Result<()> {
+        match done {
+            Err(Errno::NOENT) => Ok(()),
+            done => {
+                self.removed |= done.is_ok();
+                done
+            }
+        }
+    }
 }
 
 /// Takes off what a user has mounted on a file or directory (FUSE file systems can be, without a right).
@@ -112,38 +251,17 @@ fn unmount_all(dir: BorrowedFd<'_>, name: &OsStr) {
     while unmount(&place, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {}
 }
 
-/// Removes a file or an empty directory; not one in which something is.
-fn is_removed(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<bool> {
-    let remove = || match unlinkat(dir, name, AtFlags::empty()) {
-        Err(Errno::ISDIR | Errno::PERM) => unlinkat(dir, name, AtFlags::REMOVEDIR),
-        other => other,
-    };
-    let removed = match remove() {
-        Err(Errno::BUSY) => {
-            unmount_all(dir, OsStr::from_bytes(name.to_bytes()));
-            remove()
-        }
-        other => other,
-    };
-    match removed {
-        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
-        other => gone(other).map(|()| true),
-    }
-}
-
-fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<std::ffi::CString>> {
-    let all = match Dir::read_from(dir) {
+fn names(
+    dir: BorrowedFd<'_>,
+) -> rustix::io::Result<impl Iterator<Item = rustix::io::Result<std::ffi::CString>>> {
+    let entries = match Dir::read_from(dir) {
         // What another has removed meanwhile cannot be read any more.
-        Err(Errno::NOENT) => return Ok(vec![]),
-        all => all?.map(|entry| entry.map(|entry| entry.file_name().to_owned())),
+        Err(Errno::NOENT) => None,
+        entries => Some(entries?),
     };
+    let all = entries.into_iter().flatten().map(|entry| entry.map(|entry| entry.file_name().to_owned()));
     let is_dots = |name: &std::ffi::CString| matches!(name.to_bytes(), b"." | b"..");
-    all.filter(|name| !matches!(name, Err(Errno::NOENT)) && !name.as_ref().is_ok_and(is_dots)).collect()
-}
-
-/// Several may remove the same.
-fn gone(done: rustix::io::Result<()>) -> rustix::io::Result<()> {
-    if done == Err(Errno::NOENT) { Ok(()) } else { done }
+    Ok(all.filter(move |name| !matches!(name, Err(Errno::NOENT)) && !name.as_ref().is_ok_and(is_dots)))
 }
 
 fn unique() -> String {
@@ -156,13 +274,18 @@ fn unique() -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::PathBuf;
 
-    use rustix::fs::{CWD, mkdirat, symlinkat};
+    use rustix::fs::{CWD, mkdirat, openat, symlinkat};
 
     use std::io::Write;
 
     use super::*;
+
+    fn remove(dir: &TrustedDir, name: &str) {
+        discard(dir, name.as_ref(), 7).expect("moved");
+        // Another may be at it, too, and may not have finished.
+        while !empty(dir, None).expect("gone") {}
+    }
 
     fn home(name: &str) -> (PathBuf, TrustedDir) {
         let path = std::env::temp_dir().join(format!("skiff-trash{name}.{}", std::process::id()));
@@ -181,12 +304,36 @@ mod tests {
                         let name = format!("{thread}.{number}");
                         let path = home.join(&name);
                         fs::create_dir_all(path.join("in/it")).expect("a directory");
-                        remove(dir, name.as_ref()).expect("gone");
+                        remove(dir, &name);
                         assert!(!path.exists(), "{}", path.display());
                     }
                 });
             }
         });
+        fs::remove_dir(home).expect("empty");
+    }
+
+    #[test]
+    fn what_takes_too_long_is_gone_on_with_by_the_next_and_keeps_nobody_elses() {
+        let (home, dir) = home("-long");
+        for (name, owner) in [("1", 7), ("2", 8)] {
+            fs::create_dir_all(home.join(name).join("in/it")).expect("a directory");
+            for file in 0..5000 {
+                fs::write(home.join(name).join("in").join(file.to_string()), "").expect("a file");
+            }
+            discard(&dir, name.as_ref(), owner).expect("moved");
+            assert!(!home.join(name).exists());
+        }
+        let left = |owner: &str| home.join(TRASH).join(owner).exists();
+        assert!(!empty_of(&dir, 7, Duration::ZERO).expect("in time"));
+        assert!(empty_of(&dir, 8, Duration::from_secs(60)).expect("in time"));
+        assert!(left("7") && !left("8"));
+        assert_eq!(super::left(&dir).expect("listed"), [home.join(TRASH).join("7")]);
+        // What an earlier release has left, and a crash.
+        fs::create_dir_all(home.join(TRASH).join("1.2.3/in/it")).expect("a directory");
+        assert!(!empty(&dir, Some(Duration::ZERO)).expect("in time"));
+        assert!(left("7"));
+        assert!(empty(&dir, None).expect("gone"));
         fs::remove_dir(home).expect("empty");
     }
 
@@ -209,8 +356,8 @@ mod tests {
             rustix::mount::mount("skiff-test", home.join(place), "tmpfs", flags, None).expect("a mount");
             fs::create_dir_all(home.join("9/sub")).expect("a directory");
         }
-        remove(&dir, "9".as_ref()).expect("gone");
-        remove(&dir, "10".as_ref()).expect("gone");
+        remove(&dir, "9");
+        remove(&dir, "10");
         let left: Vec<_> =
             fs::read_dir(&home).expect("a directory").flatten().map(|e| e.file_name()).collect();
         assert_eq!(left, [""; 0]);
@@ -229,8 +376,8 @@ mod tests {
             symlinkat(&home, &dir, "link").expect("a link");
             dir = openat(&dir, "d", DIR, Mode::empty()).expect("a level");
         }
-        remove(&parent, "7".as_ref()).expect("all gone");
-        remove(&parent, "7".as_ref()).expect("gone already");
+        remove(&parent, "7");
+        remove(&parent, "7");
         let left: Vec<_> =
             fs::read_dir(&home).expect("a directory").flatten().map(|e| e.file_name()).collect();
         assert_eq!(left, ["kept"]);
@@ -239,7 +386,7 @@ mod tests {
         fs::create_dir(&path).expect("a directory");
         let dir = found().expect("a directory");
         fs::remove_dir(&path).expect("gone");
-        assert_eq!(names(dir.as_fd()), Ok(vec![]));
+        assert_eq!(names(dir.as_fd()).expect("empty").count(), 0);
         fs::remove_dir_all(home).expect("gone");
     }
 }

@@ -1,0 +1,82 @@
+# What root does at a job's begin and end, with mallory at it: the process that acts as her there is out of her reach, she gets no memory of root's,
+# and the files that she leaves, be they hundreds of thousands, hold up no job of bob's.
+. "$(dirname "$0")/../lib.sh"
+cp "$here"/*.py /shared
+jobs=/var/cache/skiff/jobs
+pids=()
+end_all() {
+    touch /shared/enough
+    kill ${pids[@]} 2>&- || true
+    rm -rf /run/skiff/jobs/9[23]?? $jobs/9[23]?? $jobs/.removed
+}
+trap end_all EXIT
+prolog() { # JOB USER
+    env SPANK_SKIFF_JOB="{\"environment\":\"dev\",\"snapshot\":\"$(printf %064d 0)\",\"depot\":\"/nowhere\"}" SLURM_JOB_ID="$1" \
+        SLURM_JOB_UID="$(id -u "$2")" SLURM_JOB_GID="$(id -g "$2")" skiff slurm prolog
+}
+epilog() { env SLURM_JOB_ID="$1" skiff slurm epilog; }
+now_ms() { echo $((${EPOCHREALTIME/./} / 1000)); }
+reach() { # OUTPUT WHAT [NODE]: mallory tries what she can there with processes of hers that she has not started
+    rm -f /shared/enough
+    login mallory
+    ${3:+on "$3"} "${login[@]}" python3 /shared/reach.py "$2" >"$1" 3>&- &
+    pids+=($!)
+    eventually 5 grep -q ready "$1"
+}
+enough() { # OUTPUT WHAT
+    touch /shared/enough
+    eventually 5 grep -q '^seen' "$1"
+    lacks "$(cat "$1")" gained "$2"
+    [ "$(sed -n 's/^seen //p' "$1")" -gt 0 ] || fail "$2: mallory saw none"
+}
+
+# ---- What ends her job as her: it waits for a socket of hers while she looks at it.
+ok prolog 9200 mallory
+start mallory python3 /shared/hold.py $jobs/9200/a >held
+pids+=($started)
+eventually 5 grep -q ready held
+reach reached 'slurm epilog|slurm stop-job'
+ok epilog 9200
+eventually 5 grep -q asked held
+enough reached 'the end of her job'
+test ! -e $jobs/9200 || fail "$jobs/9200 is left"
+
+# ---- What begins her steps as her has a pipe to slurmstepd, no file of root's.
+ok as mallory skiff env create dev
+reach reached.n1 'slurm step-begin' n1
+ok as mallory srun -w n1 --environment=dev true
+enough reached.n1 'the begin of her step'
+idle
+
+# ---- Her files. After a boot the first job finds them, and waits for none of them.
+ok prolog 9201 mallory
+as mallory python3 /shared/fill.py $jobs/9201 100000
+rm -rf /run/skiff/jobs
+since=$(now_ms)
+ok prolog 9300 bob
+begun=$(now_ms)
+ok epilog 9300
+ended=$(now_ms)
+echo "bob's job began within $((begun - since)) ms, ended within $((ended - begun)) ms"
+[ $((begun - since)) -lt 500 ] || fail "bob's job began after $((begun - since)) ms"
+[ $((ended - begun)) -lt 1000 ] || fail "bob's job ended after $((ended - begun)) ms"
+hers=$jobs/.removed/$(id -u mallory)
+test -e "$hers" || fail 'all her files are gone already: they were too few for this test'
+equal "$(stat -c '%U %a' $jobs/.removed "$hers" | xargs)" 'root 700 root 700'
+# While the end of her own job removes them, too; that may be killed.
+ok prolog 9202 mallory
+env SLURM_JOB_ID=9202 skiff slurm epilog 3>&- & pids+=($!)
+hers_ends=$!
+eventually 5 test ! -e $jobs/9202
+since=$(now_ms)
+ok prolog 9301 bob
+ok epilog 9301
+[ $(($(now_ms) - since)) -lt 1000 ] || fail "bob's job began and ended after $(($(now_ms) - since)) ms"
+kill -9 $hers_ends
+wait $hers_ends || true
+test -e "$hers" || fail 'all her files are gone already: they were too few for this test'
+ok skiff sweep --dry-run
+has "$out" "left over job $hers"
+ok skiff sweep
+has "$out" "removed job $hers"
+test ! -e $jobs/.removed || fail "left: $(ls -A $jobs/.removed)"
