@@ -2,6 +2,8 @@
 #
 #     as alice CMD...             runs CMD as alice in her home with the variables of a fresh login (`as alice env K=V CMD`)
 #     start alice CMD...          the same in the background; its process is $started
+#     at n1 alice CMD...          runs CMD as alice on a node
+#     agents n1 n2                starts `skiff agent` on nodes, at port 7790; end_agents ends them
 #     inside alice dev 'SCRIPT'   runs a shell script as root inside alice's environment `dev`; any failure in it is one
 #     try CMD...                  runs CMD; sets code, out, err (exit code, stdout, stderr)
 #     ok CMD...                   the same; fails the test unless the exit code is 0
@@ -52,6 +54,35 @@ start() { # USER CMD...
     shift
     "${login[@]}" "$@" 3>&- &
     started=$!
+}
+
+at() { # NODE USER CMD...
+    local node=$1
+    login "$2"
+    shift 2
+    timeout --foreground -k 2 "${limit:-25}" on "$node" "${login[@]}" "$@"
+}
+
+declare -A agents
+agents() { # NODE...
+    local node
+    mkdir -p /etc/skiff/conf.d
+    printf '[migrate]\nport = 7790\n' >/etc/skiff/conf.d/agents.toml
+    for node; do
+        rm -f "/shared/agent.pid.$node"
+        on "$node" sh -c 'echo $$ >"/shared/agent.pid.$0"; exec skiff agent' "$node" 2>>"/shared/agent.$node" 3>&- &
+        agents[$node]=$!
+    done
+    for node; do eventually 5 on "$node" bash -c '</dev/tcp/127.0.0.1/7790'; done
+}
+end_agents() {
+    local node
+    for node in "${!agents[@]}"; do
+        on "$node" kill "$(cat "/shared/agent.pid.$node")" 2>&- || true
+        wait "${agents[$node]}" || true
+        unset "agents[$node]"
+    done
+    rm -f /etc/skiff/conf.d/agents.toml
 }
 
 inside() { # USER ENV SCRIPT

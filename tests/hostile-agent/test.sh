@@ -3,28 +3,21 @@
 # time: 90
 . "$(dirname "$0")/../lib.sh"
 [ -e /usr/libexec/skiff/criu/criu ] || skip 'CRIU is not installed: packaging/get-criu could not fetch it'
-cp "$here/flood.py" /shared
+cp "$here"/*.py /shared
 mkdir -p /etc/skiff/conf.d
-printf 'state = "/tmp/skiff-%%u"\n[migrate]\nport = 7790\n' >/etc/skiff/conf.d/migrate.toml
-at() { # NODE USER CMD...
-    local node=$1
-    login "$2"
-    shift 2
-    timeout --foreground -k 2 "${limit:-25}" on "$node" "${login[@]}" "$@"
-}
+echo 'state = "/tmp/skiff-%u"' >/etc/skiff/conf.d/state.toml
 cp -a /etc/shadow shadow.kept
 cp -a /etc/passwd passwd.kept
 open_again() { cp -aT shadow.kept /etc/shadow; cp -aT passwd.kept /etc/passwd; rm -f /etc/nologin; }
 end_all() {
     open_again
     rm -f /etc/security/limits.d/skiff-test.conf
-    kill $agent ${floods[@]} 2>&- || true
-    on n2 pkill -xf '(/usr/bin/)?skiff agent' || true
+    kill ${floods[@]} 2>&- || true
+    end_agents
 }
 floods=()
 trap end_all EXIT
-for node in n1 n2; do on $node skiff agent 2>>agent.$node & agent+=" $!"; done
-for node in n1 n2; do eventually 5 on $node bash -c '</dev/tcp/127.0.0.1/7790'; done
+agents n1 n2
 move() { # leaves in $took how many milliseconds passed until the agent had started bob's receiver, and that had called
     ok at n1 bob skiff migrate --json mine n2
     took=$(json "$out" '[p["ms"] for p in d["phases"] if p["phase"] == "connect"][0]')
@@ -35,7 +28,7 @@ ok at n1 bob skiff instance exec mine -- true
 move
 move
 quiet=$took
-for kind in idle trickle junk; do
+for kind in idle trickle junk false; do
     login mallory
     on n1 "${login[@]}" python3 /shared/flood.py $kind 10.77.0.12 20 >flood.$kind 3>&- & floods+=($!)
     [ $kind = junk ] || eventually 5 grep -q ready flood.$kind
@@ -45,10 +38,22 @@ for kind in idle trickle junk; do
     kill ${floods[-1]} 2>&- || true
 done
 
+# She holds the port of an agent where there is none, and passes on what bob says there. That starts nothing elsewhere; and what she says
+# to bob is text that says where it comes from.
+login mallory
+"${login[@]}" python3 /shared/relay.py 10.77.0.12 7790 >relayed 3>&- & floods+=($!)
+eventually 5 grep -q ready relayed
+try at n1 bob skiff agent-call 10.77.0.1 7790 <<<'{"hosts":["10.77.0.11"],"port":7791,"secret":"00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"}'
+has "$(cat relayed)" 'the request is for 10.77.0.1 (10.77.0.1), and this is n2'
+has "$err" '10.77.0.1 says: the request is for 10.77.0.1'
+equal "$(tr -d '[:print:]\n\357\277\275' <<<"$err" | wc -c)" 0 'bytes that steer a terminal'
+equal "$(grep -vc '^10.77.0.1 says' <<<"$err" || true)" 0 'lines that do not say whose they are'
+[ ${#err} -lt 20000 ] || fail "bob got to read ${#err} bytes"
+
 # What is no open account starts nothing, and hears why.
 talk_to() { on n2 timeout 10 bash -c 'exec 3<>/dev/tcp/127.0.0.1/7790; cat >&3; cat <&3'; }
 asks() { # [CALL]: what the agent says to mallory
-    as mallory munge -s "${1:-}" -u 0 | talk_to 2>&1
+    as mallory munge -s $'to n2 10.77.0.12\n'"${1:-}" -u 0 | talk_to 2>&1
 }
 refused() { # WORDS CHANGE...
     local words=$1
@@ -65,7 +70,7 @@ refused 'account mallory: it is locked' usermod -p '!$6$salt$hash' mallory
 refused 'account mallory: it has expired' usermod -e 1970-01-02 mallory
 refused 'account mallory: its password must be changed' chage -d 0 mallory
 refused 'account mallory: nobody can log in while /etc/nologin exists' touch /etc/nologin
-has "$(setpriv --reuid 54321 --regid 54321 --clear-groups munge -n -u 0 | talk_to)" 'uid 54321: no account on this machine'
+has "$(setpriv --reuid 54321 --regid 54321 --clear-groups munge -s $'to n2 10.77.0.12\n' -u 0 | talk_to)" 'uid 54321: no account on this machine'
 # PAM has the last word: this one was not used for too long after its password had become too old.
 inactive() { usermod -p '$6$salt$hash' mallory; chage -d 1 -M 1 -I 1 mallory; }
 refused expired inactive

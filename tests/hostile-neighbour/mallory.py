@@ -234,13 +234,12 @@ def fills(image, place, *agents):
     # What the receivers call waits for nothing and says nothing.
     listener = socket.create_server(("", 0), backlog=1000)
     call = {"hosts": ["10.77.0.1"], "port": listener.getsockname()[1], "secret": "00" * 32}
-    munged = ["munge", "-s", json.dumps(call), "-u", "0"]
     knocks, refused = [(None, agent) for agent in agents for _ in range(18)], dict.fromkeys(agents, 0)
     begun, told = time.time(), False
     while True:
         for at, (knock, agent) in enumerate(knocks):
             if knock is None:
-                knocks[at] = (knocked(agent, munged), agent)
+                knocks[at] = (knocked(agent, json.dumps(call)), agent)
             elif (said := heard(knock)) is not None:
                 refused[agent] += b"on their way" in said
                 knock.close()
@@ -254,12 +253,13 @@ def fills(image, place, *agents):
         time.sleep(1 if told else 0.1)
 
 
-def knocked(agent, munged):
+def knocked(agent, call):
     """A connection on which an agent has got a credential of hers; nothing where there was none to be had."""
     try:
         host, port = agent.split(":")
         knock = socket.create_connection((host, int(port)), 2)
-        knock.sendall(subprocess.run(munged, capture_output=True).stdout)
+        request = f"to {host} {knock.getpeername()[0]}\n{call}"
+        knock.sendall(subprocess.run(["munge", "-s", request, "-u", "0"], capture_output=True).stdout)
         knock.setblocking(False)
         return knock
     except OSError:

@@ -5,10 +5,8 @@
 . "$(dirname "$0")/../lib.sh"
 registry=10.77.0.1:5000
 . "$here/../images/lib.sh"
-port=7790
 # Where state lies: /tmp will be full.
 scratch=/var/spool/skiff-scratch
-agents=()
 # Not in /tmp of all, where `try` would have no room either.
 export TMPDIR=$images_tmp
 
@@ -26,12 +24,6 @@ thaw() {
     for file in "$group"/*/cgroup.freeze; do [ ! -e "$file" ] || echo 0 >"$file"; done
 }
 
-at() { # NODE USER CMD...
-    local node=$1
-    login "$2"
-    shift 2
-    timeout --foreground -k 2 "${limit:-25}" on "$node" "${login[@]}" "$@"
-}
 
 # ---- What bob does: a command in his shell, how often, and how many milliseconds longer it may take ---------------------------
 image=$registry/tools/small:1
@@ -50,7 +42,7 @@ attacks=(
     # Of these the first two with the next; at their head, as she can fill nothing beside what else she does.
     "brim-n1+     n1    brim /tmp"
     "brim-n2+     n2    brim /tmp"
-    "fills        login fills $registry/tools/big /tmp n1:$port n2:$port"
+    "fills        login fills $registry/tools/big /tmp n1:7790 n2:7790"
     "helpers      login helpers"
     "writers      login writers"
     "locks        login locks"
@@ -60,7 +52,7 @@ attacks=(
     "frozen-runs  login freezes $group skiff run -- sleep 100"
     "squats       login squats $(id -u bob)"
     "renames      login renames"
-    "connections  n2    connections n1:$port n2:$port"
+    "connections  n2    connections n1:7790 n2:7790"
 )
 
 # What does not hold yet, as attack:action.
@@ -147,8 +139,7 @@ end_attacks() { # what is hers is ended; what is root's and was started by her e
 
 cleanup() {
     end_attacks
-    for pid in "${agents[@]}"; do kill "$pid" 2>/dev/null || true; done
-    for node in n1 n2; do on $node pkill -xf '(/usr/bin/)?skiff agent' 2>/dev/null || true; done
+    end_agents
     [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + || true
     rm -rf /etc/skiff/networks.d
     for node in n1 n2; do on $node sh -c "rm -rf $scratch; mount -o remount,size=50%,nr_inodes=1m /tmp"; done
@@ -176,7 +167,6 @@ for dir in "$images_tmp" "${here%/tests/*}"; do
 done
 mount --move $images_tmp/tmp /tmp
 for node in n1 n2; do on $node mount -o remount,$small /tmp; done
-printf '[migrate]\nport = %s\n' $port >/etc/skiff/conf.d/migrate.toml
 printf 'kind = "bridge"\nsubnet = "10.20.0.0/24"\nrange = "10.20.0.16/28"\n' >/etc/skiff/networks.d/lab.toml
 install -m 755 "$here/mallory.py" /shared/mallory.py
 root=$images_tmp/root
@@ -192,11 +182,7 @@ for number in 1 2 3 4; do
     mkdir "$images_tmp/$number" && head -c 2500000 /dev/urandom >"$images_tmp/$number/noise"
     push tools/big:$number "$images_tmp/$number"
 done
-for node in n1 n2; do
-    on $node skiff agent 2>>"$images_tmp/agent.$node" 3>&- &
-    agents+=($!)
-    eventually 5 on $node bash -c "</dev/tcp/127.0.0.1/$port"
-done
+agents n1 n2
 as bob skiff env create dev
 start bob skiff env exec dev -- sleep 1000
 eventually 5 as bob skiff env exec dev -- true

@@ -9,12 +9,6 @@ daemons
 # The nodes share their homes; what runs on one is on its own disk.
 mkdir -p /etc/skiff/conf.d
 echo 'state = "/tmp/skiff-%u"' >/etc/skiff/conf.d/state.toml
-at() { # NODE USER CMD...
-    local node=$1
-    login "$2"
-    shift 2
-    timeout --foreground -k 2 "${limit:-25}" on "$node" "${login[@]}" "$@"
-}
 lines() { [ "$(on "$1" wc -l "/tmp/skiff-alice/instance/$2/output" | cut -d' ' -f1)" -ge "$3" ]; }
 grows() { # NODE INSTANCE: it runs there
     local before

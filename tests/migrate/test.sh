@@ -12,12 +12,6 @@ daemons
 # The nodes share their homes; what runs on one is on its own disk.
 mkdir -p /etc/skiff/conf.d
 echo 'state = "/tmp/skiff-%u"' >/etc/skiff/conf.d/state.toml
-at() { # NODE USER CMD...
-    local node=$1
-    login "$2"
-    shift 2
-    timeout --foreground -k 2 "${limit:-25}" on "$node" "${login[@]}" "$@"
-}
 state() { # NODE INSTANCE
     ok at "$1" alice skiff instance list --json
     json "$out" "[i['state'] + ' ' + str(i.get('exit_code', '')) for i in d if i['name'] == '$2'][0]"
@@ -151,11 +145,8 @@ has "$err" 'name the machines'
 eventually 20 on n2 sh -c '! pgrep -u alice -r R,S,D,T'
 
 # By the agents of the machines, which know a user by munge alone. What is no credential, or one used twice, starts nothing.
-printf '[migrate]\nport = 7790\n' >/etc/skiff/conf.d/migrate.toml
-end_agent() { on n2 pkill -xf '(/usr/bin/)?skiff agent' || true; }
-trap 'end_agent; images_cleanup' EXIT
-on n2 skiff agent 2>agent & agent=$!
-eventually 5 on n2 bash -c '</dev/tcp/127.0.0.1/7790'
+trap 'end_agents; images_cleanup' EXIT
+agents n2
 mv .ssh ssh
 ok at n1 bob skiff instance start --checkpoint host mine sleep 1000
 # Each user has so many places there.
@@ -179,10 +170,8 @@ used=$(as alice munge -n -u 0)
 talk_to <<<"$used" >/dev/null
 has "$(talk_to <<<"$used")" 'munge does not accept' 'one used twice'
 has "$(munge -n -u 0 | talk_to)" 'root gets no receiver'
-end_agent
-wait $agent || true
+end_agents
 mv ssh .ssh
-rm /etc/skiff/conf.d/migrate.toml
 
 # What cannot go stays, and it is said why.
 ok at n1 alice skiff instance start --checkpoint --net none host stays python3 /shared/talk.py

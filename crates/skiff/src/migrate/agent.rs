@@ -3,10 +3,13 @@
 //! the user's, in a session of PAM's as a login has one.
 
 mod account;
+mod call;
+mod munge;
+mod request;
 mod visitors;
 
 use std::fs::{self, Permissions};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -16,9 +19,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use account::Account;
+pub use call::call;
+use munge::{Credential, Opening};
 use rustix::event::PollFlags;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::getuid;
+use skiff_cluster::head;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_sys::lock;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
@@ -28,22 +34,18 @@ use super::peer::wait;
 use crate::context::Context;
 use crate::output;
 
-/// How long the agent of another machine may take to be reached.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// What whom there is no room for hears, for how long they come back, and how often.
+/// What whom there is no room for hears; they come back.
 const BUSY: &str = "the agent is busy";
-const PERSISTENCE: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(20);
 /// How many receivers a user may have at once.
 const MOST_EACH: u32 = 16;
 /// Where those have their locks.
 const PLACES: &str = "/run/skiff/agent";
-/// How long munged may take, in seconds.
-const MUNGE: &str = "5";
 /// So many connections the kernel takes while we look at one.
 const BACKLOG: i32 = 1024;
-/// How many are taken before those who are here are looked at again.
-const AT_ONCE: usize = 64;
+/// How many are taken before those who are here are looked at again,
+const AT_ONCE: usize = 32;
+/// and none as long as so many wait for munged.
+const ENOUGH: usize = 32;
 /// What PAM knows the agent's sessions as, and where that must be.
 const SERVICE: &str = "skiff";
 const SERVICES: [&str; 2] = ["/etc/pam.d/skiff", "/usr/lib/pam.d/skiff"];
@@ -73,8 +75,9 @@ pub fn serve(context: &Context) -> Result<i32> {
     loop {
         let ready = {
             let visitors_fds = visitors.descriptors().map(|fd| (fd, PollFlags::IN));
-            let fds: Vec<_> =
-                std::iter::once((listener.as_fd(), PollFlags::IN)).chain(visitors_fds).collect();
+            // Those whom munged is not asked about yet would only be turned away by more of them; the kernel keeps the order.
+            let others = if visitors.ready() < ENOUGH { PollFlags::IN } else { PollFlags::empty() };
+            let fds: Vec<_> = std::iter::once((listener.as_fd(), others)).chain(visitors_fds).collect();
             wait(&fds, visitors.next_deadline(Instant::now()))?
         };
         let ready: Vec<bool> = ready.into_iter().map(|ready| !ready.is_empty()).collect();
@@ -82,7 +85,8 @@ pub fn serve(context: &Context) -> Result<i32> {
         if ready[0] {
             accept(&listener, &mut visitors);
         }
-        visitors.attend(Instant::now(), start);
+        visitors.attend(Instant::now(), Opening::begin, start);
+        visitors.tell_refusals(Instant::now());
     }
 }
 
@@ -116,8 +120,8 @@ fn accept(listener: &TcpListener, visitors: &mut Visitors) {
     }
 }
 
-/// A process that looks at a credential; none if there cannot be one now.
-fn start(visitor: &TcpStream, source: IpAddr, credential: &[u8]) -> Option<Child> {
+/// A process that starts a receiver; none if there cannot be one now.
+fn start(visitor: &TcpStream, source: IpAddr, credential: &Credential) -> Option<Child> {
     match fork(CloneFlags::NONE) {
         Ok(Fork::Parent(child)) => Some(child),
         Ok(Fork::Child) => {
@@ -132,7 +136,7 @@ fn start(visitor: &TcpStream, source: IpAddr, credential: &[u8]) -> Option<Child
 }
 
 /// In a process of its own: starts the receiver, or says why not.
-fn attend(mut visitor: &TcpStream, source: IpAddr, credential: &[u8]) -> i32 {
+fn attend(mut visitor: &TcpStream, source: IpAddr, credential: &Credential) -> i32 {
     let Err(why) = receive(visitor, credential) else { return 0 };
     // To root's journal, and to the user, if they are still there.
     output::note(&format!("{source}: {why}"));
@@ -141,23 +145,28 @@ fn attend(mut visitor: &TcpStream, source: IpAddr, credential: &[u8]) -> i32 {
 }
 
 /// The receiver is nobody's child: whoever is being looked at takes one of few places, and it may be at it for long.
-fn receive(visitor: &TcpStream, credential: &[u8]) -> Result<()> {
-    let user = Credential::open(credential)?;
-    let account = Account::fit(user.uid)?;
-    let place = place(user.uid)?;
+fn receive(visitor: &TcpStream, credential: &Credential) -> Result<()> {
+    if credential.uid == 0 {
+        return Err(Error::new("root gets no receiver"));
+    }
+    let here = head::own_name().context(|| "name of this machine")?;
+    let reached_at = visitor.local_addr().context(|| "visitor")?.ip();
+    let words = request::call_for(&credential.payload, &here, reached_at)?;
+    let account = Account::fit(credential.uid)?;
+    let place = place(credential.uid)?;
     let exe = std::env::current_exe().context(|| "own program")?;
     // The receiver's standard error.
     visitor.set_nonblocking(false).context(|| "visitor")?;
     let errors = OwnedFd::from(visitor.try_clone().context(|| "visitor")?);
     let (input, mut call) = std::io::pipe().context(|| "pipe")?;
     // So few bytes always go at once.
-    call.write_all(&user.call).context(|| "pipe")?;
+    call.write_all(words).context(|| "pipe")?;
     drop(call);
     // It is whoever waits for the receiver's until the end.
     fcntl_setfd(&place, FdFlags::empty()).context(|| "place")?;
-    let words = session(&account, is_systemd());
-    let started = Command::new(&words[0])
-        .args(&words[1..])
+    let session = session(&account, is_systemd());
+    let started = Command::new(&session[0])
+        .args(&session[1..])
         .arg(exe)
         .arg("migrate-receive")
         .env_clear()
@@ -168,7 +177,7 @@ fn receive(visitor: &TcpStream, credential: &[u8]) -> Result<()> {
         .stderr(errors)
         .process_group(0)
         .spawn();
-    started.map(drop).context(|| words[0].clone())
+    started.map(drop).context(|| session[0].clone())
 }
 
 fn is_systemd() -> bool {
@@ -186,13 +195,15 @@ fn session(account: &Account, by_systemd: bool) -> Vec<String> {
             "--collect".into(),
             "--pipe".into(),
             "--wait".into(),
-            "--service-type=exec".into(),
+            // With `exec` and a session of PAM's systemd 252 takes the start for unfinished, and ends it after 90 s.
+            "--service-type=simple".into(),
             format!("--description=Receiver of skiff for {name}"),
             format!("--uid={name}"),
             format!("--slice=user-{uid}.slice"),
             format!("--property=PAMName={SERVICE}"),
-            // What has come goes on when the receiver has done its work.
-            "--property=KillMode=process".into(),
+            // What has come goes on when the receiver has done its work. (With a session of PAM's systemd refuses KillMode=process.)
+            "--property=KillMode=mixed".into(),
+            "--property=SendSIGKILL=no".into(),
             "--property=WorkingDirectory=/".into(),
             "--".into(),
         ]
@@ -215,120 +226,9 @@ fn place(uid: u32) -> Result<OwnedFd> {
     })
 }
 
-/// Who has shown a credential, and what is in it.
-#[derive(Debug, PartialEq, Eq)]
-struct Credential {
-    uid: u32,
-    /// How to call him back, for the receiver.
-    call: Vec<u8>,
-}
-
-impl Credential {
-    fn open(sealed: &[u8]) -> Result<Self> {
-        let mut unmunge = Command::new("timeout")
-            .args(["--signal=KILL", MUNGE, "unmunge", "--numeric", "--keys=UID"])
-            .env_clear()
-            .env("PATH", PATH)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context(|| "unmunge")?;
-        if let Some(mut input) = unmunge.stdin.take() {
-            // If it does not read all of it, it says why.
-            input.write_all(sealed).unwrap_or_default();
-        }
-        let told = unmunge.wait_with_output().context(|| "unmunge")?;
-        if !told.status.success() {
-            let why = String::from_utf8_lossy(&told.stderr);
-            let why = why.lines().next().unwrap_or("it does not say why").trim();
-            return Err(Error::new(format!("munge does not accept the credential: {why}"))
-                .hint("the machines need munge's one key and clocks that agree"));
-        }
-        let opened = Self::parse(&told.stdout);
-        let opened = opened.ok_or_else(|| Error::new("unmunge: it says what is not understood"))?;
-        match opened.uid {
-            0 => Err(Error::new("root gets no receiver")),
-            _ => Ok(opened),
-        }
-    }
-
-    /// What unmunge prints: lines `KEY: value`, an empty one, and what was in the credential.
-    fn parse(told: &[u8]) -> Option<Self> {
-        let end = told.windows(2).position(|two| two == b"\n\n")?;
-        let head = std::str::from_utf8(&told[..end]).ok()?;
-        let value = |key: &str| {
-            let mut values = head.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-            let value = values.next()?.trim().parse().ok()?;
-            values.next().is_none().then_some(value)
-        };
-        Some(Self { uid: value("UID")?, call: told[end + 2..].to_vec() })
-    }
-}
-
-/// `skiff agent-call`: a launcher, as ssh and srun are. What is said to it goes to the agent of another machine, sealed by munge so that only
-/// root can open it there; what that says comes out again.
-pub fn call(node: &str, port: u16) -> Result<i32> {
-    let about = || format!("the agent of {node} at port {port}");
-    let mut munge = Command::new("munge");
-    munge.args(["--restrict-uid=0", "--ttl=60"]).stdin(Stdio::inherit()).stderr(Stdio::inherit());
-    let sealed = munge.output().context(|| "munge")?;
-    if !sealed.status.success() {
-        return Err(Error::new(format!("munge: {}", sealed.status)).hint("does munged run on this machine?"));
-    }
-    let mut heard = [0; 4096];
-    let until = Instant::now() + PERSISTENCE;
-    loop {
-        let mut agent = connect(node, port)?;
-        let answer = agent.write_all(&sealed.stdout).and_then(|()| agent.read(&mut heard));
-        let is_busy = match &answer {
-            Ok(n) => heard[..*n].starts_with(BUSY.as_bytes()),
-            // Those words can be lost where it has not read ours.
-            Err(e) => matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
-        };
-        if is_busy && Instant::now() < until {
-            std::thread::sleep(PAUSE);
-            continue;
-        }
-        let n = answer.context(about)?;
-        std::io::stderr().write_all(&heard[..n]).context(about)?;
-        std::io::copy(&mut agent, &mut std::io::stderr()).context(about)?;
-        return Ok(0);
-    }
-}
-
-fn connect(node: &str, port: u16) -> Result<TcpStream> {
-    let about = || format!("the agent of {node} at port {port}");
-    let addresses = std::net::ToSocketAddrs::to_socket_addrs(&(node, port)).context(about)?;
-    let mut last = Error::new(format!("{}: its name has no address", about()));
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, PATIENCE).context(about) {
-            Ok(agent) => return Ok(agent),
-            Err(e) => last = e.hint("does skiff-agent run there, with the same port in its configuration?"),
-        }
-    }
-    Err(last)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn who_it_is_munge_says_and_nobody_else() {
-        let credential = |uid, call: &[u8]| Some(Credential { uid, call: call.to_vec() });
-        for (told, want) in [
-            (&b"UID:              1000\n\n{}\n"[..], credential(1000, b"{}\n")),
-            (b"UID: 7\n\nUID: 0\n\n", credential(7, b"UID: 0\n\n")),
-            (b"UID: 7\nUID: 0\n\n", None),
-            (b"GID: 7\n\nUID: 8\n\n", None),
-            (b"UID: -1\n\n", None),
-            (b"UID: 7\n", None),
-            (b"", None),
-        ] {
-            assert_eq!(Credential::parse(told), want, "{}", String::from_utf8_lossy(told));
-        }
-    }
 
     #[test]
     fn a_session_is_of_the_users_account() {

@@ -8,7 +8,12 @@ use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use skiff_sandbox::{Error, Result};
 use skiff_sys::process::Child;
+
+use super::BUSY;
+use super::munge::{Credential, Opening};
+use crate::output;
 
 /// How long one may take to say its first byte,
 const SILENCE: Duration = Duration::from_secs(2);
@@ -24,12 +29,19 @@ const LONGEST: usize = 16 << 10;
 const MOST: usize = 256;
 /// and how many from one source: an IPv4 address, or an IPv6 network of 64 bits.
 const MOST_EACH: usize = 64;
-/// For how many a receiver is started at once.
+/// For how many munged is asked at once. It takes a tenth of a millisecond for each.
+const MOST_ASKED: usize = 8;
+/// When it is asked again if it had no room.
+const AGAIN: Duration = Duration::from_millis(10);
+/// How long munged may take.
+const MUNGE: Duration = Duration::from_secs(5);
+/// For how many a receiver is started at once,
 const MOST_ATTENDED: usize = 16;
-/// To open a credential takes as much of the processor as to make a false one: for so long after one was refused, fewer are opened at once
-/// for its source.
-const SUSPICION: Duration = Duration::from_secs(1);
-const MOST_SUSPECTED: usize = 2;
+/// and how many of one user's, whom munged has named by then; how many more of that user's may wait.
+const MOST_ATTENDED_EACH: usize = 4;
+const MOST_WAITING_EACH: usize = 4;
+/// How often root's journal is told of refusals at most: whoever floods the agent would else flood that.
+const TOLD: Duration = Duration::from_secs(1);
 
 /// A connection.
 pub struct Visitor {
@@ -45,8 +57,12 @@ enum State {
     Speaking,
     /// It is whole.
     Ready,
-    /// A process looks at it.
-    Attended(Child, Instant),
+    /// Munged is opening it.
+    Asked(Opening, Instant),
+    /// Munged has said whose it is.
+    Proven(Credential),
+    /// A process starts that user's receiver.
+    Attended(Child, u32, Instant),
     /// It has been refused. To close with bytes of the visitor's unread would be a reset, which takes from it the answer that it has not
     /// read yet.
     Leaving(Instant),
@@ -58,8 +74,10 @@ enum State {
 #[derive(Default)]
 pub struct Visitors {
     all: Vec<Visitor>,
-    /// Sources of which one was refused, and until when that counts.
-    suspects: HashMap<IpAddr, Instant>,
+    /// Of credentials refused since the journal was told: how many, the last one's source, and why.
+    refused: Option<(u64, IpAddr, String)>,
+    /// When that was.
+    told: Option<Instant>,
     /// How many had to go because there was no room.
     pub turned_away: u64,
 }
@@ -93,8 +111,10 @@ impl Visitors {
         if of(newest) > MOST_EACH {
             return Some(newest);
         }
-        let largest = self.all.iter().map(|one| one.source).max_by_key(|source| of(*source));
-        largest.filter(|_| self.all.len() > MOST)
+        if self.all.len() <= MOST {
+            return None;
+        }
+        self.all.iter().map(|one| one.source).max_by_key(|source| of(*source))
     }
 
     /// Which one that is. Not the newest, of which nothing can have been heard yet.
@@ -102,6 +122,11 @@ impl Visitors {
         let older = &self.all[..self.all.len() - 1];
         let candidates = older.iter().enumerate().filter(|(_, one)| one.source == crowd);
         candidates.filter_map(|(at, one)| Some((one.worth()?, at))).min().map(|(_, at)| at)
+    }
+
+    /// How many have shown a credential that munged has not been asked about.
+    pub fn ready(&self) -> usize {
+        self.all.iter().filter(|one| matches!(one.state, State::Ready)).count()
     }
 
     /// What is to be waited for, in the order in which [`Self::go_on`] wants the answers.
@@ -112,44 +137,94 @@ impl Visitors {
     /// Reads, counts the time, and forgets who has gone.
     pub fn go_on(&mut self, ready: &[bool], now: Instant) {
         let mut ready = ready.iter();
+        let mut waiting: HashMap<u32, usize> = HashMap::new();
         for visitor in &mut self.all {
             let is_ready = visitor.descriptor().is_some() && ready.next() == Some(&true);
-            let was_attended = visitor.is_attended();
-            visitor.go_on(is_ready, now);
-            if was_attended && matches!(visitor.state, State::Leaving(_)) {
-                self.suspects.insert(visitor.source, now + SUSPICION);
+            if let Err(e) = visitor.go_on(is_ready, now) {
+                let (count, ..) = self.refused.take().unwrap_or((0, visitor.source, String::new()));
+                self.refused = Some((count + 1, visitor.source, e.message.clone()));
+                visitor.refuse(&e.to_string(), now);
+            }
+            if let State::Proven(credential) = &visitor.state {
+                let of_user = waiting.entry(credential.uid).or_default();
+                *of_user += 1;
+                if *of_user > MOST_WAITING_EACH {
+                    visitor.refuse(BUSY, now);
+                }
             }
         }
-        self.suspects.retain(|_, until| *until > now);
         self.all.retain(|visitor| !matches!(visitor.state, State::Gone));
     }
 
-    /// Has processes look at those who are ready: of the source that has fewest of them, the oldest.
+    /// Has munged asked about those who are ready, and receivers started for those whom it has named.
     pub fn attend(
         &mut self,
         now: Instant,
-        mut start: impl FnMut(&TcpStream, IpAddr, &[u8]) -> Option<Child>,
+        mut open: impl FnMut(&[u8]) -> Result<Option<Opening>>,
+        mut start: impl FnMut(&TcpStream, IpAddr, &Credential) -> Option<Child>,
     ) {
-        loop {
-            let attended: Vec<IpAddr> =
-                self.all.iter().filter(|one| one.is_attended()).map(|one| one.source).collect();
-            let of = |source: IpAddr| attended.iter().filter(|other| **other == source).count();
-            let limit =
-                |source| if self.suspects.contains_key(&source) { MOST_SUSPECTED } else { MOST_ATTENDED };
-            let is_next =
-                |one: &&mut Visitor| matches!(one.state, State::Ready) && of(one.source) < limit(one.source);
-            let next = self.all.iter_mut().filter(is_next).min_by_key(|one| of(one.source));
-            let Some(next) = next.filter(|_| attended.len() < MOST_ATTENDED) else { return };
-            next.state = match start(&next.stream, next.source, &next.line) {
-                Some(child) => State::Attended(child, now + START),
+        while let Some(next) = self.next_to_ask() {
+            match open(&next.line) {
+                Ok(Some(opening)) => next.state = State::Asked(opening, now + MUNGE),
+                // It has no room for us at this moment.
+                Ok(None) => break,
+                Err(e) => next.refuse(&e.to_string(), now),
+            }
+        }
+        while let Some((next, credential)) = self.next_to_start() {
+            next.state = match start(&next.stream, next.source, &credential) {
+                Some(child) => State::Attended(child, credential.uid, now + START),
                 None => State::Gone,
             };
         }
     }
 
+    /// Of the source for which it is asked least, the oldest.
+    fn next_to_ask(&mut self) -> Option<&mut Visitor> {
+        let is_asked = |one: &&Visitor| matches!(one.state, State::Asked(..));
+        let asked: Vec<IpAddr> = self.all.iter().filter(is_asked).map(|one| one.source).collect();
+        let of = |source: IpAddr| asked.iter().filter(|other| **other == source).count();
+        let ready = self.all.iter_mut().filter(|one| matches!(one.state, State::Ready));
+        ready.min_by_key(|one| of(one.source)).filter(|_| asked.len() < MOST_ASKED)
+    }
+
+    /// Of the user for whom fewest are started, the oldest.
+    fn next_to_start(&mut self) -> Option<(&mut Visitor, Credential)> {
+        let started: Vec<u32> = self.all.iter().filter_map(Visitor::attended).collect();
+        let of = |uid: u32| started.iter().filter(|other| **other == uid).count();
+        let proven = self.all.iter_mut().filter_map(|one| match &one.state {
+            State::Proven(credential) => Some(credential.clone()).map(|credential| (one, credential)),
+            _ => None,
+        });
+        let next = proven.min_by_key(|(_, credential)| of(credential.uid));
+        next.filter(|(_, credential)| {
+            started.len() < MOST_ATTENDED && of(credential.uid) < MOST_ATTENDED_EACH
+        })
+    }
+
+    /// Tells root's journal of credentials that were refused.
+    pub fn tell_refusals(&mut self, now: Instant) {
+        if self.told.is_some_and(|told| now < told + TOLD) {
+            return;
+        }
+        if let Some((count, source, why)) = self.refused.take() {
+            let more = if count > 1 {
+                format!(" ({} more since the last such line)", count - 1)
+            } else {
+                String::new()
+            };
+            output::note(&format!("{source}: {why}{more}"));
+            self.told = Some(now);
+        }
+    }
+
     /// How long nothing happens by itself.
     pub fn next_deadline(&self, now: Instant) -> Option<Duration> {
-        self.all.iter().filter_map(Visitor::deadline).min().map(|until| until.saturating_duration_since(now))
+        let next = self.all.iter().filter_map(Visitor::deadline).min();
+        let left = next.map(|until| until.saturating_duration_since(now));
+        // That munged has room again nobody tells.
+        let is_waiting = self.all.iter().any(|one| matches!(one.state, State::Ready));
+        if is_waiting { left.map(|left| left.min(AGAIN)) } else { left }
     }
 }
 
@@ -161,18 +236,26 @@ impl Visitor {
             State::Speaking if self.line.is_empty() => Some(1),
             State::Speaking => Some(2),
             State::Ready => Some(3),
-            State::Attended(..) => None,
+            State::Proven(_) => Some(4),
+            State::Asked(..) | State::Attended(..) => None,
         }
     }
 
-    fn is_attended(&self) -> bool {
-        matches!(self.state, State::Attended(..))
+    /// For whom a receiver is being started.
+    fn attended(&self) -> Option<u32> {
+        match self.state {
+            State::Attended(_, uid, _) => Some(uid),
+            _ => None,
+        }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.state {
-            State::Speaking | State::Ready | State::Leaving(_) => Some(self.stream.as_fd()),
-            State::Attended(child, _) => Some(child.pidfd.as_fd()),
+            State::Speaking | State::Ready | State::Proven(_) | State::Leaving(_) => {
+                Some(self.stream.as_fd())
+            }
+            State::Asked(opening, _) => Some(opening.as_fd()),
+            State::Attended(child, ..) => Some(child.pidfd.as_fd()),
             State::Gone => None,
         }
     }
@@ -180,33 +263,46 @@ impl Visitor {
     fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Speaking if self.line.is_empty() => Some(self.since + SILENCE),
-            State::Speaking => Some(self.since + PATIENCE),
-            State::Attended(_, until) | State::Leaving(until) => Some(until),
-            State::Ready | State::Gone => None,
+            State::Speaking | State::Ready => Some(self.since + PATIENCE),
+            State::Asked(_, until) | State::Attended(_, _, until) | State::Leaving(until) => Some(until),
+            State::Proven(_) | State::Gone => None,
         }
     }
 
-    fn go_on(&mut self, is_ready: bool, now: Instant) {
+    /// # Errors
+    /// Why its credential does not count.
+    fn go_on(&mut self, is_ready: bool, now: Instant) -> Result<()> {
         let is_late = self.deadline().is_some_and(|until| now >= until);
-        match &self.state {
+        match &mut self.state {
             State::Speaking if is_ready => self.read(now),
-            // Nothing is done for one that has hung up.
-            State::Ready | State::Leaving(_) if is_ready && !is_late => self.drain(),
-            State::Attended(child, _) => {
-                use rustix::process::{Signal, WaitOptions, pidfd_send_signal, waitpid};
-                if is_late {
-                    // What hangs hangs on a service that does not answer; if it has just ended, that is as well.
-                    pidfd_send_signal(&child.pidfd, Signal::KILL).unwrap_or_default();
-                }
-                match waitpid(Some(child.pid), WaitOptions::NOHANG) {
-                    Ok(None) => {}
-                    Ok(Some((_, status))) if status.exit_status() == Some(0) => self.state = State::Gone,
-                    Ok(Some(_)) | Err(_) => self.leave(now),
+            State::Speaking if is_late => self.refuse("credential: it took too long", now),
+            State::Ready if is_late => self.refuse(BUSY, now),
+            State::Asked(..) if is_late => return Err(Error::new("munged: it does not answer")),
+            State::Asked(opening, _) if is_ready => {
+                if let Some(credential) = opening.go_on()? {
+                    self.state = State::Proven(credential);
                 }
             }
-            State::Speaking if is_late => self.refuse("credential: it took too long", now),
+            // Nothing is done for one that has hung up.
+            State::Ready | State::Proven(_) | State::Leaving(_) if is_ready && !is_late => self.drain(),
             State::Leaving(_) if is_late => self.state = State::Gone,
-            State::Speaking | State::Leaving(_) | State::Ready | State::Gone => {}
+            State::Attended(..) => self.await_start(is_late, now),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn await_start(&mut self, is_late: bool, now: Instant) {
+        use rustix::process::{Signal, WaitOptions, pidfd_send_signal, waitpid};
+        let State::Attended(child, ..) = &self.state else { return };
+        if is_late {
+            // What hangs hangs on a service that does not answer; if it has just ended, that is as well.
+            pidfd_send_signal(&child.pidfd, Signal::KILL).unwrap_or_default();
+        }
+        match waitpid(Some(child.pid), WaitOptions::NOHANG) {
+            Ok(None) => {}
+            Ok(Some((_, status))) if status.exit_status() == Some(0) => self.state = State::Gone,
+            Ok(Some(_)) | Err(_) => self.leave(now),
         }
     }
 
@@ -254,7 +350,7 @@ impl Visitor {
     }
 
     fn turn_away(mut self) {
-        self.say(super::BUSY);
+        self.say(BUSY);
     }
 
     /// So few bytes go at once, or nobody reads them.
@@ -274,7 +370,9 @@ fn source(from: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, TcpListener};
+    use std::os::unix::net::UnixStream;
 
+    use super::super::munge;
     use super::*;
 
     /// A visitor from an address, and its own end.
@@ -354,13 +452,61 @@ mod tests {
         let [stays, goes] = [1, 2].map(|last| come(&mut visitors, &listener, ip(last), "x\n"));
         drop(goes);
         visitors.go_on(&[false, true], Instant::now());
-        let mut started = vec![];
-        visitors.attend(Instant::now(), |_, source, _| {
-            started.push(source);
-            None
-        });
-        assert_eq!(started, [ip(1)]);
+        let mut asked = vec![];
+        let open = |line: &[u8]| {
+            asked.push(line.to_vec());
+            Ok(None)
+        };
+        visitors.attend(Instant::now(), open, |_, _, _| None);
+        assert_eq!(asked, [b"x"]);
         drop(stays);
+    }
+
+    /// A turn: munged answers at once what each has said, a uid; nothing that is started ends.
+    fn turn(visitors: &mut Visitors, started: &mut Vec<(u32, std::process::Child)>) {
+        let munged = |line: &[u8]| {
+            let uid = std::str::from_utf8(line).expect("text").parse();
+            let (ours, mut munged) = UnixStream::pair().expect("a pair");
+            ours.set_nonblocking(true).expect("a socket");
+            let error = u8::from(uid.is_err());
+            munged.write_all(&munge::tests::answer(error, "no", uid.unwrap_or(0), b"")).expect("said");
+            Opening::over(ours, b"MUNGE:").map(Some)
+        };
+        let ready: Vec<bool> = visitors.all.iter().map(|one| matches!(one.state, State::Asked(..))).collect();
+        visitors.go_on(&ready, Instant::now());
+        visitors.attend(Instant::now(), munged, |_, _, credential| {
+            let child = std::process::Command::new("sleep").arg("100").spawn().expect("a process");
+            let pid = rustix::process::Pid::from_child(&child);
+            let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+            started.push((credential.uid, child));
+            Some(Child { pid, pidfd: pidfd.expect("a process") })
+        });
+    }
+
+    #[test]
+    fn one_user_takes_no_more_than_a_part_be_the_credentials_true_or_false() {
+        let (listener, mut visitors) = (listener(), Visitors::default());
+        let (mut held, mut started) = (vec![], vec![]);
+        for n in 0..40 {
+            held.push(come(&mut visitors, &listener, ip(1), if n % 2 == 0 { "7\n" } else { "false\n" }));
+        }
+        held.push(come(&mut visitors, &listener, ip(1), "8\n"));
+        for _ in 0..20 {
+            turn(&mut visitors, &mut started);
+        }
+        let mut users: Vec<u32> = started.iter().map(|(uid, _)| *uid).collect();
+        users.sort_unstable();
+        started.iter_mut().for_each(|(_, child)| child.kill().expect("killed"));
+        assert_eq!(users, [7, 7, 7, 7, 8]);
+        let waiting = visitors.all.iter().filter(|one| matches!(one.state, State::Proven(_))).count();
+        assert_eq!(waiting, MOST_WAITING_EACH);
+        // The journal gets one line of it.
+        assert!(visitors.refused.as_ref().is_some_and(|(count, ..)| *count == 20));
+        visitors.tell_refusals(Instant::now());
+        assert!(visitors.refused.is_none());
+        let mut told = String::new();
+        held[1].read_to_string(&mut told).expect("told");
+        assert_eq!(told, "munge does not accept the credential: no\n");
     }
 
     #[test]

@@ -1,0 +1,93 @@
+//! What is in a credential: on which machine its user wants a receiver, and how that is to call back. Without the first, whoever holds the port
+//! of an agent on some machine could pass a credential on to the agent of another, which would start a receiver where nobody wanted one.
+
+use std::net::IpAddr;
+
+use skiff_cluster::hosts;
+use skiff_sandbox::{Error, Result};
+
+/// Seals a call for one machine: as its user has named it, and by the address that the connection to it has.
+pub fn bind(node: &str, address: IpAddr, call: &[u8]) -> Vec<u8> {
+    [format!("to {node} {}\n", address.to_canonical()).as_bytes(), call].concat()
+}
+
+/// The call, if it is for this machine: by the address at which the agent was reached, or by the machine's name where addresses are
+/// translated on the way.
+///
+/// # Errors
+/// For which machine it is.
+pub fn call_for<'a>(payload: &'a [u8], here: &str, reached_at: IpAddr) -> Result<&'a [u8]> {
+    let none = || {
+        Error::new("the request does not say for which machine it is")
+            .hint("have the same version installed on both machines")
+    };
+    let end = payload.iter().position(|byte| *byte == b'\n').ok_or_else(none)?;
+    let line = std::str::from_utf8(&payload[..end]).ok().and_then(|line| line.strip_prefix("to "));
+    let (node, address) = line.and_then(|line| line.split_once(' ')).ok_or_else(none)?;
+    let address: IpAddr = address.parse().map_err(|_| none())?;
+    if !hosts::is_name(node) && node.parse::<IpAddr>().is_err() {
+        return Err(none());
+    }
+    let by_address = is_of_one_machine(address) && address == reached_at.to_canonical();
+    let by_name = node != "localhost" && hosts::same(node, here);
+    match by_address || by_name {
+        true => Ok(&payload[end + 1..]),
+        false => Err(Error::new(format!("the request is for {node} ({address}), and this is {here}"))
+            .hint(format!("name the machine as it names itself: {here}"))),
+    }
+}
+
+/// Whether no two machines have this address: each has its own loopback and link-local ones.
+fn is_of_one_machine(address: IpAddr) -> bool {
+    let is_link_local = match address {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !(is_link_local || address.is_loopback() || address.is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_for_one_machine() {
+        let at = |address: &str| address.parse::<IpAddr>().expect("an address");
+        for (node, address, here, reached_at, want) in [
+            ("n2", "10.0.0.2", "n2", "10.0.0.2", true),
+            ("n2", "10.0.0.2", "n2", "::ffff:10.0.0.2", true),
+            ("alias", "10.0.0.2", "n2", "10.0.0.2", true),
+            ("10.0.0.2", "10.0.0.2", "n2", "10.0.0.2", true),
+            // Translated on the way.
+            ("n2", "192.0.2.9", "n2", "10.0.0.2", true),
+            ("n2.example", "192.0.2.9", "n2", "10.0.0.2", true),
+            // Passed on by another machine.
+            ("n9", "10.0.0.9", "n2", "10.0.0.2", false),
+            ("n9", "127.0.0.1", "n2", "127.0.0.1", false),
+            ("localhost", "127.0.0.1", "localhost", "127.0.0.1", false),
+            ("n9", "fe80::1", "n2", "fe80::1", false),
+            ("n9", "0.0.0.0", "n2", "0.0.0.0", false),
+            ("n2.a.example", "10.0.0.9", "n2.b.example", "10.0.0.2", false),
+        ] {
+            let sealed = bind(node, at(address), b"{}\n");
+            let found = call_for(&sealed, here, at(reached_at));
+            assert_eq!(found.as_ref().ok().copied(), want.then_some(&b"{}\n"[..]), "{node} {address} {here}");
+        }
+    }
+
+    #[test]
+    fn what_names_no_machine() {
+        let at = IpAddr::from([10, 0, 0, 2]);
+        for sealed in [
+            "",
+            "{}\n",
+            "to n2\n",
+            "to n2 10.0.0.2",
+            "to n2 x\n{}",
+            "to \x1b[2J 10.0.0.2\n",
+            " n2 10.0.0.2\n",
+        ] {
+            assert!(call_for(sealed.as_bytes(), "n2", at).is_err(), "{sealed:?}");
+        }
+    }
+}
