@@ -1,6 +1,6 @@
 """Frames that seem to come from a member of a VXLAN, in datagrams that anybody can send, and who listens for them inside.
 
-    forge.py send HOST ID TO NAME ADDRESS HARDWARE PORT [CARRIES]     PORT: the datagram's source, 0 for any
+    forge.py send HOST ID TO NAME ADDRESS HARDWARE PORT [FROM] [CARRIES]     PORT, FROM: the datagram's source, 0 for any
     forge.py listen                                                   prints the names that came, until the last has
 """
 
@@ -22,10 +22,10 @@ def frame(to, name, address, hardware, carries):
     return b"\x0a\x53" + socket.inet_aton(to) + mac + struct.pack("!H", carries) + tag + packet
 
 
-def send(host, number, to, name, address, hardware, port, carries="800"):
+def send(host, number, to, name, address, hardware, port, source="0.0.0.0", carries="800"):
     vxlan = struct.pack("!II", 0x08000000, int(number) << 8)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        s.bind(("", int(port)))
+        s.bind((source, int(port)))
         s.sendto(vxlan + frame(to, name.encode(), address, hardware, int(carries, 16)), (host, 4789))
 
 

@@ -7,6 +7,8 @@ stopped=
 cleanup() {
     rm -rf $dir
     [ -z "$stopped" ] || kill -KILL $stopped 2>&- || true
+    on n1 ip link del v-other 2>&- || true
+    on n2 ip route del 10.99.0.2 2>&- || true
     for node in n1 n2; do on $node ip link property del dev "e-$node" altname uplink 2>&- || true; done
 }
 trap cleanup EXIT
@@ -123,7 +125,9 @@ for i in 30 31; do ok on n1 skiff net release lab 10.20.0.$i; done
 # ---- Nobody is heard who is not on the network -----------------------------------------------------------------------------------
 # Frames in a VXLAN's datagrams as anybody may send them who has a socket. One of root's, of a node's, shows that they are well made.
 cp "$here/"{forge,knock,serve,unrule}.py /shared
-address() { on "$1" ip -o -4 addr show "e-$1" | awk '{print $4}' | cut -d/ -f1; }
+address() { # NODE
+    if [ "$1" = ctl ]; then ip -o route get "$(address n1)" | sed 's/.* src \([0-9.]*\).*/\1/'; else on "$1" ip -o -4 addr show "e-$1" | awk '{print $4}' | cut -d/ -f1; fi
+}
 {
     printf 'kind = "vxlan"\nparent = "uplink"\nid = 79\nsubnet = "10.32.0.0/16"\n[nodes]\n'
     for node in n1 n2; do printf '%s = { range = "10.32.%s.0/28", address = "%s" }\n' $node ${node#n} "$(address $node)"; done
@@ -156,10 +160,43 @@ by_root() { ok on n2 "${forge[@]}" 79 10.32.1.0 "$@"; }
 by_root forged-hardware 10.32.2.1 0a:53:0a:20:01:05 700
 by_root forged-address 10.32.1.5 $second 700
 by_root forged-maker 10.32.2.1 02:00:00:00:00:01 700
-by_root forged-tag 10.32.2.1 $second 700 8100
+by_root forged-tag 10.32.2.1 $second 700 0.0.0.0 8100
 by_root honest-last 10.32.2.1 $second 700
 wait $listener
 equal "$(tail -1 /home/alice/heard)" honest-last 'what arrived'
+
+# What a node passes on between others must come by the device by which it reaches the sender: a container of this host that takes another node's address
+# is not that node. (Datagrams of other numbers pass: those are not ours to judge.)
+on n1 sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
+on n1 ip link add v-other type veth peer name e0
+cat >/shared/container.sh <<Z
+echo \$\$ >/shared/container
+until ip link set e0 up 2>/dev/null; do sleep 0.05; done
+ip addr add 10.99.0.2/30 dev e0
+ip route add default via 10.99.0.1
+/usr/bin/python3 /shared/numbers.py 79
+ip addr replace $(address n2)/32 dev e0
+for id in 79 80; do
+    /usr/bin/python3 /shared/forge.py send $(address ctl) \$id 10.32.1.0 passing 10.32.2.1 $second 700 $(address n2)
+done
+Z
+cp "$here/numbers.py" /shared
+on n1 unshare -n sh /shared/container.sh >/shared/container.heard 2>&1 3>&- &
+container=$!
+eventually 10 test -s /shared/container
+on n1 ip link set e0 netns "$(cat /shared/container)"
+on n1 ip addr add 10.99.0.1/30 dev v-other
+on n1 ip link set v-other up
+on n2 ip route replace 10.99.0.2 via "$(address n1)"
+/usr/bin/python3 /shared/numbers.py 80 >/shared/passed 3>&- &
+listener=$!
+eventually 10 grep -q listening /shared/passed
+eventually 10 grep -q listening /shared/container.heard
+ok on n2 /usr/bin/python3 /shared/forge.py send 10.99.0.2 79 10.32.1.0 passing 10.32.2.1 $second 700
+wait $container
+equal "$(tail -1 /shared/container.heard)" 79 'what a node sends through another'
+wait $listener
+equal "$(tail -1 /shared/passed)" 80 "what a container sends under a node's address"
 
 # ---- Nobody reaches a member who is none ----------------------------------------------------------------------------------------
 on n1 sysctl -qw net.ipv4.ip_forward=1
@@ -216,6 +253,24 @@ eventually 10 test -s /home/bob/host
 from_low() { ok at n1 mallory skiff run --net lab -- /usr/bin/python3 /shared/knock.py 10.20.0.1 700; }
 from_low
 equal "$out" 'out out' 'from a low port to the host'
+# Nor does what is for all, which hosts hear, too.
+printf 'kind = "bridge"\nsubnet = "10.22.0.0/24"\ngateway = "10.22.0.1"\n' | network wide
+login bob
+on n1 "${login[@]}" /usr/bin/python3 -c '
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("", 7001)); s.settimeout(20)
+print("listening", flush=True)
+while (said := s.recv(9).decode()) != "0": print(said, flush=True)' >/home/bob/all 3>&- &
+listener=$!
+eventually 10 grep -q listening /home/bob/all
+ok at n1 mallory skiff run --net wide -- /usr/bin/python3 -c '
+import socket
+for port in 700, 0:
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("", port)); s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+    try: s.sendto(str(port).encode(), ("10.22.0.255", 7001))
+    except OSError as e: print(e)'
+wait $listener
+equal "$(tail -1 /home/bob/all)" listening 'from a low port to all'
 # Who rules his network namespace, as in an instance that can be saved, has no more of it.
 ok at n1 mallory skiff instance start --checkpoint --net lab host rules sh -c 'nsenter --version >/dev/null; exec sleep 60'
 ruling_low() {

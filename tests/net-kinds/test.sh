@@ -167,6 +167,17 @@ for net in lab mv routed vx; do has "$out" "pass  $net"; done
 has "$out" $'fail  wire\n      this node has no device e-n1'
 
 # ---- What is wrong is said ----------------------------------------------------------------------------------------------------
+# The rules that members need are tried, without any right on the host.
+cp "$here/without_nftables.py" /shared
+login alice
+for net in lab vx; do
+    ok on n1 "${login[@]}" skiff net check $net
+    fails 1 on n1 "${login[@]}" /usr/bin/python3 /shared/without_nftables.py skiff net check $net
+    has "$out" 'the kernel makes no rules of nftables: Protocol not supported'
+    has "$out" CONFIG_NF_TABLES
+done
+ok on n1 "${login[@]}" /usr/bin/python3 /shared/without_nftables.py sh -c 'skiff doctor || :'
+has "$out" 'would not work here'
 printf 'kind = "bridge"\nsubnet = "10.1.0.0/33"\n' | network bad
 fails 125 at n1 alice bad true
 has "$err" bad.toml
