@@ -334,7 +334,7 @@ def connections(bobs_space, bobs_address):
         return Asked(request("c", pid) + claim + name)
 
     def claim(address, until=2**40, proof=b"\x01" + b"p" * 32):
-        return b"\x01" + socket.inet_aton(address) + struct.pack("<Q", until) + proof
+        return b"\x01" + socket.inet_aton(address) + struct.pack("<QQ", until, int(time.time())) + proof
 
     def leave(address, name=b"attack"):
         return Asked(bytes([VERSION, ord("k")]) + bytes(reversed(socket.inet_aton(address))) + name)

@@ -52,7 +52,7 @@ mod tests {
         let key = |text: &str| Key::from_text(text).unwrap();
         let (ours, other) = (key(&"a".repeat(32)), key(&"b".repeat(32)));
         let lab: NetName = "lab".parse().unwrap();
-        let claim = Claim { address: [10, 0, 0, 1].into(), until: 100, proof: None };
+        let claim = Claim { address: [10, 0, 0, 1].into(), until: 100, in_use: 50, proof: None };
         assert!(!ours.proves(&claim, 7, &lab), "without a proof");
         let proved = ours.prove(&claim, 7, &lab);
         assert!(ours.proves(&proved, 7, &lab));
@@ -61,6 +61,8 @@ mod tests {
         assert!(!ours.proves(&proved, 7, &"la".parse().unwrap()), "another network");
         for forged in [
             Claim { until: 101, ..proved.clone() },
+            Claim { in_use: 51, ..proved.clone() },
+            Claim { in_use: 0, ..proved.clone() },
             Claim { address: [10, 0, 0, 2].into(), ..proved.clone() },
             Claim { proof: Some([0; 32]), ..proved },
         ] {

@@ -39,7 +39,7 @@ pub struct Taken {
     /// It.
     pub address: Ipv4Addr,
     /// Who may still have it, on another node: for whom it was kept once, or somebody of whom nothing is known since the last boot.
-    pub perhaps: Option<Lease>,
+    pub possible_holder: Option<Lease>,
     /// What was written down of it before.
     pub before: Option<Lease>,
 }
@@ -78,7 +78,7 @@ impl Leases {
         passed_by: &[Ipv4Addr],
     ) -> Result<Taken> {
         let about = |why: String| Error::new(format!("network {}: {why}", lease.network));
-        let known = self.refuse_more(host, network, node, lease, None)?;
+        let known = self.check_user_limit(host, network, node, lease, None)?;
         let addresses = network.addresses(node).map_err(about)?;
         for address in addresses.filter(|address| !passed_by.contains(address)) {
             let is_held = |host: &mut Netlink| match known.get(&address) {
@@ -91,7 +91,7 @@ impl Leases {
                 return Ok(taken);
             }
         }
-        for (address, kept) in self.spare(host, network, node, &known)? {
+        for (address, kept) in self.reclaimable(host, network, node, &known)? {
             if !passed_by.contains(&address)
                 && let Some(taken) = self.take_one(host, address, lease, Some(&kept))?
             {
@@ -126,17 +126,17 @@ impl Leases {
             self.locks.release(Part::Address(address))?;
             return Ok(None);
         }
-        let perhaps = match &before {
+        let possible_holder = match &before {
             Some(old) => old.until.is_some().then(|| old.clone()),
             None => Some(Lease { uid: Lease::UNKNOWN, ..lease.clone() }),
         };
         self.write(address, lease)?;
-        Ok(Some(Taken { address, perhaps, before }))
+        Ok(Some(Taken { address, possible_holder, before }))
     }
 
     /// All leases, unless the user of a new one has as many as he may, not counting that of one address. His other processes then wait until
     /// this one is done.
-    pub(crate) fn refuse_more(
+    pub(crate) fn check_user_limit(
         &self,
         host: &mut Netlink,
         network: &Network,
@@ -165,13 +165,13 @@ impl Leases {
     }
 
     /// Keeps an address that was taken for who has it on another node.
-    pub fn keep_for(&self, network: &Network, address: Ipv4Addr, lease: Lease) -> Result<()> {
+    pub fn reserve_for(&self, network: &Network, address: Ipv4Addr, lease: Lease) -> Result<()> {
         self.write(address, &Lease { until: Some(kept_until(network)), ..lease })?;
         self.locks.release(Part::Address(address))
     }
 
     /// Has it that an address was never taken.
-    pub fn put_back(&self, address: Ipv4Addr, before: Option<&Lease>) -> Result<()> {
+    pub fn restore_lease(&self, address: Ipv4Addr, before: Option<&Lease>) -> Result<()> {
         let file = self.dir.join(address.to_string());
         match before {
             Some(lease) => self.write(address, lease),
@@ -221,7 +221,7 @@ impl Leases {
                 swept.kept.push((address, lease));
             } else {
                 if remove {
-                    self.put_back(address, None)?;
+                    self.restore_lease(address, None)?;
                 }
                 swept.gone.push(address);
             }

@@ -9,12 +9,12 @@ mod device;
 mod filter;
 mod firewall;
 pub mod gate;
-mod kept;
 pub mod lease;
 mod lock;
 mod netlink;
 mod nft;
 mod probe;
+mod reservations;
 pub mod switch;
 pub mod tunnel;
 mod wire;
@@ -85,18 +85,18 @@ fn make(
     let space = own_space().context(|| "a network namespace")?;
     let number = lease::number_of(&mut host, space.as_fd()).context(about)?;
     let lease = Lease { network: name.clone(), uid, space: number, until: None };
-    let travels = kept::moves_between_nodes(network);
+    let travels = reservations::moves_between_nodes(network);
     let mut passed_by = vec![];
     loop {
-        let Taken { address, perhaps, before } = match again {
+        let Taken { address, possible_holder, before } = match again {
             None => leases.take(&mut host, network, node, &lease, &passed_by)?,
-            Some(again) => leases.take_again(&mut host, network, node, &lease, again)?,
+            Some(again) => leases.take_reserved(&mut host, network, node, &lease, again)?,
         };
         let hardware = hardware_address(address);
         let member = Member { space: Space::Fd(space.as_fd()), hardware, mtu: wiring.mtu };
-        let perhaps = perhaps.filter(|_| travels);
+        let possible_holder = possible_holder.filter(|_| travels);
         let connected = wiring.connect(&mut host, &member, address).map_err(|e| e.about(&about()));
-        let had = connected.and_then(|()| match perhaps {
+        let had = connected.and_then(|()| match possible_holder {
             Some(other) if probe::is_answered(address).context(about)? => Ok(Some(other)),
             _ => Ok(None),
         });
@@ -108,13 +108,13 @@ fn make(
             Ok(Some(other)) if again.is_none() => other,
             refused => {
                 // It is not his: nothing says that it were.
-                leases.put_back(address, before.as_ref())?;
+                leases.restore_lease(address, before.as_ref())?;
                 refused?;
                 let why = format!("network {name}: address {address}: somebody has it, on another host");
                 return Err(Error::new(why).hint(lease::IN_USE));
             }
         };
-        leases.keep_for(network, address, other)?;
+        leases.reserve_for(network, address, other)?;
         passed_by.push(address);
         device::remove(&mut Netlink::open().context(about)?, device::INSIDE).context(about)?;
     }
@@ -133,8 +133,7 @@ pub fn keep(
 ) -> Result<Claim> {
     let about = || format!("network {name}");
     let mut host = Netlink::open().context(about)?;
-    let until = Leases::open(name)?.keep(&mut host, network, node, (uid, address))?;
-    let claim = Claim { address, until, proof: None };
+    let claim = Leases::open(name)?.keep(&mut host, network, node, (uid, address))?;
     Ok(key.map_or_else(|| claim.clone(), |key| key.prove(&claim, uid, name)))
 }
 

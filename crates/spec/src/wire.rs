@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     fn claim(proof: Option<[u8; Claim::PROOF]>) -> Claim {
-        Claim { address: Ipv4Addr::new(10, 1, 2, 3), until: 1 << 40, proof }
+        Claim { address: Ipv4Addr::new(10, 1, 2, 3), until: 1 << 40, in_use: 1 << 30, proof }
     }
 
     fn again(moves: bool) -> Option<Again> {

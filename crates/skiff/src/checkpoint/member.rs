@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::Ipv4Addr;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use skiff_migrate::enter::{self, Inside};
@@ -18,6 +19,8 @@ use crate::network;
 
 /// In a checkpoint: what this is.
 const FILE: &str = "network.json";
+/// Seconds after which a claim is asked for anew: it takes the helper some milliseconds, in which processes may stand still.
+const RENEWED_AFTER: u64 = 60;
 
 /// What there is of one.
 #[derive(Debug, Serialize, Deserialize)]
@@ -35,6 +38,18 @@ impl Member {
             return Ok(None);
         };
         Ok(Some(Self { kind: port.kind, claim: network::keep(context, name, port.address)? }))
+    }
+
+    /// The same while the instance still has the address: on the way to another node only a claim of the last minutes counts.
+    pub fn renewed(&self, context: &Context, started: &Started) -> Result<Self> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        let claim = match &started.net {
+            Net::Named(name) if now.saturating_sub(self.claim.in_use) > RENEWED_AFTER => {
+                network::keep(context, name, self.claim.address)?
+            }
+            _ => self.claim.clone(),
+        };
+        Ok(Self { kind: self.kind, claim })
     }
 
     /// Of one that was saved into a checkpoint's directory.

@@ -257,7 +257,8 @@ impl Move<'_> {
         if let Some(entry) = self.record.image()? {
             entry.write(&dir.join(IMAGE))?;
         }
-        self.member.iter().try_for_each(|member| member.write(&dir))?;
+        let member = self.member.as_ref().map(|member| member.renewed(self.context, self.started));
+        member.transpose()?.iter().try_for_each(|member| member.write(&dir))?;
         let mut checkpoint = self.checkpoint(criu, &found, trees)?;
         let size;
         if let Scratch::Shared(new) = scratch {

@@ -52,6 +52,9 @@ pub struct Claim {
     pub address: Ipv4Addr,
     /// Until when nobody else gets it, in seconds since 1970.
     pub until: u64,
+    /// When the user last had it in use where this was said, in seconds since 1970; 0 if that is not known.
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub in_use: u64,
     /// That this is so, told by who has the site's key; without it, only the node that has kept the address knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<[u8; Claim::PROOF]>,
@@ -62,28 +65,35 @@ pub struct Claim {
 pub struct Again {
     /// That it is his.
     pub claim: Claim,
-    /// It still is where it was, and goes from there to here, which he sees to himself: nobody need be asked who has it.
+    /// It still is where it was, and goes from there to here, which he sees to himself: nobody need be asked who has it, if it was in use there
+    /// a moment ago ([`Claim::in_use`]).
     pub moves: bool,
+}
+
+fn is_unknown(seconds: &u64) -> bool {
+    *seconds == 0
 }
 
 impl Claim {
     /// How long a proof is, in bytes.
     pub const PROOF: usize = 32;
-    const BYTES: usize = 4 + 8 + 1 + Self::PROOF;
+    const BYTES: usize = 4 + 8 + 8 + 1 + Self::PROOF;
 
     /// What is proved: that this user had this address of this network, which is kept until then.
     #[must_use]
     pub fn proved(&self, uid: u32, network: &NetName) -> Vec<u8> {
         let head = [&self.address.octets()[..], &self.until.to_le_bytes(), &uid.to_le_bytes()].concat();
-        [&head[..], network.as_str().as_bytes()].concat()
+        // Claims of earlier versions say nothing of it. A time of today has zero bytes, and no name has.
+        let in_use = if self.in_use == 0 { vec![] } else { self.in_use.to_le_bytes().to_vec() };
+        [&head[..], &in_use, network.as_str().as_bytes()].concat()
     }
 
     /// As bytes, always as many.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let proof = self.proof.unwrap_or_default();
-        let until = self.until.to_le_bytes();
-        [&self.address.octets()[..], &until, &[u8::from(self.proof.is_some())], &proof].concat()
+        let times = [self.until.to_le_bytes(), self.in_use.to_le_bytes()].concat();
+        [&self.address.octets()[..], &times, &[u8::from(self.proof.is_some())], &proof].concat()
     }
 
     /// From the beginning of some bytes; and the rest of them.
@@ -92,12 +102,14 @@ impl Claim {
         let (own, rest) = bytes.split_at_checked(Self::BYTES)?;
         let (address, own) = own.split_first_chunk::<4>()?;
         let (until, own) = own.split_first_chunk()?;
+        let (in_use, own) = own.split_first_chunk()?;
         let (has_proof, proof) = own.split_first()?;
         let proof = match has_proof {
             0 if proof.iter().all(|byte| *byte == 0) => None,
             1 => Some(proof.try_into().ok()?),
             _ => return None,
         };
-        Some((Self { address: (*address).into(), until: u64::from_le_bytes(*until), proof }, rest))
+        let (until, in_use) = (u64::from_le_bytes(*until), u64::from_le_bytes(*in_use));
+        Some((Self { address: (*address).into(), until, in_use, proof }, rest))
     }
 }
