@@ -119,8 +119,11 @@ ok at n2 alice sec /usr/bin/python3 -c "$say" 10.51.1.0 forged-key
 # Until the namespace has gone, the kernel may go on asking for the address in it.
 eventually 10 on n2 sh -c '! ip -o link | grep -q " sv"'
 on n2 umount $key
-ok at n2 alice sec /usr/bin/python3 -c "$say" 10.51.1.0 honest-last
+# With the right one it is, here from an instance whose network namespace is her own: that helper may start no program.
+login alice
+ok on n2 "${login[@]}" skiff instance start --checkpoint --net sec host teller /usr/bin/python3 -c "$say" 10.51.1.0 honest-last
 heard 'the site key' sealed
+ok on n2 "${login[@]}" skiff instance rm --force teller
 chmod 644 $key
 fails 125 at n1 alice sec true
 has "$err" "nobody else's to read"
