@@ -128,8 +128,15 @@ chmod 644 $key
 fails 125 at n1 alice sec true
 has "$err" "nobody else's to read"
 
-# ---- Nothing is left -----------------------------------------------------------------------------------------------------------------
+# Where the description no longer says so, nothing of it stays.
 rm -f $key
+sed -i /encrypt/d $dir/sec.toml
+ok at n1 alice sec true
+fails 1 on n1 ip link show sw-sec
+ok on n1 ip -d -o link show sx-sec
+has "$out" "local $(address n1)"
+
+# ---- Nothing is left -----------------------------------------------------------------------------------------------------------------
 for node in n1 n2; do
     eventually 20 on $node sh -c 'skiff sweep >/dev/null; ! pgrep -x wireguard-go && [ "$(ip -o link | grep -cE " sk-| sv| sx-| sw-" || true)" = 0 ]'
 done

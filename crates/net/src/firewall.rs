@@ -339,13 +339,13 @@ fn dropping(steps: &[Step]) -> Vec<Step> {
     [steps, &[verdict(DROP)]].concat()
 }
 
-/// Removes a network's rules for datagrams of one family, if there are any.
-pub fn remove_guard(name: &NetName, family: Family) -> io::Result<()> {
+/// Removes a network's rules for datagrams of one family; whether there were any.
+pub fn remove_guard(name: &NetName, family: Family) -> io::Result<bool> {
     match nft::comment(&Guard::table_of(name), family) {
-        Ok(None) => Ok(()),
+        Ok(None) => Ok(false),
         // A kernel without nftables has no rules of ours.
-        Err(_) => Ok(()),
-        Ok(Some(_)) => nft::remove(&Guard::table_of(name), family),
+        Err(_) => Ok(false),
+        Ok(Some(_)) => nft::remove(&Guard::table_of(name), family).map(|()| true),
     }
 }
 

@@ -185,12 +185,10 @@ impl Guarded {
         if is_new {
             // Made from another description, or before there were rules. The device goes first: with the rules there, others take it for right.
             device::remove(host, &device).context(about)?;
-            let (other, is_left_over) = match tunnel {
-                Some(_) => (Family::Ipv4, None),
-                None => (Family::Ipv6, Some(tunnel::device_name(name))),
-            };
-            is_left_over.map_or(Ok(()), |tunnel| device::remove(host, &tunnel)).context(about)?;
-            firewall::remove_guard(name, other).context(about)?;
+            let other = if tunnel.is_some() { Family::Ipv4 } else { Family::Ipv6 };
+            if firewall::remove_guard(name, other).context(about)? && tunnel.is_none() {
+                device::remove(host, &tunnel::device_name(name)).context(about)?;
+            }
             guard.apply().context(about).map_err(needs_rules)?;
         }
         let local = network.nodes.get(node).and_then(|node| node.address).unwrap_or(Ipv4Addr::UNSPECIFIED);
@@ -345,8 +343,9 @@ pub fn take_down(host: &mut Netlink, name: &NetName, remove: bool) -> io::Result
         }
     }
     if remove {
-        firewall::remove_guard(name, Family::Ipv4)?;
-        firewall::remove_guard(name, Family::Ipv6)?;
+        for family in [Family::Ipv4, Family::Ipv6] {
+            firewall::remove_guard(name, family)?;
+        }
     }
     Ok(found)
 }
