@@ -19,7 +19,7 @@ use crate::cli::{Inside, Run, Shell};
 use crate::context::{Context, is_inside};
 use crate::images::index::Entry;
 use crate::planner::{self, Wishes};
-use crate::{images, instance, network, output};
+use crate::{images, instance, network, output, scratch};
 
 /// Runs the command; its exit code.
 pub fn run(run: &Run) -> Result<i32> {
@@ -35,6 +35,7 @@ pub fn run(run: &Run) -> Result<i32> {
         return show(&plan, run.json).map(|()| 0);
     }
     network::join(&context, &net)?;
+    let _scratch = scratch::instead_of_memory(&context, &mut plan)?;
     network::tell_names(&mut plan, None)?;
     images::plan::make_ready(&context, &mut plan)?;
     match in_new(&context, started, &command, identity, &plan, stop.as_deref()) {

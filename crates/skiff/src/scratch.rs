@@ -1,18 +1,20 @@
-//! Changes that go with what they were made in, on a disk: a directory that a process of ours removes when its owner ends, however that is.
+//! Changes that go with what they were made in: whether memory can hold them, and if they go to a disk, a directory that a process of ours
+//! removes when its owner ends, however that is.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, MemfdFlags, XattrFlags, flock, fsetxattr, memfd_create};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{getuid, setsid};
 use skiff_cluster::greeting;
 use skiff_cluster::wire;
 use skiff_sandbox::start::reap;
-use skiff_sandbox::{Context as _, Result};
+use skiff_sandbox::{Context as _, Error, Result};
 use skiff_site::TrustedDir;
-use skiff_spec::plan::Upper;
+use skiff_spec::plan::{Plan, Upper};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use crate::context::Context;
@@ -24,6 +26,53 @@ const BEGIN: &str = "skiff-scratch.";
 
 /// How long what was made in it may take to end when its owner has.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often what uses a directory for its changes may be made anew.
+const MOST_IN_ONE: u32 = 10_000;
+
+/// What a container in such a directory is called, where there is only one.
+const ONLY: &str = "root";
+
+/// Whether changes in memory can be of all kinds. In an attribute (`user.overlay.opaque`) overlayfs notes which directories hide those below
+/// them. tmpfs has taken such attributes since Linux 6.6; before, no directory of the base can be removed or renamed (EIO).
+pub fn memory_will_do() -> bool {
+    // All memory is of one file system to the kernel, so this file without a name tells it.
+    memfd_create("skiff", MemfdFlags::CLOEXEC)
+        .and_then(|file| fsetxattr(&file, "user.skiff", &[], XattrFlags::empty()))
+        .is_ok()
+}
+
+/// Where changes go that are not kept: to memory, or into a new directory in `dir`, which is removed with all that is in it.
+pub fn not_kept(context: &Context, dir: &TrustedDir) -> Result<Upper> {
+    if memory_will_do() {
+        return Ok(Upper::Memory { size: context.config.run.memory.clone() });
+    }
+    // One that has been used would be refused by the kernel: nobody waited for the disk when it ended.
+    for number in 0..MOST_IN_ONE {
+        let name = format!("changes.{number}");
+        match dir.new_dir(&name, 0o755) {
+            Err(e) if e.errno() == Some(Errno::EXIST) => {}
+            made => {
+                with_umask(|| make_parts(&made?))?;
+                return Ok(Upper::Scratch(dir.path_of(&name)));
+            }
+        }
+    }
+    Err(Error::new(format!("{}: {MOST_IN_ONE} roots have been made there", dir.path().display())))
+}
+
+/// Sends changes to a disk that were to go to memory, if that cannot hold them; they are there as long as what is returned.
+pub fn instead_of_memory(context: &Context, plan: &mut Plan) -> Result<Option<Scratch>> {
+    if !matches!(plan.upper, Upper::Memory { .. }) || memory_will_do() {
+        return Ok(None);
+    }
+    // Where no disk will do either, memory has to.
+    let (scratch, _) = make(context, &wire::Scratch::Usual)?;
+    if let Some(scratch) = &scratch {
+        plan.upper = scratch.upper(ONLY)?;
+    }
+    Ok(scratch)
+}
 
 /// Such a directory.
 pub struct Scratch {

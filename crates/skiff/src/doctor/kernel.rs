@@ -15,23 +15,21 @@ use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 use super::Check;
 use crate::context::Context;
 use crate::planner::{self, Wishes};
+use crate::scratch;
 
 /// All of them.
 pub fn checks(context: &Context) -> Vec<Check> {
-    let mut checks = vec![
-        user_namespaces(),
-        apparmor(),
-        overlay(),
-        helper(context),
-        id_range(context),
-        fuse_overlayfs(context),
-    ];
+    let mut checks =
+        vec![user_namespaces(), apparmor(), helper(context), id_range(context), fuse_overlayfs(context)];
     if context.helper.is_some() {
         checks.push(id_mapped_mounts(context));
         checks.push(landlock());
     }
     checks.push(root_file_system());
     checks.push(whole(context));
+    // Where it is a module, the environment just tried has loaded it.
+    checks.push(overlay());
+    checks.push(memory());
     checks
 }
 
@@ -90,8 +88,16 @@ fn overlay() -> Check {
     let has = |name: &str| known.lines().any(|l| l.trim_start_matches("nodev").trim() == name);
     match has("overlay") {
         true => Check::pass("overlay", "known to the kernel"),
-        // It may be a module that the first mount loads.
-        false => Check::warn("overlay", "not loaded yet", "administrator: modprobe overlay"),
+        false => Check::warn("overlay", "not loaded", "administrator: modprobe overlay"),
+    }
+}
+
+fn memory() -> Check {
+    match scratch::memory_will_do() {
+        true => Check::pass("memory", "holds what throw-away environments change"),
+        false => {
+            Check::pass("memory", "what throw-away environments change goes to a disk (before Linux 6.6)")
+        }
     }
 }
 

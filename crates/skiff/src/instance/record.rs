@@ -15,6 +15,7 @@ use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::instance::{End, Ended, Started};
 use skiff_spec::name::EnvName;
+use skiff_spec::plan::Upper;
 
 use crate::context::Context;
 use crate::control::{Live, Want};
@@ -149,7 +150,7 @@ impl Record {
 
     fn fill(&self, new: &Path, started: &Started, image: Option<&Entry>) -> Result<OwnedFd> {
         let made = make_private(new)?;
-        if started.checkpoint {
+        if !matches!(started.plan.upper, Upper::Memory { .. }) {
             environments::check_file_system(new)?;
             environments::make_parts(&made)?;
         }
@@ -176,7 +177,8 @@ impl Record {
 
     /// Removes it; whoever has the lock may.
     pub fn remove(&self, context: &Context, lock: OwnedFd) -> Result<()> {
-        let (image, on_disk) = self.started().map_or((None, true), |s| (s.image, s.checkpoint));
+        let (image, on_disk) =
+            self.started().map_or((None, true), |s| (s.image, !matches!(s.plan.upper, Upper::Memory { .. })));
         let aside = set_aside(&self.dir, &self.name)?;
         drop(lock);
         if let Some(id) = image {

@@ -22,7 +22,7 @@ use crate::environments::{Environment, Ground};
 use crate::images::index::Entry;
 use crate::planner::{self, Wishes};
 use crate::supervisor::{self, Keep, Place};
-use crate::{images, network, output, run, slurm};
+use crate::{images, network, output, run, scratch, slurm};
 
 /// What an instance is of.
 enum Of {
@@ -172,6 +172,8 @@ fn wanted(context: &Context, start: &Start, of: &Of, record: &Record) -> Result<
         // On the disk, where it can be saved.
         wanted.plan.upper = Upper::Directory(record.dir.clone());
         planner::make_dumpable(&mut wanted.plan);
+    } else if !scratch::memory_will_do() {
+        wanted.plan.upper = Upper::Scratch(record.dir.clone());
     }
     wanted.plan.name = record.name.to_string();
     wanted.plan.mounts.push(Mount {

@@ -15,18 +15,18 @@ use crate::control::Live;
 use crate::images::{self, index::Entry};
 use crate::planner::Wishes;
 use crate::supervisor::{self, Keep, Place};
-use crate::{environments, output};
+use crate::{environments, output, scratch};
 
 /// The running container; made if this is the first who needs it.
 pub fn running(context: &Context, job: &Job, container: &Container) -> Result<Live> {
     let dir = job.keeper_dir();
     let own = private_dir(&dir)?;
-    let upper = match container.name {
+    let kept = match container.name {
         Some(_) => {
             environments::make_parts(&own)?;
-            Upper::Directory(dir.clone())
+            Some(Upper::Directory(dir.clone()))
         }
-        None => Upper::Memory { size: context.config.run.memory.clone() },
+        None => None,
     };
     // One that the job was submitted with is all its steps'. One that a step has brought goes with the last step that is in it: what
     // stays of it then, if it has a name, is what was changed.
@@ -36,6 +36,7 @@ pub fn running(context: &Context, job: &Job, container: &Container) -> Result<Li
     let place = Place { dir, environment: Some(name.clone()), name };
     supervisor::session_at(context, &place, keep, || {
         let entry = image(context, container, &place.dir)?;
+        let upper = kept.clone().map_or_else(|| scratch::not_kept(context, &own), Ok)?;
         let wishes = Wishes {
             mounts: container.mounts.clone(),
             services: vec![spool(context)],
@@ -44,7 +45,7 @@ pub fn running(context: &Context, job: &Job, container: &Container) -> Result<Li
         };
         let exec = entry.exec()?;
         let (name, image) = (&*place.name, (entry.id, &exec));
-        let plan = images::plan::image(context, name, image, upper.clone(), container.writable, wishes)?;
+        let plan = images::plan::image(context, name, image, upper, container.writable, wishes)?;
         Ok((plan, vec![]))
     })
 }

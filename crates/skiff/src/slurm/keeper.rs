@@ -8,7 +8,6 @@ use rustix::process::getuid;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_site::TrustedDir;
 use skiff_spec::job::{Descriptor, Snapshot};
-use skiff_spec::plan::Upper;
 
 use super::container;
 use super::deploy::deploy;
@@ -17,6 +16,7 @@ use crate::context::Context;
 use crate::control::Live;
 use crate::images::{self, index::Entry};
 use crate::planner::{self, Wishes};
+use crate::scratch;
 use crate::supervisor::{self, Keep, Place};
 
 /// In the keeper's directory: in what this node's base differs from the one the environment was built on.
@@ -36,7 +36,7 @@ pub fn running(context: &Context, job: &Job) -> Result<Live> {
 
 fn of_snapshot(context: &Context, job: &Job, snapshot: &Snapshot) -> Result<Live> {
     let dir = job.keeper_dir();
-    private_dir(&dir)?;
+    let own = private_dir(&dir)?;
     let name = snapshot.environment.to_string();
     let place = Place { dir, environment: Some(name.clone()), name };
     supervisor::session_at(context, &place, Keep::UntilStopped, || {
@@ -45,7 +45,7 @@ fn of_snapshot(context: &Context, job: &Job, snapshot: &Snapshot) -> Result<Live
         fs::write(&record, &deployed.difference).context(|| record.display().to_string())?;
         let (paths, leases): (Vec<_>, _) = deployed.layers.into_iter().rev().unzip();
         let wishes = Wishes { layers: paths, services: vec![spool(context)], ..Wishes::default() };
-        let upper = Upper::Memory { size: context.config.run.memory.clone() };
+        let upper = scratch::not_kept(context, &own)?;
         let plan = match deployed.image {
             None => planner::host(context, &place.name, upper, wishes)?,
             Some(entry) => {
