@@ -37,6 +37,12 @@ printf 'range_base = 500000000\nrange_first_uid = 1000\n' >/etc/skiff/helper.con
 ok as skiff-carol skiff run -- sh -c 'cat /proc/self/uid_map | tr -s " "'
 has "$out" " 1 $((500000000 + (carol - 1000) * 65536)) "
 
+# A file that is too long is not read by half: what its rest says counts, too.
+truncate -s 65M /etc/subuid
+fails 125 as skiff-carol skiff run -- true
+has "$err" '/etc/subuid: longer than 64 MiB'
+cp -a kept.subuid /etc/subuid
+
 # A user whom the password file does not know.
 try setpriv --reuid 4242 --regid 4242 --clear-groups env -i PATH=/usr/bin:/bin HOME=/tmp timeout 10 skiff run -- id -u
 [ "$code" = 0 ] && equal "$out" 0 || { equal "$code" 125; has "$err" 'hint: '; }

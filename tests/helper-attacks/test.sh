@@ -91,7 +91,7 @@ if command -v cc >/dev/null; then cc -shared -fPIC -o preload.so preload.c 2>/de
 install -m 644 preload.so /tmp/skiff-preload.so
 attack surroundings /tmp/skiff-preload.so
 [ ! -e /tmp/skiff-preloaded ] || fail 'the helper has loaded the library of a variable'
-umount -l /run/skiff/base && rm -rf /run/skiff/base /run/skiff/lock
+umount -l /run/skiff/base && rm -rf /run/skiff/base
 attack surroundings /tmp/skiff-preload.so
 equal "$(stat -c %a /run/skiff) $(stat -c %a /run/skiff/base)" '755 755' 'modes of what the helper makes'
 start alice /usr/bin/python3 /tmp/skiff-attack.py $helper interrupted 4

@@ -11,6 +11,7 @@
 //! of that mount.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::SystemTime;
 
 use rustix::fs::{
@@ -31,7 +32,7 @@ use skiff_sys::loopdev;
 use crate::caller::Caller;
 use crate::locked::lock_flags;
 use crate::quota::Slot;
-use crate::site::FIRST_PERSON;
+use crate::site::{FIRST_PERSON, refuse_unless_owned};
 use crate::{mask, site};
 
 /// Where images are mounted, each on a directory of its name.
@@ -54,23 +55,35 @@ pub fn open(caller: &Caller, id: ImageId) -> Result<OwnedFd> {
     }
     // As for the stand-ins; two mounts of one image do no harm.
     let _maker = Slot::of_maker(caller.uid, mask::MAKING)?;
-    let what = || format!("image {id}");
     if let Some(mounted) = mounted(dir.as_fd(), &name) {
         return Ok(mounted);
     }
+    make_room(&dir)?;
+    for _ in 0..mask::TRIES {
+        if let Some(mounted) = mount_in(&dir, &store, id)? {
+            return Ok(mounted);
+        }
+    }
+    Err(Error::new(format!("image {id}: gone as soon as it was mounted")))
+}
+
+/// Mounts an image on its directory; nothing if another user's helper lets go of all this moment (see [`make_room`]).
+fn mount_in(dir: &OwnedFd, store: &Store, id: ImageId) -> Result<Option<OwnedFd>> {
+    let (what, name) = (|| format!("image {id}"), id.to_string());
     let root = store
         .mount(id)?
         .context(what)
         .map_err(|e| e.hint("the kernel must have EROFS or squashfs (modprobe erofs); for squashfs, and before 6.12, also loop devices"))?;
-    make_room(&dir)?;
-    let made = mkdirat(&dir, &name, Mode::from_raw_mode(0o700));
+    let made = mkdirat(dir, &name, Mode::from_raw_mode(0o700));
     made.or_else(|e| if e == Errno::EXIST { Ok(()) } else { Err(e) }).context(what)?;
     let root = lock_flags(&root)
         .context(what)
         .map_err(|e| e.hint("the kernel must let root make user namespaces (user.max_user_namespaces)"))?;
-    move_mount(&root, "", &dir, &name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).context(what)?;
-    mounted(dir.as_fd(), &name)
-        .ok_or_else(|| Error::new(format!("image {id}: gone as soon as it was mounted")))
+    match move_mount(&root, "", dir, &name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH) {
+        Err(Errno::NOENT) => return Ok(None),
+        moved => moved.context(what)?,
+    }
+    Ok(mounted(dir.as_fd(), &name))
 }
 
 /// Lets go of images that are no longer in the store: until then they take up its room. What runs on them goes on.
@@ -158,15 +171,9 @@ impl Store {
             )?;
         site::check_parents(&path)?;
         let stat = fstat(&dir).context(what)?;
-        if stat.st_uid >= FIRST_PERSON || stat.st_mode & 0o022 != 0 {
-            return Err(Error::new(format!(
-                "{}: belongs to uid {} with mode {:o}",
-                what(),
-                stat.st_uid,
-                stat.st_mode & 0o7777
-            ))
-            .hint("it must belong to a system user (uid below 1000) and be writable by nobody else"));
-        }
+        refuse_unless_owned(&stat, Path::new(&path), 0o022, FIRST_PERSON - 1).map_err(|e| {
+            e.hint("it must belong to a system user (uid below 1000) and be writable by nobody else")
+        })?;
         Ok(Self { path, dir, owner: stat.st_uid, group: stat.st_gid, format })
     }
 

@@ -10,6 +10,7 @@
 //! system, which the kernel drops when the last environment that uses it has ended.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{
@@ -24,8 +25,10 @@ use rustix::mount::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::ClockId;
 use skiff_sandbox::{Context, Error, Result};
+use skiff_sys::lock;
 
 use crate::quota::Slot;
+use crate::site::refuse_unless_owned;
 use crate::{shims, stand_ins};
 
 /// The directory of the helper's own.
@@ -56,6 +59,11 @@ const AGE: i64 = 600;
 /// How long the same user's other helper is waited for that makes what both need.
 pub const MAKING: Duration = Duration::from_millis(100);
 
+/// How long it takes, and many times more, to put a generation in the place of another.
+const EXCHANGE: Duration = Duration::from_millis(10);
+/// How often what all users share is made when another user's helper takes it away at that moment.
+pub const TRIES: usize = 3;
+
 /// The current generation.
 pub struct Mask {
     /// The directory of the layers, as a mount that hangs nowhere yet.
@@ -77,11 +85,16 @@ pub fn current(uid: u32) -> Result<Mask> {
     match (open_current(&state), old) {
         (Some((mask, true)), _) => return Ok(mask),
         (_, Some(mask)) if maker.is_none() => return Ok(mask),
-        _ => renew(&state).context(|| format!("stand-ins in {PLACE}"))?,
+        _ => {}
     }
-    open_current(&state).map(|(mask, _)| mask).ok_or_else(|| {
-        Error::new(format!("stand-ins in {PLACE}: gone as soon as they were made")).hint("try again")
-    })
+    for _ in 0..TRIES {
+        renew(&state).context(|| format!("stand-ins in {PLACE}"))?;
+        // Another user's helper may put its own in the place of these this moment; or be stopped before it has.
+        if let Some((mask, _)) = lock::within(EXCHANGE, || Ok::<_, Error>(open_current(&state)))? {
+            return Ok(mask);
+        }
+    }
+    Err(Error::new(format!("stand-ins in {PLACE}: gone as soon as they were made")).hint("try again"))
 }
 
 /// `/run/skiff`, made and checked: nobody but root may put things there.
@@ -97,12 +110,7 @@ pub fn state_dir() -> Result<OwnedFd> {
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = openat2(CWD, DIR, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).context(name)?;
-    let stat = fstat(&dir).context(name)?;
-    if stat.st_uid != 0 || stat.st_mode & 0o022 != 0 {
-        return Err(Error::new(format!("{DIR}: does not belong to root alone"))
-            .hint("administrator: chown root, chmod 755"));
-    }
-    Ok(dir)
+    refuse_unless_owned(&fstat(&dir).context(name)?, Path::new(DIR), 0o022, 0).map(|()| dir)
 }
 
 /// What says that the host has changed: the times of directories, as text.

@@ -13,6 +13,9 @@ use skiff_spec::site::{BadLine, FILE, Site};
 const SUBUID: &str = "/etc/subuid";
 const SUBGID: &str = "/etc/subgid";
 
+/// Files of the administrator's are shorter.
+const MOST_BYTES: i64 = 64 << 20;
+
 /// Uids from here on are people's, who are trusted with nothing.
 pub const FIRST_PERSON: u32 = 1000;
 
@@ -103,8 +106,12 @@ fn read_checked(path: &str, refused: u32, last_owner: u32) -> Result<Option<Vec<
     if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
         return Err(Error::new(format!("{path}: not a plain file")));
     }
+    // Half of it will not do: what stands in the rest would count as not said, whose subordinate ids are whose for one.
+    if stat.st_size > MOST_BYTES {
+        return Err(Error::new(format!("{path}: longer than {} MiB", MOST_BYTES >> 20)));
+    }
     let mut bytes = vec![];
-    File::from(fd).take(4 << 20).read_to_end(&mut bytes).context(|| path)?;
+    File::from(fd).read_to_end(&mut bytes).context(|| path)?;
     Ok(Some(bytes))
 }
 
@@ -127,7 +134,13 @@ fn check_parents_of(path: &str, last_owner: u32) -> Result<()> {
     Ok(())
 }
 
-fn refuse_unless_owned(stat: &rustix::fs::Stat, path: &Path, refused: u32, last_owner: u32) -> Result<()> {
+/// Refuses what belongs to a uid above `last_owner`, or to which others have one of the rights `refused`.
+pub fn refuse_unless_owned(
+    stat: &rustix::fs::Stat,
+    path: &Path,
+    refused: u32,
+    last_owner: u32,
+) -> Result<()> {
     if stat.st_uid <= last_owner && stat.st_mode & refused == 0 {
         return Ok(());
     }

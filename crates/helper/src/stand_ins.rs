@@ -14,14 +14,14 @@ use rustix::fs::{
 use rustix::io::Errno;
 use skiff_spec::locked;
 
+use crate::site::FIRST_PERSON;
+
 /// Trees in which a system keeps things to itself.
 const TREES: [&str; 5] = ["etc", "root", "var", "srv", "boot"];
 /// More entries than this are no system's secrets but somebody's data; the view keeps them all the same.
 const MOST: usize = 200_000;
 /// Deeper than this no system keeps its things, and each level holds a descriptor.
 const DEEPEST: usize = 32;
-/// Uids from here on are people's.
-const FIRST_PERSON: u32 = 1000;
 
 const SHOWN: usize = 0;
 const HIDDEN: usize = 1;
