@@ -1,6 +1,7 @@
 # An instance on a network of the site's is saved and made again, here and on another node: its address, hardware address, routes and TCP
 # connections come back, and its peer sees a pause. Nobody gets another's address, nor sends from one, though he rules the namespace.
 # time: 120
+# takes: 26
 . "$(dirname "$0")/../lib.sh"
 . "$here/../cluster-run/lib.sh"
 [ -e /usr/libexec/skiff/criu/criu ] || skip 'CRIU is not installed: packaging/get-criu could not fetch it'

@@ -1,5 +1,6 @@
 # Root inside: packages, users, owners, replaced and deleted files of the host, programs and libraries of one's own. Outside
 # the host and other users are as before, byte for byte, and no file is the machine's root's.
+# takes: 13
 . "$(dirname "$0")/../lib.sh"
 
 ok as bob skiff env create dev

@@ -1,4 +1,5 @@
 # bed: --ssh-force-command "/usr/bin/skiff login"
+# takes: 24
 # Nobody is locked out of ssh by their own configuration, however broken it is; and none gets a program of theirs run on the host by
 # it, or by a variable, where the site has `skiff login` put them into an environment.
 . "$(dirname "$0")/../lib.sh"

@@ -2,6 +2,7 @@
 # together, while bob starts, enters, pulls, submits, joins a network and migrates. What each may take longer then is a promise of
 # docs/security.md. To add an attack is a line in `attacks`, an action one in `actions`.
 # time: 90
+# alone
 . "$(dirname "$0")/../lib.sh"
 registry=10.77.0.1:5000
 . "$here/../images/lib.sh"

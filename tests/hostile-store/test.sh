@@ -1,4 +1,5 @@
 # bed: --nodes 1
+# takes: 17
 # mallory and the store that all users share: writers that she asks for and tells nothing, images without end. bob's pulls do not wait
 # for it, and room is left for him.
 . "$(dirname "$0")/../lib.sh"

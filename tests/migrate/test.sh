@@ -1,6 +1,8 @@
 # `skiff migrate`: running instances go from one node to another, by ssh and by srun, from memory to memory and by the shared home, and
 # come to the same result as one that nobody disturbed; whatever fails on the way, they go on where they were, and nothing is left.
 # time: 150
+# takes: 30
+# alone
 . "$(dirname "$0")/../lib.sh"
 . "$here/../cluster-run/lib.sh"
 # Where the nodes reach it, too.
@@ -55,11 +57,15 @@ endless=(python3 /shared/work.py 1000000 0.01)
 ok at n1 bob skiff instance start --checkpoint host cut "${endless[@]}"
 eventually 10 cut_lines cut 5
 on n1 tc qdisc replace dev e-n1 root tbf rate 100mbit burst 64k latency 50ms
-# (By a slow link what can be packed is, and by others nothing.)
-ok at n1 bob skiff migrate --json cut n2
-equal "$(json "$out" 'd["sent_bytes"] < d["memory_bytes"] / 2')" True "packed: $out"
-ok at n2 bob skiff migrate --json cut n1
-equal "$(json "$out" 'd["sent_bytes"] == d["memory_bytes"]')" True "not packed: $out"
+# (By a slow link what can be packed is, and by others nothing. A busy machine may make a link slow, though not every time.)
+for times in 1 2 3; do
+    ok at n1 bob skiff migrate --json cut n2
+    equal "$(json "$out" 'd["sent_bytes"] < d["memory_bytes"] / 2')" True "packed: $out"
+    ok at n2 bob skiff migrate --json cut n1
+    plain=$(json "$out" 'd["sent_bytes"] == d["memory_bytes"]')
+    [ "$plain" != True ] || break
+done
+equal "$plain" True "not packed: $out"
 ok at n1 bob skiff instance start --checkpoint host later "${endless[@]}"
 eventually 10 cut_lines later 5
 # (In the first CRIU is just telling of the processes, in the second they are there, and most of their memory is under way.)
@@ -81,7 +87,7 @@ done
 on n1 tc qdisc del dev e-n1 root
 
 # There by the network, back by the shared home, there again: who runs it is always one of the two.
-ok at n1 alice skiff instance start --checkpoint host calc "${work[@]}" 0.01 calc
+ok at n1 alice skiff instance start --checkpoint host calc "${work[@]}" 0.1 calc
 eventually 10 lines n1 calc 20
 ok at n1 alice skiff migrate --dry-run calc n2
 has "$out" 'start        ssh'
@@ -262,7 +268,7 @@ equal "$(state n2 stays)" 'running '
 ok at n2 alice skiff instance rm --force stays
 
 # Whichever side is killed at whatever moment: exactly one runs it, and in the end it is right.
-ok at n1 alice skiff instance start --checkpoint host tough "${work[@]}" 0.06 tough
+ok at n1 alice skiff instance start --checkpoint host tough "${work[@]}" 0.25 tough
 eventually 10 lines n1 tough 5
 here_are() { on "$1" pgrep -u alice -xc python3 || true; }
 none_on() { [ "$(here_are "$1")" = 0 ]; }

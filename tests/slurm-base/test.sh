@@ -1,4 +1,5 @@
 # A node whose system is not the one that the environment was built on: a word about it, or by configuration a refusal.
+# takes: 21
 . "$(dirname "$0")/../lib.sh"
 ok as alice skiff env create dev
 inside alice dev 'echo dev >/etc/marker'

@@ -1,4 +1,5 @@
 # Slurm's commands typed as root inside an environment: the host's own run, as the user himself, in the same files.
+# takes: 25
 . "$(dirname "$0")/../lib.sh"
 
 # The test bed's accounting is a file at a place that no environment shows by itself.

@@ -1,4 +1,5 @@
 # What can be missing or broken: the job says what and how to mend it, ends with 125, and never runs on the bare node.
+# takes: 22
 . "$(dirname "$0")/../lib.sh"
 ok as alice skiff env create dev
 inside alice dev 'echo x >/etc/marker; head -c 3000000 /dev/urandom >/opt/data'

@@ -1,4 +1,5 @@
 # Jobs in environments: which steps are in which, what they share, what stays apart.
+# takes: 12
 . "$(dirname "$0")/../lib.sh"
 
 for name in dev other; do

@@ -1,4 +1,5 @@
 # MPI programs in environments: started by srun over PMIx and PMI2, and by mpirun in an allocation; ranks of a node share memory.
+# takes: 19
 . "$(dirname "$0")/../lib.sh"
 ok as alice skiff env create dev
 cd /home/alice

@@ -1,4 +1,5 @@
 # bed: --nodes 2 --slurm-conf KillWait=2
+# takes: 23
 # Signals and exit codes come through: every task, and every child of one, gets exactly what it would get on the bare node.
 . "$(dirname "$0")/../lib.sh"
 ok as alice skiff env create dev

@@ -1,4 +1,5 @@
 # A job gets the environment as it was when it was submitted: every kind of file, once through the depot, once per node.
+# takes: 27
 . "$(dirname "$0")/../lib.sh"
 ok as alice skiff env create dev
 depot=/home/alice/.local/share/skiff/depot

@@ -1,4 +1,5 @@
 # A person at a terminal inside an environment, who uses Slurm's commands as root there: it is as if they ran right here.
+# takes: 8
 . "$(dirname "$0")/../lib.sh"
 ok as alice skiff env create dev
 # salloc's shell reads it.

@@ -1,4 +1,5 @@
 # bed: --nodes 2 --without-skiff n2
+# takes: 11
 # A node that knows nothing of Skiff: what asks for an environment does not run there.
 . "$(dirname "$0")/../lib.sh"
 ok as alice skiff env create dev
