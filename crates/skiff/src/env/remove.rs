@@ -21,7 +21,11 @@ pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> 
         (true, true) => {
             return output::line(&format!("end what runs in it, and remove {}", env.dir.display()));
         }
-        (true, false) => supervisor::stop_at(&env.dir).map(drop)?,
+        (true, false) => {
+            supervisor::stop_at(&env.dir)?;
+            // Where its start has just failed there is nothing to stop, but a supervisor that is about to end.
+            supervisor::wait_for_lock(&env.dir)?;
+        }
         (false, _) => {}
     }
     let lock = supervisor::try_lock(&env.dir)?.ok_or_else(|| {
