@@ -50,7 +50,7 @@ class Terminal:
         self.seen += piece.decode(errors="replace")
         return True
 
-    def expect(self, pattern, seconds=10):
+    def expect(self, pattern, seconds=30):
         """Waits for a pattern in what has come since the last match; gives the match."""
         end = time.monotonic() + seconds
         while True:
@@ -72,7 +72,7 @@ class Terminal:
     def close(self):
         os.close(self.fd)
 
-    def finish(self, seconds=10):
+    def finish(self, seconds=30):
         """Waits for the command's end; gives its exit code, 128+N for a signal."""
         end = time.monotonic() + seconds
         try:

@@ -52,7 +52,7 @@ result=$(tail -1 <<<"$out")
 has "$result" 'old True True' 'an undisturbed run'
 
 # Saved once and let go on, then saved again and ended; made again twice.
-ok as alice skiff instance start --checkpoint host calc "${work[@]}" 0.01 calc
+ok as alice skiff instance start --checkpoint host calc "${work[@]}" 0.06 calc
 eventually 10 lines calc 20
 ok as alice skiff checkpoint save calc --dry-run
 has "$out" 'python3 (2 threads' 'what would be saved'
@@ -92,7 +92,7 @@ eventually 5 gone
 
 # On another node, which sees the same home but none of the processes.
 node=${SKIFF_TESTBED_NODES%% *}
-ok as alice skiff instance start --checkpoint host wanders "${work[@]}" 0.01 wanders
+ok as alice skiff instance start --checkpoint host wanders "${work[@]}" 0.06 wanders
 eventually 10 lines wanders 20
 ok as alice skiff checkpoint save wanders
 login alice
@@ -178,7 +178,7 @@ cat >/shared/job <<'X'
 #SBATCH -N1 -w n1 --requeue --open-mode=append -o job.out
 exec skiff job checkpoint-on-signal host sim "$@"
 X
-ok as alice sbatch --parsable /shared/job "${work[@]}" 0.01 sim
+ok as alice sbatch --parsable /shared/job "${work[@]}" 0.06 sim
 job=$out
 printed() { [ "$(grep -cx '[0-9]*' /home/alice/job.out)" -ge "$1" ]; }
 eventually 20 printed 20
@@ -284,7 +284,7 @@ fails 125 as bob skiff checkpoint restore many
 has "$err" 'no such checkpoint'
 fails 2 as bob ls /home/alice/.local/share/skiff/checkpoint/many
 # Killed at whatever moment, saving changes nothing: the instance goes on.
-ok as alice skiff instance start --checkpoint host tough "${work[@]}" 0.01 tough
+ok as alice skiff instance start --checkpoint host tough "${work[@]}" 0.06 tough
 eventually 10 lines tough 5
 for moment in 0.01 0.04 0.07 0.1 0.15; do
     start alice skiff checkpoint save tough --name torn --leave-running

@@ -150,7 +150,7 @@ for victim in 'skiff cluster agent' 'skiff-hub' 'slurmd -D' link; do
     try wait "$job"
     has "$(cat said)" 'Node failure on n2' "$victim"
     slurm_says_down() { [[ $(nodes) == *'n2:lost:down'*'@n2' ]]; }
-    eventually 10 slurm_says_down
+    eventually 30 slurm_says_down
     ip link set v-n2 up
     as alice touch go
     wait "$other" || fail "$victim: a job of another node has not gone on"
@@ -162,7 +162,7 @@ done
 # Somebody has taken the port of one that was lost: it can come back when that is free.
 port=$(sed -n 's/^NodeName=n2 .* Port=\([0-9]*\) .*/\1/p' $state/lab/slurm/slurm.conf)
 on n2 kill -9 "$(of n2 'skiff cluster agent' | tail -1)"
-eventually 10 slurm_says_down
+eventually 30 slurm_says_down
 ok as alice skiff cluster remove lab --node n2
 login alice
 on n2 "${login[@]}" python3 -c 'import socket, sys, time; s = socket.create_server(("", int(sys.argv[1]))); time.sleep(100)' "$port" 3>&- &
@@ -205,7 +205,7 @@ equal "$code:$out" $'7:n2\nin\n1' "$err"
 fails 1 as alice env SLURM_CONF=$state/lab/slurm/slurm.conf timeout 3 scontrol ping
 # One that is lost comes back to where it was.
 on n2 kill -9 "$(of n2 'cluster agent' | tail -1)"
-eventually 10 slurm_says_down
+eventually 30 slurm_says_down
 ok as alice skiff cluster remove lab --node n2
 ok as alice skiff cluster add lab --nodes 1
 run srun -N2 -l hostname
@@ -220,7 +220,7 @@ on n2 "${login[@]}" sh -c 'until [ -e taken ]; do
     skiff run --net far -- sh -c "ip -o -4 addr show eth0 | grep -q \" $0/\" && touch taken && exec sleep 1234"; done' "$address" 3>&- &
 taker=$!
 eventually 15 test -e /home/bob/taken
-eventually 10 slurm_says_down
+eventually 30 slurm_says_down
 ok as alice skiff cluster remove lab --node n2
 fails 125 as alice skiff cluster add lab --nodes 1
 has "$err" 'node n2: host n2 gives its address to others now'
