@@ -57,7 +57,9 @@ endless=(python3 /shared/work.py 1000000 0.01)
 ok at n1 bob skiff instance start --checkpoint host cut "${endless[@]}"
 eventually 10 cut_lines cut 5
 on n1 tc qdisc replace dev e-n1 root tbf rate 100mbit burst 64k latency 50ms
-# (By a slow link what can be packed is, and by others nothing. A busy machine may make a link slow, though not every time.)
+# (By a slow link what can be packed is, and by others nothing. Where more wants to run than there are processors every link is slow: there
+# it must only be less.)
+busy() { awk -v most=$((2 * $(nproc))) '{ exit !($1 > most) }' /proc/loadavg; }
 for times in 1 2 3; do
     ok at n1 bob skiff migrate --json cut n2
     equal "$(json "$out" 'd["sent_bytes"] < d["memory_bytes"] / 2')" True "packed: $out"
@@ -65,7 +67,7 @@ for times in 1 2 3; do
     plain=$(json "$out" 'd["sent_bytes"] == d["memory_bytes"]')
     [ "$plain" != True ] || break
 done
-equal "$plain" True "not packed: $out"
+[ "$plain" = True ] || { busy && [ "$(json "$out" 'd["sent_bytes"] > d["memory_bytes"] / 2')" = True ]; } || fail "not packed: $out"
 ok at n1 bob skiff instance start --checkpoint host later "${endless[@]}"
 eventually 10 cut_lines later 5
 # (In the first CRIU is just telling of the processes, in the second they are there, and most of their memory is under way.)
