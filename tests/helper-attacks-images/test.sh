@@ -167,15 +167,30 @@ chgrp daemon $store
 start alice /usr/bin/python3 /tmp/skiff-attack.py $helper waiting_writer 4
 eventually 5 pgrep -u daemon -x skiff
 sleep 0.3
-pid=$(pgrep -u daemon -x skiff)
-equal "$(tr '\0' '\n' </proc/"$pid"/environ | sort | xargs)" 'HTTP_PROXY=http://proxy:1' 'its variables'
-# The lock that says that it works for alice, which is root's, is all that it has besides.
-equal "$(ls -l /proc/"$pid"/fd | sed -n 's/.*-> \([a-z/]*\).*/\1/p' | sort | xargs)" '/dev/null /dev/null /dev/null /run/skiff/callers/ socket' 'its descriptors'
-equal "$(readlink /proc/"$pid"/cwd) $(readlink /proc/"$pid"/exe)" '/ /usr/bin/skiff'
-equal "$(stat -c %U /proc/"$pid"/fd)" root 'not dumpable'
-# Few system calls, and no way to more privilege; no end of memory, descriptors or time.
-equal "$(sed -nE 's/^(NoNewPrivs|Seccomp):\t//p' /proc/"$pid"/status | xargs)" '1 2' 'no_new_privs, seccomp'
-equal "$(awk '/^Max (cpu time|address space|open files)/ { print $(NF - 1) }' /proc/"$pid"/limits | sort -n | xargs)" "$(printf '%s\n' 14400 "$(ulimit -Hn | awk '{ print $1 < 4096 ? $1 : 4096 }')" $((16 << 30)) | sort -n | xargs)" 'its limits'
+fetcher=$(pgrep -u daemon -f '^skiff store-fetcher')
+writer=$(pgrep -u daemon -f '^skiff store-writer')
+for pid in $fetcher $writer; do
+    # (Of the writer's, no path leads to it any more.)
+    variables= null=/null
+    [ $pid = $writer ] || variables='HTTP_PROXY=http://proxy:1' null=/dev/null
+    equal "$(tr '\0' '\n' </proc/$pid/environ | sort | xargs)" "$variables" 'its variables'
+    # The lock that says that it works for alice, which is root's, is all that it has besides.
+    equal "$(ls -l /proc/$pid/fd | sed -n 's/.*-> \([a-z/]*\).*/\1/p' | sort | grep -v "^$store" | xargs)" "$null $null $null /run/skiff/callers/ socket socket" 'its descriptors'
+    equal "$(readlink /proc/$pid/cwd) $(readlink /proc/$pid/exe)" '/ /usr/bin/skiff'
+    equal "$(stat -c %U /proc/$pid/fd)" root 'not dumpable'
+    # Few system calls, and no way to more privilege; no end of memory, descriptors or time.
+    equal "$(sed -nE 's/^(NoNewPrivs|Seccomp):\t//p' /proc/$pid/status | xargs)" '1 2' 'no_new_privs, seccomp'
+    equal "$(awk '/^Max (cpu time|address space|open files)/ { print $(NF - 1) }' /proc/$pid/limits | sort -n | xargs)" "$(printf '%s\n' 14400 "$(ulimit -Hn | awk '{ print $1 < 4096 ? $1 : 4096 }')" $((16 << 30)) | sort -n | xargs)" 'its limits'
+    # What it takes up is its caller's: the job's limits hold it.
+    equal "$(cat /proc/$pid/cgroup)" "$(cat /proc/"$started"/cgroup)" 'its control group'
+done
+# The writer sees no process, no network, and no file but the store.
+for namespace in mnt pid ipc net; do
+    [ "$(readlink /proc/$writer/ns/$namespace)" != "$(readlink /proc/self/ns/$namespace)" ] || fail "the writer has the host's $namespace namespace"
+done
+equal "$(cut -d' ' -f5 /proc/$writer/mountinfo | sort | xargs)" "/ $store" "the writer's mounts"
+equal "$(cd /proc/$writer/root && find . -xdev -not -name . | xargs)" './var ./var/lib ./var/lib/skiff ./var/lib/skiff/store' "the writer's files"
+equal "$(nsenter --net=/proc/$writer/ns/net ip -o link | grep -c -v ' lo: ' || true)" 0 "the writer's devices"
 try wait "$started"
 eventually 15 sh -c '! pgrep -u daemon -x skiff'
 

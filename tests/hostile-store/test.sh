@@ -1,13 +1,14 @@
 # bed: --nodes 1
-# takes: 17
-# mallory and the store that all users share: writers that she asks for and tells nothing, images without end. bob's pulls do not wait
-# for it, and room is left for him.
+# takes: 21
+# mallory and the store that all users share: writers that she asks for and tells nothing, or has frozen while they make what bob wants;
+# images without end. bob's pulls do not wait for it, and room is left for him.
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"
 helper=/usr/libexec/skiff/skiff-helper
 install -m 755 "$here/idle.py" /tmp/skiff-idle.py
 idle=
-trap '{ [ -z "$idle" ] || { kill "$idle" && wait "$idle"; }; } 2>/dev/null || true; rm -f /tmp/skiff-idle.py; images_cleanup' EXIT
+frozen=
+trap '[ -z "$frozen" ] || kill -CONT $frozen 2>/dev/null || true; { [ -z "$idle" ] || { kill "$idle" && wait "$idle"; }; } 2>/dev/null || true; rm -f /tmp/skiff-idle.py; images_cleanup' EXIT
 root=$images_tmp/root
 skeleton "$root"
 start_registry
@@ -42,6 +43,44 @@ idle=
 # Who asks slowly is not waited for: looked at in the end.
 as mallory /usr/bin/python3 /tmp/skiff-idle.py $helper trickle >"$images_tmp/trickle" &
 idle=$!
+
+# A writer of hers that makes the image that bob wants, and does not get on: frozen, or fed by a registry of hers. bob does not wait
+# for it, and it does not begin anew.
+start_proxy
+cat >>/home/mallory/.config/containers/registries.conf <<X
+[[registry]]
+location = "$proxy"
+insecure = true
+X
+mkdir "$images_tmp/wanted" && head -c 3000000 /dev/urandom >"$images_tmp/wanted/noise"
+push wanted:1 "$images_tmp/wanted" --config '{"Cmd":["1"]}'
+push wanted:2 "$images_tmp/wanted" --config '{"Cmd":["2"]}'
+push wanted:3 "$images_tmp/wanted" --config '{"Cmd":["3"]}'
+as bob skiff pull --quiet $registry/small:1
+begin=${EPOCHREALTIME/./}
+ok as bob skiff pull --quiet $registry/wanted:1
+usual=$(((${EPOCHREALTIME/./} - begin) / 1000))
+for n in 2 3; do
+    faults '{"path":"/blobs/","do":"slow","after":300000,"times":1000}'
+    start mallory skiff pull --quiet $proxy/wanted:$n
+    slow=$started
+    eventually 10 sh -c "ls $store/images/*.lock 2>/dev/null"
+    if [ $n = 2 ]; then
+        frozen=$(pgrep -u daemon -f '^skiff store-')
+        kill -STOP $frozen
+    fi
+    within $((usual + 1000)) as bob skiff pull --quiet $registry/wanted:$n
+    [ -z "$frozen" ] || kill -CONT $frozen
+    frozen=
+    kill "$slow"
+    wait "$slow" 2>/dev/null || true
+    eventually 10 sh -c '! pgrep -u daemon -f "^skiff store-"'
+    equal "$(find $store/tmp $store/images -name '*.lock' -o -path '*/tmp/*' -type f)" '' "what is left of mallory's"
+    ok as bob skiff rmi $registry/wanted:$n
+done
+ok as bob skiff rmi $registry/wanted:1
+# No image takes a loop device where the kernel mounts files.
+equal "$(grep ' /run/skiff/images/.* /dev/loop' /proc/self/mountinfo || true)" '' 'loop devices of images'
 
 # Room. (An image of random data takes as much in the store as in the registry, and its layers are kept besides.)
 install -d /etc/skiff

@@ -81,14 +81,14 @@ sound 'all these, later'
 # Killed at any moment, who asked or who writes: what had come by then does not come again.
 arrived() { [ "$(sent /blobs/)" -ge "$1" ]; }
 for after in 1000000 5000000 9000000; do
-    for victim in client writer; do
+    for victim in client writer fetcher; do
         make_store
         faults '{"path":"/blobs/","do":"slow","after":16000000,"times":1000}'
         start alice skiff pull --quiet $image
         eventually 20 arrived $after
         case $victim in
         client) kill -9 "$started" ;;
-        writer) kill -9 "$(pgrep -u daemon -x skiff)" ;;
+        *) kill -9 "$(pgrep -u daemon -f "^skiff store-$victim")" ;;
         esac
         try wait "$started"
         eventually 5 sh -c '! pgrep -u daemon -x skiff'

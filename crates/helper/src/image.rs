@@ -18,7 +18,7 @@ use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, UTIME_NOW, fstat,
     fstatfs, mkdirat, openat, openat2, statat, unlinkat, utimensat,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, pread};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
@@ -27,7 +27,8 @@ use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::image::{ImageId, store};
 use skiff_spec::site::{ImageFormat, Site};
 use skiff_sys::cred::FsIds;
-use skiff_sys::loopdev;
+use skiff_sys::mount::{MountAttr, set_attributes};
+use skiff_sys::{loopdev, verity};
 
 use crate::caller::Caller;
 use crate::locked::lock_flags;
@@ -187,6 +188,15 @@ impl Store {
         (self.owner, self.group)
     }
 
+    /// It as a mount that is attached nowhere yet, for another mount namespace.
+    pub fn tree(&self) -> std::io::Result<OwnedFd> {
+        let flags =
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        let tree = open_tree(&self.dir, "", flags)?;
+        set_attributes(tree.as_fd(), MountAttr::NOSUID.and(MountAttr::NODEV).and(MountAttr::NOEXEC), false)?;
+        Ok(tree)
+    }
+
     /// As what its images are mounted here.
     pub fn format(&self) -> ImageFormat {
         let found = || match fsopen(ImageFormat::Erofs.name(), FsOpenFlags::FSOPEN_CLOEXEC) {
@@ -237,7 +247,30 @@ impl Store {
             return Err(Error::new(format!("{}: its file is not the store's own", what()))
                 .hint("administrator: somebody else has written into the store; `skiff store verify`"));
         }
+        self.check_verity(&file, id, name)?;
         Ok(file)
+    }
+
+    /// Refuses a file that the kernel holds to another digest than was noted when the image was made. (One that it holds to none is from a
+    /// file system without fs-verity, or from before.)
+    fn check_verity(&self, file: &OwnedFd, id: ImageId, name: &str) -> Result<()> {
+        let what = || format!("image {id}: {name}");
+        let Some(digest) = verity::measure(file.as_fd()).context(what)? else { return Ok(()) };
+        let note = store::verity(name);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+        let read = || -> rustix::io::Result<_> {
+            let note = openat(&self.dir, note, flags, Mode::empty())?;
+            let mut noted = [0; 33];
+            let length = pread(&note, &mut noted, 0)?;
+            Ok(noted[..length].to_vec())
+        };
+        match self.as_owner(read)? {
+            Ok(noted) if noted == digest => Ok(()),
+            Err(Errno::NOENT) => Ok(()),
+            Ok(_) => Err(Error::new(format!("{}: is not the file that was made", what()))
+                .hint("administrator: `skiff store verify`; `skiff pull` makes it again once it is removed")),
+            Err(e) => Err(e).context(what),
+        }
     }
 
     /// Refuses a user who has not shown that he may have the image.

@@ -1,39 +1,49 @@
 //! `store`: starts our own program as the owner of the trusted store, to fill it at the caller's wish.
 //!
-//! All that is foreign (answers of registries, layers, archives) is read there, by a process that is neither root nor the caller: he
-//! cannot trace, stop or signal it, and it has nothing but the store. Which program that is follows from where this one is
-//! installed; for whom it works it learns from us.
+//! All that is foreign (answers of registries, layers, archives) is read there, by processes that are neither root nor the caller: the
+//! caller cannot trace, stop or signal them. Which program that is follows from where this one is installed; for whom it works it learns
+//! from us. They are two: this one becomes the fetcher, which has the network; its child becomes the writer, which has the store, and
+//! neither the network nor any other file, process or message queue of the host.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use rustix::io::fcntl_dupfd_cloexec;
-use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, getrlimit, setrlimit};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
+    UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, mount_remount,
+    move_mount, unmount,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, chdir, fchdir, getrlimit, pivot_root, setrlimit};
 use rustix::thread::{CapabilitySet, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use skiff_sandbox::{Context, Error, Result};
-use skiff_spec::wire::{Reply, STORE_WRITER};
-use skiff_sys::process::{close_all_except, exec, keep_on_exec};
+use skiff_spec::wire::{Reply, STORE_FETCHER, STORE_WRITER};
+use skiff_sys::process::{CloneFlags, Fork, close_all_except, exec_open, fork, keep_on_exec};
 use skiff_sys::{caps, fdpass, signal};
 
 use crate::caller::Caller;
 use crate::image::Store;
 use crate::quota::Slot;
-use crate::site;
+use crate::{mask, site};
 
 /// What a writer may have of the caller's machine, if the caller's own limits are not lower: address space in bytes (an image of eight million
 /// files takes 3 GB), descriptors, seconds of processor time.
 const LIMITS: [(Resource, u64); 3] =
     [(Resource::As, 16 << 30), (Resource::Nofile, 4096), (Resource::Cpu, 4 * 60 * 60)];
+/// What the writer has to itself. Whoever takes it over sees no other process, and reaches nobody by a network.
+const NAMESPACES: CloneFlags =
+    CloneFlags::PID.and(CloneFlags::IPC).and(CloneFlags::MOUNT).and(CloneFlags::NETWORK);
 /// The group of files whose group does not matter.
 const NO_GROUP: u32 = 65534;
 /// Variables of the caller's that say how to reach servers. Nothing else of his environment goes along.
 const VARIABLES: [&str; 7] =
     ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "ALL_PROXY"];
 
-/// Becomes the writer, which talks to the caller by the socket that came along. Returns only if that fails.
+/// Becomes the fetcher, and starts the writer, which talks to the caller by the socket that came along. Returns only if that fails.
 pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()> {
     let what = || "the store's writer";
     let [talk] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| Error::new("store: one socket is needed"))?;
@@ -48,30 +58,97 @@ pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()>
     }
     // A store whose group nobody thought of has root's: that is none for whoever reads what is foreign.
     let gid = if gid == 0 { NO_GROUP } else { gid };
+    let owner = (Uid::from_raw(uid), Gid::from_raw(gid));
     // All writers are processes of the store's owner: counted as that user's, those of one caller would leave none to the others.
-    let Some(place) = Slot::of_writer(caller.uid)? else {
+    let Some(slot) = Slot::of_writer(caller.uid)? else {
         return fdpass::send(socket.as_fd(), &Reply::Busy.encode(), &[]).context(|| "answer");
     };
-    let program = program()?;
-    let (uid_of_caller, socket_number) = (caller.uid.to_string(), talk.as_raw_fd().to_string());
+    let path = program()?;
+    let program = openat(CWD, &path, OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
+        .context(|| path.display().to_string())?;
+    let (near, far) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .and_then(|(near, far)| Ok((fcntl_dupfd_cloexec(near, 3)?, fcntl_dupfd_cloexec(far, 3)?)))
+        .context(what)?;
     let format = store.format().name();
-    let quota = caller.config.site.store_user_quota.map_or(String::new(), |bytes| bytes.to_string());
-    let words = ["skiff", STORE_WRITER, store.path(), &uid_of_caller, format, &quota, &socket_number];
+    let tree = store.tree().context(what)?;
+    outlive_callers_limits(caller);
+    limit_resources().context(what)?;
+    let caller_uid = caller.uid.to_string();
+    let number = |fd: &OwnedFd| fd.as_raw_fd().to_string();
+    match fork(NAMESPACES).context(what)? {
+        Fork::Child => {
+            take_stdio().and_then(|()| enter_alone(&tree, store.path())).context(what)?;
+            become_owner(owner).context(what)?;
+            fdpass::send(socket.as_fd(), &Reply::Done(0).encode(), &[]).context(|| "answer")?;
+            let quota = caller.config.site.store_user_quota.map_or(String::new(), |bytes| bytes.to_string());
+            let words = [STORE_WRITER, store.path(), &caller_uid, format, &quota];
+            run(
+                &program,
+                &words,
+                &[number(&talk), number(&far)],
+                &[],
+                &[talk.as_fd(), far.as_fd(), slot.as_fd()],
+            )
+        }
+        Fork::Parent(_) => {
+            take_stdio().context(what)?;
+            become_owner(owner).context(what)?;
+            let words = [STORE_FETCHER, store.path(), &caller_uid];
+            run(&program, &words, &[number(&near)], &VARIABLES, &[near.as_fd(), slot.as_fd()])
+        }
+    }
+}
+
+/// Becomes our own program with these words, variables of the caller's, and descriptors.
+fn run(
+    program: &OwnedFd,
+    words: &[&str],
+    more: &[String],
+    variables: &[&str],
+    keep: &[BorrowedFd<'_>],
+) -> Result<()> {
     let c = |word: &[u8]| CString::new(word).map_err(|_| Error::new("store: a zero byte"));
-    let argv = words.iter().map(|word| c(word.as_bytes())).collect::<Result<Vec<_>>>()?;
-    let env = VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    let words = ["skiff"].iter().chain(words).copied().chain(more.iter().map(String::as_str));
+    let argv = words.map(|word| c(word.as_bytes())).collect::<Result<Vec<_>>>()?;
+    let env = variables.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
     let envp = env
         .map(|(name, value)| c(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
         .collect::<Result<Vec<_>>>()?;
-    outlive_callers_limits(caller);
-    limit_resources().context(what)?;
-    become_owner(Uid::from_raw(uid), Gid::from_raw(gid)).context(what)?;
-    fdpass::send(socket.as_fd(), &Reply::Done(0).encode(), &[]).context(|| "answer")?;
-    close_all_except(&[talk.as_fd(), place.as_fd()]);
-    take_stdio().context(what)?;
-    keep_on_exec(talk.as_fd()).context(what)?;
-    keep_on_exec(place.as_fd()).context(what)?;
-    Err(exec(program.as_os_str(), &argv, &envp)).context(|| program.display().to_string())
+    close_all_except(&[keep, &[program.as_fd()]].concat());
+    keep.iter().try_for_each(|fd| keep_on_exec(*fd)).context(|| "the store's writer")?;
+    Err(exec_open(program.as_fd(), &argv, &envp)).context(|| "the store's program")
+}
+
+/// Leaves the host's files for a root that holds the store at its path and nothing else.
+fn enter_alone(store: &OwnedFd, path: &str) -> rustix::io::Result<()> {
+    // What is unmounted here shall not be on the host.
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&fs, "mode", "0711")?;
+    fsconfig_create(&fs)?;
+    let attr = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let root = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attr)?;
+    // A directory that is there in any case.
+    move_mount(&root, "", CWD, mask::DIR, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    fchdir(&root)?;
+    let mut dir = openat(&root, ".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        mkdirat(&dir, part, Mode::from_raw_mode(0o711))?;
+        dir = openat(&dir, part, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    }
+    let both = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(store, "", &dir, "", both)?;
+    // Both at ".": the old root lands on top of the new one and is taken off there.
+    pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
+    mount_remount(
+        "/",
+        MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+        "",
+    )?;
+    chdir("/")
 }
 
 /// `bin/skiff` beside our own `libexec/skiff`, if nobody but root can have put it there: somebody who had made a second name of this
@@ -86,11 +163,11 @@ pub fn program() -> Result<PathBuf> {
 }
 
 /// From root to the store's owner, for good.
-fn become_owner(uid: Uid, gid: Gid) -> std::io::Result<()> {
+fn become_owner((uid, gid): (Uid, Gid)) -> std::io::Result<()> {
     // Out of reach of the keys of the caller's terminal: whoever is stopped holds locks that others wait for.
     rustix::process::setsid()?;
     // Nor does it stay in a directory of his, which could then not be unmounted.
-    rustix::process::chdir("/")?;
+    chdir("/")?;
     set_thread_groups(&[])?;
     set_thread_res_gid(gid, gid, gid)?;
     caps::drop_from_bounding(CapabilitySet::empty())?;

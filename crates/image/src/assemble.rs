@@ -103,6 +103,11 @@ impl Progress {
         inflated.store(0, Ordering::Relaxed);
     }
 
+    /// Whether to go on.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
+    }
+
     /// Ends it soon, with [`Error::Cancelled`]. A layer that waits for its bytes ends when its blob lets it.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
@@ -358,11 +363,9 @@ impl Place<'_> {
             return outcome;
         }
         // If the bytes are wrong, then that is the reason for whatever else is.
-        if !inflater.finish()? {
-            return Err(Error::WrongDigest { layer: blob.name().into() });
-        }
+        let got = inflater.finish()?;
         // What is left is little, and others may wait for it.
-        self.outside(|| blob.wait_verified(), u64::MAX)?;
+        self.outside(|| blob.settle(got), u64::MAX)?;
         outcome
     }
 

@@ -6,10 +6,10 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use skiff_spec::digest::Digest;
 
-use crate::Result;
 use crate::error::Context;
 use crate::io::read_exact_at;
 use crate::registry::{Growing, Reader};
+use crate::{Error, Result};
 
 /// A layer as the registry or an archive has it. Reads may come from several threads.
 pub trait Blob: Sync {
@@ -33,11 +33,12 @@ pub trait Blob: Sync {
     /// read before were wrong, and are fetched anew.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
 
-    /// All bytes have been read. If someone else checks them, waits for what comes of that.
+    /// All bytes have been read; `got` is their digest if it was not the right one. If someone else checks them, or can bring them anew,
+    /// waits for what comes of that.
     ///
     /// # Errors
     /// They are wrong, and are not there in another way.
-    fn wait_verified(&self) -> Result<()>;
+    fn settle(&self, got: Option<Digest>) -> Result<()>;
 
     /// After an error that [is a restart](crate::Error::is_restart): from now on the new bytes are read.
     fn restart(&self);
@@ -94,8 +95,11 @@ impl Blob for FileBlob {
         read_exact_at(self.file.as_fd(), buffer, self.offset + offset).on("read", &self.name)
     }
 
-    fn wait_verified(&self) -> Result<()> {
-        Ok(())
+    fn settle(&self, got: Option<Digest>) -> Result<()> {
+        match got {
+            None => Ok(()),
+            Some(_) => Err(Error::WrongDigest { layer: self.name.clone() }),
+        }
     }
 
     fn restart(&self) {}
@@ -117,7 +121,7 @@ impl FetchedBlob {
         FetchedBlob { name, growing: Arc::clone(growing), reader: RwLock::new(growing.reader()) }
     }
 
-    fn reader(&self) -> RwLockReadGuard<'_, Reader> {
+    pub(crate) fn reader(&self) -> RwLockReadGuard<'_, Reader> {
         self.reader.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -143,7 +147,7 @@ impl Blob for FetchedBlob {
         self.reader().read_at(buffer, offset)
     }
 
-    fn wait_verified(&self) -> Result<()> {
+    fn settle(&self, _got: Option<Digest>) -> Result<()> {
         self.reader().wait_verified()
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::registry::RegistryError;
+use crate::registry::{Failure, RegistryError};
 
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -113,6 +113,12 @@ pub enum Error {
     /// A registry did not give what was asked for.
     #[error(transparent)]
     Registry(#[from] Box<RegistryError>),
+    /// The process that asks registries did not get what was asked for.
+    #[error("{}", .0.message)]
+    Fetcher(crate::fetcher::Told),
+    /// Somebody else has made the same image meanwhile.
+    #[error("the image was made by somebody else meanwhile")]
+    Overtaken,
     /// A name is none of an image.
     #[error(transparent)]
     Reference(#[from] skiff_spec::reference::ReferenceError),
@@ -228,6 +234,7 @@ impl Error {
         match self {
             Error::Shared(error) => error.hint(),
             Error::Registry(error) => error.hint(),
+            Error::Fetcher(told) => told.hint.as_deref(),
             Error::Reference(error) => Some(error.hint()),
             Error::NoSpace { .. } => {
                 Some("free some space or quota there; nothing half made was left behind")
@@ -288,6 +295,20 @@ impl Error {
                 Some("--arch takes another platform's image, to look at or to export")
             }
             _ => None,
+        }
+    }
+
+    /// Whether it says that layers are not to be had. That a network fails says nothing of that.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            Error::Shared(error) => error.is_refusal(),
+            Error::WrongDigest { .. } => true,
+            Error::Fetcher(told) => told.is_refusal,
+            Error::Registry(e) => !matches!(
+                e.failure,
+                Failure::Connection(_) | Failure::Cancelled | Failure::Status { status: 429 | 500.., .. }
+            ),
+            _ => false,
         }
     }
 

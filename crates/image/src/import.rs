@@ -92,7 +92,7 @@ fn room(store: &Store) -> Result<(OwnedFd, String)> {
 fn layered(import: &Import<'_>, opened: &Opened, watch: &mut dyn Watch) -> Result<Pulled> {
     let Import { store, platform, uid, .. } = *import;
     let id = id_of(&opened.digest)?;
-    let (record, there) = match store.begin(id, Patience::default(), &mut || watch.waiting())? {
+    let (record, there) = match store.begin((id, uid), Patience::default(), &mut || watch.waiting())? {
         Begun::There(record) => {
             // Who only knows the manifest of someone else's image does not have that image.
             if !store.permitted(uid, id) {
@@ -170,7 +170,7 @@ fn file_system(import: &Import<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
     let form = form_of(import, &copy)?;
     let id = id_of(&digest)?;
     let layer = Layer { digest: digest.to_string(), size: copy.size };
-    let (record, there) = match store.begin(id, Patience::default(), &mut || watch.waiting())? {
+    let (record, there) = match store.begin((id, uid), Patience::default(), &mut || watch.waiting())? {
         // Images of registries are called by their manifests, which others may know.
         Begun::There(record) if record.layers != [layer] => {
             let why = "it is the manifest of an image, and not the image".into();

@@ -6,8 +6,10 @@
 use flate2::{Decompress, FlushDecompress, Status};
 use zstd::stream::raw::{DParameter, Decoder as Zstd, Operation};
 
+use skiff_spec::digest::Digest;
+
 use crate::blob::Blob;
-use crate::hash::Hasher;
+use crate::hash::Hashing;
 use crate::tar::Stream;
 use crate::{Error, Result};
 
@@ -108,7 +110,7 @@ pub(crate) trait Watch {
 pub(crate) struct Inflater<'a, W> {
     blob: &'a dyn Blob,
     watch: &'a W,
-    hash: Option<Hasher>,
+    hash: Option<Hashing>,
     /// Compressed bytes that have been read, and which of them are unused.
     input: Vec<u8>,
     unused: std::ops::Range<usize>,
@@ -138,7 +140,7 @@ impl<'a, W: Watch> Inflater<'a, W> {
         Inflater {
             blob,
             watch,
-            hash: blob.digest().map(|digest| Hasher::like(&digest)),
+            hash: blob.digest().map(|digest| Hashing::like(&digest)),
             input: vec![0; CHUNK],
             unused: 0..0,
             read: 0,
@@ -158,13 +160,14 @@ impl<'a, W: Watch> Inflater<'a, W> {
         }
     }
 
-    /// Reads what is left of the blob without inflating it, and says whether its digest is right.
-    pub fn finish(mut self) -> Result<bool> {
+    /// Reads what is left of the blob without inflating it; gives its digest if that is not the right one.
+    pub fn finish(mut self) -> Result<Option<Digest>> {
         while self.read < self.blob.size() {
             self.unused = 0..0;
             self.refill()?;
         }
-        Ok(self.hash.map(Hasher::finish) == self.blob.digest())
+        let got = self.hash.map(Hashing::finish);
+        Ok(got.filter(|got| Some(*got) != self.blob.digest()))
     }
 
     /// Reads more compressed bytes behind the unused ones, if there are any.

@@ -12,6 +12,7 @@ mod convert;
 pub mod erofs;
 mod error;
 pub mod export;
+pub mod fetcher;
 mod first_run;
 pub mod fuzz;
 mod gate;

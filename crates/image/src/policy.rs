@@ -13,12 +13,15 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use skiff_spec::digest::Digest;
 use skiff_spec::reference::Named;
 
 use crate::error::{Error, Result};
-use crate::registry::{Client, Resolved};
+use crate::fetcher::Fetcher;
+use crate::registry::Resolved;
 use identity::Identity;
+pub(crate) use signature::fetch as fetch_signatures;
 pub use signature::{PublicKey, Signature, read_payload};
 
 /// The site's file.
@@ -70,6 +73,14 @@ impl Policies {
         Ok(Policies(path.map_or(Ok(None), |path| read(&path))?.into_iter().collect()))
     }
 
+    /// The one of this text.
+    ///
+    /// # Errors
+    /// It is no policy.
+    pub fn of_text(text: Option<&Text>) -> Result<Policies> {
+        Ok(Policies(text.map(Text::parse).transpose()?.into_iter().collect()))
+    }
+
     /// These and no others.
     pub fn of(policies: Vec<Policy>) -> Policies {
         Policies(policies)
@@ -85,12 +96,12 @@ impl Policies {
     ///
     /// # Errors
     /// It may not, or signatures cannot be fetched.
-    pub fn admit(&self, client: &Client, image: &Resolved) -> Result<()> {
+    pub fn admit(&self, fetcher: &dyn Fetcher, image: &Resolved) -> Result<()> {
         let mut signatures = None;
         for policy in &self.0 {
             for requirement in policy.for_image(&image.name) {
                 if matches!(requirement, Requirement::Signed { .. }) && signatures.is_none() {
-                    signatures = Some(signature::fetch(client, image)?);
+                    signatures = Some(fetcher.signatures(image)?);
                 }
                 let signatures = signatures.as_deref().unwrap_or_default();
                 let digests = [image.digest, image.manifest_digest];
@@ -133,10 +144,49 @@ impl Policies {
 
 /// A file, if it is there.
 fn read(path: &Path) -> Result<Option<Policy>> {
-    match std::fs::read(path) {
-        Ok(bytes) => Policy::parse(&path.to_string_lossy(), &bytes).map(Some),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(Error::Config { file: path.display().to_string(), why: e.to_string() }),
+    Text::read(path)?.map(|text| text.parse()).transpose()
+}
+
+/// A policy's file and the keys that it names, wherever these lie: for a process that cannot open them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Text {
+    file: String,
+    bytes: Vec<u8>,
+    /// What was read at each path, or why it cannot be.
+    keys: BTreeMap<String, Result<Vec<u8>, String>>,
+}
+
+impl Text {
+    /// The site's, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no policy.
+    pub fn of_site() -> Result<Option<Text>> {
+        Text::read(Path::new(SITE_FILE))
+    }
+
+    fn read(path: &Path) -> Result<Option<Text>> {
+        let file = path.display().to_string();
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(Error::Config { file, why: e.to_string() }),
+        };
+        let mut keys = BTreeMap::new();
+        let mut read = |path: &str| {
+            let key = std::fs::read(path).map_err(|e| e.to_string());
+            keys.insert(path.to_owned(), key.clone());
+            key
+        };
+        parse::policy(&file, &bytes, &mut read).map_err(|why| Error::Config { file: file.clone(), why })?;
+        Ok(Some(Text { file, bytes, keys }))
+    }
+
+    fn parse(&self) -> Result<Policy> {
+        let mut known =
+            |path: &str| self.keys.get(path).cloned().unwrap_or_else(|| Err("it was not read".into()));
+        let policy = parse::policy(&self.file, &self.bytes, &mut known);
+        policy.map_err(|why| Error::Config { file: self.file.clone(), why })
     }
 }
 
@@ -146,7 +196,8 @@ impl Policy {
     /// # Errors
     /// It is no policy.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<Policy> {
-        parse::policy(file, bytes).map_err(|why| Error::Config { file: file.into(), why })
+        let mut read = |path: &str| std::fs::read(path).map_err(|e| e.to_string());
+        parse::policy(file, bytes, &mut read).map_err(|why| Error::Config { file: file.into(), why })
     }
 
     fn refusal(&self, image: &impl std::fmt::Display, why: String) -> Error {

@@ -5,24 +5,24 @@
 //! its layers once came from, proven by a certificate that the site believes. That is asked, with his credentials, for the manifest and
 //! for each layer. Or he fetches all layers whole, from wherever he likes, and their digests are the proof. Who fails too often waits.
 
-use std::time::Duration;
-
 use skiff_spec::digest::Digest;
 use skiff_spec::image::ImageId;
 
-use crate::error::{Error, Result};
-use crate::hash::sha256;
+use crate::assemble::Progress;
+use crate::blob::Blob;
+use crate::error::Result;
+use crate::hash::{Hasher, sha256};
 use crate::manifest::Descriptor;
-use crate::pull::{LayerProgress, Pull, TICK, Watch};
-use crate::registry::{BlobDir, Failure, Origin, Resolved, Status};
+use crate::pull::{Layers, Pull, Watch, watched};
+use crate::registry::{BlobDir, Origin, Resolved};
 use crate::store::Record;
 
-/// How often is looked how far layers are that are only a proof.
-const LOOK: Duration = Duration::from_millis(10);
+/// How many bytes are read at once.
+const PIECE: usize = 256 << 10;
 
 /// The origin of an image whose layers have just been fetched, or had been before; none, if one of them came from elsewhere.
 pub(crate) fn origin_of(pull: &Pull<'_>, found: &Resolved, blobs: &BlobDir) -> Option<Origin> {
-    let origin = pull.client.origin(&found.source)?;
+    let origin = pull.fetcher.origin(found)?;
     let mut kept = vec![];
     for Descriptor { digest, .. } in found.manifest.layers.iter().map(|layer| &layer.blob) {
         let from = blobs.origin(digest)?;
@@ -33,7 +33,7 @@ pub(crate) fn origin_of(pull: &Pull<'_>, found: &Resolved, blobs: &BlobDir) -> O
     }
     // One that another image of the same server's has brought: that this repository has it, too, is for that server to say.
     let kept = layers(found).into_iter().filter(|layer| kept.contains(&&layer.digest)).collect::<Vec<_>>();
-    let is_there = kept.is_empty() || pull.client.ask_origin(&origin, &manifest_of(found), &kept).is_ok();
+    let is_there = kept.is_empty() || pull.fetcher.ask_origin(found, &origin, &kept).is_ok();
     is_there.then_some(origin)
 }
 
@@ -43,8 +43,8 @@ pub(crate) fn origin_of(pull: &Pull<'_>, found: &Resolved, blobs: &BlobDir) -> O
 /// The registry denies access to the image, or the user has failed to prove access too often lately.
 pub(crate) fn prove(pull: &Pull<'_>, found: &Resolved, record: &Record, watch: &mut dyn Watch) -> Result<()> {
     pull.store.check_refusals(pull.uid)?;
-    let claimed = pull.client.claimed_origins(&found.source);
-    let asks = |origin: &&Origin| pull.client.ask_origin(origin, &manifest_of(found), &layers(found)).is_ok();
+    let claimed = pull.fetcher.claimed_origins(found);
+    let asks = |origin: &&Origin| pull.fetcher.ask_origin(found, origin, &layers(found)).is_ok();
     if record.origins.iter().filter(|origin| claimed.contains(origin)).find(asks).is_some() {
         return Ok(());
     }
@@ -55,7 +55,7 @@ pub(crate) fn prove(pull: &Pull<'_>, found: &Resolved, record: &Record, watch: &
         },
         Ok(None) => Ok(()),
         Err(e) => {
-            if is_refusal(&e) {
+            if e.is_refusal() {
                 pull.store.note_refusal(pull.uid)?;
             }
             Err(e)
@@ -67,43 +67,42 @@ pub(crate) fn prove(pull: &Pull<'_>, found: &Resolved, record: &Record, watch: &
 fn fetch_all(pull: &Pull<'_>, found: &Resolved, watch: &mut dyn Watch) -> Result<Option<Origin>> {
     let sizes = layers(found).iter().map(|layer| layer.size).fold(0, u64::saturating_add);
     pull.store.check_room(pull.uid, sizes)?;
-    let blobs = BlobDir::open(&pull.store.blobs(pull.uid)?)?;
-    let fetch = pull.client.fetch(&found.source, blobs.clone())?;
-    let growing: Vec<_> = layers(found).into_iter().map(|layer| fetch.blob(layer)).collect();
-    let digests: Vec<Digest> = growing.iter().map(|layer| *layer.digest()).collect();
-    for tick in 0u64.. {
-        let is_over = |(_, status): (u64, Status)| matches!(status, Status::Verified | Status::Failed);
-        if growing.iter().all(|layer| is_over(layer.progress())) {
-            break;
-        }
-        if u128::from(tick) % (TICK.as_millis() / LOOK.as_millis()) == 0 {
-            let how_far = growing.iter().map(|layer| LayerProgress {
-                size: layer.size(),
-                fetched: layer.progress().0,
-                unpacked: 0,
-            });
-            if !watch.layers(&digests, &how_far.collect::<Vec<_>>()) {
-                return Err(Error::Cancelled);
-            }
-        }
-        std::thread::sleep(LOOK);
-    }
-    growing.iter().try_for_each(|layer| layer.wait())?;
-    let origin = origin_of(pull, found, &blobs);
-    digests.iter().try_for_each(|digest| blobs.remove(digest).map(drop))?;
+    let dir = BlobDir::open(&pull.store.blobs(pull.uid)?)?;
+    let fetching = pull.fetcher.fetch(found, dir.clone())?;
+    let blobs = fetching.blobs();
+    let digests: Vec<Digest> = layers(found).iter().map(|layer| layer.digest).collect();
+    let arrived = |layer: usize| fetching.arrived(layer);
+    let progress = Progress::new(blobs.len());
+    let watched_layers = Layers { digests: &digests, blobs: &blobs, arrived: &arrived };
+    // By whoever has brought them, or by us: one after the other, as they come.
+    watched(watch, &watched_layers, &progress, || {
+        blobs.iter().zip(&digests).try_for_each(|(blob, digest)| read_whole(*blob, digest, &progress))
+    })?;
+    let origin = origin_of(pull, found, &dir);
+    digests.iter().try_for_each(|digest| dir.remove(digest).map(drop))?;
     Ok(origin)
 }
 
-/// Whether it says that the layers are not to be had. That a network fails says nothing of that.
-fn is_refusal(error: &Error) -> bool {
-    match error {
-        Error::Shared(error) => is_refusal(error),
-        Error::WrongDigest { .. } => true,
-        Error::Registry(e) => !matches!(
-            e.failure,
-            Failure::Connection(_) | Failure::Cancelled | Failure::Status { status: 429 | 500.., .. }
-        ),
-        _ => false,
+/// Reads all of a blob, which shows that it is the right one.
+fn read_whole(blob: &dyn Blob, digest: &Digest, progress: &Progress) -> Result<()> {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        let mut hasher = blob.digest().map(|digest| Hasher::like(&digest));
+        let mut read = || {
+            let mut at = 0;
+            while at < blob.size() {
+                progress.check()?;
+                let piece = &mut buffer[..PIECE.min(usize::try_from(blob.size() - at).unwrap_or(PIECE))];
+                blob.read_at(piece, at)?;
+                hasher.iter_mut().for_each(|hasher| hasher.update(piece));
+                at += piece.len() as u64;
+            }
+            blob.settle(hasher.take().map(Hasher::finish).filter(|got| got != digest))
+        };
+        match read() {
+            Err(error) if error.is_restart() => blob.restart(),
+            result => return result,
+        }
     }
 }
 

@@ -1,9 +1,8 @@
 //! From a name in a registry to an image in a store.
 
-use std::cmp::Reverse;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, fsync, open};
@@ -13,16 +12,16 @@ use skiff_spec::platform::Platform;
 use skiff_spec::reference::Named;
 
 use crate::assemble::{Job, Limits, Progress, assemble};
-use crate::blob::{Blob, FetchedBlob};
+use crate::blob::Blob;
 use crate::erofs;
 use crate::error::{Context, Error, Result};
+use crate::fetcher::Fetcher;
 use crate::first_run;
 use crate::gate;
 use crate::hash::sha256;
-use crate::manifest::Layer;
 use crate::policy::Policies;
 use crate::proof::{origin_of, prove};
-use crate::registry::{BlobDir, Client, Fetch, Growing, Resolved};
+use crate::registry::{BlobDir, Resolved};
 use crate::store::{self, Begun, Making, Patience, Record, Store};
 use crate::threads;
 
@@ -35,8 +34,8 @@ const LOOK_AT_QUOTA: Duration = Duration::from_secs(1);
 pub struct Pull<'a> {
     /// Where to.
     pub store: &'a Store,
-    /// Where from.
-    pub client: &'a Client,
+    /// Who asks where it is from.
+    pub fetcher: &'a dyn Fetcher,
     /// What must be true of it.
     pub policies: &'a Policies,
     /// Its name.
@@ -93,10 +92,10 @@ pub fn pull(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
 }
 
 fn unless_there(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
-    let Pull { store, client, policies, image, platform, uid } = *pull;
+    let Pull { store, fetcher, policies, image, platform, uid } = *pull;
     // One question may do: what a name means. But whether it is signed is not known by that, nor whether who says so has the image.
     if policies.accepts_any(image) {
-        let digest = client.digest(image)?;
+        let digest = fetcher.digest(image)?;
         if let Some(id) = store.known(&digest, platform).filter(|id| store.permitted(uid, *id))
             && let Some(record) = store.find(id)?
         {
@@ -104,22 +103,28 @@ fn unless_there(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
             return Ok(Pulled { id, digest, record, there: true });
         }
     }
-    let found = client.resolve(image, platform)?;
-    policies.admit(client, &found)?;
+    let found = fetcher.resolve(image, platform)?;
+    policies.admit(fetcher, &found)?;
     let Digest::Sha256(bytes) = sha256(&found.manifest_bytes) else {
         return Err(Error::BadManifest { object: image.to_string(), why: "it has no SHA-256 digest".into() });
     };
     let (id, digest) = (ImageId(bytes), found.digest);
-    let (record, there) = match store.begin(id, Patience::default(), &mut || watch.waiting())? {
-        Begun::There(record) => {
-            if !store.permitted(uid, id) {
-                // Before what proves it takes room, too.
-                store.check_room(uid, 0)?;
-                prove(pull, &found, &record, watch)?;
+    let (record, there) = loop {
+        match store.begin((id, uid), Patience::default(), &mut || watch.waiting())? {
+            Begun::There(record) => {
+                if !store.permitted(uid, id) {
+                    // Before what proves it takes room, too.
+                    store.check_room(uid, 0)?;
+                    prove(pull, &found, &record, watch)?;
+                }
+                break (record, true);
             }
-            (record, true)
+            Begun::New(making) => match make(pull, &found, making, watch) {
+                // What was fetched is there still, if it is needed for a proof.
+                Err(Error::Overtaken) => {}
+                made => break (made?, false),
+            },
         }
-        Begun::New(making) => (make(pull, &found, making, watch)?, false),
     };
     store.remember(&digest, platform, id)?;
     store.permit_more(uid, id)?;
@@ -130,15 +135,14 @@ fn make(pull: &Pull<'_>, found: &Resolved, mut making: Making<'_>, watch: &mut d
     let sizes = found.manifest.layers.iter().map(|layer| layer.blob.size);
     pull.store.check_room(pull.uid, sizes.fold(0, u64::saturating_add))?;
     making.count_for(pull.uid)?;
-    let watch = &mut WithinQuota::new(pull.store, pull.uid, watch);
+    let overtaken = || making.is_overtaken();
+    let watch = &mut WithinQuota { overtaken: &overtaken, ..WithinQuota::new(pull.store, pull.uid, watch) };
     let blobs = pull.store.blobs(pull.uid)?;
-    let fetch = pull.client.fetch(&found.source, BlobDir::open(&blobs)?)?;
-    let growing = ask_for(&fetch, &found.manifest.layers);
-    let fetched: Vec<FetchedBlob> = growing.iter().map(FetchedBlob::new).collect();
-    let layers: Vec<&dyn Blob> = fetched.iter().map(|blob| blob as &dyn Blob).collect();
+    let fetching = pull.fetcher.fetch(found, BlobDir::open(&blobs)?)?;
+    let layers = fetching.blobs();
     let progress = Progress::new(layers.len());
-    let digests: Vec<Digest> = growing.iter().map(|layer| *layer.digest()).collect();
-    let arrived = |layer: usize| growing[layer].progress().0;
+    let digests: Vec<Digest> = found.manifest.layers.iter().map(|layer| layer.blob.digest).collect();
+    let arrived = |layer: usize| fetching.arrived(layer);
     let watched_layers = Layers { digests: &digests, blobs: &layers, arrived: &arrived };
     let summary = watched(watch, &watched_layers, &progress, || assemble_into(&making, &layers, &progress));
     let summary = watch.verdict(summary)?;
@@ -147,9 +151,11 @@ fn make(pull: &Pull<'_>, found: &Resolved, mut making: Making<'_>, watch: &mut d
     let record = Record {
         size: bytes,
         sum: Some(summary.data_sum),
-        layers: growing
+        layers: found
+            .manifest
+            .layers
             .iter()
-            .map(|g| store::Layer { digest: g.digest().to_string(), size: g.size() })
+            .map(|layer| store::Layer { digest: layer.blob.digest.to_string(), size: layer.blob.size })
             .collect(),
         origins: origin_of(pull, found, &BlobDir::open(&blobs)?).into_iter().collect(),
         files: summary.inodes,
@@ -168,17 +174,19 @@ pub(crate) struct WithinQuota<'a> {
     uid: u32,
     watch: &'a mut dyn Watch,
     looked: Option<Instant>,
-    exceeded: Option<Error>,
+    /// Whether the work has become needless.
+    pub(crate) overtaken: &'a (dyn Fn() -> bool + Sync),
+    why_ended: Option<Error>,
 }
 
 impl<'a> WithinQuota<'a> {
     pub(crate) fn new(store: &'a Store, uid: u32, watch: &'a mut dyn Watch) -> WithinQuota<'a> {
-        WithinQuota { store, uid, watch, looked: None, exceeded: None }
+        WithinQuota { store, uid, watch, looked: None, overtaken: &|| false, why_ended: None }
     }
 
-    /// What came of it; if it was ended for the quota, that.
+    /// What came of it; if it was ended from here, why.
     pub(crate) fn verdict<T>(&mut self, result: Result<T>) -> Result<T> {
-        if let Some(error) = self.exceeded.take() {
+        if let Some(error) = self.why_ended.take() {
             return Err(error);
         }
         let done = result?;
@@ -195,18 +203,13 @@ impl Watch for WithinQuota<'_> {
     fn layers(&mut self, digests: &[Digest], progress: &[LayerProgress]) -> bool {
         if self.looked.is_none_or(|looked| looked.elapsed() > LOOK_AT_QUOTA) {
             self.looked = Some(Instant::now());
-            self.exceeded = self.exceeded.take().or_else(|| self.store.check_quota(self.uid).err());
+            self.why_ended = self.why_ended.take().or_else(|| self.store.check_quota(self.uid).err());
         }
-        self.watch.layers(digests, progress) && self.exceeded.is_none()
+        if self.why_ended.is_none() && (self.overtaken)() {
+            self.why_ended = Some(Error::Overtaken);
+        }
+        self.watch.layers(digests, progress) && self.why_ended.is_none()
     }
-}
-
-/// Asks for the longest layers first, which are unpacked first too; gives all, the lowest first.
-fn ask_for(fetch: &Fetch, layers: &[Layer]) -> Vec<Arc<Growing>> {
-    let mut longest_first: Vec<&Layer> = layers.iter().collect();
-    longest_first.sort_by_key(|layer| Reverse(layer.blob.size));
-    longest_first.iter().for_each(|layer| drop(fetch.blob(&layer.blob)));
-    layers.iter().map(|layer| fetch.blob(&layer.blob)).collect()
 }
 
 /// Puts layers together into the file of an image that is being made.

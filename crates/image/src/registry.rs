@@ -36,12 +36,13 @@ use ureq::http::{Method, header};
 
 pub use failure::{Failure, RegistryError};
 pub use fetch::Fetch;
+pub(crate) use growing::{Event, Tell};
 pub use growing::{Growing, Reader, Status};
 pub use http::explanation;
 pub use origin::Origin;
 pub use part::BlobDir;
 pub use place::asked_for;
-pub use tls::Certificates;
+pub use tls::{Certificates, site_places};
 pub use token::parse_token;
 
 use crate::auth::{Credential, Credentials};
@@ -53,7 +54,7 @@ use http::{Http, header_text, read_body};
 use place::{Place, Wish};
 
 /// An index may lead to an index, but not for long.
-const MAX_INDEXES: usize = 3;
+pub(crate) const MAX_INDEXES: usize = 3;
 /// A mirror that fails is not insisted on.
 const MIRROR_TRIES: u32 = 2;
 
@@ -109,6 +110,13 @@ pub struct Source {
     places: Arc<[Arc<Place>]>,
 }
 
+impl Source {
+    /// One that another process knows.
+    pub(crate) fn elsewhere() -> Source {
+        Source { places: Arc::new([]) }
+    }
+}
+
 /// What a name led to.
 #[derive(Clone)]
 pub struct Resolved {
@@ -122,6 +130,8 @@ pub struct Resolved {
     pub manifest: Manifest,
     /// Its bytes.
     pub manifest_bytes: Vec<u8>,
+    /// What led to the manifest, itself included: the bytes and their media type, as the server says.
+    pub documents: Vec<(Vec<u8>, Option<String>)>,
     /// The configuration.
     pub config: ImageConfig,
     /// Its bytes.
@@ -133,6 +143,7 @@ pub struct Resolved {
 struct Received {
     digest: Digest,
     bytes: Vec<u8>,
+    content_type: Option<String>,
     document: Document,
 }
 
@@ -190,7 +201,9 @@ impl Client {
         let image = image.clone().with_default_tag();
         let (source, mut received) = self.document(&image)?;
         let digest = received.digest;
+        let mut documents = vec![];
         for _ in 0..MAX_INDEXES {
+            documents.push((received.bytes.clone(), received.content_type.take()));
             let index = match received.document {
                 Document::Manifest(manifest) => {
                     let (config, config_bytes) = self.config(&source, &image, &manifest, platform)?;
@@ -202,6 +215,7 @@ impl Client {
                         manifest_digest,
                         manifest,
                         manifest_bytes,
+                        documents,
                         config,
                         config_bytes,
                         source,
@@ -235,7 +249,12 @@ impl Client {
     /// # Errors
     /// Threads cannot be started.
     pub fn fetch(&self, source: &Source, dir: BlobDir) -> Result<Fetch> {
-        Fetch::start(self.http.settings().clone(), source.clone(), dir)
+        Fetch::start(self.http.settings().clone(), source.clone(), dir, None)
+    }
+
+    /// The same for another process, which is told of all that happens, and reads and hashes what comes.
+    pub(crate) fn fetch_for(&self, source: &Source, dir: BlobDir, tell: Tell) -> Result<Fetch> {
+        Fetch::start(self.http.settings().clone(), source.clone(), dir, Some(tell))
     }
 
     /// A small blob, all of it: a configuration, the payload of a signature.
@@ -277,7 +296,7 @@ impl Client {
         let (source, (bytes, content_type, digest)) =
             self.first_that_has(image, &object, |place| self.receive(place, &wanted, image.digest()))?;
         let document = manifest::parse(&format!("manifest of {image}"), &bytes, content_type.as_deref())?;
-        Ok((source, Received { digest, bytes, document }))
+        Ok((source, Received { digest, bytes, content_type, document }))
     }
 
     fn manifest_of(&self, source: &Source, image: &Named, chosen: &Descriptor) -> Result<Received> {
@@ -287,7 +306,7 @@ impl Client {
             self.ask_source(source, &object, |place| self.receive(place, &wanted, Some(&chosen.digest)))?;
         chosen.check(&object, &bytes)?;
         let document = manifest::parse(&object, &bytes, content_type.as_deref())?;
-        Ok(Received { digest, bytes, document })
+        Ok(Received { digest, bytes, content_type, document })
     }
 
     /// Bytes, media type and digest of what a tag or digest names.

@@ -2,7 +2,7 @@
 //! store has no rights over users' files, so they open theirs and hand them over.
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -79,6 +79,8 @@ pub struct Source {
     path: PathBuf,
     tag: Option<String>,
     held: Held,
+    /// Where another process says it lies that sees the host's files.
+    lies: Option<Option<PathBuf>>,
 }
 
 enum Held {
@@ -114,7 +116,7 @@ impl Source {
                 .map(|part| Form::of_file_system(&part).unwrap_or(form))?,
             false => form,
         };
-        Ok(Source { form, path: path.into(), tag: tag.map(String::from), held: Held::Open(file) })
+        Ok(Source { form, path: path.into(), tag: tag.map(String::from), held: Held::Open(file), lies: None })
     }
 
     /// Opens what lies at a path, whatever form it has.
@@ -129,7 +131,7 @@ impl Source {
             let part = Part::whole(copy_of(&file, path)?, shown(path))?;
             Form::of_file_system(&part).unwrap_or(Form::Archive)
         };
-        Ok(Source { form, path: path.into(), tag: None, held: Held::Open(file) })
+        Ok(Source { form, path: path.into(), tag: None, held: Held::Open(file), lies: None })
     }
 
     /// What another process opened, who says that it is this.
@@ -156,7 +158,7 @@ impl Source {
                 Held::Open(file)
             }
         };
-        Ok(Source { form, path: path.into(), tag, held })
+        Ok(Source { form, path: path.into(), tag, held, lies: None })
     }
 
     /// For another process: what it is, and all that has to be open for the image to be read.
@@ -220,13 +222,21 @@ impl Source {
     /// Where it really lies, by which policies judge; nothing if that name leads to another one, or cannot be followed: who
     /// opened it may see other directories under the names of ours.
     pub(crate) fn real_path(&self) -> Option<PathBuf> {
-        let (number, open) = match &self.held {
-            Held::Open(file) => (file.as_raw_fd(), fstat(file)),
-            Held::Files(dir, _) => (dir.as_raw_fd(), fstat(dir)),
-        };
-        let (path, open) = (std::fs::read_link(format!("/proc/self/fd/{number}")).ok()?, open.ok()?);
-        let named = std::fs::metadata(&path).ok()?;
-        ((named.dev(), named.ino()) == (open.st_dev, open.st_ino)).then_some(path)
+        self.lies.clone().unwrap_or_else(|| path_of(self.opened()))
+    }
+
+    /// The file or directory itself.
+    pub fn opened(&self) -> BorrowedFd<'_> {
+        match &self.held {
+            Held::Open(file) => file.as_fd(),
+            Held::Files(dir, _) => dir.as_fd(),
+        }
+    }
+
+    /// The same, where another process has found where it lies, as this one does not see the host's files.
+    #[must_use]
+    pub fn lies_at(self, path: Option<PathBuf>) -> Source {
+        Source { lies: Some(path), ..self }
     }
 
     /// The whole file.
@@ -251,6 +261,13 @@ impl Source {
             Held::Open(_) => Ok(Box::new(Archive::open(self.part()?, room.as_fd(), room_name)?)),
         }
     }
+}
+
+/// The path of an open file, if it still leads there.
+pub(crate) fn path_of(file: BorrowedFd<'_>) -> Option<PathBuf> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    let (open, named) = (fstat(file).ok()?, std::fs::metadata(&path).ok()?);
+    ((named.dev(), named.ino()) == (open.st_dev, open.st_ino)).then_some(path)
 }
 
 fn place(reference: &ImageReference) -> Result<(Form, &Path, Option<&str>)> {

@@ -111,7 +111,7 @@ impl Blob for Slow {
         std::thread::sleep(self.pause);
         self.file.read_at(buffer, offset)
     }
-    fn wait_verified(&self) -> Result<()> {
+    fn settle(&self, _got: Option<Digest>) -> Result<()> {
         Ok(())
     }
     fn restart(&self) {}
@@ -169,7 +169,7 @@ impl Blob for Wrong {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.now().read_at(buffer, offset)
     }
-    fn wait_verified(&self) -> Result<()> {
+    fn settle(&self, _got: Option<Digest>) -> Result<()> {
         match self.round.load(Ordering::SeqCst) {
             0 => Err(Error::Restarted { blob: self.name().into() }),
             _ => Ok(()),
@@ -322,7 +322,7 @@ impl Blob for Never {
         drop(self.changed.wait_while(abandoned, |abandoned| !*abandoned).unwrap());
         Err(Error::Cancelled)
     }
-    fn wait_verified(&self) -> Result<()> {
+    fn settle(&self, _got: Option<Digest>) -> Result<()> {
         Ok(())
     }
     fn restart(&self) {}

@@ -76,7 +76,7 @@ impl Blob for Fated {
         }
         self.file.read_at(buffer, offset)
     }
-    fn wait_verified(&self) -> Result<()> {
+    fn settle(&self, _got: Option<Digest>) -> Result<()> {
         if self.fate == Fate::PanicsWhenRead {
             std::thread::sleep(HEAD_START);
             panic!("on purpose");

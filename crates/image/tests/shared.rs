@@ -7,16 +7,20 @@ mod support;
 
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use common::layers::build::{Entry as Tar, archive};
 use common::stores::Watching;
 use serde_json::json;
+use skiff_image::Error;
 use skiff_image::auth::Credentials;
+use skiff_image::fetcher::{Question, Remote, Told, receive, send, serve};
 use skiff_image::policy::Policies;
 use skiff_image::pull::{Pull, Pulled, pull};
 use skiff_image::registries_conf::RegistriesConf;
-use skiff_image::registry::{Client, Settings};
+use skiff_image::registry::{BlobDir, Client, Settings};
 use skiff_image::store::Store;
 use skiff_spec::platform::Platform;
 use support::images::{digest, noise};
@@ -122,14 +126,165 @@ fn respond(
     if is_head { Ok(()) } else { to.write_all(part) }
 }
 
-fn pulled(store: &Store, from: &Listener, reference: &str, uid: u32) -> skiff_image::Result<Pulled> {
+fn client() -> Client {
     let settings = Settings { tries: 2, ..Settings::default() };
-    let client = Client::new(settings, RegistriesConf::default(), Credentials::default());
-    let image = format!("{}/{reference}", from.address).parse().unwrap();
-    let policies = Policies::default();
-    let platform = Platform::linux("amd64", None);
-    let wish = Pull { store, client: &client, policies: &policies, image: &image, platform: &platform, uid };
-    pull(&wish, &mut Watching::default())
+    Client::new(settings, RegistriesConf::default(), Credentials::default())
+}
+
+/// By a fetcher and a writer, as users who share a store do.
+fn pulled(store: &Store, from: &Listener, reference: &str, uid: u32) -> skiff_image::Result<Pulled> {
+    let name = format!("{}/{reference}", from.address);
+    let blobs = BlobDir::open(&store.blobs(uid).unwrap()).unwrap();
+    let fetcher = move |link: UnixStream| {
+        let begin = |wish: &str| Ok((client(), wish.parse().unwrap(), Platform::linux("amd64", None)));
+        serve(link, &blobs, Ok(None), &begin).unwrap();
+    };
+    pulled_by(store, &name, uid, fetcher)
+}
+
+fn pulled_by(
+    store: &Store,
+    name: &str,
+    uid: u32,
+    fetcher: impl FnOnce(UnixStream) + Send,
+) -> skiff_image::Result<Pulled> {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| fetcher(theirs));
+        let remote = Remote::new(ours).unwrap();
+        let policies = Policies::of_text(remote.policy()?.as_ref())?;
+        let image = remote.begin(name.into())?;
+        assert!(remote.begin("another/wish:1".into()).is_err(), "only one wish is heard");
+        let platform = Platform::linux("amd64", None);
+        let (policies, image, platform) = (&policies, &image, &platform);
+        let wish = Pull { store, fetcher: &remote, policies, image, platform, uid };
+        pull(&wish, &mut Watching::default())
+    })
+}
+
+/// What a fetcher may do that was taken over.
+#[derive(Clone, Copy, Debug)]
+enum Lie {
+    None,
+    /// Another manifest than the digest's.
+    Manifest,
+    /// Another configuration than the manifest's.
+    Config,
+    /// Other bytes than the layer's.
+    Layer,
+    /// The right ones, until they have been read once.
+    Later,
+    /// Fewer than it says.
+    Short,
+    /// What makes no sense.
+    Nonsense,
+    /// It ends.
+    Gone,
+}
+
+/// Answers as a fetcher would, but for its lie.
+fn lies(lie: Lie, blobs: &Path, mut link: UnixStream) {
+    let image = Image::new();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let file = blobs.join(digest(&image.layer).replace(':', "-"));
+    while let Ok(Some(question)) = receive::<Question>(&mut link) {
+        let mut events = vec![];
+        let answer = match question {
+            Question::Policy => json!({"Policy": null}),
+            Question::Begin(wish) if wish.starts_with("another") => {
+                json!({"Failed": Told::of(&Error::Cancelled)})
+            }
+            Question::Begin(wish) => json!({"Name": wish}),
+            Question::Digest => json!({"Digest": digest(&image.manifest)}),
+            Question::Resolve => {
+                let mut manifest = text(&image.manifest);
+                let mut config = text(&image.config);
+                match lie {
+                    Lie::Manifest => manifest.push(' '),
+                    Lie::Config => config.push(' '),
+                    _ => {}
+                }
+                json!({"Documents": {"digest": digest(&image.manifest), "documents": [[manifest, MANIFEST]], "config": config}})
+            }
+            Question::Fetch { number } => {
+                let mut layer = image.layer.clone();
+                match lie {
+                    Lie::Layer => layer[50_000] ^= 1,
+                    Lie::Short => layer.truncate(50_000),
+                    Lie::Gone => return,
+                    _ => {}
+                }
+                std::fs::write(&file, &layer).unwrap();
+                let size = image.layer.len();
+                let (chunk, filled) =
+                    if matches!(lie, Lie::Nonsense) { (1, vec![size; 3]) } else { (8 << 20, vec![size]) };
+                for event in [json!({"Opened": {"chunk": chunk, "filled": filled}}), json!("Verified")] {
+                    events.push(json!({"Event": {"number": number, "layer": 0, "event": event}}));
+                }
+                json!("Done")
+            }
+            Question::Origin | Question::ClaimedOrigins => json!({"Origins": []}),
+            Question::Settle { .. } if matches!(lie, Lie::Later) => {
+                std::fs::write(&file, vec![0; image.layer.len()]).unwrap();
+                continue;
+            }
+            _ => continue,
+        };
+        if send(&mut link, &answer).is_err() || events.iter().any(|event| send(&mut link, event).is_err()) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_fetcher_that_lies_changes_no_image() {
+    let all = [Lie::Manifest, Lie::Config, Lie::Layer, Lie::Short, Lie::Nonsense, Lie::Gone];
+    for lie in all.into_iter().chain([Lie::None, Lie::Later]) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let blobs = store.blobs(ALICE).unwrap();
+        let pulled = pulled_by(&store, "r.example/team/secret:1", ALICE, |link| lies(lie, &blobs, link));
+        match lie {
+            // What it does to the layer's file when that was hashed is of no use to it.
+            Lie::None | Lie::Later => {
+                store.verify(pulled.unwrap().id).unwrap();
+            }
+            _ => {
+                assert!(pulled.is_err(), "{lie:?}");
+                assert_eq!(store.images().unwrap(), [], "{lie:?}");
+            }
+        }
+    }
+}
+
+/// Who was told by a fetcher that all came, and has not seen it, proves nothing.
+#[test]
+fn a_fetcher_that_lies_proves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let blobs = [ALICE, BOB].map(|uid| store.blobs(uid).unwrap());
+    let name = "r.example/team/secret:1";
+    let first = pulled_by(&store, name, ALICE, |link| lies(Lie::None, &blobs[0], link)).unwrap();
+    for lie in [Lie::Layer, Lie::Short, Lie::Nonsense, Lie::Gone] {
+        assert!(pulled_by(&store, name, BOB, |link| lies(lie, &blobs[1], link)).is_err(), "{lie:?}");
+        assert!(!store.permitted(BOB, first.id), "{lie:?}");
+    }
+    assert!(pulled_by(&store, name, BOB, |link| lies(Lie::None, &blobs[1], link)).unwrap().there);
+}
+
+/// As a user does who has a store of their own.
+#[test]
+fn one_process_does_for_one_user() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let (registry, _) = registry(Oddity::None);
+    let image = format!("{}/team/secret:1", registry.address).parse().unwrap();
+    let (client, policies, platform) = (client(), Policies::default(), Platform::linux("amd64", None));
+    for uid in [ALICE, BOB] {
+        let (policies, image, platform) = (&policies, &image, &platform);
+        let wish = Pull { store: &store, fetcher: &client, policies, image, platform, uid };
+        assert_eq!(pull(&wish, &mut Watching::default()).unwrap().there, uid == BOB);
+    }
 }
 
 #[test]

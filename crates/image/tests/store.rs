@@ -31,7 +31,7 @@ fn record() -> Record {
 }
 
 fn make(store: &Store, id: ImageId, bytes: &[u8]) {
-    match store.begin(id, Patience::default(), &mut || ()).unwrap() {
+    match store.begin((id, 7), Patience::default(), &mut || ()).unwrap() {
         Begun::There(_) => panic!("{id} is there already"),
         Begun::New(making) => {
             let mut file = fs::File::from(making.file().try_clone_to_owned().unwrap());
@@ -61,7 +61,7 @@ fn files(dir: &Path) -> Vec<String> {
 fn an_image_is_there_whole_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
-    match store.begin(A, Patience::default(), &mut || ()).unwrap() {
+    match store.begin((A, 7), Patience::default(), &mut || ()).unwrap() {
         Begun::New(making) => {
             rustix::io::write(making.file(), b"half").unwrap();
         }
@@ -71,7 +71,7 @@ fn an_image_is_there_whole_or_not_at_all() {
     make(&store, A, b"the image");
     assert_eq!(store.find(A).unwrap(), Some(record()));
     assert_eq!(files(dir.path()), [format!("{A}.erofs"), format!("{A}.json")]);
-    assert!(matches!(store.begin(A, Patience::default(), &mut || ()).unwrap(), Begun::There(_)));
+    assert!(matches!(store.begin((A, 7), Patience::default(), &mut || ()).unwrap(), Begun::There(_)));
     let mut text = String::new();
     std::io::Read::read_to_string(&mut store.open_image(A).unwrap(), &mut text).unwrap();
     assert_eq!(text, "the image");
@@ -104,7 +104,7 @@ fn of_several_at_once_one_does_the_work() {
                 let mut waiting = || {
                     waited.fetch_add(1, Ordering::Relaxed);
                 };
-                if let Begun::New(making) = store.begin(A, Patience::default(), &mut waiting).unwrap() {
+                if let Begun::New(making) = store.begin((A, 7), Patience::default(), &mut waiting).unwrap() {
                     std::thread::sleep(std::time::Duration::from_millis(100));
                     made.fetch_add(1, Ordering::Relaxed);
                     making.publish(&record()).unwrap();
@@ -122,17 +122,17 @@ fn of_several_at_once_one_does_the_work() {
 fn who_does_not_get_on_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
-    let first = store.begin(A, Patience::default(), &mut || ()).unwrap();
+    let first = store.begin((A, 7), Patience::default(), &mut || ()).unwrap();
     let mut waited = 0;
-    let patience = Patience { stall: Duration::from_millis(200), ..Patience::default() };
-    let Begun::New(second) = store.begin(A, patience, &mut || waited += 1).unwrap() else {
+    let patience = Patience { stall_of_others: Duration::from_millis(200), ..Patience::default() };
+    let Begun::New(second) = store.begin((A, 7), patience, &mut || waited += 1).unwrap() else {
         panic!("it is there")
     };
     assert_eq!(waited, 1);
     second.publish(&record()).unwrap();
     let published = fs::metadata(dir.path().join(format!("images/{A}.erofs"))).unwrap();
     assert!(
-        matches!(store.begin(A, patience, &mut || ()).unwrap(), Begun::There(_)),
+        matches!(store.begin((A, 7), patience, &mut || ()).unwrap(), Begun::There(_)),
         "though the first has the lock"
     );
     let Begun::New(first) = first else { panic!("nobody made it") };

@@ -36,7 +36,7 @@ use cli::{Cli, Command};
 use context::Context;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::config;
-use skiff_spec::wire::STORE_WRITER;
+use skiff_spec::wire::{STORE_FETCHER, STORE_WRITER};
 
 #[global_allocator]
 static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new(64 << 10);
@@ -46,7 +46,8 @@ fn main() {
         // A host's command typed inside an environment is a link to us.
         Some(name) => finish(proxy::run_as(&name)),
         None if slurm::is_task() => slurm::run_task(),
-        None if is_writer() => finish(run_writer()),
+        None if is_started_as(STORE_WRITER) => finish(images::writer::run(&words()).map(|()| 0)),
+        None if is_started_as(STORE_FETCHER) => finish(images::fetcher::run(&words()).map(|()| 0)),
         None => finish(network::words().and_then(|words| run(Cli::read(words)))),
     })
 }
@@ -58,14 +59,13 @@ fn finish(code: Result<i32>) -> i32 {
     })
 }
 
-/// Whether the helper has started us to write to the trusted store.
-fn is_writer() -> bool {
-    std::env::args_os().nth(1).is_some_and(|word| word == STORE_WRITER)
+/// Whether the helper has started us for the trusted store.
+fn is_started_as(what: &str) -> bool {
+    std::env::args_os().nth(1).is_some_and(|word| word == what)
 }
 
-fn run_writer() -> Result<i32> {
-    let words: Vec<String> = std::env::args_os().skip(2).map(|w| w.to_string_lossy().into_owned()).collect();
-    images::writer::run(&words).map(|()| 0)
+fn words() -> Vec<String> {
+    std::env::args_os().skip(2).map(|w| w.to_string_lossy().into_owned()).collect()
 }
 
 /// The name we are called by, if it is not our own.

@@ -77,6 +77,12 @@ pub mod store {
         format!("images/{id}.sqsh")
     }
 
+    /// The digest that fs-verity holds one of these files to: 32 bytes.
+    #[must_use]
+    pub fn verity(name: &str) -> String {
+        format!("{name}.verity")
+    }
+
     /// What says that a user may use an image: he has shown that he can pull it.
     #[must_use]
     pub fn permit(uid: u32, id: ImageId) -> String {

@@ -18,8 +18,11 @@ pub const MOST_ORDERED: usize = 8 << 20;
 const VERSION: u8 = 2;
 
 /// The word by which the helper starts `skiff` as the trusted store's writer; behind it come the store's path, the uid for which it
-/// works, as what images are mounted, the bytes that each user may have (or nothing: a share), and the number of the socket.
+/// works, as what images are mounted, the bytes that each user may have (or nothing: a share), and the numbers of the sockets to the user
+/// and to the fetcher.
 pub const STORE_WRITER: &str = "store-writer";
+/// The word for the process that fetches for the writer; behind it come the store's path, the uid, and the number of the socket.
+pub const STORE_FETCHER: &str = "store-fetcher";
 
 /// The word by which the helper starts `skiff` again in another network namespace; behind it come the network's name and the address
 /// there (or nothing, where there already was one), then what was behind the socket's number on the helper's own command line.

@@ -91,20 +91,24 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_sigaltstack,
     libc::SYS_sysinfo,
     libc::SYS_uname,
-    // Sockets
-    libc::SYS_bind,
-    libc::SYS_connect,
-    libc::SYS_getpeername,
-    libc::SYS_getsockname,
+    // Sockets that are there, and connected
     libc::SYS_getsockopt,
     libc::SYS_ppoll,
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
-    libc::SYS_sendmmsg,
     libc::SYS_sendmsg,
-    libc::SYS_sendto,
     libc::SYS_setsockopt,
     libc::SYS_shutdown,
+];
+
+/// What a program needs besides that uses the network.
+const NETWORK_CALLS: &[libc::c_long] = &[
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_getpeername,
+    libc::SYS_getsockname,
+    libc::SYS_sendmmsg,
+    libc::SYS_sendto,
 ];
 
 /// The older forms of some of these, which other machines than x86 never had.
@@ -129,22 +133,38 @@ const FAMILIES: &[libc::c_int] = &[libc::AF_INET, libc::AF_INET6];
 #[cfg(not(target_env = "musl"))]
 const FAMILIES: &[libc::c_int] = &[libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK];
 
+/// Whether a program uses the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// It makes sockets of the Internet.
+    Used,
+    /// It makes no socket: what it has it was given.
+    Unused,
+}
+
 /// From now on this thread, and those that it starts, make only these calls. No process can be started any more, no privilege gained, no other
 /// process traced or signalled. Needs `no_new_privs`.
 ///
 /// # Errors
 /// `EACCES` without it, `EINVAL` on a kernel without seccomp filters.
-pub fn only_listed() -> io::Result<()> {
-    install(&mut filter())
+pub fn only_listed(network: Network) -> io::Result<()> {
+    install(&mut filter(network))
 }
 
-fn filter() -> Vec<libc::sock_filter> {
+fn filter(network: Network) -> Vec<libc::sock_filter> {
     let mut f = only_known(X32, None);
-    for call in CALLS.iter().chain(OLD_CALLS) {
+    let of_network = if network == Network::Used { NETWORK_CALLS } else { &[] };
+    for call in CALLS.iter().chain(OLD_CALLS).chain(of_network) {
         f.extend([jump(*call as u32, 0, 1), ret(ALLOW)]);
     }
-    let families: Vec<u32> = FAMILIES.iter().map(|family| *family as u32).collect();
-    f.extend(with_first(libc::SYS_socket, &families));
+    if network == Network::Used {
+        let families: Vec<u32> = FAMILIES.iter().map(|family| *family as u32).collect();
+        f.extend(with_first(libc::SYS_socket, &families));
+    } else {
+        // What `send` is, too: to whom the socket is connected, and nobody else.
+        f.extend([jump(libc::SYS_sendto as u32, 0, 6), load_word(FIFTH_LOW), jump(0, 0, 2)]);
+        f.extend([load_word(FIFTH_LOW + 4), jump(0, 1, 0), ret(MISSING), ret(ALLOW)]);
+    }
     // The name of a thread.
     f.extend(with_first(libc::SYS_prctl, &[libc::PR_SET_NAME as u32]));
     // Threads, no processes.
@@ -155,8 +175,9 @@ fn filter() -> Vec<libc::sock_filter> {
     f
 }
 
-/// Where the lower half of the first argument is.
+/// Where the lower half of the first argument is, and of the fifth.
 const FIRST_LOW: u32 = 16;
+const FIFTH_LOW: u32 = 48;
 
 /// A call that is allowed with these first arguments only.
 fn with_first(call: libc::c_long, values: &[u32]) -> Vec<libc::sock_filter> {
@@ -175,11 +196,11 @@ mod tests {
     use super::*;
 
     /// In a thread of its own, which alone is confined.
-    fn confined(work: impl FnOnce() + Send) {
+    fn confined(network: Network, work: impl FnOnce() + Send) {
         let done = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 rustix::thread::set_no_new_privs(true).expect("no_new_privs");
-                only_listed().expect("a filter");
+                only_listed(network).expect("a filter");
                 work();
             });
             thread.join().is_ok()
@@ -195,7 +216,7 @@ mod tests {
     fn work_goes_on() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its address");
-        confined(|| {
+        confined(Network::Used, || {
             let path = std::env::temp_dir().join(format!("skiff-allow-test-{}", std::process::id()));
             std::fs::write(&path, "x").expect("written");
             assert_eq!(std::fs::read(&path).expect("read"), b"x");
@@ -209,7 +230,7 @@ mod tests {
 
     #[test]
     fn nothing_else_does() {
-        confined(|| {
+        confined(Network::Used, || {
             let child = std::process::Command::new("/bin/true").spawn();
             assert_eq!(child.expect_err("a process").kind(), ErrorKind::Unsupported);
             let own = rustix::process::getpid();
@@ -218,6 +239,23 @@ mod tests {
             let packets = rustix::net::AddressFamily::PACKET;
             missing(rustix::net::socket(packets, rustix::net::SocketType::RAW, None), "raw packets");
             missing(rustix::process::chroot("/"), "another root");
+        });
+    }
+
+    #[test]
+    fn without_the_network_only_what_is_there_is_talked_to() {
+        let (mut ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("its address");
+        confined(Network::Unused, || {
+            use std::io::{Read, Write};
+            ours.write_all(b"x").expect("written");
+            theirs.read_exact(&mut [0]).expect("read");
+            TcpStream::connect(address).expect_err("a connection");
+            let to = rustix::net::SocketAddrUnix::new("/nobody").expect("a name");
+            let sent = rustix::net::sendto(&ours, b"x", rustix::net::SendFlags::NOSIGNAL, &to);
+            missing(sent, "a message to somebody else");
+            std::os::unix::net::UnixDatagram::unbound().expect_err("a socket");
         });
     }
 }

@@ -3,10 +3,15 @@
 //! <https://docs.kernel.org/userspace-api/landlock.html>. Kernels differ in how much they can refuse; what one cannot, it lets pass.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// To execute; to write, remove and make files; then what later versions added: to move between directories, to truncate, `ioctl` on devices.
+use rustix::fs::{FileType, fstat};
+
+/// To execute; to read files and directories; to write, remove and make files; then what later versions added: to move between
+/// directories, to truncate, `ioctl` on devices.
 const EXECUTE: u64 = 1;
+const READ_FILE: u64 = 1 << 2;
+const READ_DIR: u64 = 1 << 3;
 const CHANGES: u64 = 1 << 1 | 0x1ff0;
 const REFER: u64 = 1 << 13;
 const TRUNCATE: u64 = 1 << 14;
@@ -48,11 +53,27 @@ pub fn version() -> Option<u32> {
 /// # Errors
 /// Of the kernel, where it has Landlock.
 pub fn confine_changes_to(dir: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    confine(dir, None)
+}
+
+/// The same; and it opens nothing for reading but what is below `dir`, or is one of these files or below one of these directories.
+///
+/// # Errors
+/// Of the kernel, where it has Landlock.
+pub fn confine_to(dir: BorrowedFd<'_>, readable: &[OwnedFd]) -> io::Result<Option<u32>> {
+    confine(dir, Some(readable))
+}
+
+fn confine(dir: BorrowedFd<'_>, readable: Option<&[OwnedFd]>) -> io::Result<Option<u32>> {
     let Some(version) = version() else { return Ok(None) };
     let since = |first: u32, access: u64| if version >= first { access } else { 0 };
     let changes = CHANGES | since(2, REFER) | since(3, TRUNCATE) | since(5, IOCTL_DEV);
-    let attributes =
-        Attributes { file_system: changes | EXECUTE, network: since(4, BIND_TCP), scoped: since(6, SCOPES) };
+    let reads = if readable.is_some() { READ_FILE | READ_DIR } else { 0 };
+    let attributes = Attributes {
+        file_system: changes | EXECUTE | reads,
+        network: since(4, BIND_TCP),
+        scoped: since(6, SCOPES),
+    };
     let length = match version {
         ..4 => 8,
         4..6 => 16,
@@ -64,7 +85,21 @@ pub fn confine_changes_to(dir: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     let rules = i32::try_from(rules).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
     // SAFETY: the kernel has just given us this descriptor; nobody else has it.
     let rules = unsafe { OwnedFd::from_raw_fd(rules) };
-    let beneath = Beneath { allowed: changes, parent: dir.as_raw_fd() };
+    allow_below(rules.as_fd(), dir, changes | reads)?;
+    for place in readable.unwrap_or_default() {
+        let is_dir = FileType::from_raw_mode(fstat(place)?.st_mode) == FileType::Directory;
+        // The kernel refuses rights over directories for what is none.
+        allow_below(rules.as_fd(), place.as_fd(), if is_dir { READ_FILE | READ_DIR } else { READ_FILE })?;
+    }
+    // SAFETY: plain integers.
+    match unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0u32) } {
+        0 => Ok(Some(version)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn allow_below(rules: BorrowedFd<'_>, place: BorrowedFd<'_>, allowed: u64) -> io::Result<()> {
+    let beneath = Beneath { allowed, parent: place.as_raw_fd() };
     // SAFETY: the kernel reads the rule, which lives through the call, and borrows the descriptors for it.
     let added = unsafe {
         libc::syscall(
@@ -75,23 +110,14 @@ pub fn confine_changes_to(dir: BorrowedFd<'_>) -> io::Result<Option<u32>> {
             0u32,
         )
     };
-    if added != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: plain integers.
-    match unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0u32) } {
-        0 => Ok(Some(version)),
-        _ => Err(io::Error::last_os_error()),
-    }
+    if added == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use std::fs::{File, create_dir, rename, write};
     use std::io::{ErrorKind, Write};
-    use std::os::fd::AsFd;
-
-    use super::*;
 
     #[test]
     fn files_change_only_below_the_directory() {
@@ -124,6 +150,45 @@ mod tests {
                 denied(create_dir(outside.join("dir")), "to make a directory outside");
                 denied(std::fs::remove_file(outside.join("file")), "to remove outside");
                 denied(std::process::Command::new("/bin/true").status().map(drop), "to execute");
+            });
+            thread.join()
+        });
+        std::fs::remove_dir_all(base).expect("removed");
+        confined.expect("as promised");
+    }
+
+    #[test]
+    fn nothing_else_is_read() {
+        if version().is_none() {
+            assert!(std::env::var_os("CI").is_none(), "the kernel has no Landlock");
+            // Past the harness, which keeps what a passing test prints to itself.
+            std::io::stderr().write_all(b"SKIPPED: the kernel has no Landlock\n").expect("said");
+            return;
+        }
+        let base = std::env::temp_dir().join(format!("skiff-landlock-read-test-{}", std::process::id()));
+        let (inside, open, shut) = (base.join("inside"), base.join("open"), base.join("shut"));
+        for dir in [&base, &inside, &open, &shut] {
+            create_dir(dir).expect("a directory");
+            write(dir.join("file"), "x").expect("a file");
+        }
+        write(shut.join("known"), "x").expect("a file");
+        let dir = File::open(&inside).expect("opened");
+        let readable = [&open, &shut.join("known")].map(|path| File::open(path).expect("opened").into());
+        let confined = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                rustix::thread::set_no_new_privs(true).expect("no_new_privs");
+                confine_to(dir.as_fd(), &readable).expect("confined");
+                for path in [inside.join("file"), open.join("file"), shut.join("known")] {
+                    assert_eq!(std::fs::read_to_string(path).expect("read"), "x");
+                }
+                write(inside.join("file"), "y").expect("written");
+                let denied = |path: &std::path::Path| {
+                    let error = std::fs::read(path).expect_err("to read elsewhere");
+                    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+                };
+                denied(&shut.join("file"));
+                denied(&base.join("file"));
+                assert!(write(open.join("file"), "y").is_err(), "to write where it reads");
             });
             thread.join()
         });

@@ -20,3 +20,4 @@ pub mod process;
 pub mod seccomp;
 pub mod signal;
 pub mod title;
+pub mod verity;

@@ -104,13 +104,32 @@ fn clone3(flags: CloneFlags, number: Option<Pid>) -> io::Result<Fork> {
 /// Returns only if that fails.
 pub fn exec(program: &OsStr, argv: &[CString], envp: &[CString]) -> io::Error {
     let Ok(program) = CString::new(program.as_bytes()) else { return io::ErrorKind::InvalidInput.into() };
-    let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
-        list.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
-    };
     let (argv, envp) = (pointers(argv), pointers(envp));
     // SAFETY: both arrays end in null and point to strings that outlive the call; on success nothing of us is left.
     unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
     io::Error::last_os_error()
+}
+
+/// The same with a program that is open: its path may mean nothing to this process any more.
+pub fn exec_open(program: BorrowedFd<'_>, argv: &[CString], envp: &[CString]) -> io::Error {
+    let (argv, envp) = (pointers(argv), pointers(envp));
+    // SAFETY: the path is an empty C string, and both arrays end in null and point to strings that outlive the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            argv.as_ptr(),
+            envp.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    io::Error::last_os_error()
+}
+
+/// The strings as C has them, null behind the last.
+fn pointers(list: &[CString]) -> Vec<*const libc::c_char> {
+    list.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
 /// Clears close-on-exec, so that the program exec'd next inherits the descriptor under its number.

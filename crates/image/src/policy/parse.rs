@@ -58,7 +58,10 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Unique<T> {
     }
 }
 
-pub(super) fn policy(file: &str, bytes: &[u8]) -> Result<Policy, String> {
+/// Gives what is in a file, or why it cannot be read.
+type Read<'a> = &'a mut dyn FnMut(&str) -> Result<Vec<u8>, String>;
+
+pub(super) fn policy(file: &str, bytes: &[u8], read: Read<'_>) -> Result<Policy, String> {
     if bytes.len() > MAX_FILE {
         return Err(format!("it is longer than {MAX_FILE} bytes"));
     }
@@ -67,28 +70,28 @@ pub(super) fn policy(file: &str, bytes: &[u8]) -> Result<Policy, String> {
     for (transport, scopes) in parsed.transports.0 {
         let mut known = BTreeMap::new();
         for (scope, list) in scopes.0 {
-            let requirements = requirements(list, &format!("{transport} {scope:?}"))?;
+            let requirements = requirements(list, &format!("{transport} {scope:?}"), read)?;
             known.insert(scope, requirements);
         }
         transports.insert(transport, known);
     }
-    Ok(Policy { file: file.into(), default: requirements(parsed.default, "default")?, transports })
+    Ok(Policy { file: file.into(), default: requirements(parsed.default, "default", read)?, transports })
 }
 
-fn requirements(list: Vec<Unique<Value>>, place: &str) -> Result<Vec<Requirement>, String> {
+fn requirements(list: Vec<Unique<Value>>, place: &str, read: Read<'_>) -> Result<Vec<Requirement>, String> {
     if list.is_empty() {
         return Err(format!("the requirements of {place} are an empty list"));
     }
-    Ok(list.into_iter().map(|object| requirement(object.0.into_iter().collect())).collect())
+    Ok(list.into_iter().map(|object| requirement(object.0.into_iter().collect(), read)).collect())
 }
 
 /// What is not understood becomes a requirement that nothing meets, so that images of other scopes are not concerned.
-fn requirement(object: Map<String, Value>) -> Requirement {
+fn requirement(object: Map<String, Value>, read: Read<'_>) -> Requirement {
     let kind = object.get("type").and_then(Value::as_str).unwrap_or_default();
     match kind {
         "insecureAcceptAnything" if object.len() == 1 => Requirement::Accept,
         "reject" if object.len() == 1 => Requirement::Reject,
-        "sigstoreSigned" => signed(Value::Object(object)).unwrap_or_else(Requirement::Unknown),
+        "sigstoreSigned" => signed(Value::Object(object), read).unwrap_or_else(Requirement::Unknown),
         kind => Requirement::Unknown(format!("the requirement {kind:?}")),
     }
 }
@@ -105,7 +108,7 @@ struct Signed {
     signed_identity: Option<Value>,
 }
 
-fn signed(object: Value) -> Result<Requirement, String> {
+fn signed(object: Value, read: Read<'_>) -> Result<Requirement, String> {
     let signed: Signed =
         serde_json::from_value(object).map_err(|e| format!("the requirement sigstoreSigned ({e})"))?;
     let Signed { key_path, key_paths, key_data, key_datas, signed_identity, .. } = signed;
@@ -118,7 +121,7 @@ fn signed(object: Value) -> Result<Requirement, String> {
     };
     let mut keys = vec![];
     for path in paths {
-        let pem = std::fs::read(&path).map_err(|e| format!("the key {path} ({e})"))?;
+        let pem = read(&path).map_err(|e| format!("the key {path} ({e})"))?;
         keys.push(PublicKey::from_pem(&pem).map_err(|why| format!("the key {path} ({why})"))?);
     }
     for data in datas {

@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use ring::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use rustls_pki_types::SubjectPublicKeyInfoDer;
 use rustls_pki_types::pem::PemObject;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use skiff_spec::digest::Digest;
 use skiff_spec::reference::Named;
 
@@ -53,7 +53,7 @@ impl PublicKey {
 }
 
 /// What was signed, and the signature; nothing of it is believed yet.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Signature {
     /// JSON that names an image.
     pub payload: Vec<u8>,
@@ -68,7 +68,7 @@ struct Manifest {
 }
 
 /// The signatures of an image, and of the index that led to it: who signs an index signs all that it names.
-pub(super) fn fetch(client: &Client, image: &Resolved) -> Result<Vec<Signature>> {
+pub(crate) fn fetch(client: &Client, image: &Resolved) -> Result<Vec<Signature>> {
     let mut signatures = vec![];
     let mut digests = vec![image.manifest_digest];
     digests.extend((image.digest != image.manifest_digest).then_some(image.digest));

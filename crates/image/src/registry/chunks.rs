@@ -54,6 +54,15 @@ impl Chunks {
         }
     }
 
+    /// How long the `index`th is; 0 where there is none.
+    pub(super) fn length(&self, index: usize) -> u64 {
+        if index >= self.count() {
+            return 0;
+        }
+        let (begin, end) = self.range(index);
+        end - begin
+    }
+
     /// The one that holds the byte at `offset`.
     pub(super) fn index_of(&self, offset: u64) -> usize {
         let edge = self.edge();

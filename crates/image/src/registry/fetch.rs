@@ -7,9 +7,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use skiff_spec::digest::Digest;
+
 use super::chunks::Chunks;
 use super::failure::{Failure, RegistryError};
-use super::growing::Growing;
+use super::growing::{Growing, Tell};
 use super::http::Http;
 use super::memory::{Memory, Reserved};
 use super::part::{BlobDir, Taken};
@@ -44,16 +46,23 @@ struct Shared {
     memory: Arc<Memory>,
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// Where another process reads and hashes what comes.
+    tell: Option<Tell>,
 }
 
 impl Fetch {
-    pub(super) fn start(settings: Settings, source: Source, dir: BlobDir) -> Result<Fetch> {
+    pub(super) fn start(
+        settings: Settings,
+        source: Source,
+        dir: BlobDir,
+        tell: Option<Tell>,
+    ) -> Result<Fetch> {
         let parallel = settings.parallel.max(1);
         let memory = Memory::new(settings.memory);
         let http = Http::new(settings);
         let side_by_side = gate::places();
         let queue = Mutex::new(Queue { side_by_side, ..Queue::default() });
-        let shared = Shared { http, source, dir, memory, queue, changed: Condvar::new() };
+        let shared = Shared { http, source, dir, memory, queue, changed: Condvar::new(), tell };
         let mut fetch = Fetch { shared: Arc::new(shared), threads: vec![] };
         for _ in 0..parallel {
             let shared = Arc::clone(&fetch.shared);
@@ -76,7 +85,10 @@ impl Fetch {
         if let Some(job) = known {
             return Arc::clone(&job.growing);
         }
-        let growing = Arc::new(Growing::new(blob));
+        let growing = Arc::new(match &self.shared.tell {
+            Some(tell) => Growing::served(blob, Arc::clone(tell)),
+            None => Growing::new(blob),
+        });
         if let Some(failure) = &queue.failure {
             growing.fail(Error::Shared(Arc::clone(failure)));
         }
@@ -84,6 +96,41 @@ impl Fetch {
         drop(queue);
         self.shared.changed.notify_all();
         growing
+    }
+
+    /// Another process waits for these bytes of a blob.
+    pub(crate) fn wanted(&self, digest: &Digest, begin: u64, end: u64) {
+        self.with(digest, |growing| growing.wanted(begin, end));
+    }
+
+    /// Another process has read all before `end`.
+    pub(crate) fn read_before(&self, digest: &Digest, end: u64) {
+        self.with(digest, |growing| growing.read_before(end));
+    }
+
+    fn with(&self, digest: &Digest, work: impl Fn(&Growing)) {
+        let queue = self.shared.queue();
+        queue.jobs.iter().filter(|job| job.blob.digest == *digest).for_each(|job| work(&job.growing));
+        drop(queue);
+        self.shared.changed.notify_all();
+    }
+
+    /// Another process has read all of a blob in this round, and says what digest it has, if it is not the right one.
+    pub(crate) fn settle(&self, digest: &Digest, round: u32, got: Option<Digest>) {
+        let mut queue = self.shared.queue();
+        let whole = queue.jobs.iter_mut().enumerate().find_map(|(index, job)| match &job.phase {
+            Phase::Open(open) if job.blob.digest == *digest => {
+                job.settled = Some((round, got));
+                let is_whole = open.todo.is_empty() && open.busy == 0;
+                is_whole.then(|| (index, Arc::clone(&open.transfer)))
+            }
+            _ => None,
+        });
+        drop(queue);
+        if let Some((index, transfer)) = whole {
+            self.shared.finish(index, &transfer);
+            self.shared.changed.notify_all();
+        }
     }
 }
 
@@ -305,9 +352,24 @@ impl Shared {
 
     /// All is here: is it what was asked for?
     fn finish(&self, index: usize, transfer: &Transfer) {
-        let got = match transfer.wrong_digest() {
-            Err(e) => return self.give_up(index, e),
-            Ok(None) => {
+        // Who reads it says so; or has said so, as the last bytes are told of before their request ends.
+        if self.tell.is_some() {
+            let settled = self.queue().jobs[index].settled.take();
+            if let Some((_, got)) = settled.filter(|(round, _)| *round == transfer.round()) {
+                self.conclude(index, transfer, got);
+            }
+            return;
+        }
+        match transfer.wrong_digest() {
+            Err(e) => self.give_up(index, e),
+            Ok(got) => self.conclude(index, transfer, got),
+        }
+    }
+
+    /// `got` is its digest, if it is not the right one.
+    fn conclude(&self, index: usize, transfer: &Transfer, got: Option<Digest>) {
+        let got = match got {
+            None => {
                 // First of all: who learns that it is whole may want to remove it.
                 if let Err(e) = transfer.release() {
                     return self.give_up(index, e);
@@ -316,7 +378,7 @@ impl Shared {
                 queue.jobs[index].phase = Phase::Over;
                 return queue.jobs[index].growing.verified();
             }
-            Ok(Some(got)) => got,
+            Some(got) => got,
         };
         if let Err(e) = transfer.restart() {
             return self.give_up(index, e);
@@ -362,7 +424,7 @@ mod tests {
         // Nobody to ask: no thread would do its work if this were.
         let nowhere = Source { places: Arc::new([]) };
         let settings = Settings { parallel: 2, ..Settings::default() };
-        let fetch = Fetch::start(settings, nowhere, blobs).unwrap();
+        let fetch = Fetch::start(settings, nowhere, blobs, None).unwrap();
         let (ended, has_ended) = std::sync::mpsc::channel();
         for number in 0..3u8 {
             let growing = fetch.blob(&Descriptor {

@@ -1,16 +1,23 @@
 //! A blob that can be read while it arrives. Readers wait for bytes that are not there yet; whoever fetches tells of each.
 
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use skiff_spec::digest::Digest;
 
 use super::chunks::Chunks;
 use super::kept::{self, Kept, Pieces};
 use super::memory::Piece;
 use crate::error::{Context, Error, Result};
+use crate::fetcher::Told;
 use crate::manifest::Descriptor;
+
+/// No file is cut into smaller chunks: another process's word for it shall not cost memory.
+const MIN_CHUNK: u64 = 64 << 10;
 
 /// What is being done about a blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,12 +36,34 @@ pub enum Status {
     Failed,
 }
 
+/// What happens to a blob that is fetched for another process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Event {
+    /// Its file is there, cut into chunks of this size, and so much of each.
+    Opened { chunk: u64, filled: Vec<u64> },
+    /// So much of a chunk is in the file now.
+    Filled { round: u32, chunk: usize, bytes: u64 },
+    /// Another process fetches it, and has so many bytes.
+    Followed { bytes: u64 },
+    /// All was thrown away: the round that begins.
+    Restarted { round: u32 },
+    /// It is released, and right as far as the other process said so.
+    Verified,
+    /// It will not come.
+    Failed(Told),
+}
+
+/// Tells another process of what happens to a blob.
+pub(crate) type Tell = Arc<dyn Fn(&Digest, Event) + Send + Sync>;
+
 /// One blob, from the moment it is wanted.
 pub struct Growing {
     digest: Digest,
     size: u64,
     state: Mutex<State>,
     changed: Condvar,
+    /// Where another process reads and hashes it.
+    tell: Option<Tell>,
 }
 
 struct State {
@@ -61,6 +90,25 @@ struct State {
 
 impl Growing {
     pub(super) fn new(blob: &Descriptor) -> Growing {
+        Growing::create(blob.digest, blob.size, None)
+    }
+
+    /// One that another process reads.
+    pub(super) fn served(blob: &Descriptor, tell: Tell) -> Growing {
+        let growing = Growing::create(blob.digest, blob.size, Some(tell));
+        growing.change(|state| {
+            state.kept = Kept::hashed_elsewhere();
+            state.is_read = true;
+        });
+        growing
+    }
+
+    /// One that another process fetches: [`Growing::apply`] has what happens to it.
+    pub(crate) fn remote(digest: Digest, size: u64) -> Growing {
+        Growing::create(digest, size, None)
+    }
+
+    fn create(digest: Digest, size: u64, tell: Option<Tell>) -> Growing {
         let state = State {
             file: None,
             filled: vec![],
@@ -74,7 +122,82 @@ impl Growing {
             status: Status::Queued,
             error: None,
         };
-        Growing { digest: blob.digest, size: blob.size, state: Mutex::new(state), changed: Condvar::new() }
+        Growing { digest, size, state: Mutex::new(state), changed: Condvar::new(), tell }
+    }
+
+    /// Whether another process reads and hashes it.
+    pub(super) fn is_served(&self) -> bool {
+        self.tell.is_some()
+    }
+
+    fn tell(&self, event: Event) {
+        if let Some(tell) = &self.tell {
+            tell(&self.digest, event);
+        }
+    }
+
+    /// Takes over what has happened in the process that fetches it. What makes no sense is refused.
+    pub(crate) fn apply(&self, event: Event, open: impl FnOnce() -> Result<OwnedFd>) -> Result<()> {
+        let nonsense = || Error::Fetcher(Told::nonsense());
+        match event {
+            Event::Opened { chunk, filled } => {
+                let chunks = Chunks::new(self.size, chunk);
+                let fits = |(at, bytes): (usize, &u64)| *bytes <= chunks.length(at);
+                if chunk < MIN_CHUNK || chunks.count() != filled.len() || !filled.iter().enumerate().all(fits)
+                {
+                    return Err(nonsense());
+                }
+                self.opened(&Arc::new(open()?), chunks, filled);
+            }
+            Event::Filled { round, chunk, bytes } => self.change(|state| {
+                let Some((_, chunks)) = &state.file else { return Err(nonsense()) };
+                let chunks = *chunks;
+                let filled = state.filled.get_mut(chunk).ok_or_else(nonsense)?;
+                if bytes > chunks.length(chunk) {
+                    return Err(nonsense());
+                }
+                if round == state.round {
+                    *filled = bytes.max(*filled);
+                    state.advance(chunks);
+                    state.status = Status::Fetching;
+                }
+                Ok(())
+            })?,
+            Event::Followed { bytes } => self.followed(bytes.min(self.size)),
+            Event::Restarted { round } => self.change(|state| {
+                state.restart();
+                state.round = round;
+            }),
+            Event::Verified => self.verified(),
+            Event::Failed(told) => self.fail(Error::Fetcher(told)),
+        }
+        Ok(())
+    }
+
+    /// Another process waits for these bytes.
+    pub(super) fn wanted(&self, begin: u64, end: u64) {
+        self.change(|state| {
+            if !state.has(begin, end) {
+                state.waiting.push((begin, end));
+            }
+        });
+    }
+
+    /// Another process has read all before `end`.
+    pub(super) fn read_before(&self, end: u64) {
+        self.change(|state| state.kept.read(0, end));
+    }
+
+    pub(crate) fn round(&self) -> u32 {
+        self.state().round
+    }
+
+    /// What has been read, and its reader will not come back to, needs no place in the page cache.
+    pub(crate) fn let_go(&self, end: u64) {
+        if let (Some((file, _)), Some(length)) = (&self.state().file, NonZeroU64::new(end)) {
+            // Where advice is not taken, all is only slower.
+            fadvise(&**file, 0, Some(length), Advice::DontNeed).ok();
+        }
     }
 
     /// Its name.
@@ -133,6 +256,7 @@ impl Growing {
     /// The file is known, and how much of each chunk is in it.
     pub(super) fn opened(&self, file: &Arc<OwnedFd>, chunks: Chunks, filled: Vec<u64>) {
         self.change(|state| {
+            self.tell(Event::Opened { chunk: chunks.chunk_size(), filled: filled.clone() });
             state.file = Some((Arc::clone(file), chunks));
             state.filled = filled;
             state.followed = 0;
@@ -152,11 +276,18 @@ impl Growing {
             if let (Some(filled), Some((_, chunks))) = (state.filled.get_mut(chunk), &state.file) {
                 let (chunks, at) = (*chunks, chunks.range(chunk).0 + *filled);
                 *filled += bytes;
+                let (round, bytes) = (state.round, *filled);
+                self.tell(Event::Filled { round, chunk, bytes });
                 if let Some(piece) = piece.filter(|_| state.is_read && !state.abandoned) {
                     state.kept.insert(at, piece);
                 }
                 state.advance(chunks);
                 state.status = Status::Fetching;
+                if self.is_served() {
+                    let mut waiting = std::mem::take(&mut state.waiting);
+                    waiting.retain(|(begin, end)| !state.has(*begin, *end));
+                    state.waiting = waiting;
+                }
             }
         });
     }
@@ -192,6 +323,7 @@ impl Growing {
 
     pub(super) fn followed(&self, bytes: u64) {
         self.change(|state| {
+            self.tell(Event::Followed { bytes });
             state.followed = bytes;
             state.status = Status::Followed;
         });
@@ -202,22 +334,29 @@ impl Growing {
     }
 
     pub(super) fn verified(&self) {
-        self.change(|state| state.status = Status::Verified);
+        self.change(|state| {
+            self.tell(Event::Verified);
+            state.status = Status::Verified;
+        });
     }
 
     /// All was wrong: readers begin again.
     pub(super) fn restart(&self) {
         self.change(|state| {
-            state.round += 1;
-            state.prefix = 0;
-            state.filled.fill(0);
-            state.kept.clear();
+            state.restart();
+            self.tell(Event::Restarted { round: state.round });
         });
+    }
+
+    /// The process that fetched it has gone.
+    pub(crate) fn fail_for_good(&self, error: Error) {
+        self.fail(error);
     }
 
     pub(super) fn fail(&self, error: Error) {
         self.change(|state| {
             if state.status != Status::Verified && state.error.is_none() {
+                self.tell(Event::Failed(Told::of(&error)));
                 state.status = Status::Failed;
                 state.error = Some(Arc::new(error));
             }
@@ -236,6 +375,14 @@ impl Growing {
 }
 
 impl State {
+    fn restart(&mut self) {
+        self.round += 1;
+        self.prefix = 0;
+        self.filled.fill(0);
+        self.kept.clear();
+        self.waiting.clear();
+    }
+
     fn advance(&mut self, chunks: Chunks) {
         while self.prefix < chunks.size() {
             let index = chunks.index_of(self.prefix);
@@ -269,6 +416,11 @@ impl Reader {
     /// The blob that is read.
     pub fn growing(&self) -> &Arc<Growing> {
         &self.growing
+    }
+
+    /// Which of the attempts to fetch it this reads.
+    pub(crate) fn round(&self) -> u32 {
+        self.round
     }
 
     /// Whether all bytes before `end` are here.

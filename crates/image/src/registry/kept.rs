@@ -4,12 +4,25 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
+/// What takes up memory for so many bytes of a blob.
+pub(super) trait Held {
+    fn length(&self) -> usize;
+}
+
+impl Held for Vec<u8> {
+    fn length(&self) -> usize {
+        self.len()
+    }
+}
+
 /// Some pieces in order, each with where it begins.
 pub(super) type Pieces<P> = Vec<(u64, Arc<P>)>;
 
 /// Pieces of a blob by where they begin; they lie apart.
 pub(super) struct Kept<P> {
     pieces: BTreeMap<u64, Arc<P>>,
+    /// Nobody here hashes it.
+    is_hashed_elsewhere: bool,
     /// How far it has been hashed, from its beginning.
     hashed: u64,
     /// How far it has been read.
@@ -18,11 +31,16 @@ pub(super) struct Kept<P> {
 
 impl<P> Default for Kept<P> {
     fn default() -> Self {
-        Kept { pieces: BTreeMap::new(), hashed: 0, read: 0 }
+        Kept { pieces: BTreeMap::new(), is_hashed_elsewhere: false, hashed: 0, read: 0 }
     }
 }
 
-impl<P: Deref<Target = [u8]>> Kept<P> {
+impl<P: Held> Kept<P> {
+    /// One that is only to be read.
+    pub(super) fn hashed_elsewhere() -> Kept<P> {
+        Kept { is_hashed_elsewhere: true, ..Kept::default() }
+    }
+
     pub(super) fn insert(&mut self, at: u64, piece: P) {
         self.pieces.insert(at, Arc::new(piece));
         self.release();
@@ -31,7 +49,7 @@ impl<P: Deref<Target = [u8]>> Kept<P> {
     /// The pieces that have some of these bytes.
     pub(super) fn within(&self, begin: u64, end: u64) -> Pieces<P> {
         let before = self.pieces.range(..begin).next_back();
-        let before = before.filter(|(at, piece)| *at + piece.len() as u64 > begin);
+        let before = before.filter(|(at, piece)| *at + piece.length() as u64 > begin);
         before.into_iter().chain(self.pieces.range(begin..end)).map(|(at, p)| (*at, Arc::clone(p))).collect()
     }
 
@@ -55,13 +73,13 @@ impl<P: Deref<Target = [u8]>> Kept<P> {
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Kept::default();
+        *self = Kept { is_hashed_elsewhere: self.is_hashed_elsewhere, ..Kept::default() };
     }
 
     fn release(&mut self) {
-        let done = self.hashed.min(self.read);
+        let done = if self.is_hashed_elsewhere { self.read } else { self.hashed.min(self.read) };
         while let Some(first) = self.pieces.first_entry()
-            && *first.key() + first.get().len() as u64 <= done
+            && *first.key() + first.get().length() as u64 <= done
         {
             first.remove();
         }

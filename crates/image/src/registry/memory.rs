@@ -4,6 +4,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::kept::Held;
 use super::transfer::PIECE;
 
 /// All of it.
@@ -56,6 +57,12 @@ impl Reserved {
         let bytes = buffer.unwrap_or_else(|| vec![0; PIECE]);
         Some(Piece { bytes, used: PIECE, memory: Arc::clone(&self.memory) })
     }
+
+    /// Stands for a piece of so many bytes that are in the page cache.
+    pub(super) fn cached(&mut self, used: usize) -> Option<Piece> {
+        self.pieces = self.pieces.checked_sub(1)?;
+        Some(Piece { bytes: vec![], used: used.min(PIECE), memory: Arc::clone(&self.memory) })
+    }
 }
 
 impl Drop for Reserved {
@@ -78,6 +85,12 @@ impl Piece {
     }
 }
 
+impl Held for Piece {
+    fn length(&self) -> usize {
+        self.used
+    }
+}
+
 impl Deref for Piece {
     type Target = [u8];
 
@@ -94,7 +107,8 @@ impl DerefMut for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.memory.give_back(1, Some(std::mem::take(&mut self.bytes)));
+        let buffer = std::mem::take(&mut self.bytes);
+        self.memory.give_back(1, Some(buffer).filter(|buffer| !buffer.is_empty()));
     }
 }
 

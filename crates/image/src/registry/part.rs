@@ -59,6 +59,13 @@ impl BlobDir {
         Ok(true)
     }
 
+    /// A blob's file, for reading, while another process fetches it.
+    pub(crate) fn open_data(&self, digest: &Digest) -> Result<OwnedFd> {
+        let name = Names::of(digest).data;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.dir, &name, flags, Mode::empty()).on("open", self.shown(&name))
+    }
+
     /// The origin that all of a blob's bytes came from, if that is known.
     pub(crate) fn origin(&self, digest: &Digest) -> Option<Origin> {
         origin::read(&self.dir, &Names::of(digest).origin)
@@ -197,6 +204,11 @@ impl Part {
     pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let written = self.uncached.write_all_at(self.data.as_fd(), bytes, offset);
         written.map_err(|errno| self.write_error(errno))
+    }
+
+    /// The same where another process reads it at once.
+    pub(super) fn write_cached(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        crate::io::write_all_at(self.data.as_fd(), bytes, offset).map_err(|errno| self.write_error(errno))
     }
 
     /// Reads exactly these bytes.

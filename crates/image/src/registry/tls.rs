@@ -93,6 +93,13 @@ pub fn certs_d() -> Vec<PathBuf> {
     ["/etc/containers/certs.d", "/etc/docker/certs.d"].map(PathBuf::from).into()
 }
 
+/// Where the site's authorities and certificates may lie: the places themselves, and what these lead to by links.
+pub fn site_places() -> Vec<PathBuf> {
+    let servers: Vec<PathBuf> = certs_d().iter().flat_map(|dir| entries(dir)).collect();
+    let files = servers.iter().flat_map(|dir| entries(dir));
+    BUNDLES.iter().map(PathBuf::from).chain(certs_d()).chain(files).chain(servers.clone()).collect()
+}
+
 /// How to do TLS with `server`, which is `HOST` or `HOST:PORT`.
 pub(super) fn config(
     server: &str,

@@ -56,6 +56,11 @@ impl<'a> Making<'a> {
         self.file.as_fd()
     }
 
+    /// Whether somebody else was not waited for, and has it made by now.
+    pub(crate) fn is_overtaken(&self) -> bool {
+        self.lock.is_none() && self.store.find(self.id).is_ok_and(|found| found.is_some())
+    }
+
     /// The file's name, for messages.
     #[must_use]
     pub fn name(&self) -> String {
@@ -72,15 +77,15 @@ impl<'a> Making<'a> {
     ///
     /// # Errors
     /// When the store cannot be written to; then the image is not there.
-    pub fn publish(self, record: &Record) -> Result<()> {
-        let Making { store, id, .. } = &self;
-        let shown = || store.shown(&names::image(*id));
+    pub fn publish(mut self, record: &Record) -> Result<()> {
         // Another's is there meanwhile: it is the same, and what is there is not changed.
-        if store.find(*id)?.is_some() {
+        if self.store.find(self.id)?.is_some() {
             return Ok(());
         }
-        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(0o400)).on("set the mode of", shown())?;
-        fsync(&self.file).on("sync", shown())?;
+        self.file = self.store.open_to_read(&self.name)?;
+        self.store.seal(self.file.as_fd(), &names::image(self.id))?;
+        let Making { store, id, .. } = &self;
+        let shown = || store.shown(&names::image(*id));
         let aside = format!("{}.json", self.name);
         store.write_new(&aside, &record.to_bytes())?;
         renameat(&store.dir, &aside, &store.dir, record_name(*id))
@@ -90,6 +95,11 @@ impl<'a> Making<'a> {
         let dir = openat(&store.dir, "images", flags, Mode::empty()).on("open", store.shown("images"))?;
         fsync(&dir).on("sync", store.shown("images"))
     }
+}
+
+/// What says for whom a file in `tmp` is made.
+pub(super) fn mark(uid: u32, name: &str) -> String {
+    format!("tmp/for.{uid}.{}", name.trim_start_matches("tmp/"))
 }
 
 impl Drop for Making<'_> {

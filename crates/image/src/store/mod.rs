@@ -6,6 +6,7 @@
 //! images/ID.sqsh       the same once more, where the kernel has no EROFS: a squashfs as well
 //! images/ID.json       its record: size, layers, and the configuration to run it with
 //! images/ID.lock       held by whoever makes it
+//! images/*.verity      the digest that fs-verity holds such a file to, where the file system has it
 //! users/UID/ID         that a user may use it; used last when its time says
 //! meanings/DIGEST.ARCH the ID that a digest in a registry, of an index perhaps, led to
 //! blobs/UID/...        layers as they came for this user, complete or not, for his next pull
@@ -28,19 +29,22 @@ mod verify;
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, flock, fsync, mkdirat,
-    openat, renameat, statat, unlinkat, utimensat,
+    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fchmod, flock, fsync,
+    mkdirat, openat, renameat, statat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use skiff_spec::digest::Digest;
 use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::platform::Platform;
+use skiff_sys::verity;
 
 use crate::error::{Context, Error, Result};
 use crate::registry::{BlobDir, Origin};
@@ -69,8 +73,8 @@ const CLOSED: Mode = Mode::from_raw_mode(0o700);
 
 /// How many places are known to have an image: for who finds it elsewhere, its layers are the proof.
 const MOST_ORIGINS: usize = 16;
-/// So long whoever makes an image a squashfs is waited for.
-const TWIN_PATIENCE: Duration = Duration::from_secs(60);
+/// So long whoever makes an image a squashfs is waited for: it may be another user's process, and frozen.
+const TWIN_PATIENCE: Duration = Duration::from_millis(700);
 /// How often to look whether an image that somebody else makes is there.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -173,9 +177,28 @@ impl Store {
     /// When it is not there.
     pub fn open_image(&self, id: ImageId) -> Result<File> {
         let name = names::image(id);
-        openat(&self.dir, &name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
-            .map(File::from)
-            .on("open", self.shown(&name))
+        self.open_to_read(&name).map(File::from)
+    }
+
+    fn open_to_read(&self, name: &str) -> Result<OwnedFd> {
+        openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
+            .on("open", self.shown(name))
+    }
+
+    /// A file that is going to be called `name` stays as it is from now on, on the disk. Where the file system has fs-verity, the kernel
+    /// sees to that, whoever takes over a writer later; the digest that it holds the file to is noted. It is open for writing nowhere.
+    fn seal(&self, file: BorrowedFd<'_>, name: &str) -> Result<()> {
+        let on = |e: std::io::Error| Error::io("enable fs-verity for", self.shown(name), &e);
+        if verity::enable(file).map_err(on)?
+            && let Some(digest) = verity::measure(file).map_err(on)?
+        {
+            let new = unique("tmp/verity");
+            self.write_new(&new, &digest)?;
+            let note = names::verity(name);
+            renameat(&self.dir, &new, &self.dir, &note).on("rename", self.shown(&note))?;
+        }
+        fchmod(file, Mode::from_raw_mode(0o400)).on("set the mode of", self.shown(name))?;
+        fsync(file).on("sync", self.shown(name))
     }
 
     /// Makes an image's file a squashfs as well, beside it, unless that has been done. Whoever does so at the moment is waited for.
@@ -198,7 +221,7 @@ impl Store {
         placed.inspect_err(|_| self.remove(&aside).unwrap_or_default())
     }
 
-    /// Whoever makes it is waited for, but not for ever: he may have been stopped, and two make the same.
+    /// Whoever makes it is waited for, but not for long: that one may have been stopped, and two make the same.
     fn wait_for_twin(&self, id: ImageId, is_there: &dyn Fn() -> bool) -> Result<OwnedFd> {
         let name = format!("tmp/{id}.lock");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -218,21 +241,28 @@ impl Store {
         let shown = self.shown(name);
         let mut from = self.open_image(id)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let to = openat(&self.dir, name, flags, Mode::from_raw_mode(0o400)).on("create", &*shown)?;
+        let to = openat(&self.dir, name, flags, Mode::from_raw_mode(0o600)).on("create", &*shown)?;
         let mut to = File::from(to);
         // Where the file system can share blocks between files, the kernel has it do so.
         std::io::copy(&mut from, &mut to).map_err(|e| Error::io("write to", shown.clone(), &e))?;
         let reader = erofs::Reader::open(from, id.to_string())?;
         squashfs::twin::add(&reader, to.as_fd(), &shown)?;
-        fsync(&to).on("sync", shown)
+        drop(to);
+        self.seal(self.open_to_read(name)?.as_fd(), &names::squashfs(id))
     }
 
-    /// Begins to make an image, unless it is there. Whoever else does so at the moment, on this node or another, is waited for;
+    /// Begins to make an image for a user, unless it is there. Whoever else does so at the moment, on this node or another, is waited for;
     /// `waiting` is told so once.
     ///
     /// # Errors
     /// When the store cannot be written to.
-    pub fn begin(&self, id: ImageId, patience: Patience, waiting: &mut dyn FnMut()) -> Result<Begun<'_>> {
+    pub fn begin(
+        &self,
+        (id, uid): (ImageId, u32),
+        patience: Patience,
+        waiting: &mut dyn FnMut(),
+    ) -> Result<Begun<'_>> {
+        let mark = making::mark(uid, &made(id));
         let name = format!("images/{id}.lock");
         let mut waiter = None;
         loop {
@@ -255,7 +285,8 @@ impl Store {
                     waiting();
                     Waiter::new(patience)
                 });
-                if !waiter.waits(self.bytes_of(&made(id)), Instant::now()) {
+                let is_own = statat(&self.dir, &mark, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+                if !waiter.waits(is_own, self.bytes_of(&made(id)), Instant::now()) {
                     return Making::new(self, id, unique(&made(id)), None).map(Begun::New);
                 }
                 std::thread::sleep(LOOK);
@@ -349,8 +380,10 @@ impl Store {
     /// The file goes first: without it the record means nothing. Layers that no other image has go along.
     fn delete(&self, id: ImageId) -> Result<()> {
         let layers = self.find(id).ok().flatten().map(|record| record.layers).unwrap_or_default();
-        self.remove(&names::image(id))?;
-        self.remove(&names::squashfs(id))?;
+        for name in [names::image(id), names::squashfs(id)] {
+            self.remove(&name)?;
+            self.remove(&names::verity(&name))?;
+        }
         self.remove(&record_name(id))?;
         let needed = self.layers()?;
         let unneeded = layers.iter().filter(|layer| !needed.contains(&layer.digest));
@@ -406,11 +439,12 @@ impl Store {
     }
 }
 
-/// A name that no other process on any node gives a file.
+/// A name that no other process on any node gives a file. (Numbers of processes would not do: each writer has a PID namespace of its own.)
 fn unique(prefix: &str) -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
+    static RANDOM: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
     let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
-    format!("{prefix}.{host}.{}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+    format!("{prefix}.{host}.{:016x}.{}", *RANDOM, COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 fn meaning(digest: &Digest, platform: &Platform) -> String {

@@ -1,25 +1,34 @@
 //! How long somebody waits for another who makes the same image.
 //!
-//! That other may be another user, whose registry sends a byte a minute, or whose process has been frozen: so he is waited for only as
-//! long as what he makes grows, and not for ever.
+//! That other may be another user, whose registry sends a byte a minute, or whose processes are frozen. What a user's own processes make is
+//! waited for as long as it grows, and a minute beyond. Another user's is waited for only while it grows faster than a slow network would
+//! bring it: who stops to grow is given up within a second, for good, so nobody can be kept waiting a second time. The one who gives up
+//! begins by himself while the other goes on; neither begins anew for that, and whoever is first has made it for both.
 
 use std::time::{Duration, Instant};
 
-/// What is no growth worth waiting for, in bytes.
+/// What is no growth worth waiting for, in bytes: of one's own, and of others.
 const STEP: u64 = 8 << 20;
+const STEP_OF_OTHERS: u64 = 4 << 20;
 
 /// How long to wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// While nothing grows. Longer than it takes to sync and check a large image.
     pub stall: Duration,
+    /// While nothing of another user's grows.
+    pub stall_of_others: Duration,
     /// In all.
     pub longest: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Patience { stall: Duration::from_secs(60), longest: Duration::from_secs(900) }
+        Patience {
+            stall: Duration::from_secs(60),
+            stall_of_others: Duration::from_millis(700),
+            longest: Duration::from_secs(900),
+        }
     }
 }
 
@@ -37,12 +46,14 @@ impl Waiter {
         Waiter { patience, begun: now, grown: now, bytes: 0 }
     }
 
-    /// Whether to wait on, where what is waited for has this many bytes now.
-    pub(super) fn waits(&mut self, bytes: u64, now: Instant) -> bool {
-        if bytes >= self.bytes.saturating_add(STEP) {
+    /// Whether to wait on, where what is waited for has this many bytes now, and `is_own` says whether it is made for the same user.
+    pub(super) fn waits(&mut self, is_own: bool, bytes: u64, now: Instant) -> bool {
+        let Patience { stall, stall_of_others, longest } = self.patience;
+        let (step, stall) = if is_own { (STEP, stall) } else { (STEP_OF_OTHERS, stall_of_others) };
+        if bytes >= self.bytes.saturating_add(step) {
             (self.bytes, self.grown) = (bytes, now);
         }
-        now - self.begun < self.patience.longest && now - self.grown < self.patience.stall
+        now - self.begun < longest && now - self.grown < stall
     }
 }
 
@@ -50,15 +61,28 @@ impl Waiter {
 mod tests {
     use super::*;
 
+    fn patience() -> Patience {
+        let second = Duration::from_secs(1);
+        Patience { stall: 10 * second, stall_of_others: second, longest: 60 * second }
+    }
+
     #[test]
     fn growth_is_waited_for_but_not_for_ever() {
-        let second = Duration::from_secs(1);
-        let mut waiter = Waiter::new(Patience { stall: 10 * second, longest: 60 * second });
+        let mut waiter = Waiter::new(patience());
         let begun = waiter.begun;
-        let mut waits = |bytes, at| waiter.waits(bytes, begun + at * second);
+        let mut waits = |bytes, at| waiter.waits(true, bytes, begun + Duration::from_secs(at));
         assert!(waits(0, 9) && waits(STEP, 9) && waits(STEP, 18));
         assert!(!waits(STEP + 1000, 19), "a trickle is no growth");
         assert!(waits(2 * STEP, 30) && waits(100 * STEP, 59));
         assert!(!waits(200 * STEP, 60), "not for ever");
+    }
+
+    #[test]
+    fn another_user_who_stops_is_not_waited_for() {
+        let mut waiter = Waiter::new(patience());
+        let begun = waiter.begun;
+        let mut waits = |bytes, ms| waiter.waits(false, bytes, begun + Duration::from_millis(ms));
+        assert!(waits(0, 900) && waits(STEP, 950) && waits(STEP, 1900), "it grows");
+        assert!(!waits(STEP + (1 << 20), 2000), "it has stopped, or nearly");
     }
 }

@@ -7,6 +7,7 @@ use rustix::fs::fstatvfs;
 use serde::{Deserialize, Serialize};
 use skiff_spec::image::{ImageId, store as names};
 
+use super::making::mark;
 use super::{Making, Store};
 use crate::error::{Context, Error, Result};
 use crate::registry::BlobDir;
@@ -195,7 +196,7 @@ impl Making<'_> {
     /// # Errors
     /// When the store cannot be written to.
     pub(crate) fn count_for(&mut self, uid: u32) -> Result<()> {
-        let mark = format!("tmp/for.{uid}.{}", self.name.trim_start_matches("tmp/"));
+        let mark = mark(uid, &self.name);
         self.store.write_new(&mark, b"")?;
         self.mark = Some(mark);
         Ok(())
@@ -214,7 +215,7 @@ mod tests {
         store.check_room(7, 1 << 20).unwrap();
         assert!(matches!(store.check_room(7, (1 << 20) + 1), Err(Error::Quota { used: 0, .. })));
         let id = ImageId([1; 32]);
-        let Begun::New(mut making) = store.begin(id, Patience::default(), &mut || ()).unwrap() else {
+        let Begun::New(mut making) = store.begin((id, 7), Patience::default(), &mut || ()).unwrap() else {
             panic!("it is not there")
         };
         making.count_for(7).unwrap();

@@ -14,7 +14,7 @@ use super::file::ImageFile;
 use super::index::{Entry, Names};
 use super::progress::Progress;
 use super::wire::{Ask, Say};
-use super::{commands, import, known, not_pulled, parse, store, writer};
+use super::{commands, fetcher, import, known, not_pulled, parse, store};
 use crate::cli::PullWhen;
 use crate::context::Context;
 use crate::output;
@@ -62,7 +62,7 @@ pub fn pin(context: &Context, text: &str) -> Result<Image> {
         return Err(not_pulled(text));
     }
     let ask = store::pull(context, text, &Platform::host().to_string())?;
-    writer::resolve(&ask).map(|(id, reference)| Image { id, reference })
+    fetcher::resolve(&ask).map(|(id, reference)| Image { id, reference })
 }
 
 /// Digits alone say nothing of where an image could be had.
@@ -143,7 +143,7 @@ pub fn note(context: &Context, entry: &Entry) -> Result<()> {
 fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<Entry> {
     let mut ask = store::pull(context, image, &platform.to_string())?;
     // A store of his own he fills himself, by his own policy.
-    let vouched = context.helper.as_ref().map_or(Ok(None), |_| writer::vouched(&mut ask))?;
+    let vouched = context.helper.as_ref().map_or(Ok(None), |_| fetcher::vouched(&mut ask))?;
     let said = store::ask(context, ask, &mut |word| match word {
         Say::Waiting => progress.waiting(),
         Say::Layers(layers) => progress.layers(&layers),

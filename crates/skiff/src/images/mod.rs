@@ -2,6 +2,7 @@
 
 pub mod command;
 pub mod commands;
+pub mod fetcher;
 mod file;
 pub mod get;
 pub mod import;

@@ -113,7 +113,9 @@ pub fn import(
             heard(word);
             true
         };
-        return writer::import(in_own(context, &own(context)), &source, &platform.to_string(), &mut say);
+        let policies = Policies::load().map_err(ours)?;
+        let platform = platform.to_string();
+        return writer::import(in_own(context, &own(context)), &source, &platform, &policies, &mut say);
     };
     // The writer is another user, who sees the site's policy and not this one's.
     Policies::of_user().and_then(|policies| skiff_image::import::admit(&source, &policies)).map_err(ours)?;
@@ -166,7 +168,7 @@ fn ask_own(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> 
         }
         true
     };
-    writer::answer(in_own(context, &own(context)), ask, &mut say)?;
+    writer::answer(in_own(context, &own(context)), ask, None, &mut say)?;
     last.ok_or_else(|| Error::new("the store has nothing to say"))
 }
 

@@ -155,6 +155,11 @@ pub fn send<T: Serialize>(to: &mut impl Write, word: &T) -> Result<()> {
 
 /// Takes one text; nothing at the end.
 pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> Result<Option<T>> {
+    receive_text(from)?.map(|text| serde_json::from_slice(&text).map_err(super::json)).transpose()
+}
+
+/// The same, as it came.
+pub fn receive_text(from: &mut impl Read) -> Result<Option<Vec<u8>>> {
     let what = || "the store's writer";
     let mut length = [0; 4];
     match from.read(&mut length[..1]).context(what)? {
@@ -167,7 +172,7 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> Result<Option<T>> {
     }
     let mut text = vec![0; length as usize];
     from.read_exact(&mut text).context(what)?;
-    serde_json::from_slice(&text).map(Some).map_err(super::json)
+    Ok(Some(text))
 }
 
 /// Sends open files.

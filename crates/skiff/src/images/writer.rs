@@ -1,5 +1,6 @@
 //! The store's writer: does what it is asked, as whoever owns the store. For the trusted store that is a process of the system
-//! user's which the helper started; a user without the helper has a store of his own, and is its writer himself.
+//! user's which the helper started, and which has no network: beside it `fetcher` asks registries. A user without the helper has a store
+//! of their own, and is its writer and fetcher.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,26 +10,23 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
-use skiff_image::auth::{Credential, Credentials, Secret};
 use skiff_image::erofs;
-use skiff_image::hash::sha256;
+use skiff_image::fetcher::{Fetcher, Remote};
 use skiff_image::import::Import;
 use skiff_image::policy::Policies;
 use skiff_image::pull::{LayerProgress, Pull, Watch, pull};
-use skiff_image::registries_conf::RegistriesConf;
-use skiff_image::registry::{Certificates, Client, Settings};
 use skiff_image::source::{Description, Source};
 use skiff_image::store::{Quota, Record, Store, Usage};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::digest::Digest;
 use skiff_spec::image::ImageId;
 use skiff_spec::platform::Platform;
-use skiff_spec::reference::{ImageReference, Named};
 use skiff_spec::site::ImageFormat;
-use skiff_sys::{allow, landlock};
+use skiff_sys::allow::{self, Network};
+use skiff_sys::landlock;
 
-use super::ours;
-use super::wire::{self, Ask, Checked, Layer, Login, Say};
+use super::wire::{self, Ask, Checked, Layer, Say};
+use super::{fetcher, ours};
 
 /// So long may whom we work for be silent, or deaf.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,11 +52,12 @@ impl Asked<'_> {
     }
 }
 
-/// The process that the helper starts: its words are the store's path, the uid of whom it works for, as what images are mounted, the bytes
-/// that each user may have (or nothing: a share), and the socket's number.
+/// The process that the helper starts, which sees nothing but the store: its words are the store's path, the uid of whom it works for, as
+/// what images are mounted, the bytes that each user may have (or nothing: a share), and the numbers of the sockets to the user and to the
+/// fetcher.
 pub fn run(words: &[String]) -> Result<()> {
     let bad = || Error::new("this is how the helper starts the store's writer, not people");
-    let [store, uid, format, quota, socket] = words else { return Err(bad()) };
+    let [store, uid, format, quota, socket, fetcher] = words else { return Err(bad()) };
     let (uid, socket) = (uid.parse().map_err(|_| bad())?, socket.parse().map_err(|_| bad())?);
     let format = ImageFormat::of_name(format).ok_or_else(bad)?;
     let quota = match quota.as_str() {
@@ -70,6 +69,8 @@ pub fn run(words: &[String]) -> Result<()> {
         .context(|| "writer")?;
     let socket = skiff_sys::process::inherited_fd(socket).context(|| "socket")?;
     let mut socket = UnixStream::from(socket);
+    let fetcher = fetcher.parse().map_err(|_| bad())?;
+    let fetcher = UnixStream::from(skiff_sys::process::inherited_fd(fetcher).context(|| "socket")?);
     // Others wait for the locks that we hold: one who neither listens nor goes away must not keep us.
     socket
         .set_read_timeout(Some(QUESTION))
@@ -79,12 +80,16 @@ pub fn run(words: &[String]) -> Result<()> {
         return wire::send(&mut socket, &Say::Failed { message, hint });
     }
     let until = Instant::now() + QUESTION;
-    let Some(ask) = wire::receive(&mut Until { socket: &socket, until })? else { return Ok(()) };
+    let Some(text) = wire::receive_text(&mut Until { socket: &socket, until })? else { return Ok(()) };
+    let ask = serde_json::from_slice(&text).map_err(super::json)?;
     let asked = Asked { store: Path::new(store), uid, format, quota };
     let answered = match ask {
-        Ask::Import { source, platform } => take_over(asked, (source, &platform), &mut socket),
+        Ask::Import { source, platform } => take_over(asked, (source, &platform), &mut socket, fetcher),
         Ask::Open(id) => hand_out(asked, id, &mut socket),
-        ask => answer(asked, ask, &mut |word| wire::send(&mut socket, &word).is_ok()),
+        ask => {
+            let wish = String::from_utf8(text).map_err(|_| bad())?;
+            answer(asked, ask, Some((fetcher, wish)), &mut |word| wire::send(&mut socket, &word).is_ok())
+        }
     };
     // If nobody listens any more, nobody needs to know.
     answered
@@ -93,13 +98,13 @@ pub fn run(words: &[String]) -> Result<()> {
 }
 
 /// All that is foreign is read after this: whoever takes the process over by that can change nothing but the store, start nothing, reach no
-/// other process, and has few of the kernel's calls to try.
+/// other process and no network, and has few of the kernel's calls to try.
 fn confine(store: &Path) -> Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::open(store, flags, Mode::empty()).context(|| store.display().to_string())?;
     // A kernel without Landlock goes without: `skiff doctor` says so.
     landlock::confine_changes_to(dir.as_fd()).context(|| "the store's writer: Landlock")?;
-    allow::only_listed().context(|| "the store's writer: seccomp")
+    allow::only_listed(Network::Unused).context(|| "the store's writer: seccomp")
 }
 
 /// What comes by a socket until then, however slowly.
@@ -124,13 +129,24 @@ fn take_over(
     asked: Asked<'_>,
     (source, platform): (Description, &str),
     socket: &mut UnixStream,
+    fetcher: UnixStream,
 ) -> Result<()> {
     let files = wire::receive_files(socket, source.files.len() + 1)?;
     let source = Source::given(source, files).map_err(ours)?;
+    let remote = Remote::new(fetcher).map_err(ours)?;
+    let policies = policies_of(&remote)?;
+    let place = if policies.is_empty() { None } else { remote.place(source.opened()).map_err(ours)? };
+    let source = source.lies_at(place);
+    drop(remote);
     let mut say = |word: Say| wire::send(socket, &word).is_ok();
-    let last = import(asked, &source, platform, &mut say)?;
+    let last = import(asked, &source, platform, &policies, &mut say)?;
     say(last);
     Ok(())
+}
+
+/// The site's, from who sees the host's files.
+fn policies_of(remote: &Remote) -> Result<Policies> {
+    remote.policy().and_then(|text| Policies::of_text(text.as_ref())).map_err(ours)
 }
 
 /// Gives an image's file. Its kind is one that nothing can be changed by.
@@ -163,12 +179,12 @@ pub fn import(
     asked: Asked<'_>,
     source: &Source,
     platform: &str,
+    policies: &Policies,
     say: &mut (dyn FnMut(Say) -> bool + Send),
 ) -> Result<Say> {
     let (store, uid, format) = (asked.open()?, asked.uid, asked.format);
-    let policies = Policies::load().map_err(ours)?;
     let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
-    let wish = Import { store: &store, source, policies: &policies, platform: &platform, uid };
+    let wish = Import { store: &store, source, policies, platform: &platform, uid };
     let pulled = skiff_image::import::import(&wish, &mut Teller { say }).map_err(ours)?;
     make_mountable(&store, pulled.id, format)?;
     Ok(Say::Pulled {
@@ -188,21 +204,33 @@ fn make_mountable(store: &Store, id: ImageId, format: ImageFormat) -> Result<()>
     }
 }
 
-/// Does what is asked; `say` gives whether anybody listens still.
-pub fn answer(of: Asked<'_>, ask: Ask, say: &mut (dyn FnMut(Say) -> bool + Send)) -> Result<()> {
+/// Does what is asked; `say` gives whether anybody listens still. A fetcher is given the question as it came; without one this process asks
+/// registries itself.
+pub fn answer(
+    of: Asked<'_>,
+    ask: Ask,
+    fetcher: Option<(UnixStream, String)>,
+    say: &mut (dyn FnMut(Say) -> bool + Send),
+) -> Result<()> {
     let (store, uid, format) = (of.open()?, of.uid, of.format);
     let last = match ask {
-        Ask::Pull { .. } => {
-            let (client, image, platform) = asked(&ask)?;
-            let policies = Policies::load().map_err(ours)?;
-            let wish = Pull {
-                store: &store,
-                client: &client,
-                policies: &policies,
-                image: &image,
-                platform: &platform,
-                uid,
+        Ask::Pull { ref platform, .. } => {
+            let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
+            let (fetcher, policies, image): (Box<dyn Fetcher>, _, _) = match fetcher {
+                None => {
+                    let (client, image, _) = fetcher::asked(&ask)?;
+                    (Box::new(client), Policies::load().map_err(ours)?, image)
+                }
+                Some((stream, wish)) => {
+                    let remote = Remote::new(stream).map_err(ours)?;
+                    let policies = policies_of(&remote)?;
+                    let image = remote.begin(wish).map_err(ours)?;
+                    (Box::new(remote), policies, image)
+                }
             };
+            let fetcher = &*fetcher;
+            let (policies, image, platform) = (&policies, &image, &platform);
+            let wish = Pull { store: &store, fetcher, policies, image, platform, uid };
             let pulled = pull(&wish, &mut Teller { say }).map_err(ours)?;
             make_mountable(&store, pulled.id, format)?;
             Say::Pulled {
@@ -241,46 +269,6 @@ pub fn answer(of: Asked<'_>, ask: Ask, say: &mut (dyn FnMut(Say) -> bool + Send)
     Ok(())
 }
 
-/// Which image a name means for the machine that is asked about, as far as its registry and the policies go: nothing is got, and no
-/// store is needed.
-pub fn resolve(ask: &Ask) -> Result<(ImageId, String)> {
-    let (client, image, platform) = asked(ask)?;
-    let found = client.resolve(&image, &platform).map_err(ours)?;
-    Policies::load().and_then(|policies| policies.admit(&client, &found)).map_err(ours)?;
-    let Digest::Sha256(id) = sha256(&found.manifest_bytes) else {
-        return Err(Error::new(format!("image {image}: its manifest has no SHA-256 digest")));
-    };
-    Ok((ImageId(id), image.to_string()))
-}
-
-/// The one image of that name which the user's own policy accepts; nothing if that accepts whatever it is. The writer of the trusted store
-/// is another user and does not see that policy, so it must get no other one: nor one of another registry, so the name is made full.
-pub fn vouched(ask: &mut Ask) -> Result<Option<ImageId>> {
-    let policies = Policies::of_user().map_err(ours)?;
-    if policies.is_empty() {
-        return Ok(None);
-    }
-    let (_, image, _) = asked(ask)?;
-    if let Ask::Pull { reference, .. } = ask {
-        *reference = image.to_string();
-    }
-    match policies.accepts_any(&image) {
-        true => Ok(None),
-        false => resolve(ask).map(|(id, _)| Some(id)),
-    }
-}
-
-/// Whom to ask, for what, for which machine.
-fn asked(ask: &Ask) -> Result<(Client, Named, Platform)> {
-    let Ask::Pull { reference, platform, registries, logins, certificates } = ask else {
-        return Err(Error::new("the store's writer: asked what no registry knows"));
-    };
-    let client = client(registries, logins, certificates)?;
-    let image = name(&client, reference)?;
-    let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
-    Ok((client, image, platform))
-}
-
 /// What the store takes up; whose it is sees of all users how much of it, others only of themselves.
 fn usage(store: &Store, uid: u32) -> Result<Usage> {
     let users = match is_owner(uid) {
@@ -293,35 +281,6 @@ fn usage(store: &Store, uid: u32) -> Result<Usage> {
 /// Whether the user is whom the store belongs to, or the machine.
 fn is_owner(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::getuid().as_raw()
-}
-
-fn client(registries: &[(String, String)], logins: &[Login], certificates: &Certificates) -> Result<Client> {
-    let mut conf = RegistriesConf::default();
-    for (file, text) in registries {
-        conf.add(file, text).map_err(ours)?;
-    }
-    let mut credentials = Credentials::default();
-    for Login { place, basic, identity_token } in logins {
-        let credential = match (basic.clone(), identity_token.clone()) {
-            (_, Some(token)) => Credential::IdentityToken(Secret(token)),
-            (Some((user, password)), None) => Credential::Basic { user, password: Secret(password) },
-            (None, None) => continue,
-        };
-        credentials.add(place.clone(), credential);
-    }
-    let settings = Settings { certificates: certificates.clone(), ..Settings::default() };
-    Ok(Client::new(settings, conf, credentials))
-}
-
-fn name(client: &Client, reference: &str) -> Result<Named> {
-    match super::parse(reference)? {
-        ImageReference::Registry(named) => Ok(named.with_default_tag()),
-        ImageReference::Short(short) => Ok(client.complete(&short).map_err(ours)?.with_default_tag()),
-        _ => {
-            Err(Error::new(format!("image {reference}: not in a registry"))
-                .hint("`skiff import` takes files"))
-        }
-    }
 }
 
 fn verify(store: &Store, uid: u32, only: Option<ImageId>) -> Result<Vec<Checked>> {

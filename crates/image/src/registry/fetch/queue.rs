@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use skiff_spec::digest::Digest;
+
 use crate::error::Error;
 use crate::manifest::Descriptor;
 use crate::registry::growing::Growing;
@@ -39,6 +41,8 @@ pub(super) struct Job {
     pub failures: u32,
     /// How often the digest was wrong.
     pub restarts: u32,
+    /// What another process says that has read all of it in a round: its digest, if it is not the right one.
+    pub settled: Option<(u32, Option<Digest>)>,
     /// How long was last waited for another process that has it.
     pub pause: Duration,
     /// It is left alone until then.
@@ -109,6 +113,7 @@ impl Job {
             origin: 0,
             failures: 0,
             restarts: 0,
+            settled: None,
             pause: Duration::ZERO,
             not_before: None,
         }

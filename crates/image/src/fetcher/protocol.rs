@@ -1,0 +1,191 @@
+//! What the writer and the fetcher say to each other: JSON texts, each behind its length (4 bytes, little endian).
+//!
+//! Neither believes the other: a server may have taken over the one, an image the other.
+
+use std::io::{Read, Write};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::policy::{Signature, Text};
+use crate::registry::{Event, Origin};
+
+/// No text is longer, in bytes: a manifest and a configuration of 4 MiB each, with what JSON adds.
+const LONGEST: u32 = 32 << 20;
+
+/// What the writer wants of the fetcher.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Question {
+    /// The site's policy. Asked before anything else: what the fetcher says before it has heard from a server is the site's word.
+    Policy,
+    /// Where the file lies that follows, as policies name it.
+    Place,
+    /// The pull that the user wants, as the user's program said it. Only once: what comes later may be an image's wish.
+    Begin(String),
+    /// The digest that the image's name has now.
+    Digest,
+    /// The documents that lead from its name to its layers.
+    Resolve,
+    /// Its signatures.
+    Signatures,
+    /// Where it was found, if that can be an origin.
+    Origin,
+    /// Where it may be found that could be an origin.
+    ClaimedOrigins,
+    /// Whether an origin gives the user the manifest and these layers of it.
+    AskOrigin {
+        /// One of those that have been named.
+        origin: Origin,
+        /// Their numbers in the manifest.
+        layers: Vec<usize>,
+    },
+    /// Fetch its layers; `number` comes back with all that is told of them.
+    Fetch {
+        /// Of the attempt.
+        number: u32,
+    },
+    /// Somebody waits for these bytes of a layer, of which all before `read` have been read. No answer.
+    Want {
+        /// The layer's number in the manifest.
+        layer: usize,
+        /// Where they begin.
+        begin: u64,
+        /// Where they end.
+        end: u64,
+        /// How far it was read.
+        read: u64,
+    },
+    /// So much of a layer was read. No answer.
+    Read {
+        /// The layer's number in the manifest.
+        layer: usize,
+        /// How far.
+        read: u64,
+    },
+    /// All of a layer was read in this round. No answer.
+    Settle {
+        /// The layer's number in the manifest.
+        layer: usize,
+        /// As it was told.
+        round: u32,
+        /// Its digest, if it is not the right one.
+        got: Option<String>,
+    },
+}
+
+/// What the fetcher says.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// The site's policy, if there is one.
+    Policy(Option<Text>),
+    /// Where a file lies, if that is known.
+    Place(Option<String>),
+    /// The image's name in full.
+    Name(String),
+    /// A digest.
+    Digest(String),
+    /// The documents, in the order in which they lead to each other: bytes and media type; then the configuration.
+    Documents {
+        /// The first one's digest.
+        digest: String,
+        /// The last one is the manifest.
+        documents: Vec<(String, Option<String>)>,
+        /// The configuration.
+        config: String,
+    },
+    /// Signatures.
+    Signatures(Vec<Signature>),
+    /// Places.
+    Origins(Vec<Origin>),
+    /// Done.
+    Done,
+    /// Not done.
+    Failed(Told),
+    /// What happens to a layer, which nobody asked for.
+    #[allow(private_interfaces)]
+    Event {
+        /// Of which attempt to fetch.
+        number: u32,
+        /// The layer's number in the manifest.
+        layer: usize,
+        /// What.
+        event: Event,
+    },
+}
+
+/// An error of the other process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// What, on which object, why.
+    pub message: String,
+    /// How to mend it.
+    pub hint: Option<String>,
+    /// Whether it says that layers are not to be had.
+    pub is_refusal: bool,
+}
+
+impl Told {
+    /// An error, for another process.
+    #[must_use]
+    pub fn of(error: &Error) -> Told {
+        Told {
+            message: error.to_string(),
+            hint: error.hint().map(String::from),
+            is_refusal: error.is_refusal(),
+        }
+    }
+
+    /// The other process has said what makes no sense.
+    pub(crate) fn nonsense() -> Told {
+        Told::because("the store's fetcher: sent an invalid message")
+    }
+
+    pub(super) fn because(message: &str) -> Told {
+        Told {
+            message: message.into(),
+            hint: Some("was it killed? what was fetched is kept: try again".into()),
+            is_refusal: false,
+        }
+    }
+}
+
+/// Sends one text.
+///
+/// # Errors
+/// When nobody listens, or it is too long.
+pub fn send<T: Serialize>(to: &mut impl Write, word: &T) -> Result<()> {
+    let text = serde_json::to_vec(word).map_err(|_| Error::Fetcher(Told::nonsense()))?;
+    let length = u32::try_from(text.len()).ok().filter(|length| *length <= LONGEST);
+    let length =
+        length.ok_or_else(|| Error::Fetcher(Told::because("the store's fetcher: message too long")))?;
+    to.write_all(&[&length.to_le_bytes()[..], &text].concat()).map_err(|_| ended())
+}
+
+/// Takes one text; nothing at the end.
+///
+/// # Errors
+/// When it ends half-way, is too long or makes no sense.
+pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> Result<Option<T>> {
+    let mut length = [0; 4];
+    match from.read(&mut length[..1]) {
+        Ok(0) => return Ok(None),
+        Ok(_) => from.read_exact(&mut length[1..]).map_err(|_| ended())?,
+        Err(_) => return Err(ended()),
+    }
+    let length = u32::from_le_bytes(length);
+    if length > LONGEST {
+        return Err(Error::Fetcher(Told::nonsense()));
+    }
+    // Believed only as far as it comes.
+    let mut text = vec![];
+    from.take(u64::from(length)).read_to_end(&mut text).map_err(|_| ended())?;
+    if text.len() != length as usize {
+        return Err(ended());
+    }
+    serde_json::from_slice(&text).map(Some).map_err(|_| Error::Fetcher(Told::nonsense()))
+}
+
+pub(super) fn ended() -> Error {
+    Error::Fetcher(Told::because("the store's fetcher: exited without an answer"))
+}

@@ -1,0 +1,207 @@
+//! The fetcher's side: one image of one user, asked for once.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use skiff_spec::digest::Digest;
+use skiff_spec::platform::Platform;
+use skiff_spec::reference::Named;
+
+use super::Fetcher;
+use super::local::ask_for;
+use super::protocol::{Answer, Question, Told, receive, send};
+use crate::error::{Error, Result};
+use crate::manifest::Descriptor;
+use crate::policy::Text;
+use crate::registry::{BlobDir, Client, Event, Fetch, Origin, Resolved};
+use crate::source::path_of;
+
+/// Understands the wish of a user's: whom to ask, for what, for which machine.
+pub type Begin<'a> = &'a dyn Fn(&str) -> Result<(Client, Named, Platform)>;
+
+/// Answers until nobody asks any more.
+///
+/// # Errors
+/// The other process says what makes no sense.
+pub fn serve(link: UnixStream, dir: &BlobDir, policy: Result<Option<Text>>, begin: Begin<'_>) -> Result<()> {
+    let to = link.try_clone().map_err(|e| Error::io("use", "the socket to the store's writer".into(), &e))?;
+    let mut server =
+        Server { dir, policy: Some(policy), begin, to: Arc::new(Mutex::new(to)), pull: None, fetch: None };
+    let mut from = &link;
+    while let Some(question) = receive(&mut from)? {
+        let answer = match question {
+            Question::Place => place(&link).map(Some),
+            question => server.answer(question),
+        };
+        if let Some(answer) = answer.unwrap_or_else(|error| Some(Answer::Failed(Told::of(&error)))) {
+            server.say(&answer)?;
+        }
+    }
+    Ok(())
+}
+
+fn place(link: &UnixStream) -> Result<Answer> {
+    let (_, files) = skiff_sys::fdpass::receive(link.as_fd(), 1)
+        .map_err(|e| Error::io("receive from", "the store's writer".into(), &e))?;
+    let path = files.first().and_then(|file| path_of(file.as_fd()));
+    Ok(Answer::Place(path.map(|path| path.display().to_string())))
+}
+
+struct Server<'a> {
+    dir: &'a BlobDir,
+    /// Told once.
+    policy: Option<Result<Option<Text>>>,
+    begin: Begin<'a>,
+    to: Arc<Mutex<UnixStream>>,
+    pull: Option<Wanted>,
+    fetch: Option<Fetch>,
+}
+
+/// What the user wants, and what is known of it.
+struct Wanted {
+    client: Client,
+    image: Named,
+    platform: Platform,
+    found: Option<Resolved>,
+}
+
+impl Server<'_> {
+    fn say(&self, answer: &Answer) -> Result<()> {
+        send(&mut *self.to.lock().unwrap_or_else(PoisonError::into_inner), answer)
+    }
+
+    fn answer(&mut self, question: Question) -> Result<Option<Answer>> {
+        Ok(Some(match question {
+            Question::Policy => match self.policy.take() {
+                Some(policy) => Answer::Policy(policy?),
+                None => return Err(invalid()),
+            },
+            Question::Begin(wish) => {
+                if self.pull.is_some() {
+                    return Err(invalid());
+                }
+                let (client, image, platform) = (self.begin)(&wish)?;
+                let name = image.to_string();
+                self.pull = Some(Wanted { client, image, platform, found: None });
+                Answer::Name(name)
+            }
+            Question::Digest => {
+                let Wanted { client, image, .. } = self.wanted()?;
+                Answer::Digest(client.digest(image)?.to_string())
+            }
+            Question::Resolve => self.resolve()?,
+            Question::Signatures => {
+                let (client, found) = self.found()?;
+                Answer::Signatures(client.signatures(found)?)
+            }
+            Question::Origin => {
+                let (client, found) = self.found()?;
+                Answer::Origins(Fetcher::origin(client, found).into_iter().collect())
+            }
+            Question::ClaimedOrigins => {
+                let (client, found) = self.found()?;
+                Answer::Origins(Fetcher::claimed_origins(client, found))
+            }
+            Question::AskOrigin { origin, layers } => self.ask_origin(&origin, &layers)?,
+            Question::Fetch { number } => {
+                self.fetch = None;
+                self.fetch = Some(self.fetch(number)?);
+                Answer::Done
+            }
+            Question::Want { layer, begin, end, read } => {
+                self.with_layer(layer, |fetch, digest| {
+                    fetch.read_before(digest, read);
+                    fetch.wanted(digest, begin, end);
+                })?;
+                return Ok(None);
+            }
+            Question::Read { layer, read } => {
+                self.with_layer(layer, |fetch, digest| fetch.read_before(digest, read))?;
+                return Ok(None);
+            }
+            Question::Settle { layer, round, got } => {
+                let got = got.map(|got| got.parse::<Digest>().map_err(|_| invalid())).transpose()?;
+                self.with_layer(layer, |fetch, digest| fetch.settle(digest, round, got))?;
+                return Ok(None);
+            }
+            Question::Place => return Err(invalid()),
+        }))
+    }
+
+    fn wanted(&self) -> Result<&Wanted> {
+        self.pull.as_ref().ok_or_else(invalid)
+    }
+
+    fn found(&self) -> Result<(&Client, &Resolved)> {
+        let wanted = self.wanted()?;
+        Ok((&wanted.client, wanted.found.as_ref().ok_or_else(invalid)?))
+    }
+
+    fn resolve(&mut self) -> Result<Answer> {
+        let wanted = self.pull.as_mut().ok_or_else(invalid)?;
+        let found = wanted.client.resolve(&wanted.image, &wanted.platform)?;
+        let text = |bytes: &[u8]| {
+            let why =
+                |_| Error::BadManifest { object: wanted.image.to_string(), why: "it is not UTF-8".into() };
+            String::from_utf8(bytes.to_vec()).map_err(why)
+        };
+        let documents = found.documents.iter();
+        let documents =
+            documents.map(|(bytes, kind)| Ok((text(bytes)?, kind.clone()))).collect::<Result<_>>()?;
+        let answer = Answer::Documents {
+            digest: found.digest.to_string(),
+            documents,
+            config: text(&found.config_bytes)?,
+        };
+        wanted.found = Some(found);
+        Ok(answer)
+    }
+
+    /// Nobody is asked whom the user's wish did not lead to: an image that took over the writer has no way to tell others anything.
+    fn ask_origin(&self, origin: &Origin, layers: &[usize]) -> Result<Answer> {
+        let (client, found) = self.found()?;
+        let is_known = Fetcher::origin(client, found).as_ref() == Some(origin)
+            || Fetcher::claimed_origins(client, found).contains(origin);
+        if !is_known {
+            return Err(invalid());
+        }
+        let layer = |number: &usize| found.manifest.layers.get(*number).map(|layer| &layer.blob);
+        let layers: Option<Vec<&Descriptor>> = layers.iter().map(layer).collect();
+        Fetcher::ask_origin(client, found, origin, &layers.ok_or_else(invalid)?)?;
+        Ok(Answer::Done)
+    }
+
+    fn fetch(&self, number: u32) -> Result<Fetch> {
+        let (client, found) = self.found()?;
+        let digests: Vec<Digest> = found.manifest.layers.iter().map(|layer| layer.blob.digest).collect();
+        let to = Arc::clone(&self.to);
+        let tell = move |digest: &Digest, event: Event| {
+            let Some(layer) = digests.iter().position(|known| known == digest) else { return };
+            let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
+            // Where nobody listens any more, the next question does not come either, and that ends it.
+            send(&mut *to, &Answer::Event { number, layer, event }).unwrap_or_default();
+        };
+        let fetch = client.fetch_for(&found.source, self.dir.clone(), Arc::new(tell))?;
+        ask_for(&fetch, &found.manifest.layers);
+        Ok(fetch)
+    }
+
+    fn with_layer(&self, layer: usize, work: impl FnOnce(&Fetch, &Digest)) -> Result<()> {
+        let (_, found) = self.found()?;
+        let layer = found.manifest.layers.get(layer).ok_or_else(invalid)?;
+        // Of one that is given up, word may still be on its way.
+        if let Some(fetch) = &self.fetch {
+            work(fetch, &layer.blob.digest);
+        }
+        Ok(())
+    }
+}
+
+fn invalid() -> Error {
+    Error::Fetcher(Told {
+        message: "the store's writer: sent an invalid message".into(),
+        hint: None,
+        is_refusal: false,
+    })
+}
