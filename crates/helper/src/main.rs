@@ -18,6 +18,7 @@ mod image;
 mod join;
 mod locked;
 mod mask;
+mod names;
 mod network;
 mod owned;
 mod quota;

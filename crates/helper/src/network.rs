@@ -15,6 +15,7 @@ use skiff_net::claim::KEY;
 use skiff_net::tunnel::{MUNGE_KEY, Secret};
 use skiff_sandbox::command::{own_args, own_env};
 use skiff_sandbox::{Context, Error, Result, mounts};
+use skiff_spec::account::{Group, User};
 use skiff_spec::network::{DIR, NetName, Network};
 use skiff_spec::wire::ON_NETWORK;
 use skiff_sys::mount::{MountAttr, set_attributes};
@@ -68,10 +69,15 @@ pub fn allowed(caller: &Caller, name: &NetName) -> Result<Network> {
     let (users, groups) = (accounts("/etc/passwd")?, accounts("/etc/group")?);
     let gids: Vec<u32> = caller.groups.iter().copied().chain([caller.gid]).collect();
     if caller.uid != 0
-        && !network.allows(caller.uid, &gids, |name| number(&users, name), |name| number(&groups, name))
+        && !network.allows(
+            caller.uid,
+            &gids,
+            |name| User::named(&users, name).map(|user| user.uid),
+            |name| Group::named(&groups, name).map(|group| group.gid),
+        )
     {
         return Err(Error::new(format!("network {name}: it is not for you"))
-            .hint(format!("administrator: see `users` and `groups` in {path}")));
+            .hint(format!("administrator: see `users` and `groups` in {path}; who is not in /etc/passwd or /etc/group stands there by number")));
     }
     Ok(network)
 }
@@ -88,14 +94,6 @@ fn read(name: &NetName) -> Result<Option<Network>> {
 
 fn accounts(path: &str) -> Result<String> {
     Ok(site::read_if_exists(path)?.unwrap_or_default())
-}
-
-/// The number of a name in a text like `/etc/passwd` or `/etc/group`.
-fn number(text: &str, name: &str) -> Option<u32> {
-    text.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?
-    })
 }
 
 fn move_to(caller: &Caller, pid: u32) -> Result<()> {

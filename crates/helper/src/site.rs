@@ -9,6 +9,8 @@ use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::ids::{Range, is_subordinate, subordinate};
 use skiff_spec::site::{BadLine, FILE, Site};
 
+use crate::names;
+
 /// Whose the subordinate ids are.
 const SUBUID: &str = "/etc/subuid";
 const SUBGID: &str = "/etc/subgid";
@@ -37,7 +39,9 @@ impl Config {
 
     /// The subordinate user and group ids of a caller.
     pub fn ranges(&self, uid: u32) -> Result<(Range, Range)> {
-        let name = user_name(uid)?;
+        let subgid = read_if_exists(SUBGID)?;
+        let lists = [self.subuid.as_deref(), subgid.as_deref()];
+        let name = names::user_name(uid, lists.into_iter().flatten())?;
         let one = |file: &str, text: Option<&str>| -> Result<Range> {
             let listed = text.and_then(|text| subordinate(text, name.as_deref(), uid));
             listed.or_else(|| self.site.range(uid)).ok_or_else(|| {
@@ -46,7 +50,7 @@ impl Config {
                 ))
             })
         };
-        Ok((one(SUBUID, self.subuid.as_deref())?, one(SUBGID, read_if_exists(SUBGID)?.as_deref())?))
+        Ok((one(SUBUID, self.subuid.as_deref())?, one(SUBGID, subgid.as_deref())?))
     }
 
     /// Refuses a subordinate id as a caller: root inside an environment can give any of theirs to a setuid program, and each would have limits
@@ -59,16 +63,6 @@ impl Config {
         Err(Error::new(format!("user {uid}: a subordinate id, whose user the helper does not know"))
             .hint("run skiff as yourself, not by a setuid program; administrator: no person's uid may lie in a range of /etc/subuid"))
     }
-}
-
-fn user_name(uid: u32) -> Result<Option<String>> {
-    let uid = uid.to_string();
-    let passwd = read_if_exists("/etc/passwd")?.unwrap_or_default();
-    Ok(passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)? == uid).then(|| name.to_owned())
-    }))
 }
 
 /// A file of the administrator's, refused if anybody else could have written it.

@@ -11,7 +11,7 @@ use crate::{Context, Result};
 pub fn write(pid: Pid) -> Result<u32> {
     let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let name = user_name(&read("/etc/passwd"), uid);
+    let name = skiff_site::account::user(uid).map(|user| user.name);
     let uids = subordinate(&read("/etc/subuid"), name.as_deref(), uid);
     let gids = subordinate(&read("/etc/subgid"), name.as_deref(), uid);
     if uids.is_some() && gids.is_some() {
@@ -42,15 +42,4 @@ fn by_program(program: &str, pid: Pid, map: &IdMap) -> bool {
         .stderr(Stdio::null())
         .status()
         .is_ok_and(|s| s.success())
-}
-
-/// The name of a user in the text of `/etc/passwd`.
-#[must_use]
-pub fn user_name(passwd: &str, uid: u32) -> Option<String> {
-    let uid = uid.to_string();
-    passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)? == uid).then(|| name.to_owned())
-    })
 }

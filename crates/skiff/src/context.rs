@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::getuid;
 use skiff_migrate::criu::Folder;
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_site::account;
 use skiff_spec::config::{self, Config, NO_HELPER};
 use skiff_spec::plan::{Route, inside};
 
@@ -110,14 +111,16 @@ impl Context {
 
     /// The user's name, or his number where he has none.
     pub fn user(&self) -> String {
-        user_fields(self.uid).map_or_else(|| self.uid.to_string(), |f| f[0].clone())
+        account::user(self.uid).map_or_else(|| self.uid.to_string(), |user| user.name)
     }
 
     /// The user's login shell.
     pub fn shell(&self) -> OsString {
         std::env::var_os("SHELL")
             .filter(|s| Path::new(s).is_absolute())
-            .or_else(|| user_fields(self.uid).map(|f| OsString::from(&f[6])).filter(|s| !s.is_empty()))
+            .or_else(|| {
+                account::user(self.uid).map(|user| user.shell.into()).filter(|s: &OsString| !s.is_empty())
+            })
             .unwrap_or_else(|| "/bin/sh".into())
     }
 
@@ -164,13 +167,13 @@ fn absolute(origin: &str, path: PathBuf) -> Result<PathBuf> {
         .hint("it must begin with /"))
 }
 
-/// `$HOME` if it is a path, else what the password file says. (No name service: that may take a second, and a start two milliseconds.)
+/// `$HOME` if it is a path, else the account's.
 fn home(uid: u32) -> Result<PathBuf> {
     let plain =
         |h: &PathBuf| h.is_absolute() && !h.components().any(|c| c == std::path::Component::ParentDir);
     let variable = std::env::var_os("HOME").map(PathBuf::from).filter(plain);
     let home = variable
-        .or_else(|| user_fields(uid).map(|f| PathBuf::from(&f[5])))
+        .or_else(|| account::user(uid).map(|user| user.home))
         .filter(|h| h.is_absolute())
         .ok_or_else(|| Error::new(format!("user {uid}: no home directory known")).hint("set HOME"))?;
     // Its parent is covered inside, so it must be what it seems.
@@ -178,16 +181,6 @@ fn home(uid: u32) -> Result<PathBuf> {
         return home.canonicalize().context(|| format!("home {}", home.display()));
     }
     Ok(home)
-}
-
-/// The seven fields of a user in the password file.
-pub fn user_fields(uid: u32) -> Option<Vec<String>> {
-    let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
-    let uid = uid.to_string();
-    passwd
-        .lines()
-        .map(|line| line.split(':').map(str::to_owned).collect::<Vec<_>>())
-        .find(|fields| fields.len() == 7 && fields[2] == uid)
 }
 
 /// A variable, unless the site has locked the setting that it stands for.

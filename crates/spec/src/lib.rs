@@ -1,6 +1,7 @@
 //! What Skiff talks about, as plain data: names, configuration, id maps, the resolved plan of an environment, the words
 //! its parts exchange. Pure: nothing here touches the system, so all of it can be tested by table.
 
+pub mod account;
 pub mod config;
 pub mod digest;
 pub mod fuzz;

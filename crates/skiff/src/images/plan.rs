@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 
 use skiff_image::manifest::ExecConfig;
 use skiff_sandbox::Result;
+use skiff_site::account;
+use skiff_spec::account::Group;
 use skiff_spec::image::ImageId;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, Base, Mount, Plan, Route, Source, Upper};
 
 use super::unpacked;
-use crate::context::{Context, user_fields};
+use crate::context::Context;
 use crate::planner::{self, Wishes};
 
 /// Files of the host that tell the network's names and the time: an image's own would be its maker's.
@@ -87,20 +89,14 @@ fn volume(target: &str) -> Mount {
 
 /// The user as himself: programs look up who they are.
 fn accounts(context: &Context) -> Accounts {
-    let user = user_fields(context.uid).map(|fields| fields.join(":"));
     let home = context.home.display();
     let (uid, gid) = (context.uid, rustix::process::getgid().as_raw());
-    let fallback = || format!("user{uid}:x:{uid}:{gid}::{home}:/bin/sh");
+    let user = account::user(uid)
+        .map_or_else(|| format!("user{uid}:x:{uid}:{gid}::{home}:/bin/sh"), |user| user.to_line());
     let mut wanted = vec![gid];
+    // A user of more groups than can be asked for is not to be kept from running.
     wanted.extend(rustix::process::getgroups().unwrap_or_default().iter().map(|g| g.as_raw()));
-    let file = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    let number = |line: &&str| line.split(':').nth(2).and_then(|n| n.parse().ok());
     // Without the other members, who are of no concern here.
-    let shown = |line: &str| line.rsplit_once(':').map(|(group, _)| format!("{group}:"));
-    let groups = file
-        .lines()
-        .filter(|l| number(l).is_some_and(|n: u32| wanted.contains(&n)))
-        .filter_map(shown)
-        .collect();
-    Accounts { users: vec![user.unwrap_or_else(fallback)], groups }
+    let groups = account::groups(&wanted).iter().map(Group::to_line).collect();
+    Accounts { users: vec![user], groups }
 }

@@ -5,10 +5,11 @@ use std::path::Path;
 use serde::Serialize;
 use skiff_net::{lease, node};
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_site::account;
 use skiff_spec::network::{DIR, Lease, NetName, Network};
 
 use crate::cli::Net;
-use crate::context::{Context, user_fields};
+use crate::context::Context;
 use crate::output;
 
 /// Does what was asked; the exit code.
@@ -114,7 +115,7 @@ struct ShownLease {
 pub fn user_name(uid: u32) -> String {
     match uid {
         Lease::UNKNOWN => "?".into(),
-        uid => user_fields(uid).map_or_else(|| uid.to_string(), |fields| fields[0].clone()),
+        uid => account::user(uid).map_or_else(|| uid.to_string(), |user| user.name),
     }
 }
 

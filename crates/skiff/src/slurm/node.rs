@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::Mode;
 use skiff_sandbox::{Error, Result};
-use skiff_site::TrustedDir;
+use skiff_site::{TrustedDir, account};
 
 use super::job::{DESCRIPTOR, FAILED, JOBS, Job, USER, dir, number};
 use super::rooms::{Rooms, numbered};
@@ -157,14 +157,8 @@ fn remove_all(jobs: &TrustedDir, name: &str) -> Result<()> {
 fn owner() -> Result<(u32, u32)> {
     let uid = ["SLURM_JOB_UID", "SLURM_UID"].iter().find_map(|name| number(name).ok());
     let uid = uid.ok_or_else(|| Error::new("SLURM_JOB_UID is not set"))?;
-    let gid = number("SLURM_JOB_GID").ok().or_else(|| group_of(uid));
+    let gid = number("SLURM_JOB_GID").ok().or_else(|| account::user(uid).map(|user| user.gid));
     Ok((uid, gid.ok_or_else(|| Error::new(format!("user {uid}: his group is not known")))?))
-}
-
-fn group_of(uid: u32) -> Option<u32> {
-    let out =
-        Command::new("getent").arg("passwd").arg(uid.to_string()).stderr(Stdio::null()).output().ok()?;
-    String::from_utf8_lossy(&out.stdout).split(':').nth(3)?.parse().ok()
 }
 
 #[cfg(test)]
