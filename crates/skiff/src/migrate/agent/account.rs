@@ -2,16 +2,13 @@
 //! (`skiff`); what is checked here before that has been forgotten in many a site's `su`, and errors of PAM do not say why.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_sandbox::{Error, Result};
+use skiff_site::account;
+use skiff_spec::account::User;
 
-use super::PATH;
-
-/// How long a name service may take, in seconds.
-const PATIENCE: &str = "5";
 /// Files that close a machine to all but root (pam_nologin).
 const NOLOGIN: [&str; 2] = ["/run/nologin", "/etc/nologin"];
 
@@ -20,7 +17,7 @@ const NOLOGIN: [&str; 2] = ["/run/nologin", "/etc/nologin"];
 pub struct Account {
     pub name: String,
     pub uid: u32,
-    shell: String,
+    shell: PathBuf,
 }
 
 impl Account {
@@ -41,10 +38,8 @@ impl Account {
     }
 
     fn parse(line: &str, uid: u32) -> Option<Self> {
-        let fields: Vec<&str> = line.trim_end().split(':').collect();
-        let [name, _, number, _, _, _, shell] = fields[..] else { return None };
-        let is_name = !name.is_empty() && !name.starts_with('-');
-        (is_name && number.parse() == Ok(uid)).then(|| Self { name: name.into(), uid, shell: shell.into() })
+        let user = User::parse(line).filter(|user| user.uid == uid)?;
+        Some(Self { name: user.name, uid, shell: user.shell })
     }
 
     #[cfg(test)]
@@ -66,7 +61,7 @@ impl Account {
     /// No shell, no programs: `/usr/sbin/nologin`, `/bin/false`, or one that is not there.
     fn refuse_shell(&self) -> Result<()> {
         // An empty field is /bin/sh: passwd(5).
-        let shell = Path::new(if self.shell.is_empty() { "/bin/sh" } else { &self.shell });
+        let shell = if self.shell.as_os_str().is_empty() { Path::new("/bin/sh") } else { &self.shell };
         let is_none = shell.file_name().is_none_or(|name| name == "nologin" || name == "false");
         let is_program =
             shell.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
@@ -79,20 +74,7 @@ impl Account {
 
 /// A line of a database, if it has one for this key.
 fn entry(database: &str, key: &str) -> Result<Option<String>> {
-    let about = || format!("getent {database} {key}");
-    let output = Command::new("timeout")
-        .args(["--signal=KILL", PATIENCE, "getent", "--", database, key])
-        .env_clear()
-        .env("PATH", PATH)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .context(about)?;
-    match output.status.code() {
-        Some(0) => Ok(String::from_utf8_lossy(&output.stdout).lines().next().map(str::to_owned)),
-        Some(2) => Ok(None),
-        _ => Err(Error::new(format!("{}: {}", about(), output.status))),
-    }
+    account::ask(database, key, None).map_err(Error::new)
 }
 
 /// Why an account is closed by its line in the shadow file, if it is. One that never had a password (`!` or `*` alone) is not: its user
@@ -143,7 +125,7 @@ mod tests {
     #[test]
     fn accounts_that_are_no_answer() {
         let shell = |line| Account::parse(line, 7).map(|account| account.shell);
-        assert_eq!(shell("bob:x:7:7::/home/bob:/bin/bash").as_deref(), Some("/bin/bash"));
+        assert_eq!(shell("bob:x:7:7::/home/bob:/bin/bash").as_deref(), Some(Path::new("/bin/bash")));
         for line in
             ["bob:x:8:7::/home/bob:/bin/bash", "-bob:x:7:7::/:/bin/sh", ":x:7:7::/:/bin/sh", "bob:x:7", ""]
         {
