@@ -191,7 +191,6 @@ fn session(account: &Account, by_systemd: bool) -> Vec<String> {
     if by_systemd {
         vec![
             "systemd-run".into(),
-            "--quiet".into(),
             "--collect".into(),
             "--pipe".into(),
             "--wait".into(),
