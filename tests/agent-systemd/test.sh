@@ -22,7 +22,7 @@ end_all() {
         done
     done
 }
-trap end_all EXIT
+trap 'cat boot.log 2>&-; end_all' EXIT
 for hierarchy in "${hierarchies[@]}"; do mkdir "$cgroups/$hierarchy/$own"; done
 
 # As docs/migration.md says.
@@ -44,7 +44,7 @@ else
     mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified
 fi
 # Nothing of this machine's own starts, and nothing stays of it.
-for dir in /run /tmp /etc/systemd/system/multi-user.target.wants /etc/systemd/system/timers.target.wants /etc/rc?.d; do mount -t tmpfs -o mode=755 tmpfs $dir; done
+for dir in /run /tmp /etc/systemd/system/multi-user.target.wants /etc/systemd/system/timers.target.wants /etc/rc?.d; do mkdir -p $dir; mount -t tmpfs -o mode=755 tmpfs $dir; done
 [ ! -d /var/log/journal ] || mount -t tmpfs tmpfs /var/log/journal
 ln -s /lib/systemd/system/munge.service /etc/systemd/system/multi-user.target.wants
 systemctl enable skiff-agent
