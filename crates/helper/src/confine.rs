@@ -12,6 +12,8 @@ use skiff_sys::{caps, seccomp};
 
 /// To look at namespaces and files of others' processes.
 const LOOK: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_OVERRIDE);
+/// To make devices; and WireGuard's binds its port when it comes up, by the rights of who brings it up: ports below 1024 want another.
+const NETWORK: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_BIND_SERVICE);
 /// To become somebody else.
 const BECOME: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID);
 
@@ -22,10 +24,10 @@ pub fn to(request: &Request) -> Result<()> {
         Request::Refresh => for_good(admin),
         Request::Release => for_good(admin | BECOME | CapabilitySet::DAC_OVERRIDE),
         Request::Connect { .. } | Request::Leave { .. } | Request::Free { .. } => {
-            for_good(admin | CapabilitySet::NET_ADMIN | LOOK)
+            for_good(admin | NETWORK | LOOK)
         }
         Request::Network { .. } | Request::Follow { .. } => {
-            caps::set_to(admin | CapabilitySet::NET_ADMIN | LOOK | BECOME).context(|| "capabilities")
+            caps::set_to(admin | NETWORK | LOOK | BECOME).context(|| "capabilities")
         }
         Request::Prepare { .. } | Request::Base { .. } | Request::Image { .. } | Request::Order { .. } => {
             Ok(())
