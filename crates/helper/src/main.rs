@@ -81,6 +81,10 @@ fn serve(socket: &OwnedFd) -> i32 {
 fn answer(socket: &OwnedFd) -> Result<()> {
     let caller = Caller::take_over()?;
     let (bytes, fds) = receive(socket)?;
+    if bytes.is_empty() {
+        // Whoever started us beforehand has found out that there is nothing to do.
+        return Ok(());
+    }
     let done = |value: u32, fds: &[BorrowedFd<'_>]| {
         fdpass::send(socket.as_fd(), &Reply::Done(value).encode(), fds).context(|| "answer")
     };

@@ -54,7 +54,7 @@ struct Now {
 }
 
 impl Remote {
-    /// By a socket whose other end has [`super::serve`].
+    /// By a socket whose other end has [`super::serve()`].
     ///
     /// # Errors
     /// Of the system.
