@@ -42,7 +42,7 @@ refused 'network nowhere' -- run --net nowhere -- echo ran
 mkdir -p /etc/skiff/networks.d
 printf 'kind = "bridge"\nsubnet = "10.20.0.0/24"\nusers = ["bob"]\n' >/etc/skiff/networks.d/bobs.toml
 one() { as alice salloc -Q -N1 -w n2 skiff cluster run "$@"; }
-refused 'it is not for you' -- one --net bobs -- echo ran
+refused 'access denied' -- one --net bobs -- echo ran
 refused '--net bobs: its bridge stays on each host' -- run --net bobs -- echo ran
 printf 'kind = "macvlan"\nparent = "gone0"\nsubnet = "10.21.0.0/24"\n' >/etc/skiff/networks.d/gone.toml
 refused 'host n' 'no device gone0' -- run --net gone -- echo ran

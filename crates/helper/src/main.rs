@@ -64,10 +64,9 @@ fn main() {
 
 fn serve(socket: &OwnedFd) -> i32 {
     let (uid, gid) = (getuid(), getgid());
-    // Where `skiff` itself has become this helper (`network`, `follow`).
-    let nobody_listens = wait(socket.as_fd(), PollFlags::empty(), 0).contains(PollFlags::HUP);
-    let Err(Error { message, hint }) = answer(socket) else { return 0 };
-    if !nobody_listens {
+    let mut asked_by = AskedBy::Another;
+    let Err(Error { message, hint }) = answer(socket, &mut asked_by) else { return 0 };
+    if asked_by == AskedBy::Another {
         // If the caller has gone meanwhile there is nobody to tell.
         fdpass::send(socket.as_fd(), &Reply::Refused { message, hint }.encode(), &[]).unwrap_or_default();
     } else if set_thread_res_gid(gid, gid, gid).and_then(|()| set_thread_res_uid(uid, uid, uid)).is_ok() {
@@ -78,17 +77,40 @@ fn serve(socket: &OwnedFd) -> i32 {
     125
 }
 
-fn answer(socket: &OwnedFd) -> Result<()> {
-    let caller = Caller::take_over()?;
-    let (bytes, fds) = receive(socket)?;
-    if bytes.is_empty() {
-        // Whoever started us beforehand has found out that there is nothing to do.
-        return Ok(());
+/// Where a request comes from, and so who hears of its refusal.
+#[derive(PartialEq, Eq)]
+enum AskedBy {
+    /// A process at the other end of the socket.
+    Another,
+    /// The program that has become this helper: nobody is at the other end.
+    Replaced,
+}
+
+impl AskedBy {
+    fn of(request: Option<&Request>) -> Self {
+        match request {
+            Some(Request::Network { .. } | Request::Follow { .. }) => Self::Replaced,
+            _ => Self::Another,
+        }
     }
+}
+
+fn answer(socket: &OwnedFd, asked_by: &mut AskedBy) -> Result<()> {
+    let caller = Caller::take_over().inspect_err(|_| {
+        // Nobody is waited for any more, but a program that has become this helper has asked beforehand.
+        if wait(socket.as_fd(), PollFlags::IN, 0).contains(PollFlags::IN)
+            && let Ok((bytes, _)) = receive(socket)
+        {
+            *asked_by = AskedBy::of(Request::decode(&bytes).as_ref());
+        }
+    })?;
+    let (bytes, fds) = receive(socket)?;
     let done = |value: u32, fds: &[BorrowedFd<'_>]| {
         fdpass::send(socket.as_fd(), &Reply::Done(value).encode(), fds).context(|| "answer")
     };
-    let request = Request::decode(&bytes).ok_or_else(unknown)?;
+    let request = Request::decode(&bytes);
+    *asked_by = AskedBy::of(request.as_ref());
+    let request = request.ok_or_else(unknown)?;
     confine::to(&request)?;
     match request {
         Request::Prepare { .. } | Request::Base { .. } | Request::Image { .. } => {

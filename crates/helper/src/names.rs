@@ -1,4 +1,4 @@
-//! What a user is called who may be listed by name: by root's file, else by the name services. Those are asked by a process of nobody's, as what
+//! What a user is called who may be listed by name: by root's file, else by the name services. Those are asked by a process of an id that nobody has, as what
 //! they load is not ours, and one of the caller's could be told by the caller what to answer.
 
 use skiff_sandbox::{Error, Result};
@@ -7,8 +7,8 @@ use skiff_spec::account::User;
 
 use crate::site;
 
-/// Who may do nothing.
-const NOBODY: u32 = 65534;
+/// An id that nobody has: whoever has processes of the system's `nobody` could trace one of it.
+const NOBODY: u32 = u32::MAX - 1;
 
 /// The name of a user for looking it up in `lists`, texts like `/etc/subuid`.
 pub fn user_name<'a>(uid: u32, lists: impl Iterator<Item = &'a str>) -> Result<Option<String>> {
@@ -22,7 +22,7 @@ pub fn user_name<'a>(uid: u32, lists: impl Iterator<Item = &'a str>) -> Result<O
         return Ok(None);
     }
     let line = account::ask("passwd", &uid.to_string(), Some(NOBODY)).map_err(|why| {
-        Error::new(why).hint("administrator: the name services must answer: systemctl status sssd")
+        Error::new(why).hint(format!("administrator: check that `getent passwd {uid}` answers"))
     })?;
     Ok(line.as_deref().and_then(User::parse).filter(|user| user.uid == uid).map(|user| user.name))
 }

@@ -76,8 +76,8 @@ pub fn allowed(caller: &Caller, name: &NetName) -> Result<Network> {
             |name| Group::named(&groups, name).map(|group| group.gid),
         )
     {
-        return Err(Error::new(format!("network {name}: it is not for you"))
-            .hint(format!("administrator: see `users` and `groups` in {path}; who is not in /etc/passwd or /etc/group stands there by number")));
+        return Err(Error::new(format!("network {name}: access denied"))
+            .hint(format!("administrator: see `users` and `groups` in {path}; list by number who is not in /etc/passwd or /etc/group")));
     }
     Ok(network)
 }

@@ -5,18 +5,20 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use rustix::fs::MemfdFlags;
+use skiff_spec::digest::Digest;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::{ImageReference, Named};
 
 use crate::assemble::Limits;
 use crate::auth::{AuthFile, Credentials};
 use crate::convert::{Job, convert};
+use crate::fetcher::{self, Answer, Question};
 use crate::manifest::{self, Document, ImageConfig, MAX_LAYERS};
 use crate::merge::Merger;
 use crate::policy::{Policies, Policy, PublicKey, read_payload};
 use crate::records::Records;
 use crate::registries_conf::RegistriesConf;
-use crate::registry::{challenge, explanation, parse_token};
+use crate::registry::{Growing, Status, challenge, explanation, parse_token};
 use crate::sif;
 use crate::spill::Spill;
 use crate::squashfs::Squashfs;
@@ -64,6 +66,23 @@ pub fn answer(bytes: &[u8]) -> bool {
     assert!(token.iter().all(|token| !token.contains(['\r', '\n'])), "a token that ends its header");
     assert!(explanation(bytes).chars().count() <= 200);
     !challenges.is_empty() || token.is_some() || read_payload(bytes).is_ok()
+}
+
+/// What the two processes of the store say to each other, and what events do to a layer that the other one fetches.
+pub fn fetcher(bytes: &[u8]) -> bool {
+    const SIZE: u64 = 40 << 20;
+    let layer = Growing::remote(Digest::Sha256([0; 32]), SIZE);
+    let open = || Ok(rustix::fs::memfd_create("layer", MemfdFlags::CLOEXEC).expect("a file in memory"));
+    let (mut taken, mut rest) = (0, bytes);
+    while let Ok(Some(answer)) = fetcher::receive::<Answer>(&mut rest) {
+        taken += 1;
+        if let Answer::Event { event, .. } = answer {
+            let is_taken = layer.apply(event, open).is_ok();
+            let (here, status) = layer.progress();
+            assert!(here <= SIZE && (is_taken || status != Status::Verified));
+        }
+    }
+    taken > 0 || matches!(fetcher::receive::<Question>(&mut &bytes[..]), Ok(Some(_)))
 }
 
 /// `auth.json`.

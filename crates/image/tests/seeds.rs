@@ -49,7 +49,7 @@ fn damage(bytes: &mut Vec<u8>, state: &mut u64) {
 
 #[test]
 fn all_are_taken_and_damaged_ones_do_no_harm() {
-    let targets: [(&str, Parse); 11] = [
+    let targets: [(&str, Parse); 12] = [
         ("tar", fuzz::tar),
         ("layers", fuzz::layers),
         ("image-archive", fuzz::archive),
@@ -57,6 +57,7 @@ fn all_are_taken_and_damaged_ones_do_no_harm() {
         ("squashfs", fuzz::squashfs),
         ("reference", fuzz::reference),
         ("image-document", fuzz::document),
+        ("fetcher", fuzz::fetcher),
         ("registry-answer", fuzz::answer),
         ("auth", fuzz::auth),
         ("policy", fuzz::policy),

@@ -208,9 +208,18 @@ pub fn remove(netlink: &mut Netlink, name: &str) -> io::Result<()> {
 
 /// Switches a device on.
 pub fn up(netlink: &mut Netlink, index: u32) -> io::Result<()> {
+    switch(netlink, index, LinkFlags::Up)
+}
+
+/// Switches a device off.
+pub fn down(netlink: &mut Netlink, index: u32) -> io::Result<()> {
+    switch(netlink, index, LinkFlags::empty())
+}
+
+fn switch(netlink: &mut Netlink, index: u32, flags: LinkFlags) -> io::Result<()> {
     let mut message = LinkMessage::default();
     message.header.index = index;
-    message.header.flags = LinkFlags::Up;
+    message.header.flags = flags;
     message.header.change_mask = LinkFlags::Up;
     set(netlink, &message)
 }

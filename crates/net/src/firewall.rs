@@ -339,14 +339,15 @@ fn dropping(steps: &[Step]) -> Vec<Step> {
     [steps, &[verdict(DROP)]].concat()
 }
 
-/// Removes a network's rules for datagrams of one family; whether there were any.
-pub fn remove_guard(name: &NetName, family: Family) -> io::Result<bool> {
-    match nft::comment(&Guard::table_of(name), family) {
-        Ok(None) => Ok(false),
-        // A kernel without nftables has no rules of ours.
-        Err(_) => Ok(false),
-        Ok(Some(_)) => nft::remove(&Guard::table_of(name), family).map(|()| true),
-    }
+/// Whether there are a network's rules for datagrams of one family.
+pub fn has_guard(name: &NetName, family: Family) -> bool {
+    // A kernel without nftables has no rules of ours.
+    nft::comment(&Guard::table_of(name), family).is_ok_and(|comment| comment.is_some())
+}
+
+/// Removes a network's rules for datagrams of one family, if there are any.
+pub fn remove_guard(name: &NetName, family: Family) -> io::Result<()> {
+    if has_guard(name, family) { nft::remove(&Guard::table_of(name), family) } else { Ok(()) }
 }
 
 #[cfg(test)]

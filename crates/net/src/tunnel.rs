@@ -106,9 +106,13 @@ impl Tunnel {
         public_key(self.settings.private_key)
     }
 
-    /// Makes it, on a host whose largest packet is `parent_mtu`. Whoever finds it switched on, which is done last, has nothing to do, unless it was made
-    /// from another description (`anew`).
-    pub fn set_up(&self, host: &mut Netlink, parent_mtu: u32, anew: bool) -> Result<Device> {
+    /// Switches it off, if it is there: it was made from another description.
+    pub fn switch_off(&self, host: &mut Netlink) -> std::io::Result<()> {
+        device::find(host, &self.device, None)?.map_or(Ok(()), |found| device::down(host, found.index))
+    }
+
+    /// Makes it, on a host whose largest packet is `parent_mtu`. Whoever finds it switched on, which is done last, has nothing to do.
+    pub fn set_up(&self, host: &mut Netlink, parent_mtu: u32) -> Result<Device> {
         let name = &self.device;
         let about = || format!("device {name}");
         let mtu = parent_mtu.saturating_sub(ADDED_BYTES);
@@ -116,9 +120,7 @@ impl Tunnel {
             let least = LEAST_MTU + ADDED_BYTES;
             return Err(Error::new(format!("{}: `parent` must carry packets of {least} bytes", about())));
         }
-        if let Some(found) =
-            device::find(host, name, None).context(about)?.filter(|found| found.is_up && !anew)
-        {
+        if let Some(found) = device::find(host, name, None).context(about)?.filter(|found| found.is_up) {
             return Ok(found);
         }
         let device = find_or_make(host, name)?;

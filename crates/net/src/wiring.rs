@@ -185,16 +185,23 @@ impl Guarded {
         if is_new {
             // Made from another description, or before there were rules. The device goes first: with the rules there, others take it for right.
             device::remove(host, &device).context(about)?;
-            let other = if tunnel.is_some() { Family::Ipv4 } else { Family::Ipv6 };
-            if firewall::remove_guard(name, other).context(about)? && tunnel.is_none() {
-                device::remove(host, &tunnel::device_name(name)).context(about)?;
-            }
+            let other = match tunnel {
+                Some(tunnel) => tunnel.switch_off(host).context(about).map(|()| Family::Ipv4)?,
+                None => {
+                    // Before its rules, which are what says that it is one of ours.
+                    if firewall::has_guard(name, Family::Ipv6) {
+                        device::remove(host, &tunnel::device_name(name)).context(about)?;
+                    }
+                    Family::Ipv6
+                }
+            };
+            firewall::remove_guard(name, other).context(about)?;
             guard.apply().context(about).map_err(needs_rules)?;
         }
         let local = network.nodes.get(node).and_then(|node| node.address).unwrap_or(Ipv4Addr::UNSPECIFIED);
         let (device, bytes) = match tunnel {
             Some(tunnel) => {
-                let made = tunnel.set_up(host, parent.mtu, is_new);
+                let made = tunnel.set_up(host, parent.mtu);
                 (made.map_err(|e| e.about(&format!("network {name}")))?, VXLAN_BYTES_IN_TUNNEL)
             }
             None => (parent.clone(), VXLAN_BYTES),

@@ -74,7 +74,7 @@ pub fn groups(gids: &[u32]) -> Vec<Group> {
 /// They do not answer, or not in time.
 pub fn ask(database: &str, key: &str, uid: Option<u32>) -> Result<Option<String>, String> {
     let answer = getent(database, &[key.to_owned()], uid)
-        .ok_or_else(|| format!("getent {database} {key}: no answer within {} s", PATIENCE.as_secs()))?;
+        .ok_or_else(|| format!("getent {database} {key}: no answer (it has {} s)", PATIENCE.as_secs()))?;
     Ok(answer.lines().next().map(str::to_owned))
 }
 
