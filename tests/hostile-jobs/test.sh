@@ -6,7 +6,9 @@ jobs=/var/cache/skiff/jobs
 pids=()
 end_all() {
     touch /shared/enough
+    [ ! -e /shared/fuse.conf ] || mv /shared/fuse.conf /etc/fuse.conf
     kill ${pids[@]} 2>&- || true
+    [ ! -e /dev/fuse ] || umount -l /var/cache/skiff/"$(id -u mallory)" 2>&- || true
     rm -rf /run/skiff/jobs/9[23]?? $jobs/9[23]?? $jobs/.removed
 }
 trap end_all EXIT
@@ -48,6 +50,40 @@ ok as mallory srun -w n1 --environment=dev true
 enough reached.n1 'the begin of her step'
 idle
 
+# ---- What she mounts: its server never answers, and root could not even be killed while it waits for it. (The last part of this test is bob's.)
+if [ ! -e /dev/fuse ]; then
+    left_out='not tried, as there is no /dev/fuse: a FUSE file system of mallory'\''s'
+else
+    cache=/var/cache/skiff/$(id -u mallory)
+    cp -p /etc/fuse.conf /shared/fuse.conf
+    echo user_allow_other >>/etc/fuse.conf
+    ok prolog 9203 mallory
+    mount_silent() { # DIRECTORY OPTIONS
+        start mallory python3 /shared/silent.py "$@" >mounted
+        pids+=($started)
+        eventually 5 grep -q mounted mounted
+    }
+    mount_silent "$cache" allow_other
+    has "$(cat /proc/self/mountinfo)" " $cache " 'mounts'
+    # In the background: a process that the kernel does not let go could not be waited for.
+    (prolog 9204 mallory && touch /shared/begun) 3>&- & pids+=($!)
+    eventually 5 test -e /shared/begun
+    since=$(now_ms)
+    ok prolog 9303 bob
+    [ $(($(now_ms) - since)) -lt 1000 ] || fail "bob's job began after $(($(now_ms) - since)) ms"
+    lacks "$(cat /proc/self/mountinfo)" " $cache " 'mounts'
+    # While the end of her job asks what is left of it to end.
+    start mallory python3 /shared/hold.py $jobs/9203/a >held
+    pids+=($started)
+    eventually 5 grep -q ready held
+    env SLURM_JOB_ID=9203 skiff slurm epilog 2>ended 3>&- & ends=$!
+    eventually 5 grep -q asked held
+    mount_silent $jobs/9203 default_permissions
+    wait $ends || fail "the end of her job: $(cat ended)"
+    test ! -e $jobs/9203 || fail "$jobs/9203 is left"
+    for job in 9204 9303; do ok epilog $job; done
+fi
+
 # ---- Her files. After a boot the first job finds them, and waits for none of them.
 ok prolog 9201 mallory
 as mallory python3 /shared/fill.py $jobs/9201 100000
@@ -80,3 +116,4 @@ has "$out" "left over job $hers"
 ok skiff sweep
 has "$out" "removed job $hers"
 test ! -e $jobs/.removed || fail "left: $(ls -A $jobs/.removed)"
+[ -z "${left_out-}" ] || skip "$left_out"

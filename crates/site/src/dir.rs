@@ -8,13 +8,13 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{
-    AtFlags, Dir, FlockOperation, Gid, Mode, OFlags, Stat, Uid, fchown, flock, fstat, mkdirat, openat,
+    AtFlags, Dir, FlockOperation, Gid, Mode, OFlags, Stat, Uid, chownat, flock, fstat, mkdirat, openat,
     openat2, readlinkat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
 use crate::error::{Error, On, Result};
-use crate::walk::{BENEATH, Step, Walk, check, enter, proc_path, set_mode};
+use crate::walk::{BENEATH, Step, Walk, check, enter, enter_without_fuse, proc_path, set_mode};
 
 /// A directory, by descriptor, that no user but root and its owner can put anything else in the place of.
 ///
@@ -176,7 +176,8 @@ impl TrustedDir {
     }
 
     /// As root, in a directory that only root can write to: makes one for a user alone. One that is there must be that user's; or
-    /// root's, if an earlier call was interrupted.
+    /// root's, if an earlier call was interrupted. A FUSE file system that its user has mounted there is unmounted: its server could
+    /// let whoever looks at it wait for ever. What the site has mounted there stays.
     ///
     /// # Errors
     /// Says whose it is; the system's.
@@ -187,18 +188,18 @@ impl TrustedDir {
             Ok(()) | Err(Errno::EXIST) => {}
             made => made.on("make directory", path)?,
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = openat2(&self.fd, name, flags, Mode::empty(), BENEATH);
-        let dir = match opened {
+        let dir = match enter_without_fuse(&self.fd, name) {
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(Error::NotADirectory { path: path() }),
             opened => opened.on("open", path)?,
         };
         let stat = fstat(&dir).on("look at", path)?;
+        let give = || {
+            chownat(&dir, "", Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::EMPTY_PATH)?;
+            rustix::fs::chmod(proc_path(&dir), Mode::RWXU)
+        };
         match stat.st_uid {
             found if found == uid => Ok(()),
-            0 if !self.shared => fchown(&dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
-                .and_then(|()| rustix::fs::fchmod(&dir, Mode::RWXU))
-                .on("give", path),
+            0 if !self.shared => give().on("give", path),
             _ => Err(Error::Untrusted { path: path(), uid: stat.st_uid, mode: stat.st_mode, owner: uid }),
         }
     }

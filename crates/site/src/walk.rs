@@ -10,6 +10,7 @@ use rustix::fs::{
     CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, getxattr, mkdirat, openat2, readlinkat,
 };
 use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{geteuid, getgid};
 
 use crate::error::{Error, On, Result};
@@ -24,6 +25,8 @@ const OTHERS_WRITE: u32 = 0o002;
 /// `FUSE_SUPER_MAGIC`.
 const FUSE: u64 = 0x6573_5546;
 const STICKY: u32 = 0o1000;
+/// A user may mount a file system on another, which root then finds one after the other.
+const MOST_MOUNTS: u32 = 1000;
 /// As the kernel follows.
 const MOST_LINKS: u32 = 40;
 /// The uid that stands for those that a user namespace does not map.
@@ -181,6 +184,43 @@ pub(crate) fn enter(parent: &OwnedFd, shared: bool, name: &OsStr) -> rustix::io:
         }
         opened => opened,
     }
+}
+
+/// A directory in one of root's, as a place only; what users have mounted on it (FUSE file systems) is unmounted first. Nothing here asks
+/// the server of one, which could leave root's process waiting in the kernel, where no signal ends it.
+pub(crate) fn enter_without_fuse(parent: &OwnedFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+    let open = |resolve| openat2(parent, name, DIR, Mode::empty(), BENEATH | resolve);
+    let place = Path::new(&proc_path(parent)).join(name);
+    // Its user may mount another meanwhile.
+    for _ in 0..MOST_MOUNTS {
+        match open(ResolveFlags::NO_XDEV) {
+            Err(Errno::XDEV) => {}
+            opened => return opened,
+        }
+        let mounted = open(ResolveFlags::empty())?;
+        if !is_on_fuse(&mounted)? {
+            return Ok(mounted);
+        }
+        match unmount(&place, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            // Its user was faster.
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(Errno::BUSY)
+}
+
+/// By the kernel's list of mounts: `fstatfs` asks the file system's server. What is unmounted already counts as FUSE.
+fn is_on_fuse(dir: &OwnedFd) -> rustix::io::Result<bool> {
+    let read =
+        |path: &str| std::fs::read_to_string(path).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
+    let info = read(&format!("/proc/self/fdinfo/{}", dir.as_raw_fd()))?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")).ok_or(Errno::IO)?.trim();
+    let mounts = read("/proc/self/mountinfo")?;
+    let mount = mounts.lines().find(|line| line.split(' ').next() == Some(id));
+    // `fuse`, `fuse.sshfs`, `fuseblk`
+    let kind = mount.and_then(|line| line.split(" - ").nth(1));
+    Ok(kind.is_none_or(|kind| kind.starts_with("fuse")))
 }
 
 /// Whether a directory is trusted, and then, whether it is shared.

@@ -15,6 +15,8 @@ use std::io::Error;
 const MAX_OUTPUT: usize = 1 << 20;
 /// What a pipe holds at most, unless somebody has widened it.
 const LONGEST_PIPE: usize = 1 << 20;
+/// How long it may take to be gone once it is killed.
+const DYING: Duration = Duration::from_secs(1);
 
 /// One run of `skiff slurm ...`.
 pub struct Run {
@@ -92,7 +94,10 @@ impl Run {
             }
             if left.is_some_and(|left| left.is_zero()) {
                 child.kill()?;
-                child.wait()?;
+                // A file system that does not answer can hold up even that, and with it slurmd.
+                if wait([process.as_raw_fd()], Some(DYING))? == [true] {
+                    child.wait()?;
+                }
                 let limit = limit.unwrap_or_default().as_secs();
                 return Err(Error::new(ErrorKind::TimedOut, format!("not done after {limit} s")));
             }

@@ -163,6 +163,53 @@ fn directories_that_root_gives() {
     assert_eq!((uid("secret"), uid("new")), (0, BOB));
 }
 
+/// Mounts a FUSE file system of bob's that all may enter and whose server never answers; it is gone for good when the file is closed.
+fn mount_silent_fuse(place: &Path) -> Option<fs::File> {
+    use std::os::fd::AsRawFd;
+    let Ok(server) = fs::File::options().read(true).write(true).open("/dev/fuse") else {
+        std::io::stderr().write_all(b"SKIPPED: there is no /dev/fuse\n").expect("said");
+        return None;
+    };
+    let options =
+        format!("fd={},rootmode=40000,user_id={BOB},group_id={BOB},allow_other", server.as_raw_fd());
+    let options = std::ffi::CString::new(options).expect("text");
+    rustix::mount::mount("skiff-test", place, "fuse", rustix::mount::MountFlags::empty(), &*options)
+        .expect("a mount");
+    Some(server)
+}
+
+#[test]
+fn directories_that_root_gives_and_something_is_mounted_on() {
+    if !needs_root() {
+        return;
+    }
+    let home = home();
+    let dir = TrustedDir::open(home.path(), 0).expect("trusted");
+    let place = home.path().join("of-bob");
+    dir.give_dir("of-bob", (BOB, BOB)).expect("given");
+    let own = fs::metadata(&place).expect("there").dev();
+    // The site's own: a quota of each user's, for example.
+    rustix::mount::mount("skiff-test", &place, "tmpfs", rustix::mount::MountFlags::empty(), None)
+        .expect("a mount");
+    dir.give_dir("of-bob", (BOB, BOB)).expect("given on what is mounted");
+    let stat = fs::metadata(&place).expect("there");
+    assert!(stat.dev() != own, "the site's mount is gone");
+    assert_eq!((stat.uid(), stat.mode() & 0o7777), (BOB, 0o700));
+    rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH).expect("unmounted");
+
+    let Some(first) = mount_silent_fuse(&place) else { return };
+    let second = mount_silent_fuse(&place);
+    let (say, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || say.send(dir.give_dir("of-bob", (BOB, BOB))));
+    let given = said.recv_timeout(std::time::Duration::from_secs(10));
+    // A thread that waits for them goes on, and the mounts, if they are still there, answer with errors.
+    drop((first, second));
+    let left = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH);
+    given.expect("root waits for a server of bob's").expect("given");
+    assert!(left.is_err(), "bob's mount is still there");
+    assert_eq!(fs::metadata(&place).expect("there").dev(), own);
+}
+
 #[test]
 fn entries() {
     let me = geteuid().as_raw();

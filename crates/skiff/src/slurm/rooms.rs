@@ -3,10 +3,12 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use skiff_sandbox::{Error, Result};
 use skiff_site::TrustedDir;
+use skiff_sys::lock::within;
 
 use super::job::{JOBS, USER, dir};
 use super::trash;
@@ -15,6 +17,8 @@ use crate::output;
 
 /// In the cache's directory, beside those of the users; root's.
 const ROOMS: &str = "jobs";
+/// How long a prolog waits for others, which need milliseconds; the plugin ends it after a minute.
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// Root's directories on a node's disk: nobody else can exchange them, or anything in them.
 pub struct Rooms {
@@ -101,9 +105,17 @@ fn mend(e: Error, path: &Path) -> Error {
 }
 
 /// Several jobs, and steps that bring an environment, may begin at once. The lock is a file that only root can open: a user who held
-/// it would keep jobs from beginning.
-fn alone() -> Result<Option<OwnedFd>> {
-    let jobs = Path::new(JOBS).with_extension("lock");
-    let (Some(run), Some(name)) = (jobs.parent(), jobs.file_name()) else { return Ok(None) };
-    Ok(TrustedDir::make(run, 0, 0o755)?.private()?.lock(name, FlockOperation::LockExclusive)?)
+/// it would keep jobs from beginning. Nor is it waited for without limit: whoever waits in the kernel says nothing in Slurm's log.
+fn alone() -> Result<OwnedFd> {
+    let lock = Path::new(JOBS).with_extension("lock");
+    let failed = |why: String| Error::new(format!("{}: {why}", lock.display()));
+    let (Some(run), Some(name)) = (lock.parent(), lock.file_name()) else {
+        return Err(failed("not a path of a file".into()));
+    };
+    let run = TrustedDir::make(run, 0, 0o755)?.private()?;
+    let taken = within(LIMIT, || run.lock(name, FlockOperation::NonBlockingLockExclusive))?;
+    taken.ok_or_else(|| {
+        failed(format!("another job's prolog has held this lock for {} s", LIMIT.as_secs()))
+            .hint(format!("administrator: find what that prolog waits for: fuser -v {}", lock.display()))
+    })
 }

@@ -36,13 +36,15 @@ const HERE: ResolveFlags =
 pub fn opened(parent: &TrustedDir, name: &OsStr) -> Result<Option<(OwnedFd, Stat)>> {
     let shown = || parent.path_of(name).display().to_string();
     let open = || openat2(parent, name, DIR.union(OFlags::PATH), Mode::empty(), HERE);
-    let dir = match open() {
-        Err(Errno::XDEV) => {
-            unmount_all(parent.as_fd(), name);
-            open()
+    let mut dir = open();
+    // Its user may mount another meanwhile.
+    for _ in 0..TRIES {
+        if !matches!(dir, Err(Errno::XDEV)) {
+            break;
         }
-        dir => dir,
-    };
+        unmount_all(parent.as_fd(), name);
+        dir = open();
+    }
     match dir {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
         dir => {
@@ -57,7 +59,8 @@ pub fn opened(parent: &TrustedDir, name: &OsStr) -> Result<Option<(OwnedFd, Stat
 pub fn discard(parent: &TrustedDir, name: &OsStr, owner: u32) -> Result<()> {
     // The user's directory is one for all of the user's jobs: another's end may remove it before something is put in.
     for _ in 0..TRIES {
-        if parent.stat(name)?.is_none() {
+        // Not by stat(2), which asks the server of a FUSE file system that its user has mounted there, or fails (EACCES).
+        if opened(parent, name)?.is_none() {
             return Ok(());
         }
         let bin = parent.make_dir(TRASH, 0o700).and_then(|trash| trash.make_dir(owner.to_string(), 0o700));
@@ -247,8 +250,12 @@ impl Emptying<'_> {
 /// Takes off what a user has mounted on a file or directory (FUSE file systems can be, without a right).
 fn unmount_all(dir: BorrowedFd<'_>, name: &OsStr) {
     let place = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name);
-    // What cannot be unmounted shows when it is to be removed.
-    while unmount(&place, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {}
+    // What cannot be unmounted shows when it is to be removed, as does what its user mounts meanwhile.
+    for _ in 0..TRIES {
+        if unmount(&place, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_err() {
+            return;
+        }
+    }
 }
 
 fn names(
@@ -361,6 +368,26 @@ mod tests {
         let left: Vec<_> =
             fs::read_dir(&home).expect("a directory").flatten().map(|e| e.file_name()).collect();
         assert_eq!(left, [""; 0]);
+        fs::remove_dir(home).expect("empty");
+    }
+
+    #[test]
+    fn what_its_user_mounts_on_it_meanwhile_goes_too() {
+        let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
+        let (true, Ok(server)) = (geteuid().is_root(), fuse) else {
+            std::io::stderr().write_all(b"SKIPPED: not root, or no /dev/fuse\n").expect("said");
+            return;
+        };
+        let (home, dir) = home("-meanwhile");
+        fs::create_dir(home.join("9")).expect("a directory");
+        let flags = rustix::mount::MountFlags::empty();
+        // Without `allow_other` root gets EACCES for whatever it asks.
+        let options = format!("fd={},rootmode=40000,user_id=4712,group_id=4712", server.as_raw_fd());
+        let options = std::ffi::CString::new(options).expect("text");
+        rustix::mount::mount("skiff-test", home.join("9"), "fuse", flags, &*options).expect("a mount");
+        assert!(dir.stat("9").is_err(), "this is no attack");
+        discard(&dir, "9".as_ref(), 7).expect("moved");
+        assert!(empty(&dir, None).expect("gone"));
         fs::remove_dir(home).expect("empty");
     }
 
