@@ -62,12 +62,13 @@ pub fn serve(context: &Context) -> Result<i32> {
     }
     let port = context.config.migrate.port;
     if port == 0 {
-        return Err(Error::new("the configuration names no port for agents")
-            .hint("[migrate] port = 7790 in /etc/skiff/config.toml, the same on all machines"));
+        return Err(Error::new("the configuration names no port for agents").hint(
+            "put [migrate] and port = 7790 in /etc/skiff/conf.d/agent.toml, the same on all machines",
+        ));
     }
     if is_systemd() && !SERVICES.iter().any(|path| Path::new(path).exists()) {
         return Err(Error::new(format!("{}: not there, so PAM would refuse everybody", SERVICES[0]))
-            .hint("cp share/doc/skiff/pam-skiff /etc/pam.d/skiff, and look whether it suits this machine"));
+            .hint("cp /usr/local/share/doc/skiff/pam-skiff /etc/pam.d/skiff (/usr/local: the prefix of your installation), and adapt it to the site"));
     }
     let listener = listen(port).context(|| format!("port {port}"))?;
     output::note(&format!("waiting for users at port {port}"));

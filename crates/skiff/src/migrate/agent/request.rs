@@ -33,7 +33,9 @@ pub fn call_for<'a>(payload: &'a [u8], here: &str, reached_at: IpAddr) -> Result
     match by_address || by_name {
         true => Ok(&payload[end + 1..]),
         false => Err(Error::new(format!("the request is for {node} ({address}), and this is {here}"))
-            .hint(format!("name the machine as it names itself: {here}"))),
+            .hint(format!(
+                "if {here} is the machine you meant, call it {here}; if not, connections to {node} are diverted: tell the administrator"
+            ))),
     }
 }
 
@@ -72,6 +74,9 @@ mod tests {
             let sealed = bind(node, at(address), b"{}\n");
             let found = call_for(&sealed, here, at(reached_at));
             assert_eq!(found.as_ref().ok().copied(), want.then_some(&b"{}\n"[..]), "{node} {address} {here}");
+            // Whoever is led to another machine is not told to name that one.
+            let diverted = format!("if not, connections to {node} are diverted");
+            assert!(found.map_or_else(|e| e.hint.contains(&diverted), |_| true), "{node} {address} {here}");
         }
     }
 

@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long it may take to start a receiver.
 const START: Duration = Duration::from_secs(20);
+/// When one that was killed is killed again, should it not be gone.
+const DYING: Duration = Duration::from_secs(1);
 /// No credential of ours is longer.
 const LONGEST: usize = 16 << 10;
 /// How many may be connected at once,
@@ -294,8 +296,10 @@ impl Visitor {
 
     fn await_start(&mut self, is_late: bool, now: Instant) {
         use rustix::process::{Signal, WaitOptions, pidfd_send_signal, waitpid};
-        let State::Attended(child, ..) = &self.state else { return };
+        let State::Attended(child, _, until) = &mut self.state else { return };
         if is_late {
+            // A deadline in the past would have the agent look again and again until the child is gone.
+            *until = now + DYING;
             // What hangs hangs on a service that does not answer; if it has just ended, that is as well.
             pidfd_send_signal(&child.pidfd, Signal::KILL).unwrap_or_default();
         }
@@ -507,6 +511,25 @@ mod tests {
         let mut told = String::new();
         held[1].read_to_string(&mut told).expect("told");
         assert_eq!(told, "munge does not accept the credential: no\n");
+    }
+
+    #[test]
+    fn what_takes_too_long_to_start_is_killed_and_waited_for_without_haste() {
+        let (listener, mut visitors) = (listener(), Visitors::default());
+        let mut started = vec![];
+        let _held = come(&mut visitors, &listener, ip(1), "7\n");
+        for _ in 0..3 {
+            turn(&mut visitors, &mut started);
+        }
+        assert_eq!(started.len(), 1);
+        let late = Instant::now() + START;
+        visitors.go_on(&[false], late);
+        // Whether it is still dying or gone already: the agent does not look again at once, and again.
+        assert!(visitors.next_deadline(late).is_some_and(|left| !left.is_zero()));
+        for (_, mut child) in started {
+            // It was killed; the visitor may have waited for it, which is an error here.
+            drop(child.wait());
+        }
     }
 
     #[test]
