@@ -82,6 +82,8 @@ impl Caller {
         set_thread_res_gid(gid, gid, gid)?;
         // Unless he is root himself, all capabilities go with this.
         set_thread_res_uid(uid, uid, uid)?;
+        // What is in memory still was root's: not for the user to trace, whatever fs.suid_dumpable says, until exec.
+        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
         let ids = (getuid(), geteuid(), getgid(), getegid());
         let still_root = !uid.is_root()
             && (!caps::none_left()? || set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).is_ok());

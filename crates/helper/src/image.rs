@@ -267,8 +267,8 @@ impl Store {
         match self.as_owner(read)? {
             Ok(noted) if noted == digest => Ok(()),
             Err(Errno::NOENT) => Ok(()),
-            Ok(_) => Err(Error::new(format!("{}: is not the file that was made", what()))
-                .hint("administrator: `skiff store verify`; `skiff pull` makes it again once it is removed")),
+            Ok(_) => Err(Error::new(format!("{}: its fs-verity digest is not the one noted", what()))
+                .hint("administrator: remove it from the store; then `skiff pull` makes it again")),
             Err(e) => Err(e).context(what),
         }
     }

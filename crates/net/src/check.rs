@@ -64,7 +64,7 @@ fn without_rules(name: &NetName, network: &Network, node: &str) -> Option<String
     (code != Some(0)).then(|| {
         let why = code
             .map_or_else(|| "unknown error".into(), |code| io::Error::from_raw_os_error(code).to_string());
-        format!("the kernel makes no rules of nftables: {why}: {}", wiring::NEEDS_RULES)
+        format!("nftables: {why}: {}", wiring::NEEDS_RULES)
     })
 }
 

@@ -46,7 +46,7 @@ impl Secret {
     pub fn new(content: &[u8]) -> std::result::Result<Self, String> {
         let content = content.trim_ascii_end();
         if content.len() < LEAST_BYTES {
-            return Err(format!("a key has at least {LEAST_BYTES} characters"));
+            return Err(format!("key shorter than {LEAST_BYTES} bytes"));
         }
         Ok(Self(blake3::derive_key(PURPOSE, content)))
     }

@@ -58,7 +58,8 @@ pub fn not_kept(context: &Context, dir: &TrustedDir) -> Result<Upper> {
             }
         }
     }
-    Err(Error::new(format!("{}: {MOST_IN_ONE} roots have been made there", dir.path().display())))
+    Err(Error::new(format!("{}: all {MOST_IN_ONE} names changes.N are in use", dir.path().display()))
+        .hint("start the instance or job again"))
 }
 
 /// Sends changes to a disk that were to go to memory, if that cannot hold them; they are there as long as what is returned.

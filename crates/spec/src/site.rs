@@ -57,7 +57,7 @@ impl ImageFormat {
 
 /// A line of [`FILE`] that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{FILE}: line {0:?}")]
+#[error("{FILE}: invalid line {0:?}")]
 pub struct BadLine(String);
 
 impl BadLine {

@@ -32,7 +32,7 @@ const NAMES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 /// The process that the helper becomes: its words are the store's path, the uid of whom it works for, and the number of the socket to the
 /// writer.
 pub fn run(words: &[String]) -> Result<()> {
-    let bad = || Error::new("this is how the helper starts the store's fetcher, not people");
+    let bad = || Error::new("internal command: only the helper starts it");
     let [store, uid, socket] = words else { return Err(bad()) };
     let (uid, socket) = (uid.parse().map_err(|_| bad())?, socket.parse().map_err(|_| bad())?);
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
@@ -101,7 +101,7 @@ pub fn vouched(ask: &mut Ask) -> Result<Option<ImageId>> {
 /// Whom to ask, for what, for which machine.
 pub fn asked(ask: &Ask) -> Result<(Client, Named, Platform)> {
     let Ask::Pull { reference, platform, registries, logins, certificates } = ask else {
-        return Err(Error::new("the store's writer: asked what no registry knows"));
+        return Err(Error::new("the store's fetcher: not a request to pull"));
     };
     let client = client(registries, logins, certificates)?;
     let image = name(&client, reference)?;

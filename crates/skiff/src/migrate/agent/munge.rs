@@ -79,7 +79,7 @@ impl Opening {
                 Err(e) => return Err(e).context(|| SOCKET),
             };
             match answered(&self.answer)? {
-                None if ended => return Err(Error::new("munged: it does not answer")),
+                None if ended => return Err(Error::new("munged: no reply")),
                 None => {}
                 credential => return Ok(credential),
             }
@@ -111,7 +111,7 @@ fn request(credential: &[u8]) -> Vec<u8> {
 
 /// What munged has answered; nothing if more is to come.
 fn answered(bytes: &[u8]) -> Result<Option<Credential>> {
-    let strange = || Error::new("munged: it answers what is not understood");
+    let strange = || Error::new("munged: invalid reply");
     let Some((header, body)) = bytes.split_at_checked(HEADER) else { return Ok(None) };
     let mut header = Fields(header);
     let known = header.number() == Some(MAGIC) && header.byte() == Some(VERSION);
