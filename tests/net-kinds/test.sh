@@ -110,7 +110,7 @@ ok at n1 alice lab sh -c '
 lacks "$out" address
 for gained in hardware down device route packet raw; do lacks "$out" $gained; done
 fails 125 at n1 bob wire true
-has "$err" 'not for you'
+has "$err" 'access denied'
 
 # Each at a time has its own; the seventh of alice's is one too many, and bob gets what is left of eight.
 pids=

@@ -8,7 +8,7 @@
 //!
 //! What makes this safe is stated where it is done; in general: it decides only by what the kernel says of the caller,
 //! of processes and of namespaces; it takes no path from the caller; it reads no file of the caller; it looks at no
-//! variable of its environment; it runs nothing while privileged.
+//! variable of its environment; it runs nothing as root.
 
 mod base;
 mod caller;

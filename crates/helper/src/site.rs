@@ -41,7 +41,9 @@ impl Config {
     pub fn ranges(&self, uid: u32) -> Result<(Range, Range)> {
         let subgid = read_if_exists(SUBGID)?;
         let lists = [self.subuid.as_deref(), subgid.as_deref()];
-        let name = names::user_name(uid, lists.into_iter().flatten())?;
+        let by_number = |text: Option<&str>| text.and_then(|text| subordinate(text, None, uid)).is_some();
+        let is_listed = lists.into_iter().all(by_number);
+        let name = names::user_name(uid, lists.into_iter().flatten().filter(|_| !is_listed))?;
         let one = |file: &str, text: Option<&str>| -> Result<Range> {
             let listed = text.and_then(|text| subordinate(text, name.as_deref(), uid));
             listed.or_else(|| self.site.range(uid)).ok_or_else(|| {
