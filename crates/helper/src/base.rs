@@ -28,9 +28,7 @@ use crate::caller::Caller;
 use crate::image;
 use crate::mask::{self, Mask};
 use crate::owned::{self, Owners};
-
-/// An id that no file has: 2^32 - 2. (2^32 - 1 means "none" to the kernel.)
-const NOBODY: u32 = u32::MAX - 1;
+use crate::site::NOBODY;
 
 /// What is given, and what is to be closed only after.
 pub struct Given {

@@ -1,14 +1,11 @@
-//! What a user is called who may be listed by name: by root's file, else by the name services. Those are asked by a process of an id that nobody has, as what
-//! they load is not ours, and one of the caller's could be told by the caller what to answer.
+//! Names of users, for lists that have names: from root's file, else from the name services. These load code that is not ours, so an
+//! unprivileged process asks them; not one of the caller's, who could make it answer anything.
 
 use skiff_sandbox::{Error, Result};
 use skiff_site::account;
 use skiff_spec::account::User;
 
-use crate::site;
-
-/// An id that nobody has: whoever has processes of the system's `nobody` could trace one of it.
-const NOBODY: u32 = u32::MAX - 1;
+use crate::site::{self, NOBODY};
 
 /// The name of a user for looking it up in `lists`, texts like `/etc/subuid`.
 pub fn user_name<'a>(uid: u32, lists: impl Iterator<Item = &'a str>) -> Result<Option<String>> {
@@ -21,6 +18,7 @@ pub fn user_name<'a>(uid: u32, lists: impl Iterator<Item = &'a str>) -> Result<O
     if !lists.flat_map(str::lines).filter_map(|line| line.split(':').next()).any(is_unknown) {
         return Ok(None);
     }
+    // Not as the system's `nobody`: whoever has processes of that could trace this one.
     let line = account::ask("passwd", &uid.to_string(), Some(NOBODY)).map_err(|why| {
         Error::new(why).hint(format!("administrator: check that `getent passwd {uid}` answers"))
     })?;

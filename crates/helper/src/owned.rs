@@ -13,9 +13,7 @@ use rustix::fs::{
 use skiff_spec::ids::IdMap;
 
 use crate::mask;
-
-/// An id that no file has: what has none inside belongs to nobody there.
-const NOBODY: u32 = u32::MAX - 1;
+use crate::site::NOBODY;
 
 /// Whether tmpfs takes id maps. By the version, as there is no user namespace yet to try it with; where a distribution has added it to
 /// an older kernel, a copy does as well.
@@ -76,6 +74,7 @@ fn one(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &CStr, owners: &Owners<'_
     set_owner(to, name, &like, owners)
 }
 
+/// What has no owner inside belongs to nobody.
 fn set_owner(at: BorrowedFd<'_>, name: &CStr, like: &Stat, owners: &Owners<'_>) -> io::Result<()> {
     let user = Uid::from_raw(owners.users.outside(like.st_uid).unwrap_or(NOBODY));
     let group = Gid::from_raw(owners.groups.outside(like.st_gid).unwrap_or(NOBODY));

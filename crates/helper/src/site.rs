@@ -18,6 +18,8 @@ const SUBGID: &str = "/etc/subgid";
 /// Files of the administrator's are shorter.
 const MOST_BYTES: i64 = 64 << 20;
 
+/// An id that no file and no process of anybody's has: 2^32 - 2. (2^32 - 1 means "none" to the kernel.)
+pub const NOBODY: u32 = u32::MAX - 1;
 /// Uids from here on are people's, who are trusted with nothing.
 pub const FIRST_PERSON: u32 = 1000;
 
