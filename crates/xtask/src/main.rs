@@ -25,7 +25,7 @@ enum Task {
     Bench(bench::Args),
     /// `skiff app` in a real browser, which CI has none of
     BrowserTest(browser::Args),
-    /// Assert that crates depend on each other only downwards
+    /// Assert that crates depend on each other only downwards, and modules in no new circle
     Graph,
     /// Write man pages and shell completions
     Man(man::Args),

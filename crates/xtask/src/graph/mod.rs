@@ -1,5 +1,7 @@
-//! Asserts what the compiler does not: crates of the workspace use each other only along the design's arrows, and
-//! `unsafe` stays behind its fence, that places others may reach are used by descriptor, and that each crate from outside has its reason written down. Without this a shortcut through the layers would be noticed only when it hurts.
+//! Asserts what the compiler does not, since a shortcut through the layers would be noticed only when it hurts.
+//!
+//! Crates of the workspace use each other only along the design's arrows, and sibling modules in no new circle; `unsafe` stays
+//! behind its fence; places that others may reach are used by descriptor; each crate from outside has its reason written down.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,6 +11,7 @@ use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
 mod by_path;
+mod modules;
 
 /// Crate, and what it may use directly; through those, also what they may use. Crates to come are here already.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -45,6 +48,13 @@ struct Package {
     name: String,
     manifest_path: PathBuf,
     dependencies: Vec<Dependency>,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    kind: Vec<String>,
+    src_path: PathBuf,
 }
 
 #[derive(Deserialize)]
@@ -62,6 +72,7 @@ pub fn run() -> anyhow::Result<()> {
         wrong.extend(wrong_unsafe(package)?);
     }
     wrong.extend(by_path::wrong(&workspace_root)?);
+    wrong.extend(modules::wrong(&workspace_root, &roots(&packages, &workspace_root))?);
     let reasons = workspace_root.join(REASONS);
     let text = std::fs::read_to_string(&reasons).with_context(|| format!("reading {}", reasons.display()))?;
     wrong.extend(wrong_reasons(&packages, &text));
@@ -71,7 +82,7 @@ pub fn run() -> anyhow::Result<()> {
     ensure!(wrong.is_empty(), "{} rules of the workspace are broken", wrong.len());
     let (count, fence) = (packages.len(), MAY_BE_UNSAFE.join(" and "));
     println!(
-        "graph: {count} crates, only downward arrows, unsafe only in {fence}, trusted directories by descriptor, every dependency explained"
+        "graph: {count} crates, only downward arrows, no new circle of modules, unsafe only in {fence}, trusted directories by descriptor, every dependency explained"
     );
     Ok(())
 }
@@ -86,6 +97,28 @@ fn workspace() -> anyhow::Result<Metadata> {
         bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
     }
     serde_json::from_slice(&output.stdout).context("output of cargo metadata")
+}
+
+/// The first file of each library and program.
+fn roots(packages: &[Package], workspace: &Path) -> Vec<(String, PathBuf)> {
+    let product = |target: &&Target| {
+        target
+            .kind
+            .iter()
+            .any(|kind| matches!(kind.as_str(), "lib" | "bin" | "cdylib" | "rlib" | "proc-macro"))
+    };
+    let path =
+        |target: &Target| target.src_path.strip_prefix(workspace).unwrap_or(&target.src_path).to_owned();
+    let of = |package: &'_ Package| {
+        let name = short(&package.name).to_owned();
+        package
+            .targets
+            .iter()
+            .filter(product)
+            .map(move |target| (name.clone(), path(target)))
+            .collect::<Vec<_>>()
+    };
+    packages.iter().flat_map(of).collect()
 }
 
 /// `skiff-sys` -> `sys`; `skiff` and `xtask` are called so.
@@ -272,7 +305,7 @@ mod tests {
                 path: (*name != "libc").then(|| PathBuf::from("/there")),
             })
             .collect();
-        Package { name: name.into(), manifest_path: "/x/Cargo.toml".into(), dependencies }
+        Package { name: name.into(), manifest_path: "/x/Cargo.toml".into(), dependencies, targets: vec![] }
     }
 
     #[test]
