@@ -107,10 +107,16 @@ equal "$(devices)" "$before" 'devices'
 
 # Whoever makes one goes before it is made: nothing of it stays. (Nobody is told by a signal that cannot be caught.)
 home=/home/alice/.local/share/skiff/cluster
-for mark in slurm/slurm.conf control.sock logs/n2; do
-    start alice skiff cluster up lab --slurm --nodes 2
-    eventually 10 test -e $home/lab/$mark
-    kill -9 $started
+killed_at() { # FILE CMD...: runs CMD, and kills it in the very moment in which FILE is there
+    /usr/bin/python3 -c 'import os, subprocess, sys, time
+begun, end = subprocess.Popen(sys.argv[2:]), time.monotonic() + 20
+while not os.path.exists(sys.argv[1]) and time.monotonic() < end: pass
+begun.kill()
+sys.exit(begun.wait() != -9)' "$@" 3>&-
+}
+login alice
+for mark in slurm/slurm.conf slurm/slurm.conf control.sock logs/n2; do
+    ok killed_at $home/lab/$mark "${login[@]}" skiff cluster up lab --slurm --nodes 2
     eventually 10 nobody_left
     equal "$(ls -A $home)" '' "left when killed after $mark"
 done

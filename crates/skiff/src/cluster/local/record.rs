@@ -65,6 +65,14 @@ pub struct Record {
     pub dir: PathBuf,
 }
 
+/// The directory of a cluster before it has the cluster's name.
+pub struct Unnamed {
+    /// It.
+    pub dir: PathBuf,
+    /// The lock that is held as long as the cluster is up.
+    pub lock: OwnedFd,
+}
+
 fn home(context: &Context) -> Result<PathBuf> {
     own_dir(context, "cluster")
 }
@@ -97,37 +105,47 @@ impl Record {
         Ok(named::all(&dir, SETTINGS)?.into_iter().map(record).collect())
     }
 
-    /// Makes it; gives the lock that is held as long as it is up. Nothing half-made is ever seen under its name.
-    pub fn make(&self, context: &Context, settings: &Settings, image: Option<&Entry>) -> Result<OwnedFd> {
-        let taken = || {
-            Error::new(format!("cluster {}: there is one of that name", self.name))
-                .hint(format!("`skiff cluster down {}` ends it", self.name))
-        };
+    /// Makes all that is kept of it, under another name.
+    pub fn prepare(&self, context: &Context, settings: &Settings, image: Option<&Entry>) -> Result<Unnamed> {
         if self.is_there() {
             if !self.is_dead()? {
-                return Err(taken());
+                return Err(self.taken());
             }
             // A job that was killed with all its processes can have removed nothing.
             self.remove()?;
         }
         let all = home(context)?;
-        let new = new_in(&all, &self.name);
-        let made = with_umask(|| {
+        let dir = new_in(&all, &self.name);
+        let filled = with_umask(|| {
             make_private(&all)?;
-            self.fill(&new, settings, image)
-        })
-        .and_then(|lock| match fs::rename(&new, &self.dir) {
-            // Somebody else was faster.
-            Err(e) if matches!(e.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {
-                Err(taken())
-            }
-            other => other.context(|| self.dir.display().to_string()).map(|()| lock),
+            self.fill(&dir, settings, image)
         });
-        if made.is_err() {
-            // The first error is the one to tell; what stays `skiff sweep` removes.
-            fs::remove_dir_all(&new).unwrap_or_default();
+        match filled {
+            Ok(lock) => Ok(Unnamed { dir, lock }),
+            Err(e) => {
+                // The first error is the one to tell; what stays `skiff sweep` removes.
+                fs::remove_dir_all(&dir).unwrap_or_default();
+                Err(e)
+            }
         }
-        made
+    }
+
+    /// Gives it its name. Nothing half-made is ever seen under that.
+    pub fn publish(&self, unnamed: &Unnamed) -> Result<()> {
+        fs::rename(&unnamed.dir, &self.dir).or_else(|e| {
+            // The first error is the one to tell; what stays `skiff sweep` removes.
+            fs::remove_dir_all(&unnamed.dir).unwrap_or_default();
+            match e.kind() {
+                // Somebody else was faster.
+                ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => Err(self.taken()),
+                _ => Err(e).context(|| self.dir.display().to_string()),
+            }
+        })
+    }
+
+    fn taken(&self) -> Error {
+        Error::new(format!("cluster {}: there is one of that name", self.name))
+            .hint(format!("`skiff cluster down {}` ends it", self.name))
     }
 
     fn fill(&self, new: &Path, settings: &Settings, image: Option<&Entry>) -> Result<OwnedFd> {

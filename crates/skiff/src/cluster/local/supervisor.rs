@@ -26,7 +26,7 @@ use skiff_sys::signal::Signals;
 use super::hosts::{Hosts, Lost, Spec};
 use super::inside::Errand;
 use super::machine;
-use super::record::Record;
+use super::record::{Record, Unnamed};
 use super::wire::{Answer, Want};
 use crate::context::Context;
 use crate::control::{CONTROL, listen_at};
@@ -99,18 +99,26 @@ enum Next {
 }
 
 /// Starts it; returns when it takes commands, or why it does not. It ends if whoever makes the cluster does before a byte has come by
-/// `maker`.
+/// `maker`. Only the supervisor names what is kept of the cluster: whoever makes the cluster may be killed at any moment, and nobody else would
+/// then remove it.
 pub fn launch(
     context: &Context,
     record: &Record,
     wanted: Wanted,
-    (lock, maker): (&OwnedFd, &OwnedFd),
+    (unnamed, maker): (Unnamed, &OwnedFd),
 ) -> Result<()> {
-    let begin = || match Supervisor::begin(context, record, wanted, maker) {
-        Ok((supervisor, note)) => Ok((supervisor, note.unwrap_or_default().into_bytes())),
-        Err(e) => Err(e.to_bytes()),
+    let begin = || {
+        record.publish(&unnamed).map_err(|e| e.to_bytes())?;
+        match Supervisor::begin(context, record, wanted, maker) {
+            Ok((supervisor, note)) => Ok((supervisor, note.unwrap_or_default().into_bytes())),
+            Err(e) => {
+                // What stays, `skiff sweep` removes.
+                record.remove().unwrap_or_default();
+                Err(e.to_bytes())
+            }
+        }
     };
-    let kept = [lock.as_fd(), maker.as_fd()];
+    let kept = [unnamed.lock.as_fd(), maker.as_fd()];
     match apart(&kept, begin, Supervisor::serve, |begun| {
         begun.into_iter().for_each(|supervisor| supervisor.end(true));
     })? {
@@ -120,6 +128,7 @@ pub fn launch(
             Ok(())
         }
         Some(Err(why)) => Err(Error::from_bytes(&why)),
+        // It was killed: what is left of the cluster is removed by the next one of that name, or by `skiff sweep`.
         None => Err(Error::new(format!("cluster {}: its supervisor ended without a word", record.name))),
     }
 }

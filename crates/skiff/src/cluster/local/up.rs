@@ -70,10 +70,10 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
         Some(launching) => Held::Hosts(Box::new(spec(context, wanted, &found, (launching, &record), nodes))),
         None => Held::Here(Box::new(plan), wanted.scratch.clone().unwrap_or_default()),
     };
-    let lock = record.make(context, &settings, found.image())?;
-    let begun = begin(context, &record, held, nodes, &lock);
-    drop(lock);
-    begun.inspect_err(|_| {
+    let unnamed = record.prepare(context, &settings, found.image())?;
+    let (maker, ours) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    supervisor::launch(context, &record, held, (unnamed, &maker))?;
+    begin(&record, nodes, &ours).inspect_err(|_| {
         // The first error is the one to tell; what stays, `skiff sweep` removes.
         end(&record).unwrap_or_default();
     })
@@ -143,15 +143,14 @@ fn spec(
     Spec { launching, wanted: asked, log, limits, first, cpus: wanted.cpus }
 }
 
-fn begin(context: &Context, record: &Record, held: Held, nodes: u16, lock: &OwnedFd) -> Result<()> {
-    let (maker, ours) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    supervisor::launch(context, record, held, (lock, &maker))?;
+/// Has the supervisor make the nodes; `made` tells it then that the cluster stays.
+fn begin(record: &Record, nodes: u16, made: &OwnedFd) -> Result<()> {
     let workers: Vec<Member> = (1..=nodes).map(Member::Worker).collect();
     let all = std::iter::once(Member::Controller).chain(workers.iter().copied()).collect();
     ask(&record.dir, &Want::Make(all))?.ok_or_else(|| not_up(record))?;
     wait_until_ready(record, &workers, READY)?;
     // Until now it would have ended with us.
-    rustix::io::write(&ours, b"+").map(drop).context(|| "the cluster's supervisor")
+    rustix::io::write(made, b"+").map(drop).context(|| "the cluster's supervisor")
 }
 
 /// The root of every node on this machine, but for what differs between them.
