@@ -100,6 +100,11 @@ for user in carol dave; do
     cp "$SKIFF_TEST_CONFIG" /etc/skiff/config.toml
 done
 
+# Where others are listed by name, carol's name decides; her limits do not. (setpriv and python ask the name services, too, with other limits.)
+cp "$here/../helper-attacks/attack.py" "$dir"
+ok as carol /usr/bin/python3 "$dir/attack.py" /usr/libexec/skiff/skiff-helper limits
+equal "$out" '' "what carol's limits do"
+
 # The name services are asked once in a while, not at each start.
 install -d -o dave -g dave -m 700 /run/user/70000002
 bare=(env -u HOME XDG_RUNTIME_DIR=/run/user/70000002 skiff run -- sh -c 'echo $HOME')

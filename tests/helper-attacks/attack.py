@@ -171,6 +171,10 @@ def status(pid="self"):
     return dict(line.split(":\t", 1) for line in read(f"/proc/{pid}/status").decode().splitlines())
 
 
+# Whether root of this machine may lift hard limits (CAP_SYS_RESOURCE): not in many a container.
+LIFTS = bool(int(status()["CapBnd"], 16) >> 24 & 1)
+
+
 # ---- What it is told ------------------------------------------------------------------------------------------------------
 
 
@@ -305,7 +309,7 @@ def networks(bobs_space):
     # A file that cannot be written to its end gives no address.
     small = Asked(of(b"attack"), words=["0", "run", "--", "true"], before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
     must_refuse("an address without a lease", small)
-    if leases := [name for name in os.listdir("/run/skiff/net/attack") if name[0] != "."]:
+    if not LIFTS and (leases := [name for name in os.listdir("/run/skiff/net/attack") if name[0] != "."]):
         gained("a lease that could not be written", leases)
     for other in (plain, theirs, mine):
         other.end()
@@ -395,20 +399,84 @@ def descriptors():
 
 
 def limits():
-    """Whatever her limits are, it works or says no; what others share stays whole."""
-    cases = [(resource.RLIMIT_NOFILE, n) for n in range(3, 20)]
-    cases += [(resource.RLIMIT_AS, n << 10) for n in (0, 64, 256, 1024, 2048, 4096, 16384)]
-    cases += [(resource.RLIMIT_DATA, n << 10) for n in (0, 64, 256, 1024)]
-    cases += [(resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_FSIZE, 100), (resource.RLIMIT_NPROC, 1), (resource.RLIMIT_STACK, 64 << 10),
-              (resource.RLIMIT_CPU, 0), (resource.RLIMIT_MEMLOCK, 0), (resource.RLIMIT_SIGPENDING, 0), (resource.RLIMIT_MSGQUEUE, 0)]
-    for limit, value in cases:
+    """Whatever her limits are, it works, unless it cannot even be loaded, or root has no right to lift them. What others share stays whole."""
+    loading = [(resource.RLIMIT_CPU, 0)] + [(resource.RLIMIT_AS, n << 10) for n in (0, 64, 256, 1024, 2048, 4096)]
+    loading += [(resource.RLIMIT_DATA, n << 10) for n in (0, 64, 256)]
+    cases = [(resource.RLIMIT_NOFILE, n) for n in range(3, 20)] + [(resource.RLIMIT_AS, 16 << 20), (resource.RLIMIT_DATA, 1 << 20)]
+    cases += [(resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_FSIZE, 100), (resource.RLIMIT_NPROC, 0), (resource.RLIMIT_STACK, 64 << 10),
+              (resource.RLIMIT_MEMLOCK, 0), (resource.RLIMIT_SIGPENDING, 0), (resource.RLIMIT_MSGQUEUE, 0)]
+    soft = [(limit, (value, resource.getrlimit(limit)[1])) for limit, value in cases]
+    hard = [(limit, (value, value)) for limit, value in cases]
+    sure = soft + hard if LIFTS else soft
+    for limit, values in soft + hard + [(limit, (value, value)) for limit, value in loading]:
         mine = Other(unshare(NEWUSER | NEWNS))
-        _, fds, code = Asked(request("b", mine.pid), before=lambda: resource.setrlimit(limit, (value, value))).answer()
+        _, fds, code = Asked(request("b", mine.pid), before=lambda: resource.setrlimit(limit, values)).answer()
         if code == 0 and len(fds) != 2:
-            gained("half an answer under a limit", limit, value)
+            gained("half an answer under a limit", limit, values)
+        if code != 0 and (limit, values) in sure:
+            gained("an end by a limit", limit, values, "with exit code", code)
         for fd in fds:
             os.close(fd)
         mine.end()
+
+
+def out_of_time():
+    """Her processor time runs out while a helper works, at a moment that she chooses: it goes on, where root has the right to lift that."""
+    def nearly_out():
+        signal.signal(signal.SIGXCPU, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
+        while time.process_time() < 0.985:
+            pass
+    asked = Asked(request("o", 0) + b"x" * 4090, before=nearly_out)
+    asked.socket.settimeout(10)
+    # As much work as she can give it.
+    for _ in range(2040):
+        if refused(asked.socket.send, request("o", 0) + b"x" * 4090):
+            break
+    refused(asked.socket.send, request("x", 0))
+    reply, fds, code = asked.answer()
+    if LIFTS and (code != 125 or reply[1:2] != b"-"):
+        gained("the end of a helper that works:", code)
+
+
+def own_limits(*more):
+    """What a helper starts for her has her limits, none higher and none lower."""
+    own = {resource.RLIMIT_CPU: (50, 60), resource.RLIMIT_FSIZE: (1 << 20, 2 << 20), resource.RLIMIT_AS: (1 << 30, 2 << 30),
+           resource.RLIMIT_DATA: (1 << 29, 1 << 30), resource.RLIMIT_STACK: (1 << 20, 2 << 20), resource.RLIMIT_NOFILE: (100, 200),
+           resource.RLIMIT_NPROC: (300, 400), resource.RLIMIT_RTTIME: (10 ** 6, 2 * 10 ** 6), resource.RLIMIT_SIGPENDING: (50, 60)}
+    def limited():
+        for limit, values in own.items():
+            resource.setrlimit(limit, values)
+        os.dup2(back, 1)
+    want = None
+    here = os.open("/", os.O_PATH)
+    os.set_inheritable(here, True)
+    mine = Other(unshare(NEWUSER | NEWNS))
+    Asked(request("b", mine.pid)).answer()
+    for start in ("by herself", "join", "network"):
+        out, back = os.pipe()
+        os.set_inheritable(back, True)
+        words = ["cat", "/proc/self/limits"]
+        if start == "join":
+            asked = join(mine.pid, ordered("/bin/cat", *words[1:]), before=limited)
+        elif start == "network":
+            asked = Asked(request("n", 0) + b"attack", words=[str(here), "run", "--me", "-e", "PATH=/bin", "--", *words], env={"HOME": os.path.expanduser("~")}, before=limited)
+        else:
+            asked = Asked(None)
+            if os.fork() == 0:
+                limited()
+                os.execv("/bin/cat", words)
+        os.close(back)
+        text = b""
+        while part := os.read(out, 65536):
+            text += part
+        asked.socket.close()
+        os.waitpid(asked.pid, 0)
+        os.close(out)
+        want = want or text
+        if text != want:
+            gained("other limits by", start, text.decode())
+    mine.end()
 
 
 def few_descriptors(count):

@@ -49,6 +49,7 @@ attack moving
 mkdir -p /etc/skiff/networks.d
 printf 'kind = "bridge"\nsubnet = "10.66.0.0/24"\n' >/etc/skiff/networks.d/attack.toml
 attack networks "$bobs"
+attack own_limits
 as bob skiff env create --net attack far
 start bob skiff env exec far -- sleep 1000
 eventually 5 sh -c 'grep -l "$(id -u bob)" /run/skiff/net/attack/10.*'
@@ -76,6 +77,8 @@ rm -rf $mine && mkdir -m 755 $mine
 (while :; do touch /etc/skiff-test/restless; rm /etc/skiff-test/restless; touch -d @$RANDOM /etc/skiff-test; touch /etc/skiff-marker; rm -f /etc/skiff-marker; sleep 0.01; done) 3>&- &
 restless=$!
 attack limits
+attack out_of_time
+(ulimit -f 100 && ulimit -f unlimited) 2>&- || echo 'not tried, as root may not lift them here: hard limits'
 deep=/etc/skiff-test/$(printf 'd/%.0s' $(seq 14))closed
 mkdir -p "$deep" && chmod 700 "$deep"
 kill $restless && restless=

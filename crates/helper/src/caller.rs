@@ -6,6 +6,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_sys::{caps, signal};
 
+use crate::limits::Limits;
 use crate::quota::Slot;
 use crate::site::Config;
 
@@ -27,6 +28,8 @@ pub struct Caller {
     mask: signal::Mask,
     /// The alarm that ends this process in any case.
     deadline: signal::Deadline,
+    /// The limits that the caller came with.
+    pub limits: Limits,
     /// The lock by which this process counts as one of the caller's helpers.
     pub slot: Slot,
     /// What the administrator has decided.
@@ -43,6 +46,7 @@ impl Caller {
             return Err(Error::new("the helper does not run as root")
                 .hint("it must belong to root with mode 4755, on a file system mounted without nosuid"));
         }
+        let limits = Limits::lift();
         let uid = getuid().as_raw();
         let config = Config::read()?;
         config.refuse_subordinate(uid)?;
@@ -53,6 +57,7 @@ impl Caller {
             umask: rustix::process::umask(Mode::from_raw_mode(0o022)),
             mask,
             deadline,
+            limits,
             slot: Slot::take(uid, config.site.helpers_each)?,
             config,
         };
@@ -76,6 +81,8 @@ impl Caller {
 
     /// Becomes him again, with no more than he came with; then makes sure.
     pub fn come_back(&self) -> std::io::Result<()> {
+        // Before: the kernel compares with the limit of processes as the user changes.
+        self.limits.restore()?;
         let groups: Vec<Gid> = self.groups.iter().map(|g| Gid::from_raw(*g)).collect();
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         set_thread_groups(&groups)?;

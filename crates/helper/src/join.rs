@@ -86,7 +86,12 @@ fn become_it(
         await_go(socket);
     }
     let enter = || mount.map_or(Ok(()), |mount| enter_mounts(mount.as_fd()));
-    match ready.and_then(|()| enter()).and_then(|()| give_up_everything(caller, order.place)) {
+    let limits = || caller.limits.restore();
+    match ready
+        .and_then(|()| enter())
+        .and_then(|()| limits())
+        .and_then(|()| give_up_everything(caller, order.place))
+    {
         Ok(()) => {
             close_inherited(&[socket.as_fd(), caller.slot.as_fd()]);
             mount.iter().for_each(|mount| close_inherited(&[mount.as_fd()]));

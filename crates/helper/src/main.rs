@@ -16,6 +16,7 @@ mod confine;
 mod connect;
 mod image;
 mod join;
+mod limits;
 mod locked;
 mod mask;
 mod names;

@@ -22,7 +22,6 @@ use rustix::mount::{
     fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
     unmount,
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::ClockId;
 use skiff_sandbox::{Context, Error, Result};
 use skiff_sys::lock;
@@ -51,8 +50,6 @@ const WATCHED: [&str; 10] = [
     "var/cache",
     "var/spool",
 ];
-/// More than a walk through the host's directories ever has open.
-const DESCRIPTORS: u64 = 1024;
 /// Seconds after which it is made anew in any case.
 const AGE: i64 = 600;
 
@@ -145,35 +142,8 @@ fn now() -> i64 {
     rustix::time::clock_gettime(ClockId::Boottime).tv_sec
 }
 
-/// The caller's limits are for his own files; exceeding one would end us half-way, or leave out what all are to get. They come back when
-/// this is dropped: a program of his that we start has them from us.
-struct Lifted([(Resource, Rlimit); 2]);
-
-impl Lifted {
-    fn new() -> rustix::io::Result<Self> {
-        let lifted = Self([Resource::Fsize, Resource::Nofile].map(|limit| (limit, getrlimit(limit))));
-        setrlimit(Resource::Fsize, Rlimit { current: None, maximum: None })?;
-        // What is lowered may be more than is to be had now: then it could not come back.
-        let maximum = getrlimit(Resource::Nofile).maximum.map(|most| most.max(DESCRIPTORS));
-        setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum })?;
-        Ok(lifted)
-    }
-}
-
-impl Drop for Lifted {
-    fn drop(&mut self) {
-        for (resource, limit) in self.0 {
-            // Root may set any; if that should fail all the same, nothing is started that would have others.
-            if setrlimit(resource, limit).is_err() {
-                std::process::abort();
-            }
-        }
-    }
-}
-
 /// A file system in memory that `fill` has filled and nobody can write to any more, as a mount that hangs nowhere.
 pub fn file_system(fill: impl FnOnce(BorrowedFd<'_>) -> std::io::Result<()>) -> std::io::Result<OwnedFd> {
-    let _lifted = Lifted::new()?;
     let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in [("source", "skiff"), ("mode", "755"), ("size", "64m"), ("uid", "0"), ("gid", "0")] {
         fsconfig_set_string(&fs, key, value)?;

@@ -71,7 +71,7 @@ pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()>
         .context(what)?;
     let format = store.format().name();
     let tree = store.tree().context(what)?;
-    outlive_callers_limits(caller);
+    outlive_callers_limits(caller).context(what)?;
     limit_resources().context(what)?;
     let caller_uid = caller.uid.to_string();
     let number = |fd: &OwnedFd| fd.as_raw_fd().to_string();
@@ -185,16 +185,18 @@ fn become_owner((uid, gid): (Uid, Gid)) -> std::io::Result<()> {
 }
 
 /// What a caller has set to end programs of his must not end this one half-way: what it was making would stay.
-fn outlive_callers_limits(caller: &Caller) {
+fn outlive_callers_limits(caller: &Caller) -> std::io::Result<()> {
+    caller.limits.restore()?;
     caller.restore_signals();
     // The number of processes is that of the store's owner: how many of hers there are for others must not keep this caller out.
-    for limit in [Resource::Cpu, Resource::Fsize, Resource::Nproc] {
+    for limit in [Resource::Cpu, Resource::Rttime, Resource::Fsize, Resource::Nproc] {
         // Root in a container may have no right to: then a pull under such a limit fails, and others do not.
         setrlimit(limit, Rlimit { current: None, maximum: None }).unwrap_or_default();
     }
     let timers = [Signal::ALARM, Signal::VTALARM, Signal::PROF];
     let bits = timers.iter().fold(0, |bits, signal| bits | 1 << (signal.as_raw() - 1));
     signal::restore(signal::Mask::from_bits(bits));
+    Ok(())
 }
 
 /// What is foreign shall not use up the machine.
