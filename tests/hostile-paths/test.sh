@@ -8,7 +8,14 @@ bob=$(id -u bob)
 mallory=$(id -u mallory)
 swapper=
 stop_swapping() { [ -z "$swapper" ] || { kill "$swapper" && wait "$swapper"; } 2>/dev/null || true; swapper=; }
-trap 'stop_swapping; umount -l $scratch/* $scratch/skiff/* 2>/dev/null || true; rm -rf $conf /run/skiff/jobs/9[01]??' EXIT
+silent=()
+end_silent() {
+    [ ! -e /shared/fuse.conf ] || mv /shared/fuse.conf /etc/fuse.conf
+    kill ${silent[@]} 2>&- || true
+    umount -l $scratch/cache $scratch/skiff/bob 2>&- || true
+    silent=()
+}
+trap 'stop_swapping; end_silent; umount -l $scratch/* $scratch/skiff/* 2>/dev/null || true; rm -rf $conf /run/skiff/jobs/9[01]??' EXIT
 mkdir -m 1777 $scratch
 mkdir -p /etc/skiff/conf.d
 cp "$here/swap.py" $scratch/swap.py
@@ -120,6 +127,25 @@ else
     fails 125 as bob skiff env list
     has "$err" "$scratch/skiff/bob: a FUSE file system is mounted on it"
     umount -l $scratch/skiff/bob
+    # A server that never answers holds up nobody: not bob, and not root's prolog, which could not even be killed while it waits.
+    cp "$here/../hostile-jobs/silent.py" $scratch
+    cp -p /etc/fuse.conf /shared/fuse.conf
+    echo user_allow_other >>/etc/fuse.conf
+    rm -rf $scratch/cache
+    printf 'state = "%s/skiff/%%u"\n[slurm]\ncache = "%s/cache"\n' $scratch $scratch >$conf
+    as mallory mkdir $scratch/cache
+    for place in skiff/bob cache; do
+        start mallory python3 $scratch/silent.py $scratch/$place allow_other >$scratch/silent
+        silent+=($started)
+        eventually 5 grep -q mounted $scratch/silent
+    done
+    # In the background: a process that the kernel does not let go could not be waited for.
+    (as bob skiff env list && exit 1; touch $scratch/listed) 2>$scratch/list.err 3>&- &
+    (prolog 9102 bob && exit 1; touch $scratch/begun) 2>$scratch/prolog.err 3>&- &
+    eventually 5 test -e $scratch/listed -a -e $scratch/begun
+    has "$(cat $scratch/list.err)" "$scratch/skiff/bob: a FUSE file system is mounted on it"
+    has "$(cat $scratch/prolog.err)" "$scratch/cache: a FUSE file system is mounted on it"
+    end_silent
 fi
 
 rm -f $conf

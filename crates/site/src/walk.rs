@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, getxattr, mkdirat, openat2, readlinkat,
+    CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, getxattr, mkdirat, openat2, readlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -22,8 +22,6 @@ pub(crate) const BENEATH: ResolveFlags =
 const DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
-/// `FUSE_SUPER_MAGIC`.
-const FUSE: u64 = 0x6573_5546;
 const STICKY: u32 = 0o1000;
 /// A user may mount a file system on another, which root then finds one after the other.
 const MOST_MOUNTS: u32 = 1000;
@@ -170,7 +168,7 @@ impl Walk {
 }
 
 /// A directory in another. Out of a shared one no way leads into a FUSE file system that is mounted there (`XDEV`): any user can serve
-/// one, and says who owns what is in it.
+/// one, says who owns what is in it, and need never answer.
 pub(crate) fn enter(parent: &OwnedFd, shared: bool, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     let open = |resolve| openat2(parent, name, DIR, Mode::empty(), resolve);
     if !shared {
@@ -179,8 +177,7 @@ pub(crate) fn enter(parent: &OwnedFd, shared: bool, name: &OsStr) -> rustix::io:
     match open(BENEATH | ResolveFlags::NO_XDEV) {
         Err(Errno::XDEV) => {
             let mounted = open(BENEATH)?;
-            // As a number the type has another width on each architecture.
-            if fstatfs(&mounted)?.f_type as u64 == FUSE { Err(Errno::XDEV) } else { Ok(mounted) }
+            if is_on_fuse(&mounted)? { Err(Errno::XDEV) } else { Ok(mounted) }
         }
         opened => opened,
     }
