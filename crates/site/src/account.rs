@@ -25,46 +25,50 @@ const FRESH: Duration = Duration::from_mins(10);
 /// The user of that number.
 #[must_use]
 pub fn user(uid: u32) -> Option<User> {
-    let kept = Kept::of_caller("passwd").filter(|_| uid == geteuid().as_raw());
-    in_file("/etc/passwd", |text| User::with_uid(text, uid))
-        .or_else(|| User::with_uid(&kept.as_ref()?.read()?, uid))
-        .or_else(|| {
-            let answer = getent("passwd", &[uid.to_string()], None)?;
-            let user = User::with_uid(&answer, uid)?;
-            if let Some(kept) = kept {
-                kept.write(&format!("{}\n", user.to_line()));
-            }
-            Some(user)
-        })
+    in_file("/etc/passwd", |text| User::with_uid(text, uid)).or_else(|| served_user(uid))
+}
+
+/// The user of that number, if the name services know one.
+fn served_user(uid: u32) -> Option<User> {
+    let kept = (uid == geteuid().as_raw()).then(|| Kept::of_caller("passwd")).flatten();
+    let found = kept.as_ref().and_then(Kept::read).and_then(|text| User::with_uid(&text, uid));
+    found.or_else(|| {
+        let answer = getent("passwd", &[uid.to_string()], None)?;
+        let user = User::with_uid(&answer, uid)?;
+        if let Some(kept) = kept {
+            kept.write(&format!("{}\n", user.to_line()));
+        }
+        Some(user)
+    })
 }
 
 /// The groups of those numbers that have a name, in the order of the numbers.
 #[must_use]
 pub fn groups(gids: &[u32]) -> Vec<Group> {
-    let all = |text: &str| text.lines().filter_map(Group::parse).filter(|g| gids.contains(&g.gid)).collect();
-    let mut found: Vec<Group> = in_file("/etc/group", |text| Some(all(text))).unwrap_or_default();
-    let missing = |found: &[Group]| -> Vec<String> {
-        let is_missing = |gid: &&u32| !found.iter().any(|group| group.gid == **gid);
-        gids.iter().filter(is_missing).map(u32::to_string).collect()
-    };
-    let kept = Kept::of_caller("group");
-    if !missing(&found).is_empty()
-        && let Some(text) = kept.as_ref().and_then(Kept::read)
-    {
-        found.extend(all(&text));
-    }
-    let asked = missing(&found);
-    if !asked.is_empty()
-        && let Some(answer) = getent("group", &asked, None)
-    {
-        found.extend(all(&answer));
-        if let Some(kept) = kept {
-            kept.write(&found.iter().map(|group| format!("{}\n", group.to_line())).collect::<String>());
+    let all = |text: &str| Group::with_gids(text, gids);
+    let mut found = in_file("/etc/group", |text| Some(all(text))).unwrap_or_default();
+    if !missing(gids, &found).is_empty() {
+        let kept = Kept::of_caller("group");
+        found.extend(kept.as_ref().and_then(Kept::read).iter().flat_map(|text| all(text)));
+        let asked = missing(gids, &found);
+        if !asked.is_empty()
+            && let Some(answer) = getent("group", &asked, None)
+        {
+            found.extend(all(&answer));
+            if let Some(kept) = kept {
+                kept.write(&found.iter().map(|group| format!("{}\n", group.to_line())).collect::<String>());
+            }
         }
     }
     found.sort_by_key(|group| group.gid);
     found.dedup_by_key(|group| group.gid);
     found
+}
+
+/// Those of the numbers that are none of these groups', as `getent` takes them.
+fn missing(gids: &[u32], found: &[Group]) -> Vec<String> {
+    let is_missing = |gid: &&u32| !found.iter().any(|group| group.gid == **gid);
+    gids.iter().filter(is_missing).map(u32::to_string).collect()
 }
 
 /// The line that the name services have for one key, asked with the rights of `uid` (of the caller: nothing): `Err` where they do not

@@ -38,13 +38,14 @@ impl User {
     /// The user of that number in a text of such lines.
     #[must_use]
     pub fn with_uid(passwd: &str, uid: u32) -> Option<Self> {
-        passwd.lines().filter_map(Self::parse).find(|user| user.uid == uid)
+        let has_uid = |line: &&str| number_of(line) == Some(uid);
+        passwd.lines().filter(has_uid).find_map(Self::parse)
     }
 
     /// The user of that name in a text of such lines.
     #[must_use]
     pub fn named(passwd: &str, name: &str) -> Option<Self> {
-        passwd.lines().filter_map(Self::parse).find(|user| user.name == name)
+        passwd.lines().filter(|line| has_name(line, name)).find_map(Self::parse)
     }
 
     /// The line, without a password.
@@ -76,7 +77,14 @@ impl Group {
     /// The group of that name in a text of such lines.
     #[must_use]
     pub fn named(group: &str, name: &str) -> Option<Self> {
-        group.lines().filter_map(Self::parse).find(|one| one.name == name)
+        group.lines().filter(|line| has_name(line, name)).find_map(Self::parse)
+    }
+
+    /// The groups of these numbers in a text of such lines.
+    #[must_use]
+    pub fn with_gids(group: &str, gids: &[u32]) -> Vec<Self> {
+        let has_gid = |line: &&str| number_of(line).is_some_and(|gid| gids.contains(&gid));
+        group.lines().filter(has_gid).filter_map(Self::parse).collect()
     }
 
     /// The line, without a password and members.
@@ -84,6 +92,16 @@ impl Group {
     pub fn to_line(&self) -> String {
         format!("{}:x:{}:", self.name, self.gid)
     }
+}
+
+/// Whether that is the line of this name. A whole line is parsed only when it is the one that is looked for: a site may have many.
+fn has_name(line: &str, name: &str) -> bool {
+    line.split(':').next() == Some(name)
+}
+
+/// The uid or gid of a line.
+fn number_of(line: &str) -> Option<u32> {
+    line.split(':').nth(2)?.parse().ok()
 }
 
 /// What can be a name: not the `+` and `-` lines of NIS, and nothing that a program takes for an option.
@@ -125,5 +143,7 @@ mod tests {
     fn groups_lose_their_members() {
         let group = Group::named("a:x:5:bob,eve\nb:!:6:\n", "a").unwrap();
         assert_eq!((group.gid, group.to_line().as_str()), (5, "a:x:5:"));
+        let found = Group::with_gids("a:x:5:bob,eve\n+:::\nb:!:6\r\nc:x:7:\n-d:x:5:\n", &[6, 5, 8]);
+        assert_eq!(found.iter().map(Group::to_line).collect::<Vec<_>>(), ["a:x:5:", "b:x:6:"]);
     }
 }
