@@ -774,7 +774,7 @@ def waiting():
     for word in (b"", b"x", request("j", mine.pid), request("o", 0) + b"x", request("g", 1)):
         asked = join(mine.pid, ordered("/bin/true"), go=False)
         reply, fds = asked.received()
-        pid = struct.unpack("<I", reply[2:6])[0]
+        pid = struct.unpack("<I", reply[3:7])[0]
         for what, act in (("a signal", lambda: os.kill(pid, 0)), ("traced", lambda: call(libc.ptrace, 0x4206, pid, 0, 0)),
                           ("its memory", lambda: os.open(f"/proc/{pid}/mem", os.O_RDWR)), ("its root", lambda: os.listdir(f"/proc/{pid}/root/")),
                           ("a descriptor", lambda: os.stat(f"/proc/{pid}/fd/0")), ("by its handle", lambda: syscall(424, fds[0], 9, None, 0))):
@@ -915,7 +915,7 @@ def left_open():
                     print("FAILED: no process", reply)
                 why = os.read(fds[1], 100)
                 asked.socket.close()
-                os.waitpid(struct.unpack("<I", reply[2:6])[0], 0)
+                os.waitpid(struct.unpack("<I", reply[3:7])[0], 0)
                 os.waitpid(asked.pid, 0)
                 if not why or os.read(out, 1):
                     gained("by descriptor", number, "of the helper's:", argv)

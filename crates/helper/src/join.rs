@@ -54,7 +54,7 @@ pub fn start(caller: &Caller, pid: u32, order: &[u8], told: bool, socket: &Owned
         Fork::Parent(child) => {
             let number = child.pid.as_raw_nonzero().get().unsigned_abs();
             let handles = [child.pidfd.as_fd(), report.as_fd()];
-            let told = fdpass::send(socket.as_fd(), &Reply::Done(number).encode(), &handles);
+            let told = fdpass::send(socket.as_fd(), &Reply::Process(number).encode(), &handles);
             told.context(|| "answer")
         }
         Fork::Child => {

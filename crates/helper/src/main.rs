@@ -106,9 +106,10 @@ fn answer(socket: &OwnedFd, asked_by: &mut AskedBy) -> Result<()> {
         }
     })?;
     let (bytes, fds) = receive(socket)?;
-    let done = |value: u32, fds: &[BorrowedFd<'_>]| {
-        fdpass::send(socket.as_fd(), &Reply::Done(value).encode(), fds).context(|| "answer")
+    let tell = |reply: &Reply, fds: &[BorrowedFd<'_>]| {
+        fdpass::send(socket.as_fd(), &reply.encode(), fds).context(|| "answer")
     };
+    let done = |()| tell(&Reply::Done, &[]);
     let request = Request::decode(&bytes);
     *asked_by = AskedBy::of(request.as_ref());
     let request = request.ok_or_else(unknown)?;
@@ -121,20 +122,20 @@ fn answer(socket: &OwnedFd, asked_by: &mut AskedBy) -> Result<()> {
             confine::to_environment()?;
             command(&caller, socket, request)
         }
-        Request::Refresh => refresh::forget(&fds).and_then(|()| done(0, &[])),
+        Request::Refresh => refresh::forget(&fds).and_then(done),
         Request::Network { name } => network::enter(&caller, &name),
         Request::Follow { pid } => network::follow(&caller, pid),
         Request::Connect { pid, name, again } => {
             let (address, between) = connect::make(&caller, pid, &name, again.as_ref())?;
-            done(address.into(), &[between.as_fd()])
+            tell(&Reply::Address(address), &[between.as_fd()])
         }
         Request::Leave { name, address } => {
-            let kept = Reply::Kept(connect::leave(&caller, &name, address)?);
-            fdpass::send(socket.as_fd(), &kept.encode(), &[]).context(|| "answer")
+            let claim = connect::leave(&caller, &name, address)?;
+            tell(&Reply::Kept(claim), &[])
         }
-        Request::Free { name, address } => connect::free(&caller, &name, address).and_then(|()| done(0, &[])),
+        Request::Free { name, address } => connect::free(&caller, &name, address).and_then(done),
         Request::Store => writer::start(&caller, fds, socket),
-        Request::Release => image::release(&caller).and_then(|()| done(0, &[])),
+        Request::Release => image::release(&caller).and_then(done),
         Request::Join { .. } | Request::Go => Err(unknown()),
     }
 }
@@ -175,7 +176,7 @@ fn environment(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> 
         _ => return Err(unknown()),
     };
     let sent: Vec<_> = given.mounts.iter().map(AsFd::as_fd).collect();
-    fdpass::send(socket.as_fd(), &Reply::Done(given.ids).encode(), &sent).context(|| "answer")?;
+    fdpass::send(socket.as_fd(), &Reply::Ids(given.ids).encode(), &sent).context(|| "answer")?;
     // What is the caller's by now need not be ours.
     let Given { host, mounts, .. } = given;
     drop(mounts);

@@ -79,7 +79,7 @@ pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()>
         Fork::Child => {
             take_stdio().and_then(|()| enter_alone(&tree, store.path())).context(what)?;
             become_owner(owner).context(what)?;
-            fdpass::send(socket.as_fd(), &Reply::Done(0).encode(), &[]).context(|| "answer")?;
+            fdpass::send(socket.as_fd(), &Reply::Done.encode(), &[]).context(|| "answer")?;
             let quota = caller.config.site.store_user_quota.map_or(String::new(), |bytes| bytes.to_string());
             let words = [STORE_WRITER, store.path(), &caller_uid, format, &quota];
             run(

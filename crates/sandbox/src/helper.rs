@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -154,12 +155,26 @@ impl Helper {
         }
     }
 
-    /// Takes the answer; another process may do so than the one that asked.
+    /// Takes the answer to a request that has nothing but an end; another process may do so than the one that asked.
     ///
     /// # Errors
     /// The helper's own words, or that it ended without any.
-    pub fn answer(&self) -> Result<(u32, Vec<OwnedFd>)> {
-        self.receive().and_then(|message| self.understand(message))
+    pub fn done(&self) -> Result<()> {
+        match self.answer()? {
+            (Reply::Done, _) => Ok(()),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// Takes the answer to [`Request::Connect`].
+    ///
+    /// # Errors
+    /// As [`Helper::done`].
+    pub(crate) fn connected(&self) -> Result<(Ipv4Addr, OwnedFd)> {
+        match self.answer()? {
+            (Reply::Address(address), mut fds) if fds.len() == 1 => Ok((address, fds.remove(0))),
+            _ => Err(self.unexpected()),
+        }
     }
 
     /// Orders a command for the environment whose process 1 is `init`: a process is made for it, which waits for [`Helper::go`].
@@ -183,13 +198,14 @@ impl Helper {
 
     /// Takes the answer to [`Helper::order`], and waits until the command runs.
     pub(crate) fn joined(&self, command: &Command) -> std::result::Result<Child, Failed> {
-        let (number, fds) = self.answer()?;
+        let (reply, fds) = self.answer()?;
         let mut fds = fds.into_iter();
-        let number = i32::try_from(number).ok().and_then(Pid::from_raw);
+        let number = match reply {
+            Reply::Process(number) => i32::try_from(number).ok().and_then(Pid::from_raw),
+            _ => None,
+        };
         let (Some(pid), Some(pidfd), Some(report)) = (number, fds.next(), fds.next()) else {
-            return Err(
-                Error::new(format!("helper {}: answer without a process", self.program.display())).into()
-            );
+            return Err(self.unexpected().into());
         };
         match NotStarted::from_bytes(&read_all(report.as_fd())) {
             None => Ok(Child { pid, pidfd }),
@@ -228,36 +244,40 @@ impl Helper {
     /// Takes the answer to [`Request::Leave`].
     ///
     /// # Errors
-    /// As [`Helper::answer`].
+    /// As [`Helper::done`].
     pub fn claim(&self) -> Result<Claim> {
-        let (bytes, fds) = self.receive()?;
-        if let Some(Reply::Kept(claim)) = Reply::decode(&bytes) {
-            return Ok(claim);
+        match self.answer()? {
+            (Reply::Kept(claim), _) => Ok(claim),
+            _ => Err(self.unexpected()),
         }
-        self.understand((bytes, fds))?;
-        Err(Error::new(format!("helper {}: another answer than was asked for", self.program.display())))
     }
 
     /// Takes the answer to [`Request::Store`]: whether there was room for one more.
     ///
     /// # Errors
-    /// As [`Helper::answer`].
+    /// As [`Helper::done`].
     pub fn started(&self) -> Result<bool> {
-        match self.receive()? {
-            (bytes, _) if Reply::decode(&bytes) == Some(Reply::Busy) => Ok(false),
-            message => self.understand(message).map(|_| true),
+        match self.answer()? {
+            (Reply::Done, _) => Ok(true),
+            (Reply::Busy, _) => Ok(false),
+            _ => Err(self.unexpected()),
         }
     }
 
-    fn understand(&self, (bytes, fds): (Vec<u8>, Vec<OwnedFd>)) -> Result<(u32, Vec<OwnedFd>)> {
+    /// The answer, if it is not a refusal, and what came along.
+    fn answer(&self) -> Result<(Reply, Vec<OwnedFd>)> {
+        let (bytes, fds) = self.receive()?;
         match Reply::decode(&bytes) {
-            Some(Reply::Done(value)) => Ok((value, fds)),
             Some(Reply::Refused { message, hint }) => Err(Error { message, hint }),
-            Some(Reply::Kept(_) | Reply::Busy) | None => {
-                Err(Error::new(format!("helper {}: ended without an answer", self.program.display()))
-                    .hint("it must belong to root and be setuid, and fit this version: `skiff doctor`"))
-            }
+            Some(reply) => Ok((reply, fds)),
+            None => Err(Error::new(format!("helper {}: ended without an answer", self.program.display()))
+                .hint("it must belong to root and be setuid, and fit this version: `skiff doctor`")),
         }
+    }
+
+    fn unexpected(&self) -> Error {
+        Error::new(format!("helper {}: another answer than was asked for", self.program.display()))
+            .hint("install skiff and its helper together")
     }
 
     /// Asks for ids for the user namespace of `pid` and the layers of `base`.
@@ -279,14 +299,16 @@ impl Helper {
     /// Takes the answer to [`Helper::ask_for`].
     ///
     /// # Errors
-    /// As [`Helper::answer`].
+    /// As [`Helper::done`].
     pub fn layers(&self) -> Result<Layers> {
-        let (ids, fds) = self.answer()?;
+        let (reply, fds) = self.answer()?;
         let (mut devices, mounts): (Vec<_>, Vec<_>) = fds.into_iter().partition(is_sys);
         let mut mounts = mounts.into_iter().rev();
-        match (mounts.next(), mounts.next(), mounts.next()) {
-            (Some(view), mask, None) => Ok(Layers { mask, view, ids, devices: devices.pop() }),
-            _ => Err(Error::new(format!("helper {}: answer without its mounts", self.program.display()))),
+        match (reply, mounts.next(), mounts.next(), mounts.next()) {
+            (Reply::Ids(ids), Some(view), mask, None) => {
+                Ok(Layers { mask, view, ids, devices: devices.pop() })
+            }
+            _ => Err(self.unexpected()),
         }
     }
 

@@ -51,9 +51,9 @@ const ROUNDS: usize = 2;
 fn ask(helper: &Path, view: BorrowedFd<'_>) -> Result<()> {
     let helper = Helper::spawn(helper)?;
     helper.ask(&Request::Refresh, &[view])?;
-    let answer = helper.answer();
+    let answer = helper.done();
     helper.finish();
-    answer.map(drop)
+    answer
 }
 
 fn inside(init: BorrowedFd<'_>, view: &str, socket: BorrowedFd<'_>) -> Result<()> {

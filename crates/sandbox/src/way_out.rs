@@ -49,11 +49,8 @@ fn connect(helper: Option<&Path>, pid: Pid, name: &NetName, again: Option<&Again
     let helper = Helper::spawn(helper)?;
     let pid = pid.as_raw_nonzero().get().unsigned_abs();
     helper.ask(&Request::Connect { pid, name: name.clone(), again: again.cloned() }, &[])?;
-    let answer = helper.answer();
+    let answer = helper.connected();
     helper.finish();
-    let (address, mut fds) = answer?;
-    let between = fds.pop();
-    let between =
-        between.ok_or_else(|| Error::new(format!("network {name}: an answer without its descriptor")))?;
-    Ok(WayOut::Site { address: address.into(), _between: between })
+    let (address, between) = answer?;
+    Ok(WayOut::Site { address, _between: between })
 }

@@ -10,7 +10,7 @@ use crate::network::{Again, Claim, NetName};
 pub const SOCKET_FD: i32 = 3;
 /// The longest message.
 pub const MOST_BYTES: usize = 4096;
-/// What of a message is not its own: version, kind and number.
+/// What every request begins with: version, kind, and a number of four bytes, which is a process, an IPv4 address or zero.
 const HEAD: usize = 6;
 /// The longest command, words and variables: somewhat more than the kernel would start.
 pub const MOST_ORDERED: usize = 8 << 20;
@@ -115,7 +115,7 @@ impl Request {
     /// As bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let (op, pid) = match *self {
+        let (kind, number) = match *self {
             Self::Prepare { .. } => (b'p', 0),
             Self::Base { pid } => (b'b', pid),
             Self::Image { pid, .. } => (b'i', pid),
@@ -131,8 +131,8 @@ impl Request {
             Self::Leave { address, .. } => (b'k', address.into()),
             Self::Free { address, .. } => (b'd', address.into()),
         };
-        let mut bytes = vec![VERSION, op];
-        bytes.extend(pid.to_le_bytes());
+        let mut bytes = vec![VERSION, kind];
+        bytes.extend(number.to_le_bytes());
         match self {
             Self::Image { id, .. } | Self::Prepare { image: Some(id) } => bytes.extend(id.0),
             Self::Order { bytes: some } => bytes.extend(some),
@@ -152,29 +152,30 @@ impl Request {
     /// From bytes; nothing for all that is not exactly a request.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let [VERSION, op, rest @ ..] = bytes else { return None };
-        let (pid, rest) = rest.split_first_chunk()?;
-        let pid = u32::from_le_bytes(*pid);
-        match (op, rest) {
-            (b'p', []) if pid == 0 => Some(Self::Prepare { image: None }),
-            (b'p', id) if pid == 0 => Some(Self::Prepare { image: Some(ImageId(id.try_into().ok()?)) }),
+        let [VERSION, kind, rest @ ..] = bytes else { return None };
+        let (number, rest) = rest.split_first_chunk()?;
+        let number = u32::from_le_bytes(*number);
+        let (pid, is_zero) = (number, number == 0);
+        match (kind, rest) {
+            (b'p', []) if is_zero => Some(Self::Prepare { image: None }),
+            (b'p', id) if is_zero => Some(Self::Prepare { image: Some(ImageId(id.try_into().ok()?)) }),
             (b'b', []) => Some(Self::Base { pid }),
             (b'i', id) => Some(Self::Image { pid, id: ImageId(id.try_into().ok()?) }),
-            (b'o', [_, ..]) if pid == 0 => Some(Self::Order { bytes: rest.to_vec() }),
+            (b'o', [_, ..]) if is_zero => Some(Self::Order { bytes: rest.to_vec() }),
             (b'j', []) => Some(Self::Join { pid }),
-            (b'g', []) if pid == 0 => Some(Self::Go),
-            (b'r', []) if pid == 0 => Some(Self::Refresh),
-            (b'l', []) if pid == 0 => Some(Self::Release),
-            (b's', []) if pid == 0 => Some(Self::Store),
-            (b'n', name) if pid == 0 => Some(Self::Network { name: net_name(name)? }),
+            (b'g', []) if is_zero => Some(Self::Go),
+            (b'r', []) if is_zero => Some(Self::Refresh),
+            (b'l', []) if is_zero => Some(Self::Release),
+            (b's', []) if is_zero => Some(Self::Store),
+            (b'n', name) if is_zero => Some(Self::Network { name: net_name(name)? }),
             (b'c', [0, name @ ..]) => Some(Self::Connect { pid, name: net_name(name)?, again: None }),
             (b'c', [how @ (1 | 2), rest @ ..]) => {
                 let (claim, name) = Claim::decode(rest)?;
                 let again = Some(Again { claim, moves: *how == 2 });
                 Some(Self::Connect { pid, name: net_name(name)?, again })
             }
-            (b'k', name) => Some(Self::Leave { name: net_name(name)?, address: pid.into() }),
-            (b'd', name) => Some(Self::Free { name: net_name(name)?, address: pid.into() }),
+            (b'k', name) => Some(Self::Leave { name: net_name(name)?, address: number.into() }),
+            (b'd', name) => Some(Self::Free { name: net_name(name)?, address: number.into() }),
             (b'f', []) => Some(Self::Follow { pid }),
             _ => None,
         }
@@ -185,12 +186,18 @@ fn net_name(bytes: &[u8]) -> Option<NetName> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// What the helper answers; descriptors go along with `Done`.
+/// What the helper answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// It is done. For `Base`: how many ids there are inside. For `Join`: the process. For `Connect`: the address.
-    Done(u32),
-    /// For `Leave`: it is done.
+    /// It is done.
+    Done,
+    /// For [`Base`](Request::Base) and [`Image`](Request::Image), with the mounts: it is done, and so many ids there are inside.
+    Ids(u32),
+    /// For [`Join`](Request::Join), with a pidfd and the pipe: the process.
+    Process(u32),
+    /// For [`Connect`](Request::Connect), with what keeps it: the address.
+    Address(Ipv4Addr),
+    /// For [`Leave`](Request::Leave): it is done.
     Kept(Claim),
     /// It is not, as there is as much of this at work for the user as there may be: some of it will end.
     Busy,
@@ -208,7 +215,10 @@ impl Reply {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = match self {
-            Self::Done(value) => [&[VERSION, b'+'][..], &value.to_le_bytes()].concat(),
+            Self::Done => vec![VERSION, b'+'],
+            Self::Ids(count) => [&[VERSION, b'+', b'i'][..], &count.to_le_bytes()].concat(),
+            Self::Process(pid) => [&[VERSION, b'+', b'p'][..], &pid.to_le_bytes()].concat(),
+            Self::Address(address) => [&[VERSION, b'+', b'a'][..], &address.octets()].concat(),
             Self::Kept(claim) => [&[VERSION, b'k'][..], &claim.encode()].concat(),
             Self::Busy => vec![VERSION, b'b'],
             Self::Refused { message, hint } => {
@@ -223,7 +233,10 @@ impl Reply {
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         match bytes {
-            [VERSION, b'+', value @ ..] => Some(Self::Done(u32::from_le_bytes(value.try_into().ok()?))),
+            [VERSION, b'+'] => Some(Self::Done),
+            [VERSION, b'+', b'i', count @ ..] => Some(Self::Ids(u32::from_le_bytes(count.try_into().ok()?))),
+            [VERSION, b'+', b'p', pid @ ..] => Some(Self::Process(u32::from_le_bytes(pid.try_into().ok()?))),
+            [VERSION, b'+', b'a', a, b, c, d] => Some(Self::Address(Ipv4Addr::new(*a, *b, *c, *d))),
             [VERSION, b'k', claim @ ..] => match Claim::decode(claim)? {
                 (claim, []) => Some(Self::Kept(claim)),
                 _ => None,
@@ -313,8 +326,25 @@ mod tests {
     fn replies_come_back_as_they_went() {
         let refused = Reply::Refused { message: "no".into(), hint: "do".into() };
         let kept = [None, Some([7; Claim::PROOF])].map(|proof| Reply::Kept(claim(proof)));
-        for r in [Reply::Done(65536), Reply::Busy, refused].into_iter().chain(kept) {
+        let address = Reply::Address(Ipv4Addr::new(10, 1, 2, 3));
+        let others = [Reply::Done, Reply::Ids(65537), Reply::Process(7), address, Reply::Busy, refused];
+        for r in others.into_iter().chain(kept) {
             assert_eq!(Reply::decode(&r.encode()), Some(r));
+        }
+    }
+
+    #[test]
+    fn replies_of_another_kind_or_length_are_none() {
+        for bad in [
+            &b""[..],
+            b"\x02",
+            b"\x02+\0\0\x01\0",
+            b"\x02+x\x07\0\0\0",
+            b"\x02+i\x07\0\0",
+            b"\x02+a\x07\0\0\0\0",
+            b"\x01+",
+        ] {
+            assert_eq!(Reply::decode(bad), None, "{bad:?}");
         }
     }
 }

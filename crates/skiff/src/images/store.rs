@@ -206,7 +206,7 @@ pub fn release(context: &Context) -> Result<()> {
     let Some(helper) = &context.helper else { return Ok(()) };
     let helper = Helper::spawn(helper)?;
     helper.ask(&Request::Release, &[])?;
-    helper.answer()?;
+    helper.done()?;
     helper.finish();
     Ok(())
 }

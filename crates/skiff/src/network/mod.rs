@@ -134,9 +134,9 @@ pub fn free(context: &Context, name: &NetName, address: Ipv4Addr) -> Result<()> 
     })?;
     let helper = Helper::spawn(helper)?;
     helper.ask(&Request::Free { name: name.clone(), address }, &[])?;
-    let answer = helper.answer();
+    let answer = helper.done();
     helper.finish();
-    answer.map(drop)
+    answer
 }
 
 /// Why that was not possible; if it was, this does not return.
