@@ -8,7 +8,7 @@ OUT        := $(or $(CARGO_TARGET_DIR),target)
 BIN        := $(DESTDIR)$(PREFIX)/bin
 LIBEXEC    := $(DESTDIR)$(PREFIX)/libexec/skiff
 PLUGIN     := $(DESTDIR)$(PREFIX)/lib/skiff
-MAN        := $(DESTDIR)$(PREFIX)/share/man/man1
+MAN        := $(DESTDIR)$(PREFIX)/share/man
 SHARE      := $(DESTDIR)$(PREFIX)/share
 CONFIG     := $(DESTDIR)$(SYSCONFDIR)/skiff
 DOC        := $(DESTDIR)$(PREFIX)/share/doc/skiff
@@ -55,7 +55,7 @@ deps:
 
 # The helper is setuid root: only root can give it that owner, so anyone else's DESTDIR wants fakeroot.
 install: man
-	install -d $(BIN) $(LIBEXEC) $(PLUGIN) $(MAN) $(CONFIG) $(DOC) \
+	install -d $(BIN) $(LIBEXEC) $(PLUGIN) $(MAN)/man1 $(MAN)/man5 $(CONFIG) $(DOC) \
 	    $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
 	install -m 755 $(OUT)/release/skiff $(BIN)/skiff
 	install -m 755 $(OUT)/release/skiff-helper $(LIBEXEC)/skiff-helper
@@ -67,7 +67,8 @@ install: man
 	    echo 'hint: make install as root, or under fakeroot for a package' >&2; \
 	fi
 	install -m 644 $(OUT)/release/libskiff_spank.so $(PLUGIN)/skiff_spank.so
-	install -m 644 $(OUT)/generated/man/*.1 $(MAN)/
+	install -m 644 $(OUT)/generated/man/*.1 $(MAN)/man1/
+	install -m 644 packaging/man/skiff-config.5 $(MAN)/man5/
 	install -m 644 $(OUT)/generated/completion/skiff.bash $(SHARE)/bash-completion/completions/skiff
 	install -m 644 $(OUT)/generated/completion/_skiff $(SHARE)/zsh/site-functions/_skiff
 	install -m 644 $(OUT)/generated/completion/skiff.fish $(SHARE)/fish/vendor_completions.d/skiff.fish
@@ -95,7 +96,8 @@ install: man
 	@if [ "$$(id -u)" = 0 ] && [ -z '$(DESTDIR)' ]; then $(LIBEXEC)/make-store; fi
 
 uninstall:
-	rm -f $(BIN)/skiff $(LIBEXEC)/skiff-helper $(LIBEXEC)/make-store $(PLUGIN)/skiff_spank.so $(MAN)/skiff.1 $(MAN)/skiff-*.1 \
+	rm -f $(BIN)/skiff $(LIBEXEC)/skiff-helper $(LIBEXEC)/make-store $(PLUGIN)/skiff_spank.so $(MAN)/man1/skiff.1 $(MAN)/man1/skiff-*.1 \
+	    $(MAN)/man5/skiff-config.5 \
 	    $(SHARE)/bash-completion/completions/skiff $(SHARE)/zsh/site-functions/_skiff \
 	    $(SHARE)/fish/vendor_completions.d/skiff.fish
 	@if cmp -s $(CONFIG)/config.toml $(DOC)/config.toml; then rm -f $(CONFIG)/config.toml; \

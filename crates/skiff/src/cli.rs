@@ -19,10 +19,12 @@ mod app;
 mod checkpoint;
 mod cluster;
 mod container;
+mod examples;
 mod image;
 mod instance;
 mod job;
 mod machines;
+pub mod manual;
 mod migrate;
 
 pub use app::{App, AppRun};
@@ -79,11 +81,35 @@ impl Cli {
     }
 
     fn of(words: &[OsString]) -> Result<Self, clap::Error> {
-        let mut cli = Self::try_parse_from(words)?;
+        let asks = words.iter().any(|word| word == "--help");
+        let described = if asks { with_examples(Self::command(), "") } else { Self::command() };
+        let mut cli = Self::from_arg_matches(&described.try_get_matches_from(words)?)?;
         if let Command::Run(run) = &mut cli.command {
             run.look_for_dashes(words);
         }
         Ok(cli)
+    }
+}
+
+/// Adds each command's examples to the end of its help: for `--help`, while `-h` stays short.
+fn with_examples(command: clap::Command, path: &str) -> clap::Command {
+    let lines: String = examples::of(path)
+        .iter()
+        .map(
+            |(what, line)| {
+                if what.is_empty() { format!("    {line}\n") } else { format!("  {what}\n    {line}\n") }
+            },
+        )
+        .collect();
+    let before = command.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
+    let command = command.mut_subcommands(|sub| {
+        let path = format!("{path} {}", sub.get_name());
+        with_examples(sub, path.trim())
+    });
+    if lines.is_empty() {
+        command
+    } else {
+        command.after_help(format!("{before}Examples:\n{}", lines.trim_end()))
     }
 }
 
@@ -136,76 +162,76 @@ pub enum Command {
     Run(Run),
     /// Start a shell in an image
     Shell(Shell),
-    /// Environments that stay: make, enter, compare, remove
+    /// Manage persistent environments
     #[command(subcommand)]
     Env(Env),
-    /// Containers in the background: start, look at, enter, end
+    /// Manage background containers
     #[command(subcommand)]
     Instance(Instance),
-    /// Instances saved and made again
+    /// Checkpoint and restore instances
     #[command(subcommand)]
     Checkpoint(Checkpoint),
-    /// For batch scripts
+    /// Checkpoint and requeue batch jobs
     #[command(subcommand)]
     Job(Job),
-    /// Move a running instance to another machine
+    /// Move a running instance to another host
     #[command(after_help = migrate::HELP)]
     Migrate(Migrate),
-    /// Move all instances that can be moved from a machine to others
+    /// Move all movable instances from a host to others
     Drain(Drain),
-    /// On the other machine: take one
+    /// Receive an instance (started on the destination)
     #[command(hide = true)]
     MigrateReceive,
-    /// Let users move instances to this machine without ssh (root's, see docs/migration.md)
+    /// Serve migrations to this host, for users without ssh (as root; see docs/migration.md)
     Agent,
-    /// Ask the agent of another machine to take one
+    /// Ask another host's agent to receive an instance
     #[command(hide = true)]
     AgentCall {
-        /// The machine
+        /// Destination host
         node: String,
-        /// The agent's port
+        /// Port of the agent
         port: u16,
     },
-    /// Show the environments, instances and clusters that run
+    /// Show running environments, instances and clusters
     Ps(Output),
-    /// End a running environment and everything in it
+    /// Stop a running environment and every process in it
     Stop {
-        /// Its name
+        /// Environment name
         #[arg(default_value_t = EnvName::default_name())]
         name: EnvName,
     },
-    /// Jupyter or a desktop, for the browser on your own machine
+    /// Run Jupyter or a desktop for the browser on your own computer
     #[command(subcommand)]
     App(App),
-    /// Virtual clusters: containers on several hosts for as long as a script runs, or on this machine
+    /// Manage virtual clusters: containers on the hosts of a job, or on this host
     #[command(subcommand)]
     Cluster(Cluster),
-    /// The site's networks: which there are, who is on them, whether they work here
+    /// Show and check the site's networks
     #[command(subcommand)]
     Net(Net),
-    /// Get an image from a registry
+    /// Pull an image from a registry
     Pull(Pull),
-    /// Get an image from a file or directory
+    /// Import an image from a file or directory
     #[command(after_help = IMPORTED)]
     Import(Import),
-    /// Write an image to a file or directory
+    /// Export an image to a file or directory
     #[command(after_help = EXPORTED)]
     Export(Export),
     /// List your images
     Images(Output),
-    /// Forget images; what nobody uses any more is removed
+    /// Remove images from your list; delete unused data
     Rmi {
-        /// Names or digests
+        /// Image names or digests
         #[arg(required = true, value_name = "IMAGE")]
         images: Vec<String>,
         #[command(flatten)]
         output: Output,
     },
-    /// Show what is known of an image, as JSON
+    /// Show image metadata as JSON
     Inspect {
-        /// Its name or digest
+        /// Image name or digest
         image: String,
-        /// List its files instead
+        /// List the files in the image instead
         #[arg(long)]
         files: bool,
         /// Accepted for habit: it is JSON in any case
@@ -215,34 +241,34 @@ pub enum Command {
     /// Log in to a registry; or, without SERVER, enter the default environment (for sshd's ForceCommand)
     #[command(after_help = "In sshd_config:\n  Match Group skiff\n      ForceCommand /usr/bin/skiff login")]
     Login(Login),
-    /// Forget the login to a registry
+    /// Remove the stored login for a registry
     Logout {
-        /// Its name, as at login
+        /// Registry host, as given to `skiff login`
         server: String,
         #[command(flatten)]
         output: Output,
     },
-    /// The store of images: what it takes up, what can go, whether it is sound
+    /// Inspect, prune and verify the image store
     #[command(subcommand)]
     Store(Store),
-    /// Check what this machine offers and how to mend what is missing
+    /// Check this host and suggest fixes
     Doctor(Output),
-    /// Show and remove what crashed environments and jobs have left on this machine
+    /// Remove leftovers of crashed environments and jobs on this host
     Sweep(Sweep),
     /// Show the configuration in force
     Config(Output),
     /// Print completions for a shell
     Completion {
-        /// The shell
+        /// Shell to complete in
         shell: clap_complete::Shell,
     },
     /// Write the manual pages into a directory
     #[command(hide = true)]
     Man {
-        /// The directory
+        /// Directory to write to
         dir: PathBuf,
     },
-    /// The job manager's side
+    /// Commands for the Slurm plug-in
     #[command(subcommand, hide = true)]
     Slurm(Slurm),
 }
@@ -251,40 +277,40 @@ pub enum Command {
 pub struct Run {
     #[command(flatten)]
     pub inside: Inside,
-    /// What lies below: host, or image:IMAGE; then all words are the command's
+    /// Base to run over: host, or image:IMAGE (then all other words are the command)
     #[arg(long, value_name = "BASE")]
     pub base: Option<String>,
-    /// Let an image's root take changes, which go with the command
+    /// Make the image writable; changes are discarded
     #[arg(long)]
     pub writable: bool,
-    /// Be this user inside, with its ids of yours, by a name or number known there [default with --root: whom the image names, or root]
+    /// Run as this user of the image, by name or number, mapped to your subordinate ids [default with --root: the image's user, or root]
     #[arg(short, long, value_name = "USER[:GROUP]", conflicts_with = "me")]
     pub user: Option<String>,
-    /// Run this in place of the image's entry point
+    /// Run this program instead of the image's entry point
     #[arg(long, value_name = "PROGRAM")]
     pub entrypoint: Option<OsString>,
-    /// Pull the image before it is run
+    /// When to pull the image
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
     pub pull: PullWhen,
-    /// Mount a directory or file of the host: SOURCE[:TARGET[:ro]]
+    /// Mount a host directory or file: SOURCE[:TARGET[:ro]]
     #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
     pub mounts: Vec<String>,
-    /// Network: host, none, private (with a way out, nobody gets in), or one of the site's (`skiff net list`) [default: host, or none
+    /// Network: host, none, private (outgoing connections only), or a site network (`skiff net list`) [default: host, or none
     /// with --untrusted]
     #[arg(long, visible_alias = "network", value_name = "NET")]
     pub net: Option<network::Net>,
     #[command(flatten)]
     pub contain: Contain,
-    /// Run an image that you do not trust: contained, with clean variables, without network and capabilities, with fewer system calls
+    /// Run an image you do not trust: --containall, no network, no capabilities, fewer system calls
     #[arg(long, conflicts_with = "checkpoint")]
     pub untrusted: bool,
-    /// Print what would be done, and do nothing
+    /// Print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long, requires = "dry_run")]
     pub json: bool,
-    /// Run it as an instance of this name, which can be saved and moved meanwhile
+    /// Run as an instance of this name, which can be checkpointed and migrated
     #[arg(long, value_name = "INSTANCE", conflicts_with = "me")]
     pub checkpoint: Option<EnvName>,
     /// Accepted for habit: the environment always goes with its command
@@ -299,7 +325,7 @@ pub struct Run {
     /// Whether `--` stands before the first word, so that it is no image.
     #[arg(skip)]
     pub over_host: bool,
-    /// An image and a command in it [default: what it is made for]; or, behind --, a command over the host's root [default: your
+    /// Image, and a command in it [default: the image's own]; or, after --, a command over the host's root [default: your
     /// shell]
     #[arg(trailing_var_arg = true, value_names = ["IMAGE", "COMMAND"])]
     pub command: Vec<OsString>,
@@ -308,22 +334,22 @@ pub struct Run {
 /// When an image is pulled that is to be run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum PullWhen {
-    /// If it is not here
+    /// If it is not in the store
     #[default]
     Missing,
-    /// In any case: its name may mean another one by now
+    /// Each time, as the tag may have moved
     Always,
-    /// Not at all
+    /// Not at all; fail if it is missing
     Never,
 }
 
 /// What of the host is left out; the words and their meaning are Apptainer's.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Contain {
-    /// Leave out the host's files, devices and commands: an empty home, a minimal /dev, no mounts but those asked for
+    /// Hide the host's files, devices and commands: empty home, minimal /dev, no mounts but your own
     #[arg(long)]
     pub contain: bool,
-    /// The same as --contain --cleanenv
+    /// Same as --contain --cleanenv
     #[arg(short = 'C', long)]
     pub containall: bool,
     /// Do not mount your home
@@ -341,22 +367,22 @@ impl Contain {
 /// How a command runs inside.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Inside {
-    /// Be root inside (the default)
+    /// Run as root inside (the default)
     #[arg(long, conflicts_with = "me")]
     pub root: bool,
-    /// Be yourself inside, without any privilege
+    /// Run as yourself, unprivileged
     #[arg(long)]
     pub me: bool,
-    /// Set a variable, or pass on one of yours: NAME[=VALUE]
+    /// Set a variable, or pass on your own: NAME[=VALUE]
     #[arg(short = 'e', long = "env", value_name = "NAME=VALUE", value_parser = setting())]
     pub env: Vec<OsString>,
-    /// Pass on no variables but TERM, proxies' and those that --env names
+    /// Pass on no variables except TERM, the proxy variables and those named by --env
     #[arg(long)]
     pub cleanenv: bool,
     /// Whether nobody trusts what runs there.
     #[arg(skip)]
     pub untrusted: bool,
-    /// Start in this directory [default: where you are]
+    /// Working directory inside [default: the current one]
     #[arg(short = 'w', long = "workdir", visible_alias = "pwd", value_name = "DIR")]
     pub workdir: Option<PathBuf>,
 }
@@ -371,26 +397,26 @@ fn setting() -> impl TypedValueParser<Value = OsString> {
 
 #[derive(Subcommand)]
 pub enum Net {
-    /// List them
+    /// List networks
     #[command(visible_alias = "ls")]
     List(Output),
-    /// Show one, and who has which address of it on this node
+    /// Show a network and who holds its addresses on this node
     Show {
-        /// Its name
+        /// Network name
         name: NetName,
         #[command(flatten)]
         output: Output,
     },
-    /// Free an address that is kept for one of your saved instances; as root, anybody's
+    /// Free an address reserved for one of your saved instances (root: for anyone's)
     Release {
         /// Network name
         name: NetName,
         /// Address to free on this node
         address: std::net::Ipv4Addr,
     },
-    /// Say what keeps one, or any, from working on this node
+    /// Check whether a network, or all, can work on this node
     Check {
-        /// Its name
+        /// Network name [default: all]
         name: Option<NetName>,
         #[command(flatten)]
         output: Output,
@@ -399,34 +425,34 @@ pub enum Net {
 
 #[derive(Subcommand)]
 pub enum Env {
-    /// Make an environment
+    /// Create an environment
     Create {
-        /// Its name
+        /// Environment name
         name: EnvName,
-        /// What lies below
+        /// Base: host, image:IMAGE, or dir:PATH
         #[arg(long, value_name = "BASE", default_value = BASE)]
         base: String,
-        /// Mount a directory or file of the host in it: SOURCE[:TARGET[:ro]]
+        /// Mount a host directory or file: SOURCE[:TARGET[:ro]]
         #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], value_name = "MOUNT")]
         mounts: Vec<String>,
-        /// Its network: host, none, private, or one of the site's; in jobs it has the host's
+        /// Network: host, none, private, or a site network; jobs always use the host's
         #[arg(long, visible_alias = "network", value_name = "NET", default_value_t)]
         net: network::Net,
-        /// Print what would be done, and do nothing
+        /// Print what would be done, and change nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Start your shell in an environment (made on first use if it is the default one)
+    /// Start your shell in an environment (the default one is created on first use)
     Enter {
         #[command(flatten)]
         inside: Inside,
-        /// Its name
+        /// Environment name
         #[arg(default_value_t = EnvName::default_name())]
         name: EnvName,
-        /// Print the plan, and do nothing
+        /// Print the plan, and change nothing
         #[arg(long)]
         dry_run: bool,
-        /// Print it as JSON
+        /// Print JSON
         #[arg(long, requires = "dry_run")]
         json: bool,
     },
@@ -435,44 +461,44 @@ pub enum Env {
     /// List your environments
     #[command(visible_alias = "ls")]
     List(Output),
-    /// Show what is added (A), changed (C) and deleted (D) against the base
+    /// Show files added (A), changed (C) and deleted (D) since the base
     Diff {
-        /// Its name
+        /// Environment name
         #[arg(default_value_t = EnvName::default_name())]
         name: EnvName,
         #[command(flatten)]
         output: Output,
     },
-    /// Make the administrator's changes to the host show in a running environment
+    /// Show the host's latest changes in a running environment
     Refresh {
-        /// Its name
+        /// Environment name
         #[arg(default_value_t = EnvName::default_name())]
         name: EnvName,
     },
-    /// Take a snapshot, as submitting a job does
+    /// Take a snapshot, as job submission does
     Snapshot {
-        /// Its name
+        /// Environment name
         #[arg(default_value_t = EnvName::default_name())]
         name: EnvName,
         #[command(flatten)]
         output: Output,
     },
-    /// End a running environment and everything in it
+    /// Stop a running environment and every process in it
     Stop {
-        /// Its name
+        /// Environment name
         #[arg(default_value_t = EnvName::default_name())]
         name: EnvName,
     },
-    /// Remove an environment and all that was changed in it
+    /// Remove an environment and all changes made in it
     #[command(visible_alias = "remove")]
     Rm {
-        /// Its name
+        /// Environment name
         #[arg(required = true)]
         names: Vec<EnvName>,
-        /// End it first if it runs
+        /// Stop it first if it is running
         #[arg(short, long)]
         force: bool,
-        /// Print what would be done, and do nothing
+        /// Print what would be done, and change nothing
         #[arg(long)]
         dry_run: bool,
     },
@@ -482,9 +508,9 @@ pub enum Env {
 pub struct Exec {
     #[command(flatten)]
     pub inside: Inside,
-    /// Its name
+    /// Environment name
     pub name: EnvName,
-    /// The command and its arguments
+    /// Command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
@@ -498,7 +524,7 @@ pub struct Output {
 
 #[derive(Args)]
 pub struct Sweep {
-    /// Print what would be done, and do nothing
+    /// Print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -507,17 +533,17 @@ pub struct Sweep {
 
 #[derive(Subcommand)]
 pub enum Slurm {
-    /// In srun, sbatch, salloc: take the snapshot or find the image, print what the job carries
+    /// At submission: take the snapshot or find the image, print the job spec
     Submit(Submit),
-    /// On a node before a job: make its directories
+    /// On a node before a job: create its directories
     Prolog,
-    /// On a node after a job: leave nothing
+    /// On a node after a job: remove everything of it
     Epilog,
-    /// On a node before a step: make its namespaces
+    /// On a node before a step: create its namespaces
     StepBegin,
-    /// On a node in the place of a task: run it in the step
+    /// On a node: run a task in its step
     Task {
-        /// The command
+        /// Command of the task
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
     },

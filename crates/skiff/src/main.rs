@@ -129,7 +129,7 @@ fn run(cli: Cli) -> Result<i32> {
             clap_complete::generate(shell, &mut Cli::command(), "skiff", &mut std::io::stdout());
         }
         Command::Man { dir } => {
-            clap_mangen::generate_to(Cli::command(), &dir).context(|| dir.display().to_string())?;
+            cli::manual::write(Cli::command(), &dir).context(|| dir.display().to_string())?;
         }
     }
     Ok(0)

@@ -9,41 +9,41 @@ use crate::checkpoint::place::Slot;
 
 #[derive(Subcommand)]
 pub enum Checkpoint {
-    /// Make an empty one, for an instance to be saved into (`save` makes one by itself)
+    /// Create an empty checkpoint (`save` creates one by itself)
     Create {
-        /// Have it in the memory of this machine, and no longer than that runs
+        /// Keep it in this host's memory, until the host restarts
         #[arg(long)]
         mem_dir: bool,
-        /// Print what would be done, and do nothing
+        /// Print what would be done, and change nothing
         #[arg(long)]
         dry_run: bool,
-        /// Its name
+        /// Checkpoint name
         checkpoint: EnvName,
     },
-    /// Save a running instance: its processes, its files, what it has in memory
+    /// Save a running instance: processes, memory, files
     Save(Save),
-    /// As Apptainer has it: save an instance, which goes on
+    /// Save an instance and let it run on, as Apptainer's command of this name
     #[command(hide = true)]
     Instance(Save),
-    /// Make an instance again as it was saved, here or on another machine
+    /// Restore a saved instance, on this host or another
     Restore(Restore),
     /// List your checkpoints
     #[command(visible_alias = "ls")]
     List(Output),
-    /// Show what is in one
+    /// Show the contents of a checkpoint
     Show {
-        /// Its name
+        /// Checkpoint name
         checkpoint: Slot,
         #[command(flatten)]
         output: Output,
     },
-    /// Remove some
+    /// Delete checkpoints
     #[command(visible_aliases = ["rm", "remove"])]
     Delete {
-        /// Their names
+        /// Checkpoint names
         #[arg(required = true, value_name = "CHECKPOINT")]
         checkpoints: Vec<Slot>,
-        /// Print what would be done, and do nothing
+        /// Print what would be done, and change nothing
         #[arg(long)]
         dry_run: bool,
     },
@@ -51,33 +51,33 @@ pub enum Checkpoint {
 
 #[derive(Args)]
 pub struct Save {
-    /// The checkpoint [default: the one it was started with, else of the instance's name]
+    /// Checkpoint name [default: the one given at the start, else the instance's name]
     #[arg(long)]
     pub name: Option<EnvName>,
-    /// Let the instance go on; without it, it ends once all is saved
+    /// Let the instance run on [default: it stops once it is saved]
     #[arg(long)]
     pub leave_running: bool,
-    /// Keep so many of this name, those not older than 7d (30m, 12h, 2w), or both: 5,7d; older ones are NAME@1, NAME@2 ...
+    /// How many checkpoints of this name to keep, or how old ones (30m, 12h, 7d, 2w), or both: 5,7d. Older ones are NAME@1, NAME@2 ...
     #[arg(long, value_name = "N|AGE", default_value = "1")]
     pub keep: Keep,
-    /// Print what would be saved and what is in the way, and do nothing
+    /// Print what would be saved and what prevents it, and change nothing
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
     pub output: Output,
-    /// The instance, which was started with --checkpoint
+    /// Instance, started with --checkpoint
     pub instance: EnvName,
 }
 
 #[derive(Args)]
 pub struct Restore {
-    /// Check all of it and print what would be done, and do nothing
+    /// Check the checkpoint, print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
     pub output: Output,
-    /// The checkpoint
+    /// Checkpoint name
     pub checkpoint: Slot,
-    /// What the instance is to be called [default: as it was]
+    /// Name of the restored instance [default: its former name]
     pub instance: Option<EnvName>,
 }

@@ -16,74 +16,73 @@ pub enum Cluster {
     Run(ClusterRun),
     #[command(flatten)]
     Machines(Machines),
-    /// Jupyter for your browser, on the first node of the job that this is in
+    /// Run Jupyter on the first node of the current job
     #[command(after_help = super::app::HELP)]
     Notebook(AppRun),
-    /// A desktop for your browser, likewise
+    /// Run a desktop on the first node of the current job
     #[command(after_help = super::app::HELP)]
     Desktop(AppRun),
-    /// On a host: make the container and look after it
+    /// On a host: create the container and supervise it
     #[command(hide = true)]
     Agent(Agent),
 }
 
-const HELP: &str = "Hosts: those of the job of Slurm, PBS, LSF or Grid Engine that it runs in, or of --hostfile. The script \
-runs in the first one's container; `ssh`, and mpirun of Open MPI and MPICH, reach the others without a flag. At its end all \
-is removed, and its exit code is ours.\n\n\
-Example: sbatch -N4 --wrap 'skiff cluster run --base image:my-mpi -- mpirun ./solver'";
+const HELP: &str = "The hosts are those of the surrounding job (Slurm, PBS, LSF, Grid Engine), or of --hostfile. The script runs in the first \
+host's container; `ssh` and the mpirun of Open MPI and MPICH reach the others without options. When it ends, all containers \
+are removed, and the script's exit code is returned.";
 
 #[derive(Args, Debug)]
 pub struct ClusterRun {
-    /// What lies below: host, image:IMAGE, or dir:PATH, a root that all hosts see
+    /// Base: host, image:IMAGE, or dir:PATH (a root that all hosts see)
     #[arg(long, value_name = "BASE", default_value = super::BASE)]
     pub base: String,
-    /// Take only the first N hosts
+    /// Use only the first N hosts
     #[arg(short = 'N', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub nodes: Option<u32>,
-    /// The hosts, one a line: HOST, `HOST slots=N` or HOST:N; reached by ssh
+    /// File of hosts, one per line: HOST, `HOST slots=N` or HOST:N; reached by ssh
     #[arg(long, visible_alias = "machinefile", value_name = "FILE")]
     pub hostfile: Option<PathBuf>,
-    /// Their network: host, or one of the site's (`skiff net list`)
+    /// Network: host, or a site network (`skiff net list`)
     #[arg(long, visible_alias = "network", value_name = "NET", default_value_t)]
     pub net: network::Net,
     /// Mount a directory or file of each host: SOURCE[:TARGET[:ro]]
     #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
     pub mounts: Vec<String>,
-    /// Set a variable, or pass on one of yours: NAME[=VALUE]
+    /// Set a variable, or pass on your own: NAME[=VALUE]
     #[arg(short = 'e', long = "env", value_name = "NAME=VALUE", value_parser = setting())]
     pub env: Vec<OsString>,
-    /// Start in this directory [default: where you are]
+    /// Working directory inside [default: the current one]
     #[arg(short = 'w', long = "workdir", visible_alias = "pwd", value_name = "DIR")]
     pub workdir: Option<PathBuf>,
-    /// Be root inside, by ssh too; outside it is still you
+    /// Run as root inside, by ssh too
     #[arg(long)]
     pub root: bool,
-    /// Where changes go: a directory on each machine, or memory [default: its $TMPDIR or /tmp]
+    /// Where changes are written: a directory on each host, or memory [default: $TMPDIR or /tmp there]
     #[arg(long, value_name = "DIR|memory")]
     pub scratch: Option<Scratch>,
-    /// How long the hosts may take to answer
+    /// How long to wait for the hosts
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,
-    /// Print what would be done, and do nothing
+    /// Print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long, requires = "dry_run")]
     pub json: bool,
-    /// The script and its arguments
+    /// Script and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "SCRIPT")]
     pub command: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]
 pub struct Agent {
-    /// The network of the container
+    /// Network of the container
     #[arg(long, default_value_t)]
     pub net: network::Net,
-    /// Where it is said how to call back: a file, or - for standard input
+    /// File that says how to call back, or - for standard input
     #[arg(long, value_name = "FILE")]
     pub call: Option<PathBuf>,
-    /// The descriptor by which one who has called hands on what he and the head alone know
+    /// Descriptor of the secret that a caller shares with the head
     #[arg(long, value_name = "FD")]
     pub secret: Option<i32>,
 }

@@ -1,4 +1,4 @@
-//! What srun, sbatch and salloc say a job is to run in. The words are those of Pyxis; the plug-in hands them over as they are.
+//! Options of srun, sbatch and salloc, under the names that Pyxis uses. The plug-in passes them on unchanged.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use super::{Cli, Command, Slurm};
 
 #[derive(Args)]
 pub struct Submit {
-    /// The environment, or image:IMAGE
+    /// Environment, or image:IMAGE
     #[arg(long)]
     pub environment: Option<String>,
-    /// It is for a step of a job that there is already
+    /// Prepare a step of a job that exists already
     #[arg(long)]
     pub step: bool,
     #[command(flatten)]
@@ -22,49 +22,49 @@ pub struct Submit {
 
 #[derive(Args, Default)]
 pub struct Container {
-    /// It is for a job that has a script
+    /// Prepare a job that has a script
     #[arg(long, conflicts_with = "step")]
     pub script: bool,
-    /// [USER@][SERVER#]IMAGE[:TAG], or a file
+    /// Image: [USER@][SERVER#]IMAGE[:TAG], or a file
     #[arg(long = "container-image", value_name = "IMAGE")]
     pub image: Option<String>,
-    /// SOURCE[:TARGET[:FLAGS]]
+    /// Mounts: SOURCE[:TARGET[:FLAGS]]
     #[arg(long = "container-mounts", value_name = "MOUNT", value_delimiter = ',')]
     pub mounts: Vec<String>,
-    /// Where tasks start
+    /// Working directory of tasks
     #[arg(long = "container-workdir", value_name = "DIR")]
     pub workdir: Option<PathBuf>,
-    /// Keep its changes for later steps of the job under this name
+    /// Keep the changes under this name, for later steps of the job
     #[arg(long = "container-name", value_name = "NAME")]
     pub name: Option<EnvName>,
-    /// Variables whose value outside counts
+    /// Variables that keep the job's value where the image sets another
     #[arg(long = "container-env", value_name = "NAME", value_delimiter = ',')]
     pub variables: Vec<String>,
     /// Mount the user's home
     #[arg(long = "container-mount-home", conflicts_with = "no_home")]
     pub home: bool,
-    /// Do not
+    /// Do not mount the user's home
     #[arg(long = "no-container-mount-home")]
     pub no_home: bool,
-    /// Be root inside
+    /// Run as root inside
     #[arg(long = "container-remap-root", conflicts_with = "no_root")]
     pub root: bool,
-    /// Do not
+    /// Run as yourself inside
     #[arg(long = "no-container-remap-root")]
     pub no_root: bool,
     /// Run the image's entry point
     #[arg(long = "container-entrypoint", conflicts_with = "no_entrypoint")]
     pub entrypoint: bool,
-    /// Do not
+    /// Do not run the image's entry point
     #[arg(long = "no-container-entrypoint")]
     pub no_entrypoint: bool,
-    /// Let its files be changed
+    /// Make the image writable; changes are discarded
     #[arg(long = "container-writable", conflicts_with = "readonly")]
     pub writable: bool,
-    /// Do not
+    /// Keep the image read-only
     #[arg(long = "container-readonly")]
     pub readonly: bool,
-    /// Write its files there at the end
+    /// Write the container to this file at the end
     #[arg(long = "container-save", value_name = "FILE")]
     pub save: Option<String>,
 }

@@ -9,23 +9,23 @@ use super::{Contain, Inside, Output};
 
 #[derive(Args)]
 pub struct Pull {
-    /// [SERVER/]NAME[:TAG|@DIGEST]
+    /// Image: [SERVER/]NAME[:TAG|@DIGEST]
     pub image: String,
     #[command(flatten)]
     pub way: Way,
 }
 
 pub const IMPORTED: &str = "\
-FILE is what docker save, podman save or skopeo write, packed with gzip or zstd or not, an OCI layout, or a squashfs, SIF or EROFS
-file; what is in it says which. Of several images in one file, or to be exact:
+FILE is an archive of docker save, podman save or skopeo (plain, gzip or zstd), an OCI layout, or a squashfs, SIF or EROFS file.
+The content says which. To choose one of several images in a file, or to name the format:
   docker-archive:FILE[:NAME]  oci-archive:FILE[:TAG]  oci:DIR[:TAG]  dir:DIR  FILE.sqsh  FILE.squashfs  FILE.sif  FILE.erofs
-`skiff run` takes such files, too, if they have one of these forms or begin with / or a dot.";
+`skiff run` accepts these forms, too, and file names that begin with / or a dot.";
 
 #[derive(Args)]
 pub struct Import {
-    /// A file or directory
+    /// File or directory to import
     pub file: String,
-    /// What the image is to be called: [SERVER/]NAME[:TAG] [default: as the file]
+    /// Image name: [SERVER/]NAME[:TAG] [default: the file's name]
     pub name: Option<String>,
     #[command(flatten)]
     pub way: Way,
@@ -35,16 +35,16 @@ pub const EXPORTED: &str = "\
 TARGET is one of
   docker-archive:FILE[:NAME]  for docker load and podman load
   oci-archive:FILE[:TAG]      an OCI layout in a tar file
-  oci:DIR[:TAG]               an OCI layout, beside the images that are there
-  FILE.tar                    the files alone
+  oci:DIR[:TAG]               an OCI layout; images already in it stay
+  FILE.tar                    the files only, without configuration
   FILE.erofs                  the file that the kernel mounts
-  FILE.sqsh, FILE.squashfs    the same, and a squashfs as well, for Apptainer, Enroot, unsquashfs";
+  FILE.sqsh, FILE.squashfs    the same file, also readable as squashfs (Apptainer, Enroot)";
 
 #[derive(Args)]
 pub struct Export {
-    /// The image's name or digest
+    /// Image name or digest
     pub image: String,
-    /// Where to
+    /// Target file or directory
     pub target: String,
     #[command(flatten)]
     pub output: Output,
@@ -54,42 +54,42 @@ pub struct Export {
 pub struct Shell {
     #[command(flatten)]
     pub inside: Inside,
-    /// Let the image's root take changes, which go with the shell
+    /// Make the image writable; changes are discarded
     #[arg(long)]
     pub writable: bool,
-    /// Mount a directory or file of the host: SOURCE[:TARGET[:ro]]
+    /// Mount a host directory or file: SOURCE[:TARGET[:ro]]
     #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
     pub mounts: Vec<String>,
-    /// Be this user inside [default with --root: whom the image names, or root]
+    /// Run as this user of the image [default with --root: the image's user, or root]
     #[arg(short, long, value_name = "USER[:GROUP]", conflicts_with = "me")]
     pub user: Option<String>,
     #[command(flatten)]
     pub contain: Contain,
-    /// Enter an image that you do not trust, as in `skiff run`
+    /// Enter an image you do not trust, as in `skiff run`
     #[arg(long)]
     pub untrusted: bool,
-    /// Its name, digest or file
+    /// Image name, digest or file
     pub image: String,
 }
 
-/// How an image is got.
+/// Options of pulling and importing.
 #[derive(Args)]
 pub struct Way {
-    /// The machine it is for: amd64, arm64, linux/arm/v7 ... [default: this one]
+    /// Platform: amd64, arm64, linux/arm/v7 ... [default: this host's]
     #[arg(long, visible_alias = "platform", value_name = "ARCH")]
     pub arch: Option<String>,
-    /// Say nothing on the way
+    /// Hide progress
     #[arg(short, long)]
     pub quiet: bool,
-    /// How to show the way [default: bars on a terminal, else lines]
+    /// How to show progress [default: bars on a terminal, else lines]
     #[arg(long, value_enum, value_name = "KIND")]
     pub progress: Option<ProgressKind>,
-    /// Print what was got as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// How the way is shown.
+/// Format of the progress display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ProgressKind {
     /// A line every few seconds
@@ -100,14 +100,14 @@ pub enum ProgressKind {
 
 #[derive(Subcommand)]
 pub enum Store {
-    /// How much room it takes
+    /// Show disk usage
     Du(Output),
     /// Remove unused data; with a budget also what exceeds quotas, then what was not used for longest
     Gc {
-        /// What may stay: 20G, 500M ...
+        /// Size to shrink the store to: 20G, 500M ...
         #[arg(long, value_name = "SIZE")]
         budget: Option<String>,
-        /// Print what would be done, and do nothing
+        /// Print what would be done, and change nothing
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
@@ -115,7 +115,7 @@ pub enum Store {
     },
     /// Check the files of your images [default: all]; exit code 1 if one is damaged
     Verify {
-        /// Only this one
+        /// Image to check
         image: Option<String>,
         #[command(flatten)]
         output: Output,
@@ -124,9 +124,9 @@ pub enum Store {
 
 #[derive(Args)]
 pub struct Login {
-    /// A registry: docker.io, quay.io/team ...
+    /// Registry: docker.io, quay.io/team ...
     pub server: Option<String>,
-    /// Your name there [default: is asked for]
+    /// User name at the registry [default: asked for]
     #[arg(short, long, value_name = "NAME", requires = "server")]
     pub username: Option<String>,
     /// Read the password from standard input
@@ -135,10 +135,10 @@ pub struct Login {
     /// Read the password from a file
     #[arg(long, value_name = "FILE", requires = "server")]
     pub password_file: Option<PathBuf>,
-    /// Print what is remembered as JSON
+    /// Print the stored login as JSON, without the password
     #[arg(long, requires = "server")]
     pub json: bool,
-    /// The environment
+    /// Environment to enter
     #[arg(long, default_value_t = EnvName::default_name())]
     pub environment: EnvName,
 }

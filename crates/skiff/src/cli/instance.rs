@@ -12,96 +12,96 @@ use super::{Contain, Inside, Output, PullWhen};
 pub enum Instance {
     /// Start a container in the background
     Start(Start),
-    /// List them, those that have ended too
+    /// List instances, running and ended
     #[command(visible_alias = "ls")]
     List(Output),
-    /// Run a command in one
+    /// Run a command in an instance
     Exec {
         #[command(flatten)]
         inside: Inside,
-        /// Its name
+        /// Instance name
         instance: EnvName,
-        /// The command and its arguments
+        /// Command and its arguments
         #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
         command: Vec<OsString>,
     },
-    /// Print what the command of one has written
+    /// Print the output of an instance's command
     Logs {
-        /// Go on until it ends
+        /// Follow the output until the command ends
         #[arg(short, long)]
         follow: bool,
-        /// Its name
+        /// Instance name
         instance: EnvName,
     },
-    /// End one: its command is asked to, and if it does not, all in it is killed
+    /// Stop an instance: ask its command to end, then kill what is left
     Stop {
-        /// How long to wait for its command
+        /// How long to wait before killing
         #[arg(short, long, value_name = "SECONDS", default_value_t = 10)]
         time: u64,
-        /// Its name
+        /// Instance name
         instance: EnvName,
     },
-    /// Remove what is kept of some that have ended
+    /// Remove ended instances
     #[command(visible_alias = "remove")]
     Rm {
-        /// Their names
+        /// Instance names
         #[arg(required = true, value_name = "INSTANCE")]
         instances: Vec<EnvName>,
-        /// End them first if they run
+        /// Stop them first if they are running
         #[arg(short, long)]
         force: bool,
     },
 }
 
 pub const WORDS: &str = "\
-OF is the first of these that fits:
+OF is the first of these that matches:
   host            the host's root
-  env:NAME        an environment, as it is now; what the instance changes stays in the instance
-  image:IMAGE     an image, as `skiff run` takes it
-  NAME            likewise an environment, if there is one of that name
-  IMAGE           else an image
-Without COMMAND an image runs what it is made for; of anything else, the instance is there to be entered.";
+  env:NAME        an environment as it is now; the instance's changes stay in the instance
+  image:IMAGE     an image, as for `skiff run`
+  NAME            an environment of that name
+  IMAGE           an image
+Without COMMAND an image runs its own command; any other instance waits to be entered.";
 
 #[derive(Args)]
 #[command(after_help = WORDS)]
 pub struct Start {
     #[command(flatten)]
     pub inside: Inside,
-    /// Let it be dumped by its user: root inside, its changes on the disk, no system call filter; =NAME is the checkpoint that it is
-    /// saved into
+    /// Make it checkpointable: root inside, changes on disk, no system call filter. =NAME is the checkpoint that it is
+    /// saved to
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, conflicts_with = "me")]
     pub checkpoint: Option<Option<EnvName>>,
-    /// Let an image's root take changes, which go with the instance
+    /// Make the image writable; changes are discarded with the instance
     #[arg(long)]
     pub writable: bool,
-    /// Be this user inside, as in `skiff run`
+    /// Run as this user of the image, as in `skiff run`
     #[arg(short, long, value_name = "USER[:GROUP]", conflicts_with = "me")]
     pub user: Option<String>,
-    /// Run this in place of the image's entry point
+    /// Run this program instead of the image's entry point
     #[arg(long, value_name = "PROGRAM")]
     pub entrypoint: Option<OsString>,
-    /// Pull the image before it is run
+    /// When to pull the image
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
     pub pull: PullWhen,
-    /// Mount a directory or file of the host: SOURCE[:TARGET[:ro]]
+    /// Mount a host directory or file: SOURCE[:TARGET[:ro]]
     #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
     pub mounts: Vec<String>,
-    /// Its network: host, none, private, or one of the site's [default: the environment's, or host]
+    /// Network: host, none, private, or a site network [default: the environment's, or host]
     #[arg(long, visible_alias = "network", value_name = "NET")]
     pub net: Option<network::Net>,
     #[command(flatten)]
     pub contain: Contain,
-    /// Print what would be done, and do nothing
+    /// Print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long, requires = "dry_run")]
     pub json: bool,
-    /// What it is of: an image, an environment, or the host
+    /// Image or environment to run, or host
     pub of: String,
-    /// What it is to be called
+    /// Instance name
     pub instance: EnvName,
-    /// The command and its arguments
+    /// Command and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<OsString>,
 }

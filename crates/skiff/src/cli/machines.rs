@@ -13,80 +13,80 @@ use super::{BASE, Inside, Output};
 
 #[derive(Subcommand)]
 pub enum Machines {
-    /// Make a cluster of containers, on this machine or the hosts of an allocation, ready for srun
+    /// Create a cluster of containers, on this host or the hosts of an allocation, ready for srun
     Up(Up),
-    /// Give it more nodes
+    /// Add nodes
     Add {
-        /// Its name
+        /// Cluster name
         name: EnvName,
-        /// How many
+        /// How many nodes to add
         #[arg(short = 'N', long, value_name = "N", value_parser = nodes())]
         nodes: u16,
-        /// Print what would be done, and do nothing
+        /// Print what would be done, and change nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Take nodes away, with what runs on them
+    /// Remove nodes and end their work
     Remove {
-        /// Its name
+        /// Cluster name
         name: EnvName,
-        /// How many: those that came last
+        /// How many nodes to remove, the last ones first
         #[arg(short = 'N', long, value_name = "N", value_parser = nodes(), required_unless_present = "node")]
         nodes: Option<u16>,
-        /// This one
+        /// Node to remove
         #[arg(long, value_name = "NODE", conflicts_with = "nodes")]
         node: Vec<Member>,
-        /// Print what would be done, and do nothing
+        /// Print what would be done, and change nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Show its nodes; without NAME, the clusters there are
+    /// Show the nodes of a cluster; without NAME, list clusters
     Status {
-        /// Its name
+        /// Cluster name
         name: Option<EnvName>,
         #[command(flatten)]
         output: Output,
     },
-    /// Start your shell on one of its nodes
+    /// Start your shell on a node
     Enter {
         #[command(flatten)]
         inside: Inside,
-        /// The node
+        /// Node name
         #[arg(long, value_name = "NODE", default_value_t = Member::Controller)]
         node: Member,
-        /// Its name
+        /// Cluster name
         name: EnvName,
     },
-    /// Run a command on one of its nodes
+    /// Run a command on a node
     Exec {
         #[command(flatten)]
         inside: Inside,
-        /// The node
+        /// Node name
         #[arg(long, value_name = "NODE", default_value_t = Member::Controller)]
         node: Member,
-        /// Its name
+        /// Cluster name
         name: EnvName,
-        /// The command and its arguments
+        /// Command and its arguments
         #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
         command: Vec<OsString>,
     },
-    /// End it, with everything in it
+    /// Stop and remove a cluster
     Down {
-        /// Its name
+        /// Cluster name
         name: EnvName,
-        /// Print what would be done, and do nothing
+        /// Print what would be done, and change nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// On a node: start what it is there for
+    /// On a node: start its Slurm daemons
     #[command(subcommand, hide = true)]
     Daemon(Daemon),
-    /// Run a command of ours on the controller
+    /// Run a Skiff command on the controller
     #[command(hide = true)]
     Tell {
-        /// The cluster's name
+        /// Cluster name
         name: EnvName,
-        /// The command and its arguments
+        /// Command and its arguments
         #[arg(trailing_var_arg = true, required = true)]
         command: Vec<OsString>,
     },
@@ -97,75 +97,71 @@ fn nodes() -> clap::builder::RangedI64ValueParser<u16> {
 }
 
 const UP: &str = "\
-The controller is called ctl, the nodes n1, n2 ... Whoever enters is root inside and himself outside, and so are his jobs. What is changed on a
-node goes with it; your home and what the site mounts are there.
-
-  skiff cluster up lab --slurm --nodes 4
-  skiff cluster exec lab -- srun -N4 hostname
-  skiff cluster down lab";
+The controller is called ctl, the nodes n1, n2 ... You are root inside, and yourself outside; so are your jobs. Changes on a
+node are discarded with it. Your home and the site's mounts are there.";
 
 #[derive(Args)]
 #[command(after_help = UP)]
 pub struct Up {
-    /// Its name
+    /// Cluster name
     pub name: EnvName,
-    /// With a Slurm of its own: the base's slurmctld, slurmd and munged
+    /// Run a Slurm in it: the base's slurmctld, slurmd and munged
     #[arg(long, required = true)]
     pub slurm: bool,
-    /// How many nodes besides the controller [default: one on each host]
+    /// Number of nodes besides the controller [default: one on each host]
     #[arg(short = 'N', long, value_name = "N", value_parser = nodes())]
     pub nodes: Option<u16>,
-    /// On these hosts, one a line, reached by ssh [default: those of the allocation that this is]
+    /// File of hosts, one per line, reached by ssh [default: the hosts of the current allocation]
     #[arg(long, visible_alias = "machinefile", value_name = "FILE")]
     pub hostfile: Option<PathBuf>,
-    /// On this machine, though this is an allocation
+    /// Use this host only, also within an allocation
     #[arg(long, conflicts_with = "hostfile")]
     pub here: bool,
-    /// Their network: host, or one of the site's [default: host; on one machine, one of its own]
+    /// Network: host, or a site network [default: host; on one host, a private one]
     #[arg(long, visible_alias = "network", value_name = "NET")]
     pub net: Option<Net>,
-    /// How long the hosts may take to answer
+    /// How long to wait for the hosts
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,
-    /// What lies below each: host, image:IMAGE, or dir:PATH
+    /// Base of each node: host, image:IMAGE, or dir:PATH
     #[arg(long, value_name = "BASE", default_value = BASE)]
     pub base: String,
-    /// How many processors each node says it has [default: its machine's]
+    /// Processors that each node reports to Slurm [default: its host's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub cpus: Option<u16>,
-    /// Mount a directory or file of the host on each: SOURCE[:TARGET[:ro]]
+    /// Mount a host directory or file on each node: SOURCE[:TARGET[:ro]]
     #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
     pub mounts: Vec<String>,
-    /// Where changes go: a directory on each machine, or memory [default: its $TMPDIR or /tmp]
+    /// Where changes are written: a directory on each host, or memory [default: $TMPDIR or /tmp there]
     #[arg(long, value_name = "DIR|memory")]
     pub scratch: Option<Scratch>,
-    /// Print what would be done, and do nothing
+    /// Print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long, requires = "dry_run")]
     pub json: bool,
 }
 
 #[derive(Subcommand)]
 pub enum Daemon {
-    /// Authentication and the controller
+    /// Start munged and slurmctld
     Controller {
-        /// With workers that are elsewhere
+        /// Expect the workers on other hosts
         #[arg(long)]
         alone: bool,
     },
-    /// A worker of this name
+    /// Start a worker
     Worker {
-        /// The name
+        /// Worker name
         name: Member,
-        /// With nobody to authenticate it but itself
+        /// Start its own munged
         #[arg(long)]
         alone: bool,
     },
-    /// On the controller: wait until these workers take jobs
+    /// On the controller: wait until workers accept jobs
     Ready {
-        /// Their names
+        /// Worker names
         workers: Vec<Member>,
     },
 }

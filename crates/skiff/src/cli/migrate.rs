@@ -7,68 +7,68 @@ use skiff_spec::name::EnvName;
 use super::Output;
 
 pub const HELP: &str = "\
-The instance was started with --checkpoint. NODE is a node of the job that this
-is in, or a machine that you log in to by ssh without a question; Skiff and CRIU
-are installed there.";
+The instance must have been started with --checkpoint. NODE is a node of the
+current job, or a host that ssh reaches without a prompt. Skiff and CRIU must be
+installed there.";
 
 #[derive(Args)]
 pub struct Migrate {
-    /// By which way its memory goes
+    /// How memory is transferred
     #[arg(long, value_enum, default_value_t)]
     pub mode: Mode,
-    /// Whether its memory is packed on the way where the link is slow, which is found out
+    /// When to compress memory
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
     pub compress: Compress,
-    /// Print what would be moved, how, and what is in the way, and do nothing
+    /// Print what would be moved, how, and what prevents it, and change nothing
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
     pub output: Output,
-    /// The instance
+    /// Instance name
     pub instance: EnvName,
-    /// The other machine
+    /// Destination host
     pub node: String,
 }
 
 #[derive(Args)]
 pub struct Drain {
-    /// Where they go, in turn [default: the other nodes of this job]
+    /// Destination hosts, used in turn [default: the other nodes of the current job]
     #[arg(long, value_name = "NODE", value_delimiter = ',')]
     pub to: Vec<String>,
-    /// By which way their memory goes
+    /// How memory is transferred
     #[arg(long, value_enum, default_value_t)]
     pub mode: Mode,
-    /// Print what would be moved where, and do nothing
+    /// Print what would be moved where, and change nothing
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
     pub output: Output,
-    /// The machine: this one, or one as for `skiff migrate`
+    /// Host to empty: this one, or one as for `skiff migrate`
     pub node: String,
 }
 
-/// Whether memory is packed on its way.
+/// When memory is compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Compress {
-    /// Where the link is slower than packing
+    /// If the link is slower than compression
     #[default]
     Auto,
     /// Never
     Off,
 }
 
-/// By which way the memory of processes goes to another machine.
+/// How the memory of processes is transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Over the network, from memory to memory
+    /// Directly from memory to memory, while the processes are stopped
     #[default]
     Diskless,
-    /// The same, most of it while they still run: they stand still for a moment only
+    /// Directly, most of it before the processes stop: short downtime
     Precopy,
-    /// By files in your home, which both machines must see
+    /// By files in your home, which both hosts must see
     Disk,
-    /// Behind the processes, when they need it: refused, the kernel lets no ordinary user do that
+    /// After the processes, on demand: refused, as the kernel does not allow it to ordinary users
     Lazy,
 }
 
