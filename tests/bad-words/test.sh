@@ -54,3 +54,22 @@ for words in '' run env 'env create' 'env enter' 'env exec' 'env list' 'env diff
     has "$out" Usage: "$words"
     equal "$(grep -E '.{81}' <<<"$out" || true)" '' "lines of skiff $words --help that are too long"
 done
+# What is refused is said at once, by Skiff and by its helper: of several tasks of a job srun mixes what is said in pieces, and a piece without
+# the others says nothing.
+cat >/shared/pieces.py <<'P'
+import socket, subprocess, sys
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+subprocess.run(sys.argv[1:], stderr=theirs)
+theirs.close()
+while piece := ours.recv(65536):
+    print(piece)
+P
+trap 'rm -rf /etc/skiff/networks.d' EXIT
+mkdir -p /etc/skiff/networks.d
+printf 'kind = "bridge"\nsubnet = "10.20.0.0/24"\nusers = ["bob"]\n' >/etc/skiff/networks.d/bobs.toml
+for name in bobs nowhere; do
+    ok as alice /usr/bin/python3 /shared/pieces.py skiff run --net $name -- true
+    equal "$(wc -l <<<"$out")" 1 "what is said of --net $name: $out"
+    has "$out" "$name"
+    has "$out" 'hint: '
+done

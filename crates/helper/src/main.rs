@@ -29,6 +29,7 @@ mod site;
 mod stand_ins;
 mod writer;
 
+use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use base::Given;
@@ -72,8 +73,9 @@ fn serve(socket: &OwnedFd) -> i32 {
         fdpass::send(socket.as_fd(), &Reply::Refused { message, hint }.encode(), &[]).unwrap_or_default();
     } else if set_thread_res_gid(gid, gid, gid).and_then(|()| set_thread_res_uid(uid, uid, uid)).is_ok() {
         // As the caller: what they have opened to be written to may be a file for which it matters who writes.
-        let hint = if hint.is_empty() { hint } else { format!("\nhint: {hint}") };
-        eprintln!("skiff: {message}{hint}");
+        let hint = if hint.is_empty() { hint } else { format!("hint: {hint}\n") };
+        // At once: srun mixes what the tasks of a job say. If standard error is gone there is nobody to tell.
+        std::io::stderr().write_all(format!("skiff: {message}\n{hint}").as_bytes()).unwrap_or_default();
     }
     125
 }
