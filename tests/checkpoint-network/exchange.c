@@ -1,5 +1,7 @@
 /* Two ranks or more that depend on each other in every step: each mixes what it has with what its neighbour has, and with a sum over all.
-   Says each step, and at the end a number that is right only if no word was lost, doubled or changed. */
+   Says each step, and at the end a number that is right only if no word was lost, doubled or changed.
+
+       exchange STEPS PAUSE [FILE]     at most so many steps with so many microseconds between them; none after the step that finds FILE */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,7 +18,7 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     for (int i = 0; i < WORDS; i++) own[i] = (uint64_t)(rank + 1) * 0x9e3779b97f4a7c15u + (uint64_t)i;
     uint64_t all = 0;
-    for (int step = 0; step < steps; step++) {
+    for (int step = 0, last = 0; step < steps && !last; step++) {
         MPI_Sendrecv(own, WORDS, MPI_UINT64_T, (rank + 1) % ranks, step, other, WORDS, MPI_UINT64_T, (rank + ranks - 1) % ranks, step,
                      MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         uint64_t sum = all;
@@ -28,7 +30,9 @@ int main(int argc, char **argv) {
         if (rank == 0) {
             printf("%d\n", step);
             fflush(stdout);
+            last = argc > 3 && access(argv[3], F_OK) == 0;
         }
+        MPI_Bcast(&last, 1, MPI_INT, 0, MPI_COMM_WORLD);
         usleep((useconds_t)pause);
     }
     if (rank == 0) printf("result %016llx\n", (unsigned long long)all);
