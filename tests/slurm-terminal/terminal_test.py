@@ -152,7 +152,7 @@ def keys_for_srun():
 
 def allocation():
     t = enter()
-    t.line("salloc -N1")
+    t.line("salloc -N1 /home/alice/shell")
     t.expect("Granted job allocation")
     t.prompt()
     says(t, "srun hostname", r"n[12]\r")

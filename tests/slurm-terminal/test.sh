@@ -2,8 +2,13 @@
 # takes: 8
 . "$(dirname "$0")/../lib.sh"
 ok as alice skiff env create dev
-# salloc's shell reads it.
-as alice sh -c "echo \"PS1='READY> '\" >.bashrc"
+# What salloc starts. It gives the terminal away only then, and waits for ever if bash has looked before, which stops until the terminal is
+# its own (so it does without Skiff: no second try would say more).
+as alice sh -c 'cat >shell; chmod +x shell' <<'X'
+#!/bin/sh
+until ps -o tpgid=,pgid= $$ | awk '{ exit $1 != $2 }'; do sleep 0.02; done
+PS1='READY> ' exec bash --norc --noediting -i
+X
 PYTHONPATH=$here/.. PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "$here/terminal_test.py" || fail 'at the terminal'
 as alice skiff env stop dev
 idle
