@@ -8,6 +8,8 @@
 #     try CMD...                  runs CMD; sets code, out, err (exit code, stdout, stderr)
 #     ok CMD...                   the same; fails the test unless the exit code is 0
 #     fails N CMD...              the same; fails the test unless the exit code is N
+#     within MS CMD...            the same as `ok`, and fails the test if CMD takes longer three times: what else this machine does may
+#                                 hold up one or two
 #     equal GOT WANT [WHAT]       has TEXT PART [WHAT]      lacks TEXT PART [WHAT]
 #     json TEXT EXPRESSION        prints a Python expression over the JSON text, called `d`
 #     eventually SECONDS CMD...   waits until CMD succeeds
@@ -117,6 +119,19 @@ fails() { # CODE CMD...
     shift
     try "$@"
     [ "$code" = "$want" ] || fail "exit code $code instead of $want: $*$(said)"
+}
+
+within() { # MS CMD...
+    local limit=$1 times since took all=
+    shift
+    for times in 1 2 3; do
+        since=${EPOCHREALTIME/./}
+        ok "$@"
+        took=$(((${EPOCHREALTIME/./} - since) / 1000))
+        [ $took -ge "$limit" ] || return 0
+        all+=" $took"
+    done
+    fail "took$all ms, $limit ms at most: $*"
 }
 
 equal() { # GOT WANT [WHAT]

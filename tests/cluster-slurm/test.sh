@@ -115,7 +115,7 @@ begun.kill()
 sys.exit(begun.wait() != -9)' "$@" 3>&-
 }
 login alice
-for mark in slurm/slurm.conf slurm/slurm.conf control.sock logs/n2; do
+for mark in slurm/slurm.conf slurm/slurm.conf slurm/slurm.conf control.sock logs/n2; do
     ok killed_at $home/lab/$mark "${login[@]}" skiff cluster up lab --slurm --nodes 2
     eventually 10 nobody_left
     equal "$(ls -A $home)" '' "left when killed after $mark"

