@@ -1,6 +1,5 @@
 # `skiff agent` where systemd runs the machine, set up as docs/migration.md says: it starts at boot, what it starts for a user is in a session of
 # PAM's with the limits of the site's for that user, and PAM has the last word. Debian's own systemd is process 1 of a container of its own.
-# time: 40
 . "$(dirname "$0")/../lib.sh"
 [ -x /lib/systemd/systemd ] || skip 'systemd is not installed'
 cgroups=/sys/fs/cgroup

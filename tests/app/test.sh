@@ -1,4 +1,3 @@
-# time: 120
 # takes: 13
 # Jupyter and a desktop for the browser: on this machine, in an environment, in an image of a job; who gets in, how it ends.
 . "$(dirname "$0")/../lib.sh"

@@ -1,6 +1,5 @@
 # `skiff checkpoint`: instances are saved and made again by their user, and come to the same result as one that nobody disturbed; what
 # cannot be saved is named and goes on; what is damaged, cut, forged or somebody else's is refused, and nothing is left of the attempt.
-# time: 150
 # takes: 11
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"

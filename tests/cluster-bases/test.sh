@@ -1,5 +1,4 @@
 # Clusters over directories and images, on a network of the site's, and with MPICH.
-# time: 120
 . "$(dirname "$0")/../lib.sh"
 . "$here/../cluster-run/lib.sh"
 . "$here/../images/lib.sh"

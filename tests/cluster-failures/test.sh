@@ -1,5 +1,4 @@
 # What can be wrong with a cluster, or end it before its time: it says what, and nothing of it is left anywhere.
-# time: 180
 # takes: 24
 . "$(dirname "$0")/../lib.sh"
 . "$here/../cluster-run/lib.sh"

@@ -1,6 +1,5 @@
 # Clusters in jobs of other managers than Slurm. Grid Engine is Debian's own, with its master on the login node; PBS and LSF are not to
 # be had, so their variables and files are as their manuals have them, and stand-ins start programs on hosts as theirs do.
-# time: 120
 # takes: 21
 . "$(dirname "$0")/../lib.sh"
 . "$here/../cluster-run/lib.sh"

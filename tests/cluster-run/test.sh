@@ -1,5 +1,4 @@
 # A cluster of containers in a job of Slurm and over a list of hosts: one script in the first, and mpirun and ssh as ever.
-# time: 120
 # takes: 10
 . "$(dirname "$0")/../lib.sh"
 . "$here/lib.sh"

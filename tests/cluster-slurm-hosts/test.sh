@@ -1,4 +1,3 @@
-# time: 120
 # takes: 24
 # A Slurm of one's own over the hosts of an allocation and over a list: nodes that come, go and die, and who ends with what.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,3 @@
-# time: 120
 # takes: 12
 # A Slurm of one's own: with the helper (alice) and without (bob), nodes that come, go and die, and what goes wrong.
 . "$(dirname "$0")/../lib.sh"

@@ -1,5 +1,4 @@
 # bed: --internet
-# time: 120
 # takes: 18
 # A package of Debian's that makes users and has files of several owners, installed with apt as anywhere; the host sees
 # nothing of it. (Needs the network, as installing what the tests need does.)

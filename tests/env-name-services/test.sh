@@ -1,4 +1,3 @@
-# time: 60
 # Users that /etc/passwd does not have: carol is libnss-extrausers', dave is known to an LDAP server and SSSD asks it. (What is theirs
 # in /etc/subuid is listed by name for carol and by number for dave, as sites do either.)
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,3 @@
-# time: 120
 # takes: 24
 # Attacks on what the setuid helper does with images: alice asks it herself for mounts and for the store's writer.
 . "$(dirname "$0")/../lib.sh"

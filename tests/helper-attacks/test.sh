@@ -1,4 +1,3 @@
-# time: 120
 # takes: 15
 # Attacks on the setuid helper: alice speaks its protocol herself, from everywhere and under all conditions. See attack.py.
 . "$(dirname "$0")/../lib.sh"

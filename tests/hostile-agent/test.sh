@@ -1,6 +1,5 @@
 # The agent, with mallory at its door: whatever she connects and says, from the same machine as bob, he moves his instance as fast; and it starts
 # nothing for accounts that are closed, and nothing without the limits that PAM sets.
-# time: 90
 . "$(dirname "$0")/../lib.sh"
 [ -e /usr/libexec/skiff/criu/criu ] || skip 'CRIU is not installed: packaging/get-criu could not fetch it'
 cp "$here"/*.py /shared

@@ -1,4 +1,3 @@
-# time: 90
 # A program in an image that takes what it can: what it gets from `skiff run`, which shares with it; from `--contain`, `--cleanenv`,
 # `--no-home`; and from `--untrusted`, with the helper and without it.
 . "$(dirname "$0")/../lib.sh"

@@ -1,7 +1,6 @@
 # The hostile neighbour: mallory floods, locks, stops, freezes and squats whatever of Skiff's she can reach, one after the other and all
 # together, while bob starts, enters, pulls, submits, joins a network and migrates. What each may take longer then is a promise of
 # docs/security.md. To add an attack is a line in `attacks`, an action one in `actions`.
-# time: 180
 # alone
 . "$(dirname "$0")/../lib.sh"
 registry=10.77.0.1:5000

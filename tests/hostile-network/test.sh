@@ -1,6 +1,5 @@
 # mallory against networks of the site's: she holds locks and stops, takes and keeps addresses, and bob's start waits for none of it; she sends what
 # seems to come from members, and knocks where she is no member.
-# time: 90
 # takes: 8
 . "$(dirname "$0")/../lib.sh"
 dir=/etc/skiff/networks.d

@@ -1,4 +1,3 @@
-# time: 120
 # What the kernel shows of an image is what umoci and podman unpack: each name, type, mode, owner, time, link, attribute and byte. One
 # image has what layers can do to each other, one is made of Debian packages.
 . "$(dirname "$0")/../lib.sh"

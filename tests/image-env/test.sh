@@ -1,4 +1,3 @@
-# time: 120
 # takes: 17
 # Environments that stay, over an image: made of what its name meant then, changed, compared, entered, used by jobs.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,3 @@
-# time: 120
 # takes: 14
 # Pulling while the network and the registry fail: what passes is survived, what does not ends with a reason, and nothing that has come
 # is fetched again.

@@ -1,4 +1,3 @@
-# time: 60
 # In whatever form a registry has an image, its files are the same: Docker's manifests and OCI's, lists of images for several machines,
 # layers compressed by gzip, by zstd, not at all. What the image says of itself is shown.
 . "$(dirname "$0")/../lib.sh"

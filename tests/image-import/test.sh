@@ -1,4 +1,3 @@
-# time: 180
 # Images in files: what others wrote is imported and run, by the writer of the trusted store and without the helper; what was exported
 # others read; bad files leave the store as it was.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,3 @@
-# time: 90
 # takes: 8
 # What one sees of a pull: bars on a terminal, lines elsewhere, JSON for programs, nothing; the list of images; and the question for a
 # password, whose answer nobody sees.

@@ -1,4 +1,3 @@
-# time: 180
 # Pulling: what it costs, who may use what came of it, what happens when it is cut off or finds no room, logins, removal.
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"

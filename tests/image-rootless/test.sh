@@ -1,4 +1,3 @@
-# time: 60
 # Images without the helper: a store of the user's own, which he fills himself, and images unpacked there.
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"

@@ -1,4 +1,3 @@
-# time: 120
 # Commands in images: what its maker said is honoured, who one is, what of the host is there, what takes changes, exit codes.
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"

@@ -1,4 +1,3 @@
-# time: 90
 # What an image says of its program: whom it runs as, where its data lies, how it is to be ended.
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"

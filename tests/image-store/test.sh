@@ -1,4 +1,3 @@
-# time: 60
 # The site's store over time: layers that images share, what room is taken, what is collected and what is not; and a file system from
 # whose files the kernel mounts nothing, so that a loop device stands between.
 . "$(dirname "$0")/../lib.sh"

@@ -1,4 +1,3 @@
-# time: 90
 # Containers in the background: over the host, an environment, an image; with the helper (alice) and without (bob); their output, their
 # end, what is left of them, and what goes wrong.
 . "$(dirname "$0")/../lib.sh"

@@ -1,5 +1,4 @@
 # bed: --ssh-force-command "/usr/bin/skiff login"
-# time: 90
 # takes: 28
 # Logging in with OpenSSH's ForceCommand: shells and commands, terminal, exit status, files both ways, the end of sessions.
 . "$(dirname "$0")/../lib.sh"

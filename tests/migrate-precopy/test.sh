@@ -1,6 +1,5 @@
 # `skiff migrate --mode precopy`: memory goes while the processes run and change it, they stand still for a moment only, and have then what they had;
 # whatever fails meanwhile, they have never stopped.
-# time: 90
 # takes: 27
 . "$(dirname "$0")/../lib.sh"
 . "$here/../cluster-run/lib.sh"

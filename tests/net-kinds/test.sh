@@ -1,4 +1,3 @@
-# time: 120
 # Networks of the site's: of each kind, from one node to the other; whose address is whose; what is left when all is over.
 . "$(dirname "$0")/../lib.sh"
 dir=/etc/skiff/networks.d

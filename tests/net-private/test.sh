@@ -1,4 +1,3 @@
-# time: 60
 # Networks that take no administrator: none, and a private one with a way out; with the helper and without.
 . "$(dirname "$0")/../lib.sh"
 # As udev makes it, where there is udev.

@@ -1,4 +1,3 @@
-# time: 120
 # takes: 21
 # MPI programs of an image, started by srun: Open MPI over PMIx, MPICH over PMI2; ranks of a node share memory. The host's own MPI
 # libraries are in the image, and not on the nodes' PATH to it: it is a squashfs file on a shared file system, as users of Pyxis have them.

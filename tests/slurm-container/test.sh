@@ -1,4 +1,3 @@
-# time: 120
 # takes: 19
 # Containers of jobs in the words of Pyxis: srun, sbatch and salloc with --container-image and all that goes with it.
 . "$(dirname "$0")/../lib.sh"

@@ -1,5 +1,4 @@
 # bed: --nodes 2 --slurm-conf KillWait=2
-# time: 100
 # takes: 22
 # Whatever ends a job, and whatever is killed: no process, mount or directory of it stays on a node, and the next one runs.
 . "$(dirname "$0")/../lib.sh"
