@@ -48,7 +48,7 @@ login() { # USER -> array login
 as() { # USER CMD...
     login "$1"
     shift
-    timeout --foreground -k 2 "${limit:-25}" "${login[@]}" "$@"
+    timeout --foreground -k 2 "${limit:-60}" "${login[@]}" "$@"
 }
 
 start() { # USER CMD...
@@ -62,7 +62,7 @@ at() { # NODE USER CMD...
     local node=$1
     login "$2"
     shift 2
-    timeout --foreground -k 2 "${limit:-25}" on "$node" "${login[@]}" "$@"
+    timeout --foreground -k 2 "${limit:-60}" on "$node" "${login[@]}" "$@"
 }
 
 declare -A agents
@@ -122,16 +122,16 @@ fails() { # CODE CMD...
 }
 
 within() { # MS CMD...
-    local limit=$1 times since took all=
+    local most=$1 times since took all=
     shift
     for times in 1 2 3; do
         since=${EPOCHREALTIME/./}
         ok "$@"
         took=$(((${EPOCHREALTIME/./} - since) / 1000))
-        [ $took -ge "$limit" ] || return 0
+        [ $took -ge "$most" ] || return 0
         all+=" $took"
     done
-    fail "took$all ms, $limit ms at most: $*"
+    fail "took$all ms, $most ms at most: $*"
 }
 
 equal() { # GOT WANT [WHAT]
