@@ -13,9 +13,12 @@ use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::Mask;
 
 use crate::command::Command;
+use crate::confine::confine;
+use crate::failed::Failed;
 use crate::helper::Helper;
 use crate::init::{ADOPT, IDLE};
-use crate::join::{self, Failed, Place};
+use crate::join;
+use crate::place::Place;
 use crate::stage::ROOT;
 use crate::{Context, Error, Result};
 
@@ -83,7 +86,7 @@ impl First<'_> {
 
     fn become_it(&self, go: &OwnedFd) -> Failed {
         let filter = self.apart.is_none_or(|apart| apart.filter);
-        let ready = join::confine(filter);
+        let ready = confine(filter);
         // Without the word there is no root, and process 1 has said why.
         let mut word = [0];
         loop {

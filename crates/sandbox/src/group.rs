@@ -10,18 +10,22 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, mkdirat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use skiff_spec::plan::{Base, Plan};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
+use crate::child::{read_all, reap};
+use crate::failed::Failed;
 use crate::first::{self, First, Process};
 use crate::helper::{Helper, Layers};
-use crate::join::Failed;
+use crate::machine::Part;
 use crate::mounts::{attach, bind, bind_one, memory, open_dir};
 use crate::stage::{Extras, PLACE};
-use crate::start::{For, Instance, Making, become_init, detach_stdio, die_with_maker, hear, read_all, reap};
+use crate::start::{For, Instance, Making, become_init, detach_stdio, die_with_maker, hear};
 use crate::word::Word;
 use crate::{Context, Error, Result, map};
+
+pub use crate::machine::{Machine, Wiring};
 
 /// A group, as its maker holds it. It ends with the maker.
 pub struct Group {
@@ -50,22 +54,6 @@ pub enum Network {
     Own,
 }
 
-/// What a machine has besides its root.
-pub struct Machine<'a> {
-    /// Its host name.
-    pub name: &'a str,
-    /// How its network namespace gets a device, if it has one of its own.
-    pub wiring: Option<Wiring<'a>>,
-}
-
-/// How a machine gets into a network.
-pub struct Wiring<'a> {
-    /// Gives its network namespace a device: called by the maker with a process in it.
-    pub wire: &'a dyn Fn(Pid) -> Result<()>,
-    /// Sets that up: called in the machine, with all rights over it.
-    pub settle: &'a dyn Fn() -> Result<()>,
-}
-
 impl Network {
     fn namespace(self, flags: CloneFlags) -> CloneFlags {
         match self {
@@ -73,13 +61,6 @@ impl Network {
             Self::Own => flags.and(CloneFlags::NETWORK),
         }
     }
-}
-
-/// What a machine in the making has from its group.
-pub(crate) struct Part<'a> {
-    pub layers: Option<Layers>,
-    pub ids: u32,
-    pub machine: &'a Machine<'a>,
 }
 
 /// Makes a group over `base` (of which `tree` has the files, if it is not the helper who gives them); its process 1 then does what

@@ -17,10 +17,10 @@ use skiff_spec::wire::{MOST_BYTES, Reply, Request};
 use skiff_sys::fdpass;
 use skiff_sys::process::{self, Child};
 
+use crate::child::{read_all, reap};
 use crate::command::{Command, NotStarted};
-use crate::join::Failed;
+use crate::failed::Failed;
 use crate::order::Order;
-use crate::start::{read_all, reap};
 use crate::{Context, Error, Result};
 
 /// The helper started, not yet asked anything. Starting it early lets it load while we do other things.

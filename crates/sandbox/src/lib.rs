@@ -6,17 +6,23 @@
 
 mod accounts;
 pub mod adopt;
+mod child;
 pub mod command;
+mod confine;
 mod error;
+mod failed;
 pub mod first;
 pub mod group;
 pub mod helper;
 mod init;
 pub mod join;
+mod machine;
 mod map;
 pub mod mounts;
+mod options;
 pub mod order;
 mod owners;
+mod place;
 pub mod refresh;
 mod root;
 mod rootless;

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use skiff_sys::signal::Mask;
 
 use crate::command::{Command, os};
-use crate::join::Place;
+use crate::place::Place;
 use crate::{Error, Result};
 
 /// Said of a command whose directory will do or none.

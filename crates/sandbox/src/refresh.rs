@@ -15,8 +15,8 @@ use skiff_spec::wire::Request;
 use skiff_sys::fdpass;
 use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 
+use crate::child::reap;
 use crate::helper::Helper;
-use crate::start::reap;
 use crate::{Context, Error, Result};
 
 /// Makes the environment whose process 1 is `init` forget what it has looked up; `view` is where it shows the view of the host.

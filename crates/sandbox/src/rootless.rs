@@ -19,9 +19,9 @@ use skiff_spec::locked;
 use skiff_spec::plan::Upper;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exec, exit_now, fork, fork_as, keep_on_exec};
 
+use crate::confine::drop_permitted;
 use crate::mounts::{as_mount, attach, bind_one, by_number, open_dir, resolve_or_make};
 use crate::stage::{PLACE, Stage};
-use crate::start::drop_permitted;
 use crate::{Context, Error, Result, root};
 
 /// The program.

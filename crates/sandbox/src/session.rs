@@ -13,7 +13,7 @@ use skiff_sys::signal::{Mask, Received, Signals, send_to_group};
 
 use crate::first::Process;
 use crate::helper::Helper;
-use crate::join::{Place, controlling_terminal};
+use crate::place::{Place, controlling_terminal};
 use crate::start::Instance;
 use crate::{Context, Result, init};
 

@@ -9,25 +9,28 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    DumpableBehavior, Pid, Signal, WaitOptions, kill_process, set_dumpable_behavior,
-    set_parent_process_death_signal, waitpid,
+    DumpableBehavior, Pid, Signal, kill_process, set_dumpable_behavior, set_parent_process_death_signal,
 };
-use skiff_spec::network::Again;
-use skiff_spec::plan::{Base, Plan, Route};
+use skiff_spec::plan::{Base, Plan};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::title::Start;
 
+use crate::child::{read_all, reap_all_until};
+use crate::confine::{drop_bounding, drop_permitted};
+use crate::failed::Failed;
 use crate::first::{self, First, Prepared};
-use crate::group::Part;
 use crate::helper::{Helper, Layers};
 use crate::init::{self, Wards};
-use crate::join::{Failed, drop_bounding};
+use crate::machine::Part;
 use crate::mounts::{bind_one, open_dir};
 use crate::order::Order;
 use crate::stage::{Extras, Stage};
 use crate::way_out::WayOut;
 use crate::word::Word;
 use crate::{Context, Error, Result, map, root, rootless};
+
+pub use crate::child::reap;
+pub use crate::options::Options;
 
 /// A running environment, as its maker holds it.
 pub struct Instance {
@@ -41,36 +44,6 @@ pub struct Instance {
     pub notes: Vec<String>,
     /// The way out of its own network.
     pub(crate) way_out: Option<WayOut>,
-}
-
-/// What an environment is started with besides its plan.
-#[derive(Default)]
-pub struct Options<'a> {
-    /// The helper, where the plan's route is the helper's.
-    pub helper: Option<&'a Path>,
-    /// The same started ahead (see [`Options::load`]).
-    pub started: Option<Helper>,
-    /// The supervisor's socket, shown inside.
-    pub socket: Option<&'a Path>,
-    /// The address that it had before, where the plan's network is one of the site's that it has power over.
-    pub again: Option<&'a Again>,
-}
-
-impl Options<'_> {
-    /// Starts the helper, if the plan wants it and it is not started yet, and has it make ready while its caller does other things.
-    ///
-    /// # Errors
-    /// As [`Helper::spawn`], and that the plan wants it where there is none.
-    pub fn load(&mut self, plan: &Plan) -> Result<()> {
-        match (plan.route, self.helper) {
-            (Route::Helper, None) => Err(Error::new("the plan wants the helper, but there is none")),
-            (Route::Helper, Some(path)) => {
-                let started = self.started.take().map_or_else(|| Helper::spawn(path), Helper::or_fresh)?;
-                self.started.insert(started).prepare(plan.base)
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 /// Carries out `plan`. The environment lives as long as the calling process and the returned control socket.
@@ -434,19 +407,6 @@ fn make_root_in<'a>(
     Ok(Made { ids: part.ids, notes: vec![], _stage: stage, _layers: None })
 }
 
-/// Process 1 needs no more than any root inside has: so whoever took it over inside would gain nothing. (At the end: until
-/// then it has to mount.)
-pub(crate) fn confine_init() -> Result<()> {
-    drop_bounding()?;
-    drop_permitted()
-}
-
-/// The second half of it.
-pub(crate) fn drop_permitted() -> Result<()> {
-    skiff_sys::caps::set_to(skiff_sys::caps::INSIDE_ROOT).context(|| "capabilities of process 1")?;
-    rustix::thread::set_no_new_privs(true).context(|| "no_new_privs")
-}
-
 /// Makes this process die when its maker does. `lifeline` ends then: only the maker has its other end.
 pub(crate) fn die_with_maker(lifeline: BorrowedFd<'_>) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context(|| "parent's death signal")?;
@@ -466,37 +426,6 @@ pub fn detach_stdio() {
     if let Ok(null) = openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         for dup in [dup2_stdin, dup2_stdout, dup2_stderr] {
             dup(&null).unwrap_or_default();
-        }
-    }
-}
-
-/// Takes the exit status of a child that has ended or is about to.
-pub fn reap(pid: Pid) {
-    while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(rustix::io::Errno::INTR)) {}
-}
-
-/// Takes the exit statuses of all children until this one's: as long as another that is in its PID namespace has not given its own away, it
-/// cannot end.
-fn reap_all_until(last: Pid) {
-    loop {
-        match waitpid(None, WaitOptions::empty()) {
-            Ok(Some((pid, _))) if pid != last => {}
-            Err(rustix::io::Errno::INTR) => {}
-            _ => return,
-        }
-    }
-}
-
-/// All that comes until the other side closes.
-pub(crate) fn read_all(fd: BorrowedFd<'_>) -> Vec<u8> {
-    let mut all = vec![];
-    let mut buffer = [0; 1024];
-    loop {
-        match rustix::io::read(fd, &mut buffer) {
-            Ok(0) => return all,
-            Ok(n) => all.extend(&buffer[..n]),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return all,
         }
     }
 }

@@ -8,8 +8,10 @@ use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::title::Start;
 
+use crate::child::{read_all, reap};
+use crate::confine::confine_init;
 use crate::init::{self, Wards};
-use crate::start::{confine_init, detach_stdio, die_with_maker, read_all, reap};
+use crate::start::{detach_stdio, die_with_maker};
 use crate::{Context, Error, Result, mounts};
 
 /// A running step, as its maker holds it.

@@ -9,8 +9,9 @@ use rustix::process::{Signal, kill_process};
 use skiff_spec::plan::Base;
 use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 
+use crate::child::{read_all, reap};
 use crate::helper::Helper;
-use crate::start::{die_with_maker, read_all, reap};
+use crate::start::die_with_maker;
 use crate::{Context, Error, Result, map};
 
 /// Runs `act` in a process that is root of a new user namespace with the user's ids; gives what it gave. `act` gets the view of

@@ -10,7 +10,7 @@ use skiff_spec::plan::Plan;
 use skiff_spec::wire::Request;
 
 use crate::helper::Helper;
-use crate::start::Options;
+use crate::options::Options;
 use crate::uplink::Uplink;
 use crate::{Error, Result};
 

@@ -1,0 +1,36 @@
+//! Child processes: what they say through a pipe, and their end.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+/// Takes the exit status of a child that has ended or is about to.
+pub fn reap(pid: Pid) {
+    while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(rustix::io::Errno::INTR)) {}
+}
+
+/// Takes the exit statuses of all children until this one's: as long as another that is in its PID namespace has not given its own away, it
+/// cannot end.
+pub(crate) fn reap_all_until(last: Pid) {
+    loop {
+        match waitpid(None, WaitOptions::empty()) {
+            Ok(Some((pid, _))) if pid != last => {}
+            Err(rustix::io::Errno::INTR) => {}
+            _ => return,
+        }
+    }
+}
+
+/// All that comes until the other side closes.
+pub(crate) fn read_all(fd: BorrowedFd<'_>) -> Vec<u8> {
+    let mut all = vec![];
+    let mut buffer = [0; 1024];
+    loop {
+        match rustix::io::read(fd, &mut buffer) {
+            Ok(0) => return all,
+            Ok(n) => all.extend(&buffer[..n]),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return all,
+        }
+    }
+}

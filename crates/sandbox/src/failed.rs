@@ -1,0 +1,102 @@
+//! Why a command does not run, as an enum and over a pipe.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::Error;
+use crate::command::{Command, NotStarted, exit_code};
+
+/// Why a command does not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// Something of ours.
+    Skiff(Error),
+    /// The command itself could not be started: it, and the errno.
+    Command(OsString, i32),
+}
+
+impl Failed {
+    /// As an error for where no command of the user's is started.
+    #[must_use]
+    pub fn into_error(self) -> Error {
+        match self {
+            Self::Skiff(e) => e,
+            Self::Command(name, errno) => {
+                Error::new(format!("{}: {}", name.display(), io::Error::from_raw_os_error(errno)))
+            }
+        }
+    }
+
+    pub(crate) fn to_start(command: &Command, why: &NotStarted) -> Self {
+        match why {
+            NotStarted::Program(e) => {
+                let name = command.argv.first().cloned().unwrap_or_default();
+                Self::Command(name, e.raw_os_error().unwrap_or(0))
+            }
+            NotStarted::User(e) => {
+                let user = command.user.as_deref().unwrap_or_default();
+                let (why, hint) = match e.kind() {
+                    io::ErrorKind::NotFound => (
+                        "no such user or group inside".into(),
+                        "--user takes a name of /etc/passwd inside, or a number; root is always there",
+                    ),
+                    io::ErrorKind::InvalidInput => (
+                        "you have no such id inside".into(),
+                        "there are as many as /etc/subuid gives you: `skiff doctor`; root is always there",
+                    ),
+                    _ => (e.to_string(), ""),
+                };
+                Error::new(format!("user {user:?}: {why}")).hint(hint).into()
+            }
+            NotStarted::Untrusted(e) => Error::new(format!("confinement of an untrusted program: {e}"))
+                .hint("the kernel needs CONFIG_SECCOMP_FILTER and must allow one more user namespace (user.max_user_namespaces)")
+                .into(),
+            NotStarted::Directory(e) => {
+                Error::new(format!("working directory {}: {e}", command.cwd.display()))
+                    .hint("-w names a directory inside the environment, open to the one who works there")
+                    .into()
+            }
+        }
+    }
+
+    /// For the maker of this process.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Command(_, errno) => [b"X", &errno.to_le_bytes()[..]].concat(),
+            Self::Skiff(e) => [b"E", &e.to_bytes()[..]].concat(),
+        }
+    }
+
+    /// Says it to the maker of this process.
+    pub(crate) fn report(&self, reporter: &OwnedFd) {
+        // If the maker is gone there is nobody to tell.
+        rustix::io::write(reporter, &self.to_bytes()).unwrap_or_default();
+    }
+
+    /// What was said of `command`; nothing, by the end of the pipe, when it has become the program.
+    #[must_use]
+    pub fn reported(word: &[u8], command: &Command) -> Option<Self> {
+        match word.split_first()? {
+            (b'X', errno) => {
+                let errno = errno.try_into().map_or(0, i32::from_le_bytes);
+                Some(Self::Command(command.argv.first().cloned().unwrap_or_default(), errno))
+            }
+            (_, text) => Some(Self::Skiff(Error::from_bytes(text))),
+        }
+    }
+
+    pub(crate) fn exit_code(&self) -> i32 {
+        match self {
+            Self::Command(_, errno) => exit_code(&io::Error::from_raw_os_error(*errno)),
+            Self::Skiff(_) => 125,
+        }
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(e: Error) -> Self {
+        Self::Skiff(e)
+    }
+}

@@ -1,0 +1,29 @@
+//! A machine of a group, as it is asked for.
+
+use rustix::process::Pid;
+
+use crate::Result;
+use crate::helper::Layers;
+
+/// What a machine has besides its root.
+pub struct Machine<'a> {
+    /// Its host name.
+    pub name: &'a str,
+    /// How its network namespace gets a device, if it has one of its own.
+    pub wiring: Option<Wiring<'a>>,
+}
+
+/// How a machine gets into a network.
+pub struct Wiring<'a> {
+    /// Gives its network namespace a device: called by the maker with a process in it.
+    pub wire: &'a dyn Fn(Pid) -> Result<()>,
+    /// Sets that up: called in the machine, with all rights over it.
+    pub settle: &'a dyn Fn() -> Result<()>,
+}
+
+/// What a machine in the making has from its group.
+pub(crate) struct Part<'a> {
+    pub layers: Option<Layers>,
+    pub ids: u32,
+    pub machine: &'a Machine<'a>,
+}

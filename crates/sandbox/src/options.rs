@@ -1,0 +1,39 @@
+//! What an environment is started with besides its plan.
+
+use std::path::Path;
+
+use skiff_spec::network::Again;
+use skiff_spec::plan::{Plan, Route};
+
+use crate::helper::Helper;
+use crate::{Error, Result};
+
+/// What an environment is started with besides its plan.
+#[derive(Default)]
+pub struct Options<'a> {
+    /// The helper, where the plan's route is the helper's.
+    pub helper: Option<&'a Path>,
+    /// The same started ahead (see [`Options::load`]).
+    pub started: Option<Helper>,
+    /// The supervisor's socket, shown inside.
+    pub socket: Option<&'a Path>,
+    /// The address that it had before, where the plan's network is one of the site's that it has power over.
+    pub again: Option<&'a Again>,
+}
+
+impl Options<'_> {
+    /// Starts the helper, if the plan wants it and it is not started yet, and has it make ready while its caller does other things.
+    ///
+    /// # Errors
+    /// As [`Helper::spawn`], and that the plan wants it where there is none.
+    pub fn load(&mut self, plan: &Plan) -> Result<()> {
+        match (plan.route, self.helper) {
+            (Route::Helper, None) => Err(Error::new("the plan wants the helper, but there is none")),
+            (Route::Helper, Some(path)) => {
+                let started = self.started.take().map_or_else(|| Helper::spawn(path), Helper::or_fresh)?;
+                self.started.insert(started).prepare(plan.base)
+            }
+            _ => Ok(()),
+        }
+    }
+}
