@@ -115,6 +115,11 @@ pub fn process(of: u64) -> Option<i32> {
     (of as u8 == PROCESS).then(|| i32::try_from(of >> 8).ok()).flatten().filter(|pid| *pid > 0)
 }
 
+/// What another side is told that sends what it has not announced.
+pub(crate) fn strange() -> Error {
+    Error::new("pages from the other side: not as they were announced")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,11 +18,13 @@ use rustix::process::Pid;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_sys::memory::{read_of, write_of};
 
-use crate::block::{Block, PIECE};
-use crate::command::{Command, PAGE, PRESENT, bytes, of, process};
+use crate::block::{Block, PIECE, piece};
+use crate::command::{Command, PAGE, PRESENT, bytes, of, process, strange};
 use crate::early::Early;
 use crate::obstacles::{children, number_inside};
 use crate::populate::Reserve;
+
+pub use crate::layout::{Range, Ranges};
 
 /// Smaller mappings than this are no faster this way.
 const LEAST: u64 = 1 << 20;
@@ -30,12 +32,6 @@ const LEAST: u64 = 1 << 20;
 const QUEUE: usize = 16;
 /// More processors than these do not write faster than one reads the connection.
 const MOST_THREADS: usize = 4;
-
-/// A part of a process's memory: from this address to before that.
-pub type Range = (u64, u64);
-
-/// Where in processes, by their numbers inside, memory is that can go so.
-pub type Ranges = HashMap<i32, Vec<Range>>;
 
 /// Memory of a process that is to go so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,16 +262,6 @@ fn receive(
         }
         tell(length);
     }
-}
-
-/// How many bytes a piece has, if there can be such a one.
-pub(crate) fn piece(address: u64, pages: u64) -> Option<u64> {
-    let length = bytes(pages).ok().filter(|length| (1..=PIECE).contains(length))?;
-    address.checked_add(length).map(|_| length)
-}
-
-pub(crate) fn strange() -> Error {
-    Error::new("pages from the other side: not as they were announced")
 }
 
 /// Writes pieces until there are no more; when one could not be written, it says so and only takes them.

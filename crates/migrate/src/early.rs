@@ -9,10 +9,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use skiff_sandbox::{Context as _, Error, Result};
 
-use crate::block::{Block, zeros};
-use crate::command::{Command, PAGE, PRESENT, process};
-use crate::direct::{Ranges, piece, strange};
-use crate::layout::Layout;
+use crate::block::{Block, piece, zeros};
+use crate::command::{Command, PAGE, PRESENT, process, strange};
+use crate::layout::{Layout, Ranges};
 
 /// It.
 #[derive(Debug)]

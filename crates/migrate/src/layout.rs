@@ -1,9 +1,16 @@
 //! Where memory lies that is sent before the processes stop: all of it in one row, which both sides reckon alike.
 
+use std::collections::HashMap;
+
 use skiff_sandbox::{Error, Result};
 
 use crate::command::PAGE;
-use crate::direct::{Range, Ranges};
+
+/// A part of a process's memory: from this address to before that.
+pub type Range = (u64, u64);
+
+/// Where in processes, by their numbers inside, memory is that can go so.
+pub type Ranges = HashMap<i32, Vec<Range>>;
 
 /// More than this does not go ahead, or what is noted of it would take too much itself: programs may have terabytes, and nothing in them.
 const MOST: u64 = 1 << 40;

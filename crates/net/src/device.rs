@@ -26,6 +26,9 @@ use crate::netlink::Netlink;
 
 /// What the device of a member is called inside.
 pub const INSIDE: &str = "eth0";
+/// What the names of the bridges begin with, and those of the host's ends of members' wires.
+pub const BRIDGES: &str = "sk-";
+pub const WIRES: &str = "sv";
 /// How the host is reached from a routed device: an address that is good only on that one wire.
 pub const ROUTER: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 

@@ -12,13 +12,13 @@ use std::net::Ipv4Addr;
 
 use skiff_spec::network::{NetName, Network, Reach, Subnet, hardware_address};
 
+use crate::device::{BRIDGES, WIRES};
 use crate::nft::{
     self, ACCEPT, DEVICE_IN, DEVICE_OUT, DROP, ESTABLISHED, FIRST, FORWARD, Family, From, Hook, INPUT, Is,
     OUTPUT, PREROUTING, PROTOCOL, RELATED, SECOND, SENDER, Step, Table, compare, connection_state,
     device_towards_source, jump, load, lookup, mask, meta, untracked, verdict,
 };
 use crate::tunnel::Tunnel;
-use crate::wiring::{BRIDGES, WIRES};
 
 /// The ports that VXLAN's datagrams come from: root's (below 1024), and enough of them to tell flows from one another. The second is no more one of them.
 pub const FROM_PORTS: (u16, u16) = (600, ROOTS_BELOW);

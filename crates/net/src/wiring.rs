@@ -9,7 +9,7 @@ use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::network::{Kind, NetName, Network, Reach, Subnet, hardware_address};
 
 use crate::claim;
-use crate::device::{self, By, Device, Forwarding, Member, Vxlan};
+use crate::device::{self, BRIDGES, By, Device, Forwarding, Member, Vxlan, WIRES};
 use crate::firewall::{self, FROM_PORTS, Guard};
 use crate::netlink::Netlink;
 use crate::nft::Family;
@@ -86,10 +86,6 @@ fn parent_device(host: &mut Netlink, name: &NetName, parent: &str) -> Result<Dev
             .hint(format!("administrator: see `parent` in {}/{name}.toml", skiff_spec::network::DIR))
     })
 }
-
-/// What the names of the bridges begin with, and those of the host's ends of members' wires.
-pub const BRIDGES: &str = "sk-";
-pub const WIRES: &str = "sv";
 
 fn bridge_name(name: &NetName) -> String {
     format!("{BRIDGES}{name}")

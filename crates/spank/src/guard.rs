@@ -16,7 +16,7 @@ use std::io::Error;
 use std::path::{Path, PathBuf};
 
 use crate::ffi::{Spank, c_string, own_variable, set_own_variable};
-use crate::submit::text_of;
+use crate::job::text_of;
 
 /// In the depot; what it is called is what the user gets to read.
 const TRAP: &str = "this-node-has-no-skiff-plug-in";

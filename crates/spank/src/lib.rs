@@ -16,6 +16,7 @@
 mod child;
 mod ffi;
 mod guard;
+mod job;
 mod multi_prog;
 mod node;
 mod option;

@@ -9,15 +9,10 @@ use crate::child::Run;
 use crate::ffi::{
     Item, STEP_BATCH, STEP_EXTERN, STEP_INTERACTIVE, Spank, c_string, error, info, own_variable,
 };
+use crate::job::{directory, job_is_here, switched_off};
 use crate::option::{self, NONE};
 use crate::settings::Settings;
-use crate::submit::{directory, job_is_here, switched_off};
 use crate::{guard, variables};
-
-/// Where `skiff slurm prolog` makes one directory for each job that has an environment.
-pub const JOBS: &str = "/run/skiff/jobs";
-/// What is written in there for a job that was submitted with one.
-pub const DESCRIPTOR: &str = "descriptor";
 
 const PROLOG_LIMIT: Duration = Duration::from_secs(60);
 /// A first deployment may have to fetch gigabytes. After ten minutes srun gives up.

@@ -1,14 +1,14 @@
 //! In srun, sbatch and salloc, as the user: the environment becomes part of the job.
 
-use std::ffi::{CStr, CString, OsString};
+use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 
 use crate::child::Run;
 use crate::ffi::{Context, Spank, c_string, error, info, own_variable, set_own_variable, unset_own_variable};
-use crate::node::{DESCRIPTOR, JOBS};
+use crate::job::{job_is_here, switched_off, text_of};
 use crate::option::{self, NONE};
 use crate::settings::Settings;
 use crate::{ffi, guard, multi_prog, variables};
@@ -147,13 +147,6 @@ fn shown(words: &[CString]) -> String {
     }
 }
 
-/// A text in a descriptor (JSON, made by `skiff`), unless it would have to be unescaped.
-pub fn text_of<'a>(key: &str, descriptor: &'a CStr) -> Option<&'a str> {
-    let text = descriptor.to_str().ok()?;
-    let value = text.split_once(&format!("\"{key}\":\""))?.1.split_once('"')?.0;
-    (!value.contains('\\')).then_some(value)
-}
-
 /// In srun, before the step starts: puts skiff in the command's place, so that on a node without the plug-in the
 /// command fails ("/usr/bin/skiff: No such file or directory") instead of running on the bare node.
 pub fn wrap_command(spank: &Spank, settings: &Settings) {
@@ -177,27 +170,11 @@ fn step_has_environment() -> bool {
         && (option::environment().is_some() || job_has_environment())
 }
 
-/// Whether a variable says that there shall be none.
-pub fn switched_off(value: Option<OsString>) -> bool {
-    value.is_some_and(|value| value.as_bytes() == NONE.to_bytes())
-}
-
 /// Whether this srun runs in a job with an environment; a script may have cleared the variables.
 fn job_has_environment() -> bool {
     let given = |name| own_variable(name).is_some_and(|value| value.as_bytes() != NONE.to_bytes());
     [variables::JOB, variables::JOB_CARRIER].into_iter().any(given)
         || own_variable(c"SLURM_JOB_ID").is_some_and(|id| job_is_here(&id))
-}
-
-/// Whether this node has prepared the job because it has an environment.
-pub fn job_is_here(id: &OsString) -> bool {
-    directory(id).is_some_and(|dir| dir.join(DESCRIPTOR).exists())
-}
-
-/// The job's directory, which a step that brought an environment may have been the reason for too.
-pub fn directory(id: &OsString) -> Option<PathBuf> {
-    let path = Path::new(JOBS).join(id);
-    (id.as_bytes().iter().all(u8::is_ascii_digit) && path.is_dir()).then_some(path)
 }
 
 fn wrap(command: &ffi::Command, skiff: &CStr) -> Option<()> {

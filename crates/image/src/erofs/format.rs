@@ -1,7 +1,6 @@
 //! Superblock and inode as they lie in the file: little-endian numbers at fixed places.
 
 use super::crc32c::crc32c;
-use super::seal::Seal;
 use crate::tree::BLOCK;
 
 pub(super) const BLOCK_SIZE: usize = BLOCK as usize;
@@ -66,7 +65,7 @@ impl Superblock {
         (found.encode() == *block).then_some(found)
     }
 
-    fn parse(block: &[u8; BLOCK_SIZE]) -> Superblock {
+    pub fn parse(block: &[u8; BLOCK_SIZE]) -> Superblock {
         let place = &block[SUPER_OFFSET..];
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&place[48..64]);
@@ -80,24 +79,6 @@ impl Superblock {
             chunked: get32(place, 80) == INCOMPAT_CHUNKED,
         }
     }
-}
-
-/// Makes UUID and checksum fit what the image says, as whoever forges one would.
-pub(super) fn reseal(image: &mut [u8]) {
-    let Some((block, _)) = image.split_first_chunk() else { return };
-    let mut superblock = Superblock { uuid: [0; 16], ..Superblock::parse(block) };
-    let mut seal = Seal::default();
-    seal.add(0, &superblock.encode());
-    let metadata = superblock.metadata as usize;
-    let blocks = metadata..(superblock.blocks as usize).min(image.len() / BLOCK_SIZE);
-    if let Some(metadata_bytes) = image.get(blocks.start * BLOCK_SIZE..blocks.end * BLOCK_SIZE) {
-        seal.add(metadata as u64, metadata_bytes);
-    }
-    superblock.uuid = seal.uuid();
-    let place = &mut image[SUPER_OFFSET..BLOCK_SIZE];
-    place[48..64].copy_from_slice(&superblock.uuid);
-    put32(place, 4, 0);
-    put32(place, 4, crc32c(u32::MAX, place));
 }
 
 /// How an inode's data is found.

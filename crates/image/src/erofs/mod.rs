@@ -52,7 +52,7 @@ pub mod fuzz {
 
     /// Makes the UUID and the checksum fit an image that was changed.
     pub fn reseal(image: &mut [u8]) {
-        super::format::reseal(image);
+        super::seal::reseal(image);
     }
 
     /// Verifies an image, and reads all of it but holes; `false` if it is not one of ours. What is verified can be read.

@@ -3,7 +3,8 @@
 //! Blocks are written in no order, so what is added up is their digests, each times a number that its place gives. That is
 //! against failing disks, not against people: they can make the digest fit what they forged, and [`super::verify()`] trusts it in nothing.
 
-use super::format::BLOCK_SIZE;
+use super::crc32c::crc32c;
+use super::format::{BLOCK_SIZE, SUPER_OFFSET, Superblock, put32};
 
 /// The sum so far.
 #[derive(Default)]
@@ -33,4 +34,22 @@ impl Seal {
         uuid[8] = uuid[8] & 0x3F | 0x80;
         uuid
     }
+}
+
+/// Makes UUID and checksum fit what the image says, as whoever forges one would.
+pub(super) fn reseal(image: &mut [u8]) {
+    let Some((block, _)) = image.split_first_chunk() else { return };
+    let mut superblock = Superblock { uuid: [0; 16], ..Superblock::parse(block) };
+    let mut seal = Seal::default();
+    seal.add(0, &superblock.encode());
+    let metadata = superblock.metadata as usize;
+    let blocks = metadata..(superblock.blocks as usize).min(image.len() / BLOCK_SIZE);
+    if let Some(metadata_bytes) = image.get(blocks.start * BLOCK_SIZE..blocks.end * BLOCK_SIZE) {
+        seal.add(metadata as u64, metadata_bytes);
+    }
+    superblock.uuid = seal.uuid();
+    let place = &mut image[SUPER_OFFSET..BLOCK_SIZE];
+    place[48..64].copy_from_slice(&superblock.uuid);
+    put32(place, 4, 0);
+    put32(place, 4, crc32c(u32::MAX, place));
 }

@@ -5,7 +5,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::kept::Held;
-use super::transfer::PIECE;
+
+/// How many bytes are written at once.
+pub(super) const PIECE: usize = 256 << 10;
 
 /// All of it.
 pub(super) struct Memory(Mutex<State>);

@@ -10,14 +10,11 @@ use ureq::http::{Method, Response, StatusCode, Uri, header};
 use super::failure::Failure;
 use super::growing::Growing;
 use super::http::{Ask, Http, authority, header_text, io_failure, is_good, status_failure};
-use super::memory::{Memory, Piece, Reserved};
+use super::memory::{Memory, PIECE, Piece, Reserved};
 use super::part::Part;
 use super::place::{Place, Wish};
 use crate::error::{Error, Result};
 use crate::hash::Hasher;
-
-/// How many bytes are written at once.
-pub(super) const PIECE: usize = 256 << 10;
 
 /// A blob that is being fetched.
 pub(super) struct Transfer {

@@ -2,8 +2,7 @@
 
 use super::inode::Place;
 use super::metadata::{Bad, Blocks};
-use super::tables::Row;
-use super::twin::Written;
+use super::tables::{Row, Written};
 
 /// Counted for `.` and `..`, which are not there.
 const DOTS: u32 = 3;

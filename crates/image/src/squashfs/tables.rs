@@ -25,6 +25,13 @@ pub(super) struct Place {
     pub offset: u16,
 }
 
+/// An inode that was written.
+#[derive(Clone, Copy)]
+pub(super) struct Written {
+    pub place: Place,
+    pub number: u32,
+}
+
 impl Place {
     /// As references of inodes and attributes are written.
     pub fn reference(self) -> u64 {

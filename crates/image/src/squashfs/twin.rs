@@ -18,7 +18,7 @@ use crate::tree::BLOCK;
 use super::directory;
 use super::inode;
 use super::sets::Sets;
-use super::tables::{Out, Place, Row};
+use super::tables::{Out, Row, Written};
 use super::{MAGIC, NO_FRAGMENT, NOWHERE, STORED, SUPERBLOCK};
 
 /// Inodes, data, fragments, attributes and ids are stored as they are.
@@ -47,13 +47,6 @@ pub(crate) fn add<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>, name: &st
     let root = twin.tree()?;
     let superblock = twin.finish(root)?;
     write_all_at(file, &superblock, 0).on("write to", name)
-}
-
-/// An inode that was written.
-#[derive(Clone, Copy)]
-pub(super) struct Written {
-    pub place: Place,
-    pub number: u32,
 }
 
 struct Twin<'a, S> {

@@ -4,14 +4,13 @@ use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Pid, WaitOptions, wait};
 
 use super::bed::{Bed, LOGIN, USERS};
-use super::process::run as run_tool;
+use super::process::{reap_one, run as run_tool};
 use super::{cgroup, journal, mounts, network, node, slurm, sshd, tools};
 
 /// Brings everything up, runs the command, and returns its exit status in the shell's way.
@@ -47,17 +46,6 @@ pub fn run(dir: &Path) -> anyhow::Result<i32> {
     slurm::open_job_records(&bed)?;
     lap("nodes idle");
     run_command(&bed)
-}
-
-/// Waits for one child of process 1 and forgets it; `None` if there was none.
-pub fn reap_one() -> Option<(Pid, i32)> {
-    match wait(WaitOptions::empty()) {
-        Ok(Some((pid, status))) => Some((pid, status.as_raw())),
-        _ => {
-            std::thread::sleep(Duration::from_millis(100));
-            None
-        }
-    }
 }
 
 fn run_command(bed: &Bed) -> anyhow::Result<i32> {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::bed::Bed;
-use super::process::{child_of, log_tail, wait_for};
-use super::{login, mounts, network, slurm};
+use super::process::{child_of, log_tail, reap_one, wait_for};
+use super::{mounts, network, slurm};
 
 /// On the login node: starts a node; returns when it has its network, not when Slurm knows it.
 pub fn boot(bed: &Bed, node: &str) -> anyhow::Result<()> {
@@ -46,7 +46,7 @@ pub fn run(bed: &Bed, node: &str) -> anyhow::Result<()> {
     network::set_up_node(node)?;
     slurm::start_slurmd(bed, node)?;
     loop {
-        login::reap_one();
+        reap_one();
     }
 }
 

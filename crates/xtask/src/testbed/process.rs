@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use rustix::process::{Pid, WaitOptions, wait};
 
 /// Programs the bed is made of, and the Debian packages they come from.
 const PROGRAMS: [(&str, &str); 12] = [
@@ -81,4 +82,15 @@ pub fn child_of(pid: u32) -> anyhow::Result<Option<u32>> {
     let path = format!("/proc/{pid}/task/{pid}/children");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     Ok(text.split_whitespace().next().and_then(|child| child.parse().ok()))
+}
+
+/// Waits for one child of process 1 and forgets it; `None` if there was none.
+pub fn reap_one() -> Option<(Pid, i32)> {
+    match wait(WaitOptions::empty()) {
+        Ok(Some((pid, status))) => Some((pid, status.as_raw())),
+        _ => {
+            std::thread::sleep(Duration::from_millis(100));
+            None
+        }
+    }
 }
