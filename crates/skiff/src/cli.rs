@@ -23,9 +23,11 @@ mod examples;
 mod image;
 mod instance;
 mod job;
+mod keep;
 mod machines;
 pub mod manual;
 mod migrate;
+mod slot;
 
 pub use app::{App, AppRun};
 pub use checkpoint::{Checkpoint, Restore, Save};
@@ -35,8 +37,10 @@ use image::{EXPORTED, IMPORTED};
 pub use image::{Export, Import, Login, ProgressKind, Pull, Shell, Store};
 pub use instance::{Instance, Start};
 pub use job::{Job, OnSignal};
+pub use keep::Keep;
 pub use machines::{Daemon, Machines, Up};
 pub use migrate::{Compress, Drain, Migrate, Mode};
+pub use slot::Slot;
 
 /// Your own software environment on a machine you do not own
 #[derive(Parser)]

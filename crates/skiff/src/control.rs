@@ -17,7 +17,7 @@ use skiff_sandbox::{Context, Error, Result};
 use skiff_sys::fdpass;
 use skiff_sys::process::Child;
 
-use crate::environments::with_umask;
+use crate::dirs::with_umask;
 
 /// The socket for the user's own commands, in the environment's directory.
 pub const CONTROL: &str = "control.sock";

@@ -8,9 +8,9 @@ use std::time::Duration;
 use rustix::fs::{FileType, fstat};
 use skiff_sandbox::{Context as _, Error, Result};
 
-use crate::checkpoint::place::{self, Slot};
+use crate::checkpoint::place;
 use crate::checkpoint::{restore, save};
-use crate::cli::{Job, OnSignal, Output, Restore, Save};
+use crate::cli::{Job, OnSignal, Output, Restore, Save, Slot};
 use crate::context::Context;
 use crate::instance::record::Record;
 use crate::instance::{foreground, look, start};

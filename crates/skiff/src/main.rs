@@ -7,6 +7,7 @@ mod cli;
 mod cluster;
 mod context;
 mod control;
+mod dirs;
 mod doctor;
 mod env;
 mod environments;

@@ -18,8 +18,7 @@ use skiff_spec::plan::{Plan, Upper};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use crate::context::Context;
-use crate::env;
-use crate::environments::{check_file_system, make_parts, with_umask};
+use crate::dirs::{check_file_system, delete, make_parts, with_umask};
 
 /// What all of them begin with, before the user's number.
 const BEGIN: &str = "skiff-scratch.";
@@ -155,7 +154,7 @@ fn watch(context: &Context, dir: &Path, gone: &OwnedFd) {
     skiff_sandbox::start::detach_stdio();
     while rustix::io::read(gone, &mut [0]) == Err(rustix::io::Errno::INTR) {}
     let end = Instant::now() + PATIENCE;
-    while env::delete(context, dir.to_owned()).is_err() && dir.exists() && Instant::now() < end {
+    while delete(context, dir.to_owned()).is_err() && dir.exists() && Instant::now() < end {
         // Its processes are about to end.
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -200,7 +199,7 @@ fn dead(context: &Context, all: &Path) -> Vec<(PathBuf, OwnedFd)> {
 
 fn delete_dead(context: &Context, all: &Path) -> Result<Vec<PathBuf>> {
     let dead = dead(context, all);
-    dead.iter().try_for_each(|(dir, _)| env::delete(context, dir.clone()))?;
+    dead.iter().try_for_each(|(dir, _)| delete(context, dir.clone()))?;
     Ok(dead.into_iter().map(|(dir, _)| dir).collect())
 }
 

@@ -22,7 +22,8 @@ use skiff_sys::signal::Signals;
 
 use crate::context::Context;
 use crate::control::{CONTROL, HOST, Live, Want, accept, answer, listen_at};
-use crate::environments::{Environment, Ground, with_umask};
+use crate::dirs::with_umask;
+use crate::environments::{Environment, Ground};
 use crate::images;
 use crate::instance::service::{Running, Service};
 use crate::network;

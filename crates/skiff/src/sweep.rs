@@ -9,7 +9,7 @@ use skiff_sandbox::Result;
 use crate::cli::Sweep;
 use crate::context::Context;
 use crate::network::commands::user_name;
-use crate::{checkpoint, cluster, env, environments, instance, output, scratch, slurm};
+use crate::{checkpoint, cluster, dirs, env, environments, instance, output, scratch, slurm};
 
 #[derive(Serialize)]
 struct Found {
@@ -26,7 +26,7 @@ struct Found {
 pub fn sweep(sweep: &Sweep) -> Result<()> {
     let context = Context::load()?;
     let own = match sweep.dry_run {
-        true => environments::leftovers(&environments::home(&context)?),
+        true => dirs::leftovers(&environments::home(&context)?),
         false => env::delete_leftovers(&context)?,
     };
     let instances = match sweep.dry_run {

@@ -13,7 +13,7 @@ use skiff_site::TrustedDir;
 use super::listener::Listener;
 use super::{host, variable};
 use crate::context::Context;
-use crate::environments::{find, make_private};
+use crate::dirs::{find, make_private};
 use crate::output;
 
 /// By which a node of a cluster is told its name, and how one gets to the machine that it is on, as [`reached_as`] says it; nothing of the

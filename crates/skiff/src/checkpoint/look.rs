@@ -5,7 +5,8 @@ use skiff_migrate::obstacles::{Obstacle, Process};
 use skiff_migrate::record::Checkpoint;
 use skiff_sandbox::Result;
 
-use super::place::{self, Slot};
+use super::place;
+use crate::cli::Slot;
 use crate::context::Context;
 use crate::output;
 

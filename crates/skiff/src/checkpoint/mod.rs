@@ -1,6 +1,5 @@
 //! `skiff checkpoint`: instances saved and made again.
 
-pub mod keep;
 pub mod look;
 pub mod member;
 pub mod place;

@@ -1,10 +1,8 @@
 //! Where checkpoints are: a directory each, in the user's data, which is the same on every node as his home is; or in the memory of this
 //! machine, those that were made so.
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use rustix::fs::{CWD, RenameFlags, fstat, renameat_with};
 use rustix::io::Errno;
@@ -13,43 +11,11 @@ use skiff_sandbox::{Context as _, Error, Result};
 use skiff_site::TrustedDir;
 use skiff_spec::name::EnvName;
 
-use super::keep::Keep;
+use crate::cli::{Keep, Slot};
 use crate::context::Context;
-use crate::environments::{self, make_private, new_in, own_dir_in, set_aside};
+use crate::dirs::{self, make_private, new_in, own_dir_in, set_aside};
 use crate::instance::record::now;
 use crate::named;
-
-/// The name of a checkpoint: `NAME` for the newest, `NAME@1` for the one before, and so on.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Slot {
-    /// The name.
-    pub name: EnvName,
-    /// How many there are that are newer.
-    pub newer: u32,
-}
-
-impl FromStr for Slot {
-    type Err = String;
-    fn from_str(word: &str) -> std::result::Result<Self, String> {
-        let (name, newer) = word.split_once('@').map_or((word, None), |(name, n)| (name, Some(n)));
-        let name = name.parse().map_err(|e| format!("{e}"))?;
-        let newer = match newer.map(str::parse::<u32>) {
-            None => 0,
-            Some(Ok(n)) if n > 0 && Some(n.to_string().as_str()) == newer => n,
-            Some(_) => return Err(format!("{word:?}: behind the @ must be a number from 1 on")),
-        };
-        Ok(Self { name, newer })
-    }
-}
-
-impl fmt::Display for Slot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.newer {
-            0 => write!(f, "{}", self.name),
-            n => write!(f, "{}@{n}", self.name),
-        }
-    }
-}
 
 /// Where those are that lie on the disk.
 pub fn home(context: &Context) -> Result<PathBuf> {
@@ -102,11 +68,6 @@ pub fn create(context: &Context, name: &EnvName, memory: bool, dry_run: bool) ->
 }
 
 impl Slot {
-    /// The newest of a name.
-    pub fn newest(name: &EnvName) -> Self {
-        Self { name: name.clone(), newer: 0 }
-    }
-
     /// Where it lies, or would.
     pub fn home(&self, context: &Context) -> Result<PathBuf> {
         let there = homes(context)?.into_iter().find(|home| home.join(self.to_string()).exists());
@@ -263,7 +224,7 @@ pub fn remove(dir: &Path, name: &EnvName) -> Result<()> {
 
 /// What was killed while it was made or removed.
 pub fn leftovers(context: &Context) -> Result<Vec<PathBuf>> {
-    Ok(homes(context)?.iter().flat_map(|home| environments::leftovers(home)).collect())
+    Ok(homes(context)?.iter().flat_map(|home| dirs::leftovers(home)).collect())
 }
 
 /// Removes that.
@@ -296,16 +257,5 @@ mod tests {
         change_places(&at("a"), &at("b")).expect("nothing to move");
         assert_eq!(look(), [vec![], b"B".to_vec()]);
         fs::remove_dir_all(&temp).expect("gone");
-    }
-
-    #[test]
-    fn names_come_back_as_they_went_and_no_others_do() {
-        for (word, newer) in [("a", 0), ("a@1", 1), ("a.b@12", 12)] {
-            let slot: Slot = word.parse().expect(word);
-            assert_eq!((slot.newer, slot.to_string().as_str()), (newer, word));
-        }
-        for bad in ["", "@1", "a@", "a@0", "a@01", "a@+1", "a@-1", "a@x", "../a", "a@1@2", "a@99999999999"] {
-            assert!(bad.parse::<Slot>().is_err(), "{bad}");
-        }
     }
 }

@@ -21,9 +21,9 @@ use skiff_spec::instance::{End, Started};
 use skiff_spec::name::EnvName;
 
 use super::member::Member;
-use super::place::{New, Slot};
+use super::place::New;
 use super::trees;
-use crate::cli::Save;
+use crate::cli::{Save, Slot};
 use crate::context::Context;
 use crate::control::{Live, Want};
 use crate::instance::look::not_running;

@@ -4,8 +4,7 @@ use clap::{Args, Subcommand};
 use skiff_spec::name::EnvName;
 
 use super::Output;
-use crate::checkpoint::keep::Keep;
-use crate::checkpoint::place::Slot;
+use super::{Keep, Slot};
 
 #[derive(Subcommand)]
 pub enum Checkpoint {

@@ -2,8 +2,8 @@
 
 use clap::{Args, Subcommand};
 
+use super::Keep;
 use super::Start;
-use crate::checkpoint::keep::Keep;
 
 #[derive(Subcommand)]
 pub enum Job {

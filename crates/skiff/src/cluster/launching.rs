@@ -14,7 +14,7 @@ use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::network::{Kind, Net};
 
 use crate::context::Context;
-use crate::environments::{make_private, own_dir_in};
+use crate::dirs::{make_private, own_dir_in};
 use crate::{network, output};
 
 /// The hosts of a cluster, and what starts agents on them.

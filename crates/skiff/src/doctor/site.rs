@@ -8,7 +8,7 @@ use skiff_spec::config;
 
 use super::Check;
 use crate::context::Context;
-use crate::{cluster, environments, images, instance, network, output, slurm};
+use crate::{cluster, dirs, environments, images, instance, network, output, slurm};
 
 /// All of them.
 pub fn checks(context: &Context) -> Vec<Check> {
@@ -36,7 +36,7 @@ pub fn configuration() -> String {
 
 fn state(context: &Context) -> Check {
     const NAME: &str = "state directory";
-    let tried = environments::home(context).and_then(|dir| environments::make_ready(&dir).map(|_| dir));
+    let tried = environments::home(context).and_then(|dir| dirs::make_ready(&dir).map(|_| dir));
     match tried {
         Ok(dir) => Check::pass(NAME, dir.display().to_string()),
         Err(e) => Check::fail(NAME, e.message, e.hint),
@@ -46,10 +46,9 @@ fn state(context: &Context) -> Check {
 /// What crashes have left of the user's environments and instances.
 fn leftovers(context: &Context) -> Check {
     const NAME: &str = "leftovers";
-    let found =
-        environments::home(context).map(|dir| environments::leftovers(&dir).len()).and_then(|environments| {
-            Ok(environments + instance::leftovers(context)?.len() + cluster::leftovers(context)?.len())
-        });
+    let found = environments::home(context).map(|dir| dirs::leftovers(&dir).len()).and_then(|environments| {
+        Ok(environments + instance::leftovers(context)?.len() + cluster::leftovers(context)?.len())
+    });
     match found {
         Ok(0) => Check::pass(NAME, "none"),
         Ok(n) => Check::warn(

@@ -16,7 +16,7 @@ use crate::{images, output, planner, run as throw_away};
 
 pub use contents::{ours, take_snapshot};
 pub use live::{command, enter_default, exec_in, running, stop};
-pub use remove::{delete, delete_leftovers};
+pub use remove::delete_leftovers;
 
 /// Does what was asked; the exit code.
 pub fn run(command: &Env) -> Result<i32> {

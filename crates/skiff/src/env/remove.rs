@@ -2,15 +2,12 @@
 
 use std::path::PathBuf;
 
-use rustix::process::getuid;
-use skiff_sandbox::visit::as_root_of_ids;
 use skiff_sandbox::{Error, Result};
-use skiff_site::TrustedDir;
 use skiff_spec::name::EnvName;
-use skiff_spec::plan::Base;
 
 use super::latest;
 use crate::context::Context;
+use crate::dirs::{self, delete};
 use crate::environments::{self, Environment};
 use crate::{images, output, supervisor};
 
@@ -46,21 +43,10 @@ pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> 
     delete(context, aside)
 }
 
-/// Deletes a directory whose files belong to any of the user's ids.
-pub fn delete(context: &Context, dir: PathBuf) -> Result<()> {
-    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else { return Ok(()) };
-    let parent = TrustedDir::open(parent, getuid().as_raw())?;
-    as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
-        parent.remove_tree(name)?;
-        Ok(vec![])
-    })
-    .map(drop)
-}
-
 /// Deletes what interrupted removals and creations have left.
 pub fn delete_leftovers(context: &Context) -> Result<Vec<PathBuf>> {
     let all = environments::home(context)?;
-    let left = environments::leftovers(&all);
+    let left = dirs::leftovers(&all);
     left.iter().try_for_each(|dir| delete(context, dir.clone()))?;
     Ok(left)
 }

@@ -13,7 +13,7 @@ use skiff_spec::platform::Platform;
 
 use super::file::Stamp;
 use crate::context::Context;
-use crate::environments::{self, make_private};
+use crate::dirs::{self, make_private};
 
 /// A file's name is the image's as long as it fits; most file systems take 255 bytes.
 const LONGEST: usize = 200;
@@ -99,7 +99,7 @@ impl Names {
     /// Those of the user.
     pub fn of(context: &Context) -> Result<Self> {
         let dir = context.data().join("images");
-        Ok(Self { is_there: environments::find(&dir)?.is_some(), dir })
+        Ok(Self { is_there: dirs::find(&dir)?.is_some(), dir })
     }
 
     /// What a name in full stands for, if it was pulled.

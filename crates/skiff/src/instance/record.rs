@@ -19,8 +19,7 @@ use skiff_spec::plan::Upper;
 
 use crate::context::Context;
 use crate::control::{Live, Want};
-use crate::env::delete;
-use crate::environments::{self, make_private, new_in, own_dir, set_aside, with_umask};
+use crate::dirs::{self, delete, make_private, new_in, own_dir, set_aside, with_umask};
 use crate::images::index::Entry;
 use crate::{images, named, supervisor};
 
@@ -91,7 +90,7 @@ impl Record {
     }
 
     fn is_there(&self) -> bool {
-        environments::is_whole(&self.dir, STARTED)
+        dirs::is_whole(&self.dir, STARTED)
     }
 
     /// Refuses if the name is a running one's.
@@ -151,8 +150,8 @@ impl Record {
     fn fill(&self, new: &Path, started: &Started, image: Option<&Entry>) -> Result<OwnedFd> {
         let made = make_private(new)?;
         if !matches!(started.plan.upper, Upper::Memory { .. }) {
-            environments::check_file_system(new)?;
-            environments::make_parts(&made)?;
+            dirs::check_file_system(new)?;
+            dirs::make_parts(&made)?;
         }
         write(&new.join(STARTED), started)?;
         if let Some(entry) = image {
@@ -247,7 +246,7 @@ impl Record {
 
 /// What was killed while it was made or removed, and instances that were.
 pub fn leftovers(context: &Context) -> Result<Vec<PathBuf>> {
-    let mut left = environments::leftovers(&home(context)?);
+    let mut left = dirs::leftovers(&home(context)?);
     left.extend(lost(context)?.into_iter().map(|record| record.dir));
     Ok(left)
 }
@@ -260,7 +259,7 @@ pub fn delete_leftovers(context: &Context) -> Result<Vec<PathBuf>> {
             record.remove(context, lock)?;
         }
     }
-    for dir in environments::leftovers(&home(context)?) {
+    for dir in dirs::leftovers(&home(context)?) {
         delete(context, dir)?;
     }
     Ok(left)

@@ -14,8 +14,7 @@ use skiff_spec::plan::{Base, Identity, Mount, Plan, Source, Upper};
 
 use super::record::{Record, now};
 use super::service::{OUTPUT_INSIDE, Service};
-use crate::checkpoint::place::Slot;
-use crate::cli::{Inside, Run, Start};
+use crate::cli::{Inside, Run, Slot, Start};
 use crate::context::Context;
 use crate::env::{self, ours, take_snapshot};
 use crate::environments::{Environment, Ground};

@@ -15,7 +15,7 @@ use crate::control::Live;
 use crate::images::{self, index::Entry};
 use crate::planner::Wishes;
 use crate::supervisor::{self, Keep, Place};
-use crate::{environments, output, scratch};
+use crate::{dirs, output, scratch};
 
 /// The running container; made if this is the first who needs it.
 pub fn running(context: &Context, job: &Job, container: &Container) -> Result<Live> {
@@ -23,7 +23,7 @@ pub fn running(context: &Context, job: &Job, container: &Container) -> Result<Li
     let own = private_dir(&dir)?;
     let kept = match container.name {
         Some(_) => {
-            environments::make_parts(&own)?;
+            dirs::make_parts(&own)?;
             Some(Upper::Directory(dir.clone()))
         }
         None => None,

@@ -14,6 +14,7 @@ const BY_DESCRIPTOR: &[&str] = &[
     "crates/env/src/file.rs",
     "crates/env/src/remove.rs",
     "crates/skiff/src/app/record.rs",
+    "crates/skiff/src/dirs.rs",
     "crates/skiff/src/env/latest.rs",
     "crates/skiff/src/env/remove.rs",
     "crates/skiff/src/environments.rs",

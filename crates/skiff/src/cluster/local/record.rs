@@ -17,7 +17,7 @@ use skiff_spec::network::Net;
 
 use crate::context::Context;
 use crate::control::dial;
-use crate::environments::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};
+use crate::dirs::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};
 use crate::images::index::Entry;
 use crate::{named, supervisor};
 
@@ -241,7 +241,7 @@ impl Record {
 
 /// Clusters whose supervisors were killed, and what interrupted commands have left.
 pub fn leftovers(context: &Context) -> Result<Vec<PathBuf>> {
-    let mut left = environments::leftovers(&home(context)?);
+    let mut left = dirs::leftovers(&home(context)?);
     for record in Record::all(context)? {
         if record.is_dead()? {
             left.push(record.dir);
