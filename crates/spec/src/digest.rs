@@ -36,7 +36,7 @@ impl DigestError {
 }
 
 impl Digest {
-    /// Its bytes.
+    /// Bytes of the digest.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match self {
@@ -54,7 +54,7 @@ impl Digest {
         }
     }
 
-    /// Its bytes as lower-case hex digits, without the algorithm: fit for a file name.
+    /// Bytes of the digest as lower-case hex digits, without the algorithm: fit for a file name.
     #[must_use]
     pub fn hex(&self) -> String {
         use fmt::Write;

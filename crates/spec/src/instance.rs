@@ -12,7 +12,7 @@ use crate::plan::{Identity, Plan};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Started {
-    /// Its name: the directory's.
+    /// Name of the instance, which its directory has.
     pub name: EnvName,
     /// What it is of: `host`, `image:REFERENCE` or `env:NAME`.
     pub of: String,
@@ -22,11 +22,11 @@ pub struct Started {
     /// The snapshot of the environment that it is of, 64 hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
-    /// Its command, for people: what is no UTF-8 in it is not kept. Empty: it is there to be entered.
+    /// Command, for people to read: what is not UTF-8 is not kept. Empty where the instance is there to be entered.
     pub command: Vec<String>,
     /// Who the command is inside.
     pub identity: Identity,
-    /// Its network.
+    /// Network of the instance.
     pub net: Net,
     /// Whether it was started so that it can be dumped.
     pub checkpoint: bool,
@@ -47,9 +47,9 @@ pub enum End {
     Exited(i32),
     /// By this signal.
     Killed(i32),
-    /// It was saved, and goes on elsewhere or later.
+    /// The instance was saved, and goes on elsewhere or later.
     Saved,
-    /// It goes on on another machine.
+    /// The instance was moved, and goes on on another host.
     Moved,
 }
 

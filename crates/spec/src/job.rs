@@ -77,7 +77,7 @@ pub struct Container {
 pub struct Image {
     /// The image.
     pub id: ImageId,
-    /// Its name in full, or the file it is in.
+    /// Full name of the image, or the file it is in.
     pub reference: String,
 }
 

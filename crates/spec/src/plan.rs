@@ -15,7 +15,7 @@ pub enum Identity {
     /// Inside 0 is the user; he may install packages.
     #[default]
     Root,
-    /// He is himself, without any capability.
+    /// As the user, without any capability.
     Me,
 }
 
@@ -51,7 +51,7 @@ pub enum Upper {
     Scratch(PathBuf),
     /// Memory; gone with the environment. The size as tmpfs takes it (`50%`, `2G`).
     Memory {
-        /// Its limit.
+        /// Limit of the memory, as tmpfs takes it.
         size: String,
     },
 }
@@ -90,9 +90,9 @@ pub enum Source {
 /// A file that is made for an environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
-    /// Its path below the directory that it is for.
+    /// Path below the directory that the shim is for.
     pub name: String,
-    /// Its permissions.
+    /// Permissions.
     pub mode: u32,
     /// What is in it.
     pub text: String,
@@ -157,7 +157,7 @@ pub struct Plan {
     pub accounts: Accounts,
     /// Mounted on the root, in this order.
     pub mounts: Vec<Mount>,
-    /// Its network.
+    /// Network of the container.
     #[serde(default, skip_serializing_if = "Net::is_host")]
     pub net: Net,
     /// Commands that are handed to the host, as absolute paths.

@@ -13,7 +13,7 @@ pub const FILE: &str = "env.toml";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Its name: the directory's.
+    /// Name of the environment, which its directory has.
     pub name: EnvName,
     /// `host`, or `image:REFERENCE`.
     pub base: String,
@@ -25,7 +25,7 @@ pub struct Settings {
     /// Additional mounts, as on the command line: `SOURCE[:TARGET[:ro]]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<String>,
-    /// Its network.
+    /// Network of the environment.
     #[serde(default, skip_serializing_if = "Net::is_host")]
     pub net: Net,
 }

@@ -24,7 +24,7 @@ pub struct ConfigError {
 pub struct Text {
     /// The file, for messages.
     pub origin: String,
-    /// Its content.
+    /// Content of the file.
     pub text: String,
     /// Whether the administrator wrote it.
     pub site: bool,
@@ -44,7 +44,7 @@ pub struct Merged {
 pub struct Ignored {
     /// The file.
     pub origin: String,
-    /// Its line, from 1.
+    /// Line number, from 1.
     pub line: usize,
     /// The dotted name.
     pub key: String,

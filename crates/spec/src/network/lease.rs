@@ -65,8 +65,8 @@ pub struct Claim {
 pub struct Again {
     /// That it is his.
     pub claim: Claim,
-    /// It still is where it was, and goes from there to here, which he sees to himself: nobody need be asked who has it, if it was in use there
-    /// a moment ago ([`Claim::in_use`]).
+    /// The address is still in use where it was, and the user moves it from there to here: nobody need be asked who has
+    /// it, if it was in use there a moment ago ([`Claim::in_use`]).
     pub moves: bool,
 }
 

@@ -168,9 +168,9 @@ impl fmt::Display for Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Who {
-    /// Its id.
+    /// Numeric id.
     Id(u32),
-    /// Its name in `/etc/passwd` or `/etc/group`.
+    /// Name, as in `/etc/passwd` or `/etc/group`.
     Name(String),
 }
 

@@ -19,9 +19,9 @@ pub enum Reach {
     /// The same, when it is known what that gives away: but for its host's own address.
     #[serde(skip)]
     Members {
-        /// Its ranges.
+        /// Ranges of addresses.
         blocks: Vec<Subnet>,
-        /// Its gateway.
+        /// Gateway, which is left out of them.
         but_for: Option<Ipv4Addr>,
     },
     /// Who has these addresses.

@@ -15,19 +15,19 @@ pub struct Subnet {
 }
 
 impl Subnet {
-    /// That of one address.
+    /// Subnet of one address.
     #[must_use]
     pub fn single(address: Ipv4Addr) -> Self {
         Self { first: address.into(), prefix: 32 }
     }
 
-    /// Its lowest address.
+    /// Lowest address of the subnet.
     #[must_use]
     pub fn first(self) -> Ipv4Addr {
         self.first.into()
     }
 
-    /// Its highest address: in a subnet, that of all members.
+    /// Highest address of the subnet: the one for all its members (broadcast).
     #[must_use]
     pub fn last(self) -> Ipv4Addr {
         (self.first | !self.mask()).into()
