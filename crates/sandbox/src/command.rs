@@ -20,7 +20,7 @@ pub struct Command {
     pub argv: Vec<OsString>,
     /// If set, what the program gets to see as its own name (`-bash` for a login shell).
     pub argv0: Option<OsString>,
-    /// Its whole environment.
+    /// All its environment variables.
     pub env: Vec<(OsString, OsString)>,
     /// Where it starts; the home or `/` if that is not there inside ...
     pub cwd: PathBuf,
@@ -44,7 +44,7 @@ pub enum NotStarted {
     Directory(io::Error),
     /// The program cannot be executed.
     Program(io::Error),
-    /// It cannot be confined as a program that nobody trusts.
+    /// The program cannot be confined as untrusted.
     Untrusted(io::Error),
 }
 

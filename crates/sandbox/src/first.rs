@@ -31,7 +31,7 @@ const GO: u8 = b'g';
 pub struct First<'a> {
     /// The command.
     pub command: &'a Command,
-    /// Its place.
+    /// How the command stands to the terminal and to its maker.
     pub place: Place,
     /// The signal mask that it gets.
     pub mask: Mask,
@@ -62,7 +62,7 @@ impl Apart<'_> {
     }
 }
 
-/// It, waiting for the root.
+/// The command's process, waiting for the root.
 pub(crate) struct Prepared {
     /// The process, as process 1 knows it.
     pub child: Child,
@@ -130,8 +130,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Its number, which is also that of its group; nothing if it has ended. Not kept: process 1 buries it at once, so the number may
-    /// soon mean another.
+    /// PID of the command, which is also its process group; nothing if it has ended. Not kept: process 1 buries it at
+    /// once, so the number may soon mean another.
     #[must_use]
     pub fn group(&self) -> Option<Pid> {
         // Process 1 knows it by another number than we do; the kernel tells ours, or -1.

@@ -29,7 +29,7 @@ pub use crate::machine::{Machine, Wiring};
 
 /// A group, as its maker holds it. It ends with the maker.
 pub struct Group {
-    /// Its process 1; when that ends, so does every machine.
+    /// Process 1 of the group; when it ends, so does every machine.
     pub init: Child,
     /// A socket to it that keeps messages apart.
     pub control: OwnedFd,

@@ -32,7 +32,7 @@ pub struct Helper {
     begun: Instant,
 }
 
-/// It waits for somewhat longer.
+/// How long after its start the helper may be asked; it waits somewhat longer.
 const ASKED_WITHIN: Duration = Duration::from_secs(5);
 
 /// What the helper gives to build a root from.

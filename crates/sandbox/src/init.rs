@@ -24,7 +24,7 @@ pub(crate) const END: u8 = b'x';
 pub(crate) const OVER: u8 = b'o';
 /// Said of the first command, followed by a number: it has stopped by this signal.
 pub(crate) const STOPPED: u8 = b's';
-/// Its exit code; process 1 ends with it.
+/// Exit code of the command; process 1 ends with it.
 pub(crate) const EXITED: u8 = b'e';
 /// The signal that ended it; likewise.
 pub(crate) const KILLED: u8 = b'k';

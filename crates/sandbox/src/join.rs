@@ -25,9 +25,9 @@ pub use crate::place::{Place, controlling_terminal};
 pub enum NetSpace {
     /// The one that this process is in too.
     Ours,
-    /// Its own.
+    /// One of the environment's own.
     Its,
-    /// Its own, and so is its host name: a machine in a group.
+    /// One of its own, with a host name of its own: a machine in a group.
     Machine,
     /// Ours, but the host name is its own: a machine in a group without networks.
     MachineInOurs,

@@ -7,7 +7,7 @@ use crate::helper::Layers;
 
 /// What a machine has besides its root.
 pub struct Machine<'a> {
-    /// Its host name.
+    /// Host name of the machine.
     pub name: &'a str,
     /// How its network namespace gets a device, if it has one of its own.
     pub wiring: Option<Wiring<'a>>,

@@ -17,7 +17,7 @@ const ONLY_THERE: &str = "only";
 pub struct Order<'a> {
     /// The command. Whom root inside would become means nothing here.
     pub command: Cow<'a, Command>,
-    /// Its place.
+    /// How the command stands to the terminal and to its maker.
     pub place: Place,
     /// The signal mask that it gets.
     pub mask: Mask,

@@ -8,11 +8,11 @@ use skiff_sys::signal;
 /// How the process stands to the terminal and to its maker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// It gets a process group of its own.
+    /// Whether the process gets a process group of its own.
     pub own_group: bool,
     /// That group becomes the terminal's foreground.
     pub foreground: bool,
-    /// It begins a session of its own, which its standard input (or error) rules, being a terminal.
+    /// Whether the process begins a session of its own, with its standard input (or error) as the controlling terminal.
     pub own_session: bool,
     /// The signal it gets when its maker dies.
     pub death_signal: i32,

@@ -64,10 +64,10 @@ pub struct Opened<'a> {
 
 /// The commands that shims stand for.
 pub enum Shims<'a> {
-    /// Those of the default configuration, as far as the host has them: the helper keeps a layer of these. (To make it for each
+    /// The shims of the default configuration, as far as the host has them: the helper keeps a layer of these. (To make it for each
     /// start takes 80 microseconds.)
     Usual,
-    /// These, which the host has.
+    /// Shims for these commands, which the host has.
     These(Vec<&'a Path>),
 }
 

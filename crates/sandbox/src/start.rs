@@ -36,7 +36,7 @@ pub use crate::options::Options;
 pub struct Instance {
     /// Process 1.
     pub init: Child,
-    /// Its end of the talk with process 1; closing it ends the environment.
+    /// The maker's end of the socket to process 1; closing it ends the environment.
     pub control: OwnedFd,
     /// How many ids there are inside.
     pub ids: u32,
@@ -129,7 +129,7 @@ impl Instance {
         self.end();
     }
 
-    /// Its address on a network of the site's that it has power over.
+    /// Address on a site network, over which the environment has power.
     #[must_use]
     pub fn address(&self) -> Option<Ipv4Addr> {
         match &self.way_out {

@@ -18,7 +18,7 @@ use crate::{Context, Error, Result, mounts};
 pub struct Step {
     /// Process 1 of its PID namespace.
     pub init: Child,
-    /// Its end of the talk with process 1; closing it ends the step.
+    /// The maker's end of the socket to process 1; closing it ends the step.
     pub control: OwnedFd,
 }
 

@@ -11,9 +11,9 @@ const MOST: u64 = 16 << 20;
 /// An account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// Its name, or the number again.
+    /// User name, or the number where there is none.
     pub name: String,
-    /// Its home; `/` if nobody says.
+    /// Home directory; `/` if none is known.
     pub home: String,
     uid: u32,
     gid: u32,
