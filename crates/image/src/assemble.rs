@@ -36,7 +36,7 @@ pub struct Job<'a> {
     pub blobs: &'a [&'a dyn Blob],
     /// An empty file, open for reading and writing. Whoever gave it makes it visible.
     pub image: BorrowedFd<'a>,
-    /// Its name, for messages.
+    /// Name of the image, for messages.
     pub name: &'a str,
     /// A directory for temporary files, which have no names there. A seventh of the image's size at most will be needed as a rule.
     pub scratch: BorrowedFd<'a>,
@@ -316,7 +316,7 @@ struct Place<'a> {
     layer: usize,
     /// How many compressed bytes have been read.
     read: AtomicU64,
-    /// Its right to run, which it lends to others while it waits.
+    /// The thread's right to run, which is lent to others while the thread waits.
     inside: Cell<Option<Inside<'a>>>,
 }
 

@@ -30,7 +30,7 @@ pub enum Credential {
     Basic {
         /// The user's name there.
         user: String,
-        /// His password.
+        /// The user's password.
         password: Secret,
     },
     /// A refresh token of OAuth 2, which the token service gives others for.

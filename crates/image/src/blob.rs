@@ -13,10 +13,10 @@ use crate::{Error, Result};
 
 /// A layer as the registry or an archive has it. Reads may come from several threads.
 pub trait Blob: Sync {
-    /// Its digest or file name, for messages.
+    /// Digest or file name, for messages.
     fn name(&self) -> &str;
 
-    /// Its length in bytes.
+    /// Length in bytes.
     fn size(&self) -> u64;
 
     /// The digest that its bytes must have; `None` if someone else checks them.

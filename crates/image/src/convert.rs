@@ -26,7 +26,7 @@ pub(crate) trait Foreign {
     fn may_change(&self) -> bool {
         false
     }
-    /// Its root directory.
+    /// Root directory of the file system.
     fn root(&self) -> Result<Found<Self::File>>;
     /// What is in a directory, without `.` and `..`.
     fn children(&self, directory: &Self::File) -> Result<Children<Self::File>>;
@@ -75,7 +75,7 @@ pub(crate) enum Piece<'a> {
 pub(crate) struct Job<'a> {
     /// An empty file, open for reading and writing.
     pub image: BorrowedFd<'a>,
-    /// Its name, for messages.
+    /// Name of the image, for messages.
     pub name: &'a str,
     /// The name of what is read.
     pub source: &'a str,
@@ -311,7 +311,7 @@ impl Converter<'_> {
 /// A file whose content is being placed.
 #[derive(Default)]
 struct Placing {
-    /// Its blocks so far, holes counted.
+    /// Blocks of the file so far, holes counted.
     blocks: u32,
     /// The bytes behind them: less than a block.
     part: Vec<u8>,

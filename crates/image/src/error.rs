@@ -47,7 +47,7 @@ pub enum Error {
         /// What it has too much of.
         why: String,
     },
-    /// It was given up, as was asked for, or because of something that failed beside it.
+    /// The work was given up, as was asked for, or because of something that failed beside it.
     #[error("cancelled")]
     Cancelled,
     /// A manifest, index or configuration is not what its digest, its descriptor or its format promises.
@@ -77,7 +77,7 @@ pub enum Error {
     /// A file is one that an image file cannot hold.
     #[error("cannot store {file} in an image: {why}")]
     Unstorable {
-        /// Its path in the image.
+        /// Path of the file in the image.
         file: String,
         /// What about it is not possible.
         why: String,

@@ -71,7 +71,7 @@ pub fn check_digest(object: &str, digest: &Digest, bytes: &[u8]) -> Result<()> {
 /// One layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layer {
-    /// Its blob.
+    /// Blob of the layer.
     pub blob: Descriptor,
     /// What its tar stream is packed with.
     pub compression: Compression,
@@ -89,7 +89,7 @@ pub struct Manifest {
 /// One image of an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its manifest.
+    /// Manifest of the image.
     pub manifest: Descriptor,
     /// What it runs on, if the index says so.
     pub platform: Option<Platform>,

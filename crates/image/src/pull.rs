@@ -38,7 +38,7 @@ pub struct Pull<'a> {
     pub fetcher: &'a dyn Fetcher,
     /// What must be true of it.
     pub policies: &'a Policies,
-    /// Its name.
+    /// Name of the image.
     pub image: &'a Named,
     /// The machine it is for.
     pub platform: &'a Platform,
@@ -62,7 +62,7 @@ pub struct Pulled {
 /// How far one layer has come, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerProgress {
-    /// Its size as it is sent.
+    /// Size of the image as it is sent.
     pub size: u64,
     /// How many are here.
     pub fetched: u64,

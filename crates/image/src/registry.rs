@@ -106,7 +106,7 @@ pub struct Client {
 /// Where an image was found; its blobs are there too.
 #[derive(Clone)]
 pub struct Source {
-    /// Those that may have them, the one that gave the manifest first.
+    /// Repositories that may have the layers, the one that gave the manifest first.
     places: Arc<[Arc<Place>]>,
 }
 
@@ -128,13 +128,13 @@ pub struct Resolved {
     pub manifest_digest: Digest,
     /// The manifest.
     pub manifest: Manifest,
-    /// Its bytes.
+    /// Bytes of the manifest.
     pub manifest_bytes: Vec<u8>,
     /// What led to the manifest, itself included: the bytes and their media type, as the server says.
     pub documents: Vec<(Vec<u8>, Option<String>)>,
     /// The configuration.
     pub config: ImageConfig,
-    /// Its bytes.
+    /// Bytes of the configuration.
     pub config_bytes: Vec<u8>,
     /// Where to fetch its layers.
     pub source: Source,

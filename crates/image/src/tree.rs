@@ -69,7 +69,7 @@ pub enum Kind {
 /// Where a regular file's bytes lie.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
-    /// Its full blocks one after the other in the image file, the rest (less than one block) in the layer's spill file.
+    /// Full blocks one after the other in the image file, the rest (less than one block) in the layer's spill file.
     Whole {
         /// Length in bytes.
         size: u64,

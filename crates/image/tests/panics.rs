@@ -22,12 +22,12 @@ const HEAD_START: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Comes,
-    /// Its thread has the right to run, and panics.
+    /// The layer's thread has the right to run, and panics.
     PanicsRunning,
-    /// Its thread lets others run meanwhile, and panics.
+    /// The layer's thread lets others run meanwhile, and panics.
     PanicsWaiting,
     PanicsWhenRead,
-    /// Its bytes never come, unless it is abandoned.
+    /// The layer's bytes never come, unless it is abandoned.
     NeverComes,
 }
 

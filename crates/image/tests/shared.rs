@@ -35,9 +35,9 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 #[derive(Clone, Copy, PartialEq)]
 enum Oddity {
     None,
-    /// It gives blobs as a whole only.
+    /// A registry that gives blobs as a whole only.
     NoRanges,
-    /// It knows the manifest and the configuration of somebody's image, but not the layers' bytes.
+    /// A registry that knows the manifest and the configuration of somebody's image, but not the layers' bytes.
     Forger,
     /// The same, but for all of the layer's bytes except a hundred of the file in it.
     Guesser,
@@ -178,7 +178,7 @@ enum Lie {
     Short,
     /// What makes no sense.
     Nonsense,
-    /// It ends.
+    /// The process ends.
     Gone,
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Chunking {
 #[derive(Debug, PartialEq)]
 pub(super) enum Chunk<'a> {
     Hole,
-    /// It lies in one piece, from this block on.
+    /// The data lies in one piece, from this block on.
     Whole(u32),
     /// These blocks of the file are to be put together from what these runs have of them.
     Mixed(Range<u64>, &'a [Run]),

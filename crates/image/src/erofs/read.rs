@@ -21,7 +21,7 @@ pub struct Reader<S> {
 /// A file of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Node {
-    /// Its number in the image, which `stat` gives too.
+    /// Inode number in the image, which `stat` gives too.
     pub number: u64,
     /// What it is.
     pub kind: NodeKind,

@@ -23,7 +23,7 @@ pub struct Verified {
     pub names: u64,
     /// How many of the files are devices.
     pub devices: u64,
-    /// It was made of the same files as any other image that has this one.
+    /// UUID, which every image has that was made of the same files.
     pub uuid: [u8; 16],
 }
 
@@ -93,7 +93,7 @@ struct Walk<'r, S> {
     devices: u64,
     /// The inodes that have one name, each as often as a name was found.
     once: Vec<u64>,
-    /// Those that have several, and how many are still to be found.
+    /// Inodes with several names, and how many of these are still to be found.
     several: HashMap<u64, u32>,
     /// The names of shared attributes, by their places.
     shared_xattrs: HashMap<u32, Vec<u8>>,

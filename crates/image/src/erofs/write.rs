@@ -87,9 +87,9 @@ pub fn finish(
 /// Which inodes a writer writes; the two are written side by side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// Those in the table, with the blocks of their own and the shared attributes.
+    /// Inodes in the table, with the blocks of their own and the shared attributes.
     Table,
-    /// Those with tails, and the copies.
+    /// Inodes with tails, and the copies.
     Tails,
 }
 

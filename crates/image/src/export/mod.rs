@@ -102,11 +102,11 @@ pub struct Exported {
 
 /// An image whose file is open.
 pub struct Image {
-    /// It.
+    /// Id of the image.
     pub id: ImageId,
     /// What its store knows of it.
     pub record: Record,
-    /// Its file.
+    /// The image's file.
     pub file: File,
 }
 
@@ -134,7 +134,7 @@ impl Image {
         Reader::open(file, name)
     }
 
-    /// Its file once more, with what is `added` to it.
+    /// Copies the image's file, with what is `added` to it.
     fn copy(&self, path: &Path, added: impl FnOnce(&File, &str) -> Result<()>) -> Result<Exported> {
         let mut new = Replacement::new(path)?;
         let name = path.display().to_string();

@@ -34,7 +34,7 @@ pub struct ExecConfig {
     /// What is always run.
     #[serde(deserialize_with = "or_default")]
     pub entrypoint: Vec<String>,
-    /// Its arguments, or the command, where the user gives none.
+    /// Arguments of the entrypoint, or the command, where the user gives none.
     #[serde(deserialize_with = "or_default")]
     pub cmd: Vec<String>,
     /// Where it begins; empty: `/`.

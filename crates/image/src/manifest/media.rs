@@ -22,7 +22,7 @@ pub enum Compression {
 pub(super) enum Kind {
     Manifest,
     Index,
-    /// It does not say; OCI allows that.
+    /// The document does not say; OCI allows that.
     Untold,
 }
 

@@ -17,13 +17,13 @@ const AUFS_LINK_TARGETS: &[u8] = b".wh..wh.plnk";
 /// What the name of an entry makes of it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Special<'a> {
-    /// It is a file as any.
+    /// A file as any.
     None,
     /// All that lower layers have in its directory is gone.
     Opaque,
     /// What lower layers have of this name in its directory is gone.
     Whiteout(&'a [u8]),
-    /// It is of no meaning here.
+    /// A name that means nothing here.
     Ignored,
 }
 

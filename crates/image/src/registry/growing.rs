@@ -22,7 +22,7 @@ const MIN_CHUNK: u64 = 64 << 10;
 /// What is being done about a blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Status {
-    /// Its turn has not come.
+    /// The blob's turn has not come.
     Queued,
     /// Another process, here or on another node, fetches it.
     Followed,
@@ -32,14 +32,14 @@ pub enum Status {
     Retrying(String),
     /// All is here, and has the digest asked for.
     Verified,
-    /// It will not come; readers get the reason.
+    /// The blob will not come; readers get the reason.
     Failed,
 }
 
 /// What happens to a blob that is fetched for another process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Event {
-    /// Its file is there, cut into chunks of this size, and so much of each.
+    /// The blob's file is there, cut into chunks of this size, and so much of each.
     Opened { chunk: u64, filled: Vec<u64> },
     /// So much of a chunk is in the file now.
     Filled { round: u32, chunk: usize, bytes: u64 },
@@ -47,9 +47,9 @@ pub(crate) enum Event {
     Followed { bytes: u64 },
     /// All was thrown away: the round that begins.
     Restarted { round: u32 },
-    /// It is released, and right as far as the other process said so.
+    /// The blob is released, and right as far as the other process said so.
     Verified,
-    /// It will not come.
+    /// The blob will not come.
     Failed(Told),
 }
 
@@ -200,7 +200,7 @@ impl Growing {
         }
     }
 
-    /// Its name.
+    /// Digest of the blob.
     pub fn digest(&self) -> &Digest {
         &self.digest
     }

@@ -15,7 +15,7 @@ pub(super) struct Memory(Mutex<State>);
 struct State {
     /// How many pieces are nobody's.
     free: usize,
-    /// Those of them that have been used before: memory is dear when it is used for the first time.
+    /// Free pieces that have been used before: memory is slow when it is used for the first time.
     buffers: Vec<Vec<u8>>,
 }
 

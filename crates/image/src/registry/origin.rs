@@ -29,7 +29,7 @@ pub struct Origin {
 }
 
 impl Place {
-    /// It as an origin, where what it sends is the word of that server beyond doubt.
+    /// Gives the repository as an origin, where a certificate that the site believes proves what server answers.
     pub(super) fn origin(&self, settings: &Settings) -> Option<Origin> {
         let is_verified = !self.insecure() && settings.certificates.leave_to_site(asked_for(&self.server));
         (is_verified && !self.is_mirror).then(|| self.address())

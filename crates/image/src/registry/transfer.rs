@@ -220,7 +220,7 @@ impl Transfer {
         self.growing.round()
     }
 
-    /// It is whole, and written to no more.
+    /// Releases a blob that is whole and written to no more.
     pub(super) fn release(&self) -> Result<()> {
         self.part.release()
     }

@@ -43,7 +43,7 @@ pub(super) struct Place {
 /// Where a file's content is.
 pub(super) struct File {
     pub size: u64,
-    /// Its first block in the image.
+    /// First block of the file in the image.
     pub start: u64,
     pub fragment: u32,
     /// Where in the fragment its end begins.
@@ -120,7 +120,7 @@ fn long_file(cursor: &mut Cursor<'_>) -> Result<Rest, Bad> {
     Ok((links, xattrs, Kind::File(File { size, start, fragment, offset, lengths: cursor.reference() })))
 }
 
-/// Those whose long form only has extended attributes behind it.
+/// Reads inodes whose long form only has extended attributes behind it.
 fn other(cursor: &mut Cursor<'_>, form: u16) -> Result<Rest, Bad> {
     let (is_long, form) = (form > 7, if form > 7 { form - 7 } else { form });
     let links = cursor.u32()?;

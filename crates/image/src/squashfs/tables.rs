@@ -56,7 +56,7 @@ impl Row {
         self.put(&number.to_le_bytes());
     }
 
-    /// Its first bytes.
+    /// First bytes of the row.
     pub fn start<const N: usize>(&self) -> [u8; N] {
         let mut start = [0; N];
         let len = self.0.len().min(N);

@@ -333,7 +333,7 @@ const MOST_BLOCKS: u64 = 1 << 26;
 
 /// Where a file's content is.
 struct Pieces {
-    /// Its first block.
+    /// First block of the content.
     start: u64,
     /// The length of each; 0 is a hole.
     blocks: Vec<u32>,

@@ -13,7 +13,7 @@ use crate::error::{Context, Result};
 pub enum Begun<'a> {
     /// The image is there, made meanwhile perhaps.
     There(Record),
-    /// It is to be made.
+    /// The image is to be made.
     New(Making<'a>),
 }
 

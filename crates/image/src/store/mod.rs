@@ -59,7 +59,7 @@ pub use record::{Layer, Record};
 
 /// The layout that this version reads and writes.
 const VERSION: &str = "1\n";
-/// Its directories, and who may pass through: whoever knows what an image is called may look whether it is there, and his.
+/// Directories of the store, and who may pass through: whoever knows an image's id may look whether the store has it for them.
 const DIRS: [(&str, Mode); 6] = [
     ("images", PASSABLE),
     ("users", PASSABLE),
@@ -118,7 +118,7 @@ impl Store {
         }
     }
 
-    /// Its directory.
+    /// Directory of the store.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

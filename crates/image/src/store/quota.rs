@@ -38,7 +38,7 @@ pub struct UserUsage {
     pub uid: u32,
     /// How many images this user may use.
     pub count: u64,
-    /// Their files.
+    /// Bytes of the images' files.
     pub images: u64,
     /// Layers kept for the next pull.
     pub blobs: u64,

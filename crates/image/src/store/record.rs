@@ -14,7 +14,7 @@ pub struct Record {
     pub size: u64,
     /// The sum of its files' data, see `sum.rs`; without it only the metadata can be verified.
     pub sum: Option<u64>,
-    /// Its layers, the lowest first.
+    /// Layers of the image, the lowest first.
     pub layers: Vec<Layer>,
     /// Who may say that another user can have it: see `proof.rs`. Told to no user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -28,9 +28,9 @@ pub struct Record {
 /// A layer as it came.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layer {
-    /// Its digest, as in the manifest.
+    /// Digest of the layer, as in the manifest.
     pub digest: String,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub size: u64,
 }
 

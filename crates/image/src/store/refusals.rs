@@ -63,7 +63,7 @@ impl Store {
     }
 }
 
-/// Those that still count. One that seems to be in the future does: the clock may have been set.
+/// Refusals that still count. One that seems to be in the future does: the clock may have been set.
 fn recent(bytes: &[u8], now: u64) -> Vec<u64> {
     let (entries, _) = bytes.as_chunks::<ENTRY>();
     let entries = entries.iter().map(|entry| u64::from_le_bytes(*entry));

@@ -66,9 +66,9 @@ impl<S: Stream> Stream for &mut S {
 /// What a tar stream cannot be read for.
 #[derive(Debug)]
 pub enum Error {
-    /// It is no tar stream, or one that nobody should unpack: why, and where.
+    /// Not a tar stream, or one that nobody should unpack: why, and where.
     Bad(String),
-    /// Its bytes could not be had.
+    /// The stream could not be read.
     Stream(crate::Error),
 }
 
@@ -106,7 +106,7 @@ pub enum EntryKind {
     File(u64),
     /// A file of `size` bytes, of which those in `map` follow.
     Sparse {
-        /// Its length, holes counted.
+        /// Length of the file, holes counted.
         size: u64,
         /// In order, apart from each other, all within the size.
         map: Vec<Segment>,

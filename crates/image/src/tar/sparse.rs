@@ -7,7 +7,7 @@ use super::header::{RECORD, number};
 pub struct Segment {
     /// Where it begins in the file.
     pub offset: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 

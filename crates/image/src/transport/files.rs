@@ -20,7 +20,7 @@ use crate::manifest::MAX_DOCUMENT;
 pub struct Part {
     /// The file that holds it.
     pub file: Arc<File>,
-    /// Its name, for messages.
+    /// Name of the file, for messages.
     pub name: String,
     /// Where it begins in the file.
     pub offset: u64,
@@ -69,7 +69,7 @@ impl Part {
         read_exact_at(self.file.as_fd(), buffer, self.offset + at).on("read", &self.name)
     }
 
-    /// Its bytes, if it is no longer than manifests may be.
+    /// Reads the file, if it is no longer than manifests may be.
     ///
     /// # Errors
     /// It is longer, or cannot be read.
@@ -167,7 +167,7 @@ impl<'a> Noting<'a> {
         Noting { files, found: RefCell::default() }
     }
 
-    /// Those that were found, by their paths.
+    /// Files that were found, by their paths.
     pub fn into_found(self) -> BTreeMap<String, Part> {
         self.found.into_inner()
     }

@@ -30,21 +30,21 @@ const MAX_INDEXES: usize = 3;
 pub enum Layout<'a> {
     /// OCI's: `index.json` and `blobs/`; which of its images.
     Oci(Option<&'a str>),
-    /// That of `docker save`: `manifest.json`, and files that it names; which of its images.
+    /// Layout of `docker save`: `manifest.json`, and files that it names; which of its images.
     Docker(Option<&'a str>),
-    /// That of skopeo's `dir:`: a manifest and blobs side by side.
+    /// Layout of skopeo's `dir:`: a manifest and blobs side by side.
     Dir,
 }
 
 /// An image that was found, with all of it there.
 pub struct Opened {
-    /// Its manifest, as it came or in OCI's form, in which alone the digest of an image of `docker save` is defined.
+    /// Manifest of the image, as it came or in OCI's form, in which alone the digest of an image of `docker save` is defined.
     pub manifest_bytes: Vec<u8>,
     /// That one's digest.
     pub digest: Digest,
-    /// Its configuration, as it came.
+    /// Configuration of the image, as it came.
     pub config_bytes: Vec<u8>,
-    /// Its layers, the lowest first. Their digests are checked when they are read.
+    /// Layers of the image, the lowest first. Their digests are checked when they are read.
     pub layers: Vec<FileBlob>,
 }
 

@@ -25,7 +25,7 @@ pub enum Fault {
     IgnoreRange,
     /// The token is forgotten on the way: the registry asks for one again.
     LoseToken,
-    /// It says it answers about other bytes.
+    /// The answer claims to be about other bytes.
     WrongRange,
     /// Leads to another address of this proxy.
     Redirect(String),

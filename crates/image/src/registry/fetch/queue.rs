@@ -45,19 +45,19 @@ pub(super) struct Job {
     pub settled: Option<(u32, Option<Digest>)>,
     /// How long was last waited for another process that has it.
     pub pause: Duration,
-    /// It is left alone until then.
+    /// When the blob may be tried again.
     pub not_before: Option<Instant>,
 }
 
 /// How far a blob has come.
 pub(super) enum Phase {
-    /// Its file is not open, or another process has it.
+    /// The blob's file is not open, or another process has it.
     Closed,
     /// A thread opens its file.
     Opening,
     /// Ranges of it are fetched.
     Open(Open),
-    /// It is here, or has failed.
+    /// The blob is here, or has failed.
     Over,
 }
 
