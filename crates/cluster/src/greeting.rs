@@ -85,9 +85,9 @@ pub fn last_word(secret: &str, agents: &Nonce, answer: &[u8], name: &str) -> Opt
 pub enum Verdict {
     /// There is more to come.
     More,
-    /// It is an agent of ours, on a host of this name; so many bytes were its last word.
+    /// An agent of ours, on a host of this name; so many bytes were its last word.
     Ours(String, usize),
-    /// It is none.
+    /// Not an agent of ours.
     Stranger,
 }
 

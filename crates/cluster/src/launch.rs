@@ -31,7 +31,7 @@ const MOST_AT_THE_DOOR: usize = 256;
 
 /// A process that starts agents.
 pub struct Launcher {
-    /// Its program.
+    /// Program of the launcher.
     pub program: String,
     child: std::process::Child,
     /// A handle of it.
@@ -190,7 +190,7 @@ struct Guest {
     socket: OwnedFd,
     since: Instant,
     said: Vec<u8>,
-    /// His random bytes and ours, once he has said his.
+    /// Random bytes of the caller and ours, once the caller has sent its own.
     nonces: Option<(Nonce, Nonce)>,
 }
 

@@ -42,7 +42,7 @@ impl Opener {
         Ok(Self { private, public })
     }
 
-    /// Its public half, for the head.
+    /// Public half of the key, for the head.
     #[must_use]
     pub fn public(&self) -> Vec<u8> {
         self.public.as_ref().to_vec()

@@ -22,13 +22,13 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub enum Order {
     /// Get ready, and say where you will be reached.
     Prepare(Wanted),
-    /// These are all; start your container.
+    /// The list of members, which is complete; start your container.
     Start(Vec<Member>),
     /// Run this in it.
     Run(Box<Program>),
     /// Send the program this signal.
     Signal(i32),
-    /// Its terminal has so many rows and columns now.
+    /// New number of rows and columns of the program's terminal.
     Resize([u16; 2]),
     /// Be this node.
     Serve(Box<Node>),
@@ -52,9 +52,9 @@ pub enum Order {
 pub enum Report {
     /// Where it will be reached, and by what it proves who it is.
     Prepared(Place),
-    /// Its container runs, and its ssh daemon listens.
+    /// The agent's container runs, and its ssh daemon listens.
     Started,
-    /// It is the node, whose process 1 has this number on its host.
+    /// The agent serves as the node, whose process 1 has this PID on its host.
     Serves(i32),
     /// What is worth knowing, though it goes on.
     Note(String),
@@ -62,9 +62,9 @@ pub enum Report {
     Took(u32),
     /// How the program has ended.
     Ended(End),
-    /// It is the node no more: how that has ended by itself, and what it has said last.
+    /// The node has ended by itself: how, and the last lines of its output.
     Left(instance::End, String),
-    /// It cannot go on: what and how to mend it.
+    /// The agent cannot go on: message and hint.
     Failed(String, String),
     /// I am here.
     Beat,
@@ -127,7 +127,7 @@ impl std::str::FromStr for Scratch {
 pub enum Duty {
     /// An ssh daemon, by which programs get in; and in the first, the script.
     Script,
-    /// It is there already: a program is to run on a node of the cluster's own Slurm.
+    /// The root is there already: a program is to run on a node of the cluster's own Slurm.
     Visit,
     /// To be a node of the cluster's own Slurm.
     Node {
@@ -161,9 +161,9 @@ pub enum Root {
     Host,
     /// An image, and by what name it can be had.
     Image {
-        /// Its digest.
+        /// Digest of the image.
         id: ImageId,
-        /// Its name.
+        /// Name of the image.
         reference: String,
     },
     /// A directory that all hosts see.
@@ -175,7 +175,7 @@ pub enum Root {
 pub struct Place {
     /// The agent's version.
     pub version: String,
-    /// Its address.
+    /// Address of the member.
     pub address: IpAddr,
     /// The port of its ssh daemon.
     pub port: u16,
@@ -213,9 +213,9 @@ pub struct Member {
 /// A program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    /// Its words.
+    /// Arguments, the program first.
     pub argv: Vec<OsString>,
-    /// Its environment.
+    /// Environment variables.
     pub env: Vec<(OsString, OsString)>,
     /// Where it starts.
     pub cwd: PathBuf,
@@ -233,7 +233,7 @@ pub enum End {
     Code(i32),
     /// By this signal.
     Signal(i32),
-    /// It could not be executed, for this errno.
+    /// The program could not be executed, for this errno.
     NotExecuted(i32),
 }
 
@@ -243,9 +243,9 @@ pub enum End {
 pub enum Stream {
     /// The program's standard input.
     Input,
-    /// Its standard output.
+    /// Standard output of the program.
     Output,
-    /// Its standard error.
+    /// Standard error of the program.
     Errors,
 }
 

@@ -60,7 +60,7 @@ impl Fleet {
         ready(&waited, until)
     }
 
-    /// Those that are left: first so that they can clear up on the hosts (srun cancels its step), then by force.
+    /// Ends the launchers that are left: first so that they can clear up on the hosts (srun cancels its step), then by force.
     fn end_launchers(&mut self) {
         self.launchers.iter().for_each(Launcher::terminate);
         let until = Instant::now() + CLEARING_UP;

@@ -61,11 +61,11 @@ pub enum Of {
     Door,
     /// A launcher has ended.
     Launcher(usize),
-    /// It has said something.
+    /// A launcher has said something.
     Said(usize),
     /// An agent has said something, or has gone.
     From(usize),
-    /// It takes more of what is for it.
+    /// An agent takes more of what is for it.
     To(usize),
 }
 
@@ -211,7 +211,7 @@ impl Fleet {
         self.remotes[at].take()
     }
 
-    /// It has said where it will be reached.
+    /// Notes where an agent will be reached.
     ///
     /// # Errors
     /// When that would lead others astray.

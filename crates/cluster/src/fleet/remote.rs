@@ -11,15 +11,15 @@ use crate::wire::{Place, Report, VERSION};
 pub enum Stage {
     /// Somebody is to start an agent there.
     Launched,
-    /// It is known where its container will be.
+    /// The agent has said where its container will be.
     Prepared(Place),
-    /// Its container runs.
+    /// The agent's container runs.
     Started(Place),
 }
 
 /// One host.
 pub struct Remote {
-    /// Its name.
+    /// Name of the host.
     pub name: String,
     /// The talk with its agent, once that is there and as long as it is.
     pub channel: Option<Channel>,
@@ -54,14 +54,14 @@ impl Remote {
         }
     }
 
-    /// Its container runs.
+    /// Notes that the container runs.
     pub fn started(&mut self) {
         if let Stage::Prepared(place) = &self.stage {
             self.stage = Stage::Started(place.clone());
         }
     }
 
-    /// It runs no more.
+    /// Notes that the container runs no more.
     pub fn stopped(&mut self) {
         if let Stage::Started(place) = &self.stage {
             self.stage = Stage::Prepared(place.clone());

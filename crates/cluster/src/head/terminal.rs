@@ -4,7 +4,7 @@ use rustix::process::getpgrp;
 use rustix::stdio::{stdin, stdout};
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr};
 
-/// Its rows and columns; nothing unless both our input and our output are one, and we work in its foreground.
+/// Rows and columns of the terminal; nothing unless both our input and our output are one, and we work in its foreground.
 #[must_use]
 pub fn size() -> Option<[u16; 2]> {
     let is_ours = || tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp());
@@ -14,7 +14,7 @@ pub fn size() -> Option<[u16; 2]> {
     tcgetwinsize(stdin()).ok().map(|size| [size.ws_row, size.ws_col])
 }
 
-/// It hands every key on as long as this is there; then it is as it was.
+/// A terminal in raw mode: every key is handed on. Dropping it restores the terminal's settings.
 pub struct Raw(Termios);
 
 impl Raw {

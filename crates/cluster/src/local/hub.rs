@@ -39,9 +39,9 @@ pub enum Ask {
 pub enum Say {
     /// The machine is there; a handle of its process 1 comes along.
     Made,
-    /// It is gone.
+    /// The machine has ended.
     Gone,
-    /// It could not be made.
+    /// The machine could not be made.
     Failed {
         /// Why.
         message: String,

@@ -23,7 +23,7 @@ pub enum Member {
 }
 
 impl Member {
-    /// Its address. Nothing but the cluster's own machines can be reached there, so any will do.
+    /// Address of a member. Nothing but the cluster's own machines can be reached there, so any will do.
     #[must_use]
     pub fn address(self) -> Ipv4Addr {
         match self {

@@ -20,7 +20,7 @@ const COMMON: &str = include_str!("slurm.conf");
 /// A worker as the controller is to know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Worker {
-    /// Its name.
+    /// Name of the node.
     pub name: Member,
     /// Where its slurmd listens.
     pub address: SocketAddr,

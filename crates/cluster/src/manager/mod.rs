@@ -44,7 +44,7 @@ pub struct Surroundings<'a> {
 /// One process of ours that starts one or several agents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Launch {
-    /// Its words.
+    /// Arguments of the launcher, the program first.
     pub argv: Vec<OsString>,
     /// Variables of ours that would mislead it.
     pub without: Vec<&'static str>,
@@ -62,7 +62,7 @@ pub enum Way {
     Pipes,
     /// The agent calls back; what it needs for that comes by its standard input.
     CallBack,
-    /// It calls back; what it needs for that is in a file that only its owner can read, as the launcher passes no input on.
+    /// The agent calls back; what it needs for that is in a file that only its owner can read, as the launcher passes no input on.
     CallBackByFile,
 }
 
