@@ -41,7 +41,7 @@ pub struct Round {
     pub time: Duration,
 }
 
-/// It, under way.
+/// Memory being sent before the processes are stopped.
 pub struct Ahead {
     talk: File,
     doing: Option<Doing>,

@@ -18,7 +18,7 @@ pub const SHARED: u8 = 2;
 
 const ADD: u16 = 6;
 const OPEN: u16 = 4;
-/// It ends once all has been written down, or at once.
+/// Commands that end the connection: once all has been written down, or at once.
 const CLOSE: [u16; 2] = [0x1024, 0x1023];
 
 /// One of them. `of` has the number of a process, or of a piece of shared memory, above the eight bits that say which.
@@ -37,7 +37,7 @@ pub enum Command {
         /// What is known of them.
         flags: u16,
     },
-    /// That was all.
+    /// The end of the pages.
     Close,
 }
 

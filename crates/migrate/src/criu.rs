@@ -84,7 +84,7 @@ pub struct Criu {
 pub enum Told {
     /// CRIU has got so far and waits: the stage's name.
     Stage(String),
-    /// It is done.
+    /// CRIU has done what was asked.
     Done(Response),
 }
 
@@ -223,7 +223,7 @@ impl Criu {
         self.socket.as_fd()
     }
 
-    /// Its number on the host.
+    /// PID of CRIU on the host.
     ///
     /// # Errors
     /// When it has ended.

@@ -36,7 +36,7 @@ const MOST_THREADS: usize = 4;
 /// Memory of a process that is to go so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Its number inside.
+    /// PID of the process inside.
     pub pid: i32,
     /// Where.
     pub address: u64,

@@ -13,7 +13,7 @@ use crate::block::{Block, piece, zeros};
 use crate::command::{Command, PAGE, PRESENT, process, strange};
 use crate::layout::{Layout, Ranges};
 
-/// It.
+/// Memory that has been received before the processes are stopped.
 #[derive(Debug)]
 pub struct Early {
     file: File,

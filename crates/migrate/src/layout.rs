@@ -35,7 +35,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// That of these ranges, as many of them as may go.
+    /// Lays out these ranges, as many of them as may go.
     ///
     /// # Errors
     /// When they are none.
@@ -71,7 +71,7 @@ impl Layout {
         &self.parts
     }
 
-    /// Those of a process.
+    /// Parts of one process.
     #[must_use]
     pub fn of(&self, pid: i32) -> &[Part] {
         let from = self.parts.partition_point(|part| part.pid < pid);

@@ -28,12 +28,12 @@ const ENTRY: u64 = 8;
 /// In it: the page is in memory, or was put away.
 const THERE: u64 = 0b11 << 62;
 
-/// That of a page.
+/// Code of a page.
 type Code = [u64; 2];
 /// Of one that has not been sent. (If there were one with this code, it would be sent again.)
 const NONE: Code = [0; 2];
 
-/// It.
+/// Codes of the pages that have been sent.
 pub struct Ledger {
     layout: Layout,
     codes: Vec<Code>,

@@ -13,11 +13,11 @@ use skiff_sandbox::{Error, Result, SERVER_NUMBER};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Process {
-    /// Its number inside.
+    /// PID inside.
     pub pid: i32,
-    /// Its parent's.
+    /// PID of the parent.
     pub parent: i32,
-    /// Its short name.
+    /// Short name of the process (`comm`).
     pub name: String,
     /// The numbers of its threads, its own first.
     pub threads: Vec<i32>,
@@ -36,7 +36,7 @@ pub struct Process {
 pub struct Obstacle {
     /// The process's number inside.
     pub pid: i32,
-    /// Its short name.
+    /// Short name of the process (`comm`).
     pub name: String,
     /// What it has, and why that is in the way.
     pub why: String,

@@ -20,9 +20,9 @@ const CHUNK: usize = 1 << 30;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Piece {
-    /// Its path in the checkpoint's directory.
+    /// Path in the checkpoint's directory.
     pub path: String,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub size: u64,
 }
 

@@ -74,7 +74,7 @@ struct Work {
     next: AtomicUsize,
 }
 
-/// It, under way.
+/// Memory being allocated before it is used.
 pub struct Populating {
     work: Arc<Work>,
     threads: Vec<JoinHandle<Result<()>>>,

@@ -47,7 +47,7 @@ pub struct Checkpoint {
     pub created: u64,
     /// What the instance was started as.
     pub instance: Started,
-    /// Its processes; the first is its command.
+    /// Processes of the instance; the first is its command.
     pub processes: Vec<Process>,
     /// Whether it went on afterwards.
     pub left_running: bool,

@@ -66,7 +66,7 @@ pub struct Options {
     /// The topmost of the processes, as numbered where CRIU runs.
     #[prost(int32, optional, tag = "2")]
     pub pid: Option<i32>,
-    /// They go on after a dump.
+    /// Whether the processes go on after a dump.
     #[prost(bool, optional, tag = "3")]
     pub leave_running: Option<bool>,
     /// Connections may be open.
@@ -84,7 +84,7 @@ pub struct Options {
     /// What a process has got of an image is no longer kept there.
     #[prost(bool, optional, tag = "16")]
     pub auto_dedup: Option<bool>,
-    /// It tells how far it is.
+    /// Whether CRIU tells how far it is.
     #[prost(bool, optional, tag = "12")]
     pub notify: Option<bool>,
     /// Open files that have no name any more may get one.
@@ -99,13 +99,13 @@ pub struct Options {
     /// How connections are kept still.
     #[prost(enumeration = "NetworkLock", optional, tag = "64")]
     pub network_lock: Option<i32>,
-    /// It does not insist on the host's privilege.
+    /// Whether CRIU does without the host's privilege.
     #[prost(bool, optional, tag = "67")]
     pub unprivileged: Option<bool>,
     /// Where the images are.
     #[prost(string, optional, tag = "68")]
     pub images_dir: Option<String>,
-    /// Its log goes to its standard error.
+    /// Whether CRIU's log goes to its standard error.
     #[prost(bool, optional, tag = "71")]
     pub log_to_stderr: Option<bool>,
 }

@@ -22,7 +22,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Those of this program on this machine.
+    /// Finds the versions on this host.
     #[must_use]
     pub fn here(criu: &str) -> Self {
         let system = rustix::system::uname();
