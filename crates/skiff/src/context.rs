@@ -24,7 +24,7 @@ pub struct Context {
     pub config: Config,
     /// The user's uid.
     pub uid: u32,
-    /// His home.
+    /// The user's home.
     pub home: PathBuf,
     /// The helper, if it is to be used.
     pub helper: Option<PathBuf>,

@@ -65,7 +65,7 @@ pub struct Live {
     connection: OwnedFd,
     /// A handle of process 1.
     pub init: OwnedFd,
-    /// Its number.
+    /// PID of the process.
     pub pid: Pid,
     /// How many sessions there were before this one.
     pub sessions: u32,

@@ -20,9 +20,9 @@ use crate::named;
 /// One environment.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// Its name.
+    /// Name of the environment.
     pub name: EnvName,
-    /// Its directory.
+    /// Directory of the environment.
     pub dir: PathBuf,
 }
 

@@ -186,7 +186,7 @@ fn hold(dir: &TrustedDir) -> Option<OwnedFd> {
     flock(&lock, FlockOperation::NonBlockingLockExclusive).ok().map(|()| lock)
 }
 
-/// Those in this directory that belong to nobody any more, and now to whoever asks.
+/// Scratch directories that belong to nobody any more, and now to whoever asks.
 fn dead(context: &Context, all: &Path) -> Vec<(PathBuf, OwnedFd)> {
     let own = format!("{BEGIN}{}.", context.uid);
     // What cannot be trusted, or not be read, holds nothing that is to be removed.

@@ -83,7 +83,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// That of an instance that runs; nothing if it has none.
+    /// Finds the member of a running instance; nothing if it has none.
     pub fn of(record: &Record, started: &Started) -> Result<Option<Self>> {
         let Net::Named(name) = &started.net else { return Ok(None) };
         let kind = network::commands::read(name)?.kind;

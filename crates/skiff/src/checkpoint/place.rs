@@ -74,12 +74,12 @@ impl Slot {
         there.map_or_else(|| home(context), Ok)
     }
 
-    /// Its directory, whether there is one or not.
+    /// Directory of the checkpoint, whether it exists or not.
     pub fn dir(&self, context: &Context) -> Result<PathBuf> {
         Ok(self.home(context)?.join(self.to_string()))
     }
 
-    /// Its directory and record; it must be there.
+    /// Directory and record of the checkpoint, which must exist.
     pub fn existing(&self, context: &Context) -> Result<(PathBuf, Checkpoint)> {
         self.refuse_missing(context)?;
         let dir = self.dir(context)?;
@@ -128,7 +128,7 @@ pub fn is_empty(dir: &Path) -> bool {
 
 /// A new directory with what belongs into one, where nobody looks for checkpoints. Dropped before it is published, it is removed.
 pub struct New {
-    /// It.
+    /// Directory of the new checkpoint.
     pub dir: PathBuf,
     home: PathBuf,
     name: EnvName,

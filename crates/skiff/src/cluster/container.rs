@@ -45,7 +45,7 @@ const DAEMON: &str = "PATH=/usr/sbin:/usr/local/sbin:/sbin:/usr/bin:/usr/local/b
 const AS_ROOT: &str = "mkdir -p -m 755 /run/sshd\n\
     sed -i \"s,^\\(root:[^:]*:0:0:[^:]*\\):[^:]*:,\\1:$HOME:,\" /etc/passwd\n";
 
-/// It runs, and so does its daemon.
+/// A running container, whose ssh daemon runs too.
 pub struct Container {
     instance: Instance,
     identity: Identity,

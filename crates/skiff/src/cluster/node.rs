@@ -27,7 +27,7 @@ use crate::scratch::{self, Scratch};
 /// So much of what its daemon has said last is told.
 const TOLD: u64 = 2048;
 
-/// It runs, or has ended by itself and is not buried yet.
+/// A node that runs, or has ended by itself and is not reaped yet.
 pub struct Node {
     group: Group,
     name: Member,
@@ -70,7 +70,7 @@ impl Node {
         self.name
     }
 
-    /// Its process 1.
+    /// Process 1 of the node.
     pub fn init(&self) -> BorrowedFd<'_> {
         self.init.as_fd()
     }

@@ -17,7 +17,7 @@ use skiff_sys::signal::send_to_group;
 
 /// A running program.
 pub struct Script {
-    /// Its process.
+    /// Process of the script.
     pub child: Child,
     input: Option<OwnedFd>,
     /// Input that it has not taken yet.
@@ -55,13 +55,13 @@ impl Script {
         Ok(started.map(|child| Self { child, input, waiting, no_more, output, errors }))
     }
 
-    /// Its terminal has so many rows and columns now, if it has one.
+    /// Sets the rows and columns of the script's terminal, if it has one.
     pub fn resize(&self, size: [u16; 2]) {
         // A pipe has none.
         self.input.iter().for_each(|input| terminal::resize(input, size).unwrap_or_default());
     }
 
-    /// Its outputs, as long as it has them open.
+    /// Outputs of the script, as long as it has them open.
     pub fn outputs(&self) -> impl Iterator<Item = (Stream, BorrowedFd<'_>)> {
         let output = self.output.iter().map(|fd| (Stream::Output, fd.as_fd()));
         output.chain(self.errors.iter().map(|fd| (Stream::Errors, fd.as_fd())))

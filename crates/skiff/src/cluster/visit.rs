@@ -76,7 +76,7 @@ fn wanted(node: Member, silence: u32) -> Wanted {
     }
 }
 
-/// Those who are on a node of ours: processes that each serve one.
+/// Programs on a node of ours, each served by a process.
 #[derive(Default)]
 pub struct Visitors(Vec<Child>);
 

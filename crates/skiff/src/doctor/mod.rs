@@ -14,7 +14,7 @@ use crate::output;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// It is there.
+    /// What is needed is there.
     Pass,
     /// Something will not work, or only in another way.
     Warn,

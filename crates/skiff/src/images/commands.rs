@@ -72,7 +72,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// It, by the user's note of it.
+    /// Lists an image by the user's note of it.
     pub fn of(entry: &Entry) -> Self {
         let created = entry.config().ok().and_then(|c| c.created);
         let named = Named::from_str(&entry.reference).ok();

@@ -29,7 +29,7 @@ pub struct Entry {
     pub pulled: u64,
     /// Length of its file in the store, in bytes.
     pub size: u64,
-    /// Its configuration as it came.
+    /// Configuration of the image as it came.
     pub config: serde_json::Value,
     /// What the file that it was imported from looked like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,7 +96,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Those of the user.
+    /// Opens the user's names of images.
     pub fn of(context: &Context) -> Result<Self> {
         let dir = context.data().join("images");
         Ok(Self { is_there: dirs::find(&dir)?.is_some(), dir })

@@ -62,7 +62,7 @@ impl Progress {
         }
     }
 
-    /// It is over: no bar stays.
+    /// Ends the display: no bar stays.
     pub fn end(&mut self) {
         if self.drawn > 0 {
             let clear = format!("\x1b[{}A\x1b[J", self.drawn);

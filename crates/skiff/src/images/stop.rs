@@ -4,7 +4,7 @@
 const RTMIN: i32 = 34;
 const RTMAX: i32 = 64;
 
-/// Its names, by number from 1 on.
+/// Names of signals, by number from 1 on.
 const NAMES: [&str; 31] = [
     "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
     "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",

@@ -20,7 +20,8 @@ const BLIND: Duration = Duration::from_secs(10);
 /// Holes begin and end at multiples of this.
 const BLOCK: u64 = 1 << 16;
 
-/// Its keeper. As long as nothing is written it is not woken, unless the user has no inotify instances left (the kernel gives him 128).
+/// Keeper of what an instance's command writes. As long as nothing is written it is not woken, unless the user has no
+/// inotify instances left (the kernel gives him 128).
 pub struct Kept {
     path: PathBuf,
     file: File,

@@ -131,7 +131,7 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
     output::table(&["NAME", "OF", "STARTED", "STATE", "PID", "COMMAND"], &rows)
 }
 
-/// Those that run.
+/// Lists the instances that run.
 pub fn running(context: &Context) -> Result<Vec<Listed>> {
     let all = listed(context)?;
     Ok(all.into_iter().filter(|listed| listed.state == "running").collect())

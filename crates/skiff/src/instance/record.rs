@@ -35,19 +35,19 @@ const SOON: u32 = 2000;
 /// One instance.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Its name.
+    /// Name of the instance.
     pub name: EnvName,
-    /// Its directory.
+    /// Directory of the instance.
     pub dir: PathBuf,
 }
 
 /// How an instance fares.
 pub enum State {
-    /// It runs.
+    /// The instance runs.
     Running(Live),
-    /// It has said how it ended.
+    /// The instance has ended, and it is known how.
     Ended(Ended),
-    /// It has not: its supervisor was killed, or the machine.
+    /// The instance has ended, and nobody has noted how: its supervisor was killed, or the machine.
     Lost,
 }
 

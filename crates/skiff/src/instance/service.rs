@@ -40,7 +40,7 @@ pub struct Service<'a> {
     pub record: &'a Record,
 }
 
-/// It, running.
+/// A running command, with what serves it.
 pub struct Running {
     main: Main,
     ended: Option<Ended>,

@@ -23,13 +23,13 @@ const REFUSED: &str = "refused";
 /// How long processes that may run can take until they do.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// It is here, and waits.
+/// Notes that the instance is here and waits.
 pub fn announce(dir: &Path, token: &str) -> Result<()> {
     let path = dir.join(ARRIVAL);
     fs::write(&path, token).context(|| path.display().to_string())
 }
 
-/// It may run: whether that is so.
+/// Notes that the instance may run; says whether that is so.
 pub fn take(dir: &Path) -> Result<bool> {
     decide(dir, TAKEN)
 }

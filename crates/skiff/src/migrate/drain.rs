@@ -50,7 +50,7 @@ pub fn drain(context: &Context, words: &Drain) -> Result<i32> {
     Ok(if !words.dry_run && all.iter().any(|one| one.why.is_some()) { output::FAILURE } else { 0 })
 }
 
-/// Those of this machine.
+/// Moves the instances of this host.
 fn leave(context: &Context, words: &Drain, targets: &[String]) -> Result<Vec<Left>> {
     let mut all = vec![];
     let mut turn = 0;
@@ -90,7 +90,7 @@ fn moving(record: &Record, node: &str, mode: Mode) -> Migrate {
     Migrate { mode, compress, dry_run: false, output, instance: record.name.clone(), node: node.into() }
 }
 
-/// Those of another machine, by ourselves there.
+/// Moves the instances of another host, by running this program there.
 fn there(words: &Drain, targets: &[String]) -> Result<Vec<Left>> {
     let node = &words.node;
     let exe = std::env::current_exe().context(|| "own program")?;

@@ -61,9 +61,9 @@ pub struct Move<'a> {
 
 /// What has become of it, if it is not simply still here.
 pub enum Outcome {
-    /// It runs there.
+    /// The instance runs on the destination.
     Gone(Gone),
-    /// It was given away, and nobody has said whether it has been taken. It stands still here.
+    /// The instance was given away, and nobody has said whether it has been taken. It stands still here.
     Unknown(Error),
 }
 

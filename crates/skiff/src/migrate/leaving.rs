@@ -77,7 +77,7 @@ impl Leaving {
         }
     }
 
-    /// It stays: CRIU goes on, and if nobody tells it otherwise it lets the processes go on.
+    /// Notes that the instance stays: CRIU goes on, and if nobody tells it otherwise it lets the processes go on.
     pub fn stay(&self, record: &Record) -> Result<()> {
         let path = path(record);
         fs::remove_file(&path).context(|| path.display().to_string())?;
@@ -95,7 +95,7 @@ impl Leaving {
     }
 }
 
-/// It has gone: what is here ends, CRIU with it.
+/// Notes that the instance has gone: what is here ends, CRIU with it.
 pub fn end(record: &Record) -> Result<()> {
     record.note_end(Some(skiff_spec::instance::End::Moved))?;
     supervisor::stop_at(&record.dir)?;

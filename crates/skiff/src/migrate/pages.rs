@@ -27,7 +27,7 @@ const FAST: f64 = 250e6;
 /// How long the other side may take to say that they have come.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// It.
+/// Transfer of the instance's memory.
 pub struct Pages {
     /// What CRIU talks to.
     criu: OwnedFd,

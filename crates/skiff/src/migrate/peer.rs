@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use skiff_cluster::channel::{Channel, Come};
 use skiff_sandbox::{Context as _, Error, Result};
 
-/// It.
+/// Connection to the other side.
 pub struct Peer {
     channel: Channel,
     name: String,

@@ -14,13 +14,13 @@ pub struct Phase {
     ms: u128,
 }
 
-/// It, so far.
+/// Progress of a move, so far.
 pub struct Progress {
     phases: Vec<Phase>,
     since: Instant,
     /// Bytes that are expected.
     size: u64,
-    /// Those that have arrived.
+    /// Bytes that have arrived.
     bytes: u64,
     bar: bool,
     drawn: bool,

@@ -62,11 +62,11 @@ pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
 
 /// What has come of it.
 pub enum Done {
-    /// It has gone.
+    /// The instance has gone.
     Moved(Moved),
-    /// It had gone before, which was not known.
+    /// The instance had gone before, which was not known.
     Before,
-    /// It was only shown.
+    /// The move was only shown.
     Shown,
 }
 
@@ -198,7 +198,7 @@ fn settle_ended(context: &Context, instance: &EnvName) -> Result<bool> {
     settle(context, &record)
 }
 
-/// It was shut out of its network when it was given away.
+/// Opens the instance's network again, out of which it was shut when it was given away.
 fn listen_again(record: &Record) -> Result<()> {
     let started = record.started()?;
     if let (Some(port), Some(live)) = (Port::of(record, &started)?, Live::connect(&record.dir, Want::Status)?)

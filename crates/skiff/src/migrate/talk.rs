@@ -23,7 +23,7 @@ pub const GOODS: &str = "goods";
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// This is to come: can it?
+    /// Offers an instance; the answer says whether it can come.
     Offer(Box<Offer>),
     /// So many bytes come on the other connection, for nothing but to see how long they take.
     Probe(u64),
@@ -34,7 +34,7 @@ pub enum Order {
     },
     /// All of it is there, or comes now: make the processes, and hold them.
     Restore(Box<Load>),
-    /// They are yours.
+    /// Hands the processes over.
     Go,
     /// Whether an instance has been taken that was offered with this token. If not, it will not be any more.
     Ask(EnvName, String),
@@ -70,7 +70,7 @@ pub struct Load {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Files {
-    /// They follow on the other connection.
+    /// Files that follow on the other connection.
     Follow(Vec<Piece>),
     /// In this directory, which both see.
     Lie(PathBuf),
@@ -80,7 +80,7 @@ pub enum Files {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Report {
-    /// It can come.
+    /// The instance can come.
     Welcome,
     /// What was to be seen has come.
     Probed,
@@ -90,10 +90,10 @@ pub enum Report {
     Made,
     /// The processes are there, and stand still.
     Held,
-    /// They run.
+    /// The processes run.
     Running,
-    /// It has been taken, or not.
+    /// Whether the instance has been taken.
     Taken(bool),
-    /// It cannot be, and nothing is left of it: why, and how to mend it.
+    /// The move has failed, and nothing is left of it: message and hint.
     Failed(String, String),
 }

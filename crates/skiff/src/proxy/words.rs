@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 pub struct Request {
     /// The command's name and its arguments.
     pub argv: Vec<Vec<u8>>,
-    /// Its variables, `NAME=VALUE`.
+    /// Environment variables, `NAME=VALUE`.
     pub env: Vec<Vec<u8>>,
     /// Where it starts.
     pub cwd: Vec<u8>,

@@ -17,7 +17,7 @@ pub const FAILED: &str = "failed";
 
 /// One job.
 pub struct Job {
-    /// Its number.
+    /// Id of the job.
     pub id: u32,
     /// What it runs in.
     pub descriptor: Descriptor,

@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub struct Rooms {
     /// The directory of the cache.
     cache: TrustedDir,
-    /// Its directory of rooms.
+    /// The user's directory of rooms.
     pub dir: TrustedDir,
 }
 
@@ -40,7 +40,7 @@ impl Rooms {
         both.map_err(|e| mend(e.into(), path))
     }
 
-    /// Those that are there.
+    /// Finds the user's rooms, if there are any.
     pub fn find(context: &Context) -> Result<Option<TrustedDir>> {
         let path = Path::new(&context.config.slurm.cache).join(ROOMS);
         let found = TrustedDir::find(&path, 0).and_then(|dir| dir.map(TrustedDir::private).transpose());

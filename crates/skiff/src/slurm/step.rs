@@ -118,7 +118,7 @@ struct Watcher {
     parent: OwnedFd,
     /// How many tasks have not been here yet, if that is known.
     to_come: Option<u32>,
-    /// Those that have, and have not ended.
+    /// Tasks that have begun and have not ended.
     tasks: Vec<Task>,
     /// Whether its task is the batch script.
     is_script: bool,

@@ -26,7 +26,7 @@ use super::keeper;
 const LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 /// How long it may take to be gone once it is killed: a FUSE server can hold up even that.
 const DYING: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// Its memory in bytes: names that the user has made count as root's.
+/// Most memory of the process, in bytes: names that the user has made count as root's.
 const MEMORY: u64 = 256 << 20;
 /// No reason for a failure is longer, in bytes.
 const LONGEST: u64 = 4 << 10;

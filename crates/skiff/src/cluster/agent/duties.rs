@@ -121,7 +121,7 @@ impl Agent<'_> {
         self.visitors.admit(self.context, node, &call).unwrap_or_default();
     }
 
-    /// It has ended by itself. We stay: another may come in its place.
+    /// Notes that the node has ended by itself. The agent stays: another may come in its place.
     pub(super) fn hear_node(&mut self) -> Result<()> {
         let Some(node) = &self.node else { return Ok(()) };
         let ended = match node.ended() {

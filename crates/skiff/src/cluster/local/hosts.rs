@@ -56,9 +56,9 @@ pub struct Hosts {
 
 /// What becomes known of a host.
 enum News {
-    /// Its node has ended by itself.
+    /// The host's node has ended by itself.
     Left(End, String),
-    /// It is lost, or could not do what it was told.
+    /// The host is lost, or could not do what it was told.
     Failed(Error),
 }
 

@@ -225,7 +225,7 @@ impl Listed {
     }
 }
 
-/// Those that are up.
+/// Lists the clusters that are up.
 pub fn running(context: &Context) -> Result<Vec<Listed>> {
     Ok(listed(context)?.into_iter().filter(|cluster| cluster.state == "up").collect())
 }

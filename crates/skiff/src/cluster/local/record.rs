@@ -59,15 +59,15 @@ fn most() -> u16 {
 /// One cluster.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Its name.
+    /// Name of the cluster.
     pub name: EnvName,
-    /// Its directory.
+    /// Directory of the cluster.
     pub dir: PathBuf,
 }
 
 /// The directory of a cluster before it has the cluster's name.
 pub struct Unnamed {
-    /// It.
+    /// Directory of the new cluster.
     pub dir: PathBuf,
     /// The lock that is held as long as the cluster is up.
     pub lock: OwnedFd,

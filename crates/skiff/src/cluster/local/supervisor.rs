@@ -70,7 +70,7 @@ pub enum Wanted {
 }
 
 struct Machine {
-    /// Its process 1, if that is on this machine.
+    /// Process 1 of the node, if that is on this host.
     init: Option<OwnedFd>,
     since: u64,
     lost: Option<End>,
@@ -279,7 +279,7 @@ impl Supervisor {
         }
     }
 
-    /// Its Slurm would notice only when it asks the node the next time, and jobs would wait for that.
+    /// Tells the cluster's Slurm of a lost node: it would notice only when it asks the node the next time, and jobs would wait for that.
     fn tell_lost(&mut self, member: Member) {
         if self.nodes.get(&Member::Controller).is_some_and(|controller| controller.lost.is_none()) {
             let node = format!("NodeName={member}");

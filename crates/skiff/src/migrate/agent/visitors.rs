@@ -55,9 +55,9 @@ pub struct Visitor {
 }
 
 enum State {
-    /// Its credential is not whole.
+    /// The visitor's credential is not whole.
     Speaking,
-    /// It is whole.
+    /// The visitor's credential is whole.
     Ready,
     /// Munged is opening it.
     Asked(Opening, Instant),
@@ -65,10 +65,10 @@ enum State {
     Proven(Credential),
     /// A process starts that user's receiver.
     Attended(Child, u32, Instant),
-    /// It has been refused. To close with bytes of the visitor's unread would be a reset, which takes from it the answer that it has not
-    /// read yet.
+    /// The visitor has been refused. To close with bytes of the visitor's unread would be a reset, which takes from it
+    /// the answer that it has not read yet.
     Leaving(Instant),
-    /// It has gone.
+    /// The visitor has gone.
     Gone,
 }
 
