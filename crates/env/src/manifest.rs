@@ -34,9 +34,9 @@ pub struct Manifest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerRef {
-    /// Its name in the depot.
+    /// Name of the layer in the depot.
     pub digest: LayerId,
-    /// Its file's size in bytes.
+    /// Size of the layer's file in bytes.
     pub size: u64,
 }
 
@@ -50,7 +50,7 @@ impl Manifest {
         Manifest { format: FORMAT, environment: environment.into(), base: base.clone(), created, layers }
     }
 
-    /// Its bytes, the same for equal manifests, and their digest.
+    /// Encodes the manifest: the same bytes for equal manifests, and their digest.
     pub(crate) fn bytes(&self) -> Result<(SnapshotId, Vec<u8>)> {
         let bytes = serde_json::to_vec(self).map_err(|error| Error::BadManifest {
             snapshot: self.environment.clone(),

@@ -62,7 +62,7 @@ pub enum How {
 /// A snapshot in the depot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pushed {
-    /// Its name.
+    /// Id of the snapshot.
     pub id: SnapshotId,
     /// How it came about.
     pub how: How,

@@ -15,7 +15,7 @@ use crate::tree::{Kind, Node, walk};
 pub struct Whole {
     /// The file's digest.
     pub id: LayerId,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: u64,
     /// Paths that it does not hold: sockets and devices.
     pub skipped: Vec<Vec<u8>>,

@@ -30,7 +30,7 @@ pub(crate) enum Item {
 /// What happened to the nodes that were to be shipped.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// Those that vanished before they were read.
+    /// Files that vanished before they were read.
     pub(crate) gone: Vec<usize>,
 }
 
