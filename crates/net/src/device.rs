@@ -38,11 +38,11 @@ pub const GOES_WITHIN: Duration = Duration::from_secs(2);
 /// A device's number and what is known of it.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// Its number.
+    /// Index of the device.
     pub index: u32,
-    /// Its largest packet.
+    /// Largest packet that the device takes.
     pub mtu: u32,
-    /// Its hardware address.
+    /// Hardware address.
     pub hardware: Vec<u8>,
     /// Whether it is switched on.
     pub is_up: bool,
@@ -88,7 +88,7 @@ pub fn find(netlink: &mut Netlink, name: &str, space: Option<i32>) -> io::Result
 pub enum Space<'a> {
     /// This one.
     Fd(BorrowedFd<'a>),
-    /// That of a process.
+    /// Namespace of a process.
     Of(Pid),
 }
 
@@ -350,7 +350,7 @@ pub fn set_neighbour(
 /// A VXLAN that knows where others are.
 #[derive(Clone, Copy)]
 pub struct Forwarding {
-    /// Its number.
+    /// VXLAN network identifier.
     pub vxlan: u32,
     /// The device that its datagrams leave by.
     pub parent: u32,

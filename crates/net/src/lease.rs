@@ -36,7 +36,7 @@ pub struct Leases {
 
 /// An address that was free. It is locked as long as the [`Leases`] it is of are there, so that nobody takes it for free before its device is.
 pub struct Taken {
-    /// It.
+    /// The address.
     pub address: Ipv4Addr,
     /// Who may still have it, on another node: for whom it was kept once, or somebody of whom nothing is known since the last boot.
     pub possible_holder: Option<Lease>,
@@ -48,14 +48,14 @@ pub struct Taken {
 pub struct Swept {
     /// The addresses of those whose namespace has gone.
     pub gone: Vec<Ipv4Addr>,
-    /// Those that are only kept for somebody.
+    /// Leases that are only kept for somebody.
     pub kept: Vec<(Ipv4Addr, Lease)>,
     /// Whether the devices that members share are in use, or about to be.
     pub in_use: bool,
 }
 
 impl Leases {
-    /// Those of `name`. Waits for nobody.
+    /// Opens the leases of network `name`. Waits for nobody.
     pub fn open(name: &NetName) -> Result<Self> {
         let dir = Path::new(DIR).join(name.as_str());
         fs::create_dir_all(&dir).context(|| dir.display().to_string())?;
@@ -267,7 +267,7 @@ pub fn all(dir: &Path) -> Result<Vec<(Ipv4Addr, Lease)>> {
     Ok(leases)
 }
 
-/// Those of them whose namespace lives, as far as anybody may ask.
+/// Lists the leases whose namespace lives, as far as anybody may ask.
 ///
 /// # Errors
 /// That they cannot be read, or the kernel not be asked.

@@ -53,7 +53,7 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Those of `name`. A process opens them once at a time: to close one of two descriptors would end its locks.
+    /// Opens the locks of network `name`. A process opens them once at a time: to close one of two descriptors would end its locks.
     ///
     /// # Errors
     /// That the file cannot be made.

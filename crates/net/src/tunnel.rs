@@ -75,7 +75,7 @@ pub fn device_name(name: &NetName) -> String {
 
 /// A network's tunnel, as it is to be on this node.
 pub struct Tunnel {
-    /// Its device.
+    /// Device of the tunnel.
     pub device: String,
     settings: Settings,
     address: Ipv6Addr,

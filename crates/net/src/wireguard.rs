@@ -19,7 +19,7 @@ const PEERS_AT_ONCE: usize = 256;
 
 /// Another node.
 pub struct Peer {
-    /// Its public key.
+    /// Public key of the peer.
     pub key: [u8; 32],
     /// Where it is reached.
     pub endpoint: SocketAddrV4,
@@ -29,7 +29,7 @@ pub struct Peer {
 
 /// What a device is to have; all that it had before goes.
 pub struct Settings {
-    /// Its own.
+    /// Private key of the device.
     pub private_key: [u8; 32],
     /// The UDP port that its datagrams come from and go to.
     pub port: u16,
