@@ -136,9 +136,9 @@ const FAMILIES: &[libc::c_int] = &[libc::AF_INET, libc::AF_INET6, libc::AF_UNIX,
 /// Whether a program uses the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// It makes sockets of the Internet.
+    /// The process makes sockets of the Internet.
     Used,
-    /// It makes no socket: what it has it was given.
+    /// The process makes no socket: what it has it was given.
     Unused,
 }
 

@@ -46,7 +46,7 @@ pub enum Fork {
 
 /// A process just made, held so that its number cannot come to mean another.
 pub struct Child {
-    /// Its number in the maker's PID namespace.
+    /// PID in the maker's PID namespace.
     pub pid: Pid,
     /// A handle that stays true after its end.
     pub pidfd: OwnedFd,

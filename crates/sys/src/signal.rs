@@ -55,7 +55,7 @@ pub struct Signals {
 /// One signal that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Its number.
+    /// Number of the signal.
     pub number: i32,
     /// Whether the kernel sent it of itself (a terminal's key, a broken pipe), not a process by `kill`.
     pub from_kernel: bool,
