@@ -10,7 +10,7 @@ use super::stats;
 /// Seconds.
 const LIMIT: f64 = 0.25;
 
-/// It does nothing.
+/// A command that does nothing.
 pub const EMPTY: &str =
     "#include <mpi.h>\nint main(int n, char **a) { MPI_Init(&n, &a); MPI_Finalize(); return 0; }\n";
 

@@ -87,7 +87,7 @@ fn ours<'a>(user: Who<'a>, skiff: &str, reference: &str) -> Way<'a> {
     }
 }
 
-/// Its layers are not compressed, so there is more to read and hash, and nothing to inflate.
+/// An image from `docker save`, whose layers are not compressed, so there is more to read and hash, and nothing to inflate.
 fn saved<'a>(user: Who<'a>, skiff: &str, reference: &str) -> Way<'a> {
     let copy = format!(
         "skopeo --insecure-policy copy -q --src-tls-verify=false docker://{reference} docker-archive:{SAVED}"
