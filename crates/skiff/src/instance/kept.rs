@@ -21,7 +21,7 @@ const BLIND: Duration = Duration::from_secs(10);
 const BLOCK: u64 = 1 << 16;
 
 /// Keeper of what an instance's command writes. As long as nothing is written it is not woken, unless the user has no
-/// inotify instances left (the kernel gives him 128).
+/// inotify instances left (the kernel gives them 128).
 pub struct Kept {
     path: PathBuf,
     file: File,
