@@ -10,6 +10,8 @@ with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as s:
     seen = frames = 0
 
     def stop(*_):
+        # `timeout` passes on what it gets itself.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print(seen, "of", frames)
         sys.exit()
 

@@ -28,7 +28,7 @@ at() { # NODE USER NETWORK CMD...
 for node in n1 n2; do on $node ip link property add dev e-$node altname uplink; done
 network plain 90 50 ''
 network sec 91 51 'encrypt = true'
-cp "$here"/{capture,unguard}.py "$here"/../hostile-network/forge.py /shared
+cp "$here"/{capture,secrets,unguard}.py "$here"/../hostile-network/forge.py /shared
 
 # ---- What it takes -------------------------------------------------------------------------------------------------------------
 printf 'encrypt = true\n' | cat - $dir/plain.toml >$dir/both.toml
@@ -59,6 +59,19 @@ fi
 for node in n1 n2; do serve $node; done
 login alice
 ok on n1 "${login[@]}" skiff net check sec
+# Of the key from which the helper has made the others nothing is in its memory as it becomes the user's program.
+kept() { # FILE
+    ok on n1 env -i HOME=/home/alice PATH=/usr/bin:/bin /usr/bin/python3 /shared/secrets.py alice "$1" skiff run --net sec -- true
+    equal "$out" 'looked at 1' 'what the helper keeps'
+}
+kept /etc/munge/munge.key
+# Nor of this node's own, which a program tells.
+if on n1 test -S /var/run/wireguard/sw-sec.sock; then
+    on n1 /usr/bin/python3 -c 'import socket; s = socket.socket(socket.AF_UNIX); s.connect("/var/run/wireguard/sw-sec.sock"); s.send(b"get=1\n\n")
+key = s.recv(65536).partition(b"private_key=")[2][:64].decode(); open("/shared/own.key", "wb").write(bytes.fromhex(key))'
+    equal "$(stat -c %s /shared/own.key)" 32 "a node's key"
+    kept /shared/own.key
+fi
 
 # ---- Read on the wire ------------------------------------------------------------------------------------------------------------
 say='import socket, sys; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(sys.argv[2].encode(), (sys.argv[1], 7000))'

@@ -62,6 +62,6 @@ fn own_space(caller: &Caller, pid: u32) -> Result<OwnedFd> {
 
 /// The site's key, if there is one.
 fn key() -> Result<Option<Key>> {
-    let Some(text) = site::read_secret_if_exists(KEY)? else { return Ok(None) };
-    Key::from_text(&text).map(Some).map_err(|why| Error::new(format!("{KEY}: {why}")))
+    let Some(content) = site::read_secret_if_exists(KEY)? else { return Ok(None) };
+    Key::new(&content).map(Some).map_err(|why| Error::new(format!("{KEY}: {why}")))
 }

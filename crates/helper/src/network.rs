@@ -21,6 +21,7 @@ use skiff_spec::wire::ON_NETWORK;
 use skiff_sys::mount::{MountAttr, set_attributes};
 use skiff_sys::ns;
 use skiff_sys::process::exec;
+use zeroize::Zeroizing;
 
 use crate::base::{check_owner, open_ns, own_proc};
 use crate::caller::Caller;
@@ -49,10 +50,10 @@ pub fn secret(network: &Network) -> Result<Option<Secret>> {
         return Ok(None);
     }
     let found = match site::read_secret_if_exists(KEY)? {
-        Some(text) => Some((KEY, text.into_bytes())),
+        Some(key) => Some((KEY, key)),
         None => site::read_services_secret_if_exists(MUNGE_KEY)?.map(|key| (MUNGE_KEY, key)),
     };
-    let secret = |(path, content): (&str, Vec<u8>)| {
+    let secret = |(path, content): (&str, Zeroizing<Vec<u8>>)| {
         Secret::new(&content).map_err(|why| Error::new(format!("{path}: {why}")))
     };
     found.map(secret).transpose()

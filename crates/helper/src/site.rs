@@ -8,6 +8,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::ids::{Range, is_subordinate, subordinate};
 use skiff_spec::site::{BadLine, FILE, Site};
+use zeroize::Zeroizing;
 
 use crate::names;
 
@@ -71,22 +72,18 @@ impl Config {
 
 /// A file of the administrator's, refused if anybody else could have written it.
 pub fn read_if_exists(path: &str) -> Result<Option<String>> {
-    read_text(path, 0o022)
+    let Some(bytes) = read_checked(path, 0o022, 0)? else { return Ok(None) };
+    String::from_utf8(bytes).map(Some).map_err(|_| Error::new(format!("{path}: not text in UTF-8")))
 }
 
 /// The same, refused if anybody else could have read it, too.
-pub fn read_secret_if_exists(path: &str) -> Result<Option<String>> {
-    read_text(path, 0o077)
+pub fn read_secret_if_exists(path: &str) -> Result<Option<Zeroizing<Vec<u8>>>> {
+    Ok(read_checked(path, 0o077, 0)?.map(Zeroizing::new))
 }
 
 /// A secret of a service's, which may belong to a system user, as may the directory that it is in.
-pub fn read_services_secret_if_exists(path: &str) -> Result<Option<Vec<u8>>> {
-    read_checked(path, 0o077, FIRST_PERSON - 1)
-}
-
-fn read_text(path: &str, refused: u32) -> Result<Option<String>> {
-    let Some(bytes) = read_checked(path, refused, 0)? else { return Ok(None) };
-    String::from_utf8(bytes).map(Some).map_err(|_| Error::new(format!("{path}: not text in UTF-8")))
+pub fn read_services_secret_if_exists(path: &str) -> Result<Option<Zeroizing<Vec<u8>>>> {
+    Ok(read_checked(path, 0o077, FIRST_PERSON - 1)?.map(Zeroizing::new))
 }
 
 /// Others may not have the rights `refused` to it, nor may it belong to a uid above `last_owner`.

@@ -2,6 +2,7 @@
 //! nobody else.
 
 use skiff_spec::network::{Claim, NetName};
+use zeroize::{Zeroize, Zeroizing};
 
 /// Where the site's key is.
 pub const KEY: &str = "/etc/skiff/network.key";
@@ -12,19 +13,19 @@ const PURPOSE: &str = "skiff 2026-11 address of a saved instance";
 const LEAST_BYTES: usize = 32;
 
 /// The site's key.
-pub struct Key([u8; 32]);
+pub struct Key(Zeroizing<[u8; 32]>);
 
 impl Key {
-    /// From the text of its file, of which all but white space at its end counts.
+    /// From the content of its file, of which all but white space at its end counts.
     ///
     /// # Errors
     /// That it is too short.
-    pub fn from_text(text: &str) -> Result<Self, String> {
-        let text = text.trim_end();
-        if text.len() < LEAST_BYTES {
+    pub fn new(content: &[u8]) -> Result<Self, String> {
+        let content = content.trim_ascii_end();
+        if content.len() < LEAST_BYTES {
             return Err(format!("a key has at least {LEAST_BYTES} characters"));
         }
-        Ok(Self(blake3::derive_key(PURPOSE, text.as_bytes())))
+        Ok(Self(derive_key(PURPOSE, content)))
     }
 
     /// The same claim, with its proof.
@@ -43,13 +44,24 @@ impl Key {
     }
 }
 
+/// A key for one purpose, from a secret of the site's. Of the secret nothing stays in the hash's state.
+pub(crate) fn derive_key(purpose: &str, secret: &[u8]) -> Zeroizing<[u8; 32]> {
+    let mut state = blake3::Hasher::new_derive_key(purpose);
+    let mut key = Zeroizing::new([0; 32]);
+    let mut output = state.update(secret).finalize_xof();
+    output.fill(&mut *key);
+    output.zeroize();
+    state.zeroize();
+    key
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_claim_is_one_users_of_one_address_until_one_moment() {
-        let key = |text: &str| Key::from_text(text).unwrap();
+        let key = |text: &str| Key::new(text.as_bytes()).unwrap();
         let (ours, other) = (key(&"a".repeat(32)), key(&"b".repeat(32)));
         let lab: NetName = "lab".parse().unwrap();
         let claim = Claim { address: [10, 0, 0, 1].into(), until: 100, in_use: 50, proof: None };
@@ -72,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_can_be_guessed_is_no_key() {
-        assert!(Key::from_text("").is_err());
-        assert!(Key::from_text(&format!("{}\n\n\n", "a".repeat(31))).is_err());
+        assert!(Key::new(b"").is_err());
+        assert!(Key::new(format!("{}\n\n\n", "a".repeat(31)).as_bytes()).is_err());
     }
 }

@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn only_what_was_in_use_a_moment_ago_is_moved() {
-        let key = Key::from_text(&"a".repeat(32)).unwrap();
+        let key = Key::new(&[b'a'; 32]).unwrap();
         let lease = Lease { network: "lab".parse().unwrap(), uid: 7, space: 0, until: None };
         let claim = |in_use| {
             let claim = Claim { address: [10, 0, 0, 1].into(), until: u64::MAX, in_use, proof: None };

@@ -14,8 +14,9 @@ use curve25519_dalek::MontgomeryPoint;
 use rustix::io::Errno;
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::network::{NetName, Network};
+use zeroize::Zeroizing;
 
-use crate::claim::KEY;
+use crate::claim::{KEY, derive_key};
 use crate::device::{self, Device};
 use crate::netlink::Netlink;
 use crate::wireguard::{Peer, Settings};
@@ -36,7 +37,7 @@ const LEAST_MTU: u32 = 1280;
 const PORT: u16 = 479;
 
 /// What all keys of a site's tunnels come from.
-pub struct Secret([u8; 32]);
+pub struct Secret(Zeroizing<[u8; 32]>);
 
 impl Secret {
     /// From the content of a file of root's that all nodes have.
@@ -48,18 +49,18 @@ impl Secret {
         if content.len() < LEAST_BYTES {
             return Err(format!("key shorter than {LEAST_BYTES} bytes"));
         }
-        Ok(Self(blake3::derive_key(PURPOSE, content)))
+        Ok(Self(derive_key(PURPOSE, content)))
     }
 
-    fn private_key(&self, network: &NetName, node: &str) -> [u8; 32] {
+    fn private_key(&self, network: &NetName, node: &str) -> Zeroizing<[u8; 32]> {
         // No name has a zero byte.
         let whose = [network.as_str(), node].join("\0");
-        *blake3::keyed_hash(&self.0, whose.as_bytes()).as_bytes()
+        Zeroizing::new(*blake3::keyed_hash(&self.0, whose.as_bytes()).as_bytes())
     }
 }
 
-fn public_key(private: [u8; 32]) -> [u8; 32] {
-    MontgomeryPoint::mul_base_clamped(private).to_bytes()
+fn public_key(private: &[u8; 32]) -> [u8; 32] {
+    MontgomeryPoint::mul_base_clamped(*private).to_bytes()
 }
 
 /// The address in the tunnel of a node that others reach at `address`.
@@ -92,7 +93,7 @@ impl Tunnel {
         let port = network.port.unwrap_or(PORT);
         let others = network.nodes.iter().filter(|(other, _)| *other != node);
         let peer = |(other, address): (&String, Ipv4Addr)| Peer {
-            key: public_key(secret.private_key(name, other)),
+            key: public_key(&secret.private_key(name, other)),
             endpoint: SocketAddrV4::new(address, port),
             allowed: inner_address(address),
         };
@@ -103,7 +104,7 @@ impl Tunnel {
 
     /// This node's, which is no secret.
     pub fn public_key(&self) -> [u8; 32] {
-        public_key(self.settings.private_key)
+        public_key(&self.settings.private_key)
     }
 
     /// Switches it off, if it is there: it was made from another description.
@@ -227,7 +228,7 @@ mod tests {
     fn public_keys_are_curve25519s() {
         let mut private = [0; 32];
         private[0] = 9;
-        let public: String = public_key(private).iter().map(|byte| format!("{byte:02x}")).collect();
+        let public: String = public_key(&private).iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(public, "422c8e7a6227d7bca1350b3e2bb7279f7897b87bb6854b783c60e80311ae3079");
     }
 }

@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use rustix::net::netlink::GENERIC;
 use rustix::net::sockopt::socket_peercred;
+use zeroize::Zeroizing;
 
 use crate::wire::{ACK, ask, attribute, message, nest, text, value_of};
 
 /// How long the program may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// More than what `wireguard-go` is told of one peer, and of all the rest.
+const MOST_TEXT: usize = 256;
 /// An attribute's length has 16 bits.
 const PEERS_AT_ONCE: usize = 256;
 
@@ -30,7 +33,7 @@ pub struct Peer {
 /// What a device is to have; all that it had before goes.
 pub struct Settings {
     /// Private key of the device.
-    pub private_key: [u8; 32],
+    pub private_key: Zeroizing<[u8; 32]>,
     /// The UDP port that its datagrams come from and go to.
     pub port: u16,
     /// The only ones that it hears.
@@ -47,30 +50,32 @@ impl Settings {
         const SET_DEVICE: u8 = 1;
         const VERSION: u8 = 1;
         let family = family()?;
-        for body in self.messages(device) {
-            ask(GENERIC, &message(family, ACK, [SET_DEVICE, VERSION], 0, &body))?;
+        for body in self.messages(device).iter() {
+            let message = Zeroizing::new(message(family, ACK, [SET_DEVICE, VERSION], 0, body));
+            ask(GENERIC, &message)?;
         }
         Ok(())
     }
 
     /// The attributes of each message; the first has the old peers removed.
-    fn messages(&self, device: &str) -> Vec<Vec<u8>> {
+    fn messages(&self, device: &str) -> Zeroizing<Vec<Vec<u8>>> {
         const IFNAME: u16 = 2;
         const PRIVATE_KEY: u16 = 3;
         const FLAGS: u16 = 5;
         const LISTEN_PORT: u16 = 6;
         const PEERS: u16 = 8;
         const REPLACE_PEERS: u32 = 1;
-        let mut messages = vec![];
-        let mut parts = vec![
+        let mut messages = Zeroizing::new(vec![]);
+        let mut parts = Zeroizing::new(vec![
             text(IFNAME, device),
-            attribute(PRIVATE_KEY, &self.private_key),
+            attribute(PRIVATE_KEY, &*self.private_key),
             attribute(LISTEN_PORT, &self.port.to_ne_bytes()),
             attribute(FLAGS, &REPLACE_PEERS.to_ne_bytes()),
-        ];
+        ]);
         for some in self.peers.chunks(PEERS_AT_ONCE) {
             parts.push(nest(PEERS, &some.iter().map(Peer::attribute).collect::<Vec<_>>()));
-            messages.push(std::mem::replace(&mut parts, vec![text(IFNAME, device)]).concat());
+            messages.push(parts.concat());
+            parts = Zeroizing::new(vec![text(IFNAME, device)]);
         }
         if messages.is_empty() {
             messages.push(parts.concat());
@@ -103,8 +108,10 @@ impl Settings {
     }
 
     /// As the program wants them.
-    fn to_text(&self) -> String {
-        let mut text = String::from("set=1\n");
+    fn to_text(&self) -> Zeroizing<String> {
+        // With room for all: of a text that moves as it grows a copy would stay.
+        let mut text = Zeroizing::new(String::with_capacity(MOST_TEXT * (1 + self.peers.len())));
+        text.push_str("set=1\n");
         let mut line = |key: &str, value: &str| {
             // To a string nothing fails.
             writeln!(text, "{key}={value}").unwrap_or_default();
@@ -170,8 +177,13 @@ pub fn family() -> io::Result<u16> {
     number.map(|number| u16::from_ne_bytes(*number)).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+fn hex(bytes: &[u8; 32]) -> Zeroizing<String> {
+    let mut text = Zeroizing::new(String::with_capacity(2 * bytes.len()));
+    for byte in bytes {
+        // To a string nothing fails.
+        write!(text, "{byte:02x}").unwrap_or_default();
+    }
+    text
 }
 
 #[cfg(test)]
@@ -184,7 +196,11 @@ mod tests {
             endpoint: SocketAddrV4::new([192, 0, 2, last].into(), 479),
             allowed: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, last.into()),
         };
-        Settings { private_key: [0xff; 32], port: 479, peers: (1..=peers).map(peer).collect() }
+        Settings {
+            private_key: Zeroizing::new([0xff; 32]),
+            port: 479,
+            peers: (1..=peers).map(peer).collect(),
+        }
     }
 
     #[test]
