@@ -75,14 +75,14 @@ fn shown(address: IpAddr) -> String {
     }
 }
 
-/// The text of `cgroup.conf` for a release, given as a line like `slurm-wlm 22.05.8`: from 23.11 on they look for systemd's control
-/// groups even where no plug-in needs any.
+/// The text of `cgroup.conf` for a release, given as a line like `slurm-wlm 22.05.8`. Where the host has version 2 only, they look for systemd's
+/// control groups even where no plug-in needs any. Those before 23.11 cannot be told to use none; for version 1 they look for nothing before it is needed.
 #[must_use]
 pub fn cgroup_conf(release: &str) -> &'static str {
     let mut numbers = release.split_whitespace().nth(1).unwrap_or_default().split('.').map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(year)), Some(Ok(month))) if (year, month) >= (23, 11) => "CgroupPlugin=disabled\n",
-        _ => "CgroupAutomount=no\n",
+        _ => "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n",
     }
 }
 
@@ -136,10 +136,10 @@ mod tests {
     #[test]
     fn control_groups_are_switched_off_as_the_release_wants() {
         for (release, want) in [
-            ("slurm-wlm 22.05.8", "CgroupAutomount=no\n"),
+            ("slurm-wlm 22.05.8", "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"),
             ("slurm 23.11.1", "CgroupPlugin=disabled\n"),
             ("slurm 26.05.5", "CgroupPlugin=disabled\n"),
-            ("", "CgroupAutomount=no\n"),
+            ("", "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"),
         ] {
             assert_eq!(cgroup_conf(release), want, "{release}");
         }

@@ -23,11 +23,12 @@ pub const SLURMD_PID_FILE: &str = "/var/spool/slurmd.pid";
 pub fn write_config(bed: &Bed) -> anyhow::Result<()> {
     bed.make_dir("etc/slurm/plugstack.conf.d", 0o755)?;
     bed.write("etc/slurm/slurm.conf", &slurm_conf(bed)?)?;
-    // Releases from 23.11 on look for systemd's control groups even where no plug-in needs any.
+    // Where the machine has version 2 only, slurmd looks for systemd's control groups even where no plug-in needs any. Releases before 23.11
+    // cannot be told to use none; for version 1 they look for nothing before it is needed.
     let unused = !bed.args.uses_cgroups() && release()? >= (23, 11);
     bed.write(
         "etc/slurm/cgroup.conf",
-        if unused { "CgroupPlugin=disabled\n" } else { "CgroupAutomount=no\n" },
+        if unused { "CgroupPlugin=disabled\n" } else { "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n" },
     )?;
     if let Some(plugin) = &bed.args.plugin {
         let target = bed.path("plugin.so");
