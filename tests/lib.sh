@@ -18,11 +18,14 @@
 #     manifest                    prints every file of the host's system, so that any change to one shows
 #     fail WORDS...               skip WORDS...
 #
+# SKIFF_TEST_SLOWNESS=N makes limits N times as long, for emulated machines.
+#
 # Every failure names the test's line, what was expected and what came. `as` runs under a limit of its own, so that a hanging
 # command fails where it stands.
 set -eu
 export LC_ALL=C.UTF-8
 here=$(dirname "$(readlink -f "$0")")
+slowness=${SKIFF_TEST_SLOWNESS:-1}
 exec 3>&2
 
 fail() {
@@ -48,7 +51,7 @@ login() { # USER -> array login
 as() { # USER CMD...
     login "$1"
     shift
-    timeout --foreground -k 2 "${limit:-60}" "${login[@]}" "$@"
+    timeout --foreground -k 2 $((${limit:-60} * slowness)) "${login[@]}" "$@"
 }
 
 start() { # USER CMD...
@@ -62,7 +65,7 @@ at() { # NODE USER CMD...
     local node=$1
     login "$2"
     shift 2
-    timeout --foreground -k 2 "${limit:-60}" on "$node" "${login[@]}" "$@"
+    timeout --foreground -k 2 $((${limit:-60} * slowness)) on "$node" "${login[@]}" "$@"
 }
 
 declare -A agents
@@ -151,7 +154,7 @@ json() { # TEXT EXPRESSION
 }
 
 eventually() { # SECONDS CMD...
-    local end=$((${EPOCHREALTIME/./} + $1 * 1000000))
+    local end=$((${EPOCHREALTIME/./} + $1 * slowness * 1000000))
     shift
     until "$@" >/dev/null 2>&1; do
         [ "${EPOCHREALTIME/./}" -lt $end ] || fail "still not so: $*"

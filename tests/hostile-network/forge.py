@@ -1,7 +1,7 @@
 """Frames that seem to come from a member of a VXLAN, in datagrams that anybody can send, and who listens for them inside.
 
     forge.py send HOST ID TO NAME ADDRESS HARDWARE PORT [FROM] [CARRIES]     PORT, FROM: the datagram's source, 0 for any
-    forge.py listen                                                   prints the names that came, until the last has
+    forge.py listen [SECONDS]                                          prints the names that came, until the last has
 """
 
 import socket, struct, sys
@@ -29,10 +29,10 @@ def send(host, number, to, name, address, hardware, port, source="0.0.0.0", carr
         s.sendto(vxlan + frame(to, name.encode(), address, hardware, int(carries, 16)), (host, 4789))
 
 
-def listen():
+def listen(seconds=30):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("", 7000))
-        s.settimeout(30)
+        s.settimeout(float(seconds))
         print("listening", flush=True)
         heard = []
         while b"honest-last" not in heard:

@@ -23,7 +23,7 @@ at() { # NODE USER NETWORK CMD...
     local node=$1 user=$2 net=$3
     shift 3
     login "$user"
-    on "$node" timeout --foreground -k 2 25 "${login[@]}" skiff run --net "$net" -- "$@"
+    on "$node" timeout --foreground -k 2 $((25 * slowness)) "${login[@]}" skiff run --net "$net" -- "$@"
 }
 for node in n1 n2; do on $node ip link property add dev e-$node altname uplink; done
 network plain 90 50 ''
@@ -78,12 +78,12 @@ say='import socket, sys; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto
 listen() { # NETWORK: alice on n1, in the background
     rm -f /home/alice/heard
     login alice
-    on n1 "${login[@]}" skiff run --net "$1" -- /usr/bin/python3 /shared/forge.py listen >/home/alice/heard 3>&- &
+    on n1 "${login[@]}" skiff run --net "$1" -- /usr/bin/python3 /shared/forge.py listen $((30 * slowness)) >/home/alice/heard 3>&- &
     listener=$!
     eventually 10 grep -q listening /home/alice/heard
 }
 capture() {
-    on n1 timeout 30 /usr/bin/python3 /shared/capture.py e-n1 honest-last >"$SKIFF_TEST_TMP/seen" 3>&- &
+    on n1 timeout $((30 * slowness)) /usr/bin/python3 /shared/capture.py e-n1 honest-last >"$SKIFF_TEST_TMP/seen" 3>&- &
     capture=$!
     eventually 10 grep -q capturing "$SKIFF_TEST_TMP/seen"
 }

@@ -27,8 +27,9 @@ use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::image::{ImageId, store};
 use skiff_spec::site::{ImageFormat, Site};
 use skiff_sys::cred::FsIds;
+use skiff_sys::loopdev;
 use skiff_sys::mount::{MountAttr, set_attributes};
-use skiff_sys::{loopdev, verity};
+use skiff_sys::verity::{self, Measured};
 
 use crate::caller::Caller;
 use crate::locked::lock_flags;
@@ -251,26 +252,32 @@ impl Store {
         Ok(file)
     }
 
-    /// Refuses a file that the kernel holds to another digest than was noted when the image was made. (One that it holds to none is from a
-    /// file system without fs-verity, or from before.)
+    /// Refuses a file that the kernel does not hold to the digest that was noted when the image was made. (Without a note it was made where
+    /// fs-verity could not be enabled; on a file system without fs-verity a note came along with a copy of the store.)
     fn check_verity(&self, file: &OwnedFd, id: ImageId, name: &str) -> Result<()> {
         let what = || format!("image {id}: {name}");
-        let Some(digest) = verity::measure(file.as_fd()).context(what)? else { return Ok(()) };
+        let measured = verity::measure(file.as_fd()).context(what)?;
+        if measured == Measured::Unsupported {
+            return Ok(());
+        }
         let note = store::verity(name);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
         let read = || -> rustix::io::Result<_> {
-            let note = openat(&self.dir, note, flags, Mode::empty())?;
+            let note = openat(&self.dir, &note, flags, Mode::empty())?;
             let mut noted = [0; 33];
             let length = pread(&note, &mut noted, 0)?;
             Ok(noted[..length].to_vec())
         };
-        match self.as_owner(read)? {
-            Ok(noted) if noted == digest => Ok(()),
-            Err(Errno::NOENT) => Ok(()),
-            Ok(_) => Err(Error::new(format!("{}: its fs-verity digest is not the one noted", what()))
-                .hint("administrator: remove it from the store; then `skiff pull` makes it again")),
-            Err(e) => Err(e).context(what),
-        }
+        let fault = match (self.as_owner(read)?, measured) {
+            (Ok(noted), Measured::Digest(digest)) if noted == digest => return Ok(()),
+            (Err(Errno::NOENT), _) => return Ok(()),
+            (Ok(_), Measured::Nothing) => "it has lost its fs-verity",
+            (Ok(_), _) => "its fs-verity digest is not the one noted",
+            (Err(e), _) => return Err(e).context(what),
+        };
+        let (path, hint) = (&self.path, "then `skiff pull` makes it again");
+        Err(Error::new(format!("{}: {fault}", what()))
+            .hint(format!("administrator: rm {path}/{name} {path}/{note}; {hint}")))
     }
 
     /// Refuses a user who has not shown that he may have the image.

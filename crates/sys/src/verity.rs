@@ -29,7 +29,7 @@ struct Enable {
 
 /// `struct fsverity_digest`, with room for one of SHA-256.
 #[repr(C)]
-struct Measured {
+struct Digest {
     algorithm: u16,
     size: u16,
     digest: [u8; LENGTH],
@@ -72,27 +72,38 @@ pub fn enable(file: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-/// The digest that the kernel holds the file to; nothing if it has no fs-verity.
+/// What the kernel holds a file to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measured {
+    /// To this digest.
+    Digest([u8; LENGTH]),
+    /// To nothing, although its file system has fs-verity.
+    Nothing,
+    /// Its file system, or the kernel, has no fs-verity.
+    Unsupported,
+}
+
+/// What the kernel holds the file to.
 ///
 /// # Errors
 /// Of the kernel; `EOVERFLOW` where the digest is not SHA-256.
-pub fn measure(file: BorrowedFd<'_>) -> io::Result<Option<[u8; LENGTH]>> {
-    let mut measured = Measured { algorithm: 0, size: LENGTH as u16, digest: [0; LENGTH] };
+pub fn measure(file: BorrowedFd<'_>) -> io::Result<Measured> {
+    let mut held_to = Digest { algorithm: 0, size: LENGTH as u16, digest: [0; LENGTH] };
     // SAFETY: the structure has the kernel's layout, says how long it is and lives through the call.
-    let r = unsafe { libc::ioctl(file.as_raw_fd(), MEASURE as libc::Ioctl, &raw mut measured) };
+    let r = unsafe { libc::ioctl(file.as_raw_fd(), MEASURE as libc::Ioctl, &raw mut held_to) };
     if r == 0 {
-        let is_ours = (u32::from(measured.algorithm), usize::from(measured.size)) == (SHA256, LENGTH);
-        return if is_ours { Ok(Some(measured.digest)) } else { Err(io::ErrorKind::InvalidData.into()) };
+        let is_ours = (u32::from(held_to.algorithm), usize::from(held_to.size)) == (SHA256, LENGTH);
+        return if is_ours {
+            Ok(Measured::Digest(held_to.digest))
+        } else {
+            Err(io::ErrorKind::InvalidData.into())
+        };
     }
-    match io::Error::last_os_error() {
-        e if matches!(
-            e.raw_os_error(),
-            Some(libc::ENODATA | libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS | libc::EINVAL)
-        ) =>
-        {
-            Ok(None)
-        }
-        e => Err(e),
+    let e = io::Error::last_os_error();
+    match e.raw_os_error() {
+        Some(libc::ENODATA) => Ok(Measured::Nothing),
+        Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS | libc::EINVAL) => Ok(Measured::Unsupported),
+        _ => Err(e),
     }
 }
 
@@ -105,7 +116,7 @@ mod tests {
 
     #[test]
     fn structures_have_the_kernels_sizes() {
-        assert_eq!((size_of::<Enable>(), size_of::<Measured>()), (128, 4 + LENGTH));
+        assert_eq!((size_of::<Enable>(), size_of::<Digest>()), (128, 4 + LENGTH));
     }
 
     /// With `SKIFF_TEST_VERITY=DIR`, of a file system that has it, it must be there.
@@ -121,8 +132,12 @@ mod tests {
         let after = measure(file.as_fd()).expect("measured");
         let changed = OpenOptions::new().write(true).open(&path);
         std::fs::remove_file(&path).expect("removed");
-        assert_eq!((before, after.is_some()), (None, enabled));
+        assert!(!matches!(before, Measured::Digest(_)), "{before:?}");
+        assert_eq!(matches!(after, Measured::Digest(_)), enabled, "{after:?}");
         assert!(changed.is_err() == enabled);
+        if wanted.is_some() {
+            assert_eq!(before, Measured::Nothing);
+        }
         if !enabled {
             assert!(wanted.is_none(), "no fs-verity in {dir:?}");
             eprintln!("skipped: {dir:?} has no fs-verity");

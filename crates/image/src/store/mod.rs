@@ -44,7 +44,7 @@ use rustix::io::Errno;
 use skiff_spec::digest::Digest;
 use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::platform::Platform;
-use skiff_sys::verity;
+use skiff_sys::verity::{self, Measured};
 
 use crate::error::{Context, Error, Result};
 use crate::registry::{BlobDir, Origin};
@@ -189,13 +189,16 @@ impl Store {
     /// sees to that, whoever takes over a writer later; the digest that it holds the file to is noted. It is open for writing nowhere.
     fn seal(&self, file: BorrowedFd<'_>, name: &str) -> Result<()> {
         let on = |e: std::io::Error| Error::io("enable fs-verity for", self.shown(name), &e);
+        let note = names::verity(name);
         if verity::enable(file).map_err(on)?
-            && let Some(digest) = verity::measure(file).map_err(on)?
+            && let Measured::Digest(digest) = verity::measure(file).map_err(on)?
         {
             let new = unique("tmp/verity");
             self.write_new(&new, &digest)?;
-            let note = names::verity(name);
             renameat(&self.dir, &new, &self.dir, &note).on("rename", self.shown(&note))?;
+        } else {
+            // One that is left of an earlier file would have this one refused.
+            self.remove(&note)?;
         }
         fchmod(file, Mode::from_raw_mode(0o400)).on("set the mode of", self.shown(name))?;
         fsync(file).on("sync", self.shown(name))

@@ -1,9 +1,10 @@
 //! Whether an image is still as it was made.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::fstat;
-use skiff_spec::image::ImageId;
+use skiff_spec::image::{ImageId, store as names};
+use skiff_sys::verity::{self, Measured};
 
 use super::Store;
 use crate::erofs;
@@ -24,6 +25,9 @@ impl Store {
         if fstat(&file).on("look at", &*name)?.st_size as u64 != record.size {
             return bad("it is not as long as it was when it was made");
         }
+        if !self.is_as_sealed(file.as_fd(), &names::image(id))? {
+            return bad("fs-verity does not hold it to the digest noted when it was made");
+        }
         let reader = erofs::Reader::open(self.open_image(id)?, name.clone())?;
         erofs::verify_stored(&reader)?;
         // Of what the format can hold, block numbers have 32 bits.
@@ -33,5 +37,19 @@ impl Store {
             return bad("what is in its files is not what it was when it was made");
         }
         Ok(())
+    }
+    /// Whether the kernel holds a file to the digest that was noted of it. The helper asks the same before it mounts the file.
+    fn is_as_sealed(&self, file: BorrowedFd<'_>, name: &str) -> Result<bool> {
+        let note = names::verity(name);
+        let measured = verity::measure(file).map_err(|e| Error::io("measure", self.shown(name), &e))?;
+        match std::fs::read(self.path.join(&note)) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(true),
+            Err(e) => Err(Error::io("read", self.shown(&note), &e)),
+            Ok(noted) => Ok(match measured {
+                Measured::Digest(digest) => noted == digest,
+                Measured::Nothing => false,
+                Measured::Unsupported => true,
+            }),
+        }
     }
 }
