@@ -1,9 +1,11 @@
 """What mallory does to the store's writers: asks the helper for many, and says nothing to them.
 
     idle.py HELPER COUNT SECONDS     prints how many she was given, then holds them so long
-    idle.py HELPER trickle           sends a question a byte a second; prints after how many seconds the writer has gone
+    idle.py HELPER trickle           sends a question a byte a second, and to another writer the files of
+                                     a question one a second; prints after how many seconds both have gone
 """
 
+import json
 import os
 import socket
 import struct
@@ -35,18 +37,29 @@ def writer(helper):
 helper = sys.argv[1]
 if sys.argv[2] == "trickle":
     talk, _ = writer(helper)
-    begin = time.monotonic()
-    talk.settimeout(1)
+    files, _ = writer(helper)
+    source = {"form": "oci", "path": "/x", "tag": None, "files": [str(n) for n in range(199)]}
+    question = json.dumps({"Import": {"source": source, "platform": "linux/amd64"}}).encode()
     talk.sendall(struct.pack("<I", 1000))
-    while time.monotonic() - begin < 40:
-        try:
-            talk.sendall(b" ")
-            if talk.recv(4096) == b"":
-                break
-        except TimeoutError:
-            continue
-        except OSError:
-            break
+    files.sendall(struct.pack("<I", len(question)) + question)
+    null = os.open("/dev/null", os.O_RDONLY)
+    trickles = [
+        (talk, lambda: talk.sendall(b" ")),
+        (files, lambda: socket.send_fds(files, [b"\0"], [null])),
+    ]
+    begin = time.monotonic()
+    while trickles and time.monotonic() - begin < 40:
+        for link, send in trickles[:]:
+            link.settimeout(0.5)
+            try:
+                send()
+                gone = link.recv(4096) == b""
+            except TimeoutError:
+                gone = False
+            except OSError:
+                gone = True
+            if gone:
+                trickles.remove((link, send))
     print(int(time.monotonic() - begin))
 else:
     held = [writer(helper) for _ in range(int(sys.argv[2]))]

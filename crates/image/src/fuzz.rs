@@ -12,7 +12,7 @@ use skiff_spec::reference::{ImageReference, Named};
 use crate::assemble::Limits;
 use crate::auth::{AuthFile, Credentials};
 use crate::convert::{Job, convert};
-use crate::fetcher::{self, Answer, Question};
+use crate::fetcher::{Answer, Question};
 use crate::manifest::{self, Document, ImageConfig, MAX_LAYERS};
 use crate::merge::Merger;
 use crate::policy::{Policies, Policy, PublicKey, read_payload};
@@ -74,7 +74,7 @@ pub fn fetcher(bytes: &[u8]) -> bool {
     let layer = Growing::remote(Digest::Sha256([0; 32]), SIZE);
     let open = || Ok(rustix::fs::memfd_create("layer", MemfdFlags::CLOEXEC).expect("a file in memory"));
     let (mut taken, mut rest) = (0, bytes);
-    while let Ok(Some(answer)) = fetcher::receive::<Answer>(&mut rest) {
+    while let Ok(Some(answer)) = skiff_ipc::receive::<Answer>(&mut rest) {
         taken += 1;
         if let Answer::Event { event, .. } = answer {
             let is_taken = layer.apply(event, open).is_ok();
@@ -82,7 +82,7 @@ pub fn fetcher(bytes: &[u8]) -> bool {
             assert!(here <= SIZE && (is_taken || status != Status::Verified));
         }
     }
-    taken > 0 || matches!(fetcher::receive::<Question>(&mut &bytes[..]), Ok(Some(_)))
+    taken > 0 || matches!(skiff_ipc::receive::<Question>(&mut &bytes[..]), Ok(Some(_)))
 }
 
 /// `auth.json`.

@@ -13,15 +13,17 @@ use std::sync::{Arc, Mutex};
 
 use common::layers::build::{Entry as Tar, archive};
 use common::stores::Watching;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use skiff_image::Error;
 use skiff_image::auth::Credentials;
-use skiff_image::fetcher::{Question, Remote, Told, receive, send, serve};
+use skiff_image::fetcher::{Question, Remote, Told, serve};
 use skiff_image::policy::Policies;
 use skiff_image::pull::{Pull, Pulled, pull};
 use skiff_image::registries_conf::RegistriesConf;
 use skiff_image::registry::{BlobDir, Client, Settings};
 use skiff_image::store::Store;
+use skiff_ipc::{Message, receive, send};
 use skiff_spec::platform::Platform;
 use support::images::{digest, noise};
 use support::web::{Head, Listener, answer};
@@ -182,6 +184,14 @@ enum Lie {
     Gone,
 }
 
+/// An answer, or what looks like one.
+#[derive(Serialize, Deserialize)]
+struct Claim(serde_json::Value);
+
+impl Message for Claim {
+    const LONGEST: usize = 1 << 20;
+}
+
 /// Answers as a fetcher would, but for its lie.
 fn lies(lie: Lie, blobs: &Path, mut link: UnixStream) {
     let image = Image::new();
@@ -230,8 +240,10 @@ fn lies(lie: Lie, blobs: &Path, mut link: UnixStream) {
             }
             _ => continue,
         };
-        if send(&mut link, &answer).is_err() || events.iter().any(|event| send(&mut link, event).is_err()) {
-            return;
+        for claim in std::iter::once(answer).chain(events) {
+            if send(&mut link, &Claim(claim)).is_err() {
+                return;
+            }
         }
     }
 }

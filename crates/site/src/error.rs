@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use rustix::io::Errno;
+use skiff_spec::fault::Fault;
 
 /// The result of everything in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -112,6 +113,12 @@ impl Error {
             Self::Io { source, .. } => Some(*source),
             _ => None,
         }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(e: Error) -> Self {
+        Self::new(e.to_string()).hint(e.hint())
     }
 }
 

@@ -4,6 +4,7 @@
 pub mod account;
 pub mod config;
 pub mod digest;
+pub mod fault;
 pub mod fuzz;
 pub mod ids;
 pub mod image;

@@ -29,7 +29,8 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
 /// Receives one message of at most `most` bytes. An empty one means that the other side is gone.
 ///
 /// # Errors
-/// `EMSGSIZE` if the message was longer than `most` (on sockets that keep messages apart).
+/// `EMSGSIZE` if the message was longer than `most` (on sockets that keep messages apart), `E2BIG` if more than [`MOST_FDS`] descriptors
+/// came with it, or more than this process may have open; those that came are closed.
 pub fn receive(socket: BorrowedFd<'_>, most: usize) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; most];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
@@ -48,6 +49,10 @@ pub fn receive(socket: BorrowedFd<'_>, most: usize) -> io::Result<(Vec<u8>, Vec<
         .collect();
     if message.flags.contains(rustix::net::ReturnFlags::TRUNC) {
         return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+    }
+    // The kernel has closed those that there was no room for; what is left is not what the sender meant.
+    if message.flags.contains(rustix::net::ReturnFlags::CTRUNC) {
+        return Err(io::Error::from_raw_os_error(libc::E2BIG));
     }
     bytes.truncate(message.bytes);
     Ok((bytes, fds))

@@ -7,6 +7,7 @@ use std::path::Path;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
+use skiff_ipc::{Message, receive_packet, send_packet};
 use skiff_net::switch::{self, Switch};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::first::{Apart, First};
@@ -17,13 +18,12 @@ use skiff_sandbox::start::Instance;
 use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::plan::Plan;
-use skiff_sys::fdpass;
 use skiff_sys::signal::Mask;
 
 use super::members::{Member, PREFIX};
 
-/// The longest message: it names all machines that there can be.
-const MOST_BYTES: usize = 128 << 10;
+/// The longest message in bytes: it names all machines that there can be.
+pub const LONGEST: usize = 128 << 10;
 
 /// What the supervisor asks for. Each is answered by one [`Say`] that is not [`Say::Ended`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,36 +42,34 @@ pub enum Say {
     /// The machine has ended.
     Gone,
     /// The machine could not be made.
-    Failed {
-        /// Why.
-        message: String,
-        /// How to mend it; may be empty.
-        hint: String,
-    },
+    Failed(Error),
     /// A machine has ended by itself, as its program has.
     Ended(Member, End),
+}
+
+impl Message for Ask {
+    const LONGEST: usize = LONGEST;
+}
+
+impl Message for Say {
+    const LONGEST: usize = LONGEST;
+    const DESCRIPTORS: usize = 1;
 }
 
 /// Sends a message.
 ///
 /// # Errors
 /// That the other side is gone.
-pub fn send(socket: BorrowedFd<'_>, word: &impl Serialize, fds: &[BorrowedFd<'_>]) -> Result<()> {
-    let text = serde_json::to_vec(word).map_err(|e| Error::new(format!("message: {e}")))?;
-    fdpass::send(socket, &text, fds).context(|| "message to the cluster")
+pub fn send<M: Message>(socket: BorrowedFd<'_>, message: &M, fds: &[BorrowedFd<'_>]) -> Result<()> {
+    send_packet(socket, message, fds).map_err(|e| Error::from(e).about("message to the cluster"))
 }
 
 /// Takes one.
 ///
 /// # Errors
 /// That the other side is gone, or does not make sense.
-pub fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> Result<(T, Vec<OwnedFd>)> {
-    let (text, fds) = fdpass::receive(socket, MOST_BYTES).context(|| "message from the cluster")?;
-    if text.is_empty() {
-        return Err(Error::new("the cluster's other side is gone"));
-    }
-    let word = serde_json::from_slice(&text).map_err(|e| Error::new(format!("message: {e}")))?;
-    Ok((word, fds))
+pub fn receive<M: Message>(socket: BorrowedFd<'_>) -> Result<(M, Vec<OwnedFd>)> {
+    receive_packet(socket).map_err(|e| Error::from(e).about("message from the cluster"))
 }
 
 /// What machines are made by.
@@ -110,16 +108,12 @@ pub fn serve(ground: &Ground, control: &OwnedFd, pattern: &Pattern<'_>) -> Resul
         Err(e) => {
             // Whatever is asked, this is the answer.
             receive::<Ask>(control.as_fd())?;
-            return send(control.as_fd(), &failed(&e), &[]);
+            return send(control.as_fd(), &Say::Failed(e), &[]);
         }
     };
     loop {
         hub.step()?;
     }
-}
-
-fn failed(e: &Error) -> Say {
-    Say::Failed { message: e.message.clone(), hint: e.hint.clone() }
 }
 
 impl Hub<'_> {
@@ -149,7 +143,10 @@ impl Hub<'_> {
                     self.machines.insert(*member, machine);
                     Ok(())
                 }
-                Err(e) => send(self.control.as_fd(), &failed(&e.about(&format!("node {member}"))), &[]),
+                Err(e) => {
+                    let why = Say::Failed(e.about(&format!("node {member}")));
+                    send(self.control.as_fd(), &why, &[])
+                }
             },
             Ask::End(member) => {
                 self.machines.remove(member).into_iter().for_each(Instance::end);

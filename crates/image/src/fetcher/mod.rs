@@ -28,7 +28,7 @@ use crate::manifest::Descriptor;
 use crate::policy::Signature;
 use crate::registry::{BlobDir, Origin, Resolved};
 
-pub use protocol::{Answer, Question, Told, receive, send};
+pub use protocol::{Answer, Question, Told};
 pub use remote::Remote;
 pub use serve::serve;
 

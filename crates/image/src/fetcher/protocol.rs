@@ -1,18 +1,16 @@
-//! What the writer and the fetcher say to each other: JSON texts, each behind its length (4 bytes, little endian).
+//! What the writer and the fetcher say to each other.
 //!
 //! Neither believes the other: a server may have taken over the one, an image the other.
 
-use std::io::{Read, Write};
-
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use skiff_ipc::{self as ipc, Message};
 
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::policy::{Signature, Text};
 use crate::registry::{Event, Origin};
 
 /// No text is longer, in bytes: a manifest and a configuration of 4 MiB each, with what JSON adds.
-const LONGEST: u32 = 32 << 20;
+const LONGEST: usize = 32 << 20;
 
 /// What the writer wants of the fetcher.
 #[derive(Debug, Serialize, Deserialize)]
@@ -144,46 +142,28 @@ impl Told {
     pub(super) fn because(message: &str) -> Told {
         Told {
             message: message.into(),
-            hint: Some("was it killed? what was fetched is kept: try again".into()),
+            hint: Some("try again: what was fetched is kept".into()),
             is_refusal: false,
         }
     }
 }
 
-/// Sends one text.
-///
-/// # Errors
-/// When nobody listens, or it is too long.
-pub fn send<T: Serialize>(to: &mut impl Write, word: &T) -> Result<()> {
-    let text = serde_json::to_vec(word).map_err(|_| Error::Fetcher(Told::nonsense()))?;
-    let length = u32::try_from(text.len()).ok().filter(|length| *length <= LONGEST);
-    let length =
-        length.ok_or_else(|| Error::Fetcher(Told::because("the store's fetcher: message too long")))?;
-    to.write_all(&[&length.to_le_bytes()[..], &text].concat()).map_err(|_| ended())
+impl Message for Question {
+    const LONGEST: usize = LONGEST;
+    const DESCRIPTORS: usize = 1;
 }
 
-/// Takes one text; nothing at the end.
-///
-/// # Errors
-/// When it ends half-way, is too long or makes no sense.
-pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> Result<Option<T>> {
-    let mut length = [0; 4];
-    match from.read(&mut length[..1]) {
-        Ok(0) => return Ok(None),
-        Ok(_) => from.read_exact(&mut length[1..]).map_err(|_| ended())?,
-        Err(_) => return Err(ended()),
+impl Message for Answer {
+    const LONGEST: usize = LONGEST;
+}
+
+impl From<ipc::Error> for Error {
+    fn from(error: ipc::Error) -> Self {
+        match error {
+            ipc::Error::Closed | ipc::Error::TimedOut | ipc::Error::Io(_) => ended(),
+            error => Error::Fetcher(Told::because(&format!("the store's fetcher: {error}"))),
+        }
     }
-    let length = u32::from_le_bytes(length);
-    if length > LONGEST {
-        return Err(Error::Fetcher(Told::nonsense()));
-    }
-    // Believed only as far as it comes.
-    let mut text = vec![];
-    from.take(u64::from(length)).read_to_end(&mut text).map_err(|_| ended())?;
-    if text.len() != length as usize {
-        return Err(ended());
-    }
-    serde_json::from_slice(&text).map(Some).map_err(|_| Error::Fetcher(Told::nonsense()))
 }
 
 pub(super) fn ended() -> Error {

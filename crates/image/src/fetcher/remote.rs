@@ -10,11 +10,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use skiff_ipc::{receive, send, send_descriptors};
 use skiff_spec::digest::Digest;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::Named;
 
-use super::protocol::{Answer, Question, Told, ended, receive, send};
+use super::protocol::{Answer, Question, Told, ended};
 use super::{Fetcher, Fetching};
 use crate::blob::{Blob, FetchedBlob};
 use crate::error::{Error, Result};
@@ -92,8 +93,7 @@ impl Remote {
     pub fn place(&self, file: BorrowedFd<'_>) -> Result<Option<PathBuf>> {
         let sent = || {
             self.link.say(&Question::Place)?;
-            skiff_sys::fdpass::send(std::os::fd::AsFd::as_fd(&self.link.stream), &[0], &[file])
-                .map_err(|_| ended())
+            Ok(send_descriptors::<Question>(&self.link.stream, &[file])?)
         };
         match self.answer(sent)? {
             Answer::Place(path) => Ok(path.map(PathBuf::from)),
@@ -148,7 +148,7 @@ impl Drop for Remote {
 impl Link {
     fn say(&self, question: &Question) -> Result<()> {
         let _turn = self.to.lock().unwrap_or_else(PoisonError::into_inner);
-        send(&mut &self.stream, question)
+        Ok(send(&mut &self.stream, question)?)
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {

@@ -1,16 +1,17 @@
 //! The fetcher's side: one image of one user, asked for once.
 
-use std::os::fd::AsFd;
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use skiff_ipc::{receive, receive_descriptors, send};
 use skiff_spec::digest::Digest;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::Named;
 
 use super::Fetcher;
 use super::local::ask_for;
-use super::protocol::{Answer, Question, Told, receive, send};
+use super::protocol::{Answer, Question, Told};
 use crate::error::{Error, Result};
 use crate::manifest::Descriptor;
 use crate::policy::Text;
@@ -42,8 +43,7 @@ pub fn serve(link: UnixStream, dir: &BlobDir, policy: Result<Option<Text>>, begi
 }
 
 fn place(link: &UnixStream) -> Result<Answer> {
-    let (_, files) = skiff_sys::fdpass::receive(link.as_fd(), 1)
-        .map_err(|e| Error::io("receive from", "the store's writer".into(), &e))?;
+    let files = receive_descriptors::<Question>(link, 1)?;
     let path = files.first().and_then(|file| path_of(file.as_fd()));
     Ok(Answer::Place(path.map(|path| path.display().to_string())))
 }
@@ -68,7 +68,7 @@ struct Wanted {
 
 impl Server<'_> {
     fn say(&self, answer: &Answer) -> Result<()> {
-        send(&mut *self.to.lock().unwrap_or_else(PoisonError::into_inner), answer)
+        Ok(send(&mut *self.to.lock().unwrap_or_else(PoisonError::into_inner), answer)?)
     }
 
     fn answer(&mut self, question: Question) -> Result<Option<Answer>> {

@@ -139,7 +139,7 @@ fn make(context: &Context, plan: &Plan, member: Member) -> Result<(Group, OwnedF
         other => {
             group.end();
             match other? {
-                (Say::Failed { message, hint }, _) => Err(Error { message, hint }),
+                (Say::Failed(why), _) => Err(why),
                 _ => Err(Error::new(format!("node {member}: made without a handle"))),
             }
         }

@@ -42,6 +42,11 @@ fn json(e: serde_json::Error) -> Error {
     Error::new(format!("JSON: {e}"))
 }
 
+/// Why the other process of the store was not understood, or not heard.
+fn talk(e: skiff_ipc::Error) -> Error {
+    Error::from(e).about("the store's writer")
+}
+
 /// Reads a name of an image.
 pub fn parse(text: &str) -> Result<ImageReference> {
     ImageReference::from_str(text).map_err(|e| Error::new(e.to_string()).hint(e.hint()))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use skiff_image::registries_conf::RegistriesConf;
 use skiff_image::registry::{Certificates, asked_for};
 use skiff_image::source::Source;
 use skiff_image::store::Quota;
+use skiff_ipc as ipc;
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::image::{ImageId, store as names};
@@ -25,8 +26,8 @@ use skiff_spec::wire::Request;
 use skiff_sys::lock;
 
 use super::index::Entry;
-use super::wire::{self, Ask, Login, Say};
-use super::{ours, writer};
+use super::wire::{Ask, Login, Say};
+use super::{ours, talk, writer};
 use crate::context::Context;
 
 /// So long is waited for one of the user's writers to end, where there are as many as there may be.
@@ -42,7 +43,7 @@ pub fn ask(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> 
 
 fn ask_trusted(program: &Path, ask: &Ask, heard: &mut (dyn FnMut(Say) + Send)) -> Result<Say> {
     let mut writer = Writer::start(program)?;
-    wire::send(&mut writer.socket, ask)?;
+    writer.send(ask)?;
     writer.last_word(heard).map(|(word, _)| word)
 }
 
@@ -77,16 +78,20 @@ impl Writer {
         }
     }
 
+    fn send(&mut self, ask: &Ask) -> Result<()> {
+        ipc::send(&mut self.socket, ask).map_err(talk)
+    }
+
     /// What it says in the end, and the file that it gives.
     fn last_word(mut self, heard: &mut (dyn FnMut(Say) + Send)) -> Result<(Say, Option<OwnedFd>)> {
         let (mut last, mut file) = (None, None);
-        while let Some(word) = wire::receive(&mut self.socket)? {
+        while let Some(word) = ipc::receive(&mut self.socket).map_err(talk)? {
             match word {
-                Say::Failed { message, hint } => return Err(Error { message, hint }),
+                Say::Failed(fault) => return Err(fault),
                 Say::Waiting | Say::Layers(_) | Say::Lines(_) => heard(word),
                 word => {
                     if matches!(word, Say::Opened(_)) {
-                        file = wire::receive_files(&self.socket, 1)?.pop();
+                        file = ipc::receive_descriptors::<Say>(&self.socket, 1).map_err(talk)?.pop();
                     }
                     last = Some(word);
                 }
@@ -94,8 +99,8 @@ impl Writer {
         }
         self.helper.finish();
         let last = last.ok_or_else(|| {
-            Error::new("the store's writer ended without a word")
-                .hint("was it killed? what was fetched is kept: try again")
+            Error::new("the store's writer: exited without an answer")
+                .hint("try again: what was fetched is kept")
         })?;
         Ok((last, file))
     }
@@ -121,8 +126,9 @@ pub fn import(
     Policies::of_user().and_then(|policies| skiff_image::import::admit(&source, &policies)).map_err(ours)?;
     let (source, files) = source.hand_over(platform).map_err(ours)?;
     let mut writer = Writer::start(helper)?;
-    wire::send(&mut writer.socket, &Ask::Import { source, platform: platform.to_string() })?;
-    wire::send_files(&writer.socket, &files)?;
+    writer.send(&Ask::Import { source, platform: platform.to_string() })?;
+    let open: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+    ipc::send_descriptors::<Ask>(&writer.socket, &open).map_err(talk)?;
     drop(files);
     writer.last_word(heard).map(|(word, _)| word)
 }
@@ -134,7 +140,7 @@ pub fn open_image(context: &Context, entry: &Entry) -> Result<Image> {
         None => writer::open(&own(context), context.uid, id)?,
         Some(helper) => {
             let mut writer = Writer::start(helper)?;
-            wire::send(&mut writer.socket, &Ask::Open(id))?;
+            writer.send(&Ask::Open(id))?;
             match writer.last_word(&mut |_| ())? {
                 (Say::Opened(record), Some(file)) => (*record, file.into()),
                 _ => {

@@ -3,7 +3,6 @@
 //! of their own, and is its writer and fetcher.
 
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -15,8 +14,9 @@ use skiff_image::fetcher::{Fetcher, Remote};
 use skiff_image::import::Import;
 use skiff_image::policy::Policies;
 use skiff_image::pull::{LayerProgress, Pull, Watch, pull};
-use skiff_image::source::{Description, Source};
+use skiff_image::source::Source;
 use skiff_image::store::{Quota, Record, Store, Usage};
+use skiff_ipc::{self as ipc, Until};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::digest::Digest;
 use skiff_spec::image::ImageId;
@@ -25,8 +25,8 @@ use skiff_spec::site::ImageFormat;
 use skiff_sys::allow::{self, Network};
 use skiff_sys::landlock;
 
-use super::wire::{self, Ask, Checked, Layer, Say};
-use super::{fetcher, ours};
+use super::wire::{Ask, Checked, Layer, Say};
+use super::{fetcher, ours, talk};
 
 /// So long may whom we work for be silent, or deaf.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -72,29 +72,24 @@ pub fn run(words: &[String]) -> Result<()> {
     let fetcher = fetcher.parse().map_err(|_| bad())?;
     let fetcher = UnixStream::from(skiff_sys::process::inherited_fd(fetcher).context(|| "socket")?);
     // Others wait for the locks that we hold: one who neither listens nor goes away must not keep us.
-    socket
-        .set_read_timeout(Some(QUESTION))
-        .and_then(|()| socket.set_write_timeout(Some(PATIENCE)))
-        .context(|| "socket")?;
-    if let Err(Error { message, hint }) = confine(Path::new(store)) {
-        return wire::send(&mut socket, &Say::Failed { message, hint });
+    socket.set_write_timeout(Some(PATIENCE)).context(|| "socket")?;
+    if let Err(fault) = confine(Path::new(store)) {
+        return ipc::send(&mut socket, &Say::Failed(fault)).map_err(talk);
     }
     let until = Instant::now() + QUESTION;
-    let Some(text) = wire::receive_text(&mut Until { socket: &socket, until })? else { return Ok(()) };
-    let ask = serde_json::from_slice(&text).map_err(super::json)?;
+    let Some(ask) = ipc::receive(&mut Until::new(&socket, until)).map_err(talk)? else { return Ok(()) };
     let asked = Asked { store: Path::new(store), uid, format, quota };
     let answered = match ask {
-        Ask::Import { source, platform } => take_over(asked, (source, &platform), &mut socket, fetcher),
-        Ask::Open(id) => hand_out(asked, id, &mut socket),
-        ask => {
-            let wish = String::from_utf8(text).map_err(|_| bad())?;
-            answer(asked, ask, Some((fetcher, wish)), &mut |word| wire::send(&mut socket, &word).is_ok())
+        Ask::Import { source, platform } => {
+            let files = Until::new(&socket, until).receive_descriptors::<Ask>(source.files.len() + 1);
+            let source = files.map_err(talk).and_then(|files| Source::given(source, files).map_err(ours));
+            source.and_then(|source| take_over(asked, source, &platform, &mut socket, fetcher))
         }
+        Ask::Open(id) => hand_out(asked, id, &mut socket),
+        ask => answer(asked, ask, Some(fetcher), &mut |word| ipc::send(&mut socket, &word).is_ok()),
     };
     // If nobody listens any more, nobody needs to know.
-    answered
-        .or_else(|Error { message, hint }| wire::send(&mut socket, &Say::Failed { message, hint }))
-        .or(Ok(()))
+    answered.or_else(|fault| ipc::send(&mut socket, &Say::Failed(fault))).or(Ok(()))
 }
 
 /// All that is foreign is read after this: whoever takes the process over by that can change nothing but the store, start nothing, reach no
@@ -107,38 +102,20 @@ fn confine(store: &Path) -> Result<()> {
     allow::only_listed(Network::Unused).context(|| "the store's writer: seccomp")
 }
 
-/// What comes by a socket until then, however slowly.
-struct Until<'a> {
-    socket: &'a UnixStream,
-    until: Instant,
-}
-
-impl Read for Until<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(std::io::ErrorKind::TimedOut.into());
-        }
-        self.socket.set_read_timeout(Some(left))?;
-        (&*self.socket).read(buffer)
-    }
-}
-
-/// Imports from files that follow.
+/// Imports from files that the user has opened.
 fn take_over(
     asked: Asked<'_>,
-    (source, platform): (Description, &str),
+    source: Source,
+    platform: &str,
     socket: &mut UnixStream,
     fetcher: UnixStream,
 ) -> Result<()> {
-    let files = wire::receive_files(socket, source.files.len() + 1)?;
-    let source = Source::given(source, files).map_err(ours)?;
     let remote = Remote::new(fetcher).map_err(ours)?;
     let policies = policies_of(&remote)?;
     let place = if policies.is_empty() { None } else { remote.place(source.opened()).map_err(ours)? };
     let source = source.lies_at(place);
     drop(remote);
-    let mut say = |word: Say| wire::send(socket, &word).is_ok();
+    let mut say = |word: Say| ipc::send(socket, &word).is_ok();
     let last = import(asked, &source, platform, &policies, &mut say)?;
     say(last);
     Ok(())
@@ -152,8 +129,8 @@ fn policies_of(remote: &Remote) -> Result<Policies> {
 /// Gives an image's file. Its kind is one that nothing can be changed by.
 fn hand_out(asked: Asked<'_>, id: ImageId, socket: &mut UnixStream) -> Result<()> {
     let (record, file) = open(asked.store, asked.uid, id)?;
-    wire::send(socket, &Say::Opened(told(record)))?;
-    wire::send_files(socket, &[file.into()])
+    ipc::send(socket, &Say::Opened(told(record))).map_err(talk)?;
+    ipc::send_descriptors::<Say>(socket, &[file.as_fd()]).map_err(talk)
 }
 
 /// What a user is told of an image: not in which repositories others have it.
@@ -204,12 +181,11 @@ fn make_mountable(store: &Store, id: ImageId, format: ImageFormat) -> Result<()>
     }
 }
 
-/// Does what is asked; `say` gives whether anybody listens still. A fetcher is given the question as it came; without one this process asks
-/// registries itself.
+/// Does what is asked; `say` gives whether anybody listens still. Without a fetcher this process asks registries itself.
 pub fn answer(
     of: Asked<'_>,
     ask: Ask,
-    fetcher: Option<(UnixStream, String)>,
+    fetcher: Option<UnixStream>,
     say: &mut (dyn FnMut(Say) -> bool + Send),
 ) -> Result<()> {
     let (store, uid, format) = (of.open()?, of.uid, of.format);
@@ -221,9 +197,10 @@ pub fn answer(
                     let (client, image, _) = fetcher::asked(&ask)?;
                     (Box::new(client), Policies::load().map_err(ours)?, image)
                 }
-                Some((stream, wish)) => {
+                Some(stream) => {
                     let remote = Remote::new(stream).map_err(ours)?;
                     let policies = policies_of(&remote)?;
+                    let wish = serde_json::to_string(&ask).map_err(super::json)?;
                     let image = remote.begin(wish).map_err(ours)?;
                     (Box::new(remote), policies, image)
                 }

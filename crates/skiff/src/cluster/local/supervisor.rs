@@ -294,7 +294,7 @@ impl Supervisor {
         hub::send(self.group()?.control.as_fd(), ask, &[])?;
         loop {
             match self.hear()? {
-                Some((Say::Failed { message, hint }, _)) => return Err(Error { message, hint }),
+                Some((Say::Failed(why), _)) => return Err(why),
                 Some((_, fds)) => return Ok(fds),
                 None => {}
             }
@@ -312,7 +312,7 @@ impl Supervisor {
         let Ok((want, _)) = hub::receive::<Want>(connection.as_fd()) else { return true };
         let (answer, handle) = match self.act(&want) {
             Ok(answer) => answer,
-            Err(Error { message, hint }) => (Answer::Failed { message, hint }, None),
+            Err(why) => (Answer::Failed(why), None),
         };
         let handle: Vec<BorrowedFd<'_>> = handle.iter().map(AsFd::as_fd).collect();
         // If the command is gone there is nobody to tell.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use skiff_cluster::greeting::Call;
 use skiff_cluster::local::hub;
 use skiff_cluster::local::members::Member;
+use skiff_ipc::Message;
 use skiff_sandbox::{Error, Result};
 use skiff_spec::instance::End;
 
@@ -37,12 +38,16 @@ pub enum Answer {
     /// It is done; for [`Want::Enter`], with the handle.
     Done,
     /// It is not.
-    Failed {
-        /// Why.
-        message: String,
-        /// How to mend it; may be empty.
-        hint: String,
-    },
+    Failed(Error),
+}
+
+impl Message for Want {
+    const LONGEST: usize = hub::LONGEST;
+}
+
+impl Message for Answer {
+    const LONGEST: usize = hub::LONGEST;
+    const DESCRIPTORS: usize = 1;
 }
 
 /// A node as the supervisor knows it.
@@ -67,7 +72,7 @@ pub fn ask(dir: &Path, want: &Want) -> Result<Option<(Answer, Vec<OwnedFd>)>> {
     let Some(socket) = dial(dir)? else { return Ok(None) };
     hub::send(socket.as_fd(), want, &[])?;
     match hub::receive(socket.as_fd()) {
-        Ok((Answer::Failed { message, hint }, _)) => Err(Error { message, hint }),
+        Ok((Answer::Failed(why), _)) => Err(why),
         Ok(answer) => Ok(Some(answer)),
         // Without an answer it closes the connection only at its end.
         Err(_) => Ok(None),

@@ -1,0 +1,39 @@
+//! How Skiff's processes talk to each other: messages of serde types with descriptors. One place says how long a message may be and
+//! what happens to descriptors that nobody asked for, so that no protocol has to remember it.
+
+mod error;
+mod packet;
+mod stream;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use error::{Error, Result};
+pub use packet::{receive_packet, send_packet};
+pub use stream::{Until, receive, receive_descriptors, send, send_descriptors};
+
+/// A message of a protocol. The limits belong to the type, so that the two sides cannot differ in them.
+pub trait Message: Serialize + DeserializeOwned {
+    /// The longest JSON text of one message, in bytes. A receiver refuses a longer one before it has memory for it.
+    const LONGEST: usize;
+    /// How many descriptors may come with one message.
+    const DESCRIPTORS: usize = 0;
+}
+
+/// A message as JSON, behind `room` bytes of zero.
+fn to_json<M: Message>(message: &M, room: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; room];
+    serde_json::to_writer(&mut bytes, message).map_err(Error::Invalid)?;
+    match bytes.len() - room > M::LONGEST {
+        true => Err(Error::TooLong { longest: M::LONGEST }),
+        false => Ok(bytes),
+    }
+}
+
+/// Whether so many descriptors may come with one message.
+fn check_descriptors<M: Message>(count: usize) -> Result<()> {
+    match count > M::DESCRIPTORS {
+        true => Err(Error::Descriptors { wanted: M::DESCRIPTORS, came: count }),
+        false => Ok(()),
+    }
+}
