@@ -28,7 +28,7 @@ impl WayOut {
         plan.net != Net::None && plan.net.is_own(plan.dumpable)
     }
 
-    /// That of the environment whose process 1 is `pid`. To an address that it is to have again it is shut, until somebody inside opens it
+    /// Makes the way out of the environment whose process 1 is `pid`. To an address that it is to have again it is shut, until somebody inside opens it
     /// (`skiff_net::gate`).
     pub fn make(pid: Pid, plan: &Plan, options: &Options<'_>) -> Result<Option<Self>> {
         match &plan.net {

@@ -19,7 +19,7 @@ pub enum Error {
         path: PathBuf,
         /// Who owns it.
         uid: u32,
-        /// Its mode, as in `stat(2)`.
+        /// File mode, as in `stat(2)`.
         mode: u32,
         /// Whose it may be, apart from root.
         owner: u32,

@@ -8,7 +8,7 @@ const MOST: u32 = 1000;
 /// Units of age, in seconds.
 const UNITS: [(char, u64); 4] = [('m', 60), ('h', 3600), ('d', 86_400), ('w', 7 * 86_400)];
 
-/// It. The newest stays in any case.
+/// Which older checkpoints of a name stay; the newest does in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
     number: Option<u32>,
