@@ -22,7 +22,7 @@ help:
 	@echo 'make            release build: $(OUT)/release/{skiff,skiff-helper,libskiff_spank.so}'
 	@echo 'make demo       two Slurm nodes on this machine and a user who works on them (as root)'
 	@echo 'make test       every test (as root: those of the test bed need it)'
-	@echo 'make lint       formatting, clippy, documentation, licences, crate graph'
+	@echo 'make lint       formatting, clippy, documentation, licences, crates, modules, words'
 	@echo 'make deps       install the Debian packages that the above need (as root)'
 	@echo 'make install    into DESTDIR=$(DESTDIR) PREFIX=$(PREFIX), configuration into SYSCONFDIR=$(SYSCONFDIR)'
 	@echo 'make uninstall  the reverse; leaves a configuration that was changed'

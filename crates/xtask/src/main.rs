@@ -7,6 +7,7 @@ mod graph;
 mod man;
 mod start_order;
 mod testbed;
+mod words;
 
 use clap::{Parser, Subcommand};
 
@@ -31,6 +32,8 @@ enum Task {
     Man(man::Args),
     /// Watch starts, and write down for the linker which functions they run through
     StartOrder(start_order::Args),
+    /// Assert that names, comments and documents can be understood where they stand
+    Words(words::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -41,5 +44,6 @@ fn main() -> anyhow::Result<()> {
         Task::Graph => graph::run(),
         Task::Man(args) => man::run(args),
         Task::StartOrder(args) => start_order::run(&args),
+        Task::Words(args) => words::run(&args),
     }
 }
