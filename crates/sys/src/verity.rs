@@ -79,7 +79,7 @@ pub enum Measured {
     Digest([u8; LENGTH]),
     /// To nothing, although its file system has fs-verity.
     Nothing,
-    /// Its file system, or the kernel, has no fs-verity.
+    /// The file system, or the kernel, has no fs-verity.
     Unsupported,
 }
 
