@@ -9,6 +9,7 @@ mod agent;
 mod decision;
 mod drain;
 mod hand_over;
+mod hear;
 mod leaving;
 mod pages;
 mod peer;

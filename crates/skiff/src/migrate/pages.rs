@@ -131,6 +131,6 @@ fn speed(way: &mut Way) -> Result<f64> {
     match way.peer.hear(begun + PATIENCE)? {
         Report::Probed => Ok(PROBE as f64 / begun.elapsed().as_secs_f64()),
         Report::Failed(message, hint) => Err(Error { message, hint }),
-        other => Err(super::hand_over::strange(&other)),
+        other => Err(super::hear::strange(&other)),
     }
 }

@@ -8,7 +8,7 @@ use skiff_migrate::enter::Inside;
 use skiff_sandbox::Result;
 use std::os::fd::AsFd;
 
-use super::hand_over::{hear_progress, last_words, strange};
+use super::hear::{hear_progress, last_words, strange};
 use super::pages::Pages;
 use super::peer::wait;
 use super::progress::Progress;

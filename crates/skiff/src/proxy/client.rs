@@ -22,12 +22,9 @@ use skiff_sys::process::group_of;
 use skiff_sys::signal::{Signals, die_by};
 
 use super::server::FileOf;
-use super::words::{EXITED, KILLED, OURSELVES, Request, SIGNAL, STARTED, STOPPED};
+use super::words::{EXITED, KILLED, OURSELVES, Request, SHIM_DIRS, SIGNAL, STARTED, STOPPED};
 use crate::control::new_socket;
 use crate::output;
-
-/// Where the host's commands are, and so the shims.
-pub const SHIM_DIRS: [&str; 2] = ["/usr/bin", "/usr/local/bin"];
 
 /// Does what the host's command `name` would do; the exit code.
 pub fn run_as(name: &OsStr) -> Result<i32> {

@@ -18,8 +18,7 @@ use skiff_sys::fdpass;
 use skiff_sys::process::Child;
 use skiff_sys::signal::{Mask, Signals};
 
-use super::client::SHIM_DIRS;
-use super::words::{EXITED, KILLED, OURSELVES, Request, SIGNAL, STARTED, STOPPED};
+use super::words::{EXITED, KILLED, OURSELVES, Request, SHIM_DIRS, SIGNAL, STARTED, STOPPED};
 use crate::cli::Submit;
 use crate::context::Context;
 use crate::{inside, output, slurm};

@@ -3,6 +3,9 @@
 
 use std::io::{self, Read, Write};
 
+/// Where the host's commands are, and so the shims.
+pub const SHIM_DIRS: [&str; 2] = ["/usr/bin", "/usr/local/bin"];
+
 /// What the client wants run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
