@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use skiff_spec::image::ImageId;
 
 use crate::registry::{Failure, RegistryError};
 
@@ -116,9 +117,9 @@ pub enum Error {
     /// The process that asks registries did not get what was asked for.
     #[error("{}", .0.message)]
     Fetcher(crate::fetcher::Told),
-    /// Somebody else has made the same image meanwhile.
-    #[error("the image was made by somebody else meanwhile")]
-    Overtaken,
+    /// Another process has made the same image meanwhile.
+    #[error("image {0}: made by another process meanwhile")]
+    Overtaken(ImageId),
     /// A name is none of an image.
     #[error(transparent)]
     Reference(#[from] skiff_spec::reference::ReferenceError),

@@ -121,7 +121,7 @@ fn unless_there(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
             }
             Begun::New(making) => match make(pull, &found, making, watch) {
                 // What was fetched is there still, if it is needed for a proof.
-                Err(Error::Overtaken) => {}
+                Err(Error::Overtaken(_)) => {}
                 made => break (made?, false),
             },
         }
@@ -135,7 +135,7 @@ fn make(pull: &Pull<'_>, found: &Resolved, mut making: Making<'_>, watch: &mut d
     let sizes = found.manifest.layers.iter().map(|layer| layer.blob.size);
     pull.store.check_room(pull.uid, sizes.fold(0, u64::saturating_add))?;
     making.count_for(pull.uid)?;
-    let overtaken = || making.is_overtaken();
+    let overtaken = || making.is_overtaken().then(|| Error::Overtaken(making.id()));
     let watch = &mut WithinQuota { overtaken: &overtaken, ..WithinQuota::new(pull.store, pull.uid, watch) };
     let blobs = pull.store.blobs(pull.uid)?;
     let fetching = pull.fetcher.fetch(found, BlobDir::open(&blobs)?)?;
@@ -174,14 +174,14 @@ pub(crate) struct WithinQuota<'a> {
     uid: u32,
     watch: &'a mut dyn Watch,
     looked: Option<Instant>,
-    /// Whether the work has become needless.
-    pub(crate) overtaken: &'a (dyn Fn() -> bool + Sync),
+    /// Why the work is not needed any more, if so.
+    pub(crate) overtaken: &'a (dyn Fn() -> Option<Error> + Sync),
     why_ended: Option<Error>,
 }
 
 impl<'a> WithinQuota<'a> {
     pub(crate) fn new(store: &'a Store, uid: u32, watch: &'a mut dyn Watch) -> WithinQuota<'a> {
-        WithinQuota { store, uid, watch, looked: None, overtaken: &|| false, why_ended: None }
+        WithinQuota { store, uid, watch, looked: None, overtaken: &|| None, why_ended: None }
     }
 
     /// What came of it; if it was ended from here, why.
@@ -205,8 +205,8 @@ impl Watch for WithinQuota<'_> {
             self.looked = Some(Instant::now());
             self.why_ended = self.why_ended.take().or_else(|| self.store.check_quota(self.uid).err());
         }
-        if self.why_ended.is_none() && (self.overtaken)() {
-            self.why_ended = Some(Error::Overtaken);
+        if self.why_ended.is_none() {
+            self.why_ended = (self.overtaken)();
         }
         self.watch.layers(digests, progress) && self.why_ended.is_none()
     }

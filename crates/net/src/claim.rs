@@ -9,7 +9,7 @@ pub const KEY: &str = "/etc/skiff/network.key";
 
 /// What is put before the key, so that whatever else the site uses it for gives other codes.
 const PURPOSE: &str = "skiff 2026-11 address of a saved instance";
-/// A shorter text could be guessed.
+/// A shorter secret could be guessed.
 const LEAST_BYTES: usize = 32;
 
 /// The site's key.
@@ -21,11 +21,7 @@ impl Key {
     /// # Errors
     /// That it is too short.
     pub fn new(content: &[u8]) -> Result<Self, String> {
-        let content = content.trim_ascii_end();
-        if content.len() < LEAST_BYTES {
-            return Err(format!("a key has at least {LEAST_BYTES} characters"));
-        }
-        Ok(Self(derive_key(PURPOSE, content)))
+        derive_key(PURPOSE, content).map(Self)
     }
 
     /// The same claim, with its proof.
@@ -44,15 +40,20 @@ impl Key {
     }
 }
 
-/// A key for one purpose, from a secret of the site's. Of the secret nothing stays in the hash's state.
-pub(crate) fn derive_key(purpose: &str, secret: &[u8]) -> Zeroizing<[u8; 32]> {
+/// A key for one purpose, from the content of a file with a secret of the site's, of which all but white space at its end counts. Of the
+/// secret nothing stays in the hash's state.
+pub(crate) fn derive_key(purpose: &str, content: &[u8]) -> Result<Zeroizing<[u8; 32]>, String> {
+    let secret = content.trim_ascii_end();
+    if secret.len() < LEAST_BYTES {
+        return Err(format!("key shorter than {LEAST_BYTES} bytes"));
+    }
     let mut state = blake3::Hasher::new_derive_key(purpose);
     let mut key = Zeroizing::new([0; 32]);
     let mut output = state.update(secret).finalize_xof();
     output.fill(&mut *key);
     output.zeroize();
     state.zeroize();
-    key
+    Ok(key)
 }
 
 #[cfg(test)]

@@ -26,8 +26,6 @@ pub const MUNGE_KEY: &str = "/etc/munge/munge.key";
 
 /// What is put before the secret, so that whatever else the site uses it for gives other keys.
 const PURPOSE: &str = "skiff 2026-11 WireGuard keys of a network's nodes";
-/// A shorter secret could be guessed.
-const LEAST_BYTES: usize = 32;
 
 /// What WireGuard adds to a packet: headers of IPv4, UDP and its own, and a code.
 const ADDED_BYTES: u32 = 20 + 8 + 16 + 16;
@@ -45,11 +43,7 @@ impl Secret {
     /// # Errors
     /// That it is too short.
     pub fn new(content: &[u8]) -> std::result::Result<Self, String> {
-        let content = content.trim_ascii_end();
-        if content.len() < LEAST_BYTES {
-            return Err(format!("key shorter than {LEAST_BYTES} bytes"));
-        }
-        Ok(Self(derive_key(PURPOSE, content)))
+        derive_key(PURPOSE, content).map(Self)
     }
 
     fn private_key(&self, network: &NetName, node: &str) -> Zeroizing<[u8; 32]> {

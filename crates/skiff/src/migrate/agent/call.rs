@@ -98,7 +98,9 @@ fn connect<'a>(sealed: &'a mut Sealed<'_>, port: u16) -> Result<(TcpStream, &'a 
         sealed.for_machine_at(address.ip())?;
         match TcpStream::connect_timeout(&address, PATIENCE).context(about) {
             Ok(agent) => return Ok((agent, sealed.credential())),
-            Err(e) => last = e.hint("does skiff-agent run there, with the same port in its configuration?"),
+            Err(e) => {
+                last = e.hint("check that skiff-agent runs there, with the same port in its configuration")
+            }
         }
     }
     Err(last)
