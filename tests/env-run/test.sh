@@ -28,6 +28,16 @@ equal "$(cat "$home/data/sp ace")" $'two\nmore' 'file written through its mount'
 ok as alice skiff run -v $home/data:/usr/share -v $home/data/file:/usr/share/file -- sh -c 'ls /usr/share'
 equal "$out" $'file\nsp ace'
 
+# The stack's limit, which the kernel lowers for setuid programs: Fortran's arrays lie there.
+as alice skiff env create limits
+for kilobytes in 5000 100000 unlimited; do
+    for words in 'run' 'run --me' 'env exec limits' 'env exec --me limits'; do
+        ok as alice bash -c "ulimit -S -s $kilobytes; exec skiff $words -- bash -c 'ulimit -s'"
+        equal "$out" "$kilobytes" "soft limit of the stack in $words"
+    done
+done
+ok as alice skiff env rm --force limits
+
 # Variables and directory.
 ok as alice env MINE=kept skiff run -e A=1 -e 'B=two words' -e EMPTY= -e MINE -- sh -c 'echo "$A,$B,${EMPTY-unset},$MINE,$HOME,$USER"'
 equal "$out" "1,two words,,kept,$home,root"

@@ -92,9 +92,9 @@ def request(kind, pid):
     return bytes([VERSION, ord(kind)]) + struct.pack("<I", pid % 2**32)
 
 
-def ordered(*argv, head=("0000", "0", "", "/", "")):
+def ordered(*argv, stack="ffffffffffffffff", head=None):
     """The messages that order this program."""
-    texts = [*head, str(len(argv)), *argv]
+    texts = [*(head or ("0000", "0", stack, "", "/", "")), str(len(argv)), *argv]
     return b"".join(text.encode() + b"\0" for text in texts)
 
 
@@ -209,8 +209,8 @@ def words():
     Asked(request("b", me.pid)).answer()
     good = ordered("/bin/id")
     for bad in (b"", b"\0", b"\0" * 7, b"\xff" * 4090, good[:-1], good[:-9], good + b"=", good + b"novariable\0",
-                ordered("/bin/id", head=("x", "0", "", "/", "")), ordered("/bin/id", head=("0000", "xyz", "", "/", "")),
-                ordered("/bin/id", head=("00099", "0", "", "/", "")), ordered(), good.replace(b"\x001\0", b"\x002\0"),
+                ordered("/bin/id", head=("x", "0", "0", "", "/", "")), ordered("/bin/id", head=("0000", "xyz", "0", "", "/", "")),
+                ordered("/bin/id", head=("00099", "0", "0", "", "/", "")), ordered("/bin/id", stack="-1"), ordered(), good.replace(b"\x001\0", b"\x002\0"),
                 good.replace(b"\x001\0", b"\x0018446744073709551616\0"), good.replace(b"\x001\0", b"\0-1\0"), good + b"A=1\0" * (3 << 20)):
         must_refuse(f"order {bad[:40]}", join(me.pid, bad))
     for what, messages in {"no order": [request("j", me.pid)], "go": [request("g", 0), request("j", me.pid)], "an order, then the host": [request("o", 0) + good, request("b", me.pid)],
@@ -320,7 +320,7 @@ def networks(bobs_space):
     out, into = os.pipe()
     here = os.open("/", os.O_PATH)
     os.set_inheritable(here, True)
-    asked = Asked(of(b"attack"), words=[str(here), "run", "--me", "-e", "PATH=/usr/bin:/bin", "--", "/usr/bin/python3", "-c", script],
+    asked = Asked(of(b"attack"), words=[str(here), "unlimited", "run", "--me", "-e", "PATH=/usr/bin:/bin", "--", "/usr/bin/python3", "-c", script],
                   env={"HOME": os.path.expanduser("~")}, before=lambda: os.dup2(into, 1))
     os.close(into)
     asked.socket.close()
@@ -442,7 +442,7 @@ def out_of_time():
 def own_limits(*more):
     """What a helper starts for her has her limits, none higher and none lower."""
     own = {resource.RLIMIT_CPU: (50, 60), resource.RLIMIT_FSIZE: (1 << 20, 2 << 20), resource.RLIMIT_AS: (1 << 30, 2 << 30),
-           resource.RLIMIT_DATA: (1 << 29, 1 << 30), resource.RLIMIT_STACK: (1 << 20, 2 << 20), resource.RLIMIT_NOFILE: (100, 200),
+           resource.RLIMIT_DATA: (1 << 29, 1 << 30), resource.RLIMIT_STACK: (16 << 20, 32 << 20), resource.RLIMIT_NOFILE: (100, 200),
            resource.RLIMIT_NPROC: (300, 400), resource.RLIMIT_RTTIME: (10 ** 6, 2 * 10 ** 6), resource.RLIMIT_SIGPENDING: (50, 60)}
     def limited():
         for limit, values in own.items():
@@ -458,9 +458,9 @@ def own_limits(*more):
         os.set_inheritable(back, True)
         words = ["cat", "/proc/self/limits"]
         if start == "join":
-            asked = join(mine.pid, ordered("/bin/cat", *words[1:]), before=limited)
+            asked = join(mine.pid, ordered("/bin/cat", *words[1:], stack=f"{own[resource.RLIMIT_STACK][0]:x}"), before=limited)
         elif start == "network":
-            asked = Asked(request("n", 0) + b"attack", words=[str(here), "run", "--me", "-e", "PATH=/bin", "--", *words], env={"HOME": os.path.expanduser("~")}, before=limited)
+            asked = Asked(request("n", 0) + b"attack", words=[str(here), str(own[resource.RLIMIT_STACK][0]), "run", "--me", "-e", "PATH=/bin", "--", *words], env={"HOME": os.path.expanduser("~")}, before=limited)
         else:
             asked = Asked(None)
             if os.fork() == 0:
@@ -898,8 +898,8 @@ def left_open():
     """What the helper has open for the layers is no way for the program that it starts behind them: not by a directory, not by a program's name."""
     for ahead in (False, True):
         for number in range(3, 20):
-            for head, argv in ((("0000", "0", "only", f"/proc/self/fd/{number}/etc", ""), ("/bin/cat", "shadow")),
-                               (("0000", "0", "", "/", ""), (f"/proc/self/fd/{number}/bin/true",))):
+            for head, argv in ((("0000", "0", "ffffffffffffffff", "only", f"/proc/self/fd/{number}/etc", ""), ("/bin/cat", "shadow")),
+                               (("0000", "0", "ffffffffffffffff", "", "/", ""), (f"/proc/self/fd/{number}/bin/true",))):
                 mine = Other(unshare(NEWUSER | NEWNS))
                 out, back = os.pipe()
                 os.set_inheritable(back, True)

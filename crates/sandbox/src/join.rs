@@ -1,6 +1,5 @@
 //! Puts a process into a running environment: as root inside, or as the user himself.
 
-use std::borrow::Cow;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
@@ -104,7 +103,7 @@ pub fn as_me(
     mask: Mask,
 ) -> std::result::Result<Child, Failed> {
     let helper = Helper::spawn(program)?;
-    let order = Order { command: Cow::Borrowed(command), place, mask };
+    let order = Order::new(command, place, mask);
     let asked = helper.order(&order, init).and_then(|()| helper.go());
     let joined = asked.map_err(Failed::from).and_then(|()| helper.joined(command));
     helper.finish();

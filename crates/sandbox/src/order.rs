@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use rustix::process::{Resource, getrlimit};
 use skiff_sys::signal::Mask;
 
 use crate::command::{Command, os};
@@ -21,19 +22,30 @@ pub struct Order<'a> {
     pub place: Place,
     /// The signal mask that it gets.
     pub mask: Mask,
+    /// Soft limit of the stack in bytes; nothing means no limit. The kernel lowers it to 8 MiB for the helper, as it is setuid, and so for
+    /// what the helper starts.
+    pub stack: Option<u64>,
 }
 
-impl Order<'_> {
+impl<'a> Order<'a> {
+    /// With the limits of this process.
+    #[must_use]
+    pub fn new(command: &'a Command, place: Place, mask: Mask) -> Self {
+        let stack = getrlimit(Resource::Stack).current;
+        Self { command: Cow::Borrowed(command), place, mask, stack }
+    }
+
     /// As bytes.
     ///
     /// # Errors
     /// When one of its texts has a zero byte in it: no program could be given that.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let Self { command, place, mask } = self;
+        let Self { command, place, mask, stack } = self;
         let only_there = if command.only_there { ONLY_THERE } else { "" };
         let mut bytes = vec![];
         push(&mut bytes, &[place.to_word().as_ref()])?;
         push(&mut bytes, &[format!("{:x}", mask.to_bits()).as_ref()])?;
+        push(&mut bytes, &[format!("{:x}", stack.unwrap_or(u64::MAX)).as_ref()])?;
         push(&mut bytes, &[only_there.as_ref()])?;
         push(&mut bytes, &[command.cwd.as_os_str()])?;
         push(&mut bytes, &[command.argv0.as_deref().unwrap_or_default()])?;
@@ -53,6 +65,7 @@ impl Order<'_> {
         let mut texts = bytes.strip_suffix(&[0])?.split(|byte| *byte == 0).map(OsStr::from_bytes);
         let place = Place::from_word(texts.next()?.to_str()?)?;
         let mask = u64::from_str_radix(texts.next()?.to_str()?, 16).ok()?;
+        let stack = u64::from_str_radix(texts.next()?.to_str()?, 16).ok()?;
         let only_there = texts.next()? == ONLY_THERE;
         let cwd = texts.next()?.into();
         let argv0 = texts.next().map(OsString::from)?;
@@ -62,7 +75,8 @@ impl Order<'_> {
         let argv0 = Some(argv0).filter(|name| !name.is_empty());
         let command = Command { argv, argv0, env, cwd, only_there, ..Command::default() };
         let whole = command.argv.len() == count;
-        whole.then_some(Order { command: Cow::Owned(command), place, mask: Mask::from_bits(mask) })
+        let stack = Some(stack).filter(|bytes| *bytes != u64::MAX);
+        whole.then_some(Order { command: Cow::Owned(command), place, mask: Mask::from_bits(mask), stack })
     }
 }
 
@@ -100,15 +114,15 @@ mod tests {
             ..Command::default()
         };
         let place = Place { own_group: true, death_signal: 9, ..Place::default() };
-        Order { command: Cow::Owned(command), place, mask: Mask::from_bits(5) }
+        Order { command: Cow::Owned(command), place, mask: Mask::from_bits(5), stack: Some(1 << 30) }
     }
 
     #[test]
     fn orders_come_back_as_they_went() {
         let plain = Command { argv: vec!["a".into()], cwd: "/".into(), ..Command::default() };
-        for order in [order(), Order { command: Cow::Owned(plain), ..order() }] {
+        for order in [order(), Order { command: Cow::Owned(plain), stack: None, ..order() }] {
             let back = Order::decode(&order.encode().expect("no zero bytes")).expect("as encoded");
-            assert_eq!((back.command, back.place), (order.command, order.place));
+            assert_eq!((back.command, back.place, back.stack), (order.command, order.place, order.stack));
             assert_eq!(back.mask.to_bits(), order.mask.to_bits());
         }
     }
@@ -134,10 +148,11 @@ mod tests {
         for bad in [
             "",
             "\0",
-            "0000\x000\0\0/\0\x000\0",
-            "0000\x000\0\0/\0\x002\0a\0",
-            "0000\x000\0\0/\0\x001\0a\0A\0",
-            "0000\0x\0\0/\0\x001\0a\0",
+            "0000\x000\x000\0\0/\0\x000\0",
+            "0000\x000\x000\0\0/\0\x002\0a\0",
+            "0000\x000\x000\0\0/\0\x001\0a\0A\0",
+            "0000\0x\x000\0\0/\0\x001\0a\0",
+            "0000\x000\0x\0\0/\0\x001\0a\0",
         ] {
             assert!(Order::decode(bad.as_bytes()).is_none(), "{bad:?}");
         }

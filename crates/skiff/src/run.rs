@@ -1,6 +1,5 @@
 //! `skiff run`: an environment for one command.
 
-use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -205,7 +204,7 @@ fn as_me_in_new(
 ) -> std::result::Result<Ended, Failed> {
     let options = Options { helper: Some(helper_for_me(context)?), started, ..Options::default() };
     let place = session.place(rustix::process::Signal::KILL.as_raw());
-    let order = Order { command: Cow::Borrowed(command), place, mask: session.mask() };
+    let order = Order::new(command, place, session.mask());
     let (instance, child, mut helper) = start_for_me(plan, options, &order)?;
     instance.notes.iter().for_each(|note| output::note(note));
     let ended = session.wait(&child)?;

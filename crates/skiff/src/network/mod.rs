@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::process::Pid;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use skiff_cluster::{files, head, hosts};
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::uplink::NAME_SERVER;
@@ -30,6 +30,9 @@ struct Call {
     /// Our address there.
     address: Option<Ipv4Addr>,
 }
+
+/// Said of a stack without a limit.
+const UNLIMITED: &str = "unlimited";
 
 static CALL: OnceLock<Call> = OnceLock::new();
 
@@ -56,20 +59,31 @@ fn call() -> Result<Call> {
     let mut words = std::env::args_os();
     let program = words.next().unwrap_or_else(|| "skiff".into());
     let mut words: Vec<OsString> = words.collect();
-    if words.first().is_some_and(|word| word == ON_NETWORK) && words.len() >= 4 {
-        let rest = words.split_off(4);
+    if words.first().is_some_and(|word| word == ON_NETWORK) && words.len() >= 5 {
+        let rest = words.split_off(5);
         let text = |at: usize| words[at].to_string_lossy().into_owned();
         let cwd = text(3)
             .parse()
             .map_err(|_| Error::new(format!("{ON_NETWORK}: {:?}: no descriptor", words[3])))?;
         let cwd = process::inherited_fd(cwd).context(|| "working directory")?;
         rustix::process::fchdir(&cwd).context(|| "working directory")?;
+        limit_stack(&text(4)).context(|| "limit of the stack")?;
         network = Some(text(1));
         address = text(2).parse().ok();
         words = rest;
     }
     words.insert(0, program);
     Ok(Call { words, network, address })
+}
+
+/// Gives us the soft limit that we had before we were the helper: the kernel lowers it to 8 MiB for a setuid program.
+fn limit_stack(word: &str) -> std::io::Result<()> {
+    let current = match word {
+        UNLIMITED => None,
+        bytes => Some(bytes.parse().map_err(std::io::Error::other)?),
+    };
+    let Rlimit { current: lowered, maximum } = getrlimit(Resource::Stack);
+    if current == lowered { Ok(()) } else { Ok(setrlimit(Resource::Stack, Rlimit { current, maximum })?) }
 }
 
 /// Goes on where a plan's network is, unless that is to be made with the environment.
@@ -154,7 +168,9 @@ fn start_again(
         let cwd = openat(CWD, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let cwd = cwd.context(|| "working directory")?;
         process::keep_on_exec(cwd.as_fd()).context(|| "working directory")?;
-        let mut words = vec![OsString::from(cwd.as_raw_fd().to_string())];
+        let stack =
+            getrlimit(Resource::Stack).current.map_or(UNLIMITED.to_owned(), |bytes| bytes.to_string());
+        let mut words = vec![OsString::from(cwd.as_raw_fd().to_string()), stack.into()];
         words.extend(self::words()?.iter().skip(1).cloned());
         for (word, fd) in more {
             process::keep_on_exec(*fd).context(|| *word)?;
