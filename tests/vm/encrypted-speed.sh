@@ -23,7 +23,7 @@ network plain 90 50 ''
 network sec 91 51 'encrypt = true'
 measure() { # NETWORK THIRD-BYTE -> bits per second
     login alice
-    on n1 "${login[@]}" skiff run --net "$1" -- iperf3 -s -1 >server.log 2>&1 3>&- &
+    on n1 "${login[@]}" skiff run --net "$1" -- iperf3 -s -1 --forceflush >server.log 2>&1 3>&- &
     server=$!
     eventually 10 grep -q listening server.log
     at n2 alice skiff run --net "$1" -- iperf3 -c "10.$2.1.0" -t 4 -J >result.json
