@@ -125,7 +125,7 @@ moved mv n1 n1
 # Nobody there could tell whose it is, so it stays and goes on.
 head -c 32 /dev/urandom | base64 >/shared/other.key && chmod 600 /shared/other.key
 : >/shared/no.key && chmod 600 /shared/no.key
-for other in 'other another key' 'no a key has at least'; do
+for other in 'other another key' 'no key shorter than'; do
     on n2 mount --bind "/shared/${other%% *}.key" $key
     fails 125 at n1 alice skiff migrate mv n2
     on n2 umount $key
