@@ -1,6 +1,8 @@
-//! How Skiff's processes talk to each other: messages of serde types with descriptors. One place says how long a message may be and
-//! what happens to descriptors that nobody asked for, so that no protocol has to remember it.
+//! How Skiff's processes talk to each other: messages of serde types with descriptors, and children that report how they went. One place
+//! says how long a message may be, what happens to descriptors that nobody asked for, and what a child's silence means, so that no caller
+//! has to remember it.
 
+mod child;
 mod error;
 mod packet;
 mod stream;
@@ -8,6 +10,7 @@ mod stream;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use child::{Descriptors, Reporter, ReportingChild};
 pub use error::{Error, Result};
 pub use packet::{receive_packet, send_packet};
 pub use stream::{Until, receive, receive_descriptors, send, send_descriptors};

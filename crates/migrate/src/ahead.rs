@@ -10,12 +10,13 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use skiff_ipc::ReportingChild;
 use skiff_sandbox::{Context as _, Error, Result};
 
 use crate::block::Block;
 use crate::command::{Command, PAGE, PRESENT, of};
 use crate::direct::{Ranges, Run, pieces, send_run};
-use crate::enter::{self, Doing, Inside};
+use crate::enter::{self, Inside};
 use crate::ledger::Ledger;
 use crate::squeeze::{hang_up, pair, through};
 
@@ -44,7 +45,7 @@ pub struct Round {
 /// Memory being sent before the processes are stopped.
 pub struct Ahead {
     talk: File,
-    doing: Option<Doing>,
+    doing: Option<ReportingChild<u64>>,
 }
 
 impl Ahead {
@@ -56,7 +57,7 @@ impl Ahead {
         let (ours, theirs) = pair()?;
         let doing = enter::begin(inside, &[link, theirs.as_fd()], || {
             let talk = File::from(theirs.try_clone().context(about)?);
-            serve(&talk, link, packed, ranges).map(|sent| sent.to_ne_bytes().into())
+            serve(&talk, link, packed, ranges)
         })?;
         Ok(Self { talk: ours.into(), doing: Some(doing) })
     }
@@ -101,7 +102,7 @@ impl Ahead {
     ///
     /// # Errors
     /// When it has ended.
-    pub fn send(mut self, runs: &[Run]) -> Result<Doing> {
+    pub fn send(mut self, runs: &[Run]) -> Result<ReportingChild<u64>> {
         let doing = self.doing.take().ok_or_else(|| Error::new(format!("{}: it has ended", about())))?;
         let said: Vec<u8> = runs.iter().flat_map(Run::bytes).collect();
         let words = [&(runs.len() as u64).to_ne_bytes()[..], &said].concat();

@@ -1,15 +1,17 @@
 //! Doing something inside a running environment as its root, with all capabilities that its user namespace gives: what CRIU needs.
 //! (Programs of the user's never get these: see `skiff_sandbox::join`.)
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions, setsid, waitpid};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use skiff_ipc::{Reporter, ReportingChild};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork, fork_as};
+use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, fork, fork_as};
 use skiff_sys::signal::{Mask, restore};
 
 /// Where to go.
@@ -27,32 +29,24 @@ pub struct Inside<'a> {
 ///
 /// # Errors
 /// Its own, or that the environment is gone.
-pub fn run(
+pub fn run<T: Serialize + DeserializeOwned>(
     inside: Inside<'_>,
     keep: &[BorrowedFd<'_>],
-    act: impl FnOnce() -> Result<Vec<u8>>,
-) -> Result<Vec<u8>> {
+    act: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     begin(inside, keep, act)?.end()
-}
-
-/// Something that is being done inside.
-pub struct Doing {
-    child: Child,
-    report: OwnedFd,
 }
 
 /// Begins what [`run`] does.
 ///
 /// # Errors
 /// When there are no processes to be had.
-pub fn begin(
+pub fn begin<T: Serialize + DeserializeOwned>(
     inside: Inside<'_>,
     keep: &[BorrowedFd<'_>],
-    act: impl FnOnce() -> Result<Vec<u8>>,
-) -> Result<Doing> {
-    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    let Fork::Parent(child) = fork(CloneFlags::NONE).context(|| "process")? else {
-        drop(report);
+    act: impl FnOnce() -> Result<T>,
+) -> Result<ReportingChild<T>> {
+    ReportingChild::fork("process in the environment", CloneFlags::NONE, |reporter| {
         let kept: Vec<BorrowedFd<'_>> = keep.iter().copied().chain([inside.init, reporter.as_fd()]).collect();
         close_all_except(&kept);
         detach_stdio();
@@ -62,38 +56,7 @@ pub fn begin(
         // Whoever starts it may hear of his signals in another way; CRIU wants them as they come.
         restore(Mask::from_bits(0));
         between(inside, reporter, act)
-    };
-    drop(reporter);
-    Ok(Doing { child, report })
-}
-
-impl Doing {
-    /// Readable once it is done.
-    #[must_use]
-    pub fn news(&self) -> BorrowedFd<'_> {
-        self.report.as_fd()
-    }
-
-    /// Waits until it is done; what it gave.
-    ///
-    /// # Errors
-    /// Its own, or that the environment is gone.
-    pub fn end(self) -> Result<Vec<u8>> {
-        let (child, told) = self.hear()?;
-        wait_for(&child);
-        match told.split_first() {
-            Some((b'+', bytes)) => Ok(bytes.to_vec()),
-            Some((_, why)) => Err(Error::from_bytes(why)),
-            None => Err(Error::new("the process in the environment ended without a word")),
-        }
-    }
-
-    fn hear(self) -> Result<(Child, Vec<u8>)> {
-        let mut told = vec![];
-        std::io::Read::read_to_end(&mut std::fs::File::from(self.report), &mut told)
-            .context(|| "what is said inside")?;
-        Ok((self.child, told))
-    }
+    })
 }
 
 /// Starts a program inside: `become_it` does not return unless that fails. What is given is a process outside that ends when the
@@ -106,12 +69,7 @@ pub fn start(
     keep: &[BorrowedFd<'_>],
     become_it: impl FnOnce() -> Error,
 ) -> Result<Child> {
-    let (child, told) = begin(inside, keep, || Err(become_it()))?.hear()?;
-    if let Some((_, why)) = told.split_first() {
-        wait_for(&child);
-        return Err(Error::from_bytes(why));
-    }
-    Ok(child)
+    begin::<()>(inside, keep, || Err(become_it()))?.started()
 }
 
 /// Starts a process inside that does nothing in a session of its own, to be dumped.
@@ -147,22 +105,19 @@ pub fn wait_for(child: &Child) -> bool {
 }
 
 /// The process in between: only the children of one that has joined a PID namespace are in it.
-fn between(inside: Inside<'_>, reporter: OwnedFd, act: impl FnOnce() -> Result<Vec<u8>>) -> ! {
+fn between<T: Serialize>(inside: Inside<'_>, reporter: Reporter<T>, act: impl FnOnce() -> Result<T>) -> i32 {
     match join_then_fork(inside) {
         Ok(Fork::Child) => {
-            let word = match join_the_rest(inside).and_then(|()| act()) {
-                Ok(bytes) => [b"+", &bytes[..]].concat(),
-                Err(why) => [b"-", &why.to_bytes()[..]].concat(),
-            };
-            exit_now(tell(reporter, &word));
+            // If nobody is there any more, nobody wants to know.
+            i32::from(!reporter.tell(&join_the_rest(inside).and_then(|()| act())))
         }
         Ok(Fork::Parent(child)) => {
             drop(reporter);
-            exit_now(i32::from(!wait_for(&child)));
+            i32::from(!wait_for(&child))
         }
         Err(why) => {
-            tell(reporter, &[b"-", &why.to_bytes()[..]].concat());
-            exit_now(1);
+            reporter.tell(&Err(why));
+            1
         }
     }
 }
@@ -190,10 +145,4 @@ fn join_the_rest(Inside { init, number, .. }: Inside<'_>) -> Result<()> {
             .context(|| "the next process's number")?;
     }
     Ok(())
-}
-
-/// Says it to who waits outside; an exit code.
-fn tell(reporter: OwnedFd, word: &[u8]) -> i32 {
-    // If nobody is there any more, nobody wants to know.
-    i32::from(std::io::Write::write_all(&mut std::fs::File::from(reporter), word).is_err())
 }

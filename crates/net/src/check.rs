@@ -2,10 +2,10 @@
 
 use std::io;
 
-use rustix::io::retry_on_intr;
-use rustix::process::{WaitOptions, waitpid};
+use skiff_ipc::{Descriptors, ReportingChild};
+use skiff_spec::fault::Context as _;
 use skiff_spec::network::{Kind, NetName, Network};
-use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
+use skiff_sys::process::CloneFlags;
 
 use crate::firewall::{self, Guard};
 use crate::netlink::Netlink;
@@ -50,22 +50,12 @@ fn without_rules(name: &NetName, network: &Network, node: &str) -> Option<String
     } else {
         CloneFlags::USER.and(CloneFlags::NETWORK)
     };
-    let child = match fork(own) {
-        Ok(Fork::Child) => {
-            let made = make_rules(name, network, node);
-            exit_now(made.err().map_or(0, |e| e.raw_os_error().unwrap_or(i32::from(u8::MAX))))
-        }
-        Ok(Fork::Parent(child)) => child,
-        // Where users may have no namespaces, this cannot be found out without a start.
-        Err(_) => return None,
-    };
-    let ended = retry_on_intr(|| waitpid(Some(child.pid), WaitOptions::empty()));
-    let code = ended.ok().flatten().and_then(|(_, status)| status.exit_status());
-    (code != Some(0)).then(|| {
-        let why = code
-            .map_or_else(|| "unknown error".into(), |code| io::Error::from_raw_os_error(code).to_string());
-        format!("nftables: {why}: {}", wiring::NEEDS_RULES)
-    })
+    // Where users may have no namespaces, this cannot be found out without a start.
+    let child = ReportingChild::begin("nftables", own, Descriptors::All, || {
+        make_rules(name, network, node).context(|| "nftables")
+    });
+    let why = child.ok()?.end().err()?;
+    Some(format!("{why}: {}", wiring::NEEDS_RULES))
 }
 
 fn make_rules(name: &NetName, network: &Network, node: &str) -> io::Result<()> {

@@ -11,11 +11,11 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fspick};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
+use skiff_ipc::{Descriptors, ReportingChild};
 use skiff_spec::wire::Request;
 use skiff_sys::fdpass;
-use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
+use skiff_sys::process::{CloneFlags, close_inherited};
 
-use crate::child::reap;
 use crate::helper::Helper;
 use crate::{Context, Error, Result};
 
@@ -27,10 +27,11 @@ pub fn refresh(helper: Option<&Path>, init: BorrowedFd<'_>, view: &str) -> Resul
     let helper = helper.ok_or_else(|| Error::new("refresh: there is no helper"))?;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .context(|| "socket")?;
-    let Fork::Parent(child) = fork(CloneFlags::NONE).context(|| "fork")? else {
-        drop(ours);
-        exit_now(i32::from(inside(init, view, theirs.as_fd()).is_err()));
-    };
+    let child =
+        ReportingChild::begin("process in the environment", CloneFlags::NONE, Descriptors::All, || {
+            close_inherited(&[ours.as_fd()]);
+            inside(init, view, theirs.as_fd())
+        })?;
     drop(theirs);
     let done = (0..ROUNDS).try_for_each(|_| {
         let (_, fds) = fdpass::receive(ours.as_fd(), 16).context(|| "the environment's own overlay")?;
@@ -41,8 +42,8 @@ pub fn refresh(helper: Option<&Path>, init: BorrowedFd<'_>, view: &str) -> Resul
     });
     // It learns by our end that it must not go on.
     drop(ours);
-    reap(child.pid);
-    done
+    // It says more exactly what it could not do.
+    child.end().and(done)
 }
 
 /// Whoever looks something up between our two steps makes them vain for that file; hardly ever twice.
@@ -65,7 +66,11 @@ fn inside(init: BorrowedFd<'_>, view: &str, socket: BorrowedFd<'_>) -> Result<()
         let overlay = fspick(CWD, "/", FsPickFlags::FSPICK_CLOEXEC).context(|| "/")?;
         fsconfig_reconfigure(&overlay).context(|| "/")?;
         fdpass::send(socket, b"view", &[view.as_fd()]).context(|| "refresh")?;
-        fdpass::receive(socket, 16).context(|| "refresh")?;
+        let (go, _) = fdpass::receive(socket, 16).context(|| "refresh")?;
+        if go.is_empty() {
+            // Whoever began this has a reason of their own.
+            return Ok(());
+        }
     }
     Ok(())
 }

@@ -170,9 +170,5 @@ pub fn check_file_system(dir: &Path) -> Result<()> {
 pub fn delete(context: &Context, dir: PathBuf) -> Result<()> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else { return Ok(()) };
     let parent = TrustedDir::open(parent, getuid().as_raw())?;
-    as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
-        parent.remove_tree(name)?;
-        Ok(vec![])
-    })
-    .map(drop)
+    as_root_of_ids(context.helper.as_deref(), Base::Host, |_| Ok(parent.remove_tree(name)?))
 }

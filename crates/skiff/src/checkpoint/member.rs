@@ -102,9 +102,6 @@ impl Port {
 
     fn turn(self, inside: Inside<'_>, gate: impl Fn(Ipv4Addr, Kind) -> io::Result<()>) -> Result<()> {
         let Self { kind, address } = self;
-        let turned = enter::run(inside, &[], || {
-            gate(address, kind).context(|| format!("address {address}")).map(|()| vec![])
-        });
-        turned.map(drop)
+        enter::run(inside, &[], || gate(address, kind).context(|| format!("address {address}")))
     }
 }

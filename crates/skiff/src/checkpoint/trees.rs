@@ -55,7 +55,7 @@ pub fn keep(inside: Inside<'_>, plan: &Plan, record: &Record, dir: &Path) -> Res
         .flatten()
         .map(AsFd::as_fd)
         .collect();
-    let told = enter::run(inside, &fds, || {
+    let ids: Vec<String> = enter::run(inside, &fds, || {
         let mut ids = vec![];
         for ((name, of), (file, from)) in all.iter().zip(&opened) {
             let from = match (of, from) {
@@ -70,10 +70,8 @@ pub fn keep(inside: Inside<'_>, plan: &Plan, record: &Record, dir: &Path) -> Res
             let whole = whole::keep(from.as_fd(), file, name, left_out).map_err(ours)?;
             ids.push(whole.id.to_string());
         }
-        serde_json::to_vec(&ids).map_err(|e| Error::new(format!("what was kept: {e}")))
+        Ok(ids)
     })?;
-    let ids: Vec<String> =
-        serde_json::from_slice(&told).map_err(|e| Error::new(format!("what was kept: {e}")))?;
     Ok(all.into_iter().zip(ids).map(|((file, of), id)| Tree { file, of, id }).collect())
 }
 
@@ -93,9 +91,8 @@ pub fn put_back_own(context: &Context, checkpoint: &Checkpoint, dir: &Path, reco
             let target = open_dir(CWD, &to).context(|| to.display().to_string())?;
             put_back(tree, dir, target.as_fd(), over)?;
         }
-        Ok(vec![])
+        Ok(())
     })
-    .map(drop)
 }
 
 /// Puts those that lie in memory back into a started instance.
@@ -112,9 +109,8 @@ pub fn put_back_memory(inside: Inside<'_>, checkpoint: &Checkpoint, dir: &Path) 
             let to = without_mounts(target)?;
             whole::put_back(file, &tree.file, &id(tree)?, to.as_fd(), true).map_err(ours)?;
         }
-        Ok(vec![])
+        Ok(())
     })
-    .map(drop)
 }
 
 fn put_back(tree: &Tree, dir: &Path, target: BorrowedFd<'_>, over: bool) -> Result<()> {

@@ -27,15 +27,11 @@ pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {
     let upper = env.dir.join("upper");
     let base = env.ground()?.base();
     let own = own_view(context, base)?;
-    let found = as_root_of_ids(context.helper.as_deref(), base, |view| {
+    let mut changes: Vec<Change> = as_root_of_ids(context.helper.as_deref(), base, |view| {
         let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
         let as_seen = |uid, gid| (uid, gid);
-        let changes = skiff_env::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen })
-            .map_err(ours)?;
-        serde_json::to_vec(&changes).map_err(|e| Error::new(format!("differences: {e}")))
+        skiff_env::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen }).map_err(ours)
     })?;
-    let mut changes: Vec<Change> =
-        serde_json::from_slice(&found).map_err(|e| Error::new(format!("differences: {e}")))?;
     // One that cannot run now has its places shown.
     if let Ok(plan) = supervisor::plan(context, &env) {
         leave_out_places(&mut changes, &plan);
@@ -108,7 +104,7 @@ pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
     let own = own_view(context, base)?;
     let dir = env.dir.clone();
     let name = env.name.clone();
-    let taken = as_root_of_ids(context.helper.as_deref(), base, |view| {
+    let taken: Taken = as_root_of_ids(context.helper.as_deref(), base, |view| {
         let (upper, state, base) =
             (open_dir(&dir.join("upper"))?, open_dir(&dir)?, view_of_base(view, &own)?);
         let input = SnapshotInput {
@@ -134,11 +130,8 @@ pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
                 .into(),
         };
         let skipped = pushed.skipped.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
-        let taken =
-            Taken { descriptor, how: how.into(), entries: pushed.entries, bytes: pushed.bytes, skipped };
-        serde_json::to_vec(&taken).map_err(|e| Error::new(format!("snapshot: {e}")))
+        Ok(Taken { descriptor, how: how.into(), entries: pushed.entries, bytes: pushed.bytes, skipped })
     })?;
-    let taken: Taken = serde_json::from_slice(&taken).map_err(|e| Error::new(format!("snapshot: {e}")))?;
     latest::set(&depot_dir, &taken.descriptor)?;
     Ok(taken)
 }

@@ -57,7 +57,7 @@ fn fill(context: &Context, id: ImageId, tree: &std::path::Path) -> Result<LeftOu
     let new = tree.with_extension("new");
     remove(context, &new)?;
     let store = store::own(context);
-    let counted = as_root_of_ids(None, Base::Host, |_| {
+    let unpacked: Result<[u64; 3]> = as_root_of_ids(None, Base::Host, |_| {
         let what = || new.display().to_string();
         let file = Store::open(&store).and_then(|store| store.open_image(id)).map_err(ours)?;
         let reader = erofs::Reader::open(file, id.to_string()).map_err(ours)?;
@@ -67,20 +67,15 @@ fn fill(context: &Context, id: ImageId, tree: &std::path::Path) -> Result<LeftOu
         let LeftOut { devices, owners, xattrs } =
             unpack(&reader, std::os::fd::AsFd::as_fd(&target)).map_err(ours)?;
         rustix::fs::syncfs(&target).context(what)?;
-        Ok([devices, owners, xattrs].map(u64::to_le_bytes).concat())
+        Ok([devices, owners, xattrs])
     });
-    let counted = match counted {
-        Ok(counted) => counted,
-        Err(e) => {
-            // The first error is the one to tell.
-            remove(context, &new).unwrap_or_default();
-            return Err(e);
-        }
-    };
+    if unpacked.is_err() {
+        // The first error is the one to tell.
+        remove(context, &new).unwrap_or_default();
+    }
+    let [devices, owners, xattrs] = unpacked?;
     fs::rename(&new, tree).context(|| tree.display().to_string())?;
-    let mut numbers = counted.chunks_exact(8).map(|n| u64::from_le_bytes(n.try_into().unwrap_or_default()));
-    let mut next = || numbers.next().unwrap_or(0);
-    Ok(LeftOut { devices: next(), owners: next(), xattrs: next() })
+    Ok(LeftOut { devices, owners, xattrs })
 }
 
 fn tell(LeftOut { devices, owners, xattrs }: LeftOut) {
@@ -110,11 +105,7 @@ fn remove(context: &Context, tree: &std::path::Path) -> Result<()> {
     if !tree.exists() || context.helper.is_some() {
         return Ok(());
     }
-    as_root_of_ids(None, Base::Host, |_| {
-        fs::remove_dir_all(tree).context(|| tree.display().to_string())?;
-        Ok(vec![])
-    })
-    .map(drop)
+    as_root_of_ids(None, Base::Host, |_| fs::remove_dir_all(tree).context(|| tree.display().to_string()))
 }
 
 fn home(context: &Context) -> PathBuf {

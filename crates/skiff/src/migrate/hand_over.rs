@@ -314,7 +314,7 @@ impl Move<'_> {
         let sent = sending.end().map_err(|lost| last_words(&mut way.peer, lost))?;
         self.wait_until_held(&mut way.peer, held, progress)?;
         progress.done("memory");
-        Ok((before, sent.try_into().map_or(0, u64::from_ne_bytes)))
+        Ok((before, sent))
     }
 
     fn wait_until_held(&self, peer: &mut Peer, mut held: bool, progress: &mut Progress) -> Result<()> {

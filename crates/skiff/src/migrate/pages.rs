@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_tcp_cork;
 use rustix::process::Pid;
+use skiff_ipc::ReportingChild;
 use skiff_migrate::ahead::Ahead;
 use skiff_migrate::command::PAGE;
 use skiff_migrate::direct::{self, Ranges, Run};
-use skiff_migrate::enter::{self, Doing, Inside};
+use skiff_migrate::enter::{self, Inside};
 use skiff_migrate::sort::Sorting;
 use skiff_migrate::squeeze::{self, Sending};
 use skiff_sandbox::{Context as _, Error, Result};
@@ -100,7 +101,7 @@ impl Pages {
 
     /// Sends what CRIU has left where it was, but for what is over there already. What is being done gives the number of bytes that went by the link, before it,
     /// too.
-    pub fn send(&mut self, way: &Way, inside: Inside<'_>, runs: &[Run]) -> Result<Doing> {
+    pub fn send(&mut self, way: &Way, inside: Inside<'_>, runs: &[Run]) -> Result<ReportingChild<u64>> {
         if let Some(ahead) = self.ahead.take() {
             return ahead.send(runs);
         }
@@ -108,7 +109,7 @@ impl Pages {
         enter::begin(inside, &[goods], || {
             let sent = squeeze::through(goods, self.packed, |link| direct::send(runs, link))?;
             let all = || runs.iter().map(|run| run.pages * PAGE).sum();
-            Ok(sent.unwrap_or_else(all).to_ne_bytes().into())
+            Ok(sent.unwrap_or_else(all))
         })
     }
 }

@@ -178,7 +178,7 @@ fn restore(
         if let Some(images) = images {
             peer.tell(&Report::Made)?;
             let kept: Vec<BorrowedFd<'_>> = images.descriptors().chain([control]).collect();
-            enter::run(inside, &kept, || images.fill(&mut over(control)?).map(|()| vec![]))?;
+            enter::run(inside, &kept, || images.fill(&mut over(control)?))?;
         }
         may_run(&mut peer, &record.dir, token)
     };

@@ -1,23 +1,19 @@
 //! A snapshot's way to this node: from the depot, whose file system may be slow or hang, into the user's cache.
 
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use skiff_env::{Cache, Depot, LayerDir, LayerLease, Manifest, SnapshotId};
+use skiff_ipc::{Descriptors, ReportingChild};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::config::Mismatch;
 use skiff_spec::job::Snapshot;
 use skiff_spec::plan::Base;
-use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
+use skiff_sys::process::CloneFlags;
 
 use super::keeper::node_name;
 use crate::base_identity;
@@ -133,17 +129,15 @@ fn layers_in(
     (depot, id, manifest): (&Depot, &SnapshotId, &Manifest),
 ) -> Result<Vec<PathBuf>> {
     let paths = |layers: Vec<LayerDir>| layers.into_iter().map(|layer| layer.path).collect::<Vec<_>>();
-    let json = |e: serde_json::Error| Error::new(format!("what was unpacked: {e}"));
     if let Some(found) = cache.all_there(manifest).map_err(|e| in_cache(e, dir))? {
         return Ok(paths(found));
     }
-    let unpacked = as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
+    as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
         let layers = skiff_env::fetch(depot, id, cache).map_err(|e| in_cache(e, dir))?;
         // They are held meanwhile; too many bytes is a matter for the next time.
         cache.evict().map(drop).unwrap_or_default();
-        serde_json::to_vec(&paths(layers)).map_err(json)
-    })?;
-    serde_json::from_slice(&unpacked).map_err(json)
+        Ok(paths(layers))
+    })
 }
 
 fn cache_dir(context: &Context) -> PathBuf {
@@ -170,59 +164,15 @@ pub fn time_limit(context: &Context) -> (Instant, u64) {
 }
 
 /// Does something in a process of its own; nothing if it is not done by `end`. One that waits for a dead file server cannot be
-/// killed before that answers, so it is not waited for, and holds nothing of ours.
+/// killed before that answers, so it is left behind, and holds nothing of ours.
 pub fn until<T: Serialize + DeserializeOwned>(
     end: Instant,
     act: impl FnOnce() -> Result<T>,
 ) -> Result<Option<T>> {
-    let json = |e: serde_json::Error| Error::new(format!("what was fetched: {e}"));
-    let told = told_until(end, || serde_json::to_vec(&act()?).map_err(json))?;
-    told.map(|bytes| serde_json::from_slice(&bytes).map_err(json)).transpose()
-}
-
-fn told_until(end: Instant, act: impl FnOnce() -> Result<Vec<u8>>) -> Result<Option<Vec<u8>>> {
-    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    match fork(CloneFlags::NONE).context(|| "process that fetches")? {
-        Fork::Child => {
-            close_all_except(&[reporter.as_fd()]);
-            let done = set_parent_process_death_signal(Some(Signal::KILL))
-                .context(|| "parent's death signal")
-                .and_then(|()| act());
-            let word = match done {
-                Ok(bytes) => [b"+", &bytes[..]].concat(),
-                Err(e) => [b"-", &e.to_bytes()[..]].concat(),
-            };
-            exit_now(i32::from(File::from(reporter).write_all(&word).is_err()));
-        }
-        Fork::Parent(child) => {
-            drop(reporter);
-            let Some(told) = read_until(&report, end)? else {
-                kill_process(child.pid, Signal::KILL).context(|| "process that fetches")?;
-                return Ok(None);
-            };
-            match told.split_first() {
-                Some((b'+', bytes)) => Ok(Some(bytes.to_vec())),
-                Some((_, why)) => Err(Error::from_bytes(why)),
-                None => Err(Error::new("the process that fetches ended without a word")),
-            }
-        }
-    }
-}
-
-/// All that comes through a pipe; nothing if its other end is still open at `end`.
-fn read_until(pipe: &OwnedFd, end: Instant) -> Result<Option<Vec<u8>>> {
-    let (mut told, mut buffer) = (vec![], [0; 4096]);
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).map_err(|e| Error::new(format!("time limit: {e}")))?;
-        match poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&left)) {
-            Ok(0) => return Ok(None),
-            Ok(_) => match rustix::io::read(pipe, &mut buffer).context(|| "pipe")? {
-                0 => return Ok(Some(told)),
-                n => told.extend(&buffer[..n]),
-            },
-            Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(e).context(|| "poll"),
-        }
-    }
+    let name = "process that fetches";
+    let child = ReportingChild::begin(name, CloneFlags::NONE, Descriptors::Only(&[]), || {
+        set_parent_process_death_signal(Some(Signal::KILL)).context(|| "parent's death signal")?;
+        act()
+    });
+    child?.end_by(end)
 }

@@ -13,7 +13,8 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skiff_image::export::{Image, Target, export, root};
 use skiff_image::store::Record;
-use skiff_migrate::enter::{Doing, Inside, begin};
+use skiff_ipc::ReportingChild;
+use skiff_migrate::enter::{Inside, begin};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::job::Container;
@@ -69,7 +70,7 @@ fn can_be_written(target: &Target) -> Result<()> {
 
 /// A process that is in the container, and waits for a word.
 pub struct Saver {
-    doing: Doing,
+    doing: ReportingChild<()>,
     go: OwnedFd,
     image: File,
     target: Target,
@@ -106,8 +107,7 @@ impl Saver {
             let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
             let all = open_tree(CWD, "/", flags).context(|| "the container's root")?;
             root::of_root((all.as_fd(), "container"), &is_ours, image.as_fd(), (room.as_fd(), &shown))
-                .map_err(ours)?;
-            Ok(vec![])
+                .map_err(ours)
         })?;
         Ok(Some(Self { doing, go, image, target }))
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::net::SocketType;
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
+use skiff_ipc::ReportingChild;
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::step::{self, Step};
 use skiff_sandbox::{Context as _, Error, IDLE, Result, STILL};
-use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
+use skiff_sys::process::{CloneFlags, close_all_except};
 
 use super::job::{self, FAILED, Job, number};
 use super::keeper;
@@ -59,39 +59,23 @@ fn try_begin(context: &Context, job: &Job, dir: &Path) -> Result<()> {
         .ok_or_else(|| Error::new("SKIFF_STEPD_PID: no process"))?;
     let stepd = pidfd_open(stepd, PidfdFlags::empty()).context(|| "slurmstepd")?;
     let root = keeper::running(context, job)?;
-    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    match fork(CloneFlags::NONE).context(|| "the step's watcher")? {
-        Fork::Parent(_) => {
-            drop(reporter);
-            let mut text = vec![];
-            std::io::Read::read_to_end(&mut fs::File::from(report), &mut text)
-                .context(|| "the step's watcher")?;
-            match text.split_first() {
-                Some((b'+', _)) => Ok(()),
-                Some((_, why)) => Err(Error::from_bytes(why)),
-                None => Err(Error::new("the step's watcher ended without a word")),
-            }
+    let watcher = ReportingChild::fork("the step's watcher", CloneFlags::NONE, |reporter| {
+        let (reported, ready) = match prepare(dir, &root, &stepd, reporter.as_fd()) {
+            Ok(ready) => (Ok(()), Some(ready)),
+            Err(why) => (Err(why), None),
+        };
+        if let (true, Some((mut watcher, step))) = (reporter.tell(&reported), ready) {
+            watcher.watch(&step, &stepd);
+            watcher.end(&step, dir.file_name().unwrap_or_default());
         }
-        Fork::Child => {
-            let ready = prepare(dir, &root, &stepd, &reporter);
-            let word = match &ready {
-                Ok(_) => b"+".to_vec(),
-                Err(e) => [b"-", &e.to_bytes()[..]].concat(),
-            };
-            let told = rustix::io::write(&reporter, &word).is_ok();
-            drop(reporter);
-            if let (Ok((mut watcher, step)), true) = (ready, told) {
-                watcher.watch(&step, &stepd);
-                watcher.end(&step, dir.file_name().unwrap_or_default());
-            }
-            exit_now(0)
-        }
-    }
+        0
+    });
+    watcher?.begun().map(drop)
 }
 
-fn prepare(dir: &Path, root: &Live, stepd: &OwnedFd, reporter: &OwnedFd) -> Result<(Watcher, Step)> {
+fn prepare(dir: &Path, root: &Live, stepd: &OwnedFd, reporter: BorrowedFd<'_>) -> Result<(Watcher, Step)> {
     rustix::process::setsid().context(|| "session")?;
-    close_all_except(&[root.init.as_fd(), root.connection(), stepd.as_fd(), reporter.as_fd()]);
+    close_all_except(&[root.init.as_fd(), root.connection(), stepd.as_fd(), reporter]);
     detach_stdio();
     // Before the environment is entered: from in there the directory cannot be seen.
     let open = |path: &Path| open_dir(path).context(|| path.display().to_string());

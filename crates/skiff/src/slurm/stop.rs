@@ -3,70 +3,45 @@
 //! That process comes from root and cannot be traced: it is never dumpable as the user's, and starts no program, since `execve` would make it
 //! dumpable again. Whoever could trace it would run code outside of every job, in slurmd's cgroup, with descriptors of root's.
 
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, Stat, Uid};
-use rustix::io::{Errno, retry_on_intr};
-use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::io::Errno;
 use rustix::process::{
-    DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, fchdir, getpid, getppid, pidfd_send_signal,
-    set_dumpable_behavior, set_parent_process_death_signal, setrlimit, waitpid,
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, fchdir, getpid, getppid, set_dumpable_behavior,
+    set_parent_process_death_signal, setrlimit,
 };
 use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use skiff_ipc::{Descriptors, ReportingChild};
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
+use skiff_sys::process::CloneFlags;
 
 use super::keeper;
 
 /// How long it may take.
-const LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
-/// How long it may take to be gone once it is killed: a FUSE server can hold up even that.
-const DYING: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+const LIMIT: Duration = Duration::from_secs(60);
 /// Most memory of the process, in bytes: names that the user has made count as root's.
 const MEMORY: u64 = 256 << 20;
-/// No reason for a failure is longer, in bytes.
-const LONGEST: u64 = 4 << 10;
+/// No reason for a failure is longer, in characters.
+const LONGEST: usize = 4 << 10;
 
 /// Ends, within a bounded time, all that runs of a job; its sockets are in the user's part of the job's directory, `room`.
 pub fn stop_job(job: u32, room: &OwnedFd, owner: &Stat) -> Result<()> {
     let what = || format!("job {job}: ending what is left of it as user {}", owner.st_uid);
     let failed = |why: String| Error::new(format!("{}: {why}", what()));
-    let (report, reporter) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).context(what)?;
     let root = getpid();
-    let child = match fork(CloneFlags::NONE).context(what)? {
-        Fork::Parent(child) => child,
-        Fork::Child => {
-            close_all_except(&[room.as_fd(), reporter.as_fd()]);
+    let child =
+        ReportingChild::begin("its process", CloneFlags::NONE, Descriptors::Only(&[room.as_fd()]), || {
             detach_stdio();
-            let done = as_user(root, room.as_fd(), owner);
-            if let Err(e) = &done {
-                // If root has gone there is nobody to tell.
-                rustix::io::write(&reporter, &e.to_bytes()).unwrap_or_default();
-            }
-            exit_now(done.is_err().into());
-        }
-    };
-    drop(reporter);
-    if !has_ended(&child, &LIMIT).context(what)? {
-        pidfd_send_signal(&child.pidfd, Signal::KILL).context(what)?;
-        has_ended(&child, &DYING).context(what)?;
-        return Err(failed(format!("not done after {} s", LIMIT.tv_sec)));
+            as_user(root, room.as_fd(), owner)
+        });
+    match child.and_then(|child| child.end_by(Instant::now() + LIMIT)) {
+        Ok(Some(())) => Ok(()),
+        Ok(None) => Err(failed(format!("not done after {} s", LIMIT.as_secs()))),
+        Err(e) => Err(failed(plain(&e.message))),
     }
-    let status = retry_on_intr(|| waitpid(Some(child.pid), WaitOptions::empty())).context(what)?;
-    if status.is_some_and(|(_, status)| status.exit_status() == Some(0)) {
-        return Ok(());
-    }
-    let mut said = vec![];
-    // What cannot be read says no more than nothing does.
-    File::from(report).take(LONGEST).read_to_end(&mut said).unwrap_or_default();
-    Err(match said.is_empty() {
-        true => failed("its process was ended by a signal".into()),
-        false => failed(plain(&Error::from_bytes(&said).message)),
-    })
 }
 
 /// In the new process, which goes with root's.
@@ -93,12 +68,7 @@ fn as_user(root: Pid, room: BorrowedFd<'_>, owner: &Stat) -> Result<()> {
     keeper::stop_job()
 }
 
-fn has_ended(child: &Child, limit: &Timespec) -> rustix::io::Result<bool> {
-    let ended = retry_on_intr(|| poll(&mut [PollFd::new(&child.pidfd, PollFlags::IN)], Some(limit)))?;
-    Ok(ended > 0)
-}
-
 /// Names that the user has chosen are not to steer the terminal on which somebody reads root's log.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    text.chars().take(LONGEST).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
