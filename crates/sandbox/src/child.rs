@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::process::{Pid, WaitOptions, wait, waitpid};
 
 /// Takes the exit status of a child that has ended or is about to.
 pub fn reap(pid: Pid) {
@@ -10,10 +10,10 @@ pub fn reap(pid: Pid) {
 }
 
 /// Takes the exit statuses of all children until this one's: as long as another that is in its PID namespace has not given its own away, it
-/// cannot end.
-pub(crate) fn reap_all_until(last: Pid) {
+/// cannot end. (`waitpid(None)` takes those of this process group only.)
+pub fn reap_all_until(last: Pid) {
     loop {
-        match waitpid(None, WaitOptions::empty()) {
+        match wait(WaitOptions::empty()) {
             Ok(Some((pid, _))) if pid != last => {}
             Err(rustix::io::Errno::INTR) => {}
             _ => return,

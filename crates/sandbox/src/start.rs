@@ -15,7 +15,7 @@ use skiff_spec::plan::{Base, Plan};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::title::Start;
 
-use crate::child::{read_all, reap_all_until};
+use crate::child::read_all;
 use crate::confine::{drop_bounding, drop_permitted};
 use crate::failed::Failed;
 use crate::first::{self, First, Prepared};
@@ -29,7 +29,7 @@ use crate::way_out::WayOut;
 use crate::word::Word;
 use crate::{Context, Error, Result, map, root, rootless};
 
-pub use crate::child::reap;
+pub use crate::child::{reap, reap_all_until};
 pub use crate::options::Options;
 
 /// A running environment, as its maker holds it.

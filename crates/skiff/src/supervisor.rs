@@ -12,7 +12,7 @@ use rustix::net::{SendFlags, SocketFlags, SocketType, accept_with, send};
 use rustix::process::{Signal, WaitOptions, kill_process, wait};
 use skiff_env::LayerLease;
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::start::{Instance, Options, detach_stdio, start};
+use skiff_sandbox::start::{Instance, Options, detach_stdio, reap_all_until, start};
 use skiff_sandbox::{Context as _, Error, IDLE, Result, STILL};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Plan, Upper};
@@ -365,10 +365,8 @@ impl<'a> Supervisor<'a> {
         }
         // It may be dead already; and if not, its end takes everything inside along before wait returns.
         kill_process(self.instance.init.pid, Signal::KILL).unwrap_or_default();
-        while !matches!(
-            rustix::process::waitpid(Some(self.instance.init.pid), WaitOptions::empty()),
-            Ok(_) | Err(rustix::io::Errno::CHILD)
-        ) {}
+        // A command that runs as the user is a child of this process, in process 1's PID namespace.
+        reap_all_until(self.instance.init.pid);
         for name in [CONTROL, HOST] {
             remove(&self.place.dir, name);
         }
