@@ -218,7 +218,7 @@ impl Ground {
             .context(|| format!("namespaces of machine {}", machine.name))?
         else {
             drop((control, report));
-            let extras = Extras { program: &program, socket: None };
+            let extras = Extras { program: &program, socket: None, hosts: None };
             let (part, purpose) = (Some(part), For::Root(first));
             become_init(Making { plan, helper: None, part, extras, reporter, control: theirs, purpose })
         };

@@ -17,6 +17,8 @@ pub struct Options<'a> {
     pub started: Option<Helper>,
     /// The supervisor's socket, shown inside.
     pub socket: Option<&'a Path>,
+    /// The list of hosts inside, where the plan has one with the environment's address ([`skiff_spec::plan::Source::Hosts`]).
+    pub hosts: Option<&'a str>,
     /// The address that it had before, where the plan's network is one of the site's that it has power over.
     pub again: Option<&'a Again>,
 }

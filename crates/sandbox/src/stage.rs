@@ -34,6 +34,8 @@ pub struct Extras<'a> {
     pub program: &'a Path,
     /// The supervisor's socket.
     pub socket: Option<&'a Path>,
+    /// The text of [`Source::Hosts`]; the host's own list without it.
+    pub hosts: Option<&'a str>,
 }
 
 /// Everything for one root.
@@ -48,6 +50,8 @@ pub struct Stage<'a> {
     pub program: OwnedFd,
     /// Likewise.
     pub socket: Option<OwnedFd>,
+    /// The text of [`Source::Hosts`].
+    hosts: Option<&'a str>,
     /// One file system in memory for all that the environment has there: each more would take 30 microseconds.
     memory: OwnedFd,
     /// The directory that holds `upper`, `work` and what else is kept of the environment.
@@ -82,7 +86,7 @@ impl<'a> Shims<'a> {
 
 impl<'a> Stage<'a> {
     /// Opens and makes what needs no ids.
-    pub fn prepare(plan: &'a Plan, extras: Extras<'_>) -> Result<Self> {
+    pub fn prepare(plan: &'a Plan, extras: Extras<'a>) -> Result<Self> {
         let (kept, size) = match &plan.upper {
             Upper::Directory(path) | Upper::Scratch(path) => {
                 (Some(open_dir(CWD, path).context(|| format!("environment {}", path.display()))?), None)
@@ -96,6 +100,7 @@ impl<'a> Stage<'a> {
                 Source::Own(_)
                 | Source::Memory { .. }
                 | Source::Text(_)
+                | Source::Hosts(_)
                 | Source::Files(_)
                 | Source::Devices
                 | Source::Terminals
@@ -121,6 +126,7 @@ impl<'a> Stage<'a> {
             shims: Shims::of(plan),
             program,
             socket: extras.socket.map(bind).transpose().context(|| "the supervisor's socket")?,
+            hosts: extras.hosts,
             memory: memory(0o755, size)
                 .context(|| format!("file system in memory of {:?}", size.unwrap_or("its usual size")))
                 .map_err(|e| e.hint("run.memory in the configuration is a number with k, m, g or %"))?,
@@ -159,6 +165,13 @@ impl<'a> Stage<'a> {
                 Source::Own(name) => self.own(name, 0o1777)?,
                 Source::Memory { mode } => self.dir(&format!("memory.{at}"), *mode)?,
                 Source::Text(text) => self.text(&format!("text.{at}"), text)?,
+                Source::Hosts(_) => match self.hosts {
+                    Some(text) => self.text(&format!("text.{at}"), text)?,
+                    None => {
+                        self.sources[at].shown = Some(bind(&mount.target).context(|| describe(mount))?);
+                        continue;
+                    }
+                },
                 Source::Files(files) => self.files(&format!("files.{at}"), files)?,
                 Source::Devices => self.devices(&format!("devices.{at}"))?,
                 Source::Terminals => {
@@ -279,7 +292,7 @@ fn describe(mount: &Mount) -> String {
         Source::Bind(path) => format!("mount of {}", path.display()),
         Source::Own(name) => format!("mount of the environment's {name}"),
         Source::Volume => format!("volume {}", mount.target.display()),
-        Source::Memory { .. } | Source::Text(_) | Source::Files(_) => {
+        Source::Memory { .. } | Source::Text(_) | Source::Hosts(_) | Source::Files(_) => {
             format!("memory for {}", mount.target.display())
         }
         Source::Proc => "/proc".into(),

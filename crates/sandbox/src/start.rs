@@ -176,7 +176,7 @@ fn launch(plan: &Plan, mut options: Options<'_>, purpose: For<'_>) -> Result<Lau
     })?;
     let Fork::Parent(init) = made else {
         drop((control, report));
-        let extras = Extras { program: &program, socket: options.socket };
+        let extras = Extras { program: &program, socket: options.socket, hosts: options.hosts };
         let helper = helper.as_ref();
         become_init(Making { plan, helper, part: None, extras, reporter, control: theirs, purpose })
     };

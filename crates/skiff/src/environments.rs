@@ -16,6 +16,7 @@ use crate::dirs::{self, HINT, is_whole, make_parts, make_ready, new_name, own_di
 use crate::images;
 use crate::images::index::Entry;
 use crate::named;
+use crate::planner::Facts;
 
 /// One environment.
 #[derive(Clone, Debug)]
@@ -38,6 +39,14 @@ impl Ground {
     /// For the plan.
     pub fn base(&self) -> Base {
         self.image().map_or(Base::Host, |entry| Base::Image(entry.id))
+    }
+
+    /// What a plan over it depends on.
+    pub fn facts<'a>(&self, context: &'a Context) -> Result<Facts<'a>> {
+        match self {
+            Self::Host => Facts::of_host(context),
+            Self::Image(entry) => images::plan::facts(context, entry.id, entry.exec()?.volumes),
+        }
     }
 
     /// The image, if it is one.

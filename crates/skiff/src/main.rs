@@ -11,6 +11,8 @@ mod dirs;
 mod doctor;
 mod env;
 mod environments;
+#[cfg(test)]
+mod golden;
 mod images;
 mod inside;
 mod instance;

@@ -1,19 +1,29 @@
-//! From wishes and configuration to a plan: which mounts an environment over the host has. Touches nothing; looks only at
-//! what the host has where.
+//! From options and facts to a plan: which mounts an environment has, and in what order. Nothing here looks at the machine, so tests
+//! make the facts up; and nothing changes a plan after [`build`], so what `--dry-run` prints is what is carried out.
 
-use std::os::unix::fs::MetadataExt;
+mod facts;
+mod mounts;
+
 use std::path::{Path, PathBuf};
 
+use skiff_cluster::hosts;
+use skiff_sandbox::uplink::NAME_SERVER;
 use skiff_sandbox::{Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, Base, Mount, Plan, Route, Source, Upper, inside};
 
-use crate::cli::Contain;
-use crate::context::{Context, is_inside};
+pub use facts::{BaseFacts, Facts, refuse_inside};
+use mounts::{bind, bind_path, home, is_sound, memory, own, system_mounts, terminals, volume};
+pub use mounts::{output, parse_mount};
 
-/// What the user asked for, beyond the configuration.
-#[derive(Default)]
-pub struct Wishes {
+use crate::cli::Contain;
+
+/// What a frontend asks for, beyond the configuration.
+pub struct PlanOptions {
+    /// The name shown as host name and in lists.
+    pub name: String,
+    /// Where changes go.
+    pub upper: Upper,
     /// `SOURCE[:TARGET[:ro]]`, the later the stronger.
     pub mounts: Vec<String>,
     /// Read-only directories between the base and the upper, topmost first.
@@ -26,267 +36,230 @@ pub struct Wishes {
     pub contain: bool,
     /// Whether nobody trusts the programs: see [`Plan::untrusted`].
     pub untrusted: bool,
+    /// Whether the root of an image takes changes; the host's always does.
+    pub writable: bool,
+    /// Whether its user can dump its processes: see [`Plan::dumpable`].
+    pub dumpable: bool,
+    /// The network.
+    pub net: Net,
+    /// Whether its name leads to its address on a network of the site's.
+    pub has_host_name: bool,
+    /// Whether the job manager's commands are handed to the host.
+    pub shims: bool,
+    /// The shell of the user's account in an image, if not their own.
+    pub shell: Option<&'static str>,
+    /// Mounts of the frontend itself, above all that the user has asked for.
+    pub own: Vec<Mount>,
 }
 
-impl Wishes {
-    /// To leave this out.
-    pub fn of(contain: &Contain) -> Self {
-        Self { no_home: contain.no_home, contain: contain.is_wanted(), ..Self::default() }
+impl PlanOptions {
+    /// Nothing beyond the configuration.
+    pub fn new(name: impl Into<String>, upper: Upper) -> Self {
+        Self {
+            name: name.into(),
+            upper,
+            mounts: vec![],
+            layers: vec![],
+            services: vec![],
+            no_home: false,
+            contain: false,
+            untrusted: false,
+            writable: true,
+            dumpable: false,
+            net: Net::Host,
+            has_host_name: false,
+            shims: true,
+            shell: None,
+            own: vec![],
+        }
+    }
+
+    /// Leaves out what the user has said.
+    pub fn without(self, contain: &Contain) -> Self {
+        Self { no_home: contain.no_home, contain: contain.is_wanted(), ..self }
     }
 }
 
-/// Parts of a system that may lie on a disk of their own; a clone of `/` does not show them.
-const PARTS: [&str; 5] = ["/usr", "/var", "/opt", "/srv", "/usr/local"];
+/// Files of the host that tell the network's names and the time: an image's own would be its maker's.
+const FILES: [&str; 3] = ["/etc/resolv.conf", HOSTS, "/etc/localtime"];
+/// The list of hosts.
+pub const HOSTS: &str = "/etc/hosts";
 
-/// The plan of an environment over the host's root.
-pub fn host(context: &Context, name: &str, upper: Upper, wishes: Wishes) -> Result<Plan> {
-    refuse_inside(context)?;
-    let mut mounts = system_mounts(wishes.contain);
-    mounts.extend(separate_parts());
-    mounts.push(memory("/run", 0o755));
-    mounts.extend(services(context, &wishes));
-    mounts.extend([own("tmp", "/tmp"), own("vartmp", "/var/tmp")]);
-    mounts.extend(home(&context.home, &wishes));
-    mounts.extend(asked_for(context, &wishes)?);
-    let shims = shims(context, &wishes);
+/// The plan.
+///
+/// # Errors
+/// A mount makes no sense, or the network needs the helper.
+pub fn build(options: PlanOptions, facts: Facts<'_>) -> Result<Plan> {
+    refuse_network(&options.net, facts.route)?;
+    let mut mounts = system_mounts(options.contain);
+    mounts.extend(mounts_of_base(&options, &facts)?);
+    let PlanOptions { name, upper, layers, contain, untrusted, dumpable, net, .. } = options;
+    mounts.extend(options.own);
+    add_network(&mut mounts, &net);
+    if matches!(net, Net::Named(_)) && !net.is_own(dumpable) {
+        tell_names(&mut mounts, options.has_host_name.then_some(name.as_str()));
+    }
+    if dumpable && !mounts.contains(&terminals()) {
+        mounts.push(terminals());
+    }
+    let shims = if contain || !options.shims { vec![] } else { facts.config.slurm.shims() };
+    let is_host = matches!(facts.base, BaseFacts::Host { .. });
+    let (base, unpacked, accounts) = match facts.base {
+        BaseFacts::Host { .. } => (Base::Host, None, Accounts::default()),
+        BaseFacts::Image { id, unpacked, accounts, .. } => (Base::Image(id), unpacked, accounts),
+        BaseFacts::Directory { tree, accounts } => (Base::Directory, Some(tree), accounts),
+    };
     Ok(Plan {
-        name: name.into(),
-        route: context.route(),
-        base: Base::Host,
-        layers: wishes.layers,
+        name,
+        // The helper's view of the host is an overlay, and of a file in an overlay on an overlay `/proc/PID/maps` tells another number than
+        // `stat` does, which CRIU takes for another file: there fuse-overlayfs has to do.
+        route: if dumpable && is_host { Route::Rootless } else { facts.route },
+        base,
+        layers,
         upper,
-        read_only: false,
-        dumpable: false,
-        contain: wishes.contain,
-        untrusted: wishes.untrusted,
-        unpacked: None,
-        accounts: Accounts::default(),
+        read_only: !is_host && !options.writable,
+        dumpable,
+        contain,
+        untrusted,
+        unpacked,
+        accounts: with_shell(accounts, options.shell),
         mounts,
-        net: Net::Host,
+        net,
         shims,
     })
 }
 
-/// The commands that are handed to the host.
-pub fn shims(context: &Context, wishes: &Wishes) -> Vec<PathBuf> {
-    if wishes.contain { vec![] } else { context.config.slurm.shims() }
+fn refuse_network(net: &Net, route: Route) -> Result<()> {
+    match (net, route) {
+        (Net::Named(name), Route::Rootless) => {
+            Err(Error::new(format!("network {name}: only the helper can put you on it"))
+                .hint("have the helper installed, or use --net private"))
+        }
+        _ => Ok(()),
+    }
 }
 
-/// The mounts of the configuration and those that the user wants, the later the stronger.
-pub fn asked_for(context: &Context, wishes: &Wishes) -> Result<Vec<Mount>> {
+/// What is mounted because of the base, and what the configuration and the user want on top.
+fn mounts_of_base(options: &PlanOptions, facts: &Facts<'_>) -> Result<Vec<Mount>> {
     let mut mounts = vec![];
-    for text in context.config.mounts.iter().filter(|_| !wishes.contain) {
+    match &facts.base {
+        BaseFacts::Host { separate } => {
+            // As they are: only what lies on the same file system as `/` can be written to.
+            mounts.extend(separate.iter().map(|part| Mount { read_only: true, ..bind(part, part) }));
+            mounts.push(memory("/run", 0o755));
+        }
+        BaseFacts::Image { .. } | BaseFacts::Directory { .. } => {
+            mounts.extend(FILES.map(|file| Mount { read_only: true, ..bind(file, file) }));
+        }
+    }
+    mounts.extend(services(options, facts));
+    mounts.extend([own("tmp", "/tmp"), own("vartmp", "/var/tmp")]);
+    if matches!(facts.base, BaseFacts::Host { .. }) || !options.no_home {
+        mounts.extend(home(facts.home, options.no_home, options.contain));
+    }
+    if let (BaseFacts::Image { volumes, .. }, false) = (&facts.base, options.writable) {
+        mounts.extend(volumes.iter().filter(|v| is_sound(v, facts.home)).map(|v| volume(v)));
+    }
+    for text in facts.config.mounts.iter().filter(|_| !options.contain) {
         mounts.push(Mount { optional: true, ..parse_mount(text)? });
     }
-    for text in &wishes.mounts {
+    for text in &options.mounts {
         mounts.push(parse_mount(text)?);
     }
     Ok(mounts)
 }
 
-/// Lets what runs in it be dumped by its user. The helper's view of the host is an overlay, and of a file in an overlay on an overlay
-/// `/proc/PID/maps` tells another number than `stat` does, which CRIU takes for another file: there fuse-overlayfs has to do. A pseudo
-/// terminal gets its old number again, so no other environment, nor the host, may have that.
-pub fn make_dumpable(plan: &mut Plan) {
-    plan.dumpable = true;
-    if !plan.mounts.contains(&terminals()) {
-        plan.mounts.push(terminals());
-    }
-    if plan.base == Base::Host {
-        plan.route = Route::Rootless;
-    }
-}
-
-/// Refuses inside an environment: the helper has no power there.
-pub fn refuse_inside(context: &Context) -> Result<()> {
-    if context.route() == Route::Helper && is_inside() {
-        return Err(Error::new("this is the inside of an environment, from where no other can be used")
-            .hint("leave it first, or ask for it from another login"));
-    }
-    Ok(())
-}
-
-pub fn bind(source: &str, target: &str) -> Mount {
-    Mount { source: Source::Bind(source.into()), target: target.into(), read_only: false, optional: true }
-}
-
-pub fn memory(target: &str, mode: u32) -> Mount {
-    Mount { source: Source::Memory { mode }, target: target.into(), read_only: false, optional: false }
-}
-
-pub fn own(name: &str, target: &str) -> Mount {
-    Mount { source: Source::Own(name.into()), target: target.into(), read_only: false, optional: false }
-}
-
-fn terminals() -> Mount {
-    Mount { source: Source::Terminals, target: "/dev/pts".into(), read_only: false, optional: false }
-}
-
-/// The devices that programs expect everywhere, and that give nobody anything of the host's.
-const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
-
-/// What the kernel shows. Contained, that is without the host's devices and terminals; and `/sys` takes no writes: through the user's own
-/// control groups there, all that the user runs on the host could be killed.
-pub fn system_mounts(contain: bool) -> Vec<Mount> {
-    let mut mounts = vec![
-        Mount { source: Source::Proc, target: "/proc".into(), read_only: false, optional: false },
-        Mount { read_only: contain, ..bind("/sys", "/sys") },
-    ];
-    if contain {
-        let source = Source::Devices;
-        mounts.push(Mount { source, target: "/dev".into(), read_only: false, optional: false });
-        mounts.extend(DEVICES.map(|device| Mount { optional: false, ..bind(device, device) }));
-        mounts.push(terminals());
-    } else {
-        mounts.push(Mount { optional: false, ..bind("/dev", "/dev") });
-    }
-    mounts.push(memory("/dev/shm", 0o1777));
-    mounts.push(Mount {
-        source: Source::Mqueue,
-        target: "/dev/mqueue".into(),
-        read_only: false,
-        // In the host's directory there may be no place for it.
-        optional: !contain,
-    });
-    mounts
-}
-
-/// Shown as they are, read-only: only what lies on the same file system as `/` can be written to.
-fn separate_parts() -> Vec<Mount> {
-    let device = |path: &str| Path::new(path).symlink_metadata().map(|m| m.dev()).ok();
-    let root = device("/");
-    let apart = |part: &str| {
-        let parent = Path::new(part).parent().and_then(Path::to_str).unwrap_or("/");
-        device(part).is_some_and(|d| Some(d) != root && Some(d) != device(parent))
-    };
-    PARTS
-        .into_iter()
-        .filter(|part| apart(part))
-        .map(|part| Mount { read_only: true, ..bind(part, part) })
-        .collect()
-}
-
-pub fn services(context: &Context, wishes: &Wishes) -> Vec<Mount> {
+fn services(options: &PlanOptions, facts: &Facts<'_>) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = vec![];
-    if !wishes.contain {
-        mounts.extend(context.config.services.iter().map(|s| bind(s, s)));
-        mounts.extend(wishes.services.iter().map(|s| bind_path(s)));
-        mounts.push(bind_path(&PathBuf::from(format!("/run/user/{}", context.uid))));
+    if !options.contain {
+        mounts.extend(facts.config.services.iter().map(|s| bind(s, s)));
+        mounts.extend(options.services.iter().map(|s| bind_path(s)));
+        mounts.push(bind_path(&PathBuf::from(format!("/run/user/{}", facts.uid))));
     }
-    // Its target where it is a link into /run, which is new inside.
-    if let Ok(real) = std::fs::canonicalize("/etc/resolv.conf")
-        && real.starts_with("/run")
-    {
-        mounts.push(bind_path(&real));
-    }
+    mounts.extend(facts.resolv_conf.iter().map(|real| bind_path(real)));
     mounts
 }
 
-fn bind_path(path: &Path) -> Mount {
-    Mount { source: Source::Bind(path.into()), target: path.into(), read_only: false, optional: true }
-}
-
-/// The user's home where it always is, and nobody else's; contained, an empty directory.
-pub fn home(home: &Path, wishes: &Wishes) -> Vec<Mount> {
-    let empty = |target: &Path, mode| Mount {
-        source: Source::Memory { mode },
-        target: target.into(),
-        read_only: false,
-        optional: false,
-    };
-    let homes = home.parent().filter(|parent| *parent != Path::new("/"));
-    let mut mounts: Vec<Mount> = homes.map(|homes| empty(homes, 0o755)).into_iter().collect();
-    match (wishes.no_home, wishes.contain) {
-        (true, _) if homes.is_some() => {}
-        (true, _) => mounts.push(empty(home, 0o755)),
-        (false, true) => mounts.push(empty(home, 0o700)),
-        (false, false) => mounts.push(bind_path(home)),
-    }
-    mounts
-}
-
-/// `SOURCE[:TARGET[:ro|rw]]`.
-pub fn parse_mount(text: &str) -> Result<Mount> {
-    let bad = |why: &str| {
-        Error::new(format!("mount {text:?}: {why}"))
-            .hint("it is written SOURCE[:TARGET[:ro]], both absolute paths")
-    };
-    let mut parts = text.split(':');
-    let source = parts.next().unwrap_or_default();
-    let target = parts.next().filter(|t| !t.is_empty()).unwrap_or(source);
-    let read_only = match parts.next() {
-        None | Some("rw") => false,
-        Some("ro") => true,
-        Some(_) => return Err(bad("only ro and rw can follow the target")),
-    };
-    if parts.next().is_some() {
-        return Err(bad("too many colons"));
-    }
-    for path in [source, target] {
-        if !path.starts_with('/') {
-            return Err(bad("a path is not absolute"));
-        }
-        if Path::new(path).components().any(|c| c == std::path::Component::ParentDir) {
-            return Err(bad("a path holds `..`"));
+/// The user's account with another shell.
+fn with_shell(mut accounts: Accounts, shell: Option<&str>) -> Accounts {
+    for user in accounts.users.iter_mut().filter(|_| shell.is_some()) {
+        if let Some((before, _)) = user.rsplit_once(':') {
+            *user = format!("{before}:{}", shell.unwrap_or_default());
         }
     }
-    if target.trim_end_matches('/').is_empty() || Path::new(target).starts_with(inside::DIR) {
-        return Err(bad("that target is the environment's own"));
-    }
-    Ok(Mount { source: Source::Bind(source.into()), target: target.into(), read_only, optional: false })
+    accounts
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_contained_home_is_empty_and_none_is_none() {
-        let of = |home: &str, no_home, contain| {
-            let wishes = Wishes { no_home, contain, ..Wishes::default() };
-            let shown = |mount: &Mount| match &mount.source {
-                Source::Bind(path) => format!("{}={}", mount.target.display(), path.display()),
-                Source::Memory { mode } => format!("{}={mode:o}", mount.target.display()),
-                other => format!("{other:?}"),
-            };
-            super::home(Path::new(home), &wishes).iter().map(shown).collect::<Vec<_>>().join(" ")
-        };
-        for (home, no_home, contain, want) in [
-            ("/home/a", false, false, "/home=755 /home/a=/home/a"),
-            ("/home/a", false, true, "/home=755 /home/a=700"),
-            ("/home/a", true, false, "/home=755"),
-            ("/home/a", true, true, "/home=755"),
-            ("/a", false, false, "/a=/a"),
-            ("/a", true, false, "/a=755"),
-        ] {
-            assert_eq!(of(home, no_home, contain), want, "{home} {no_home} {contain}");
-        }
-    }
-
-    #[test]
-    fn mounts_as_written() {
-        let m = |source: &str, target: &str, read_only| Mount {
-            source: Source::Bind(source.into()),
-            target: target.into(),
-            read_only,
+/// What a network of the environment's own needs.
+fn add_network(mounts: &mut Vec<Mount>, net: &Net) {
+    if *net == Net::Private {
+        mounts.push(Mount {
+            source: Source::Text(format!("nameserver {NAME_SERVER}\n")),
+            target: "/etc/resolv.conf".into(),
+            read_only: true,
             optional: false,
-        };
-        for (text, want) in [
-            ("/a", m("/a", "/a", false)),
-            ("/a:/b", m("/a", "/b", false)),
-            ("/a:/b:ro", m("/a", "/b", true)),
-            ("/a::ro", m("/a", "/a", true)),
-        ] {
-            assert_eq!(parse_mount(text), Ok(want), "{text}");
-        }
+        });
     }
+    if !net.is_host() {
+        show_own_devices(mounts);
+    }
+}
 
-    #[test]
-    fn mounts_refused() {
-        for text in
-            ["", "a", "/a:b", "/a:/b:xx", "/a:/b:ro:x", "/a/../b", "/a:/..", "/a:/", "/a:/run/skiff/host"]
-        {
-            assert!(parse_mount(text).is_err(), "{text}");
-        }
+/// Shows in `/sys` the network's devices, not the host's. Of what the host has mounted there, only the control groups are needed.
+fn show_own_devices(mounts: &mut Vec<Mount>) {
+    let Some(at) = mounts.iter().position(|mount| mount.source == Source::Bind("/sys".into())) else {
+        return;
+    };
+    let read_only = mounts[at].read_only;
+    let groups = "/sys/fs/cgroup";
+    let own = Mount { source: Source::Sys, target: "/sys".into(), read_only: true, optional: false };
+    let groups = Mount { read_only, ..bind(groups, groups) };
+    mounts.splice(at..=at, [own, groups]);
+}
+
+/// Has the host's name and this one mean the address on a network of the site's: elsewhere the host's name means the host. What the user
+/// has mounted there stands.
+fn tell_names(mounts: &mut Vec<Mount>, name: Option<&str>) {
+    let is_hosts = |mount: &Mount| mount.target == Path::new(HOSTS);
+    let is_usual = |mount: &Mount| matches!(&mount.source, Source::Bind(path) if path == Path::new(HOSTS));
+    if mounts.iter().any(|mount| is_hosts(mount) && !is_usual(mount)) {
+        return;
     }
+    mounts.retain(|mount| !is_hosts(mount));
+    // An environment's name need be none of a host.
+    let names = name.filter(|name| hosts::is_name(name)).map(str::to_owned).into_iter().collect();
+    mounts.push(Mount {
+        source: Source::Hosts(names),
+        target: HOSTS.into(),
+        read_only: true,
+        optional: false,
+    });
+}
+
+/// A saved environment's plan for where its processes are restored: what lies elsewhere now, and nothing else, is exchanged.
+///
+/// # Errors
+/// The plan was of no instance.
+pub fn relocate(saved: Plan, to: Relocation) -> Result<Plan> {
+    let Relocation { name, upper, layers, unpacked, output } = to;
+    let mut mounts = saved.mounts;
+    let place = mounts.iter_mut().find(|mount| mount.target == Path::new(inside::OUTPUT));
+    let place = place.ok_or_else(|| Error::new("its plan has no place for its output"))?;
+    place.source = Source::Bind(output);
+    let layers = layers.unwrap_or(saved.layers);
+    Ok(Plan { name, upper, layers, unpacked, mounts, ..saved })
+}
+
+/// Where an environment is restored.
+pub struct Relocation {
+    /// Name in its new place.
+    pub name: String,
+    /// Where its changes are.
+    pub upper: Upper,
+    /// Where its snapshot's layers are, the topmost first, if it has a snapshot.
+    pub layers: Option<Vec<PathBuf>>,
+    /// Where its image's files are, if they cannot be mounted.
+    pub unpacked: Option<PathBuf>,
+    /// Where its output goes.
+    pub output: PathBuf,
 }

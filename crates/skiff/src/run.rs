@@ -17,7 +17,7 @@ use skiff_spec::plan::{Base, Identity, Plan, Upper};
 use crate::cli::{Inside, Run, Shell};
 use crate::context::{Context, is_inside};
 use crate::images::index::Entry;
-use crate::planner::{self, Wishes};
+use crate::planner::{self, Facts, PlanOptions};
 use crate::{images, instance, network, output, scratch};
 
 /// Runs the command; its exit code.
@@ -27,16 +27,17 @@ pub fn run(run: &Run) -> Result<i32> {
     }
     let context = Context::load()?;
     let started = helper_ahead(run, &context)?;
-    let Wanted { mut plan, command, identity, stop, .. } = wanted(run, &context)?;
-    let net = net(run);
-    network::add(&mut plan, net.clone())?;
+    // Who is not on the network yet begins again there.
+    let is_for_show = run.dry_run || network::is_to_be_joined(&net(run));
+    let (upper, _scratch) = scratch::of_a_command(&context, is_for_show)?;
+    let RunFacts { options, facts, command, identity, stop, .. } =
+        resolve(run, &context, options(run, upper))?;
+    let plan = planner::build(options, facts)?;
     if run.dry_run {
         return show(&plan, run.json).map(|()| 0);
     }
-    network::join(&context, &net)?;
-    let _scratch = scratch::instead_of_memory(&context, &mut plan)?;
-    network::tell_names(&mut plan, None)?;
-    images::plan::make_ready(&context, &mut plan)?;
+    network::join(&context, &plan.net)?;
+    images::plan::make_ready(&context, &plan)?;
     match in_new(&context, started, &command, identity, &plan, stop.as_deref()) {
         Ok(ended) => Ok(output::exit_as(ended)),
         Err(why) => Ok(output::failed(why)),
@@ -55,10 +56,12 @@ fn helper_ahead(run: &Run, context: &Context) -> Result<Option<Helper>> {
     }
 }
 
-/// What is to be run, in what, as whom.
-pub struct Wanted {
-    /// The root.
-    pub plan: Plan,
+/// What is to be run, in what, as whom: all that a plan and its command are made of.
+pub struct RunFacts<'a> {
+    /// What was asked for.
+    pub options: PlanOptions,
+    /// What was found.
+    pub facts: Facts<'a>,
     /// The command.
     pub command: Command,
     /// Who it is inside.
@@ -69,10 +72,8 @@ pub struct Wanted {
     pub entry: Option<Entry>,
 }
 
-/// From the words of `skiff run` to what they mean; the image is here then.
-pub fn wanted(run: &Run, context: &Context) -> Result<Wanted> {
-    let upper = Upper::Memory { size: context.config.run.memory.clone() };
-    let wishes = wishes(run);
+/// Looks up what the words of `skiff run` mean; the image is here then, but for a dry run.
+pub fn resolve<'a>(run: &Run, context: &'a Context, options: PlanOptions) -> Result<RunFacts<'a>> {
     let inside = &inside(run);
     let Some((image, words)) = image(run)? else {
         if run.untrusted {
@@ -81,17 +82,17 @@ pub fn wanted(run: &Run, context: &Context) -> Result<Wanted> {
             )
             .hint("skiff run --untrusted IMAGE COMMAND; -v DIR:DIR:ro shows it a directory"));
         }
-        let plan = planner::host(context, "run", upper, wishes)?;
+        let facts = Facts::of_host(context)?;
         let mut command = inside.command(context, &run.command);
         let identity = become_user(run, None, inside.identity(), &mut command);
-        return Ok(Wanted { plan, command, identity, stop: None, entry: None });
+        return Ok(RunFacts { options, facts, command, identity, stop: None, entry: None });
     };
     let entry = match run.dry_run {
         true => images::find(context, image)?,
         false => images::get::to_run(context, image, run.pull)?,
     };
-    let exec = entry.exec()?;
-    let plan = images::plan::image(context, "run", (entry.id, &exec), upper, run.writable, wishes)?;
+    let mut exec = entry.exec()?;
+    let facts = images::plan::facts(context, entry.id, std::mem::take(&mut exec.volumes))?;
     let entrypoint = run.entrypoint.as_deref();
     let mut command = images::command::command(context, (entry.id, &exec), inside, entrypoint, words)?;
     // Whom the image's maker meant counts for one who wants ids as its maker has them; for himself it is he who runs it.
@@ -105,15 +106,20 @@ pub fn wanted(run: &Run, context: &Context) -> Result<Wanted> {
         identity => identity,
     };
     let stop = exec.stop_signal.filter(|signal| !signal.is_empty());
-    Ok(Wanted { plan, command, identity, stop, entry: Some(entry) })
+    Ok(RunFacts { options, facts, command, identity, stop, entry: Some(entry) })
 }
 
-/// What of the host is left out, and what comes on top.
-fn wishes(run: &Run) -> Wishes {
-    let mut wishes = Wishes { mounts: run.mounts.clone(), ..Wishes::of(&run.contain) };
-    wishes.untrusted = run.untrusted;
-    wishes.contain |= run.untrusted;
-    wishes
+/// What the words of `skiff run` ask of the root.
+pub fn options(run: &Run, upper: Upper) -> PlanOptions {
+    PlanOptions {
+        mounts: run.mounts.clone(),
+        writable: run.writable,
+        untrusted: run.untrusted,
+        contain: run.contain.is_wanted() || run.untrusted,
+        no_home: run.contain.no_home,
+        net: net(run),
+        ..PlanOptions::new("run", upper)
+    }
 }
 
 fn inside(run: &Run) -> Inside {
@@ -141,9 +147,14 @@ fn become_user(run: &Run, makers: Option<&str>, identity: Identity, command: &mu
 
 /// A shell in an image: its best one.
 pub fn shell(shell: Shell) -> Result<i32> {
+    run(&of_shell(shell))
+}
+
+/// The words of `skiff run` that `skiff shell` stands for.
+pub fn of_shell(shell: Shell) -> Run {
     let Shell { inside, writable, mounts, user, contain, untrusted, image } = shell;
     let words = [image.as_str(), "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh"];
-    run(&Run {
+    Run {
         inside,
         writable,
         mounts,
@@ -153,7 +164,7 @@ pub fn shell(shell: Shell) -> Result<i32> {
         entrypoint: Some("/bin/sh".into()),
         command: words.map(OsString::from).into(),
         ..Run::default()
-    })
+    }
 }
 
 /// The image to run, and the words for it; nothing if the base is the host.
@@ -187,7 +198,9 @@ fn in_new(
     if identity == Identity::Me {
         return as_me_in_new(context, started, command, plan, session);
     }
-    let options = Options { helper: context.helper.as_deref(), started, ..Options::default() };
+    let hosts = network::hosts(plan)?;
+    let options =
+        Options { helper: context.helper.as_deref(), started, hosts: hosts.as_deref(), ..Options::default() };
     let place = session.place(rustix::process::Signal::KILL.as_raw());
     let (instance, process) =
         start_for(plan, options, &First { command, place, mask: session.mask(), apart: None })?;
@@ -202,7 +215,8 @@ fn as_me_in_new(
     plan: &Plan,
     session: Session,
 ) -> std::result::Result<Ended, Failed> {
-    let options = Options { helper: Some(helper_for_me(context)?), started, ..Options::default() };
+    let (helper, hosts) = (Some(helper_for_me(context)?), network::hosts(plan)?);
+    let options = Options { helper, started, hosts: hosts.as_deref(), ..Options::default() };
     let place = session.place(rustix::process::Signal::KILL.as_raw());
     let order = Order::new(command, place, session.mask());
     let (instance, child, mut helper) = start_for_me(plan, options, &order)?;
@@ -293,6 +307,7 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
             Source::Memory { .. } => "memory".into(),
             Source::Volume => "the image's own files, to be changed".into(),
             Source::Text(_) => "a file of the environment's own".into(),
+            Source::Hosts(_) => "the host's, with the environment's address".into(),
             Source::Files(_) => "files of the environment's own".into(),
             Source::Proc => "its processes".into(),
             Source::Mqueue => "its message queues".into(),

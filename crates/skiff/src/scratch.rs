@@ -14,7 +14,7 @@ use skiff_cluster::wire;
 use skiff_sandbox::start::reap;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_site::TrustedDir;
-use skiff_spec::plan::{Plan, Upper};
+use skiff_spec::plan::Upper;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use crate::context::Context;
@@ -61,17 +61,20 @@ pub fn not_kept(context: &Context, dir: &TrustedDir) -> Result<Upper> {
         .hint("start the instance or job again"))
 }
 
-/// Sends changes to a disk that were to go to memory, if that cannot hold them; they are there as long as what is returned.
-pub fn instead_of_memory(context: &Context, plan: &mut Plan) -> Result<Option<Scratch>> {
-    if !matches!(plan.upper, Upper::Memory { .. }) || memory_will_do() {
-        return Ok(None);
+/// Where the changes of a command go: to memory, or, if that cannot hold them, to a disk, where they are as long as the second that is
+/// returned. If that is only to be shown, nothing is made, and it is the directory that one would be made in.
+pub fn of_a_command(context: &Context, is_for_show: bool) -> Result<(Upper, Option<Scratch>)> {
+    let memory = || Upper::Memory { size: context.config.run.memory.clone() };
+    match (memory_will_do(), is_for_show) {
+        (true, _) => Ok((memory(), None)),
+        (false, true) => Ok((Upper::Scratch(usual()), None)),
+        (false, false) => {
+            // Where no disk will do either, memory has to.
+            let (scratch, _) = make(context, &wire::Scratch::Usual)?;
+            let upper = scratch.as_ref().map(|scratch| scratch.upper(ONLY)).transpose()?;
+            Ok((upper.unwrap_or_else(memory), scratch))
+        }
     }
-    // Where no disk will do either, memory has to.
-    let (scratch, _) = make(context, &wire::Scratch::Usual)?;
-    if let Some(scratch) = &scratch {
-        plan.upper = scratch.upper(ONLY)?;
-    }
-    Ok(scratch)
 }
 
 /// Such a directory.

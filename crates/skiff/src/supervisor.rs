@@ -16,6 +16,7 @@ use skiff_sandbox::start::{Instance, Options, detach_stdio, reap_all_until, star
 use skiff_sandbox::{Context as _, Error, IDLE, Result, STILL};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Plan, Upper};
+use skiff_spec::settings::Settings;
 use skiff_sys::lock;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
@@ -23,11 +24,11 @@ use skiff_sys::signal::Signals;
 use crate::context::Context;
 use crate::control::{CONTROL, HOST, Live, Want, accept, answer, listen_at};
 use crate::dirs::with_umask;
-use crate::environments::{Environment, Ground};
+use crate::environments::Environment;
 use crate::images;
 use crate::instance::service::{Running, Service};
 use crate::network;
-use crate::planner::{self, Wishes};
+use crate::planner::{self, PlanOptions};
 use crate::proxy;
 
 mod launch;
@@ -65,9 +66,8 @@ pub fn session(context: &Context, env: &Environment) -> Result<Live> {
     let net = env.settings()?.net;
     let live = session_at(context, &place, Keep::WhileUsed, || {
         network::join(context, &net)?;
-        let mut plan = plan(context, env)?;
-        network::tell_names(&mut plan, Some(env.name.as_str()))?;
-        images::plan::make_ready(context, &mut plan)?;
+        let plan = plan(context, env)?;
+        images::plan::make_ready(context, &plan)?;
         Ok((plan, vec![]))
     })?;
     if let Net::Named(name) = &net {
@@ -78,17 +78,17 @@ pub fn session(context: &Context, env: &Environment) -> Result<Live> {
 
 /// The plan by which an environment runs.
 pub fn plan(context: &Context, env: &Environment) -> Result<Plan> {
-    let settings = env.settings()?;
-    let wishes = Wishes { mounts: settings.mounts, ..Wishes::default() };
-    let (name, upper) = (env.name.as_str(), Upper::Directory(env.dir.clone()));
-    let mut plan = match env.ground()? {
-        Ground::Host => planner::host(context, name, upper, wishes)?,
-        Ground::Image(entry) => {
-            images::plan::image(context, name, (entry.id, &entry.exec()?), upper, true, wishes)?
-        }
-    };
-    network::add(&mut plan, settings.net)?;
-    Ok(plan)
+    planner::build(options(env, env.settings()?), env.ground()?.facts(context)?)
+}
+
+/// What an environment's settings ask for.
+pub fn options(env: &Environment, settings: Settings) -> PlanOptions {
+    PlanOptions {
+        mounts: settings.mounts,
+        net: settings.net,
+        has_host_name: true,
+        ..PlanOptions::new(env.name.as_str(), Upper::Directory(env.dir.clone()))
+    }
 }
 
 /// A session in the environment that runs at `place`; if none does, one is started by the plan that `make` gives (and what that
@@ -203,7 +203,8 @@ impl<'a> Supervisor<'a> {
         // In a job the host's commands run as they are: everybody is himself there. But an image has nothing of what they need.
         let in_job = matches!(keep, Keep::UntilStopped) && plan.base == Base::Host;
         let socket = (place.environment.is_some() && !in_job && !plan.contain).then_some(socket.as_path());
-        let options = Options { helper: context.helper.as_deref(), socket, ..Options::default() };
+        let (helper, hosts) = (context.helper.as_deref(), network::hosts(plan)?);
+        let options = Options { helper, socket, hosts: hosts.as_deref(), ..Options::default() };
         let (instance, running) = match keep {
             Keep::Instance(service) => service.start(context, plan, options, signals.before())?,
             Keep::WhileUsed | Keep::WhileEntered | Keep::UntilStopped => (start(plan, options)?, None),

@@ -73,6 +73,9 @@ pub enum Source {
     Volume,
     /// A file with this content.
     Text(String),
+    /// The host's list of hosts, where its own name and these mean the address that the environment has on a network of the site's: that is
+    /// known only when it starts.
+    Hosts(Vec<String>),
     /// A directory with these files.
     Files(Vec<File>),
     /// The processes of the environment.
@@ -172,6 +175,8 @@ pub mod inside {
     pub const PROGRAM: &str = "/run/skiff/skiff";
     /// The host's root, as far as `other` may read it, without the user's changes.
     pub const HOST: &str = "/run/skiff/host";
+    /// The file that an instance's command writes its output to.
+    pub const OUTPUT: &str = "/run/skiff/output";
     /// The socket of the environment's supervisor outside.
     pub const SOCKET: &str = "/run/skiff/host.sock";
 }

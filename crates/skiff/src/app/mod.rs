@@ -18,6 +18,7 @@ use skiff_sandbox::command::{Command, own_env};
 use skiff_sandbox::join::{Place, as_we_are};
 use skiff_sandbox::session::Ended;
 use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::plan::Route;
 use skiff_sys::process::Child;
 use skiff_sys::signal::Signals;
 
@@ -126,32 +127,26 @@ fn serve(kind: Kind, wanted: &AppRun) -> Result<i32> {
     Ok(output::exit_as(ended))
 }
 
-/// The script, in the environment or image that is wanted, by a `skiff` of its own.
-fn command(context: &Context, kind: Kind, wanted: &AppRun, listener: &Listener) -> Result<Command> {
-    let skiff = || std::env::current_exe().map(OsString::from).context(|| "own program");
+/// The words of the `skiff` that brings an app into its environment or image; none if it runs where its user is.
+pub fn words_before(wanted: &AppRun, route: Route) -> Vec<OsString> {
     // Without the helper there is only root.
-    let identity = if wanted.root || context.helper.is_none() { "--root" } else { "--me" };
-    let mut argv: Vec<OsString> = match (&wanted.environment, &wanted.image) {
-        (Some(name), _) => {
-            vec![skiff()?, "env".into(), "exec".into(), identity.into(), name.as_str().into(), "--".into()]
-        }
+    let identity = if wanted.root || route == Route::Rootless { "--root" } else { "--me" };
+    match (&wanted.environment, &wanted.image) {
+        (Some(name), _) => ["env", "exec", identity, name.as_str(), "--"].map(OsString::from).into(),
         (None, Some(image)) => {
             let base = format!("{}{image}", images::PREFIX);
-            let own: [OsString; 6] = [
-                "run".into(),
-                "--writable".into(),
-                identity.into(),
-                "--entrypoint=".into(),
-                "--base".into(),
-                base.into(),
-            ];
-            let mut argv = vec![skiff()?];
-            argv.extend(own);
-            argv.push("--".into());
-            argv
+            ["run", "--writable", identity, "--entrypoint=", "--base", &base, "--"].map(OsString::from).into()
         }
         (None, None) => vec![],
-    };
+    }
+}
+
+/// The script, in the environment or image that is wanted, by a `skiff` of its own.
+fn command(context: &Context, kind: Kind, wanted: &AppRun, listener: &Listener) -> Result<Command> {
+    let mut argv = words_before(wanted, context.route());
+    if !argv.is_empty() {
+        argv.insert(0, std::env::current_exe().context(|| "own program")?.into());
+    }
     argv.extend(["/bin/sh".into(), "-c".into(), SCRIPT.into(), "skiff-app".into(), kind.name().into()]);
     argv.extend([listener.word().into(), LAUNCHER.into()]);
     argv.extend(wanted.words.iter().cloned());

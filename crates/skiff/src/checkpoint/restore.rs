@@ -18,7 +18,7 @@ use skiff_sandbox::start::Instance;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::Again;
-use skiff_spec::plan::{Plan, Route, Source, Upper};
+use skiff_spec::plan::{Plan, Route, Upper};
 
 use super::member::Member;
 use super::trees;
@@ -26,8 +26,9 @@ use crate::cli::Restore;
 use crate::context::Context;
 use crate::images::index::Entry;
 use crate::instance::record::{Record, now};
-use crate::instance::service::{OUTPUT_INSIDE, Service};
+use crate::instance::service::Service;
 use crate::instance::start::{ENV, stop_signal, unpack};
+use crate::planner::{self, Relocation};
 use crate::supervisor::{self, Keep, Place};
 use crate::{images, network, output, run};
 
@@ -129,18 +130,20 @@ pub fn fits(context: &Context, checkpoint: &Checkpoint) -> Result<()> {
 
 /// The plan that it had, with what is another's now.
 fn plan(context: &Context, checkpoint: &Checkpoint, record: &Record) -> Result<(Plan, Vec<LayerLease>)> {
-    let mut plan = checkpoint.instance.plan.clone();
-    plan.name = record.name.to_string();
-    plan.upper = Upper::Directory(record.dir.clone());
-    let output = plan.mounts.iter_mut().find(|mount| mount.target == Path::new(OUTPUT_INSIDE));
-    let output = output.ok_or_else(|| Error::new("its plan has no place for its output"))?;
-    output.source = Source::Bind(record.output());
-    let mut held = vec![];
-    if let Some(snapshot) = &checkpoint.instance.snapshot {
-        // Topmost first.
-        (plan.layers, held) = layers(context, snapshot)?.into_iter().rev().unzip();
-    }
-    images::plan::make_ready(context, &mut plan)?;
+    let saved = &checkpoint.instance.plan;
+    let found =
+        checkpoint.instance.snapshot.as_ref().map(|snapshot| layers(context, snapshot)).transpose()?;
+    // Topmost first.
+    let (paths, held) = found.into_iter().flatten().rev().unzip();
+    let place = Relocation {
+        name: record.name.to_string(),
+        upper: Upper::Directory(record.dir.clone()),
+        layers: checkpoint.instance.snapshot.as_ref().map(|_| paths),
+        unpacked: images::plan::unpacked_path(context, saved.base),
+        output: record.output(),
+    };
+    let plan = planner::relocate(saved.clone(), place)?;
+    images::plan::make_ready(context, &plan)?;
     Ok((plan, held))
 }
 

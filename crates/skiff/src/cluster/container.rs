@@ -17,16 +17,14 @@ use skiff_sandbox::join::{Failed, NetSpace, Place, as_me, as_root};
 use skiff_sandbox::start::{Instance, Options, start};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::network::Net;
-use skiff_spec::plan::{Base, File as PlanFile, Identity, Mount, Plan, Source, Upper};
+use skiff_spec::plan::{File as PlanFile, Identity, Mount, Plan, Source, Upper};
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::Mask;
 
 use super::apart;
-use super::root::Found;
 use super::script::with_stdio;
 use crate::context::Context;
-use crate::network;
-use crate::planner::Wishes;
+use crate::planner::{self, PlanOptions};
 
 /// How long the daemon may take to listen.
 const LISTENING: Duration = Duration::from_secs(30);
@@ -68,50 +66,36 @@ pub fn memory(context: &Context) -> Upper {
     Upper::Memory { size: context.config.run.memory.clone() }
 }
 
-/// The plan of a container, with these files in the cluster's directory.
-pub fn plan(context: &Context, wanted: &Wanted, upper: Upper, made: &[PlanFile]) -> Result<Plan> {
-    let wishes = Wishes { mounts: wanted.mounts.clone(), ..Wishes::default() };
-    let mut plan = Found::on_node(context, &wanted.root)?.plan(context, &wanted.name, upper, wishes)?;
-    if plan.base != Base::Host {
+/// What a container asks for: these files in the cluster's directory, the names of all its hosts, and how ssh reaches them.
+pub fn options(
+    wanted: &Wanted,
+    upper: Upper,
+    net: &Net,
+    made: Vec<PlanFile>,
+    (members, own_hosts): (&[Member], &str),
+) -> PlanOptions {
+    let mount =
+        |target: &str, source, read_only| Mount { source, target: target.into(), read_only, optional: false };
+    let hosts = files::etc_hosts(members, own_hosts);
+    PlanOptions {
+        mounts: wanted.mounts.clone(),
+        net: net.clone(),
+        // Everybody is himself here: the host's commands run as they are.
+        shims: false,
         // Who logs in to an image by ssh gets the shell that every image has.
-        for user in &mut plan.accounts.users {
-            if let Some((before, _)) = user.rsplit_once(':') {
-                *user = format!("{before}:/bin/sh");
-            }
-        }
+        shell: Some("/bin/sh"),
+        own: vec![
+            mount(files::DIR, Source::Files(made), false),
+            mount(planner::HOSTS, Source::Text(hosts), true),
+            mount(files::DROP_IN, Source::Text(files::ssh_config(members)), true),
+        ],
+        ..PlanOptions::new(wanted.name.clone(), upper)
     }
-    // Everybody is himself here: the host's commands run as they are.
-    plan.shims = vec![];
-    plan.mounts.push(Mount {
-        source: Source::Files(made.to_vec()),
-        target: files::DIR.into(),
-        read_only: false,
-        optional: false,
-    });
-    Ok(plan)
 }
 
 impl Container {
     /// Starts it. When this returns, its daemon listens.
-    pub fn start(
-        context: &Context,
-        net: &Net,
-        plan: &mut Plan,
-        members: &[Member],
-        identity: Identity,
-    ) -> Result<Self> {
-        plan.net = net.clone();
-        if !plan.net.is_host() {
-            network::show_own_devices(plan);
-        }
-        let text = |target: &str, text: String| Mount {
-            source: Source::Text(text),
-            target: target.into(),
-            read_only: true,
-            optional: false,
-        };
-        plan.mounts.push(text("/etc/hosts", files::etc_hosts(members, &network::own_hosts())));
-        plan.mounts.push(text(files::DROP_IN, files::ssh_config(members)));
+    pub fn start(context: &Context, plan: &Plan, identity: Identity) -> Result<Self> {
         let helper = needs_helper(context)?;
         let instance = start(plan, Options { helper: Some(helper), ..Options::default() })?;
         let (log, theirs) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;

@@ -3,10 +3,10 @@
 mod agent;
 mod apart;
 pub mod caller;
-mod container;
+pub mod container;
 pub mod launching;
-mod local;
-mod node;
+pub mod local;
+pub mod node;
 mod root;
 mod run;
 mod script;

@@ -12,17 +12,16 @@ use skiff_cluster::{files, greeting};
 use skiff_sandbox::group::{Group, Network};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::End;
-use skiff_spec::plan::{File as PlanFile, Mount, Plan, Source, Upper};
+use skiff_spec::plan::{File as PlanFile, Plan, Source, Upper, inside};
 
 use super::agent::ROOT;
 use super::container;
 use super::local::machine;
 use super::root::Found;
 use crate::context::Context;
-use crate::instance::service::OUTPUT_INSIDE;
-use crate::network;
-use crate::planner::Wishes;
+use crate::planner::{self, PlanOptions};
 use crate::scratch::{self, Scratch};
+use crate::{images, network};
 
 /// So much of what its daemon has said last is told.
 const TOLD: u64 = 2048;
@@ -47,14 +46,7 @@ impl Node {
         let made = scratch.and_then(|scratch| {
             let upper = scratch.as_ref().map(|scratch| scratch.upper(ROOT)).transpose()?;
             let upper = upper.unwrap_or_else(|| container::memory(context));
-            let mut plan = plan(context, wanted, node, upper, key)?;
-            let source = Source::Bind(path.clone());
-            plan.mounts.push(Mount {
-                source,
-                target: OUTPUT_INSIDE.into(),
-                read_only: false,
-                optional: false,
-            });
+            let plan = plan(context, wanted, node, (upper, path.clone()), key)?;
             make(context, &plan, node.name).map(|made| (made, scratch))
         });
         if node.log.is_none() {
@@ -109,27 +101,41 @@ fn plan(
     context: &Context,
     wanted: &wire::Wanted,
     node: &wire::Node,
-    upper: Upper,
+    (upper, log): (Upper, PathBuf),
     key: String,
 ) -> Result<Plan> {
-    let wishes = Wishes { mounts: wanted.mounts.clone(), ..Wishes::default() };
-    let found = Found::on_node(context, &wanted.root)?;
+    let facts = Found::on_node(context, &wanted.root)?.facts(context)?;
+    let plan = planner::build(options(wanted, upper, log), facts)?;
+    let plan = with_slurm(plan, node, key, &network::own_hosts());
+    images::plan::make_ready(context, &plan)?;
+    Ok(plan)
+}
+
+/// What a node asks for, whose daemon writes to `log`.
+pub fn options(wanted: &wire::Wanted, upper: Upper, log: PathBuf) -> PlanOptions {
+    PlanOptions {
+        mounts: wanted.mounts.clone(),
+        own: vec![planner::output(log)],
+        ..PlanOptions::new(wanted.name.clone(), upper)
+    }
+}
+
+/// A node's plan with the configuration of the cluster's Slurm in the place of the host's.
+pub fn with_slurm(plan: Plan, node: &wire::Node, key: String, own_hosts: &str) -> Plan {
     let file = |name: &str, mode, text| PlanFile { name: name.into(), mode, text };
     let places = [
         ("/etc/slurm", Source::Files(vec![file("slurm.conf", 0o644, node.conf.clone())])),
         ("/run/munge", Source::Files(vec![file("key", 0o400, key)])),
-        ("/etc/hosts", Source::Text(files::etc_hosts(&node.members, &network::own_hosts()))),
+        (planner::HOSTS, Source::Text(files::etc_hosts(&node.members, own_hosts))),
     ];
-    let mut plan = machine::plan(found.plan(context, &wanted.name, upper, wishes)?, Network::Makers, places);
-    found.make_ready(context, &mut plan)?;
-    Ok(plan)
+    machine::plan(plan, Network::Makers, places)
 }
 
 fn make(context: &Context, plan: &Plan, member: Member) -> Result<(Group, OwnedFd)> {
     let pattern = Pattern {
         plan: &|_| plan.clone(),
         command: &|member| machine::command(member, Network::Makers),
-        output: OUTPUT_INSIDE.as_ref(),
+        output: inside::OUTPUT.as_ref(),
         gone: &|_| (),
     };
     let group = machine::group(context, plan, Network::Makers, &pattern)?;

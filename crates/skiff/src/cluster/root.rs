@@ -4,16 +4,13 @@ use std::fs;
 use std::path::PathBuf;
 
 use skiff_cluster::wire::Root;
-use skiff_image::manifest::ExecConfig;
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_spec::image::ImageId;
-use skiff_spec::plan::{Base, Plan, Upper};
 
 use crate::cli::PullWhen;
 use crate::context::Context;
 use crate::images;
 use crate::images::index::Entry;
-use crate::planner::{self, Wishes};
+use crate::planner::Facts;
 
 /// As users write it.
 const HOST: &str = "host";
@@ -89,26 +86,12 @@ impl Found {
         }
     }
 
-    /// The plan of a container over it.
-    pub fn plan(&self, context: &Context, name: &str, upper: Upper, wishes: Wishes) -> Result<Plan> {
-        let (id, exec) = match self {
-            Self::Host => return planner::host(context, name, upper, wishes),
-            Self::Image(entry) => (entry.id, entry.exec()?),
-            // It has no configuration, and its digits are of no concern.
-            Self::Directory(_) => (ImageId([0; 32]), ExecConfig::default()),
-        };
-        let plan = images::plan::image(context, name, (id, &exec), upper, true, wishes)?;
-        Ok(match self {
-            Self::Directory(path) => Plan { base: Base::Directory, unpacked: Some(path.clone()), ..plan },
-            Self::Host | Self::Image(_) => plan,
-        })
-    }
-
-    /// Has its files made ready where a plan over it cannot have them mounted.
-    pub fn make_ready(&self, context: &Context, plan: &mut Plan) -> Result<()> {
+    /// What the plan of a container over it depends on.
+    pub fn facts<'a>(&self, context: &'a Context) -> Result<Facts<'a>> {
         match self {
-            Self::Directory(_) => Ok(()),
-            Self::Host | Self::Image(_) => images::plan::make_ready(context, plan),
+            Self::Host => Facts::of_host(context),
+            Self::Image(entry) => images::plan::facts(context, entry.id, entry.exec()?.volumes),
+            Self::Directory(path) => Facts::of_directory(context, path),
         }
     }
 }

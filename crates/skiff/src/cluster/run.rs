@@ -44,7 +44,8 @@ pub fn run(run: &ClusterRun) -> Result<i32> {
         return show(&plan, run.json).map(|()| 0);
     }
     // Whatever the hosts would all say, once and at once.
-    container::plan(&context, &plan.wanted, container::memory(&context), &[])?;
+    let options = container::options(&plan.wanted, container::memory(&context), &run.net, vec![], (&[], ""));
+    planner::build(options, Found::on_node(&context, &plan.wanted.root)?.facts(&context)?)?;
     let signals = Signals::block(&[]).context(|| "signals")?;
     let end = carry_out(run, &context, &plan, &signals)?;
     Ok(match end {

@@ -16,7 +16,7 @@ use skiff_spec::plan::Upper;
 
 use super::Check;
 use crate::context::Context;
-use crate::planner::{self, Wishes};
+use crate::planner::{self, Facts, PlanOptions};
 
 const NAME: &str = "checkpoints";
 
@@ -54,9 +54,8 @@ fn shown(found: &Found, begun: Instant) -> String {
 /// In an environment made for this, with a network of its own, as instances have it that take their connections along.
 fn try_in_new(context: &Context, act: impl FnOnce(Inside<'_>, &Path) -> Result<Found>) -> Result<Found> {
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
-    let mut plan = planner::host(context, "doctor", upper, Wishes::default())?;
-    plan.net = Net::None;
-    planner::make_dumpable(&mut plan);
+    let options = PlanOptions { net: Net::None, dumpable: true, ..PlanOptions::new("doctor", upper) };
+    let plan = planner::build(options, Facts::of_host(context)?)?;
     let scratch = std::env::temp_dir().join(format!("skiff-doctor.{}", std::process::id()));
     fs::DirBuilder::new().mode(0o700).create(&scratch).context(|| scratch.display().to_string())?;
     let found = start(&plan, Options { helper: context.helper.as_deref(), ..Options::default() }).and_then(

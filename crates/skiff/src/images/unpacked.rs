@@ -23,8 +23,7 @@ use crate::output;
 
 /// Where an image's files are; unpacks them if nobody has yet.
 pub fn tree(context: &Context, id: ImageId) -> Result<PathBuf> {
-    let all = home(context);
-    let tree = all.join(id.to_string());
+    let (all, tree) = (home(context), path(context, id));
     note_use(context, id);
     if tree.exists() {
         return Ok(tree);
@@ -42,6 +41,11 @@ pub fn tree(context: &Context, id: ImageId) -> Result<PathBuf> {
         tell(left_out);
     }
     Ok(tree)
+}
+
+/// Where they are, or will be.
+pub fn path(context: &Context, id: ImageId) -> PathBuf {
+    home(context).join(id.to_string())
 }
 
 /// As the helper does in the trusted store: what was not used for longest is collected first.
@@ -92,7 +96,7 @@ fn tell(LeftOut { devices, owners, xattrs }: LeftOut) {
 
 /// Removes an image's files.
 pub fn forget(context: &Context, id: ImageId) -> Result<()> {
-    let tree = home(context).join(id.to_string());
+    let tree = path(context, id);
     remove(context, &tree)?;
     match fs::remove_file(tree.with_extension("lock")) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).context(|| tree.display().to_string()),

@@ -27,6 +27,18 @@ const OURS: [Signal; 5] = [Signal::TSTP, Signal::CONT, Signal::TTIN, Signal::TTO
 
 /// `skiff run --checkpoint`: starts one of this name, and waits for its end; the exit code.
 pub fn run(run: &Run, instance: &EnvName) -> Result<i32> {
+    match start::start(&of_run(run, instance)?)? {
+        0 if !run.dry_run => {
+            let context = Context::load()?;
+            let ended = attend(&context, &Record::named(&context, instance)?, 0, |_| Ok(false))?;
+            Ok(ended.map_or(0, output::exit_as))
+        }
+        code => Ok(code),
+    }
+}
+
+/// The words of `skiff instance start` that `skiff run --checkpoint` stands for.
+pub fn of_run(run: &Run, instance: &EnvName) -> Result<Start> {
     let (of, command) = match image(run)? {
         Some((image, words)) => (format!("{}{image}", images::PREFIX), words),
         None if run.command.is_empty() => {
@@ -35,7 +47,7 @@ pub fn run(run: &Run, instance: &EnvName) -> Result<i32> {
         }
         None => ("host".into(), &run.command[..]),
     };
-    let start = Start {
+    Ok(Start {
         inside: run.inside.clone(),
         checkpoint: Some(None),
         writable: run.writable,
@@ -50,15 +62,7 @@ pub fn run(run: &Run, instance: &EnvName) -> Result<i32> {
         of,
         instance: instance.clone(),
         command: command.into(),
-    };
-    match start::start(&start)? {
-        0 if !run.dry_run => {
-            let context = Context::load()?;
-            let ended = attend(&context, &Record::named(&context, instance)?, 0, |_| Ok(false))?;
-            Ok(ended.map_or(0, output::exit_as))
-        }
-        code => Ok(code),
-    }
+    })
 }
 
 /// Waits for its end; how its command ended. `skipped` bytes of its output are not shown. Other signals than those that end

@@ -12,7 +12,7 @@ use skiff_sandbox::session::{self, Ended};
 use skiff_sandbox::start::{Instance, Options, start, start_for};
 use skiff_sandbox::{Context as _, Error};
 use skiff_spec::instance::End;
-use skiff_spec::plan::{Identity, Plan};
+use skiff_spec::plan::{Identity, Plan, inside};
 use skiff_sys::process::Child;
 use skiff_sys::signal::{Mask, send_to_group};
 
@@ -20,9 +20,6 @@ use super::kept::Kept;
 use super::record::Record;
 use crate::checkpoint::Revived;
 use crate::context::Context;
-
-/// Where an instance's output file is, inside. The command opens it there: see [`Apart`].
-pub const OUTPUT_INSIDE: &str = "/run/skiff/output";
 
 /// What to start, and how.
 pub struct Service<'a> {
@@ -88,7 +85,7 @@ impl Service<'_> {
         let death_signal = if self.checkpoint { 0 } else { Signal::KILL.as_raw() };
         let place = Place { own_session: true, death_signal, ..Place::default() };
         let (instance, main) = if self.identity == Identity::Root {
-            let apart = Apart { output: Path::new(OUTPUT_INSIDE), filter: !self.checkpoint };
+            let apart = Apart { output: Path::new(inside::OUTPUT), filter: !self.checkpoint };
             let first = First { command, place, mask, apart: Some(apart) };
             let (instance, process) = start_for(plan, options, &first)?;
             (instance, Main::Inside(process))

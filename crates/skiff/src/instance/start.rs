@@ -10,16 +10,17 @@ use skiff_sandbox::join::Failed;
 use skiff_sandbox::{Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::name::EnvName;
-use skiff_spec::plan::{Base, Identity, Mount, Plan, Source, Upper};
+use skiff_spec::plan::{Base, Identity, Plan, Upper};
+use skiff_spec::settings::Settings;
 
 use super::record::{Record, now};
-use super::service::{OUTPUT_INSIDE, Service};
+use super::service::Service;
 use crate::cli::{Inside, Run, Slot, Start};
 use crate::context::Context;
 use crate::env::{self, ours, take_snapshot};
-use crate::environments::{Environment, Ground};
+use crate::environments::Environment;
 use crate::images::index::Entry;
-use crate::planner::{self, Wishes};
+use crate::planner::{self, PlanOptions};
 use crate::supervisor::{self, Keep, Place};
 use crate::{images, network, output, run, scratch, slurm};
 
@@ -52,13 +53,12 @@ pub fn start(start: &Start) -> Result<i32> {
     if let Some(Some(checkpoint)) = &start.checkpoint {
         Slot::newest(checkpoint).refuse_missing(&context)?;
     }
-    let mut wanted = wanted(&context, start, &of, &record)?;
+    let wanted = wanted(&context, start, &of, &record)?;
     if start.dry_run {
         return run::show(&wanted.plan, start.json).map(|()| 0);
     }
     network::join_for(&context, &wanted.plan)?;
-    network::tell_names(&mut wanted.plan, Some(record.name.as_str()))?;
-    images::plan::make_ready(&context, &mut wanted.plan)?;
+    images::plan::make_ready(&context, &wanted.plan)?;
     let started = started(start, &of, &wanted);
     let lock = record.make(&context, &started, wanted.entry.as_ref())?;
     match launch(&context, start, &of, &record, &wanted, &lock) {
@@ -163,29 +163,41 @@ fn wanted(context: &Context, start: &Start, of: &Of, record: &Record) -> Result<
         cleanenv: start.inside.cleanenv || start.contain.containall,
         ..start.inside.clone()
     };
-    let mut wanted = match of {
-        Of::Env(env) => of_environment(context, start, env, inside)?,
-        Of::Host | Of::Image(_) => of_base(context, start, of, inside)?,
-    };
-    if start.checkpoint.is_some() {
+    let upper = if start.checkpoint.is_some() {
         // On the disk, where it can be saved.
-        wanted.plan.upper = Upper::Directory(record.dir.clone());
-        planner::make_dumpable(&mut wanted.plan);
-    } else if !scratch::memory_will_do() {
-        wanted.plan.upper = Upper::Scratch(record.dir.clone());
+        Upper::Directory(record.dir.clone())
+    } else if scratch::memory_will_do() {
+        Upper::Memory { size: context.config.run.memory.clone() }
+    } else {
+        Upper::Scratch(record.dir.clone())
+    };
+    let options = options(start, record, upper);
+    match of {
+        Of::Env(env) => of_environment(context, start, (env, inside), options),
+        Of::Host | Of::Image(_) => of_base(context, start, (of, inside), options),
     }
-    wanted.plan.name = record.name.to_string();
-    wanted.plan.mounts.push(Mount {
-        source: Source::Bind(record.output()),
-        target: OUTPUT_INSIDE.into(),
-        read_only: false,
-        optional: false,
-    });
-    Ok(wanted)
+}
+
+/// What the words ask of the root.
+pub fn options(start: &Start, record: &Record, upper: Upper) -> PlanOptions {
+    PlanOptions {
+        mounts: start.mounts.clone(),
+        writable: start.writable,
+        net: start.net.clone().unwrap_or_default(),
+        has_host_name: true,
+        dumpable: start.checkpoint.is_some(),
+        own: vec![planner::output(record.output())],
+        ..PlanOptions::new(record.name.as_str(), upper).without(&start.contain)
+    }
 }
 
 /// As `skiff run` has it.
-fn of_base(context: &Context, start: &Start, of: &Of, inside: Inside) -> Result<Wanted> {
+fn of_base(
+    context: &Context,
+    start: &Start,
+    (of, inside): (&Of, Inside),
+    options: PlanOptions,
+) -> Result<Wanted> {
     let base = match of {
         Of::Image(image) => format!("{}{image}", images::PREFIX),
         Of::Host | Of::Env(_) => "host".into(),
@@ -194,24 +206,28 @@ fn of_base(context: &Context, start: &Start, of: &Of, inside: Inside) -> Result<
     let run = Run {
         inside,
         base: Some(base),
-        writable: start.writable,
         user: start.user.clone(),
         entrypoint: start.entrypoint.clone(),
         pull: start.pull,
-        mounts: start.mounts.clone(),
         contain: start.contain.clone(),
         dry_run: start.dry_run,
         command: start.command.clone(),
         ..Run::default()
     };
-    let run::Wanted { mut plan, command, identity, stop, entry } = run::wanted(&run, context)?;
-    network::add(&mut plan, start.net.clone().unwrap_or_default())?;
+    let resolved = run::resolve(&run, context, options)?;
+    let run::RunFacts { options, facts, command, identity, stop, entry } = resolved;
+    let plan = planner::build(options, facts)?;
     let command = (!entered).then_some(command);
     Ok(Wanted { plan, held: vec![], snapshot: None, command, identity, stop, entry })
 }
 
 /// Over a snapshot of the environment, as a job is: it goes on meanwhile, and there can be several instances of it.
-fn of_environment(context: &Context, start: &Start, env: &Environment, inside: Inside) -> Result<Wanted> {
+fn of_environment(
+    context: &Context,
+    start: &Start,
+    (env, inside): (&Environment, Inside),
+    options: PlanOptions,
+) -> Result<Wanted> {
     let settings = env.settings()?;
     let snapshot = match start.dry_run {
         true => None,
@@ -220,17 +236,8 @@ fn of_environment(context: &Context, start: &Start, env: &Environment, inside: I
     let (id, layers) = snapshot.map_or((None, vec![]), |(id, layers)| (Some(id), layers));
     // Topmost first.
     let (paths, held): (Vec<PathBuf>, Vec<LayerLease>) = layers.into_iter().rev().unzip();
-    let mounts = settings.mounts.iter().chain(&start.mounts).cloned().collect();
-    let wishes = Wishes { mounts, layers: paths, ..Wishes::of(&start.contain) };
-    let upper = Upper::Memory { size: context.config.run.memory.clone() };
-    let mut plan = match env.ground()? {
-        Ground::Host => planner::host(context, env.name.as_str(), upper, wishes)?,
-        Ground::Image(entry) => {
-            let exec = entry.exec()?;
-            images::plan::image(context, env.name.as_str(), (entry.id, &exec), upper, true, wishes)?
-        }
-    };
-    network::add(&mut plan, start.net.clone().unwrap_or(settings.net))?;
+    let options = over_environment(options, start.net.is_some(), settings, paths);
+    let plan = planner::build(options, env.ground()?.facts(context)?)?;
     let words: Vec<OsString> = start.entrypoint.iter().chain(&start.command).cloned().collect();
     let command = match &words[..] {
         [] => None,
@@ -245,6 +252,23 @@ fn of_environment(context: &Context, start: &Start, env: &Environment, inside: I
     };
     let identity = inside.identity();
     Ok(Wanted { plan, held, snapshot: id, command, identity, stop: None, entry: None })
+}
+
+/// What an instance of an environment has of that: its mounts, below those of the instance; its network, unless the words name one
+/// (`has_net`); and the layers of its snapshot. It takes changes.
+pub fn over_environment(
+    options: PlanOptions,
+    has_net: bool,
+    settings: Settings,
+    layers: Vec<PathBuf>,
+) -> PlanOptions {
+    PlanOptions {
+        mounts: [settings.mounts, options.mounts].concat(),
+        net: if has_net { options.net } else { settings.net },
+        layers,
+        writable: true,
+        ..options
+    }
 }
 
 /// Takes one, and unpacks it; bottom first.

@@ -5,21 +5,20 @@ pub mod commands;
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::path::Path;
 use std::sync::OnceLock;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
-use skiff_cluster::{files, head, hosts};
+use skiff_cluster::{files, head};
 use skiff_sandbox::helper::Helper;
-use skiff_sandbox::uplink::NAME_SERVER;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::network::{Claim, Net, NetName};
-use skiff_spec::plan::{Mount, Plan, Route, Source};
+use skiff_spec::plan::{Plan, Source};
 use skiff_spec::wire::{ON_NETWORK, Request};
 use skiff_sys::process;
 
 use crate::context::Context;
+use crate::planner;
 
 /// How this program was called.
 struct Call {
@@ -91,6 +90,11 @@ pub fn join_for(context: &Context, plan: &Plan) -> Result<()> {
     if plan.net.is_own(plan.dumpable) { Ok(()) } else { join(context, &plan.net) }
 }
 
+/// Whether [`join`] would start this program again.
+pub fn is_to_be_joined(net: &Net) -> bool {
+    matches!(net, Net::Named(name) if joined() != Some(name.as_str()))
+}
+
 /// Goes on in a new network namespace on a network of the site's, unless we are in one already: this program, from its beginning.
 pub fn join(context: &Context, net: &Net) -> Result<()> {
     join_with(context, net, &[])
@@ -98,10 +102,11 @@ pub fn join(context: &Context, net: &Net) -> Result<()> {
 
 /// The same; with more words that each take one of these descriptors.
 pub fn join_with(context: &Context, net: &Net, more: &[(&str, BorrowedFd<'_>)]) -> Result<()> {
-    let Net::Named(name) = net else { return Ok(()) };
-    match joined() {
-        Some(joined) if joined == name.as_str() => Ok(()),
-        _ => Err(start_again(context, name, &Request::Network { name: name.clone() }, more)),
+    match net {
+        Net::Named(name) if is_to_be_joined(net) => {
+            Err(start_again(context, name, &Request::Network { name: name.clone() }, more))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -184,66 +189,20 @@ fn start_again(
     }
 }
 
-/// The host's own list of hosts.
-const HOSTS: &str = "/etc/hosts";
-
 /// What this host has in it; nothing if it has none.
 pub fn own_hosts() -> String {
-    std::fs::read_to_string(HOSTS).unwrap_or_default()
+    std::fs::read_to_string(planner::HOSTS).unwrap_or_default()
 }
 
-/// Has the host's name and this one mean our address on the network that the helper has put us on, if it has: elsewhere the host's name
-/// means the host. What the user has mounted there stands.
-pub fn tell_names(plan: &mut Plan, name: Option<&str>) -> Result<()> {
-    let Some(address) = address() else { return Ok(()) };
-    let is_hosts = |mount: &Mount| mount.target == Path::new(HOSTS);
-    let is_usual = |mount: &Mount| matches!(&mount.source, Source::Bind(path) if path == Path::new(HOSTS));
-    if plan.mounts.iter().any(|mount| is_hosts(mount) && !is_usual(mount)) {
-        return Ok(());
-    }
-    plan.mounts.retain(|mount| !is_hosts(mount));
-    let host = head::own_name().context(|| "name of this host")?;
-    let mut names = vec![host];
-    // An environment's name need be none of a host.
-    names.extend(name.filter(|name| hosts::is_name(name) && *name != names[0]).map(str::to_owned));
-    let text = files::hosts_with([(address.to_string(), names)], &own_hosts());
-    let (source, target) = (Source::Text(text), HOSTS.into());
-    plan.mounts.push(Mount { source, target, read_only: true, optional: false });
-    Ok(())
-}
-
-/// Has a plan show in `/sys` the network's devices, not the host's. Of what the host has mounted there, only the control groups are needed.
-pub fn show_own_devices(plan: &mut Plan) {
-    let Some(at) = plan.mounts.iter().position(|mount| mount.source == Source::Bind("/sys".into())) else {
-        return;
-    };
-    let read_only = plan.mounts[at].read_only;
-    let groups = "/sys/fs/cgroup";
-    let own = Mount { source: Source::Sys, target: "/sys".into(), read_only: true, optional: false };
-    let groups =
-        Mount { source: Source::Bind(groups.into()), target: groups.into(), read_only, optional: true };
-    plan.mounts.splice(at..=at, [own, groups]);
-}
-
-/// Adds a network to a plan.
-pub fn add(plan: &mut Plan, net: Net) -> Result<()> {
-    if plan.route == Route::Rootless
-        && let Net::Named(name) = &net
-    {
-        return Err(Error::new(format!("network {name}: only the helper can put you on it"))
-            .hint("have the helper installed, or use --net private"));
-    }
-    if net == Net::Private {
-        plan.mounts.push(Mount {
-            source: Source::Text(format!("nameserver {NAME_SERVER}\n")),
-            target: "/etc/resolv.conf".into(),
-            read_only: true,
-            optional: false,
-        });
-    }
-    if !net.is_host() {
-        show_own_devices(plan);
-    }
-    plan.net = net;
-    Ok(())
+/// What a plan's list of hosts says, if it has one: the host's own, but with the host's name and the plan's for the address on the network
+/// that the helper has put us on.
+pub fn hosts(plan: &Plan) -> Result<Option<String>> {
+    let names = plan.mounts.iter().find_map(|mount| match &mount.source {
+        Source::Hosts(names) => Some(names),
+        _ => None,
+    });
+    let (Some(also), Some(address)) = (names, address()) else { return Ok(None) };
+    let mut names = vec![head::own_name().context(|| "name of this host")?];
+    names.extend(also.iter().filter(|name| **name != names[0]).cloned().collect::<Vec<_>>());
+    Ok(Some(files::hosts_with([(address.to_string(), names)], &own_hosts())))
 }

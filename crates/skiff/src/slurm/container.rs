@@ -1,6 +1,6 @@
 //! On a node: the container that a job or one of its steps has asked for, and how its tasks run in it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use skiff_sandbox::command::Command;
 use skiff_sandbox::{Error, Result};
@@ -13,7 +13,7 @@ use super::keeper::{IMAGE, node_name, private_dir, spool};
 use crate::context::Context;
 use crate::control::Live;
 use crate::images::{self, index::Entry};
-use crate::planner::Wishes;
+use crate::planner::{self, PlanOptions};
 use crate::supervisor::{self, Keep, Place};
 use crate::{dirs, output, scratch};
 
@@ -37,17 +37,20 @@ pub fn running(context: &Context, job: &Job, container: &Container) -> Result<Li
     supervisor::session_at(context, &place, keep, || {
         let entry = image(context, container, &place.dir)?;
         let upper = kept.clone().map_or_else(|| scratch::not_kept(context, &own), Ok)?;
-        let wishes = Wishes {
-            mounts: container.mounts.clone(),
-            services: vec![spool(context)],
-            no_home: !container.home,
-            ..Wishes::default()
-        };
-        let exec = entry.exec()?;
-        let (name, image) = (&*place.name, (entry.id, &exec));
-        let plan = images::plan::image(context, name, image, upper, container.writable, wishes)?;
-        Ok((plan, vec![]))
+        let facts = images::plan::facts(context, entry.id, entry.exec()?.volumes)?;
+        Ok((planner::build(options(container, upper, spool(context)), facts)?, vec![]))
     })
+}
+
+/// What `--container-...` ask for, and the place of the job's scripts.
+pub fn options(container: &Container, upper: Upper, spool: PathBuf) -> PlanOptions {
+    PlanOptions {
+        mounts: container.mounts.clone(),
+        services: vec![spool],
+        no_home: !container.home,
+        writable: container.writable,
+        ..PlanOptions::new(container.environment.clone(), upper)
+    }
 }
 
 /// The image that it is over: the one that it was made over, if it is there already.

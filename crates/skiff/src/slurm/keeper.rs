@@ -8,14 +8,16 @@ use rustix::process::getuid;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_site::TrustedDir;
 use skiff_spec::job::{Descriptor, Snapshot};
+use skiff_spec::plan::Upper;
 
 use super::container;
 use super::deploy::deploy;
 use super::job::Job;
 use crate::context::Context;
 use crate::control::Live;
-use crate::images::{self, index::Entry};
-use crate::planner::{self, Wishes};
+use crate::environments::Ground;
+use crate::images::index::Entry;
+use crate::planner::{self, PlanOptions};
 use crate::scratch;
 use crate::supervisor::{self, Keep, Place};
 
@@ -44,17 +46,20 @@ fn of_snapshot(context: &Context, job: &Job, snapshot: &Snapshot) -> Result<Live
         let record = place.dir.join(DIFFERENCE);
         fs::write(&record, &deployed.difference).context(|| record.display().to_string())?;
         let (paths, leases): (Vec<_>, _) = deployed.layers.into_iter().rev().unzip();
-        let wishes = Wishes { layers: paths, services: vec![spool(context)], ..Wishes::default() };
         let upper = scratch::not_kept(context, &own)?;
-        let plan = match deployed.image {
-            None => planner::host(context, &place.name, upper, wishes)?,
-            Some(entry) => {
-                entry.write(&place.dir.join(IMAGE))?;
-                images::plan::image(context, &place.name, (entry.id, &entry.exec()?), upper, true, wishes)?
-            }
-        };
+        if let Some(entry) = &deployed.image {
+            entry.write(&place.dir.join(IMAGE))?;
+        }
+        let facts = deployed.image.map_or(Ground::Host, Ground::Image).facts(context)?;
+        let plan = planner::build(options(snapshot, upper, paths, spool(context)), facts)?;
         Ok((plan, leases))
     })
+}
+
+/// What a job in an environment asks for: these layers, and the place of its scripts.
+pub fn options(snapshot: &Snapshot, upper: Upper, layers: Vec<PathBuf>, spool: PathBuf) -> PlanOptions {
+    let name = snapshot.environment.to_string();
+    PlanOptions { layers, services: vec![spool], ..PlanOptions::new(name, upper) }
 }
 
 /// The image that a job's root is over; nothing for the host's. For a job whose root runs.

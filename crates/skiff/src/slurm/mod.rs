@@ -5,10 +5,10 @@
 //! supervisor of an environment without a name) holds; every step has process 1 of its own over that root, which dies with its slurmstepd; every task is a wrapper that
 //! puts the real program into the step as the user himself.
 
-mod container;
+pub mod container;
 mod deploy;
 mod job;
-mod keeper;
+pub mod keeper;
 mod node;
 mod rooms;
 mod save;
@@ -18,7 +18,7 @@ mod stop;
 mod submit;
 mod task;
 mod trash;
-mod wanted;
+pub mod wanted;
 
 use std::path::PathBuf;
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_spec::job::Container;
+use skiff_spec::job::{Container, Image};
 
 use super::save;
 use crate::cli;
@@ -35,6 +35,16 @@ const AS_EVER: [&str; 14] = [
 /// Settles which image it is, and whether everything said of it can be meant.
 pub fn container(context: &Context, asked: &cli::Container, step: bool) -> Result<Container> {
     let image = asked.image.as_deref().map(|image| images::get::pin(context, image)).transpose()?;
+    described(asked, image, step, || utf8(&context.depot()?))
+}
+
+/// The same, where the image is known.
+pub fn described(
+    asked: &cli::Container,
+    image: Option<Image>,
+    step: bool,
+    depot: impl FnOnce() -> Result<String>,
+) -> Result<Container> {
     let environment = match (&image, &asked.name) {
         (Some(image), _) => format!("{}{}", images::PREFIX, image.reference),
         (None, Some(name)) => format!("{PREFIX}{name}"),
@@ -47,7 +57,7 @@ pub fn container(context: &Context, asked: &cli::Container, step: bool) -> Resul
         return Err(Error::new(format!("--container-env: {bad:?} is no variable's name"))
             .hint("it takes names alone: --container-env=NAME,NAME"));
     }
-    let depot = context.depot()?;
+    let depot = depot()?;
     Ok(Container {
         environment,
         image,
@@ -62,7 +72,7 @@ pub fn container(context: &Context, asked: &cli::Container, step: bool) -> Resul
         variables: asked.variables.clone(),
         save: asked.save.as_deref().map(save::target).transpose()?,
         script: asked.save.is_some() && asked.script,
-        depot: utf8(&depot)?,
+        depot,
     })
 }
 

@@ -17,6 +17,7 @@ use super::{Agent, Prepared};
 use crate::cluster::container::{self, Container};
 use crate::cluster::local::{self, machine::number};
 use crate::cluster::node::Node;
+use crate::cluster::root::Found;
 use crate::scratch;
 use crate::{network, planner};
 
@@ -88,8 +89,10 @@ impl Agent<'_> {
         let upper = scratch.as_ref().map(|scratch| scratch.upper(ROOT)).transpose()?;
         self.scratch = scratch;
         let upper = upper.unwrap_or_else(|| container::memory(self.context));
-        let mut plan = container::plan(self.context, &wanted, upper, &made)?;
-        let container = Container::start(self.context, self.net, &mut plan, members, wanted.identity)?;
+        let options = container::options(&wanted, upper, self.net, made, (members, &network::own_hosts()));
+        let facts = Found::on_node(self.context, &wanted.root)?.facts(self.context)?;
+        let plan = planner::build(options, facts)?;
+        let container = Container::start(self.context, &plan, wanted.identity)?;
         container.notes().iter().for_each(|note| self.channel.tell(&Report::Note(note.clone())));
         self.container = Some(container);
         self.channel.tell(&Report::Started);

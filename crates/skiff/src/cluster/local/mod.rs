@@ -11,7 +11,7 @@ pub mod machine;
 mod nodes;
 mod record;
 mod supervisor;
-mod up;
+pub mod up;
 mod wire;
 
 use skiff_sandbox::Result;

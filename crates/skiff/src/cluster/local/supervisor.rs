@@ -19,7 +19,7 @@ use skiff_sandbox::group::{Group, Network};
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::End;
-use skiff_spec::plan::{Mount, Plan, Source};
+use skiff_spec::plan::{Plan, inside};
 use skiff_sys::process::session_of;
 use skiff_sys::signal::Signals;
 
@@ -30,8 +30,8 @@ use super::record::{Record, Unnamed};
 use super::wire::{Answer, Want};
 use crate::context::Context;
 use crate::control::{CONTROL, listen_at};
-use crate::instance::service::OUTPUT_INSIDE;
 use crate::output;
+use crate::planner;
 use crate::scratch::{self, Scratch};
 use crate::supervisor::apart;
 
@@ -342,7 +342,7 @@ impl Held {
         let pattern = Pattern {
             plan: &|member| of_member(&plan, record, scratch.as_ref(), member),
             command: &|member| machine::command(member, Network::Own),
-            output: OUTPUT_INSIDE.as_ref(),
+            output: inside::OUTPUT.as_ref(),
             // What stays is removed with all of them.
             gone: &|member| {
                 scratch.as_ref().map_or(Ok(()), |it| it.forget(&member.to_string())).unwrap_or_default();
@@ -382,7 +382,6 @@ fn of_member(plan: &Plan, record: &Record, scratch: Option<&Scratch>, member: Me
     if let Some(upper) = scratch.and_then(|scratch| scratch.upper(&plan.name).ok()) {
         plan.upper = upper;
     }
-    let source = Source::Bind(log);
-    plan.mounts.push(Mount { source, target: OUTPUT_INSIDE.into(), read_only: false, optional: false });
+    plan.mounts.push(planner::output(log));
     plan
 }

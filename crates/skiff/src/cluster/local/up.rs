@@ -1,6 +1,7 @@
 //! Making a cluster and ending it.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -27,9 +28,9 @@ use crate::cluster::launching::{self, Launching};
 use crate::cluster::root::Found;
 use crate::context::Context;
 use crate::instance::record::now;
-use crate::planner::Wishes;
+use crate::planner::{self, PlanOptions};
 use crate::supervisor::{try_lock, wait_for_lock};
-use crate::{output, run};
+use crate::{images, output, run};
 
 /// How long one may take to end.
 const ENDING: Duration = Duration::from_secs(60);
@@ -53,7 +54,7 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
     {
         return Err(Error::new(message).hint(hint));
     }
-    found.make_ready(context, &mut plan)?;
+    images::plan::make_ready(context, &plan)?;
     let cpus =
         wanted.cpus.map(usize::from).or_else(|| std::thread::available_parallelism().ok().map(Into::into));
     let settings = Settings {
@@ -156,15 +157,24 @@ fn begin(record: &Record, nodes: u16, made: &OwnedFd) -> Result<()> {
 /// The root of every node on this machine, but for what differs between them.
 fn plan(context: &Context, wanted: &Up, network: Network, record: &Record, found: &Found) -> Result<Plan> {
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
-    let wishes = Wishes { mounts: wanted.mounts.clone(), ..Wishes::default() };
-    let plan = found.plan(context, wanted.name.as_str(), upper, wishes)?;
-    let kept = |part| Source::Bind(record.dir.join(part));
+    let plan = planner::build(options(wanted, upper), found.facts(context)?)?;
+    Ok(with_slurm(plan, network, &record.dir))
+}
+
+/// What the words ask of the root of every node.
+pub fn options(wanted: &Up, upper: Upper) -> PlanOptions {
+    PlanOptions { mounts: wanted.mounts.clone(), ..PlanOptions::new(wanted.name.as_str(), upper) }
+}
+
+/// A plan with the configuration of the cluster's Slurm, which is in the cluster's directory, in the place of the host's.
+pub fn with_slurm(plan: Plan, network: Network, dir: &Path) -> Plan {
+    let kept = |part| Source::Bind(dir.join(part));
     let mut places = vec![("/etc/slurm", kept("slurm")), ("/run/munge", kept("munge"))];
     if network == Network::Own {
         // Otherwise it is known only later where all are.
-        places.push(("/etc/hosts", Source::Text(names())));
+        places.push((planner::HOSTS, Source::Text(names())));
     }
-    Ok(machine::plan(plan, network, places))
+    machine::plan(plan, network, places)
 }
 
 fn show(plan: &Plan, launching: Option<&Launching>, json: bool) -> Result<()> {

@@ -1,0 +1,185 @@
+//! Single mounts of a plan, and those that users write.
+
+use std::path::{Component, Path, PathBuf};
+
+use skiff_sandbox::{Error, Result};
+use skiff_spec::plan::{Mount, Source, inside};
+
+/// What the host has there, if anything.
+pub fn bind(source: &str, target: &str) -> Mount {
+    Mount { source: Source::Bind(source.into()), target: target.into(), read_only: false, optional: true }
+}
+
+/// An empty file system in memory.
+pub fn memory(target: &str, mode: u32) -> Mount {
+    Mount { source: Source::Memory { mode }, target: target.into(), read_only: false, optional: false }
+}
+
+/// A directory of the environment's own.
+pub fn own(name: &str, target: &str) -> Mount {
+    Mount { source: Source::Own(name.into()), target: target.into(), read_only: false, optional: false }
+}
+
+/// Pseudo terminals of the environment's own. CRIU gives each its old number again, so no other environment, nor the host, may have that.
+pub fn terminals() -> Mount {
+    Mount { source: Source::Terminals, target: "/dev/pts".into(), read_only: false, optional: false }
+}
+
+/// The devices that programs expect everywhere, and that give nobody anything of the host's.
+const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+
+/// What the kernel shows. Contained, that is without the host's devices and terminals; and `/sys` takes no writes: through the user's own
+/// control groups there, all that the user runs on the host could be killed.
+pub fn system_mounts(contain: bool) -> Vec<Mount> {
+    let mut mounts = vec![
+        Mount { source: Source::Proc, target: "/proc".into(), read_only: false, optional: false },
+        Mount { read_only: contain, ..bind("/sys", "/sys") },
+    ];
+    if contain {
+        let source = Source::Devices;
+        mounts.push(Mount { source, target: "/dev".into(), read_only: false, optional: false });
+        mounts.extend(DEVICES.map(|device| Mount { optional: false, ..bind(device, device) }));
+        mounts.push(terminals());
+    } else {
+        mounts.push(Mount { optional: false, ..bind("/dev", "/dev") });
+    }
+    mounts.push(memory("/dev/shm", 0o1777));
+    mounts.push(Mount {
+        source: Source::Mqueue,
+        target: "/dev/mqueue".into(),
+        read_only: false,
+        // In the host's directory there may be no place for it.
+        optional: !contain,
+    });
+    mounts
+}
+
+/// What the host has at this path, if anything.
+pub fn bind_path(path: &Path) -> Mount {
+    Mount { source: Source::Bind(path.into()), target: path.into(), read_only: false, optional: true }
+}
+
+/// The user's home where it always is, and nobody else's; contained, an empty directory.
+pub fn home(home: &Path, no_home: bool, contain: bool) -> Vec<Mount> {
+    let empty = |target: &Path, mode| Mount {
+        source: Source::Memory { mode },
+        target: target.into(),
+        read_only: false,
+        optional: false,
+    };
+    let homes = home.parent().filter(|parent| *parent != Path::new("/"));
+    let mut mounts: Vec<Mount> = homes.map(|homes| empty(homes, 0o755)).into_iter().collect();
+    match (no_home, contain) {
+        (true, _) if homes.is_some() => {}
+        (true, _) => mounts.push(empty(home, 0o755)),
+        (false, true) => mounts.push(empty(home, 0o700)),
+        (false, false) => mounts.push(bind_path(home)),
+    }
+    mounts
+}
+
+/// `SOURCE[:TARGET[:ro|rw]]`.
+pub fn parse_mount(text: &str) -> Result<Mount> {
+    let bad = |why: &str| {
+        Error::new(format!("mount {text:?}: {why}"))
+            .hint("it is written SOURCE[:TARGET[:ro]], both absolute paths")
+    };
+    let mut parts = text.split(':');
+    let source = parts.next().unwrap_or_default();
+    let target = parts.next().filter(|t| !t.is_empty()).unwrap_or(source);
+    let read_only = match parts.next() {
+        None | Some("rw") => false,
+        Some("ro") => true,
+        Some(_) => return Err(bad("only ro and rw can follow the target")),
+    };
+    if parts.next().is_some() {
+        return Err(bad("too many colons"));
+    }
+    for path in [source, target] {
+        if !path.starts_with('/') {
+            return Err(bad("a path is not absolute"));
+        }
+        if Path::new(path).components().any(|c| c == Component::ParentDir) {
+            return Err(bad("a path holds `..`"));
+        }
+    }
+    if target.trim_end_matches('/').is_empty() || Path::new(target).starts_with(inside::DIR) {
+        return Err(bad("that target is the environment's own"));
+    }
+    Ok(Mount { source: Source::Bind(source.into()), target: target.into(), read_only, optional: false })
+}
+
+/// A directory for data that an image names may be no part of what makes the environment work.
+pub fn is_sound(volume: &str, home: &Path) -> bool {
+    let path = Path::new(volume);
+    path.is_absolute()
+        && path != Path::new("/")
+        && !path.components().any(|c| c == Component::ParentDir)
+        && !["/proc", "/sys", "/dev", "/run/skiff", "/home"].iter().any(|own| path.starts_with(own))
+        && !home.parent().is_some_and(|homes| homes != Path::new("/") && path.starts_with(homes))
+        && !path.starts_with(home)
+}
+
+/// With what the image has there, as everywhere else; changes go with the command.
+pub fn volume(target: &str) -> Mount {
+    Mount { source: Source::Volume, target: target.into(), read_only: false, optional: false }
+}
+
+/// The file where the command of an instance writes its output, inside.
+pub fn output(file: PathBuf) -> Mount {
+    Mount { source: Source::Bind(file), target: inside::OUTPUT.into(), read_only: false, optional: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_contained_home_is_empty_and_none_is_none() {
+        let of = |home: &str, no_home, contain| {
+            let shown = |mount: &Mount| match &mount.source {
+                Source::Bind(path) => format!("{}={}", mount.target.display(), path.display()),
+                Source::Memory { mode } => format!("{}={mode:o}", mount.target.display()),
+                other => format!("{other:?}"),
+            };
+            super::home(Path::new(home), no_home, contain).iter().map(shown).collect::<Vec<_>>().join(" ")
+        };
+        for (home, no_home, contain, want) in [
+            ("/home/a", false, false, "/home=755 /home/a=/home/a"),
+            ("/home/a", false, true, "/home=755 /home/a=700"),
+            ("/home/a", true, false, "/home=755"),
+            ("/home/a", true, true, "/home=755"),
+            ("/a", false, false, "/a=/a"),
+            ("/a", true, false, "/a=755"),
+        ] {
+            assert_eq!(of(home, no_home, contain), want, "{home} {no_home} {contain}");
+        }
+    }
+
+    #[test]
+    fn mounts_as_written() {
+        let m = |source: &str, target: &str, read_only| Mount {
+            source: Source::Bind(source.into()),
+            target: target.into(),
+            read_only,
+            optional: false,
+        };
+        for (text, want) in [
+            ("/a", m("/a", "/a", false)),
+            ("/a:/b", m("/a", "/b", false)),
+            ("/a:/b:ro", m("/a", "/b", true)),
+            ("/a::ro", m("/a", "/a", true)),
+        ] {
+            assert_eq!(parse_mount(text), Ok(want), "{text}");
+        }
+    }
+
+    #[test]
+    fn mounts_refused() {
+        for text in
+            ["", "a", "/a:b", "/a:/b:xx", "/a:/b:ro:x", "/a/../b", "/a:/..", "/a:/", "/a:/run/skiff/host"]
+        {
+            assert!(parse_mount(text).is_err(), "{text}");
+        }
+    }
+}
