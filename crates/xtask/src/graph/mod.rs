@@ -134,7 +134,7 @@ fn wrong_arrows(packages: &[Package]) -> Vec<String> {
         let from = short(&package.name);
         let Some(may_use) = allowed.get(from) else {
             wrong.push(format!(
-                "{from}: not in the table of crates; place it in xtask's graph.rs and in the design"
+                "{from}: not in the table of crates; place it in crates/xtask/src/graph/mod.rs and in docs/architecture.md"
             ));
             continue;
         };
