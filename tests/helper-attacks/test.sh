@@ -109,6 +109,15 @@ IFS=: read -r _ first _ < <(grep ^mallory: /etc/subuid)
 fails 125 setpriv --reuid $((first + 5)) --regid $((first + 5)) --clear-groups env -i HOME=/tmp PATH=/usr/bin:/bin skiff run -- true
 has "$err" 'a subordinate id'
 
+# By chfn mallory puts what is no text into her line of /etc/passwd. That keeps nobody out.
+password=$(getent shadow mallory | cut -d: -f2)
+echo mallory:pw | chpasswd 2>/dev/null
+as mallory sh -c 'echo pw | chfn -r "$0"' $'\377' 2>/dev/null
+ok as alice skiff run -- id -u
+ok as alice skiff run --net attack -- true
+usermod -p "$password" mallory
+chfn -r '' mallory
+
 # What is given.
 put() { # NAME MODE OWNER
     echo "$secret" >$mine/"$1"

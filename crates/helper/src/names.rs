@@ -9,7 +9,7 @@ use crate::site::{self, NOBODY};
 
 /// The name of a user for looking it up in `lists`, texts like `/etc/subuid`.
 pub fn user_name<'a>(uid: u32, lists: impl Iterator<Item = &'a str>) -> Result<Option<String>> {
-    let passwd = site::read_if_exists("/etc/passwd")?.unwrap_or_default();
+    let passwd = site::read_accounts("/etc/passwd")?;
     if let Some(user) = User::with_uid(&passwd, uid) {
         return Ok(Some(user.name));
     }

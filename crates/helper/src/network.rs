@@ -67,7 +67,7 @@ pub fn allowed(caller: &Caller, name: &NetName) -> Result<Network> {
             .hint("`skiff net list` shows those there are")
     })?;
     network.resolve_reach(read)?;
-    let (users, groups) = (accounts("/etc/passwd")?, accounts("/etc/group")?);
+    let (users, groups) = (site::read_accounts("/etc/passwd")?, site::read_accounts("/etc/group")?);
     let gids: Vec<u32> = caller.groups.iter().copied().chain([caller.gid]).collect();
     if caller.uid != 0
         && !network.allows(
@@ -91,10 +91,6 @@ fn read(name: &NetName) -> Result<Option<Network>> {
     let path = path(name);
     let Some(text) = site::read_if_exists(&path)? else { return Ok(None) };
     Network::parse(&text).map(Some).map_err(|why| Error::new(format!("{path}: {why}")))
-}
-
-fn accounts(path: &str) -> Result<String> {
-    Ok(site::read_if_exists(path)?.unwrap_or_default())
 }
 
 fn move_to(caller: &Caller, pid: u32) -> Result<()> {

@@ -76,7 +76,14 @@ pub fn read_if_exists(path: &str) -> Result<Option<String>> {
     String::from_utf8(bytes).map(Some).map_err(|_| Error::new(format!("{path}: not text in UTF-8")))
 }
 
-/// The same, refused if anybody else could have read it, too.
+/// The text of `/etc/passwd` or `/etc/group`; empty if there is none. What is not UTF-8 is replaced: by `chfn` any user may put any bytes
+/// into their own line, which is not to hide the others.
+pub fn read_accounts(path: &str) -> Result<String> {
+    let bytes = read_checked(path, 0o022, 0)?.unwrap_or_default();
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The same as [`read_if_exists`], refused if anybody else could have read it, too.
 pub fn read_secret_if_exists(path: &str) -> Result<Option<Zeroizing<Vec<u8>>>> {
     Ok(read_checked(path, 0o077, 0)?.map(Zeroizing::new))
 }
