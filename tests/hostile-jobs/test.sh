@@ -3,12 +3,14 @@
 . "$(dirname "$0")/../lib.sh"
 cp "$here"/*.py /shared
 jobs=/var/cache/skiff/jobs
+odd=/home/mallory/$'a\377'
 pids=()
 end_all() {
     touch /shared/enough
     [ ! -e /shared/fuse.conf ] || mv /shared/fuse.conf /etc/fuse.conf
     kill ${pids[@]} 2>&- || true
-    [ ! -e /dev/fuse ] || umount -l /var/cache/skiff/"$(id -u mallory)" 2>&- || true
+    [ ! -e /dev/fuse ] || umount -l /var/cache/skiff/"$(id -u mallory)" "$odd" 2>&- || true
+    rm -rf "$odd"
     rm -rf /run/skiff/jobs/9[23]?? $jobs/9[23]?? $jobs/.removed
 }
 trap end_all EXIT
@@ -67,6 +69,10 @@ else
         pids+=($started)
         eventually 5 grep -q mounted mounted
     }
+    # What the kernel lists has her names, of any bytes: that does not hide the others.
+    as mallory mkdir "$odd"
+    mount_silent "$odd" rw
+    ok as bob env SKIFF_HELPER=none skiff run -- true
     mount_silent "$cache" allow_other
     has "$(cat /proc/self/mountinfo)" " $cache " 'mounts'
     # In the background: a process that the kernel does not let go could not be waited for.

@@ -85,9 +85,10 @@ pub fn bind_one(dir: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Hangs a mount on a place of the namespace.
-pub fn attach(mount: BorrowedFd<'_>, dir: BorrowedFd<'_>, place: &str) -> Result<()> {
+pub fn attach(mount: BorrowedFd<'_>, dir: BorrowedFd<'_>, place: impl AsRef<Path>) -> Result<()> {
+    let place = place.as_ref();
     move_mount(mount, "", dir, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        .context(|| format!("mount on {place}"))
+        .context(|| format!("mount on {}", place.display()))
 }
 
 /// Hangs a mount on something opened.

@@ -125,7 +125,7 @@ fn stand_ins(layer: BorrowedFd<'_>) -> rustix::io::Result<()> {
     ] {
         let host = Path::new("/").join(file);
         if host.exists() && fs::File::open(&host).is_err() {
-            let text = locked(&fs::read_to_string(of).unwrap_or_default());
+            let text = locked(&String::from_utf8_lossy(&fs::read(of).unwrap_or_default()));
             let place = resolve_or_make(layer, Path::new(file), false)?;
             chmod(by_number(place.as_fd()), Mode::from_raw_mode(0o640))?;
             fs::write(by_number(place.as_fd()), text)
@@ -188,7 +188,7 @@ fn take_stdio(log: &OwnedFd) -> rustix::io::Result<()> {
 /// Hides other file systems than the host's root, as the helper's view does: what is written to one of them would land in the
 /// environment, and nobody expects that of a scratch disk.
 fn cover_other_mounts() -> Result<()> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").context(|| "mounts")?;
+    let mounts = fs::read("/proc/self/mountinfo").context(|| "mounts")?;
     let empty = open_dir(CWD, Path::new(PLACE)).and_then(|place| {
         mkdirat(&place, "empty", Mode::from_raw_mode(0o755))?;
         open_dir(place.as_fd(), Path::new("empty"))
@@ -199,20 +199,21 @@ fn cover_other_mounts() -> Result<()> {
         // The server itself uses /proc. Both are covered in the new root.
         if is_dir && place != Path::new("/proc") && place != Path::new(PLACE) {
             let cover = bind_one(empty.as_fd()).context(|| place.display().to_string())?;
-            attach(cover.as_fd(), CWD, &place.to_string_lossy())?;
+            attach(cover.as_fd(), CWD, &place)?;
         }
     }
     Ok(())
 }
 
-/// The places of what is mounted on the root itself, in the text of `mountinfo`.
-fn below_root(mounts: &str) -> Vec<PathBuf> {
-    let fields = |line: &'_ str| -> Option<(String, String, PathBuf)> {
-        let mut words = line.split(' ');
+/// The places of what is mounted on the root itself, in the text of `mountinfo`. Names in it are any user's who mounts one (FUSE), and of any
+/// bytes.
+fn below_root(mounts: &[u8]) -> Vec<PathBuf> {
+    let fields = |line: &'_ [u8]| -> Option<(Vec<u8>, Vec<u8>, PathBuf)> {
+        let mut words = line.split(|byte| *byte == b' ');
         let (id, parent, place) = (words.next()?, words.next()?, words.nth(2)?);
         Some((id.into(), parent.into(), unescape(place)))
     };
-    let all: Vec<_> = mounts.lines().filter_map(fields).collect();
+    let all: Vec<_> = mounts.split(|byte| *byte == b'\n').filter_map(fields).collect();
     // Of several on top of each other the last is seen.
     let Some(root) = all.iter().rev().find(|(_, _, place)| place == Path::new("/")).map(|(id, ..)| id) else {
         return vec![];
@@ -224,8 +225,8 @@ fn below_root(mounts: &str) -> Vec<PathBuf> {
 }
 
 /// Undoes the kernel's `\\040` for a space and the like.
-fn unescape(word: &str) -> PathBuf {
-    let (mut bytes, mut rest) = (vec![], word.as_bytes());
+fn unescape(word: &[u8]) -> PathBuf {
+    let (mut bytes, mut rest) = (vec![], word);
     while let [first, tail @ ..] = rest {
         let code =
             tail.get(..3).and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
@@ -289,14 +290,18 @@ fn explain(e: Error, server: Pid, log: &OwnedFd) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
     fn only_what_lies_on_the_root_itself() {
         let text = "20 1 8:1 / / rw - ext4 a rw\n21 20 0:1 / /proc rw - proc p rw\n22 20 0:2 / /a\\040b rw - tmpfs t rw\n\
                     23 22 0:3 / /a\\040b/c rw - tmpfs t rw\n";
-        assert_eq!(below_root(text), [PathBuf::from("/proc"), PathBuf::from("/a b")]);
+        assert_eq!(below_root(text.as_bytes()), [PathBuf::from("/proc"), PathBuf::from("/a b")]);
         let stacked = format!("{text}30 20 0:9 / / rw - overlay o rw\n31 30 0:5 / /x rw - tmpfs t rw\n");
-        assert_eq!(below_root(&stacked), [PathBuf::from("/x")]);
+        assert_eq!(below_root(stacked.as_bytes()), [PathBuf::from("/x")]);
+        let odd = [stacked.as_bytes(), b"32 30 0:6 / /\xff rw - fuse f rw\n"].concat();
+        assert_eq!(below_root(&odd), [PathBuf::from("/x"), PathBuf::from(OsStr::from_bytes(b"/\xff"))]);
     }
 }

@@ -207,17 +207,23 @@ pub(crate) fn enter_without_fuse(parent: &OwnedFd, name: &OsStr) -> rustix::io::
     Err(Errno::BUSY)
 }
 
-/// By the kernel's list of mounts: `fstatfs` asks the file system's server. What is unmounted already counts as FUSE.
+/// By the kernel's list of mounts: `fstatfs` asks the file system's server. What is unmounted already counts as FUSE. Names in the list are
+/// any user's who mounts one, and of any bytes.
 fn is_on_fuse(dir: &OwnedFd) -> rustix::io::Result<bool> {
-    let read =
-        |path: &str| std::fs::read_to_string(path).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
+    let read = |path: &str| std::fs::read(path).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
     let info = read(&format!("/proc/self/fdinfo/{}", dir.as_raw_fd()))?;
-    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")).ok_or(Errno::IO)?.trim();
-    let mounts = read("/proc/self/mountinfo")?;
-    let mount = mounts.lines().find(|line| line.split(' ').next() == Some(id));
+    let id = info.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"mnt_id:"));
+    Ok(is_fuse(&read("/proc/self/mountinfo")?, id.ok_or(Errno::IO)?.trim_ascii()))
+}
+
+/// Whether the mount of this number is of a FUSE file system, or none, by the text of `mountinfo`.
+fn is_fuse(mounts: &[u8], id: &[u8]) -> bool {
+    let mut lines = mounts.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' '));
     // `fuse`, `fuse.sshfs`, `fuseblk`
-    let kind = mount.and_then(|line| line.split(" - ").nth(1));
-    Ok(kind.is_none_or(|kind| kind.starts_with("fuse")))
+    let kind = lines.find_map(|mut words| {
+        (words.next()? == id).then(|| words.skip_while(|word| *word != b"-").nth(1)).flatten()
+    });
+    kind.is_none_or(|kind| kind.starts_with(b"fuse"))
 }
 
 /// Whether a directory is trusted, and then, whether it is shared.
@@ -271,4 +277,19 @@ pub(crate) fn set_mode(fd: &OwnedFd, mode: u32) -> rustix::io::Result<()> {
         return Ok(());
     }
     rustix::fs::chmod(proc_path(fd), Mode::from_raw_mode(mode | (found & 0o2000)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fuse_shows_by_the_list_of_mounts_whatever_its_names_are() {
+        let mounts = b"20 1 8:1 / / rw shared:1 - ext4 /dev/a rw\n2 20 0:63 / /home/mallory/a\xff rw - fuse x\xff rw\n\
+                       21 20 0:2 / /a\\040-\\040fuse rw - tmpfs fuse rw\n22 20 0:3 / /b rw master:1 - fuse.sshfs host rw\n";
+        for (id, want) in [("20", false), ("2", true), ("21", false), ("22", true), ("23", true), ("", true)]
+        {
+            assert_eq!(is_fuse(mounts, id.as_bytes()), want, "{id}");
+        }
+    }
 }
