@@ -149,7 +149,7 @@ for victim in 'skiff cluster agent' 'skiff-hub' 'slurmd -D' link; do
     try wait "$job"
     has "$(cat said)" 'Node failure on n2' "$victim"
     slurm_says_down() { [[ $(nodes) == *'n2:lost:down'*'@n2' ]]; }
-    eventually 30 slurm_says_down
+    eventually 60 slurm_says_down
     ip link set v-n2 up
     as alice touch go
     wait "$other" || fail "$victim: a job of another node has not gone on"

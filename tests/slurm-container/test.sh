@@ -166,6 +166,7 @@ equal "$out" $'three\nbob\nbob'
 
 # ---- What cannot be: an error that says so, its code, nothing submitted, nothing run on the bare node
 printf '#!/bin/sh\ntouch ran\n' >job
+idle
 refused() { # WORDS OPTIONS...
     local command
     for command in 'srun -n1 touch ran' 'sbatch job' 'salloc touch ran'; do
