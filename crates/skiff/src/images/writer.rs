@@ -71,6 +71,8 @@ pub fn run(words: &[String]) -> Result<()> {
     let mut socket = UnixStream::from(socket);
     let fetcher = fetcher.parse().map_err(|_| bad())?;
     let fetcher = UnixStream::from(skiff_sys::process::inherited_fd(fetcher).context(|| "socket")?);
+    // Nobody speaks through a socket that listens, but a wait for that would last.
+    socket.peer_addr().context(|| "socket")?;
     // Others wait for the locks that we hold: one who neither listens nor goes away must not keep us.
     socket.set_write_timeout(Some(PATIENCE)).context(|| "socket")?;
     if let Err(fault) = confine(Path::new(store)) {
