@@ -195,7 +195,8 @@ fn cover_other_mounts() -> Result<()> {
     });
     let empty = empty.context(|| "empty directory")?;
     for place in below_root(&mounts) {
-        let is_dir = fs::symlink_metadata(&place).is_ok_and(|meta| meta.is_dir());
+        // Not by its attributes: for these the kernel asks a FUSE file system's server, which may be any user's, and never answer.
+        let is_dir = open_dir(CWD, &place).is_ok();
         // The server itself uses /proc. Both are covered in the new root.
         if is_dir && place != Path::new("/proc") && place != Path::new(PLACE) {
             let cover = bind_one(empty.as_fd()).context(|| place.display().to_string())?;
