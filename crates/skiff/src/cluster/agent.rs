@@ -37,6 +37,8 @@ const KEPT: usize = 4096;
 
 /// How long the head may take to hear why we end.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// So long an ssh daemon that has ended may have been ended with all else of the job: a job manager signals one process after the other.
+const SIGNALS_APART: Duration = Duration::from_secs(1);
 
 /// Serves the head until one of the two ends; the exit code.
 pub fn run(words: &Words) -> Result<i32> {
@@ -96,7 +98,8 @@ struct Agent<'a> {
     script: Option<Script>,
     /// Whether the manager is ending the job: it has told the daemon, too, but the script may take its time.
     told_to_end: bool,
-    daemon_ended: bool,
+    /// When the ssh daemon ended.
+    daemon_ended: Option<Instant>,
     /// The last that the daemon has said.
     said: Vec<u8>,
     /// How often we say that we are here.
@@ -153,7 +156,7 @@ impl<'a> Agent<'a> {
             visitors: Visitors::default(),
             script: None,
             told_to_end: false,
-            daemon_ended: false,
+            daemon_ended: None,
             said: vec![],
             beat: beat(context.config.cluster.silence_seconds),
             next_beat: Instant::now(),
@@ -204,15 +207,17 @@ impl<'a> Agent<'a> {
                     Of::ToHead => self.channel.flush(),
                     Of::Log => self.read_log(),
                     Of::Node => self.hear_node()?,
-                    Of::Daemon if self.told_to_end => self.daemon_ended = true,
                     Of::Daemon => {
                         self.read_log();
-                        return Err(daemon_failed(&self.said, "it has ended"));
+                        self.daemon_ended = Some(Instant::now());
                     }
                     Of::Output(stream) => self.pass_output(stream),
                     Of::Input => self.feed(&[]),
                     Of::Script => self.script_ended()?,
                 }
+            }
+            if !self.told_to_end && self.daemon_ended.is_some_and(|ended| ended.elapsed() >= SIGNALS_APART) {
+                return Err(daemon_failed(&self.said, "it has ended"));
             }
             if Instant::now() >= self.next_beat {
                 self.next_beat = Instant::now() + self.beat;
@@ -234,7 +239,7 @@ impl<'a> Agent<'a> {
         ];
         let mut wait = |of, fd, flags| waited.push((of, fd, flags));
         self.channel.output().into_iter().for_each(|fd| wait(Of::ToHead, fd, PollFlags::OUT));
-        if let Some(container) = self.container.as_ref().filter(|_| !self.daemon_ended) {
+        if let Some(container) = self.container.as_ref().filter(|_| self.daemon_ended.is_none()) {
             wait(Of::Log, container.log.as_fd(), PollFlags::IN);
             wait(Of::Daemon, container.daemon.pidfd.as_fd(), PollFlags::IN);
         }
@@ -247,7 +252,11 @@ impl<'a> Agent<'a> {
             // Last: what it said before its end goes before that.
             wait(Of::Script, script.child.pidfd.as_fd(), PollFlags::IN);
         }
-        let left = self.next_beat.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        let mut next = self.next_beat;
+        if let Some(ended) = self.daemon_ended.filter(|_| !self.told_to_end) {
+            next = next.min(ended + SIGNALS_APART);
+        }
+        let left = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         let limit = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
         let mut fds: Vec<PollFd<'_>> =
             waited.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
