@@ -1,5 +1,6 @@
 //! The user's environments on disk: one directory each, with `env.toml`, `upper`, `work`, `tmp` and what a running one needs.
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,6 +26,8 @@ pub struct Environment {
     pub name: EnvName,
     /// Directory of the environment.
     pub dir: PathBuf,
+    /// What its settings file says, once that was read: nothing changes the file.
+    known: OnceCell<Settings>,
 }
 
 /// What lies below an environment, with all that is needed to run something in it.
@@ -71,22 +74,35 @@ impl std::fmt::Display for Ground {
 /// In an environment over an image: its name, and how its programs are run.
 const IMAGE: &str = "image.json";
 
+/// Directory of all environments, in the user's state.
+const ALL: &str = "env";
+
 /// Where all of them are, or will be. If it is there, nobody else can exchange it: what is in it is run as this user.
 pub fn home(context: &Context) -> Result<PathBuf> {
-    own_dir(context, "env")
+    own_dir(context, ALL)
 }
 
 impl Environment {
     /// By name, whether it exists or not.
     pub fn named(context: &Context, name: EnvName) -> Result<Self> {
-        let dir = home(context)?.join(name.as_str());
-        Ok(Self { name, dir })
+        Ok(Self::in_dir(&home(context)?, name))
+    }
+
+    /// By name, in the directory of all environments.
+    pub fn in_dir(all: &Path, name: EnvName) -> Self {
+        Self { dir: all.join(name.as_str()), name, known: OnceCell::new() }
     }
 
     /// By name; it must exist.
     pub fn existing(context: &Context, name: EnvName) -> Result<Self> {
-        let env = Self::named(context, name)?;
-        if env.exists() {
+        let all = context.state()?.join(ALL);
+        let mut env = Self::in_dir(&all, name);
+        // Every command begins here, and to walk to the directory is most of the work: so the settings are read on the same occasion.
+        // What cannot be looked at is none of this user's.
+        let dir = dirs::find(&all)?.and_then(|all| all.dir(env.name.as_str()).ok());
+        if let Some(dir) = dir.filter(|dir| dir.stat(settings::FILE).is_ok_and(|found| found.is_some())) {
+            // Settings that make no sense fail the command that needs them: `env rm` does not.
+            env.known = read_settings(&dir).map_or_else(|_| OnceCell::new(), OnceCell::from);
             return Ok(env);
         }
         let there = named::there_are(list(context)?.iter().map(|env| &env.name));
@@ -149,13 +165,12 @@ impl Environment {
     }
 
     /// What is remembered of it.
-    pub fn settings(&self) -> Result<Settings> {
-        let dir = dirs::open(&self.dir)?;
-        let path = dir.path_of(settings::FILE);
-        let bytes = dir.read(settings::FILE)?;
-        let bytes = bytes.ok_or_else(|| Error::new(format!("{}: {}", path.display(), Errno::NOENT)))?;
-        let text = String::from_utf8(bytes).map_err(|e| Error::new(format!("{}: {e}", path.display())))?;
-        Settings::from_toml(&text).map_err(|e| Error::new(format!("{}: {e}", path.display())))
+    pub fn settings(&self) -> Result<&Settings> {
+        if let Some(known) = self.known.get() {
+            return Ok(known);
+        }
+        let settings = read_settings(&dirs::open(&self.dir)?)?;
+        Ok(self.known.get_or_init(|| settings))
     }
 
     /// Takes it away from under its name at once; gives what is left to delete.
@@ -164,9 +179,17 @@ impl Environment {
     }
 }
 
+fn read_settings(dir: &TrustedDir) -> Result<Settings> {
+    let path = dir.path_of(settings::FILE);
+    let bytes = dir.read(settings::FILE)?;
+    let bytes = bytes.ok_or_else(|| Error::new(format!("{}: {}", path.display(), Errno::NOENT)))?;
+    let text = String::from_utf8(bytes).map_err(|e| Error::new(format!("{}: {e}", path.display())))?;
+    Settings::from_toml(&text).map_err(|e| Error::new(format!("{}: {e}", path.display())))
+}
+
 /// All environments of the user, by name.
 pub fn list(context: &Context) -> Result<Vec<Environment>> {
     let dir = home(context)?;
-    let environment = |name: EnvName| Environment { dir: dir.join(name.as_str()), name };
+    let environment = |name| Environment::in_dir(&dir, name);
     Ok(named::all(&dir, settings::FILE)?.into_iter().map(environment).collect())
 }

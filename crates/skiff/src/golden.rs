@@ -238,7 +238,7 @@ fn memory() -> Upper {
 }
 
 fn dev() -> Environment {
-    Environment { name: "dev".parse().expect("a name"), dir: "/home/alice/env/dev".into() }
+    Environment::in_dir(Path::new("/home/alice/env"), "dev".parse().expect("a name"))
 }
 
 fn settings(mounts: Vec<String>, net: Net) -> Settings {

@@ -63,14 +63,14 @@ pub fn session(context: &Context, env: &Environment) -> Result<Live> {
     planner::refuse_inside(context)?;
     let name = env.name.to_string();
     let place = Place { dir: env.dir.clone(), environment: Some(name.clone()), name };
-    let net = env.settings()?.net;
+    let net = &env.settings()?.net;
     let live = session_at(context, &place, Keep::WhileUsed, || {
-        network::join(context, &net)?;
+        network::join(context, net)?;
         let plan = plan(context, env)?;
         images::plan::make_ready(context, &plan)?;
         Ok((plan, vec![]))
     })?;
-    if let Net::Named(name) = &net {
+    if let Net::Named(name) = net {
         network::follow(context, name, live.pid.as_raw_nonzero().get().unsigned_abs())?;
     }
     Ok(live)
@@ -78,7 +78,7 @@ pub fn session(context: &Context, env: &Environment) -> Result<Live> {
 
 /// The plan by which an environment runs.
 pub fn plan(context: &Context, env: &Environment) -> Result<Plan> {
-    planner::build(options(env, env.settings()?), env.ground()?.facts(context)?)
+    planner::build(options(env, env.settings()?.clone()), env.ground()?.facts(context)?)
 }
 
 /// What an environment's settings ask for.

@@ -61,15 +61,17 @@ pub fn enter_default(context: &Context, name: &EnvName, command: Option<OsString
 }
 
 fn existing_or_default(context: &Context, name: &EnvName) -> Result<Environment> {
-    let env = Environment::named(context, name.clone())?;
-    if *name == EnvName::default_name() && !env.exists() {
-        match env.create(&Ground::Host, vec![], Net::Host) {
-            // Two first uses at once: one of them makes it.
-            Err(_) if env.exists() => {}
-            other => other?,
-        }
+    let found = Environment::existing(context, name.clone());
+    if found.is_ok() || *name != EnvName::default_name() {
+        return found;
     }
-    Environment::existing(context, name.clone())
+    let env = Environment::named(context, name.clone())?;
+    match env.create(&Ground::Host, vec![], Net::Host) {
+        // Two first uses at once: one of them makes it.
+        Err(_) if env.exists() => {}
+        made => made?,
+    }
+    Ok(env)
 }
 
 /// What Debian's shells show in front of the prompt.
@@ -165,7 +167,7 @@ fn listed(context: &Context) -> Result<Vec<Listed>> {
         let live = Live::connect(&env.dir, Want::Status)?;
         Ok(Listed {
             name: env.name.to_string(),
-            base: settings.base,
+            base: settings.base.clone(),
             created: settings.created,
             running: live.is_some(),
             pid: live.as_ref().map(|l| l.pid.as_raw_nonzero().get()),

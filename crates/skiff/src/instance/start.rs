@@ -228,7 +228,7 @@ fn of_environment(
     (env, inside): (&Environment, Inside),
     options: PlanOptions,
 ) -> Result<Wanted> {
-    let settings = env.settings()?;
+    let settings = env.settings()?.clone();
     let snapshot = match start.dry_run {
         true => None,
         false => Some(snapshot(context, env)?),
