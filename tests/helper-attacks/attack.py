@@ -320,7 +320,7 @@ def networks(bobs_space):
     out, into = os.pipe()
     here = os.open("/", os.O_PATH)
     os.set_inheritable(here, True)
-    asked = Asked(of(b"attack"), words=[str(here), "unlimited", "run", "--me", "-e", "PATH=/usr/bin:/bin", "--", "/usr/bin/python3", "-c", script],
+    asked = Asked(of(b"attack"), words=[str(here), "ffffffffffffffff", "run", "--me", "-e", "PATH=/usr/bin:/bin", "--", "/usr/bin/python3", "-c", script],
                   env={"HOME": os.path.expanduser("~")}, before=lambda: os.dup2(into, 1))
     os.close(into)
     asked.socket.close()
@@ -460,7 +460,7 @@ def own_limits(*more):
         if start == "join":
             asked = join(mine.pid, ordered("/bin/cat", *words[1:], stack=f"{own[resource.RLIMIT_STACK][0]:x}"), before=limited)
         elif start == "network":
-            asked = Asked(request("n", 0) + b"attack", words=[str(here), str(own[resource.RLIMIT_STACK][0]), "run", "--me", "-e", "PATH=/bin", "--", *words], env={"HOME": os.path.expanduser("~")}, before=limited)
+            asked = Asked(request("n", 0) + b"attack", words=[str(here), f"{own[resource.RLIMIT_STACK][0]:x}", "run", "--me", "-e", "PATH=/bin", "--", *words], env={"HOME": os.path.expanduser("~")}, before=limited)
         else:
             asked = Asked(None)
             if os.fork() == 0:

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::PollFlags;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
+use rustix::process::{Gid, Uid};
 use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, move_into_link_name_space, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid,
@@ -86,7 +86,7 @@ fn become_it(
         await_go(socket);
     }
     let enter = || mount.map_or(Ok(()), |mount| enter_mounts(mount.as_fd()));
-    let limits = || caller.limits.restore().and_then(|()| Ok(limit_stack(order.stack)?));
+    let limits = || caller.limits.restore().and_then(|()| order.stack.apply());
     match ready
         .and_then(|()| enter())
         .and_then(|()| limits())
@@ -101,16 +101,6 @@ fn become_it(
         }
         Err(e) => NotStarted::Program(e),
     }
-}
-
-/// Gives the command the soft limit that the kernel took from this program as it is setuid, or as much of that as the hard limit allows.
-fn limit_stack(wanted: Option<u64>) -> rustix::io::Result<()> {
-    let Rlimit { current, maximum } = getrlimit(Resource::Stack);
-    let wanted = match (wanted, maximum) {
-        (Some(wanted), Some(most)) => Some(wanted.min(most)),
-        (wanted, most) => wanted.or(most),
-    };
-    if wanted == current { Ok(()) } else { setrlimit(Resource::Stack, Rlimit { current: wanted, maximum }) }
 }
 
 fn close_own(needed: &[BorrowedFd<'_>]) -> std::io::Result<()> {

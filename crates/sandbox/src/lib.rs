@@ -27,6 +27,7 @@ pub mod refresh;
 mod root;
 mod rootless;
 pub mod session;
+pub mod stack;
 mod stage;
 pub mod start;
 pub mod step;

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::process::{Resource, getrlimit};
 use skiff_sys::signal::Mask;
 
 use crate::command::{Command, os};
 use crate::place::Place;
+use crate::stack::StackLimit;
 use crate::{Error, Result};
 
 /// Said of a command whose directory will do or none.
@@ -22,17 +22,15 @@ pub struct Order<'a> {
     pub place: Place,
     /// The signal mask that it gets.
     pub mask: Mask,
-    /// Soft limit of the stack in bytes; nothing means no limit. The kernel lowers it to 8 MiB for the helper, as it is setuid, and so for
-    /// what the helper starts.
-    pub stack: Option<u64>,
+    /// The soft limit of the stack that it gets.
+    pub stack: StackLimit,
 }
 
 impl<'a> Order<'a> {
     /// With the limits of this process.
     #[must_use]
     pub fn new(command: &'a Command, place: Place, mask: Mask) -> Self {
-        let stack = getrlimit(Resource::Stack).current;
-        Self { command: Cow::Borrowed(command), place, mask, stack }
+        Self { command: Cow::Borrowed(command), place, mask, stack: StackLimit::own() }
     }
 
     /// As bytes.
@@ -45,7 +43,7 @@ impl<'a> Order<'a> {
         let mut bytes = vec![];
         push(&mut bytes, &[place.to_word().as_ref()])?;
         push(&mut bytes, &[format!("{:x}", mask.to_bits()).as_ref()])?;
-        push(&mut bytes, &[format!("{:x}", stack.unwrap_or(u64::MAX)).as_ref()])?;
+        push(&mut bytes, &[stack.to_word().as_ref()])?;
         push(&mut bytes, &[only_there.as_ref()])?;
         push(&mut bytes, &[command.cwd.as_os_str()])?;
         push(&mut bytes, &[command.argv0.as_deref().unwrap_or_default()])?;
@@ -65,7 +63,7 @@ impl<'a> Order<'a> {
         let mut texts = bytes.strip_suffix(&[0])?.split(|byte| *byte == 0).map(OsStr::from_bytes);
         let place = Place::from_word(texts.next()?.to_str()?)?;
         let mask = u64::from_str_radix(texts.next()?.to_str()?, 16).ok()?;
-        let stack = u64::from_str_radix(texts.next()?.to_str()?, 16).ok()?;
+        let stack = StackLimit::from_word(texts.next()?.to_str()?)?;
         let only_there = texts.next()? == ONLY_THERE;
         let cwd = texts.next()?.into();
         let argv0 = texts.next().map(OsString::from)?;
@@ -75,7 +73,6 @@ impl<'a> Order<'a> {
         let argv0 = Some(argv0).filter(|name| !name.is_empty());
         let command = Command { argv, argv0, env, cwd, only_there, ..Command::default() };
         let whole = command.argv.len() == count;
-        let stack = Some(stack).filter(|bytes| *bytes != u64::MAX);
         whole.then_some(Order { command: Cow::Owned(command), place, mask: Mask::from_bits(mask), stack })
     }
 }
@@ -104,6 +101,10 @@ fn variable(text: &OsStr) -> Option<(OsString, OsString)> {
 mod tests {
     use super::*;
 
+    fn limit(word: &str) -> StackLimit {
+        StackLimit::from_word(word).expect("a limit")
+    }
+
     fn order() -> Order<'static> {
         let command = Command {
             argv: vec!["sh".into(), "".into(), os(b"\xff=")],
@@ -114,13 +115,15 @@ mod tests {
             ..Command::default()
         };
         let place = Place { own_group: true, death_signal: 9, ..Place::default() };
-        Order { command: Cow::Owned(command), place, mask: Mask::from_bits(5), stack: Some(1 << 30) }
+        Order { command: Cow::Owned(command), place, mask: Mask::from_bits(5), stack: limit("40000000") }
     }
 
     #[test]
     fn orders_come_back_as_they_went() {
         let plain = Command { argv: vec!["a".into()], cwd: "/".into(), ..Command::default() };
-        for order in [order(), Order { command: Cow::Owned(plain), stack: None, ..order() }] {
+        for order in
+            [order(), Order { command: Cow::Owned(plain), stack: limit("ffffffffffffffff"), ..order() }]
+        {
             let back = Order::decode(&order.encode().expect("no zero bytes")).expect("as encoded");
             assert_eq!((back.command, back.place, back.stack), (order.command, order.place, order.stack));
             assert_eq!(back.mask.to_bits(), order.mask.to_bits());

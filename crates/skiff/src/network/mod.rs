@@ -8,9 +8,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::Pid;
 use skiff_cluster::{files, head};
 use skiff_sandbox::helper::Helper;
+use skiff_sandbox::stack::StackLimit;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::network::{Claim, Net, NetName};
 use skiff_spec::plan::{Plan, Source};
@@ -29,9 +30,6 @@ struct Call {
     /// Our address there.
     address: Option<Ipv4Addr>,
 }
-
-/// Said of a stack without a limit.
-const UNLIMITED: &str = "unlimited";
 
 static CALL: OnceLock<Call> = OnceLock::new();
 
@@ -66,23 +64,15 @@ fn call() -> Result<Call> {
             .map_err(|_| Error::new(format!("{ON_NETWORK}: {:?}: no descriptor", words[3])))?;
         let cwd = process::inherited_fd(cwd).context(|| "working directory")?;
         rustix::process::fchdir(&cwd).context(|| "working directory")?;
-        limit_stack(&text(4)).context(|| "limit of the stack")?;
+        let stack = StackLimit::from_word(&text(4))
+            .ok_or_else(|| Error::new(format!("{ON_NETWORK}: {:?}: not a limit of the stack", words[4])))?;
+        stack.apply().context(|| "limit of the stack")?;
         network = Some(text(1));
         address = text(2).parse().ok();
         words = rest;
     }
     words.insert(0, program);
     Ok(Call { words, network, address })
-}
-
-/// Gives us the soft limit that we had before we were the helper: the kernel lowers it to 8 MiB for a setuid program.
-fn limit_stack(word: &str) -> std::io::Result<()> {
-    let current = match word {
-        UNLIMITED => None,
-        bytes => Some(bytes.parse().map_err(std::io::Error::other)?),
-    };
-    let Rlimit { current: lowered, maximum } = getrlimit(Resource::Stack);
-    if current == lowered { Ok(()) } else { Ok(setrlimit(Resource::Stack, Rlimit { current, maximum })?) }
 }
 
 /// Goes on where a plan's network is, unless that is to be made with the environment.
@@ -173,9 +163,8 @@ fn start_again(
         let cwd = openat(CWD, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let cwd = cwd.context(|| "working directory")?;
         process::keep_on_exec(cwd.as_fd()).context(|| "working directory")?;
-        let stack =
-            getrlimit(Resource::Stack).current.map_or(UNLIMITED.to_owned(), |bytes| bytes.to_string());
-        let mut words = vec![OsString::from(cwd.as_raw_fd().to_string()), stack.into()];
+        let mut words =
+            [cwd.as_raw_fd().to_string(), StackLimit::own().to_word()].map(OsString::from).to_vec();
         words.extend(self::words()?.iter().skip(1).cloned());
         for (word, fd) in more {
             process::keep_on_exec(*fd).context(|| *word)?;
