@@ -24,10 +24,10 @@ const LONGEST: u64 = 1 << 20;
 /// The result of a child's work.
 type Result<T> = std::result::Result<T, Fault>;
 
-/// Which descriptors a child has.
+/// Open descriptors that a child keeps.
 #[derive(Clone, Copy)]
 pub enum Descriptors<'a> {
-    /// All of its maker's.
+    /// All that its parent has.
     All,
     /// The three standard ones and these.
     Only(&'a [BorrowedFd<'a>]),
@@ -80,10 +80,10 @@ impl<T: Serialize + DeserializeOwned> ReportingChild<T> {
         })
     }
 
-    /// Likewise for a child that decides by itself when it reports, and what it does then; it gives its exit code.
+    /// Forks a child that runs `act`: it reports when it likes, and may go on after. What `act` returns is its exit code.
     ///
     /// # Errors
-    /// The same.
+    /// When there can be no such process.
     pub fn fork(name: &'static str, flags: CloneFlags, act: impl FnOnce(Reporter<T>) -> i32) -> Result<Self> {
         let (report, pipe) = pipe_with(PipeFlags::CLOEXEC).context(|| name)?;
         match fork(flags).context(|| name)? {
@@ -117,8 +117,8 @@ impl<T: Serialize + DeserializeOwned> ReportingChild<T> {
         understand(self.name, &report.context(|| self.name)?, status)
     }
 
-    /// Likewise if it has reported by then; else it is killed, and nothing is given. One that cannot die, since it waits for a file server,
-    /// is left behind.
+    /// Waits for the child's end, but not beyond a point in time: `None` where it had to be killed. A child that cannot die, as it waits for
+    /// a file server, is left behind.
     ///
     /// # Errors
     /// As [`ReportingChild::end`], and that the report is too long.
@@ -218,7 +218,7 @@ fn kill(child: &Child) {
     pidfd_send_signal(&child.pidfd, Signal::KILL).unwrap_or_default();
 }
 
-/// Takes the exit status of a child of ours that has ended or is about to.
+/// Takes the exit status of a child that has ended or is about to.
 fn wait(pid: Pid) -> Option<WaitStatus> {
     retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty())).ok().flatten().map(|(_, status)| status)
 }

@@ -10,7 +10,7 @@ use skiff_sys::signal;
 pub struct Place {
     /// Whether the process gets a process group of its own.
     pub own_group: bool,
-    /// That group becomes the terminal's foreground.
+    /// Whether its process group becomes the terminal's foreground.
     pub foreground: bool,
     /// Whether the process begins a session of its own, with its standard input (or error) as the controlling terminal.
     pub own_session: bool,

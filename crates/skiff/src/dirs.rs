@@ -17,18 +17,18 @@ const PARTS: [(&str, u32); 4] = [("upper", 0o755), ("work", 0o700), ("tmp", 0o17
 
 /// What is being removed has this in front of its name until it is gone.
 const TRASH: &str = ".trash.";
-/// What is being made has this.
+/// What is being made has this in front of its name until it is whole.
 const NEW: &str = ".new.";
 
 /// What to do where a directory cannot be had.
 pub const HINT: &str = "the directory for environments must be yours to write to, and have room: `state` in the configuration, or SKIFF_STATE";
 
-/// A directory of the user's state, likewise.
+/// A directory of the user's state, by name; see [`own_dir_in`].
 pub fn own_dir(context: &Context, name: &str) -> Result<PathBuf> {
     own_dir_in(context.state()?.join(name))
 }
 
-/// A directory of the user's, likewise. If it is missing, somebody else may make it meanwhile: what is in it counts once [`is_whole`] has said
+/// A directory of the user's. If it is there, nobody else can exchange it. If it is missing, somebody else may make it meanwhile: what is in it counts once [`is_whole`] has said
 /// so or [`make_private`] has made it.
 pub fn own_dir_in(dir: PathBuf) -> Result<PathBuf> {
     find(&dir).map(|_| dir)
@@ -84,7 +84,7 @@ pub fn make_parts(dir: &TrustedDir) -> Result<()> {
     Ok(())
 }
 
-/// Makes files with the modes written here: the user's umask is for his commands, and may be any.
+/// Makes files with the modes written here: the user's umask is for their commands, and may be any.
 pub fn with_umask<T>(make: impl FnOnce() -> T) -> T {
     let users = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let made = make();

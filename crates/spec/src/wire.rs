@@ -189,7 +189,7 @@ fn net_name(bytes: &[u8]) -> Option<NetName> {
 /// What the helper answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// It is done.
+    /// Success, without a result.
     Done,
     /// For [`Base`](Request::Base) and [`Image`](Request::Image), with the mounts: it is done, and so many ids there are inside.
     Ids(u32),

@@ -94,7 +94,7 @@ pub enum Say {
     Opened(Box<Record>),
     /// What is known of the image; nothing if it is not there.
     Found(Option<Box<Record>>),
-    /// It is done.
+    /// Success, without a result.
     Done,
     /// The room that the store takes.
     Usage(Usage),

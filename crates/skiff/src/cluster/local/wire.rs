@@ -35,7 +35,7 @@ pub enum Want {
 pub enum Answer {
     /// Who is there.
     Nodes(Vec<Node>),
-    /// It is done; for [`Want::Enter`], with the handle.
+    /// Success; for [`Want::Enter`] with the pidfd.
     Done,
     /// It is not.
     Failed(Error),
