@@ -10,7 +10,6 @@ use rustix::process::{
 use skiff_sys::fdpass;
 use skiff_sys::process::exit_now;
 use skiff_sys::signal::Signals;
-use skiff_sys::title::Start;
 
 /// Said by process 1 when it has no process left to look after.
 pub const IDLE: u8 = b'i';
@@ -40,8 +39,8 @@ pub(crate) struct Wards {
 
 /// Hides from the inside what process 1 has of whoever started the environment: their arguments, which `ps` would show, and their
 /// variables, which the command may not be meant to get. Before anything runs there.
-pub(crate) fn hide_maker(start: Start) {
-    start.replace("skiff-init");
+pub(crate) fn hide_maker() {
+    skiff_sys::title::set_and_clear_variables("skiff-init");
 }
 
 /// Serves until killed. `control` is the supervisor's socket: its end is ours; over it goes how the first command fares,

@@ -13,7 +13,6 @@ use rustix::process::{
 };
 use skiff_spec::plan::{Base, Plan};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
-use skiff_sys::title::Start;
 
 use crate::child::read_all;
 use crate::confine::{drop_bounding, drop_permitted};
@@ -305,13 +304,11 @@ pub(crate) fn become_init(making: Making<'_>) -> ! {
         For::Any | For::Me(_) => None,
     };
     let mut wards = Wards { first: prepared.as_ref().map(|p| p.child.pid), server: None };
-    // While the helper is at work.
-    let started_with = Start::find();
     // Never dropped: to close a hundred descriptors one by one takes longer than all at once, below.
     let hung = || prepared.as_ref().map_or((), Prepared::look_ahead);
     let mut made = make_root(&making, &mut wards, hung).unwrap_or_else(|e| fail(e));
     await_way_out(&making).unwrap_or_else(|e| fail(e));
-    init::hide_maker(started_with);
+    init::hide_maker();
     if making.plan.untrusted {
         // We have no filter of system calls: through our memory a program would be rid of its own. What we have of capabilities keeps us out of
         // its reach already; this does even if it got them.

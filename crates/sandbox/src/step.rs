@@ -6,7 +6,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_ipc::{Reporter, ReportingChild};
 use skiff_sys::process::{Child, CloneFlags, close_all_except, close_inherited, exit_now};
-use skiff_sys::title::Start;
 
 use crate::confine::confine_init;
 use crate::init::{self, Wards};
@@ -45,7 +44,7 @@ pub fn begin(environment: BorrowedFd<'_>) -> Result<Step> {
 fn become_init(control: &OwnedFd, reporter: Reporter<()>) -> ! {
     let made =
         die_with_maker(control.as_fd()).and_then(|()| mounts::own_processes()).and_then(|()| confine_init());
-    init::hide_maker(Start::find());
+    init::hide_maker();
     if !reporter.tell(&made) || made.is_err() {
         exit_now(125);
     }
