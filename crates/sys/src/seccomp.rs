@@ -146,18 +146,56 @@ fn filter(calls: &[libc::c_long], old: Option<Old>) -> Vec<libc::sock_filter> {
     f
 }
 
-/// With the number loaded: what these calls get, and all others. All refusals share one end: the kernel translates the
-/// filter at every start, which takes the longer the longer it is.
+/// With the number loaded: what these calls get, and all others.
+///
+/// When a filter is loaded, the kernel follows it once for each number there is, 900 times in all. Comparing with one call after the other, a
+/// filter took 110 microseconds of a start; a search that halves takes 70.
 fn refusals(calls: &[u32], ioctl: u32) -> Vec<libc::sock_filter> {
     const ARG1_LOW: u32 = 24;
-    // Behind each comparison come the later ones, `ALLOW`, `REFUSE`; `ioctl` takes two more to load its request.
-    let requests = IOCTLS.len() as u8;
-    let mut f: Vec<_> =
-        (0..).zip(calls).map(|(at, call)| jump(*call, calls.len() as u8 - at + requests + 2, 0)).collect();
-    f.extend([jump(ioctl, 0, requests + 1), load_word(ARG1_LOW)]);
-    f.extend((0..).zip(IOCTLS).map(|(at, request)| jump(*request as u32, requests - at, 0)));
-    f.extend([ret(ALLOW), ret(REFUSE)]);
-    f
+    let mut f = Backwards::default();
+    let refuse = f.put(|_| ret(REFUSE));
+    let allow = f.put(|_| ret(ALLOW));
+    let mut otherwise = allow;
+    for request in IOCTLS {
+        otherwise = f.put(|to| jump(*request as u32, to(refuse), to(otherwise)));
+    }
+    let request = f.put(|_| load_word(ARG1_LOW));
+    let mut cases: Vec<_> = calls.iter().map(|call| (*call, refuse)).chain([(ioctl, request)]).collect();
+    cases.sort_unstable();
+    f.search(&cases, allow);
+    f.0.reverse();
+    f.0
+}
+
+/// Instructions, the last one first: they jump forward only, so where a jump leads to is there before it.
+#[derive(Default)]
+struct Backwards(Vec<libc::sock_filter>);
+
+/// An instruction, counted from the end.
+type FromEnd = usize;
+
+impl Backwards {
+    /// Puts an instruction before all others, which is told how far it is from it to a place.
+    fn put(&mut self, instruction: impl FnOnce(&dyn Fn(FromEnd) -> u8) -> libc::sock_filter) -> FromEnd {
+        let here = self.0.len();
+        self.0.push(instruction(&|place| (here - place - 1) as u8));
+        here
+    }
+
+    /// Puts a search for the number among these cases, in their order; for all others it leads to `otherwise`.
+    fn search(&mut self, cases: &[(u32, FromEnd)], otherwise: FromEnd) -> FromEnd {
+        match cases {
+            [] => otherwise,
+            [(number, place)] => self.put(|to| jump(*number, to(*place), to(otherwise))),
+            _ => {
+                let (lower, upper) = cases.split_at(cases.len() / 2);
+                let first = upper[0].0;
+                let upper = self.search(upper, otherwise);
+                let lower = self.search(lower, otherwise);
+                self.put(|to| jump_at_least(first, to(upper), to(lower)))
+            }
+        }
+    }
 }
 
 pub(crate) fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
@@ -240,6 +278,9 @@ mod tests {
             assert_eq!(answer(ARCH, *call as u32, 0), REFUSE, "{call}");
         }
         assert_eq!(answer(ARCH, libc::SYS_ioctl as u32, typed_in), REFUSE);
+        for call in (0..600).filter(|call| !CALLS.contains(call)) {
+            assert_eq!(answer(ARCH, call as u32, 0), ALLOW, "{call}");
+        }
         for call in [libc::SYS_read, libc::SYS_execve, libc::SYS_ioctl, libc::SYS_clone3, libc::SYS_ptrace] {
             assert_eq!(answer(ARCH, call as u32, 0), ALLOW, "{call}");
             assert_eq!(answer(ARCH, call as u32 | 0x4000_0000, 0), MISSING, "x32 {call}");
@@ -250,7 +291,7 @@ mod tests {
                 assert_eq!(answer(old.arch, *call, 0), REFUSE, "32-bit {call}");
             }
             assert_eq!(answer(old.arch, old.ioctl, typed_in), REFUSE);
-            for call in [1, 3, 11, old.ioctl] {
+            for call in (0..600).filter(|call| !old.calls.contains(call)) {
                 assert_eq!(answer(old.arch, call, 0), ALLOW, "32-bit {call}");
             }
         }
