@@ -16,6 +16,7 @@ pub mod memory;
 pub mod mount;
 pub mod net;
 pub mod ns;
+pub mod path;
 pub mod process;
 pub mod seccomp;
 pub mod signal;

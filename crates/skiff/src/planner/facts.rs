@@ -84,7 +84,7 @@ impl<'a> Facts<'a> {
     fn over(context: &'a Context, base: BaseFacts) -> Result<Self> {
         refuse_inside(context)?;
         // Its target where it is a link.
-        let real = std::fs::canonicalize("/etc/resolv.conf").ok();
+        let real = skiff_sys::path::canonical(Path::new("/etc/resolv.conf")).ok();
         Ok(Self {
             config: &context.config,
             route: context.route(),
