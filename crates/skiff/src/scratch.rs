@@ -35,6 +35,12 @@ const ONLY: &str = "root";
 /// Whether changes in memory can be of all kinds. In an attribute (`user.overlay.opaque`) overlayfs notes which directories hide those below
 /// them. tmpfs has taken such attributes since Linux 6.6; before, no directory of the base can be removed or renamed (EIO).
 pub fn memory_will_do() -> bool {
+    // To try it takes 20 microseconds of a start.
+    skiff_sys::kernel::is_at_least(6, 6) || memory_takes_attributes()
+}
+
+/// The same, tried: a kernel can be older and have it, or be built without it.
+pub fn memory_takes_attributes() -> bool {
     // All memory is of one file system to the kernel, so this file without a name tells it.
     memfd_create("skiff", MemfdFlags::CLOEXEC)
         .and_then(|file| fsetxattr(&file, "user.skiff", &[], XattrFlags::empty()))

@@ -9,6 +9,7 @@ pub mod allow;
 pub mod caps;
 pub mod cred;
 pub mod fdpass;
+pub mod kernel;
 pub mod landlock;
 pub mod lock;
 pub mod loopdev;

@@ -93,11 +93,17 @@ fn overlay() -> Check {
 }
 
 fn memory() -> Check {
-    match scratch::memory_will_do() {
-        true => Check::pass("memory", "holds what throw-away environments change"),
-        false => {
-            Check::pass("memory", "what throw-away environments change goes to a disk (before Linux 6.6)")
+    const NAME: &str = "memory";
+    match (scratch::memory_takes_attributes(), scratch::memory_will_do()) {
+        (true, _) => Check::pass(NAME, "holds what throw-away environments change"),
+        (false, false) => {
+            Check::pass(NAME, "what throw-away environments change goes to a disk (before Linux 6.6)")
         }
+        (false, true) => Check::warn(
+            NAME,
+            "throw-away environments cannot remove directories of their base: tmpfs takes no attributes",
+            "administrator: a kernel with CONFIG_TMPFS_XATTR",
+        ),
     }
 }
 
