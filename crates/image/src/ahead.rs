@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::FallocateFlags;
 
-use crate::tree::BLOCK;
+use crate::erofs::tree::BLOCK;
 
 /// So much at once.
 const STEP: u64 = 64 << 20;

@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
 use crate::blob::Blob;
+use crate::erofs::tree::Tree;
 use crate::error::Context;
 use crate::gate::{Gate, Inside};
 use crate::inflate::{Inflater, Watch, promised_size};
@@ -23,7 +24,6 @@ use crate::records::Records;
 use crate::space::{Blocks, Space};
 use crate::spill::Spill;
 use crate::sum::of_blocks;
-use crate::tree::Tree;
 use crate::uncached::Uncached;
 use crate::{Error, Result, erofs};
 

@@ -1,18 +1,23 @@
 //! Another file system's files into an image of ours: the kernel never mounts what anyone else may have written.
 
+pub(crate) mod erofs;
+
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 
 use crate::assemble::Limits;
+use crate::erofs::tree::{
+    Attributes, BLOCK, Content, Inode, InodeId, Kind, Run, Sparse, Tree, Xattrs, XattrsId,
+};
+use crate::erofs::{Summary, finish};
 use crate::error::Context;
 use crate::io::write_all_at;
 use crate::layer::is_kept;
 use crate::spill::Spill;
 use crate::sum::Sum;
-use crate::tree::{Attributes, BLOCK, Content, Inode, InodeId, Kind, Run, Sparse, Tree, Xattrs, XattrsId};
-use crate::{Error, Result, erofs};
+use crate::{Error, Result};
 
 /// Blocks are written in pieces of this size.
 const GATHER: usize = 1 << 20;
@@ -90,7 +95,7 @@ pub(crate) struct Job<'a> {
 ///
 /// # Errors
 /// The file system cannot be read, holds what ours cannot, or too much. The file is of no use then.
-pub(crate) fn convert<F: Foreign>(foreign: &F, job: Job<'_>) -> Result<erofs::Summary> {
+pub(crate) fn convert<F: Foreign>(foreign: &F, job: Job<'_>) -> Result<Summary> {
     let (image, name) = (job.image, job.name);
     let gathered = Vec::with_capacity(GATHER);
     let mut converter = Converter { job, next_block: 1, gathered, sum: Sum::default(), placed: 0 };
@@ -100,7 +105,7 @@ pub(crate) fn convert<F: Foreign>(foreign: &F, job: Job<'_>) -> Result<erofs::Su
     converter.job.spill.flush()?;
     let Converter { job, next_block, sum, .. } = converter;
     let mut tails = |_: u32, at: u64, buffer: &mut [u8]| job.spill.read_at(buffer, at);
-    erofs::finish(&tree, &mut tails, image, name, next_block, sum.total())
+    finish(&tree, &mut tails, image, name, next_block, sum.total())
 }
 
 struct Converter<'a> {

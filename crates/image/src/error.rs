@@ -319,6 +319,16 @@ impl Error {
     }
 }
 
+impl From<crate::erofs::Error> for Error {
+    fn from(error: crate::erofs::Error) -> Error {
+        match error {
+            crate::erofs::Error::Io { what, object, source } => Error::io(what, object, &source),
+            crate::erofs::Error::Unstorable { file, why } => Error::Unstorable { file, why },
+            crate::erofs::Error::BadImage { file, why } => Error::BadImage { file, why },
+        }
+    }
+}
+
 impl From<RegistryError> for Error {
     fn from(error: RegistryError) -> Error {
         Error::Registry(Box::new(error))

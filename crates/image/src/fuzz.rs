@@ -12,6 +12,7 @@ use skiff_spec::reference::{ImageReference, Named};
 use crate::assemble::Limits;
 use crate::auth::{AuthFile, Credentials};
 use crate::convert::{Job, convert};
+use crate::erofs::tree::{Content, Kind, Tree};
 use crate::fetcher::{Answer, Question};
 use crate::manifest::{self, Document, ImageConfig, MAX_LAYERS};
 use crate::merge::Merger;
@@ -24,7 +25,6 @@ use crate::spill::Spill;
 use crate::squashfs::Squashfs;
 use crate::tar::{EntryKind, Reader};
 use crate::transport::{self, Archive, Layout, Part};
-use crate::tree::{Content, Kind, Tree};
 
 /// What a user may write for an image.
 pub fn reference(bytes: &[u8]) -> bool {

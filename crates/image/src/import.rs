@@ -18,6 +18,7 @@ use crate::assemble::{Limits, Progress};
 use crate::blob::{Blob, FileBlob};
 use crate::convert::{self, convert};
 use crate::erofs;
+use crate::erofs::tree::BLOCK;
 use crate::error::{Context, Error, Result};
 use crate::hash::Hasher;
 use crate::io::write_all_at;
@@ -31,7 +32,6 @@ use crate::spill::{Spill, nameless};
 use crate::squashfs::Squashfs;
 use crate::store::{Begun, Layer, Making, Patience, Record, Store};
 use crate::transport::{self, Opened, Part};
-use crate::tree::BLOCK;
 
 const COPY: usize = 1 << 20;
 
@@ -252,9 +252,10 @@ fn rewrite(
     let summary = match form {
         Form::Sif => convert(&Squashfs::open(sif::open(copy)?.squashfs)?, job),
         Form::Erofs => {
-            let not_understood = |error| erofs::not_understood(&copy.name, error);
+            let not_understood = |error| convert::erofs::not_understood(&copy.name, error);
             let file = copy.file.try_clone().map_err(|e| Error::io("open", copy.name.clone(), &e))?;
-            let reader = erofs::Reader::open(file, copy.name.clone()).map_err(not_understood)?;
+            let reader =
+                erofs::Reader::open(file, copy.name.clone()).map_err(|e| not_understood(e.into()))?;
             convert(&reader, job).map_err(not_understood)
         }
         _ => convert(&Squashfs::open(copy.clone())?, job),

@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use crate::ahead::Ahead;
+use crate::erofs::tree::{BLOCK, Content, Run, Sparse, Xattrs};
 use crate::error::Context;
 use crate::merge::is_mark;
 use crate::punch::clear;
@@ -11,7 +12,6 @@ use crate::space::{Blocks, Refusal, Room, Space};
 use crate::spill::Spill;
 use crate::sum::Sum;
 use crate::tar::{self, Entry, EntryKind, Reader, Segment, Stream};
-use crate::tree::{BLOCK, Content, Run, Sparse, Xattrs};
 use crate::uncached::Uncached;
 use crate::{Error, Result};
 

@@ -1,7 +1,7 @@
 //! Images: pulled from registries or read from archives, and kept as one plain EROFS file each.
 //!
 //! Layers stream in: each is inflated and its tar stream parsed while it arrives; whole blocks of its files go straight to
-//! their final place in the image file. What the layers say is merged in memory into a [`tree::Tree`], from which the
+//! their final place in the image file. What the layers say is merged in memory into a [`erofs::tree::Tree`], from which the
 //! file's metadata is written at the end.
 
 mod ahead;
@@ -42,7 +42,6 @@ mod sum;
 pub mod tar;
 mod threads;
 pub mod transport;
-pub mod tree;
 mod uncached;
 pub mod unpack;
 

@@ -146,7 +146,7 @@ fn make(pull: &Pull<'_>, found: &Resolved, mut making: Making<'_>, watch: &mut d
     let watched_layers = Layers { digests: &digests, blobs: &layers, arrived: &arrived };
     let summary = watched(watch, &watched_layers, &progress, || assemble_into(&making, &layers, &progress));
     let summary = watch.verdict(summary)?;
-    let bytes = u64::from(summary.blocks) * crate::tree::BLOCK;
+    let bytes = u64::from(summary.blocks) * crate::erofs::tree::BLOCK;
     check_and_sync(&making, pull.image)?;
     let record = Record {
         size: bytes,
@@ -237,12 +237,12 @@ pub(crate) fn assemble_into(
 /// Reads the finished file as whoever trusts the store will, while it goes to the disk: what our writer did wrong must not reach a kernel.
 pub(crate) fn check_and_sync(making: &Making<'_>, image: &dyn std::fmt::Display) -> Result<()> {
     let image = image.to_string();
-    let open = || {
+    let open = || -> Result<_> {
         let file = making.file().try_clone_to_owned().map_err(|e| Error::io("open", making.name(), &e))?;
-        erofs::Reader::open(std::fs::File::from(file), image.as_str())
+        Ok(erofs::Reader::open(std::fs::File::from(file), image.as_str())?)
     };
     let sync = || fsync(making.file()).on("write to the disk", making.name());
-    let check_seal = || erofs::check_seal(&open()?);
+    let check_seal = || Ok(erofs::check_seal(&open()?)?);
     std::thread::scope(|scope| {
         let syncing = threads::begin(scope, "sync", &sync);
         let sealing = threads::begin(scope, "seal", &check_seal);

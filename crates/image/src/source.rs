@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::ImageReference;
 
-use crate::erofs;
+use crate::convert::erofs;
 use crate::error::{Context, Error, Result};
 use crate::sif;
 use crate::squashfs::Squashfs;

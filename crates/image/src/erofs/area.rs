@@ -2,11 +2,11 @@
 
 use std::os::fd::BorrowedFd;
 
+use super::Result;
+use super::error::Context;
 use super::format::BLOCK_SIZE;
 use super::pack::{STEP, WINDOW};
 use super::seal::Seal;
-use crate::Result;
-use crate::error::Context;
 
 /// Writes an area through a window of [`WINDOW`] blocks.
 pub(super) struct Area<'a> {

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::format::{CHUNK_BITS_MAX, CHUNK_INDEX_SIZE};
-use crate::tree::{BLOCK, Run, Sparse};
+use super::tree::{BLOCK, Run, Sparse};
 
 /// How a file with holes is cut into chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

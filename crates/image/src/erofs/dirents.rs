@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::format::{BLOCK_SIZE, DIRENT_SIZE, NAME_MAX, get16, get64, put16, put64};
-use crate::tree::InodeId;
+use super::tree::InodeId;
 
 /// A name and what it names.
 pub(super) type Named<'t> = (&'t [u8], InodeId);

@@ -1,12 +1,12 @@
 //! All files of an image with their paths, as a listing shows them.
 
+use super::Result;
 use super::dirents;
 use super::format::BLOCK_SIZE;
 use super::layout::DEPTH_MAX;
 use super::read::{Node, NodeKind, Reader};
 use super::source::Source;
-use crate::Result;
-use crate::tree::BLOCK;
+use super::tree::BLOCK;
 
 /// A file under one of its names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,8 +55,11 @@ impl<S: Source> Reader<S> {
         names.filter(|(name, _)| is_wanted(name)).map(|(_, number)| self.node(number)).collect()
     }
 
-    /// The names in a directory itself, in their order, and the numbers of what they name.
-    pub(crate) fn names(&self, directory: &Node) -> Result<Vec<(Box<[u8]>, u64)>> {
+    /// The names in a directory itself but `.` and `..`, sorted by their bytes, and the numbers of the inodes that they name.
+    ///
+    /// # Errors
+    /// As [`Reader::node`].
+    pub fn names(&self, directory: &Node) -> Result<Vec<(Box<[u8]>, u64)>> {
         let mut names = vec![];
         for block in 0..directory.size.div_ceil(BLOCK) {
             let entries = self.entries(directory, block)?.into_iter();
@@ -65,8 +68,9 @@ impl<S: Source> Reader<S> {
         Ok(names)
     }
 
-    /// Each name takes at least a byte beside its entry.
-    pub(crate) fn most_names(&self) -> u64 {
+    /// How many names an image of this length can have at most: each takes at least a byte beside its entry. A bound for whoever walks
+    /// through an image that was not verified.
+    pub fn most_names(&self) -> u64 {
         (self.size() - self.metadata_start()) / 13
     }
 

@@ -1,7 +1,7 @@
 //! Superblock and inode as they lie in the file: little-endian numbers at fixed places.
 
 use super::crc32c::crc32c;
-use crate::tree::BLOCK;
+use super::tree::BLOCK;
 
 pub(super) const BLOCK_SIZE: usize = BLOCK as usize;
 pub(super) const BLOCK_BITS: u32 = 12;
@@ -20,9 +20,10 @@ pub(super) const CHUNK_INDEX_SIZE: u64 = 4;
 /// How many bits a chunk may have more than a block.
 pub(super) const CHUNK_BITS_MAX: u32 = 31;
 
-/// Where the superblock begins in block 0; before it may be a boot sector.
-pub(super) const SUPER_OFFSET: usize = 1024;
-pub(super) const MAGIC: u32 = 0xE0F5_E1E2;
+/// Where the superblock begins in the file, in bytes; before it may be a boot sector.
+pub const SUPER_OFFSET: usize = 1024;
+/// The superblock's first four bytes as a little-endian number, by which an EROFS file of any kind is told from others.
+pub const MAGIC: u32 = 0xE0F5_E1E2;
 const COMPAT_CHECKSUM: u32 = 1;
 const COMPAT_MTIME: u32 = 2;
 const INCOMPAT_CHUNKED: u32 = 4;

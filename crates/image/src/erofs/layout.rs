@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::format::{BLOCK_SIZE, SLOT};
 use super::pack::{Packer, fits_behind_border};
 use super::shape::{Data, Shape, shape};
+use super::tree::{InodeId, Kind, Tree, XattrsId};
 use super::xattr::XattrPlan;
-use crate::tree::{InodeId, Kind, Tree, XattrsId};
-use crate::{Error, Result};
+use super::{Error, Result};
 
 /// An inode's turn, and the directory that it is in: of several, the first one.
 #[derive(Debug, Clone, Copy)]

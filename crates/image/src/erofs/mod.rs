@@ -22,8 +22,8 @@ mod area;
 mod chunks;
 mod crc32c;
 mod dirents;
+mod error;
 mod files;
-mod foreign;
 mod format;
 mod layout;
 mod pack;
@@ -32,16 +32,17 @@ mod read_xattrs;
 mod seal;
 mod shape;
 mod source;
+pub mod tree;
 mod verify;
 mod write;
 mod xattr;
 
+pub use error::{Error, Result};
 pub use files::{FileEntry, Files};
-pub(crate) use foreign::{is_one, not_understood};
+pub use format::{MAGIC, SUPER_OFFSET};
 pub use read::{Extent, Node, NodeKind, Reader};
 pub use source::Source;
-pub use verify::{Verified, verify, verify_stored};
-pub(crate) use verify::{check_seal, verify_stored_unsealed};
+pub use verify::{Verified, check_seal, verify, verify_stored, verify_stored_unsealed};
 pub use write::{Summary, Tails, finish};
 pub use xattr::is_storable;
 
@@ -60,7 +61,7 @@ pub mod fuzz {
         let Ok(reader) = Reader::open(image, "fuzzed") else { return false };
         let verified = verify(&reader);
         let mut names = 0;
-        let mut read = |file: crate::Result<super::FileEntry>| -> crate::Result<()> {
+        let mut read = |file: super::Result<super::FileEntry>| -> super::Result<()> {
             names += 1;
             let node = file?.node;
             reader.xattrs(&node)?;

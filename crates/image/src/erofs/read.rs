@@ -2,14 +2,14 @@
 //!
 //! What can only be told from several inodes together is for [`super::verify()`].
 
+use super::error::Context;
 use super::format::{
     BLOCK_BITS, BLOCK_SIZE, CHUNK_BITS_MAX, CHUNK_INDEX_SIZE, DataLayout, HOLE, INODE_SIZE, RawInode, SLOT,
     Superblock, TARGET_MAX, decode_device, encode_device, file_type, get32,
 };
 use super::source::{Cached, Source};
-use crate::error::Context;
-use crate::tree::BLOCK;
-use crate::{Error, Result};
+use super::tree::BLOCK;
+use super::{Error, Result};
 
 /// An image that is open.
 pub struct Reader<S> {
@@ -348,12 +348,13 @@ impl<S: Source> Reader<S> {
         self.place(node) + INODE_SIZE as u64 + u64::from(node.xattr_size)
     }
 
-    /// Where the files' data ends.
-    pub(crate) fn metadata_start(&self) -> u64 {
+    /// Where the files' data ends and the metadata begins, in bytes from the start of the image.
+    pub fn metadata_start(&self) -> u64 {
         u64::from(self.superblock.metadata) * BLOCK
     }
 
-    pub(crate) fn size(&self) -> u64 {
+    /// Length of the image in bytes.
+    pub fn size(&self) -> u64 {
         self.source.size()
     }
 
@@ -366,8 +367,9 @@ impl<S: Source> Reader<S> {
         self.source.read_directly(buffer, place).on("read", &*self.name)
     }
 
-    /// What is wrong with an inode.
-    pub(crate) fn bad(&self, number: u64, why: &str) -> Error {
+    /// The error that says what is wrong with an inode, for those who read more into an image than [`Reader`] does. `why` is the end of a
+    /// sentence: "is in itself".
+    pub fn bad(&self, number: u64, why: &str) -> Error {
         Error::BadImage { file: self.name.clone(), why: format!("inode {number} {why}") }
     }
 

@@ -1,11 +1,11 @@
 //! Reads extended attributes, those behind an inode and those that several share.
 
+use super::Result;
 use super::format::{INODE_SIZE, XATTR_HEADER, get16, get32};
 use super::read::{Node, Reader};
 use super::source::Source;
+use super::tree::{BLOCK, Xattrs};
 use super::xattr::join;
-use crate::Result;
-use crate::tree::{BLOCK, Xattrs};
 
 /// An attribute whose value was not read yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl<S: Source> Reader<S> {
     /// The extended attributes of a file, sorted by name.
     ///
     /// # Errors
-    /// [`crate::Error::BadImage`] if they are not as we write them, [`crate::Error::Io`].
+    /// [`super::Error::BadImage`] if they are not as we write them, [`super::Error::Io`].
     pub fn xattrs(&self, node: &Node) -> Result<Xattrs> {
         let (shared, mut unread) = self.unread_xattrs(node)?;
         for id in shared {

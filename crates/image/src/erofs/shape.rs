@@ -4,8 +4,8 @@ use super::chunks::{Chunking, of_file};
 use super::dirents;
 use super::format::{BLOCK_SIZE, CHUNK_INDEX_SIZE, INODE_SIZE, TARGET_MAX, encode_device, file_type};
 use super::pack::fits_behind_border;
+use super::tree::{Attributes, BLOCK, Content, InodeId, Kind, Sparse, Tree};
 use super::xattr::XattrPlan;
-use crate::tree::{Attributes, BLOCK, Content, InodeId, Kind, Sparse, Tree};
 
 /// One inode's measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::fs::File;
+use std::io;
 
 use rustix::io::Errno;
 
@@ -11,30 +12,30 @@ pub trait Source {
     ///
     /// # Errors
     /// Of the system.
-    fn size(&self) -> Result<u64, Errno>;
+    fn size(&self) -> io::Result<u64>;
 
     /// Fills the buffer from this place on.
     ///
     /// # Errors
-    /// Of the system; `NODATA` where there are no more bytes.
-    fn read(&self, buffer: &mut [u8], at: u64) -> Result<(), Errno>;
+    /// Of the system; `ENODATA` where there are no more bytes.
+    fn read(&self, buffer: &mut [u8], at: u64) -> io::Result<()>;
 }
 
 impl Source for File {
-    fn size(&self) -> Result<u64, Errno> {
+    fn size(&self) -> io::Result<u64> {
         Ok(rustix::fs::fstat(self)?.st_size as u64)
     }
 
-    fn read(&self, mut buffer: &mut [u8], mut at: u64) -> Result<(), Errno> {
+    fn read(&self, mut buffer: &mut [u8], mut at: u64) -> io::Result<()> {
         while !buffer.is_empty() {
             match rustix::io::pread(self, &mut *buffer, at) {
-                Ok(0) => return Err(Errno::NODATA),
+                Ok(0) => return Err(Errno::NODATA.into()),
                 Ok(count) => {
                     at += count as u64;
                     buffer = &mut buffer[count..];
                 }
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -42,11 +43,11 @@ impl Source for File {
 }
 
 impl Source for &[u8] {
-    fn size(&self) -> Result<u64, Errno> {
+    fn size(&self) -> io::Result<u64> {
         Ok(self.len() as u64)
     }
 
-    fn read(&self, buffer: &mut [u8], at: u64) -> Result<(), Errno> {
+    fn read(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
         let from = usize::try_from(at).ok().and_then(|at| self.get(at..)?.get(..buffer.len()));
         buffer.copy_from_slice(from.ok_or(Errno::NODATA)?);
         Ok(())
@@ -72,7 +73,7 @@ struct Part {
 }
 
 impl<S: Source> Cached<S> {
-    pub fn new(source: S) -> Result<Cached<S>, Errno> {
+    pub fn new(source: S) -> io::Result<Cached<S>> {
         let size = source.size()?;
         Ok(Cached { source, size, parts: RefCell::new(vec![Part::default(); PARTS as usize]) })
     }
@@ -82,11 +83,11 @@ impl<S: Source> Cached<S> {
     }
 
     /// Past the kept parts: for data, and for much at once.
-    pub fn read_directly(&self, buffer: &mut [u8], at: u64) -> Result<(), Errno> {
+    pub fn read_directly(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
         self.source.read(buffer, at)
     }
 
-    pub fn read(&self, mut buffer: &mut [u8], mut at: u64) -> Result<(), Errno> {
+    pub fn read(&self, mut buffer: &mut [u8], mut at: u64) -> io::Result<()> {
         while !buffer.is_empty() {
             let (number, offset) = (at / PART, (at % PART) as usize);
             let part = &mut self.parts.borrow_mut()[(number % PARTS) as usize];

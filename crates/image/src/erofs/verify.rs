@@ -5,14 +5,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::Result;
 use super::dirents;
 use super::format::{BLOCK_SIZE, INODE_SIZE};
 use super::layout::DEPTH_MAX;
 use super::read::{Node, NodeKind, Reader};
 use super::seal::Seal;
 use super::source::Source;
-use crate::Result;
-use crate::tree::BLOCK;
+use super::tree::BLOCK;
 
 /// What an image was found to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +37,11 @@ pub fn verify_stored<S: Source>(reader: &Reader<S>) -> Result<Verified> {
     Ok(verified)
 }
 
-/// The same, for whoever has somebody else to see to [`check_seal`].
-pub(crate) fn verify_stored_unsealed<S: Source>(reader: &Reader<S>) -> Result<Verified> {
+/// As [`verify_stored`], for whoever calls [`check_seal`] beside it, in another thread.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_stored_unsealed<S: Source>(reader: &Reader<S>) -> Result<Verified> {
     let verified = verify_unsealed(reader)?;
     if verified.devices > 0 {
         return Err(reader.bad_image("it has devices, which an image in a store must not"));
@@ -49,7 +52,7 @@ pub(crate) fn verify_stored_unsealed<S: Source>(reader: &Reader<S>) -> Result<Ve
 /// Checks all metadata of an image; what is in its files' full blocks is not looked at.
 ///
 /// # Errors
-/// [`crate::Error::BadImage`] with the first thing that is wrong, [`crate::Error::Io`].
+/// [`super::Error::BadImage`] with the first thing that is wrong, [`super::Error::Io`].
 pub fn verify<S: Source>(reader: &Reader<S>) -> Result<Verified> {
     let verified = verify_unsealed(reader)?;
     check_seal(reader)?;
@@ -221,8 +224,12 @@ impl<S: Source> Walk<'_, S> {
     }
 }
 
-/// Reads all metadata from its start to its end: whether it is what was written.
-pub(crate) fn check_seal<S: Source>(reader: &Reader<S>) -> Result<()> {
+/// Reads all metadata from its start to its end: whether it is what was written. That finds what a failing disk has changed, not what
+/// somebody has forged, since the seal is no cryptographic one.
+///
+/// # Errors
+/// [`super::Error::BadImage`] if it is not, [`super::Error::Io`].
+pub fn check_seal<S: Source>(reader: &Reader<S>) -> Result<()> {
     let mut seal = Seal::default();
     let mut unsealed = reader.superblock;
     unsealed.uuid = [0; 16];

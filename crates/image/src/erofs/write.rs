@@ -2,23 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use std::panic::resume_unwind;
+use std::thread::Builder;
 
 use super::area::{Area, write_all};
 use super::chunks::{Chunk, Chunking, of_file};
 use super::dirents;
+use super::error::Context;
 use super::format::{BLOCK_SIZE, CHUNK_INDEX_SIZE, DataLayout, HOLE, INODE_SIZE, RawInode, SLOT, Superblock};
 use super::layout::{Layout, Visit, order, xattr_uses};
 use super::seal::Seal;
 use super::shape::{Data, Shape, shape, type_of};
+use super::tree::{BLOCK, Content, Inode, InodeId, Kind, Sparse, Tree};
 use super::xattr::XattrPlan;
-use crate::Result;
-use crate::ahead::Ahead;
-use crate::error::Context;
-use crate::threads;
-use crate::tree::{BLOCK, Content, Inode, InodeId, Kind, Sparse, Tree};
+use super::{Error, Result};
 
-/// Reads into the buffer what the spill file of this layer has from this offset on; the end of it is an error.
-pub type Tails<'a> = dyn FnMut(u32, u64, &mut [u8]) -> Result<()> + 'a;
+/// Gives the last bytes of a file, those that fill no block: takes [`Inode::layer`], the offset that [`Content::Whole`] has for them, and
+/// the buffer to fill. What it fails with is what [`finish`] fails with.
+pub type Tails<'a, E = Error> = dyn FnMut(u32, u64, &mut [u8]) -> Result<(), E> + 'a;
 
 /// What was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,28 +42,33 @@ pub struct Summary {
 /// the summary.
 ///
 /// # Errors
-/// Of the system, of `tails`, and [`crate::Error::Unstorable`] for what the format cannot hold, with the file's path.
-pub fn finish(
+/// Of the system, of `tails`, and [`Error::Unstorable`] for what the format cannot hold, with the file's path.
+pub fn finish<E: From<Error>>(
     tree: &Tree,
-    tails: &mut Tails<'_>,
+    tails: &mut Tails<'_, E>,
     image: BorrowedFd<'_>,
     name: &str,
     data_blocks: u32,
     data_sum: u64,
-) -> Result<Summary> {
+) -> Result<Summary, E> {
     let data_blocks = data_blocks.max(1);
     let order = order(tree)?;
     let xattrs = XattrPlan::new(tree, &xattr_uses(tree, &order));
     let layout = Layout::new(tree, order, &xattrs, data_blocks)?;
     rustix::fs::ftruncate(image, u64::from(data_blocks) * BLOCK).on("cut off the end of", name)?;
     let (begin, end) = (u64::from(data_blocks) * BLOCK, u64::from(layout.end) * BLOCK);
-    Ahead::default().reach(image, begin, end, end);
+    allocate(image, begin, end);
     let writer = |part| Writer::new(tree, &xattrs, &layout, image, name, data_blocks, part);
     let table = || writer(Part::Table).table();
     let (table, tails) = std::thread::scope(|scope| {
-        let table = threads::begin(scope, "table", &table);
+        let begun = Builder::new().name("table".into()).spawn_scoped(scope, table);
         let tails = writer(Part::Tails).tails(tails);
-        (table.done(), tails)
+        let table = match begun {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            // Without a thread it is done here.
+            Err(_) => table(),
+        };
+        (table, tails)
     });
     let mut seal = table?;
     seal.merge(tails?);
@@ -82,6 +88,17 @@ pub fn finish(
     let metadata_blocks = layout.end - layout.table as u32;
     let Superblock { inodes, uuid, .. } = superblock;
     Ok(Summary { inodes, blocks: layout.end, metadata_blocks, uuid, data_sum })
+}
+
+/// For less, preallocation is not worth the call, in bytes.
+const LEAST_ALLOCATED: u64 = 1 << 20;
+
+/// Preallocates the bytes `begin..end`: written into such room, data costs the kernel half the processor's time, and it lies together.
+fn allocate(image: BorrowedFd<'_>, begin: u64, end: u64) {
+    if end - begin >= LEAST_ALLOCATED {
+        // That there is no room is said by the write that finds none; not every file system can preallocate.
+        rustix::fs::fallocate(image, rustix::fs::FallocateFlags::empty(), begin, end - begin).ok();
+    }
 }
 
 /// Which inodes a writer writes; the two are written side by side.
@@ -143,7 +160,7 @@ impl<'a> Writer<'a> {
     fn table(mut self) -> Result<Seal> {
         let layout = self.layout;
         // Nothing in the table has a tail, so none is asked for.
-        let mut none = |_, _, _: &mut [u8]| Ok(());
+        let mut none = |_, _, _: &mut [u8]| Ok::<_, Error>(());
         for visit in &layout.order {
             self.inode(*visit, &mut none)?;
         }
@@ -159,17 +176,17 @@ impl<'a> Writer<'a> {
         Ok(seal)
     }
 
-    fn tails(mut self, spilled: &mut Tails<'_>) -> Result<Seal> {
+    fn tails<E: From<Error>>(mut self, spilled: &mut Tails<'_, E>) -> Result<Seal, E> {
         let layout = self.layout;
         let is_file = |visit: &&Visit| matches!(self.tree.inode(visit.id).kind, Kind::File(_));
         for visit in layout.order.iter().filter(is_file) {
             self.inode(*visit, spilled)?;
         }
-        self.tails.finish(layout.own_blocks - layout.tails)
+        Ok(self.tails.finish(layout.own_blocks - layout.tails)?)
     }
 
     /// One inode, and all of its data that is not in the data region.
-    fn inode(&mut self, visit: Visit, spilled: &mut Tails<'_>) -> Result<()> {
+    fn inode<E: From<Error>>(&mut self, visit: Visit, spilled: &mut Tails<'_, E>) -> Result<(), E> {
         let inode = self.tree.inode(visit.id);
         let shape = shape(self.tree, self.xattrs, visit.id, self.data_blocks)
             .expect("it was measured before, and has not changed");
@@ -186,23 +203,25 @@ impl<'a> Writer<'a> {
         self.scratch = xattrs;
         let behind = place + shape.head as u64;
         match &inode.kind {
-            Kind::Directory(children) => self.directory(children, visit, &shape, behind),
-            Kind::Symlink(target) => self.target(target, &shape, behind),
+            Kind::Directory(children) => self.directory(children, visit, &shape, behind)?,
+            Kind::Symlink(target) => self.target(target, &shape, behind)?,
             Kind::File(Content::Whole { tail: at, .. }) => match shape.data {
-                Data::Tail { tail, .. } => spilled(inode.layer, *at, self.tails.within_block(behind, tail)?),
+                Data::Tail { tail, .. } => spilled(inode.layer, *at, self.tails.within_block(behind, tail)?)?,
                 Data::LoneTail { first, count } => {
                     let mut block = [0; BLOCK_SIZE];
                     spilled(inode.layer, *at, &mut block[..shape.size as usize % BLOCK_SIZE])?;
-                    self.lone_tail(first, count, &block, behind)
+                    self.lone_tail(first, count, &block, behind)?;
                 }
-                _ => Ok(()),
+                _ => {}
             },
-            Kind::File(Content::Sparse(sparse)) => match shape.data {
-                Data::Chunks(chunking) => self.chunks(sparse, chunking, behind),
-                _ => Ok(()),
-            },
-            _ => Ok(()),
+            Kind::File(Content::Sparse(sparse)) => {
+                if let Data::Chunks(chunking) = shape.data {
+                    self.chunks(sparse, chunking, behind)?;
+                }
+            }
+            _ => {}
         }
+        Ok(())
     }
 
     fn raw(&self, id: InodeId, inode: &Inode, shape: &Shape) -> RawInode {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::format::{XATTR_HEADER, XATTR_SIZE_MAX};
-use crate::tree::{Tree, Xattrs, XattrsId};
+use super::tree::{Tree, Xattrs, XattrsId};
 
 /// Longer values are kept apart, so that inodes lie close together.
 const LONG: usize = 512;

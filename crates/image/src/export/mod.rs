@@ -131,7 +131,7 @@ impl Image {
     fn reader(&self) -> Result<Reader<File>> {
         let name = format!("image {}", self.id);
         let file = self.file.try_clone().map_err(|e| Error::io("open", name.clone(), &e))?;
-        Reader::open(file, name)
+        Ok(Reader::open(file, name)?)
     }
 
     /// Copies the image's file, with what is `added` to it.

@@ -10,10 +10,10 @@
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 
+use crate::erofs::tree::BLOCK;
 use crate::erofs::{Extent, Node, NodeKind, Reader, Source};
 use crate::error::{Context, Error, Result};
 use crate::io::write_all_at;
-use crate::tree::BLOCK;
 
 use super::directory;
 use super::inode;
@@ -323,7 +323,7 @@ impl<S: Source> Twin<'_, S> {
     }
 
     fn bad(&self, number: u64, why: &str) -> Error {
-        self.reader.bad(number, why)
+        self.reader.bad(number, why).into()
     }
 }
 

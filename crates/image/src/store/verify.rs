@@ -8,9 +8,9 @@ use skiff_sys::verity::{self, Measured};
 
 use super::Store;
 use crate::erofs;
+use crate::erofs::tree::BLOCK;
 use crate::error::{Context, Error, Result};
 use crate::sum::of_blocks;
-use crate::tree::BLOCK;
 
 impl Store {
     /// Reads all of an image: its metadata must be as ours always are, its files' data what was written.

@@ -14,8 +14,10 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use skiff_image::erofs::tree::{
+    Attributes, BLOCK, Content, Inode, InodeId, Kind, Run, Sparse, Tree, XattrsId,
+};
 use skiff_image::erofs::{self, Summary};
-use skiff_image::tree::{Attributes, BLOCK, Content, Inode, InodeId, Kind, Run, Sparse, Tree, XattrsId};
 
 /// Whether this process may do what the test needs. A test that is skipped says so, and fails where nothing may be skipped.
 pub fn is_root(test: &str) -> bool {

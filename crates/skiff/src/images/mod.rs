@@ -31,8 +31,9 @@ pub const PREFIX: &str = "image:";
 /// An image is also found by this many digits of its id.
 const FEWEST_DIGITS: usize = 8;
 
-/// An error of the library of images as one of ours.
-pub fn ours(e: skiff_image::Error) -> Error {
+/// An error of the library of images, or of those below it, as one of ours.
+pub fn ours(e: impl Into<skiff_image::Error>) -> Error {
+    let e: skiff_image::Error = e.into();
     let hint = e.hint().unwrap_or_default().to_owned();
     Error::new(e.to_string()).hint(hint)
 }

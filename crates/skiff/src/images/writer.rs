@@ -275,8 +275,8 @@ fn files(store: &Store, uid: u32, id: ImageId, say: &mut (dyn FnMut(Say) -> bool
     if !store.permitted(uid, id) {
         return Err(not_his(id));
     }
-    let reader =
-        store.open_image(id).and_then(|file| erofs::Reader::open(file, id.to_string())).map_err(ours)?;
+    let file = store.open_image(id).map_err(ours)?;
+    let reader = erofs::Reader::open(file, id.to_string()).map_err(ours)?;
     let mut lines = vec![];
     for file in reader.files() {
         lines.push(super::listing::line(&file.map_err(ours)?));

@@ -1,11 +1,9 @@
 //! An EROFS file that someone gave us, as far as it is like ours: without compression, for one.
 
-use super::format::{MAGIC, SUPER_OFFSET};
-use super::read::{Node, NodeKind, Reader};
-use super::source::Source;
-use crate::convert::{Children, Foreign, Found, FoundKind, Piece};
+use super::{Children, Foreign, Found, FoundKind, Piece};
+use crate::erofs::tree::{Attributes, XattrsId};
+use crate::erofs::{MAGIC, Node, NodeKind, Reader, SUPER_OFFSET, Source};
 use crate::transport::Part;
-use crate::tree::{Attributes, XattrsId};
 use crate::{Error, Result};
 
 const BUFFER: u64 = 256 << 10;
@@ -14,12 +12,12 @@ impl<S: Source> Foreign for Reader<S> {
     type File = Node;
 
     fn root(&self) -> Result<Found<Node>> {
-        self.found(Reader::root(self)?)
+        found(self, Reader::root(self)?)
     }
 
     fn children(&self, directory: &Node) -> Result<Children<Node>> {
         let names = self.names(directory)?.into_iter();
-        names.map(|(name, number)| Ok((name, self.found(self.node(number)?)?))).collect()
+        names.map(|(name, number)| Ok((name, found(self, self.node(number)?)?))).collect()
     }
 
     fn pieces(&self, file: &Node, each: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
@@ -35,7 +33,7 @@ impl<S: Source> Foreign for Reader<S> {
                 let wanted = (extent.length - done).min(BUFFER) as usize;
                 let count = self.read_at(file, &mut buffer[..wanted], extent.at + done)?;
                 if count == 0 {
-                    return Err(self.bad(file.number, "is cut off"));
+                    return Err(self.bad(file.number, "is cut off").into());
                 }
                 each(Piece::Data(&buffer[..count]))?;
                 done += count as u64;
@@ -45,22 +43,20 @@ impl<S: Source> Foreign for Reader<S> {
     }
 }
 
-impl<S: Source> Reader<S> {
-    fn found(&self, node: Node) -> Result<Found<Node>> {
-        let kind = match node.kind {
-            NodeKind::Directory => FoundKind::Directory,
-            NodeKind::File => FoundKind::File,
-            NodeKind::Symlink => FoundKind::Symlink(self.target(&node)?.into()),
-            NodeKind::CharDevice(major, minor) => FoundKind::CharDevice(major, minor),
-            NodeKind::BlockDevice(major, minor) => FoundKind::BlockDevice(major, minor),
-            NodeKind::Fifo => FoundKind::Fifo,
-            NodeKind::Socket => FoundKind::Socket,
-        };
-        let Node { mode, uid, gid, mtime, mtime_nsec, .. } = node;
-        let attributes = Attributes { mode, uid, gid, mtime, mtime_nsec, xattrs: XattrsId(0) };
-        let xattrs = self.xattrs(&node)?;
-        Ok(Found { number: node.number, links: node.links, file: node, attributes, xattrs, kind })
-    }
+fn found<S: Source>(reader: &Reader<S>, node: Node) -> Result<Found<Node>> {
+    let kind = match node.kind {
+        NodeKind::Directory => FoundKind::Directory,
+        NodeKind::File => FoundKind::File,
+        NodeKind::Symlink => FoundKind::Symlink(reader.target(&node)?.into()),
+        NodeKind::CharDevice(major, minor) => FoundKind::CharDevice(major, minor),
+        NodeKind::BlockDevice(major, minor) => FoundKind::BlockDevice(major, minor),
+        NodeKind::Fifo => FoundKind::Fifo,
+        NodeKind::Socket => FoundKind::Socket,
+    };
+    let Node { mode, uid, gid, mtime, mtime_nsec, .. } = node;
+    let attributes = Attributes { mode, uid, gid, mtime, mtime_nsec, xattrs: XattrsId(0) };
+    let xattrs = reader.xattrs(&node)?;
+    Ok(Found { number: node.number, links: node.links, file: node, attributes, xattrs, kind })
 }
 
 /// Whether it begins like one.
