@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::FallocateFlags;
 
-use crate::erofs::tree::BLOCK;
+use skiff_erofs::tree::BLOCK;
 
 /// So much at once.
 const STEP: u64 = 64 << 20;

@@ -12,7 +12,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
 use crate::blob::Blob;
-use crate::erofs::tree::Tree;
 use crate::error::Context;
 use crate::gate::{Gate, Inside};
 use crate::inflate::{Inflater, Watch, promised_size};
@@ -25,7 +24,9 @@ use crate::space::{Blocks, Space};
 use crate::spill::Spill;
 use crate::sum::of_blocks;
 use crate::uncached::Uncached;
-use crate::{Error, Result, erofs};
+use crate::{Error, Result};
+use skiff_erofs as erofs;
+use skiff_erofs::tree::Tree;
 
 /// A thread's stack: nothing here recurses, and no buffer lies on it.
 const STACK: usize = 256 << 10;

@@ -8,16 +8,16 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 
 use crate::assemble::Limits;
-use crate::erofs::tree::{
-    Attributes, BLOCK, Content, Inode, InodeId, Kind, Run, Sparse, Tree, Xattrs, XattrsId,
-};
-use crate::erofs::{Summary, finish};
 use crate::error::Context;
 use crate::io::write_all_at;
 use crate::layer::is_kept;
 use crate::spill::Spill;
 use crate::sum::Sum;
 use crate::{Error, Result};
+use skiff_erofs::tree::{
+    Attributes, BLOCK, Content, Inode, InodeId, Kind, Run, Sparse, Tree, Xattrs, XattrsId,
+};
+use skiff_erofs::{Summary, finish};
 
 /// Blocks are written in pieces of this size.
 const GATHER: usize = 1 << 20;

@@ -319,12 +319,12 @@ impl Error {
     }
 }
 
-impl From<crate::erofs::Error> for Error {
-    fn from(error: crate::erofs::Error) -> Error {
+impl From<skiff_erofs::Error> for Error {
+    fn from(error: skiff_erofs::Error) -> Error {
         match error {
-            crate::erofs::Error::Io { what, object, source } => Error::io(what, object, &source),
-            crate::erofs::Error::Unstorable { file, why } => Error::Unstorable { file, why },
-            crate::erofs::Error::BadImage { file, why } => Error::BadImage { file, why },
+            skiff_erofs::Error::Io { what, object, source } => Error::io(what, object, &source),
+            skiff_erofs::Error::Unstorable { file, why } => Error::Unstorable { file, why },
+            skiff_erofs::Error::BadImage { file, why } => Error::BadImage { file, why },
         }
     }
 }

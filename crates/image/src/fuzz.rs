@@ -12,7 +12,6 @@ use skiff_spec::reference::{ImageReference, Named};
 use crate::assemble::Limits;
 use crate::auth::{AuthFile, Credentials};
 use crate::convert::{Job, convert};
-use crate::erofs::tree::{Content, Kind, Tree};
 use crate::fetcher::{Answer, Question};
 use crate::manifest::{self, Document, ImageConfig, MAX_LAYERS};
 use crate::merge::Merger;
@@ -25,6 +24,7 @@ use crate::spill::Spill;
 use crate::squashfs::Squashfs;
 use crate::tar::{EntryKind, Reader};
 use crate::transport::{self, Archive, Layout, Part};
+use skiff_erofs::tree::{Content, Kind, Tree};
 
 /// What a user may write for an image.
 pub fn reference(bytes: &[u8]) -> bool {
@@ -247,8 +247,8 @@ fn converted(part: Part) -> bool {
     if convert(&squashfs, job).is_err() {
         return false;
     }
-    let reader = crate::erofs::Reader::open(image, "image").expect("what was written can be opened");
-    crate::erofs::verify(&reader).expect("what was written is sound");
+    let reader = skiff_erofs::Reader::open(image, "image").expect("what was written can be opened");
+    skiff_erofs::verify(&reader).expect("what was written is sound");
     true
 }
 

@@ -17,8 +17,6 @@ use skiff_spec::platform::Platform;
 use crate::assemble::{Limits, Progress};
 use crate::blob::{Blob, FileBlob};
 use crate::convert::{self, convert};
-use crate::erofs;
-use crate::erofs::tree::BLOCK;
 use crate::error::{Context, Error, Result};
 use crate::hash::Hasher;
 use crate::io::write_all_at;
@@ -32,6 +30,8 @@ use crate::spill::{Spill, nameless};
 use crate::squashfs::Squashfs;
 use crate::store::{Begun, Layer, Making, Patience, Record, Store};
 use crate::transport::{self, Opened, Part};
+use skiff_erofs as erofs;
+use skiff_erofs::tree::BLOCK;
 
 const COPY: usize = 1 << 20;
 

@@ -3,7 +3,6 @@
 use std::os::fd::BorrowedFd;
 
 use crate::ahead::Ahead;
-use crate::erofs::tree::{BLOCK, Content, Run, Sparse, Xattrs};
 use crate::error::Context;
 use crate::merge::is_mark;
 use crate::punch::clear;
@@ -14,6 +13,7 @@ use crate::sum::Sum;
 use crate::tar::{self, Entry, EntryKind, Reader, Segment, Stream};
 use crate::uncached::Uncached;
 use crate::{Error, Result};
+use skiff_erofs::tree::{BLOCK, Content, Run, Sparse, Xattrs};
 
 /// Small files' blocks are gathered into writes of this size.
 const GATHER: usize = 1 << 20;

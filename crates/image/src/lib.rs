@@ -1,7 +1,7 @@
 //! Images: pulled from registries or read from archives, and kept as one plain EROFS file each.
 //!
 //! Layers stream in: each is inflated and its tar stream parsed while it arrives; whole blocks of its files go straight to
-//! their final place in the image file. What the layers say is merged in memory into a [`erofs::tree::Tree`], from which the
+//! their final place in the image file. What the layers say is merged in memory into a [`skiff_erofs::tree::Tree`], from which the
 //! file's metadata is written at the end.
 
 mod ahead;
@@ -9,7 +9,6 @@ pub mod assemble;
 pub mod auth;
 pub mod blob;
 mod convert;
-pub mod erofs;
 mod error;
 pub mod export;
 pub mod fetcher;

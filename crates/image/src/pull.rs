@@ -13,7 +13,6 @@ use skiff_spec::reference::Named;
 
 use crate::assemble::{Job, Limits, Progress, assemble};
 use crate::blob::Blob;
-use crate::erofs;
 use crate::error::{Context, Error, Result};
 use crate::fetcher::Fetcher;
 use crate::first_run;
@@ -24,6 +23,7 @@ use crate::proof::{origin_of, prove};
 use crate::registry::{BlobDir, Resolved};
 use crate::store::{self, Begun, Making, Patience, Record, Store};
 use crate::threads;
+use skiff_erofs as erofs;
 
 /// How often is told how far it has come.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
@@ -146,7 +146,7 @@ fn make(pull: &Pull<'_>, found: &Resolved, mut making: Making<'_>, watch: &mut d
     let watched_layers = Layers { digests: &digests, blobs: &layers, arrived: &arrived };
     let summary = watched(watch, &watched_layers, &progress, || assemble_into(&making, &layers, &progress));
     let summary = watch.verdict(summary)?;
-    let bytes = u64::from(summary.blocks) * crate::erofs::tree::BLOCK;
+    let bytes = u64::from(summary.blocks) * skiff_erofs::tree::BLOCK;
     check_and_sync(&making, pull.image)?;
     let record = Record {
         size: bytes,

@@ -6,10 +6,10 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use crate::Result;
-use crate::erofs::tree::{BLOCK, Content, Kind, Tree};
 use crate::error::Context;
 use crate::io::write_all_at;
 use crate::space::Blocks;
+use skiff_erofs::tree::{BLOCK, Content, Kind, Tree};
 
 /// What of the blocks in `used` no file of the tree has.
 pub(crate) fn unused(tree: &Tree, used: &[Blocks]) -> Vec<Blocks> {

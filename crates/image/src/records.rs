@@ -2,7 +2,7 @@
 //!
 //! An entry is a string of numbers in LEB128 and of byte strings with their length before them. Nobody else sees this.
 
-use crate::erofs::tree::{Content, Run, Sparse, Xattrs};
+use skiff_erofs::tree::{Content, Run, Sparse, Xattrs};
 
 /// An entry of a layer. What is a file's data lies in the image and the layer's spill already.
 #[derive(Debug, Clone, PartialEq)]

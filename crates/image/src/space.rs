@@ -6,7 +6,7 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::erofs::tree::BLOCK;
+use skiff_erofs::tree::BLOCK;
 
 /// Consecutive blocks of the image file: `start..end`.
 pub(crate) type Blocks = std::ops::Range<u32>;

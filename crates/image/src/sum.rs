@@ -1,5 +1,5 @@
 //! A sum of an image's data blocks, by which `store verify` finds what a failing disk has changed in files. (The metadata has its
-//! own in the image itself, see `erofs/seal.rs`.)
+//! own in the image itself, see `crates/erofs/src/seal.rs`.)
 //!
 //! Layers write at the same time, each in its own order, so every block adds a number that follows from its bytes and its place. It is
 //! CRC-32, not a digest: against disks, not people, and made while the bytes are in the processor's cache.
@@ -8,9 +8,9 @@ use std::os::fd::BorrowedFd;
 
 use flate2::Crc;
 
-use crate::erofs::tree::BLOCK;
 use crate::error::{Context, Result};
 use crate::space::Blocks;
+use skiff_erofs::tree::BLOCK;
 
 /// CRC-32 of a block of zeros. Such a block adds nothing, whether it is stored or a hole.
 const ZEROS: u32 = 0xC71C_0011;

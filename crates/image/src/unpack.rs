@@ -12,8 +12,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::erofs::{FileEntry, Node, NodeKind, Reader, Source};
 use crate::error::{Context, Error, Result};
+use skiff_erofs::{FileEntry, Node, NodeKind, Reader, Source};
 
 /// Read and written at once, in bytes.
 const PIECE: usize = 1 << 20;

@@ -14,7 +14,7 @@ use common::stores::{TestStore, files};
 use common::tools::{has, run, write_oci};
 use common::{Builder, bytes, is_root, of_all_but_huge};
 use serde_json::{Value, json};
-use skiff_image::erofs::tree::Tree;
+use skiff_erofs::tree::Tree;
 use skiff_image::export::{Exported, Image, Target, export};
 use skiff_image::pull::Pulled;
 
@@ -244,7 +244,7 @@ fn nothing_half_made_is_left() {
 fn names_of_whiteouts_are_not_put_into_layers() {
     let dir = tempfile::tempdir().unwrap();
     let mut builder = Builder::new(&dir);
-    builder.file(skiff_image::erofs::tree::Tree::ROOT, ".wh.file", common::plain(), b"x");
+    builder.file(skiff_erofs::tree::Tree::ROOT, ".wh.file", common::plain(), b"x");
     let image = builder.finish(dir);
     let store = TestStore::new();
     let image = store.import(&image.path.display().to_string()).unwrap();

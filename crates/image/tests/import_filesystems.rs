@@ -13,7 +13,7 @@ use common::seen::{Entry, Seen, assert_same, of_image, without_devices};
 use common::stores::TestStore;
 use common::tools::{has, run};
 use common::{Builder, bytes, is_root, of_all_but_huge};
-use skiff_image::erofs::tree::Tree;
+use skiff_erofs::tree::Tree;
 
 /// A directory with all that squashfs keeps in ways of its own.
 fn make_tree(root: &Path) {

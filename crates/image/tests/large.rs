@@ -14,7 +14,7 @@ use common::layers::from_bytes;
 use common::mounted::Mounted;
 use common::{bytes, is_root};
 use flate2::{Compress, Compression, Crc, FlushCompress};
-use skiff_image::erofs::{Reader, verify};
+use skiff_erofs::{Reader, verify};
 
 const MIB: usize = 1 << 20;
 

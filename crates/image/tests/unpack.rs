@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use common::mounted::of_directory;
 use common::seen::{Seen, assert_same, libc_mode, of_tree};
 use common::{Builder, is_root, of_all_but_huge};
-use skiff_image::erofs::Reader;
+use skiff_erofs::Reader;
 use skiff_image::unpack::unpack;
 
 /// Attributes that any file system keeps, of files that may have them; no devices, no sockets.

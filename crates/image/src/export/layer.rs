@@ -8,10 +8,10 @@ use std::path::Path;
 use skiff_spec::digest::Digest;
 
 use crate::assemble::Limits;
-use crate::erofs::{FileEntry, Node, NodeKind, Reader};
 use crate::error::{Error, Result};
 use crate::hash::Hasher;
 use crate::tar::{Entry, EntryKind, Writer};
+use skiff_erofs::{FileEntry, Node, NodeKind, Reader};
 
 const PIECE: u64 = 1 << 20;
 /// In a layer such a name would remove another one.

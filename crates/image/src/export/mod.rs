@@ -18,13 +18,13 @@ use skiff_spec::digest::Digest;
 use skiff_spec::image::ImageId;
 use skiff_spec::reference::{ImageReference, Named};
 
-use crate::erofs::Reader;
 use crate::error::{Error, Result};
 use crate::hash::sha256;
 use crate::squashfs;
 use crate::store::Record;
 use crate::transport::{OciDescriptor, OciManifest, PLAIN_LAYER_TYPE};
 use replace::Replacement;
+use skiff_erofs::Reader;
 
 const BUFFER: usize = 1 << 20;
 

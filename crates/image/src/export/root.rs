@@ -16,11 +16,11 @@ use rustix::io::Errno;
 
 use crate::assemble::Limits;
 use crate::convert::{Children, Foreign, Found, FoundKind, Job, Piece, convert};
-use crate::erofs::tree::{Attributes, Xattrs, XattrsId};
 use crate::error::{Context, Error, Result};
 use crate::io::read_at;
 use crate::layer::is_kept;
 use crate::spill::{Spill, nameless};
+use skiff_erofs::tree::{Attributes, Xattrs, XattrsId};
 
 const PIECE: usize = 1 << 20;
 /// The kernel's limit for a value, and for a list of names.

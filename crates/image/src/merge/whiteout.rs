@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use super::path::{components, display};
 use super::{Astray, Merger};
-use crate::erofs::tree::{InodeId, Tree};
 use crate::records::{RecordKind, Records};
+use skiff_erofs::tree::{InodeId, Tree};
 
 const WHITEOUT: &[u8] = b".wh.";
 /// What begins so is AUFS's, but for one name.

@@ -1,7 +1,7 @@
 //! Inodes, of which each kind has a short form and a long one.
 
 use crate::convert::{Found, FoundKind};
-use crate::erofs::tree::{Attributes, Xattrs, XattrsId};
+use skiff_erofs::tree::{Attributes, Xattrs, XattrsId};
 
 use super::metadata::{Bad, Cursor};
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::erofs::tree::Xattrs;
 use crate::error::Result;
+use skiff_erofs::tree::Xattrs;
 
 use super::tables::{Out, Row};
 

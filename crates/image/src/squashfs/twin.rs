@@ -10,10 +10,10 @@
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 
-use crate::erofs::tree::BLOCK;
-use crate::erofs::{Extent, Node, NodeKind, Reader, Source};
 use crate::error::{Context, Error, Result};
 use crate::io::write_all_at;
+use skiff_erofs::tree::BLOCK;
+use skiff_erofs::{Extent, Node, NodeKind, Reader, Source};
 
 use super::directory;
 use super::inode;

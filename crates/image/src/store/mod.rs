@@ -48,8 +48,9 @@ use skiff_sys::verity::{self, Measured};
 
 use crate::error::{Context, Error, Result};
 use crate::registry::{BlobDir, Origin};
-use crate::{erofs, squashfs};
+use crate::squashfs;
 use patience::Waiter;
+use skiff_erofs as erofs;
 
 pub use collect::{Collected, Usage};
 pub use making::{Begun, Making};

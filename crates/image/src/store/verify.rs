@@ -7,10 +7,10 @@ use skiff_spec::image::{ImageId, store as names};
 use skiff_sys::verity::{self, Measured};
 
 use super::Store;
-use crate::erofs;
-use crate::erofs::tree::BLOCK;
 use crate::error::{Context, Error, Result};
 use crate::sum::of_blocks;
+use skiff_erofs as erofs;
+use skiff_erofs::tree::BLOCK;
 
 impl Store {
     /// Reads all of an image: its metadata must be as ours always are, its files' data what was written.

@@ -5,9 +5,9 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
+use skiff_erofs::{Reader, Summary, verify};
 use skiff_image::assemble::{Job, Limits, Progress, assemble};
 use skiff_image::blob::{Blob, FileBlob};
-use skiff_image::erofs::{Reader, Summary, verify};
 
 use super::seen::{Seen, of_image};
 

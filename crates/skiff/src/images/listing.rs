@@ -1,6 +1,6 @@
 //! A file of an image as a line of `ls -l`.
 
-use skiff_image::erofs::{FileEntry, NodeKind};
+use skiff_erofs::{FileEntry, NodeKind};
 
 use crate::output;
 

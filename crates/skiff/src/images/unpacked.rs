@@ -9,7 +9,7 @@ use rustix::fs::{
     AtFlags, CWD, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, flock, open, openat,
     utimensat,
 };
-use skiff_image::erofs;
+use skiff_erofs as erofs;
 use skiff_image::store::Store;
 use skiff_image::unpack::{LeftOut, unpack};
 use skiff_sandbox::visit::as_root_of_ids;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
-use skiff_image::erofs;
+use skiff_erofs as erofs;
 use skiff_image::fetcher::{Fetcher, Remote};
 use skiff_image::import::Import;
 use skiff_image::policy::Policies;

@@ -19,7 +19,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("spec", &[]),
     ("site", &["spec"]),
     ("ipc", &["spec", "sys"]),
-    ("image", &["spec", "sys", "ipc"]),
+    // Stands alone, for others to use.
+    ("erofs", &[]),
+    ("image", &["spec", "sys", "ipc", "erofs"]),
     ("env", &["spec", "sys", "image", "site"]),
     ("sandbox", &["spec", "sys", "site", "ipc"]),
     ("net", &["spec", "sys", "sandbox", "ipc"]),
@@ -27,7 +29,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cluster", &["sandbox", "net", "env", "ipc"]),
     ("migrate", &["sandbox", "net", "ipc"]),
     ("spank", &["spec"]),
-    ("skiff", &["sys", "spec", "site", "ipc", "image", "env", "sandbox", "net", "cluster", "migrate"]),
+    (
+        "skiff",
+        &["sys", "spec", "site", "ipc", "erofs", "image", "env", "sandbox", "net", "cluster", "migrate"],
+    ),
     // Runs the binaries, as users do, and so must not share code with them.
     ("xtask", &[]),
 ];
@@ -326,7 +331,7 @@ mod tests {
             ("skiff-cluster", &["skiff-sys"], None),
             ("skiff-sys", &["libc"], None),
             ("skiff-sys", &["skiff-spec"], Some("sys -> spec is not allowed; sys may use none of ours")),
-            ("skiff-env", &["skiff-sandbox"], Some("env may use image, ipc, site, spec, sys")),
+            ("skiff-env", &["skiff-sandbox"], Some("env may use erofs, image, ipc, site, spec, sys")),
             ("skiff", &["skiff-spank"], Some("skiff -> spank")),
             ("xtask", &["skiff-spec"], Some("xtask -> spec")),
             ("skiff-env", &["libc"], Some("env -> libc")),

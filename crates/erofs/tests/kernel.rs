@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use common::mounted::{Mounted, of_directory};
 use common::seen::{Entry, Seen, assert_same, of_tree};
 use common::{Builder, Image, bytes, is_root, of_all_but_huge, of_everything, plain, skipped};
-use skiff_image::erofs::Reader;
-use skiff_image::erofs::tree::Tree;
+use skiff_erofs::Reader;
+use skiff_erofs::tree::Tree;
 
 /// An image of all kinds of files, and what it should look like.
 fn image(make: impl FnOnce(&mut Builder)) -> (Image, Seen) {

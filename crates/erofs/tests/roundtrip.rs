@@ -10,8 +10,8 @@ use std::os::unix::fs::FileExt;
 use common::seen::{assert_same, of_image, of_tree};
 use common::{Builder, bytes, of_everything, plain};
 use proptest::prelude::*;
-use skiff_image::erofs::tree::{Attributes, Content, InodeId, Kind, Run, Sparse, Tree, XattrsId};
-use skiff_image::erofs::{Reader, verify};
+use skiff_erofs::tree::{Attributes, Content, InodeId, Kind, Run, Sparse, Tree, XattrsId};
+use skiff_erofs::{Reader, verify};
 
 fn made(make: impl FnOnce(&mut Builder)) -> (common::Image, common::seen::Seen) {
     let dir = tempfile::tempdir().unwrap();

@@ -9,8 +9,8 @@ use std::path::Path;
 use common::mounted::{Mounted, of_directory};
 use common::seen::{assert_same, of_image};
 use common::{Builder, bytes, is_root, plain};
-use skiff_image::erofs::tree::{Attributes, Kind, Tree};
-use skiff_image::erofs::{Reader, fuzz, verify};
+use skiff_erofs::tree::{Attributes, Kind, Tree};
+use skiff_erofs::{Reader, fuzz, verify};
 
 /// A small image with something of each kind, all of whose bytes count.
 fn small() -> (Vec<u8>, common::Image) {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use skiff_image::erofs::tree::{BLOCK, Content, InodeId, Kind, Tree};
-use skiff_image::erofs::{FileEntry, NodeKind, Reader};
+use skiff_erofs::tree::{BLOCK, Content, InodeId, Kind, Tree};
+use skiff_erofs::{FileEntry, NodeKind, Reader};
 
 use super::Builder;
 
