@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use super::Result;
-use super::error::Context;
+use super::error::IoContext;
 use super::format::BLOCK_SIZE;
 use super::pack::{STEP, WINDOW};
 use super::seal::Seal;

@@ -39,12 +39,12 @@ pub enum Error {
 }
 
 /// Adds what was tried, and on what, to a failed system call.
-pub(crate) trait Context<T> {
+pub(crate) trait IoContext<T> {
     /// `what` is a verb, `object` the image's name.
     fn on(self, what: &'static str, object: &str) -> Result<T>;
 }
 
-impl<T, E: Into<io::Error>> Context<T> for std::result::Result<T, E> {
+impl<T, E: Into<io::Error>> IoContext<T> for std::result::Result<T, E> {
     fn on(self, what: &'static str, object: &str) -> Result<T> {
         self.map_err(|source| Error::Io { what, object: object.into(), source: source.into() })
     }

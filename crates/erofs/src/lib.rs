@@ -1,8 +1,11 @@
-//! The file that holds an image: plain EROFS, which the kernel mounts as it is.
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+//! # Layout
 //!
 //! ```text
 //! block 0    superblock, and nothing else
-//! block 1..  data: the full blocks of files, written while the layers stream in
+//! block 1..  data: the full blocks of files, written by the caller
 //!            copies: pieces of sparse files that had to be put together anew
 //! metadata   table: inodes without a tail (directories, links, ...), directories and targets that fit beside them
 //!            tails: inodes with the last, not full block of their file right behind them

@@ -2,7 +2,7 @@
 //!
 //! What can only be told from several inodes together is for [`super::verify()`].
 
-use super::error::Context;
+use super::error::IoContext;
 use super::format::{
     BLOCK_BITS, BLOCK_SIZE, CHUNK_BITS_MAX, CHUNK_INDEX_SIZE, DataLayout, HOLE, INODE_SIZE, RawInode, SLOT,
     Superblock, TARGET_MAX, decode_device, encode_device, file_type, get32,
@@ -111,13 +111,13 @@ impl<S: Source> Reader<S> {
     /// [`Error::BadImage`] if its superblock is not one of ours, or says that the image is longer or shorter than it is.
     pub fn open(source: S, name: impl Into<String>) -> Result<Reader<S>> {
         let name = name.into();
-        let source = Cached::new(source).on("find the length of", &*name)?;
+        let source = Cached::new(source).on("find the length of", &name)?;
         let bad = |why: &str| Error::BadImage { file: name.clone(), why: why.to_owned() };
         let mut block = [0; BLOCK_SIZE];
         if source.size() < BLOCK {
             return Err(bad("it is shorter than a superblock"));
         }
-        source.read(&mut block, 0).on("read", &*name)?;
+        source.read(&mut block, 0).on("read", &name)?;
         let superblock =
             Superblock::decode(&block).ok_or_else(|| bad("its superblock is not one that we write"))?;
         if u64::from(superblock.blocks) * BLOCK != source.size() {
@@ -359,12 +359,12 @@ impl<S: Source> Reader<S> {
     }
 
     pub(super) fn read_metadata(&self, buffer: &mut [u8], place: u64) -> Result<()> {
-        self.source.read(buffer, place).on("read", &*self.name)
+        self.source.read(buffer, place).on("read", &self.name)
     }
 
     /// The same for much that is read once.
     pub(super) fn read_unkept(&self, buffer: &mut [u8], place: u64) -> Result<()> {
-        self.source.read_directly(buffer, place).on("read", &*self.name)
+        self.source.read_directly(buffer, place).on("read", &self.name)
     }
 
     /// The error that says what is wrong with an inode, for those who read more into an image than [`Reader`] does. `why` is the end of a

@@ -41,9 +41,10 @@ pub struct Inode {
     pub attributes: Attributes,
     /// What it is, and what it holds.
     pub kind: Kind,
-    /// The layer it came from, counted from the bottom.
+    /// Which of several sources holds its last bytes: handed to [`finish`](super::finish)'s `tails`. For a container image, the number of the layer
+    /// it came from, counted from the bottom.
     pub layer: u32,
-    /// How many names it has; a directory counts once. Zero: removed.
+    /// How many names it has; a directory counts once. Zero: removed, or not yet [linked](Tree::link).
     pub names: u32,
 }
 
@@ -69,13 +70,13 @@ pub enum Kind {
 /// Where a regular file's bytes lie.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
-    /// Full blocks one after the other in the image file, the rest (less than one block) in the layer's spill file.
+    /// Full blocks one after the other in the image file; the rest, less than one block, is asked for by [`finish`](super::finish).
     Whole {
         /// Length in bytes.
         size: u64,
         /// Number of the first full block in the image file; of no meaning if there is none.
         block: u32,
-        /// Where in its layer's spill file the last `size % BLOCK` bytes lie.
+        /// Offset of the last `size % BLOCK` bytes in wherever the caller keeps them, in bytes.
         tail: u64,
     },
     /// With holes.
@@ -126,6 +127,9 @@ impl Tree {
     }
 
     /// One inode.
+    ///
+    /// # Panics
+    /// The tree has no inode of this number. So do all that take one.
     pub fn inode(&self, id: InodeId) -> &Inode {
         &self.inodes[id.0 as usize]
     }
@@ -150,10 +154,21 @@ impl Tree {
         self.inodes.is_empty()
     }
 
-    /// Adds an inode; whoever does so gives it its names.
+    /// Adds an inode; [`Tree::link`] gives it its names.
     pub fn add(&mut self, inode: Inode) -> InodeId {
         self.inodes.push(inode);
         InodeId((self.inodes.len() - 1) as u32)
+    }
+
+    /// Gives an inode one more name. `false`, and nothing is changed, if `directory` is not a directory or has that name already.
+    pub fn link(&mut self, directory: InodeId, name: &[u8], id: InodeId) -> bool {
+        let Kind::Directory(children) = &mut self.inode_mut(directory).kind else { return false };
+        if children.contains_key(name) {
+            return false;
+        }
+        children.insert(name.into(), id);
+        self.inode_mut(id).names += 1;
+        true
     }
 
     /// Takes all names of devices away. A device is a way to the machine's, whoever owns the file: the kernel mounts images as root of the

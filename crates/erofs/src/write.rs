@@ -8,7 +8,7 @@ use std::thread::Builder;
 use super::area::{Area, write_all};
 use super::chunks::{Chunk, Chunking, of_file};
 use super::dirents;
-use super::error::Context;
+use super::error::IoContext;
 use super::format::{BLOCK_SIZE, CHUNK_INDEX_SIZE, DataLayout, HOLE, INODE_SIZE, RawInode, SLOT, Superblock};
 use super::layout::{Layout, Visit, order, xattr_uses};
 use super::seal::Seal;
@@ -32,14 +32,11 @@ pub struct Summary {
     pub metadata_blocks: u32,
     /// Follows from the metadata: the same in all images of the same files.
     pub uuid: [u8; 16],
-    /// As it was given.
-    pub data_sum: u64,
 }
 
 /// Makes the file an image of `tree`. Its data region is there already: the blocks from 1 to before `data_blocks`, which hold
 /// what the tree's files say they do. `tails` gives the rest of each file. `image` is open for reading and writing; whatever
-/// it has behind the data is cut off. Nothing is synced. `name` is the image's, for messages. `data_sum` is the data region's, for
-/// the summary.
+/// it has behind the data is cut off. Nothing is synced. `name` is the image's, for messages.
 ///
 /// # Errors
 /// Of the system, of `tails`, and [`Error::Unstorable`] for what the format cannot hold, with the file's path.
@@ -49,7 +46,6 @@ pub fn finish<E: From<Error>>(
     image: BorrowedFd<'_>,
     name: &str,
     data_blocks: u32,
-    data_sum: u64,
 ) -> Result<Summary, E> {
     let data_blocks = data_blocks.max(1);
     let order = order(tree)?;
@@ -87,7 +83,7 @@ pub fn finish<E: From<Error>>(
     write_all(image, name, &superblock.encode(), 0)?;
     let metadata_blocks = layout.end - layout.table as u32;
     let Superblock { inodes, uuid, .. } = superblock;
-    Ok(Summary { inodes, blocks: layout.end, metadata_blocks, uuid, data_sum })
+    Ok(Summary { inodes, blocks: layout.end, metadata_blocks, uuid })
 }
 
 /// For less, preallocation is not worth the call, in bytes.

@@ -25,7 +25,7 @@ use crate::spill::Spill;
 use crate::sum::of_blocks;
 use crate::uncached::Uncached;
 use crate::{Error, Result};
-use skiff_erofs as erofs;
+use skiff_erofs::Summary;
 use skiff_erofs::tree::Tree;
 
 /// A thread's stack: nothing here recurses, and no buffer lies on it.
@@ -115,14 +115,23 @@ impl Progress {
     }
 }
 
+/// An image file that was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WrittenImage {
+    /// Files and blocks that were written.
+    pub summary: Summary,
+    /// The sum of its data blocks, for the store's record.
+    pub data_sum: u64,
+}
+
 /// Makes the image. Nothing is synced.
 ///
 /// # Errors
 /// The first of any layer. The file is of no use then.
-pub fn assemble(job: &Job<'_>, progress: &Progress) -> Result<erofs::Summary> {
+pub fn assemble(job: &Job<'_>, progress: &Progress) -> Result<WrittenImage> {
     loop {
-        if let Some(summary) = try_assemble(job, progress).map_err(|error| say_how_much(job, error))? {
-            return Ok(summary);
+        if let Some(image) = try_assemble(job, progress).map_err(|error| say_how_much(job, error))? {
+            return Ok(image);
         }
         rustix::fs::ftruncate(job.image, 0).on("empty", job.name)?;
         (0..job.blobs.len()).for_each(|layer| progress.forget(layer));
@@ -130,7 +139,7 @@ pub fn assemble(job: &Job<'_>, progress: &Progress) -> Result<erofs::Summary> {
 }
 
 /// `None`: bytes that were later found to be wrong had a say in where the layers went. Now the right ones are there.
-fn try_assemble(job: &Job<'_>, progress: &Progress) -> Result<Option<erofs::Summary>> {
+fn try_assemble(job: &Job<'_>, progress: &Progress) -> Result<Option<WrittenImage>> {
     let promises = job.blobs.iter().map(|blob| promise(*blob)).collect::<Result<Vec<u64>>>()?;
     let space = Space::new(&promises).map_err(|_| too_large(job))?;
     let waiting = job.blobs.iter().map(|_| None).collect();
@@ -205,14 +214,15 @@ struct Data {
     sum: u64,
 }
 
-fn finish(job: &Job<'_>, tree: &Tree, Data { spills, used, sum }: &Data) -> Result<erofs::Summary> {
+fn finish(job: &Job<'_>, tree: &Tree, Data { spills, used, sum }: &Data) -> Result<WrittenImage> {
     let unused = unused(tree, used);
     let sum = sum.wrapping_sub(of_blocks(job.image, job.name, &unused)?);
     clear(job.image, job.name, &unused)?;
     let end = used.iter().filter(|used| !used.is_empty()).map(|used| used.end).max().unwrap_or(1);
     let mut tails =
         |layer: u32, offset: u64, buffer: &mut [u8]| spills[layer as usize].read_at(buffer, offset);
-    erofs::finish(tree, &mut tails, job.image, job.name, end, sum)
+    let summary = skiff_erofs::finish(tree, &mut tails, job.image, job.name, end)?;
+    Ok(WrittenImage { summary, data_sum: sum })
 }
 
 /// What the threads share.

@@ -7,17 +7,17 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 
-use crate::assemble::Limits;
+use crate::assemble::{Limits, WrittenImage};
 use crate::error::Context;
 use crate::io::write_all_at;
 use crate::layer::is_kept;
 use crate::spill::Spill;
 use crate::sum::Sum;
 use crate::{Error, Result};
+use skiff_erofs::finish;
 use skiff_erofs::tree::{
     Attributes, BLOCK, Content, Inode, InodeId, Kind, Run, Sparse, Tree, Xattrs, XattrsId,
 };
-use skiff_erofs::{Summary, finish};
 
 /// Blocks are written in pieces of this size.
 const GATHER: usize = 1 << 20;
@@ -95,7 +95,7 @@ pub(crate) struct Job<'a> {
 ///
 /// # Errors
 /// The file system cannot be read, holds what ours cannot, or too much. The file is of no use then.
-pub(crate) fn convert<F: Foreign>(foreign: &F, job: Job<'_>) -> Result<Summary> {
+pub(crate) fn convert<F: Foreign>(foreign: &F, job: Job<'_>) -> Result<WrittenImage> {
     let (image, name) = (job.image, job.name);
     let gathered = Vec::with_capacity(GATHER);
     let mut converter = Converter { job, next_block: 1, gathered, sum: Sum::default(), placed: 0 };
@@ -105,7 +105,8 @@ pub(crate) fn convert<F: Foreign>(foreign: &F, job: Job<'_>) -> Result<Summary> 
     converter.job.spill.flush()?;
     let Converter { job, next_block, sum, .. } = converter;
     let mut tails = |_: u32, at: u64, buffer: &mut [u8]| job.spill.read_at(buffer, at);
-    finish(&tree, &mut tails, image, name, next_block, sum.total())
+    let summary = finish(&tree, &mut tails, image, name, next_block)?;
+    Ok(WrittenImage { summary, data_sum: sum.total() })
 }
 
 struct Converter<'a> {

@@ -14,7 +14,7 @@ use skiff_spec::digest::Digest;
 use skiff_spec::image::ImageId;
 use skiff_spec::platform::Platform;
 
-use crate::assemble::{Limits, Progress};
+use crate::assemble::{Limits, Progress, WrittenImage};
 use crate::blob::{Blob, FileBlob};
 use crate::convert::{self, convert};
 use crate::error::{Context, Error, Result};
@@ -142,13 +142,13 @@ fn unpack(
     let progress = Progress::new(blobs.len());
     let arrived = |layer: usize| blobs[layer].size();
     let layers = Layers { digests: &digests, blobs: &blobs, arrived: &arrived };
-    let summary = watched(watch, &layers, &progress, || assemble_into(&making, &blobs, &progress));
-    let summary = watch.verdict(summary)?;
+    let image = watched(watch, &layers, &progress, || assemble_into(&making, &blobs, &progress));
+    let WrittenImage { summary, data_sum } = watch.verdict(image)?;
     let name = import.source.name();
     let layers = digests.iter().zip(&blobs);
     let record = Record {
         size: u64::from(summary.blocks) * BLOCK,
-        sum: Some(summary.data_sum),
+        sum: Some(data_sum),
         layers: layers
             .map(|(digest, blob)| Layer { digest: digest.to_string(), size: blob.size() })
             .collect(),
@@ -249,7 +249,7 @@ fn rewrite(
         limits: Limits::of(on_disk),
         watch: &mut tick,
     };
-    let summary = match form {
+    let image = match form {
         Form::Sif => convert(&Squashfs::open(sif::open(copy)?.squashfs)?, job),
         Form::Erofs => {
             let not_understood = |error| convert::erofs::not_understood(&copy.name, error);
@@ -260,12 +260,12 @@ fn rewrite(
         }
         _ => convert(&Squashfs::open(copy.clone())?, job),
     };
-    let summary = watch.verdict(summary)?;
+    let WrittenImage { summary, data_sum } = watch.verdict(image)?;
     Ticker { watch, digest: *digest, size: copy.size, told: None }.tick(copy.size);
     check_and_sync(&making, &copy.name)?;
     let record = Record {
         size: u64::from(summary.blocks) * BLOCK,
-        sum: Some(summary.data_sum),
+        sum: Some(data_sum),
         layers: vec![Layer { digest: digest.to_string(), size: copy.size }],
         origins: vec![],
         files: summary.inodes,

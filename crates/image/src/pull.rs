@@ -11,7 +11,7 @@ use skiff_spec::image::ImageId;
 use skiff_spec::platform::Platform;
 use skiff_spec::reference::Named;
 
-use crate::assemble::{Job, Limits, Progress, assemble};
+use crate::assemble::{Job, Limits, Progress, WrittenImage, assemble};
 use crate::blob::Blob;
 use crate::error::{Context, Error, Result};
 use crate::fetcher::Fetcher;
@@ -144,13 +144,13 @@ fn make(pull: &Pull<'_>, found: &Resolved, mut making: Making<'_>, watch: &mut d
     let digests: Vec<Digest> = found.manifest.layers.iter().map(|layer| layer.blob.digest).collect();
     let arrived = |layer: usize| fetching.arrived(layer);
     let watched_layers = Layers { digests: &digests, blobs: &layers, arrived: &arrived };
-    let summary = watched(watch, &watched_layers, &progress, || assemble_into(&making, &layers, &progress));
-    let summary = watch.verdict(summary)?;
+    let image = watched(watch, &watched_layers, &progress, || assemble_into(&making, &layers, &progress));
+    let WrittenImage { summary, data_sum } = watch.verdict(image)?;
     let bytes = u64::from(summary.blocks) * skiff_erofs::tree::BLOCK;
     check_and_sync(&making, pull.image)?;
     let record = Record {
         size: bytes,
-        sum: Some(summary.data_sum),
+        sum: Some(data_sum),
         layers: found
             .manifest
             .layers
@@ -217,7 +217,7 @@ pub(crate) fn assemble_into(
     making: &Making<'_>,
     layers: &[&dyn Blob],
     progress: &Progress,
-) -> Result<erofs::Summary> {
+) -> Result<WrittenImage> {
     let (room, name) = (making.room(), making.name());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let scratch: OwnedFd = open(&room, flags, Mode::empty()).on("open", room.display().to_string())?;

@@ -84,9 +84,7 @@ impl Builder {
 
     /// One more name of an inode.
     pub fn name(&mut self, parent: InodeId, name: impl AsRef<[u8]>, id: InodeId) {
-        self.tree.inode_mut(id).names += 1;
-        let Kind::Directory(children) = &mut self.tree.inode_mut(parent).kind else { panic!("no directory") };
-        assert!(children.insert(Box::from(name.as_ref()), id).is_none());
+        assert!(self.tree.link(parent, name.as_ref(), id), "no directory, or there is one of that name");
     }
 
     pub fn directory(&mut self, parent: InodeId, name: impl AsRef<[u8]>) -> InodeId {
@@ -158,7 +156,7 @@ impl Builder {
             buffer.copy_from_slice(&self.spill[at as usize..at as usize + buffer.len()]);
             Ok(())
         };
-        erofs::finish(&self.tree, &mut tails, self.image.as_fd(), "image.erofs", self.next_block, 0)
+        erofs::finish(&self.tree, &mut tails, self.image.as_fd(), "image.erofs", self.next_block)
     }
 
     /// The finished image. `dir` is the one given to [`Builder::new`].

@@ -67,7 +67,7 @@ pub fn with_progress(
     };
     let outcome = assemble(&job, progress);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "something was left beside the image");
-    Ok(Assembled { path, summary: outcome?, _dir: dir })
+    Ok(Assembled { path, summary: outcome?.summary, _dir: dir })
 }
 
 /// Puts whole blobs together, whatever they hold.
