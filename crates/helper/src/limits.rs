@@ -15,7 +15,7 @@ const LEAST: [(Resource, Option<u64>); 8] = [
     (Resource::Nproc, None),
 ];
 
-/// The limits of the caller's that are lifted. They come back when this is dropped, and before a program of the caller's is started.
+/// The limits of the caller's that are lifted. Whatever becomes a program of the caller's restores them before.
 pub struct Limits([Option<Rlimit>; LEAST.len()]);
 
 impl Limits {
@@ -41,15 +41,6 @@ impl Limits {
             }
         }
         Ok(())
-    }
-}
-
-impl Drop for Limits {
-    fn drop(&mut self) {
-        if self.restore().is_err() {
-            // What comes after may be the caller's.
-            std::process::abort();
-        }
     }
 }
 
