@@ -124,7 +124,7 @@ fn map_owners(mount: BorrowedFd<'_>, user_ns: BorrowedFd<'_>, what: &str) -> Res
 struct Ids {
     users: IdMap,
     groups: IdMap,
-    /// Those of his groups that he must not leave.
+    /// The caller's groups that they must not leave.
     kept: Vec<Gid>,
     /// How many there are inside.
     count: u32,

@@ -16,13 +16,13 @@ const MOST_SECONDS: u32 = 60;
 
 /// The user behind this call.
 pub struct Caller {
-    /// His uid.
+    /// The caller's uid.
     pub uid: u32,
-    /// His gid.
+    /// The caller's gid.
     pub gid: u32,
-    /// His other groups.
+    /// The caller's other groups.
     pub groups: Vec<u32>,
-    /// His umask, which is his programs', not ours.
+    /// The caller's umask, which is for their programs, not for the helper.
     pub umask: Mode,
     /// The signal mask that the caller came with.
     mask: signal::Mask,

@@ -189,7 +189,7 @@ impl Store {
         (self.owner, self.group)
     }
 
-    /// It as a mount that is attached nowhere yet, for another mount namespace.
+    /// The image as a detached mount, for another mount namespace.
     pub fn tree(&self) -> std::io::Result<OwnedFd> {
         let flags =
             OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;

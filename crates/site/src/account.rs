@@ -65,7 +65,7 @@ pub fn groups(gids: &[u32]) -> Vec<Group> {
     found
 }
 
-/// Those of the numbers that are none of these groups', as `getent` takes them.
+/// The numbers that belong to none of these groups, as `getent` takes them.
 fn missing(gids: &[u32], found: &[Group]) -> Vec<String> {
     let is_missing = |gid: &&u32| !found.iter().any(|group| group.gid == **gid);
     gids.iter().filter(is_missing).map(u32::to_string).collect()

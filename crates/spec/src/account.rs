@@ -11,7 +11,7 @@ pub struct User {
     pub uid: u32,
     /// Of the group that the user always is in.
     pub gid: u32,
-    /// Their name and whatever else a site puts there.
+    /// The user's full name, and whatever else a site puts there.
     pub comment: String,
     /// The home directory.
     pub home: PathBuf,

@@ -199,9 +199,9 @@ pub enum Reply {
     Address(Ipv4Addr),
     /// For [`Leave`](Request::Leave): it is done.
     Kept(Claim),
-    /// It is not, as there is as much of this at work for the user as there may be: some of it will end.
+    /// Not done: as much of this is at work for the user as there may be. Some of it will end.
     Busy,
-    /// It is not, and nothing has changed: why, and how to mend it.
+    /// Not done, and nothing has changed: why, and how to mend it.
     Refused {
         /// What, on which object, why.
         message: String,

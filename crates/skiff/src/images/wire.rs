@@ -14,7 +14,7 @@ use skiff_spec::image::ImageId;
 pub enum Ask {
     /// Pull an image.
     Pull {
-        /// Its name, as the user wrote it.
+        /// The image's name, as the user wrote it.
         reference: String,
         /// The machine it is for: `linux/amd64`.
         platform: String,
@@ -77,7 +77,7 @@ pub enum Say {
     Waiting,
     /// How far the layers are, the lowest first.
     Layers(Vec<Layer>),
-    /// It is pulled.
+    /// Success: the image is in the store.
     Pulled {
         /// The name in full.
         name: String,
@@ -104,16 +104,16 @@ pub enum Say {
     Verified(Vec<Checked>),
     /// Some lines of text.
     Lines(Vec<String>),
-    /// It is not done.
+    /// Refused, or failed on the way.
     Failed(Fault),
 }
 
 /// A layer on its way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layer {
-    /// Its digest.
+    /// The layer's digest.
     pub digest: String,
-    /// Its size as it is sent, in bytes.
+    /// The layer's size as it is sent, in bytes.
     pub size: u64,
     /// How many are here.
     pub fetched: u64,

@@ -37,7 +37,7 @@ pub enum Answer {
     Nodes(Vec<Node>),
     /// Success; for [`Want::Enter`] with the pidfd.
     Done,
-    /// It is not.
+    /// Refused, or failed on the way.
     Failed(Error),
 }
 
@@ -53,13 +53,13 @@ impl Message for Answer {
 /// A node as the supervisor knows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Node {
-    /// Its name.
+    /// The node's name.
     pub name: Member,
     /// Where the others reach it.
     pub address: String,
-    /// Its host, if the cluster is on several.
+    /// The host that it is on, if the cluster has several.
     pub host: Option<String>,
-    /// Its process 1, seen from outside; nothing if it is lost, or on another host.
+    /// The node's process 1, seen from outside; nothing if it is lost, or on another host.
     pub pid: Option<i32>,
     /// Seconds since 1970 at which it was made.
     pub since: u64,
