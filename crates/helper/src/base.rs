@@ -25,10 +25,11 @@ use skiff_sys::mount::{MountAttr, set_id_map};
 use skiff_sys::{caps, ns};
 
 use crate::caller::Caller;
-use crate::image;
+use crate::files::NOBODY;
 use crate::mask::{self, Mask};
+use crate::namespaces::{check_owner, open_ns};
 use crate::owned::{self, Owners};
-use crate::site::NOBODY;
+use crate::{image, state};
 
 /// What is given, and what is to be closed only after.
 pub struct Given {
@@ -213,36 +214,6 @@ impl Target {
     }
 }
 
-/// Opens a namespace of a process.
-pub fn open_ns(proc: BorrowedFd<'_>, kind: &str) -> rustix::io::Result<OwnedFd> {
-    // This one link of /proc must be followed: what it leads to is the namespace, whatever the process calls it.
-    openat(proc, format!("ns/{kind}"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-}
-
-/// Refuses unless `user_ns` was made by the caller directly below the user namespace we are in.
-pub fn check_owner(caller: &Caller, user_ns: BorrowedFd<'_>, name: &str) -> Result<()> {
-    let refuse = |why: &str| {
-        Err(Error::new(format!("{name}: {why}")).hint("the helper serves only what you have made yourself"))
-    };
-    if !ns::is_user_ns(user_ns) {
-        return refuse("that is no user namespace");
-    }
-    if ns::owner_uid(user_ns).context(|| name.to_owned())? != caller.uid {
-        return refuse("its user namespace was made by somebody else");
-    }
-    let ours = open_ns(own_proc()?.as_fd(), "user").context(|| "own user namespace")?;
-    match ns::parent(user_ns) {
-        Ok(parent) if ns::same(parent.as_fd(), ours.as_fd()).context(|| name.to_owned())? => Ok(()),
-        _ => refuse("it is not directly below the host's user namespace"),
-    }
-}
-
-/// `/proc/self`.
-pub fn own_proc() -> Result<OwnedFd> {
-    openat(CWD, "/proc/self", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .context(|| "/proc/self")
-}
-
 /// The host's root, as far as `other` may read it, as a mount that hangs nowhere yet; `host` is the clone of it below.
 fn view(host: &OwnedFd, empty: &OwnedFd, groups: &[Gid]) -> Result<OwnedFd> {
     // An overlay without upper wants two layers.
@@ -267,9 +238,9 @@ fn overlay_apart(host: &OwnedFd, groups: &[Gid]) -> std::io::Result<OwnedFd> {
         mkdirat(&stage, name, Mode::from_raw_mode(0o755))?;
     }
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    move_mount(&stage, "", CWD, mask::DIR, flags)?;
+    move_mount(&stage, "", CWD, state::DIR, flags)?;
     move_mount(host, "", &stage, "host", flags)?;
-    overlay(&format!("{}/host", mask::DIR), &format!("{}/empty", mask::DIR), groups)
+    overlay(&format!("{}/host", state::DIR), &format!("{}/empty", state::DIR), groups)
 }
 
 /// An overlay of two layers that looks at them as nobody in these groups.

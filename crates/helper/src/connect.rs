@@ -14,9 +14,9 @@ use skiff_sandbox::{Context, Error, Result};
 use skiff_spec::network::{Again, Claim, NetName};
 use skiff_sys::ns;
 
-use crate::base::{check_owner, open_ns};
 use crate::caller::Caller;
-use crate::{network, site};
+use crate::namespaces::{check_owner, open_ns};
+use crate::{files, network};
 
 /// Answers [`Connect`](skiff_spec::wire::Request::Connect).
 pub fn make(caller: &Caller, pid: u32, name: &NetName, again: Option<&Again>) -> Result<(Ipv4Addr, OwnedFd)> {
@@ -62,6 +62,6 @@ fn own_space(caller: &Caller, pid: u32) -> Result<OwnedFd> {
 
 /// The site's key, if there is one.
 fn key() -> Result<Option<Key>> {
-    let Some(content) = site::read_secret_if_exists(KEY)? else { return Ok(None) };
+    let Some(content) = files::read_secret_if_exists(KEY)? else { return Ok(None) };
     Key::new(&content).map(Some).map_err(|why| Error::new(format!("{KEY}: {why}")))
 }

@@ -32,10 +32,10 @@ use skiff_sys::mount::{MountAttr, set_attributes};
 use skiff_sys::verity::{self, Measured};
 
 use crate::caller::Caller;
+use crate::files::{FIRST_PERSON, refuse_unless_owned};
 use crate::locked::lock_flags;
 use crate::quota::Slot;
-use crate::site::{FIRST_PERSON, refuse_unless_owned};
-use crate::{mask, site};
+use crate::{files, mask, state};
 
 /// Where images are mounted, each on a directory of its name.
 const PLACE: &str = "images";
@@ -116,15 +116,15 @@ fn let_go(dir: &OwnedFd, unneeded: impl Fn(ImageId) -> bool) -> Result<()> {
 
 /// Best effort: what stays is found the next time.
 fn unmount_all(dir: BorrowedFd<'_>, name: &str) {
-    let place = format!("{}/{PLACE}/{name}", mask::DIR);
+    let place = format!("{}/{PLACE}/{name}", state::DIR);
     while unmount(&place, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {}
     unlinkat(dir, name, AtFlags::REMOVEDIR).unwrap_or_default();
 }
 
 /// `/run/skiff/images`, for root alone.
 fn place() -> Result<OwnedFd> {
-    let parent = mask::state_dir()?;
-    let what = || format!("{}/{PLACE}", mask::DIR);
+    let parent = state::dir()?;
+    let what = || format!("{}/{PLACE}", state::DIR);
     match mkdirat(&parent, PLACE, Mode::from_raw_mode(0o700)) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(e) => return Err(e).context(what),
@@ -171,7 +171,7 @@ impl Store {
             openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).context(what).map_err(
                 |e| e.hint("administrator: libexec/skiff/make-store makes it, for a system user of its own"),
             )?;
-        site::check_parents(&path)?;
+        files::check_parents(&path)?;
         let stat = fstat(&dir).context(what)?;
         refuse_unless_owned(&stat, Path::new(&path), 0o022, FIRST_PERSON - 1).map_err(|e| {
             e.hint("it must belong to a system user (uid below 1000) and be writable by nobody else")

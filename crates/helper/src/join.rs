@@ -25,8 +25,8 @@ use skiff_sys::process::{CloneFlags, Fork, close_as_exec_does, close_inherited, 
 use skiff_sys::signal::{self, Mask};
 use skiff_sys::{caps, fdpass, ns, seccomp};
 
-use crate::base::{check_owner, open_ns, own_proc};
 use crate::caller::Caller;
+use crate::namespaces::{check_owner, open_ns, own_proc};
 use crate::wait;
 
 /// Seconds that process 1 has to make the root: its maker waits no longer either. (Some mount file systems of a slow server's.)

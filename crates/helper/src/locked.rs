@@ -13,7 +13,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use skiff_sys::fdpass;
 use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 
-use crate::mask;
+use crate::state;
 
 /// A copy of a detached mount, detached too, with its flags locked. The mount itself is used up.
 pub fn lock_flags(mount: &OwnedFd) -> std::io::Result<OwnedFd> {
@@ -32,7 +32,7 @@ pub fn lock_flags(mount: &OwnedFd) -> std::io::Result<OwnedFd> {
 /// In a mount namespace of this process' own: hangs the mount somewhere, so that the next process has a copy of it.
 fn hang_and_copy(mount: &OwnedFd, to: &OwnedFd) -> std::io::Result<()> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    move_mount(mount, "", CWD, mask::DIR, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    move_mount(mount, "", CWD, state::DIR, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     match fork(CloneFlags::USER.and(CloneFlags::MOUNT))? {
         Fork::Parent(child) => {
             end_of(child.pid);
@@ -44,7 +44,7 @@ fn hang_and_copy(mount: &OwnedFd, to: &OwnedFd) -> std::io::Result<()> {
 
 fn copy(to: &OwnedFd) -> std::io::Result<()> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let copy = open_tree(CWD, mask::DIR, flags)?;
+    let copy = open_tree(CWD, state::DIR, flags)?;
     fdpass::send(to.as_fd(), &[0], &[copy.as_fd()])
 }
 

@@ -10,11 +10,10 @@
 //! system, which the kernel drops when the last environment that uses it has ended.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{
-    CWD, Mode, OFlags, ResolveFlags, XattrFlags, fgetxattr, fsetxattr, fstat, mkdirat, openat, openat2, stat,
+    CWD, Mode, OFlags, ResolveFlags, XattrFlags, fgetxattr, fsetxattr, mkdirat, openat, openat2, stat,
 };
 use rustix::io::Errno;
 use rustix::mount::{
@@ -27,11 +26,8 @@ use skiff_sandbox::{Context, Error, Result};
 use skiff_sys::lock;
 
 use crate::quota::Slot;
-use crate::site::refuse_unless_owned;
 use crate::{shims, stand_ins};
 
-/// The directory of the helper's own.
-pub const DIR: &str = "/run/skiff";
 /// Where the current generation is mounted. (Never a part of `/` itself: one layer of an overlay may not lie in another.)
 const PLACE: &str = "/run/skiff/base";
 /// In a generation: the layers; and a directory that stays empty.
@@ -92,22 +88,6 @@ pub fn current(uid: u32) -> Result<Mask> {
         }
     }
     Err(Error::new(format!("stand-ins in {PLACE}: gone as soon as they were made")).hint("try again"))
-}
-
-/// `/run/skiff`, made and checked: nobody but root may put things there.
-pub fn state_dir() -> Result<OwnedFd> {
-    let name = || DIR;
-    match rustix::fs::mkdir(DIR, Mode::from_raw_mode(0o755)) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(e) => {
-            return Err(e)
-                .context(name)
-                .map_err(|e| e.hint("the helper keeps its state there: /run must be writable"));
-        }
-    }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = openat2(CWD, DIR, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).context(name)?;
-    refuse_unless_owned(&fstat(&dir).context(name)?, Path::new(DIR), 0o022, 0).map(|()| dir)
 }
 
 /// What says that the host has changed: the times of directories, as text.

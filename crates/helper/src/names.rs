@@ -5,11 +5,11 @@ use skiff_sandbox::{Error, Result};
 use skiff_site::account;
 use skiff_spec::account::User;
 
-use crate::site::{self, NOBODY};
+use crate::files::{self, NOBODY};
 
 /// The name of a user for looking it up in `lists`, texts like `/etc/subuid`.
 pub fn user_name<'a>(uid: u32, lists: impl Iterator<Item = &'a str>) -> Result<Option<String>> {
-    let passwd = site::read_accounts("/etc/passwd")?;
+    let passwd = files::read_accounts("/etc/passwd")?;
     if let Some(user) = User::with_uid(&passwd, uid) {
         return Ok(Some(user.name));
     }

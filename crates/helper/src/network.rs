@@ -23,9 +23,9 @@ use skiff_sys::ns;
 use skiff_sys::process::exec;
 use zeroize::Zeroizing;
 
-use crate::base::{check_owner, open_ns, own_proc};
 use crate::caller::Caller;
-use crate::{site, writer};
+use crate::namespaces::{check_owner, open_ns, own_proc};
+use crate::{files, writer};
 
 /// Goes on in a new namespace on a network. Returns only if that fails.
 pub fn enter(caller: &Caller, name: &NetName) -> Result<()> {
@@ -49,9 +49,9 @@ pub fn secret(network: &Network) -> Result<Option<Secret>> {
     if !network.encrypt {
         return Ok(None);
     }
-    let found = match site::read_secret_if_exists(KEY)? {
+    let found = match files::read_secret_if_exists(KEY)? {
         Some(key) => Some((KEY, key)),
-        None => site::read_services_secret_if_exists(MUNGE_KEY)?.map(|key| (MUNGE_KEY, key)),
+        None => files::read_services_secret_if_exists(MUNGE_KEY)?.map(|key| (MUNGE_KEY, key)),
     };
     let secret = |(path, content): (&str, Zeroizing<Vec<u8>>)| {
         Secret::new(&content).map_err(|why| Error::new(format!("{path}: {why}")))
@@ -67,7 +67,7 @@ pub fn allowed(caller: &Caller, name: &NetName) -> Result<Network> {
             .hint("`skiff net list` shows those there are")
     })?;
     network.resolve_reach(read)?;
-    let (users, groups) = (site::read_accounts("/etc/passwd")?, site::read_accounts("/etc/group")?);
+    let (users, groups) = (files::read_accounts("/etc/passwd")?, files::read_accounts("/etc/group")?);
     let gids: Vec<u32> = caller.groups.iter().copied().chain([caller.gid]).collect();
     if caller.uid != 0
         && !network.allows(
@@ -89,7 +89,7 @@ fn path(name: &NetName) -> String {
 
 fn read(name: &NetName) -> Result<Option<Network>> {
     let path = path(name);
-    let Some(text) = site::read_if_exists(&path)? else { return Ok(None) };
+    let Some(text) = files::read_if_exists(&path)? else { return Ok(None) };
     Network::parse(&text).map(Some).map_err(|why| Error::new(format!("{path}: {why}")))
 }
 

@@ -12,8 +12,8 @@ use rustix::fs::{
 };
 use skiff_spec::ids::IdMap;
 
+use crate::files::NOBODY;
 use crate::mask;
-use crate::site::NOBODY;
 
 /// Whether tmpfs takes id maps. By the version, as there is no user namespace yet to try it with; where a distribution has added it to
 /// an older kernel, a copy does as well.

@@ -12,7 +12,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use skiff_sandbox::{Context, Error, Result};
 use skiff_sys::lock;
 
-use crate::mask;
+use crate::state;
 
 /// In `/run/skiff`, for root alone: whoever could open a file there could hold its locks.
 const DIR: &str = "callers";
@@ -55,12 +55,12 @@ impl AsFd for Slot {
 }
 
 fn try_one_of(uid: u32, what: &str, most: u32) -> Result<Option<Slot>> {
-    let about = || format!("{}/{DIR}", mask::DIR);
+    let about = || format!("{}/{DIR}", state::DIR);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = || openat2(CWD, about(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
     let dir = match open() {
         Err(Errno::NOENT) => {
-            match mkdirat(mask::state_dir()?, DIR, Mode::from_raw_mode(0o700)) {
+            match mkdirat(state::dir()?, DIR, Mode::from_raw_mode(0o700)) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(e) => return Err(e).context(about),
             }

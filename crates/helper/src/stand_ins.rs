@@ -14,7 +14,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use skiff_spec::locked;
 
-use crate::site::FIRST_PERSON;
+use crate::files::FIRST_PERSON;
 
 /// Trees in which a system keeps things to itself.
 const TREES: [&str; 5] = ["etc", "root", "var", "srv", "boot"];

@@ -28,7 +28,7 @@ use skiff_sys::{caps, fdpass, signal};
 use crate::caller::Caller;
 use crate::image::Store;
 use crate::quota::Slot;
-use crate::{mask, site};
+use crate::{files, state};
 
 /// What a writer may have of the caller's machine, if the caller's own limits are not lower: address space in bytes (an image of eight million
 /// files takes 3 GB), descriptors, seconds of processor time.
@@ -131,7 +131,7 @@ fn enter_alone(store: &OwnedFd, path: &str) -> rustix::io::Result<()> {
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let root = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attr)?;
     // A directory that is there in any case.
-    move_mount(&root, "", CWD, mask::DIR, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    move_mount(&root, "", CWD, state::DIR, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     fchdir(&root)?;
     let mut dir = openat(&root, ".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     for part in path.split('/').filter(|part| !part.is_empty()) {
@@ -158,7 +158,7 @@ pub fn program() -> Result<PathBuf> {
     let prefix = own.ancestors().nth(3).unwrap_or(Path::new("/usr"));
     let program = prefix.join("bin/skiff");
     let shown = program.display().to_string();
-    site::check_file(&shown)?;
+    files::check_file(&shown)?;
     Ok(program)
 }
 
