@@ -140,19 +140,21 @@ mod tests {
             assert_eq!(good.parse::<Digest>().map(|digest| digest.to_string()), Ok(good));
         }
         let upper = short.to_uppercase();
-        for bad in [
-            "",
-            "sha256:",
-            &short,
-            &format!("sha256:{upper}"),
-            &format!("sha256:{short}0"),
-            &format!("sha256:{}", "é".repeat(32)),
-            &format!("sha512:{short}"),
-            &format!("md5:{short}"),
-            &format!("SHA256:{short}"),
-            &format!("sha256:../../{}", &short[6..]),
+        let (none, unknown) = ("has no algorithm", "is of an unknown algorithm");
+        for (bad, reason) in [
+            ("", none),
+            (&short, none),
+            ("sha256:", "must have 64"),
+            (&format!("sha256:{upper}"), "must have 64"),
+            (&format!("sha256:{short}0"), "must have 64"),
+            (&format!("sha256:{}", "é".repeat(32)), "must have 64"),
+            (&format!("sha256:../../{}", &short[6..]), "must have 64"),
+            (&format!("sha512:{short}"), "must have 128"),
+            (&format!("md5:{short}"), unknown),
+            (&format!("SHA256:{short}"), unknown),
         ] {
-            assert!(bad.parse::<Digest>().is_err(), "{bad}");
+            let refused = bad.parse::<Digest>().expect_err(bad);
+            assert!(refused.reason().starts_with(reason), "{refused}");
         }
     }
 }

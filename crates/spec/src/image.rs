@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(good.parse::<ImageId>().map(|id| id.to_string()), Ok(good.clone()));
         for bad in ["", "../..", &good[1..], &good.to_uppercase(), &format!("{good}0"), &"\u{e9}".repeat(32)]
         {
-            assert!(bad.parse::<ImageId>().is_err(), "{bad}");
+            assert_eq!(bad.parse::<ImageId>(), Err(BadImageId(bad.into())));
         }
     }
 }

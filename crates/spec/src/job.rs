@@ -148,10 +148,15 @@ mod tests {
         let good = format!(r#"{{"environment":"dev","snapshot":"{}","depot":"/d"}}"#, "a1".repeat(32));
         let d = Descriptor::from_line(&good).expect("the good one");
         assert_eq!(d.to_line().expect("plain text"), good);
-        for (from, to) in
-            [("dev", "../x"), ("a1", "A1"), ("a1a1", "/../"), ("/d", "d"), ("\"depot\"", "\"x\":1,\"depot\"")]
-        {
-            assert!(Descriptor::from_line(&good.replacen(from, to, 1)).is_err(), "{from} -> {to}");
+        for (from, to, reason) in [
+            ("dev", "../x", "environment name \"../x\": holds a slash"),
+            ("a1", "A1", "is no digest"),
+            ("a1a1", "/../", "is no digest"),
+            ("/d", "d", "depot \"d\" is no absolute path"),
+            ("\"depot\"", "\"x\":1,\"depot\"", "unknown field `x`"),
+        ] {
+            let refused = Descriptor::from_line(&good.replacen(from, to, 1)).expect_err(to);
+            assert!(refused.contains(reason), "{from} -> {to}: {refused}");
         }
     }
 
@@ -175,14 +180,15 @@ mod tests {
         };
         let line = Descriptor::Container(container.clone()).to_line().expect("plain text");
         assert_eq!(Descriptor::from_line(&line), Ok(Descriptor::Container(container)));
-        for (from, to) in [
-            ("\"kept\"", "\"../x\""),
-            ("\"/w\"", "\"w\""),
-            ("\"/d\"", "\"d\""),
-            ("0707", "07/7"),
-            ("root", "x"),
+        for (from, to, reason) in [
+            ("\"kept\"", "\"../x\"", "environment name \"../x\": holds a slash"),
+            ("\"/w\"", "\"w\"", "working directory \"w\" is no absolute path"),
+            ("\"/d\"", "\"d\"", "depot \"d\" is no absolute path"),
+            ("0707", "07/7", "no image id"),
+            ("root", "x", "unknown field `x`"),
         ] {
-            assert!(Descriptor::from_line(&line.replacen(from, to, 1)).is_err(), "{from} -> {to}");
+            let refused = Descriptor::from_line(&line.replacen(from, to, 1)).expect_err(to);
+            assert!(refused.contains(reason), "{from} -> {to}: {refused}");
         }
     }
 }

@@ -84,9 +84,25 @@ mod tests {
     #[test]
     fn names_that_are_not() {
         let long = "x".repeat(65);
-        for bad in ["", ".", "..", "a/b", "../x", "/abs", "-rf", ".hidden", "a b", "ü", "a\nb", "none", &long]
-        {
-            assert!(bad.parse::<EnvName>().is_err(), "{bad:?} was taken");
+        let (first, slash, other) = ("must begin with", "holds a slash", "may hold only");
+        for (bad, reason) in [
+            ("", "is empty"),
+            (".", first),
+            ("..", first),
+            ("-rf", first),
+            (".hidden", first),
+            ("ü", first),
+            ("a/b", slash),
+            ("../x", slash),
+            ("/abs", slash),
+            ("a b", other),
+            ("a\nb", other),
+            ("aü", other),
+            ("none", "is the word that switches environments off"),
+            (&long, "is longer than 64"),
+        ] {
+            let refused = bad.parse::<EnvName>().expect_err(bad);
+            assert!(refused.name == bad && refused.reason.starts_with(reason), "{refused}");
         }
     }
 }

@@ -131,7 +131,8 @@ fn short_names_are_completed() {
     assert_eq!(short.below("docker.io").map(|n| n.to_string()), Ok("docker.io/library/tool:1".into()));
     let target: Named = "registry.fedoraproject.org/tool".parse().expect("a full name");
     assert_eq!(short.alias(&target).to_string(), "registry.fedoraproject.org/tool:1");
-    assert!(short.below("no server").is_err());
+    let refused = short.below("no server").expect_err("a server's name has no space");
+    assert_eq!(refused.part, Part::Server);
 }
 
 proptest! {
