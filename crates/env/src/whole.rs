@@ -87,7 +87,7 @@ mod tests {
         let back =
             |over| put_back(File::open(&file).expect("there"), "file", &whole.id, dir(&to).as_fd(), over);
         fs::create_dir_all(to.join("there")).expect("made");
-        assert!(back(false).is_err(), "there is something");
+        assert_eq!(back(false).expect_err("there is something").errno(), Some(rustix::io::Errno::EXIST));
         fs::remove_dir_all(&to).expect("gone");
         fs::create_dir_all(to.join("there")).expect("made");
         back(true).expect("put back");
@@ -97,8 +97,8 @@ mod tests {
         let other = LayerId([0; 32]);
         fs::remove_dir_all(&to).expect("gone");
         fs::create_dir_all(&to).expect("made");
-        assert!(
-            put_back(File::open(&file).expect("there"), "file", &other, dir(&to).as_fd(), false).is_err()
-        );
+        let refused = put_back(File::open(&file).expect("there"), "file", &other, dir(&to).as_fd(), false)
+            .expect_err("another digest");
+        assert!(matches!(refused, crate::error::Error::BadLayer { .. }), "{refused}");
     }
 }

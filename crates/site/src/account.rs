@@ -171,6 +171,7 @@ mod tests {
         assert_eq!(names(&[0, 4_000_000_123]), ["root"]);
         assert_eq!(names(&[]), [""; 0]);
         assert_eq!(ask("passwd", "no-such-user", None), Ok(None));
-        assert!(ask("no-such-database", "x", None).is_err());
+        let unknown = ask("no-such-database", "x", None).unwrap_err();
+        assert!(unknown.starts_with("getent no-such-database x: no answer"), "{unknown}");
     }
 }

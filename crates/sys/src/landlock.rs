@@ -188,7 +188,8 @@ mod tests {
                 };
                 denied(&shut.join("file"));
                 denied(&base.join("file"));
-                assert!(write(open.join("file"), "y").is_err(), "to write where it reads");
+                let written = write(open.join("file"), "y").expect_err("to write where it reads");
+                assert_eq!(written.kind(), ErrorKind::PermissionDenied);
             });
             thread.join()
         });

@@ -134,7 +134,8 @@ mod tests {
         std::fs::remove_file(&path).expect("removed");
         assert!(!matches!(before, Measured::Digest(_)), "{before:?}");
         assert_eq!(matches!(after, Measured::Digest(_)), enabled, "{after:?}");
-        assert!(changed.is_err() == enabled);
+        let refused = changed.err().map(|e| e.kind());
+        assert_eq!(refused, enabled.then_some(io::ErrorKind::PermissionDenied));
         if wanted.is_some() {
             assert_eq!(before, Measured::Nothing);
         }
