@@ -133,8 +133,14 @@ mod tests {
         ] {
             assert_eq!(Command::read(&mut &command.bytes()[..]).expect("known"), command);
         }
-        assert!(Command::read(&mut &[0; COMMAND][..]).is_err(), "not known");
-        assert!(Command::read(&mut &Command::Close.bytes()[1..]).is_err(), "cut");
+        let close = Command::Close.bytes();
+        for (bytes, reason) in [
+            (&[0; COMMAND][..], "a command 0x0 that is not known"),
+            (&close[1..], "failed to fill whole buffer"),
+        ] {
+            let refused = Command::read(&mut &bytes[..]).expect_err(reason);
+            assert_eq!(refused.message, format!("pages from the other side: {reason}"));
+        }
     }
 
     #[test]
@@ -142,6 +148,6 @@ mod tests {
         for (of, pid) in [(2 << 8 | 1, Some(2)), (2 << 8 | 2, None), (1, None), (u64::MAX << 8 | 1, None)] {
             assert_eq!(process(of), pid, "{of:#x}");
         }
-        assert!(bytes(u64::MAX).is_err());
+        assert!(bytes(u64::MAX).expect_err("too many").message.ends_with("more than there can be"));
     }
 }

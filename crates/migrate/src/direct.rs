@@ -370,7 +370,11 @@ mod tests {
         all(pid, start, length as u64, |at, done| read_of(pid, at, &mut there[done..])).expect("read");
         assert!(there == memory[1..=length], "it is as it was");
         // Cut, and where nothing is.
-        assert!(fill(&mut &sent[..sent.len() - 40], stock, |_| ()).is_err());
+        let refused = |said: &[u8]| fill(&mut &said[..], stock, |_| ()).expect_err("not written").message;
+        assert_eq!(
+            refused(&sent[..sent.len() - 40]),
+            "pages from the other side: failed to fill whole buffer"
+        );
         let nowhere = Command::Add {
             of: u64::from(pid.unsigned_abs()) << 8 | 1,
             address: 4096,
@@ -378,12 +382,14 @@ mod tests {
             flags: PRESENT,
         };
         let said = [&nowhere.bytes()[..], &[0; 4096], &Command::Close.bytes()].concat();
-        assert!(fill(&mut &said[..], stock, |_| ()).is_err());
+        let no_memory = format!("memory of process {pid} at 0x1000: Bad address (os error 14)");
+        assert_eq!(refused(&said), no_memory);
         let said = [&nowhere.bytes()[..], &[0; 4096]].concat().repeat(4 * QUEUE);
-        assert!(fill(&mut &said[..], stock, |_| ()).is_err(), "nobody waits for those who have failed");
+        assert_eq!(refused(&said), no_memory, "nobody waits for those who have failed");
         kill_process(child, Signal::KILL).expect("killed");
         waitpid(Some(child), WaitOptions::empty()).expect("gone");
-        assert!(send(&runs, &mut vec![]).is_err(), "it is gone");
+        let gone = send(&runs, &mut vec![]).expect_err("it is gone").message;
+        assert_eq!(gone, format!("memory of process {pid} at {start:#x}: No such process (os error 3)"));
     }
 
     proptest::proptest! {

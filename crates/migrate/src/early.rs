@@ -108,8 +108,12 @@ mod tests {
         [&Command::Add { of: of(2), address, pages, flags }.bytes()[..], &vec![byte; there as usize]].concat()
     }
 
+    fn early_for(most: u64) -> Early {
+        Early::new(&Ranges::from([(2, vec![(0x1000, 0x4000), (0x8000, 0x9000)])]), most).expect("a file")
+    }
+
     fn early() -> Early {
-        Early::new(&Ranges::from([(2, vec![(0x1000, 0x4000), (0x8000, 0x9000)])]), 4 * PAGE).expect("a file")
+        early_for(4 * PAGE)
     }
 
     #[test]
@@ -134,35 +138,40 @@ mod tests {
         early.give(2, 0x8000, PAGE);
         early.give(2, 0xf000, PAGE);
         assert_eq!(early.file.metadata().expect("known").blocks(), 0);
-        assert!(early.take(2, 0x3000, &mut [0; 8192]).is_err(), "over its end");
-        assert!(early.take(2, 0x1000, &mut [0; 4096]).is_err(), "taken before");
+        assert_eq!(early.take(2, 0x3000, &mut [0; 8192]), Err(strange()), "over its end");
+        assert_eq!(early.take(2, 0x1000, &mut [0; 4096]), Err(strange()), "taken before");
     }
 
     #[test]
     fn what_is_cut_or_strange_is_an_error() {
         let shared =
             Command::Add { of: 2 << 8 | u64::from(SHARED), address: 0x1000, pages: 1, flags: PRESENT };
-        for (what, said) in [
-            ("nothing", vec![]),
-            ("no end", add(PRESENT, 1, 0x1000, 1)),
-            ("cut", add(PRESENT, 1, 0x1000, 1)[..100].to_vec()),
-            ("nowhere", add(PRESENT, 1, 0x5000, 1)),
-            ("over an end", add(PRESENT, 2, 0x3000, 1)),
-            ("no page", add(PRESENT, 0, 0x1000, 1)),
-            ("none that came before", add(0, 1, 0x1000, 1)),
-            (
-                "too many",
-                Command::Add { of: of(2), address: 0x1000, pages: 1 << 60, flags: PRESENT }.bytes().into(),
-            ),
-            (
-                "more than there is room for",
-                (1..=5).flat_map(|byte| add(PRESENT, 1, 0x1000 * byte, 1)).collect(),
-            ),
-            ("of no process", [&shared.bytes()[..], &[0; 4096]].concat()),
-            ("of one that comes", Command::Open(of(2)).bytes().into()),
+        let too_many = Command::Add { of: of(2), address: 0x1000, pages: 1 << 60, flags: PRESENT };
+        let (ends, strange) = ("failed to fill whole buffer", "not as they were announced");
+        for (what, said, reason) in [
+            ("nothing", vec![], ends),
+            ("no end", add(PRESENT, 1, 0x1000, 1), ends),
+            ("cut", add(PRESENT, 1, 0x1000, 1)[..100].to_vec(), ends),
+            ("nowhere", add(PRESENT, 1, 0x5000, 1), strange),
+            ("over an end", add(PRESENT, 2, 0x3000, 1), strange),
+            ("no page", add(PRESENT, 0, 0x1000, 1), strange),
+            ("none that came before", add(0, 1, 0x1000, 1), strange),
+            ("too many", too_many.bytes().into(), strange),
+            ("of no process", [&shared.bytes()[..], &[0; 4096]].concat(), strange),
+            ("of one that comes", Command::Open(of(2)).bytes().into(), strange),
         ] {
-            assert!(early().receive(&mut &said[..], |_| ()).is_err(), "{what}");
+            let refused = early().receive(&mut &said[..], |_| ()).expect_err(what);
+            assert_eq!(refused.message, format!("pages from the other side: {reason}"), "{what}");
         }
+    }
+
+    #[test]
+    fn more_than_there_is_room_for_is_refused() {
+        let said: Vec<u8> = (1..=3).flat_map(|page| add(PRESENT, 1, 0x1000 * page, 1)).collect();
+        let mut told = 0;
+        let refused = early_for(2 * PAGE).receive(&mut &said[..], |bytes| told += bytes).expect_err("full");
+        assert!(refused.message.starts_with("no room: "), "{refused}");
+        assert_eq!(told, 2 * PAGE);
     }
 
     proptest::proptest! {

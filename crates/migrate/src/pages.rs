@@ -294,17 +294,19 @@ mod tests {
     fn what_is_cut_or_strange_is_an_error() {
         let begun = open(2 << 8 | 1);
         let add = |pages| add(PRESENT, pages, 0, 2 << 8 | 1);
-        for (what, said) in [
-            ("nothing", vec![]),
-            ("half a command", begun[..9].to_vec()),
-            ("no end", begun.clone()),
-            ("too few pages", [begun.clone(), add(2), vec![0; 4096]].concat()),
-            ("of nobody", add(1)),
-            ("more than there can be", [begun.clone(), add(u64::MAX)].concat()),
-            ("a command that is not known", [begun.clone(), vec![7; 32]].concat()),
-            ("a kind that is not known", open(2 << 8 | 7)),
+        let ends = "failed to fill whole buffer";
+        for (what, said, reason) in [
+            ("nothing", vec![], ends),
+            ("half a command", begun[..9].to_vec(), ends),
+            ("no end", begun.clone(), ends),
+            ("pages", [begun.clone(), add(2), vec![0; 4096]].concat(), "it has closed the connection"),
+            ("of nobody", add(1), "of a process that was not named"),
+            ("too many", [begun.clone(), add(u64::MAX)].concat(), "more than there can be"),
+            ("a command", [begun.clone(), vec![7; 32]].concat(), "a command 0x707 that is not known"),
+            ("a kind", open(2 << 8 | 7), "of kind 7, which is not known"),
         ] {
-            assert!(arrive(&said, &[]).0.is_err(), "{what}");
+            let refused = arrive(&said, &[]).0.expect_err(what);
+            assert_eq!(refused.message, format!("pages from the other side: {reason}"), "{what}");
         }
     }
 

@@ -110,9 +110,15 @@ mod tests {
         assert_eq!(fs::read(to.path().join("images/core-2.img")).expect("read"), vec![1; 70_000]);
         // Again, outside, and cut short.
         drop(ours);
-        for path in ["trees/upper", "../outside", "/tmp/outside", "images/new"] {
+        for (path, reason) in [
+            ("trees/upper", "File exists (os error 17)"),
+            ("../outside", "Invalid cross-device link (os error 18)"),
+            ("/tmp/outside", "Invalid cross-device link (os error 18)"),
+            ("images/new", "pages from the other side: it has closed the connection"),
+        ] {
             let piece = Piece { path: path.into(), size: 5 };
-            assert!(receive(target.as_fd(), &[piece], theirs.as_fd()).is_err(), "{path}");
+            let refused = receive(target.as_fd(), &[piece], theirs.as_fd()).expect_err(path);
+            assert_eq!(refused.message, format!("{path}: {reason}"));
         }
     }
 }

@@ -232,8 +232,9 @@ mod tests {
         let answer = Response::decode(&bytes[..]).expect("valid");
         assert_eq!((answer.kind, answer.success), (Kind::Notify.into(), true));
         assert_eq!(answer.notify.and_then(|n| n.stage).as_deref(), Some("x"));
-        for cut in [1, 5, 7] {
-            assert!(Response::decode(&bytes[..cut]).is_err(), "{cut} bytes");
+        for (cut, reason) in [(1, "invalid varint"), (5, "invalid varint"), (7, "buffer underflow")] {
+            let refused = Response::decode(&bytes[..cut]).expect_err("cut").to_string();
+            assert!(refused.contains(reason), "{cut} bytes: {refused}");
         }
     }
 }

@@ -195,7 +195,8 @@ mod tests {
         Command::Open(2 << 8 | 1).write(&mut criu).expect("said");
         criu.read_exact(&mut [1]).expect("an answer");
         assert_eq!(criu.read(&mut [0]).expect("its end"), 0);
-        assert!(sorting.end().is_err());
+        let lost = sorting.end().expect_err("nobody listens");
+        assert_eq!(lost.message, "connection for pages: Broken pipe (os error 32)");
     }
 
     #[test]

@@ -320,14 +320,15 @@ mod tests {
 
     #[test]
     fn blocks_that_are_cut_or_too_long_are_refused() {
-        for (what, came) in [
-            ("no end", framed(b"abc", 0)),
-            ("cut", framed(b"abc", 0)[..9].to_vec()),
-            ("too long", [u32::MAX, 0].map(u32::to_ne_bytes).concat()),
-            ("too long then", framed(b"abc", BLOCK + 1)),
-            ("nothing", framed(b"", 7)),
-            ("not packed", framed(b"abc", 3)),
-            ("shorter than said", framed(&zstd::bulk::compress(b"abc", 1).expect("packed"), 4)),
+        let (ends, strange) = ("failed to fill whole buffer", "a block that is not understood");
+        for (what, came, reason) in [
+            ("no end", framed(b"abc", 0), ends),
+            ("cut", framed(b"abc", 0)[..9].to_vec(), ends),
+            ("too long", [u32::MAX, 0].map(u32::to_ne_bytes).concat(), strange),
+            ("too long then", framed(b"abc", BLOCK + 1), strange),
+            ("nothing", framed(b"", 7), strange),
+            ("not packed", framed(b"abc", 3), strange),
+            ("shorter than said", framed(&zstd::bulk::compress(b"abc", 1).expect("packed"), 4), strange),
         ] {
             let (link, far) = pair().expect("sockets");
             let (end, ours) = pair().expect("sockets");
@@ -336,8 +337,10 @@ mod tests {
             link.write_all(&came).expect("sent");
             hang_up(&link);
             drop(link);
-            drop(end);
-            assert!(taking.end().is_err(), "{what}");
+            // Whoever reads hears the end, and only then leaves: before, what comes would find nobody.
+            File::from(end).read_to_end(&mut vec![]).expect("read");
+            let refused = taking.end().expect_err(what);
+            assert_eq!(refused.message, format!("pages from the other side: {reason}"), "{what}");
         }
     }
 }
