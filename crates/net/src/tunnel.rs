@@ -201,7 +201,8 @@ mod tests {
         assert_eq!(peer.endpoint.to_string(), "192.0.2.2:479");
         assert_eq!(peer.allowed.to_string(), "fe80::c000:202");
         assert_eq!((n1.device.as_str(), n1.address.to_string()), ("sw-lab", "fe80::c000:201".into()));
-        assert!(Tunnel::new(&lab, &network, "n3", &secret).is_err(), "a node that is not described");
+        let undescribed = Tunnel::new(&lab, &network, "n3", &secret).err().map(|e| e.message);
+        assert_eq!(undescribed.as_deref(), Some("node n3: not in `nodes`"));
     }
 
     #[test]
@@ -213,8 +214,9 @@ mod tests {
         assert_ne!(key, secret.private_key(&lab, "n2"));
         assert_ne!(key, secret.private_key(&la, "bn1"));
         assert_ne!(key, Secret::new(&[8; 40]).unwrap().private_key(&lab, "n1"));
-        assert!(Secret::new(&[7; 31]).is_err());
-        assert!(Secret::new(b"short                            \n").is_err());
+        for short in [&[7; 31][..], b"short                            \n"] {
+            assert_eq!(Secret::new(short).err().as_deref(), Some("key shorter than 32 bytes"), "{short:?}");
+        }
     }
 
     /// RFC 7748, section 5.2: after one iteration.

@@ -136,7 +136,8 @@ mod tests {
             let in_word = Command { argv: vec![word.clone()], ..Command::default() };
             let in_variable = Command { env: vec![("A".into(), word)], ..Command::default() };
             for command in [in_word, in_variable] {
-                assert!(Order { command: Cow::Owned(command), ..order() }.encode().is_err());
+                let refused = Order { command: Cow::Owned(command), ..order() }.encode().expect_err("a zero");
+                assert!(refused.message.contains("can have a zero byte"), "{refused}");
             }
         }
     }
