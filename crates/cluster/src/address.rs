@@ -77,6 +77,7 @@ mod tests {
         assert!(towards("127.0.0.1").expect("there is always a way").is_loopback());
         assert_eq!(among(&[]).ok(), Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
         assert!(among(&["127.0.0.1"]).expect_err("itself").message.contains("this very host"));
-        assert!(towards("no such name").is_err());
+        let unknown = towards("no such name").expect_err("no name");
+        assert!(unknown.hint.starts_with("its name must be known"), "{unknown}");
     }
 }

@@ -101,7 +101,8 @@ mod tests {
             assert_eq!(member.to_string().parse(), Ok(member));
         }
         for bad in ["", "n", "n0", "n01", "n257", "n-1", "ctl2", "login"] {
-            assert!(bad.parse::<Member>().is_err(), "{bad:?}");
+            let says = format!("node {bad:?}: nodes are called ctl and n1 to n256");
+            assert_eq!(bad.parse::<Member>(), Err(says));
         }
     }
 }

@@ -145,7 +145,9 @@ mod tests {
         let name = |text| ImageFile::of(text).map(|f| f.name);
         assert_eq!(name("./no-such.sif"), Some(here.join("no-such.sif").display().to_string()));
         assert_eq!(name("./."), Some(here.display().to_string()));
-        assert!(ImageFile::meant("no-such-file").is_err() && ImageFile::meant("Cargo.toml").is_ok());
+        let missing = ImageFile::meant("no-such-file").err().map(|e| e.message);
+        assert_eq!(missing.as_deref(), Some("file \"no-such-file\": No such file or directory (os error 2)"));
+        assert!(ImageFile::meant("Cargo.toml").is_ok());
     }
 
     #[test]
@@ -153,8 +155,15 @@ mod tests {
         assert_eq!(name_for("tool").ok().as_deref(), Some("docker.io/library/tool:latest"));
         assert_eq!(name_for("site.example/a/b:1").ok().as_deref(), Some("site.example/a/b:1"));
         let digest = format!("tool@sha256:{}", "0".repeat(64));
-        for text in ["x.sqsh", "oci:dir", "Tool", "", digest.as_str()] {
-            assert!(name_for(text).is_err(), "{text}");
+        for (text, reason) in [
+            ("x.sqsh", "this names a file"),
+            ("oci:dir", "this names a file"),
+            ("Tool", "the repository has capitals"),
+            ("", "it is empty"),
+            (&digest, "an image's digest follows from what is in it"),
+        ] {
+            let refused = name_for(text).expect_err(text);
+            assert!(refused.message.contains(reason), "{text}: {refused}");
         }
     }
 }

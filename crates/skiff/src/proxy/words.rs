@@ -145,7 +145,8 @@ mod tests {
         let mut good = vec![];
         sample().write(&mut good).expect("to memory");
         for cut in 0..good.len() {
-            assert!(Request::read(&mut &good[..cut]).is_err(), "cut at {cut}");
+            let refused = Request::read(&mut &good[..cut]).expect_err("cut");
+            assert_eq!(refused.kind(), io::ErrorKind::UnexpectedEof, "cut at {cut}");
         }
         for at in 0..good.len() {
             let mut bad = good.clone();
@@ -153,6 +154,7 @@ mod tests {
             // Whatever it says, it is an answer.
             Request::read(&mut &bad[..]).map(drop).unwrap_or_default();
         }
-        assert!(Request::read(&mut &u32::MAX.to_le_bytes()[..]).is_err());
+        let too_long = Request::read(&mut &u32::MAX.to_le_bytes()[..]).expect_err("too long");
+        assert_eq!(too_long.kind(), io::ErrorKind::InvalidData);
     }
 }

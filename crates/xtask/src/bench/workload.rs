@@ -136,14 +136,17 @@ mod tests {
         for (text, mark, number) in cases {
             assert_eq!(number_after(text, mark).ok(), Some(number), "{text}");
         }
-        assert!(number_after("nothing", "x").is_err());
-        assert!(number_after("x = y", "x =").is_err());
+        for (text, mark, reason) in
+            [("nothing", "x", "no \"x\" in:\nnothing"), ("x = y", "x =", "no number after \"x =\"")]
+        {
+            assert_eq!(number_after(text, mark).expect_err(text).to_string(), reason);
+        }
     }
 
     #[test]
     fn fio_output() {
         let text = "fio: a note\n{\"jobs\": [{\"read\": {\"iops\": 10.5}, \"write\": {\"iops\": 1.5}}]}";
         assert_eq!(iops(text).ok(), Some(12.0));
-        assert!(iops("{\"jobs\": []}").is_err());
+        assert_eq!(iops("{\"jobs\": []}").expect_err("no job").to_string(), "output of fio: no iops");
     }
 }

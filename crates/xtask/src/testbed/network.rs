@@ -97,6 +97,6 @@ mod tests {
     fn every_node_has_an_address_of_its_own() {
         assert_eq!(node_address("n1").ok().as_deref(), Some("10.77.0.11"));
         assert_eq!(node_address("n64").ok().as_deref(), Some("10.77.0.74"));
-        assert!(node_address("ctl").is_err());
+        assert_eq!(node_address("ctl").expect_err("no node").to_string(), "ctl is no node's name");
     }
 }

@@ -152,7 +152,7 @@ mod tests {
             let wrong = differ(counts);
             assert!(wrong.len() == 1 && wrong[0].contains(part), "{counts:?}: {wrong:?}");
         }
-        assert!(parse("long a").is_err());
+        assert_eq!(parse("long a").unwrap_err().to_string(), format!("{LIST}: \"long a\""));
         let found =
             Found::from([("long a".into(), vec!["here".into()]), ("long c".into(), vec!["here".into()])]);
         assert_eq!(shrunk(&found, listed), parse("long a 1").unwrap());

@@ -138,7 +138,8 @@ mod tests {
         let account = |shell: &str| Account { shell: shell.into(), ..Account::named("bob", 7) };
         for shell in ["/usr/sbin/nologin", "/sbin/nologin", "/bin/false", "/nowhere/bash", "/etc/passwd", "/"]
         {
-            assert!(account(shell).refuse_shell().is_err(), "{shell}");
+            let refused = account(shell).refuse_shell().expect_err(shell);
+            assert_eq!(refused.message, format!("account bob: its shell is {shell}"));
         }
         for shell in ["", "/bin/sh"] {
             assert!(account(shell).refuse_shell().is_ok(), "{shell}");

@@ -92,7 +92,9 @@ mod tests {
             "to \x1b[2J 10.0.0.2\n",
             " n2 10.0.0.2\n",
         ] {
-            assert!(call_for(sealed.as_bytes(), "n2", at).is_err(), "{sealed:?}");
+            let refused = call_for(sealed.as_bytes(), "n2", at).expect_err("no machine");
+            let says = "the request does not say for which machine it is";
+            assert_eq!(refused.message, says, "{sealed:?}");
         }
     }
 }
