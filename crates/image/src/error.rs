@@ -319,6 +319,17 @@ impl Error {
     }
 }
 
+impl From<crate::manifest::Error> for Error {
+    fn from(error: crate::manifest::Error) -> Error {
+        use crate::manifest::Error as Document;
+        match error {
+            Document::BadManifest { object, why } => Error::BadManifest { object, why },
+            Document::OldSchema { object } => Error::OldSchema { object },
+            Document::NoPlatform { object, wanted, offered } => Error::NoPlatform { object, wanted, offered },
+        }
+    }
+}
+
 impl From<skiff_erofs::Error> for Error {
     fn from(error: skiff_erofs::Error) -> Error {
         match error {

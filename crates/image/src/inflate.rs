@@ -9,7 +9,7 @@ use zstd::stream::raw::{DParameter, Decoder as Zstd, Operation};
 use skiff_spec::digest::Digest;
 
 use crate::blob::Blob;
-use crate::hash::Hashing;
+use crate::hashing::Hashing;
 use crate::tar::Stream;
 use crate::{Error, Result};
 

@@ -16,6 +16,7 @@ mod first_run;
 pub mod fuzz;
 mod gate;
 pub mod hash;
+mod hashing;
 pub mod import;
 mod inflate;
 mod io;

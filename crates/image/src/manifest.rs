@@ -5,6 +5,7 @@
 //! Specifications: <https://github.com/opencontainers/image-spec>, <https://distribution.github.io/distribution/spec/manifest-v2-2/>.
 
 mod config;
+mod error;
 mod media;
 #[cfg(test)]
 mod tests;
@@ -14,10 +15,9 @@ use skiff_spec::digest::Digest;
 use skiff_spec::platform::Platform;
 
 pub use config::{ExecConfig, History, ImageConfig};
+pub use error::{Error, Result};
 pub use media::{ACCEPTED, Compression};
 use media::{Kind, document_kind, layer_kind};
-
-use crate::error::{Error, Result};
 
 /// No manifest, index or configuration is longer, in bytes: registries refuse longer ones too.
 pub const MAX_DOCUMENT: u64 = 4 << 20;

@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use skiff_spec::digest::Digest;
 use skiff_spec::platform::Platform;
 
-use super::{MAX_DOCUMENT, or_default};
-use crate::error::{Error, Result};
+use super::{Error, MAX_DOCUMENT, Result, or_default};
 
 /// What the configuration says of the image.
 #[derive(Debug, Clone, PartialEq, Eq)]

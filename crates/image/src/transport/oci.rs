@@ -40,7 +40,7 @@ fn choose<'a>(
         None => match &index.entries[..] {
             [one] => return Ok(&one.manifest),
             _ if all().all(|image| names(image).next().is_none()) => {
-                return index.choose(files.name(), platform);
+                return Ok(index.choose(files.name(), platform)?);
             }
             several => format!("{} images", several.len()),
         },
