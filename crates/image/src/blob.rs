@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
 
 use crate::error::Context;
 use crate::io::read_exact_at;

@@ -122,7 +122,7 @@ pub enum Error {
     Overtaken(ImageId),
     /// A name is none of an image.
     #[error(transparent)]
-    Reference(#[from] skiff_spec::reference::ReferenceError),
+    Reference(#[from] skiff_oci::reference::ReferenceError),
     /// A configuration file is not what it should be.
     #[error("{file}: {why}")]
     Config {
@@ -319,9 +319,9 @@ impl Error {
     }
 }
 
-impl From<crate::manifest::Error> for Error {
-    fn from(error: crate::manifest::Error) -> Error {
-        use crate::manifest::Error as Document;
+impl From<skiff_oci::Error> for Error {
+    fn from(error: skiff_oci::Error) -> Error {
+        use skiff_oci::Error as Document;
         match error {
             Document::BadManifest { object, why } => Error::BadManifest { object, why },
             Document::OldSchema { object } => Error::OldSchema { object },

@@ -5,15 +5,14 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use rustix::fs::MemfdFlags;
-use skiff_spec::digest::Digest;
-use skiff_spec::platform::Platform;
-use skiff_spec::reference::{ImageReference, Named};
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
+use skiff_oci::reference::{ImageReference, Named};
 
 use crate::assemble::Limits;
 use crate::auth::{AuthFile, Credentials};
 use crate::convert::{Job, convert};
 use crate::fetcher::{Answer, Question};
-use crate::manifest::{self, Document, ImageConfig, MAX_LAYERS};
 use crate::merge::Merger;
 use crate::policy::{Policies, Policy, PublicKey, read_payload};
 use crate::records::Records;
@@ -25,6 +24,7 @@ use crate::squashfs::Squashfs;
 use crate::tar::{EntryKind, Reader};
 use crate::transport::{self, Archive, Layout, Part};
 use skiff_erofs::tree::{Content, Kind, Tree};
+use skiff_oci::manifest::{self, Document, ImageConfig, MAX_LAYERS};
 
 /// What a user may write for an image.
 pub fn reference(bytes: &[u8]) -> bool {

@@ -3,9 +3,9 @@
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
 
-use crate::hash::Hasher;
+use skiff_oci::hash::Hasher;
 
 /// Computes a digest beside whoever has the bytes, who goes on meanwhile: what unpacks a layer is busy enough.
 pub(crate) struct Hashing {
@@ -65,7 +65,7 @@ impl Hashing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash::sha256;
+    use skiff_oci::hash::sha256;
 
     #[test]
     fn what_is_hashed_aside_has_the_same_digest() {

@@ -10,15 +10,14 @@ use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags, fstat, ftruncate, open};
 use serde_json::json;
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
 use skiff_spec::image::ImageId;
-use skiff_spec::platform::Platform;
 
 use crate::assemble::{Limits, Progress, WrittenImage};
 use crate::blob::{Blob, FileBlob};
 use crate::convert::{self, convert};
 use crate::error::{Context, Error, Result};
-use crate::hash::Hasher;
 use crate::io::write_all_at;
 use crate::policy::Policies;
 use crate::pull::{
@@ -32,6 +31,7 @@ use crate::store::{Begun, Layer, Making, Patience, Record, Store};
 use crate::transport::{self, Opened, Part};
 use skiff_erofs as erofs;
 use skiff_erofs::tree::BLOCK;
+use skiff_oci::hash::Hasher;
 
 const COPY: usize = 1 << 20;
 

@@ -6,7 +6,7 @@
 use flate2::{Decompress, FlushDecompress, Status};
 use zstd::stream::raw::{DParameter, Decoder as Zstd, Operation};
 
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
 
 use crate::blob::Blob;
 use crate::hashing::Hashing;

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use skiff_spec::digest::Digest;
-use skiff_spec::reference::Named;
+use skiff_oci::digest::Digest;
+use skiff_oci::reference::Named;
 
 use crate::error::{Error, Result};
 use crate::fetcher::Fetcher;

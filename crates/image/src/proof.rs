@@ -5,17 +5,17 @@
 //! its layers once came from, proven by a certificate that the site believes. That is asked, with his credentials, for the manifest and
 //! for each layer. Or he fetches all layers whole, from wherever he likes, and their digests are the proof. Who fails too often waits.
 
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
 use skiff_spec::image::ImageId;
 
 use crate::assemble::Progress;
 use crate::blob::Blob;
 use crate::error::Result;
-use crate::hash::{Hasher, sha256};
-use crate::manifest::Descriptor;
 use crate::pull::{Layers, Pull, Watch, watched};
 use crate::registry::{BlobDir, Origin, Resolved};
 use crate::store::Record;
+use skiff_oci::hash::{Hasher, sha256};
+use skiff_oci::manifest::Descriptor;
 
 /// How many bytes are read at once.
 const PIECE: usize = 256 << 10;

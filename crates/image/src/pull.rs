@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, fsync, open};
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
+use skiff_oci::reference::Named;
 use skiff_spec::image::ImageId;
-use skiff_spec::platform::Platform;
-use skiff_spec::reference::Named;
 
 use crate::assemble::{Job, Limits, Progress, WrittenImage, assemble};
 use crate::blob::Blob;
@@ -17,13 +17,13 @@ use crate::error::{Context, Error, Result};
 use crate::fetcher::Fetcher;
 use crate::first_run;
 use crate::gate;
-use crate::hash::sha256;
 use crate::policy::Policies;
 use crate::proof::{origin_of, prove};
 use crate::registry::{BlobDir, Resolved};
 use crate::store::{self, Begun, Making, Patience, Record, Store};
 use crate::threads;
 use skiff_erofs as erofs;
+use skiff_oci::hash::sha256;
 
 /// How often is told how far it has come.
 pub(crate) const TICK: Duration = Duration::from_millis(100);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use skiff_spec::reference::{DEFAULT_SERVER, Named, ShortName};
+use skiff_oci::reference::{DEFAULT_SERVER, Named, ShortName};
 
 use crate::error::{Error, Result};
 

@@ -29,9 +29,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use skiff_spec::digest::Digest;
-use skiff_spec::platform::Platform;
-use skiff_spec::reference::{Named, ShortName};
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
+use skiff_oci::reference::{Named, ShortName};
 use ureq::http::{Method, header};
 
 pub use failure::{Failure, RegistryError};
@@ -47,11 +47,11 @@ pub use token::parse_token;
 
 use crate::auth::{Credential, Credentials};
 use crate::error::{Error, Result};
-use crate::hash;
-use crate::manifest::{self, Descriptor, Document, ImageConfig, MAX_DOCUMENT, Manifest};
 use crate::registries_conf::{Endpoint, RegistriesConf};
 use http::{Http, header_text, read_body};
 use place::{Place, Wish};
+use skiff_oci::hash;
+use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig, MAX_DOCUMENT, Manifest};
 
 /// An index may lead to an index, but not for long.
 pub(crate) const MAX_INDEXES: usize = 3;

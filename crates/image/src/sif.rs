@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use skiff_spec::platform::Platform;
+use skiff_oci::platform::Platform;
 
 use crate::error::{Error, Result};
 use crate::transport::Part;

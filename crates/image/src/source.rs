@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use serde::{Deserialize, Serialize};
-use skiff_spec::platform::Platform;
-use skiff_spec::reference::ImageReference;
+use skiff_oci::platform::Platform;
+use skiff_oci::reference::ImageReference;
 
 use crate::convert::erofs;
 use crate::error::{Context, Error, Result};

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use skiff_image::auth::Credentials;
-use skiff_image::manifest::{Descriptor, Manifest};
 use skiff_image::registries_conf::RegistriesConf;
 use skiff_image::registry::{BlobDir, Client, Growing, Settings, Source, Status};
 use skiff_image::{Error, Result};
-use skiff_spec::platform::Platform;
+use skiff_oci::manifest::{Descriptor, Manifest};
+use skiff_oci::platform::Platform;
 use support::faults::{Fault, FaultProxy};
 use support::images::{noise, push_image};
 use support::server::{Access, Registry};

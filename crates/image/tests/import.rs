@@ -18,9 +18,9 @@ use common::tools::{has, run, write_oci};
 use common::{bytes, is_root};
 use serde_json::{Value, json};
 use skiff_image::Error;
-use skiff_image::hash::sha256;
 use skiff_image::source::{Description, Form, Source};
-use skiff_spec::platform::Platform;
+use skiff_oci::hash::sha256;
+use skiff_oci::platform::Platform;
 
 fn layers() -> Vec<Vec<u8>> {
     let lower = [

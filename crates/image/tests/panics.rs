@@ -13,7 +13,7 @@ use common::layers::{blob, from_blobs, piped};
 use skiff_image::assemble::Limits;
 use skiff_image::blob::{Blob, FileBlob};
 use skiff_image::{Error, Result};
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
 
 /// So long the others have to come to where they wait.
 const HEAD_START: Duration = Duration::from_millis(100);

@@ -13,7 +13,7 @@ use skiff_image::auth::Credentials;
 use skiff_image::policy::{Policies, Policy};
 use skiff_image::registries_conf::RegistriesConf;
 use skiff_image::registry::{Client, Resolved, Settings};
-use skiff_spec::platform::Platform;
+use skiff_oci::platform::Platform;
 use support::images::{noise, push_blob, push_image, push_index, push_manifest};
 use support::server::{Access, Registry};
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use skiff_image::auth::Credentials;
 use skiff_image::registries_conf::RegistriesConf;
 use skiff_image::registry::{Client, Settings};
-use skiff_spec::platform::Platform;
+use skiff_oci::platform::Platform;
 use support::images::{noise, push_image};
 use support::server::{Access, Registry};
 use support::web::{Head, Listener, answer};

@@ -24,7 +24,7 @@ use skiff_image::registries_conf::RegistriesConf;
 use skiff_image::registry::{BlobDir, Client, Settings};
 use skiff_image::store::Store;
 use skiff_ipc::{Message, receive, send};
-use skiff_spec::platform::Platform;
+use skiff_oci::platform::Platform;
 use support::images::{digest, noise};
 use support::web::{Head, Listener, answer};
 

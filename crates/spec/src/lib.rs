@@ -3,7 +3,6 @@
 
 pub mod account;
 pub mod config;
-pub mod digest;
 pub mod fault;
 pub mod fuzz;
 pub mod ids;
@@ -14,8 +13,6 @@ pub mod locked;
 pub mod name;
 pub mod network;
 pub mod plan;
-pub mod platform;
-pub mod reference;
 pub mod settings;
 pub mod site;
 pub mod size;

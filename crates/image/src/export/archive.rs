@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use serde_json::json;
-use skiff_spec::digest::Digest;
-use skiff_spec::reference::Named;
+use skiff_oci::digest::Digest;
+use skiff_oci::reference::Named;
 
 use super::directory::{LAYOUT, blob_path, index};
 use super::layer::{self, Written};
@@ -23,7 +23,7 @@ pub(super) fn docker(image: &Image, path: &Path, name: Option<&Named>) -> Result
     let config_path = |digest: &Digest| format!("{}.json", digest.hex());
     let layer_path = |digest: &Digest| format!("{}/layer.tar", digest.hex());
     write(image, path, &layer_path, &|layer, documents| {
-        let config = config_path(&crate::hash::sha256(&documents.config));
+        let config = config_path(&skiff_oci::hash::sha256(&documents.config));
         let tags: Vec<String> = name.iter().map(ToString::to_string).collect();
         let item = json!([{"Config": config, "RepoTags": tags, "Layers": [layer_path(&layer.digest)]}]);
         vec![(config, documents.config.clone()), ("manifest.json".into(), item.to_string().into_bytes())]
@@ -33,7 +33,7 @@ pub(super) fn docker(image: &Image, path: &Path, name: Option<&Named>) -> Result
 /// An OCI layout.
 pub(super) fn oci(image: &Image, path: &Path, tag: Option<&str>) -> Result<Exported> {
     write(image, path, &blob_path, &|_, documents| {
-        let config = blob_path(&crate::hash::sha256(&documents.config));
+        let config = blob_path(&skiff_oci::hash::sha256(&documents.config));
         vec![
             (config, documents.config.clone()),
             (blob_path(&documents.digest), documents.manifest.clone()),

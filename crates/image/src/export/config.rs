@@ -1,8 +1,8 @@
 //! The configuration of an exported image: as it came, but of one layer.
 
 use serde_json::{Map, Value, json};
-use skiff_spec::digest::Digest;
-use skiff_spec::platform::Platform;
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
 
 /// `config` with this layer instead of its own.
 pub(super) fn with_one_layer(config: &Value, diff_id: &Digest) -> Vec<u8> {

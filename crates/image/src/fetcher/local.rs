@@ -3,17 +3,17 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use skiff_spec::digest::Digest;
-use skiff_spec::platform::Platform;
-use skiff_spec::reference::Named;
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
+use skiff_oci::reference::Named;
 
 use super::{Fetcher, Fetching};
 use crate::blob::{Blob, FetchedBlob};
 use crate::error::Result;
-use crate::hash::sha256;
-use crate::manifest::{Descriptor, Layer};
 use crate::policy::{Signature, fetch_signatures};
 use crate::registry::{BlobDir, Client, Fetch, Growing, Origin, Resolved};
+use skiff_oci::hash::sha256;
+use skiff_oci::manifest::{Descriptor, Layer};
 
 impl Fetcher for Client {
     fn digest(&self, image: &Named) -> Result<Digest> {

@@ -18,15 +18,15 @@ mod protocol;
 mod remote;
 mod serve;
 
-use skiff_spec::digest::Digest;
-use skiff_spec::platform::Platform;
-use skiff_spec::reference::Named;
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
+use skiff_oci::reference::Named;
 
 use crate::blob::Blob;
 use crate::error::Result;
-use crate::manifest::Descriptor;
 use crate::policy::Signature;
 use crate::registry::{BlobDir, Origin, Resolved};
+use skiff_oci::manifest::Descriptor;
 
 pub use protocol::{Answer, Question, Told};
 pub use remote::Remote;

@@ -11,18 +11,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use skiff_ipc::{receive, send, send_descriptors};
-use skiff_spec::digest::Digest;
-use skiff_spec::platform::Platform;
-use skiff_spec::reference::Named;
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
+use skiff_oci::reference::Named;
 
 use super::protocol::{Answer, Question, Told, ended};
 use super::{Fetcher, Fetching};
 use crate::blob::{Blob, FetchedBlob};
 use crate::error::{Error, Result};
-use crate::hash::digest_like;
-use crate::manifest::{self, Descriptor, Document, ImageConfig};
 use crate::policy::{Signature, Text};
 use crate::registry::{BlobDir, Event, Growing, MAX_INDEXES, Origin, Resolved, Source};
+use skiff_oci::hash::digest_like;
+use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig};
 
 /// How much is read before the fetcher is told.
 const TELL: u64 = 1 << 20;

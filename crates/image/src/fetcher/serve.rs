@@ -5,18 +5,18 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use skiff_ipc::{receive, receive_descriptors, send};
-use skiff_spec::digest::Digest;
-use skiff_spec::platform::Platform;
-use skiff_spec::reference::Named;
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
+use skiff_oci::reference::Named;
 
 use super::Fetcher;
 use super::local::ask_for;
 use super::protocol::{Answer, Question, Told};
 use crate::error::{Error, Result};
-use crate::manifest::Descriptor;
 use crate::policy::Text;
 use crate::registry::{BlobDir, Client, Event, Fetch, Origin, Resolved};
 use crate::source::path_of;
+use skiff_oci::manifest::Descriptor;
 
 /// Understands the wish of a user's: whom to ask, for what, for which machine.
 pub type Begin<'a> = &'a dyn Fn(&str) -> Result<(Client, Named, Platform)>;

@@ -1,6 +1,6 @@
 //! Whether the name that was signed is the name that was asked for (containers-policy.json(5), `signedIdentity`). Pure.
 
-use skiff_spec::reference::Named;
+use skiff_oci::reference::Named;
 
 /// How the two names must agree.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use skiff_spec::reference::Named;
+use skiff_oci::reference::Named;
 
 use super::identity::Identity;
 use super::signature::PublicKey;

@@ -8,13 +8,13 @@ use ring::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use rustls_pki_types::SubjectPublicKeyInfoDer;
 use rustls_pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
-use skiff_spec::digest::Digest;
-use skiff_spec::reference::Named;
+use skiff_oci::digest::Digest;
+use skiff_oci::reference::Named;
 
 use super::identity::Identity;
 use crate::error::{Error, Result};
-use crate::manifest::Descriptor;
 use crate::registry::{Client, Resolved};
+use skiff_oci::manifest::Descriptor;
 
 /// Of more than these, the rest is not looked at.
 const MAX_SIGNATURES: usize = 64;

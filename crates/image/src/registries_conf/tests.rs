@@ -1,4 +1,4 @@
-use skiff_spec::reference::ImageReference;
+use skiff_oci::reference::ImageReference;
 
 use super::*;
 

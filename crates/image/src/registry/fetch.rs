@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
 
 use super::chunks::Chunks;
 use super::failure::{Failure, RegistryError};
@@ -21,9 +21,9 @@ use super::transfer::{Origin, Transfer, Trouble};
 use super::{Settings, Source};
 use crate::error::{Error, Result};
 use crate::gate;
-use crate::manifest::Descriptor;
 use crate::panics::caught;
 use queue::{Job, Open, Phase, Queue, Ranges, Task, Turn};
+use skiff_oci::manifest::Descriptor;
 
 /// How soon to look whether another process is ready with a blob; each further time a half later than the last.
 const FOLLOW: Duration = Duration::from_millis(100);
@@ -416,7 +416,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash::sha256;
+    use skiff_oci::hash::sha256;
 
     #[test]
     fn a_panic_ends_all_who_wait() {

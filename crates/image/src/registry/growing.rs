@@ -7,14 +7,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
 
 use super::chunks::Chunks;
 use super::kept::{self, Kept, Pieces};
 use super::memory::Piece;
 use crate::error::{Context, Error, Result};
 use crate::fetcher::Told;
-use crate::manifest::Descriptor;
+use skiff_oci::manifest::Descriptor;
 
 /// No file is cut into smaller chunks: another process's word for it shall not cost memory.
 const MIN_CHUNK: u64 = 64 << 10;
@@ -501,7 +501,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash::sha256;
+    use skiff_oci::hash::sha256;
 
     const SIZE: u64 = 1 << 20;
 

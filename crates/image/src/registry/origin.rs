@@ -12,9 +12,9 @@ use super::http::{Http, authority, read_body};
 use super::place::{Place, Wish, asked_for};
 use super::{Client, Settings, Source, checked};
 use crate::error::Result;
-use crate::manifest::{self, Descriptor, MAX_DOCUMENT};
 use crate::registries_conf::Endpoint;
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
+use skiff_oci::manifest::{self, Descriptor, MAX_DOCUMENT};
 
 /// No note of one is longer, in bytes.
 const LONGEST: usize = 4096;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
 
 use super::chunks::Chunks;
 use super::origin::{self, Note, Origin};

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
 use ureq::Body;
 use ureq::http::{Method, Response, StatusCode, Uri, header};
 
@@ -14,7 +14,7 @@ use super::memory::{Memory, PIECE, Piece, Reserved};
 use super::part::Part;
 use super::place::{Place, Wish};
 use crate::error::{Error, Result};
-use crate::hash::Hasher;
+use skiff_oci::hash::Hasher;
 
 /// A blob that is being fetched.
 pub(super) struct Transfer {

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, statat};
 use serde::{Deserialize, Serialize};
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
 use skiff_spec::image::{ImageId, store as names};
 
 use super::{Store, UserUsage};

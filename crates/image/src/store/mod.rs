@@ -41,9 +41,9 @@ use rustix::fs::{
     mkdirat, openat, renameat, statat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
 use skiff_spec::image::{ImageId, store as names};
-use skiff_spec::platform::Platform;
 use skiff_sys::verity::{self, Measured};
 
 use crate::error::{Context, Error, Result};

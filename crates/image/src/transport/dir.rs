@@ -1,7 +1,7 @@
 //! skopeo's `dir:`: `manifest.json`, and every blob under the hex digits of its digest.
 
-use skiff_spec::digest::Digest;
-use skiff_spec::platform::Platform;
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
 
 use crate::error::Result;
 

@@ -5,16 +5,16 @@
 use std::os::fd::AsFd;
 
 use serde::{Deserialize, Deserializer};
-use skiff_spec::digest::Digest;
-use skiff_spec::platform::Platform;
-use skiff_spec::reference::Named;
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
+use skiff_oci::reference::Named;
 
 use crate::blob::FileBlob;
 use crate::error::{Context, Error, Result};
-use crate::hash::{Hasher, sha256};
 use crate::inflate::{Compression, HEAD};
 use crate::io::read_exact_at;
-use crate::manifest::{ImageConfig, MAX_LAYERS, check_digest};
+use skiff_oci::hash::{Hasher, sha256};
+use skiff_oci::manifest::{ImageConfig, MAX_LAYERS, check_digest};
 
 use super::{Files, OciDescriptor, OciManifest, Opened, PLAIN_LAYER_TYPE, Part, need, not_sound};
 

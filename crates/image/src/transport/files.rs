@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
 
 use crate::blob::FileBlob;
 use crate::error::{Context, Error, Result};
 use crate::io::read_exact_at;
-use crate::manifest::MAX_DOCUMENT;
+use skiff_oci::manifest::MAX_DOCUMENT;
 
 /// A file, or a part of one.
 #[derive(Debug, Clone)]

@@ -11,16 +11,16 @@ mod files;
 mod oci;
 
 use serde::Serialize;
-use skiff_spec::digest::Digest;
-use skiff_spec::platform::Platform;
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
 
 pub use archive::Archive;
 pub use files::{Directory, Files, Given, Noting, Part};
 
 use crate::blob::FileBlob;
 use crate::error::{Error, Result};
-use crate::hash::sha256;
-use crate::manifest::{self, Descriptor, Document, ImageConfig, Index, Manifest};
+use skiff_oci::hash::sha256;
+use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig, Index, Manifest};
 
 /// An index may lead to an index, but not for long.
 const MAX_INDEXES: usize = 3;

@@ -7,8 +7,8 @@ use skiff_image::policy::Policies;
 use skiff_image::pull::{LayerProgress, Pulled, Watch};
 use skiff_image::source::Source;
 use skiff_image::store::Store;
-use skiff_spec::digest::Digest;
-use skiff_spec::platform::Platform;
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
 
 use super::seen::{Seen, of_image};
 

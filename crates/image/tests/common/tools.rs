@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use skiff_image::hash::sha256;
+use skiff_oci::hash::sha256;
 
 /// Whether the program is there. Where it is not, the test says that it is skipped, and fails in CI.
 pub fn has(program: &str) -> bool {

@@ -1,7 +1,7 @@
 //! Small images, pushed as any client pushes them.
 
 use serde_json::{Value, json};
-use skiff_image::hash;
+use skiff_oci::hash;
 
 /// Bytes that look random, and are the same each time.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use skiff_image::manifest::ExecConfig;
+use skiff_oci::manifest::ExecConfig;
 use skiff_sandbox::command::{Command, DEFAULT_PATH};
 use skiff_sandbox::{Error, Result};
 use skiff_spec::image::ImageId;

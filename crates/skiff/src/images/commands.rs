@@ -4,10 +4,10 @@ use std::str::FromStr;
 
 use serde::Serialize;
 use skiff_image::store::UserUsage;
+use skiff_oci::platform::Platform;
+use skiff_oci::reference::Named;
 use skiff_sandbox::{Error, Result};
 use skiff_spec::image::ImageId;
-use skiff_spec::platform::Platform;
-use skiff_spec::reference::Named;
 use skiff_spec::size;
 
 use super::index::{Entry, Names};

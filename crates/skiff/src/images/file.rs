@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use skiff_image::source::Source;
+use skiff_oci::reference::ImageReference;
 use skiff_sandbox::{Context as _, Error, Result};
-use skiff_spec::reference::ImageReference;
 
 use super::ours;
 

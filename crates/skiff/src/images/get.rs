@@ -3,12 +3,12 @@
 use std::str::FromStr;
 
 use skiff_image::store::Record;
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
+use skiff_oci::reference::{ImageReference, Named};
 use skiff_sandbox::{Error, Result};
-use skiff_spec::digest::Digest;
 use skiff_spec::image::ImageId;
 use skiff_spec::job::Image;
-use skiff_spec::platform::Platform;
-use skiff_spec::reference::{ImageReference, Named};
 
 use super::file::ImageFile;
 use super::index::{Entry, Names};

@@ -3,10 +3,10 @@
 use std::str::FromStr;
 
 use skiff_image::export::{Exported, Target, export as write};
+use skiff_oci::platform::Platform;
+use skiff_oci::reference::Named;
 use skiff_sandbox::{Error, Result};
 use skiff_spec::image::ImageId;
-use skiff_spec::platform::Platform;
-use skiff_spec::reference::Named;
 
 use super::commands::{Listed, digest, now, platform};
 use super::file::{ImageFile, name_for};

@@ -6,10 +6,10 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use skiff_image::manifest::{ExecConfig, ImageConfig};
+use skiff_oci::manifest::{ExecConfig, ImageConfig};
+use skiff_oci::platform::Platform;
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::image::ImageId;
-use skiff_spec::platform::Platform;
 
 use super::file::Stamp;
 use crate::context::Context;
@@ -164,7 +164,7 @@ fn file_name(reference: &str) -> String {
         return format!("{escaped}.json");
     }
     let tail = &escaped[escaped.len().saturating_sub(100)..];
-    format!("{}%%{tail}.json", skiff_image::hash::sha256_hex(reference.as_bytes()))
+    format!("{}%%{tail}.json", skiff_oci::hash::sha256_hex(reference.as_bytes()))
 }
 
 #[cfg(test)]

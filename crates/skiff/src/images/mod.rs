@@ -21,8 +21,8 @@ use std::str::FromStr;
 
 use file::ImageFile;
 use index::{Entry, Names};
+use skiff_oci::reference::ImageReference;
 use skiff_sandbox::{Error, Result};
-use skiff_spec::reference::ImageReference;
 
 use crate::context::Context;
 

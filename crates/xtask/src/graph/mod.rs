@@ -19,9 +19,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("spec", &[]),
     ("site", &["spec"]),
     ("ipc", &["spec", "sys"]),
-    // Stands alone, for others to use.
+    // These stand alone, for others to use.
     ("erofs", &[]),
-    ("image", &["spec", "sys", "ipc", "erofs"]),
+    ("oci", &[]),
+    ("image", &["spec", "sys", "ipc", "erofs", "oci"]),
     ("env", &["spec", "sys", "image", "site"]),
     ("sandbox", &["spec", "sys", "site", "ipc"]),
     ("net", &["spec", "sys", "sandbox", "ipc"]),
@@ -31,7 +32,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("spank", &["spec"]),
     (
         "skiff",
-        &["sys", "spec", "site", "ipc", "erofs", "image", "env", "sandbox", "net", "cluster", "migrate"],
+        &[
+            "sys", "spec", "site", "ipc", "erofs", "oci", "image", "env", "sandbox", "net", "cluster",
+            "migrate",
+        ],
     ),
     // Runs the binaries, as users do, and so must not share code with them.
     ("xtask", &[]),
@@ -331,7 +335,7 @@ mod tests {
             ("skiff-cluster", &["skiff-sys"], None),
             ("skiff-sys", &["libc"], None),
             ("skiff-sys", &["skiff-spec"], Some("sys -> spec is not allowed; sys may use none of ours")),
-            ("skiff-env", &["skiff-sandbox"], Some("env may use erofs, image, ipc, site, spec, sys")),
+            ("skiff-env", &["skiff-sandbox"], Some("env may use erofs, image, ipc, oci, site, spec, sys")),
             ("skiff", &["skiff-spank"], Some("skiff -> spank")),
             ("xtask", &["skiff-spec"], Some("xtask -> spec")),
             ("skiff-env", &["libc"], Some("env -> libc")),

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use skiff_spec::digest::Digest;
+use skiff_oci::digest::Digest;
 
 use crate::error::Error;
-use crate::manifest::Descriptor;
 use crate::registry::growing::Growing;
 use crate::registry::memory::{Memory, Reserved};
 use crate::registry::transfer::Transfer;
+use skiff_oci::manifest::Descriptor;
 
 /// How soon to look again for room in memory, which the unpacking of a range's bytes takes ten times as long to make.
 const FULL: Duration = Duration::from_millis(10);

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::digest::Digest;
+use crate::platform::Platform;
 use serde::{Deserialize, Serialize};
-use skiff_spec::digest::Digest;
-use skiff_spec::platform::Platform;
 
-use super::{Error, MAX_DOCUMENT, Result, or_default};
+use super::{MAX_DOCUMENT, or_default};
+use crate::error::{Error, Result};
 
 /// What the configuration says of the image.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
+use crate::platform::Platform;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use skiff_spec::platform::Platform;
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! The digests that registries use, by the crypto library that TLS needs anyway; it uses the processor's SHA instructions.
 
+use crate::digest::Digest;
 use ring::digest::{Context, SHA256, SHA512};
-use skiff_spec::digest::Digest;
 
 /// Computes a digest piece by piece.
 #[derive(Clone)]

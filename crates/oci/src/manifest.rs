@@ -5,17 +5,17 @@
 //! Specifications: <https://github.com/opencontainers/image-spec>, <https://distribution.github.io/distribution/spec/manifest-v2-2/>.
 
 mod config;
-mod error;
 mod media;
 #[cfg(test)]
 mod tests;
 
 use serde::Deserialize;
-use skiff_spec::digest::Digest;
-use skiff_spec::platform::Platform;
+
+use crate::digest::Digest;
+use crate::error::{Error, Result};
+use crate::platform::Platform;
 
 pub use config::{ExecConfig, History, ImageConfig};
-pub use error::{Error, Result};
 pub use media::{ACCEPTED, Compression};
 use media::{Kind, document_kind, layer_kind};
 
