@@ -24,39 +24,6 @@ use crate::squashfs::Squashfs;
 use crate::tar::{EntryKind, Reader};
 use crate::transport::{self, Archive, Layout, Part};
 use skiff_erofs::tree::{Content, Kind, Tree};
-use skiff_oci::manifest::{self, Document, ImageConfig, MAX_LAYERS};
-
-/// What a user may write for an image.
-pub fn reference(bytes: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(bytes);
-    if let Ok(named) = text.parse::<Named>() {
-        assert_eq!(named.to_string().parse(), Ok(named), "shown, it means something else");
-    }
-    let Ok(reference) = text.parse::<ImageReference>() else {
-        return false;
-    };
-    assert_eq!(reference.to_string().parse(), Ok(reference), "shown, it means something else");
-    true
-}
-
-/// A manifest, an index or a configuration.
-pub fn document(bytes: &[u8]) -> bool {
-    let platform = Platform::linux("amd64", None);
-    match manifest::parse("fuzzed", bytes, None) {
-        Ok(Document::Manifest(manifest)) => {
-            assert!(manifest.layers.len() <= MAX_LAYERS);
-            manifest.bytes();
-            true
-        }
-        Ok(Document::Index(index)) => {
-            if let Ok(chosen) = index.choose("fuzzed", &platform) {
-                assert!(index.entries.iter().any(|entry| entry.manifest == *chosen));
-            }
-            true
-        }
-        Err(_) => ImageConfig::parse("fuzzed", bytes).is_ok(),
-    }
-}
 
 /// `WWW-Authenticate`, a token service's answer, an error's explanation, a signature's payload.
 pub fn answer(bytes: &[u8]) -> bool {

@@ -1,7 +1,10 @@
-//! Images of containers as plain data: what they are called, and what they are made of.
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
 
 pub mod digest;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod hash;
 pub mod manifest;
 pub mod platform;
