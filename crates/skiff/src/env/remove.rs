@@ -37,7 +37,7 @@ pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> 
     let aside = env.set_aside()?;
     drop(lock);
     if let Some(id) = image {
-        images::commands::give_up(context, id)?;
+        images::naming::give_up(context, id)?;
     }
     latest::unset(&context.depot()?, name)?;
     delete(context, aside)

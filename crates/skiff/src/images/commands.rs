@@ -1,8 +1,9 @@
-//! `skiff pull`, `images`, `rmi`, `inspect`, `store`.
+//! `skiff pull`, `import`, `export`, `images`, `rmi`, `inspect`, `store`.
 
 use std::str::FromStr;
 
 use serde::Serialize;
+use skiff_image::export::{Exported, Target, export as write};
 use skiff_image::store::UserUsage;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
@@ -10,14 +11,13 @@ use skiff_sandbox::{Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::size;
 
+use super::file::{ImageFile, name_for};
 use super::index::{Entry, Names};
 use super::progress::Progress;
 use super::wire::{Ask, Say};
-use super::{find, get, store, unpacked};
-use crate::cli::{Pull, Store};
+use super::{find, get, import, naming, ours, store};
+use crate::cli::{Export, Import, Pull, Store};
 use crate::context::Context;
-use crate::environments::{self, Environment};
-use crate::instance::record::Record;
 use crate::output;
 
 /// Digits of an id that tell images apart for a person.
@@ -37,6 +37,49 @@ pub fn pull(pull: &Pull) -> Result<()> {
     }
 }
 
+/// `skiff import`: prints the image's id.
+pub fn import(import: &Import) -> Result<()> {
+    let context = Context::load()?;
+    let way = &import.way;
+    let platform = platform(way.arch.as_deref())?;
+    let name = import.name.as_deref().map(name_for).transpose()?;
+    let file = ImageFile::meant(&import.file)?;
+    let mut progress = Progress::new(way.progress, way.quiet);
+    let entry = import::import_to(&context, &file, name, &platform, &mut progress)?;
+    store::mount(&context, entry.id);
+    match way.json {
+        true => output::json(&Listed::of(&entry)),
+        false => output::line(&digest(entry.id)),
+    }
+}
+
+/// `skiff export`: prints the digest of what was written, where it has one.
+pub fn export(export: &Export) -> Result<()> {
+    let context = Context::load()?;
+    let mut target = Target::from_str(&export.target).map_err(ours)?;
+    let entry = super::find(&context, &export.image)?;
+    if let Target::DockerArchive { name: name @ None, .. } = &mut target {
+        // As `docker save` does; an image that came from a file has no name that Docker would take.
+        *name = Named::from_str(&entry.reference).ok().filter(|named| named.digest().is_none());
+    }
+    let image = store::open_image(&context, &entry)?;
+    let Exported { digest, sockets } = write(&image, &target).map_err(ours)?;
+    let digest = digest.map(|digest| digest.to_string());
+    if sockets > 0 {
+        output::note(&format!("{sockets} sockets are left out: tar archives have none"));
+    }
+    match (export.output.json, digest) {
+        (true, digest) => {
+            let Export { image, target, .. } = export;
+            output::json(
+                &serde_json::json!({"image": image, "target": target, "digest": digest, "sockets_left_out": sockets}),
+            )
+        }
+        (false, Some(digest)) => output::line(&digest),
+        (false, None) => Ok(()),
+    }
+}
+
 /// The machine that an image is for.
 pub fn platform(arch: Option<&str>) -> Result<Platform> {
     match arch {
@@ -50,11 +93,6 @@ pub fn platform(arch: Option<&str>) -> Result<Platform> {
 /// As registries write it.
 pub fn digest(id: ImageId) -> String {
     format!("sha256:{id}")
-}
-
-/// Seconds since 1970.
-pub fn now() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
 /// An image as it is shown.
@@ -133,7 +171,7 @@ pub fn remove(images: &[String], json: bool) -> Result<()> {
     for image in images {
         let entry = find(&context, image)?;
         names.remove(&entry)?;
-        let kept_by = give_up(&context, entry.id)?;
+        let kept_by = naming::give_up(&context, entry.id)?;
         if let Some(over) = &kept_by {
             output::note(&format!("{}: the image stays, as {over} is over it", entry.reference));
         }
@@ -141,30 +179,6 @@ pub fn remove(images: &[String], json: bool) -> Result<()> {
     }
     store::release(&context)?;
     if json { output::json(&all) } else { Ok(()) }
-}
-
-/// Gives up an image that has no name any more and no environment or running instance over it; gives the one that keeps it.
-pub fn give_up(context: &Context, id: ImageId) -> Result<Option<String>> {
-    if Names::of(context)?.all()?.iter().any(|entry| entry.id == id) {
-        return Ok(None);
-    }
-    let over = what_is_over(context, id)?;
-    if over.is_none() {
-        store::ask(context, Ask::Forget(id), &mut |_| ())?;
-        unpacked::forget(context, id)?;
-    }
-    Ok(over)
-}
-
-/// An environment that has this image below it, or an instance that runs on it.
-fn what_is_over(context: &Context, id: ImageId) -> Result<Option<String>> {
-    // One that cannot be read is said elsewhere; it may not keep images from being removed.
-    let over = |env: &Environment| env.settings().is_ok_and(|settings| settings.image == Some(id));
-    let env = environments::list(context)?.into_iter().find(over).map(|env| env.name);
-    match env {
-        Some(name) => Ok(Some(format!("environment {name}"))),
-        None => Ok(Record::running_over(context, id)?.map(|name| format!("instance {name}"))),
-    }
 }
 
 #[derive(Serialize)]

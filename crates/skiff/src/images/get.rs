@@ -11,10 +11,10 @@ use skiff_spec::image::ImageId;
 use skiff_spec::job::Image;
 
 use super::file::ImageFile;
-use super::index::{Entry, Names};
+use super::index::{Entry, now};
 use super::progress::Progress;
 use super::wire::{Ask, Say};
-use super::{commands, fetcher, import, known, not_pulled, parse, store};
+use super::{fetcher, import, known, naming, not_pulled, parse, store};
 use crate::cli::PullWhen;
 use crate::context::Context;
 use crate::output;
@@ -119,25 +119,8 @@ fn fetch_exactly(context: &Context, id: ImageId, reference: &str, progress: &mut
 /// Pulls an image and notes its name.
 pub fn pull(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<Entry> {
     let entry = fetch(context, image, platform, progress)?;
-    note(context, &entry)?;
+    naming::note(context, &entry)?;
     Ok(entry)
-}
-
-/// Notes the name of an image. What that meant before is given up.
-pub fn note(context: &Context, entry: &Entry) -> Result<()> {
-    let names = Names::of(context)?;
-    let before = names.find(&entry.reference).ok().flatten();
-    names.put(entry)?;
-    if let Some(before) = before.filter(|before| before.id != entry.id)
-        && let Err(e) = commands::give_up(context, before.id).and_then(|_| store::release(context))
-    {
-        // The new one is here all the same.
-        output::note(&format!(
-            "the image that {} meant before is not removed: {}",
-            entry.reference, e.message
-        ));
-    }
-    Ok(())
 }
 
 fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<Entry> {
@@ -152,14 +135,14 @@ fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Pro
     progress.end();
     let Say::Pulled { name, id, record, .. } = said? else { return Err(strange(image)) };
     if vouched.is_some_and(|vouched| vouched != id) {
-        commands::give_up(context, id)?;
+        naming::give_up(context, id)?;
         return Err(Error::new(format!(
             "image {name}: it became another one while your policy.json was asked"
         ))
         .hint("pull it again"));
     }
     let Record { size, config, .. } = *record;
-    Ok(Entry { reference: name, id, pulled: commands::now(), size, config, origin: None })
+    Ok(Entry { reference: name, id, pulled: now(), size, config, origin: None })
 }
 
 fn not_here(id: ImageId, reference: &str) -> Error {

@@ -1,41 +1,18 @@
-//! `skiff import`, `export`, and what is run from a file.
+//! Images from files: imported by name, by the content that a job was submitted with, or because they are run.
 
-use std::str::FromStr;
-
-use skiff_image::export::{Exported, Target, export as write};
 use skiff_oci::platform::Platform;
-use skiff_oci::reference::Named;
 use skiff_sandbox::{Error, Result};
 use skiff_spec::image::ImageId;
 
-use super::commands::{Listed, digest, now, platform};
-use super::file::{ImageFile, name_for};
-use super::index::{Entry, Names};
+use super::file::ImageFile;
+use super::index::{Entry, Names, now};
 use super::progress::Progress;
 use super::wire::{Ask, Say};
-use super::{get, ours, store};
-use crate::cli::{Export, Import};
+use super::{naming, store};
 use crate::context::Context;
-use crate::output;
-
-/// `skiff import`: prints the image's id.
-pub fn import(import: &Import) -> Result<()> {
-    let context = Context::load()?;
-    let way = &import.way;
-    let platform = platform(way.arch.as_deref())?;
-    let name = import.name.as_deref().map(name_for).transpose()?;
-    let file = ImageFile::meant(&import.file)?;
-    let mut progress = Progress::new(way.progress, way.quiet);
-    let entry = import_to(&context, &file, name, &platform, &mut progress)?;
-    store::mount(&context, entry.id);
-    match way.json {
-        true => output::json(&Listed::of(&entry)),
-        false => output::line(&digest(entry.id)),
-    }
-}
 
 /// Imports an image and notes its name, which is the file's if it gets none.
-fn import_to(
+pub fn import_to(
     context: &Context,
     file: &ImageFile,
     name: Option<String>,
@@ -43,7 +20,7 @@ fn import_to(
     progress: &mut Progress,
 ) -> Result<Entry> {
     let entry = read(context, file, name, platform, progress)?;
-    get::note(context, &entry)?;
+    naming::note(context, &entry)?;
     Ok(entry)
 }
 
@@ -90,31 +67,4 @@ pub fn find_or_import(context: &Context, text: &str) -> Result<Entry> {
         return Ok(entry);
     }
     import_to(context, &file, None, &Platform::host(), &mut Progress::new(None, false))
-}
-
-/// `skiff export`: prints the digest of what was written, where it has one.
-pub fn export(export: &Export) -> Result<()> {
-    let context = Context::load()?;
-    let mut target = Target::from_str(&export.target).map_err(ours)?;
-    let entry = super::find(&context, &export.image)?;
-    if let Target::DockerArchive { name: name @ None, .. } = &mut target {
-        // As `docker save` does; an image that came from a file has no name that Docker would take.
-        *name = Named::from_str(&entry.reference).ok().filter(|named| named.digest().is_none());
-    }
-    let image = store::open_image(&context, &entry)?;
-    let Exported { digest, sockets } = write(&image, &target).map_err(ours)?;
-    let digest = digest.map(|digest| digest.to_string());
-    if sockets > 0 {
-        output::note(&format!("{sockets} sockets are left out: tar archives have none"));
-    }
-    match (export.output.json, digest) {
-        (true, digest) => {
-            let Export { image, target, .. } = export;
-            output::json(
-                &serde_json::json!({"image": image, "target": target, "digest": digest, "sockets_left_out": sockets}),
-            )
-        }
-        (false, Some(digest)) => output::line(&digest),
-        (false, None) => Ok(()),
-    }
 }

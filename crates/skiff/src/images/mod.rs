@@ -9,6 +9,7 @@ pub mod import;
 pub mod index;
 mod listing;
 pub mod login;
+pub mod naming;
 pub mod plan;
 mod progress;
 pub mod stop;

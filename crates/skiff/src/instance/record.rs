@@ -181,7 +181,7 @@ impl Record {
         let aside = set_aside(&self.dir, &self.name)?;
         drop(lock);
         if let Some(id) = image {
-            images::commands::give_up(context, id)?;
+            images::naming::give_up(context, id)?;
         }
         // Only an upper on the disk holds files of the user's other ids.
         match on_disk {

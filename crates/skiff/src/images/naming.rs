@@ -1,0 +1,53 @@
+//! What names keep: a name that comes to mean another image, and images that have lost their last name.
+
+use skiff_sandbox::Result;
+use skiff_spec::image::ImageId;
+
+use super::index::{Entry, Names};
+use super::wire::Ask;
+use super::{store, unpacked};
+use crate::context::Context;
+use crate::environments::{self, Environment};
+use crate::instance::record::Record;
+use crate::output;
+
+/// Notes the name of an image. What that meant before is given up.
+pub fn note(context: &Context, entry: &Entry) -> Result<()> {
+    let names = Names::of(context)?;
+    let before = names.find(&entry.reference).ok().flatten();
+    names.put(entry)?;
+    if let Some(before) = before.filter(|before| before.id != entry.id)
+        && let Err(e) = give_up(context, before.id).and_then(|_| store::release(context))
+    {
+        // The new one is here all the same.
+        output::note(&format!(
+            "the image that {} meant before is not removed: {}",
+            entry.reference, e.message
+        ));
+    }
+    Ok(())
+}
+
+/// Gives up an image that has no name any more and no environment or running instance over it; gives the one that keeps it.
+pub fn give_up(context: &Context, id: ImageId) -> Result<Option<String>> {
+    if Names::of(context)?.all()?.iter().any(|entry| entry.id == id) {
+        return Ok(None);
+    }
+    let over = what_is_over(context, id)?;
+    if over.is_none() {
+        store::ask(context, Ask::Forget(id), &mut |_| ())?;
+        unpacked::forget(context, id)?;
+    }
+    Ok(over)
+}
+
+/// An environment that has this image below it, or an instance that runs on it.
+fn what_is_over(context: &Context, id: ImageId) -> Result<Option<String>> {
+    // One that cannot be read is said elsewhere; it may not keep images from being removed.
+    let over = |env: &Environment| env.settings().is_ok_and(|settings| settings.image == Some(id));
+    let env = environments::list(context)?.into_iter().find(over).map(|env| env.name);
+    match env {
+        Some(name) => Ok(Some(format!("environment {name}"))),
+        None => Ok(Record::running_over(context, id)?.map(|name| format!("instance {name}"))),
+    }
+}
