@@ -23,10 +23,10 @@ use crate::records::Records;
 use crate::space::{Blocks, Space};
 use crate::spill::Spill;
 use crate::sum::of_blocks;
-use crate::uncached::Uncached;
 use crate::{Error, Result};
 use skiff_erofs::Summary;
 use skiff_erofs::tree::Tree;
+use skiff_sys::uncached::Uncached;
 
 /// A thread's stack: nothing here recurses, and no buffer lies on it.
 const STACK: usize = 256 << 10;

@@ -9,7 +9,6 @@ use rustix::io::Errno;
 
 use crate::assemble::{Limits, WrittenImage};
 use crate::error::Context;
-use crate::io::write_all_at;
 use crate::layer::is_kept;
 use crate::spill::Spill;
 use crate::sum::Sum;
@@ -18,6 +17,7 @@ use skiff_erofs::finish;
 use skiff_erofs::tree::{
     Attributes, BLOCK, Content, Inode, InodeId, Kind, Run, Sparse, Tree, Xattrs, XattrsId,
 };
+use skiff_sys::positional::write_all_at;
 
 /// Blocks are written in pieces of this size.
 const GATHER: usize = 1 << 20;

@@ -11,9 +11,9 @@ use crate::space::{Blocks, Refusal, Room, Space};
 use crate::spill::Spill;
 use crate::sum::Sum;
 use crate::tar::{self, Entry, EntryKind, Reader, Segment, Stream};
-use crate::uncached::Uncached;
 use crate::{Error, Result};
 use skiff_erofs::tree::{BLOCK, Content, Run, Sparse, Xattrs};
+use skiff_sys::uncached::Uncached;
 
 /// Small files' blocks are gathered into writes of this size.
 const GATHER: usize = 1 << 20;

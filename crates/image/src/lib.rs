@@ -18,7 +18,6 @@ mod gate;
 mod hashing;
 pub mod import;
 mod inflate;
-mod io;
 mod layer;
 mod merge;
 mod panics;
@@ -40,7 +39,6 @@ mod sum;
 pub mod tar;
 mod threads;
 pub mod transport;
-mod uncached;
 pub mod unpack;
 
 pub use error::{Error, Result};

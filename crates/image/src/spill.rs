@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::Result;
 use crate::error::Context;
-use crate::io::{read_exact_at, write_all_at};
+use skiff_sys::positional::{read_exact_at, write_all_at};
 
 const GATHER: usize = 256 << 10;
 

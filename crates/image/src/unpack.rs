@@ -121,7 +121,8 @@ impl<S: Source> Unpacker<'_, S> {
                 if got == 0 {
                     return Err(Error::BadImage { file: shown(path), why: "it ends too early".into() });
                 }
-                crate::io::write_all_at(file.as_fd(), &piece[..got], at).on("write to", shown(path))?;
+                skiff_sys::positional::write_all_at(file.as_fd(), &piece[..got], at)
+                    .on("write to", shown(path))?;
                 at += got as u64;
             }
         }

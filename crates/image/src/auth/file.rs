@@ -276,7 +276,7 @@ impl Place {
     fn fill(&self, file: &OwnedFd, content: &Value, temporary: &str) -> Result<()> {
         let mut text = serde_json::to_vec_pretty(content).map_err(|e| bad(&self.shown(), e.to_string()))?;
         text.push(b'\n');
-        crate::io::write_all_at(file.as_fd(), &text, 0).on("write to", self.shown())?;
+        skiff_sys::positional::write_all_at(file.as_fd(), &text, 0).on("write to", self.shown())?;
         rustix::fs::fsync(file).on("sync", self.shown())?;
         rustix::fs::renameat(&self.dir, temporary, &self.dir, &self.name)
             .on("rename into place", self.shown())

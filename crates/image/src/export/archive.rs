@@ -15,8 +15,8 @@ use super::layer::{self, Written};
 use super::replace::Replacement;
 use super::{BUFFER, Documents, Exported, Image};
 use crate::error::{Context, Error, Result};
-use crate::io::write_all_at;
 use crate::tar::{Entry, EntryKind, HEADER, Writer, plain_header};
+use skiff_sys::positional::write_all_at;
 
 /// What `docker load` reads.
 pub(super) fn docker(image: &Image, path: &Path, name: Option<&Named>) -> Result<Exported> {

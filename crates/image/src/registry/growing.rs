@@ -443,7 +443,7 @@ impl Reader {
         }
         let (file, kept) = self.wait_for(offset, end)?;
         let read = kept::fill(&kept, buffer, offset, |buffer, at| {
-            crate::io::read_exact_at(file.as_fd(), buffer, at).on("read", name())
+            skiff_sys::positional::read_exact_at(file.as_fd(), buffer, at).on("read", name())
         });
         drop(kept);
         let mut state = self.growing.state();

@@ -135,7 +135,7 @@ impl Note {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(&self.dir, &self.name, flags, Mode::RUSR | Mode::WUSR)?;
         let text = serde_json::to_vec(origin).map_err(|_| rustix::io::Errno::INVAL)?;
-        crate::io::write_all_at(std::os::fd::AsFd::as_fd(&file), &text, 0)
+        skiff_sys::positional::write_all_at(std::os::fd::AsFd::as_fd(&file), &text, 0)
     }
 }
 
@@ -143,7 +143,7 @@ impl Note {
 pub(super) fn read(dir: &OwnedFd, name: &str) -> Option<Origin> {
     let file = openat(dir, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut text = vec![0; LONGEST];
-    let length = crate::io::read_at(std::os::fd::AsFd::as_fd(&file), &mut text, 0).ok()?;
+    let length = skiff_sys::positional::read_at(std::os::fd::AsFd::as_fd(&file), &mut text, 0).ok()?;
     serde_json::from_slice(&text[..length]).ok()
 }
 

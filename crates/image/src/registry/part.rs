@@ -14,7 +14,7 @@ use skiff_oci::digest::Digest;
 use super::chunks::Chunks;
 use super::origin::{self, Note, Origin};
 use crate::error::{Context, Error, Result};
-use crate::uncached::Uncached;
+use skiff_sys::uncached::Uncached;
 
 /// The journal begins with this, the blob's size and the chunks' size (little endian); of each chunk follows how many bytes are there.
 const MAGIC: &[u8; 16] = b"skiff-blob-00003";
@@ -208,18 +208,19 @@ impl Part {
 
     /// The same where another process reads it at once.
     pub(super) fn write_cached(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        crate::io::write_all_at(self.data.as_fd(), bytes, offset).map_err(|errno| self.write_error(errno))
+        skiff_sys::positional::write_all_at(self.data.as_fd(), bytes, offset)
+            .map_err(|errno| self.write_error(errno))
     }
 
     /// Reads exactly these bytes.
     pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        crate::io::read_exact_at(self.data.as_fd(), buffer, offset).on("read", &self.shown)
+        skiff_sys::positional::read_exact_at(self.data.as_fd(), buffer, offset).on("read", &self.shown)
     }
 
     /// So many bytes of a chunk are there. Not synced: after a crash of the machine the digest tells.
     pub(super) fn mark(&self, chunk: usize, bytes: u64) -> Result<()> {
         let at = (HEADER + chunk * ENTRY) as u64;
-        crate::io::write_all_at(self.journal.as_fd(), &bytes.to_le_bytes(), at)
+        skiff_sys::positional::write_all_at(self.journal.as_fd(), &bytes.to_le_bytes(), at)
             .map_err(|errno| self.write_error(errno))
     }
 
@@ -241,7 +242,7 @@ impl Part {
         }
         let mut journal = header(self.chunks).to_vec();
         journal.resize(HEADER + self.chunks.count() * ENTRY, 0);
-        crate::io::write_all_at(self.journal.as_fd(), &journal, 0).map_err(fail)
+        skiff_sys::positional::write_all_at(self.journal.as_fd(), &journal, 0).map_err(fail)
     }
 
     fn size(&self) -> Result<u64> {
@@ -251,7 +252,7 @@ impl Part {
 
     fn read_header(&self) -> Option<[u8; HEADER]> {
         let mut header = [0; HEADER];
-        let read = crate::io::read_at(self.journal.as_fd(), &mut header, 0);
+        let read = skiff_sys::positional::read_at(self.journal.as_fd(), &mut header, 0);
         (read == Ok(HEADER)).then_some(header)
     }
 
@@ -282,7 +283,7 @@ fn header(chunks: Chunks) -> [u8; HEADER] {
 fn filled(journal: BorrowedFd<'_>, chunks: Chunks) -> Vec<u64> {
     let mut entries = vec![0; chunks.count() * ENTRY];
     // What cannot be read was not brought.
-    if crate::io::read_at(journal, &mut entries, HEADER as u64).is_err() {
+    if skiff_sys::positional::read_at(journal, &mut entries, HEADER as u64).is_err() {
         entries.fill(0);
     }
     let (entries, _) = entries.as_chunks::<ENTRY>();

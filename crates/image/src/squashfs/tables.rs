@@ -4,7 +4,7 @@
 use std::os::fd::BorrowedFd;
 
 use crate::error::{Context, Result};
-use crate::io::write_all_at;
+use skiff_sys::positional::write_all_at;
 
 use super::metadata::BLOCK;
 

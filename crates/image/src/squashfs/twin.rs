@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 
 use crate::error::{Context, Error, Result};
-use crate::io::write_all_at;
 use skiff_erofs::tree::BLOCK;
 use skiff_erofs::{Extent, Node, NodeKind, Reader, Source};
+use skiff_sys::positional::write_all_at;
 
 use super::directory;
 use super::inode;

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use crate::blob::FileBlob;
 use crate::error::{Context, Error, Result};
 use crate::inflate::{Compression, HEAD, Inflater, Watch};
-use crate::io::write_all_at;
 use crate::spill::nameless;
 use crate::tar::{self, EntryKind, Reader, Stream};
+use skiff_sys::positional::write_all_at;
 
 use super::files::{Files, Part};
 

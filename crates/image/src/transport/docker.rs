@@ -12,9 +12,9 @@ use skiff_oci::reference::Named;
 use crate::blob::FileBlob;
 use crate::error::{Context, Error, Result};
 use crate::inflate::{Compression, HEAD};
-use crate::io::read_exact_at;
 use skiff_oci::hash::{Hasher, sha256};
 use skiff_oci::manifest::{ImageConfig, MAX_LAYERS, check_digest};
+use skiff_sys::positional::read_exact_at;
 
 use super::{Files, OciDescriptor, OciManifest, Opened, PLAIN_LAYER_TYPE, Part, need, not_sound};
 

@@ -12,8 +12,8 @@ use skiff_oci::digest::Digest;
 
 use crate::blob::FileBlob;
 use crate::error::{Context, Error, Result};
-use crate::io::read_exact_at;
 use skiff_oci::manifest::MAX_DOCUMENT;
+use skiff_sys::positional::read_exact_at;
 
 /// A file, or a part of one.
 #[derive(Debug, Clone)]

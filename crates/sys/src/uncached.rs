@@ -18,7 +18,7 @@ const STEP: u64 = 32 << 20;
 
 /// How one file is written to, by any number of threads.
 #[derive(Default)]
-pub(crate) struct Uncached {
+pub struct Uncached {
     /// Such writes are not known here.
     refused: AtomicBool,
     written: AtomicU64,
@@ -26,6 +26,9 @@ pub(crate) struct Uncached {
 
 impl Uncached {
     /// Writes all of `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// Of the system.
     pub fn write_all_at(
         &self,
         file: BorrowedFd<'_>,
@@ -77,7 +80,7 @@ mod tests {
             let bytes: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8 ^ u8::from(refused)).collect();
             uncached.write_all_at(file.as_fd(), &bytes, 77).unwrap();
             let mut read = vec![0; bytes.len()];
-            crate::io::read_exact_at(file.as_fd(), &mut read, 77).unwrap();
+            crate::positional::read_exact_at(file.as_fd(), &mut read, 77).unwrap();
             assert_eq!(read, bytes);
         }
     }
