@@ -144,11 +144,11 @@ impl Blob for FetchedBlob {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        self.reader().read_at(buffer, offset)
+        Ok(self.reader().read_at(buffer, offset)?)
     }
 
     fn settle(&self, _got: Option<Digest>) -> Result<()> {
-        self.reader().wait_verified()
+        Ok(self.reader().wait_verified()?)
     }
 
     fn restart(&self) {

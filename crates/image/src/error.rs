@@ -2,12 +2,10 @@
 //!
 //! Every message says what was tried, on which object, and why it failed; [`Error::hint`] says how to mend it.
 
-use std::sync::Arc;
-
 use rustix::io::Errno;
 use skiff_spec::image::ImageId;
 
-use crate::registry::{Failure, RegistryError};
+use crate::registry;
 
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -111,52 +109,15 @@ pub enum Error {
         /// What it says of itself.
         version: String,
     },
-    /// A registry did not give what was asked for.
+    /// A registry did not give what was asked for, or a configuration file does not let it be asked.
     #[error(transparent)]
-    Registry(#[from] Box<RegistryError>),
-    /// The process that asks registries did not get what was asked for.
-    #[error("{}", .0.message)]
-    Fetcher(crate::fetcher::Told),
+    Registry(registry::Error),
     /// Another process has made the same image meanwhile.
     #[error("image {0}: made by another process meanwhile")]
     Overtaken(ImageId),
     /// A name is none of an image.
     #[error(transparent)]
     Reference(#[from] skiff_oci::reference::ReferenceError),
-    /// A configuration file is not what it should be.
-    #[error("{file}: {why}")]
-    Config {
-        /// The file.
-        file: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// A program that keeps credentials did not do what it was asked.
-    #[error("credential helper docker-credential-{name}: {why}")]
-    CredentialHelper {
-        /// How the file with logins names it.
-        name: String,
-        /// What went wrong.
-        why: String,
-    },
-    /// registries.conf forbids it.
-    #[error("{image} may not be pulled: registries.conf blocks {prefix}")]
-    Blocked {
-        /// The image.
-        image: String,
-        /// The entry that forbids it.
-        prefix: String,
-    },
-    /// policy.json forbids it.
-    #[error("{image} is refused by {policy}: {why}")]
-    Refused {
-        /// The image.
-        image: String,
-        /// The policy's file.
-        policy: String,
-        /// Which requirement it does not meet.
-        why: String,
-    },
     /// A user has failed too often to show that he can have images that others have.
     #[error("image access refused for {wait} s: {times} failed proofs of access within an hour")]
     RefusedTooOften {
@@ -191,18 +152,6 @@ pub enum Error {
         /// Bytes free.
         free: u64,
     },
-    /// The bytes of a blob were wrong, and are fetched anew.
-    #[error("blob {blob} was damaged on its way and is fetched again")]
-    Restarted {
-        /// The blob's digest.
-        blob: String,
-    },
-    /// Nobody brings the blob any more.
-    #[error("blob {blob} is not fetched any more")]
-    Abandoned {
-        /// The blob's digest.
-        blob: String,
-    },
     /// This program has an error.
     #[error("cannot {what}: the program failed: {why}")]
     Panicked {
@@ -211,9 +160,6 @@ pub enum Error {
         /// The panic's message.
         why: String,
     },
-    /// An error that several wait for.
-    #[error(transparent)]
-    Shared(Arc<Error>),
     /// An image file is not one that we would have written.
     #[error("image file {file} is damaged: {why}")]
     BadImage {
@@ -233,20 +179,11 @@ impl Error {
     /// How to mend it, where that is known: one sentence without a full stop.
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Error::Shared(error) => error.hint(),
             Error::Registry(error) => error.hint(),
-            Error::Fetcher(told) => told.hint.as_deref(),
             Error::Reference(error) => Some(error.hint()),
             Error::NoSpace { .. } => {
                 Some("free some space or quota there; nothing half made was left behind")
             }
-            Error::Config { .. } => Some(
-                "mend the file: containers-registries.conf(5), containers-auth.json(5), containers-policy.json(5)",
-            ),
-            Error::CredentialHelper { .. } => Some(
-                "your config.json or auth.json names it (credHelpers, credsStore): it must be in PATH; \
-                 `docker-credential-NAME list` shows whether it works",
-            ),
             Error::Quota { .. } | Error::TooManyImages { .. } => Some(
                 "`skiff rmi IMAGE` gives up what you need no longer; `skiff store du` shows what you have; \
                  administrator: store_user_quota in /etc/skiff/helper.conf",
@@ -254,10 +191,6 @@ impl Error {
             Error::RefusedTooOften { .. } => Some(
                 "`skiff login SERVER` for the registry that the image is private in; after an hour you are heard again",
             ),
-            Error::Blocked { .. } => Some("ask the site's administrator, or pull it from elsewhere"),
-            Error::Refused { .. } => {
-                Some("the site demands signed images; ask its administrator, or the image's maker")
-            }
             Error::Io { what: "lock", source: Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP, .. } => {
                 Some("the file system there has no locks; mount it with them (Lustre: -o flock, NFS: lockd)")
             }
@@ -302,20 +235,28 @@ impl Error {
     /// Whether it says that layers are not to be had. That a network fails says nothing of that.
     pub(crate) fn is_refusal(&self) -> bool {
         match self {
-            Error::Shared(error) => error.is_refusal(),
             Error::WrongDigest { .. } => true,
-            Error::Fetcher(told) => told.is_refusal,
-            Error::Registry(e) => !matches!(
-                e.failure,
-                Failure::Connection(_) | Failure::Cancelled | Failure::Status { status: 429 | 500.., .. }
-            ),
+            Error::Registry(error) => error.is_refusal(),
             _ => false,
         }
     }
 
-    /// Whether the work begun with a [`crate::registry::Reader`] is to be begun again, with a new one.
+    /// Whether the work begun with a [`registry::Reader`] is to be begun again, with a new one.
     pub fn is_restart(&self) -> bool {
-        matches!(self, Error::Restarted { .. })
+        matches!(self, Error::Registry(error) if error.is_restart())
+    }
+}
+
+impl From<registry::Error> for Error {
+    fn from(error: registry::Error) -> Error {
+        match error {
+            registry::Error::Io { what, object, source } => Error::io(what, object, &source),
+            registry::Error::Document(error) => error.into(),
+            registry::Error::Reference(error) => error.into(),
+            registry::Error::NoSpace { object, needed, free } => Error::NoSpace { object, needed, free },
+            registry::Error::Panicked { what, why } => Error::Panicked { what, why },
+            error => Error::Registry(error),
+        }
     }
 }
 
@@ -337,12 +278,6 @@ impl From<skiff_erofs::Error> for Error {
             skiff_erofs::Error::Unstorable { file, why } => Error::Unstorable { file, why },
             skiff_erofs::Error::BadImage { file, why } => Error::BadImage { file, why },
         }
-    }
-}
-
-impl From<RegistryError> for Error {
-    fn from(error: RegistryError) -> Error {
-        Error::Registry(Box::new(error))
     }
 }
 

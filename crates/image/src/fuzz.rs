@@ -45,7 +45,7 @@ pub fn fetcher(bytes: &[u8]) -> bool {
         taken += 1;
         if let Answer::Event { event, .. } = answer {
             let before = layer.progress();
-            let is_taken = layer.apply(event, open).is_ok();
+            let is_taken = matches!(layer.apply(event, open), Ok(true));
             let after = layer.progress();
             assert!(
                 after.0 <= SIZE && (is_taken || after == before),

@@ -78,7 +78,7 @@ pub fn admit(source: &Source, policies: &Policies) -> Result<()> {
         Form::Archive => vec![Form::DockerArchive, Form::OciArchive],
         form => vec![form],
     };
-    forms.iter().try_for_each(|form| policies.admit_file(form.transport(), path.as_deref()))
+    Ok(forms.iter().try_for_each(|form| policies.admit_file(form.transport(), path.as_deref()))?)
 }
 
 /// The store's directory for what is needed only meanwhile.

@@ -17,11 +17,9 @@ use serde::{Deserialize, Serialize};
 use skiff_oci::digest::Digest;
 use skiff_oci::reference::Named;
 
-use crate::error::{Error, Result};
-use crate::fetcher::Fetcher;
 use crate::registry::Resolved;
+use crate::registry::error::{Error, Result};
 use identity::Identity;
-pub(crate) use signature::fetch as fetch_signatures;
 pub use signature::{PublicKey, Signature, read_payload};
 
 /// The site's file.
@@ -92,16 +90,23 @@ impl Policies {
         self.0.is_empty()
     }
 
-    /// Whether an image of a registry may be used. Asks the registry for signatures only if some are demanded.
+    /// Whether an image of a registry may be used. `fetch` brings its signatures, and is called only if some are demanded.
     ///
     /// # Errors
-    /// It may not, or signatures cannot be fetched.
-    pub fn admit(&self, fetcher: &dyn Fetcher, image: &Resolved) -> Result<()> {
+    /// It may not; or those of `fetch`.
+    pub fn admit<E: From<Error>>(
+        &self,
+        image: &Resolved,
+        fetch: impl FnOnce() -> Result<Vec<Signature>, E>,
+    ) -> Result<(), E> {
+        let mut fetch = Some(fetch);
         let mut signatures = None;
         for policy in &self.0 {
             for requirement in policy.for_image(&image.name) {
-                if matches!(requirement, Requirement::Signed { .. }) && signatures.is_none() {
-                    signatures = Some(fetcher.signatures(image)?);
+                if matches!(requirement, Requirement::Signed { .. })
+                    && let Some(fetch) = fetch.take()
+                {
+                    signatures = Some(fetch()?);
                 }
                 let signatures = signatures.as_deref().unwrap_or_default();
                 let digests = [image.digest, image.manifest_digest];

@@ -104,7 +104,7 @@ fn unless_there(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
         }
     }
     let found = fetcher.resolve(image, platform)?;
-    policies.admit(fetcher, &found)?;
+    policies.admit(&found, || fetcher.signatures(&found))?;
     let Digest::Sha256(bytes) = sha256(&found.manifest_bytes) else {
         return Err(Error::BadManifest { object: image.to_string(), why: "it has no SHA-256 digest".into() });
     };

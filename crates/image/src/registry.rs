@@ -10,6 +10,7 @@
 
 pub mod challenge;
 mod chunks;
+mod error;
 mod failure;
 mod fetch;
 mod growing;
@@ -34,10 +35,10 @@ use skiff_oci::platform::Platform;
 use skiff_oci::reference::{Named, ShortName};
 use ureq::http::{Method, header};
 
+pub use error::{Error, Result, Told};
 pub use failure::{Failure, RegistryError};
 pub use fetch::Fetch;
-pub(crate) use growing::{Event, Tell};
-pub use growing::{Growing, Reader, Status};
+pub use growing::{Event, Growing, Reader, Status, Tell};
 pub use http::explanation;
 pub use origin::Origin;
 pub use part::BlobDir;
@@ -46,7 +47,6 @@ pub use tls::{Certificates, site_places};
 pub use token::parse_token;
 
 use crate::auth::{Credential, Credentials};
-use crate::error::{Error, Result};
 use crate::registries_conf::{Endpoint, RegistriesConf};
 use http::{Http, header_text, read_body};
 use place::{Place, Wish};
@@ -54,7 +54,7 @@ use skiff_oci::hash;
 use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig, MAX_DOCUMENT, Manifest};
 
 /// An index may lead to an index, but not for long.
-pub(crate) const MAX_INDEXES: usize = 3;
+pub const MAX_INDEXES: usize = 3;
 /// A mirror that fails is not insisted on.
 const MIRROR_TRIES: u32 = 2;
 
@@ -111,8 +111,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// One that another process knows.
-    pub(crate) fn elsewhere() -> Source {
+    /// A source that another process knows.
+    pub fn elsewhere() -> Source {
         Source { places: Arc::new([]) }
     }
 }
@@ -227,7 +227,7 @@ impl Client {
             received = self.manifest_of(&source, &image, chosen)?;
         }
         let why = format!("more than {MAX_INDEXES} indexes lead from one to the next");
-        Err(Error::BadManifest { object: image.to_string(), why })
+        Err(skiff_oci::Error::BadManifest { object: image.to_string(), why }.into())
     }
 
     /// Whether a server takes this login.
@@ -252,8 +252,11 @@ impl Client {
         Fetch::start(self.http.settings().clone(), source.clone(), dir, None)
     }
 
-    /// The same for another process, which is told of all that happens, and reads and hashes what comes.
-    pub(crate) fn fetch_for(&self, source: &Source, dir: BlobDir, tell: Tell) -> Result<Fetch> {
+    /// As [`Client::fetch`], for another process, which is told of all that happens, and reads and hashes what comes.
+    ///
+    /// # Errors
+    /// Threads cannot be started.
+    pub fn fetch_for(&self, source: &Source, dir: BlobDir, tell: Tell) -> Result<Fetch> {
         Fetch::start(self.http.settings().clone(), source.clone(), dir, Some(tell))
     }
 
@@ -264,7 +267,7 @@ impl Client {
     pub fn small_blob(&self, source: &Source, object: &str, blob: &Descriptor) -> Result<Vec<u8>> {
         if blob.size > MAX_DOCUMENT {
             let why = format!("it has {} bytes; {MAX_DOCUMENT} are the limit", blob.size);
-            return Err(Error::BadManifest { object: object.into(), why });
+            return Err(skiff_oci::Error::BadManifest { object: object.into(), why }.into());
         }
         let path = format!("blobs/{}", blob.digest);
         self.ask_source(source, object, |place| {

@@ -15,7 +15,7 @@ use common::seen::assert_same;
 use proptest::prelude::*;
 use skiff_image::assemble::{Limits, Progress};
 use skiff_image::blob::{Blob, FileBlob};
-use skiff_image::{Error, Result};
+use skiff_image::{Error, Result, registry};
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::sha256;
 
@@ -171,7 +171,7 @@ impl Blob for Wrong {
     }
     fn settle(&self, _got: Option<Digest>) -> Result<()> {
         match self.round.load(Ordering::SeqCst) {
-            0 => Err(Error::Restarted { blob: self.name().into() }),
+            0 => Err(registry::Error::Restarted { blob: self.name().into() }.into()),
             _ => Ok(()),
         }
     }

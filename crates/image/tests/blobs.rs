@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use skiff_image::auth::Credentials;
 use skiff_image::registries_conf::RegistriesConf;
-use skiff_image::registry::{BlobDir, Client, Growing, Settings, Source, Status};
-use skiff_image::{Error, Result};
+use skiff_image::registry::{BlobDir, Client, Error, Growing, Result, Settings, Source, Status};
 use skiff_oci::manifest::{Descriptor, Manifest};
 use skiff_oci::platform::Platform;
 use support::faults::{Fault, FaultProxy};

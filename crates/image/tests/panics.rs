@@ -12,7 +12,7 @@ use common::layers::build::{Entry as Tar, archive};
 use common::layers::{blob, from_blobs, piped};
 use skiff_image::assemble::Limits;
 use skiff_image::blob::{Blob, FileBlob};
-use skiff_image::{Error, Result};
+use skiff_image::{Error, Result, registry};
 use skiff_oci::digest::Digest;
 
 /// So long the others have to come to where they wait.
@@ -69,7 +69,7 @@ impl Blob for Fated {
                 Fate::NeverComes => {
                     let abandoned = self.abandoned.lock().unwrap();
                     drop(self.changed.wait_while(abandoned, |abandoned| !*abandoned).unwrap());
-                    return Err(Error::Abandoned { blob: self.name().into() });
+                    return Err(registry::Error::Abandoned { blob: self.name().into() }.into());
                 }
                 Fate::Comes | Fate::PanicsWhenRead => {}
             }

@@ -8,11 +8,10 @@ use std::process::Command;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
-use skiff_image::Error;
 use skiff_image::auth::Credentials;
 use skiff_image::policy::{Policies, Policy};
 use skiff_image::registries_conf::RegistriesConf;
-use skiff_image::registry::{Client, Resolved, Settings};
+use skiff_image::registry::{Client, Error, Resolved, Settings};
 use skiff_oci::platform::Platform;
 use support::images::{noise, push_blob, push_image, push_index, push_manifest};
 use support::server::{Access, Registry};
@@ -84,32 +83,36 @@ fn a_site_can_demand_signed_images() {
     let policies = |json: serde_json::Value| {
         Policies::of(vec![Policy::parse("policy.json", json.to_string().as_bytes()).expect("a policy")])
     };
+    let admit = |policies: &Policies, tag| {
+        let image = resolve(tag);
+        policies.admit(&image, || client.signatures(&image))
+    };
     let demand = json!({"type": "sigstoreSigned", "keyPath": dir.join("key.pub")});
     let strict =
         policies(json!({"default": [{"type": "reject"}], "transports": {"docker": {server: [demand]}}}));
-    strict.admit(&client, &resolve("signed")).expect("it is signed");
-    strict.admit(&client, &resolve("index")).expect("the index is signed");
+    admit(&strict, "signed").expect("it is signed");
+    admit(&strict, "index").expect("the index is signed");
     for (tag, word) in [
         ("unsigned", "it has no signature"),
         ("misnamed", "it is for the name"),
         ("member", "it has no signature"),
     ] {
-        let error = strict.admit(&client, &resolve(tag)).expect_err("it is not signed so");
+        let error = admit(&strict, tag).expect_err("it is not signed so");
         assert!(matches!(error, Error::Refused { .. }), "{error}");
         let text = error.to_string();
         assert!(text.contains(word) && text.contains("policy.json") && text.contains(tag), "{text}");
     }
     // The tag is moved to another image: the signature stays with the old one.
     push_manifest(server, "team/tool", "signed", &images[1]);
-    assert!(strict.admit(&client, &resolve("signed")).is_err());
+    assert!(admit(&strict, "signed").is_err());
 
     let by_name = json!({"type": "matchRepository"});
     let demand = json!({"type": "sigstoreSigned", "keyPath": dir.join("key.pub"), "signedIdentity": by_name});
     let loose = policies(json!({"default": [demand]}));
-    loose.admit(&client, &resolve("misnamed")).expect("the repository is the same");
+    admit(&loose, "misnamed").expect("the repository is the same");
     openssl(dir, &["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "other.pem"]);
     openssl(dir, &["ec", "-in", "other.pem", "-pubout", "-out", "key.pub"]);
     let others = policies(json!({"default": [{"type": "sigstoreSigned", "keyPath": dir.join("key.pub")}]}));
-    let text = others.admit(&client, &resolve("misnamed")).expect_err("another key").to_string();
+    let text = admit(&others, "misnamed").expect_err("another key").to_string();
     assert!(text.contains("not by one of the keys"), "{text}");
 }

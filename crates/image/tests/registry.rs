@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use skiff_image::auth::{AuthFile, Credential, Credentials, Secret};
 use skiff_image::registries_conf::RegistriesConf;
-use skiff_image::registry::{BlobDir, Client, Settings};
-use skiff_image::{Error, Result};
+use skiff_image::registry::{BlobDir, Client, Error, Result, Settings};
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
 use support::faults::{Fault, FaultProxy};

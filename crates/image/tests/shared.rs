@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use skiff_image::Error;
 use skiff_image::auth::Credentials;
-use skiff_image::fetcher::{Question, Remote, Told, serve};
+use skiff_image::fetcher::{Question, Remote, serve, told};
 use skiff_image::policy::Policies;
 use skiff_image::pull::{Pull, Pulled, pull};
 use skiff_image::registries_conf::RegistriesConf;
@@ -202,7 +202,7 @@ fn lies(lie: Lie, blobs: &Path, mut link: UnixStream) {
         let answer = match question {
             Question::Policy => json!({"Policy": null}),
             Question::Begin(wish) if wish.starts_with("another") => {
-                json!({"Failed": Told::of(&Error::Cancelled)})
+                json!({"Failed": told(&Error::Cancelled)})
             }
             Question::Begin(wish) => json!({"Name": wish}),
             Question::Digest => json!({"Digest": digest(&image.manifest)}),

@@ -10,22 +10,22 @@ use skiff_oci::reference::Named;
 use super::{Fetcher, Fetching};
 use crate::blob::{Blob, FetchedBlob};
 use crate::error::Result;
-use crate::policy::{Signature, fetch_signatures};
+use crate::policy::Signature;
 use crate::registry::{BlobDir, Client, Fetch, Growing, Origin, Resolved};
 use skiff_oci::hash::sha256;
 use skiff_oci::manifest::{Descriptor, Layer};
 
 impl Fetcher for Client {
     fn digest(&self, image: &Named) -> Result<Digest> {
-        Client::digest(self, image)
+        Ok(Client::digest(self, image)?)
     }
 
     fn resolve(&self, image: &Named, platform: &Platform) -> Result<Resolved> {
-        Client::resolve(self, image, platform)
+        Ok(Client::resolve(self, image, platform)?)
     }
 
     fn signatures(&self, found: &Resolved) -> Result<Vec<Signature>> {
-        fetch_signatures(self, found)
+        Ok(Client::signatures(self, found)?)
     }
 
     fn origin(&self, found: &Resolved) -> Option<Origin> {
@@ -37,7 +37,7 @@ impl Fetcher for Client {
     }
 
     fn ask_origin(&self, found: &Resolved, origin: &Origin, layers: &[&Descriptor]) -> Result<()> {
-        Client::ask_origin(self, origin, &sha256(&found.manifest_bytes), layers)
+        Ok(Client::ask_origin(self, origin, &sha256(&found.manifest_bytes), layers)?)
     }
 
     fn fetch(&self, found: &Resolved, dir: BlobDir) -> Result<Box<dyn Fetching>> {

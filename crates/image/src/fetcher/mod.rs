@@ -28,7 +28,7 @@ use crate::policy::Signature;
 use crate::registry::{BlobDir, Origin, Resolved};
 use skiff_oci::manifest::Descriptor;
 
-pub use protocol::{Answer, Question, Told};
+pub use protocol::{Answer, Question, told};
 pub use remote::Remote;
 pub use serve::serve;
 

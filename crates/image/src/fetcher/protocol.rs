@@ -7,7 +7,7 @@ use skiff_ipc::{self as ipc, Message};
 
 use crate::error::Error;
 use crate::policy::{Signature, Text};
-use crate::registry::{Event, Origin};
+use crate::registry::{self, Event, Origin, Told};
 
 /// No text is longer, in bytes: a manifest and a configuration of 4 MiB each, with what JSON adds.
 const LONGEST: usize = 32 << 20;
@@ -101,7 +101,6 @@ pub enum Answer {
     /// Not done.
     Failed(Told),
     /// What happens to a layer, which nobody asked for.
-    #[allow(private_interfaces)]
     Event {
         /// Of which attempt to fetch.
         number: u32,
@@ -112,40 +111,23 @@ pub enum Answer {
     },
 }
 
-/// An error of the other process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
-    /// What, on which object, why.
-    pub message: String,
-    /// How to mend it.
-    pub hint: Option<String>,
-    /// Whether it says that layers are not to be had.
-    pub is_refusal: bool,
+/// An error, for the other process.
+#[must_use]
+pub fn told(error: &Error) -> Told {
+    Told { message: error.to_string(), hint: error.hint().map(String::from), is_refusal: error.is_refusal() }
 }
 
-impl Told {
-    /// An error, for another process.
-    #[must_use]
-    pub fn of(error: &Error) -> Told {
-        Told {
-            message: error.to_string(),
-            hint: error.hint().map(String::from),
-            is_refusal: error.is_refusal(),
-        }
-    }
+/// The other process has said what makes no sense.
+pub(super) fn nonsense() -> Error {
+    because("the store's fetcher: sent an invalid message").into()
+}
 
-    /// The other process has said what makes no sense.
-    pub(crate) fn nonsense() -> Told {
-        Told::because("the store's fetcher: sent an invalid message")
-    }
-
-    pub(super) fn because(message: &str) -> Told {
-        Told {
-            message: message.into(),
-            hint: Some("try again: what was fetched is kept".into()),
-            is_refusal: false,
-        }
-    }
+fn because(message: &str) -> registry::Error {
+    registry::Error::Told(Told {
+        message: message.into(),
+        hint: Some("try again: what was fetched is kept".into()),
+        is_refusal: false,
+    })
 }
 
 impl Message for Question {
@@ -160,12 +142,12 @@ impl Message for Answer {
 impl From<ipc::Error> for Error {
     fn from(error: ipc::Error) -> Self {
         match error {
-            ipc::Error::Closed | ipc::Error::TimedOut | ipc::Error::Io(_) => ended(),
-            error => Error::Fetcher(Told::because(&format!("the store's fetcher: {error}"))),
+            ipc::Error::Closed | ipc::Error::TimedOut | ipc::Error::Io(_) => ended().into(),
+            error => because(&format!("the store's fetcher: {error}")).into(),
         }
     }
 }
 
-pub(super) fn ended() -> Error {
-    Error::Fetcher(Told::because("the store's fetcher: exited without an answer"))
+pub(super) fn ended() -> registry::Error {
+    because("the store's fetcher: exited without an answer")
 }

@@ -15,12 +15,12 @@ use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
 
-use super::protocol::{Answer, Question, Told, ended};
+use super::protocol::{Answer, Question, ended, nonsense};
 use super::{Fetcher, Fetching};
 use crate::blob::{Blob, FetchedBlob};
 use crate::error::{Error, Result};
 use crate::policy::{Signature, Text};
-use crate::registry::{BlobDir, Event, Growing, MAX_INDEXES, Origin, Resolved, Source};
+use crate::registry::{self, BlobDir, Event, Growing, MAX_INDEXES, Origin, Resolved, Source};
 use skiff_oci::hash::digest_like;
 use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig};
 
@@ -120,7 +120,7 @@ impl Remote {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         ask()?;
         match answers.recv().map_err(|_| ended())? {
-            Answer::Failed(told) => Err(Error::Fetcher(told)),
+            Answer::Failed(told) => Err(registry::Error::Told(told).into()),
             answer => Ok(answer),
         }
     }
@@ -180,7 +180,7 @@ impl Link {
             return Err(nonsense());
         };
         drop(now);
-        growing.apply(event, || dir.open_data(growing.digest()))
+        if growing.apply(event, || dir.open_data(growing.digest()))? { Ok(()) } else { Err(nonsense()) }
     }
 }
 
@@ -249,7 +249,7 @@ impl Fetcher for Remote {
         {
             let mut now = self.link.now();
             if now.has_ended {
-                return Err(ended());
+                return Err(ended().into());
             }
             *now = Now { number, dir: Some(dir), growing: all, has_ended: false };
         }
@@ -397,8 +397,4 @@ impl Blob for RemoteBlob {
     fn abandon(&self) {
         self.inner.abandon();
     }
-}
-
-fn nonsense() -> Error {
-    Error::Fetcher(Told::nonsense())
 }

@@ -11,10 +11,10 @@ use skiff_oci::reference::Named;
 
 use super::Fetcher;
 use super::local::ask_for;
-use super::protocol::{Answer, Question, Told};
+use super::protocol::{Answer, Question, told};
 use crate::error::{Error, Result};
 use crate::policy::Text;
-use crate::registry::{BlobDir, Client, Event, Fetch, Origin, Resolved};
+use crate::registry::{self, BlobDir, Client, Event, Fetch, Origin, Resolved, Told};
 use crate::source::path_of;
 use skiff_oci::manifest::Descriptor;
 
@@ -25,7 +25,12 @@ pub type Begin<'a> = &'a dyn Fn(&str) -> Result<(Client, Named, Platform)>;
 ///
 /// # Errors
 /// The other process says what makes no sense.
-pub fn serve(link: UnixStream, dir: &BlobDir, policy: Result<Option<Text>>, begin: Begin<'_>) -> Result<()> {
+pub fn serve(
+    link: UnixStream,
+    dir: &BlobDir,
+    policy: registry::Result<Option<Text>>,
+    begin: Begin<'_>,
+) -> Result<()> {
     let to = link.try_clone().map_err(|e| Error::io("use", "the socket to the store's writer".into(), &e))?;
     let mut server =
         Server { dir, policy: Some(policy), begin, to: Arc::new(Mutex::new(to)), pull: None, fetch: None };
@@ -35,7 +40,7 @@ pub fn serve(link: UnixStream, dir: &BlobDir, policy: Result<Option<Text>>, begi
             Question::Place => place(&link).map(Some),
             question => server.answer(question),
         };
-        if let Some(answer) = answer.unwrap_or_else(|error| Some(Answer::Failed(Told::of(&error)))) {
+        if let Some(answer) = answer.unwrap_or_else(|error| Some(Answer::Failed(told(&error)))) {
             server.say(&answer)?;
         }
     }
@@ -51,7 +56,7 @@ fn place(link: &UnixStream) -> Result<Answer> {
 struct Server<'a> {
     dir: &'a BlobDir,
     /// Told once.
-    policy: Option<Result<Option<Text>>>,
+    policy: Option<registry::Result<Option<Text>>>,
     begin: Begin<'a>,
     to: Arc<Mutex<UnixStream>>,
     pull: Option<Wanted>,
@@ -199,9 +204,6 @@ impl Server<'_> {
 }
 
 fn invalid() -> Error {
-    Error::Fetcher(Told {
-        message: "the store's writer: sent an invalid message".into(),
-        hint: None,
-        is_refusal: false,
-    })
+    let message = "the store's writer: sent an invalid message".into();
+    registry::Error::Told(Told { message, hint: None, is_refusal: false }).into()
 }

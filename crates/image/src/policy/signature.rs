@@ -12,7 +12,7 @@ use skiff_oci::digest::Digest;
 use skiff_oci::reference::Named;
 
 use super::identity::Identity;
-use crate::error::{Error, Result};
+use crate::registry::error::{Error, Result};
 use crate::registry::{Client, Resolved};
 use skiff_oci::manifest::Descriptor;
 
@@ -67,29 +67,34 @@ struct Manifest {
     layers: Vec<Descriptor>,
 }
 
-/// The signatures of an image, and of the index that led to it: who signs an index signs all that it names.
-pub(crate) fn fetch(client: &Client, image: &Resolved) -> Result<Vec<Signature>> {
-    let mut signatures = vec![];
-    let mut digests = vec![image.manifest_digest];
-    digests.extend((image.digest != image.manifest_digest).then_some(image.digest));
-    for digest in digests {
-        let tag = format!("{}-{}.sig", digest.algorithm(), digest.hex());
-        let object = format!("the signatures of {}", image.name);
-        let Some(bytes) = client.beside(&image.source, &image.name, &tag)? else {
-            continue;
-        };
-        let manifest: Manifest = serde_json::from_slice(&bytes)
-            .map_err(|e| Error::BadManifest { object: object.clone(), why: e.to_string() })?;
-        let payloads = manifest.layers.iter().filter(|layer| layer.media_type == PAYLOAD);
-        for layer in payloads.take(MAX_SIGNATURES) {
-            let encoded = layer.annotations.get(SIGNATURE).map(String::as_str).unwrap_or_default();
-            // One that cannot be read is none; another may count.
-            let Ok(signature) = BASE64_STANDARD.decode(encoded) else { continue };
-            let payload = client.small_blob(&image.source, &object, layer)?;
-            signatures.push(Signature { payload, signature });
+impl Client {
+    /// The signatures of an image, and of the index that led to it: who signs an index signs all that it names.
+    ///
+    /// # Errors
+    /// The registry cannot be asked, or gives a list of signatures that cannot be read.
+    pub fn signatures(&self, image: &Resolved) -> Result<Vec<Signature>> {
+        let mut signatures = vec![];
+        let mut digests = vec![image.manifest_digest];
+        digests.extend((image.digest != image.manifest_digest).then_some(image.digest));
+        for digest in digests {
+            let tag = format!("{}-{}.sig", digest.algorithm(), digest.hex());
+            let object = format!("the signatures of {}", image.name);
+            let Some(bytes) = self.beside(&image.source, &image.name, &tag)? else {
+                continue;
+            };
+            let manifest: Manifest = serde_json::from_slice(&bytes)
+                .map_err(|e| skiff_oci::Error::BadManifest { object: object.clone(), why: e.to_string() })?;
+            let payloads = manifest.layers.iter().filter(|layer| layer.media_type == PAYLOAD);
+            for layer in payloads.take(MAX_SIGNATURES) {
+                let encoded = layer.annotations.get(SIGNATURE).map(String::as_str).unwrap_or_default();
+                // One that cannot be read is none; another may count.
+                let Ok(signature) = BASE64_STANDARD.decode(encoded) else { continue };
+                let payload = self.small_blob(&image.source, &object, layer)?;
+                signatures.push(Signature { payload, signature });
+            }
         }
+        Ok(signatures)
     }
-    Ok(signatures)
 }
 
 #[derive(Deserialize)]

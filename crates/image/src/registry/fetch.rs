@@ -3,6 +3,7 @@
 
 mod queue;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,9 +20,7 @@ use super::part::{BlobDir, Taken};
 use super::retry;
 use super::transfer::{Origin, Transfer, Trouble};
 use super::{Settings, Source};
-use crate::error::{Error, Result};
-use crate::gate;
-use crate::panics::caught;
+use crate::registry::error::{Error, Result};
 use queue::{Job, Open, Phase, Queue, Ranges, Task, Turn};
 use skiff_oci::manifest::Descriptor;
 
@@ -51,6 +50,11 @@ struct Shared {
     tell: Option<Tell>,
 }
 
+/// How many blobs are read side by side: one more than there are processors, since who writes waits for the disk now and then.
+fn readers() -> usize {
+    1 + std::thread::available_parallelism().map_or(2, std::num::NonZero::get)
+}
+
 impl Fetch {
     pub(super) fn start(
         settings: Settings,
@@ -61,18 +65,16 @@ impl Fetch {
         let parallel = settings.parallel.max(1);
         let memory = Memory::new(settings.memory);
         let http = Http::new(settings);
-        let side_by_side = gate::places();
+        let side_by_side = readers();
         let queue = Mutex::new(Queue { side_by_side, ..Queue::default() });
         let shared = Shared { http, source, dir, memory, queue, changed: Condvar::new(), tell };
         let mut fetch = Fetch { shared: Arc::new(shared), threads: vec![] };
         for _ in 0..parallel {
             let shared = Arc::clone(&fetch.shared);
             let thread = std::thread::Builder::new().name("skiff-fetch".into());
-            let thread = thread.spawn(move || shared.work_or_fail()).map_err(|e| Error::Io {
-                what: "start",
-                object: "a thread to fetch with".into(),
-                source: rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::AGAIN),
-            })?;
+            let thread = thread
+                .spawn(move || shared.work_or_fail())
+                .map_err(|e| Error::io("start", "a thread to fetch with".into(), e))?;
             fetch.threads.push(thread);
         }
         Ok(fetch)
@@ -100,12 +102,12 @@ impl Fetch {
     }
 
     /// Another process waits for these bytes of a blob.
-    pub(crate) fn wanted(&self, digest: &Digest, begin: u64, end: u64) {
+    pub fn wanted(&self, digest: &Digest, begin: u64, end: u64) {
         self.with(digest, |growing| growing.wanted(begin, end));
     }
 
     /// Another process has read all before `end`.
-    pub(crate) fn read_before(&self, digest: &Digest, end: u64) {
+    pub fn read_before(&self, digest: &Digest, end: u64) {
         self.with(digest, |growing| growing.read_before(end));
     }
 
@@ -117,7 +119,7 @@ impl Fetch {
     }
 
     /// Another process has read all of a blob in this round, and says what digest it has, if it is not the right one.
-    pub(crate) fn settle(&self, digest: &Digest, round: u32, got: Option<Digest>) {
+    pub fn settle(&self, digest: &Digest, round: u32, got: Option<Digest>) {
         let mut queue = self.shared.queue();
         let whole = queue.jobs.iter_mut().enumerate().find_map(|(index, job)| match &job.phase {
             Phase::Open(open) if job.blob.digest == *digest => {
@@ -153,12 +155,11 @@ impl Drop for Fetch {
 impl Shared {
     /// What a thread does that panics will never be finished: all that is not here has failed then.
     fn work_or_fail(&self) {
-        let work = || {
-            self.work();
-            Ok(())
-        };
-        let Err(error) = caught(|| "fetch blobs".into(), work) else { return };
-        let error = Arc::new(error);
+        // Whatever the work has shared with others is given up after a panic: it may be half done.
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work())) else { return };
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let why = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
+        let error = Arc::new(Error::Panicked { what: "fetch blobs".into(), why: why.into() });
         let mut queue = self.queue();
         queue.closed = true;
         queue.jobs.iter().for_each(|job| job.growing.fail(Error::Shared(Arc::clone(&error))));

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use skiff_oci::digest::Digest;
 
 use super::chunks::Chunks;
+use super::error::Told;
 use super::kept::{self, Kept, Pieces};
 use super::memory::Piece;
-use crate::error::{Context, Error, Result};
-use crate::fetcher::Told;
+use crate::registry::error::{Error, FileContext, Result};
 use skiff_oci::manifest::Descriptor;
 
 /// No file is cut into smaller chunks: another process's word for it shall not cost memory.
@@ -38,7 +38,7 @@ pub enum Status {
 
 /// What happens to a blob that is fetched for another process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Event {
+pub enum Event {
     /// The blob's file is there, cut into chunks of this size, and so much of each.
     Opened { chunk: u64, filled: Vec<u64> },
     /// So much of a chunk is in the file now.
@@ -54,7 +54,7 @@ pub(crate) enum Event {
 }
 
 /// Tells another process of what happens to a blob.
-pub(crate) type Tell = Arc<dyn Fn(&Digest, Event) + Send + Sync>;
+pub type Tell = Arc<dyn Fn(&Digest, Event) + Send + Sync>;
 
 /// One blob, from the moment it is wanted.
 pub struct Growing {
@@ -104,7 +104,7 @@ impl Growing {
     }
 
     /// One that another process fetches: [`Growing::apply`] has what happens to it.
-    pub(crate) fn remote(digest: Digest, size: u64) -> Growing {
+    pub fn remote(digest: Digest, size: u64) -> Growing {
         Growing::create(digest, size, None)
     }
 
@@ -136,42 +136,34 @@ impl Growing {
         }
     }
 
-    /// Takes over what has happened in the process that fetches it. What makes no sense is refused.
-    pub(crate) fn apply(&self, event: Event, open: impl FnOnce() -> Result<OwnedFd>) -> Result<()> {
-        let nonsense = || Error::Fetcher(Told::nonsense());
+    /// Takes over what has happened in the process that fetches the blob; `open` opens its file for reading. `false`, and nothing is changed, if
+    /// the event makes no sense.
+    ///
+    /// # Errors
+    /// Of `open`.
+    pub fn apply(&self, event: Event, open: impl FnOnce() -> Result<OwnedFd>) -> Result<bool> {
         match event {
             Event::Opened { chunk, filled } => {
                 let chunks = Chunks::new(self.size, chunk);
                 let fits = |(at, bytes): (usize, &u64)| *bytes <= chunks.length(at);
                 if chunk < MIN_CHUNK || chunks.count() != filled.len() || !filled.iter().enumerate().all(fits)
                 {
-                    return Err(nonsense());
+                    return Ok(false);
                 }
                 self.opened(&Arc::new(open()?), chunks, filled);
             }
-            Event::Filled { round, chunk, bytes } => self.change(|state| {
-                let Some((_, chunks)) = &state.file else { return Err(nonsense()) };
-                let chunks = *chunks;
-                let filled = state.filled.get_mut(chunk).ok_or_else(nonsense)?;
-                if bytes > chunks.length(chunk) {
-                    return Err(nonsense());
-                }
-                if round == state.round {
-                    *filled = bytes.max(*filled);
-                    state.advance(chunks);
-                    state.status = Status::Fetching;
-                }
-                Ok(())
-            })?,
+            Event::Filled { round, chunk, bytes } => {
+                return Ok(self.change(|state| state.extend(round, chunk, bytes)));
+            }
             Event::Followed { bytes } => self.followed(bytes.min(self.size)),
             Event::Restarted { round } => self.change(|state| {
                 state.restart();
                 state.round = round;
             }),
             Event::Verified => self.verified(),
-            Event::Failed(told) => self.fail(Error::Fetcher(told)),
+            Event::Failed(told) => self.fail(Error::Told(told)),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Another process waits for these bytes.
@@ -188,12 +180,12 @@ impl Growing {
         self.change(|state| state.kept.read(0, end));
     }
 
-    pub(crate) fn round(&self) -> u32 {
+    pub fn round(&self) -> u32 {
         self.state().round
     }
 
     /// What has been read, and its reader will not come back to, needs no place in the page cache.
-    pub(crate) fn let_go(&self, end: u64) {
+    pub fn let_go(&self, end: u64) {
         if let (Some((file, _)), Some(length)) = (&self.state().file, NonZeroU64::new(end)) {
             // Where advice is not taken, all is only slower.
             fadvise(&**file, 0, Some(length), Advice::DontNeed).ok();
@@ -349,7 +341,7 @@ impl Growing {
     }
 
     /// The process that fetched it has gone.
-    pub(crate) fn fail_for_good(&self, error: Error) {
+    pub fn fail_for_good(&self, error: Error) {
         self.fail(error);
     }
 
@@ -375,6 +367,22 @@ impl Growing {
 }
 
 impl State {
+    /// Another process has this much of a chunk; `false` if it cannot have.
+    fn extend(&mut self, round: u32, chunk: usize, bytes: u64) -> bool {
+        let Some((_, chunks)) = &self.file else { return false };
+        let chunks = *chunks;
+        let Some(filled) = self.filled.get_mut(chunk) else { return false };
+        if bytes > chunks.length(chunk) {
+            return false;
+        }
+        if round == self.round {
+            *filled = bytes.max(*filled);
+            self.advance(chunks);
+            self.status = Status::Fetching;
+        }
+        true
+    }
+
     fn restart(&mut self) {
         self.round += 1;
         self.prefix = 0;
@@ -419,7 +427,7 @@ impl Reader {
     }
 
     /// Which of the attempts to fetch it this reads.
-    pub(crate) fn round(&self) -> u32 {
+    pub fn round(&self) -> u32 {
         self.round
     }
 
@@ -436,7 +444,7 @@ impl Reader {
         let name = || self.growing.digest.to_string();
         let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= self.growing.size);
         let Some(end) = end else {
-            return Err(Error::Io { what: "read beyond the end of", object: name(), source: Errno::NODATA });
+            return Err(Errno::NODATA).on("read beyond the end of", name());
         };
         if buffer.is_empty() {
             return Ok(());

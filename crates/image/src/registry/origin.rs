@@ -11,8 +11,8 @@ use ureq::http::Method;
 use super::http::{Http, authority, read_body};
 use super::place::{Place, Wish, asked_for};
 use super::{Client, Settings, Source, checked};
-use crate::error::Result;
 use crate::registries_conf::Endpoint;
+use crate::registry::error::Result;
 use skiff_oci::digest::Digest;
 use skiff_oci::manifest::{self, Descriptor, MAX_DOCUMENT};
 
@@ -42,12 +42,12 @@ impl Place {
 
 impl Client {
     /// Where this image was found, if that can be an origin.
-    pub(crate) fn origin(&self, source: &Source) -> Option<Origin> {
+    pub fn origin(&self, source: &Source) -> Option<Origin> {
         source.places.first()?.origin(self.http.settings())
     }
 
     /// The places of an image that could be origins, if the site's authorities vouch for them.
-    pub(crate) fn claimed_origins(&self, source: &Source) -> Vec<Origin> {
+    pub fn claimed_origins(&self, source: &Source) -> Vec<Origin> {
         let places = source.places.iter().filter(|place| !place.insecure() && !place.is_mirror);
         places.map(|place| place.address()).collect()
     }
@@ -56,12 +56,7 @@ impl Client {
     ///
     /// # Errors
     /// The origin denies one of them, or cannot be reached.
-    pub(crate) fn ask_origin(
-        &self,
-        origin: &Origin,
-        manifest: &Digest,
-        layers: &[&Descriptor],
-    ) -> Result<()> {
+    pub fn ask_origin(&self, origin: &Origin, manifest: &Digest, layers: &[&Descriptor]) -> Result<()> {
         let settings = self.http.settings();
         let certificates = settings.certificates.without_authorities();
         let http = Http::new(Settings { certificates, ..settings.clone() });

@@ -13,7 +13,7 @@ use skiff_oci::digest::Digest;
 
 use super::chunks::Chunks;
 use super::origin::{self, Note, Origin};
-use crate::error::{Context, Error, Result};
+use crate::registry::error::{Error, FileContext, Result};
 use skiff_sys::uncached::Uncached;
 
 /// The journal begins with this, the blob's size and the chunks' size (little endian); of each chunk follows how many bytes are there.
@@ -60,14 +60,14 @@ impl BlobDir {
     }
 
     /// A blob's file, for reading, while another process fetches it.
-    pub(crate) fn open_data(&self, digest: &Digest) -> Result<OwnedFd> {
+    pub fn open_data(&self, digest: &Digest) -> Result<OwnedFd> {
         let name = Names::of(digest).data;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(&self.dir, &name, flags, Mode::empty()).on("open", self.shown(&name))
     }
 
     /// The origin that all of a blob's bytes came from, if that is known.
-    pub(crate) fn origin(&self, digest: &Digest) -> Option<Origin> {
+    pub fn origin(&self, digest: &Digest) -> Option<Origin> {
         origin::read(&self.dir, &Names::of(digest).origin)
     }
 
@@ -258,7 +258,7 @@ impl Part {
 
     fn write_error(&self, errno: Errno) -> Error {
         if !matches!(errno, Errno::NOSPC | Errno::DQUOT) {
-            return Error::Io { what: "write to", object: self.shown.clone(), source: errno };
+            return Error::io("write to", self.shown.clone(), errno.into());
         }
         let free = rustix::fs::fstatvfs(&self.data).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
         let there =

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use ureq::tls::{Certificate, ClientCert, RootCerts, TlsConfig, parse_pem};
 
 use super::failure::Failure;
-use crate::error::Error;
+use crate::registry::error::Error;
 
 /// Where distributions keep their bundles of authorities: Debian, Red Hat, SUSE, Alpine.
 const BUNDLES: &[&str] = &[
@@ -55,7 +55,7 @@ impl Certificates {
             let server = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let found = match concerned(&server) {
                 true => pem_files(&dir, &server, &[AUTHORITY, OURSELVES, KEY])
-                    .map_err(|(path, e)| Error::io("read", path, &e))?,
+                    .map_err(|(path, e)| Error::io("read", path, e))?,
                 // It may yet be asked, for a token say; if not, what is wrong with these is no reason to fail.
                 false => pem_files(&dir, &server, &[AUTHORITY]).unwrap_or_default(),
             };

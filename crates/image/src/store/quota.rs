@@ -186,7 +186,7 @@ impl Store {
         let blobs = BlobDir::open(&dir)?;
         let names = self.list(&format!("blobs/{uid}"))?;
         let digests = names.iter().filter_map(|name| name.replacen('-', ":", 1).parse().ok());
-        digests.into_iter().try_for_each(|digest| blobs.remove(&digest).map(drop))
+        Ok(digests.into_iter().try_for_each(|digest| blobs.remove(&digest).map(drop))?)
     }
 }
 

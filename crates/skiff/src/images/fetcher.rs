@@ -10,7 +10,7 @@ use skiff_image::auth::{Credential, Credentials, Secret};
 use skiff_image::fetcher::serve;
 use skiff_image::policy::{Policies, Text};
 use skiff_image::registries_conf::RegistriesConf;
-use skiff_image::registry::{BlobDir, Certificates, Client, Settings, site_places};
+use skiff_image::registry::{self, BlobDir, Certificates, Client, Settings, Told, site_places};
 use skiff_image::store::Store;
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::sha256;
@@ -64,7 +64,7 @@ fn confine(blobs: &Path) -> Result<()> {
 fn begin(wish: &str) -> skiff_image::Result<(Client, Named, Platform)> {
     let told = |Error { message, hint }| {
         let hint = Some(hint).filter(|hint| !hint.is_empty());
-        skiff_image::Error::Fetcher(skiff_image::fetcher::Told { message, hint, is_refusal: false })
+        registry::Error::Told(Told { message, hint, is_refusal: false }).into()
     };
     serde_json::from_str(wish).map_err(super::json).and_then(|ask| asked(&ask)).map_err(told)
 }
@@ -74,7 +74,8 @@ fn begin(wish: &str) -> skiff_image::Result<(Client, Named, Platform)> {
 pub fn resolve(ask: &Ask) -> Result<(ImageId, String)> {
     let (client, image, platform) = asked(ask)?;
     let found = client.resolve(&image, &platform).map_err(ours)?;
-    Policies::load().and_then(|policies| policies.admit(&client, &found)).map_err(ours)?;
+    let policies = Policies::load().map_err(ours)?;
+    policies.admit(&found, || client.signatures(&found)).map_err(ours)?;
     let Digest::Sha256(id) = sha256(&found.manifest_bytes) else {
         return Err(Error::new(format!("image {image}: its manifest has no SHA-256 digest")));
     };

@@ -123,7 +123,8 @@ pub fn import(
         return writer::import(in_own(context, &own(context)), &source, &platform, &policies, &mut say);
     };
     // The writer is another user, who sees the site's policy and not this one's.
-    Policies::of_user().and_then(|policies| skiff_image::import::admit(&source, &policies)).map_err(ours)?;
+    let policies = Policies::of_user().map_err(ours)?;
+    skiff_image::import::admit(&source, &policies).map_err(ours)?;
     let (source, files) = source.hand_over(platform).map_err(ours)?;
     let mut writer = Writer::start(helper)?;
     writer.send(&Ask::Import { source, platform: platform.to_string() })?;

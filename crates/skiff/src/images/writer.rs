@@ -125,7 +125,8 @@ fn take_over(
 
 /// The site's, from who sees the host's files.
 fn policies_of(remote: &Remote) -> Result<Policies> {
-    remote.policy().and_then(|text| Policies::of_text(text.as_ref())).map_err(ours)
+    let text = remote.policy().map_err(ours)?;
+    Policies::of_text(text.as_ref()).map_err(ours)
 }
 
 /// Gives an image's file. Its kind is one that nothing can be changed by.

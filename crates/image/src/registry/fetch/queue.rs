@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use skiff_oci::digest::Digest;
 
-use crate::error::Error;
+use crate::registry::error::Error;
 use crate::registry::growing::Growing;
 use crate::registry::memory::{Memory, Reserved};
 use crate::registry::transfer::Transfer;
