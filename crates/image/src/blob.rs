@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use skiff_oci::digest::Digest;
 
 use crate::error::Context;
-use crate::registry::{Growing, Reader};
 use crate::{Error, Result};
+use skiff_registry::{Growing, Reader};
 use skiff_sys::positional::read_exact_at;
 
 /// A layer as the registry or an archive has it. Reads may come from several threads.

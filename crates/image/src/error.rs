@@ -5,7 +5,7 @@
 use rustix::io::Errno;
 use skiff_spec::image::ImageId;
 
-use crate::registry;
+use skiff_registry as registry;
 
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

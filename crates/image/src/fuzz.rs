@@ -10,20 +10,20 @@ use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
 
 use crate::assemble::Limits;
-use crate::auth::{AuthFile, Credentials};
 use crate::convert::{Job, convert};
 use crate::fetcher::{Answer, Question};
 use crate::merge::Merger;
-use crate::policy::{Policies, Policy, PublicKey, read_payload};
 use crate::records::Records;
-use crate::registries_conf::RegistriesConf;
-use crate::registry::{Growing, challenge, explanation, parse_token};
 use crate::sif;
 use crate::spill::Spill;
 use crate::squashfs::Squashfs;
 use crate::tar::{EntryKind, Reader};
 use crate::transport::{self, Archive, Layout, Part};
 use skiff_erofs::tree::{Content, Kind, Tree};
+use skiff_registry::auth::{AuthFile, Credentials};
+use skiff_registry::policy::{Policies, Policy, PublicKey, read_payload};
+use skiff_registry::registries_conf::RegistriesConf;
+use skiff_registry::{Growing, challenge, explanation, parse_token};
 
 /// `WWW-Authenticate`, a token service's answer, an error's explanation, a signature's payload.
 pub fn answer(bytes: &[u8]) -> bool {

@@ -18,7 +18,6 @@ use crate::assemble::{Limits, Progress, WrittenImage};
 use crate::blob::{Blob, FileBlob};
 use crate::convert::{self, convert};
 use crate::error::{Context, Error, Result};
-use crate::policy::Policies;
 use crate::pull::{
     LayerProgress, Layers, Pulled, TICK, Watch, WithinQuota, assemble_into, check_and_sync, watched,
 };
@@ -31,6 +30,7 @@ use crate::transport::{self, Opened, Part};
 use skiff_erofs as erofs;
 use skiff_erofs::tree::BLOCK;
 use skiff_oci::hash::Hasher;
+use skiff_registry::policy::Policies;
 use skiff_sys::positional::write_all_at;
 
 const COPY: usize = 1 << 20;

@@ -6,7 +6,6 @@
 
 mod ahead;
 pub mod assemble;
-pub mod auth;
 pub mod blob;
 mod convert;
 mod error;
@@ -21,14 +20,10 @@ mod inflate;
 mod layer;
 mod merge;
 mod panics;
-mod places;
-pub mod policy;
 mod proof;
 pub mod pull;
 mod punch;
 mod records;
-pub mod registries_conf;
-pub mod registry;
 mod sif;
 pub mod source;
 mod space;

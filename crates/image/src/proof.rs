@@ -12,10 +12,10 @@ use crate::assemble::Progress;
 use crate::blob::Blob;
 use crate::error::Result;
 use crate::pull::{Layers, Pull, Watch, watched};
-use crate::registry::{BlobDir, Origin, Resolved};
 use crate::store::Record;
 use skiff_oci::hash::{Hasher, sha256};
 use skiff_oci::manifest::Descriptor;
+use skiff_registry::{BlobDir, Origin, Resolved};
 
 /// How many bytes are read at once.
 const PIECE: usize = 256 << 10;

@@ -17,13 +17,13 @@ use crate::error::{Context, Error, Result};
 use crate::fetcher::Fetcher;
 use crate::first_run;
 use crate::gate;
-use crate::policy::Policies;
 use crate::proof::{origin_of, prove};
-use crate::registry::{BlobDir, Resolved};
 use crate::store::{self, Begun, Making, Patience, Record, Store};
 use crate::threads;
 use skiff_erofs as erofs;
 use skiff_oci::hash::sha256;
+use skiff_registry::policy::Policies;
+use skiff_registry::{BlobDir, Resolved};
 
 /// How often is told how far it has come.
 pub(crate) const TICK: Duration = Duration::from_millis(100);

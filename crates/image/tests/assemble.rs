@@ -15,9 +15,10 @@ use common::seen::assert_same;
 use proptest::prelude::*;
 use skiff_image::assemble::{Limits, Progress};
 use skiff_image::blob::{Blob, FileBlob};
-use skiff_image::{Error, Result, registry};
+use skiff_image::{Error, Result};
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::sha256;
+use skiff_registry as registry;
 
 /// Bytes that shrink a little, different for each seed.
 fn noise(seed: u64, len: usize) -> Vec<u8> {

@@ -12,8 +12,9 @@ use common::layers::build::{Entry as Tar, archive};
 use common::layers::{blob, from_blobs, piped};
 use skiff_image::assemble::Limits;
 use skiff_image::blob::{Blob, FileBlob};
-use skiff_image::{Error, Result, registry};
+use skiff_image::{Error, Result};
 use skiff_oci::digest::Digest;
+use skiff_registry as registry;
 
 /// So long the others have to come to where they wait.
 const HEAD_START: Duration = Duration::from_millis(100);

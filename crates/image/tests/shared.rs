@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "../../registry/tests/support/mod.rs"]
 mod support;
 
 use std::io::{BufReader, Write};
@@ -16,15 +17,15 @@ use common::stores::Watching;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use skiff_image::Error;
-use skiff_image::auth::Credentials;
 use skiff_image::fetcher::{Question, Remote, serve, told};
-use skiff_image::policy::Policies;
 use skiff_image::pull::{Pull, Pulled, pull};
-use skiff_image::registries_conf::RegistriesConf;
-use skiff_image::registry::{BlobDir, Client, Settings};
 use skiff_image::store::Store;
 use skiff_ipc::{Message, receive, send};
 use skiff_oci::platform::Platform;
+use skiff_registry::auth::Credentials;
+use skiff_registry::policy::Policies;
+use skiff_registry::registries_conf::RegistriesConf;
+use skiff_registry::{BlobDir, Client, Settings};
 use support::images::{digest, noise};
 use support::web::{Head, Listener, answer};
 

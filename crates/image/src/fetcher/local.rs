@@ -10,10 +10,10 @@ use skiff_oci::reference::Named;
 use super::{Fetcher, Fetching};
 use crate::blob::{Blob, FetchedBlob};
 use crate::error::Result;
-use crate::policy::Signature;
-use crate::registry::{BlobDir, Client, Fetch, Growing, Origin, Resolved};
 use skiff_oci::hash::sha256;
 use skiff_oci::manifest::{Descriptor, Layer};
+use skiff_registry::policy::Signature;
+use skiff_registry::{BlobDir, Client, Fetch, Growing, Origin, Resolved};
 
 impl Fetcher for Client {
     fn digest(&self, image: &Named) -> Result<Digest> {

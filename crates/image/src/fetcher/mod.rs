@@ -24,9 +24,9 @@ use skiff_oci::reference::Named;
 
 use crate::blob::Blob;
 use crate::error::Result;
-use crate::policy::Signature;
-use crate::registry::{BlobDir, Origin, Resolved};
 use skiff_oci::manifest::Descriptor;
+use skiff_registry::policy::Signature;
+use skiff_registry::{BlobDir, Origin, Resolved};
 
 pub use protocol::{Answer, Question, told};
 pub use remote::Remote;

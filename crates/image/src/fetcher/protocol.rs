@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use skiff_ipc::{self as ipc, Message};
 
 use crate::error::Error;
-use crate::policy::{Signature, Text};
-use crate::registry::{self, Event, Origin, Told};
+use skiff_registry::policy::{Signature, Text};
+use skiff_registry::{self as registry, Event, Origin, Told};
 
 /// No text is longer, in bytes: a manifest and a configuration of 4 MiB each, with what JSON adds.
 const LONGEST: usize = 32 << 20;

@@ -19,10 +19,10 @@ use super::protocol::{Answer, Question, ended, nonsense};
 use super::{Fetcher, Fetching};
 use crate::blob::{Blob, FetchedBlob};
 use crate::error::{Error, Result};
-use crate::policy::{Signature, Text};
-use crate::registry::{self, BlobDir, Event, Growing, MAX_INDEXES, Origin, Resolved, Source};
 use skiff_oci::hash::digest_like;
 use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig};
+use skiff_registry::policy::{Signature, Text};
+use skiff_registry::{self as registry, BlobDir, Event, Growing, MAX_INDEXES, Origin, Resolved, Source};
 
 /// How much is read before the fetcher is told.
 const TELL: u64 = 1 << 20;

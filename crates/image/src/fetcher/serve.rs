@@ -13,10 +13,10 @@ use super::Fetcher;
 use super::local::ask_for;
 use super::protocol::{Answer, Question, told};
 use crate::error::{Error, Result};
-use crate::policy::Text;
-use crate::registry::{self, BlobDir, Client, Event, Fetch, Origin, Resolved, Told};
 use crate::source::path_of;
 use skiff_oci::manifest::Descriptor;
+use skiff_registry::policy::Text;
+use skiff_registry::{self as registry, BlobDir, Client, Event, Fetch, Origin, Resolved, Told};
 
 /// Understands the wish of a user's: whom to ask, for what, for which machine.
 pub type Begin<'a> = &'a dyn Fn(&str) -> Result<(Client, Named, Platform)>;

@@ -12,7 +12,7 @@ use skiff_spec::image::{ImageId, store as names};
 
 use super::{Store, UserUsage};
 use crate::error::{Error, Result};
-use crate::registry::BlobDir;
+use skiff_registry::BlobDir;
 
 /// What is being made has changed within this time; older remains are a crash's.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);

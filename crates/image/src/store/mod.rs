@@ -47,10 +47,10 @@ use skiff_spec::image::{ImageId, store as names};
 use skiff_sys::verity::{self, Measured};
 
 use crate::error::{Context, Error, Result};
-use crate::registry::{BlobDir, Origin};
 use crate::squashfs;
 use patience::Waiter;
 use skiff_erofs as erofs;
+use skiff_registry::{BlobDir, Origin};
 
 pub use collect::{Collected, Usage};
 pub use making::{Begun, Making};

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::registry::Origin;
+use skiff_registry::Origin;
 
 /// The content of `images/ID.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use skiff_image::import::{Import, import};
-use skiff_image::policy::Policies;
 use skiff_image::pull::{LayerProgress, Pulled, Watch};
 use skiff_image::source::Source;
 use skiff_image::store::Store;
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
+use skiff_registry::policy::Policies;
 
 use super::seen::{Seen, of_image};
 

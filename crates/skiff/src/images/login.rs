@@ -7,9 +7,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
-use skiff_image::auth::{self, Credential, Credentials, Secret};
-use skiff_image::registries_conf::RegistriesConf;
-use skiff_image::registry::{Certificates, Client, Settings};
+use skiff_registry::auth::{self, Credential, Credentials, Secret};
+use skiff_registry::registries_conf::RegistriesConf;
+use skiff_registry::{Certificates, Client, Settings};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_sys::signal::{Signals, die_by};
 

@@ -2,10 +2,10 @@
 //! what comes from a network.
 
 use serde::{Deserialize, Serialize};
-use skiff_image::registry::Certificates;
 use skiff_image::source::Description;
 use skiff_image::store::{Collected, Record, Usage};
 use skiff_ipc::Message;
+use skiff_registry::Certificates;
 use skiff_spec::fault::Fault;
 use skiff_spec::image::ImageId;
 

@@ -22,7 +22,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     // These stand alone, for others to use.
     ("erofs", &[]),
     ("oci", &[]),
-    ("image", &["spec", "sys", "ipc", "erofs", "oci"]),
+    ("registry", &["oci", "sys"]),
+    ("image", &["spec", "sys", "ipc", "erofs", "oci", "registry"]),
     ("env", &["spec", "sys", "image", "site"]),
     ("sandbox", &["spec", "sys", "site", "ipc"]),
     ("net", &["spec", "sys", "sandbox", "ipc"]),
@@ -33,8 +34,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "skiff",
         &[
-            "sys", "spec", "site", "ipc", "erofs", "oci", "image", "env", "sandbox", "net", "cluster",
-            "migrate",
+            "sys", "spec", "site", "ipc", "erofs", "oci", "registry", "image", "env", "sandbox", "net",
+            "cluster", "migrate",
         ],
     ),
     // Runs the binaries, as users do, and so must not share code with them.
@@ -335,7 +336,11 @@ mod tests {
             ("skiff-cluster", &["skiff-sys"], None),
             ("skiff-sys", &["libc"], None),
             ("skiff-sys", &["skiff-spec"], Some("sys -> spec is not allowed; sys may use none of ours")),
-            ("skiff-env", &["skiff-sandbox"], Some("env may use erofs, image, ipc, oci, site, spec, sys")),
+            (
+                "skiff-env",
+                &["skiff-sandbox"],
+                Some("env may use erofs, image, ipc, oci, registry, site, spec, sys"),
+            ),
             ("skiff", &["skiff-spank"], Some("skiff -> spank")),
             ("xtask", &["skiff-spec"], Some("xtask -> spec")),
             ("skiff-env", &["libc"], Some("env -> libc")),

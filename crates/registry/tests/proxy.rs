@@ -8,10 +8,10 @@ use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use skiff_image::auth::Credentials;
-use skiff_image::registries_conf::RegistriesConf;
-use skiff_image::registry::{Client, Settings};
 use skiff_oci::platform::Platform;
+use skiff_registry::auth::Credentials;
+use skiff_registry::registries_conf::RegistriesConf;
+use skiff_registry::{Client, Settings};
 use support::images::{noise, push_image};
 use support::server::{Access, Registry};
 use support::web::{Head, Listener, answer};

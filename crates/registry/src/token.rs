@@ -141,7 +141,7 @@ fn encoded(pairs: &[(&str, &str)]) -> String {
 mod tests {
     use super::*;
     use crate::auth::Secret;
-    use crate::registry::challenge;
+    use crate::challenge;
 
     fn request(header: &str, credential: Option<&Credential>, insecure: bool) -> Result<Ask, Failure> {
         let asker = Asker { scope: Some("repository:a/b:pull"), credential, insecure };

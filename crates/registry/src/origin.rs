@@ -11,8 +11,8 @@ use ureq::http::Method;
 use super::http::{Http, authority, read_body};
 use super::place::{Place, Wish, asked_for};
 use super::{Client, Settings, Source, checked};
+use crate::error::Result;
 use crate::registries_conf::Endpoint;
-use crate::registry::error::Result;
 use skiff_oci::digest::Digest;
 use skiff_oci::manifest::{self, Descriptor, MAX_DOCUMENT};
 

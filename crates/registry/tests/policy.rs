@@ -8,11 +8,11 @@ use std::process::Command;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
-use skiff_image::auth::Credentials;
-use skiff_image::policy::{Policies, Policy};
-use skiff_image::registries_conf::RegistriesConf;
-use skiff_image::registry::{Client, Error, Resolved, Settings};
 use skiff_oci::platform::Platform;
+use skiff_registry::auth::Credentials;
+use skiff_registry::policy::{Policies, Policy};
+use skiff_registry::registries_conf::RegistriesConf;
+use skiff_registry::{Client, Error, Resolved, Settings};
 use support::images::{noise, push_blob, push_image, push_index, push_manifest};
 use support::server::{Access, Registry};
 

@@ -5,11 +5,11 @@ mod support;
 use std::path::Path;
 use std::time::Duration;
 
-use skiff_image::auth::{AuthFile, Credential, Credentials, Secret};
-use skiff_image::registries_conf::RegistriesConf;
-use skiff_image::registry::{BlobDir, Client, Error, Result, Settings};
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
+use skiff_registry::auth::{AuthFile, Credential, Credentials, Secret};
+use skiff_registry::registries_conf::RegistriesConf;
+use skiff_registry::{BlobDir, Client, Error, Result, Settings};
 use support::faults::{Fault, FaultProxy};
 use support::images::{noise, push_image, push_index, push_manifest};
 use support::server::{Access, PASSWORD, Registry, USER};

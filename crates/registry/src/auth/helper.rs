@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use serde::Deserialize;
 
 use super::{Credential, Secret};
-use crate::registry::error::{Error, Result};
+use crate::error::{Error, Result};
 
 /// The user's name that stands for "the secret is an identity token".
 const TOKEN_USER: &str = "<token>";

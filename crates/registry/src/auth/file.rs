@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{Credential, Secret, helper};
-use crate::registry::error::{Error, FileContext, Result};
+use crate::error::{Error, FileContext, Result};
 
 /// No file of credentials is longer, in bytes.
 const MAX_FILE: u64 = 1 << 20;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use skiff_oci::reference::{DEFAULT_SERVER, Named, ShortName};
 
-use crate::registry::error::{Error, Result};
+use crate::error::{Error, Result};
 
 #[cfg(test)]
 mod tests;

@@ -12,8 +12,8 @@ use skiff_oci::digest::Digest;
 use skiff_oci::reference::Named;
 
 use super::identity::Identity;
-use crate::registry::error::{Error, Result};
-use crate::registry::{Client, Resolved};
+use crate::error::{Error, Result};
+use crate::{Client, Resolved};
 use skiff_oci::manifest::Descriptor;
 
 /// Of more than these, the rest is not looked at.

@@ -8,6 +8,7 @@
 //!
 //! Protocol: <https://github.com/opencontainers/distribution-spec>. Blocking: its only threads are those of a `Fetch`.
 
+pub mod auth;
 pub mod challenge;
 mod chunks;
 mod error;
@@ -20,7 +21,10 @@ mod memory;
 mod origin;
 mod part;
 mod place;
+mod places;
+pub mod policy;
 mod proxy;
+pub mod registries_conf;
 mod retry;
 mod tls;
 mod token;

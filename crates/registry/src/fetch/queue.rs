@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use skiff_oci::digest::Digest;
 
-use crate::registry::error::Error;
-use crate::registry::growing::Growing;
-use crate::registry::memory::{Memory, Reserved};
-use crate::registry::transfer::Transfer;
+use crate::error::Error;
+use crate::growing::Growing;
+use crate::memory::{Memory, Reserved};
+use crate::transfer::Transfer;
 use skiff_oci::manifest::Descriptor;
 
 /// How soon to look again for room in memory, which the unpacking of a range's bytes takes ten times as long to make.

@@ -20,7 +20,7 @@ use super::part::{BlobDir, Taken};
 use super::retry;
 use super::transfer::{Origin, Transfer, Trouble};
 use super::{Settings, Source};
-use crate::registry::error::{Error, Result};
+use crate::error::{Error, Result};
 use queue::{Job, Open, Phase, Queue, Ranges, Task, Turn};
 use skiff_oci::manifest::Descriptor;
 

@@ -13,7 +13,7 @@ use skiff_oci::digest::Digest;
 
 use super::chunks::Chunks;
 use super::origin::{self, Note, Origin};
-use crate::registry::error::{Error, FileContext, Result};
+use crate::error::{Error, FileContext, Result};
 use skiff_sys::uncached::Uncached;
 
 /// The journal begins with this, the blob's size and the chunks' size (little endian); of each chunk follows how many bytes are there.

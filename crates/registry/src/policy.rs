@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use skiff_oci::digest::Digest;
 use skiff_oci::reference::Named;
 
-use crate::registry::Resolved;
-use crate::registry::error::{Error, Result};
+use crate::Resolved;
+use crate::error::{Error, Result};
 use identity::Identity;
 pub use signature::{PublicKey, Signature, read_payload};
 

@@ -13,7 +13,7 @@ use super::http::{Ask, Http, authority, header_text, io_failure, is_good, status
 use super::memory::{Memory, PIECE, Piece, Reserved};
 use super::part::Part;
 use super::place::{Place, Wish};
-use crate::registry::error::{Error, Result};
+use crate::error::{Error, Result};
 use skiff_oci::hash::Hasher;
 
 /// A blob that is being fetched.

@@ -13,7 +13,7 @@ use super::chunks::Chunks;
 use super::error::Told;
 use super::kept::{self, Kept, Pieces};
 use super::memory::Piece;
-use crate::registry::error::{Error, FileContext, Result};
+use crate::error::{Error, FileContext, Result};
 use skiff_oci::manifest::Descriptor;
 
 /// No file is cut into smaller chunks: another process's word for it shall not cost memory.

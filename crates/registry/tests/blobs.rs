@@ -7,11 +7,11 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use skiff_image::auth::Credentials;
-use skiff_image::registries_conf::RegistriesConf;
-use skiff_image::registry::{BlobDir, Client, Error, Growing, Result, Settings, Source, Status};
 use skiff_oci::manifest::{Descriptor, Manifest};
 use skiff_oci::platform::Platform;
+use skiff_registry::auth::Credentials;
+use skiff_registry::registries_conf::RegistriesConf;
+use skiff_registry::{BlobDir, Client, Error, Growing, Result, Settings, Source, Status};
 use support::faults::{Fault, FaultProxy};
 use support::images::{noise, push_image};
 use support::server::{Access, Registry};

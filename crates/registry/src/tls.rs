@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use ureq::tls::{Certificate, ClientCert, RootCerts, TlsConfig, parse_pem};
 
 use super::failure::Failure;
-use crate::registry::error::Error;
+use crate::error::Error;
 
 /// Where distributions keep their bundles of authorities: Debian, Red Hat, SUSE, Alpine.
 const BUNDLES: &[&str] = &[

@@ -10,7 +10,7 @@ mod tests;
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::registry::error::{Error, Result};
+use crate::error::{Error, Result};
 pub use file::AuthFile;
 
 /// What must not be shown in messages or logs.
