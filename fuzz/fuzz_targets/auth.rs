@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    skiff_image::fuzz::auth(bytes);
+    skiff_registry::fuzz::auth(bytes);
 });

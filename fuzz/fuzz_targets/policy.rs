@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    skiff_image::fuzz::policy(bytes);
+    skiff_registry::fuzz::policy(bytes);
 });

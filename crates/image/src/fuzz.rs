@@ -1,4 +1,4 @@
-//! The parsers of what registries, configuration files and layers say, for fuzzing: each takes any bytes, tells whether they were
+//! The parsers of what layers, archives and other file systems say, for fuzzing: each takes any bytes, tells whether they were
 //! taken, and panics where what must hold of what was taken does not.
 
 use std::fs::File;
@@ -7,7 +7,6 @@ use std::os::fd::AsFd;
 use rustix::fs::MemfdFlags;
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
-use skiff_oci::reference::{ImageReference, Named};
 
 use crate::assemble::Limits;
 use crate::convert::{Job, convert};
@@ -20,20 +19,7 @@ use crate::squashfs::Squashfs;
 use crate::tar::{EntryKind, Reader};
 use crate::transport::{self, Archive, Layout, Part};
 use skiff_erofs::tree::{Content, Kind, Tree};
-use skiff_registry::auth::{AuthFile, Credentials};
-use skiff_registry::policy::{Policies, Policy, PublicKey, read_payload};
-use skiff_registry::registries_conf::RegistriesConf;
-use skiff_registry::{Growing, challenge, explanation, parse_token};
-
-/// `WWW-Authenticate`, a token service's answer, an error's explanation, a signature's payload.
-pub fn answer(bytes: &[u8]) -> bool {
-    let challenges = challenge::parse(&String::from_utf8_lossy(bytes));
-    assert!(challenges.iter().all(|c| c.scheme == c.scheme.to_ascii_lowercase()));
-    let token = parse_token(bytes);
-    assert!(token.iter().all(|token| !token.contains(['\r', '\n'])), "a token that ends its header");
-    assert!(explanation(bytes).chars().count() <= 200);
-    !challenges.is_empty() || token.is_some() || read_payload(bytes).is_ok()
-}
+use skiff_registry::Growing;
 
 /// What the two processes of the store say to each other, and what events do to a layer that the other one fetches.
 pub fn fetcher(bytes: &[u8]) -> bool {
@@ -54,50 +40,6 @@ pub fn fetcher(bytes: &[u8]) -> bool {
         }
     }
     taken > 0 || matches!(skiff_ipc::receive::<Question>(&mut &bytes[..]), Ok(Some(_)))
-}
-
-/// `auth.json`.
-pub fn auth(bytes: &[u8]) -> bool {
-    let Ok(file) = AuthFile::parse("fuzzed", bytes) else {
-        return false;
-    };
-    // Where the file names a credential helper, that would be run.
-    if !String::from_utf8_lossy(bytes).contains("cred") {
-        Credentials::of(vec![file]).find("a.example", "b/c").ok();
-    }
-    true
-}
-
-/// `policy.json`.
-pub fn policy(bytes: &[u8]) -> bool {
-    PublicKey::from_pem(bytes).ok();
-    // A key's path would be opened.
-    if String::from_utf8_lossy(bytes).contains("Path") {
-        return false;
-    }
-    let Ok(policy) = Policy::parse("fuzzed", bytes) else {
-        return false;
-    };
-    Policies::of(vec![policy]).admit_file("oci", Some(std::path::Path::new("/a/b"))).ok();
-    true
-}
-
-/// `registries.conf`.
-pub fn registries(bytes: &[u8]) -> bool {
-    let mut conf = RegistriesConf::default();
-    if conf.add("fuzzed", &String::from_utf8_lossy(bytes)).is_err() {
-        return false;
-    }
-    for name in ["a.example/b/c:1", "docker.io/library/debian", "localhost:5000/x"] {
-        let Ok(name) = name.parse::<Named>() else { continue };
-        if let Ok(endpoints) = conf.endpoints(&name) {
-            assert!(!endpoints.is_empty(), "an image that is nowhere");
-        }
-    }
-    if let Ok(ImageReference::Short(short)) = "debian:12".parse() {
-        conf.candidates(&short).ok();
-    }
-    true
 }
 
 /// A tar stream.

@@ -58,10 +58,10 @@ fn all_are_taken_and_damaged_ones_do_no_harm() {
         ("reference", skiff_oci::fuzz::reference),
         ("image-document", skiff_oci::fuzz::document),
         ("fetcher", fuzz::fetcher),
-        ("registry-answer", fuzz::answer),
-        ("auth", fuzz::auth),
-        ("policy", fuzz::policy),
-        ("registries-conf", fuzz::registries),
+        ("registry-answer", skiff_registry::fuzz::answer),
+        ("auth", skiff_registry::fuzz::auth),
+        ("policy", skiff_registry::fuzz::policy),
+        ("registries-conf", skiff_registry::fuzz::registries),
     ];
     for (target, parse) in targets {
         for (name, seed) in seeds(target) {

@@ -39,14 +39,32 @@ pub enum Status {
 /// What happens to a blob that is fetched for another process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// The blob's file is there, cut into chunks of this size, and so much of each.
-    Opened { chunk: u64, filled: Vec<u64> },
-    /// So much of a chunk is in the file now.
-    Filled { round: u32, chunk: usize, bytes: u64 },
-    /// Another process fetches it, and has so many bytes.
-    Followed { bytes: u64 },
-    /// All was thrown away: the round that begins.
-    Restarted { round: u32 },
+    /// The blob's file is there.
+    Opened {
+        /// The file is cut into chunks of so many bytes.
+        chunk: u64,
+        /// How many bytes of each chunk are in it.
+        filled: Vec<u64>,
+    },
+    /// More of a chunk is in the file.
+    Filled {
+        /// How often all was thrown away before.
+        round: u32,
+        /// Number of the chunk.
+        chunk: usize,
+        /// How many bytes of the chunk are there.
+        bytes: u64,
+    },
+    /// Another process fetches it.
+    Followed {
+        /// How many bytes that one has.
+        bytes: u64,
+    },
+    /// All was thrown away.
+    Restarted {
+        /// The round that begins.
+        round: u32,
+    },
     /// The blob is released, and right as far as the other process said so.
     Verified,
     /// The blob will not come.
@@ -180,11 +198,12 @@ impl Growing {
         self.change(|state| state.kept.read(0, end));
     }
 
+    /// How often all was thrown away because the digest was wrong.
     pub fn round(&self) -> u32 {
         self.state().round
     }
 
-    /// What has been read, and its reader will not come back to, needs no place in the page cache.
+    /// Lets what lies before `end` leave the page cache: it has been read, and its reader will not come back to it.
     pub fn let_go(&self, end: u64) {
         if let (Some((file, _)), Some(length)) = (&self.state().file, NonZeroU64::new(end)) {
             // Where advice is not taken, all is only slower.

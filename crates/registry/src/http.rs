@@ -132,7 +132,7 @@ impl Http {
     }
 
     fn new_agent(&self, uri: &Uri, insecure: bool) -> Result<Agent, Failure> {
-        let Settings { connect, stall, parallel, certificates, certs_d, .. } = &self.settings;
+        let Settings { connect, stall, parallel, certificates, certs_d, agent, .. } = &self.settings;
         let (scheme, host) = (uri.scheme_str().unwrap_or_default(), uri.host().unwrap_or_default());
         let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
         let through = proxy::proxy_for(scheme, host, port, |name| std::env::var(name).ok());
@@ -150,7 +150,7 @@ impl Http {
             .input_buffer_size(INPUT_BUFFER)
             .max_idle_connections(4 * parallel)
             .max_idle_connections_per_host(*parallel)
-            .user_agent(concat!("skiff/", env!("CARGO_PKG_VERSION")))
+            .user_agent(agent)
             .proxy(through.transpose()?);
         if scheme == "https" {
             config = config.tls_config(tls::config(authority(uri), certificates, certs_d, insecure)?);

@@ -1,4 +1,7 @@
-//! Images in registries: asked for by name, authorised, fetched, each step tried again when it fails for a while only.
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+//! # The way through it
 //!
 //! ```text
 //! Client::resolve(NAME, PLATFORM)  -> manifest, configuration, and the Source they came from
@@ -6,14 +9,16 @@
 //! Fetch::blob(DESCRIPTOR)          -> Growing: that blob's bytes, readable while they arrive
 //! ```
 //!
-//! Protocol: <https://github.com/opencontainers/distribution-spec>. Blocking: its only threads are those of a `Fetch`.
+//! Blocking: its only threads are those of a [`Fetch`].
 
 pub mod auth;
-pub mod challenge;
+mod challenge;
 mod chunks;
 mod error;
 mod failure;
 mod fetch;
+#[doc(hidden)]
+pub mod fuzz;
 mod growing;
 mod http;
 mod kept;
@@ -43,12 +48,10 @@ pub use error::{Error, Result, Told};
 pub use failure::{Failure, RegistryError};
 pub use fetch::Fetch;
 pub use growing::{Event, Growing, Reader, Status, Tell};
-pub use http::explanation;
 pub use origin::Origin;
 pub use part::BlobDir;
 pub use place::asked_for;
 pub use tls::{Certificates, site_places};
-pub use token::parse_token;
 
 use crate::auth::{Credential, Credentials};
 use crate::registries_conf::{Endpoint, RegistriesConf};
@@ -65,6 +68,8 @@ const MIRROR_TRIES: u32 = 2;
 /// How to deal with servers.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// What the program is called in requests: `NAME/VERSION`.
+    pub agent: String,
     /// How long a connection may take to come about.
     pub connect: Duration,
     /// How long a server may be silent within a request.
@@ -86,6 +91,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
+            agent: concat!("skiff/", env!("CARGO_PKG_VERSION")).into(),
             connect: Duration::from_secs(10),
             // A registry that fetches from another one first is silent for long.
             stall: Duration::from_secs(60),

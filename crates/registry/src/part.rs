@@ -60,6 +60,9 @@ impl BlobDir {
     }
 
     /// A blob's file, for reading, while another process fetches it.
+    ///
+    /// # Errors
+    /// Of the system; it is not there.
     pub fn open_data(&self, digest: &Digest) -> Result<OwnedFd> {
         let name = Names::of(digest).data;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -12,7 +12,7 @@ use skiff_oci::digest::Digest;
 use skiff_oci::reference::Named;
 
 use super::identity::Identity;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::{Client, Resolved};
 use skiff_oci::manifest::Descriptor;
 
