@@ -20,7 +20,6 @@ mod inflate;
 mod layer;
 mod merge;
 mod panics;
-mod proof;
 pub mod pull;
 mod punch;
 mod records;

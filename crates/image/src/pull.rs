@@ -1,5 +1,7 @@
 //! From a name in a registry to an image in a store.
 
+mod proof;
+
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -17,9 +19,9 @@ use crate::error::{Context, Error, Result};
 use crate::fetcher::Fetcher;
 use crate::first_run;
 use crate::gate;
-use crate::proof::{origin_of, prove};
 use crate::store::{self, Begun, Making, Patience, Record, Store};
 use crate::threads;
+use proof::{origin_of, prove};
 use skiff_erofs as erofs;
 use skiff_oci::hash::sha256;
 use skiff_registry::policy::Policies;
