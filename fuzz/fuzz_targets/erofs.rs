@@ -4,6 +4,6 @@
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let mut image = bytes.to_vec();
-    skiff_image::erofs::fuzz::reseal(&mut image);
-    skiff_image::erofs::fuzz::read(&image);
+    skiff_erofs::fuzz::reseal(&mut image);
+    skiff_erofs::fuzz::read(&image);
 });
