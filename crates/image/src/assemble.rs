@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
+use skiff_erofs::Summary;
+use skiff_erofs::tree::Tree;
+use skiff_sys::uncached::Uncached;
 
 use crate::blob::Blob;
 use crate::error::Context;
@@ -24,9 +27,6 @@ use crate::space::{Blocks, Space};
 use crate::spill::Spill;
 use crate::sum::of_blocks;
 use crate::{Error, Result};
-use skiff_erofs::Summary;
-use skiff_erofs::tree::Tree;
-use skiff_sys::uncached::Uncached;
 
 /// A thread's stack: nothing here recurses, and no buffer lies on it.
 const STACK: usize = 256 << 10;

@@ -5,11 +5,11 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use skiff_oci::digest::Digest;
+use skiff_registry::{Growing, Reader};
+use skiff_sys::positional::read_exact_at;
 
 use crate::error::Context;
 use crate::{Error, Result};
-use skiff_registry::{Growing, Reader};
-use skiff_sys::positional::read_exact_at;
 
 /// A layer as the registry or an archive has it. Reads may come from several threads.
 pub trait Blob: Sync {

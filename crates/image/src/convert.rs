@@ -6,6 +6,11 @@ use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
+use skiff_erofs::finish;
+use skiff_erofs::tree::{
+    Attributes, BLOCK, Content, Inode, InodeId, Kind, Run, Sparse, Tree, Xattrs, XattrsId,
+};
+use skiff_sys::positional::write_all_at;
 
 use crate::assemble::{Limits, WrittenImage};
 use crate::error::Context;
@@ -13,11 +18,6 @@ use crate::layer::is_kept;
 use crate::spill::Spill;
 use crate::sum::Sum;
 use crate::{Error, Result};
-use skiff_erofs::finish;
-use skiff_erofs::tree::{
-    Attributes, BLOCK, Content, Inode, InodeId, Kind, Run, Sparse, Tree, Xattrs, XattrsId,
-};
-use skiff_sys::positional::write_all_at;
 
 /// Blocks are written in pieces of this size.
 const GATHER: usize = 1 << 20;

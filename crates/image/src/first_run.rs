@@ -4,9 +4,9 @@
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Advice, fadvise};
+use skiff_erofs::{Node, NodeKind, Reader, Source};
 
 use crate::Result;
-use skiff_erofs::{Node, NodeKind, Reader, Source};
 
 /// Where the loader and the C library are; in directories of a machine's kind below these too (`x86_64-linux-gnu`).
 const LIBRARIES: [&[u8]; 4] = [b"lib", b"lib64", b"usr/lib", b"usr/lib64"];

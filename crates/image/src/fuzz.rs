@@ -5,8 +5,10 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use rustix::fs::MemfdFlags;
+use skiff_erofs::tree::{Content, Kind, Tree};
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
+use skiff_registry::Growing;
 
 use crate::assemble::Limits;
 use crate::convert::{Job, convert};
@@ -18,8 +20,6 @@ use crate::spill::Spill;
 use crate::squashfs::Squashfs;
 use crate::tar::{EntryKind, Reader};
 use crate::transport::{self, Archive, Layout, Part};
-use skiff_erofs::tree::{Content, Kind, Tree};
-use skiff_registry::Growing;
 
 /// What the two processes of the store say to each other, and what events do to a layer that the other one fetches.
 pub fn fetcher(bytes: &[u8]) -> bool {

@@ -10,9 +10,14 @@ use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags, fstat, ftruncate, open};
 use serde_json::json;
+use skiff_erofs as erofs;
+use skiff_erofs::tree::BLOCK;
 use skiff_oci::digest::Digest;
+use skiff_oci::hash::Hasher;
 use skiff_oci::platform::Platform;
+use skiff_registry::policy::Policies;
 use skiff_spec::image::ImageId;
+use skiff_sys::positional::write_all_at;
 
 use crate::assemble::{Limits, Progress, WrittenImage};
 use crate::blob::{Blob, FileBlob};
@@ -27,11 +32,6 @@ use crate::spill::{Spill, nameless};
 use crate::squashfs::Squashfs;
 use crate::store::{Begun, Layer, Making, Patience, Record, Store};
 use crate::transport::{self, Opened, Part};
-use skiff_erofs as erofs;
-use skiff_erofs::tree::BLOCK;
-use skiff_oci::hash::Hasher;
-use skiff_registry::policy::Policies;
-use skiff_sys::positional::write_all_at;
 
 const COPY: usize = 1 << 20;
 

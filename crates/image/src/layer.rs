@@ -2,6 +2,9 @@
 
 use std::os::fd::BorrowedFd;
 
+use skiff_erofs::tree::{BLOCK, Content, Run, Sparse, Xattrs};
+use skiff_sys::uncached::Uncached;
+
 use crate::ahead::Ahead;
 use crate::error::Context;
 use crate::merge::is_mark;
@@ -12,8 +15,6 @@ use crate::spill::Spill;
 use crate::sum::Sum;
 use crate::tar::{self, Entry, EntryKind, Reader, Segment, Stream};
 use crate::{Error, Result};
-use skiff_erofs::tree::{BLOCK, Content, Run, Sparse, Xattrs};
-use skiff_sys::uncached::Uncached;
 
 /// Small files' blocks are gathered into writes of this size.
 const GATHER: usize = 1 << 20;

@@ -8,9 +8,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, fsync, open};
+use skiff_erofs as erofs;
 use skiff_oci::digest::Digest;
+use skiff_oci::hash::sha256;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
+use skiff_registry::policy::Policies;
+use skiff_registry::{BlobDir, Resolved};
 use skiff_spec::image::ImageId;
 
 use crate::assemble::{Job, Limits, Progress, WrittenImage, assemble};
@@ -22,10 +26,6 @@ use crate::gate;
 use crate::store::{self, Begun, Making, Patience, Record, Store};
 use crate::threads;
 use proof::{origin_of, prove};
-use skiff_erofs as erofs;
-use skiff_oci::hash::sha256;
-use skiff_registry::policy::Policies;
-use skiff_registry::{BlobDir, Resolved};
 
 /// How often is told how far it has come.
 pub(crate) const TICK: Duration = Duration::from_millis(100);

@@ -4,12 +4,12 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
+use skiff_erofs::tree::{BLOCK, Content, Kind, Tree};
+use skiff_sys::positional::write_all_at;
 
 use crate::Result;
 use crate::error::Context;
 use crate::space::Blocks;
-use skiff_erofs::tree::{BLOCK, Content, Kind, Tree};
-use skiff_sys::positional::write_all_at;
 
 /// What of the blocks in `used` no file of the tree has.
 pub(crate) fn unused(tree: &Tree, used: &[Blocks]) -> Vec<Blocks> {

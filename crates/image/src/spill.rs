@@ -4,10 +4,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
+use skiff_sys::positional::{read_exact_at, write_all_at};
 
 use crate::Result;
 use crate::error::Context;
-use skiff_sys::positional::{read_exact_at, write_all_at};
 
 const GATHER: usize = 256 << 10;
 

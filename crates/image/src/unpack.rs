@@ -11,9 +11,9 @@ use rustix::fs::{
     fsetxattr, ftruncate, linkat, mkdirat, openat, openat2, symlinkat, utimensat,
 };
 use rustix::io::Errno;
+use skiff_erofs::{FileEntry, Node, NodeKind, Reader, Source};
 
 use crate::error::{Context, Error, Result};
-use skiff_erofs::{FileEntry, Node, NodeKind, Reader, Source};
 
 /// Read and written at once, in bytes.
 const PIECE: usize = 1 << 20;

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use skiff_oci::digest::Digest;
+use skiff_oci::manifest::Descriptor;
 
 use super::chunks::Chunks;
 use super::failure::{Failure, RegistryError};
@@ -22,7 +23,6 @@ use super::transfer::{Origin, Transfer, Trouble};
 use super::{Settings, Source};
 use crate::error::{Error, Result};
 use queue::{Job, Open, Phase, Queue, Ranges, Task, Turn};
-use skiff_oci::manifest::Descriptor;
 
 /// How soon to look whether another process is ready with a blob; each further time a half later than the last.
 const FOLLOW: Duration = Duration::from_millis(100);

@@ -8,13 +8,13 @@ use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use skiff_oci::digest::Digest;
+use skiff_oci::manifest::Descriptor;
 
 use super::chunks::Chunks;
 use super::error::Told;
 use super::kept::{self, Kept, Pieces};
 use super::memory::Piece;
 use crate::error::{Error, FileContext, Result};
-use skiff_oci::manifest::Descriptor;
 
 /// No file is cut into smaller chunks: another process's word for it shall not cost memory.
 const MIN_CHUNK: u64 = 64 << 10;

@@ -51,14 +51,14 @@ pub use growing::{Event, Growing, Reader, Status, Tell};
 pub use origin::Origin;
 pub use part::BlobDir;
 pub use place::asked_for;
+use skiff_oci::hash;
+use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig, MAX_DOCUMENT, Manifest};
 pub use tls::{Certificates, site_places};
 
 use crate::auth::{Credential, Credentials};
 use crate::registries_conf::{Endpoint, RegistriesConf};
 use http::{Http, header_text, read_body};
 use place::{Place, Wish};
-use skiff_oci::hash;
-use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig, MAX_DOCUMENT, Manifest};
 
 /// An index may lead to an index, but not for long.
 pub const MAX_INDEXES: usize = 3;

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 use serde::{Deserialize, Serialize};
+use skiff_oci::digest::Digest;
+use skiff_oci::manifest::{self, Descriptor, MAX_DOCUMENT};
 use ureq::http::Method;
 
 use super::http::{Http, authority, read_body};
@@ -13,8 +15,6 @@ use super::place::{Place, Wish, asked_for};
 use super::{Client, Settings, Source, checked};
 use crate::error::Result;
 use crate::registries_conf::Endpoint;
-use skiff_oci::digest::Digest;
-use skiff_oci::manifest::{self, Descriptor, MAX_DOCUMENT};
 
 /// No note of one is longer, in bytes.
 const LONGEST: usize = 4096;

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use skiff_oci::digest::Digest;
+use skiff_sys::uncached::Uncached;
 
 use super::chunks::Chunks;
 use super::origin::{self, Note, Origin};
 use crate::error::{Error, FileContext, Result};
-use skiff_sys::uncached::Uncached;
 
 /// The journal begins with this, the blob's size and the chunks' size (little endian); of each chunk follows how many bytes are there.
 const MAGIC: &[u8; 16] = b"skiff-blob-00003";

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use skiff_oci::digest::Digest;
+use skiff_oci::hash::Hasher;
 use ureq::Body;
 use ureq::http::{Method, Response, StatusCode, Uri, header};
 
@@ -14,7 +15,6 @@ use super::memory::{Memory, PIECE, Piece, Reserved};
 use super::part::Part;
 use super::place::{Place, Wish};
 use crate::error::{Error, Result};
-use skiff_oci::hash::Hasher;
 
 /// A blob that is being fetched.
 pub(super) struct Transfer {

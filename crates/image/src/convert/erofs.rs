@@ -1,10 +1,11 @@
 //! An EROFS file that someone gave us, as far as it is like ours: without compression, for one.
 
+use skiff_erofs::tree::{Attributes, XattrsId};
+use skiff_erofs::{MAGIC, Node, NodeKind, Reader, SUPER_OFFSET, Source};
+
 use super::{Children, Foreign, Found, FoundKind, Piece};
 use crate::transport::Part;
 use crate::{Error, Result};
-use skiff_erofs::tree::{Attributes, XattrsId};
-use skiff_erofs::{MAGIC, Node, NodeKind, Reader, SUPER_OFFSET, Source};
 
 const BUFFER: u64 = 256 << 10;
 

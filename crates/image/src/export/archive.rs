@@ -9,6 +9,7 @@ use std::path::Path;
 use serde_json::json;
 use skiff_oci::digest::Digest;
 use skiff_oci::reference::Named;
+use skiff_sys::positional::write_all_at;
 
 use super::directory::{LAYOUT, blob_path, index};
 use super::layer::{self, Written};
@@ -16,7 +17,6 @@ use super::replace::Replacement;
 use super::{BUFFER, Documents, Exported, Image};
 use crate::error::{Context, Error, Result};
 use crate::tar::{Entry, EntryKind, HEADER, Writer, plain_header};
-use skiff_sys::positional::write_all_at;
 
 /// What `docker load` reads.
 pub(super) fn docker(image: &Image, path: &Path, name: Option<&Named>) -> Result<Exported> {

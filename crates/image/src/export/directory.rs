@@ -7,13 +7,13 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
 use skiff_oci::digest::Digest;
+use skiff_oci::hash::sha256;
 
 use super::layer;
 use super::replace::Replacement;
 use super::{BUFFER, Documents, Exported, Image};
 use crate::error::{Context, Error, Result};
 use crate::transport::MANIFEST_TYPE;
-use skiff_oci::hash::sha256;
 
 pub(super) const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
 const NAME: &str = "org.opencontainers.image.ref.name";

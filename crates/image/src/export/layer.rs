@@ -5,13 +5,13 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
+use skiff_erofs::{FileEntry, Node, NodeKind, Reader};
 use skiff_oci::digest::Digest;
+use skiff_oci::hash::Hasher;
 
 use crate::assemble::Limits;
 use crate::error::{Error, Result};
 use crate::tar::{Entry, EntryKind, Writer};
-use skiff_erofs::{FileEntry, Node, NodeKind, Reader};
-use skiff_oci::hash::Hasher;
 
 const PIECE: u64 = 1 << 20;
 /// In a layer such a name would remove another one.

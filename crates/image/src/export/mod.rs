@@ -14,7 +14,9 @@ use std::io::{BufWriter, Seek, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use skiff_erofs::Reader;
 use skiff_oci::digest::Digest;
+use skiff_oci::hash::sha256;
 use skiff_oci::reference::{ImageReference, Named};
 use skiff_spec::image::ImageId;
 
@@ -23,8 +25,6 @@ use crate::squashfs;
 use crate::store::Record;
 use crate::transport::{OciDescriptor, OciManifest, PLAIN_LAYER_TYPE};
 use replace::Replacement;
-use skiff_erofs::Reader;
-use skiff_oci::hash::sha256;
 
 const BUFFER: usize = 1 << 20;
 

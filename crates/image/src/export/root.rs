@@ -13,14 +13,14 @@ use rustix::fs::{
     minor, openat2, readlinkat, seek, statat,
 };
 use rustix::io::Errno;
+use skiff_erofs::tree::{Attributes, Xattrs, XattrsId};
+use skiff_sys::positional::read_at;
 
 use crate::assemble::Limits;
 use crate::convert::{Children, Foreign, Found, FoundKind, Job, Piece, convert};
 use crate::error::{Context, Error, Result};
 use crate::layer::is_kept;
 use crate::spill::{Spill, nameless};
-use skiff_erofs::tree::{Attributes, Xattrs, XattrsId};
-use skiff_sys::positional::read_at;
 
 const PIECE: usize = 1 << 20;
 /// The kernel's limit for a value, and for a list of names.

@@ -4,16 +4,16 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use skiff_oci::digest::Digest;
+use skiff_oci::hash::sha256;
+use skiff_oci::manifest::{Descriptor, Layer};
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
+use skiff_registry::policy::Signature;
+use skiff_registry::{BlobDir, Client, Fetch, Growing, Origin, Resolved};
 
 use super::{Fetcher, Fetching};
 use crate::blob::{Blob, FetchedBlob};
 use crate::error::Result;
-use skiff_oci::hash::sha256;
-use skiff_oci::manifest::{Descriptor, Layer};
-use skiff_registry::policy::Signature;
-use skiff_registry::{BlobDir, Client, Fetch, Growing, Origin, Resolved};
 
 impl Fetcher for Client {
     fn digest(&self, image: &Named) -> Result<Digest> {

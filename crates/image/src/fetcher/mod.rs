@@ -19,14 +19,14 @@ mod remote;
 mod serve;
 
 use skiff_oci::digest::Digest;
+use skiff_oci::manifest::Descriptor;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
+use skiff_registry::policy::Signature;
+use skiff_registry::{BlobDir, Origin, Resolved};
 
 use crate::blob::Blob;
 use crate::error::Result;
-use skiff_oci::manifest::Descriptor;
-use skiff_registry::policy::Signature;
-use skiff_registry::{BlobDir, Origin, Resolved};
 
 pub use protocol::{Answer, Question, told};
 pub use remote::Remote;

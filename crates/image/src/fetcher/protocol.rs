@@ -4,10 +4,10 @@
 
 use serde::{Deserialize, Serialize};
 use skiff_ipc::{self as ipc, Message};
-
-use crate::error::Error;
 use skiff_registry::policy::{Signature, Text};
 use skiff_registry::{self as registry, Event, Origin, Told};
+
+use crate::error::Error;
 
 /// No text is longer, in bytes: a manifest and a configuration of 4 MiB each, with what JSON adds.
 const LONGEST: usize = 32 << 20;

@@ -12,17 +12,17 @@ use std::thread::JoinHandle;
 
 use skiff_ipc::{receive, send, send_descriptors};
 use skiff_oci::digest::Digest;
+use skiff_oci::hash::digest_like;
+use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig};
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
+use skiff_registry::policy::{Signature, Text};
+use skiff_registry::{self as registry, BlobDir, Event, Growing, MAX_INDEXES, Origin, Resolved, Source};
 
 use super::protocol::{Answer, Question, ended, nonsense};
 use super::{Fetcher, Fetching};
 use crate::blob::{Blob, FetchedBlob};
 use crate::error::{Error, Result};
-use skiff_oci::hash::digest_like;
-use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig};
-use skiff_registry::policy::{Signature, Text};
-use skiff_registry::{self as registry, BlobDir, Event, Growing, MAX_INDEXES, Origin, Resolved, Source};
 
 /// How much is read before the fetcher is told.
 const TELL: u64 = 1 << 20;

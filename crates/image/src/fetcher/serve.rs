@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use skiff_ipc::{receive, receive_descriptors, send};
 use skiff_oci::digest::Digest;
+use skiff_oci::manifest::Descriptor;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
+use skiff_registry::policy::Text;
+use skiff_registry::{self as registry, BlobDir, Client, Event, Fetch, Origin, Resolved, Told};
 
 use super::Fetcher;
 use super::local::ask_for;
 use super::protocol::{Answer, Question, told};
 use crate::error::{Error, Result};
 use crate::source::path_of;
-use skiff_oci::manifest::Descriptor;
-use skiff_registry::policy::Text;
-use skiff_registry::{self as registry, BlobDir, Client, Event, Fetch, Origin, Resolved, Told};
 
 /// Understands the wish of a user's: whom to ask, for what, for which machine.
 pub type Begin<'a> = &'a dyn Fn(&str) -> Result<(Client, Named, Platform)>;

@@ -9,9 +9,9 @@ mod whiteout;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use path::{Components, components, display};
+use skiff_erofs::tree::{Attributes, Inode, InodeId, Kind, Tree, XattrsId};
 
 use crate::records::{Record, RecordKind, Records};
-use skiff_erofs::tree::{Attributes, Inode, InodeId, Kind, Tree, XattrsId};
 use whiteout::Special;
 pub(crate) use whiteout::is_mark;
 

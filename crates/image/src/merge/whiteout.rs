@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
+use skiff_erofs::tree::{InodeId, Tree};
+
 use super::path::{components, display};
 use super::{Astray, Merger};
 use crate::records::{RecordKind, Records};
-use skiff_erofs::tree::{InodeId, Tree};
 
 const WHITEOUT: &[u8] = b".wh.";
 /// What begins so is AUFS's, but for one name.

@@ -6,6 +6,9 @@
 //! for each layer. Or he fetches all layers whole, from wherever he likes, and their digests are the proof. Who fails too often waits.
 
 use skiff_oci::digest::Digest;
+use skiff_oci::hash::{Hasher, sha256};
+use skiff_oci::manifest::Descriptor;
+use skiff_registry::{BlobDir, Origin, Resolved};
 use skiff_spec::image::ImageId;
 
 use crate::assemble::Progress;
@@ -13,9 +16,6 @@ use crate::blob::Blob;
 use crate::error::Result;
 use crate::pull::{Layers, Pull, Watch, watched};
 use crate::store::Record;
-use skiff_oci::hash::{Hasher, sha256};
-use skiff_oci::manifest::Descriptor;
-use skiff_registry::{BlobDir, Origin, Resolved};
 
 /// How many bytes are read at once.
 const PIECE: usize = 256 << 10;

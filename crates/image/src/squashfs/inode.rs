@@ -1,7 +1,8 @@
 //! Inodes, of which each kind has a short form and a long one.
 
-use crate::convert::{Found, FoundKind};
 use skiff_erofs::tree::{Attributes, Xattrs, XattrsId};
+
+use crate::convert::{Found, FoundKind};
 
 use super::metadata::{Bad, Cursor};
 

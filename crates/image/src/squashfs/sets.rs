@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::error::Result;
 use skiff_erofs::tree::Xattrs;
+
+use crate::error::Result;
 
 use super::tables::{Out, Row};
 

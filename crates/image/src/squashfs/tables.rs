@@ -3,8 +3,9 @@
 
 use std::os::fd::BorrowedFd;
 
-use crate::error::{Context, Result};
 use skiff_sys::positional::write_all_at;
+
+use crate::error::{Context, Result};
 
 use super::metadata::BLOCK;
 

@@ -10,10 +10,11 @@
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 
-use crate::error::{Context, Error, Result};
 use skiff_erofs::tree::BLOCK;
 use skiff_erofs::{Extent, Node, NodeKind, Reader, Source};
 use skiff_sys::positional::write_all_at;
+
+use crate::error::{Context, Error, Result};
 
 use super::directory;
 use super::inode;

@@ -1,8 +1,9 @@
 //! Extended attributes: a table of sets, each a row of names and values.
 
+use skiff_erofs::tree::Xattrs;
+
 use crate::error::Result;
 use crate::transport::Part;
-use skiff_erofs::tree::Xattrs;
 
 use super::metadata::{Bad, Blocks, Table, u32_at, u64_at};
 use super::unpack::Unpacker;

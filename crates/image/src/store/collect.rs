@@ -8,11 +8,11 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, statat};
 use serde::{Deserialize, Serialize};
 use skiff_oci::digest::Digest;
+use skiff_registry::BlobDir;
 use skiff_spec::image::{ImageId, store as names};
 
 use super::{Store, UserUsage};
 use crate::error::{Error, Result};
-use skiff_registry::BlobDir;
 
 /// What is being made has changed within this time; older remains are a crash's.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);

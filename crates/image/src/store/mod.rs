@@ -41,16 +41,16 @@ use rustix::fs::{
     mkdirat, openat, renameat, statat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
+use skiff_erofs as erofs;
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
+use skiff_registry::{BlobDir, Origin};
 use skiff_spec::image::{ImageId, store as names};
 use skiff_sys::verity::{self, Measured};
 
 use crate::error::{Context, Error, Result};
 use crate::squashfs;
 use patience::Waiter;
-use skiff_erofs as erofs;
-use skiff_registry::{BlobDir, Origin};
 
 pub use collect::{Collected, Usage};
 pub use making::{Begun, Making};

@@ -5,12 +5,12 @@
 
 use rustix::fs::fstatvfs;
 use serde::{Deserialize, Serialize};
+use skiff_registry::BlobDir;
 use skiff_spec::image::{ImageId, store as names};
 
 use super::making::mark;
 use super::{Making, Store};
 use crate::error::{Context, Error, Result};
-use skiff_registry::BlobDir;
 
 /// So many images one user has at most: each also takes names and, while it is used, a mount and perhaps a loop device.
 const MOST_IMAGES: u64 = 1000;

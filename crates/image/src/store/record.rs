@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use skiff_registry::Origin;
 
 use crate::error::{Error, Result};
-use skiff_registry::Origin;
 
 /// The content of `images/ID.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

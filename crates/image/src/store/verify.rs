@@ -3,14 +3,14 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::fstat;
+use skiff_erofs as erofs;
+use skiff_erofs::tree::BLOCK;
 use skiff_spec::image::{ImageId, store as names};
 use skiff_sys::verity::{self, Measured};
 
 use super::Store;
 use crate::error::{Context, Error, Result};
 use crate::sum::of_blocks;
-use skiff_erofs as erofs;
-use skiff_erofs::tree::BLOCK;
 
 impl Store {
     /// Reads all of an image: its metadata must be as ours always are, its files' data what was written.

@@ -8,12 +8,13 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use skiff_sys::positional::write_all_at;
+
 use crate::blob::FileBlob;
 use crate::error::{Context, Error, Result};
 use crate::inflate::{Compression, HEAD, Inflater, Watch};
 use crate::spill::nameless;
 use crate::tar::{self, EntryKind, Reader, Stream};
-use skiff_sys::positional::write_all_at;
 
 use super::files::{Files, Part};
 

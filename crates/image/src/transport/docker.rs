@@ -6,15 +6,15 @@ use std::os::fd::AsFd;
 
 use serde::{Deserialize, Deserializer};
 use skiff_oci::digest::Digest;
+use skiff_oci::hash::{Hasher, sha256};
+use skiff_oci::manifest::{ImageConfig, MAX_LAYERS, check_digest};
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
+use skiff_sys::positional::read_exact_at;
 
 use crate::blob::FileBlob;
 use crate::error::{Context, Error, Result};
 use crate::inflate::{Compression, HEAD};
-use skiff_oci::hash::{Hasher, sha256};
-use skiff_oci::manifest::{ImageConfig, MAX_LAYERS, check_digest};
-use skiff_sys::positional::read_exact_at;
 
 use super::{Files, OciDescriptor, OciManifest, Opened, PLAIN_LAYER_TYPE, Part, need, not_sound};
 

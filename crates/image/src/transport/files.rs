@@ -9,11 +9,11 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
 use skiff_oci::digest::Digest;
+use skiff_oci::manifest::MAX_DOCUMENT;
+use skiff_sys::positional::read_exact_at;
 
 use crate::blob::FileBlob;
 use crate::error::{Context, Error, Result};
-use skiff_oci::manifest::MAX_DOCUMENT;
-use skiff_sys::positional::read_exact_at;
 
 /// A file, or a part of one.
 #[derive(Debug, Clone)]

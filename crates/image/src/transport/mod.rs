@@ -16,11 +16,11 @@ use skiff_oci::platform::Platform;
 
 pub use archive::Archive;
 pub use files::{Directory, Files, Given, Noting, Part};
+use skiff_oci::hash::sha256;
+use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig, Index, Manifest};
 
 use crate::blob::FileBlob;
 use crate::error::{Error, Result};
-use skiff_oci::hash::sha256;
-use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig, Index, Manifest};
 
 /// An index may lead to an index, but not for long.
 const MAX_INDEXES: usize = 3;

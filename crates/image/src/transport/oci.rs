@@ -1,10 +1,10 @@
 //! OCI's image layout: <https://github.com/opencontainers/image-spec/blob/main/image-layout.md>.
 
 use skiff_oci::digest::Digest;
+use skiff_oci::manifest::{self, Descriptor, Document, Index};
 use skiff_oci::platform::Platform;
 
 use crate::error::{Error, Result};
-use skiff_oci::manifest::{self, Descriptor, Document, Index};
 
 use super::{Files, Opened, document, need, not_sound, resolve};
 

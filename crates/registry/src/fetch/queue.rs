@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use skiff_oci::digest::Digest;
+use skiff_oci::manifest::Descriptor;
 
 use crate::error::Error;
 use crate::growing::Growing;
 use crate::memory::{Memory, Reserved};
 use crate::transfer::Transfer;
-use skiff_oci::manifest::Descriptor;
 
 /// How soon to look again for room in memory, which the unpacking of a range's bytes takes ten times as long to make.
 const FULL: Duration = Duration::from_millis(10);

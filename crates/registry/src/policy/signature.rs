@@ -9,12 +9,12 @@ use rustls_pki_types::SubjectPublicKeyInfoDer;
 use rustls_pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
 use skiff_oci::digest::Digest;
+use skiff_oci::manifest::Descriptor;
 use skiff_oci::reference::Named;
 
 use super::identity::Identity;
 use crate::error::Result;
 use crate::{Client, Resolved};
-use skiff_oci::manifest::Descriptor;
 
 /// Of more than these, the rest is not looked at.
 const MAX_SIGNATURES: usize = 64;
