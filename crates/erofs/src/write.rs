@@ -34,12 +34,15 @@ pub struct Summary {
     pub uuid: [u8; 16],
 }
 
-/// Makes the file an image of `tree`. Its data region is there already: the blocks from 1 to before `data_blocks`, which hold
-/// what the tree's files say they do. `tails` gives the rest of each file. `image` is open for reading and writing; whatever
-/// it has behind the data is cut off. Nothing is synced. `name` is the image's, for messages.
+/// Writes the metadata of `tree` behind the data in `image`, and the superblock before it.
+///
+/// - `tails` gives the last bytes of each file, those that fill no block.
+/// - `image` is open for reading and writing. The blocks from 1 to before `data_blocks`, of [`BLOCK`] bytes each, hold what the tree's files say they
+///   do. Whatever lies behind them is cut off. Nothing is synced.
+/// - `name` is the image's name in messages.
 ///
 /// # Errors
-/// Of the system, of `tails`, and [`Error::Unstorable`] for what the format cannot hold, with the file's path.
+/// Those of `tails`; [`Error::Io`]; [`Error::Unstorable`] for what the format cannot hold, with the file's path. The image is of no use then.
 pub fn finish<E: From<Error>>(
     tree: &Tree,
     tails: &mut Tails<'_, E>,
