@@ -12,7 +12,7 @@ use skiff_sandbox::Result;
 use skiff_sys::signal::Signals;
 
 use crate::fleet::{self, Fleet, Limits};
-use crate::greeting::Call;
+use crate::handshake::Call;
 use crate::hosts::Host;
 use crate::launch::Door;
 use crate::manager::Launch;

@@ -14,7 +14,7 @@ use skiff_sandbox::{Context, Error, Result};
 use skiff_sys::signal::{Mask, start_with};
 
 use crate::channel::Channel;
-use crate::greeting::{self, Call, Nonce, Verdict};
+use crate::handshake::{Call, HELLO, PROOF, Responder, SharedSecret};
 use crate::manager::{Launch, Way};
 
 /// So much of what a launcher says is kept for the case that it fails.
@@ -181,7 +181,8 @@ impl Drop for Launcher {
 /// Where agents come that call back. Anyone can knock; only who knows the secret is let in.
 pub struct Door {
     listener: TcpListener,
-    secret: String,
+    secret: SharedSecret,
+    word: String,
     waiting: Vec<Guest>,
 }
 
@@ -189,9 +190,20 @@ pub struct Door {
 struct Guest {
     socket: OwnedFd,
     since: Instant,
-    said: Vec<u8>,
-    /// Random bytes of the caller and ours, once the caller has sent its own.
-    nonces: Option<(Nonce, Nonce)>,
+    /// What has come of the next message.
+    received: Vec<u8>,
+    /// Our side, once there was a hello.
+    responder: Option<Responder>,
+}
+
+/// What becomes of somebody at the door.
+enum Verdict {
+    /// There is more to come.
+    More,
+    /// An agent of ours, on a host of this name.
+    Ours(String),
+    /// Not an agent of ours.
+    Stranger,
 }
 
 impl Door {
@@ -200,20 +212,20 @@ impl Door {
     /// # Errors
     /// When no port is free.
     pub fn open() -> Result<Self> {
-        Self::open_to(greeting::secret()?)
+        Self::open_to(SharedSecret::generate()?, "")
     }
 
-    /// Opens it to those who know this.
+    /// Opens it to those who know this secret, and are told this word.
     ///
     /// # Errors
     /// As above.
-    pub fn open_to(secret: String) -> Result<Self> {
+    pub fn open_to(secret: SharedSecret, word: &str) -> Result<Self> {
         let about = || "port for the hosts to call back";
         // Of both kinds of addresses, where the kernel has both.
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
         let listener = TcpListener::bind(any).or_else(|_| TcpListener::bind("0.0.0.0:0")).context(about)?;
         listener.set_nonblocking(true).context(about)?;
-        Ok(Self { listener, secret, waiting: vec![] })
+        Ok(Self { listener, secret, word: word.into(), waiting: vec![] })
     }
 
     /// What agents need to find it, on a host of these names and addresses.
@@ -222,7 +234,8 @@ impl Door {
     /// None that happens to a socket that listens.
     pub fn call(&self, hosts: Vec<String>) -> Result<Call> {
         let address = self.listener.local_addr().context(|| "port for the hosts to call back")?;
-        Ok(Call { hosts, port: address.port(), secret: self.secret.clone() })
+        let (secret, word) = (Some(self.secret.clone()), self.word.clone());
+        Ok(Call { hosts, port: address.port(), secret, word })
     }
 
     /// What to wait for: the door and all who stand at it.
@@ -236,16 +249,16 @@ impl Door {
         while let Ok((socket, _)) = self.listener.accept() {
             if self.waiting.len() < MOST_AT_THE_DOOR && socket.set_nonblocking(true).is_ok() {
                 let guest =
-                    Guest { socket: socket.into(), since: Instant::now(), said: vec![], nonces: None };
+                    Guest { socket: socket.into(), since: Instant::now(), received: vec![], responder: None };
                 self.waiting.push(guest);
             }
         }
         let mut ours = vec![];
         for mut guest in std::mem::take(&mut self.waiting) {
-            match guest.serve(&self.secret) {
+            match guest.serve(&self.secret, &self.word) {
                 Verdict::More => self.waiting.push(guest),
                 Verdict::Stranger => {}
-                Verdict::Ours(name, _) => ours.extend(guest.come_in().map(|channel| (name, channel))),
+                Verdict::Ours(name) => ours.extend(guest.come_in().map(|channel| (name, channel))),
             }
         }
         ours
@@ -253,39 +266,31 @@ impl Door {
 }
 
 impl Guest {
-    fn serve(&mut self, secret: &str) -> Verdict {
-        // Not a byte more than belongs to the greeting: what follows is the channel's.
-        let wanted = match &self.nonces {
-            None => 32,
-            Some(_) if self.said.len() < 33 => 33,
-            Some(_) => 33 + usize::from(self.said[32]),
-        };
-        let mut buffer = [0; greeting::LONGEST];
-        match rustix::io::read(&self.socket, &mut buffer[..wanted - self.said.len()]) {
+    fn serve(&mut self, secret: &SharedSecret, word: &str) -> Verdict {
+        // Not a byte more than belongs to the handshake: what follows is the channel's.
+        let wanted = if self.responder.is_none() { HELLO } else { PROOF };
+        let mut buffer = [0; PROOF];
+        match rustix::io::read(&self.socket, &mut buffer[..wanted - self.received.len()]) {
             Ok(0) => return Verdict::Stranger,
-            Ok(n) => self.said.extend(&buffer[..n]),
+            Ok(n) => self.received.extend(&buffer[..n]),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Verdict::More,
             Err(_) => return Verdict::Stranger,
         }
-        match &self.nonces {
-            Some((agents, heads)) => match greeting::judge(secret, agents, heads, &self.said) {
-                Verdict::More if self.said.len() == wanted => self.serve(secret),
-                verdict => verdict,
-            },
-            None => match (<Nonce>::try_from(&self.said[..]), greeting::random()) {
-                (Ok(agents), Ok(heads)) => {
-                    let answer = greeting::answer(secret, &agents, &heads);
-                    self.nonces = Some((agents, heads));
-                    self.said.clear();
-                    // So few bytes always go at once, unless he is gone.
-                    match rustix::io::write(&self.socket, &answer) {
-                        Ok(n) if n == answer.len() => Verdict::More,
-                        _ => Verdict::Stranger,
-                    }
-                }
-                (Err(_), _) => Verdict::More,
-                (_, Err(_)) => Verdict::Stranger,
-            },
+        if self.received.len() < wanted {
+            return Verdict::More;
+        }
+        let message = std::mem::take(&mut self.received);
+        let Some(responder) = self.responder.take() else { return self.answer(secret, word, &message) };
+        responder.name(&message).map_or(Verdict::Stranger, Verdict::Ours)
+    }
+
+    fn answer(&mut self, secret: &SharedSecret, word: &str, hello: &[u8]) -> Verdict {
+        let Ok((responder, answer)) = Responder::begin(secret, word, hello) else { return Verdict::Stranger };
+        self.responder = Some(responder);
+        // So few bytes always go at once, unless nobody is there any more.
+        match rustix::io::write(&self.socket, &answer) {
+            Ok(n) if n == answer.len() => Verdict::More,
+            _ => Verdict::Stranger,
         }
     }
 
@@ -307,4 +312,64 @@ pub fn keep_alive(socket: &OwnedFd) -> rustix::io::Result<()> {
     sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5))?;
     sockopt::set_tcp_keepcnt(socket, 3)?;
     sockopt::set_tcp_user_timeout(socket, 25_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use super::*;
+    use crate::handshake::Initiator;
+
+    /// Lets everybody in who has come until somebody has, or the door has nobody left.
+    fn serve(door: &mut Door) -> Vec<(String, Channel)> {
+        let until = Instant::now() + Duration::from_secs(10);
+        loop {
+            let ours = door.serve();
+            if !ours.is_empty() || door.waiting.is_empty() || Instant::now() > until {
+                return ours;
+            }
+        }
+    }
+
+    #[test]
+    fn agents_come_in_byte_by_byte_and_strangers_do_not() {
+        let secret = SharedSecret::generate().expect("random bytes");
+        let mut door = Door::open_to(secret.clone(), "w").expect("a port");
+        let port = door.call(vec![]).expect("a call").port;
+        let knock = || TcpStream::connect(("127.0.0.1", port)).expect("connected");
+        let other = SharedSecret::generate().expect("random bytes");
+        for (known, word) in [(&other, "w"), (&secret, "another")] {
+            let (_, hello) = Initiator::begin(known, word).expect("begun");
+            let mut stranger = knock();
+            stranger.write_all(&hello).expect("sent");
+            stranger.set_read_timeout(Some(Duration::from_millis(20))).expect("set");
+            let hung_up = (0..500).any(|_| {
+                assert!(door.serve().is_empty());
+                stranger.read(&mut [0]).is_ok_and(|n| n == 0)
+            });
+            assert!(hung_up);
+        }
+        let (initiator, hello) = Initiator::begin(&secret, "w").expect("begun");
+        let mut agent = knock();
+        agent.set_nodelay(true).expect("set");
+        for byte in hello {
+            agent.write_all(&[byte]).expect("sent");
+            assert!(door.serve().is_empty());
+        }
+        while door.waiting.iter().all(|guest| guest.responder.is_none()) {
+            assert!(door.serve().is_empty());
+        }
+        let mut answer = [0; HELLO];
+        agent.read_exact(&mut answer).expect("answered");
+        let proof = initiator.prove(&answer, "n1").expect("proven");
+        agent.write_all(&[&proof[..], b"what follows"].concat()).expect("sent");
+        let [(name, mut channel)] = serve(&mut door).try_into().ok().expect("one agent");
+        assert_eq!(name, "n1");
+        // Nothing of what follows was taken for the handshake's.
+        assert!(channel.receive());
+        let strange = channel.take::<()>().expect_err("no talk of ours").message;
+        assert!(strange.contains("what follows"), "{strange}");
+    }
 }

@@ -9,9 +9,9 @@ use skiff_spec::image::ImageId;
 use skiff_spec::instance;
 use skiff_spec::plan::Identity;
 
-use crate::greeting::Call;
+use crate::handshake::Call;
 use crate::local;
-use crate::seal::Sealed;
+use crate::sealed_box::Sealed;
 
 /// Both sides must be of one version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use skiff_cluster::local::members;
-use skiff_cluster::seal::Opener;
+use skiff_cluster::sealed_box::{self, Opener};
 use skiff_cluster::wire;
 use skiff_sandbox::group::Network;
 use skiff_spec::config::{Config, Slurm as Site};
@@ -276,12 +276,12 @@ fn wanted(mounts: Vec<String>) -> wire::Wanted {
 }
 
 fn worker() -> wire::Node {
-    let opener = Opener::generate().expect("a key");
+    let opener = Opener::generate(None).expect("a key");
     wire::Node {
         name: members::Member::Worker(1),
         members: vec![member("controller", "10.1.0.1"), member("n1", "10.1.0.2")],
         conf: "ClusterName=lab\n".into(),
-        key: skiff_cluster::seal::seal(b"secret", &opener.public(), "").expect("it seals"),
+        key: sealed_box::seal(b"secret", &opener.request(), None).expect("it seals"),
         log: None,
     }
 }

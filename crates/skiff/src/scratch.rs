@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, MemfdFlags, XattrFlags, flock, fsetxattr, memfd
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{getuid, setsid};
-use skiff_cluster::greeting;
+use skiff_cluster::handshake::SharedSecret;
 use skiff_cluster::wire;
 use skiff_sandbox::start::reap;
 use skiff_sandbox::{Context as _, Error, Result};
@@ -178,7 +178,7 @@ fn open(all: &Path) -> skiff_site::Result<TrustedDir> {
 fn new(context: &Context, all: &Path) -> Result<(TrustedDir, OwnedFd)> {
     let all = open(all)?;
     loop {
-        let name = format!("{BEGIN}{}.{}", context.uid, &greeting::secret()?[..16]);
+        let name = format!("{BEGIN}{}.{}", context.uid, &SharedSecret::generate()?.to_hex()[..16]);
         let dir = all.new_dir(&name, 0o700)?.private()?;
         // Another process of the user's that has found it without a holder removes it: then it is to be another.
         if let Some(lock) = hold(&dir)

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_sandbox::{Error, Result};
 
 use crate::channel::{Channel, Come};
-use crate::greeting::Call;
+use crate::handshake::Call;
 use crate::hosts::{self, Host};
 use crate::launch::{Door, Launcher};
 use crate::manager::Launch;

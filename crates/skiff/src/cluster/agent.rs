@@ -12,7 +12,8 @@ use rustix::io::fcntl_dupfd_cloexec;
 use skiff_cluster::channel::{Channel, Come};
 use skiff_cluster::files::Keys;
 use skiff_cluster::fleet::{MOST_MISSED, beat};
-use skiff_cluster::seal::Opener;
+use skiff_cluster::handshake::SharedSecret;
+use skiff_cluster::sealed_box::Opener;
 use skiff_cluster::wire::{End, Order, Report, Stream, Wanted};
 use skiff_sandbox::join::{Failed, NetSpace, as_root};
 use skiff_sandbox::{Context as _, Error, Result};
@@ -47,9 +48,9 @@ pub fn run(words: &Words) -> Result<i32> {
         // We have called already, before we got into our network.
         (Some(fd), _) => caller::take_over(fd)?,
         (None, Some(from)) => caller::call(from)?,
-        (None, None) => String::new(),
+        (None, None) => None,
     };
-    let mut agent = match join(&context, &words.net, &secret) {
+    let mut agent = match join(&context, &words.net, secret.as_ref()) {
         Ok(()) => Agent::new(&context, &words.net, secret)?,
         Err(e) => {
             let mut agent = Agent::new(&context, &words.net, secret)?;
@@ -65,14 +66,14 @@ pub fn run(words: &Words) -> Result<i32> {
 }
 
 /// Goes on in the container's network, where we know the secret, too.
-fn join(context: &Context, net: &Net, secret: &str) -> Result<()> {
+fn join(context: &Context, net: &Net, secret: Option<&SharedSecret>) -> Result<()> {
     let handed_on = caller::hand_on(secret)?;
     network::join_with(context, net, &[("--secret", handed_on.as_fd())])
 }
 
 /// Serves somebody who has a program to run on a node that is there already, and whom we have called by our standard input and output.
 pub fn receive(context: &Context, init: OwnedFd) -> Result<()> {
-    let mut agent = Agent { host: Some(init), ..Agent::new(context, &Net::Host, String::new())? };
+    let mut agent = Agent { host: Some(init), ..Agent::new(context, &Net::Host, None)? };
     if let Err(e) = agent.serve() {
         agent.fail(&e);
     }
@@ -84,7 +85,7 @@ struct Agent<'a> {
     context: &'a Context,
     net: &'a Net,
     /// What only the head and we know; nothing where nobody else hears the two.
-    secret: String,
+    secret: Option<SharedSecret>,
     channel: Channel,
     signals: Signals,
     wanted: Option<Prepared>,
@@ -134,7 +135,7 @@ enum Of {
 }
 
 impl<'a> Agent<'a> {
-    fn new(context: &'a Context, net: &'a Net, secret: String) -> Result<Self> {
+    fn new(context: &'a Context, net: &'a Net, secret: Option<SharedSecret>) -> Result<Self> {
         let signals = Signals::block(&[]).context(|| "signals")?;
         // What is started from here on must not find the head at its standard files.
         let about = || "the cluster's head";

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
-use skiff_cluster::greeting::{self, Call};
+use skiff_cluster::handshake::{Call, HELLO, HandshakeError, Initiator, SharedSecret};
 use skiff_cluster::{head, launch};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_sys::process::inherited_fd;
@@ -25,7 +25,7 @@ const FROM: &str = "SLURM_LAUNCH_NODE_IPADDR";
 const NAME: &str = "SLURMD_NODENAME";
 
 /// Calls back; the secret by which the two know each other.
-pub fn call(from: &Path) -> Result<String> {
+pub fn call(from: &Path) -> Result<Option<SharedSecret>> {
     let call = read(from)?;
     let own = head::own_name().context(|| "name of this host")?;
     let name = std::env::var(NAME).unwrap_or(own);
@@ -33,21 +33,23 @@ pub fn call(from: &Path) -> Result<String> {
     Ok(call.secret)
 }
 
-/// The secret for the program that goes on in this process: in a pipe, whose number is no secret.
-pub fn hand_on(secret: &str) -> Result<OwnedFd> {
+/// The secret, if there is one, for the program that goes on in this process: in a pipe, whose number is no secret.
+pub fn hand_on(secret: Option<&SharedSecret>) -> Result<OwnedFd> {
     let about = || "pipe to oneself";
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).context(about)?;
     // So few bytes always fit.
-    rustix::io::write(&write, secret.as_bytes()).context(about)?;
+    let text = secret.map(SharedSecret::to_hex).unwrap_or_default();
+    rustix::io::write(&write, text.as_bytes()).context(about)?;
     Ok(read)
 }
 
 /// Takes what was handed on like that.
-pub fn take_over(number: i32) -> Result<String> {
+pub fn take_over(number: i32) -> Result<Option<SharedSecret>> {
     let mut secret = String::new();
     inherited_fd(number)
         .and_then(|pipe| File::from(pipe).read_to_string(&mut secret))
         .context(|| format!("descriptor {number}"))?;
+    let secret = Some(secret).filter(|text| !text.is_empty()).map(|text| text.parse()).transpose()?;
     Ok(secret)
 }
 
@@ -64,17 +66,24 @@ pub fn dial(call: &Call, name: &str, whom: &str) -> Result<OwnedFd> {
     let mut socket = connect(call, whom)?;
     socket.set_nodelay(true).context(about)?;
     socket.set_read_timeout(Some(PATIENCE)).context(about)?;
-    let nonce = greeting::random()?;
-    socket.write_all(&nonce).context(about)?;
-    let mut answer = [0; greeting::ANSWER];
-    socket.read_exact(&mut answer).context(about)?;
-    let word = greeting::last_word(&call.secret, &nonce, &answer, name);
-    let word = word.ok_or_else(|| Error::new(format!("{whom}: whoever answered at its port is not it")))?;
-    socket.write_all(&word).context(about)?;
+    prove(&mut socket, call, name).map_err(|e| e.about(whom))?;
     socket.set_read_timeout(None).context(about)?;
     let socket = OwnedFd::from(socket);
     launch::keep_alive(&socket).context(about)?;
     Ok(socket)
+}
+
+/// Has both sides prove that they know the call's secret.
+fn prove(socket: &mut TcpStream, call: &Call, name: &str) -> Result<()> {
+    let secret = call.secret.as_ref().ok_or(HandshakeError::NotASecret)?;
+    let (initiator, hello) = Initiator::begin(secret, &call.word)?;
+    let mut answer = [0; HELLO];
+    socket.write_all(&hello).and_then(|()| socket.read_exact(&mut answer)).map_err(|e| {
+        // A head of another version hangs up, or waits for more.
+        Error::new(format!("no answer ({e})")).hint("have the same version installed on all hosts")
+    })?;
+    let proof = initiator.prove(&answer, name)?;
+    socket.write_all(&proof).context(|| "connection")
 }
 
 /// How to call back, from a file or the standard input (`-`).

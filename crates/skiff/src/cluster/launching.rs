@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use skiff_cluster::greeting::Call;
+use skiff_cluster::handshake::Call;
 use skiff_cluster::hosts::Host;
 use skiff_cluster::launch::Door;
 use skiff_cluster::manager::{self, Launch, Manager, Surroundings, Way};
@@ -106,7 +106,7 @@ impl Launching {
         let door = if calls { Some(Door::open()?) } else { None };
         let call = match &door {
             Some(door) => door.call(own_addresses(&self.hosts)?)?,
-            None => Call { hosts: vec![], port: 0, secret: String::new() },
+            None => Call { hosts: vec![], port: 0, secret: None, word: String::new() },
         };
         let by_file = launches.iter().any(|launch| launch.way == Way::CallBackByFile);
         let _file = by_file.then(|| CallFile::write(&self.call_file, &call)).transpose()?;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use skiff_cluster::local::hub::{self, Ask, Pattern, Say};
 use skiff_cluster::local::members::Member;
 use skiff_cluster::wire;
-use skiff_cluster::{files, greeting};
+use skiff_cluster::{files, handshake::SharedSecret};
 use skiff_sandbox::group::{Group, Network};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::End;
@@ -157,7 +157,7 @@ fn open_log(kept: Option<PathBuf>) -> Result<(PathBuf, File)> {
     let is_new = kept.is_none();
     let path = match kept {
         Some(path) => path,
-        None => std::env::temp_dir().join(format!("skiff-node.{}", greeting::secret()?)),
+        None => std::env::temp_dir().join(format!("skiff-node.{}", SharedSecret::generate()?.to_hex())),
     };
     let mut options = File::options();
     let file = options.read(true).append(true).create(true).create_new(is_new).mode(0o600).open(&path);

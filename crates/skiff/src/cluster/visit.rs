@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use skiff_cluster::fleet::Limits;
-use skiff_cluster::greeting::{self, Call};
+use skiff_cluster::handshake::{Call, SharedSecret};
 use skiff_cluster::head::{self, Task, terminal};
 use skiff_cluster::hosts::Host;
 use skiff_cluster::launch::Door;
@@ -38,9 +38,8 @@ pub fn run(
     key: &str,
     ask: impl FnOnce(Call) -> Result<()>,
 ) -> std::result::Result<Ended, Failed> {
-    let word = greeting::secret()?;
-    let door = Door::open_to(greeting::derive(key, &word))?;
-    let call = Call { secret: word, ..door.call(vec![address])? };
+    let door = open_door(key)?;
+    let call = Call { secret: None, ..door.call(vec![address])? };
     let Command { argv, env, cwd, only_there, .. } = command.clone();
     let task = Task {
         hosts: &[Host { name: node.to_string(), slots: Some(1) }],
@@ -57,6 +56,11 @@ pub fn run(
         End::Signal(number) => Ok(Ended::Signal(number)),
         End::NotExecuted(errno) => Err(Failed::Command(command.argv[0].clone(), errno)),
     }
+}
+
+/// A door for one visit. The agent has the key; the word tells this call from others by that key.
+fn open_door(key: &str) -> Result<Door> {
+    Door::open_to(key.parse()?, &SharedSecret::generate()?.to_hex())
 }
 
 /// There is nothing to be made.

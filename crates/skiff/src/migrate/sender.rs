@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rustix::fs::{CWD, FlockOperation, Mode as FileMode, OFlags, flock, openat};
 use serde::Serialize;
-use skiff_cluster::greeting;
+use skiff_cluster::handshake::SharedSecret;
 use skiff_migrate::enter::Inside;
 use skiff_migrate::obstacles::{Found, Obstacle, Process, look};
 use skiff_sandbox::join::NetSpace;
@@ -109,7 +109,7 @@ pub fn carry_out(context: &Context, words: &Migrate) -> Result<Done> {
         member,
         words,
     };
-    match going.carry_out(way, greeting::secret()?, &mut progress).map_err(about)? {
+    match going.carry_out(way, SharedSecret::generate()?.to_hex(), &mut progress).map_err(about)? {
         Outcome::Gone(gone) => Ok(Done::Moved(Moved::of(&going, &gone, begun, &progress))),
         Outcome::Unknown(why) => {
             // Whoever asks now gets an answer that stays true.

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use skiff_cluster::files::{self, Keys};
 use skiff_cluster::fleet::beat;
-use skiff_cluster::greeting::{self, Call};
+use skiff_cluster::handshake::Call;
 use skiff_cluster::key::Key;
-use skiff_cluster::seal::Opener;
+use skiff_cluster::sealed_box::Opener;
 use skiff_cluster::wire::{self, Duty, Member, Place, Report, VERSION, Wanted};
 use skiff_cluster::{address, head, hosts};
 use skiff_sandbox::{Context as _, Error, Result};
@@ -54,7 +54,7 @@ impl Agent<'_> {
             }
         };
         let keys = Keys { host: Key::generate("skiff-cluster")?, user: Key::generate("skiff-cluster")? };
-        let opener = Opener::generate()?;
+        let opener = Opener::generate(self.secret.as_ref())?;
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         self.channel.tell(&Report::Prepared(Place {
             version: VERSION.into(),
@@ -64,7 +64,7 @@ impl Agent<'_> {
             user_key: keys.user.public.clone(),
             processors: u32::try_from(processors).unwrap_or(1),
             megabytes: local::memory().unwrap_or(1024),
-            opener: opener.public(),
+            opener: opener.request(),
         }));
         self.wanted = Some(Prepared { wanted, keys, opener: Some(opener), key: vec![], _port: held });
         Ok(())
@@ -106,7 +106,7 @@ impl Agent<'_> {
         };
         // Each opens one secret, which is the same as long as the cluster lives.
         if let Some(opener) = prepared.opener.take() {
-            prepared.key = opener.open(node.key.clone(), &self.secret)?;
+            prepared.key = opener.open(&node.key)?;
         }
         let key = String::from_utf8(prepared.key.clone()).map_err(|_| strange())?;
         let made = Node::start(self.context, &prepared.wanted, node, key)?;
@@ -117,9 +117,10 @@ impl Agent<'_> {
 
     /// Lets somebody in who does not come by us.
     pub(super) fn admit(&mut self, call: Call) {
-        let key = self.wanted.as_ref().map(|prepared| String::from_utf8_lossy(&prepared.key).into_owned());
+        let key =
+            self.wanted.as_ref().and_then(|prepared| std::str::from_utf8(&prepared.key).ok()?.parse().ok());
         let (Some(node), Some(key)) = (&self.node, key) else { return };
-        let call = Call { secret: greeting::derive(&key, &call.secret), ..call };
+        let call = Call { secret: Some(key), ..call };
         // Whoever has asked hears nothing then, and says so.
         self.visitors.admit(self.context, node, &call).unwrap_or_default();
     }

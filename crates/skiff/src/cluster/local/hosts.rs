@@ -11,12 +11,12 @@ use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skiff_cluster::channel::Come;
 use skiff_cluster::fleet::{self, Fleet, Limits, Of, Remote, Waited};
-use skiff_cluster::greeting::Call;
+use skiff_cluster::handshake::{Call, SharedSecret};
 use skiff_cluster::hosts::Host;
 use skiff_cluster::local::members::Member;
 use skiff_cluster::local::slurm;
 use skiff_cluster::wire::{self, Duty, Order, Place, Report, Wanted};
-use skiff_cluster::{address, hosts, seal};
+use skiff_cluster::{address, hosts, sealed_box};
 use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::network::Net;
@@ -43,8 +43,8 @@ pub struct Spec {
 pub struct Hosts {
     spec: Spec,
     fleet: Fleet,
-    /// What only the head and the agent of each host know.
-    proofs: Vec<String>,
+    /// What only the head and the agent of each host know; nothing where nobody else hears the two.
+    proofs: Vec<Option<SharedSecret>>,
     members: Vec<wire::Member>,
     /// The controller's process 1, once that is there.
     controller: Option<OwnedFd>,
@@ -78,7 +78,7 @@ impl Hosts {
         let fleet = Fleet::new(&all, &spec.wanted, spec.limits, entrance.door.take());
         let mut proofs = vec![entrance.call.secret.clone(); spec.launching.hosts.len()];
         // It is a child of ours: nobody hears the two.
-        proofs.push(String::new());
+        proofs.push(None);
         let mut hosts = Self {
             spec,
             fleet,
@@ -256,7 +256,7 @@ impl Hosts {
     fn tell_to_serve(&mut self, ats: &[usize]) -> Result<()> {
         for at in ats {
             let opener = self.fleet.remotes[*at].place().map_or(&[][..], |place| &place.opener);
-            let key = seal::seal(self.key.as_bytes(), opener, &self.proofs[*at])?;
+            let key = sealed_box::seal(self.key.as_bytes(), opener, self.proofs[*at].as_ref())?;
             let (members, conf) = (self.members.clone(), self.conf.clone());
             let log = (*at == self.most()).then(|| self.spec.log.clone());
             let node = wire::Node { name: self.member(*at), members, conf, key, log };

@@ -8,7 +8,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use skiff_cluster::greeting;
+use skiff_cluster::handshake::SharedSecret;
 use skiff_cluster::local::members::{MOST, Member};
 use skiff_cluster::local::slurm;
 use skiff_sandbox::{Context as _, Error, Result};
@@ -163,7 +163,7 @@ impl Record {
         }
         let path = new.join(KEY);
         let file = File::options().write(true).create_new(true).mode(0o400).open(&path);
-        let key = greeting::secret()?;
+        let key = SharedSecret::generate()?.to_hex();
         file.and_then(|mut file| file.write_all(key.as_bytes())).context(|| path.display().to_string())?;
         if let Some(entry) = image {
             entry.write(&new.join(IMAGE))?;

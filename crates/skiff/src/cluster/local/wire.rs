@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use skiff_cluster::greeting::Call;
+use skiff_cluster::handshake::Call;
 use skiff_cluster::local::hub;
 use skiff_cluster::local::members::Member;
 use skiff_ipc::Message;

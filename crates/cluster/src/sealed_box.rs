@@ -1,0 +1,153 @@
+//! A secret from the head to one agent over a connection that others may read: the two messages of a Noise handshake with fresh keys, of
+//! which the second carries it. What proves that the two sides belong together goes into the handshake: whoever stands between and puts
+//! keys of their own in the place of theirs cannot open it without that.
+
+use serde::{Deserialize, Serialize};
+use skiff_sandbox::{Error, Result};
+use snow::HandshakeState;
+
+use crate::handshake::{SharedSecret, noise};
+
+/// So that nothing said in a handshake is taken for this.
+const PURPOSE: &[u8] = b"skiff sealed box\n";
+
+/// No secret is longer, in bytes.
+pub const LONGEST: usize = 4096;
+
+/// Bytes of a public key and a tag.
+const FRAME: usize = 32 + noise::TAG;
+
+/// What an agent opens one secret by.
+pub struct Opener {
+    state: HandshakeState,
+    request: Vec<u8>,
+}
+
+/// A secret that one agent can open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sealed(Vec<u8>);
+
+fn failed(what: &str) -> Error {
+    Error::new(format!("a secret of the cluster: {what}"))
+}
+
+impl Opener {
+    /// A new one, given what proves that both belong together; nothing where that is certain.
+    ///
+    /// # Errors
+    /// When the kernel has no random bytes.
+    pub fn generate(proof: Option<&SharedSecret>) -> Result<Self> {
+        let none = |e| failed(&noise::own_fault(e).to_string());
+        let mut state = noise::initiator(PURPOSE, proof).map_err(none)?;
+        let mut request = [0; FRAME];
+        let length = state.write_message(&[], &mut request).map_err(none)?;
+        Ok(Self { state, request: request[..length].to_vec() })
+    }
+
+    /// What the head needs.
+    #[must_use]
+    pub fn request(&self) -> Vec<u8> {
+        self.request.clone()
+    }
+
+    /// Opens what was sealed for it.
+    ///
+    /// # Errors
+    /// That it was not, or not by the head.
+    pub fn open(mut self, sealed: &Sealed) -> Result<Vec<u8>> {
+        self.read(sealed)
+    }
+
+    fn read(&mut self, sealed: &Sealed) -> Result<Vec<u8>> {
+        let mut plain = vec![0; sealed.0.len()];
+        let opened = self.state.read_message(&sealed.0, &mut plain);
+        let length = opened.map_err(|_| failed("it has been sealed by somebody else"))?;
+        plain.truncate(length);
+        Ok(plain)
+    }
+}
+
+/// Seals a secret for the agent with this request.
+///
+/// # Errors
+/// When that is none, or not of an agent with this proof; the secret is too long.
+pub fn seal(secret: &[u8], request: &[u8], proof: Option<&SharedSecret>) -> Result<Sealed> {
+    if secret.len() > LONGEST {
+        return Err(failed(&format!("it is longer than {LONGEST} bytes")));
+    }
+    let none = |e| failed(&noise::own_fault(e).to_string());
+    let mut state = noise::responder(PURPOSE, proof).map_err(none)?;
+    // A request carries nothing but its key.
+    state.read_message(request, &mut []).map_err(|_| failed("somebody else has asked for it"))?;
+    let mut sealed = vec![0; FRAME + secret.len()];
+    let length = state.write_message(secret, &mut sealed).map_err(none)?;
+    sealed.truncate(length);
+    Ok(Sealed(sealed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handshake::tests::spoilt;
+
+    fn opener(proof: Option<&SharedSecret>) -> Opener {
+        Opener::generate(proof).expect("random bytes")
+    }
+
+    fn opened(opener: Opener, sealed: &Sealed) -> std::result::Result<Vec<u8>, String> {
+        opener.open(sealed).map_err(|e| e.message)
+    }
+
+    fn by_another() -> std::result::Result<Vec<u8>, String> {
+        Err("a secret of the cluster: it has been sealed by somebody else".into())
+    }
+
+    #[test]
+    fn only_whom_it_is_for_opens_it() {
+        let proof = SharedSecret::generate().expect("random bytes");
+        for proof in [Some(&proof), None] {
+            let good = opener(proof);
+            let sealed = seal(b"key", &good.request(), proof).expect("sealed");
+            assert!(!sealed.0.windows(3).any(|part| part == b"key"));
+            assert_eq!(opened(opener(proof), &sealed), by_another());
+            assert_eq!(opened(good, &sealed), Ok(b"key".to_vec()));
+            // Sealed for a request that this agent has not made.
+            let recorded = opener(proof).request();
+            assert_eq!(opened(opener(proof), &seal(b"key", &recorded, proof).expect("sealed")), by_another());
+        }
+    }
+
+    /// Whoever stands between may put keys of their own in the place of both sides'.
+    #[test]
+    fn who_does_not_know_the_proof_can_neither_ask_nor_seal() {
+        let (proof, other) =
+            (SharedSecret::generate().expect("random"), SharedSecret::generate().expect("random"));
+        for strangers in [Some(&other), None] {
+            let refused = seal(b"key", &opener(strangers).request(), Some(&proof)).expect_err("no proof");
+            assert_eq!(refused.message, "a secret of the cluster: somebody else has asked for it");
+            let forged = seal(b"key", &opener(strangers).request(), strangers).expect("the stranger's own");
+            assert_eq!(opened(opener(Some(&proof)), &forged), by_another());
+        }
+    }
+
+    #[test]
+    fn what_is_cut_longer_or_changed_is_refused() {
+        let proof = SharedSecret::generate().expect("random bytes");
+        for bad in spoilt(&opener(Some(&proof)).request()) {
+            let refused = seal(b"key", &bad, Some(&proof)).expect_err("not a request");
+            assert!(refused.message.ends_with("somebody else has asked for it"), "{} bytes", bad.len());
+        }
+        let mut good = opener(Some(&proof));
+        let sealed = seal(b"key", &good.request(), Some(&proof)).expect("sealed");
+        for bad in spoilt(&sealed.0) {
+            let refused = good.read(&Sealed(bad.clone())).map_err(|e| e.message);
+            assert_eq!(refused, by_another(), "{} bytes", bad.len());
+        }
+        assert_eq!(opened(good, &sealed), Ok(b"key".to_vec()));
+        let long = seal(&[0; LONGEST + 1], &opener(None).request(), None).expect_err("too long");
+        assert_eq!(long.message, "a secret of the cluster: it is longer than 4096 bytes");
+        let fits = opener(None);
+        let sealed = seal(&[7; LONGEST], &fits.request(), None).expect("sealed");
+        assert_eq!(opened(fits, &sealed), Ok(vec![7; LONGEST]));
+    }
+}
