@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 
 /// Any port will do to ask the kernel for a route: nothing is sent.
 const ANY_PORT: u16 = 9;
@@ -17,7 +17,7 @@ pub fn towards(host: &str) -> Result<IpAddr> {
     let about = || format!("host {host}");
     let found = (host, ANY_PORT).to_socket_addrs().context(about);
     let found = found.map_err(|e| e.hint("its name must be known on every host (/etc/hosts, DNS)"))?;
-    let mut last = Error::new(format!("{}: its name has no address", about()));
+    let mut last = Fault::new(format!("{}: its name has no address", about()));
     for address in found {
         let local = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let route = UdpSocket::bind(local).and_then(|socket| {
@@ -41,7 +41,7 @@ pub fn among(others: &[&str]) -> Result<IpAddr> {
     for other in others {
         match towards(other) {
             Ok(address) if address.is_loopback() => {
-                return Err(Error::new(format!("host {other}: that name means this very host here"))
+                return Err(Fault::new(format!("host {other}: that name means this very host here"))
                     .hint("each host is to be listed once, by a name that means the same everywhere"));
             }
             Ok(address) => return Ok(address),

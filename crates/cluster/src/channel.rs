@@ -7,7 +7,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 
 use crate::wire::{Frame, Stream};
 
@@ -122,7 +122,7 @@ impl Channel {
             String::from_utf8_lossy(&self.received[self.taken..]).chars().take(200).collect::<String>();
         let strange = || {
             let said = said.split(char::is_control).find(|line| !line.trim().is_empty()).unwrap_or_default();
-            Error::new(format!("it says {said:?}, which is none of our talk"))
+            Fault::new(format!("it says {said:?}, which is none of our talk"))
                 .hint("what is printed at login (.bashrc, .profile) must not be where there is no terminal")
         };
         match Frame::decode(&self.received[self.taken..]).map_err(|_| strange())? {
@@ -132,7 +132,7 @@ impl Channel {
                 Ok(Some(match frame {
                     Frame::Data(stream, bytes) => Come::Data(stream, bytes),
                     Frame::Message(text) => Come::Message(serde_json::from_slice(&text).map_err(|e| {
-                        Error::new(format!("a message that is not known: {e}"))
+                        Fault::new(format!("a message that is not known: {e}"))
                             .hint("are all hosts' skiff of one version?")
                     })?),
                 }))

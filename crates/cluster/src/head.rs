@@ -8,7 +8,7 @@ mod waiting;
 
 use std::io;
 
-use skiff_sandbox::Result;
+use skiff_spec::fault::Result;
 use skiff_sys::signal::Signals;
 
 use crate::fleet::{self, Fleet, Limits};

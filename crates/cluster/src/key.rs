@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::{Ed25519KeyPair, KeyPair};
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 
 /// Both halves.
 pub struct Key {
@@ -24,7 +24,7 @@ impl Key {
     /// # Errors
     /// When the kernel has no random bytes.
     pub fn generate(comment: &str) -> Result<Self> {
-        let random = || Error::new("random bytes for a key: the kernel gives none");
+        let random = || Fault::new("random bytes for a key: the kernel gives none");
         let (mut seed, mut check) = ([0; 32], [0; 4]);
         let source = SystemRandom::new();
         source.fill(&mut seed).and_then(|()| source.fill(&mut check)).map_err(|_| random())?;

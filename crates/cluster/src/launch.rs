@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_sys::signal::{Mask, start_with};
 
 use crate::channel::Channel;
@@ -52,7 +52,7 @@ impl Launcher {
     /// # Errors
     /// When there is no such program, above all.
     pub fn start(launch: &Launch, call: &Call) -> Result<(Self, Option<Channel>)> {
-        let (program, words) = launch.argv.split_first().ok_or_else(|| Error::new("nothing to start"))?;
+        let (program, words) = launch.argv.split_first().ok_or_else(|| Fault::new("nothing to start"))?;
         let about = || program.display().to_string();
         let mut command = Command::new(program);
         command.args(words).stderr(Stdio::piped());
@@ -72,7 +72,7 @@ impl Launcher {
             e.hint("the manager's own commands must be in your PATH on the host where the cluster is started")
         })?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| Error::new(format!("{}: no process", about())))?;
+        let pid = pid.ok_or_else(|| Fault::new(format!("{}: no process", about())))?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).context(about)?;
         let channel = match (launch.way, child.stdin.take(), child.stdout.take()) {
             (Way::Pipes, Some(to), Some(from)) => Some(Channel::new(from.into(), to.into()).context(about)?),

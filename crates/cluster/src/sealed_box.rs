@@ -3,7 +3,7 @@
 //! keys of their own in the place of theirs cannot open it without that.
 
 use serde::{Deserialize, Serialize};
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 use snow::HandshakeState;
 
 use crate::handshake::{SharedSecret, noise};
@@ -27,8 +27,8 @@ pub struct Opener {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sealed(Vec<u8>);
 
-fn failed(what: &str) -> Error {
-    Error::new(format!("a secret of the cluster: {what}"))
+fn failed(what: &str) -> Fault {
+    Fault::new(format!("a secret of the cluster: {what}"))
 }
 
 impl Opener {

@@ -16,7 +16,7 @@ use rustix::mount::{
 };
 use rustix::process::Gid;
 use rustix::thread::{CapabilitySet, set_thread_groups};
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_spec::ids::IdMap;
 use skiff_spec::image::ImageId;
 use skiff_spec::site::Site;

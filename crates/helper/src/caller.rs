@@ -3,7 +3,7 @@
 use rustix::fs::Mode;
 use rustix::process::{Gid, Signal, Uid, getegid, geteuid, getgid, getgroups, getuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_sys::{caps, signal};
 
 use crate::limits::Limits;

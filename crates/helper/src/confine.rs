@@ -6,7 +6,7 @@
 //! filter: it would stay for all that is started there.
 
 use rustix::thread::CapabilitySet;
-use skiff_sandbox::{Context, Result};
+use skiff_spec::fault::{Context, Result};
 use skiff_spec::wire::Request;
 use skiff_sys::{caps, seccomp};
 

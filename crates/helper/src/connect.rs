@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use skiff_net::claim::{KEY, Key};
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_spec::network::{Again, Claim, NetName};
 use skiff_sys::ns;
 

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault as Error, Result};
 use zeroize::Zeroizing;
 
 /// Files of the administrator's are shorter.

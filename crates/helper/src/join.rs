@@ -19,7 +19,7 @@ use rustix::thread::{
 use skiff_sandbox::command::NotStarted;
 use skiff_sandbox::join::Place;
 use skiff_sandbox::order::Order;
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
 use skiff_sys::process::{CloneFlags, Fork, close_as_exec_does, close_inherited, exit_now, fork};
 use skiff_sys::signal::{self, Mask};

@@ -40,7 +40,7 @@ use caller::Caller;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{getgid, getuid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::wire::{MOST_BYTES, MOST_ORDERED, Reply, Request};
 use skiff_sys::fdpass;

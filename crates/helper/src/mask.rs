@@ -22,7 +22,7 @@ use rustix::mount::{
     unmount,
 };
 use rustix::time::ClockId;
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_sys::lock;
 
 use crate::quota::Slot;

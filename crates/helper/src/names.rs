@@ -1,9 +1,9 @@
 //! Names of users, for lists that have names: from root's file, else from the name services. These load code that is not ours, so an
 //! unprivileged process asks them; not one of the caller's, who could make it answer anything.
 
-use skiff_sandbox::{Error, Result};
 use skiff_site::account;
 use skiff_spec::account::User;
+use skiff_spec::fault::{Fault as Error, Result};
 
 use crate::files::{self, NOBODY};
 

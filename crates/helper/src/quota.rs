@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_sys::lock;
 
 use crate::state;

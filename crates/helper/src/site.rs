@@ -1,6 +1,6 @@
 //! What the administrator has decided: subordinate ids, groups that nobody leaves, where images are. Read only from files that nobody but root can write.
 
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::ids::{Range, is_subordinate, subordinate};
 use skiff_spec::site::{BadLine, FILE, Site};
 

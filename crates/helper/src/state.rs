@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
-use skiff_sandbox::{Context, Result};
+use skiff_spec::fault::{Context, Result};
 
 use crate::files::refuse_unless_owned;
 

@@ -20,7 +20,7 @@ use rustix::mount::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, chdir, fchdir, getrlimit, pivot_root, setrlimit};
 use rustix::thread::{CapabilitySet, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_spec::wire::{Reply, STORE_FETCHER, STORE_WRITER};
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exec_open, fork, keep_on_exec};
 use skiff_sys::{caps, fdpass, signal};

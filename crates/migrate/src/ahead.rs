@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_ipc::ReportingChild;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 
 use crate::block::Block;
 use crate::command::{Command, PAGE, PRESENT, of};
@@ -86,7 +86,7 @@ impl Ahead {
                 .doing
                 .take()
                 .and_then(|doing| doing.end().err())
-                .unwrap_or_else(|| Error::new(format!("{}: {e}", about())))),
+                .unwrap_or_else(|| Fault::new(format!("{}: {e}", about())))),
         }
     }
 
@@ -103,12 +103,12 @@ impl Ahead {
     /// # Errors
     /// When it has ended.
     pub fn send(mut self, runs: &[Run]) -> Result<ReportingChild<u64>> {
-        let doing = self.doing.take().ok_or_else(|| Error::new(format!("{}: it has ended", about())))?;
+        let doing = self.doing.take().ok_or_else(|| Fault::new(format!("{}: it has ended", about())))?;
         let said: Vec<u8> = runs.iter().flat_map(Run::bytes).collect();
         let words = [&(runs.len() as u64).to_ne_bytes()[..], &said].concat();
         match (&self.talk).write_all(&words) {
             Ok(()) => Ok(doing),
-            Err(e) => Err(doing.end().err().unwrap_or_else(|| Error::new(format!("{}: {e}", about())))),
+            Err(e) => Err(doing.end().err().unwrap_or_else(|| Fault::new(format!("{}: {e}", about())))),
         }
     }
 }
@@ -199,9 +199,9 @@ fn all_rounds(ledger: &mut Ledger, link: &mut File, talk: &File) -> Result<Vec<R
         let out = Mutex::new((&mut *link, 0));
         there = ledger.round(|pid, address, bytes| {
             if gone(talk) {
-                return Err(Error::new(format!("{}: nobody wants it any more", about())));
+                return Err(Fault::new(format!("{}: nobody wants it any more", about())));
             }
-            let mut out = out.lock().map_err(|_| Error::new(format!("{}: a thread has failed", about())))?;
+            let mut out = out.lock().map_err(|_| Fault::new(format!("{}: a thread has failed", about())))?;
             let pages = bytes.len() as u64 / PAGE;
             Command::Add { of: of(pid), address, pages, flags: PRESENT }.write(out.0)?;
             out.0.write_all(bytes).context(|| "connection for pages")?;

@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 
 /// The length of a command: what to do, how many pages, from which address on, of what.
 pub const COMMAND: usize = 32;
@@ -64,7 +64,7 @@ impl Command {
             ADD => Ok(Self::Add { of: number(24), address: number(16), pages: number(8), flags }),
             word if CLOSE.contains(&word) => Ok(Self::Close),
             other => {
-                Err(Error::new(format!("pages from the other side: a command {other:#x} that is not known"))
+                Err(Fault::new(format!("pages from the other side: a command {other:#x} that is not known"))
                     .hint("CRIU must be of the same version on both machines"))
             }
         }
@@ -100,7 +100,7 @@ impl Command {
 /// # Errors
 /// When there cannot be so many.
 pub fn bytes(pages: u64) -> Result<u64> {
-    pages.checked_mul(PAGE).ok_or_else(|| Error::new("pages from the other side: more than there can be"))
+    pages.checked_mul(PAGE).ok_or_else(|| Fault::new("pages from the other side: more than there can be"))
 }
 
 /// What pages of a process are of.
@@ -116,8 +116,8 @@ pub fn process(of: u64) -> Option<i32> {
 }
 
 /// What another side is told that sends what it has not announced.
-pub(crate) fn strange() -> Error {
-    Error::new("pages from the other side: not as they were announced")
+pub(crate) fn strange() -> Fault {
+    Fault::new("pages from the other side: not as they were announced")
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, memfd_create, openat};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::Pid;
 use skiff_sandbox::join::NetSpace;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::process::{Child, exec, keep_on_exec};
 
 use crate::enter::{self, Inside};
@@ -129,7 +129,7 @@ impl Criu {
     /// When it does not answer.
     pub fn version(&self) -> Result<Version> {
         self.say(&Request { kind: Kind::Version.into(), keep_open: Some(true), ..Request::default() })?;
-        self.hear()?.version.ok_or_else(|| Error::new("CRIU: it does not say which one it is"))
+        self.hear()?.version.ok_or_else(|| Fault::new("CRIU: it does not say which one it is"))
     }
 
     /// What the kernel lets it do.
@@ -232,7 +232,7 @@ impl Criu {
         let between = self.process.pid.as_raw_nonzero();
         let children = std::fs::read_to_string(format!("/proc/{between}/task/{between}/children"));
         let number = children.unwrap_or_default().split_whitespace().next().and_then(|pid| pid.parse().ok());
-        number.and_then(Pid::from_raw).ok_or_else(|| self.with_log(Error::new("CRIU has ended")))
+        number.and_then(Pid::from_raw).ok_or_else(|| self.with_log(Fault::new("CRIU has ended")))
     }
 
     /// Waits until it has ended. (How, says nothing: what counts is its answer.)
@@ -256,21 +256,21 @@ impl Criu {
             }
         };
         if n == 0 {
-            return Err(self.with_log(Error::new("CRIU has ended without a word")));
+            return Err(self.with_log(Fault::new("CRIU has ended without a word")));
         }
-        Response::decode(&bytes[..n]).map_err(|e| Error::new(format!("CRIU answers nonsense: {e}")))
+        Response::decode(&bytes[..n]).map_err(|e| Fault::new(format!("CRIU answers nonsense: {e}")))
     }
 
-    fn why(&self, answer: &Response) -> Error {
+    fn why(&self, answer: &Response) -> Fault {
         let said = answer.why.as_deref().map(str::trim).filter(|why| !why.is_empty());
         let errno = answer.errno.map(|e| std::io::Error::from_raw_os_error(e).to_string());
         let why = self.errors().or(said.map(tidy)).or(errno).unwrap_or_else(|| "it does not say why".into());
-        Error::new(format!("CRIU: {why}"))
+        Fault::new(format!("CRIU: {why}"))
     }
 
-    fn with_log(&self, e: Error) -> Error {
+    fn with_log(&self, e: Fault) -> Fault {
         match self.errors() {
-            Some(said) => Error::new(format!("{}; it said: {said}", e.message)),
+            Some(said) => Fault::new(format!("{}; it said: {said}", e.message)),
             None => e,
         }
     }
@@ -286,7 +286,7 @@ impl Criu {
         let errors: Vec<String> = text
             .lines()
             .filter(|line| {
-                line.contains("Error (") && !HARMLESS.iter().any(|harmless| line.contains(harmless))
+                line.contains("Fault (") && !HARMLESS.iter().any(|harmless| line.contains(harmless))
             })
             .take(MOST)
             .map(tidy)
@@ -297,18 +297,18 @@ impl Criu {
 
 /// A line of its log without the time and the place in its source.
 fn tidy(line: &str) -> String {
-    let line = line.rsplit_once("Error (").map_or(line, |(_, rest)| rest);
+    let line = line.rsplit_once("Fault (").map_or(line, |(_, rest)| rest);
     line.split_once("): ").map_or(line, |(_, rest)| rest).trim().to_owned()
 }
 
 /// Inside: becomes the program, which finds its loader and libraries by the folder's descriptor, whatever the root is.
-fn become_criu(kept: &[BorrowedFd<'_>], socket: &OwnedFd, program: &OwnedFd, log: &OwnedFd) -> Error {
+fn become_criu(kept: &[BorrowedFd<'_>], socket: &OwnedFd, program: &OwnedFd, log: &OwnedFd) -> Fault {
     if let Err(e) = rustix::stdio::dup2_stderr(log) {
-        return Error::new(format!("CRIU: {e}"));
+        return Fault::new(format!("CRIU: {e}"));
     }
     for fd in kept {
         if let Err(e) = keep_on_exec(*fd) {
-            return Error::new(format!("CRIU: {e}"));
+            return Fault::new(format!("CRIU: {e}"));
         }
     }
     let folder = format!("/proc/self/fd/{}", program.as_raw_fd());
@@ -326,7 +326,7 @@ fn become_criu(kept: &[BorrowedFd<'_>], socket: &OwnedFd, program: &OwnedFd, log
     // No plug-ins of whatever the root has.
     let env = [c(&format!("CRIU_LIBS_DIR={folder}/plugins")), c("PATH=/usr/sbin:/usr/bin:/sbin:/bin")];
     let e = exec(OsStr::new(&words[0]), &argv, &env);
-    Error::new(format!("CRIU: {e}")).hint("make its folder anew: packaging/get-criu")
+    Fault::new(format!("CRIU: {e}")).hint("make its folder anew: packaging/get-criu")
 }
 
 #[cfg(test)]
@@ -336,8 +336,8 @@ mod tests {
     #[test]
     fn a_line_of_the_log_is_shown_without_its_place() {
         for (line, shown) in [
-            ("(00.012) Error (criu/mount.c:1): mnt: No such", "mnt: No such"),
-            ("Error (criu/a.c:22): x: (y): z", "x: (y): z"),
+            ("(00.012) Fault (criu/mount.c:1): mnt: No such", "mnt: No such"),
+            ("Fault (criu/a.c:22): x: (y): z", "x: (y): z"),
             ("plain", "plain"),
         ] {
             assert_eq!(tidy(line), shown);

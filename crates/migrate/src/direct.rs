@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{self, available_parallelism};
 
 use rustix::process::Pid;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::memory::{read_of, write_of};
 
 use crate::block::{Block, PIECE, piece};
@@ -163,7 +163,7 @@ fn all(
     while done < length {
         match act(at + done, done as usize) {
             Ok(n) if n > 0 => done += n as u64,
-            Ok(_) => return Err(Error::new(format!("memory of process {pid} at {:#x}: it ends", at + done))),
+            Ok(_) => return Err(Fault::new(format!("memory of process {pid} at {:#x}: it ends", at + done))),
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e).context(|| format!("memory of process {pid} at {:#x}", at + done)),
         }
@@ -225,7 +225,7 @@ pub fn fill(socket: &mut impl Read, stock: Stock<'_>, mut tell: impl FnMut(u64))
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(write)).collect();
         let received = receive(socket, (pieces, used), (stock.early.is_some(), &failed), &mut tell);
         let ended = threads.into_iter().map(|thread| {
-            thread.join().unwrap_or_else(|_| Err(Error::new("memory of the processes: a thread has failed")))
+            thread.join().unwrap_or_else(|_| Err(Fault::new("memory of the processes: a thread has failed")))
         });
         // Why nobody takes any more says more than that.
         ended.fold(Ok(()), Result::and).and(received)
@@ -258,7 +258,7 @@ fn receive(
             socket.read_exact(bytes).context(|| "pages from the other side")?;
         }
         if pieces.send(Piece { pid, address, block, before }).is_err() || failed.load(Relaxed) {
-            return Err(Error::new("memory of the processes: nobody writes it any more"));
+            return Err(Fault::new("memory of the processes: nobody writes it any more"));
         }
         tell(length);
     }

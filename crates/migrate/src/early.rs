@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 
 use crate::block::{Block, piece, zeros};
 use crate::command::{Command, PAGE, PRESENT, process, strange};
@@ -57,7 +57,7 @@ impl Early {
             self.file.write_all_at(bytes, place.ok_or_else(strange)?).context(about)?;
             let taken = self.file.metadata().context(about)?.blocks() * 512;
             if taken > self.most {
-                return Err(Error::new(format!(
+                return Err(Fault::new(format!(
                     "no room: more than {} MiB of memory have come",
                     self.most >> 20
                 ))

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use skiff_ipc::{Reporter, ReportingChild};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::start::detach_stdio;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, fork, fork_as};
 use skiff_sys::signal::{Mask, restore};
 
@@ -67,7 +67,7 @@ pub fn begin<T: Serialize + DeserializeOwned>(
 pub fn start(
     inside: Inside<'_>,
     keep: &[BorrowedFd<'_>],
-    become_it: impl FnOnce() -> Error,
+    become_it: impl FnOnce() -> Fault,
 ) -> Result<Child> {
     begin::<()>(inside, keep, || Err(become_it()))?.started()
 }
@@ -87,7 +87,7 @@ pub fn start_patient(inside: Inside<'_>) -> Result<Child> {
         Ok(()) => {
             let (argv, env) = ([c"sleep".to_owned(), c"1000".to_owned()], []);
             let e = skiff_sys::process::exec("/bin/sleep".as_ref(), &argv, &env);
-            Error::new(format!("/bin/sleep: {e}"))
+            Fault::new(format!("/bin/sleep: {e}"))
         }
         Err(why) => why,
     })

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 
 use crate::command::PAGE;
 
@@ -47,7 +47,7 @@ impl Layout {
         for (pid, (start, end)) in all {
             let behind = parts.last().is_none_or(|last| last.pid != pid || last.range.1 <= start);
             if !behind || start >= end || (start | end) % PAGE != 0 {
-                return Err(Error::new(format!(
+                return Err(Fault::new(format!(
                     "memory of process {pid}: {start:#x} to {end:#x} is no part of it"
                 )));
             }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{self, available_parallelism};
 
 use highway::{HighwayHash, HighwayHasher, Key};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::memory::read_of;
 
 use crate::block::{Block, PIECE, zeros};
@@ -63,7 +63,7 @@ impl Ledger {
     pub fn new(ranges: &Ranges) -> Result<Self> {
         let layout = Layout::new(ranges)?;
         let pages =
-            usize::try_from(layout.size() / PAGE).map_err(|_| Error::new("memory: too much of it"))?;
+            usize::try_from(layout.size() / PAGE).map_err(|_| Fault::new("memory: too much of it"))?;
         Ok(Self { layout, codes: vec![NONE; pages], key: key()? })
     }
 
@@ -164,7 +164,7 @@ impl Ledger {
             let ended = threads.into_iter().map(|thread| {
                 thread
                     .join()
-                    .unwrap_or_else(|_| Err(Error::new("memory of the processes: a thread has failed")))
+                    .unwrap_or_else(|_| Err(Fault::new("memory of the processes: a thread has failed")))
             });
             ended.fold(Ok(()), Result::and)
         })
@@ -256,7 +256,7 @@ fn key() -> Result<[u64; 4]> {
     let n = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .context(|| "random numbers")?;
     if n < bytes.len() {
-        return Err(Error::new("random numbers: too few of them"));
+        return Err(Fault::new("random numbers: too few of them"));
     }
     let mut key = [0; 4];
     for (number, bytes) in key.iter_mut().zip(bytes.chunks(8)) {

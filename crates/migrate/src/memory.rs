@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, mkdirat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use skiff_sandbox::mounts;
 use skiff_sandbox::visit::as_root_of_ids;
-use skiff_sandbox::{Context as _, Error, Result, mounts};
+use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::Base;
 use skiff_sys::{fdpass, ns};
 
@@ -31,7 +32,7 @@ pub fn make(bytes: u64) -> Result<OwnedFd> {
         Ok(())
     })?;
     let (_, mut fds) = fdpass::receive(ours.as_fd(), 1).context(about)?;
-    fds.pop().ok_or_else(|| Error::new("directory in memory: it has not been handed over"))
+    fds.pop().ok_or_else(|| Fault::new("directory in memory: it has not been handed over"))
 }
 
 /// How many bytes can be had at once without taking any from what runs.
@@ -41,7 +42,7 @@ pub fn make(bytes: u64) -> Result<OwnedFd> {
 pub fn available() -> Result<u64> {
     let path = "/proc/meminfo";
     let text = std::fs::read_to_string(path).context(|| path)?;
-    available_in(&text).ok_or_else(|| Error::new(format!("{path}: it does not say how much is available")))
+    available_in(&text).ok_or_else(|| Fault::new(format!("{path}: it does not say how much is available")))
 }
 
 fn available_in(text: &str) -> Option<u64> {

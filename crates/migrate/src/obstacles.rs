@@ -7,7 +7,8 @@ use std::path::Path;
 
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
-use skiff_sandbox::{Error, Result, SERVER_NUMBER};
+use skiff_sandbox::SERVER_NUMBER;
+use skiff_spec::fault::{Fault, Result};
 
 /// One process of an environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +67,7 @@ pub fn look(init: Pid, own_network: bool) -> Result<Found> {
     }
     tops.sort_unstable();
     let Some((_, main)) = tops.first().copied() else {
-        return Err(Error::new("no process of its own is left in it"));
+        return Err(Fault::new("no process of its own is left in it"));
     };
     let mut open = vec![main];
     while let Some(outer) = open.pop() {
@@ -94,7 +95,7 @@ pub(crate) fn children(outer: i32) -> Result<Vec<i32>> {
         match fs::read_to_string(&path) {
             Ok(list) => all.extend(list.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok())),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && task.path().exists() => {
-                return Err(Error::new(format!("{}: the kernel does not show it", path.display()))
+                return Err(Fault::new(format!("{}: the kernel does not show it", path.display()))
                     .hint("it needs CONFIG_PROC_CHILDREN"));
             }
             // It has ended.

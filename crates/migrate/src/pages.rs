@@ -11,7 +11,7 @@ use prost::Message;
 use rustix::fs::{Mode, OFlags, ftruncate, openat};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 
 use crate::command::{self, Command, PRESENT, PROCESS, SHARED};
 use crate::populate::{Populating, Reserve};
@@ -130,7 +130,7 @@ impl Arrival {
             PROCESS => (format!("pagemap-{number}.img"), i32::try_from(number).ok()),
             SHARED => (format!("pagemap-shmem-{number}.img"), None),
             other => {
-                return Err(Error::new(format!(
+                return Err(Fault::new(format!(
                     "pages from the other side: of kind {other}, which is not known"
                 )));
             }
@@ -154,7 +154,7 @@ impl Arrival {
     fn add(&mut self, socket: BorrowedFd<'_>, of: u64, run: Run) -> Result<u64> {
         let image = self.images.get_mut(&of);
         let image =
-            image.ok_or_else(|| Error::new("pages from the other side: of a process that was not named"))?;
+            image.ok_or_else(|| Fault::new("pages from the other side: of a process that was not named"))?;
         append(&mut image.runs, &run);
         if run.flags.unwrap_or_default() & u32::from(PRESENT) == 0 {
             return Ok(0);
@@ -201,7 +201,7 @@ pub(crate) fn move_bytes(
     while left > 0 {
         let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(PIPE);
         let mut here = match splice(from, None, into, None, wanted, SpliceFlags::MOVE) {
-            Ok(0) => return Err(Error::new("pages from the other side: it has closed the connection")),
+            Ok(0) => return Err(Fault::new("pages from the other side: it has closed the connection")),
             Ok(n) => n,
             Err(Errno::INTR) => continue,
             Err(e) => return Err(e).context(|| "pages from the other side"),

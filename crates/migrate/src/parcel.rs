@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, openat2, sendfile};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Deserialize, Serialize};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 
 use crate::pages::move_bytes;
 use crate::record;
@@ -49,7 +49,7 @@ pub fn send(dir: &std::path::Path, pieces: &[Piece], socket: BorrowedFd<'_>) -> 
         let mut left = piece.size;
         while left > 0 {
             match sendfile(socket, &file, None, usize::try_from(left).unwrap_or(CHUNK).min(CHUNK)) {
-                Ok(0) => return Err(Error::new(format!("{}: it has become shorter", about()))),
+                Ok(0) => return Err(Fault::new(format!("{}: it has become shorter", about()))),
                 Ok(n) => left -= n as u64,
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(e).context(about),

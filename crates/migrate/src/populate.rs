@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{JoinHandle, available_parallelism, spawn};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 
 /// So many bytes are found at a time.
 const PART: u64 = 16 << 20;
@@ -121,7 +121,7 @@ impl Populating {
 
     fn join(&mut self) -> Result<()> {
         let ended = self.threads.drain(..).map(|thread| {
-            thread.join().unwrap_or_else(|_| Err(Error::new("memory for pages: a thread has failed")))
+            thread.join().unwrap_or_else(|_| Err(Fault::new("memory for pages: a thread has failed")))
         });
         ended.fold(Ok(()), Result::and)
     }

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 
 use crate::criu::{Criu, Folder, OLDEST};
 use crate::enter::{self, Inside};
@@ -32,7 +32,7 @@ pub fn version(criu: &Criu) -> Result<String> {
         _ => format!("{}.{}", version.major, version.minor),
     };
     if (version.major, version.minor) < OLDEST {
-        return Err(Error::new(format!(
+        return Err(Fault::new(format!(
             "CRIU {text}: too old, it must be {}.{} or newer",
             OLDEST.0, OLDEST.1
         ))
@@ -65,7 +65,7 @@ const NUMBERS: (i32, i32) = (77, 200);
 
 fn dump_and_restore(folder: &Folder, inside: Inside<'_>, scratch: &Path) -> Result<()> {
     let images =
-        std::fs::File::open(scratch).map_err(|e| Error::new(format!("{}: {e}", scratch.display())))?;
+        std::fs::File::open(scratch).map_err(|e| Fault::new(format!("{}: {e}", scratch.display())))?;
     let numbered = |number| Inside { number: Pid::from_raw(number), ..inside };
     let patient = enter::start_patient(numbered(NUMBERS.0))?;
     let options = Options { pid: Some(NUMBERS.0), ..Options::usual(inside.net) };
@@ -79,11 +79,11 @@ fn dump_and_restore(folder: &Folder, inside: Inside<'_>, scratch: &Path) -> Resu
     criu.end();
     match restored.restored.map(|r| r.pid) {
         Some(pid) if pid == NUMBERS.0 => {}
-        other => return Err(Error::new(format!("CRIU: made process {other:?} in place of {}", NUMBERS.0))),
+        other => return Err(Fault::new(format!("CRIU: made process {other:?} in place of {}", NUMBERS.0))),
     }
     enter::run(inside, &[], || {
-        let pid = Pid::from_raw(NUMBERS.0).ok_or_else(|| Error::new("no number"))?;
+        let pid = Pid::from_raw(NUMBERS.0).ok_or_else(|| Fault::new("no number"))?;
         kill_process(pid, Signal::KILL)
-            .map_err(|e| Error::new(format!("the process made again is not there: {e}")))
+            .map_err(|e| Fault::new(format!("the process made again is not there: {e}")))
     })
 }

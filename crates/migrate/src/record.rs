@@ -16,7 +16,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, openat2, unlinkat};
 use serde::{Deserialize, Serialize};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::instance::Started;
 
 use crate::obstacles::Process;
@@ -117,7 +117,7 @@ impl Checkpoint {
     /// # Errors
     /// When there is none: nothing that we wrote.
     pub fn main(&self) -> Result<&Process> {
-        self.processes.first().ok_or_else(|| Error::new("the checkpoint has no process in it"))
+        self.processes.first().ok_or_else(|| Fault::new("the checkpoint has no process in it"))
     }
 
     /// A number far from those of the processes, and with none of theirs for a while behind it.
@@ -144,7 +144,7 @@ impl Checkpoint {
     pub fn write(&self, dir: &Path) -> Result<()> {
         let path = dir.join(FILE);
         let about = || path.display().to_string();
-        let body = serde_json::to_vec_pretty(self).map_err(|e| Error::new(format!("{}: {e}", about())))?;
+        let body = serde_json::to_vec_pretty(self).map_err(|e| Fault::new(format!("{}: {e}", about())))?;
         let head = format!("{MAGIC} {FORMAT} {}\n", blake3::hash(&body));
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path).context(about)?;
         file.write_all(&[head.as_bytes(), &body].concat()).and_then(|()| file.sync_all()).context(about)
@@ -160,7 +160,7 @@ impl Checkpoint {
         let mut bytes = vec![];
         File::open(&path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes)).context(about)?;
         Self::parse(&bytes).map_err(|why| {
-            Error::new(format!("checkpoint {}: {why}", dir.display()))
+            Fault::new(format!("checkpoint {}: {why}", dir.display()))
                 .hint("it is not restored: what would come of it nobody knows")
         })
     }
@@ -202,7 +202,7 @@ impl Checkpoint {
     /// The first that is not what it was.
     pub fn verify(&self, dir: &Path) -> Result<()> {
         let damaged = |what: String| {
-            Error::new(format!("checkpoint {}: {what}", dir.display()))
+            Fault::new(format!("checkpoint {}: {what}", dir.display()))
                 .hint("it is not restored: what would come of it nobody knows")
         };
         for file in list(&dir.join(IMAGES))? {

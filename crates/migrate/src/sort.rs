@@ -10,7 +10,7 @@ use std::thread::{JoinHandle, spawn};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::Pid;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 
 use crate::command::{Command, PRESENT, bytes, process};
 use crate::direct::{self, Ranges, Run};
@@ -64,7 +64,7 @@ impl Sorting {
     /// When the connection is lost.
     pub fn end(self) -> Result<Vec<Run>> {
         hang_up(&self.ours);
-        self.thread.join().unwrap_or_else(|_| Err(Error::new("connection for pages: its thread has ended")))
+        self.thread.join().unwrap_or_else(|_| Err(Fault::new("connection for pages: its thread has ended")))
     }
 }
 

@@ -14,7 +14,7 @@ use std::thread::{JoinHandle, spawn};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 
 /// The most that is read, and packed, at once.
 const BLOCK: usize = 256 << 10;
@@ -97,7 +97,7 @@ impl Sending {
         // What went wrong with them the sender knows, or whoever talked to them.
         let (_, _) = (self.packer.join(), self.answers.join());
         let sent =
-            self.sender.join().map_err(|_| Error::new("connection for pages: its thread has ended"))?;
+            self.sender.join().map_err(|_| Fault::new("connection for pages: its thread has ended"))?;
         sent.context(|| "connection for pages")
     }
 }
@@ -223,13 +223,13 @@ impl Taking {
         let (taken, answered) = (self.taker.join(), self.answers.join());
         answered
             .and(taken)
-            .unwrap_or_else(|_| Err(Error::new("pages from the other side: a thread has ended")))
+            .unwrap_or_else(|_| Err(Fault::new("pages from the other side: a thread has ended")))
     }
 }
 
 fn take(mut link: File, mut to: &File) -> Result<()> {
     let about = || "pages from the other side";
-    let strange = || Error::new(format!("{}: a block that is not understood", about()));
+    let strange = || Fault::new(format!("{}: a block that is not understood", about()));
     let mut packed = vec![0; zstd::zstd_safe::compress_bound(BLOCK)];
     loop {
         let mut head = [0; 8];

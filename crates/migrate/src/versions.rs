@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde::{Deserialize, Serialize};
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 
 /// What a checkpoint was made with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +44,7 @@ impl Versions {
         let here = Self::here("");
         if here.machine != self.machine {
             let (there, here) = (&self.machine, &here.machine);
-            return Err(Error::new(format!(
+            return Err(Fault::new(format!(
                 "it was made on a machine of type {there}, and this is one of type {here}"
             )));
         }
@@ -53,7 +53,7 @@ impl Versions {
         if missing.is_empty() {
             return Ok(());
         }
-        Err(Error::new(format!(
+        Err(Fault::new(format!(
             "this machine's processor lacks what the programs have seen: {}",
             missing.join(" ")
         ))
@@ -69,7 +69,7 @@ impl Versions {
         if numbers(version) >= numbers(&self.criu) {
             return Ok(());
         }
-        Err(Error::new(format!("it was made by CRIU {}, and here is the older {version}", self.criu))
+        Err(Fault::new(format!("it was made by CRIU {}, and here is the older {version}", self.criu))
             .hint("administrator: packaging/get-criu makes a folder with a newer one"))
     }
 }

@@ -11,7 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::network::{Again, Kind, NetName, Network, hardware_address};
 
 use crate::claim::Key;
@@ -89,7 +89,7 @@ fn found(netlink: &mut Netlink, name: &str) -> io::Result<device::Device> {
     device::find(netlink, name, None)?.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-fn needs_filters(e: Error) -> Error {
+fn needs_filters(e: Fault) -> Fault {
     e.hint("administrator: the kernel needs CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_U32 and CONFIG_NET_ACT_MIRRED")
 }
 

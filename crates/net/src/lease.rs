@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use rustix::io::Errno;
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::network::{Lease, NetName, Network, hardware_address};
 
 use crate::device;
@@ -77,7 +77,7 @@ impl Leases {
         lease: &Lease,
         passed_by: &[Ipv4Addr],
     ) -> Result<Taken> {
-        let about = |why: String| Error::new(format!("network {}: {why}", lease.network));
+        let about = |why: String| Fault::new(format!("network {}: {why}", lease.network));
         let known = self.check_user_limit(host, network, node, lease, None)?;
         let addresses = network.addresses(node).map_err(about)?;
         for address in addresses.filter(|address| !passed_by.contains(address)) {
@@ -155,7 +155,7 @@ impl Leases {
         }
         match network.most_each(node) {
             // Root could free all of them.
-            most if held >= most && lease.uid != 0 => Err(Error::new(format!(
+            most if held >= most && lease.uid != 0 => Err(Fault::new(format!(
                 "network {}: you have {held} of its addresses on this node, {kept} of them kept for saved instances, and nobody may have more than {most}",
                 lease.network
             ))

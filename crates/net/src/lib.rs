@@ -27,7 +27,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::network::{Again, Claim, Lease, NetName, Network, hardware_address};
 
 pub use crate::check::wrong_here;
@@ -111,7 +111,7 @@ fn make(
                 leases.restore_lease(address, before.as_ref())?;
                 refused?;
                 let why = format!("network {name}: address {address}: somebody has it, on another host");
-                return Err(Error::new(why).hint(lease::IN_USE));
+                return Err(Fault::new(why).hint(lease::IN_USE));
             }
         };
         leases.reserve_for(network, address, other)?;
@@ -204,7 +204,7 @@ pub fn sweep(remove: bool) -> Result<Vec<Left>> {
 /// That its name is no text.
 pub fn node() -> Result<String> {
     let name = rustix::system::uname();
-    let name = name.nodename().to_str().map_err(|_| Error::new("this host's name is no text"))?;
+    let name = name.nodename().to_str().map_err(|_| Fault::new("this host's name is no text"))?;
     Ok(name.split('.').next().unwrap_or(name).to_owned())
 }
 

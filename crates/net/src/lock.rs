@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::network::NetName;
 use skiff_sys::lock::{self, Lock};
 
@@ -111,7 +111,7 @@ impl Locks {
         lock::set(self.file.as_fd(), part.bytes(), how).context(|| self.path.display().to_string())
     }
 
-    fn busy(&self, part: Part) -> Error {
+    fn busy(&self, part: Part) -> Fault {
         let what = match part {
             Part::Address(address) => format!("address {address}"),
             Part::User(uid) => format!("addresses of user {uid}"),
@@ -126,7 +126,7 @@ impl Locks {
                 Err(_) => format!("process {pid}"),
             },
         );
-        Error::new(format!(
+        Fault::new(format!(
             "network {}: {what}: still being changed by {who} after {} s",
             self.name,
             LIMIT.as_secs()

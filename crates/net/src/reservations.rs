@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 use skiff_spec::network::{Again, Claim, Lease, Network};
 
 use crate::claim::{KEY, Key};
@@ -27,7 +27,7 @@ impl Leases {
         let address = claim.address;
         let what = format!("network {}: address {address}", lease.network);
         if !network.has_member(address) {
-            return Err(Error::new(format!("{what}: none of its members' any more")));
+            return Err(Fault::new(format!("{what}: none of its members' any more")));
         }
         self.check_user_limit(host, network, node, lease, Some(address))?;
         let mut check_free = || -> Result<(Option<Lease>, Option<u64>)> {
@@ -35,7 +35,7 @@ impl Leases {
             if let Some(old) = &old
                 && self.lives(host, old, address)?
             {
-                return Err(Error::new("somebody has it, on this node").hint(IN_USE));
+                return Err(Fault::new("somebody has it, on this node").hint(IN_USE));
             }
             let until = reserved_until(network, node, lease, old.as_ref(), (claim, key))?;
             Ok((old, until))
@@ -64,7 +64,7 @@ impl Leases {
         let mut of_user = || -> Result<Lease> {
             match self.read(address)? {
                 Some(lease) if lease.uid == uid && self.is_held(host, &lease, address)? => Ok(lease),
-                _ => Err(Error::new(format!("address {address}: you do not have it on this node"))),
+                _ => Err(Fault::new(format!("address {address}: you do not have it on this node"))),
             }
         };
         of_user()?;
@@ -87,18 +87,18 @@ impl Leases {
         self.locks.take(Part::User(uid))?;
         let moves = uid != 0 && moves_between_nodes(network);
         let mut check = || match self.read(address)? {
-            Some(lease) if moves && lease.uid == uid && lease.is_kept(now()) => Err(Error::new(format!(
+            Some(lease) if moves && lease.uid == uid && lease.is_kept(now()) => Err(Fault::new(format!(
                 "address {address}: it may be claimed on another node as long as it is kept"
             ))
             .hint("`skiff net show` says until when; administrator: `skiff net release` as root")),
             Some(lease) if uid != 0 && lease.uid != uid => {
-                Err(Error::new(format!("address {address}: it is not kept for you on this node")))
+                Err(Fault::new(format!("address {address}: it is not kept for you on this node")))
             }
             Some(lease) if self.lives(host, &lease, address)? => {
-                Err(Error::new(format!("address {address}: it is in use on this node")).hint(IN_USE))
+                Err(Fault::new(format!("address {address}: it is in use on this node")).hint(IN_USE))
             }
             Some(_) => Ok(()),
-            None => Err(Error::new(format!("address {address}: nobody has it on this node"))),
+            None => Err(Fault::new(format!("address {address}: nobody has it on this node"))),
         };
         check()?;
         self.locks.take(Part::Address(address))?;
@@ -162,7 +162,7 @@ fn reserved_until(
             Ok(old.until)
         }
         Some(old) if old.is_kept(now()) && old.uid != Lease::UNKNOWN => {
-            Err(Error::new("it is kept for somebody else"))
+            Err(Fault::new("it is kept for somebody else"))
         }
         _ => claimed_until(network, lease, claim, key).map(Some),
     }
@@ -190,18 +190,18 @@ fn beyond_limit(kept: Vec<(Ipv4Addr, Lease)>, most: u32) -> Vec<(Ipv4Addr, Lease
 /// Until when another node keeps an address for a user, if that is proved.
 fn claimed_until(network: &Network, lease: &Lease, claim: &Claim, key: Option<&Key>) -> Result<u64> {
     if !network.spans_nodes() {
-        return Err(Error::new("it was another node's, and this network's addresses stay where they are")
+        return Err(Fault::new("it was another node's, and this network's addresses stay where they are")
             .hint("restore the checkpoint on the node where it was saved"));
     }
     let (Some(key), Some(_)) = (key, &claim.proof) else {
-        return Err(Error::new(format!("it was another node's, and without the site's key nobody can tell whose ({KEY})"))
+        return Err(Fault::new(format!("it was another node's, and without the site's key nobody can tell whose ({KEY})"))
             .hint("restore it on the node where it was saved; administrator: the same key on all nodes, before it is saved: docs/networks.md"));
     };
     if !key.proves(claim, lease.uid, &lease.network) {
-        return Err(Error::new("it was not yours, or another key was in use then"));
+        return Err(Fault::new("it was not yours, or another key was in use then"));
     }
     if claim.until <= now() {
-        return Err(Error::new("it is no longer kept for you")
+        return Err(Fault::new("it is no longer kept for you")
             .hint("administrator: `kept_hours` in the network's description"));
     }
     Ok(claim.until)

@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 use curve25519_dalek::MontgomeryPoint;
 use rustix::io::Errno;
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::network::{NetName, Network};
 use zeroize::Zeroizing;
 
@@ -83,7 +83,7 @@ impl Tunnel {
     /// That this node is none of the network's.
     pub fn new(name: &NetName, network: &Network, node: &str, secret: &Secret) -> Result<Self> {
         let own = network.nodes.get(node).and_then(|node| node.address);
-        let own = own.ok_or_else(|| Error::new(format!("node {node}: not in `nodes`")))?;
+        let own = own.ok_or_else(|| Fault::new(format!("node {node}: not in `nodes`")))?;
         let port = network.port.unwrap_or(PORT);
         let others = network.nodes.iter().filter(|(other, _)| *other != node);
         let peer = |(other, address): (&String, Ipv4Addr)| Peer {
@@ -113,7 +113,7 @@ impl Tunnel {
         let mtu = parent_mtu.saturating_sub(ADDED_BYTES);
         if mtu < LEAST_MTU {
             let least = LEAST_MTU + ADDED_BYTES;
-            return Err(Error::new(format!("{}: `parent` must carry packets of {least} bytes", about())));
+            return Err(Fault::new(format!("{}: `parent` must carry packets of {least} bytes", about())));
         }
         if let Some(found) = device::find(host, name, None).context(about)?.filter(|found| found.is_up) {
             return Ok(found);
@@ -135,12 +135,12 @@ fn find_or_make(host: &mut Netlink, name: &str) -> Result<Device> {
     }
     match device::unless_there(device::wireguard(host, name)) {
         Err(e) if e.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => {
-            Err(Error::new(format!("`encrypt`: {}", missing(name))).hint(mend(name)))
+            Err(Fault::new(format!("`encrypt`: {}", missing(name))).hint(mend(name)))
         }
         made => made.context(about),
     }?;
     let found = device::find(host, name, None).context(about)?;
-    found.ok_or_else(|| Error::new(format!("{}: gone as soon as it was made", about())))
+    found.ok_or_else(|| Fault::new(format!("{}: gone as soon as it was made", about())))
 }
 
 /// Why there is no tunnel.
@@ -155,7 +155,7 @@ pub fn mend(device: &str) -> String {
     )
 }
 
-fn needs_server(e: Error, device: &str) -> Error {
+fn needs_server(e: Fault, device: &str) -> Fault {
     match e.hint.is_empty() {
         true => e.hint(mend(device)),
         false => e,
@@ -173,8 +173,8 @@ fn close_to_peers(device: &str) -> io::Result<()> {
 }
 
 /// What to do where there is no secret.
-pub fn needs_secret() -> Error {
-    Error::new("`encrypt`: there is no key that all nodes have")
+pub fn needs_secret() -> Fault {
+    Fault::new("`encrypt`: there is no key that all nodes have")
         .hint(format!("administrator: the same {KEY} (docs/networks.md) or {MUNGE_KEY} on all nodes"))
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::network::{Kind, NetName, Network, Reach, Subnet, hardware_address};
 
 use crate::claim;
@@ -82,7 +82,7 @@ pub fn prepare(
 fn parent_device(host: &mut Netlink, name: &NetName, parent: &str) -> Result<Device> {
     let found = device::find(host, parent, None).context(|| format!("network {name}: device {parent}"))?;
     found.ok_or_else(|| {
-        Error::new(format!("network {name}: this node has no device {parent}"))
+        Fault::new(format!("network {name}: this node has no device {parent}"))
             .hint(format!("administrator: see `parent` in {}/{name}.toml", skiff_spec::network::DIR))
     })
 }
@@ -140,7 +140,7 @@ fn own_tunnel(
     node: &str,
     secret: Option<&Secret>,
 ) -> Result<Option<Tunnel>> {
-    let about = |e: Error| e.about(&format!("network {name}"));
+    let about = |e: Fault| e.about(&format!("network {name}"));
     match (network.encrypt, secret) {
         (false, _) => Ok(None),
         (true, None) => Err(about(tunnel::needs_secret())),
@@ -249,7 +249,7 @@ fn shared_vxlan(
 /// What to do where there are no rules.
 pub const NEEDS_RULES: &str = "administrator: the kernel needs nftables (CONFIG_NF_TABLES, CONFIG_NF_TABLES_IPV4, CONFIG_NFT_CT; for vxlan CONFIG_NFT_FIB_IPV4, with `encrypt` CONFIG_NF_TABLES_IPV6)";
 
-pub fn needs_rules(e: Error) -> Error {
+pub fn needs_rules(e: Fault) -> Fault {
     e.hint(NEEDS_RULES)
 }
 

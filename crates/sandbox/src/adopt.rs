@@ -11,7 +11,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::{Context, Result};
+use skiff_spec::fault::{Context, Result};
 
 /// In the environment's directory: fuse-overlayfs has written to its upper.
 const MARK: &str = "fuse-overlayfs";

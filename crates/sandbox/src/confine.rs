@@ -1,6 +1,6 @@
 //! Takes from a process, for good, what no program inside may have.
 
-use crate::{Context, Result};
+use skiff_spec::fault::{Context, Result};
 
 /// Takes what no program inside may have out of what an exec could bring.
 pub(crate) fn drop_bounding() -> Result<()> {

@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use crate::Error;
 use crate::command::{Command, NotStarted, exit_code};
+use skiff_spec::fault::Fault;
 
 /// Why a command does not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failed {
     /// Something of ours.
-    Skiff(Error),
+    Skiff(Fault),
     /// The command itself could not be started: it, and the errno.
     Command(OsString, i32),
 }
@@ -19,11 +19,11 @@ pub enum Failed {
 impl Failed {
     /// As an error for where no command of the user's is started.
     #[must_use]
-    pub fn into_error(self) -> Error {
+    pub fn into_error(self) -> Fault {
         match self {
             Self::Skiff(e) => e,
             Self::Command(name, errno) => {
-                Error::new(format!("{}: {}", name.display(), io::Error::from_raw_os_error(errno)))
+                Fault::new(format!("{}: {}", name.display(), io::Error::from_raw_os_error(errno)))
             }
         }
     }
@@ -47,13 +47,13 @@ impl Failed {
                     ),
                     _ => (e.to_string(), ""),
                 };
-                Error::new(format!("user {user:?}: {why}")).hint(hint).into()
+                Fault::new(format!("user {user:?}: {why}")).hint(hint).into()
             }
-            NotStarted::Untrusted(e) => Error::new(format!("confinement of an untrusted program: {e}"))
+            NotStarted::Untrusted(e) => Fault::new(format!("confinement of an untrusted program: {e}"))
                 .hint("the kernel needs CONFIG_SECCOMP_FILTER and must allow one more user namespace (user.max_user_namespaces)")
                 .into(),
             NotStarted::Directory(e) => {
-                Error::new(format!("working directory {}: {e}", command.cwd.display()))
+                Fault::new(format!("working directory {}: {e}", command.cwd.display()))
                     .hint("-w names a directory inside the environment, open to the one who works there")
                     .into()
             }
@@ -83,7 +83,7 @@ impl Failed {
                 let errno = errno.try_into().map_or(0, i32::from_le_bytes);
                 Some(Self::Command(command.argv.first().cloned().unwrap_or_default(), errno))
             }
-            (_, text) => Some(Self::Skiff(Error::from_bytes(text))),
+            (_, text) => Some(Self::Skiff(Fault::from_bytes(text))),
         }
     }
 
@@ -95,8 +95,8 @@ impl Failed {
     }
 }
 
-impl From<Error> for Failed {
-    fn from(e: Error) -> Self {
+impl From<Fault> for Failed {
+    fn from(e: Fault) -> Self {
         Self::Skiff(e)
     }
 }

@@ -20,7 +20,7 @@ use crate::init::{ADOPT, IDLE};
 use crate::join;
 use crate::place::Place;
 use crate::stage::ROOT;
-use crate::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 
 /// Said to the waiting command: the new root hangs at its place, unfurnished.
 const LOOK: u8 = b'l';
@@ -159,8 +159,8 @@ pub fn adopt(control: BorrowedFd<'_>, number: Pid) -> Result<Process> {
             (b"c", Some(pidfd)) => return Ok(Process { pidfd, helper: None }),
             // As long as it had nobody to look after it may have said so.
             ([word], None) if *word == IDLE => {}
-            ([], _) => return Err(Error::new("process 1 of the environment has ended")),
-            _ => return Err(Error::new("process 1 of the environment sees no such process")),
+            ([], _) => return Err(Fault::new("process 1 of the environment has ended")),
+            _ => return Err(Fault::new("process 1 of the environment sees no such process")),
         }
     }
 }
@@ -171,6 +171,6 @@ pub(crate) fn receive(control: BorrowedFd<'_>, helper: Option<Helper>) -> Result
     let pidfd = fds
         .into_iter()
         .next()
-        .ok_or_else(|| Error::new("process 1 of the environment has not told of the command"))?;
+        .ok_or_else(|| Fault::new("process 1 of the environment has not told of the command"))?;
     Ok(Process { pidfd, helper })
 }

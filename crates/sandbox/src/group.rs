@@ -19,11 +19,12 @@ use crate::failed::Failed;
 use crate::first::{self, First, Process};
 use crate::helper::{Helper, Layers};
 use crate::machine::Part;
+use crate::map;
 use crate::mounts::{attach, bind, bind_one, memory, open_dir};
 use crate::stage::{Extras, PLACE};
 use crate::start::{For, Instance, Making, become_init, detach_stdio, die_with_maker, hear};
 use crate::word::Word;
-use crate::{Context, Error, Result, map};
+use skiff_spec::fault::{Context, Fault, Result};
 
 pub use crate::machine::{Machine, Wiring};
 
@@ -122,8 +123,8 @@ pub fn start(
             reap(init.pid);
             asked?;
             Err(match told {
-                Some((_, why)) => Error::from_bytes(why),
-                None => Error::new("process 1 of the group ended without a word"),
+                Some((_, why)) => Fault::from_bytes(why),
+                None => Fault::new("process 1 of the group ended without a word"),
             })
         }
     }
@@ -154,7 +155,7 @@ impl Ground {
             None => {
                 let mut ids = [0; 4];
                 if rustix::io::read(control, &mut ids).context(|| "control socket")? != ids.len() {
-                    return Err(Error::new("no ids"));
+                    return Err(Fault::new("no ids"));
                 }
                 (u32::from_le_bytes(ids), None)
             }
@@ -243,7 +244,7 @@ impl Ground {
                 Some(why) => why,
             },
             (_, Err(e)) | (Some((Word::Failed(e), _)), _) => e.into(),
-            _ => Error::new(format!("machine {}: it ended without a word", machine.name)).into(),
+            _ => Fault::new(format!("machine {}: it ended without a word", machine.name)).into(),
         };
         instance.end();
         Err(failed)

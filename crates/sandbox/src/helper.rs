@@ -21,7 +21,7 @@ use crate::child::{read_all, reap};
 use crate::command::{Command, NotStarted};
 use crate::failed::Failed;
 use crate::order::Order;
-use crate::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 
 /// The helper started, not yet asked anything. Starting it early lets it load while we do other things.
 pub struct Helper {
@@ -268,15 +268,15 @@ impl Helper {
     fn answer(&self) -> Result<(Reply, Vec<OwnedFd>)> {
         let (bytes, fds) = self.receive()?;
         match Reply::decode(&bytes) {
-            Some(Reply::Refused { message, hint }) => Err(Error { message, hint }),
+            Some(Reply::Refused { message, hint }) => Err(Fault { message, hint }),
             Some(reply) => Ok((reply, fds)),
-            None => Err(Error::new(format!("helper {}: ended without an answer", self.program.display()))
+            None => Err(Fault::new(format!("helper {}: ended without an answer", self.program.display()))
                 .hint("it must belong to root and be setuid, and fit this version: `skiff doctor`")),
         }
     }
 
-    fn unexpected(&self) -> Error {
-        Error::new(format!("helper {}: another answer than was asked for", self.program.display()))
+    fn unexpected(&self) -> Fault {
+        Fault::new(format!("helper {}: another answer than was asked for", self.program.display()))
             .hint("install skiff and its helper together")
     }
 
@@ -347,7 +347,7 @@ fn refuse_if_writable(program: &Path) -> Result<()> {
     if meta.mode() & 0o022 == 0 {
         return Ok(());
     }
-    Err(Error::new(format!(
+    Err(Fault::new(format!(
         "helper {}: writable by others (mode {:o})",
         program.display(),
         meta.mode() & 0o7777

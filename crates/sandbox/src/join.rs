@@ -14,7 +14,7 @@ use crate::command::Command;
 use crate::confine::{confine, drop_bounding};
 use crate::helper::Helper;
 use crate::order::Order;
-use crate::{Context, Error};
+use skiff_spec::fault::{Context, Fault};
 
 pub use crate::failed::Failed;
 pub use crate::place::{Place, controlling_terminal};
@@ -44,7 +44,7 @@ pub fn as_root(
     place: Place,
     mask: Mask,
 ) -> std::result::Result<Child, Failed> {
-    let gone = |e: Error| e.hint("the environment may just have been stopped");
+    let gone = |e: Fault| e.hint("the environment may just have been stopped");
     // Not into its mount namespace: that is to go when the environment does, not when we do.
     let mut ours = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID;
     if matches!(net, NetSpace::Its | NetSpace::Machine) {

@@ -9,7 +9,6 @@ pub mod adopt;
 mod child;
 pub mod command;
 mod confine;
-mod error;
 mod failed;
 pub mod first;
 pub mod group;
@@ -38,6 +37,5 @@ pub mod visit;
 mod way_out;
 mod word;
 
-pub use error::{Context, Error, Result};
 pub use init::{IDLE, STILL};
 pub use rootless::{NUMBER as SERVER_NUMBER, PROGRAM as FUSE_OVERLAYFS};

@@ -2,8 +2,8 @@
 
 use rustix::process::Pid;
 
-use crate::Result;
 use crate::helper::Layers;
+use skiff_spec::fault::Result;
 
 /// What a machine has besides its root.
 pub struct Machine<'a> {

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, getgid, getuid};
 use skiff_spec::ids::{IdMap, subordinate};
 
-use crate::{Context, Result};
+use skiff_spec::fault::{Context, Result};
 
 /// Maps the ids of the user namespace that process `pid` is in; gives how many ids there are inside.
 pub fn write(pid: Pid) -> Result<u32> {

@@ -12,7 +12,7 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 
-use crate::{Context, Result};
+use skiff_spec::fault::{Context, Result};
 
 /// What no mount of ours is to have.
 const HARMLESS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);

@@ -6,7 +6,7 @@ use skiff_spec::network::Again;
 use skiff_spec::plan::{Plan, Route};
 
 use crate::helper::Helper;
-use crate::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 
 /// What an environment is started with besides its plan.
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl Options<'_> {
     /// As [`Helper::spawn`], and that the plan wants it where there is none.
     pub fn load(&mut self, plan: &Plan) -> Result<()> {
         match (plan.route, self.helper) {
-            (Route::Helper, None) => Err(Error::new("the plan wants the helper, but there is none")),
+            (Route::Helper, None) => Err(Fault::new("the plan wants the helper, but there is none")),
             (Route::Helper, Some(path)) => {
                 let started = self.started.take().map_or_else(|| Helper::spawn(path), Helper::or_fresh)?;
                 self.started.insert(started).prepare(plan.base)

@@ -9,7 +9,7 @@ use skiff_sys::signal::Mask;
 use crate::command::{Command, os};
 use crate::place::Place;
 use crate::stack::StackLimit;
-use crate::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 
 /// Said of a command whose directory will do or none.
 const ONLY_THERE: &str = "only";
@@ -81,7 +81,7 @@ impl<'a> Order<'a> {
 fn push(bytes: &mut Vec<u8>, parts: &[&OsStr]) -> Result<()> {
     for part in parts {
         if part.as_bytes().contains(&0) {
-            return Err(Error::new(format!(
+            return Err(Fault::new(format!(
                 "{part:?}: no word or variable of a program can have a zero byte"
             )));
         }

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{Mode, OFlags, openat, renameat};
 use rustix::io::Errno;
 
-use crate::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 
 /// In the environment's directory: the map of user ids, as the kernel shows it.
 const FILE: &str = "ids";
@@ -26,7 +26,7 @@ pub fn fit(kept: BorrowedFd<'_>) -> Result<()> {
     }
     // More of them than before do no harm.
     if let Some(gone) = before.iter().find(|line| !now.contains(line)) {
-        return Err(Error::new(format!("the environment's files belong to other ids: it was made with {}, now there are {}", show(gone), count(&now)))
+        return Err(Fault::new(format!("the environment's files belong to other ids: it was made with {}, now there are {}", show(gone), count(&now)))
             .hint("the administrator has changed /etc/subuid, or removed the helper or uidmap; put that back, or make a new environment"));
     }
     let text: String =

@@ -17,14 +17,14 @@ use skiff_sys::fdpass;
 use skiff_sys::process::{CloneFlags, close_inherited};
 
 use crate::helper::Helper;
-use crate::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 
 /// Makes the environment whose process 1 is `init` forget what it has looked up; `view` is where it shows the view of the host.
 ///
 /// # Errors
 /// When the environment is gone or the helper refuses.
 pub fn refresh(helper: Option<&Path>, init: BorrowedFd<'_>, view: &str) -> Result<()> {
-    let helper = helper.ok_or_else(|| Error::new("refresh: there is no helper"))?;
+    let helper = helper.ok_or_else(|| Fault::new("refresh: there is no helper"))?;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .context(|| "socket")?;
     let child =
@@ -36,7 +36,7 @@ pub fn refresh(helper: Option<&Path>, init: BorrowedFd<'_>, view: &str) -> Resul
     let done = (0..ROUNDS).try_for_each(|_| {
         let (_, fds) = fdpass::receive(ours.as_fd(), 16).context(|| "the environment's own overlay")?;
         let view =
-            fds.first().ok_or_else(|| Error::new("the environment's own overlay could not be refreshed"))?;
+            fds.first().ok_or_else(|| Fault::new("the environment's own overlay could not be refreshed"))?;
         ask(helper, view.as_fd())?;
         fdpass::send(ours.as_fd(), b"go", &[]).context(|| "refresh")
     });

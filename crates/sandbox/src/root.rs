@@ -14,10 +14,11 @@ use rustix::mount::{
 use skiff_spec::plan::{Base, Source, Upper, inside};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
+use crate::accounts;
 use crate::helper::Layers;
 use crate::mounts::{as_mount, attach_to, bind_one, by_number, is_dir, open_dir, resolve, resolve_or_make};
 use crate::stage::{Opened, PLACE, Shims, Stage};
-use crate::{Context, Error, Result, accounts};
+use skiff_spec::fault::{Context, Fault, Result};
 
 /// Stacks the layers, mounts the rest, makes it `/`. When it hangs at [`crate::stage::ROOT`], with nothing mounted on it yet, `hung` is called.
 pub fn build(stage: &mut Stage<'_>, layers: &Layers, hung: impl FnOnce()) -> Result<()> {
@@ -103,12 +104,12 @@ fn stack(stage: &Stage<'_>) -> Result<OwnedFd> {
     };
     let root = make().map_err(|e| {
         let said = kernel_words(fs.as_fd());
-        Error::new(format!("overlay of environment {}: {e}{said}", plan.name))
+        Fault::new(format!("overlay of environment {}: {e}{said}", plan.name))
             .hint("`skiff doctor` checks the kernel and the file system that holds the environment")
     })?;
     let read_only = rustix::fs::fstatvfs(&root).context(|| "overlay")?.f_flag;
     if read_only.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
-        return Err(Error::new(format!(
+        return Err(Fault::new(format!(
             "overlay of environment {}: the kernel made it read-only",
             plan.name
         ))
@@ -137,7 +138,7 @@ fn put_shims(shims: &[&Path], layer: BorrowedFd<'_>) -> Result<()> {
 fn place(root: BorrowedFd<'_>, mount: &OwnedFd, target: &Path) -> Result<()> {
     let shown = || format!("mount on {}", target.display());
     let relative =
-        target.strip_prefix("/").map_err(|_| Error::new(format!("{}: not an absolute path", shown())))?;
+        target.strip_prefix("/").map_err(|_| Fault::new(format!("{}: not an absolute path", shown())))?;
     let dir = is_dir(mount.as_fd())?;
     let at = match resolve_or_make(root, relative, dir) {
         // /dev is the host's: what it has no place for stays away.

@@ -21,8 +21,9 @@ use skiff_sys::process::{CloneFlags, Fork, close_all_except, exec, exit_now, for
 
 use crate::confine::drop_permitted;
 use crate::mounts::{as_mount, attach, bind_one, by_number, open_dir, resolve_or_make};
+use crate::root;
 use crate::stage::{PLACE, Stage};
-use crate::{Context, Error, Result, root};
+use skiff_spec::fault::{Context, Fault, Result};
 
 /// The program.
 pub const PROGRAM: &str = "/usr/bin/fuse-overlayfs";
@@ -143,7 +144,7 @@ fn serve(device: &OwnedFd, log: &OwnedFd, options: &str) -> Result<Pid> {
     let argv = argv
         .into_iter()
         .collect::<std::result::Result<Vec<_>, _>>()
-        .map_err(|e| Error::new(format!("{PROGRAM}: {e}")))?;
+        .map_err(|e| Fault::new(format!("{PROGRAM}: {e}")))?;
     match fork_server().context(|| PROGRAM)? {
         Fork::Parent(child) => Ok(child.pid),
         Fork::Child => {
@@ -163,7 +164,7 @@ fn fork_server() -> std::io::Result<Fork> {
     }
 }
 
-fn become_server(device: &OwnedFd, log: &OwnedFd, argv: &[CString]) -> Error {
+fn become_server(device: &OwnedFd, log: &OwnedFd, argv: &[CString]) -> Fault {
     let ready = || -> Result<()> {
         take_stdio(log).context(|| "log")?;
         cover_other_mounts()?;
@@ -173,7 +174,7 @@ fn become_server(device: &OwnedFd, log: &OwnedFd, argv: &[CString]) -> Error {
         drop_permitted()
     };
     match ready() {
-        Ok(()) => Error::new(exec(OsStr::new(PROGRAM), argv, &[]).to_string()),
+        Ok(()) => Fault::new(exec(OsStr::new(PROGRAM), argv, &[]).to_string()),
         Err(e) => e,
     }
 }
@@ -271,13 +272,13 @@ fn answers(root: BorrowedFd<'_>) -> Result<()> {
 }
 
 /// If the server has ended, what it said is the reason.
-fn explain(e: Error, server: Pid, log: &OwnedFd) -> Error {
+fn explain(e: Fault, server: Pid, log: &OwnedFd) -> Fault {
     for _ in 0..50 {
         if matches!(waitpid(Some(server), WaitOptions::NOHANG), Ok(Some(_)) | Err(Errno::CHILD)) {
             let mut said = vec![0; 4096];
             let n = rustix::io::pread(log, &mut said, 0).unwrap_or(0);
             let said = String::from_utf8_lossy(&said[..n]).trim().replace('\n', "; ");
-            return Error::new(format!(
+            return Fault::new(format!(
                 "{PROGRAM}: {}",
                 if said.is_empty() { "ended without a word" } else { &said }
             ))

@@ -13,9 +13,10 @@ use skiff_sys::signal::{Mask, Received, Signals, send_to_group};
 
 use crate::first::Process;
 use crate::helper::Helper;
+use crate::init;
 use crate::place::{Place, controlling_terminal};
 use crate::start::Instance;
-use crate::{Context, Result, init};
+use skiff_spec::fault::{Context, Result};
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,8 @@ use skiff_spec::plan::{Base, File, Mount, Plan, Route, Source, Upper};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
 use crate::mounts::{attach, bind, bind_one, made_up, memory, open_dir, terminals};
-use crate::{Context, Error, Result, adopt, owners};
+use crate::{adopt, owners};
+use skiff_spec::fault::{Context, Fault, Result};
 
 /// A directory that every system has, covered while the new root is put together. (What a plan mounts from below it has been
 /// opened before.)
@@ -282,7 +283,7 @@ fn unless_missing(mount: &Mount, opened: rustix::io::Result<OwnedFd>) -> Result<
             let opened: Result<OwnedFd> = other.context(|| describe(mount));
             opened
                 .map(Some)
-                .map_err(|e: Error| e.hint("the source must exist and be open to you on the host"))
+                .map_err(|e: Fault| e.hint("the source must exist and be open to you on the host"))
         }
     }
 }

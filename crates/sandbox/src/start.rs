@@ -26,7 +26,8 @@ use crate::order::Order;
 use crate::stage::{Extras, Stage};
 use crate::way_out::WayOut;
 use crate::word::Word;
-use crate::{Context, Error, Result, map, root, rootless};
+use crate::{map, root, rootless};
+use skiff_spec::fault::{Context, Fault, Result};
 
 pub use crate::child::{reap, reap_all_until};
 pub use crate::options::Options;
@@ -88,7 +89,7 @@ pub fn start_for_me(
     let Launched { instance, helper, .. } = launch(plan, options, For::Me(order))?;
     let Some(helper) = helper else {
         instance.end();
-        return Err(Error::new("without the helper nobody inside is himself").into());
+        return Err(Fault::new("without the helper nobody inside is himself").into());
     };
     match helper.joined(&order.command) {
         Ok(child) => {
@@ -212,7 +213,7 @@ fn launch(plan: &Plan, mut options: Options<'_>, purpose: For<'_>) -> Result<Lau
             }
             match (word, asked) {
                 (Some((Word::Failed(why), _)), _) | (_, Err(why)) => Err(why),
-                _ => Err(Error::new("process 1 of the environment ended without a word")),
+                _ => Err(Fault::new("process 1 of the environment ended without a word")),
             }
         }
     }
@@ -265,7 +266,7 @@ fn give_way_out(
 /// In process 1: waits until it is there.
 fn await_way_out(making: &Making<'_>) -> Result<()> {
     if WayOut::is_wanted(making.plan) && rustix::io::read(&making.control, &mut [0]) != Ok(1) {
-        return Err(Error::new(format!("network {}: its maker is gone", making.plan.net)));
+        return Err(Fault::new(format!("network {}: its maker is gone", making.plan.net)));
     }
     Ok(())
 }
@@ -292,7 +293,7 @@ struct Made<'a> {
 
 pub(crate) fn become_init(making: Making<'_>) -> ! {
     let report = |word: &Word| rustix::io::write(&making.reporter, &word.encode()).map_or((), drop);
-    let fail = |e: Error| -> ! {
+    let fail = |e: Fault| -> ! {
         // If even this fails, the maker sees an end without a word.
         report(&Word::Failed(e));
         exit_now(125)
@@ -361,7 +362,7 @@ fn make_root<'a>(making: &Making<'a>, wards: &mut Wards, hung: impl FnOnce()) ->
             let mut ids = [0; 4];
             let n = rustix::io::read(&making.control, &mut ids).context(|| "control socket")?;
             if n != ids.len() {
-                return Err(Error::new("no ids"));
+                return Err(Fault::new("no ids"));
             }
             let ids = u32::from_le_bytes(ids);
             if making.plan.unpacked.is_some() {
@@ -391,7 +392,7 @@ fn make_root_in<'a>(
     hung: impl FnOnce(),
 ) -> Result<Made<'a>> {
     if rustix::io::read(&making.control, &mut [0]) != Ok(1) {
-        return Err(Error::new(format!("machine {}: its maker is gone", part.machine.name)));
+        return Err(Fault::new(format!("machine {}: its maker is gone", part.machine.name)));
     }
     rustix::system::sethostname(part.machine.name.as_bytes()).context(|| "host name")?;
     part.machine.wiring.as_ref().map_or(Ok(()), |wiring| (wiring.settle)())?;

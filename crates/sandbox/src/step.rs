@@ -9,8 +9,9 @@ use skiff_sys::process::{Child, CloneFlags, close_all_except, close_inherited, e
 
 use crate::confine::confine_init;
 use crate::init::{self, Wards};
+use crate::mounts;
 use crate::start::{detach_stdio, die_with_maker};
-use crate::{Context, Result, mounts};
+use skiff_spec::fault::{Context, Result};
 
 /// A running step, as its maker holds it.
 pub struct Step {

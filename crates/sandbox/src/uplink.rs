@@ -11,7 +11,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 use skiff_sys::process::keep_on_exec;
 
-use crate::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 
 /// The program, a package of its own everywhere.
 pub const PROGRAM: &str = "slirp4netns";
@@ -62,7 +62,7 @@ impl Uplink {
         words.rewind().and_then(|()| words.read_to_string(&mut said)).unwrap_or_default();
         // What went wrong comes first; that it did, after.
         let first = said.lines().next().unwrap_or("it ended without a word");
-        Err(Error::new(format!("{PROGRAM}: {first}"))
+        Err(Fault::new(format!("{PROGRAM}: {first}"))
             .hint("administrator: users need /dev/net/tun (mode 666, as udev makes it)"))
     }
 }

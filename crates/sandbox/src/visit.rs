@@ -13,8 +13,9 @@ use skiff_spec::plan::Base;
 use skiff_sys::process::{CloneFlags, close_inherited};
 
 use crate::helper::Helper;
+use crate::map;
 use crate::start::die_with_maker;
-use crate::{Context, Result, map};
+use skiff_spec::fault::{Context, Result};
 
 /// Runs `act` in a process that is root of a new user namespace with the user's ids; gives what it gave. `act` gets the view of
 /// `base` where the helper makes one.

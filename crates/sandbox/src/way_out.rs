@@ -12,7 +12,7 @@ use skiff_spec::wire::Request;
 use crate::helper::Helper;
 use crate::options::Options;
 use crate::uplink::Uplink;
-use crate::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 
 /// One that is there. It ends with this.
 pub(crate) enum WayOut {
@@ -43,7 +43,7 @@ impl WayOut {
 
 fn connect(helper: Option<&Path>, pid: Pid, name: &NetName, again: Option<&Again>) -> Result<WayOut> {
     let helper = helper.ok_or_else(|| {
-        Error::new(format!("network {name}: only the helper can put you on it"))
+        Fault::new(format!("network {name}: only the helper can put you on it"))
             .hint("have the helper installed, or use --net private")
     })?;
     let helper = Helper::spawn(helper)?;

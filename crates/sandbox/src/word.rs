@@ -1,12 +1,12 @@
 //! What process 1 of an environment says to its maker, before it serves.
 
-use crate::Error;
+use skiff_spec::fault::Fault;
 
 /// What process 1 says when it is done.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Word {
     Made { ids: u32, notes: Vec<String> },
-    Failed(Error),
+    Failed(Fault),
 }
 
 impl Word {
@@ -31,7 +31,7 @@ impl Word {
                 let notes = String::from_utf8_lossy(notes).lines().map(String::from).collect();
                 Some((Self::Made { ids: u32::from_le_bytes(*ids), notes }, rest))
             }
-            (b'-', why) => Some((Self::Failed(Error::from_bytes(why)), &[])),
+            (b'-', why) => Some((Self::Failed(Fault::from_bytes(why)), &[])),
             _ => None,
         }
     }
@@ -48,7 +48,7 @@ mod tests {
             let bytes = [word.encode(), b"rest".to_vec()].concat();
             assert_eq!(Word::decode(&bytes), Some((word, &b"rest"[..])));
         }
-        let word = Word::Failed(Error::new("overlay: no").hint("do"));
+        let word = Word::Failed(Fault::new("overlay: no").hint("do"));
         assert_eq!(Word::decode(&word.encode()), Some((word, &b""[..])));
     }
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::getuid;
 use skiff_migrate::criu::Folder;
-use skiff_sandbox::{Context as _, Error, Result};
 use skiff_site::account;
 use skiff_spec::config::{self, Config, NO_HELPER};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::{Route, inside};
 
 use crate::output;

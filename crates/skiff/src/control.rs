@@ -13,7 +13,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
 use rustix::process::Pid;
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_sys::fdpass;
 use skiff_sys::process::Child;
 

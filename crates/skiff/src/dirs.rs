@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::process::getuid;
 use skiff_sandbox::visit::as_root_of_ids;
-use skiff_sandbox::{Context as _, Error, Result};
 use skiff_site::TrustedDir;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::Base;
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::fs::{FileType, fstat};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use crate::checkpoint::place;
 use crate::checkpoint::{restore, save};

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 
-use skiff_sandbox::{Context as _, Result};
+use skiff_spec::fault::{Context as _, Result};
 
 use crate::cli::Login;
 use crate::context::Context;

@@ -37,8 +37,8 @@ use std::path::Path;
 use clap::CommandFactory;
 use cli::{Cli, Command};
 use context::Context;
-use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::config;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::wire::{STORE_FETCHER, STORE_WRITER};
 
 #[global_allocator]

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::str::FromStr;
 
 use rustix::process::getuid;
-use skiff_sandbox::Result;
 use skiff_site::TrustedDir;
+use skiff_spec::fault::Result;
 
 /// The names in `dir` of those that are whole, that is, hold `mark`; in order.
 pub fn all<N: FromStr + Display + Ord>(dir: &Path, mark: &str) -> Result<Vec<N>> {

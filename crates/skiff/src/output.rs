@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::Ended;
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault as Error, Result};
 
 /// Our own failure, as opposed to that of the command we run.
 pub const FAILURE: i32 = 125;

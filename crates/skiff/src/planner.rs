@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use skiff_cluster::hosts;
 use skiff_sandbox::uplink::NAME_SERVER;
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, Base, Mount, Plan, Route, Source, Upper, inside};
 

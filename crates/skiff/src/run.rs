@@ -10,7 +10,7 @@ use skiff_sandbox::join::{self, Failed, NetSpace};
 use skiff_sandbox::order::Order;
 use skiff_sandbox::session::{Ended, Session};
 use skiff_sandbox::start::{Options, start_for, start_for_me};
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Identity, Plan, Upper};
 

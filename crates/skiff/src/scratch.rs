@@ -12,8 +12,8 @@ use rustix::process::{getuid, setsid};
 use skiff_cluster::handshake::SharedSecret;
 use skiff_cluster::wire;
 use skiff_sandbox::start::reap;
-use skiff_sandbox::{Context as _, Error, Result};
 use skiff_site::TrustedDir;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::Upper;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use skiff_net::Left;
-use skiff_sandbox::Result;
+use skiff_spec::fault::Result;
 
 use crate::cli::Sweep;
 use crate::context::Context;

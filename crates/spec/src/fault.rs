@@ -5,6 +5,9 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
+/// What ends well, or with a fault.
+pub type Result<T> = std::result::Result<T, Fault>;
+
 /// The number of `ENOSYS`, which the standard library has no name of its own for.
 const ENOSYS: i32 = 38;
 
@@ -76,11 +79,11 @@ pub trait Context<T> {
     ///
     /// # Errors
     /// The same error, said so that it can be understood.
-    fn context<D: Display>(self, what: impl FnOnce() -> D) -> Result<T, Fault>;
+    fn context<D: Display>(self, what: impl FnOnce() -> D) -> Result<T>;
 }
 
-impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
-    fn context<D: Display>(self, what: impl FnOnce() -> D) -> Result<T, Fault> {
+impl<T, E: Into<io::Error>> Context<T> for std::result::Result<T, E> {
+    fn context<D: Display>(self, what: impl FnOnce() -> D) -> Result<T> {
         self.map_err(|e| Fault::of_system(&e.into(), what()))
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use skiff_sandbox::Error;
+use skiff_spec::fault::Fault;
 
 use super::{Fleet, Remote, Stage};
 use crate::launch::Launcher;
@@ -21,7 +21,7 @@ impl Fleet {
     ///
     /// # Errors
     /// For which host it was, if it has started nothing there.
-    pub fn bury(&mut self, at: usize) -> std::result::Result<(), (usize, Error)> {
+    pub fn bury(&mut self, at: usize) -> std::result::Result<(), (usize, Fault)> {
         let launcher = &mut self.launchers[at];
         let status = launcher.bury();
         let without = launcher.hosts.iter().find(|host| self.remotes[**host].channel.is_none());
@@ -32,7 +32,7 @@ impl Fleet {
     }
 
     /// An agent has gone without being told to: what to say of that.
-    pub fn lost(&mut self, at: usize, what: &str, hint: &str) -> Error {
+    pub fn lost(&mut self, at: usize, what: &str, hint: &str) -> Fault {
         match self.remotes[at].place() {
             None => self.blame(at, "nothing could be started there", NOT_THERE),
             Some(_) => self.blame(at, what, hint),
@@ -40,7 +40,7 @@ impl Fleet {
     }
 
     /// An agent has not said a word for too long, and is none of ours any more: what to say of that.
-    pub fn silent(&mut self, at: usize, what: &str) -> Error {
+    pub fn silent(&mut self, at: usize, what: &str) -> Fault {
         let hint = format!("it has not said a word for {} s: is its link cut?", self.wanted.silence);
         let e = self.lost(at, what, &hint);
         self.has_silent = true;
@@ -49,10 +49,10 @@ impl Fleet {
     }
 
     /// With what was said there: by ourselves, if so, and then that is all there is to say.
-    fn blame(&mut self, at: usize, what: &str, hint: &str) -> Error {
+    fn blame(&mut self, at: usize, what: &str, hint: &str) -> Fault {
         let host = format!("host {}", self.remotes[at].name);
         let Some(launcher) = self.launchers.iter_mut().find(|launcher| launcher.hosts.contains(&at)) else {
-            return Error::new(format!("{host}: {what}")).hint(hint);
+            return Fault::new(format!("{host}: {what}")).hint(hint);
         };
         hear_out(launcher);
         if let Some(own) = words_of_ours(&launcher.said) {
@@ -60,11 +60,11 @@ impl Fleet {
         }
         let said = launcher.last_words();
         let said = if said.is_empty() { said } else { format!(": {said}") };
-        Error::new(format!("{host}: {what}{said}")).hint(hint)
+        Fault::new(format!("{host}: {what}{said}")).hint(hint)
     }
 
     /// Whoever has not done what all are at.
-    pub(super) fn all_late(&self) -> Error {
+    pub(super) fn all_late(&self) -> Fault {
         let all_prepared = self.remotes.iter().all(|remote| remote.place().is_some());
         let is_late = |remote: &Remote| match &remote.stage {
             Stage::Started(_) => false,
@@ -80,13 +80,13 @@ impl Fleet {
 
     /// These hosts have not done it within the limit: what to say of that.
     #[must_use]
-    pub fn late(&self, late: &[usize], what: &str, limit: Duration) -> Error {
+    pub fn late(&self, late: &[usize], what: &str, limit: Duration) -> Fault {
         let launcher = self.launchers.iter().find(|l| late.first().is_some_and(|at| l.hosts.contains(at)));
         let said = launcher.map(Launcher::last_words).filter(|said| !said.is_empty());
         let said = said.map_or_else(String::new, |said| format!(": {said}"));
         let names: Vec<&str> = late.iter().map(|at| self.remotes[*at].name.as_str()).collect();
         let (hosts, does) = if late.len() > 1 { ("hosts", "do") } else { ("host", "does") };
-        Error::new(format!(
+        Fault::new(format!(
             "{hosts} {}: {does} not {what} within {} s{said}",
             names.join(", "),
             limit.as_secs()
@@ -109,12 +109,12 @@ fn hear_out(launcher: &mut Launcher) {
 }
 
 /// The last of our own messages in what was said.
-fn words_of_ours(said: &[u8]) -> Option<Error> {
+fn words_of_ours(said: &[u8]) -> Option<Fault> {
     let text = String::from_utf8_lossy(said);
     let mut found = None;
     for line in text.lines() {
         if let Some(message) = line.strip_prefix("skiff: ") {
-            found = Some(Error::new(message));
+            found = Some(Fault::new(message));
         } else if let (Some(hint), Some(error)) = (line.strip_prefix("hint: "), &mut found) {
             error.hint = hint.into();
         }

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 
 use crate::channel::{Channel, Come};
 use crate::handshake::Call;
@@ -175,7 +175,7 @@ impl Fleet {
                 // A second one on the same host is not needed, and ends when we close the connection.
                 Some(_) => {}
                 None => {
-                    return Err(Error::new(format!("host {name}: it has called back, but is none of ours"))
+                    return Err(Fault::new(format!("host {name}: it has called back, but is none of ours"))
                         .hint(
                             "the manager's names of the hosts must be those that the hosts give themselves",
                         ));
@@ -220,7 +220,7 @@ impl Fleet {
         remote::check(name, &place)?;
         let twin = self.remotes.iter().find(|remote| remote.place().is_some_and(|it| it.is_at(&place)));
         if let Some(twin) = twin {
-            return Err(Error::new(format!(
+            return Err(Fault::new(format!(
                 "host {name}: its address is {}, and so is that of host {}",
                 place.address, twin.name
             ))

@@ -1,6 +1,6 @@
 //! One host, and its agent.
 
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 
 use crate::channel::{Channel, Come};
 use crate::key;
@@ -78,14 +78,14 @@ impl Remote {
 /// Refuses a place that would lead others astray.
 pub fn check(name: &str, place: &Place) -> Result<()> {
     if place.version != VERSION {
-        return Err(Error::new(format!(
+        return Err(Fault::new(format!(
             "host {name}: its skiff is version {}, ours {VERSION}",
             place.version
         ))
         .hint("have the same version installed on all hosts"));
     }
     if !key::is_public(&place.host_key) || !key::is_public(&place.user_key) || place.port == 0 {
-        return Err(Error::new(format!("host {name}: it gives no keys or no port")));
+        return Err(Fault::new(format!("host {name}: it gives no keys or no port")));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What agents say, and what that leads to.
 
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 
 use super::Head;
 use super::terminal::Raw;
@@ -52,7 +52,7 @@ impl Head<'_> {
             Report::Ended(end) if at == 0 => self.ended = Some(end),
             Report::Ended(_) | Report::Left(..) | Report::Serves(_) => {}
             Report::Failed(message, hint) => {
-                return Err(Error { message, hint }.about(&format!("host {name}")));
+                return Err(Fault { message, hint }.about(&format!("host {name}")));
             }
             Report::Beat => {}
         }

@@ -15,7 +15,7 @@ use skiff_sandbox::group::{Ground, Machine, Network, Wiring};
 use skiff_sandbox::join::Place;
 use skiff_sandbox::session::{self, Ended};
 use skiff_sandbox::start::Instance;
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::instance::End;
 use skiff_spec::plan::Plan;
 use skiff_sys::signal::Mask;
@@ -42,7 +42,7 @@ pub enum Say {
     /// The machine has ended.
     Gone,
     /// The machine could not be made.
-    Failed(Error),
+    Failed(Fault),
     /// A machine has ended by itself, as its program has.
     Ended(Member, End),
 }
@@ -61,7 +61,7 @@ impl Message for Say {
 /// # Errors
 /// That the other side is gone.
 pub fn send<M: Message>(socket: BorrowedFd<'_>, message: &M, fds: &[BorrowedFd<'_>]) -> Result<()> {
-    send_packet(socket, message, fds).map_err(|e| Error::from(e).about("message to the cluster"))
+    send_packet(socket, message, fds).map_err(|e| Fault::from(e).about("message to the cluster"))
 }
 
 /// Takes one.
@@ -69,7 +69,7 @@ pub fn send<M: Message>(socket: BorrowedFd<'_>, message: &M, fds: &[BorrowedFd<'
 /// # Errors
 /// That the other side is gone, or does not make sense.
 pub fn receive<M: Message>(socket: BorrowedFd<'_>) -> Result<(M, Vec<OwnedFd>)> {
-    receive_packet(socket).map_err(|e| Error::from(e).about("message from the cluster"))
+    receive_packet(socket).map_err(|e| Fault::from(e).about("message from the cluster"))
 }
 
 /// What machines are made by.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 
 use super::{Surroundings, file, words_of};
 use crate::hosts::Host;
@@ -15,7 +15,7 @@ pub fn hosts(around: &Surroundings<'_>) -> Result<Vec<Host>> {
         let mut words = line.split_whitespace();
         let (name, slots) = (words.next().unwrap_or_default(), words.next().and_then(|n| n.parse().ok()));
         let slots: u32 = slots.ok_or_else(|| {
-            Error::new(format!("{}: {line:?}: no host with its number of slots", path.display()))
+            Fault::new(format!("{}: {line:?}: no host with its number of slots", path.display()))
         })?;
         match hosts.iter_mut().find(|host| host.name == name) {
             Some(host) => host.slots = Some(host.slots.unwrap_or(0).saturating_add(slots)),

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 
 use super::{Surroundings, file, var, words_of};
 use crate::hosts::{self, Host};
@@ -11,7 +11,7 @@ use crate::hosts::{self, Host};
 pub fn hosts(around: &Surroundings<'_>) -> Result<Vec<Host>> {
     if (around.var)("LSB_MCPU_HOSTS").is_none_or(|list| list.is_empty()) {
         let (path, text) = file(around, "LSB_DJOB_HOSTFILE")?;
-        let hosts = hosts::parse(&text).map_err(|junk| Error::new(format!("{}: {junk}", path.display())))?;
+        let hosts = hosts::parse(&text).map_err(|junk| Fault::new(format!("{}: {junk}", path.display())))?;
         return Ok(hosts.into_iter().map(|host| Host { slots: host.slots.or(Some(1)), ..host }).collect());
     }
     let list = var(around, "LSB_MCPU_HOSTS")?;
@@ -24,7 +24,7 @@ pub fn hosts(around: &Surroundings<'_>) -> Result<Vec<Host>> {
         .chunks(2)
         .map(pair)
         .collect::<Option<Vec<_>>>()
-        .ok_or_else(|| Error::new(format!("LSB_MCPU_HOSTS: {list:?}: not pairs of host and slots")))
+        .ok_or_else(|| Fault::new(format!("LSB_MCPU_HOSTS: {list:?}: not pairs of host and slots")))
 }
 
 pub fn words(host: &Host, agent: &[OsString]) -> Vec<OsString> {

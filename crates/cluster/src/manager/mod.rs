@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 
 use crate::hosts::{self, Host};
 
@@ -75,7 +75,7 @@ pub fn find(around: &Surroundings<'_>, file: Option<&Path>) -> Result<(Manager, 
         Some(_) => Manager::Ssh,
         None => {
             detect(&|name| (around.var)(name).is_some_and(|value| !value.is_empty())).ok_or_else(|| {
-                Error::new("no hosts: this is no allocation of Slurm, PBS, LSF or Grid Engine").hint(
+                Fault::new("no hosts: this is no allocation of Slurm, PBS, LSF or Grid Engine").hint(
                     "run it in a job (`sbatch -N2 --wrap '...'`), or name a file of hosts: --hostfile FILE",
                 )
             })?
@@ -89,8 +89,8 @@ pub fn find(around: &Surroundings<'_>, file: Option<&Path>) -> Result<(Manager, 
         (Manager::GridEngine, _) => gridengine::hosts(around),
     }?;
     match hosts.iter().find(|host| !hosts::is_name(&host.name)) {
-        _ if hosts.is_empty() => Err(Error::new("no hosts: the list of them is empty")),
-        Some(odd) => Err(Error::new(format!("host {:?}: no name of a host", odd.name))),
+        _ if hosts.is_empty() => Err(Fault::new("no hosts: the list of them is empty")),
+        Some(odd) => Err(Fault::new(format!("host {:?}: no name of a host", odd.name))),
         None => Ok((manager, hosts)),
     }
 }
@@ -157,7 +157,7 @@ fn one_each(
 /// The value of a variable.
 fn var(around: &Surroundings<'_>, name: &str) -> Result<String> {
     (around.var)(name).ok_or_else(|| {
-        Error::new(format!("{name}: not set, though this is a job"))
+        Fault::new(format!("{name}: not set, though this is a job"))
             .hint("has the job changed its variables?")
     })
 }

@@ -3,14 +3,14 @@
 
 use std::ffi::OsString;
 
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 
 use super::{Launch, Surroundings, Way, file, words_of};
 use crate::hosts::{self, Host};
 
 pub fn hosts(around: &Surroundings<'_>) -> Result<Vec<Host>> {
     let (path, text) = file(around, "PBS_NODEFILE")?;
-    let hosts = hosts::parse(&text).map_err(|junk| Error::new(format!("{}: {junk}", path.display())))?;
+    let hosts = hosts::parse(&text).map_err(|junk| Fault::new(format!("{}: {junk}", path.display())))?;
     // One line for each slot.
     Ok(hosts.into_iter().map(|host| Host { slots: host.slots.or(Some(1)), ..host }).collect())
 }

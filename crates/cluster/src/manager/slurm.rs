@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault, Result};
 
 use super::{Launch, Surroundings, Way, var, words_of};
 use crate::hosts::Host;
@@ -36,7 +36,7 @@ const MOST_HOSTS: usize = 65_536;
 pub fn hosts(around: &Surroundings<'_>) -> Result<Vec<Host>> {
     let list = var(around, "SLURM_JOB_NODELIST")?;
     let names =
-        expand(&list).ok_or_else(|| Error::new(format!("SLURM_JOB_NODELIST: {list:?}: no list of hosts")))?;
+        expand(&list).ok_or_else(|| Fault::new(format!("SLURM_JOB_NODELIST: {list:?}: no list of hosts")))?;
     // Tasks are what Open MPI takes, too; without them the processors.
     let counts = ["SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"].into_iter().find_map(|name| {
         let counts = counts(&(around.var)(name)?)?;

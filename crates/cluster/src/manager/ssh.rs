@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use skiff_sandbox::{Context, Error, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 
 use super::{Surroundings, words_of};
 use crate::hosts::{self, Host};
@@ -13,10 +13,10 @@ pub fn hosts(around: &Surroundings<'_>, file: &Path) -> Result<Vec<Host>> {
     let about = || format!("host file {}", file.display());
     let text = (around.read)(file).context(about)?;
     let hosts = hosts::parse(&text).map_err(|junk| {
-        Error::new(format!("{}: {junk}", about())).hint("a line is HOST, `HOST slots=N` or HOST:N")
+        Fault::new(format!("{}: {junk}", about())).hint("a line is HOST, `HOST slots=N` or HOST:N")
     })?;
     if hosts.is_empty() {
-        return Err(Error::new(format!("{}: no host in it", about())));
+        return Err(Fault::new(format!("{}: no host in it", about())));
     }
     Ok(hosts)
 }

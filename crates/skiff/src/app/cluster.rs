@@ -6,7 +6,7 @@ use std::path::Path;
 use skiff_sandbox::command::{Command, own_env};
 use skiff_sandbox::join::{Place, as_we_are};
 use skiff_sandbox::session::{Ended, Session};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::inside;
 
 use super::{Kind, serve, variable};

@@ -17,7 +17,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use skiff_sandbox::command::{Command, own_env};
 use skiff_sandbox::join::{Place, as_we_are};
 use skiff_sandbox::session::Ended;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::Route;
 use skiff_sys::process::Child;
 use skiff_sys::signal::Signals;

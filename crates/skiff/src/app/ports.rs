@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 /// The sockets of this network namespace: proc(5). A browser that is told `localhost` may try either family first.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];

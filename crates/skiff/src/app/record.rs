@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
-use skiff_sandbox::{Context as _, Error, Result};
 use skiff_site::TrustedDir;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use super::listener::Listener;
 use super::{host, variable};

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use skiff_migrate::obstacles::{Obstacle, Process};
 use skiff_migrate::record::Checkpoint;
-use skiff_sandbox::Result;
+use skiff_spec::fault::Result;
 
 use super::place;
 use crate::cli::Slot;

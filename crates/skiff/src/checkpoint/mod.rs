@@ -8,7 +8,7 @@ pub mod save;
 pub mod trees;
 
 use skiff_migrate::criu::Folder;
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 
 use crate::cli::{Checkpoint, Save};

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, fstat, renameat_with};
 use rustix::io::Errno;
 use skiff_migrate::record::{self, Checkpoint};
-use skiff_sandbox::{Context as _, Error, Result};
 use skiff_site::TrustedDir;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 
 use crate::cli::{Keep, Slot};

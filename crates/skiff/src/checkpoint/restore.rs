@@ -15,7 +15,7 @@ use skiff_migrate::rpc::{Kind, Options};
 use skiff_sandbox::first::{self, Process};
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::start::Instance;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::Again;
 use skiff_spec::plan::{Plan, Route, Upper};

@@ -16,7 +16,7 @@ use skiff_migrate::record::{Checkpoint, IMAGES, Tree, sums, tidy};
 use skiff_migrate::rpc::{Kind, Options};
 use skiff_migrate::versions::Versions;
 use skiff_sandbox::join::NetSpace;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Started};
 use skiff_spec::name::EnvName;
 

@@ -16,7 +16,7 @@ use skiff_cluster::handshake::SharedSecret;
 use skiff_cluster::sealed_box::Opener;
 use skiff_cluster::wire::{End, Order, Report, Stream, Wanted};
 use skiff_sandbox::join::{Failed, NetSpace, as_root};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_sys::signal::{Mask, Signals};
 

@@ -12,7 +12,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use skiff_cluster::handshake::{Call, HELLO, HandshakeError, Initiator, SharedSecret};
 use skiff_cluster::{head, launch};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::process::inherited_fd;
 
 /// How long each of the head's addresses is tried, and how long it may take to answer.

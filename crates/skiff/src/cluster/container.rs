@@ -15,7 +15,7 @@ use skiff_cluster::wire::{Member, Wanted};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, NetSpace, Place, as_me, as_root};
 use skiff_sandbox::start::{Instance, Options, start};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{File as PlanFile, Identity, Mount, Plan, Source, Upper};
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};

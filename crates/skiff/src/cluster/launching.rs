@@ -10,7 +10,7 @@ use skiff_cluster::hosts::Host;
 use skiff_cluster::launch::Door;
 use skiff_cluster::manager::{self, Launch, Manager, Surroundings, Way};
 use skiff_cluster::{address, head};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::{Kind, Net};
 
 use crate::context::Context;

@@ -12,7 +12,7 @@ mod run;
 mod script;
 mod visit;
 
-use skiff_sandbox::Result;
+use skiff_spec::fault::Result;
 
 use crate::app;
 use crate::cli::Cluster;

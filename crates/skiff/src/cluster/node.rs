@@ -10,7 +10,7 @@ use skiff_cluster::local::members::Member;
 use skiff_cluster::wire;
 use skiff_cluster::{files, handshake::SharedSecret};
 use skiff_sandbox::group::{Group, Network};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::plan::{File as PlanFile, Plan, Source, Upper, inside};
 

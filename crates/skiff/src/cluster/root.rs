@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use skiff_cluster::wire::Root;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use crate::cli::PullWhen;
 use crate::context::Context;

@@ -12,7 +12,7 @@ use skiff_cluster::wire::{Duty, End, Program, Root, VERSION, Wanted};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::Ended;
-use skiff_sandbox::{Context as _, Result};
+use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::plan::Identity;
 use skiff_sys::signal::Signals;
 

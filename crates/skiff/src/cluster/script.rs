@@ -11,7 +11,8 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use skiff_cluster::wire::{End, Program, Stream};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, Place};
-use skiff_sandbox::{Context as _, Result, terminal};
+use skiff_sandbox::terminal;
+use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::process::Child;
 use skiff_sys::signal::send_to_group;
 

@@ -15,7 +15,7 @@ use skiff_cluster::wire::{Duty, End, Program, Root, Scratch, VERSION, Wanted};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::Ended;
-use skiff_sandbox::{Context as _, Result};
+use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::plan::Identity;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{geteuid, getuid};
-use skiff_sandbox::{Context as _, Error, Result};
 use skiff_spec::config::{self, ConfigError, Merged, Text};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use super::is_inside;
 

@@ -10,7 +10,7 @@ use skiff_migrate::enter::Inside;
 use skiff_migrate::probe::{Found, probe};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::start::{Options, start};
-use skiff_sandbox::{Context as _, Result};
+use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::Upper;
 

@@ -5,7 +5,7 @@ mod kernel;
 mod site;
 
 use serde::Serialize;
-use skiff_sandbox::Result;
+use skiff_spec::fault::Result;
 
 use crate::context::Context;
 use crate::output;

@@ -10,7 +10,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::Serialize;
 use skiff_env::{Change, ChangeKind, Depot, DiffOptions, How, SnapshotInput};
 use skiff_sandbox::visit::as_root_of_ids;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Snapshot;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Plan, inside};

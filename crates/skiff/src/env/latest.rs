@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use rustix::process::getuid;
-use skiff_sandbox::{Error, Result};
 use skiff_site::TrustedDir;
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::{Descriptor, Snapshot};
 use skiff_spec::name::EnvName;
 

@@ -5,7 +5,7 @@ pub mod latest;
 mod live;
 mod remove;
 
-use skiff_sandbox::Result;
+use skiff_spec::fault::Result;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 
 use super::latest;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use skiff_oci::manifest::ExecConfig;
 use skiff_sandbox::command::{Command, DEFAULT_PATH};
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::plan::Identity;
 

@@ -7,7 +7,7 @@ use skiff_image::export::{Exported, Target, export as write};
 use skiff_image::store::UserUsage;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::size;
 

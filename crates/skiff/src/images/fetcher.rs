@@ -16,7 +16,7 @@ use skiff_registry::auth::{Credential, Credentials, Secret};
 use skiff_registry::policy::{Policies, Text};
 use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{self as registry, BlobDir, Certificates, Client, Settings, Told, site_places};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_sys::allow::{self, Network};
 use skiff_sys::landlock;

@@ -6,7 +6,7 @@ use skiff_image::store::Record;
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::job::Image;
 

@@ -1,7 +1,7 @@
 //! Images from files: imported by name, by the content that a job was submitted with, or because they are run.
 
 use skiff_oci::platform::Platform;
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 
 use super::file::ImageFile;

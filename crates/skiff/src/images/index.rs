@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use skiff_oci::manifest::{ExecConfig, ImageConfig};
 use skiff_oci::platform::Platform;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 
 use super::file::Stamp;

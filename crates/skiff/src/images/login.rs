@@ -10,7 +10,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 use skiff_registry::auth::{self, Credential, Credentials, Secret};
 use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{Certificates, Client, Settings};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::signal::{Signals, die_by};
 
 use super::ours;

@@ -23,7 +23,7 @@ use std::str::FromStr;
 use file::ImageFile;
 use index::{Entry, Names};
 use skiff_oci::reference::ImageReference;
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 
 use crate::context::Context;
 

@@ -1,6 +1,6 @@
 //! What names keep: a name that comes to mean another image, and images that have lost their last name.
 
-use skiff_sandbox::Result;
+use skiff_spec::fault::Result;
 use skiff_spec::image::ImageId;
 
 use super::index::{Entry, Names};

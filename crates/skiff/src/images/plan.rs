@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use skiff_sandbox::Result;
+use skiff_spec::fault::Result;
 use skiff_spec::image::ImageId;
 use skiff_spec::plan::{Base, Plan, Route};
 

@@ -18,7 +18,7 @@ use skiff_registry::policy::Policies;
 use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{Certificates, asked_for};
 use skiff_sandbox::helper::Helper;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::plan::Base;
 use skiff_spec::site::{self, ImageFormat, Site};

@@ -19,7 +19,7 @@ use skiff_ipc::{self as ipc, Until};
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
 use skiff_registry::policy::Policies;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::site::ImageFormat;
 use skiff_sys::allow::{self, Network};

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use rustix::process::Signal;
 use skiff_sandbox::session::Ended as HowEnded;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Ended};
 use skiff_spec::name::EnvName;
 use skiff_sys::signal::Signals;

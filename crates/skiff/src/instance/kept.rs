@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{FallocateFlags, fallocate};
-use skiff_sandbox::{Context as _, Result};
+use skiff_spec::fault::{Context as _, Result};
 
 /// How many bytes are kept at least; twice as many are the most, but for what is written within [`PAUSE`].
 pub const AT_LEAST: u64 = 64 << 20;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::{Ended as HowEnded, Session};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Ended, Started};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;

@@ -9,7 +9,7 @@ pub mod record;
 pub mod service;
 pub mod start;
 
-use skiff_sandbox::Result;
+use skiff_spec::fault::Result;
 
 use crate::cli::Instance;
 use crate::context::Context;

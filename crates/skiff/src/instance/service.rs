@@ -10,7 +10,7 @@ use skiff_sandbox::first::{Apart, First, Process};
 use skiff_sandbox::join::{Failed, Place, as_me};
 use skiff_sandbox::session::{self, Ended};
 use skiff_sandbox::start::{Instance, Options, start, start_for};
-use skiff_sandbox::{Context as _, Error};
+use skiff_spec::fault::{Context as _, Fault as Error};
 use skiff_spec::instance::End;
 use skiff_spec::plan::{Identity, Plan, inside};
 use skiff_sys::process::Child;

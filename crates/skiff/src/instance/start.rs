@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use skiff_env::{Depot, LayerLease};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Identity, Plan, Upper};

@@ -25,7 +25,7 @@ use rustix::event::PollFlags;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::getuid;
 use skiff_cluster::head;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::lock;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use visitors::Visitors;

@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use skiff_sandbox::{Context as _, Result};
+use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::name::EnvName;
 
 use crate::context::Context;

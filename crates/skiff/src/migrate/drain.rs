@@ -8,7 +8,7 @@ use rustix::process::{WaitOptions, wait};
 use serde::{Deserialize, Serialize};
 use skiff_cluster::{head, hosts};
 use skiff_sandbox::start::detach_stdio;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use super::{in_step, sender, way};
 use crate::cli::{Compress, Drain, Migrate, Mode, Output};

@@ -18,7 +18,7 @@ use skiff_migrate::rpc::{Kind, Options, PageServer};
 use skiff_migrate::versions::Versions;
 use skiff_migrate::{direct, memory, parcel, probe};
 use skiff_sandbox::join::NetSpace;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_sys::signal::Signals;
 

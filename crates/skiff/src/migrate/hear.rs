@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 
 use super::peer::Peer;
 use super::progress::Progress;

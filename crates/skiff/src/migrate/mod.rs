@@ -20,7 +20,7 @@ mod sender;
 mod talk;
 mod way;
 
-use skiff_sandbox::Result;
+use skiff_spec::fault::Result;
 
 use crate::cli::{Drain, Migrate};
 use crate::context::Context;

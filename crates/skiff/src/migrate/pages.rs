@@ -15,7 +15,7 @@ use skiff_migrate::direct::{self, Ranges, Run};
 use skiff_migrate::enter::{self, Inside};
 use skiff_migrate::sort::Sorting;
 use skiff_migrate::squeeze::{self, Sending};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use super::talk::{Order, Report};
 use super::way::Way;

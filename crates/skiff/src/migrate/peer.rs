@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use skiff_cluster::channel::{Channel, Come};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 /// Connection to the other side.
 pub struct Peer {

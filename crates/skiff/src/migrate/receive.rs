@@ -19,7 +19,7 @@ use skiff_migrate::record::{Checkpoint, IMAGES};
 use skiff_migrate::{direct, memory, parcel, squeeze};
 use skiff_sandbox::mounts::open_dir;
 use skiff_sandbox::start::detach_stdio;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_sys::signal::Signals;
 

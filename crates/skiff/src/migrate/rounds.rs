@@ -5,7 +5,7 @@ use rustix::net::{Shutdown, shutdown};
 use serde::Serialize;
 use skiff_migrate::direct::Ranges;
 use skiff_migrate::enter::Inside;
-use skiff_sandbox::Result;
+use skiff_spec::fault::Result;
 use std::os::fd::AsFd;
 
 use super::hear::{hear_progress, last_words, strange};

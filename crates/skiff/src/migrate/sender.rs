@@ -9,7 +9,7 @@ use skiff_cluster::handshake::SharedSecret;
 use skiff_migrate::enter::Inside;
 use skiff_migrate::obstacles::{Found, Obstacle, Process, look};
 use skiff_sandbox::join::NetSpace;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 
 use super::hand_over::{Gone, Move, Outcome};

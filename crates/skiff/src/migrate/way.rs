@@ -13,7 +13,7 @@ use skiff_cluster::head;
 use skiff_cluster::hosts::{self, Host};
 use skiff_cluster::launch::{Door, Launcher};
 use skiff_cluster::manager::{self, Launch, Manager, Surroundings, Way as How};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use super::peer::{Peer, wait};
 use super::talk::{CONTROL, GOODS};

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use skiff_net::{lease, node};
-use skiff_sandbox::{Context as _, Error, Result};
 use skiff_site::account;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::{DIR, Lease, NetName, Network};
 
 use crate::cli::Net;

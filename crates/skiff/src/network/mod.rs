@@ -12,7 +12,7 @@ use rustix::process::Pid;
 use skiff_cluster::{files, head};
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::stack::StackLimit;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::{Claim, Net, NetName};
 use skiff_spec::plan::{Plan, Source};
 use skiff_spec::wire::{ON_NETWORK, Request};

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use skiff_sandbox::{Error, Result};
 use skiff_site::account;
 use skiff_spec::account::Group;
 use skiff_spec::config::Config;
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::plan::{Accounts, Route};
 

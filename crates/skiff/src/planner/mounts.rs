@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::plan::{Mount, Source, inside};
 
 /// What the host has there, if anything.

@@ -15,7 +15,7 @@ use rustix::termios::{
     tcsetwinsize,
 };
 use skiff_sandbox::command::{Command, NotStarted, own_args, own_env};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::inside;
 use skiff_sys::fdpass;
 use skiff_sys::process::group_of;

@@ -11,7 +11,8 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, ioctl_tiocsctty, kill_proce
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, Place, as_me, as_we_are};
-use skiff_sandbox::{Context as _, Error, Result, terminal};
+use skiff_sandbox::terminal;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::Base;
 use skiff_spec::plan::inside::HOST;
 use skiff_sys::fdpass;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use skiff_sandbox::command::Command;
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::Container;
 use skiff_spec::plan::Upper;
 

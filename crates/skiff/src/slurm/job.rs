@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{Container, Descriptor};
 
 /// Where the jobs of this node have their directories; root's.

@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::getuid;
-use skiff_sandbox::{Context as _, Error, Result};
 use skiff_site::TrustedDir;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{Descriptor, Snapshot};
 use skiff_spec::plan::Upper;
 

@@ -22,7 +22,7 @@ pub mod wanted;
 
 use std::path::PathBuf;
 
-use skiff_sandbox::Result;
+use skiff_spec::fault::Result;
 
 use crate::cli::Slurm;
 

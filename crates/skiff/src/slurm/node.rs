@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::fs::Mode;
-use skiff_sandbox::{Error, Result};
 use skiff_site::{TrustedDir, account};
+use skiff_spec::fault::{Fault as Error, Result};
 
 use super::job::{DESCRIPTOR, FAILED, JOBS, Job, USER, dir, number};
 use super::rooms::{Rooms, numbered};

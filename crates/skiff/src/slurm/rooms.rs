@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
-use skiff_sandbox::{Error, Result};
 use skiff_site::TrustedDir;
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_sys::lock::within;
 
 use super::job::{JOBS, USER, dir};

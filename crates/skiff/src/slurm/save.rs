@@ -16,7 +16,7 @@ use skiff_image::store::Record;
 use skiff_ipc::ReportingChild;
 use skiff_migrate::enter::{Inside, begin};
 use skiff_sandbox::join::NetSpace;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Container;
 use skiff_spec::plan::inside;
 use skiff_sys::signal::Signals;

@@ -14,7 +14,7 @@ use rustix::process::{
 use skiff_sandbox::join::Place;
 use skiff_sandbox::session::Ended;
 use skiff_sandbox::start::detach_stdio;
-use skiff_sandbox::{Context as _, Result};
+use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork, session_of};
 use skiff_sys::signal::{Mask, Signals};
 

@@ -14,7 +14,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_
 use skiff_ipc::ReportingChild;
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::step::{self, Step};
-use skiff_sandbox::{Context as _, Error, IDLE, Result, STILL};
+use skiff_sandbox::{IDLE, STILL};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::process::{CloneFlags, close_all_except};
 
 use super::job::{self, FAILED, Job, number};

@@ -15,7 +15,7 @@ use rustix::process::{
 use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use skiff_ipc::{Descriptors, ReportingChild};
 use skiff_sandbox::start::detach_stdio;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::process::CloneFlags;
 
 use super::keeper;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::Descriptor;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::inside;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use skiff_sandbox::command::{Command, own_args, own_env};
 use skiff_sandbox::join::{Failed, NetSpace, as_me, as_root};
 use skiff_sandbox::session::Ended;
-use skiff_sandbox::{Error, Result};
 use skiff_spec::config::Mismatch;
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::{Container, Descriptor};
 
 use super::container;

@@ -20,8 +20,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::geteuid;
-use skiff_sandbox::{Context as _, Result};
 use skiff_site::TrustedDir;
+use skiff_spec::fault::{Context as _, Result};
 
 /// Beside what is removed; in it a directory for each user whose files they are.
 const TRASH: &str = ".removed";

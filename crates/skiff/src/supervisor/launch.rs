@@ -6,7 +6,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use skiff_env::LayerLease;
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::Plan;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, close_inherited, exit_now, fork};
 

@@ -10,7 +10,7 @@ use skiff_cluster::key::Key;
 use skiff_cluster::sealed_box::Opener;
 use skiff_cluster::wire::{self, Duty, Member, Place, Report, VERSION, Wanted};
 use skiff_cluster::{address, head, hosts};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance;
 
 use super::{Agent, Prepared};

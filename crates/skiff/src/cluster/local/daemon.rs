@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use skiff_cluster::local::members::Member;
 use skiff_cluster::local::slurm;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use crate::cli::Daemon;
 use crate::context::is_inside;

@@ -17,7 +17,7 @@ use skiff_cluster::local::members::Member;
 use skiff_cluster::local::slurm;
 use skiff_cluster::wire::{self, Duty, Order, Place, Report, Wanted};
 use skiff_cluster::{address, hosts, sealed_box};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::network::Net;
 

@@ -17,7 +17,7 @@ use skiff_cluster::local::slurm;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, NetSpace, Place, as_root};
 use skiff_sandbox::session::{Ended, Session};
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::inside::PROGRAM;

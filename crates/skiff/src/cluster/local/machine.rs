@@ -6,7 +6,7 @@ use skiff_cluster::local::hub::{self, Pattern};
 use skiff_cluster::local::members::Member;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::group::{self, Group, Network};
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Mount, Plan, Source, inside::PROGRAM};
 

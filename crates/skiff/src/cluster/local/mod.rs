@@ -14,7 +14,7 @@ mod supervisor;
 pub mod up;
 mod wire;
 
-use skiff_sandbox::Result;
+use skiff_spec::fault::Result;
 
 use crate::cli::Machines;
 use crate::context::Context;

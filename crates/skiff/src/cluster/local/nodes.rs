@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use skiff_cluster::local::members::Member;
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::name::EnvName;
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use skiff_cluster::handshake::SharedSecret;
 use skiff_cluster::local::members::{MOST, Member};
 use skiff_cluster::local::slurm;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 

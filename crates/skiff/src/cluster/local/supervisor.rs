@@ -17,7 +17,7 @@ use skiff_cluster::manager::Manager;
 use skiff_cluster::wire;
 use skiff_sandbox::group::{Group, Network};
 use skiff_sandbox::start::detach_stdio;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::plan::{Plan, inside};
 use skiff_sys::process::session_of;

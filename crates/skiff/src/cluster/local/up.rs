@@ -12,7 +12,7 @@ use skiff_cluster::wire::{Duty, VERSION, Wanted};
 use skiff_cluster::{head, hosts as lists};
 use skiff_sandbox::command::DEFAULT_PATH;
 use skiff_sandbox::group::Network;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Identity, Plan, Source, Upper};
 

@@ -8,7 +8,7 @@ use skiff_cluster::handshake::Call;
 use skiff_cluster::local::hub;
 use skiff_cluster::local::members::Member;
 use skiff_ipc::Message;
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::End;
 
 use crate::control::dial;

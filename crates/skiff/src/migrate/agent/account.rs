@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use skiff_sandbox::{Error, Result};
 use skiff_site::account;
 use skiff_spec::account::User;
+use skiff_spec::fault::{Fault as Error, Result};
 
 /// Files that close a machine to all but root (pam_nologin).
 const NOLOGIN: [&str; 2] = ["/run/nologin", "/etc/nologin"];

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use skiff_cluster::hosts;
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 
 /// Seals a call for one machine: as its user has named it, and by the address that the connection to it has.
 pub fn bind(node: &str, address: IpAddr, call: &[u8]) -> Vec<u8> {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use skiff_cluster::wire::Duty;
-use skiff_sandbox::{Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 
 use super::{Hosts, Lost};
 

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use skiff_cluster::local::hub::Ask;
 use skiff_cluster::local::members::Member;
-use skiff_sandbox::{Context as _, Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use super::{Machine, Supervisor};
 use crate::cluster::local::machine::number;
