@@ -7,11 +7,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use skiff_spec::name::EnvName;
-use skiff_spec::network::{self, NetName};
+use skiff_spec::network::NetName;
 
 use crate::{output, suggest};
 
@@ -27,6 +26,7 @@ mod keep;
 mod machines;
 pub mod manual;
 mod migrate;
+mod root;
 mod slot;
 
 pub use app::{App, AppRun};
@@ -40,6 +40,7 @@ pub use job::{Job, OnSignal};
 pub use keep::Keep;
 pub use machines::{Daemon, Machines, Up};
 pub use migrate::{Compress, Drain, Migrate, Mode};
+pub use root::{Contain, DryRun, HostArgs, Inside, PullWhen, RootArgs};
 pub use slot::Slot;
 
 /// Your own software environment on a machine you do not own
@@ -278,42 +279,24 @@ pub enum Command {
 }
 
 #[derive(Args, Debug, Default)]
+#[command(mut_arg("net", |net| net.help(
+    "Network: host, none, private (outgoing connections only), or a site network (`skiff net list`) [default: host, or none \
+     with --untrusted]"
+)))]
 pub struct Run {
     #[command(flatten)]
-    pub inside: Inside,
+    pub root: RootArgs,
     /// Base to run over: host, or image:IMAGE (then all other words are the command)
     #[arg(long, value_name = "BASE")]
     pub base: Option<String>,
-    /// Make the image writable; changes are discarded
-    #[arg(long)]
-    pub writable: bool,
-    /// Run as this user of the image, by name or number, mapped to your subordinate ids [default with --root: the image's user, or root]
-    #[arg(short, long, value_name = "USER[:GROUP]", conflicts_with = "me")]
-    pub user: Option<String>,
     /// Run this program instead of the image's entry point
     #[arg(long, value_name = "PROGRAM")]
     pub entrypoint: Option<OsString>,
-    /// When to pull the image
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
-    pub pull: PullWhen,
-    /// Mount a host directory or file: SOURCE[:TARGET[:ro]]
-    #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
-    pub mounts: Vec<String>,
-    /// Network: host, none, private (outgoing connections only), or a site network (`skiff net list`) [default: host, or none
-    /// with --untrusted]
-    #[arg(long, visible_alias = "network", value_name = "NET")]
-    pub net: Option<network::Net>,
-    #[command(flatten)]
-    pub contain: Contain,
     /// Run an image you do not trust: --containall, no network, no capabilities, fewer system calls
     #[arg(long, conflicts_with = "checkpoint")]
     pub untrusted: bool,
-    /// Print what would be done, and change nothing
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Print JSON
-    #[arg(long, requires = "dry_run")]
-    pub json: bool,
+    #[command(flatten)]
+    pub show: DryRun,
     /// Run as an instance of this name, which can be checkpointed and migrated
     #[arg(long, value_name = "INSTANCE", conflicts_with = "me")]
     pub checkpoint: Option<EnvName>,
@@ -333,70 +316,6 @@ pub struct Run {
     /// shell]
     #[arg(trailing_var_arg = true, value_names = ["IMAGE", "COMMAND"])]
     pub command: Vec<OsString>,
-}
-
-/// When an image is pulled that is to be run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum PullWhen {
-    /// If it is not in the store
-    #[default]
-    Missing,
-    /// Each time, as the tag may have moved
-    Always,
-    /// Not at all; fail if it is missing
-    Never,
-}
-
-/// What of the host is left out; the words and their meaning are Apptainer's.
-#[derive(Args, Clone, Debug, Default)]
-pub struct Contain {
-    /// Hide the host's files, devices and commands: empty home, minimal /dev, no mounts but your own
-    #[arg(long)]
-    pub contain: bool,
-    /// Same as --contain --cleanenv
-    #[arg(short = 'C', long)]
-    pub containall: bool,
-    /// Do not mount your home
-    #[arg(long)]
-    pub no_home: bool,
-}
-
-impl Contain {
-    /// Whether anything but the home is left out.
-    pub fn is_wanted(&self) -> bool {
-        self.contain || self.containall
-    }
-}
-
-/// How a command runs inside.
-#[derive(Args, Clone, Debug, Default)]
-pub struct Inside {
-    /// Run as root inside (the default)
-    #[arg(long, conflicts_with = "me")]
-    pub root: bool,
-    /// Run as yourself, unprivileged
-    #[arg(long)]
-    pub me: bool,
-    /// Set a variable, or pass on your own: NAME[=VALUE]
-    #[arg(short = 'e', long = "env", value_name = "NAME=VALUE", value_parser = setting())]
-    pub env: Vec<OsString>,
-    /// Pass on no variables except TERM, the proxy variables and those named by --env
-    #[arg(long)]
-    pub cleanenv: bool,
-    /// Whether nobody trusts what runs there.
-    #[arg(skip)]
-    pub untrusted: bool,
-    /// Working directory inside [default: the current one]
-    #[arg(short = 'w', long = "workdir", visible_alias = "pwd", value_name = "DIR")]
-    pub workdir: Option<PathBuf>,
-}
-
-/// Reads `NAME[=VALUE]`: any bytes, but a name there must be.
-fn setting() -> impl TypedValueParser<Value = OsString> {
-    OsStringValueParser::new().try_map(|word| match word.as_bytes().first() {
-        None | Some(b'=') => Err("a variable without a name"),
-        _ => Ok(word),
-    })
 }
 
 #[derive(Subcommand)]
@@ -430,18 +349,17 @@ pub enum Net {
 #[derive(Subcommand)]
 pub enum Env {
     /// Create an environment
+    #[command(mut_arg("net", |net| net.help(
+        "Network: host, none, private, or a site network; jobs always use the host's [default: host]"
+    )))]
     Create {
         /// Environment name
         name: EnvName,
-        /// Base: host, image:IMAGE, or dir:PATH
+        /// Base: host, or image:IMAGE
         #[arg(long, value_name = "BASE", default_value = BASE)]
         base: String,
-        /// Mount a host directory or file: SOURCE[:TARGET[:ro]]
-        #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], value_name = "MOUNT")]
-        mounts: Vec<String>,
-        /// Network: host, none, private, or a site network; jobs always use the host's
-        #[arg(long, visible_alias = "network", value_name = "NET", default_value_t)]
-        net: network::Net,
+        #[command(flatten)]
+        host: HostArgs,
         /// Print what would be done, and change nothing
         #[arg(long)]
         dry_run: bool,

@@ -23,8 +23,8 @@ use crate::cluster::{container, local, node};
 use crate::environments::Environment;
 use crate::instance::record::Record;
 use crate::instance::{foreground, start};
-use crate::planner::{BaseFacts, Facts, PlanOptions, Relocation, build, relocate};
-use crate::{app, run, slurm, supervisor};
+use crate::planner::{BaseFacts, Facts, PlanOptions, Relocation, RootOptions, RootSource, build, relocate};
+use crate::{app, slurm, supervisor};
 
 /// A file's name, the machine that it is for, and the words.
 const CASES: [(&str, Machine, &str); 46] = [
@@ -152,18 +152,19 @@ impl Machine {
     fn plan_of(self, words: Vec<OsString>) -> Plan {
         match Cli::read(&words).command {
             Command::Run(run) => self.run(&run),
-            Command::Shell(shell) => self.run(&run::of_shell(shell)),
+            Command::Shell(shell) => self.command(RootOptions::of_shell(&shell)),
             Command::Instance(Instance::Start(start)) => self.instance(&start),
-            Command::Env(Env::Create { base, mounts, net, .. }) => {
-                self.build(supervisor::options(&dev(), settings(mounts, net)), &base)
+            Command::Env(Env::Create { base, host, .. }) => {
+                let settings = settings(host.mounts, host.net.unwrap_or_default());
+                self.build(supervisor::options(&dev(), settings), &base)
             }
             Command::Checkpoint(_) => self.restored(),
             Command::Slurm(Slurm::Submit(submit)) => self.job(&submit),
             Command::Cluster(Cluster::Run(run)) => {
                 let members = [member("n1", "10.1.0.1"), member("n2", "10.1.0.2")];
                 let made = vec![PlanFile { name: "nodes".into(), mode: 0o644, text: "n1\nn2\n".into() }];
-                let wanted = wanted(run.mounts.clone());
-                let options = container::options(&wanted, memory(), &run.net, made, (&members, HOSTS));
+                let (wanted, net) = (wanted(run.host.mounts), run.host.net.unwrap_or_default());
+                let options = container::options(&wanted, memory(), &net, made, (&members, HOSTS));
                 self.build(options, &run.base)
             }
             Command::Cluster(Cluster::Machines(Machines::Up(up))) if up.here => {
@@ -171,7 +172,7 @@ impl Machine {
                 local::up::with_slurm(plan, Network::Own, Path::new("/home/alice/cluster/lab"))
             }
             Command::Cluster(Cluster::Machines(Machines::Up(up))) => {
-                let options = node::options(&wanted(up.mounts), memory(), "/tmp/log".into());
+                let options = node::options(&wanted(up.host.mounts), memory(), "/tmp/log".into());
                 node::with_slurm(self.build(options, &up.base), &worker(), "secret".into(), HOSTS)
             }
             Command::App(App::Notebook(wanted) | App::Desktop(wanted)) => {
@@ -186,21 +187,28 @@ impl Machine {
         if let Some(name) = &run.checkpoint {
             return self.instance(&foreground::of_run(run, name).expect("an instance"));
         }
-        let image = run::image(run).expect("a name");
-        self.build(run::options(run, memory()), image.map_or("host", |(image, _)| image))
+        self.command(RootOptions::of_run(run).expect("a name"))
+    }
+
+    fn command(self, asked: RootOptions) -> Plan {
+        let over = match &asked.source {
+            RootSource::Host => "host",
+            RootSource::Image(_) => "image",
+        };
+        self.build(PlanOptions::new("run", memory(), asked), over)
     }
 
     fn instance(self, start: &Start) -> Plan {
         let dir = PathBuf::from("/home/alice/instance").join(start.instance.as_str());
         let record = Record { name: start.instance.clone(), dir: dir.clone() };
         let upper = if start.checkpoint.is_some() { Upper::Directory(dir) } else { memory() };
-        let options = start::options(start, &record, upper);
+        let options = start::options(RootOptions::of_start(start), &record, upper);
         if start.of != "env:dev" {
             return self.build(options, &start.of);
         }
         let settings = settings(vec!["/data:/in".into()], Net::Private);
         let layers = vec!["/cache/top".into(), "/cache/bottom".into()];
-        self.build(start::over_environment(options, start.net.is_some(), settings, layers), "host")
+        self.build(start::over_environment(options, settings, layers), "host")
     }
 
     /// What becomes of a saved instance's plan on another machine.

@@ -39,7 +39,7 @@ fn checkpoint_on_signal(words: &OnSignal) -> Result<i32> {
         Error::new(format!("{JOB} is not set: this is for batch scripts of Slurm's"))
             .hint("elsewhere: `skiff run --checkpoint`, `skiff checkpoint save`, `skiff checkpoint restore`")
     })?;
-    if words.start.inside.me {
+    if words.start.root.inside.me {
         return Err(Error::new("--me: what is to be saved is root inside"));
     }
     // It may come while the instance is being made, and counts all the same.
@@ -50,7 +50,7 @@ fn checkpoint_on_signal(words: &OnSignal) -> Result<i32> {
     let skipped = match there {
         true => go_on(&context, words, slot.clone())?,
         false => match start::start(&words.start)? {
-            0 if !words.start.dry_run => Some(0),
+            0 if !words.start.show.dry_run => Some(0),
             code => return Ok(code),
         },
     };
@@ -81,7 +81,7 @@ fn checkpoint_on_signal(words: &OnSignal) -> Result<i32> {
 
 /// Makes it again; how many bytes of its output need not be shown, nothing if that was only to be shown.
 fn go_on(context: &Context, words: &OnSignal, checkpoint: Slot) -> Result<Option<u64>> {
-    let (dry_run, output) = (words.start.dry_run, Output { json: words.start.json });
+    let (dry_run, output) = (words.start.show.dry_run, Output { json: words.start.show.json });
     let restored = restore::carry_out(context, &Restore { dry_run, output, checkpoint, instance: None })?;
     let Some(restored) = restored else { return Ok(None) };
     output::note(&format!("instance {} goes on from its checkpoint", words.start.instance));

@@ -110,7 +110,7 @@ fn run(cli: Cli) -> Result<i32> {
         Command::Cluster(command) => return cluster::run(&command),
         Command::Net(command) => return network::commands::run(&command),
         Command::Pull(pull) => images::commands::pull(&pull)?,
-        Command::Shell(shell) => return run::shell(shell),
+        Command::Shell(shell) => return run::shell(&shell),
         Command::Import(import) => images::commands::import(&import)?,
         Command::Export(export) => images::commands::export(&export)?,
         Command::Images(output) => images::commands::list(output.json)?,

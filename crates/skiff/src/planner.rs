@@ -3,6 +3,7 @@
 
 mod facts;
 mod mounts;
+mod options;
 
 use std::path::{Path, PathBuf};
 
@@ -15,8 +16,7 @@ use skiff_spec::plan::{Accounts, Base, Mount, Plan, Route, Source, Upper, inside
 pub use facts::{BaseFacts, Facts, refuse_inside};
 use mounts::{bind, bind_path, home, is_sound, memory, own, system_mounts, terminals, volume};
 pub use mounts::{output, parse_mount};
-
-use crate::cli::Contain;
+pub use options::{RootOptions, RootSource};
 
 /// What a frontend asks for, beyond the configuration.
 pub struct PlanOptions {
@@ -24,24 +24,12 @@ pub struct PlanOptions {
     pub name: String,
     /// Where changes go.
     pub upper: Upper,
-    /// `SOURCE[:TARGET[:ro]]`, the later the stronger.
-    pub mounts: Vec<String>,
+    /// What its user asks for.
+    pub asked: RootOptions,
     /// Read-only directories between the base and the upper, topmost first.
     pub layers: Vec<PathBuf>,
     /// Further mounts that the job manager needs.
     pub services: Vec<PathBuf>,
-    /// Whether the user's home is left out; what an image has in its place stays.
-    pub no_home: bool,
-    /// Whether all of the host is left out that programs can do without: see [`Plan::contain`].
-    pub contain: bool,
-    /// Whether nobody trusts the programs: see [`Plan::untrusted`].
-    pub untrusted: bool,
-    /// Whether the root of an image takes changes; the host's always does.
-    pub writable: bool,
-    /// Whether its user can dump its processes: see [`Plan::dumpable`].
-    pub dumpable: bool,
-    /// The network.
-    pub net: Net,
     /// Whether its name leads to its address on a network of the site's.
     pub has_host_name: bool,
     /// Whether the job manager's commands are handed to the host.
@@ -53,30 +41,19 @@ pub struct PlanOptions {
 }
 
 impl PlanOptions {
-    /// Nothing beyond the configuration.
-    pub fn new(name: impl Into<String>, upper: Upper) -> Self {
+    /// Nothing beyond the configuration and what is asked for.
+    pub fn new(name: impl Into<String>, upper: Upper, asked: RootOptions) -> Self {
         Self {
             name: name.into(),
             upper,
-            mounts: vec![],
+            asked,
             layers: vec![],
             services: vec![],
-            no_home: false,
-            contain: false,
-            untrusted: false,
-            writable: true,
-            dumpable: false,
-            net: Net::Host,
             has_host_name: false,
             shims: true,
             shell: None,
             own: vec![],
         }
-    }
-
-    /// Leaves out what the user has said.
-    pub fn without(self, contain: &Contain) -> Self {
-        Self { no_home: contain.no_home, contain: contain.is_wanted(), ..self }
     }
 }
 
@@ -90,10 +67,12 @@ pub const HOSTS: &str = "/etc/hosts";
 /// # Errors
 /// A mount makes no sense, or the network needs the helper.
 pub fn build(options: PlanOptions, facts: Facts<'_>) -> Result<Plan> {
-    refuse_network(&options.net, facts.route)?;
-    let mut mounts = system_mounts(options.contain);
+    let net = options.asked.net();
+    refuse_network(&net, facts.route)?;
+    let mut mounts = system_mounts(options.asked.contain);
     mounts.extend(mounts_of_base(&options, &facts)?);
-    let PlanOptions { name, upper, layers, contain, untrusted, dumpable, net, .. } = options;
+    let PlanOptions { name, upper, layers, asked, .. } = options;
+    let RootOptions { contain, untrusted, dumpable, writable, .. } = asked;
     mounts.extend(options.own);
     add_network(&mut mounts, &net);
     if matches!(net, Net::Named(_)) && !net.is_own(dumpable) {
@@ -117,7 +96,7 @@ pub fn build(options: PlanOptions, facts: Facts<'_>) -> Result<Plan> {
         base,
         layers,
         upper,
-        read_only: !is_host && !options.writable,
+        read_only: !is_host && !writable,
         dumpable,
         contain,
         untrusted,
@@ -154,16 +133,16 @@ fn mounts_of_base(options: &PlanOptions, facts: &Facts<'_>) -> Result<Vec<Mount>
     }
     mounts.extend(services(options, facts));
     mounts.extend([own("tmp", "/tmp"), own("vartmp", "/var/tmp")]);
-    if matches!(facts.base, BaseFacts::Host { .. }) || !options.no_home {
-        mounts.extend(home(facts.home, options.no_home, options.contain));
+    if matches!(facts.base, BaseFacts::Host { .. }) || !options.asked.no_home {
+        mounts.extend(home(facts.home, options.asked.no_home, options.asked.contain));
     }
-    if let (BaseFacts::Image { volumes, .. }, false) = (&facts.base, options.writable) {
+    if let (BaseFacts::Image { volumes, .. }, false) = (&facts.base, options.asked.writable) {
         mounts.extend(volumes.iter().filter(|v| is_sound(v, facts.home)).map(|v| volume(v)));
     }
-    for text in facts.config.mounts.iter().filter(|_| !options.contain) {
+    for text in facts.config.mounts.iter().filter(|_| !options.asked.contain) {
         mounts.push(Mount { optional: true, ..parse_mount(text)? });
     }
-    for text in &options.mounts {
+    for text in &options.asked.mounts {
         mounts.push(parse_mount(text)?);
     }
     Ok(mounts)
@@ -171,7 +150,7 @@ fn mounts_of_base(options: &PlanOptions, facts: &Facts<'_>) -> Result<Vec<Mount>
 
 fn services(options: &PlanOptions, facts: &Facts<'_>) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = vec![];
-    if !options.contain {
+    if !options.asked.contain {
         mounts.extend(facts.config.services.iter().map(|s| bind(s, s)));
         mounts.extend(options.services.iter().map(|s| bind_path(s)));
         mounts.push(bind_path(&PathBuf::from(format!("/run/user/{}", facts.uid))));

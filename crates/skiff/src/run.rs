@@ -1,6 +1,5 @@
 //! `skiff run`: an environment for one command.
 
-use std::ffi::OsString;
 use std::path::Path;
 
 use skiff_sandbox::command::Command;
@@ -14,27 +13,35 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Identity, Plan, Upper};
 
-use crate::cli::{Inside, Run, Shell};
+use crate::cli::{DryRun, Run, Shell};
 use crate::context::{Context, is_inside};
 use crate::images::index::Entry;
-use crate::planner::{self, Facts, PlanOptions};
+use crate::planner::{self, Facts, PlanOptions, RootOptions, RootSource};
 use crate::{images, instance, network, output, scratch};
 
 /// Runs the command; its exit code.
 pub fn run(run: &Run) -> Result<i32> {
-    if let Some(name) = &run.checkpoint {
-        return instance::foreground::run(run, name);
+    match &run.checkpoint {
+        Some(name) => instance::foreground::run(run, name),
+        None => start(RootOptions::of_run(run)?, &run.show),
     }
+}
+
+/// Runs a shell in an image; its exit code.
+pub fn shell(shell: &Shell) -> Result<i32> {
+    start(RootOptions::of_shell(shell), &shell.show)
+}
+
+fn start(asked: RootOptions, show: &DryRun) -> Result<i32> {
     let context = Context::load()?;
-    let started = helper_ahead(run, &context)?;
+    let started = helper_ahead(&asked, show.dry_run, &context)?;
     // Who is not on the network yet begins again there.
-    let is_for_show = run.dry_run || network::is_to_be_joined(&net(run));
+    let is_for_show = show.dry_run || network::is_to_be_joined(&asked.net());
     let (upper, _scratch) = scratch::of_a_command(&context, is_for_show)?;
-    let RunFacts { options, facts, command, identity, stop, .. } =
-        resolve(run, &context, options(run, upper))?;
-    let plan = planner::build(options, facts)?;
-    if run.dry_run {
-        return show(&plan, run.json).map(|()| 0);
+    let RunFacts { facts, command, identity, stop, .. } = resolve(&asked, &context, show.dry_run)?;
+    let plan = planner::build(PlanOptions::new("run", upper, asked), facts)?;
+    if show.dry_run {
+        return self::show(&plan, show.json).map(|()| 0);
     }
     network::join(&context, &plan.net)?;
     images::plan::make_ready(&context, &plan)?;
@@ -45,10 +52,10 @@ pub fn run(run: &Run) -> Result<i32> {
 }
 
 /// Every start needs the helper: it loads while we plan. Over the host's root it makes ready, too; which image it is to be is not known yet.
-fn helper_ahead(run: &Run, context: &Context) -> Result<Option<Helper>> {
-    let sure = net(run) == Net::Host && !run.dry_run && !is_inside();
+fn helper_ahead(asked: &RootOptions, dry_run: bool, context: &Context) -> Result<Option<Helper>> {
+    let sure = asked.net() == Net::Host && !dry_run && !is_inside();
     match &context.helper {
-        Some(helper) if sure && run.over_host && run.base.is_none() => {
+        Some(helper) if sure && asked.source == RootSource::Host => {
             Helper::spawn_for(helper, Base::Host).map(Some)
         }
         Some(helper) if sure => Helper::spawn(helper).map(Some),
@@ -58,8 +65,6 @@ fn helper_ahead(run: &Run, context: &Context) -> Result<Option<Helper>> {
 
 /// What is to be run, in what, as whom: all that a plan and its command are made of.
 pub struct RunFacts<'a> {
-    /// What was asked for.
-    pub options: PlanOptions,
     /// What was found.
     pub facts: Facts<'a>,
     /// The command.
@@ -72,111 +77,55 @@ pub struct RunFacts<'a> {
     pub entry: Option<Entry>,
 }
 
-/// Looks up what the words of `skiff run` mean; the image is here then, but for a dry run.
-pub fn resolve<'a>(run: &Run, context: &'a Context, options: PlanOptions) -> Result<RunFacts<'a>> {
-    let inside = &inside(run);
-    let Some((image, words)) = image(run)? else {
-        if run.untrusted {
+/// Looks up what is asked for; the image is here then, but for a dry run.
+pub fn resolve<'a>(asked: &RootOptions, context: &'a Context, dry_run: bool) -> Result<RunFacts<'a>> {
+    let inside = &asked.inside;
+    let RootSource::Image(image) = &asked.source else {
+        if asked.untrusted {
             return Err(Error::new(
                 "--untrusted: the host's root shows more than a program needs that nobody trusts",
             )
             .hint("skiff run --untrusted IMAGE COMMAND; -v DIR:DIR:ro shows it a directory"));
         }
         let facts = Facts::of_host(context)?;
-        let mut command = inside.command(context, &run.command);
-        let identity = become_user(run, None, inside.identity(), &mut command);
-        return Ok(RunFacts { options, facts, command, identity, stop: None, entry: None });
+        let mut command = inside.command(context, &asked.argv);
+        let identity = become_user(asked, None, inside.identity(), &mut command);
+        return Ok(RunFacts { facts, command, identity, stop: None, entry: None });
     };
-    let entry = match run.dry_run {
+    let entry = match dry_run {
         true => images::find(context, image)?,
-        false => images::get::to_run(context, image, run.pull)?,
+        false => images::get::to_run(context, image, asked.pull)?,
     };
     let mut exec = entry.exec()?;
     let facts = images::plan::facts(context, entry.id, std::mem::take(&mut exec.volumes))?;
-    let entrypoint = run.entrypoint.as_deref();
-    let mut command = images::command::command(context, (entry.id, &exec), inside, entrypoint, words)?;
-    // Whom the image's maker meant counts for one who wants ids as its maker has them; for himself it is he who runs it.
-    let makers = Some(&*exec.user).filter(|user| run.inside.root && !user.is_empty());
+    let entrypoint = asked.entrypoint.as_deref();
+    let mut command = images::command::command(context, (entry.id, &exec), inside, entrypoint, &asked.argv)?;
+    // Whom the image's maker meant counts for one who wants ids as its maker has them; for themselves it is who runs it.
+    let makers = Some(&*exec.user).filter(|user| inside.root && !user.is_empty());
     let identity = inside.identity_in_image(context.route());
-    let identity = match become_user(run, makers, identity, &mut command) {
-        Identity::Me if run.untrusted => {
+    let identity = match become_user(asked, makers, identity, &mut command) {
+        Identity::Me if asked.untrusted => {
             command.seen_as = Some([context.uid, rustix::process::getgid().as_raw()]);
             Identity::Root
         }
         identity => identity,
     };
     let stop = exec.stop_signal.filter(|signal| !signal.is_empty());
-    Ok(RunFacts { options, facts, command, identity, stop, entry: Some(entry) })
-}
-
-/// What the words of `skiff run` ask of the root.
-pub fn options(run: &Run, upper: Upper) -> PlanOptions {
-    PlanOptions {
-        mounts: run.mounts.clone(),
-        writable: run.writable,
-        untrusted: run.untrusted,
-        contain: run.contain.is_wanted() || run.untrusted,
-        no_home: run.contain.no_home,
-        net: net(run),
-        ..PlanOptions::new("run", upper)
-    }
-}
-
-fn inside(run: &Run) -> Inside {
-    let mut inside = run.inside.clone();
-    inside.untrusted = run.untrusted;
-    // Without the helper, too: it needs no privilege to be seen so.
-    inside.me |= run.untrusted && !inside.root;
-    inside.cleanenv |= run.contain.containall || run.untrusted;
-    inside
-}
-
-/// The network that is wanted. What the user says counts, whatever is untrusted.
-fn net(run: &Run) -> Net {
-    run.net.clone().unwrap_or(if run.untrusted { Net::None } else { Net::Host })
+    Ok(RunFacts { facts, command, identity, stop, entry: Some(entry) })
 }
 
 /// Has root inside become another user there, if one is wanted.
-fn become_user(run: &Run, makers: Option<&str>, identity: Identity, command: &mut Command) -> Identity {
-    let Some(user) = run.user.as_deref().or(makers) else { return identity };
+fn become_user(
+    asked: &RootOptions,
+    makers: Option<&str>,
+    identity: Identity,
+    command: &mut Command,
+) -> Identity {
+    let Some(user) = asked.user.as_deref().or(makers) else { return identity };
     if !["root", "0", "root:root", "0:0", "root:0", "0:root"].contains(&user) {
-        images::command::run_as(command, user, &run.inside);
+        images::command::run_as(command, user, &asked.inside);
     }
     Identity::Root
-}
-
-/// A shell in an image: its best one.
-pub fn shell(shell: Shell) -> Result<i32> {
-    run(&of_shell(shell))
-}
-
-/// The words of `skiff run` that `skiff shell` stands for.
-pub fn of_shell(shell: Shell) -> Run {
-    let Shell { inside, writable, mounts, user, contain, untrusted, image } = shell;
-    let words = [image.as_str(), "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh"];
-    Run {
-        inside,
-        writable,
-        mounts,
-        user,
-        contain,
-        untrusted,
-        entrypoint: Some("/bin/sh".into()),
-        command: words.map(OsString::from).into(),
-        ..Run::default()
-    }
-}
-
-/// The image to run, and the words for it; nothing if the base is the host.
-pub fn image(run: &Run) -> Result<Option<(&str, &[OsString])>> {
-    match (run.base.as_deref(), &run.command[..]) {
-        (Some(base), words) => Ok(image_of(base)?.map(|image| (image, words))),
-        (None, [image, words @ ..]) if !run.over_host => match image.to_str() {
-            Some(image) => Ok(Some((image, words))),
-            None => Err(Error::new(format!("image {image:?}: not a name"))),
-        },
-        _ => Ok(None),
-    }
 }
 
 fn in_new(
@@ -254,17 +203,6 @@ pub fn spawn(
 /// Where an environment on this network is: one of the site's we have joined by ourselves, unless it has power over it.
 pub fn net_space(net: &Net, dumpable: bool) -> NetSpace {
     if net.is_own(dumpable) { NetSpace::Its } else { NetSpace::Ours }
-}
-
-/// The image that a base names; nothing for the host.
-pub fn image_of(base: &str) -> Result<Option<&str>> {
-    match base.strip_prefix(images::PREFIX) {
-        Some(image) => Ok(Some(image)),
-        None if base == "host" => Ok(None),
-        None => {
-            Err(Error::new(format!("base {base:?}: not known")).hint("a base is `host` or `image:IMAGE`"))
-        }
-    }
 }
 
 /// Prints a plan.

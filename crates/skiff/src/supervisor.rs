@@ -84,12 +84,8 @@ pub fn plan(context: &Context, env: &Environment) -> Result<Plan> {
 
 /// What an environment's settings ask for.
 pub fn options(env: &Environment, settings: Settings) -> PlanOptions {
-    PlanOptions {
-        mounts: settings.mounts,
-        net: settings.net,
-        has_host_name: true,
-        ..PlanOptions::new(env.name.as_str(), Upper::Directory(env.dir.clone()))
-    }
+    let upper = Upper::Directory(env.dir.clone());
+    PlanOptions { has_host_name: true, ..PlanOptions::new(env.name.as_str(), upper, settings.into()) }
 }
 
 /// A session in the environment that runs at `place`; if none does, one is started by the plan that `make` gives (and what that

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use skiff_cluster::wire::Scratch;
 use skiff_spec::network;
 
-use super::{AppRun, Machines, setting};
+use super::{AppRun, HostArgs, Inside, Machines};
 
 #[derive(Subcommand)]
 pub enum Cluster {
@@ -32,6 +32,10 @@ host's container; `ssh` and the mpirun of Open MPI and MPICH reach the others wi
 are removed, and the script's exit code is returned.";
 
 #[derive(Args, Debug)]
+#[command(mut_arg("net", |net| net.help("Network: host, or a site network (`skiff net list`) [default: host]")))]
+#[command(mut_arg("mounts", |mounts| mounts.help("Mount a directory or file of each host: SOURCE[:TARGET[:ro]]")))]
+#[command(mut_arg("root", |root| root.help("Run as root inside, by ssh too")))]
+#[command(mut_arg("me", |me| me.help("Run as yourself, unprivileged (the default)")))]
 pub struct ClusterRun {
     /// Base: host, image:IMAGE, or dir:PATH (a root that all hosts see)
     #[arg(long, value_name = "BASE", default_value = super::BASE)]
@@ -42,21 +46,10 @@ pub struct ClusterRun {
     /// File of hosts, one per line: HOST, `HOST slots=N` or HOST:N; reached by ssh
     #[arg(long, visible_alias = "machinefile", value_name = "FILE")]
     pub hostfile: Option<PathBuf>,
-    /// Network: host, or a site network (`skiff net list`)
-    #[arg(long, visible_alias = "network", value_name = "NET", default_value_t)]
-    pub net: network::Net,
-    /// Mount a directory or file of each host: SOURCE[:TARGET[:ro]]
-    #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
-    pub mounts: Vec<String>,
-    /// Set a variable, or pass on your own: NAME[=VALUE]
-    #[arg(short = 'e', long = "env", value_name = "NAME=VALUE", value_parser = setting())]
-    pub env: Vec<OsString>,
-    /// Working directory inside [default: the current one]
-    #[arg(short = 'w', long = "workdir", visible_alias = "pwd", value_name = "DIR")]
-    pub workdir: Option<PathBuf>,
-    /// Run as root inside, by ssh too
-    #[arg(long)]
-    pub root: bool,
+    #[command(flatten)]
+    pub host: HostArgs,
+    #[command(flatten)]
+    pub inside: Inside,
     /// Where changes are written: a directory on each host, or memory [default: $TMPDIR or /tmp there]
     #[arg(long, value_name = "DIR|memory")]
     pub scratch: Option<Scratch>,

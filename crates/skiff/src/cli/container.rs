@@ -20,7 +20,7 @@ pub struct Submit {
     pub container: Container,
 }
 
-#[derive(Args, Default)]
+#[derive(Args, Default, PartialEq, Eq)]
 pub struct Container {
     /// Prepare a job that has a script
     #[arg(long, conflicts_with = "step")]
@@ -82,15 +82,7 @@ impl Submit {
 impl Container {
     /// Whether anything was said.
     pub fn is_asked_for(&self) -> bool {
-        self.image.is_some()
-            || self.name.is_some()
-            || self.workdir.is_some()
-            || !self.mounts.is_empty()
-            || !self.variables.is_empty()
-            || [self.home, self.no_home, self.root, self.no_root, self.entrypoint, self.no_entrypoint]
-                .contains(&true)
-            || self.writable
-            || self.readonly
-            || self.save.is_some()
+        // The plug-in says by itself whether there is a script.
+        *self != Self { script: self.script, ..Self::default() }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use skiff_spec::name::EnvName;
 
-use super::{Contain, Inside, Output};
+use super::{DryRun, Output, RootArgs};
 
 #[derive(Args)]
 pub struct Pull {
@@ -53,21 +53,12 @@ pub struct Export {
 #[derive(Args)]
 pub struct Shell {
     #[command(flatten)]
-    pub inside: Inside,
-    /// Make the image writable; changes are discarded
-    #[arg(long)]
-    pub writable: bool,
-    /// Mount a host directory or file: SOURCE[:TARGET[:ro]]
-    #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
-    pub mounts: Vec<String>,
-    /// Run as this user of the image [default with --root: the image's user, or root]
-    #[arg(short, long, value_name = "USER[:GROUP]", conflicts_with = "me")]
-    pub user: Option<String>,
-    #[command(flatten)]
-    pub contain: Contain,
+    pub root: RootArgs,
     /// Enter an image you do not trust, as in `skiff run`
     #[arg(long)]
     pub untrusted: bool,
+    #[command(flatten)]
+    pub show: DryRun,
     /// Image name, digest or file
     pub image: String,
 }

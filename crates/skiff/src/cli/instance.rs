@@ -4,9 +4,8 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 use skiff_spec::name::EnvName;
-use skiff_spec::network;
 
-use super::{Contain, Inside, Output, PullWhen};
+use super::{DryRun, Inside, Output, RootArgs};
 
 #[derive(Subcommand)]
 pub enum Instance {
@@ -64,39 +63,22 @@ Without COMMAND an image runs its own command; any other instance waits to be en
 
 #[derive(Args)]
 #[command(after_help = WORDS)]
+#[command(mut_arg("net", |net| net.help(
+    "Network: host, none, private, or a site network [default: the environment's, or host]"
+)))]
+#[command(mut_arg("writable", |writable| writable.help("Make the image writable; changes are discarded with the instance")))]
 pub struct Start {
     #[command(flatten)]
-    pub inside: Inside,
+    pub root: RootArgs,
     /// Make it checkpointable: root inside, changes on disk, no system call filter. =NAME is the checkpoint that it is
     /// saved to
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, conflicts_with = "me")]
     pub checkpoint: Option<Option<EnvName>>,
-    /// Make the image writable; changes are discarded with the instance
-    #[arg(long)]
-    pub writable: bool,
-    /// Run as this user of the image, as in `skiff run`
-    #[arg(short, long, value_name = "USER[:GROUP]", conflicts_with = "me")]
-    pub user: Option<String>,
     /// Run this program instead of the image's entry point
     #[arg(long, value_name = "PROGRAM")]
     pub entrypoint: Option<OsString>,
-    /// When to pull the image
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
-    pub pull: PullWhen,
-    /// Mount a host directory or file: SOURCE[:TARGET[:ro]]
-    #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
-    pub mounts: Vec<String>,
-    /// Network: host, none, private, or a site network [default: the environment's, or host]
-    #[arg(long, visible_alias = "network", value_name = "NET")]
-    pub net: Option<network::Net>,
     #[command(flatten)]
-    pub contain: Contain,
-    /// Print what would be done, and change nothing
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Print JSON
-    #[arg(long, requires = "dry_run")]
-    pub json: bool,
+    pub show: DryRun,
     /// Image or environment to run, or host
     pub of: String,
     /// Instance name

@@ -7,9 +7,8 @@ use clap::{Args, Subcommand};
 use skiff_cluster::local::members::Member;
 use skiff_cluster::wire::Scratch;
 use skiff_spec::name::EnvName;
-use skiff_spec::network::Net;
 
-use super::{BASE, Inside, Output};
+use super::{BASE, HostArgs, Inside, Output};
 
 #[derive(Subcommand)]
 pub enum Machines {
@@ -102,6 +101,12 @@ node are discarded with it. Your home and the site's mounts are there.";
 
 #[derive(Args)]
 #[command(after_help = UP)]
+#[command(mut_arg("net", |net| net.help(
+    "Network: host, or a site network [default: host; on one host, a private one]"
+)))]
+#[command(mut_arg("mounts", |mounts| mounts.help(
+    "Mount a host directory or file on each node: SOURCE[:TARGET[:ro]]"
+)))]
 pub struct Up {
     /// Cluster name
     pub name: EnvName,
@@ -117,9 +122,8 @@ pub struct Up {
     /// Use this host only, also within an allocation
     #[arg(long, conflicts_with = "hostfile")]
     pub here: bool,
-    /// Network: host, or a site network [default: host; on one host, a private one]
-    #[arg(long, visible_alias = "network", value_name = "NET")]
-    pub net: Option<Net>,
+    #[command(flatten)]
+    pub host: HostArgs,
     /// How long to wait for the hosts
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,
@@ -129,9 +133,6 @@ pub struct Up {
     /// Processors that each node reports to Slurm [default: its host's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub cpus: Option<u16>,
-    /// Mount a host directory or file on each node: SOURCE[:TARGET[:ro]]
-    #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
-    pub mounts: Vec<String>,
     /// Where changes are written: a directory on each host, or memory [default: $TMPDIR or /tmp there]
     #[arg(long, value_name = "DIR|memory")]
     pub scratch: Option<Scratch>,

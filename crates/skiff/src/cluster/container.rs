@@ -23,6 +23,7 @@ use skiff_sys::signal::Mask;
 
 use super::apart;
 use super::script::with_stdio;
+use crate::cli::HostArgs;
 use crate::context::Context;
 use crate::planner::{self, PlanOptions};
 
@@ -77,9 +78,8 @@ pub fn options(
     let mount =
         |target: &str, source, read_only| Mount { source, target: target.into(), read_only, optional: false };
     let hosts = files::etc_hosts(members, own_hosts);
+    let asked = HostArgs { mounts: wanted.mounts.clone(), net: Some(net.clone()) };
     PlanOptions {
-        mounts: wanted.mounts.clone(),
-        net: net.clone(),
         // Everybody is himself here: the host's commands run as they are.
         shims: false,
         // Who logs in to an image by ssh gets the shell that every image has.
@@ -89,7 +89,7 @@ pub fn options(
             mount(planner::HOSTS, Source::Text(hosts), true),
             mount(files::DROP_IN, Source::Text(files::ssh_config(members)), true),
         ],
-        ..PlanOptions::new(wanted.name.clone(), upper)
+        ..PlanOptions::new(wanted.name.clone(), upper, asked.into())
     }
 }
 

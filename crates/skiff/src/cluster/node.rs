@@ -18,6 +18,7 @@ use super::agent::ROOT;
 use super::container;
 use super::local::machine;
 use super::root::Found;
+use crate::cli::HostArgs;
 use crate::context::Context;
 use crate::planner::{self, PlanOptions};
 use crate::scratch::{self, Scratch};
@@ -113,10 +114,10 @@ fn plan(
 
 /// What a node asks for, whose daemon writes to `log`.
 pub fn options(wanted: &wire::Wanted, upper: Upper, log: PathBuf) -> PlanOptions {
+    let asked = HostArgs { mounts: wanted.mounts.clone(), net: None };
     PlanOptions {
-        mounts: wanted.mounts.clone(),
         own: vec![planner::output(log)],
-        ..PlanOptions::new(wanted.name.clone(), upper)
+        ..PlanOptions::new(wanted.name.clone(), upper, asked.into())
     }
 }
 

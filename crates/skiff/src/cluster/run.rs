@@ -13,6 +13,7 @@ use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::Ended;
 use skiff_spec::fault::{Context as _, Result};
+use skiff_spec::network::Net;
 use skiff_spec::plan::Identity;
 use skiff_sys::signal::Signals;
 
@@ -39,12 +40,13 @@ pub fn run(run: &ClusterRun) -> Result<i32> {
     let context = Context::load()?;
     planner::refuse_inside(&context)?;
     container::needs_helper(&context)?;
-    let plan = plan(run, &context)?;
+    let net = run.host.net.clone().unwrap_or_default();
+    let plan = plan(run, &net, &context)?;
     if run.dry_run {
         return show(&plan, run.json).map(|()| 0);
     }
     // Whatever the hosts would all say, once and at once.
-    let options = container::options(&plan.wanted, container::memory(&context), &run.net, vec![], (&[], ""));
+    let options = container::options(&plan.wanted, container::memory(&context), &net, vec![], (&[], ""));
     planner::build(options, Found::on_node(&context, &plan.wanted.root)?.facts(&context)?)?;
     let signals = Signals::block(&[]).context(|| "signals")?;
     let end = carry_out(run, &context, &plan, &signals)?;
@@ -55,8 +57,8 @@ pub fn run(run: &ClusterRun) -> Result<i32> {
     })
 }
 
-fn plan(run: &ClusterRun, context: &Context) -> Result<Plan> {
-    let launching = Launching::find(context, run.hostfile.as_deref(), run.nodes, &run.net)?;
+fn plan(run: &ClusterRun, net: &Net, context: &Context) -> Result<Plan> {
+    let launching = Launching::find(context, run.hostfile.as_deref(), run.nodes, net)?;
     let name = format!("cluster-{}", std::process::id());
     let (root, command) = root(run, context)?;
     let program = program(run, &name, command);
@@ -67,25 +69,19 @@ fn plan(run: &ClusterRun, context: &Context) -> Result<Plan> {
         index: 0,
         duty: Duty::Script,
         root,
-        identity: if run.root { Identity::Root } else { Identity::Me },
+        identity: if run.inside.root { Identity::Root } else { Identity::Me },
         scratch: run.scratch.clone().unwrap_or_default(),
-        mounts: run.mounts.clone(),
+        mounts: run.host.mounts.clone(),
         silence: context.config.cluster.silence_seconds,
         variables: program.env.iter().filter(|(name, _)| !files::is_a_sessions_own(name)).cloned().collect(),
     };
     let launches = launching.launches();
-    Ok(Plan { launching, launches, wanted, program, network: run.net.to_string() })
+    Ok(Plan { launching, launches, wanted, program, network: net.to_string() })
 }
 
 /// What lies below, and the command as the user wrote it, with the variables that belong to it there.
 fn root(run: &ClusterRun, context: &Context) -> Result<(Root, Command)> {
-    let inside = Inside {
-        root: run.root,
-        me: !run.root,
-        env: run.env.clone(),
-        workdir: run.workdir.clone(),
-        ..Inside::default()
-    };
+    let inside = Inside { me: !run.inside.root, ..run.inside.clone() };
     let found = Found::named(context, &run.base, run.dry_run)?;
     let command = match found.image() {
         Some(entry) => {
@@ -99,15 +95,16 @@ fn root(run: &ClusterRun, context: &Context) -> Result<(Root, Command)> {
 
 /// With what leads programs to the cluster's hosts; what the user has asked for stands.
 fn program(run: &ClusterRun, name: &str, mut command: Command) -> Program {
-    let asked =
-        |name: &str| run.env.iter().any(|setting| setting.to_string_lossy().split('=').next() == Some(name));
+    let asked = |name: &str| {
+        run.inside.env.iter().any(|setting| setting.to_string_lossy().split('=').next() == Some(name))
+    };
     // A job's own directory for such files is not inside.
     for variable in ["TMPDIR", "TMP", "TEMP"] {
         if !asked(variable) {
             command.env.retain(|(known, _)| known != variable);
         }
     }
-    for (variable, value) in files::variables(name, run.root) {
+    for (variable, value) in files::variables(name, run.inside.root) {
         if !asked(variable) {
             command.set(variable, value);
         }

@@ -16,7 +16,7 @@ use skiff_spec::plan::Upper;
 
 use super::Check;
 use crate::context::Context;
-use crate::planner::{self, Facts, PlanOptions};
+use crate::planner::{self, Facts, PlanOptions, RootOptions};
 
 const NAME: &str = "checkpoints";
 
@@ -54,7 +54,8 @@ fn shown(found: &Found, begun: Instant) -> String {
 /// In an environment made for this, with a network of its own, as instances have it that take their connections along.
 fn try_in_new(context: &Context, act: impl FnOnce(Inside<'_>, &Path) -> Result<Found>) -> Result<Found> {
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
-    let options = PlanOptions { net: Net::None, dumpable: true, ..PlanOptions::new("doctor", upper) };
+    let asked = RootOptions { net: Some(Net::None), dumpable: true, ..RootOptions::default() };
+    let options = PlanOptions::new("doctor", upper, asked);
     let plan = planner::build(options, Facts::of_host(context)?)?;
     let scratch = std::env::temp_dir().join(format!("skiff-doctor.{}", std::process::id()));
     fs::DirBuilder::new().mode(0o700).create(&scratch).context(|| scratch.display().to_string())?;

@@ -14,7 +14,7 @@ use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 
 use super::Check;
 use crate::context::Context;
-use crate::planner::{self, Facts, PlanOptions};
+use crate::planner::{self, Facts, PlanOptions, RootOptions};
 use crate::scratch;
 
 /// All of them.
@@ -215,7 +215,7 @@ fn whole(context: &Context) -> Check {
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     let begun = Instant::now();
     let started = Facts::of_host(context)
-        .and_then(|facts| planner::build(PlanOptions::new("doctor", upper), facts))
+        .and_then(|facts| planner::build(PlanOptions::new("doctor", upper, RootOptions::default()), facts))
         .and_then(|plan| start(&plan, Options { helper: context.helper.as_deref(), ..Options::default() }));
     match started {
         Ok(instance) => {

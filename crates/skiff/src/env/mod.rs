@@ -9,9 +9,10 @@ use skiff_spec::fault::Result;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 
-use crate::cli::{Env, Exec};
+use crate::cli::{Env, Exec, HostArgs};
 use crate::context::Context;
 use crate::environments::{Environment, Ground};
+use crate::planner::RootSource;
 use crate::{images, output, planner, run as throw_away};
 
 pub use contents::{ours, take_snapshot};
@@ -22,8 +23,8 @@ pub use remove::delete_leftovers;
 pub fn run(command: &Env) -> Result<i32> {
     let context = Context::load()?;
     match command {
-        Env::Create { name, base, mounts, net, dry_run } => {
-            create(&context, name, base, (mounts, net), *dry_run)?;
+        Env::Create { name, base, host, dry_run } => {
+            create(&context, name, base, host, *dry_run)?;
         }
         Env::Enter { inside, name, dry_run: false, .. } => return live::enter(&context, name, inside),
         Env::Enter { name, json, .. } => {
@@ -49,20 +50,15 @@ pub fn run(command: &Env) -> Result<i32> {
     Ok(0)
 }
 
-fn create(
-    context: &Context,
-    name: &EnvName,
-    base: &str,
-    (mounts, net): (&[String], &Net),
-    dry_run: bool,
-) -> Result<()> {
-    let ground = match throw_away::image_of(base)? {
-        None => Ground::Host,
-        Some(image) => Ground::Image(images::find(context, image)?),
+fn create(context: &Context, name: &EnvName, base: &str, host: &HostArgs, dry_run: bool) -> Result<()> {
+    let HostArgs { mounts, net } = host;
+    let ground = match RootSource::of_base(base)? {
+        RootSource::Host => Ground::Host,
+        RootSource::Image(image) => Ground::Image(images::find(context, &image)?),
     };
     // What is wrong with a mount shows now, not at the first start.
     mounts.iter().try_for_each(|m| planner::parse_mount(m).map(drop))?;
-    if let Net::Named(network) = net {
+    if let Some(Net::Named(network)) = net {
         crate::network::commands::read(network)?;
     }
     let env = Environment::named(context, name.clone())?;
@@ -73,5 +69,5 @@ fn create(
         };
         return output::line(&format!("make {} over {over}", env.dir.display()));
     }
-    env.create(&ground, mounts.to_vec(), net.clone())
+    env.create(&ground, mounts.clone(), net.clone().unwrap_or_default())
 }

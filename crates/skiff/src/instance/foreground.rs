@@ -15,7 +15,7 @@ use super::record::{Record, State};
 use super::start;
 use crate::cli::{Run, Start};
 use crate::context::Context;
-use crate::run::image;
+use crate::planner::{RootOptions, RootSource};
 use crate::{images, output, supervisor};
 
 /// How long its command may take to end when it is asked to, in seconds.
@@ -28,7 +28,7 @@ const OURS: [Signal; 5] = [Signal::TSTP, Signal::CONT, Signal::TTIN, Signal::TTO
 /// `skiff run --checkpoint`: starts one of this name, and waits for its end; the exit code.
 pub fn run(run: &Run, instance: &EnvName) -> Result<i32> {
     match start::start(&of_run(run, instance)?)? {
-        0 if !run.dry_run => {
+        0 if !run.show.dry_run => {
             let context = Context::load()?;
             let ended = attend(&context, &Record::named(&context, instance)?, 0, |_| Ok(false))?;
             Ok(ended.map_or(0, output::exit_as))
@@ -39,29 +39,37 @@ pub fn run(run: &Run, instance: &EnvName) -> Result<i32> {
 
 /// The words of `skiff instance start` that `skiff run --checkpoint` stands for.
 pub fn of_run(run: &Run, instance: &EnvName) -> Result<Start> {
-    let (of, command) = match image(run)? {
-        Some((image, words)) => (format!("{}{image}", images::PREFIX), words),
-        None if run.command.is_empty() => {
+    let Run {
+        root,
+        entrypoint,
+        show,
+        // What lies below and the command are read as without --checkpoint, which --untrusted excludes.
+        base: _,
+        command: _,
+        over_host: _,
+        untrusted: _,
+        checkpoint: _,
+        remove: _,
+        tty: _,
+        interactive: _,
+    } = run;
+    let RootOptions { source, argv, .. } = RootOptions::of_run(run)?;
+    let of = match source {
+        RootSource::Image(image) => format!("{}{image}", images::PREFIX),
+        RootSource::Host if argv.is_empty() => {
             return Err(Error::new("--checkpoint: a shell on a terminal cannot be saved")
                 .hint("say what is to be run: skiff run --checkpoint NAME -- COMMAND"));
         }
-        None => ("host".into(), &run.command[..]),
+        RootSource::Host => "host".into(),
     };
     Ok(Start {
-        inside: run.inside.clone(),
+        root: root.clone(),
         checkpoint: Some(None),
-        writable: run.writable,
-        user: run.user.clone(),
-        entrypoint: run.entrypoint.clone(),
-        pull: run.pull,
-        mounts: run.mounts.clone(),
-        net: run.net.clone(),
-        contain: run.contain.clone(),
-        dry_run: run.dry_run,
-        json: run.json,
+        entrypoint: entrypoint.clone(),
+        show: show.clone(),
         of,
         instance: instance.clone(),
-        command: command.into(),
+        command: argv,
     })
 }
 

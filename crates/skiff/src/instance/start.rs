@@ -15,12 +15,12 @@ use skiff_spec::settings::Settings;
 
 use super::record::{Record, now};
 use super::service::Service;
-use crate::cli::{Inside, Run, Slot, Start};
+use crate::cli::{Slot, Start};
 use crate::context::Context;
 use crate::env::{self, ours, take_snapshot};
 use crate::environments::Environment;
 use crate::images::index::Entry;
-use crate::planner::{self, PlanOptions};
+use crate::planner::{self, PlanOptions, RootOptions, RootSource};
 use crate::supervisor::{self, Keep, Place};
 use crate::{images, network, output, run, scratch, slurm};
 
@@ -54,8 +54,8 @@ pub fn start(start: &Start) -> Result<i32> {
         Slot::newest(checkpoint).refuse_missing(&context)?;
     }
     let wanted = wanted(&context, start, &of, &record)?;
-    if start.dry_run {
-        return run::show(&wanted.plan, start.json).map(|()| 0);
+    if start.show.dry_run {
+        return run::show(&wanted.plan, start.show.json).map(|()| 0);
     }
     network::join_for(&context, &wanted.plan)?;
     images::plan::make_ready(&context, &wanted.plan)?;
@@ -158,12 +158,8 @@ impl Of {
 }
 
 fn wanted(context: &Context, start: &Start, of: &Of, record: &Record) -> Result<Wanted> {
-    let inside = Inside {
-        root: start.inside.root || start.checkpoint.is_some(),
-        cleanenv: start.inside.cleanenv || start.contain.containall,
-        ..start.inside.clone()
-    };
-    let upper = if start.checkpoint.is_some() {
+    let asked = RootOptions::of_start(start);
+    let upper = if asked.dumpable {
         // On the disk, where it can be saved.
         Upper::Directory(record.dir.clone())
     } else if scratch::memory_will_do() {
@@ -171,51 +167,28 @@ fn wanted(context: &Context, start: &Start, of: &Of, record: &Record) -> Result<
     } else {
         Upper::Scratch(record.dir.clone())
     };
-    let options = options(start, record, upper);
-    match of {
-        Of::Env(env) => of_environment(context, start, (env, inside), options),
-        Of::Host | Of::Image(_) => of_base(context, start, (of, inside), options),
-    }
+    let source = match of {
+        Of::Env(env) => return of_environment(context, start, env, options(asked, record, upper)),
+        Of::Image(image) => RootSource::Image(image.clone()),
+        Of::Host => RootSource::Host,
+    };
+    of_base(context, start, options(RootOptions { source, ..asked }, record, upper))
 }
 
-/// What the words ask of the root.
-pub fn options(start: &Start, record: &Record, upper: Upper) -> PlanOptions {
+/// What is asked of the root.
+pub fn options(asked: RootOptions, record: &Record, upper: Upper) -> PlanOptions {
     PlanOptions {
-        mounts: start.mounts.clone(),
-        writable: start.writable,
-        net: start.net.clone().unwrap_or_default(),
         has_host_name: true,
-        dumpable: start.checkpoint.is_some(),
         own: vec![planner::output(record.output())],
-        ..PlanOptions::new(record.name.as_str(), upper).without(&start.contain)
+        ..PlanOptions::new(record.name.as_str(), upper, asked)
     }
 }
 
 /// As `skiff run` has it.
-fn of_base(
-    context: &Context,
-    start: &Start,
-    (of, inside): (&Of, Inside),
-    options: PlanOptions,
-) -> Result<Wanted> {
-    let base = match of {
-        Of::Image(image) => format!("{}{image}", images::PREFIX),
-        Of::Host | Of::Env(_) => "host".into(),
-    };
-    let entered = matches!(of, Of::Host) && start.command.is_empty();
-    let run = Run {
-        inside,
-        base: Some(base),
-        user: start.user.clone(),
-        entrypoint: start.entrypoint.clone(),
-        pull: start.pull,
-        contain: start.contain.clone(),
-        dry_run: start.dry_run,
-        command: start.command.clone(),
-        ..Run::default()
-    };
-    let resolved = run::resolve(&run, context, options)?;
-    let run::RunFacts { options, facts, command, identity, stop, entry } = resolved;
+fn of_base(context: &Context, start: &Start, options: PlanOptions) -> Result<Wanted> {
+    let entered = options.asked.source == RootSource::Host && start.command.is_empty();
+    let found = run::resolve(&options.asked, context, start.show.dry_run)?;
+    let run::RunFacts { facts, command, identity, stop, entry } = found;
     let plan = planner::build(options, facts)?;
     let command = (!entered).then_some(command);
     Ok(Wanted { plan, held: vec![], snapshot: None, command, identity, stop, entry })
@@ -225,26 +198,26 @@ fn of_base(
 fn of_environment(
     context: &Context,
     start: &Start,
-    (env, inside): (&Environment, Inside),
+    env: &Environment,
     options: PlanOptions,
 ) -> Result<Wanted> {
     let settings = env.settings()?.clone();
-    let snapshot = match start.dry_run {
+    let snapshot = match start.show.dry_run {
         true => None,
         false => Some(snapshot(context, env)?),
     };
     let (id, layers) = snapshot.map_or((None, vec![]), |(id, layers)| (Some(id), layers));
     // Topmost first.
     let (paths, held): (Vec<PathBuf>, Vec<LayerLease>) = layers.into_iter().rev().unzip();
-    let options = over_environment(options, start.net.is_some(), settings, paths);
-    let plan = planner::build(options, env.ground()?.facts(context)?)?;
-    let words: Vec<OsString> = start.entrypoint.iter().chain(&start.command).cloned().collect();
+    let RootOptions { inside, user, entrypoint, argv, .. } = options.asked.clone();
+    let plan = planner::build(over_environment(options, settings, paths), env.ground()?.facts(context)?)?;
+    let words: Vec<OsString> = entrypoint.into_iter().chain(argv).collect();
     let command = match &words[..] {
         [] => None,
         words => {
             let mut command = env::command(context, env, &inside, words)?;
             command.set("SKIFF_ENVIRONMENT", env.name.as_str());
-            if let Some(user) = &start.user {
+            if let Some(user) = &user {
                 images::command::run_as(&mut command, user, &inside);
             }
             Some(command)
@@ -254,21 +227,17 @@ fn of_environment(
     Ok(Wanted { plan, held, snapshot: id, command, identity, stop: None, entry: None })
 }
 
-/// What an instance of an environment has of that: its mounts, below those of the instance; its network, unless the words name one
-/// (`has_net`); and the layers of its snapshot. It takes changes.
-pub fn over_environment(
-    options: PlanOptions,
-    has_net: bool,
-    settings: Settings,
-    layers: Vec<PathBuf>,
-) -> PlanOptions {
-    PlanOptions {
-        mounts: [settings.mounts, options.mounts].concat(),
-        net: if has_net { options.net } else { settings.net },
-        layers,
-        writable: true,
-        ..options
-    }
+/// What an instance of an environment has of that: its mounts, below those of the instance; its network, unless the instance's words name
+/// one; and the layers of its snapshot. It takes changes.
+pub fn over_environment(options: PlanOptions, settings: Settings, layers: Vec<PathBuf>) -> PlanOptions {
+    let settings = RootOptions::from(settings);
+    let asked = RootOptions {
+        mounts: [settings.mounts, options.asked.mounts].concat(),
+        net: options.asked.net.or(settings.net),
+        writable: settings.writable,
+        ..options.asked
+    };
+    PlanOptions { asked, layers, ..options }
 }
 
 /// Takes one, and unpacks it; bottom first.

@@ -13,7 +13,7 @@ use super::keeper::{IMAGE, node_name, private_dir, spool};
 use crate::context::Context;
 use crate::control::Live;
 use crate::images::{self, index::Entry};
-use crate::planner::{self, PlanOptions};
+use crate::planner::{self, PlanOptions, RootOptions};
 use crate::supervisor::{self, Keep, Place};
 use crate::{dirs, output, scratch};
 
@@ -44,13 +44,8 @@ pub fn running(context: &Context, job: &Job, container: &Container) -> Result<Li
 
 /// What `--container-...` ask for, and the place of the job's scripts.
 pub fn options(container: &Container, upper: Upper, spool: PathBuf) -> PlanOptions {
-    PlanOptions {
-        mounts: container.mounts.clone(),
-        services: vec![spool],
-        no_home: !container.home,
-        writable: container.writable,
-        ..PlanOptions::new(container.environment.clone(), upper)
-    }
+    let (name, asked) = (container.environment.clone(), container.into());
+    PlanOptions { services: vec![spool], ..PlanOptions::new(name, upper, asked) }
 }
 
 /// The image that it is over: the one that it was made over, if it is there already.
@@ -81,6 +76,7 @@ fn image(context: &Context, container: &Container, dir: &Path) -> Result<Entry> 
 /// Has a task run as its container's image and options say.
 pub fn enter(command: &mut Command, job: &Job, container: &Container, entry: &Entry) -> Result<()> {
     let exec = entry.exec()?;
+    let RootOptions { inside, entrypoint, .. } = container.into();
     // What a task of the job's own container starts goes on as that one is.
     let goes_on = job.step.is_none() && images::command::is_in(command, entry.id);
     let kept: Vec<_> =
@@ -89,7 +85,7 @@ pub fn enter(command: &mut Command, job: &Job, container: &Container, entry: &En
     for (name, value) in kept {
         command.set(name, value);
     }
-    if container.root {
+    if inside.root {
         // The ranks' proof to Slurm of who they are is munge's, which knows the real one.
         command.set("USER", "root");
         command.set("LOGNAME", "root");
@@ -97,11 +93,11 @@ pub fn enter(command: &mut Command, job: &Job, container: &Container, entry: &En
     if goes_on {
         return Ok(());
     }
-    if container.entrypoint {
+    if entrypoint.is_none() {
         command.argv.splice(0..0, exec.entrypoint.iter().map(Into::into));
     }
-    if let Some(dir) = &container.workdir {
-        command.cwd = dir.into();
+    if let Some(dir) = inside.workdir {
+        command.cwd = dir;
         command.only_there = true;
     } else if !exec.working_dir.is_empty() {
         command.cwd = Path::new("/").join(&exec.working_dir);

@@ -13,6 +13,7 @@ use skiff_spec::plan::Upper;
 use super::container;
 use super::deploy::deploy;
 use super::job::Job;
+use crate::cli::HostArgs;
 use crate::context::Context;
 use crate::control::Live;
 use crate::environments::Ground;
@@ -59,7 +60,9 @@ fn of_snapshot(context: &Context, job: &Job, snapshot: &Snapshot) -> Result<Live
 /// What a job in an environment asks for: these layers, and the place of its scripts.
 pub fn options(snapshot: &Snapshot, upper: Upper, layers: Vec<PathBuf>, spool: PathBuf) -> PlanOptions {
     let name = snapshot.environment.to_string();
-    PlanOptions { layers, services: vec![spool], ..PlanOptions::new(name, upper) }
+    // The environment's own mounts and network are those of the machine where it is.
+    let asked = HostArgs::default().into();
+    PlanOptions { layers, services: vec![spool], ..PlanOptions::new(name, upper, asked) }
 }
 
 /// The image that a job's root is over; nothing for the host's. For a job whose root runs.

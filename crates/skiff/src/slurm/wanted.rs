@@ -45,7 +45,25 @@ pub fn described(
     step: bool,
     depot: impl FnOnce() -> Result<String>,
 ) -> Result<Container> {
-    let environment = match (&image, &asked.name) {
+    let cli::Container {
+        script,
+        mounts,
+        workdir,
+        name,
+        variables,
+        no_home,
+        root,
+        entrypoint,
+        readonly,
+        save,
+        // Known by now; and words for what is so in any case, which change nothing.
+        image: _,
+        home: _,
+        no_root: _,
+        no_entrypoint: _,
+        writable: _,
+    } = asked;
+    let environment = match (&image, name) {
         (Some(image), _) => format!("{}{}", images::PREFIX, image.reference),
         (None, Some(name)) => format!("{PREFIX}{name}"),
         (None, None) => {
@@ -53,7 +71,7 @@ pub fn described(
                 .hint("--container-image=IMAGE says of which image, --container-name=NAME which an earlier step has made"));
         }
     };
-    if let Some(bad) = asked.variables.iter().find(|name| name.is_empty() || name.contains('=')) {
+    if let Some(bad) = variables.iter().find(|name| name.is_empty() || name.contains('=')) {
         return Err(Error::new(format!("--container-env: {bad:?} is no variable's name"))
             .hint("it takes names alone: --container-env=NAME,NAME"));
     }
@@ -62,16 +80,16 @@ pub fn described(
         environment,
         image,
         step,
-        name: asked.name.clone(),
-        mounts: asked.mounts.iter().map(|text| mount(text)).collect::<Result<_>>()?,
-        workdir: asked.workdir.as_deref().map(|dir| utf8(&Path::new("/").join(dir))).transpose()?,
-        home: !asked.no_home,
-        root: asked.root,
-        writable: !asked.readonly,
-        entrypoint: asked.entrypoint,
-        variables: asked.variables.clone(),
-        save: asked.save.as_deref().map(save::target).transpose()?,
-        script: asked.save.is_some() && asked.script,
+        name: name.clone(),
+        mounts: mounts.iter().map(|text| mount(text)).collect::<Result<_>>()?,
+        workdir: workdir.as_deref().map(|dir| utf8(&Path::new("/").join(dir))).transpose()?,
+        home: !no_home,
+        root: *root,
+        writable: !readonly,
+        entrypoint: *entrypoint,
+        variables: variables.clone(),
+        save: save.as_deref().map(save::target).transpose()?,
+        script: save.is_some() && *script,
         depot,
     })
 }

@@ -23,7 +23,7 @@ use super::record::{Record, Settings};
 use super::supervisor::Wanted as Held;
 use super::wire::{Want, ask};
 use super::{machine, supervisor};
-use crate::cli::Up;
+use crate::cli::{HostArgs, Up};
 use crate::cluster::launching::{self, Launching};
 use crate::cluster::root::Found;
 use crate::context::Context;
@@ -83,14 +83,14 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
 /// The hosts that it is to be on, which are this one so many times if there are no others but a network is asked for; nothing if
 /// it is to be in a network of its own on this machine, as it is if the allocation is just this.
 fn find_hosts(context: &Context, wanted: &Up) -> Result<Option<Launching>> {
-    let here = || match &wanted.net {
+    let here = || match &wanted.host.net {
         None => Ok(None),
         Some(net) => Launching::here(context, wanted.nodes.ok_or_else(how_many)?, net).map(Some),
     };
     if wanted.here || (wanted.hostfile.is_none() && !launching::is_allocation()) {
         return here();
     }
-    let net = wanted.net.clone().unwrap_or_default();
+    let net = wanted.host.net.clone().unwrap_or_default();
     let found = Launching::find(context, wanted.hostfile.as_deref(), None, &net)?;
     let only_here = found.hosts.iter().all(|host| lists::is_here(&host.name, &found.here));
     if wanted.hostfile.is_none() && only_here { here() } else { Ok(Some(found)) }
@@ -133,7 +133,7 @@ fn spec(
         root: found.root(),
         identity: Identity::Root,
         scratch: wanted.scratch.clone().unwrap_or_default(),
-        mounts: wanted.mounts.clone(),
+        mounts: wanted.host.mounts.clone(),
         variables: vec![],
         silence: context.config.cluster.silence_seconds,
     };
@@ -163,7 +163,9 @@ fn plan(context: &Context, wanted: &Up, network: Network, record: &Record, found
 
 /// What the words ask of the root of every node.
 pub fn options(wanted: &Up, upper: Upper) -> PlanOptions {
-    PlanOptions { mounts: wanted.mounts.clone(), ..PlanOptions::new(wanted.name.as_str(), upper) }
+    // The network is that of the hosts, or a new one on this machine.
+    let asked = HostArgs { net: None, ..wanted.host.clone() };
+    PlanOptions::new(wanted.name.as_str(), upper, asked.into())
 }
 
 /// A plan with the configuration of the cluster's Slurm, which is in the cluster's directory, in the place of the host's.
