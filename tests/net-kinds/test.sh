@@ -74,6 +74,10 @@ as alice sh -c 'echo 192.0.2.7 n1 >/home/alice/hosts'
 login alice
 ok on n1 "${login[@]}" skiff run --net lab -v /home/alice/hosts:/etc/hosts -- sh -c "$(look_up n1)"
 equal "$out" 192.0.2.7
+# By a printed plan, too, which is read again on the network.
+ok on n1 "${login[@]}" skiff run --dry-run --json --net lab -v /home/alice/hosts:/etc/hosts -- sh -c "$(look_up n1); $my_address"
+ok on n1 "${login[@]}" skiff run --plan - <<<"$out"
+has "$out" $'192.0.2.7\n10.20.0.'
 ok on n1 "${login[@]}" skiff env create --net lab dev
 ok on n1 "${login[@]}" skiff env exec dev -- sh -c "$(look_up dev)"
 has "$out" 10.20.0.

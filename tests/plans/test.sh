@@ -6,7 +6,10 @@
 . "$(dirname "$0")/../images/lib.sh"
 helper=/usr/libexec/skiff/skiff-helper
 restore() { [ ! -e helper.kept ] || mv -f helper.kept $helper; }
-trap 'restore; images_cleanup' EXIT
+mode=$(stat -c %a /dev/net/tun)
+trap 'restore; chmod "$mode" /dev/net/tun; images_cleanup' EXIT
+# As on an ordinary system.
+chmod 666 /dev/net/tun
 root=$images_tmp/root
 start_registry
 make_store
@@ -73,3 +76,73 @@ for user in alice bob; do
     kept $user env:dev web sleep 100
     kept $user --writable --no-home $image web /bin/busybox sleep 100
 done
+
+# A printed plan is carried out to the letter: inside, all is as it is by the words; and printed again it is the same bytes.
+looks='id; pwd; env | sort; cut -d" " -f 4-6 /proc/self/mountinfo | sort; ls /sys/class/net'
+kinds=(
+    "-- sh -c"
+    "--me -- sh -c"
+    "-v /shared -v /etc/passwd:/in:ro -e A=1 -w /shared -- sh -c"
+    "--net private --contain -- sh -c"
+    "$image /bin/busybox sh -c"
+    "--untrusted --writable -v /shared $image /bin/busybox sh -c"
+)
+plan_of() { # USER WORDS...
+    ok as "$@" >/dev/null
+    printf '%s\n' "$out" >/shared/plan.json
+}
+for user in alice bob; do
+    for words in "${kinds[@]}"; do
+        [ "$user $words" != "bob ${kinds[1]}" ] || continue # without the helper nobody runs as themselves
+        plan_of $user skiff run --dry-run --json $words "$looks"
+        ok as $user skiff run $words "$looks"
+        was=$out
+        ok as $user skiff run --plan /shared/plan.json
+        equal "$out" "$was" "$user: $words"
+        ok as $user skiff run --plan - </shared/plan.json
+        equal "$out" "$was" "$user, standard input: $words"
+        ok as $user skiff run --plan /shared/plan.json --dry-run --json
+        equal "$out" "$(cat /shared/plan.json)" "$user, printed again: $words"
+    done
+done
+ok as alice env PASS=hunter2 skiff run --dry-run --json -e SAID=this -- true
+lacks "$out" hunter2
+has "$out" '"SAID=this"'
+fails 125 as alice skiff run --plan /shared/plan.json true
+fails 125 as alice skiff run --plan /shared/plan.json --me
+
+# What mallory has changed, what was made for somebody else, and what is not there any more is refused, with a hint.
+refused() { # USER WHAT PYTHON
+    as mallory /usr/bin/python3 -c "import json; d = json.load(open('/shared/plan.json')); $3; json.dump(d, open('/shared/other.json', 'w'))"
+    fails 125 as $1 skiff run --plan /shared/other.json
+    has "$err" "$2"
+    has "$err" 'hint: '
+}
+install -d -o alice /shared/gone
+plan_of alice skiff run --dry-run --json -v /shared/gone -- sh -c 'echo ran'
+refused alice 'of Skiff' 'd["version"] = "0.0.0"'
+refused bob 'made for user' 'pass'
+refused alice 'made for user' 'd["uid"] = 0'
+refused alice 'not known' 'd["privileged"] = True'
+refused alice 'mount /etc/passwd' 'd["mounts"].append({**d["mounts"][0], "source": {"text": "root::0:0::/:/bin/sh"}, "target": "/etc/passwd"})'
+refused alice 'mount /x' 'd["mounts"].append({**d["mounts"][0], "source": {"own": "../../.ssh"}, "target": "/x"})'
+refused alice 'mount /run/skiff' 'd["mounts"].append({**d["mounts"][0], "source": {"bind": "/shared"}, "target": "/run/skiff/skiff"})'
+refused alice 'layers' 'd["layers"] = ["/home/bob"]'
+refused alice 'upper' 'd["upper"] = {"directory": "/home/alice"}'
+refused alice 'a directory' 'd["base"], d["unpacked"] = "directory", "/shared"'
+refused alice 'you have not pulled it' 'd["base"] = {"image": "5" * 64}'
+refused alice 'shims' 'd["shims"] = ["/bin/sh"]'
+refused alice 'working directory' 'd["process"]["cwd"] = "home"'
+refused alice 'zero byte' 'd["process"]["argv"][0] = "a\0b"'
+rmdir /shared/gone
+fails 125 as alice skiff run --plan /shared/plan.json
+has "$err" '/shared/gone: there is no such file or directory'
+plan_of alice skiff run --dry-run --json --untrusted $image
+refused alice 'who it is to be' 'd["process"]["identity"] = "me"'
+refused alice 'who it is to be' 'd["process"]["seen_as"] = [0, 0]'
+plan_of alice skiff instance start --dry-run --json host web true
+fails 125 as alice skiff run --plan /shared/plan.json
+has "$err" 'not one of `skiff run`'
+plan_of alice skiff run --dry-run --json $image
+ok as alice skiff rmi $image
+refused alice 'you have not pulled it' 'pass'

@@ -278,6 +278,13 @@ pub enum Command {
     Slurm(Slurm),
 }
 
+/// A plan says all of this itself.
+#[rustfmt::skip]
+const BESIDE_PLAN: [&str; 18] = [
+    "root", "me", "env", "cleanenv", "workdir", "writable", "user", "pull", "mounts", "net", "contain", "containall", "no_home",
+    "base", "entrypoint", "untrusted", "checkpoint", "command",
+];
+
 #[derive(Args, Debug, Default)]
 #[command(mut_arg("net", |net| net.help(
     "Network: host, none, private (outgoing connections only), or a site network (`skiff net list`) [default: host, or none \
@@ -300,6 +307,9 @@ pub struct Run {
     /// Run as an instance of this name, which can be checkpointed and migrated
     #[arg(long, value_name = "INSTANCE", conflicts_with = "me")]
     pub checkpoint: Option<EnvName>,
+    /// Run what `skiff run --dry-run --json` printed to this file, or to standard input (-)
+    #[arg(long, value_name = "FILE", conflicts_with_all = BESIDE_PLAN)]
+    pub plan: Option<PathBuf>,
     /// Accepted for habit: the environment always goes with its command
     #[arg(long = "rm", hide = true)]
     pub remove: bool,
@@ -474,6 +484,19 @@ pub enum Slurm {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plan_stands_alone() {
+        let run = Run::augment_args(clap::Command::new("run"));
+        // Whether it is shown, and what is accepted for habit.
+        let others = ["dry_run", "json", "plan", "remove", "tty", "interactive"];
+        let ids = run.get_arguments().map(|arg| arg.get_id().as_str());
+        let mut rest: Vec<_> = ids.filter(|id| !others.contains(id)).collect();
+        let mut excluded = BESIDE_PLAN.to_vec();
+        rest.sort_unstable();
+        excluded.sort_unstable();
+        assert_eq!(rest, excluded);
+    }
 
     #[test]
     fn words_read_quickly_are_read_as_described() {

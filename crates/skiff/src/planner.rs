@@ -4,6 +4,7 @@
 mod facts;
 mod mounts;
 mod options;
+pub mod replay;
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,7 @@
 //! `skiff run`: an environment for one command.
 
+mod plan_file;
+
 use std::path::Path;
 
 use skiff_sandbox::command::Command;
@@ -16,14 +18,17 @@ use skiff_spec::plan::{Base, Identity, Plan, Upper};
 use crate::cli::{DryRun, Run, Shell};
 use crate::context::{Context, is_inside};
 use crate::images::index::Entry;
+use crate::planner::replay::RUN;
 use crate::planner::{self, Facts, PlanOptions, RootOptions, RootSource};
 use crate::{images, instance, network, output, scratch};
+use plan_file::PlanFile;
 
 /// Runs the command; its exit code.
 pub fn run(run: &Run) -> Result<i32> {
-    match &run.checkpoint {
-        Some(name) => instance::foreground::run(run, name),
-        None => start(RootOptions::of_run(run)?, &run.show),
+    match (&run.checkpoint, &run.plan) {
+        (Some(name), _) => instance::foreground::run(run, name),
+        (None, Some(file)) => replay(file, &run.show),
+        (None, None) => start(RootOptions::of_run(run)?, &run.show),
     }
 }
 
@@ -35,17 +40,44 @@ pub fn shell(shell: &Shell) -> Result<i32> {
 fn start(asked: RootOptions, show: &DryRun) -> Result<i32> {
     let context = Context::load()?;
     let started = helper_ahead(&asked, show.dry_run, &context)?;
+    let found = resolve(&asked, &context, show.dry_run)?;
+    carry_out(&context, started, (asked, found), show)
+}
+
+/// Carries out what `skiff run --dry-run --json` has printed to a file; the exit code.
+fn replay(file: &Path, show: &DryRun) -> Result<i32> {
+    let context = Context::load()?;
+    let text = PlanFile::read(file)?;
+    let (asked, found) = PlanFile::parse(&text)?.check(&context)?;
+    if let (Some(entry), false) = (&found.entry, show.dry_run) {
+        images::get::again(&context, entry.clone())?;
+    }
+    if network::is_to_be_joined(&asked.net()) && file == Path::new(plan_file::STDIN) {
+        // Who begins again there reads it again.
+        plan_file::be_stdin(&text)?;
+    }
+    carry_out(&context, None, (asked, found), show)
+}
+
+fn carry_out(
+    context: &Context,
+    started: Option<Helper>,
+    (asked, found): (RootOptions, RunFacts<'_>),
+    show: &DryRun,
+) -> Result<i32> {
     // Who is not on the network yet begins again there.
     let is_for_show = show.dry_run || network::is_to_be_joined(&asked.net());
-    let (upper, _scratch) = scratch::of_a_command(&context, is_for_show)?;
-    let RunFacts { facts, command, identity, stop, .. } = resolve(&asked, &context, show.dry_run)?;
-    let plan = planner::build(PlanOptions::new("run", upper, asked), facts)?;
-    if show.dry_run {
-        return self::show(&plan, show.json).map(|()| 0);
+    let (upper, _scratch) = scratch::of_a_command(context, is_for_show)?;
+    let RunFacts { facts, process, .. } = found;
+    let plan = planner::build(PlanOptions::new(RUN, upper, asked), facts)?;
+    match (show.dry_run, show.json) {
+        (true, true) => return output::json(&PlanFile::new(context, plan, process)).map(|()| 0),
+        (true, false) => return self::show(&plan, false).map(|()| 0),
+        (false, _) => {}
     }
-    network::join(&context, &plan.net)?;
-    images::plan::make_ready(&context, &plan)?;
-    match in_new(&context, started, &command, identity, &plan, stop.as_deref()) {
+    network::join(context, &plan.net)?;
+    images::plan::make_ready(context, &plan)?;
+    match in_new(context, started, &process, &plan) {
         Ok(ended) => Ok(output::exit_as(ended)),
         Err(why) => Ok(output::failed(why)),
     }
@@ -67,14 +99,20 @@ fn helper_ahead(asked: &RootOptions, dry_run: bool, context: &Context) -> Result
 pub struct RunFacts<'a> {
     /// What was found.
     pub facts: Facts<'a>,
+    /// The process.
+    pub process: MainProcess,
+    /// The image that it is to be run in.
+    pub entry: Option<Entry>,
+}
+
+/// What is run, and as whom.
+pub struct MainProcess {
     /// The command.
     pub command: Command,
     /// Who it is inside.
     pub identity: Identity,
     /// The signal that the command is to get in place of SIGTERM.
     pub stop: Option<String>,
-    /// The image that it is to be run in.
-    pub entry: Option<Entry>,
 }
 
 /// Looks up what is asked for; the image is here then, but for a dry run.
@@ -90,7 +128,8 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a Context, dry_run: bool) -> 
         let facts = Facts::of_host(context)?;
         let mut command = inside.command(context, &asked.argv);
         let identity = become_user(asked, None, inside.identity(), &mut command);
-        return Ok(RunFacts { facts, command, identity, stop: None, entry: None });
+        let process = MainProcess { command, identity, stop: None };
+        return Ok(RunFacts { facts, process, entry: None });
     };
     let entry = match dry_run {
         true => images::find(context, image)?,
@@ -111,7 +150,8 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a Context, dry_run: bool) -> 
         identity => identity,
     };
     let stop = exec.stop_signal.filter(|signal| !signal.is_empty());
-    Ok(RunFacts { facts, command, identity, stop, entry: Some(entry) })
+    let process = MainProcess { command, identity, stop };
+    Ok(RunFacts { facts, process, entry: Some(entry) })
 }
 
 /// Has root inside become another user there, if one is wanted.
@@ -131,20 +171,19 @@ fn become_user(
 fn in_new(
     context: &Context,
     started: Option<Helper>,
-    command: &Command,
-    identity: Identity,
+    process: &MainProcess,
     plan: &Plan,
-    stop: Option<&str>,
 ) -> std::result::Result<Ended, Failed> {
+    let MainProcess { command, identity, stop } = process;
     let mut session = Session::begin()?;
-    match stop.map(|signal| (signal, images::stop::number(signal))) {
+    match stop.as_deref().map(|signal| (signal, images::stop::number(signal))) {
         None => {}
         Some((_, Some(number))) => session = session.stopped_by(number),
         Some((signal, None)) => {
             output::note(&format!("the image's stop signal {signal:?} is not known: SIGTERM it is"));
         }
     }
-    if identity == Identity::Me {
+    if *identity == Identity::Me {
         return as_me_in_new(context, started, command, plan, session);
     }
     let hosts = network::hosts(plan)?;

@@ -49,6 +49,7 @@ pub fn of_run(run: &Run, instance: &EnvName) -> Result<Start> {
         over_host: _,
         untrusted: _,
         checkpoint: _,
+        plan: _,
         remove: _,
         tty: _,
         interactive: _,

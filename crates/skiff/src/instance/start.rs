@@ -188,7 +188,8 @@ pub fn options(asked: RootOptions, record: &Record, upper: Upper) -> PlanOptions
 fn of_base(context: &Context, start: &Start, options: PlanOptions) -> Result<Wanted> {
     let entered = options.asked.source == RootSource::Host && start.command.is_empty();
     let found = run::resolve(&options.asked, context, start.show.dry_run)?;
-    let run::RunFacts { facts, command, identity, stop, entry } = found;
+    let run::RunFacts { facts, process, entry } = found;
+    let run::MainProcess { command, identity, stop } = process;
     let plan = planner::build(options, facts)?;
     let command = (!entered).then_some(command);
     Ok(Wanted { plan, held: vec![], snapshot: None, command, identity, stop, entry })

@@ -18,6 +18,7 @@ use crate::context::{Context, is_inside};
 const PARTS: [&str; 5] = ["/usr", "/var", "/opt", "/srv", "/usr/local"];
 
 /// Facts about the user, the site, this machine, and the base of an environment.
+#[derive(Clone)]
 pub struct Facts<'a> {
     /// The merged configuration.
     pub config: &'a Config,
@@ -34,6 +35,7 @@ pub struct Facts<'a> {
 }
 
 /// What lies below an environment.
+#[derive(Clone)]
 pub enum BaseFacts {
     /// The host's root.
     Host {

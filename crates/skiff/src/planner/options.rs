@@ -80,6 +80,7 @@ impl RootOptions {
             command,
             // Whether it is shown or an instance, and what is accepted for habit, asks nothing of the root.
             show: _,
+            plan: _,
             checkpoint: _,
             remove: _,
             tty: _,
