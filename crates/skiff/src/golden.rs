@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use skiff_cluster::local::members;
 use skiff_cluster::sealed_box::{self, Opener};
 use skiff_cluster::wire;
-use skiff_sandbox::group::Network;
 use skiff_spec::config::{Config, Slurm as Site};
 use skiff_spec::image::ImageId;
 use skiff_spec::job::{Image, Snapshot};
@@ -168,12 +167,12 @@ impl Machine {
                 self.build(options, &run.base)
             }
             Command::Cluster(Cluster::Machines(Machines::Up(up))) if up.here => {
-                let plan = self.build(local::up::options(&up, memory()), &up.base);
-                local::up::with_slurm(plan, Network::Own, Path::new("/home/alice/cluster/lab"))
+                let dir = Path::new("/home/alice/cluster/lab");
+                self.build(local::up::options(&up, memory(), None, dir), &up.base)
             }
             Command::Cluster(Cluster::Machines(Machines::Up(up))) => {
-                let options = node::options(&wanted(up.host.mounts), memory(), "/tmp/log".into());
-                node::with_slurm(self.build(options, &up.base), &worker(), "secret".into(), HOSTS)
+                let (wanted, places) = (wanted(up.host.mounts), (memory(), "/tmp/log".into()));
+                self.build(node::options(&wanted, places, &worker(), "secret".into(), HOSTS), &up.base)
             }
             Command::App(App::Notebook(wanted) | App::Desktop(wanted)) => {
                 let before = app::words_before(&wanted, self.route);

@@ -39,6 +39,10 @@ pub struct PlanOptions {
     pub shell: Option<&'static str>,
     /// Mounts of the frontend itself, above all that the user has asked for.
     pub own: Vec<Mount>,
+    /// Targets of mounts that are left out, whoever wants them: the frontend has something else there.
+    pub replaced: &'static [&'static str],
+    /// The network as the plan names it where a group of containers makes it: no mount of the plan's depends on that one.
+    pub net_of_group: Option<Net>,
 }
 
 impl PlanOptions {
@@ -54,6 +58,8 @@ impl PlanOptions {
             shims: true,
             shell: None,
             own: vec![],
+            replaced: &[],
+            net_of_group: None,
         }
     }
 }
@@ -72,6 +78,7 @@ pub fn build(options: PlanOptions, facts: Facts<'_>) -> Result<Plan> {
     refuse_network(&net, facts.route)?;
     let mut mounts = system_mounts(options.asked.contain);
     mounts.extend(mounts_of_base(&options, &facts)?);
+    mounts.retain(|mount| !options.replaced.iter().any(|target| mount.target == Path::new(target)));
     let PlanOptions { name, upper, layers, asked, .. } = options;
     let RootOptions { contain, untrusted, dumpable, writable, .. } = asked;
     mounts.extend(options.own);
@@ -104,7 +111,7 @@ pub fn build(options: PlanOptions, facts: Facts<'_>) -> Result<Plan> {
         unpacked,
         accounts: with_shell(accounts, options.shell),
         mounts,
-        net,
+        net: options.net_of_group.unwrap_or(net),
         shims,
     })
 }

@@ -12,6 +12,7 @@ use skiff_cluster::{files, handshake::SharedSecret};
 use skiff_sandbox::group::{Group, Network};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::End;
+use skiff_spec::network::Net;
 use skiff_spec::plan::{File as PlanFile, Plan, Source, Upper, inside};
 
 use super::agent::ROOT;
@@ -106,30 +107,32 @@ fn plan(
     key: String,
 ) -> Result<Plan> {
     let facts = Found::on_node(context, &wanted.root)?.facts(context)?;
-    let plan = planner::build(options(wanted, upper, log), facts)?;
-    let plan = with_slurm(plan, node, key, &network::own_hosts());
+    let options = options(wanted, (upper, log), node, key, &network::own_hosts());
+    let plan = planner::build(options, facts)?;
     images::plan::make_ready(context, &plan)?;
     Ok(plan)
 }
 
-/// What a node asks for, whose daemon writes to `log`.
-pub fn options(wanted: &wire::Wanted, upper: Upper, log: PathBuf) -> PlanOptions {
-    let asked = HostArgs { mounts: wanted.mounts.clone(), net: None };
-    PlanOptions {
-        own: vec![planner::output(log)],
-        ..PlanOptions::new(wanted.name.clone(), upper, asked.into())
-    }
-}
-
-/// A node's plan with the configuration of the cluster's Slurm in the place of the host's.
-pub fn with_slurm(plan: Plan, node: &wire::Node, key: String, own_hosts: &str) -> Plan {
+/// What a node asks for, whose daemon writes to `log`: the configuration of the cluster's Slurm is in the place of the host's.
+pub fn options(
+    wanted: &wire::Wanted,
+    (upper, log): (Upper, PathBuf),
+    node: &wire::Node,
+    key: String,
+    own_hosts: &str,
+) -> PlanOptions {
     let file = |name: &str, mode, text| PlanFile { name: name.into(), mode, text };
     let places = [
         ("/etc/slurm", Source::Files(vec![file("slurm.conf", 0o644, node.conf.clone())])),
         ("/run/munge", Source::Files(vec![file("key", 0o400, key)])),
         (planner::HOSTS, Source::Text(files::etc_hosts(&node.members, own_hosts))),
     ];
-    machine::plan(plan, Network::Makers, places)
+    let asked = HostArgs { mounts: wanted.mounts.clone(), net: None };
+    let options = PlanOptions {
+        own: vec![planner::output(log)],
+        ..PlanOptions::new(wanted.name.clone(), upper, asked.into())
+    };
+    machine::options(options, Net::Host, places)
 }
 
 fn make(context: &Context, plan: &Plan, member: Member) -> Result<(Group, OwnedFd)> {

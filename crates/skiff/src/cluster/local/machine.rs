@@ -12,25 +12,23 @@ use skiff_spec::plan::{Mount, Plan, Source, inside::PROGRAM};
 
 use super::inside::environment;
 use crate::context::Context;
+use crate::planner::PlanOptions;
 
 /// What the host has of its own Slurm; a cluster's is another.
 const HOSTS: [&str; 5] = ["/etc/slurm", "/run/munge", "/run/slurm", "/run/slurmctld", "/etc/hosts"];
 
-/// What a plan is to be for a machine, with these files and directories in the place of the host's.
-pub fn plan<'a>(plan: Plan, network: Network, places: impl IntoIterator<Item = (&'a str, Source)>) -> Plan {
-    let mut plan = plan;
-    plan.mounts.retain(|mount| !HOSTS.iter().any(|hosts| mount.target == std::path::Path::new(hosts)));
-    for (target, source) in places {
+/// What a machine asks for beyond that, with these files and directories in the place of the host's, on a network that its group has made.
+pub fn options<'a>(
+    options: PlanOptions,
+    net: Net,
+    places: impl IntoIterator<Item = (&'a str, Source)>,
+) -> PlanOptions {
+    let mount = |(target, source): (&str, Source)| {
         let read_only = matches!(source, Source::Text(_));
-        plan.mounts.push(Mount { source, target: target.into(), read_only, optional: false });
-    }
-    plan.net = match network {
-        Network::Makers => Net::Host,
-        // It has a loopback device, and what the hub gives it.
-        Network::Own => Net::None,
+        Mount { source, target: target.into(), read_only, optional: false }
     };
-    plan.shims = vec![];
-    plan
+    let own = options.own.into_iter().chain(places.into_iter().map(mount)).collect();
+    PlanOptions { own, replaced: &HOSTS, net_of_group: Some(net), shims: false, ..options }
 }
 
 /// What a node is there for: this program, which knows what it needs. Outside of a network of the cluster's own it is on a host of its own.

@@ -11,9 +11,9 @@ use skiff_cluster::local::slurm;
 use skiff_cluster::wire::{Duty, VERSION, Wanted};
 use skiff_cluster::{head, hosts as lists};
 use skiff_sandbox::command::DEFAULT_PATH;
-use skiff_sandbox::group::Network;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
+use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Identity, Plan, Source, Upper};
 
 use super::hosts::Spec;
@@ -41,9 +41,10 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
     let launching = find_hosts(context, wanted)?;
     let found = Found::named(context, &wanted.base, wanted.dry_run)?;
     let nodes = count(wanted, launching.as_ref())?;
-    let network = if launching.is_some() { Network::Makers } else { Network::Own };
-    let mut plan = plan(context, wanted, network, &record, &found)?;
-    launching.iter().for_each(|launching| plan.net = launching.net.clone());
+    let net = launching.as_ref().map(|launching| launching.net.clone());
+    let upper = Upper::Memory { size: context.config.run.memory.clone() };
+    // The root of every node on this machine, but for what differs between them.
+    let plan = planner::build(options(wanted, upper, net, &record.dir), found.facts(context)?)?;
     if wanted.dry_run {
         return show(&plan, launching.as_ref(), wanted.json);
     }
@@ -154,29 +155,20 @@ fn begin(record: &Record, nodes: u16, made: &OwnedFd) -> Result<()> {
     rustix::io::write(made, b"+").map(drop).context(|| "the cluster's supervisor")
 }
 
-/// The root of every node on this machine, but for what differs between them.
-fn plan(context: &Context, wanted: &Up, network: Network, record: &Record, found: &Found) -> Result<Plan> {
-    let upper = Upper::Memory { size: context.config.run.memory.clone() };
-    let plan = planner::build(options(wanted, upper), found.facts(context)?)?;
-    Ok(with_slurm(plan, network, &record.dir))
-}
-
-/// What the words ask of the root of every node.
-pub fn options(wanted: &Up, upper: Upper) -> PlanOptions {
-    // The network is that of the hosts, or a new one on this machine.
-    let asked = HostArgs { net: None, ..wanted.host.clone() };
-    PlanOptions::new(wanted.name.as_str(), upper, asked.into())
-}
-
-/// A plan with the configuration of the cluster's Slurm, which is in the cluster's directory, in the place of the host's.
-pub fn with_slurm(plan: Plan, network: Network, dir: &Path) -> Plan {
+/// What the words ask of the root of every node, on the network of its hosts, or in a new one on this machine if there is none. The
+/// configuration of the cluster's Slurm, which is in the cluster's directory, is in the place of the host's.
+pub fn options(wanted: &Up, upper: Upper, net: Option<Net>, dir: &Path) -> PlanOptions {
     let kept = |part| Source::Bind(dir.join(part));
     let mut places = vec![("/etc/slurm", kept("slurm")), ("/run/munge", kept("munge"))];
-    if network == Network::Own {
+    if net.is_none() {
         // Otherwise it is known only later where all are.
         places.push((planner::HOSTS, Source::Text(names())));
     }
-    machine::plan(plan, network, places)
+    // The network is not for the container to make.
+    let asked = HostArgs { net: None, ..wanted.host.clone() };
+    let options = PlanOptions::new(wanted.name.as_str(), upper, asked.into());
+    // A new one has a loopback device, and what the hub gives it.
+    machine::options(options, net.unwrap_or(Net::None), places)
 }
 
 fn show(plan: &Plan, launching: Option<&Launching>, json: bool) -> Result<()> {
