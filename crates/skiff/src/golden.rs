@@ -167,8 +167,9 @@ impl Machine {
                 self.build(options, &run.base)
             }
             Command::Cluster(Cluster::Machines(Machines::Up(up))) if up.here => {
-                let dir = Path::new("/home/alice/cluster/lab");
-                self.build(local::up::options(&up, memory(), None, dir), &up.base)
+                let dir = PathBuf::from("/home/alice/cluster/lab");
+                let record = local::record::Record { name: up.name.clone(), dir };
+                self.build(local::up::options(&up, memory(), None, &record), &up.base)
             }
             Command::Cluster(Cluster::Machines(Machines::Up(up))) => {
                 let (wanted, places) = (wanted(up.host.mounts), (memory(), "/tmp/log".into()));

@@ -223,10 +223,11 @@ fn tell_names(mounts: &mut Vec<Mount>, name: Option<&str>) {
     });
 }
 
-/// A saved environment's plan for where its processes are restored: what lies elsewhere now, and nothing else, is exchanged.
+/// A plan for another place, as that of a saved environment where its processes are restored, or that of a cluster for one of its nodes:
+/// what lies elsewhere, and nothing else, is exchanged.
 ///
 /// # Errors
-/// The plan was of no instance.
+/// The plan has no place for its output.
 pub fn relocate(saved: Plan, to: Relocation) -> Result<Plan> {
     let Relocation { name, upper, layers, unpacked, output } = to;
     let mut mounts = saved.mounts;
@@ -237,7 +238,7 @@ pub fn relocate(saved: Plan, to: Relocation) -> Result<Plan> {
     Ok(Plan { name, upper, layers, unpacked, mounts, ..saved })
 }
 
-/// Where an environment is restored.
+/// Where an environment is that was planned for another place.
 pub struct Relocation {
     /// Name in its new place.
     pub name: String,

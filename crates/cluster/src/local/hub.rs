@@ -75,7 +75,7 @@ pub fn receive<M: Message>(socket: BorrowedFd<'_>) -> Result<(M, Vec<OwnedFd>)> 
 /// What machines are made by.
 pub struct Pattern<'a> {
     /// The root of each.
-    pub plan: &'a dyn Fn(Member) -> Plan,
+    pub plan: &'a dyn Fn(Member) -> Result<Plan>,
     /// What it is there for.
     pub command: &'a dyn Fn(Member) -> Command,
     /// The file inside that takes what that writes.
@@ -169,7 +169,7 @@ impl Hub<'_> {
     }
 
     fn make(&mut self, member: Member) -> Result<Instance> {
-        let (plan, command) = ((self.pattern.plan)(member), (self.pattern.command)(member));
+        let (plan, command) = ((self.pattern.plan)(member)?, (self.pattern.command)(member));
         let name = member.to_string();
         let about = || format!("network of node {member}");
         let switch = self.switch.as_mut().map(std::cell::RefCell::new);

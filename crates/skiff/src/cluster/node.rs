@@ -137,7 +137,7 @@ pub fn options(
 
 fn make(context: &Context, plan: &Plan, member: Member) -> Result<(Group, OwnedFd)> {
     let pattern = Pattern {
-        plan: &|_| plan.clone(),
+        plan: &|_| Ok(plan.clone()),
         command: &|member| machine::command(member, Network::Makers),
         output: inside::OUTPUT.as_ref(),
         gone: &|_| (),

@@ -9,7 +9,7 @@ mod hosts;
 mod inside;
 pub mod machine;
 mod nodes;
-mod record;
+pub mod record;
 mod supervisor;
 pub mod up;
 mod wire;

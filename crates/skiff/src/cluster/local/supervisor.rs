@@ -31,7 +31,7 @@ use super::wire::{Answer, Want};
 use crate::context::Context;
 use crate::control::{CONTROL, listen_at};
 use crate::output;
-use crate::planner;
+use crate::planner::{self, Relocation};
 use crate::scratch::{self, Scratch};
 use crate::supervisor::apart;
 
@@ -374,14 +374,16 @@ fn job(spec: &Spec) -> Option<OwnedFd> {
 }
 
 /// The root of one node on this machine.
-fn of_member(plan: &Plan, record: &Record, scratch: Option<&Scratch>, member: Member) -> Plan {
-    let log = record.log(member);
-    // What cannot be made shows when it is mounted.
-    std::fs::File::options().append(true).create(true).open(&log).map(drop).unwrap_or_default();
-    let mut plan = Plan { name: member.to_string(), ..plan.clone() };
-    if let Some(upper) = scratch.and_then(|scratch| scratch.upper(&plan.name).ok()) {
-        plan.upper = upper;
-    }
-    plan.mounts.push(planner::output(log));
-    plan
+fn of_member(plan: &Plan, record: &Record, scratch: Option<&Scratch>, member: Member) -> Result<Plan> {
+    let (name, output) = (member.to_string(), record.log(member));
+    std::fs::File::options()
+        .append(true)
+        .create(true)
+        .open(&output)
+        .context(|| output.display().to_string())?;
+    // Where it has no directory, memory has to do.
+    let upper = scratch.and_then(|scratch| scratch.upper(&name).ok());
+    let upper = upper.unwrap_or_else(|| plan.upper.clone());
+    let unpacked = plan.unpacked.clone();
+    planner::relocate(plan.clone(), Relocation { name, upper, layers: None, unpacked, output })
 }

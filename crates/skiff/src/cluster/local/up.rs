@@ -1,7 +1,6 @@
 //! Making a cluster and ending it.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -44,7 +43,7 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
     let net = launching.as_ref().map(|launching| launching.net.clone());
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     // The root of every node on this machine, but for what differs between them.
-    let plan = planner::build(options(wanted, upper, net, &record.dir), found.facts(context)?)?;
+    let plan = planner::build(options(wanted, upper, net, &record), found.facts(context)?)?;
     if wanted.dry_run {
         return show(&plan, launching.as_ref(), wanted.json);
     }
@@ -157,8 +156,8 @@ fn begin(record: &Record, nodes: u16, made: &OwnedFd) -> Result<()> {
 
 /// What the words ask of the root of every node, on the network of its hosts, or in a new one on this machine if there is none. The
 /// configuration of the cluster's Slurm, which is in the cluster's directory, is in the place of the host's.
-pub fn options(wanted: &Up, upper: Upper, net: Option<Net>, dir: &Path) -> PlanOptions {
-    let kept = |part| Source::Bind(dir.join(part));
+pub fn options(wanted: &Up, upper: Upper, net: Option<Net>, record: &Record) -> PlanOptions {
+    let kept = |part| Source::Bind(record.dir.join(part));
     let mut places = vec![("/etc/slurm", kept("slurm")), ("/run/munge", kept("munge"))];
     if net.is_none() {
         // Otherwise it is known only later where all are.
@@ -166,7 +165,11 @@ pub fn options(wanted: &Up, upper: Upper, net: Option<Net>, dir: &Path) -> PlanO
     }
     // The network is not for the container to make.
     let asked = HostArgs { net: None, ..wanted.host.clone() };
-    let options = PlanOptions::new(wanted.name.as_str(), upper, asked.into());
+    let options = PlanOptions {
+        // The others write each to one of their own.
+        own: vec![planner::output(record.log(Member::Controller))],
+        ..PlanOptions::new(wanted.name.as_str(), upper, asked.into())
+    };
     // A new one has a loopback device, and what the hub gives it.
     machine::options(options, net.unwrap_or(Net::None), places)
 }
