@@ -37,6 +37,8 @@ for user in alice bob; do
     equal "$out" $'n1\n/etc/of-node' "$user"
     fails 2 as $user skiff cluster exec --node n2 lab -- ls /etc/of-node
     [ ! -e /etc/of-node ] || fail 'a node has changed the host'
+    # The change is on the disk, unless it was to be in memory.
+    [ -e /tmp/skiff-scratch.*/n1/upper/etc/of-node ] || fail "not on the disk: $(ls -d /tmp/skiff-scratch.*/*)"
     equal "$(ip -o link)" "$network" "$user: devices of the host's network"
     fails 3 as $user skiff cluster exec lab -- sh -c 'exit 3'
     fails 127 as $user skiff cluster exec lab -- no-such-command

@@ -4,7 +4,7 @@
 //! Process 1 of the group makes them, so it keeps what it needs for that: every capability over a namespace that is its user's, and the
 //! host's mounts. Nothing in a machine sees it: they have PID namespaces further down.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, mkdirat};
@@ -65,7 +65,7 @@ impl Network {
 }
 
 /// Makes a group over `base` (of which `tree` has the files, if it is not the helper who gives them); its process 1 then does what
-/// `serve` says, and ends.
+/// `serve` says, and ends. Of our descriptors it has `kept`.
 ///
 /// # Errors
 /// As a single environment's start.
@@ -74,6 +74,7 @@ pub fn start(
     tree: Option<&Path>,
     helper: Option<&Path>,
     network: Network,
+    kept: &[BorrowedFd<'_>],
     serve: impl FnOnce(&Ground, &OwnedFd),
 ) -> Result<Group> {
     let helper = helper.map(|program| Helper::spawn_for(program, base)).transpose()?;
@@ -94,7 +95,7 @@ pub fn start(
         let told = rustix::io::write(&reporter, &word).is_ok();
         drop(reporter);
         if let (Ok(ground), true) = (ground, told) {
-            close_all_except(&ground.kept(&theirs));
+            close_all_except(&[&ground.kept(&theirs), kept].concat());
             detach_stdio();
             serve(&ground, &theirs);
         }
@@ -183,7 +184,7 @@ impl Ground {
         self.network
     }
 
-    fn kept<'a>(&'a self, control: &'a OwnedFd) -> Vec<std::os::fd::BorrowedFd<'a>> {
+    fn kept<'a>(&'a self, control: &'a OwnedFd) -> Vec<BorrowedFd<'a>> {
         let layers = self.layers.iter();
         let mounts = layers.flat_map(|layers| layers.mask.iter().chain([&layers.view]));
         mounts.map(AsFd::as_fd).chain([control.as_fd()]).collect()

@@ -1,7 +1,7 @@
 //! Changes that go with what they were made in: whether memory can hold them, and if they go to a disk, a directory that a process of ours
 //! removes when its owner ends, however that is.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -133,6 +133,11 @@ impl Scratch {
                 exit_now(0)
             }
         }
+    }
+
+    /// The directory, for a process that has none of our descriptors but this.
+    pub fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
     }
 
     /// Where a container's changes may go, by its name.

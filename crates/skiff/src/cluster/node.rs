@@ -142,7 +142,7 @@ fn make(context: &Context, plan: &Plan, member: Member) -> Result<(Group, OwnedF
         output: inside::OUTPUT.as_ref(),
         gone: &|_| (),
     };
-    let group = machine::group(context, plan, Network::Makers, &pattern)?;
+    let group = machine::group(context, plan, Network::Makers, &pattern, &[])?;
     let asked = hub::send(group.control.as_fd(), &Ask::Make(member), &[]);
     match asked.and_then(|()| hub::receive(group.control.as_fd())) {
         Ok((Say::Made, mut fds)) if fds.len() == 1 => Ok((group, fds.remove(0))),

@@ -48,13 +48,20 @@ pub fn command(member: Member, network: Network) -> Command {
     }
 }
 
-/// Makes the group that machines are made in.
-pub fn group(context: &Context, plan: &Plan, network: Network, pattern: &Pattern<'_>) -> Result<Group> {
+/// Makes the group that machines are made in, whose process 1 keeps these descriptors of ours.
+pub fn group(
+    context: &Context,
+    plan: &Plan,
+    network: Network,
+    pattern: &Pattern<'_>,
+    kept: &[BorrowedFd<'_>],
+) -> Result<Group> {
     let helper = context.helper.as_deref();
-    let group = group::start(plan.base, plan.unpacked.as_deref(), helper, network, |ground, control| {
-        // Its end is the group's, which its maker sees.
-        hub::serve(ground, control, pattern).unwrap_or_default();
-    })?;
+    let group =
+        group::start(plan.base, plan.unpacked.as_deref(), helper, network, kept, |ground, control| {
+            // Its end is the group's, which its maker sees.
+            hub::serve(ground, control, pattern).unwrap_or_default();
+        })?;
     if group.ids < 2 {
         group.end();
         return Err(Error::new("a cluster needs more ids than your own: its daemons become other users").hint(

@@ -348,7 +348,9 @@ impl Held {
                 scratch.as_ref().map_or(Ok(()), |it| it.forget(&member.to_string())).unwrap_or_default();
             },
         };
-        let group = machine::group(context, &plan, Network::Own, &pattern)?;
+        // There it makes and removes what each node changes.
+        let kept: Vec<_> = scratch.iter().map(Scratch::dir).collect();
+        let group = machine::group(context, &plan, Network::Own, &pattern, &kept)?;
         Ok((Self::Here { group, scratch }, note))
     }
 
@@ -381,8 +383,7 @@ fn of_member(plan: &Plan, record: &Record, scratch: Option<&Scratch>, member: Me
         .create(true)
         .open(&output)
         .context(|| output.display().to_string())?;
-    // Where it has no directory, memory has to do.
-    let upper = scratch.and_then(|scratch| scratch.upper(&name).ok());
+    let upper = scratch.map(|scratch| scratch.upper(&name)).transpose()?;
     let upper = upper.unwrap_or_else(|| plan.upper.clone());
     let unpacked = plan.unpacked.clone();
     planner::relocate(plan.clone(), Relocation { name, upper, layers: None, unpacked, output })
