@@ -8,8 +8,8 @@ use skiff_spec::job::Container;
 use skiff_spec::plan::Upper;
 
 use super::deploy::{time_limit, until};
+use super::here::{IMAGE, node_name, private_dir, spool};
 use super::job::Job;
-use super::keeper::{IMAGE, node_name, private_dir, spool};
 use crate::context::Context;
 use crate::control::Live;
 use crate::images::{self, index::Entry};

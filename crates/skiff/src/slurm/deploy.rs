@@ -15,7 +15,7 @@ use skiff_spec::job::Snapshot;
 use skiff_spec::plan::Base;
 use skiff_sys::process::CloneFlags;
 
-use super::keeper::node_name;
+use super::here::node_name;
 use crate::base_identity;
 use crate::context::Context;
 use crate::env::ours;

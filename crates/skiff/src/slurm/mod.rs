@@ -7,6 +7,7 @@
 
 pub mod container;
 mod deploy;
+mod here;
 mod job;
 pub mod keeper;
 mod node;
@@ -27,7 +28,7 @@ use skiff_spec::fault::Result;
 use crate::cli::Slurm;
 
 pub use deploy::{hold, layers};
-pub use keeper::spool;
+pub use here::spool;
 pub use node::sweep_jobs;
 pub use submit::{asked, describe};
 pub use task::{LATER, REFUGE, is_task, run_task};

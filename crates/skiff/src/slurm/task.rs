@@ -13,8 +13,9 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::{Container, Descriptor};
 
 use super::container;
+use super::here::node_name;
 use super::job::Job;
-use super::keeper::{self, DIFFERENCE, TOLD, node_name};
+use super::keeper::{self, DIFFERENCE, TOLD};
 use super::save::Saver;
 use super::signals::TaskSignals;
 use super::step::step_dir;

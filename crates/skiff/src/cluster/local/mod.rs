@@ -5,8 +5,10 @@
 //! do the rest: they ask it for nodes, and tell the cluster's Slurm about them.
 
 mod daemon;
+mod errand;
 mod hosts;
 mod inside;
+mod known;
 pub mod machine;
 mod nodes;
 pub mod record;

@@ -9,22 +9,15 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::name::EnvName;
 
-use super::inside::{Errand, not_up, wait_until_ready};
+use super::errand::{Errand, wait_until_ready};
+use super::known::{nodes, not_up, shown_end};
 use super::record::Record;
-use super::wire::{Answer, Node, Want, ask};
+use super::wire::{Answer, Want, ask};
 use crate::context::Context;
 use crate::output;
 
 /// How long a cluster may take to get ready.
 pub const READY: Duration = Duration::from_secs(120);
-
-/// The nodes as its supervisor knows them.
-pub fn nodes(record: &Record) -> Result<Vec<Node>> {
-    match ask(&record.dir, &Want::Status)? {
-        Some((Answer::Nodes(nodes), _)) => Ok(nodes),
-        _ => Err(not_up(record)),
-    }
-}
 
 /// Adds some; returns when they take jobs.
 pub fn add(context: &Context, name: &EnvName, count: u16, dry_run: bool) -> Result<()> {
@@ -101,30 +94,6 @@ fn expect(record: &Record, nodes: &[Member], state: &str, more: &str) -> Result<
 
 fn names(members: &[Member]) -> Vec<String> {
     members.iter().map(Member::to_string).collect()
-}
-
-/// Refuses if one of these, or the controller, has ended.
-pub fn refuse_lost(record: &Record, members: &[Member]) -> Result<()> {
-    let lost = nodes(record)?.into_iter().find_map(|node| {
-        (members.contains(&node.name) && node.lost.is_some()).then_some((node.name, node.lost))
-    });
-    match lost {
-        None => Ok(()),
-        Some((name, end)) => {
-            let (said, hint) = record.last_words(name);
-            Err(Error::new(format!("node {name}: it has ended ({}): {said}", shown_end(end))).hint(hint))
-        }
-    }
-}
-
-fn shown_end(end: Option<End>) -> String {
-    match end {
-        Some(End::Exited(code)) => format!("exit code {code}"),
-        Some(End::Killed(signal)) => format!("signal {signal}"),
-        Some(End::Saved) => "saved".into(),
-        Some(End::Moved) => "moved".into(),
-        None => "-".into(),
-    }
 }
 
 #[derive(Serialize)]

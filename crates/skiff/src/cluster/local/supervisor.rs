@@ -23,8 +23,8 @@ use skiff_spec::plan::{Plan, inside};
 use skiff_sys::process::session_of;
 use skiff_sys::signal::Signals;
 
+use super::errand::Errand;
 use super::hosts::{Hosts, Lost, Spec};
-use super::inside::Errand;
 use super::machine;
 use super::record::{Record, Unnamed};
 use super::wire::{Answer, Want};

@@ -15,8 +15,9 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Identity, Plan, Source, Upper};
 
+use super::errand::wait_until_ready;
 use super::hosts::Spec;
-use super::inside::{not_up, wait_until_ready};
+use super::known::not_up;
 use super::nodes::READY;
 use super::record::{Record, Settings};
 use super::supervisor::Wanted as Held;
