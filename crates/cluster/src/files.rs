@@ -119,6 +119,7 @@ fn names(members: &[Member], member: &Member) -> Vec<String> {
 #[must_use]
 pub fn ssh_config(members: &[Member]) -> String {
     let mut text = String::new();
+    // Writing to a string does not fail.
     let mut write = |line: std::fmt::Arguments<'_>| text.write_fmt(line).unwrap_or_default();
     let mut all = vec![];
     for member in members {
@@ -200,6 +201,7 @@ fn sshd_config(member: &Member, variables: &[(OsString, OsString)]) -> String {
         ("ClientAliveCountMax", "3"),
         ("Subsystem", "sftp internal-sftp"),
     ] {
+        // Writing to a string does not fail.
         writeln!(text, "{key} {value}").unwrap_or_default();
     }
     text
@@ -262,6 +264,7 @@ pub fn hosts_with(all: impl IntoIterator<Item = (String, Vec<String>)>, own: &st
     let mut taken: Vec<String> = vec!["localhost".into(), "ip6-localhost".into(), "ip6-loopback".into()];
     for (address, called) in all {
         if !called.is_empty() {
+            // Writing to a string does not fail.
             writeln!(text, "{address} {}", called.join(" ")).unwrap_or_default();
         }
         taken.extend(called.into_iter().map(|name| name.to_ascii_lowercase()));
@@ -271,6 +274,7 @@ pub fn hosts_with(all: impl IntoIterator<Item = (String, Vec<String>)>, own: &st
         let Some(address) = words.next() else { continue };
         let left: Vec<&str> = words.filter(|name| !taken.contains(&name.to_ascii_lowercase())).collect();
         if !left.is_empty() {
+            // As above.
             writeln!(text, "{address} {}", left.join(" ")).unwrap_or_default();
         }
     }

@@ -77,7 +77,8 @@ impl Launcher {
         let channel = match (launch.way, child.stdin.take(), child.stdout.take()) {
             (Way::Pipes, Some(to), Some(from)) => Some(Channel::new(from.into(), to.into()).context(about)?),
             (Way::CallBack, Some(mut to), _) => {
-                let text = serde_json::to_string(call).unwrap_or_default();
+                let text =
+                    serde_json::to_string(call).map_err(|e| Fault::new(format!("{}: {e}", about())))?;
                 // If it does not read it, it has ended, which shows soon.
                 writeln!(to, "{text}").unwrap_or_default();
                 None

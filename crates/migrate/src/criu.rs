@@ -213,6 +213,7 @@ impl Criu {
         // It does so in any case, also if it does not hear that.
         self.go_on(false).unwrap_or_default();
         while let Ok(Told::Stage(_)) = self.follow() {
+            // As above.
             self.go_on(false).unwrap_or_default();
         }
     }
@@ -231,6 +232,7 @@ impl Criu {
         // The process that we know waits for it, and is outside.
         let between = self.process.pid.as_raw_nonzero();
         let children = std::fs::read_to_string(format!("/proc/{between}/task/{between}/children"));
+        // Where there is no such list any more, CRIU is not there either.
         let number = children.unwrap_or_default().split_whitespace().next().and_then(|pid| pid.parse().ok());
         number.and_then(Pid::from_raw).ok_or_else(|| self.with_log(Fault::new("CRIU has ended")))
     }
@@ -321,6 +323,7 @@ fn become_criu(kept: &[BorrowedFd<'_>], socket: &OwnedFd, program: &OwnedFd, log
         "swrk".into(),
         socket.as_raw_fd().to_string(),
     ];
+    // None of these words has a zero byte.
     let c = |text: &str| CString::new(text).unwrap_or_default();
     let argv: Vec<CString> = words.iter().map(|word| c(word)).collect();
     // No plug-ins of whatever the root has.

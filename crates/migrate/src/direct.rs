@@ -55,7 +55,9 @@ pub fn ranges(init: Pid) -> Result<Ranges> {
         open.extend(children(outer)?);
         // What has ended meanwhile has none.
         let Some(pid) = number_inside(outer) else { continue };
-        let maps = fs::read_to_string(format!("/proc/{outer}/maps")).unwrap_or_default();
+        // Nor has what has ended since: it goes, as all that is not listed, by CRIU.
+        let maps = fs::read(format!("/proc/{outer}/maps")).unwrap_or_default();
+        let maps = String::from_utf8_lossy(&maps);
         let mut ranges: Vec<Range> = maps.lines().filter_map(mapping).collect();
         // One that has grown while they were told may be told twice.
         ranges.dedup_by(|next, last| next.0 < last.1);

@@ -2,9 +2,10 @@
 //! it has stopped them, one at a time, and in words for its own authors.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
+use rustix::io::Errno;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 use skiff_sandbox::SERVER_NUMBER;
@@ -106,16 +107,26 @@ pub(crate) fn children(outer: i32) -> Result<Vec<i32>> {
 }
 
 pub(crate) fn number_inside(outer: i32) -> Option<i32> {
-    last_number(&fs::read_to_string(format!("/proc/{outer}/status")).ok()?, "NSpid:")
+    last_number(&text(format!("/proc/{outer}/status")).ok()?, "NSpid:")
+}
+
+/// What the kernel says in a file. The names of programs and files in it may be of any bytes.
+fn text(path: impl AsRef<Path>) -> io::Result<String> {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Whether a process had ended when this happened.
+fn has_ended(e: &io::Error) -> bool {
+    matches!(Errno::from_io_error(e), Some(Errno::NOENT | Errno::SRCH))
 }
 
 fn read(outer: i32) -> Option<Process> {
-    let status = fs::read_to_string(format!("/proc/{outer}/status")).ok()?;
+    let status = text(format!("/proc/{outer}/status")).ok()?;
     let parent = last_number(&status, "PPid:").and_then(number_inside).unwrap_or(0);
     let mut threads: Vec<i32> = fs::read_dir(format!("/proc/{outer}/task"))
         .ok()?
         .flatten()
-        .filter_map(|task| last_number(&fs::read_to_string(task.path().join("status")).ok()?, "NSpid:"))
+        .filter_map(|task| last_number(&text(task.path().join("status")).ok()?, "NSpid:"))
         .collect();
     threads.sort_unstable();
     let (mut files, mut sockets) = (0, 0);
@@ -154,12 +165,16 @@ fn obstacles(outer: i32, process: &Process, own_network: bool, found: &mut Vec<O
         found.push(Obstacle { pid: process.pid, name: process.name.clone(), why });
     };
     let at = |name: &str| format!("/proc/{outer}/{name}");
-    let status = fs::read_to_string(at("status")).unwrap_or_default();
+    // Of a process that has ended since there is nothing to save.
+    let status = text(at("status")).unwrap_or_default();
     if number(&status, "Seccomp:") == 2 {
         say("a system call filter (seccomp), which the kernel shows to nobody but the host's root".into());
     }
-    let mapped = fs::read_to_string(at("maps")).unwrap_or_default();
-    mapped.lines().filter_map(mapping).for_each(&mut say);
+    match text(at("maps")) {
+        Ok(mapped) => mapped.lines().filter_map(mapping).for_each(&mut say),
+        Err(e) if has_ended(&e) => return,
+        Err(e) => say(format!("its memory map cannot be read: {e}")),
+    }
     let mut sockets = BTreeSet::new();
     for fd in fs::read_dir(at("fd")).into_iter().flatten().flatten() {
         let Ok(target) = fs::read_link(fd.path()) else { continue };
@@ -172,7 +187,8 @@ fn obstacles(outer: i32, process: &Process, own_network: bool, found: &mut Vec<O
         return;
     }
     for table in ["net/tcp", "net/tcp6"] {
-        let text = fs::read_to_string(at(table)).unwrap_or_default();
+        // A kernel without IPv6 has one of the two.
+        let text = text(at(table)).unwrap_or_default();
         if text.lines().filter_map(connection).any(|inode| sockets.contains(&inode)) {
             say("an open TCP connection on a network of the host's; only those on a network of the instance's own can be saved".into());
             return;
@@ -332,5 +348,25 @@ mod tests {
         let (files, sockets) = count(Stdio::piped());
         assert_eq!(count(Stdio::null()), (files + 1, sockets));
         assert_eq!(count(std::os::fd::OwnedFd::from(socket).into()), (files, sockets + 1));
+    }
+
+    /// Names are of any bytes: a process whose name is not text was left out, and so was whatever stood in its way.
+    #[test]
+    fn a_process_of_any_name_is_looked_at() {
+        use std::os::unix::ffi::OsStrExt;
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = dir.path().join(std::ffi::OsStr::from_bytes(b"sl\xff\xfep"));
+        fs::copy("/bin/sleep", &program).expect("copied");
+        let mut child = std::process::Command::new(&program).arg("60").spawn().expect("started");
+        let pid = i32::try_from(child.id()).expect("a number");
+        let (found, mut told) = (read(pid), vec![]);
+        let maps = text(format!("/proc/{pid}/maps"));
+        found.iter().for_each(|process| obstacles(pid, process, true, &mut told));
+        child.kill().and_then(|()| child.wait()).expect("ended");
+        assert_eq!(found.expect("seen").name, "sl\u{fffd}\u{fffd}p");
+        assert!(maps.expect("its memory").contains("[stack]"));
+        assert!(told.iter().all(|obstacle| !obstacle.why.contains("cannot be read")), "{told:?}");
+        let ended = text(format!("/proc/{pid}/maps")).expect_err("it has ended");
+        assert!(has_ended(&ended), "{ended}");
     }
 }

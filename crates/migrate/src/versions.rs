@@ -32,6 +32,7 @@ impl Versions {
             criu: criu.into(),
             kernel: text(system.release()),
             machine: text(system.machine()),
+            // Which processor made a checkpoint is shown; it does not decide.
             processor: processor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
         }
     }

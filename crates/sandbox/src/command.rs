@@ -179,6 +179,7 @@ impl Command {
             let e = process::exec(path.as_os_str(), &argv, &envp);
             // What sh does with a script that has no `#!` line.
             if e.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) {
+                // It has just been executed, so there is no zero byte in it.
                 let script = [c"sh".to_owned(), c(path.as_os_str()).unwrap_or_default()];
                 let argv: Vec<_> = script.into_iter().chain(argv.iter().skip(1).cloned()).collect();
                 return process::exec(OsStr::new("/bin/sh"), &argv, &envp);

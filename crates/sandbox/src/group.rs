@@ -120,6 +120,7 @@ pub fn start(
             Ok(Group { init, control, ids })
         }
         (told, asked) => {
+            // It may have ended, which is why nothing was told.
             kill_process(init.pid, Signal::KILL).unwrap_or_default();
             reap(init.pid);
             asked?;

@@ -10,6 +10,7 @@ use skiff_spec::fault::{Context, Result};
 /// Maps the ids of the user namespace that process `pid` is in; gives how many ids there are inside.
 pub fn write(pid: Pid) -> Result<u32> {
     let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
+    // Without the file, as with an empty one, nobody has further ids; how many there are is the answer.
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let name = skiff_site::account::user(uid).map(|user| user.name);
     let uids = subordinate(&read("/etc/subuid"), name.as_deref(), uid);

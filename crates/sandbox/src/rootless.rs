@@ -126,6 +126,7 @@ fn stand_ins(layer: BorrowedFd<'_>) -> rustix::io::Result<()> {
     ] {
         let host = Path::new("/").join(file);
         if host.exists() && fs::File::open(&host).is_err() {
+            // Without a list of accounts there are none to lock.
             let text = locked(&String::from_utf8_lossy(&fs::read(of).unwrap_or_default()));
             let place = resolve_or_make(layer, Path::new(file), false)?;
             chmod(by_number(place.as_fd()), Mode::from_raw_mode(0o640))?;

@@ -156,12 +156,14 @@ impl Session {
             // The kernel stops no such group either.
             return;
         }
+        // To its own group anybody may send signals.
         rustix::process::kill_current_process_group(Signal::TSTP).unwrap_or_default();
         while let Ok(Some(signal)) = self.signals.next() {
             if signal.number != Signal::TSTP.as_raw() {
                 self.pass(signal, group);
             }
         }
+        // To itself, too.
         rustix::process::kill_process(rustix::process::getpid(), Signal::STOP).unwrap_or_default();
     }
 

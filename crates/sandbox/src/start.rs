@@ -423,6 +423,7 @@ pub fn detach_stdio() {
     use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
     if let Ok(null) = openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         for dup in [dup2_stdin, dup2_stdout, dup2_stderr] {
+            // What stays open is closed when this process ends.
             dup(&null).unwrap_or_default();
         }
     }

@@ -71,6 +71,7 @@ impl Drop for Uplink {
     fn drop(&mut self) {
         // It may have gone already.
         self.child.kill().unwrap_or_default();
+        // It is gone in any case.
         self.child.wait().map(drop).unwrap_or_default();
     }
 }

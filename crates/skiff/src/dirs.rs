@@ -114,6 +114,7 @@ fn left_in(all: &TrustedDir) -> Vec<String> {
 /// Removes leftovers as far as the user's own rights go (the rest `skiff sweep` does).
 pub fn sweep(all: &TrustedDir) {
     for name in left_in(all) {
+        // What stays is tried again the next time.
         all.remove_tree(name).unwrap_or_default();
     }
 }

@@ -88,6 +88,7 @@ fn go_on(context: &Context, words: &OnSignal, checkpoint: Slot) -> Result<Option
     // Where Slurm appends to the job's file, it has that already.
     let there = fstat(stdout()).context(|| "standard output")?;
     let file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
+    // No file has a negative size.
     let has_it = file && u64::try_from(there.st_size).unwrap_or_default() >= restored.written;
     Ok(Some(if has_it { restored.written } else { 0 }))
 }

@@ -31,6 +31,7 @@ fn say(text: &str) {
 pub fn hint_at(commands: &[String]) {
     if !commands.is_empty() {
         let shown: Vec<_> = commands.iter().map(|c| format!("`{c}`")).collect();
+        // Without standard error there is nobody to tell.
         writeln!(io::stderr().lock(), "hint: {}?", shown.join(" or ")).unwrap_or_default();
     }
 }

@@ -321,6 +321,7 @@ impl<'a> Supervisor<'a> {
         let tell = || answer(&connection, init, self.sessions.len());
         match want {
             Want::Stop => {
+                // It may have ended already.
                 kill_process(init.pid, Signal::KILL).unwrap_or_default();
                 // It is ended whether he waits for it or not.
                 tell().unwrap_or_default();

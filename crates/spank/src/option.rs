@@ -107,6 +107,7 @@ pub fn own_environment() -> Option<CString> {
 
 /// What is said of a container, in words that `skiff slurm submit` takes.
 pub fn container() -> Vec<CString> {
+    // Poisoned by a panic, which ends srun.
     CONTAINER.lock().map(|words| words.clone()).unwrap_or_default()
 }
 

@@ -155,6 +155,7 @@ fn all(context: &Context) -> Result<Vec<Record>> {
         };
         let Ok(record) = serde_json::from_reader::<_, Record>(&file) else { continue };
         if record.is_gone(&file) {
+            // What cannot be removed is looked at again the next time.
             dir.remove_file(&name).unwrap_or_default();
             let socket = record.socket.as_deref().and_then(Path::file_name);
             socket.into_iter().for_each(|name| dir.remove_file(name).unwrap_or_default());

@@ -173,6 +173,7 @@ impl<'a> Agent<'a> {
             let mut fds = vec![PollFd::from_borrowed_fd(self.channel.input(), PollFlags::IN)];
             fds.extend(self.channel.output().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT)));
             let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
+            // Interrupted, it is asked again.
             poll(&mut fds, Some(&limit)).unwrap_or_default();
             let ready = !fds[0].revents().is_empty();
             drop(fds);

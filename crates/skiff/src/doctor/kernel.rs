@@ -151,6 +151,7 @@ fn id_range(context: &Context) -> Check {
     const NAME: &str = "id range";
     let user = context.user();
     let of = |file: &str| {
+        // Without the file nobody has a range, which is the finding.
         let text = fs::read_to_string(file).unwrap_or_default();
         subordinate(&text, Some(&user), context.uid).map_or(0, |r| r.count)
     };

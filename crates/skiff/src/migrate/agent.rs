@@ -141,6 +141,7 @@ fn attend(mut visitor: &TcpStream, source: IpAddr, credential: &Credential) -> i
     let Err(why) = receive(visitor, credential) else { return 0 };
     // To root's journal, and to the user, if they are still there.
     output::note(&format!("{source}: {why}"));
+    // If they have gone, the journal has it.
     visitor.write_all(format!("{why}\n").as_bytes()).unwrap_or_default();
     1
 }

@@ -306,6 +306,7 @@ impl Move<'_> {
                 Err(why) => {
                     // Whoever sends finds that there is nobody to send to.
                     shutdown(&way.goods, Shutdown::Both).unwrap_or_default();
+                    // Why the other side failed says more.
                     sending.end().map(drop).unwrap_or_default();
                     return Err(why.into());
                 }

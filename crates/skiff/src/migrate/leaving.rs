@@ -39,6 +39,7 @@ impl Leaving {
         let (_, started) = look(number).ok_or_else(|| Error::new("CRIU has ended"))?;
         let leaving = Self { node: node.into(), token, criu: number, started };
         leaving.write(&path(record))?;
+        // If the note stays, the next command asks the other machine, which has not taken the instance, and removes it.
         leaving.hold(criu).inspect_err(|_| leaving.stay(record).unwrap_or_default())?;
         Ok(leaving)
     }
@@ -90,6 +91,7 @@ impl Leaving {
         if let (Some((_, started)), Some(criu)) = (look(self.criu), Pid::from_raw(self.criu))
             && started == self.started
         {
+            // It may have ended this moment.
             kill_process(criu, Signal::CONT).unwrap_or_default();
         }
     }

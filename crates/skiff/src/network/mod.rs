@@ -180,6 +180,7 @@ fn start_again(
 
 /// What this host has in it; nothing if it has none.
 pub fn own_hosts() -> String {
+    // Without the file no host has a name, as with an empty one.
     std::fs::read_to_string(planner::HOSTS).unwrap_or_default()
 }
 

@@ -166,6 +166,7 @@ impl Relay<'_> {
             }
             Some(STOPPED) => {
                 self.restore();
+                // To itself anybody may send signals.
                 kill_process(getpid(), Signal::STOP).unwrap_or_default();
                 self.make_raw();
                 self.send_signal(Signal::CONT.as_raw());
@@ -226,6 +227,7 @@ impl Relay<'_> {
             match (number, &self.master, self.terminal) {
                 (Some(Signal::WINCH), Some(master), Some(terminal)) => {
                     if let Ok(size) = tcgetwinsize(terminal) {
+                        // A terminal whose command has ended needs no size.
                         tcsetwinsize(master, size).unwrap_or_default();
                     }
                 }
@@ -289,6 +291,7 @@ impl Relay<'_> {
 
     fn restore(&mut self) {
         if let (Some(cooked), Some(terminal)) = (self.cooked.take(), self.terminal) {
+            // A terminal that is gone needs nothing.
             tcsetattr(terminal, OptionalActions::Drain, &cooked).unwrap_or_default();
         }
     }

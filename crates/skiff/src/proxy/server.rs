@@ -203,12 +203,14 @@ fn accompany(child: &Child, signals: &Signals, connection: &OwnedFd) -> Result<(
                 tell_end(connection, how, number);
                 return Ok(());
             }
+            // That the client is gone shows when it is waited for.
             fdpass::send(connection.as_fd(), &[STOPPED], &[]).unwrap_or_default();
         }
         let mut fds = vec![PollFd::new(signals, PollFlags::IN), PollFd::new(&child.pidfd, PollFlags::IN)];
         if client {
             fds.push(PollFd::new(connection, PollFlags::IN));
         }
+        // Interrupted, all is looked at, and waited for again.
         poll(&mut fds, None).unwrap_or_default();
         let spoke = fds.get(2).is_some_and(|fd| !fd.revents().is_empty());
         while let Ok(Some(_)) = signals.next() {}
@@ -226,6 +228,7 @@ fn accompany(child: &Child, signals: &Signals, connection: &OwnedFd) -> Result<(
                 kill_process_group(child.pid, signal).unwrap_or_default();
             }
             if !client {
+                // It may have ended this moment.
                 kill_process_group(child.pid, Signal::CONT).unwrap_or_default();
             }
         }

@@ -111,6 +111,7 @@ impl TaskSignals {
 
     /// Whether the witness got this signal too.
     fn was_for_all(&mut self, number: i32) -> bool {
+        // No signal has a negative number.
         let number = usize::try_from(number).unwrap_or_default();
         for pause in [Duration::ZERO, GRACE] {
             std::thread::sleep(pause);

@@ -202,6 +202,7 @@ impl Watcher {
 
     /// Ends every process of the step and removes its directory.
     fn end(&self, step: &Step, name: &OsStr) {
+        // It may have ended already.
         kill_process(step.init.pid, Signal::KILL).unwrap_or_default();
         // All others of its namespace go before it does.
         while matches!(waitpid(Some(step.init.pid), WaitOptions::empty()), Err(Errno::INTR)) {}

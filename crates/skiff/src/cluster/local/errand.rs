@@ -63,6 +63,7 @@ impl Drop for Errand {
     fn drop(&mut self) {
         // One that has ended and was waited for is left alone.
         self.child.kill().unwrap_or_default();
+        // It is gone in any case.
         self.child.wait().map(drop).unwrap_or_default();
     }
 }
