@@ -339,8 +339,17 @@ mod tests {
         use std::process::{Command, Stdio};
         let count = |input: Stdio| {
             let mut child = Command::new("sleep").arg("60").stdin(input).spawn().expect("sleep");
-            let process = read(i32::try_from(child.id()).expect("a number")).expect("there");
+            let pid = i32::try_from(child.id()).expect("a number");
+            // Until it sleeps, its loader opens libraries.
+            let sleeps =
+                || text(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains("State:\tS"));
+            let slept = (0..1000).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                sleeps()
+            });
+            let process = read(pid).expect("there");
             child.kill().and_then(|()| child.wait()).expect("gone");
+            assert!(slept);
             (process.files, process.sockets)
         };
         let (socket, _other) = std::os::unix::net::UnixStream::pair().expect("sockets");
@@ -356,7 +365,7 @@ mod tests {
         use std::os::unix::ffi::OsStrExt;
         let dir = tempfile::tempdir().expect("a directory");
         let program = dir.path().join(std::ffi::OsStr::from_bytes(b"sl\xff\xfep"));
-        fs::copy("/bin/sleep", &program).expect("copied");
+        std::os::unix::fs::symlink("/bin/sleep", &program).expect("a link");
         let mut child = std::process::Command::new(&program).arg("60").spawn().expect("started");
         let pid = i32::try_from(child.id()).expect("a number");
         let (found, mut told) = (read(pid), vec![]);
