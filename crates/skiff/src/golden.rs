@@ -349,3 +349,20 @@ fn differences_are_lines() {
     assert_eq!(difference("a\nb\nc\n", "a\nx\ny\nc\n"), "  - b\n  + x\n  + y\n");
     assert_eq!(difference("a\n", "a\n"), "");
 }
+
+/// What is carried out would be another than what is printed. Where things are is exchanged in `planner`.
+#[test]
+fn nothing_changes_a_plan_that_was_built() {
+    let mut dirs = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).expect("the sources").flatten().map(|entry| entry.path()) {
+            if entry.is_dir() {
+                dirs.push(entry);
+            } else if !entry.ends_with("golden.rs") && !entry.ends_with("planner/replay/tests.rs") {
+                let text = fs::read_to_string(&entry).expect("a source");
+                let changes = ["let mut plan", "&mut Plan", "..plan"].map(|part| text.contains(part));
+                assert!(!changes.contains(&true), "{}: changes a plan", entry.display());
+            }
+        }
+    }
+}
