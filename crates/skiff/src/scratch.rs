@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MOST_IN_ONE: u32 = 10_000;
 
 /// What a container in such a directory is called, where there is only one.
-const ONLY: &str = "root";
+pub const ONLY: &str = "root";
 
 /// Whether changes in memory can be of all kinds. In an attribute (`user.overlay.opaque`) overlayfs notes which directories hide those below
 /// them. tmpfs has taken such attributes since Linux 6.6; before, no directory of the base can be removed or renamed (EIO).

@@ -2,8 +2,6 @@
 
 mod duties;
 
-pub use duties::ROOT;
-
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 

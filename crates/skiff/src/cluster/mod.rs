@@ -6,6 +6,7 @@ pub mod caller;
 pub mod container;
 pub mod launching;
 pub mod local;
+mod machine;
 pub mod node;
 mod root;
 mod run;

@@ -15,10 +15,8 @@ use skiff_spec::instance::End;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{File as PlanFile, Plan, Source, Upper, inside};
 
-use super::agent::ROOT;
-use super::container;
-use super::local::machine;
 use super::root::Found;
+use super::{container, machine};
 use crate::cli::HostArgs;
 use crate::context::Context;
 use crate::planner::{self, PlanOptions};
@@ -46,7 +44,7 @@ impl Node {
         let (path, log) = open_log(node.log.clone())?;
         let scratch = scratch::make(context, &wanted.scratch).map(|(scratch, _)| scratch);
         let made = scratch.and_then(|scratch| {
-            let upper = scratch.as_ref().map(|scratch| scratch.upper(ROOT)).transpose()?;
+            let upper = scratch.as_ref().map(|scratch| scratch.upper(scratch::ONLY)).transpose()?;
             let upper = upper.unwrap_or_else(|| container::memory(context));
             let plan = plan(context, wanted, node, (upper, path.clone()), key)?;
             make(context, &plan, node.name).map(|made| (made, scratch))

@@ -20,8 +20,8 @@ use skiff_spec::plan::Identity;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
 
+use super::caller;
 use super::node::Node;
-use super::{agent, caller};
 use crate::context::Context;
 use crate::output;
 
@@ -85,8 +85,13 @@ fn wanted(node: Member, silence: u32) -> Wanted {
 pub struct Visitors(Vec<Child>);
 
 impl Visitors {
-    /// Calls one.
-    pub fn admit(&mut self, context: &Context, node: &Node, call: &Call) -> Result<()> {
+    /// Calls one, whom `receive` serves in a process of its own, given the node's process 1.
+    pub fn admit(
+        &mut self,
+        node: &Node,
+        call: &Call,
+        receive: impl FnOnce(OwnedFd) -> Result<()>,
+    ) -> Result<()> {
         let init = node.init().try_clone_to_owned().context(|| "handle of the node")?;
         match fork(CloneFlags::NONE).context(|| "process for a visitor")? {
             Fork::Parent(child) => {
@@ -95,7 +100,7 @@ impl Visitors {
             }
             Fork::Child => {
                 close_all_except(&[init.as_fd()]);
-                exit_now(serve(context, node.name(), init, call))
+                exit_now(serve(node.name(), call, || receive(init)))
             }
         }
     }
@@ -107,8 +112,8 @@ impl Visitors {
     }
 }
 
-fn serve(context: &Context, name: Member, init: OwnedFd, call: &Call) -> i32 {
+fn serve(name: Member, call: &Call, receive: impl FnOnce() -> Result<()>) -> i32 {
     // Whoever has opened a door that nobody comes by says so; we have nobody to tell.
-    let served = caller::call_as(&name.to_string(), call).and_then(|()| agent::receive(context, init));
+    let served = caller::call_as(&name.to_string(), call).and_then(|()| receive());
     i32::from(served.is_err())
 }

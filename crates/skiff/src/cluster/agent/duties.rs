@@ -15,14 +15,11 @@ use skiff_spec::instance;
 
 use super::{Agent, Prepared};
 use crate::cluster::container::{self, Container};
-use crate::cluster::local::{self, machine::number};
+use crate::cluster::machine::{self, number};
 use crate::cluster::node::Node;
 use crate::cluster::root::Found;
 use crate::scratch;
 use crate::{network, planner};
-
-/// What the container's changes are called.
-pub const ROOT: &str = "root";
 
 /// Where ssh daemons listen in networks of their own.
 const SSH_PORT: u16 = 22;
@@ -63,7 +60,7 @@ impl Agent<'_> {
             host_key: keys.host.public.clone(),
             user_key: keys.user.public.clone(),
             processors: u32::try_from(processors).unwrap_or(1),
-            megabytes: local::memory().unwrap_or(1024),
+            megabytes: machine::memory().unwrap_or(1024),
             opener: opener.request(),
         }));
         self.wanted = Some(Prepared { wanted, keys, opener: Some(opener), key: vec![], _port: held });
@@ -86,7 +83,7 @@ impl Agent<'_> {
         note.filter(|_| wanted.index == 0)
             .into_iter()
             .for_each(|note| self.channel.tell(&Report::Note(note)));
-        let upper = scratch.as_ref().map(|scratch| scratch.upper(ROOT)).transpose()?;
+        let upper = scratch.as_ref().map(|scratch| scratch.upper(scratch::ONLY)).transpose()?;
         self.scratch = scratch;
         let upper = upper.unwrap_or_else(|| container::memory(self.context));
         let options = container::options(&wanted, upper, self.net, made, (members, &network::own_hosts()));
@@ -122,7 +119,8 @@ impl Agent<'_> {
         let (Some(node), Some(key)) = (&self.node, key) else { return };
         let call = Call { secret: Some(key), ..call };
         // Whoever has asked hears nothing then, and says so.
-        self.visitors.admit(self.context, node, &call).unwrap_or_default();
+        let context = self.context;
+        self.visitors.admit(node, &call, |node| super::receive(context, node)).unwrap_or_default();
     }
 
     /// Notes that the node has ended by itself. The agent stays: another may come in its place.

@@ -18,6 +18,7 @@ use super::known::{nodes, not_up};
 use super::record::Record;
 use super::wire::{Want, ask};
 use crate::cli::Inside;
+use crate::cluster::machine::environment;
 use crate::cluster::{apart, visit};
 use crate::context::Context;
 use crate::{app, images, network, output};
@@ -128,17 +129,4 @@ fn space(record: &Record) -> Result<NetSpace> {
 fn handle(record: &Record, node: Member) -> Result<OwnedFd> {
     let (_, fds) = ask(&record.dir, &Want::Enter(node))?.ok_or_else(|| not_up(record))?;
     fds.into_iter().next().ok_or_else(|| Error::new(format!("node {node}: no handle of it came")))
-}
-
-/// What daemons and errands get: nothing of the user's session.
-pub fn environment() -> Vec<(OsString, OsString)> {
-    let set = [
-        ("PATH", skiff_sandbox::command::DEFAULT_PATH),
-        ("HOME", "/root"),
-        ("USER", "root"),
-        ("LOGNAME", "root"),
-        ("LC_ALL", "C"),
-        ("SLURM_CONF", slurm::CONFIG),
-    ];
-    set.map(|(name, value)| (name.into(), value.into())).into()
 }

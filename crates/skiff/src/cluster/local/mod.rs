@@ -9,7 +9,6 @@ mod errand;
 mod hosts;
 mod inside;
 mod known;
-pub mod machine;
 mod nodes;
 pub mod record;
 mod supervisor;
@@ -22,7 +21,7 @@ use crate::cli::Machines;
 use crate::context::Context;
 
 pub use nodes::{Listed, running};
-pub use record::{delete_leftovers, leftovers, memory};
+pub use record::{delete_leftovers, leftovers};
 
 /// Carries a command out; the exit code.
 pub fn run(command: &Machines) -> Result<i32> {

@@ -15,6 +15,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 
+use crate::cluster::machine;
 use crate::context::Context;
 use crate::control::dial;
 use crate::dirs::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};
@@ -158,7 +159,8 @@ impl Record {
         }
         if !settings.over_hosts {
             let controller = (Member::Controller.address(), slurm::PORT).into();
-            let workers = slurm::on_one_machine(settings.nodes, settings.cpus, memory().unwrap_or(1024));
+            let workers =
+                slurm::on_one_machine(settings.nodes, settings.cpus, machine::memory().unwrap_or(1024));
             write(&new.join(CONF), slurm::conf(controller, workers).as_bytes())?;
         }
         let path = new.join(KEY);
@@ -261,11 +263,4 @@ pub fn delete_leftovers(context: &Context) -> Result<Vec<PathBuf>> {
 
 fn write(path: &Path, text: &[u8]) -> Result<()> {
     fs::write(path, text).context(|| path.display().to_string())
-}
-
-/// The machine's memory, in MiB.
-pub fn memory() -> Option<u64> {
-    let info = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib >> 10)
 }

@@ -25,9 +25,9 @@ use skiff_sys::signal::Signals;
 
 use super::errand::Errand;
 use super::hosts::{Hosts, Lost, Spec};
-use super::machine;
 use super::record::{Record, Unnamed};
 use super::wire::{Answer, Want};
+use crate::cluster::machine;
 use crate::context::Context;
 use crate::control::{CONTROL, listen_at};
 use crate::output;

@@ -7,8 +7,8 @@ use skiff_cluster::local::members::Member;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use super::{Machine, Supervisor};
-use crate::cluster::local::machine::number;
 use crate::cluster::local::wire::{Answer, Node, Want};
+use crate::cluster::machine::number;
 use crate::instance::record::now;
 
 impl Supervisor {

@@ -1,16 +1,18 @@
 //! What machines of a cluster with a Slurm of its own have in common, wherever they are.
 
+use std::ffi::OsString;
+use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use skiff_cluster::local::hub::{self, Pattern};
 use skiff_cluster::local::members::Member;
+use skiff_cluster::local::slurm;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::group::{self, Group, Network};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Mount, Plan, Source, inside::PROGRAM};
 
-use super::inside::environment;
 use crate::context::Context;
 use crate::planner::PlanOptions;
 
@@ -75,4 +77,24 @@ pub fn group(
 pub fn number(pidfd: BorrowedFd<'_>) -> Option<i32> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()).filter(|pid| *pid > 0)
+}
+
+/// What daemons and errands get: nothing of the user's session.
+pub fn environment() -> Vec<(OsString, OsString)> {
+    let set = [
+        ("PATH", skiff_sandbox::command::DEFAULT_PATH),
+        ("HOME", "/root"),
+        ("USER", "root"),
+        ("LOGNAME", "root"),
+        ("LC_ALL", "C"),
+        ("SLURM_CONF", slurm::CONFIG),
+    ];
+    set.map(|(name, value)| (name.into(), value.into())).into()
+}
+
+/// The machine's memory, in MiB.
+pub fn memory() -> Option<u64> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib >> 10)
 }
