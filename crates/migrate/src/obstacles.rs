@@ -269,6 +269,11 @@ fn connection(line: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::{Child, Command, Stdio};
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -320,10 +325,25 @@ mod tests {
         assert_eq!(connection("  sl  local_address rem_address   st tx_queue"), None);
     }
 
+    /// A process of a program that is to sleep, once it does. The kernel lets its parent go on a moment before the process is that program and
+    /// has closed what it was not to have; then its loader opens libraries.
+    fn asleep(program: impl AsRef<OsStr>, input: Stdio) -> (Child, i32) {
+        let child = Command::new(program).arg("60").stdin(input).spawn().expect("started");
+        let pid = i32::try_from(child.id()).expect("a number");
+        let has = |file: &str, part: &str| {
+            text(format!("/proc/{pid}/{file}")).is_ok_and(|said| said.contains(part))
+        };
+        let slept = (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            has("cmdline", "\x0060\0") && has("status", "State:\tS")
+        });
+        assert!(slept);
+        (child, pid)
+    }
+
     #[test]
     fn our_own_children_are_found() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
-        let pid = i32::try_from(child.id()).expect("a number");
+        let (mut child, pid) = asleep("sleep", Stdio::null());
         assert!(children(std::process::id().cast_signed()).expect("listed").contains(&pid));
         let process = read(pid).expect("there");
         assert_eq!((process.pid, process.threads.len()), (pid, 1));
@@ -336,20 +356,10 @@ mod tests {
 
     #[test]
     fn what_a_process_has_open_is_counted() {
-        use std::process::{Command, Stdio};
         let count = |input: Stdio| {
-            let mut child = Command::new("sleep").arg("60").stdin(input).spawn().expect("sleep");
-            let pid = i32::try_from(child.id()).expect("a number");
-            // Until it sleeps, its loader opens libraries.
-            let sleeps =
-                || text(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains("State:\tS"));
-            let slept = (0..1000).any(|_| {
-                std::thread::sleep(std::time::Duration::from_millis(10));
-                sleeps()
-            });
+            let (mut child, pid) = asleep("sleep", input);
             let process = read(pid).expect("there");
             child.kill().and_then(|()| child.wait()).expect("gone");
-            assert!(slept);
             (process.files, process.sockets)
         };
         let (socket, _other) = std::os::unix::net::UnixStream::pair().expect("sockets");
@@ -362,12 +372,10 @@ mod tests {
     /// Names are of any bytes: a process whose name is not text was left out, and so was whatever stood in its way.
     #[test]
     fn a_process_of_any_name_is_looked_at() {
-        use std::os::unix::ffi::OsStrExt;
         let dir = tempfile::tempdir().expect("a directory");
-        let program = dir.path().join(std::ffi::OsStr::from_bytes(b"sl\xff\xfep"));
+        let program = dir.path().join(OsStr::from_bytes(b"sl\xff\xfep"));
         std::os::unix::fs::symlink("/bin/sleep", &program).expect("a link");
-        let mut child = std::process::Command::new(&program).arg("60").spawn().expect("started");
-        let pid = i32::try_from(child.id()).expect("a number");
+        let (mut child, pid) = asleep(&program, Stdio::null());
         let (found, mut told) = (read(pid), vec![]);
         let maps = text(format!("/proc/{pid}/maps"));
         found.iter().for_each(|process| obstacles(pid, process, true, &mut told));

@@ -237,7 +237,7 @@ mod tests {
     /// What is said; the images then.
     fn arrive(said: &[u8], ready: &[(i32, u64)]) -> (Result<u64>, Vec<(String, Vec<u8>)>) {
         let temp = tempfile::tempdir().expect("a directory");
-        let dir = openat(CWD, temp.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("open");
+        let dir = openat(CWD, temp.path(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("open");
         let arrival = Arrival::prepare(dir, ready, &Reserve::new(8192).expect("a file")).expect("room");
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("sockets");
