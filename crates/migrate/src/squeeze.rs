@@ -260,12 +260,33 @@ fn take(mut link: File, mut to: &File) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd as _;
+    use std::thread::sleep;
+    use std::time::Duration;
 
     use super::*;
 
-    /// What arrives of it, and by how many bytes on the way. The link takes nothing until all was said, as far as there is room.
+    /// A link that takes a millisecond for each 16 KiB in one direction: by a fast one nothing waits, and so nothing is packed.
+    fn slow_link() -> (OwnedFd, OwnedFd) {
+        let ((near, from), (to, far)) = (pair().expect("sockets"), pair().expect("sockets"));
+        let (from, to) = (Arc::new(File::from(from)), Arc::new(File::from(to)));
+        for (from, to, pause) in [(from.clone(), to.clone(), 1), (to, from, 0)] {
+            spawn(move || {
+                let mut buffer = [0; 16 << 10];
+                while let Ok(n @ 1..) = (&*from).read(&mut buffer) {
+                    sleep(Duration::from_millis(pause));
+                    if (&*to).write_all(&buffer[..n]).is_err() {
+                        break;
+                    }
+                }
+                hang_up(&to);
+            });
+        }
+        (near, far)
+    }
+
+    /// What arrives of it, and by how many bytes on the way.
     fn by_link(said: &[u8]) -> (Vec<u8>, u64) {
-        let (link, far) = pair().expect("sockets");
+        let (link, far) = slow_link();
         let ((criu, ours), (end, theirs)) = (pair().expect("sockets"), pair().expect("sockets"));
         let sending = Sending::begin(ours, link.as_fd()).expect("begun");
         let length = said.len();
