@@ -43,7 +43,7 @@ pub fn all(members: &[Member], index: usize, keys: &Keys, variables: &[(OsString
     ]
 }
 
-/// By this `ssh`, what the user has in his own configuration does not stand before what the cluster's hosts need.
+/// By this `ssh`, what the user has in their own configuration does not stand before what the cluster's hosts need.
 const SSH: &str = r#"#!/bin/sh
 # The cluster's hosts by the cluster's keys; all others as ever.
 own=/run/skiff/cluster
@@ -114,8 +114,8 @@ fn names(members: &[Member], member: &Member) -> Vec<String> {
     names
 }
 
-/// What `ssh` needs to get to the cluster's hosts without a flag. (Not the user's name: he has the same everywhere, which may be another
-/// than the hosts know him by.)
+/// What `ssh` needs to get to the cluster's hosts without a flag. (Not the user's name: they have the same everywhere, which may be another
+/// than the hosts know them by.)
 #[must_use]
 pub fn ssh_config(members: &[Member]) -> String {
     let mut text = String::new();
@@ -164,7 +164,7 @@ fn for_others(members: &[Member]) -> String {
     format!("Host * {}\n    Include config\n    Include /etc/ssh/ssh_config\n", ours.join(" "))
 }
 
-/// The daemon runs without privilege, so that nobody but its own user can log in; who proves who he is by a key made for this cluster.
+/// The daemon runs without privilege, so that nobody but its own user can log in; who proves who they are by a key made for this cluster.
 fn sshd_config(member: &Member, variables: &[(OsString, OsString)]) -> String {
     let address = match member.place.address {
         std::net::IpAddr::V4(address) => address.to_string(),

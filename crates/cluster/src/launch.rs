@@ -23,7 +23,7 @@ const KEPT: usize = 4096;
 /// What launchers say that is no reason for anything.
 const NOISE: [&str; 1] = ["lacks support for cpu binding"];
 
-/// How long a stranger at the door has to prove that he is none.
+/// How long a stranger at the door has to prove that they are none.
 const AT_THE_DOOR: Duration = Duration::from_secs(10);
 
 /// So many may be there at once.

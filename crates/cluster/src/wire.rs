@@ -181,7 +181,7 @@ pub struct Place {
     pub port: u16,
     /// By which that proves who it is, as a line of a public key.
     pub host_key: String,
-    /// By which its user proves who he is.
+    /// By which its user proves who they are.
     pub user_key: String,
     /// How many processors it may use.
     pub processors: u32,

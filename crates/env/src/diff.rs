@@ -1,4 +1,4 @@
-//! What a user changed: his upper against the base.
+//! What a user changed: their upper against the base.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -290,7 +290,7 @@ fn meddle(root: &Path, how: &Meddle) {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases()) })]
 
-    /// A user works in his environment, through the real overlay; after each round a job sees what he sees, and the chain of
+    /// A user works in their environment, through the real overlay; after each round a job sees what they see, and the chain of
     /// layers shows what one full layer shows.
     #[test]
     fn a_job_sees_what_the_user_sees(

@@ -3,7 +3,7 @@
 //! The view of the host is an overlay over an id-mapped, read-only, non-recursive clone of `/`, mounted with credentials
 //! that own nothing and have no capability over files. Overlayfs checks every access a second time with those, so
 //! the kernel itself refuses what `other` may not do: a secret is safe the moment its mode says so, and no list can be
-//! too short. That the user owns these files inside (uid 0 there is he) gives him no way around it.
+//! too short. That the user owns these files inside (they are uid 0 there) gives them no way around it.
 
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -42,8 +42,8 @@ pub struct Given {
     pub host: Option<OwnedFd>,
 }
 
-/// What a user can take off again of the view and the stand-ins, as they are mounts of his: the file systems are read-only by themselves,
-/// no file in them means anything outside as whose it is, and devices are opened with the rights of nobody. With images he
+/// What a user can take off again of the view and the stand-ins, as they are mounts of theirs: the file systems are read-only by themselves,
+/// no file in them means anything outside as whose it is, and devices are opened with the rights of nobody. With images they
 /// cannot (see `locked`).
 const ATTRIBUTES: MountAttr = MountAttr::RDONLY.and(MountAttr::NOSUID).and(MountAttr::NODEV);
 
@@ -121,7 +121,7 @@ fn map_owners(mount: BorrowedFd<'_>, user_ns: BorrowedFd<'_>, what: &str) -> Res
     })
 }
 
-/// The ids that a caller is to have in his user namespaces.
+/// The ids that a caller is to have in their user namespaces.
 struct Ids {
     users: IdMap,
     groups: IdMap,
@@ -158,8 +158,8 @@ impl Ids {
     }
 }
 
-/// The groups of a caller that he must not leave: being their member may deny him what `other` may do (mode 0604, say), and who has
-/// subordinate groups could otherwise leave all of his own (CVE-2018-7169).
+/// The groups of a caller that they must not leave: being their member may deny them what `other` may do (mode 0604, say), and who has
+/// subordinate groups could otherwise leave all of their own (CVE-2018-7169).
 fn kept_groups(caller: &Caller, site: &Site, map: &IdMap) -> Result<Vec<Gid>> {
     if site.kept_groups.contains(&caller.gid) {
         return Err(Error::new(format!(

@@ -38,7 +38,7 @@ pub struct Caller {
 
 impl Caller {
     /// Notes who calls and becomes root wholly, so that the caller can neither trace nor signal us any more: being killed half-way
-    /// is then only up to root. Nor do the keys of his terminal stop us, as whoever is stopped may hold what others wait for.
+    /// is then only up to root. Nor do the keys of their terminal stop us, as whoever is stopped may hold what others wait for.
     pub fn take_over() -> Result<Self> {
         let mask = signal::block_all(&[Signal::ALARM.as_raw()]);
         let deadline = signal::Deadline::begin(MOST_SECONDS);
@@ -79,7 +79,7 @@ impl Caller {
         self.deadline.restore_action();
     }
 
-    /// Becomes him again, with no more than he came with; then makes sure.
+    /// Becomes the caller again, with no more than they came with; then makes sure.
     pub fn come_back(&self) -> std::io::Result<()> {
         // Before: the kernel compares with the limit of processes as the user changes.
         self.limits.restore()?;
@@ -87,7 +87,7 @@ impl Caller {
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         set_thread_groups(&groups)?;
         set_thread_res_gid(gid, gid, gid)?;
-        // Unless he is root himself, all capabilities go with this.
+        // Unless they are root themselves, all capabilities go with this.
         set_thread_res_uid(uid, uid, uid)?;
         // What is in memory still was root's: not for the user to trace, whatever fs.suid_dumpable says, until exec.
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;

@@ -1,9 +1,9 @@
-//! `connect`, `leave` and `free`: join a network namespace that belongs to the caller to a network of the site's, keep its address for him, and
+//! `connect`, `leave` and `free`: join a network namespace that belongs to the caller to a network of the site's, keep its address for them, and
 //! keep it no longer.
 //!
-//! In such a namespace he has all power: he may give himself any address and send whatever frame he likes. What leaves it passes a
-//! namespace between, which belongs to the host, with filters that he cannot reach (`skiff_net::gate`). What he gets is a descriptor of
-//! that: to enter it, move a device there or ask what is in there takes capabilities over it, and those he has not.
+//! In such a namespace they have all power: they may give themselves any address and send whatever frame they like. What leaves it passes a
+//! namespace between, which belongs to the host, with filters that they cannot reach (`skiff_net::gate`). What they get is a descriptor of
+//! that: to enter it, move a device there or ask what is in there takes capabilities over it, and those they have not.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,8 +1,8 @@
 //! Images of the trusted store as mounts.
 //!
 //! The kernel reads their files as root, so it gets only what our own writer has made and what its user, who is nobody's
-//! login, alone can write: the place says so, not the caller, who names an image by its digest and nothing else. That he may
-//! use it the writer has noted when he pulled it.
+//! login, alone can write: the place says so, not the caller, who names an image by its digest and nothing else. That they may
+//! use it the writer has noted when they pulled it.
 //!
 //! There are no devices in the files that the writer makes. But no file of a store, whatever comes of its writer, is to be a way to the
 //! machine's devices or to others' rights: so the flags against that are locked.
@@ -280,7 +280,7 @@ impl Store {
             .hint(format!("administrator: rm {path}/{name} {path}/{note}; {hint}")))
     }
 
-    /// Refuses a user who has not shown that he may have the image.
+    /// Refuses a user who has not shown that they may have the image.
     fn check_permit(&self, caller: &Caller, id: ImageId) -> Result<()> {
         let look = || statat(&self.dir, store::permit(caller.uid, id), AtFlags::SYMLINK_NOFOLLOW);
         match self.as_owner(look)? {

@@ -1,4 +1,4 @@
-//! `join`: starts a program as the caller himself, without any privilege, in an environment of his.
+//! `join`: starts a program as the caller, without any privilege, in an environment of theirs.
 //!
 //! Only root can put a process that is in no user namespace into namespaces that belong to one. What makes it harmless: the
 //! user namespace they belong to was made by the caller, and the process gives up everything right after it has entered the mount
@@ -77,8 +77,8 @@ fn become_it(
     (socket, told): (&OwnedFd, bool),
     reporter: &OwnedFd,
 ) -> NotStarted {
-    // What the helper has open for others of its work is not for him whose paths are looked at in the end: his program's, his directory's.
-    // Each process reaches its own descriptors by name, until the exec that would close them. (What he lets his programs inherit stays.)
+    // What the helper has open for others of its work is not for them whose paths are looked at in the end: their program's, their directory's.
+    // Each process reaches its own descriptors by name, until the exec that would close them. (What they let their programs inherit stays.)
     let kept = [socket.as_fd(), reporter.as_fd(), caller.slot.as_fd()];
     let needed: Vec<_> = kept.into_iter().chain(mount.map(AsFd::as_fd)).collect();
     let ready = close_own(&needed).and_then(|()| leave_what_mounts_do_not_need(caller));

@@ -1,4 +1,4 @@
-//! Mounts whose flags stay. A user gets his mounts into a namespace of his own, where he may take `nosuid`, `nodev` and `ro` off again,
+//! Mounts whose flags stay. A user gets their mounts into a namespace of their own, where they may take `nosuid`, `nodev` and `ro` off again,
 //! unless the kernel has locked them: which it does when it copies all mounts for a mount namespace of a new user namespace.
 //! Copies of such a mount are locked as it is.
 

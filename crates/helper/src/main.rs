@@ -2,9 +2,9 @@
 //!
 //! It does one of a few things per call and ends: it maps the ids of a user namespace that the caller has just made and
 //! gives a harmless view of the host's root (`base`) or an image of the trusted store (`image`), lets go of images that
-//! are gone from there (`release`), and starts its writer as its owner (`store`); it starts a program as the caller himself, without privilege, in
-//! namespaces that the caller owns (`join`); it puts the caller on a network of the site's (`network`, `follow`), or a network namespace of his (`connect`),
-//! whose address it keeps for him when he asks (`leave`) until he wants it no more (`free`); it makes such a view forget what it has cached (`refresh`).
+//! are gone from there (`release`), and starts its writer as its owner (`store`); it starts a program as the caller, without privilege, in
+//! namespaces that the caller owns (`join`); it puts the caller on a network of the site's (`network`, `follow`), or a network namespace of theirs (`connect`),
+//! whose address it keeps for them when they ask (`leave`) until they want it no more (`free`); it makes such a view forget what it has cached (`refresh`).
 //!
 //! What makes this safe is stated where it is done; in general: it decides only by what the kernel says of the caller,
 //! of processes and of namespaces; it takes no path from the caller; it reads no file of the caller; it looks at no
@@ -190,7 +190,7 @@ fn environment(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> 
         command(caller, socket, request)?;
     }
     if host.is_some() {
-        // Until the caller needs nothing more: what we let go of costs time, which is then not his.
+        // Until the caller needs nothing more: what we let go of costs time, which is then not theirs.
         wait(socket.as_fd(), PollFlags::RDHUP, 1);
     }
     Ok(())

@@ -5,8 +5,8 @@
 //! account locked and lock files are empty; a directory is empty. Only comfort depends on these layers being complete and
 //! recent, so they are kept between starts and made anew when the directories that matter have changed, or once in a while.
 //!
-//! All users share them, so no user may change them. What a user gets is a mount of his own namespace, whose read-only flag
-//! he can take off; the file system itself is therefore made read-only before anybody gets it. Each generation is one file
+//! All users share them, so no user may change them. What a user gets is a mount of their own namespace, whose read-only flag
+//! they can take off; the file system itself is therefore made read-only before anybody gets it. Each generation is one file
 //! system, which the kernel drops when the last environment that uses it has ended.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,6 +1,6 @@
 //! `refresh`: makes a view of the host's root forget what it looked up, so that the administrator's changes show.
 //!
-//! The view was mounted by root, so only root can tell it so; the user's overlay above it he refreshes himself. Asking it of
+//! The view was mounted by root, so only root can tell it so; the user's overlay above it they refresh themselves. Asking it of
 //! another overlay than ours does nothing but cost it its cache: nothing about it is changed.
 
 use std::os::fd::OwnedFd;

@@ -1,6 +1,6 @@
 //! The layer of shims: a link to Skiff in the place of each command that by default the host runs for those inside (`srun`,
 //! `sbatch` ...). Which these are is written in the program, so no configuration is read for it; whoever configured others
-//! makes a layer of his own. Kept, like the stand-ins, because to make it takes 80 microseconds of every start.
+//! makes a layer of their own. Kept, like the stand-ins, because to make it takes 80 microseconds of every start.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};

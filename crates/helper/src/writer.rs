@@ -39,7 +39,7 @@ const NAMESPACES: CloneFlags =
     CloneFlags::PID.and(CloneFlags::IPC).and(CloneFlags::MOUNT).and(CloneFlags::NETWORK);
 /// The group of files whose group does not matter.
 const NO_GROUP: u32 = 65534;
-/// Variables of the caller's that say how to reach servers. Nothing else of his environment goes along.
+/// Variables of the caller's that say how to reach servers. Nothing else of their environment goes along.
 const VARIABLES: [&str; 7] =
     ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "ALL_PROXY"];
 
@@ -152,7 +152,7 @@ fn enter_alone(store: &OwnedFd, path: &str) -> rustix::io::Result<()> {
 }
 
 /// `bin/skiff` beside our own `libexec/skiff`, if nobody but root can have put it there: somebody who had made a second name of this
-/// program in a directory of his could otherwise name another.
+/// program in a directory of theirs could otherwise name another.
 pub fn program() -> Result<PathBuf> {
     let own = std::env::current_exe().context(|| "own program")?;
     let prefix = own.ancestors().nth(3).unwrap_or(Path::new("/usr"));
@@ -166,7 +166,7 @@ pub fn program() -> Result<PathBuf> {
 fn become_owner((uid, gid): (Uid, Gid)) -> std::io::Result<()> {
     // Out of reach of the keys of the caller's terminal: whoever is stopped holds locks that others wait for.
     rustix::process::setsid()?;
-    // Nor does it stay in a directory of his, which could then not be unmounted.
+    // Nor does it stay in a directory of theirs, which could then not be unmounted.
     chdir("/")?;
     set_thread_groups(&[])?;
     set_thread_res_gid(gid, gid, gid)?;
@@ -184,7 +184,7 @@ fn become_owner((uid, gid): (Uid, Gid)) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What a caller has set to end programs of his must not end this one half-way: what it was making would stay.
+/// What a caller has set to end programs of theirs must not end this one half-way: what it was making would stay.
 fn outlive_callers_limits(caller: &Caller) -> std::io::Result<()> {
     caller.limits.restore()?;
     caller.restore_signals();

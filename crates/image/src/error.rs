@@ -118,7 +118,7 @@ pub enum Error {
     /// A name is none of an image.
     #[error(transparent)]
     Reference(#[from] skiff_oci::reference::ReferenceError),
-    /// A user has failed too often to show that he can have images that others have.
+    /// A user has failed too often to show that they can have images that others have.
     #[error("image access refused for {wait} s: {times} failed proofs of access within an hour")]
     RefusedTooOften {
         /// How often.

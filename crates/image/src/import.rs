@@ -67,10 +67,10 @@ pub fn import(import: &Import<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
     layered(import, &opened, watch)
 }
 
-/// Whether one who opened it and has others import it wants it himself, by policies that they do not see.
+/// Whether one who opened it and has others import it wants it themselves, by policies that they do not see.
 ///
 /// # Errors
-/// He does not.
+/// They do not.
 pub fn admit(source: &Source, policies: &Policies) -> Result<()> {
     let path = source.real_path();
     // Which kind an archive is shows when it is read, and it may have to be inflated for that: it must be wanted as either.

@@ -74,7 +74,7 @@ pub struct LayerProgress {
 
 /// Who watches a pull.
 pub trait Watch: Send {
-    /// Somebody else makes the same image; he is waited for.
+    /// Somebody else makes the same image; they are waited for.
     fn waiting(&mut self);
     /// How far the layers are, the lowest first. Gives whether to go on.
     fn layers(&mut self, digests: &[Digest], progress: &[LayerProgress]) -> bool;

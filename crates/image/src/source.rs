@@ -150,7 +150,7 @@ impl Source {
                 let files = names.into_iter().zip(files.map(File::from));
                 Held::Files(first, Given::new(format!("{}:{path}", form.transport()), files))
             }
-            // In a directory we would look with our own rights, which are more than his who gave it: he can have mounted there what is
+            // In a directory we would look with our own rights, which are more than those of whoever gave it: they can have mounted there what is
             // ours alone.
             _ => {
                 let file = File::from(first);

@@ -1,4 +1,4 @@
-//! A store that users share: who names an image that is there must show that he could have it.
+//! A store that users share: who names an image that is there must show that they could have it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -355,7 +355,7 @@ fn whole_layers_are_the_proof() {
     }
 }
 
-/// Who tries again and again is not heard any more, even where he would succeed; others are.
+/// Who tries again and again is not heard any more, even where they would succeed; others are.
 #[test]
 fn failures_are_counted() {
     let dir = tempfile::tempdir().unwrap();

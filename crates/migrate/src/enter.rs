@@ -53,7 +53,7 @@ pub fn begin<T: Serialize + DeserializeOwned>(
         // Neither our end nor a key of the terminal ends what goes on inside: processes that CRIU has stopped it must be able to let go.
         // It sees by its socket that nobody is there any more.
         setsid().map(drop).unwrap_or_default();
-        // Whoever starts it may hear of his signals in another way; CRIU wants them as they come.
+        // Whoever starts it may hear of their signals in another way; CRIU wants them as they come.
         restore(Mask::from_bits(0));
         between(inside, reporter, act)
     })

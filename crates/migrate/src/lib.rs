@@ -1,8 +1,8 @@
-//! Processes that outlive their node: CRIU, run as the user himself inside the user's own namespaces, dumps an instance's processes and
+//! Processes that outlive their node: CRIU, run as the user inside the user's own namespaces, dumps an instance's processes and
 //! makes them again, here or elsewhere.
 //!
 //! Nothing in here has privilege on the host. What CRIU may do to processes it may do because the instance's user namespace is the
-//! user's; and a forged image can do no more in there than the user could by himself.
+//! user's; and a forged image can do no more in there than the user could by themselves.
 
 pub mod ahead;
 mod block;

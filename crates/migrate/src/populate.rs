@@ -17,7 +17,7 @@ const PART: u64 = 16 << 20;
 /// More processors than these do not find it faster.
 const MOST_THREADS: usize = 8;
 
-/// Memory that has been found for what is no file: given back to the kernel just before somebody wants as much of it, it is the first that he gets.
+/// Memory that has been found for what is no file: given back to the kernel just before somebody wants as much of it, it is the first that they get.
 #[derive(Debug)]
 pub struct Reserve {
     file: File,

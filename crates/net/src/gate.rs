@@ -1,7 +1,7 @@
 //! Members whose network namespace is their user's, who has all power over it: what saving and resuming their connections takes.
 //!
 //! The network's device is not in there, but in a namespace between that belongs to the host. From it a wire leads to the one inside,
-//! and filters let nothing of the user's out but what comes from his own address, and from low ports to members only. In the namespace between nobody is; it lasts as
+//! and filters let nothing of the user's out but what comes from their own address, and from low ports to members only. In the namespace between nobody is; it lasts as
 //! long as somebody has a descriptor of it, with which nobody but the host's root can do anything.
 
 use std::fs;

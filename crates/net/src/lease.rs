@@ -68,7 +68,7 @@ impl Leases {
     }
 
     /// Takes the lowest free address, but for those to be `passed_by`, for a namespace that the kernel on the host calls `space`. If there is
-    /// none, one that is kept for a user who has more than his share of those.
+    /// none, one that is kept for a user who has more than their share of those.
     pub fn take(
         &self,
         host: &mut Netlink,
@@ -134,7 +134,7 @@ impl Leases {
         Ok(Some(Taken { address, possible_holder, before }))
     }
 
-    /// All leases, unless the user of a new one has as many as he may, not counting that of one address. His other processes then wait until
+    /// All leases, unless the user of a new one has as many as they may, not counting that of one address. Their other processes then wait until
     /// this one is done.
     pub(crate) fn check_user_limit(
         &self,

@@ -1,7 +1,7 @@
 //! Networks of the site's: a network namespace with a device on one of them, and an address that nobody else has.
 //!
-//! The namespace belongs to the host, not to the user whose processes are in it: so he can neither change an address nor send
-//! under another one, as he could not on the host. All of this needs the rights of root; the helper has them.
+//! The namespace belongs to the host, not to the user whose processes are in it: so they can neither change an address nor send
+//! under another one, as they could not on the host. All of this needs the rights of root; the helper has them.
 
 mod check;
 pub mod claim;
@@ -107,7 +107,7 @@ fn make(
             }
             Ok(Some(other)) if again.is_none() => other,
             refused => {
-                // It is not his: nothing says that it were.
+                // It is not theirs: nothing says that it were.
                 leases.restore_lease(address, before.as_ref())?;
                 refused?;
                 let why = format!("network {name}: address {address}: somebody has it, on another host");
@@ -120,10 +120,10 @@ fn make(
     }
 }
 
-/// Keeps an address that a user has for when he comes back to it: his claim.
+/// Keeps an address that a user has for when they come back to it: their claim.
 ///
 /// # Errors
-/// That he does not have it.
+/// That they do not have it.
 pub fn keep(
     name: &NetName,
     network: &Network,

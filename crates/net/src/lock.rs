@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub enum Part {
     /// An address: by whoever takes it, frees it or changes its lease. Who looks for a free one passes by those that are locked.
     Address(Ipv4Addr),
-    /// How many addresses a user has: by his own processes, one after the other.
+    /// How many addresses a user has: by their own processes, one after the other.
     User(u32),
     /// The devices that members share: together by all who use them, alone by root's `skiff sweep`, which removes them.
     Devices,

@@ -26,7 +26,7 @@ const EACH: Duration = Duration::from_millis(50);
 pub fn is_answered(address: Ipv4Addr) -> io::Result<bool> {
     let mut netlink = Netlink::open()?;
     let index = device::find(&mut netlink, INSIDE, None)?.map_or(0, |found| found.index);
-    // Who has the address has that hardware address, too: his answer would stay where he is.
+    // Who has the address has that hardware address, too: their answer would stay where they are.
     device::set_hardware(&mut netlink, index, odd_hardware(address))?;
     device::up(&mut netlink, index)?;
     let answered = answers(&mut netlink, index, address)?;

@@ -15,7 +15,7 @@ use crate::lock::Part;
 use crate::netlink::Netlink;
 
 impl Leases {
-    /// Takes an address that the user had before and that was kept for him, on this node or on another.
+    /// Takes an address that the user had before and that was kept for them, on this node or on another.
     pub fn take_reserved(
         &self,
         host: &mut Netlink,
@@ -120,7 +120,7 @@ impl Leases {
             return Ok(kept);
         }
         for (address, lease) in known {
-            // Of those somebody unknown has, it is known that he has them.
+            // Of those somebody unknown has, it is known that they have them.
             if lease.uid != Lease::UNKNOWN
                 && lease.is_kept(now())
                 && network.gives_away(node, *address)
@@ -146,7 +146,7 @@ fn was_in_use(claim: &Claim, lease: &Lease, key: &Key) -> bool {
     now().abs_diff(claim.in_use) <= MOVES_WITHIN && key.proves(claim, lease.uid, &lease.network)
 }
 
-/// Until when an address is kept for the user of a new lease, as the `old` one says, or his claim.
+/// Until when an address is kept for the user of a new lease, as the `old` one says, or their claim.
 fn reserved_until(
     network: &Network,
     node: &str,

@@ -327,7 +327,7 @@ pub fn host_hardware(address: Ipv4Addr) -> [u8; 6] {
     hardware
 }
 
-/// A hardware address with which nobody is on the network, for who must not be there with his own.
+/// A hardware address with which nobody is on the network, for who must not be there with their own.
 pub fn odd_hardware(address: Ipv4Addr) -> [u8; 6] {
     let mut hardware = hardware_address(address);
     hardware[1] += 2;

@@ -1,5 +1,5 @@
 //! Where an image's layers came from, as far as that can be believed later: a repository behind HTTPS, whose server's certificate the
-//! site's own authorities vouch for. Nothing that a user says about servers (his authorities, `insecure`, mirrors) makes one.
+//! site's own authorities vouch for. Nothing that a user says about servers (their authorities, `insecure`, mirrors) makes one.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -20,10 +20,10 @@ const BUNDLES: &[&str] = &[
     "/etc/ssl/cert.pem",
 ];
 
-/// What a user has of certificates, by its contents: who asks registries for him need not be able to read his files.
+/// What a user has of certificates, by its contents: who asks registries for them need not be able to read their files.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Certificates {
-    /// The authorities that he names in the place of the system's.
+    /// The authorities that they name in the place of the system's.
     roots: Option<Vec<Vec<u8>>>,
     files: Vec<Pem>,
 }
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Certificates {
 }
 
 impl Certificates {
-    /// Reads what `$SSL_CERT_FILE` and `$SSL_CERT_DIR` name, and the user's `certs.d`; his keys only for servers that are `concerned`.
+    /// Reads what `$SSL_CERT_FILE` and `$SSL_CERT_DIR` name, and the user's `certs.d`; their keys only for servers that are `concerned`.
     ///
     /// # Errors
     /// A file of those in `certs.d` cannot be read.
@@ -64,14 +64,14 @@ impl Certificates {
         Ok(Certificates { roots: named_roots(), files })
     }
 
-    /// Whether the user leaves it to the site whom to believe to be `server`, and shows a certificate of his to no other: an answer that a
+    /// Whether the user leaves it to the site whom to believe to be `server`, and shows a certificate of theirs to no other: an answer that a
     /// redirect has led to one of those is not that server's own.
     pub(super) fn leave_to_site(&self, server: &str) -> bool {
         let has_say = |pem: &Pem| (pem.server == server) == pem.is(AUTHORITY);
         self.roots.is_none() && !self.files.iter().any(has_say)
     }
 
-    /// What the user shows, without what he believes.
+    /// What the user shows, without what they believe.
     pub(super) fn without_authorities(&self) -> Certificates {
         let files = self.files.iter().filter(|pem| !pem.is(AUTHORITY));
         Certificates { roots: None, files: files.cloned().collect() }

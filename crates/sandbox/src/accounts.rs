@@ -1,4 +1,4 @@
-//! Makes the user and his groups known in a root that was not made for him, such as an image's.
+//! Makes the user and their groups known in a root that was not made for them, such as an image's.
 
 use std::io::{Read, Write};
 use std::os::fd::BorrowedFd;

@@ -24,7 +24,7 @@ pub struct Command {
     pub env: Vec<(OsString, OsString)>,
     /// Where it starts; the home or `/` if that is not there inside ...
     pub cwd: PathBuf,
-    /// ... unless the user has named it himself.
+    /// ... unless the user has named it themselves.
     pub only_there: bool,
     /// Whom root inside becomes first, as `USER[:GROUP]`: someone whom the root itself knows.
     pub user: Option<String>,

@@ -46,7 +46,7 @@ pub struct Apart<'a> {
     /// leads out of the environment: such a process CRIU could not dump.
     pub output: &'a Path,
     /// Whether it gets the system call filter. The kernel shows a process's filters only to the host's root, so one that a user is to
-    /// dump himself must have none.
+    /// dump must have none.
     pub filter: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Puts a process into a running environment: as root inside, or as the user himself.
+//! Puts a process into a running environment: as root inside, or as the user.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -91,7 +91,7 @@ pub(crate) fn become_command(command: &Command, mask: Mask) -> Failed {
     Failed::to_start(command, &command.exec())
 }
 
-/// Starts a command in the environment whose process 1 is `init`, as the user himself: no user namespace, no capability.
+/// Starts a command in the environment whose process 1 is `init`, as the user: no user namespace, no capability.
 ///
 /// # Errors
 /// As [`as_root`], and what the helper refuses.

@@ -1,5 +1,5 @@
 //! Carries out a plan: makes the namespaces, stacks and mounts the root, and starts programs in it as root inside or as
-//! the user himself.
+//! the user.
 //!
 //! All of it runs without privilege, in a user namespace of the user's own; the two things that only root can do (give a
 //! view of the host's root with mapped owners, put a process without user namespace into one) are asked of the helper.

@@ -1,4 +1,4 @@
-//! A command as the helper is told of it, which starts it as the user himself: texts, each ended by a zero byte.
+//! A command as the helper is told of it, which starts it as the user: texts, each ended by a zero byte.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};

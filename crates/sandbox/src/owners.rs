@@ -1,5 +1,5 @@
-//! Whose the files of a kept environment are: on disk they belong to the user and to his subordinate ids, so they mean the
-//! same only as long as he has the same ids. The environment's directory says which they were.
+//! Whose the files of a kept environment are: on disk they belong to the user and to their subordinate ids, so they mean the
+//! same only as long as they have the same ids. The environment's directory says which they were.
 
 use std::os::fd::BorrowedFd;
 

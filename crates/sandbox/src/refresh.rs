@@ -2,7 +2,7 @@
 //!
 //! The kernel remembers in two overlays what it has looked up: the user's, which root inside may tell to forget, and the view of
 //! the host below it, which only the helper may. What the upper one remembers holds on to what the lower one does: so first the
-//! upper, then the lower. What somebody inside has open is held on to in any case, until he closes it.
+//! upper, then the lower. What somebody inside has open is held on to in any case, until they close it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;

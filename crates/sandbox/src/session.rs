@@ -139,7 +139,7 @@ impl Session {
         send(group, if number == Signal::TERM.as_raw() { self.stop } else { number });
     }
 
-    /// The command has stopped: for the terminal, which it can have if we do; else because the user wants his shell.
+    /// The command has stopped: for the terminal, which it can have if we do; else because the user wants their shell.
     fn stopped(&self, signal: i32, group: Option<Pid>) {
         let wants_terminal = signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw();
         if !(wants_terminal && self.have_terminal()) {

@@ -76,7 +76,7 @@ pub fn start_for(
     Ok((instance, process))
 }
 
-/// Carries out `plan` for one command, which runs as the user himself: the helper that gives the layers makes its process, too, while
+/// Carries out `plan` for one command, which runs as the user: the helper that gives the layers makes its process, too, while
 /// process 1 makes the root. The environment ends with the calling process, or when it is ended.
 ///
 /// # Errors
@@ -89,7 +89,7 @@ pub fn start_for_me(
     let Launched { instance, helper, .. } = launch(plan, options, For::Me(order))?;
     let Some(helper) = helper else {
         instance.end();
-        return Err(Fault::new("without the helper nobody inside is himself").into());
+        return Err(Fault::new("running as yourself inside needs the helper").into());
     };
     match helper.joined(&order.command) {
         Ok(child) => {
@@ -155,7 +155,7 @@ pub(crate) enum For<'a> {
     Any,
     /// A command as root inside.
     Root(&'a First<'a>),
-    /// One as the user himself.
+    /// One as the user.
     Me(&'a Order<'a>),
 }
 

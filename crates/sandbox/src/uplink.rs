@@ -1,5 +1,5 @@
 //! The way out of a network of the environment's own: slirp4netns, a TCP/IP stack in a process of the user's, which makes the
-//! connections in his name.
+//! connections in their name.
 
 use std::io::{Read, Seek};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

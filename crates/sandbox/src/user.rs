@@ -1,4 +1,4 @@
-//! Who a command is inside, if neither root nor the user himself: an account of that root's own, as an image's maker names it.
+//! Who a command is inside, if neither root nor the user: an account of that root's own, as an image's maker names it.
 
 use std::io::{self, Read};
 
@@ -22,7 +22,7 @@ pub struct Account {
 
 impl Account {
     /// Looks up `USER[:GROUP]`, names or numbers, in the files of the root that this process is in. As in Docker a number need not
-    /// stand there, and groups count that he is a member of, unless one is named.
+    /// stand there, and groups count that they are a member of, unless one is named.
     ///
     /// # Errors
     /// `ENOENT`: no such name.

@@ -244,7 +244,7 @@ fn is_own(uid: u32, owner: u32, in_shared: bool) -> bool {
     uid == 0 || uid == owner || (uid == UNMAPPED && !in_shared && in_user_namespace())
 }
 
-/// Where everybody has a group of the same number for himself, umask 002 is usual.
+/// Where everybody has a group of the same number for themselves, umask 002 is usual.
 fn is_private_group(stat: &Stat, owner: u32) -> bool {
     stat.st_uid == owner && stat.st_gid == owner && geteuid().as_raw() == owner && getgid().as_raw() == owner
 }

@@ -109,7 +109,7 @@ impl Context {
         Ok(dir.unwrap_or_else(|| self.home.join(".local/share/skiff/depot")))
     }
 
-    /// The user's name, or his number where he has none.
+    /// The user's name, or their number where they have none.
     pub fn user(&self) -> String {
         account::user(self.uid).map_or_else(|| self.uid.to_string(), |user| user.name)
     }

@@ -21,7 +21,7 @@ impl Inside {
         if self.root || (route == Route::Rootless && !self.me) { Identity::Root } else { Identity::Me }
     }
 
-    /// The command to run; the user's shell if he named none.
+    /// The command to run; the user's shell if they named none.
     pub fn command(&self, context: &Context, argv: &[OsString]) -> Command {
         self.command_as(context, self.identity(), argv)
     }
@@ -92,7 +92,7 @@ fn split(setting: &OsString) -> (OsString, Option<OsString>) {
 const PSEC: &str = "PMIX_MCA_psec";
 const PSEC_OF_ROOT: &str = "native";
 
-/// What root inside needs and the host's commands, which run as the user himself, must not get: jobs would inherit it.
+/// What root inside needs and the host's commands, which run as the user, must not get: jobs would inherit it.
 pub fn leave_root(command: &mut Command) {
     command.env.retain(|(name, value)| name != PSEC || value != PSEC_OF_ROOT);
 }

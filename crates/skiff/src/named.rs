@@ -1,4 +1,4 @@
-//! What a user has under names, environments for one: directories of his state, whole when a file is in them that is made last.
+//! What a user has under names, environments for one: directories of their state, whole when a file is in them that is made last.
 
 use std::fmt::Display;
 use std::path::Path;

@@ -215,7 +215,7 @@ fn as_me_in_new(
     Ok(ended)
 }
 
-/// The helper, without which nobody inside is himself.
+/// The helper, without which nobody inside is themselves.
 fn helper_for_me(context: &Context) -> Result<&Path> {
     context.helper.as_deref().ok_or_else(|| {
         Error::new("--me: without the helper you can only be root inside")

@@ -197,7 +197,7 @@ impl<'a> Supervisor<'a> {
         let signals = Signals::block(&[]).context(|| "signals")?;
         let host = listen_at(&place.dir, HOST, SocketType::STREAM)?;
         let socket = place.dir.join(HOST);
-        // In a job the host's commands run as they are: everybody is himself there. But an image has nothing of what they need.
+        // In a job the host's commands run as they are: everybody is themselves there. But an image has nothing of what they need.
         let in_job = matches!(keep, Keep::UntilStopped) && plan.base == Base::Host;
         let socket = (place.environment.is_some() && !in_job && !plan.contain).then_some(socket.as_path());
         let (helper, hosts) = (context.helper.as_deref(), network::hosts(plan)?);
@@ -323,7 +323,7 @@ impl<'a> Supervisor<'a> {
             Want::Stop => {
                 // It may have ended already.
                 kill_process(init.pid, Signal::KILL).unwrap_or_default();
-                // It is ended whether he waits for it or not.
+                // It is ended whether they wait for it or not.
                 tell().unwrap_or_default();
                 true
             }

@@ -33,7 +33,7 @@ pub struct Outcome {
 }
 
 impl Run {
-    /// In srun, sbatch and salloc: with the caller's own environment; errors go to his terminal.
+    /// In srun, sbatch and salloc: with the caller's own environment; errors go to their terminal.
     pub fn as_caller(program: &Path, arguments: &[&str]) -> Result<Self, Error> {
         let (mut run, output) = Self::new(program, arguments)?;
         run.command.stdout(output).stderr(Stdio::inherit());

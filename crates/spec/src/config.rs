@@ -35,7 +35,7 @@ pub const SITE_ONLY: [(&str, &str); 5] = [
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where environments live; `%u` is the user's name, `%U` his uid. Must be on a local file system. Empty:
+    /// Where environments live; `%u` is the user's name, `%U` their uid. Must be on a local file system. Empty:
     /// `$XDG_DATA_HOME/skiff`, else `~/.local/share/skiff`.
     pub state: String,
     /// Where snapshots for jobs go; must be on a file system all nodes share. Empty: `depot` beside the home's

@@ -1,6 +1,6 @@
 //! Which ids inside an environment are which outside.
 //!
-//! Inside 0 is the user himself, inside 1..65535 are subordinate ids that belong to nobody else; the groups the user is a
+//! Inside 0 is the user, inside 1..65535 are subordinate ids that belong to nobody else; the groups the user is a
 //! member of stand for themselves, so that files of a project's group keep it in both directions.
 
 use std::fmt::Write;
@@ -117,7 +117,7 @@ pub fn subordinate(text: &str, name: Option<&str>, uid: u32) -> Option<Range> {
             let first = fields.next()?.parse().ok()?;
             let count: u32 = fields.next()?.parse().ok()?;
             let mine = owner == uid || name == Some(owner);
-            // A range that holds 0 or runs over the end of the numbers would give away what is not his.
+            // A range that holds 0 or runs over the end of the numbers would give away what is not theirs.
             let sound = first > 0 && count > 0 && u32::checked_add(first, count).is_some();
             (mine && sound).then_some(Range { first, count: count.min(COUNT - 1) })
         })

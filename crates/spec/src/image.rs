@@ -83,7 +83,7 @@ pub mod store {
         format!("{name}.verity")
     }
 
-    /// What says that a user may use an image: he has shown that he can pull it.
+    /// What says that a user may use an image: they have shown that they can pull it.
     #[must_use]
     pub fn permit(uid: u32, id: ImageId) -> String {
         format!("users/{uid}/{id}")

@@ -12,7 +12,7 @@ use crate::network::Net;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Identity {
-    /// Inside 0 is the user; he may install packages.
+    /// Inside 0 is the user; they may install packages.
     #[default]
     Root,
     /// As the user, without any capability.
@@ -155,7 +155,7 @@ pub struct Plan {
     /// Where the root's files are: of an image that the kernel may not mount, the rootless way; or of a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unpacked: Option<PathBuf>,
-    /// Lines that the root's own `/etc/passwd` and `/etc/group` get where they lack the user and his groups.
+    /// Lines that the root's own `/etc/passwd` and `/etc/group` get where they lack the user and their groups.
     #[serde(default)]
     pub accounts: Accounts,
     /// Mounted on the root, in this order.

@@ -55,7 +55,7 @@ pub enum Request {
         /// Some.
         bytes: Vec<u8>,
     },
-    /// Make a process that is to become the command told before, as the caller himself, without privilege, in the namespaces of
+    /// Make a process that is to become the command told before, as the caller, without privilege, in the namespaces of
     /// process `pid`. The answer has a handle of it, and a pipe that says why it could not start. May come behind
     /// [`Base`](Request::Base) or [`Image`](Request::Image), too, when the root is still being made: it waits for [`Go`](Request::Go).
     Join {
@@ -88,7 +88,7 @@ pub enum Request {
         /// The address that it is to have, which the caller had before.
         again: Option<Again>,
     },
-    /// Keep an address for the caller when the network namespace that has it has gone. The answer is his claim.
+    /// Keep an address for the caller when the network namespace that has it has gone. The answer is their claim.
     Leave {
         /// Of which network.
         name: NetName,

@@ -1,7 +1,7 @@
 //! The system calls that nothing in an environment may make.
 //!
 //! A short list of refusals, not a list of permissions: an HPC program may use whatever its user could use outside (perf,
-//! io_uring, ptrace of his own, user namespaces); what goes is what only a real root has, and what would let a
+//! io_uring, ptrace of their own, user namespaces); what goes is what only a real root has, and what would let a
 //! program reach out of the environment through something it shares with the host: the terminal and the keyrings.
 
 mod untrusted;

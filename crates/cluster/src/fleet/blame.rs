@@ -12,7 +12,7 @@ use crate::launch::Launcher;
 const NOT_THERE: &str =
     "skiff must be installed at the same place on all hosts; `--dry-run` shows what is run";
 
-/// Who has been silent for so many nanoseconds has said all, and so has he who talks for longer than that.
+/// Who has been silent for so many nanoseconds has said all, and so has whoever talks for longer than that.
 const SILENCE: i64 = 300_000_000;
 const LONGEST_WORDS: Duration = Duration::from_secs(2);
 

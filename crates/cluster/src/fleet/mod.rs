@@ -50,7 +50,7 @@ pub struct Fleet {
     /// By when all must have done what they are at.
     deadline: Option<Instant>,
     next_beat: Instant,
-    /// Whether somebody was lost without a word: what has started him will not hear of his end.
+    /// Whether somebody was lost without a word: what has started them will not hear of their end.
     has_silent: bool,
 }
 

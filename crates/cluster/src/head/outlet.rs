@@ -1,4 +1,4 @@
-//! Where the program's words go. Whoever reads them may be slow; we do not wait for him, or the hosts would wait for us.
+//! Where the program's words go. Whoever reads them may be slow; we do not wait for them, or the hosts would wait for us.
 
 use std::os::fd::{AsFd, BorrowedFd};
 

@@ -1,4 +1,4 @@
-//! Runs a test binary once more as an ordinary user: as root of his own user namespace, which is where all of this is used.
+//! Runs a test binary once more as an ordinary user: as root of their own user namespace, which is where all of this is used.
 
 #![allow(dead_code, clippy::unwrap_used)]
 

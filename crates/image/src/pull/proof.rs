@@ -1,9 +1,9 @@
 //! Whether who knows what an image is called can have it.
 //!
-//! A store that users share has an image once. Whoever names it second need not fetch it again, but must show that he could: a registry of
-//! his own answers whatever he likes, and digests are no secrets. So either an *origin* of the image gives it to him: a registry that all of
-//! its layers once came from, proven by a certificate that the site believes. That is asked, with his credentials, for the manifest and
-//! for each layer. Or he fetches all layers whole, from wherever he likes, and their digests are the proof. Who fails too often waits.
+//! A store that users share has an image once. Whoever names it second need not fetch it again, but must show that they could: a registry of
+//! their own answers whatever they like, and digests are no secrets. So either an *origin* of the image gives it to them: a registry that all of
+//! its layers once came from, proven by a certificate that the site believes. That is asked, with their credentials, for the manifest and
+//! for each layer. Or they fetch all layers whole, from wherever they like, and their digests are the proof. Who fails too often waits.
 
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::{Hasher, sha256};

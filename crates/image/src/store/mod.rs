@@ -9,14 +9,14 @@
 //! images/*.verity      the digest that fs-verity holds such a file to, where the file system has it
 //! users/UID/ID         that a user may use it; used last when its time says
 //! meanings/DIGEST.ARCH the ID that a digest in a registry, of an index perhaps, led to
-//! blobs/UID/...        layers as they came for this user, complete or not, for his next pull
-//! refusals/UID         when a user failed to show that he can have an image that is there
+//! blobs/UID/...        layers as they came for this user, complete or not, for their next pull
+//! refusals/UID         when a user failed to show that they can have an image that is there
 //! tmp/                 what is being made
 //! ```
 //!
-//! The trusted store belongs to a system user and all users share it; without the helper each has one of his own. Both are this.
+//! The trusted store belongs to a system user and all users share it; without the helper each has one of their own. Both are this.
 //!
-//! What users share is images, whole and checked; nobody can look in by himself, and who names one that is there shows that he can
+//! What users share is images, whole and checked; nobody can look in by themselves, and who names one that is there shows that they can
 //! have it (`proof`). Layers they do not share: one may be a secret, and what another has fetched of it may be wrong.
 
 mod collect;
@@ -331,7 +331,7 @@ impl Store {
         renameat(&self.dir, &new, &self.dir, &name).on("rename", self.shown(&name))
     }
 
-    /// Notes that a user may use an image, and that he does now.
+    /// Notes that a user may use an image, and that they do now.
     ///
     /// # Errors
     /// When the store cannot be written to.

@@ -3,7 +3,7 @@
 //! That other may be another user, whose registry sends a byte a minute, or whose processes are frozen. What a user's own processes make is
 //! waited for as long as it grows, and a minute beyond. Another user's is waited for only while it grows faster than a slow network would
 //! bring it: who stops to grow is given up within a second, for good, so nobody can be kept waiting a second time. The one who gives up
-//! begins by himself while the other goes on; neither begins anew for that, and whoever is first has made it for both.
+//! begins by themselves while the other goes on; neither begins anew for that, and whoever is first has made it for both.
 
 use std::time::{Duration, Instant};
 

@@ -218,7 +218,7 @@ struct Place {
 impl Place {
     /// With what the file says now; nothing if there is no such directory and none is to be made.
     fn open(path: &Path, make: bool) -> Result<Option<(Place, Value)>> {
-        // Who keeps his files elsewhere and links to them wants the link kept.
+        // Who keeps their files elsewhere and links to them wants the link kept.
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(bad(&path.to_string_lossy(), "it is no file's name".into()));

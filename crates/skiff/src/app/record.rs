@@ -1,4 +1,4 @@
-//! What is noted of a running one in the user's home, so that he finds it again from any machine: how to reach it, its token included.
+//! What is noted of a running one in the user's home, so that they find it again from any machine: how to reach it, its token included.
 
 use std::fs;
 use std::io::Write;

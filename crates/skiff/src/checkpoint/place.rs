@@ -1,4 +1,4 @@
-//! Where checkpoints are: a directory each, in the user's data, which is the same on every node as his home is; or in the memory of this
+//! Where checkpoints are: a directory each, in the user's data, which is the same on every node as their home is; or in the memory of this
 //! machine, those that were made so.
 
 use std::fs;

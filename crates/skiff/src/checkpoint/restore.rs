@@ -197,7 +197,7 @@ pub struct Revived<'a> {
     pub gate: Option<Gate<'a>>,
 }
 
-/// Somebody who is asked when all processes are there and stand still. If he does not want them to run, they never do.
+/// Somebody who is asked when all processes are there and stand still. If they do not want them to run, they never do.
 pub struct Gate<'a> {
     /// Descriptors that are needed until then.
     pub kept: &'a [BorrowedFd<'a>],

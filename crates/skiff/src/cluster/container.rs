@@ -54,7 +54,7 @@ pub struct Container {
     pub log: OwnedFd,
 }
 
-/// Refuses where there is nobody who could put a process into it as the user himself.
+/// Refuses where there is nobody who could put a process into it as the user.
 pub fn needs_helper(context: &Context) -> Result<&Path> {
     context.helper.as_deref().ok_or_else(|| {
         Error::new("a cluster's containers cannot be made without Skiff's helper")
@@ -80,7 +80,7 @@ pub fn options(
     let hosts = files::etc_hosts(members, own_hosts);
     let asked = HostArgs { mounts: wanted.mounts.clone(), net: Some(net.clone()) };
     PlanOptions {
-        // Everybody is himself here: the host's commands run as they are.
+        // Everybody is themselves here: the host's commands run as they are.
         shims: false,
         // Who logs in to an image by ssh gets the shell that every image has.
         shell: Some("/bin/sh"),

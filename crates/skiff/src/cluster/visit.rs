@@ -1,4 +1,4 @@
-//! Programs on a node of a cluster's own Slurm that is on another host: who wants one opens a door, and an agent of his own, forked from
+//! Programs on a node of a cluster's own Slurm that is on another host: who wants one opens a door, and an agent of their own, forked from
 //! the node's, comes by it. Between the two it is as between any head and agent.
 
 use std::os::fd::{AsFd, OwnedFd};

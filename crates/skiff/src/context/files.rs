@@ -122,7 +122,7 @@ fn refuse_unless_roots(path: &Path) -> Result<()> {
     let inside = is_inside();
     for part in path.ancestors() {
         let meta = part.metadata().context(|| part.display().to_string())?;
-        // Seen from inside an environment, root's files are the user's own, whoever he is there.
+        // Seen from inside an environment, root's files are the user's own, whoever they are there.
         let roots = meta.uid() == 0 || geteuid().is_root() || (inside && meta.uid() == getuid().as_raw());
         if !roots || meta.mode() & 0o022 != 0 {
             return Err(stranger(part, &meta).hint(

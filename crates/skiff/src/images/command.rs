@@ -1,4 +1,4 @@
-//! What is run in an image: the words, variables and directory that the user, his session and the image's maker want, in that order.
+//! What is run in an image: the words, variables and directory that the user, their session and the image's maker want, in that order.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -63,8 +63,8 @@ pub fn run_as(command: &mut Command, user: &str, inside: &Inside) {
     command.user = Some(user.into());
 }
 
-/// A command in an environment over an image. There one works: it is for the user to say what runs where, and a shell is what he
-/// gets if he says nothing; his own may be missing.
+/// A command in an environment over an image. There one works: it is for the user to say what runs where, and a shell is what they
+/// get if they say nothing; their own may be missing.
 pub fn in_environment(
     context: &Context,
     image: (ImageId, &ExecConfig),
@@ -76,7 +76,7 @@ pub fn in_environment(
     Ok(with_variables(context, image, inside, inside.identity(), words))
 }
 
-/// The user's variables without those of the host's root, the image's, and what he has asked for, each the stronger the later.
+/// The user's variables without those of the host's root, the image's, and what they have asked for, each the stronger the later.
 fn with_variables(
     context: &Context,
     (id, exec): (ImageId, &ExecConfig),
@@ -103,7 +103,7 @@ pub fn enter(command: &mut Command, id: ImageId, exec: &ExecConfig) {
     command.env.retain(|(name, _)| keep(name));
     for setting in &exec.env {
         let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
-        // His home is mounted, whatever the image's maker called home.
+        // Their home is mounted, whatever the image's maker called home.
         if !name.is_empty() && name != "HOME" {
             command.set(name, value);
         }
@@ -127,7 +127,7 @@ fn words_of(exec: &ExecConfig, entrypoint: Option<&OsStr>, words: &[OsString]) -
         None => own(&exec.entrypoint),
     };
     match words {
-        // The arguments that its maker meant belong to his own entry point.
+        // The arguments that its maker meant belong to their own entry point.
         [] if entrypoint.is_none() => argv.extend(own(&exec.cmd)),
         words => argv.extend(words.iter().cloned()),
     }

@@ -1,4 +1,4 @@
-//! An image for whoever is about to use it: one that he has, else pulled from where its name says.
+//! An image for whoever is about to use it: one that they have, else pulled from where its name says.
 
 use std::str::FromStr;
 
@@ -125,7 +125,7 @@ pub fn pull(context: &Context, image: &str, platform: &Platform, progress: &mut 
 
 fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<Entry> {
     let mut ask = store::pull(context, image, &platform.to_string())?;
-    // A store of his own he fills himself, by his own policy.
+    // A store of their own they fill themselves, by their own policy.
     let vouched = context.helper.as_ref().map_or(Ok(None), |_| fetcher::vouched(&mut ask))?;
     let said = store::ask(context, ask, &mut |word| match word {
         Say::Waiting => progress.waiting(),

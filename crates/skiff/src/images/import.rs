@@ -56,7 +56,7 @@ fn read(
     Ok(Entry { reference, id, pulled: now(), size: record.size, config: record.config, origin })
 }
 
-/// The image that the user wants to run: one that he has pulled or imported, or in a file, from where it is imported unless that has
+/// The image that the user wants to run: one that they have pulled or imported, or in a file, from where it is imported unless that has
 /// been done.
 pub fn find_or_import(context: &Context, text: &str) -> Result<Entry> {
     let Some(file) = ImageFile::of(text) else { return super::find(context, text) };

@@ -1,5 +1,5 @@
-//! The user's images: which name is which image, and how it is run. One small file each, in his own directory, so that the same names
-//! mean the same on every node; whether a node has the image, and lets him use it, its store says.
+//! The user's images: which name is which image, and how it is run. One small file each, in their own directory, so that the same names
+//! mean the same on every node; whether a node has the image, and lets them use it, its store says.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -83,7 +83,7 @@ fn ask(question: &str) -> Result<String> {
     first_line(&mut BufReader::new(&terminal))
 }
 
-/// The same, without showing what is typed. Whoever ends us instead of answering gets his terminal back as it was.
+/// The same, without showing what is typed. Whoever ends us instead of answering gets their terminal back as it was.
 fn ask_hidden(question: &str) -> Result<String> {
     let terminal = terminal()?;
     let signals = Signals::block(&[]).context(|| "signals")?;

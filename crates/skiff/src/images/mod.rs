@@ -54,7 +54,7 @@ pub fn parse(text: &str) -> Result<ImageReference> {
     ImageReference::from_str(text).map_err(|e| Error::new(e.to_string()).hint(e.hint()))
 }
 
-/// The image that the user means: one he has pulled or imported.
+/// The image that the user means: one they have pulled or imported.
 pub fn find(context: &Context, text: &str) -> Result<Entry> {
     known(context, text)?.ok_or_else(|| not_pulled(text))
 }

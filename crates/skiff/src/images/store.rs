@@ -1,4 +1,4 @@
-//! The user's way to the store: the trusted one through the helper, or one of his own.
+//! The user's way to the store: the trusted one through the helper, or one of their own.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -218,7 +218,7 @@ pub fn release(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// What a pull needs to know of the user: his registries, and his credentials for those that the image may be in.
+/// What a pull needs to know of the user: their registries, and their credentials for those that the image may be in.
 pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<Ask> {
     let registries = RegistriesConf::texts().map_err(ours)?;
     let mut conf = RegistriesConf::default();
@@ -248,7 +248,7 @@ pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<Ask> {
             servers.insert(asked_for(&endpoint.server).to_owned());
         }
     }
-    // To another user no key goes that he needs not.
+    // To another user no key goes that they need not.
     let concerned = |server: &str| context.helper.is_none() || servers.contains(server);
     let certificates = Certificates::of_user(concerned).map_err(ours)?;
     Ok(Ask::Pull { reference: reference.into(), platform: platform.into(), registries, logins, certificates })

@@ -1,5 +1,5 @@
 //! An image without the helper: its files in a directory of the user's, unpacked at its first run. A user may not have the kernel
-//! mount his files, but he may have it stack his directories.
+//! mount their files, but they may have it stack their directories.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;

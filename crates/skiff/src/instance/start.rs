@@ -134,7 +134,7 @@ fn started(start: &Start, of: &Of, wanted: &Wanted) -> Started {
 pub const ENV: &str = "env:";
 
 impl Of {
-    /// Reads the word. One that may be either is an environment's name if the user has such an environment: he made it himself, and an
+    /// Reads the word. One that may be either is an environment's name if the user has such an environment: they made it themselves, and an
     /// image can be named in other ways.
     fn read(context: &Context, word: &str) -> Result<Self> {
         if word == "host" {

@@ -1,5 +1,5 @@
-//! `skiff migrate`: a running instance goes to another machine. Two programs do it, both the user's own and with his rights: the *sender*,
-//! which he has started here, and the *receiver*, which that starts there and which calls back.
+//! `skiff migrate`: a running instance goes to another machine. Two programs do it, both the user's own and with their rights: the *sender*,
+//! which they have started here, and the *receiver*, which that starts there and which calls back.
 //!
 //! At most one of the two sides ever runs the processes. They stand still on both when the sender gives them away: CRIU, which holds
 //! them here, is stopped first, so that nothing makes them run again whatever happens to the sender; then it says `go`. Whether the

@@ -1,6 +1,6 @@
 //! How the receiver gets started on another machine, and calls back: by srun where that is a node of the job that we are in, else by the
 //! agent there if the site has agents, else by ssh.
-//! Who starts it there is the user himself, so it has no rights but his.
+//! Who starts it there is the user, so it has no rights but theirs.
 
 use std::ffi::OsString;
 use std::fs;

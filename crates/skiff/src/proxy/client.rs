@@ -51,7 +51,7 @@ fn stdio() -> [BorrowedFd<'static>; 3] {
     [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()]
 }
 
-/// Without a supervisor to ask (in a job): the host's command as it is, by the user as he is.
+/// Without a supervisor to ask (in a job): the host's command as it is, by the user as they are.
 fn directly(name: &OsStr) -> Error {
     if rustix::process::getuid().is_root() {
         return Error::new(format!("{}: not as root of an environment without a supervisor", name.display()))

@@ -90,7 +90,7 @@ fn describe(context: &Context, request: &Request) -> Result<()> {
     let words: Vec<OsString> = request.argv.iter().map(|word| OsString::from_vec(word.clone())).collect();
     let wanted =
         Submit::read(&words).ok_or_else(|| Error::new("request from inside: not one that is answered"))?;
-    // Files are named from where he is; what is only there inside cannot be read out here, which then shows.
+    // Files are named from where they are; what is only there inside cannot be read out here, which then shows.
     std::env::set_current_dir(OsStr::from_bytes(&request.cwd)).unwrap_or_default();
     slurm::describe(context, slurm::asked(&wanted)?)
 }

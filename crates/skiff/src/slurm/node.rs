@@ -22,8 +22,8 @@ const OWN: Duration = Duration::from_secs(10);
 /// and what is still there of all users.
 const OTHERS: Duration = Duration::from_millis(200);
 
-/// Before a job's first step on this node: makes the directories that its user needs. The rest is his steps' work, who have his
-/// rights, are accounted to his job and can tell him what fails.
+/// Before a job's first step on this node: makes the directories that its user needs. The rest is their steps' work, who have their
+/// rights, are accounted to their job and can tell them what fails.
 pub fn prolog() -> Result<()> {
     let Some(job) = Job::from_variables()? else { return Ok(()) };
     // Others' rights to pass through are not slurmd's umask's to decide.
@@ -153,7 +153,7 @@ fn remove_all(jobs: &TrustedDir, name: &str) -> Result<()> {
     Ok(removed?)
 }
 
-/// The job's user and his group, as the job manager says.
+/// The job's user and their group, as the job manager says.
 fn owner() -> Result<(u32, u32)> {
     let uid = ["SLURM_JOB_UID", "SLURM_UID"].iter().find_map(|name| number(name).ok());
     let uid = uid.ok_or_else(|| Error::new("SLURM_JOB_UID is not set"))?;

@@ -1,4 +1,4 @@
-//! The part of a job's directory that its user can write in. It lies beside his cache on the node's disk and outlives the node's
+//! The part of a job's directory that its user can write in. It lies beside their cache on the node's disk and outlives the node's
 //! boot; `/run/skiff/jobs`, which does not, tells what is of this boot.
 
 use std::os::fd::OwnedFd;

@@ -116,7 +116,7 @@ fn mount(text: &str) -> Result<String> {
     planner::parse_mount(&mount).map(|_| mount)
 }
 
-/// A directory that the user names from where he is.
+/// A directory that the user names from where they are.
 fn in_full(source: &str) -> Result<String> {
     let here = || std::env::current_dir().context(|| "the directory you are in");
     match source.strip_prefix("./").or((source == ".").then_some("")) {

@@ -15,7 +15,7 @@ pub struct Lease {
     pub uid: u32,
     /// The number by which the host's kernel knows the network namespace.
     pub space: i32,
-    /// Until when it is kept for him though that namespace has gone, in seconds since 1970: what had it was saved, and may come back.
+    /// Until when it is kept for them though that namespace has gone, in seconds since 1970: what had it was saved, and may come back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
 }
@@ -44,7 +44,7 @@ impl Lease {
     }
 }
 
-/// What a user has of an address that he wants to have again: who has kept it for him until when.
+/// What a user has of an address that they want to have again: who has kept it for them until when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -63,7 +63,7 @@ pub struct Claim {
 /// How a user wants an address again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Again {
-    /// That it is his.
+    /// That it is theirs.
     pub claim: Claim,
     /// The address is still in use where it was, and the user moves it from there to here: nobody need be asked who has
     /// it, if it was in use there a moment ago ([`Claim::in_use`]).

@@ -214,7 +214,7 @@ pub struct Network {
     pub users: Option<Vec<Who>>,
     /// Whose members may use it.
     pub groups: Option<Vec<Who>>,
-    /// How many addresses one user may have on one node, with those that are kept for him; a quarter of what the node gives away, if not given.
+    /// How many addresses one user may have on one node, with those that are kept for them; a quarter of what the node gives away, if not given.
     pub most_each: Option<u32>,
     /// How many stay kept for one user on one node when another needs an address; half of `most_each`, if not given.
     pub most_kept_each: Option<u32>,
@@ -333,7 +333,7 @@ impl Network {
         range.size() - u64::try_from(never).unwrap_or(u64::MAX)
     }
 
-    /// How many addresses one user may have on the node of this name, with those that are kept for him.
+    /// How many addresses one user may have on the node of this name, with those that are kept for them.
     #[must_use]
     pub fn most_each(&self, node: &str) -> u32 {
         let quarter = u32::try_from(self.capacity(node) / 4).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! Running things as an ordinary user: what is promised is promised to him.
+//! Running things as an ordinary user: what is promised is promised to them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,7 +21,7 @@ impl User {
         Ok(Self { name: name.into(), home: home.into() })
     }
 
-    /// `program`, to be run by the user, in his home, with nothing of our environment.
+    /// `program`, to be run by the user, in their home, with nothing of our environment.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("setpriv");
         command.args([

@@ -50,7 +50,7 @@ pub struct Hosts {
     controller: Option<OwnedFd>,
     conf: String,
     key: String,
-    /// Whoever is making the cluster: there is something to hear, or he is gone, as long as it is not made.
+    /// Whoever is making the cluster: there is something to hear, or they are gone, as long as it is not made.
     maker: Option<OwnedFd>,
 }
 

@@ -23,7 +23,7 @@ use crate::cluster::{apart, visit};
 use crate::context::Context;
 use crate::{app, images, network, output};
 
-/// Runs the user's command on a node, or his shell; its exit code.
+/// Runs the user's command on a node, or their shell; its exit code.
 pub fn run(
     context: &Context,
     name: &EnvName,
