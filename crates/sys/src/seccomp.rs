@@ -178,7 +178,9 @@ impl Backwards {
     /// Puts an instruction before all others, which is told how far it is from it to a place.
     fn put(&mut self, instruction: impl FnOnce(&dyn Fn(FromEnd) -> u8) -> libc::sock_filter) -> FromEnd {
         let here = self.0.len();
-        self.0.push(instruction(&|place| (here - place - 1) as u8));
+        self.0.push(instruction(&|place| {
+            u8::try_from(here - place - 1).expect("a filter of less than 256 instructions")
+        }));
         here
     }
 
