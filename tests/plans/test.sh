@@ -134,6 +134,15 @@ refused alice 'you have not pulled it' 'd["base"] = {"image": "5" * 64}'
 refused alice 'shims' 'd["shims"] = ["/bin/sh"]'
 refused alice 'working directory' 'd["process"]["cwd"] = "home"'
 refused alice 'zero byte' 'd["process"]["argv"][0] = "a\0b"'
+refused alice 'written as numbers' 'd["process"]["argv"] = [[114, 109]]'
+refused alice 'control character' 'd["mounts"].append({**d["mounts"][0], "source": {"bind": "/shared"}, "target": "/x\x1b[1A"})'
+as mallory /usr/bin/python3 -c 'text = open("/shared/plan.json").read()
+open("/shared/other.json", "w").write(text.replace("\"argv\":", "\"argv\": [\"rm\"], \"argv\":", 1))'
+fails 125 as alice skiff run --plan /shared/other.json
+has "$err" 'duplicate field'
+# Who looks at a plan sees what it runs.
+ok as alice skiff run --plan /shared/plan.json --dry-run
+has "$out" 'command      "sh" "-c" "echo ran"'
 rmdir /shared/gone
 fails 125 as alice skiff run --plan /shared/plan.json
 has "$err" '/shared/gone: there is no such file or directory'

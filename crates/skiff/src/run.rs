@@ -72,7 +72,10 @@ fn carry_out(
     let plan = planner::build(PlanOptions::new(RUN, upper, asked), facts)?;
     match (show.dry_run, show.json) {
         (true, true) => return output::json(&PlanFile::new(context, plan, process)).map(|()| 0),
-        (true, false) => return self::show(&plan, false).map(|()| 0),
+        (true, false) => {
+            self::show(&plan, false)?;
+            return show_process(&process).map(|()| 0);
+        }
         (false, _) => {}
     }
     network::join(context, &plan.net)?;
@@ -81,6 +84,26 @@ fn carry_out(
         Ok(ended) => Ok(output::exit_as(ended)),
         Err(why) => Ok(output::failed(why)),
     }
+}
+
+/// Prints what is run. Words and variables are quoted, since those of a printed plan may be anybody's.
+fn show_process(process: &MainProcess) -> Result<()> {
+    let MainProcess { command, identity, .. } = process;
+    let who = match (identity, &command.user) {
+        (Identity::Me, _) => "you",
+        (Identity::Root, None) => "root inside",
+        (Identity::Root, Some(user)) => &format!("{user:?} inside"),
+    };
+    output::line(&format!("runs as      {who}"))?;
+    output::line(&format!("directory    {:?}", command.cwd))?;
+    for (name, value) in &command.env {
+        // What is passed on may be a secret, and is known.
+        if std::env::var_os(name).as_ref() != Some(value) {
+            output::line(&format!("variable     {name:?}={value:?}"))?;
+        }
+    }
+    let words: Vec<String> = command.argv.iter().map(|word| format!("{word:?}")).collect();
+    output::line(&format!("command      {}", words.join(" ")))
 }
 
 /// Every start needs the helper: it loads while we plan. Over the host's root it makes ready, too; which image it is to be is not known yet.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use skiff_sandbox::command::Command;
 use skiff_spec::fault::{Context as _, Fault, Result};
-use skiff_spec::plan::{Base, Identity, Plan};
+use skiff_spec::plan::{Base, Identity, Mount, Plan, Source};
 
 use super::{MainProcess, RunFacts};
 use crate::context::Context;
@@ -24,6 +24,7 @@ use crate::planner::{Facts, RootOptions};
 use crate::{images, scratch};
 
 const ZERO: &str = "a text of its process holds a zero byte";
+const HIDDEN: &str = "a text of its process is written as numbers";
 
 /// A plan means the same only to one version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -80,6 +81,8 @@ impl Text {
     fn into_bytes(self) -> Result<Vec<u8>> {
         let bytes = match self {
             Self::Utf8(text) => text.into_bytes(),
+            // Whoever looks at the file reads text, not numbers.
+            Self::Bytes(bytes) if std::str::from_utf8(&bytes).is_ok() => return Err(bad(HIDDEN)),
             Self::Bytes(bytes) => bytes,
         };
         match bytes.contains(&0) {
@@ -94,7 +97,8 @@ impl Text {
 }
 
 fn bad(why: &str) -> Fault {
-    Fault::new(format!("plan: {why}")).hint(AGAIN)
+    // What is quoted of the file is not to steer a terminal.
+    Fault::new(format!("plan: {}", why.replace(char::is_control, "?"))).hint(AGAIN)
 }
 
 impl PlanFile {
@@ -151,7 +155,9 @@ impl PlanFile {
             Some(other) => return Err(bad(&format!("of Skiff {other:?}, and this is {VERSION}"))),
             None => return Err(bad("not one of `skiff run`: it has no version")),
         }
-        let read = Self::deserialize(&given).map_err(|e| bad(&e.to_string()))?;
+        // From the text: a key that is there twice is one to `given`.
+        let read: Self = serde_json::from_slice(text).map_err(|e| bad(&e.to_string()))?;
+        refuse_control_characters(&read.plan)?;
         // What is not understood might be what keeps something from the process.
         match serde_json::to_value(&read) {
             Ok(known) if known == given => Ok(read),
@@ -176,6 +182,18 @@ impl PlanFile {
         refuse_missing(&plan)?;
         let process = process.check(plan.untrusted, own)?;
         Ok((asked, RunFacts { facts, process, entry }))
+    }
+}
+
+/// In the lists that show a mount such a character could hide what else there is.
+fn refuse_control_characters(plan: &Plan) -> Result<()> {
+    let has_some = |path: &Path| path.to_string_lossy().contains(char::is_control);
+    let is_odd = |mount: &&Mount| {
+        has_some(&mount.target) || matches!(&mount.source, Source::Bind(path) if has_some(path))
+    };
+    match plan.mounts.iter().find(is_odd) {
+        Some(mount) => Err(bad(&format!("mount {}: a control character in a path", mount.target.display()))),
+        None => Ok(()),
     }
 }
 
