@@ -3,9 +3,9 @@
 //! Every message says what was tried, on which object, and why it failed; [`Error::hint`] says how to mend it.
 
 use rustix::io::Errno;
-use skiff_spec::image::ImageId;
-
+use skiff_oci::Error as Document;
 use skiff_registry as registry;
+use skiff_spec::image::ImageId;
 
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -49,30 +49,9 @@ pub enum Error {
     /// The work was given up, as was asked for, or because of something that failed beside it.
     #[error("cancelled")]
     Cancelled,
-    /// A manifest, index or configuration is not what its digest, its descriptor or its format promises.
-    #[error("{object} is not sound: {why}")]
-    BadManifest {
-        /// What it is, and where it came from.
-        object: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// A manifest of the format that preceded digests of layers.
-    #[error("{object} is of Docker's old schema 1, which is not supported")]
-    OldSchema {
-        /// The image.
-        object: String,
-    },
-    /// The image is not there for the machine wanted.
-    #[error("{object} is not there for {wanted}, only for: {offered}")]
-    NoPlatform {
-        /// The image.
-        object: String,
-        /// The platform asked for.
-        wanted: String,
-        /// Those there are.
-        offered: String,
-    },
+    /// A manifest, index or configuration is not sound, or not for the platform wanted.
+    #[error(transparent)]
+    Document(#[from] Document),
     /// A file is one that an image file cannot hold.
     #[error("cannot store {file} in an image: {why}")]
     Unstorable {
@@ -171,6 +150,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// A document of an image is not what its digest, its descriptor or its format promises.
+    pub(crate) fn unsound(object: impl Into<String>, why: impl Into<String>) -> Self {
+        Document::BadManifest { object: object.into(), why: why.into() }.into()
+    }
+
     /// From an error of the standard library, which stands for a system call's.
     pub(crate) fn io(what: &'static str, object: String, e: &std::io::Error) -> Error {
         Error::Io { what, object, source: Errno::from_io_error(e).unwrap_or(Errno::IO) }
@@ -218,14 +202,16 @@ impl Error {
             Error::TooLarge { .. } => {
                 Some("it may be a bomb; if it is to be trusted, make several images of it")
             }
-            Error::BadManifest { .. } | Error::BadLayer { .. } | Error::Unstorable { .. } => {
+            Error::Document(Document::BadManifest { .. })
+            | Error::BadLayer { .. }
+            | Error::Unstorable { .. } => {
                 Some("the image must be made, and pushed or saved, anew: it cannot be used as it is")
             }
             Error::BadImage { .. } => Some("remove the image and pull it again"),
-            Error::OldSchema { .. } => {
+            Error::Document(Document::OldSchema { .. }) => {
                 Some("push the image again with a Docker of this decade, or ask its maker to")
             }
-            Error::NoPlatform { .. } => {
+            Error::Document(Document::NoPlatform { .. }) => {
                 Some("--arch takes another platform's image, to look at or to export")
             }
             _ => None,
@@ -256,17 +242,6 @@ impl From<registry::Error> for Error {
             registry::Error::NoSpace { object, needed, free } => Error::NoSpace { object, needed, free },
             registry::Error::Panicked { what, why } => Error::Panicked { what, why },
             error => Error::Registry(error),
-        }
-    }
-}
-
-impl From<skiff_oci::Error> for Error {
-    fn from(error: skiff_oci::Error) -> Error {
-        use skiff_oci::Error as Document;
-        match error {
-            Document::BadManifest { object, why } => Error::BadManifest { object, why },
-            Document::OldSchema { object } => Error::OldSchema { object },
-            Document::NoPlatform { object, wanted, offered } => Error::NoPlatform { object, wanted, offered },
         }
     }
 }

@@ -110,7 +110,7 @@ fn layered(import: &Import<'_>, opened: &Opened, watch: &mut dyn Watch) -> Resul
 fn id_of(digest: &Digest) -> Result<ImageId> {
     match digest {
         Digest::Sha256(bytes) => Ok(ImageId(*bytes)),
-        other => Err(Error::BadManifest { object: other.to_string(), why: "it is no SHA-256 digest".into() }),
+        other => Err(Error::unsound(other.to_string(), "it is not a SHA-256 digest")),
     }
 }
 
@@ -155,7 +155,7 @@ fn unpack(
         origins: vec![],
         files: summary.inodes,
         config: serde_json::from_slice(&opened.config_bytes)
-            .map_err(|e| Error::BadManifest { object: name.clone(), why: e.to_string() })?,
+            .map_err(|e| Error::unsound(name.clone(), e.to_string()))?,
     };
     check_and_sync(&making, &name)?;
     import.store.permit(import.uid, making.id())?;
@@ -217,11 +217,12 @@ fn form_of(import: &Import<'_>, copy: &Part) -> Result<Form> {
     }
     let offered = if form == Form::Sif { sif::open(copy)?.platform } else { None };
     match offered {
-        Some(offered) if import.platform.distance(&offered).is_none() => Err(Error::NoPlatform {
+        Some(offered) if import.platform.distance(&offered).is_none() => Err(skiff_oci::Error::NoPlatform {
             object: import.source.name(),
             wanted: import.platform.to_string(),
             offered: offered.to_string(),
-        }),
+        }
+        .into()),
         _ => Ok(form),
     }
 }

@@ -108,7 +108,7 @@ fn unless_there(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
     let found = fetcher.resolve(image, platform)?;
     policies.admit(&found, || fetcher.signatures(&found))?;
     let Digest::Sha256(bytes) = sha256(&found.manifest_bytes) else {
-        return Err(Error::BadManifest { object: image.to_string(), why: "it has no SHA-256 digest".into() });
+        return Err(Error::unsound(image.to_string(), "it has no SHA-256 digest"));
     };
     let (id, digest) = (ImageId(bytes), found.digest);
     let (record, there) = loop {
@@ -162,7 +162,7 @@ fn make(pull: &Pull<'_>, found: &Resolved, mut making: Making<'_>, watch: &mut d
         origins: origin_of(pull, found, &BlobDir::open(&blobs)?).into_iter().collect(),
         files: summary.inodes,
         config: serde_json::from_slice(&found.config_bytes)
-            .map_err(|e| Error::BadManifest { object: pull.image.to_string(), why: e.to_string() })?,
+            .map_err(|e| Error::unsound(pull.image.to_string(), e.to_string()))?,
     };
     // Before it is there: what nobody may use, anybody may have collected.
     pull.store.permit(pull.uid, making.id())?;

@@ -62,7 +62,7 @@ fn read_index(path: &Path) -> Result<Option<Value>> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(Error::io("read", path.display().to_string(), &e)),
     };
-    let bad = |why: String| Error::BadManifest { object: path.display().to_string(), why };
+    let bad = |why: String| Error::unsound(path.display().to_string(), why);
     let index: Value = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
     if index["manifests"].is_array() {
         Ok(Some(index))

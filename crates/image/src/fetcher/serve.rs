@@ -147,8 +147,7 @@ impl Server<'_> {
         let wanted = self.pull.as_mut().ok_or_else(invalid)?;
         let found = wanted.client.resolve(&wanted.image, &wanted.platform)?;
         let text = |bytes: &[u8]| {
-            let why =
-                |_| Error::BadManifest { object: wanted.image.to_string(), why: "it is not UTF-8".into() };
+            let why = |_| Error::unsound(wanted.image.to_string(), "it is not UTF-8");
             String::from_utf8(bytes.to_vec()).map_err(why)
         };
         let documents = found.documents.iter();

@@ -95,11 +95,12 @@ fn check(files: &dyn Files, item: &Item, config: &ImageConfig, platform: &Platfo
         return Err(not_sound(files, format!("it has {layers} layers; {MAX_LAYERS} are the limit")));
     }
     match &config.platform {
-        Some(offered) if platform.distance(offered).is_none() => Err(Error::NoPlatform {
+        Some(offered) if platform.distance(offered).is_none() => Err(skiff_oci::Error::NoPlatform {
             object: files.name().into(),
             wanted: platform.to_string(),
             offered: offered.to_string(),
-        }),
+        }
+        .into()),
         _ => Ok(()),
     }
 }

@@ -76,7 +76,7 @@ impl Part {
     pub fn document(&self) -> Result<Vec<u8>> {
         if self.size > MAX_DOCUMENT {
             let why = format!("it has {} bytes; {MAX_DOCUMENT} are the limit", self.size);
-            return Err(Error::BadManifest { object: self.name.clone(), why });
+            return Err(Error::unsound(self.name.clone(), why));
         }
         let mut bytes = vec![0; self.size as usize];
         self.read(&mut bytes, 0)?;

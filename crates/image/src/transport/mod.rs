@@ -62,7 +62,7 @@ pub fn open(files: &dyn Files, layout: &Layout<'_>, platform: &Platform) -> Resu
 
 /// What holds the image is not arranged as it should be.
 fn not_sound(files: &dyn Files, why: impl Into<String>) -> Error {
-    Error::BadManifest { object: files.name().into(), why: why.into() }
+    Error::unsound(files.name(), why)
 }
 
 fn need(files: &dyn Files, path: &str) -> Result<Part> {
@@ -115,7 +115,7 @@ fn image(
         let part = need(files, &blob(digest))?;
         if part.size != *size {
             let why = format!("it has {} bytes where the manifest says {size}", part.size);
-            return Err(Error::BadManifest { object: part.name, why });
+            return Err(Error::unsound(part.name, why));
         }
         Ok(part.blob(*digest))
     };
