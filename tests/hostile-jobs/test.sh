@@ -9,7 +9,9 @@ end_all() {
     touch /shared/enough
     [ ! -e /shared/fuse.conf ] || mv /shared/fuse.conf /etc/fuse.conf
     kill ${pids[@]} 2>&- || true
-    [ ! -e /dev/fuse ] || umount -l /var/cache/skiff/"$(id -u mallory)" "$odd" 2>&- || true
+    for dir in /var/cache/skiff/"$(id -u mallory)" "$odd"; do
+        ! LC_ALL=C grep -qaF " $dir " /proc/self/mountinfo || umount -l "$dir"
+    done
     rm -rf "$odd"
     rm -rf /run/skiff/jobs/9[23]?? $jobs/9[23]?? $jobs/.removed
 }

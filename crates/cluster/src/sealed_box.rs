@@ -53,7 +53,7 @@ impl Opener {
     /// Opens what was sealed for it.
     ///
     /// # Errors
-    /// That it was not, or not by the head.
+    /// It was sealed for another request, or not by the head.
     pub fn open(mut self, sealed: &Sealed) -> Result<Vec<u8>> {
         self.read(sealed)
     }

@@ -41,8 +41,8 @@ pub struct Inode {
     pub attributes: Attributes,
     /// What it is, and what it holds.
     pub kind: Kind,
-    /// Which of several sources holds its last bytes: handed to [`finish`](super::finish)'s `tails`. For a container image, the number of the layer
-    /// it came from, counted from the bottom.
+    /// Where the file's last bytes are to be read from: a number that only the `tails` of [`finish`](super::finish) interprets. For container
+    /// images it is the layer's, counted from the bottom.
     pub layer: u32,
     /// How many names it has; a directory counts once. Zero: removed, or not yet [linked](Tree::link).
     pub names: u32,

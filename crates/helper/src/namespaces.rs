@@ -20,7 +20,7 @@ pub fn check_owner(caller: &Caller, user_ns: BorrowedFd<'_>, name: &str) -> Resu
         Err(Error::new(format!("{name}: {why}")).hint("the helper serves only what you have made yourself"))
     };
     if !ns::is_user_ns(user_ns) {
-        return refuse("that is no user namespace");
+        return refuse("not a user namespace");
     }
     if ns::owner_uid(user_ns).context(|| name.to_owned())? != caller.uid {
         return refuse("its user namespace was made by somebody else");

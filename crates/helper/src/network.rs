@@ -1,8 +1,8 @@
 //! `network` and `follow`: make the caller's own program go on in another network namespace, on a network of the site's.
 //!
-//! Such a namespace belongs to the host: whoever is in it has no more power over it than over the host's own network. They
-//! get there with nothing but what they came with, as themselves, by this program's becoming `skiff` again. So the
-//! network's description, root's own file, decides; and for `follow`, that a process of theirs is there already.
+//! Such a namespace belongs to the host: whoever is in it has no more power over it than over the host's own network. This program enters
+//! it, gives up all privilege and becomes `skiff` again. Who may enter is decided by the network's description, a file of
+//! root's; for `follow`, by a process of the user's that is there already.
 
 use std::ffi::{CString, OsString};
 use std::net::Ipv4Addr;

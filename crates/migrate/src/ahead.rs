@@ -199,7 +199,7 @@ fn all_rounds(ledger: &mut Ledger, link: &mut File, talk: &File) -> Result<Vec<R
         let out = Mutex::new((&mut *link, 0));
         there = ledger.round(|pid, address, bytes| {
             if gone(talk) {
-                return Err(Fault::new(format!("{}: nobody wants it any more", about())));
+                return Err(Fault::new(format!("{}: cancelled", about())));
             }
             let mut out = out.lock().map_err(|_| Fault::new(format!("{}: a thread has failed", about())))?;
             let pages = bytes.len() as u64 / PAGE;

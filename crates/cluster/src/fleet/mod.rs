@@ -175,10 +175,10 @@ impl Fleet {
                 // A second one on the same host is not needed, and ends when we close the connection.
                 Some(_) => {}
                 None => {
-                    return Err(Fault::new(format!("host {name}: it has called back, but is none of ours"))
-                        .hint(
-                            "the manager's names of the hosts must be those that the hosts give themselves",
-                        ));
+                    return Err(Fault::new(format!(
+                        "host {name}: called back, but is not one of this cluster"
+                    ))
+                    .hint("the manager's names of the hosts must be those that the hosts give themselves"));
                 }
             }
         }

@@ -85,7 +85,7 @@ impl Initiator {
     /// The proof, which is to be sent, if the answer proves that this is the head.
     ///
     /// # Errors
-    /// It does not, or the name is too long.
+    /// The answer proves nothing, or the name is too long.
     pub fn prove(mut self, answer: &[u8], name: &str) -> Result<[u8; PROOF], HandshakeError> {
         let mut payload = [0; PAYLOAD];
         let long = || HandshakeError::LongName(name.into());
@@ -110,7 +110,7 @@ impl Responder {
     /// Answers a hello; the answer is to be sent.
     ///
     /// # Errors
-    /// It is nobody's who knows the secret, or the kernel has no random bytes.
+    /// The hello was made without the secret, or the kernel has no random bytes.
     pub fn begin(
         secret: &SharedSecret,
         word: &str,
@@ -126,7 +126,7 @@ impl Responder {
     /// The name of the agent's host, if its proof is one.
     ///
     /// # Errors
-    /// It is not.
+    /// The proof was made without the keys of this connection.
     pub fn name(mut self, proof: &[u8]) -> Result<String, HandshakeError> {
         self.read(proof)
     }

@@ -75,7 +75,7 @@ pub fn find(around: &Surroundings<'_>, file: Option<&Path>) -> Result<(Manager, 
         Some(_) => Manager::Ssh,
         None => {
             detect(&|name| (around.var)(name).is_some_and(|value| !value.is_empty())).ok_or_else(|| {
-                Fault::new("no hosts: this is no allocation of Slurm, PBS, LSF or Grid Engine").hint(
+                Fault::new("no hosts: not in an allocation of Slurm, PBS, LSF or Grid Engine").hint(
                     "run it in a job (`sbatch -N2 --wrap '...'`), or name a file of hosts: --hostfile FILE",
                 )
             })?

@@ -29,7 +29,7 @@ pub fn skipped(test: &str, why: &str) {
     std::io::stderr().write_all(format!("SKIPPED {test}: {why}\n").as_bytes()).unwrap();
 }
 
-/// Some attributes like any other.
+/// Attributes of an ordinary file.
 pub fn plain() -> Attributes {
     Attributes {
         mode: 0o644,
