@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, fstat};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::job::names::JOB_ID;
 
 use crate::checkpoint::place;
 use crate::checkpoint::{restore, save};
@@ -16,8 +17,6 @@ use crate::instance::record::Record;
 use crate::instance::{foreground, look, start};
 use crate::{images, output};
 
-/// The job's number, as Slurm tells its script.
-const JOB: &str = "SLURM_JOB_ID";
 /// How long Slurm may take to end a job that is to start again.
 const ENDING: Duration = Duration::from_secs(120);
 
@@ -35,8 +34,8 @@ fn checkpoint_on_signal(words: &OnSignal) -> Result<i32> {
     let context = Context::load()?;
     let signal = images::stop::number(&words.signal)
         .ok_or_else(|| Error::new(format!("--signal {}: there is no such signal", words.signal)))?;
-    let job = std::env::var(JOB).map_err(|_| {
-        Error::new(format!("{JOB} is not set: this is for batch scripts of Slurm's"))
+    let job = std::env::var(JOB_ID).map_err(|_| {
+        Error::new(format!("{JOB_ID} is not set: this is for batch scripts of Slurm's"))
             .hint("elsewhere: `skiff run --checkpoint`, `skiff checkpoint save`, `skiff checkpoint restore`")
     })?;
     if words.start.root.inside.me {

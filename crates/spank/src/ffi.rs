@@ -118,7 +118,8 @@ impl Spank {
     }
 
     /// A variable of the task's environment (in slurmstepd).
-    pub fn variable(&self, name: &CStr) -> Option<OsString> {
+    pub fn variable(&self, name: &str) -> Option<OsString> {
+        let name = c_string(name)?;
         let function = slurm!(c"spank_getenv" as GetVariable)?;
         let mut size = 4096;
         while size <= MAX_VARIABLE {
@@ -142,26 +143,30 @@ impl Spank {
 
     /// Sets a variable of the task's environment (in slurmstepd); false if Slurm refused.
     #[must_use]
-    pub fn set_variable(&self, name: &CStr, value: &CStr) -> bool {
-        // SAFETY: Slurm copies both strings.
-        slurm!(c"spank_setenv" as SetVariable)
-            .is_some_and(|function| unsafe { function(self.0, name.as_ptr(), value.as_ptr(), 1) } == 0)
+    pub fn set_variable(&self, name: &str, value: &CStr) -> bool {
+        self.set_by(slurm!(c"spank_setenv" as SetVariable), name, value)
     }
 
     /// Removes a variable of the task's environment (in slurmstepd); false if Slurm refused.
     #[must_use]
-    pub fn unset_variable(&self, name: &CStr) -> bool {
+    pub fn unset_variable(&self, name: &str) -> bool {
+        let Some((function, name)) = slurm!(c"spank_unsetenv" as UnsetVariable).zip(c_string(name)) else {
+            return false;
+        };
         // SAFETY: Slurm only reads the name.
-        slurm!(c"spank_unsetenv" as UnsetVariable)
-            .is_some_and(|function| unsafe { function(self.0, name.as_ptr()) } == 0)
+        unsafe { function(self.0, name.as_ptr()) == 0 }
     }
 
     /// Sets a variable that the prolog and epilog will see as `SPANK_NAME`; false if Slurm refused.
     #[must_use]
-    pub fn set_job_control_variable(&self, name: &CStr, value: &CStr) -> bool {
+    pub fn set_job_control_variable(&self, name: &str, value: &CStr) -> bool {
+        self.set_by(slurm!(c"spank_job_control_setenv" as SetVariable), name, value)
+    }
+
+    fn set_by(&self, function: Option<SetVariable>, name: &str, value: &CStr) -> bool {
+        let Some((function, name)) = function.zip(c_string(name)) else { return false };
         // SAFETY: Slurm copies both strings.
-        slurm!(c"spank_job_control_setenv" as SetVariable)
-            .is_some_and(|function| unsafe { function(self.0, name.as_ptr(), value.as_ptr(), 1) } == 0)
+        unsafe { function(self.0, name.as_ptr(), value.as_ptr(), 1) == 0 }
     }
 
     /// Registers an option; it must live as long as the process.
@@ -241,24 +246,26 @@ fn say(function: Option<Message>, text: &str) {
 }
 
 /// A variable of this process that is set and not empty.
-pub fn own_variable(name: &CStr) -> Option<OsString> {
-    std::env::var_os(OsStr::from_bytes(name.to_bytes())).filter(|value| !value.is_empty())
+pub fn own_variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 /// Sets a variable of this process, which Slurm copies into the job.
-pub fn set_own_variable(name: &CStr, value: &CStr) {
+pub fn set_own_variable(name: &str, value: &CStr) {
     // SAFETY: srun, sbatch and salloc are still reading their options, or waiting in this hook: no other thread of
     // theirs touches the environment meanwhile. libc's function is used because Slurm reads libc's environment.
-    if unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) } != 0 {
-        error(&format!("cannot set {}: {}", name.to_string_lossy(), std::io::Error::last_os_error()));
+    let set = |name: CString| unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) } == 0;
+    if !c_string(name).is_some_and(set) {
+        error(&format!("cannot set {name}: {}", std::io::Error::last_os_error()));
     }
 }
 
 /// Removes a variable of this process.
-pub fn unset_own_variable(name: &CStr) {
+pub fn unset_own_variable(name: &str) {
     // SAFETY: as in `set_own_variable`.
-    if unsafe { libc::unsetenv(name.as_ptr()) } != 0 {
-        error(&format!("cannot unset {}: {}", name.to_string_lossy(), std::io::Error::last_os_error()));
+    let unset = |name: CString| unsafe { libc::unsetenv(name.as_ptr()) } == 0;
+    if !c_string(name).is_some_and(unset) {
+        error(&format!("cannot unset {name}: {}", std::io::Error::last_os_error()));
     }
 }
 

@@ -13,31 +13,30 @@
 use std::ffi::CStr;
 use std::fs;
 use std::io::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::ffi::{Spank, c_string, own_variable, set_own_variable};
-use crate::job::text_of;
 
 /// In the depot; what it is called is what the user gets to read.
 const TRAP: &str = "this-node-has-no-skiff-plug-in";
 
 /// A variable that keeps a script from running.
 struct Guard {
-    name: &'static CStr,
+    name: &'static str,
     /// What it was before; always set together with the guard.
-    saved: &'static CStr,
+    saved: &'static str,
 }
 
-const LIBRARIES: Guard = Guard { name: c"LD_LIBRARY_PATH", saved: c"SLURM_SKIFF_LD_LIBRARY_PATH" };
-const BASH: Guard = Guard { name: c"BASH_ENV", saved: c"SLURM_SKIFF_BASH_ENV" };
+const LIBRARIES: Guard = Guard { name: "LD_LIBRARY_PATH", saved: "SLURM_SKIFF_LD_LIBRARY_PATH" };
+const BASH: Guard = Guard { name: "BASH_ENV", saved: "SLURM_SKIFF_BASH_ENV" };
 const BASH_VALUE: &CStr = c"$(echo \"skiff: error: node ${SLURMD_NODENAME} has no Skiff plug-in, and this job asked for environment '${SKIFF_ENVIRONMENT}'; its script was not run\" >&2; kill -KILL $$)";
 
-/// In sbatch: arms the guards of a job with this descriptor. salloc, whose own shell stays on this node, is left alone.
-pub fn arm(descriptor: &CStr) -> Result<(), Error> {
+/// In sbatch: arms the guards of a job whose user has this depot. salloc, whose own shell stays on this node, is left alone.
+pub fn arm(depot: &str) -> Result<(), Error> {
     if !is_sbatch() {
         return Ok(());
     }
-    if let Some(trap) = depot(descriptor).map(|depot| depot.join(TRAP)) {
+    if let Some(trap) = usable(depot).map(|depot| depot.join(TRAP)) {
         let library = trap.join("libc.so.6");
         if !library.exists() {
             fs::create_dir_all(&trap)?;
@@ -83,27 +82,21 @@ pub fn disarm(spank: &Spank) -> Option<()> {
     LIBRARIES.disarm(spank).and_then(|()| BASH.disarm(spank))
 }
 
-/// The depot that a descriptor names; a colon would divide it for the loader.
-fn depot(descriptor: &CStr) -> Option<PathBuf> {
-    let path = text_of("depot", descriptor)?;
-    (path.starts_with('/') && !path.contains([':', ';'])).then(|| path.into())
+/// A depot that the loader can be told of: it would divide the path at a colon.
+fn usable(depot: &str) -> Option<&Path> {
+    (depot.starts_with('/') && !depot.contains([':', ';'])).then(|| Path::new(depot))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::depot;
+    use super::usable;
 
     #[test]
-    fn the_depot_is_found_where_it_can_be_used() {
-        let cases = [
-            (c"{\"environment\":\"a\",\"snapshot\":\"b\",\"depot\":\"/d e\"}", Some("/d e")),
-            (c"{\"depot\":\"/d:e\"}", None),
-            (c"{\"depot\":\"/d\\\"e\"}", None),
-            (c"{\"depot\":\"d\"}", None),
-            (c"{}", None),
-        ];
-        for (descriptor, path) in cases {
-            assert_eq!(depot(descriptor).as_deref(), path.map(std::path::Path::new), "{descriptor:?}");
+    fn the_depot_is_used_where_the_loader_can_be_told_of_it() {
+        for (depot, is_usable) in
+            [("/d e", true), ("/d\"e", true), ("/d:e", false), ("d", false), ("", false)]
+        {
+            assert_eq!(usable(depot).is_some(), is_usable, "{depot:?}");
         }
     }
 }

@@ -1,26 +1,14 @@
-//! A job with an environment: its directory on a node, and its descriptor.
+//! A job with an environment: its directory on a node.
 
-use std::ffi::{CStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::option::NONE;
-
-/// Where `skiff slurm prolog` makes one directory for each job that has an environment.
-pub const JOBS: &str = "/run/skiff/jobs";
-/// What is written in there for a job that was submitted with one.
-pub const DESCRIPTOR: &str = "descriptor";
-
-/// A text in a descriptor (JSON, made by `skiff`), unless it would have to be unescaped.
-pub fn text_of<'a>(key: &str, descriptor: &'a CStr) -> Option<&'a str> {
-    let text = descriptor.to_str().ok()?;
-    let value = text.split_once(&format!("\"{key}\":\""))?.1.split_once('"')?.0;
-    (!value.contains('\\')).then_some(value)
-}
+use skiff_spec::job::names::{DESCRIPTOR, JOBS, NONE};
 
 /// Whether a variable says that there shall be none.
 pub fn switched_off(value: Option<OsString>) -> bool {
-    value.is_some_and(|value| value.as_bytes() == NONE.to_bytes())
+    value.is_some_and(|value| value == NONE)
 }
 
 /// Whether this node has prepared the job because it has an environment.

@@ -22,7 +22,6 @@ mod node;
 mod option;
 mod settings;
 mod submit;
-mod variables;
 mod version;
 
 use std::ffi::{c_char, c_int, c_void};

@@ -5,14 +5,15 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use skiff_spec::job::names;
+
 use crate::child::Run;
 use crate::ffi::{
     Item, STEP_BATCH, STEP_EXTERN, STEP_INTERACTIVE, Spank, c_string, error, info, own_variable,
 };
 use crate::job::{directory, job_is_here, switched_off};
-use crate::option::{self, NONE};
 use crate::settings::Settings;
-use crate::{guard, variables};
+use crate::{guard, option};
 
 const PROLOG_LIMIT: Duration = Duration::from_secs(60);
 /// A first deployment may have to fetch gigabytes. After ten minutes srun gives up.
@@ -33,7 +34,7 @@ const LONGEST_FAILURE: usize = 16 << 10;
 /// Before the job's first process on this node.
 pub fn prolog(spank: &Spank, settings: &Settings) {
     // Only a job submitted with an environment has it: all others cost nothing.
-    if let (Some(descriptor), Some(job)) = (own_variable(c"SPANK_SKIFF_JOB"), Job::of(spank)) {
+    if let (Some(descriptor), Some(job)) = (own_variable(names::PROLOG_JOB), Job::of(spank)) {
         run_for_job("prolog", Some(descriptor), &job, settings, PROLOG_LIMIT);
     }
 }
@@ -41,7 +42,7 @@ pub fn prolog(spank: &Spank, settings: &Settings) {
 /// After the job's last process on this node. Steps may have brought an environment into a job that had none.
 pub fn epilog(spank: &Spank, settings: &Settings) {
     let Some(job) = Job::of(spank) else { return };
-    let descriptor = own_variable(c"SPANK_SKIFF_JOB");
+    let descriptor = own_variable(names::PROLOG_JOB);
     if descriptor.is_some() || directory(&job.id.to_string().into()).is_some() {
         run_for_job("epilog", descriptor, &job, settings, EPILOG_LIMIT);
     }
@@ -57,23 +58,23 @@ pub fn begin_step(spank: &Spank, settings: &Settings) {
     }
     let name = STEP.get_or_init(|| format!("{}.{}", job.id, step_name(step)));
     let mut variables = job.variables();
-    variables.push(("SKIFF_STEP", name.into()));
-    variables.push(("SKIFF_STEPD_PID", std::process::id().to_string().into()));
+    variables.push((names::STEP, name.into()));
+    variables.push((names::STEPD_PID, std::process::id().to_string().into()));
     if let Some(tasks) = spank.item(Item::LocalTasks) {
-        variables.push(("SKIFF_STEP_TASKS", tasks.to_string().into()));
+        variables.push((names::STEP_TASKS, tasks.to_string().into()));
     }
     if let Some(name) = option::environment() {
-        variables.push(("SKIFF_STEP_ENVIRONMENT", OsString::from_vec(name.into_bytes())));
+        variables.push((names::STEP_ENVIRONMENT, OsString::from_vec(name.into_bytes())));
     }
     let descriptor = descriptor(spank);
     if let (Some(descriptor), None) = (&descriptor, directory(&job.id.to_string().into())) {
         // The step brings an environment into a job that had none, so its prolog made nothing ready.
         prepare_late(descriptor.clone(), &job, name, settings);
     }
-    variables.extend(descriptor.map(|value| ("SKIFF_JOB", value)));
+    variables.extend(descriptor.map(|value| (names::JOB, value)));
     // Not SLURMD_NODENAME: until Slurm has set up the tasks that is the node on which srun was typed.
-    for (name, key) in [("HOME", c"HOME"), ("USER", c"USER")] {
-        variables.extend(spank.variable(key).map(|value| (name, value)));
+    for name in ["HOME", "USER"] {
+        variables.extend(spank.variable(name).map(|value| (name, value)));
     }
     let run = Run::on_node(&settings.skiff, &["slurm", "step-begin"], variables, STEP_LIMIT);
     let outcome = run.and_then(|run| run.for_user(job.uid, job.gid).run());
@@ -99,8 +100,8 @@ fn failure(outcome: &Result<crate::child::Outcome, std::io::Error>) -> Option<CS
 fn prepare_late(descriptor: OsString, job: &Job, step: &str, settings: &Settings) {
     let mut variables = job.variables();
     // It is this step's environment, not the job's: `skiff` then does not write it down as such.
-    variables.push(("SKIFF_STEP", step.into()));
-    variables.push(("SPANK_SKIFF_JOB", descriptor));
+    variables.push((names::STEP, step.into()));
+    variables.push((names::PROLOG_JOB, descriptor));
     let run = Run::on_node(&settings.skiff, &["slurm", "prolog"], variables, PROLOG_LIMIT);
     report("prolog", job, run.and_then(|run| run.for_root().run()), info);
 }
@@ -111,8 +112,8 @@ pub fn begin_task(spank: &Spank, settings: &Settings) -> c_int {
         return refuse("cannot restore BASH_ENV");
     }
     if STEP_HAS_ENVIRONMENT.get() != Some(&true) {
-        let told = switched_off(spank.variable(variables::JOB_CARRIER));
-        return if told && !spank.unset_variable(variables::JOB_CARRIER) {
+        let told = switched_off(spank.variable(names::JOB_CARRIER));
+        return if told && !spank.unset_variable(names::JOB_CARRIER) {
             refuse("cannot unset a variable")
         } else {
             0
@@ -126,42 +127,42 @@ pub fn begin_task(spank: &Spank, settings: &Settings) -> c_int {
 
 fn set_task_variables(spank: &Spank) -> Option<()> {
     if let Some(value) = descriptor(spank).and_then(c_string) {
-        set(spank, variables::JOB, &value)?;
+        set(spank, names::JOB, &value)?;
     }
-    set(spank, variables::STEP, &c_string(STEP.get()?)?)?;
+    set(spank, names::STEP, &c_string(STEP.get()?)?)?;
     if let Some(why) = FAILURE.get() {
-        set(spank, variables::FAILURE, why)?;
+        set(spank, names::STEP_FAILURE, why)?;
     }
     match option::environment() {
-        Some(name) => set(spank, variables::STEP_ENVIRONMENT, &name),
+        Some(name) => set(spank, names::STEP_ENVIRONMENT, &name),
         None => Some(()),
     }
 }
 
 fn wrap(spank: &Spank, settings: &Settings) -> Option<()> {
-    if let Some(argv0) = spank.variable(variables::ARGV0_CARRIER) {
+    if let Some(argv0) = spank.variable(names::ARGV0_CARRIER) {
         // srun has put the wrapper before the command already.
-        set(spank, variables::ARGV0, &c_string(argv0)?)?;
-        return spank.unset_variable(variables::ARGV0_CARRIER).then_some(());
+        set(spank, names::ARGV0, &c_string(argv0)?)?;
+        return spank.unset_variable(names::ARGV0_CARRIER).then_some(());
     }
     let skiff = c_string(&settings.skiff)?;
     if let Some(done) = spank.prepend(&[&skiff, c"slurm", c"task", c"--"]) {
-        set(spank, variables::ARGV0, c"")?;
+        set(spank, names::ARGV0, c"")?;
         return done.then_some(());
     }
     let command = spank.command()?;
-    set(spank, variables::ARGV0, &command.word(0)?)?;
+    set(spank, names::ARGV0, &command.word(0)?)?;
     command.replace(0, &skiff).then_some(())
 }
 
-fn set(spank: &Spank, name: &CStr, value: &CStr) -> Option<()> {
+fn set(spank: &Spank, name: &str, value: &CStr) -> Option<()> {
     spank.set_variable(name, value).then_some(())
 }
 
 /// What srun or sbatch said of the environment, if it reached this step.
 fn descriptor(spank: &Spank) -> Option<OsString> {
     let given = |name| spank.variable(name).filter(|value| !value.is_empty());
-    given(variables::JOB_CARRIER).or_else(|| given(variables::JOB))
+    given(names::JOB_CARRIER).or_else(|| given(names::JOB))
 }
 
 /// `optional` plug-ins cannot make a task fail by their return value: the process ends here.
@@ -172,19 +173,16 @@ fn refuse(reason: &str) -> c_int {
 }
 
 fn step_has_environment(spank: &Spank, job: &Job) -> bool {
-    if [variables::JOB_CARRIER, variables::ENVIRONMENT]
-        .into_iter()
-        .any(|name| switched_off(spank.variable(name)))
-    {
+    if [names::JOB_CARRIER, names::ENVIRONMENT].into_iter().any(|name| switched_off(spank.variable(name))) {
         return false;
     }
     match option::environment() {
-        Some(name) => name.as_c_str() != NONE,
+        Some(name) => name.to_bytes() != names::NONE.as_bytes(),
         None => {
             // Asked for one, the step has one, whether what it needs to know of it came through or not.
             !option::container().is_empty()
                 || descriptor(spank).is_some()
-                || spank.variable(variables::ARGV0_CARRIER).is_some()
+                || spank.variable(names::ARGV0_CARRIER).is_some()
                 || job_is_here(&job.id.to_string().into())
         }
     }
@@ -192,8 +190,8 @@ fn step_has_environment(spank: &Spank, job: &Job) -> bool {
 
 fn step_name(step: u32) -> String {
     match step {
-        STEP_BATCH => "batch".into(),
-        STEP_INTERACTIVE => "interactive".into(),
+        STEP_BATCH => names::BATCH.into(),
+        STEP_INTERACTIVE => names::INTERACTIVE.into(),
         number => number.to_string(),
     }
 }
@@ -216,9 +214,9 @@ impl Job {
     fn variables(&self) -> Vec<(&'static str, OsString)> {
         let number = |number: u32| OsString::from(number.to_string());
         vec![
-            ("SLURM_JOB_ID", number(self.id)),
-            ("SLURM_JOB_UID", number(self.uid)),
-            ("SLURM_JOB_GID", number(self.gid)),
+            (names::JOB_ID, number(self.id)),
+            (names::JOB_UID, number(self.uid)),
+            (names::JOB_GID, number(self.gid)),
         ]
     }
 }
@@ -231,8 +229,8 @@ fn run_for_job(
     limit: Duration,
 ) {
     let mut variables = job.variables();
-    variables.extend(descriptor.map(|value| ("SPANK_SKIFF_JOB", value)));
-    variables.extend(own_variable(c"SLURMD_NODENAME").map(|value| ("SLURMD_NODENAME", value)));
+    variables.extend(descriptor.map(|value| (names::PROLOG_JOB, value)));
+    variables.extend(own_variable("SLURMD_NODENAME").map(|value| ("SLURMD_NODENAME", value)));
     let outcome = Run::on_node(&settings.skiff, &["slurm", what], variables, limit).and_then(Run::run);
     report(what, job, outcome, error);
 }

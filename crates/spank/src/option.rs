@@ -5,10 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Mutex;
 
-use crate::ffi::{RawOption, Spank, c_string, unset_own_variable};
-
-/// The value that switches environments off.
-pub const NONE: &CStr = c"none";
+use crate::ffi::{RawOption, Spank, unset_own_variable};
 
 static ENVIRONMENT: Mutex<Option<CString>> = Mutex::new(None);
 /// Options of containers as they were typed, `--container-image=...`.
@@ -85,9 +82,7 @@ pub fn forget_jobs_container() {
         let name = name.to_string_lossy().replace('-', "_");
         // By the first salloc's own command gets it, by the second a job's script.
         for prefix in ["", "SLURM_SPANK_"] {
-            if let Some(variable) = c_string(format!("{prefix}_SLURM_SPANK_OPTION_skiff_{name}")) {
-                unset_own_variable(&variable);
-            }
+            unset_own_variable(&format!("{prefix}_SLURM_SPANK_OPTION_skiff_{name}"));
         }
     }
 }

@@ -1,17 +1,19 @@
 //! In srun, sbatch and salloc, as the user: the environment becomes part of the job.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Mutex;
 
+use skiff_spec::job::names::{self, Submission};
+use skiff_spec::plan::inside::HOST;
+
 use crate::child::Run;
 use crate::ffi::{Context, Spank, c_string, error, info, own_variable, set_own_variable, unset_own_variable};
-use crate::job::{job_is_here, switched_off, text_of};
-use crate::option::{self, NONE};
+use crate::job::{job_is_here, switched_off};
 use crate::settings::Settings;
-use crate::{ffi, guard, multi_prog, variables};
+use crate::{ffi, guard, multi_prog, option};
 
 /// Our exit status when nothing was submitted.
 const FAILURE: i32 = 125;
@@ -22,24 +24,18 @@ const STEP: &CStr = c"--step";
 const SCRIPT: &CStr = c"--script";
 
 /// What was asked for, as words for `skiff slurm submit`, and what that said: the parts of a heterogeneous job share one snapshot.
-static SUBMITTED: Mutex<Option<(Vec<CString>, CString)>> = Mutex::new(None);
+static SUBMITTED: Mutex<Option<(Vec<CString>, Submission)>> = Mutex::new(None);
 
 /// What the first part of a heterogeneous job asked for. What a job carries to its nodes is one for all its parts.
 static FIRST: Mutex<Option<Vec<CString>>> = Mutex::new(None);
-
-/// Where Skiff shows the host to those inside, and the host's directory that every node has.
-const HOST: &str = "/run/skiff/host";
-const REFUGE: &CStr = c"/tmp";
 
 /// In srun, before it looks at its variables: a directory that only the environment has means nothing to slurmstepd, which would
 /// complain on every node and go to `/tmp`. So it is sent there at once; the wrapper goes on to where `PWD` says.
 pub fn leave_inner_directory() {
     let Ok(cwd) = std::env::current_dir() else { return };
-    if own_variable(c"SLURM_WORKING_DIR").is_none() && is_only_inside(&cwd) {
-        set_own_variable(c"SLURM_WORKING_DIR", REFUGE);
-        if let Some(cwd) = c_string(&cwd) {
-            set_own_variable(c"PWD", &cwd);
-        }
+    if own_variable(names::WORKING_DIR).is_none() && is_only_inside(&cwd) {
+        set(names::WORKING_DIR, names::REFUGE);
+        set("PWD", &cwd);
     }
 }
 
@@ -70,7 +66,7 @@ fn is_only_inside(cwd: &Path) -> bool {
 /// Finds out which environment or container is meant, and puts its descriptor into the job. Ends the process if that fails: a
 /// plug-in listed as `optional` could otherwise not prevent the job from running on the bare nodes.
 pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
-    let by_variable = own_variable(variables::ENVIRONMENT).and_then(c_string);
+    let by_variable = own_variable(names::ENVIRONMENT).and_then(c_string);
     let mut words = option::container();
     let of_job = words.is_empty() && option::own_environment().is_none_or(|name| Some(name) == by_variable);
     let name = match words.is_empty() {
@@ -93,35 +89,36 @@ pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
         give_up("the parts of a heterogeneous job must have the same environment");
     }
     if is_none(&words) {
-        unset_own_variable(variables::JOB);
+        unset_own_variable(names::JOB);
         // The job's own, if there is one, must not come in its place.
-        set_own_variable(variables::JOB_CARRIER, NONE);
-        set_own_variable(variables::ENVIRONMENT, NONE);
+        set(names::JOB_CARRIER, names::NONE);
+        set(names::ENVIRONMENT, names::NONE);
         return;
     }
     // A step of the job's own environment uses the job's snapshot.
-    if of_job && context == Context::Local && own_variable(c"SLURM_JOB_ID").is_some() && job_has_environment()
-    {
+    if of_job && context == Context::Local && own_variable(names::JOB_ID).is_some() && job_has_environment() {
         return;
     }
-    if context == Context::Local && own_variable(c"SLURM_JOB_ID").is_some() {
+    if context == Context::Local && own_variable(names::JOB_ID).is_some() {
         words.push(STEP.to_owned());
     }
     if option::saves() && context == Context::Allocator {
         words.push(SCRIPT.to_owned());
     }
-    match descriptor(&words, &settings.skiff) {
-        Ok(descriptor) => {
+    match submission(&words, &settings.skiff) {
+        Ok(Submission { descriptor, environment, depot }) => {
             warn_of_inner_directory(context);
-            set_own_variable(variables::JOB, &descriptor);
-            set_own_variable(variables::JOB_CARRIER, &descriptor);
-            if let Some(name) = text_of("environment", &descriptor).and_then(c_string) {
-                set_own_variable(variables::ENVIRONMENT, &name);
+            set(names::JOB, &descriptor);
+            set(names::JOB_CARRIER, &descriptor);
+            if !environment.is_empty() {
+                set(names::ENVIRONMENT, &environment);
             }
-            if let Err(error) = guard::arm(&descriptor) {
+            if let Err(error) = guard::arm(&depot) {
                 give_up(&format!("cannot guard the script against nodes without Skiff: {error}"));
             }
-            if !spank.set_job_control_variable(variables::JOB, &descriptor) {
+            let taken =
+                c_string(&descriptor).is_some_and(|value| spank.set_job_control_variable(names::JOB, &value));
+            if !taken {
                 give_up("Slurm does not take the environment's descriptor for the job's prolog");
             }
         }
@@ -131,7 +128,7 @@ pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
 
 /// Whether the words switch environments off.
 fn is_none(words: &[CString]) -> bool {
-    matches!(words, [_, name] if name.as_c_str() == NONE)
+    matches!(words, [_, name] if name.to_bytes() == names::NONE.as_bytes())
 }
 
 /// The words as an error message shows them.
@@ -151,8 +148,8 @@ fn shown(words: &[CString]) -> String {
 /// command fails ("/usr/bin/skiff: No such file or directory") instead of running on the bare node.
 pub fn wrap_command(spank: &Spank, settings: &Settings) {
     // Never inherited from the task this srun may have been started in.
-    unset_own_variable(variables::ARGV0);
-    unset_own_variable(variables::ARGV0_CARRIER);
+    unset_own_variable(names::ARGV0);
+    unset_own_variable(names::ARGV0_CARRIER);
     if !step_has_environment() {
         return;
     }
@@ -166,23 +163,23 @@ pub fn wrap_command(spank: &Spank, settings: &Settings) {
 }
 
 fn step_has_environment() -> bool {
-    !switched_off(own_variable(variables::JOB_CARRIER))
+    !switched_off(own_variable(names::JOB_CARRIER))
         && (option::environment().is_some() || job_has_environment())
 }
 
 /// Whether this srun runs in a job with an environment; a script may have cleared the variables.
 fn job_has_environment() -> bool {
-    let given = |name| own_variable(name).is_some_and(|value| value.as_bytes() != NONE.to_bytes());
-    [variables::JOB, variables::JOB_CARRIER].into_iter().any(given)
-        || own_variable(c"SLURM_JOB_ID").is_some_and(|id| job_is_here(&id))
+    let given = |name| own_variable(name).is_some_and(|value| value != names::NONE);
+    [names::JOB, names::JOB_CARRIER].into_iter().any(given)
+        || own_variable(names::JOB_ID).is_some_and(|id| job_is_here(&id))
 }
 
 fn wrap(command: &ffi::Command, skiff: &CStr) -> Option<()> {
     let first = command.word(0)?;
     let rules = multi_prog_rules(command, &first);
     let argv0 = if rules.is_some() { c"" } else { first.as_c_str() };
-    set_own_variable(variables::ARGV0, argv0);
-    set_own_variable(variables::ARGV0_CARRIER, argv0);
+    set_own_variable(names::ARGV0, argv0);
+    set_own_variable(names::ARGV0_CARRIER, argv0);
     if let Some(rules) = rules {
         let wrapped = CString::new(multi_prog::wrap(rules.as_bytes(), skiff.to_bytes())).ok()?;
         return command.replace(1, &wrapped).then_some(());
@@ -198,10 +195,10 @@ fn multi_prog_rules(command: &ffi::Command, first: &CStr) -> Option<CString> {
     (!file.is_empty() && file == second.to_bytes()).then_some(second)
 }
 
-fn descriptor(words: &[CString], skiff: &Path) -> Result<CString, String> {
+fn submission(words: &[CString], skiff: &Path) -> Result<Submission, String> {
     let mut submitted = SUBMITTED.lock().map_err(|_| "the plug-in's state is damaged".to_owned())?;
-    if let Some((_, descriptor)) = submitted.as_ref().filter(|(known, _)| known == words) {
-        return Ok(descriptor.clone());
+    if let Some((_, submission)) = submitted.as_ref().filter(|(known, _)| known == words) {
+        return Ok(submission.clone());
     }
     let texts: Result<Vec<&str>, _> = words.iter().map(|word| word.to_str()).collect();
     let texts = texts.map_err(|_| "it is not valid text".to_owned())?;
@@ -212,13 +209,22 @@ fn descriptor(words: &[CString], skiff: &Path) -> Result<CString, String> {
     if !outcome.status.success() {
         return Err(format!("it could not be made part of the job ({})", outcome.status));
     }
-    let line = outcome.output.strip_suffix(b"\n").unwrap_or(&outcome.output);
-    if line.is_empty() || line.contains(&b'\n') {
-        return Err(failed(&"it did not answer with one line"));
+    let answer = String::from_utf8(outcome.output).map_err(|error| failed(&error))?;
+    let submission = Submission::from_lines(&answer).ok_or_else(|| {
+        failed(
+            &"its answer is not the one this plug-in expects (skiff and the plug-in must be of one version)",
+        )
+    })?;
+    *submitted = Some((words.to_owned(), submission.clone()));
+    Ok(submission)
+}
+
+/// Sets a variable that Slurm copies into the job. The values are paths and lines that came as text, so none has a zero inside.
+fn set(name: &str, value: impl AsRef<OsStr>) {
+    match c_string(value) {
+        Some(value) => set_own_variable(name, &value),
+        None => give_up(&format!("{name}: its value has a zero byte inside")),
     }
-    let descriptor = CString::new(line).map_err(|error| failed(&error))?;
-    *submitted = Some((words.to_owned(), descriptor.clone()));
-    Ok(descriptor)
 }
 
 fn give_up(reason: &str) -> ! {

@@ -1,5 +1,7 @@
 //! What a job carries of what it runs in: one line of JSON that the plug-in takes from the submitting side to every node.
 
+pub mod names;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -91,6 +93,15 @@ impl Descriptor {
         }
     }
 
+    /// Directory on a shared file system that holds what belongs to it.
+    #[must_use]
+    pub fn depot(&self) -> &str {
+        match self {
+            Self::Snapshot(snapshot) => &snapshot.depot,
+            Self::Container(container) => &container.depot,
+        }
+    }
+
     /// As one line.
     ///
     /// # Errors
@@ -115,22 +126,21 @@ impl Descriptor {
     }
 
     fn check(&self) -> Result<(), String> {
-        let depot = match self {
-            Self::Snapshot(Snapshot { snapshot, depot, .. }) => {
+        match self {
+            Self::Snapshot(Snapshot { snapshot, .. }) => {
                 let hex = snapshot.len() == 64
                     && snapshot.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase());
                 if !hex {
                     return Err(format!("snapshot {snapshot:?} is no digest"));
                 }
-                depot
             }
             Self::Container(container) => {
                 if let Some(dir) = container.workdir.as_ref().filter(|dir| !dir.starts_with('/')) {
                     return Err(format!("working directory {dir:?} is no absolute path"));
                 }
-                &container.depot
             }
-        };
+        }
+        let depot = self.depot();
         if depot.starts_with('/') { Ok(()) } else { Err(format!("depot {depot:?} is no absolute path")) }
     }
 }

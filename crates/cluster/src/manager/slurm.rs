@@ -3,13 +3,14 @@
 use std::ffi::OsString;
 
 use skiff_spec::fault::{Fault, Result};
+use skiff_spec::job::names;
 
 use super::{Launch, Surroundings, Way, var, words_of};
 use crate::hosts::Host;
 
 /// What a job has set for its own steps; ours is one of another shape.
 const MISLEADING: [&str; 19] = [
-    "SKIFF_ENVIRONMENT",
+    names::ENVIRONMENT,
     "SLURM_CPUS_PER_TASK",
     "SLURM_CPU_BIND",
     "SLURM_DISTRIBUTION",

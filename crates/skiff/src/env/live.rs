@@ -8,6 +8,7 @@ use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::{Ended, Session};
 use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::job::names;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Identity, inside};
@@ -82,7 +83,7 @@ fn set_prompt(command: &mut Command, name: &EnvName) {
 /// Runs a command in an environment, which is started if need be; the exit code.
 pub fn exec_in(context: &Context, env: &Environment, inside: &Inside, command: &Command) -> i32 {
     let mut command = command.clone();
-    command.set("SKIFF_ENVIRONMENT", env.name.as_str());
+    command.set(names::ENVIRONMENT, env.name.as_str());
     match session(context, env, inside.identity(), &command) {
         Ok(ended) => output::exit_as(ended),
         Err(why) => output::failed(why),

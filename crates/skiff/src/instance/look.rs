@@ -11,6 +11,7 @@ use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::{Ended as HowEnded, Session};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Ended, Started};
+use skiff_spec::job::names;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Identity, Plan, Route};
@@ -177,7 +178,7 @@ fn command(
         (Some(name), _) => {
             let env = name.parse().map_err(|e| Error::new(format!("{e}")))?;
             let mut command = env::command(context, &Environment::existing(context, env)?, &inside, words)?;
-            command.set("SKIFF_ENVIRONMENT", name);
+            command.set(names::ENVIRONMENT, name);
             command
         }
         (None, Some(entry)) => {

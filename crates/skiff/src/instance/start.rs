@@ -9,6 +9,7 @@ use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::Started;
+use skiff_spec::job::names;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Identity, Plan, Upper};
 use skiff_spec::settings::Settings;
@@ -217,7 +218,7 @@ fn of_environment(
         [] => None,
         words => {
             let mut command = env::command(context, env, &inside, words)?;
-            command.set("SKIFF_ENVIRONMENT", env.name.as_str());
+            command.set(names::ENVIRONMENT, env.name.as_str());
             if let Some(user) = &user {
                 images::command::run_as(&mut command, user, &inside);
             }

@@ -13,6 +13,7 @@ use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, Place, as_me, as_we_are};
 use skiff_sandbox::terminal;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::job::names;
 use skiff_spec::plan::Base;
 use skiff_spec::plan::inside::HOST;
 use skiff_sys::fdpass;
@@ -148,8 +149,8 @@ fn command(context: &Context, environment: &str, request: &Request) -> Result<Co
     command.set("USER", user.clone());
     command.set("LOGNAME", user);
     // Whoever named another one inside, or none, has meant it.
-    if command.var("SKIFF_ENVIRONMENT").is_none() {
-        command.set("SKIFF_ENVIRONMENT", environment);
+    if command.var(names::ENVIRONMENT).is_none() {
+        command.set(names::ENVIRONMENT, environment);
     }
     Ok(command)
 }
@@ -160,7 +161,7 @@ fn stay_outside(command: &mut Command) {
     command.set("PWD", command.cwd.clone());
     if !command.cwd.is_dir() {
         // As Slurm does where a directory is missing; the task then goes where PWD says.
-        command.cwd = slurm::REFUGE.into();
+        command.cwd = names::REFUGE.into();
     }
     for (name, _) in &mut command.env {
         if name.as_bytes().starts_with(b"LD_") {

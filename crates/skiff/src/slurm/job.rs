@@ -3,12 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::job::names::{self, DESCRIPTOR, JOBS};
 use skiff_spec::job::{Container, Descriptor};
 
-/// Where the jobs of this node have their directories; root's.
-pub const JOBS: &str = "/run/skiff/jobs";
-/// In a job's directory: the descriptor, as the job manager gave it; root's.
-pub const DESCRIPTOR: &str = "descriptor";
 /// In a job's directory: a link to what belongs to the job's user. That lies on the disk of the cache: `/run` is memory, which
 /// users must not be able to fill.
 pub const USER: &str = "user";
@@ -29,8 +26,8 @@ impl Job {
     /// From the variables that the plug-in sets; nothing if the job has no environment.
     pub fn from_variables() -> Result<Option<Self>> {
         let step = Step::from_variable()?;
-        let id = step.as_ref().map_or_else(|| number("SLURM_JOB_ID"), |step| Ok(step.job))?;
-        let line = ["SPANK_SKIFF_JOB", "SKIFF_JOB"].iter().find_map(|name| std::env::var(name).ok());
+        let id = step.as_ref().map_or_else(|| number(names::JOB_ID), |step| Ok(step.job))?;
+        let line = [names::PROLOG_JOB, names::JOB].iter().find_map(|name| std::env::var(name).ok());
         // `--export=NONE` keeps variables from the job; the prolog has written it down.
         let line = match line.filter(|l| !l.is_empty()) {
             Some(line) => line,
@@ -78,12 +75,12 @@ pub struct Step {
 impl Step {
     /// From the plug-in's `JOB.STEP`; nothing where there is no step.
     pub fn from_variable() -> Result<Option<Self>> {
-        let Ok(text) = std::env::var("SKIFF_STEP") else { return Ok(None) };
+        let Ok(text) = std::env::var(names::STEP) else { return Ok(None) };
         let step = text.split_once('.').and_then(|(job, name)| {
             let harmless = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric());
             harmless.then_some(Self { job: job.parse().ok()?, name: name.to_owned() })
         });
-        step.map(Some).ok_or_else(|| Error::new(format!("SKIFF_STEP: {text:?} is no step")))
+        step.map(Some).ok_or_else(|| Error::new(format!("{}: {text:?} is not a step", names::STEP)))
     }
 }
 

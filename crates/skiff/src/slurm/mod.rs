@@ -31,7 +31,7 @@ pub use deploy::{hold, layers};
 pub use here::spool;
 pub use node::sweep_jobs;
 pub use submit::{asked, describe};
-pub use task::{LATER, REFUGE, is_task, run_task};
+pub use task::{LATER, is_task, run_task};
 
 /// Does what the plug-in asks; the exit code.
 pub fn run(command: &Slurm) -> Result<i32> {

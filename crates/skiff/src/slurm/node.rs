@@ -9,8 +9,9 @@ use std::time::Duration;
 use rustix::fs::Mode;
 use skiff_site::{TrustedDir, account};
 use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::job::names::{self, DESCRIPTOR, JOBS};
 
-use super::job::{DESCRIPTOR, FAILED, JOBS, Job, USER, dir, number};
+use super::job::{FAILED, Job, USER, dir, number};
 use super::rooms::{Rooms, numbered};
 use super::stop::stop_job;
 use super::trash;
@@ -43,7 +44,7 @@ fn prepare(job: &Job) -> Result<()> {
     let context = Context::load()?;
     let dir = Rooms::make(&context)?.give(job.id, user)?;
     // A step may bring an environment into a job that has none; the others must not find it.
-    if std::env::var_os("SKIFF_STEP").is_none() {
+    if std::env::var_os(names::STEP).is_none() {
         let line = job.descriptor.to_line().map_err(|e| Error::new(format!("job {}: {e}", job.id)))?;
         dir.write(DESCRIPTOR, line.as_bytes(), 0o644)?;
     }
@@ -52,7 +53,7 @@ fn prepare(job: &Job) -> Result<()> {
 
 /// After a job's last step on this node: ends what is left of it and removes its directory.
 pub fn epilog() -> Result<()> {
-    let id = number("SLURM_JOB_ID")?;
+    let id = number(names::JOB_ID)?;
     let rooms = Rooms::find(&Context::load()?);
     // Where the cache is not to be trusted, the prolog has left the job why.
     let removed = remove_job(id, rooms.as_ref().ok().and_then(Option::as_ref));
@@ -155,9 +156,9 @@ fn remove_all(jobs: &TrustedDir, name: &str) -> Result<()> {
 
 /// The job's user and their group, as the job manager says.
 fn owner() -> Result<(u32, u32)> {
-    let uid = ["SLURM_JOB_UID", "SLURM_UID"].iter().find_map(|name| number(name).ok());
-    let uid = uid.ok_or_else(|| Error::new("SLURM_JOB_UID is not set"))?;
-    let gid = number("SLURM_JOB_GID").ok().or_else(|| account::user(uid).map(|user| user.gid));
+    let uid = [names::JOB_UID, "SLURM_UID"].iter().find_map(|name| number(name).ok());
+    let uid = uid.ok_or_else(|| Error::new(format!("{} is not set", names::JOB_UID)))?;
+    let gid = number(names::JOB_GID).ok().or_else(|| account::user(uid).map(|user| user.gid));
     Ok((uid, gid.ok_or_else(|| Error::new(format!("user {uid}: his group is not known")))?))
 }
 

@@ -8,9 +8,10 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::job::names::JOBS;
 use skiff_sys::lock::within;
 
-use super::job::{JOBS, USER, dir};
+use super::job::{USER, dir};
 use super::trash;
 use crate::context::Context;
 use crate::output;

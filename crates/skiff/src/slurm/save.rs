@@ -18,11 +18,11 @@ use skiff_migrate::enter::{Inside, begin};
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Container;
+use skiff_spec::job::names;
 use skiff_spec::plan::inside;
 use skiff_sys::signal::Signals;
 
 use super::job::{Job, Step};
-use super::step::BATCH;
 use crate::control::Live;
 use crate::images::{index::Entry, ours};
 use crate::output;
@@ -139,7 +139,7 @@ fn is_the_step(job: &Job, container: &Container) -> Result<bool> {
         return Ok(true);
     }
     let Some(step) = Step::from_variable()? else { return Ok(false) };
-    Ok(if container.script { step.name == BATCH } else { step.name == "0" })
+    Ok(if container.script { step.name == names::BATCH } else { step.name == "0" })
 }
 
 #[cfg(test)]

@@ -16,15 +16,13 @@ use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::step::{self, Step};
 use skiff_sandbox::{IDLE, STILL};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::job::names;
 use skiff_sys::process::{CloneFlags, close_all_except};
 
 use super::job::{self, FAILED, Job, number};
 use super::keeper;
 use crate::context::Context;
 use crate::control::{CONTROL, Live, Want, accept, answer, listen_at, tell_last, wants_to_be_last};
-
-/// How a batch script is called, as a step.
-pub const BATCH: &str = "batch";
 
 /// How long the script's `srun`s have when it has ended. Those that are to end as well have some words to exchange with their steps first;
 /// without them the steps try for seconds to reach them. The epilog does not wait for it.
@@ -53,11 +51,11 @@ pub fn begin() -> Result<()> {
 }
 
 fn try_begin(context: &Context, job: &Job, dir: &Path) -> Result<()> {
-    let stepd = number("SKIFF_STEPD_PID")?;
+    let stepd = number(names::STEPD_PID)?;
     let stepd = i32::try_from(stepd)
         .ok()
         .and_then(Pid::from_raw)
-        .ok_or_else(|| Error::new("SKIFF_STEPD_PID: no process"))?;
+        .ok_or_else(|| Error::new(format!("{}: not a process", names::STEPD_PID)))?;
     let stepd = pidfd_open(stepd, PidfdFlags::empty()).context(|| "slurmstepd")?;
     let root = keeper::running(context, job)?;
     let watcher = ReportingChild::fork("the step's watcher", CloneFlags::NONE, |reporter| {
@@ -85,9 +83,9 @@ fn prepare(dir: &Path, root: &Live, stepd: &OwnedFd, reporter: BorrowedFd<'_>) -
         dir: open(dir)?,
         parent: open(dir.parent().unwrap_or(dir))?,
         // Without the number of tasks their ends say nothing.
-        to_come: number("SKIFF_STEP_TASKS").ok(),
+        to_come: number(names::STEP_TASKS).ok(),
         tasks: vec![],
-        is_script: dir.file_name() == Some(OsStr::new(&format!("step.{BATCH}"))),
+        is_script: dir.file_name() == Some(OsStr::new(&format!("step.{}", names::BATCH))),
     };
     Ok((watcher, step::begin(root.init.as_fd())?))
 }
@@ -214,6 +212,7 @@ impl Watcher {
 
 /// Where this step has its socket.
 pub fn step_dir(job: &Job) -> Result<PathBuf> {
-    let step = job::Step::from_variable()?.ok_or_else(|| Error::new("SKIFF_STEP is not set"))?;
+    let step =
+        job::Step::from_variable()?.ok_or_else(|| Error::new(format!("{} is not set", names::STEP)))?;
     Ok(job.user_dir().join(format!("step.{}", step.name)))
 }

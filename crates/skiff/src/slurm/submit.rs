@@ -4,6 +4,7 @@ use std::path::Path;
 
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::Descriptor;
+use skiff_spec::job::names::{JOB, Submission};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::inside;
 
@@ -14,10 +15,7 @@ use crate::env::{latest, take_snapshot};
 use crate::environments::Environment;
 use crate::{images, output, proxy};
 
-/// The descriptor of the job that we are in.
-const JOB: &str = "SKIFF_JOB";
-
-/// Prints the descriptor of a job that is to run in an environment or a container; the exit code.
+/// Prints what the plug-in needs for a job that is to run in an environment or a container; the exit code.
 pub fn submit(wanted: &Submit) -> Result<i32> {
     // The helper, which a snapshot needs, is of no use inside.
     if let Some(code) = proxy::ask_outside()? {
@@ -104,7 +102,7 @@ fn of_this_job(name: &EnvName) -> Result<()> {
         Descriptor::Container(_) => return Err(outside()),
     };
     if own.environment == *name {
-        return output::line(&line);
+        return print(&Descriptor::Snapshot(own));
     }
     let found = latest::get(Path::new(&own.depot), name)?.ok_or_else(|| {
         Error::new(format!("environment {name}: no snapshot of it was ever taken, and in a job none can be"))
@@ -114,7 +112,9 @@ fn of_this_job(name: &EnvName) -> Result<()> {
 }
 
 fn print(descriptor: &Descriptor) -> Result<()> {
-    output::line(&descriptor.to_line().map_err(|e| Error::new(format!("job descriptor: {e}")))?)
+    let line = descriptor.to_line().map_err(|e| Error::new(format!("job descriptor: {e}")))?;
+    let (environment, depot) = (descriptor.environment().to_owned(), descriptor.depot().to_owned());
+    output::bytes(Submission { descriptor: line, environment, depot }.to_lines().as_bytes())
 }
 
 fn parse(environment: &str) -> Result<EnvName> {

@@ -10,6 +10,7 @@ use skiff_sandbox::join::{Failed, NetSpace, as_me, as_root};
 use skiff_sandbox::session::Ended;
 use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::job::names::{self, REFUGE};
 use skiff_spec::job::{Container, Descriptor};
 
 use super::container;
@@ -23,27 +24,12 @@ use crate::context::Context;
 use crate::control::{Live, Want};
 use crate::{images, output};
 
-/// What the plug-in hands over: the program that we stand in for.
-const PROGRAM: &str = "SKIFF_TASK_ARGV0";
-
-/// Where slurmstepd goes if it cannot go to the job's directory.
-pub const REFUGE: &str = "/tmp";
-
 /// What stands before the names of variables that are for tasks, and not for what starts them on the host.
 pub const LATER: &str = "SKIFF_LATER_";
 
-/// By this variable srun is told to begin somewhere else than where it is.
-const WORKING_DIR: &str = "SLURM_WORKING_DIR";
-
-/// Why the step could not begin, as the plug-in has heard it from `skiff slurm step-begin`.
-const FAILURE: &str = "SKIFF_STEP_FAILURE";
-
-/// What is taken away on a node whose plug-in has run.
-const CARRIER: &str = "SLURM_SKIFF_TASK_ARGV0";
-
 /// Whether we are called in the place of a task.
 pub fn is_task() -> bool {
-    std::env::var_os(PROGRAM).is_some() || std::env::var_os(CARRIER).is_some()
+    std::env::var_os(names::ARGV0).is_some() || std::env::var_os(names::ARGV0_CARRIER).is_some()
 }
 
 /// Runs the task; the exit code.
@@ -55,7 +41,7 @@ pub fn run_task() -> i32 {
 }
 
 fn in_step() -> std::result::Result<Ended, Failed> {
-    if std::env::var_os(CARRIER).is_some() {
+    if std::env::var_os(names::ARGV0_CARRIER).is_some() {
         return Err(Error::new(
             "this node's Slurm has not loaded Skiff's plug-in, so the job's environment was not made",
         )
@@ -107,7 +93,7 @@ fn save(saver: Saver, job: &Job, step: &Live, after_others: bool) -> Result<()> 
 
 /// The user's own program with what Slurm gave it; our own variables stay behind.
 fn command(context: &Context, job: &Job) -> Result<Command> {
-    let program = std::env::var_os(PROGRAM).unwrap_or_default();
+    let program = std::env::var_os(names::ARGV0).unwrap_or_default();
     let argv: Vec<OsString> = if program.is_empty() {
         // `skiff slurm task -- PROGRAM ...`
         own_args(1).into_iter().skip_while(|word| word != "--").skip(1).collect()
@@ -117,14 +103,14 @@ fn command(context: &Context, job: &Job) -> Result<Command> {
     if argv.is_empty() {
         return Err(Error::new("a task without a program"));
     }
-    let ours = [PROGRAM, "SKIFF_STEP_ENVIRONMENT", "SKIFF_STEP"];
+    let ours = [names::ARGV0, names::STEP_ENVIRONMENT, names::STEP];
     let env = own_env().into_iter().filter(|(name, _)| !ours.iter().any(|o| name == o)).collect();
     let cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
     let mut command = Command { argv, env, cwd, ..Command::default() };
     if let Some(directory) = only_inside(&command) {
         command.cwd = directory;
         // The plug-in's word to srun; a step that the task starts begins where that is started.
-        command.env.retain(|(name, _)| name != WORKING_DIR);
+        command.env.retain(|(name, _)| name != names::WORKING_DIR);
     }
     for (name, _) in &mut command.env {
         if let Some(later) = name.as_bytes().strip_prefix(LATER.as_bytes()) {
@@ -156,7 +142,7 @@ fn only_inside(command: &Command) -> Option<PathBuf> {
 }
 
 fn why_not(dir: &Path) -> Error {
-    let said = std::env::var_os(FAILURE).unwrap_or_default().to_string_lossy().into_owned();
+    let said = std::env::var_os(names::STEP_FAILURE).unwrap_or_default().to_string_lossy().into_owned();
     if said.is_empty() {
         return Error::new(format!("the step's environment was not made on this node ({})", dir.display()))
             .hint("is the plug-in in this node's plugstack.conf? its words are in slurmd's log");

@@ -30,7 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("helper", &["spec", "sys", "site", "sandbox", "net"]),
     ("cluster", &["spec", "sys", "ipc", "sandbox", "net"]),
     ("migrate", &["spec", "sys", "ipc", "sandbox"]),
-    ("spank", &[]),
+    ("spank", &["spec"]),
     (
         "skiff",
         &[
