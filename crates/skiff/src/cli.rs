@@ -12,7 +12,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::NetName;
 
-use crate::{output, suggest};
+use crate::output;
+use crate::plan::inside::Inside;
 
 mod app;
 mod checkpoint;
@@ -26,21 +27,23 @@ mod keep;
 mod machines;
 pub mod manual;
 mod migrate;
+mod options;
 mod root;
 mod slot;
+mod suggest;
 
 pub use app::{App, AppRun};
 pub use checkpoint::{Checkpoint, Restore, Save};
 pub use cluster::{Agent, Cluster, ClusterRun};
 pub use container::{Container, Submit};
 use image::{EXPORTED, IMPORTED};
-pub use image::{Export, Import, Login, ProgressKind, Pull, Shell, Store};
+pub use image::{Export, Import, Login, Pull, Shell, Store};
 pub use instance::{Instance, Start};
 pub use job::{Job, OnSignal};
 pub use keep::Keep;
 pub use machines::{Daemon, Machines, Up};
 pub use migrate::{Compress, Drain, Migrate, Mode};
-pub use root::{Contain, DryRun, HostArgs, Inside, PullWhen, RootArgs};
+pub use root::{DryRun, HostArgs, RootArgs};
 pub use slot::Slot;
 
 /// Your own software environment on a machine you do not own

@@ -1,45 +1,40 @@
 //! The command line: parses, plans, has it done, prints, exits.
 
 mod app;
-mod base_identity;
 mod checkpoint;
 mod cli;
 mod cluster;
-mod context;
-mod control;
-mod dirs;
 mod doctor;
 mod env;
-mod environments;
+#[cfg(test)]
+mod every_flag;
 #[cfg(test)]
 mod golden;
 mod images;
-mod inside;
 mod instance;
-mod job;
 mod login;
 mod migrate;
-mod named;
-mod network;
+mod net;
 mod output;
-mod planner;
-mod proxy;
-mod run;
-mod scratch;
+mod plan;
+mod ps;
+mod runtime;
 mod slurm;
-mod suggest;
-mod supervisor;
+mod store;
 mod sweep;
+mod user;
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use clap::CommandFactory;
 use cli::{Cli, Command};
-use context::Context;
 use skiff_spec::config;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::wire::{STORE_FETCHER, STORE_WRITER};
+
+use crate::runtime::{network, proxy};
+use crate::user::context::Context;
 
 #[global_allocator]
 static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new(64 << 10);
@@ -49,8 +44,8 @@ fn main() {
         // A host's command typed inside an environment is a link to us.
         Some(name) => finish(proxy::run_as(&name)),
         None if slurm::is_task() => slurm::run_task(),
-        None if is_started_as(STORE_WRITER) => finish(images::writer::run(&words()).map(|()| 0)),
-        None if is_started_as(STORE_FETCHER) => finish(images::fetcher::run(&words()).map(|()| 0)),
+        None if is_started_as(STORE_WRITER) => finish(store::writer::run(&words()).map(|()| 0)),
+        None if is_started_as(STORE_FETCHER) => finish(store::fetcher::run(&words()).map(|()| 0)),
         None => finish(network::words().and_then(|words| run(Cli::read(words)))),
     })
 }
@@ -96,21 +91,21 @@ fn show_config(json: bool) -> Result<()> {
 
 fn run(cli: Cli) -> Result<i32> {
     match cli.command {
-        Command::Run(run) => return run::run(&run),
+        Command::Run(run) => return instance::run::run(&run),
         Command::Env(command) => return env::run(&command),
         Command::App(command) => return app::run(&command),
         Command::Instance(command) => return instance::run(&command),
         Command::Checkpoint(command) => checkpoint::run(command)?,
-        Command::Job(command) => return job::run(command),
+        Command::Job(command) => return checkpoint::job::run(command),
         Command::Migrate(migrate) => migrate::run(&migrate)?,
         Command::Drain(drain) => return migrate::drain(&drain),
         Command::MigrateReceive => return migrate::receive(),
         Command::Agent => return migrate::agent(),
         Command::AgentCall { ref node, port } => return migrate::call_agent(node, port),
         Command::Cluster(command) => return cluster::run(&command),
-        Command::Net(command) => return network::commands::run(&command),
+        Command::Net(command) => return net::run(&command),
         Command::Pull(pull) => images::commands::pull(&pull)?,
-        Command::Shell(shell) => return run::shell(&shell),
+        Command::Shell(shell) => return instance::run::shell(&shell),
         Command::Import(import) => images::commands::import(&import)?,
         Command::Export(export) => images::commands::export(&export)?,
         Command::Images(output) => images::commands::list(output.json)?,
@@ -123,7 +118,7 @@ fn run(cli: Cli) -> Result<i32> {
         Command::Logout { server, output } => images::login::logout(&server, output.json)?,
         Command::Store(command) => return images::commands::store(&command),
         Command::Slurm(command) => return slurm::run(&command),
-        Command::Ps(output) => env::running(&Context::load()?, output.json)?,
+        Command::Ps(output) => ps::show(&Context::load()?, output.json)?,
         Command::Stop { name } => env::stop(&Context::load()?, &name)?,
         Command::Doctor(output) => return doctor::doctor(output.json),
         Command::Sweep(sweep) => sweep::sweep(&sweep)?,

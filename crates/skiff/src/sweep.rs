@@ -7,9 +7,11 @@ use skiff_net::Left;
 use skiff_spec::fault::Result;
 
 use crate::cli::Sweep;
-use crate::context::Context;
-use crate::network::commands::user_name;
-use crate::{checkpoint, cluster, dirs, env, environments, instance, output, scratch, slurm};
+use crate::net::user_name;
+use crate::runtime::{environments, instances};
+use crate::user::context::Context;
+use crate::user::{dirs, scratch};
+use crate::{checkpoint, cluster, env, output, slurm};
 
 #[derive(Serialize)]
 struct Found {
@@ -30,8 +32,8 @@ pub fn sweep(sweep: &Sweep) -> Result<()> {
         false => env::delete_leftovers(&context)?,
     };
     let instances = match sweep.dry_run {
-        true => instance::leftovers(&context)?,
-        false => instance::delete_leftovers(&context)?,
+        true => instances::leftovers(&context)?,
+        false => instances::delete_leftovers(&context)?,
     };
     let checkpoints = match sweep.dry_run {
         true => checkpoint::leftovers(&context)?,

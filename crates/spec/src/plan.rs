@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::image::ImageId;
 use crate::network::Net;
 
+/// The list of hosts.
+pub const HOSTS: &str = "/etc/hosts";
+
 /// Who the user is inside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -9,7 +9,7 @@ use skiff_sandbox::session::{Ended, Session};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::inside;
 
-use super::{Kind, serve, variable};
+use crate::app::{Kind, serve, variable};
 use crate::cli::AppRun;
 use crate::output;
 

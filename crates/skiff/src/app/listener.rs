@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use super::ports;
+use crate::app::ports;
 
 /// How to do without a socket.
 const HINT: &str = "`--tcp` listens on a port of 127.0.0.1 instead";

@@ -23,8 +23,9 @@ use skiff_sys::process::Child;
 use skiff_sys::signal::Signals;
 
 use crate::cli::{App, AppRun};
-use crate::context::Context;
-use crate::{images, output};
+use crate::user::context::Context;
+use crate::{output, store};
+
 pub use cluster::in_allocation;
 use listener::Listener;
 use record::{Kept, Record};
@@ -134,7 +135,7 @@ pub fn words_before(wanted: &AppRun, route: Route) -> Vec<OsString> {
     match (&wanted.environment, &wanted.image) {
         (Some(name), _) => ["env", "exec", identity, name.as_str(), "--"].map(OsString::from).into(),
         (None, Some(image)) => {
-            let base = format!("{}{image}", images::PREFIX);
+            let base = format!("{}{image}", store::PREFIX);
             ["run", "--writable", identity, "--entrypoint=", "--base", &base, "--"].map(OsString::from).into()
         }
         (None, None) => vec![],

@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use super::listener::Listener;
-use super::{host, variable};
-use crate::context::Context;
-use crate::dirs::{find, make_private};
+use crate::app::listener::Listener;
+use crate::app::{host, variable};
 use crate::output;
+use crate::user::context::Context;
+use crate::user::dirs::{find, make_private};
 
 /// By which a node of a cluster is told its name, and how one gets to the machine that it is on, as [`reached_as`] says it; nothing of the
 /// latter if the node is in no machine's network.

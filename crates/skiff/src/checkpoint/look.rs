@@ -5,10 +5,10 @@ use skiff_migrate::obstacles::{Obstacle, Process};
 use skiff_migrate::record::Checkpoint;
 use skiff_spec::fault::Result;
 
-use super::place;
+use crate::checkpoint::place;
 use crate::cli::Slot;
-use crate::context::Context;
 use crate::output;
+use crate::user::context::Context;
 
 /// One, for people and programs.
 #[derive(Serialize)]

@@ -13,9 +13,9 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::{Claim, Kind, Net};
 
-use crate::context::Context;
-use crate::instance::record::Record;
-use crate::network;
+use crate::runtime::network;
+use crate::runtime::record::Record;
+use crate::user::context::Context;
 
 /// In a checkpoint: what this is.
 const FILE: &str = "network.json";
@@ -86,7 +86,7 @@ impl Port {
     /// Finds the member of a running instance; nothing if it has none.
     pub fn of(record: &Record, started: &Started) -> Result<Option<Self>> {
         let Net::Named(name) = &started.net else { return Ok(None) };
-        let kind = network::commands::read(name)?.kind;
+        let kind = network::read(name)?.kind;
         Ok(Some(Self { kind, address: record.address()? }))
     }
 

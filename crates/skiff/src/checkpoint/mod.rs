@@ -1,5 +1,6 @@
 //! `skiff checkpoint`: instances saved and made again.
 
+pub mod job;
 pub mod look;
 pub mod member;
 pub mod place;
@@ -12,11 +13,10 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 
 use crate::cli::{Checkpoint, Save};
-use crate::context::Context;
 use crate::output;
+use crate::user::context::Context;
 
 pub use place::{delete_leftovers, leftovers};
-pub use restore::Revived;
 
 /// Does what was asked.
 pub fn run(command: Checkpoint) -> Result<()> {

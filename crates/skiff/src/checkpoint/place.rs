@@ -12,10 +12,10 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 
 use crate::cli::{Keep, Slot};
-use crate::context::Context;
-use crate::dirs::{self, make_private, new_in, own_dir_in, set_aside};
-use crate::instance::record::now;
-use crate::named;
+use crate::runtime::record::now;
+use crate::user::context::Context;
+use crate::user::dirs::{self, make_private, new_in, own_dir_in, set_aside};
+use crate::user::named;
 
 /// Where those are that lie on the disk.
 pub fn home(context: &Context) -> Result<PathBuf> {

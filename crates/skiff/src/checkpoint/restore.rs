@@ -20,17 +20,19 @@ use skiff_spec::instance::Started;
 use skiff_spec::network::Again;
 use skiff_spec::plan::{Plan, Route, Upper};
 
-use super::member::Member;
-use super::trees;
+use crate::checkpoint::member::Member;
+use crate::checkpoint::trees;
 use crate::cli::Restore;
-use crate::context::Context;
-use crate::images::index::Entry;
-use crate::instance::record::{Record, now};
-use crate::instance::service::Service;
-use crate::instance::start::{ENV, stop_signal, unpack};
-use crate::planner::{self, Relocation};
-use crate::supervisor::{self, Keep, Place};
-use crate::{images, network, output, run};
+use crate::env::deploy::unpack;
+use crate::output;
+use crate::plan::stop::stop_signal;
+use crate::plan::{self, Relocation, base, get, show};
+use crate::runtime::record::{ENV, Record, now};
+use crate::runtime::service::{Approval, Restorer, Service};
+use crate::runtime::supervisor::{self, Keep, Place};
+use crate::runtime::{enter, network};
+use crate::store::index::Entry;
+use crate::user::context::Context;
 
 /// In a checkpoint: the image below the instance.
 pub const IMAGE: &str = "image.json";
@@ -91,7 +93,7 @@ pub fn carry_out(context: &Context, restore: &Restore) -> Result<Option<Restored
 pub fn make_again(context: &Context, record: &Record, revived: &Revived<'_>) -> Result<()> {
     let Revived { checkpoint, dir, .. } = revived;
     let entry = match Entry::read(&dir.join(IMAGE))? {
-        Some(entry) => Some(images::get::again(context, entry)?),
+        Some(entry) => Some(get::again(context, entry)?),
         None => None,
     };
     let (plan, held) = plan(context, checkpoint, record)?;
@@ -115,7 +117,7 @@ fn show(checkpoint: &Checkpoint, record: &Record, json: bool) -> Result<()> {
     for process in &checkpoint.processes {
         output::line(&super::look::process(process))?;
     }
-    run::show(plan, false)
+    show::show(plan, false)
 }
 
 /// Whether it can go on here.
@@ -139,17 +141,17 @@ fn plan(context: &Context, checkpoint: &Checkpoint, record: &Record) -> Result<(
         name: record.name.to_string(),
         upper: Upper::Directory(record.dir.clone()),
         layers: checkpoint.instance.snapshot.as_ref().map(|_| paths),
-        unpacked: images::plan::unpacked_path(context, saved.base),
+        unpacked: base::unpacked_path(context, saved.base),
         output: record.output(),
     };
-    let plan = planner::relocate(saved.clone(), place)?;
-    images::plan::make_ready(context, &plan)?;
+    let plan = plan::relocate(saved.clone(), place)?;
+    base::make_ready(context, &plan)?;
     Ok((plan, held))
 }
 
 /// The layers of an environment's snapshot on this machine, bottom first.
 pub fn layers(context: &Context, snapshot: &str) -> Result<Vec<(PathBuf, LayerLease)>> {
-    let depot = Depot::open_existing(&context.depot()?).map_err(crate::env::ours)?;
+    let depot = Depot::open_existing(&context.depot()?).map_err(crate::env::contents::ours)?;
     unpack(context, &depot, snapshot)
 }
 
@@ -172,7 +174,7 @@ fn launch(
     };
     let service = Service {
         command: None,
-        revived: Some(revived),
+        restorer: Some(revived),
         identity: started.identity,
         stop,
         checkpoint: true,
@@ -207,18 +209,20 @@ pub struct Gate<'a> {
     pub bound: bool,
 }
 
-impl Revived<'_> {
-    /// What gives them their address again.
-    pub fn again(&self) -> Option<Again> {
+impl Restorer for Revived<'_> {
+    fn again(&self) -> Option<Again> {
         let claim = self.member.as_ref()?.claim.clone();
         Some(Again { claim, moves: self.gate.is_some() })
     }
 
-    /// Makes them; gives the one that the instance is there for.
-    pub fn revive(&self, instance: &Instance) -> Result<Process> {
+    fn approval(&self) -> Option<Approval<'_>> {
+        self.gate.as_ref().map(|gate| Approval { kept: gate.kept, bound: gate.bound })
+    }
+
+    fn restore(&self, instance: &Instance) -> Result<Process> {
         let checkpoint = self.checkpoint;
         let Plan { net, dumpable, .. } = &checkpoint.instance.plan;
-        let net = run::net_space(net, *dumpable);
+        let net = enter::net_space(net, *dumpable);
         let inside = Inside { init: instance.init.pidfd.as_fd(), net, number: None };
         trees::put_back_memory(inside, checkpoint, self.dir)?;
         let images = self.dir.join(IMAGES);

@@ -20,15 +20,16 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Started};
 use skiff_spec::name::EnvName;
 
-use super::member::Member;
-use super::place::New;
-use super::trees;
+use crate::checkpoint::member::Member;
+use crate::checkpoint::place::New;
+use crate::checkpoint::trees;
 use crate::cli::{Save, Slot};
-use crate::context::Context;
-use crate::control::{Live, Want};
 use crate::instance::look::not_running;
-use crate::instance::record::{Record, now};
-use crate::{output, run, supervisor};
+use crate::output;
+use crate::runtime::control::{self, Live, Want};
+use crate::runtime::enter;
+use crate::runtime::record::{Record, now};
+use crate::user::context::Context;
 
 /// What is said of one.
 #[derive(Serialize)]
@@ -53,7 +54,7 @@ pub fn save(context: &Context, words: &Save) -> Result<()> {
 /// Saves an instance; nothing if that was only to be shown.
 pub fn carry_out(context: &Context, save: &Save) -> Result<Option<Saved>> {
     let (record, started, live) = running(context, &save.instance)?;
-    let net = run::net_space(&started.net, started.plan.dumpable);
+    let net = enter::net_space(&started.net, started.plan.dumpable);
     let about = |e: Error| e.about(&format!("instance {}", record.name));
     let found = look(live.pid, net == NetSpace::Its).map_err(about)?;
     let name = save.name.as_ref().or(started.saved_as.as_ref()).unwrap_or(&record.name);
@@ -202,7 +203,7 @@ impl Saving<'_> {
 
     /// Ends it, without its supervisor if that does not.
     fn end(&self) -> Result<()> {
-        let told = supervisor::stop_at(&self.record.dir);
+        let told = control::stop_at(&self.record.dir);
         if self.ended() {
             return Ok(());
         }

@@ -17,9 +17,9 @@ use skiff_sandbox::visit::as_root_of_ids;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::{Plan, Route, Source, inside};
 
-use crate::context::Context;
-use crate::env::ours;
-use crate::instance::record::Record;
+use crate::env::contents::ours;
+use crate::runtime::record::Record;
+use crate::user::context::Context;
 
 /// What there is to keep of an instance with this plan.
 fn all(plan: &Plan) -> Vec<(String, Of)> {

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{Args, Subcommand};
 use skiff_spec::name::EnvName;
 
-use super::Output;
+use crate::cli::Output;
 
 pub const HELP: &str = "The app runs until this command ends. It listens on a Unix socket that only you can reach, and asks for a token that is \
 new each time. The output says how to forward a port by ssh, and which address to open in the browser. `skiff app list` prints both again.";

@@ -3,8 +3,7 @@
 use clap::{Args, Subcommand};
 use skiff_spec::name::EnvName;
 
-use super::Output;
-use super::{Keep, Slot};
+use crate::cli::{Keep, Output, Slot};
 
 #[derive(Subcommand)]
 pub enum Checkpoint {

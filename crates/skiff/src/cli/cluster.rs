@@ -7,7 +7,8 @@ use clap::{Args, Subcommand};
 use skiff_cluster::wire::Scratch;
 use skiff_spec::network;
 
-use super::{AppRun, HostArgs, Inside, Machines};
+use crate::cli::{AppRun, HostArgs, Machines};
+use crate::plan::inside::Inside;
 
 #[derive(Subcommand)]
 pub enum Cluster {

@@ -1,12 +1,9 @@
 //! Options of srun, sbatch and salloc, under the names that Pyxis uses. The plug-in passes them on unchanged.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser};
+use clap::Args;
 use skiff_spec::name::EnvName;
-
-use super::{Cli, Command, Slurm};
 
 #[derive(Args)]
 pub struct Submit {
@@ -67,16 +64,6 @@ pub struct Container {
     /// Write the container to this file at the end
     #[arg(long = "container-save", value_name = "FILE")]
     pub save: Option<String>,
-}
-
-impl Submit {
-    /// Reads `skiff slurm submit ...`; nothing if the words are no such command.
-    pub fn read(words: &[OsString]) -> Option<Self> {
-        match Cli::try_parse_from(words).ok()?.command {
-            Command::Slurm(Slurm::Submit(submit)) => Some(submit),
-            _ => None,
-        }
-    }
 }
 
 impl Container {

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use crate::cli::{DryRun, Output, RootArgs};
+use crate::plan::progress::ProgressKind;
+
 use clap::{Args, Subcommand};
 use skiff_spec::name::EnvName;
-
-use super::{DryRun, Output, RootArgs};
 
 #[derive(Args)]
 pub struct Pull {
@@ -78,15 +79,6 @@ pub struct Way {
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// Format of the progress display.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum ProgressKind {
-    /// A line every few seconds
-    Plain,
-    /// A JSON object several times a second, on stderr
-    Json,
 }
 
 #[derive(Subcommand)]

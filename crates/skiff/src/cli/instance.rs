@@ -5,7 +5,8 @@ use std::ffi::OsString;
 use clap::{Args, Subcommand};
 use skiff_spec::name::EnvName;
 
-use super::{DryRun, Inside, Output, RootArgs};
+use crate::cli::{DryRun, Output, RootArgs};
+use crate::plan::inside::Inside;
 
 #[derive(Subcommand)]
 pub enum Instance {

@@ -2,8 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::Keep;
-use super::Start;
+use crate::cli::{Keep, Start};
 
 #[derive(Subcommand)]
 pub enum Job {

@@ -8,7 +8,8 @@ use skiff_cluster::local::members::Member;
 use skiff_cluster::wire::Scratch;
 use skiff_spec::name::EnvName;
 
-use super::{BASE, HostArgs, Inside, Output};
+use crate::cli::{BASE, HostArgs, Output};
+use crate::plan::inside::Inside;
 
 #[derive(Subcommand)]
 pub enum Machines {

@@ -7,7 +7,7 @@ use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use super::examples;
+use crate::cli::examples;
 
 /// Writes a page for each command into a directory.
 pub fn write(root: Command, dir: &Path) -> std::io::Result<()> {

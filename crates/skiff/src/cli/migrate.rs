@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use skiff_spec::name::EnvName;
 
-use super::Output;
+use crate::cli::Output;
 
 pub const HELP: &str = "\
 The instance must have been started with --checkpoint. NODE is a node of the

@@ -18,15 +18,15 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_sys::signal::{Mask, Signals};
 
-use super::caller;
-use super::container::{Container, daemon_failed};
-use super::node::Node;
-use super::script::{Script, with_stdio};
-use super::visit::Visitors;
 use crate::cli::Agent as Words;
-use crate::context::Context;
-use crate::network;
-use crate::scratch::Scratch;
+use crate::cluster::caller;
+use crate::cluster::container::{Container, daemon_failed};
+use crate::cluster::node::Node;
+use crate::cluster::script::{Script, with_stdio};
+use crate::cluster::visit::Visitors;
+use crate::runtime::network;
+use crate::user::context::Context;
+use crate::user::scratch::Scratch;
 
 /// So much of what the script says may wait for the head.
 const MOST_WAITING: usize = 1 << 20;

@@ -17,15 +17,15 @@ use skiff_sandbox::join::{Failed, NetSpace, Place, as_me, as_root};
 use skiff_sandbox::start::{Instance, Options, start};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;
-use skiff_spec::plan::{File as PlanFile, Identity, Mount, Plan, Source, Upper};
+use skiff_spec::plan::{File as PlanFile, HOSTS, Identity, Mount, Plan, Source, Upper};
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::Mask;
 
-use super::apart;
-use super::script::with_stdio;
 use crate::cli::HostArgs;
-use crate::context::Context;
-use crate::planner::{self, PlanOptions};
+use crate::cluster::apart;
+use crate::cluster::script::with_stdio;
+use crate::plan::PlanOptions;
+use crate::user::context::Context;
 
 /// How long the daemon may take to listen.
 const LISTENING: Duration = Duration::from_secs(30);
@@ -86,7 +86,7 @@ pub fn options(
         shell: Some("/bin/sh"),
         own: vec![
             mount(files::DIR, Source::Files(made), false),
-            mount(planner::HOSTS, Source::Text(hosts), true),
+            mount(HOSTS, Source::Text(hosts), true),
             mount(files::DROP_IN, Source::Text(files::ssh_config(members)), true),
         ],
         ..PlanOptions::new(wanted.name.clone(), upper, asked.into())

@@ -13,9 +13,10 @@ use skiff_cluster::{address, head};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::{Kind, Net};
 
-use crate::context::Context;
-use crate::dirs::{make_private, own_dir_in};
-use crate::{network, output};
+use crate::output;
+use crate::runtime::network;
+use crate::user::context::Context;
+use crate::user::dirs::{make_private, own_dir_in};
 
 /// The hosts of a cluster, and what starts agents on them.
 #[derive(Serialize)]
@@ -162,7 +163,7 @@ fn refuse_useless(net: &Net) -> Result<()> {
 /// Refuses a network whose members on one host do not reach those on another. Whatever else is wrong with it, the hosts will say.
 fn refuse_apart(net: &Net, hosts: usize) -> Result<()> {
     let network = match net {
-        Net::Named(name) if hosts > 1 => network::commands::read(name).ok(),
+        Net::Named(name) if hosts > 1 => network::read(name).ok(),
         _ => None,
     };
     match network {

@@ -13,8 +13,8 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Mount, Plan, Source, inside::PROGRAM};
 
-use crate::context::Context;
-use crate::planner::PlanOptions;
+use crate::plan::PlanOptions;
+use crate::user::context::Context;
 
 /// What the host has of its own Slurm; a cluster's is another.
 const HOSTS: [&str; 5] = ["/etc/slurm", "/run/munge", "/run/slurm", "/run/slurmctld", "/etc/hosts"];

@@ -13,15 +13,15 @@ use skiff_sandbox::group::{Group, Network};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::network::Net;
-use skiff_spec::plan::{File as PlanFile, Plan, Source, Upper, inside};
+use skiff_spec::plan::{File as PlanFile, HOSTS, Plan, Source, Upper, inside};
 
-use super::root::Found;
-use super::{container, machine};
 use crate::cli::HostArgs;
-use crate::context::Context;
-use crate::planner::{self, PlanOptions};
-use crate::scratch::{self, Scratch};
-use crate::{images, network};
+use crate::cluster::root::Found;
+use crate::cluster::{container, machine};
+use crate::plan::{self, PlanOptions, base};
+use crate::runtime::network;
+use crate::user::context::Context;
+use crate::user::scratch::{self, Scratch};
 
 /// So much of what its daemon has said last is told.
 const TOLD: u64 = 2048;
@@ -106,8 +106,8 @@ fn plan(
 ) -> Result<Plan> {
     let facts = Found::on_node(context, &wanted.root)?.facts(context)?;
     let options = options(wanted, (upper, log), node, key, &network::own_hosts());
-    let plan = planner::build(options, facts)?;
-    images::plan::make_ready(context, &plan)?;
+    let plan = plan::build(options, facts)?;
+    base::make_ready(context, &plan)?;
     Ok(plan)
 }
 
@@ -123,11 +123,11 @@ pub fn options(
     let places = [
         ("/etc/slurm", Source::Files(vec![file("slurm.conf", 0o644, node.conf.clone())])),
         ("/run/munge", Source::Files(vec![file("key", 0o400, key)])),
-        (planner::HOSTS, Source::Text(files::etc_hosts(&node.members, own_hosts))),
+        (HOSTS, Source::Text(files::etc_hosts(&node.members, own_hosts))),
     ];
     let asked = HostArgs { mounts: wanted.mounts.clone(), net: None };
     let options = PlanOptions {
-        own: vec![planner::output(log)],
+        own: vec![plan::output(log)],
         ..PlanOptions::new(wanted.name.clone(), upper, asked.into())
     };
     machine::options(options, Net::Host, places)

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use skiff_cluster::wire::Root;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use crate::cli::PullWhen;
-use crate::context::Context;
-use crate::images;
-use crate::images::index::Entry;
-use crate::planner::Facts;
+use crate::plan::get::{self, PullWhen};
+use crate::plan::{Facts, base};
+use crate::store;
+use crate::store::index::Entry;
+use crate::user::context::Context;
 
 /// As users write it.
 const HOST: &str = "host";
@@ -36,12 +36,12 @@ impl Found {
             }
             return Ok(Self::Directory(path));
         }
-        let Some(image) = base.strip_prefix(images::PREFIX) else {
+        let Some(image) = base.strip_prefix(store::PREFIX) else {
             return if base == HOST { Ok(Self::Host) } else { Err(unknown(base)) };
         };
         let entry = match dry_run {
-            true => images::find(context, image)?,
-            false => images::get::to_run(context, image, PullWhen::Missing)?,
+            true => store::find(context, image)?,
+            false => get::to_run(context, image, PullWhen::Missing)?,
         };
         Ok(Self::Image(Box::new(entry)))
     }
@@ -50,9 +50,7 @@ impl Found {
     pub fn on_node(context: &Context, root: &Root) -> Result<Self> {
         Ok(match root {
             Root::Host => Self::Host,
-            Root::Image { id, reference } => {
-                Self::Image(Box::new(images::get::on_node(context, *id, reference)?))
-            }
+            Root::Image { id, reference } => Self::Image(Box::new(get::on_node(context, *id, reference)?)),
             Root::Directory(path) => {
                 path.metadata().context(|| format!("base dir:{}", path.display()))?;
                 Self::Directory(path.clone())
@@ -73,7 +71,7 @@ impl Found {
     pub fn text(&self) -> String {
         match self {
             Self::Host => HOST.into(),
-            Self::Image(entry) => format!("{}{}", images::PREFIX, entry.reference),
+            Self::Image(entry) => format!("{}{}", store::PREFIX, entry.reference),
             Self::Directory(path) => format!("{DIRECTORY}{}", path.display()),
         }
     }
@@ -90,7 +88,7 @@ impl Found {
     pub fn facts<'a>(&self, context: &'a Context) -> Result<Facts<'a>> {
         match self {
             Self::Host => Facts::of_host(context),
-            Self::Image(entry) => images::plan::facts(context, entry.id, entry.exec()?.volumes),
+            Self::Image(entry) => base::facts(context, entry.id, entry.exec()?.volumes),
             Self::Directory(path) => Facts::of_directory(context, path),
         }
     }

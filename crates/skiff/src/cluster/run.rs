@@ -17,12 +17,14 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::Identity;
 use skiff_sys::signal::Signals;
 
-use super::container;
-use super::launching::{Entrance, Launching};
-use super::root::Found;
-use crate::cli::{ClusterRun, Inside};
-use crate::context::Context;
-use crate::{images, output, planner};
+use crate::cli::ClusterRun;
+use crate::cluster::container;
+use crate::cluster::launching::{Entrance, Launching};
+use crate::cluster::root::Found;
+use crate::output;
+use crate::plan::inside::Inside;
+use crate::plan::{self, in_image};
+use crate::user::context::Context;
 
 /// What is to be done, before any of it is.
 #[derive(Serialize)]
@@ -38,7 +40,7 @@ struct Plan {
 /// Runs the script; the exit code.
 pub fn run(run: &ClusterRun) -> Result<i32> {
     let context = Context::load()?;
-    planner::refuse_inside(&context)?;
+    plan::refuse_inside(&context)?;
     container::needs_helper(&context)?;
     let net = run.host.net.clone().unwrap_or_default();
     let plan = plan(run, &net, &context)?;
@@ -47,7 +49,7 @@ pub fn run(run: &ClusterRun) -> Result<i32> {
     }
     // Whatever the hosts would all say, once and at once.
     let options = container::options(&plan.wanted, container::memory(&context), &net, vec![], (&[], ""));
-    planner::build(options, Found::on_node(&context, &plan.wanted.root)?.facts(&context)?)?;
+    plan::build(options, Found::on_node(&context, &plan.wanted.root)?.facts(&context)?)?;
     let signals = Signals::block(&[]).context(|| "signals")?;
     let end = carry_out(run, &context, &plan, &signals)?;
     Ok(match end {
@@ -86,7 +88,7 @@ fn root(run: &ClusterRun, context: &Context) -> Result<(Root, Command)> {
     let command = match found.image() {
         Some(entry) => {
             let exec = entry.config()?.exec;
-            images::command::in_environment(context, (entry.id, &exec), &inside, &run.command)?
+            in_image::in_environment(context, (entry.id, &exec), &inside, &run.command)?
         }
         None => inside.command(context, &run.command),
     };

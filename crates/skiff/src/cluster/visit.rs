@@ -20,10 +20,10 @@ use skiff_spec::plan::Identity;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
 
-use super::caller;
-use super::node::Node;
-use crate::context::Context;
+use crate::cluster::caller;
+use crate::cluster::node::Node;
 use crate::output;
+use crate::user::context::Context;
 
 /// How long it may take until a program runs.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -14,9 +14,9 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::Upper;
 
-use super::Check;
-use crate::context::Context;
-use crate::planner::{self, Facts, PlanOptions, RootOptions};
+use crate::doctor::Check;
+use crate::plan::{self, Facts, PlanOptions, RootOptions};
+use crate::user::context::Context;
 
 const NAME: &str = "checkpoints";
 
@@ -56,7 +56,7 @@ fn try_in_new(context: &Context, act: impl FnOnce(Inside<'_>, &Path) -> Result<F
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     let asked = RootOptions { net: Some(Net::None), dumpable: true, ..RootOptions::default() };
     let options = PlanOptions::new("doctor", upper, asked);
-    let plan = planner::build(options, Facts::of_host(context)?)?;
+    let plan = plan::build(options, Facts::of_host(context)?)?;
     let scratch = std::env::temp_dir().join(format!("skiff-doctor.{}", std::process::id()));
     fs::DirBuilder::new().mode(0o700).create(&scratch).context(|| scratch.display().to_string())?;
     let found = start(&plan, Options { helper: context.helper.as_deref(), ..Options::default() }).and_then(

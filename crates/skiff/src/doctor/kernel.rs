@@ -12,10 +12,10 @@ use skiff_spec::ids::{COUNT, subordinate};
 use skiff_spec::plan::{Base, Upper};
 use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 
-use super::Check;
-use crate::context::Context;
-use crate::planner::{self, Facts, PlanOptions, RootOptions};
-use crate::scratch;
+use crate::doctor::Check;
+use crate::plan::{self, Facts, PlanOptions, RootOptions};
+use crate::user::context::Context;
+use crate::user::scratch;
 
 /// All of them.
 pub fn checks(context: &Context) -> Vec<Check> {
@@ -216,7 +216,7 @@ fn whole(context: &Context) -> Check {
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     let begun = Instant::now();
     let started = Facts::of_host(context)
-        .and_then(|facts| planner::build(PlanOptions::new("doctor", upper, RootOptions::default()), facts))
+        .and_then(|facts| plan::build(PlanOptions::new("doctor", upper, RootOptions::default()), facts))
         .and_then(|plan| start(&plan, Options { helper: context.helper.as_deref(), ..Options::default() }));
     match started {
         Ok(instance) => {

@@ -7,8 +7,8 @@ mod site;
 use serde::Serialize;
 use skiff_spec::fault::Result;
 
-use crate::context::Context;
 use crate::output;
+use crate::user::context::Context;
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

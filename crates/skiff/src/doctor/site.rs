@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 use skiff_sandbox::uplink::PROGRAM as UPLINK;
 use skiff_spec::config;
 
-use super::Check;
-use crate::context::Context;
-use crate::{cluster, dirs, environments, images, instance, network, output, slurm};
+use crate::doctor::Check;
+use crate::runtime::{environments, instances};
+use crate::store::client;
+use crate::user::context::Context;
+use crate::user::dirs;
+use crate::{cluster, net, output, slurm};
 
 /// All of them.
 pub fn checks(context: &Context) -> Vec<Check> {
@@ -47,7 +50,7 @@ fn state(context: &Context) -> Check {
 fn leftovers(context: &Context) -> Check {
     const NAME: &str = "leftovers";
     let found = environments::home(context).map(|dir| dirs::leftovers(&dir).len()).and_then(|environments| {
-        Ok(environments + instance::leftovers(context)?.len() + cluster::leftovers(context)?.len())
+        Ok(environments + instances::leftovers(context)?.len() + cluster::leftovers(context)?.len())
     });
     match found {
         Ok(0) => Check::pass(NAME, "none"),
@@ -62,7 +65,7 @@ fn leftovers(context: &Context) -> Check {
 
 fn store(context: &Context) -> Check {
     const NAME: &str = "store of images";
-    match images::commands::room(context) {
+    match client::room(context) {
         Ok(usage) => Check::pass(NAME, format!("{} in use", output::size(usage.total()))),
         // Environments over the host do without.
         Err(e) => Check::warn(NAME, e.message, e.hint),
@@ -87,7 +90,7 @@ fn private_network() -> Check {
 
 fn networks() -> Check {
     const NAME: &str = "site's networks";
-    let checked = match network::commands::checked(None) {
+    let checked = match net::checked(None) {
         Ok(checked) => checked,
         Err(e) => return Check::warn(NAME, e.message, e.hint),
     };

@@ -15,11 +15,11 @@ use skiff_spec::job::Snapshot;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Plan, inside};
 
-use super::latest;
-use crate::base_identity;
-use crate::context::Context;
-use crate::environments::Environment;
-use crate::{images, output, supervisor};
+use crate::env::{base_identity, latest, root};
+use crate::output;
+use crate::plan::base;
+use crate::runtime::environments::Environment;
+use crate::user::context::Context;
 
 /// Prints what is added, changed and deleted.
 pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {
@@ -33,7 +33,7 @@ pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {
         skiff_env::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen }).map_err(ours)
     })?;
     // One that cannot run now has its places shown.
-    if let Ok(plan) = supervisor::plan(context, &env) {
+    if let Ok(plan) = root::plan(context, &env) {
         leave_out_places(&mut changes, &plan);
     }
     if json {
@@ -152,7 +152,7 @@ pub fn snapshot(context: &Context, name: &EnvName, json: bool) -> Result<()> {
 
 /// Where a base is to be seen without the helper: the host as the user sees it, an image unpacked.
 fn own_view(context: &Context, base: Base) -> Result<PathBuf> {
-    Ok(images::plan::unpacked(context, base)?.unwrap_or_else(|| "/".into()))
+    Ok(base::unpacked(context, base)?.unwrap_or_else(|| "/".into()))
 }
 
 /// The base to compare with: the helper's view of it where there is one.

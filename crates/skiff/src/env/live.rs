@@ -13,11 +13,14 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Identity, inside};
 
-use crate::cli::Inside;
-use crate::context::Context;
-use crate::control::{Live, Want};
-use crate::environments::{self, Environment, Ground};
-use crate::{cluster, images, instance, output, run, supervisor};
+use crate::env::root;
+use crate::output;
+use crate::plan::in_image;
+use crate::plan::inside::Inside;
+use crate::runtime::control::{self, Live, Want};
+use crate::runtime::enter;
+use crate::runtime::environments::{self, Environment, Ground};
+use crate::user::context::Context;
 
 /// The user's shell in an environment; the default one is made on first use.
 pub fn enter(context: &Context, name: &EnvName, inside: &Inside) -> Result<i32> {
@@ -31,9 +34,7 @@ pub fn enter(context: &Context, name: &EnvName, inside: &Inside) -> Result<i32> 
 pub fn command(context: &Context, env: &Environment, inside: &Inside, words: &[OsString]) -> Result<Command> {
     match env.ground()? {
         Ground::Host => Ok(inside.command(context, words)),
-        Ground::Image(entry) => {
-            images::command::in_environment(context, (entry.id, &entry.exec()?), inside, words)
-        }
+        Ground::Image(entry) => in_image::in_environment(context, (entry.id, &entry.exec()?), inside, words),
     }
 }
 
@@ -96,21 +97,23 @@ fn session(
     identity: Identity,
     command: &Command,
 ) -> std::result::Result<Ended, Failed> {
-    let live = supervisor::session(context, env)?;
+    let live = root::session(context, env)?;
     let session = Session::begin()?;
-    let target = (&live.init, live.pid, run::net_space(&env.settings()?.net, false));
-    let child = run::spawn(context, target, identity, command, &session)?;
+    let target = (&live.init, live.pid, enter::net_space(&env.settings()?.net, false));
+    let child = enter::spawn(context, target, identity, command, &session)?;
     let ended = session.wait(&child)?;
     live.leave();
     Ok(ended)
 }
 
+/// One, for people and programs.
 #[derive(Serialize)]
-struct Listed {
+pub struct ListedEnvironment {
     name: String,
     base: String,
     created: u64,
-    running: bool,
+    /// Whether it runs.
+    pub running: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -123,36 +126,15 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
     print(&listed(context)?, json)
 }
 
-/// Prints those that run, and the instances and clusters that do.
-pub fn running(context: &Context, json: bool) -> Result<()> {
-    let envs: Vec<Listed> = listed(context)?.into_iter().filter(|l| l.running).collect();
-    let instances = instance::running(context)?;
-    let clusters = cluster::running(context)?;
-    if json {
-        let values = envs.iter().map(|l| of_kind("environment", l));
-        let values = values.chain(instances.iter().map(|l| of_kind("instance", l)));
-        let values = values.chain(clusters.iter().map(|l| of_kind("cluster", l)));
-        return output::json(&values.collect::<Result<Vec<_>>>()?);
-    }
-    let rows = envs.iter().map(row).chain(instances.iter().map(instance::Listed::row));
-    let rows: Vec<_> = rows.chain(clusters.iter().map(cluster::Listed::row)).collect();
-    output::table(&["NAME", "BASE", "CREATED", "RUNNING", "PID"], &rows)
-}
-
-fn of_kind(kind: &str, listed: &impl Serialize) -> Result<serde_json::Value> {
-    let mut value = serde_json::to_value(listed).map_err(|e| Error::new(format!("JSON: {e}")))?;
-    value["kind"] = kind.into();
-    Ok(value)
-}
-
-fn print(all: &[Listed], json: bool) -> Result<()> {
+fn print(all: &[ListedEnvironment], json: bool) -> Result<()> {
     if json {
         return output::json(&all);
     }
     output::table(&["NAME", "BASE", "CREATED", "RUNNING", "PID"], &all.iter().map(row).collect::<Vec<_>>())
 }
 
-fn row(l: &Listed) -> Vec<String> {
+/// A row of the table of them.
+pub fn row(l: &ListedEnvironment) -> Vec<String> {
     let state = match (l.pid, l.sessions) {
         (Some(_), Some(1)) => "1 session".into(),
         (Some(_), Some(n)) => format!("{n} sessions"),
@@ -162,11 +144,12 @@ fn row(l: &Listed) -> Vec<String> {
     vec![l.name.clone(), l.base.clone(), output::time(l.created), state, pid]
 }
 
-fn listed(context: &Context) -> Result<Vec<Listed>> {
-    let one = |env: Environment| -> Result<Listed> {
+/// All of the user's.
+pub fn listed(context: &Context) -> Result<Vec<ListedEnvironment>> {
+    let one = |env: Environment| -> Result<ListedEnvironment> {
         let settings = env.settings()?;
         let live = Live::connect(&env.dir, Want::Status)?;
-        Ok(Listed {
+        Ok(ListedEnvironment {
             name: env.name.to_string(),
             base: settings.base.clone(),
             created: settings.created,
@@ -182,7 +165,7 @@ fn listed(context: &Context) -> Result<Vec<Listed>> {
 /// Ends a running environment with everything in it.
 pub fn stop(context: &Context, name: &EnvName) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
-    match supervisor::stop_at(&env.dir)? {
+    match control::stop_at(&env.dir)? {
         true => Ok(()),
         false => {
             Err(Error::new(format!("environment {name}: it does not run"))

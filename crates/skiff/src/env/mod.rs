@@ -1,22 +1,24 @@
 //! `skiff env ...`: environments that stay.
 
-mod contents;
+pub mod base_identity;
+pub mod contents;
+pub mod deploy;
 pub mod latest;
-mod live;
+pub mod live;
 mod remove;
+pub mod root;
 
 use skiff_spec::fault::Result;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 
 use crate::cli::{Env, Exec, HostArgs};
-use crate::context::Context;
-use crate::environments::{Environment, Ground};
-use crate::planner::RootSource;
-use crate::{images, output, planner, run as throw_away};
+use crate::plan::{self, RootSource, show};
+use crate::runtime::environments::{Environment, Ground};
+use crate::user::context::Context;
+use crate::{output, store};
 
-pub use contents::{ours, take_snapshot};
-pub use live::{command, enter_default, exec_in, running, stop};
+pub use live::{command, enter_default, exec_in, stop};
 pub use remove::delete_leftovers;
 
 /// Does what was asked; the exit code.
@@ -29,7 +31,7 @@ pub fn run(command: &Env) -> Result<i32> {
         Env::Enter { inside, name, dry_run: false, .. } => return live::enter(&context, name, inside),
         Env::Enter { name, json, .. } => {
             let env = Environment::named(&context, name.clone())?;
-            throw_away::show(&crate::supervisor::plan(&context, &env)?, *json)?;
+            show::show(&crate::env::root::plan(&context, &env)?, *json)?;
         }
         Env::Exec(Exec { inside, name, command }) => {
             let env = Environment::existing(&context, name.clone())?;
@@ -54,12 +56,12 @@ fn create(context: &Context, name: &EnvName, base: &str, host: &HostArgs, dry_ru
     let HostArgs { mounts, net } = host;
     let ground = match RootSource::of_base(base)? {
         RootSource::Host => Ground::Host,
-        RootSource::Image(image) => Ground::Image(images::find(context, &image)?),
+        RootSource::Image(image) => Ground::Image(store::find(context, &image)?),
     };
     // What is wrong with a mount shows now, not at the first start.
-    mounts.iter().try_for_each(|m| planner::parse_mount(m).map(drop))?;
+    mounts.iter().try_for_each(|m| plan::parse_mount(m).map(drop))?;
     if let Some(Net::Named(network)) = net {
-        crate::network::commands::read(network)?;
+        crate::runtime::network::read(network)?;
     }
     let env = Environment::named(context, name.clone())?;
     if dry_run {

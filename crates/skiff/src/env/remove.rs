@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 
-use super::latest;
-use crate::context::Context;
-use crate::dirs::{self, delete};
-use crate::environments::{self, Environment};
-use crate::{images, output, supervisor};
+use crate::env::latest;
+use crate::output;
+use crate::runtime::environments::{self, Environment};
+use crate::runtime::{control, lock, naming};
+use crate::user::context::Context;
+use crate::user::dirs::{self, delete};
 
 /// Removes one environment.
 pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> Result<()> {
@@ -19,13 +20,13 @@ pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> 
             return output::line(&format!("end what runs in it, and remove {}", env.dir.display()));
         }
         (true, false) => {
-            supervisor::stop_at(&env.dir)?;
+            control::stop_at(&env.dir)?;
             // Where its start has just failed there is nothing to stop, but a supervisor that is about to end.
-            supervisor::wait_for_lock(&env.dir)?;
+            lock::wait_for_lock(&env.dir)?;
         }
         (false, _) => {}
     }
-    let lock = supervisor::try_lock(&env.dir)?.ok_or_else(|| {
+    let lock = lock::try_lock(&env.dir)?.ok_or_else(|| {
         Error::new(format!("environment {name}: it runs"))
             .hint(format!("`skiff env stop {name}` first, or rm --force"))
     })?;
@@ -37,7 +38,7 @@ pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> 
     let aside = env.set_aside()?;
     drop(lock);
     if let Some(id) = image {
-        images::naming::give_up(context, id)?;
+        naming::give_up(context, id)?;
     }
     latest::unset(&context.depot()?, name)?;
     delete(context, aside)

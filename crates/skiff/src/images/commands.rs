@@ -11,14 +11,17 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::size;
 
-use super::file::{ImageFile, name_for};
-use super::index::{Entry, Names};
-use super::progress::Progress;
-use super::wire::{Ask, Say};
-use super::{find, get, import, naming, ours, store};
 use crate::cli::{Export, Import, Pull, Store};
-use crate::context::Context;
 use crate::output;
+use crate::plan::progress::Progress;
+use crate::plan::{get, import};
+use crate::runtime::naming;
+use crate::store::client::{self, room};
+use crate::store::file::{ImageFile, name_for};
+use crate::store::index::{Entry, Names};
+use crate::store::wire::{Ask, Say};
+use crate::store::{find, ours};
+use crate::user::context::Context;
 
 /// Digits of an id that tell images apart for a person.
 const SHOWN_DIGITS: usize = 12;
@@ -30,7 +33,7 @@ pub fn pull(pull: &Pull) -> Result<()> {
     let platform = platform(way.arch.as_deref())?;
     let mut progress = Progress::new(way.progress, way.quiet);
     let entry = get::pull(&context, &pull.image, &platform, &mut progress)?;
-    store::mount(&context, entry.id);
+    client::mount(&context, entry.id);
     match way.json {
         true => output::json(&Listed::of(&entry)),
         false => output::line(&digest(entry.id)),
@@ -46,7 +49,7 @@ pub fn import(import: &Import) -> Result<()> {
     let file = ImageFile::meant(&import.file)?;
     let mut progress = Progress::new(way.progress, way.quiet);
     let entry = import::import_to(&context, &file, name, &platform, &mut progress)?;
-    store::mount(&context, entry.id);
+    client::mount(&context, entry.id);
     match way.json {
         true => output::json(&Listed::of(&entry)),
         false => output::line(&digest(entry.id)),
@@ -57,12 +60,12 @@ pub fn import(import: &Import) -> Result<()> {
 pub fn export(export: &Export) -> Result<()> {
     let context = Context::load()?;
     let mut target = Target::from_str(&export.target).map_err(ours)?;
-    let entry = super::find(&context, &export.image)?;
+    let entry = find(&context, &export.image)?;
     if let Target::DockerArchive { name: name @ None, .. } = &mut target {
         // As `docker save` does; an image that came from a file has no name that Docker would take.
         *name = Named::from_str(&entry.reference).ok().filter(|named| named.digest().is_none());
     }
-    let image = store::open_image(&context, &entry)?;
+    let image = client::open_image(&context, &entry)?;
     let Exported { digest, sockets } = write(&image, &target).map_err(ours)?;
     let digest = digest.map(|digest| digest.to_string());
     if sockets > 0 {
@@ -177,7 +180,7 @@ pub fn remove(images: &[String], json: bool) -> Result<()> {
         }
         all.push(Forgotten { digest: digest(entry.id), reference: entry.reference, kept_by });
     }
-    store::release(&context)?;
+    client::release(&context)?;
     if json { output::json(&all) } else { Ok(()) }
 }
 
@@ -197,7 +200,7 @@ pub fn inspect(image: &str, files: bool) -> Result<()> {
     let entry = find(&context, image)?;
     if files {
         let mut printed = Ok(());
-        store::ask(&context, Ask::Files(entry.id), &mut |word| {
+        client::ask(&context, Ask::Files(entry.id), &mut |word| {
             if let Say::Lines(lines) = word
                 && printed.is_ok()
             {
@@ -206,7 +209,7 @@ pub fn inspect(image: &str, files: bool) -> Result<()> {
         })?;
         return printed;
     }
-    let Say::Found(record) = store::ask(&context, Ask::Find(entry.id), &mut |_| ())? else {
+    let Say::Found(record) = client::ask(&context, Ask::Find(entry.id), &mut |_| ())? else {
         return Err(Error::new(format!("image {image}: the store's writer answered something else")));
     };
     output::json(&Inspected {
@@ -227,14 +230,6 @@ pub fn store(command: &Store) -> Result<i32> {
         Store::Verify { image, output } => return verify(&context, image.as_deref(), output.json),
     }
     Ok(0)
-}
-
-/// The room that the store takes.
-pub fn room(context: &Context) -> Result<skiff_image::store::Usage> {
-    match store::ask(context, Ask::Usage, &mut |_| ())? {
-        Say::Usage(usage) => Ok(usage),
-        _ => Err(Error::new("store: the writer answered something else")),
-    }
 }
 
 fn usage(context: &Context, json: bool) -> Result<()> {
@@ -274,11 +269,11 @@ fn collect(context: &Context, budget: Option<&str>, dry_run: bool, json: bool) -
             .hint("it is a number, with K, M, G or T behind it")
     };
     let budget = budget.map(|text| size::parse(text).ok_or_else(|| not_understood(text))).transpose()?;
-    let Say::Collected(done) = store::ask(context, Ask::Collect { budget, dry_run }, &mut |_| ())? else {
+    let Say::Collected(done) = client::ask(context, Ask::Collect { budget, dry_run }, &mut |_| ())? else {
         return Err(Error::new("store: the writer answered something else"));
     };
     if !dry_run {
-        store::release(context)?;
+        client::release(context)?;
     }
     if json {
         return output::json(&done);
@@ -295,7 +290,7 @@ fn collect(context: &Context, budget: Option<&str>, dry_run: bool, json: bool) -
 
 fn verify(context: &Context, image: Option<&str>, json: bool) -> Result<i32> {
     let only = image.map(|image| find(context, image)).transpose()?.map(|entry| entry.id);
-    let Say::Verified(checked) = store::ask(context, Ask::Verify(only), &mut |_| ())? else {
+    let Say::Verified(checked) = client::ask(context, Ask::Verify(only), &mut |_| ())? else {
         return Err(Error::new("store: the writer answered something else"));
     };
     let code = i32::from(checked.iter().any(|c| c.fault.is_some()));

@@ -13,9 +13,9 @@ use skiff_registry::{Certificates, Client, Settings};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::signal::{Signals, die_by};
 
-use super::ours;
 use crate::cli::Login;
 use crate::output;
+use crate::store::ours;
 
 /// What ends a program by default and comes from a terminal or from whoever wants it gone.
 const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];

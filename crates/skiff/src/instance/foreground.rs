@@ -9,14 +9,15 @@ use skiff_spec::instance::{End, Ended};
 use skiff_spec::name::EnvName;
 use skiff_sys::signal::Signals;
 
-use super::logs::Follow;
-use super::look::{not_running, stop};
-use super::record::{Record, State};
-use super::start;
 use crate::cli::{Run, Start};
-use crate::context::Context;
-use crate::planner::{RootOptions, RootSource};
-use crate::{images, output, supervisor};
+use crate::instance::logs::Follow;
+use crate::instance::look::{not_running, stop};
+use crate::instance::start;
+use crate::plan::{RootOptions, RootSource};
+use crate::runtime::lock;
+use crate::runtime::record::{Record, State};
+use crate::user::context::Context;
+use crate::{output, store};
 
 /// How long its command may take to end when it is asked to, in seconds.
 const PATIENCE: u64 = 10;
@@ -54,9 +55,9 @@ pub fn of_run(run: &Run, instance: &EnvName) -> Result<Start> {
         tty: _,
         interactive: _,
     } = run;
-    let RootOptions { source, argv, .. } = RootOptions::of_run(run)?;
+    let RootOptions { source, argv, .. } = run.options()?;
     let of = match source {
-        RootSource::Image(image) => format!("{}{image}", images::PREFIX),
+        RootSource::Image(image) => format!("{}{image}", store::PREFIX),
         RootSource::Host if argv.is_empty() => {
             return Err(Error::new("--checkpoint: a shell on a terminal cannot be saved")
                 .hint("say what is to be run: skiff run --checkpoint NAME -- COMMAND"));
@@ -100,7 +101,7 @@ pub fn attend(
             }
         }
     }
-    supervisor::wait_for_lock(&record.dir)?;
+    lock::wait_for_lock(&record.dir)?;
     signals.end();
     ended(record).map(Some)
 }

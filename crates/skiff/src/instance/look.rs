@@ -16,13 +16,14 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Identity, Plan, Route};
 
-use super::record::{Record, State};
-use super::start::ENV;
-use crate::cli::Inside;
-use crate::context::Context;
-use crate::control::{Live, Want};
-use crate::environments::Environment;
-use crate::{env, images, network, output, run, supervisor};
+use crate::plan::in_image;
+use crate::plan::inside::Inside;
+use crate::runtime::control::{self, Live, Want};
+use crate::runtime::environments::Environment;
+use crate::runtime::record::{ENV, Record, State};
+use crate::runtime::{enter, lock, network};
+use crate::user::context::Context;
+use crate::{env, output};
 
 /// One, for people and programs.
 #[derive(Serialize)]
@@ -159,8 +160,8 @@ fn session(
     command: &Command,
 ) -> std::result::Result<HowEnded, Failed> {
     let session = Session::begin()?;
-    let net = run::net_space(&plan.net, plan.dumpable);
-    let child = run::spawn(context, (&live.init, live.pid, net), identity, command, &session)?;
+    let net = enter::net_space(&plan.net, plan.dumpable);
+    let child = enter::spawn(context, (&live.init, live.pid, net), identity, command, &session)?;
     Ok(session.wait(&child)?)
 }
 
@@ -183,7 +184,7 @@ fn command(
         }
         (None, Some(entry)) => {
             let exec = entry.config()?.exec;
-            images::command::in_environment(context, (entry.id, &exec), &inside, words)?
+            in_image::in_environment(context, (entry.id, &exec), &inside, words)?
         }
         (None, None) => inside.command(context, words),
     };
@@ -218,8 +219,8 @@ pub fn stop(context: &Context, name: &EnvName, seconds: u64) -> Result<()> {
     poll(&mut [PollFd::new(&live.init, PollFlags::IN)], Some(&limit))
         .context(|| format!("waiting for instance {name}"))?;
     drop(live);
-    if !supervisor::stop_at(&record.dir)? {
-        supervisor::wait_for_lock(&record.dir)?;
+    if !control::stop_at(&record.dir)? {
+        lock::wait_for_lock(&record.dir)?;
     }
     Ok(())
 }
@@ -229,7 +230,7 @@ pub fn remove(context: &Context, name: &EnvName, force: bool) -> Result<()> {
     let record = Record::existing(context, name)?;
     let mut lock = record.lock_ended()?;
     if lock.is_none() && force {
-        supervisor::stop_at(&record.dir)?;
+        control::stop_at(&record.dir)?;
         lock = record.lock_ended()?;
     }
     let lock = lock.ok_or_else(|| {

@@ -2,20 +2,17 @@
 //! command that it is there for; a supervisor as of any environment holds it, keeps the command's output and notes its end.
 
 pub mod foreground;
-mod kept;
 mod logs;
 pub mod look;
-pub mod record;
-pub mod service;
+pub mod run;
 pub mod start;
 
 use skiff_spec::fault::Result;
 
 use crate::cli::Instance;
-use crate::context::Context;
+use crate::user::context::Context;
 
 pub use look::{Listed, running};
-pub use record::{delete_leftovers, leftovers};
 
 /// Does what was asked; the exit code.
 pub fn run(command: &Instance) -> Result<i32> {

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use rustix::process::Signal;
 use skiff_env::{Depot, LayerLease};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
@@ -14,16 +13,22 @@ use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Identity, Plan, Upper};
 use skiff_spec::settings::Settings;
 
-use super::record::{Record, now};
-use super::service::Service;
 use crate::cli::{Slot, Start};
-use crate::context::Context;
-use crate::env::{self, ours, take_snapshot};
-use crate::environments::Environment;
-use crate::images::index::Entry;
-use crate::planner::{self, PlanOptions, RootOptions, RootSource};
-use crate::supervisor::{self, Keep, Place};
-use crate::{images, network, output, run, scratch, slurm};
+use crate::env::contents::{ours, take_snapshot};
+use crate::env::deploy::unpack;
+use crate::plan::resolve::{MainProcess, RunFacts, resolve};
+use crate::plan::show::show;
+use crate::plan::stop::stop_signal;
+use crate::plan::{self, PlanOptions, RootOptions, RootSource, base, in_image};
+use crate::runtime::environments::Environment;
+use crate::runtime::network;
+use crate::runtime::record::{ENV, Record, now};
+use crate::runtime::service::Service;
+use crate::runtime::supervisor::{self, Keep, Place};
+use crate::store::index::Entry;
+use crate::user::context::Context;
+use crate::user::scratch;
+use crate::{env, output, store};
 
 /// What an instance is of.
 enum Of {
@@ -56,10 +61,10 @@ pub fn start(start: &Start) -> Result<i32> {
     }
     let wanted = wanted(&context, start, &of, &record)?;
     if start.show.dry_run {
-        return run::show(&wanted.plan, start.show.json).map(|()| 0);
+        return show(&wanted.plan, start.show.json).map(|()| 0);
     }
     network::join_for(&context, &wanted.plan)?;
-    images::plan::make_ready(&context, &wanted.plan)?;
+    base::make_ready(&context, &wanted.plan)?;
     let started = started(start, &of, &wanted);
     let lock = record.make(&context, &started, wanted.entry.as_ref())?;
     match launch(&context, start, &of, &record, &wanted, &lock) {
@@ -89,7 +94,7 @@ fn launch(
     };
     let service = Service {
         command: wanted.command.as_ref(),
-        revived: None,
+        restorer: None,
         identity: wanted.identity,
         stop: stop_signal(wanted.stop.as_deref()),
         checkpoint: start.checkpoint.is_some(),
@@ -98,22 +103,13 @@ fn launch(
     supervisor::launch(context, &place, Keep::Instance(&service), &wanted.plan, &wanted.held, lock)
 }
 
-/// By the name that the image has for it.
-pub fn stop_signal(wanted: Option<&str>) -> i32 {
-    let known = wanted.map(|signal| (signal, images::stop::number(signal)));
-    if let Some((signal, None)) = known {
-        output::note(&format!("the image's stop signal {signal:?} is not known: SIGTERM it is"));
-    }
-    known.and_then(|(_, number)| number).unwrap_or(Signal::TERM.as_raw())
-}
-
 fn started(start: &Start, of: &Of, wanted: &Wanted) -> Started {
     let words = wanted.command.iter().flat_map(|command| &command.argv);
     Started {
         name: start.instance.clone(),
         of: match of {
             Of::Host => "host".into(),
-            Of::Image(image) => format!("{}{image}", images::PREFIX),
+            Of::Image(image) => format!("{}{image}", store::PREFIX),
             Of::Env(env) => format!("{ENV}{}", env.name),
         },
         image: match wanted.plan.base {
@@ -131,9 +127,6 @@ fn started(start: &Start, of: &Of, wanted: &Wanted) -> Started {
     }
 }
 
-/// What is in front of an environment's name, so that it is no image's.
-pub const ENV: &str = "env:";
-
 impl Of {
     /// Reads the word. One that may be either is an environment's name if the user has such an environment: they made it themselves, and an
     /// image can be named in other ways.
@@ -145,7 +138,7 @@ impl Of {
             let name: EnvName = name.parse().map_err(|e| Error::new(format!("{e}")))?;
             return Environment::existing(context, name).map(Self::Env);
         }
-        if let Some(image) = word.strip_prefix(images::PREFIX) {
+        if let Some(image) = word.strip_prefix(store::PREFIX) {
             return Ok(Self::Image(image.into()));
         }
         if let Ok(name) = word.parse::<EnvName>() {
@@ -159,7 +152,7 @@ impl Of {
 }
 
 fn wanted(context: &Context, start: &Start, of: &Of, record: &Record) -> Result<Wanted> {
-    let asked = RootOptions::of_start(start);
+    let asked = start.options();
     let upper = if asked.dumpable {
         // On the disk, where it can be saved.
         Upper::Directory(record.dir.clone())
@@ -180,7 +173,7 @@ fn wanted(context: &Context, start: &Start, of: &Of, record: &Record) -> Result<
 pub fn options(asked: RootOptions, record: &Record, upper: Upper) -> PlanOptions {
     PlanOptions {
         has_host_name: true,
-        own: vec![planner::output(record.output())],
+        own: vec![plan::output(record.output())],
         ..PlanOptions::new(record.name.as_str(), upper, asked)
     }
 }
@@ -188,10 +181,10 @@ pub fn options(asked: RootOptions, record: &Record, upper: Upper) -> PlanOptions
 /// As `skiff run` has it.
 fn of_base(context: &Context, start: &Start, options: PlanOptions) -> Result<Wanted> {
     let entered = options.asked.source == RootSource::Host && start.command.is_empty();
-    let found = run::resolve(&options.asked, context, start.show.dry_run)?;
-    let run::RunFacts { facts, process, entry } = found;
-    let run::MainProcess { command, identity, stop } = process;
-    let plan = planner::build(options, facts)?;
+    let found = resolve(&options.asked, context, start.show.dry_run)?;
+    let RunFacts { facts, process, entry } = found;
+    let MainProcess { command, identity, stop } = process;
+    let plan = plan::build(options, facts)?;
     let command = (!entered).then_some(command);
     Ok(Wanted { plan, held: vec![], snapshot: None, command, identity, stop, entry })
 }
@@ -212,7 +205,8 @@ fn of_environment(
     // Topmost first.
     let (paths, held): (Vec<PathBuf>, Vec<LayerLease>) = layers.into_iter().rev().unzip();
     let RootOptions { inside, user, entrypoint, argv, .. } = options.asked.clone();
-    let plan = planner::build(over_environment(options, settings, paths), env.ground()?.facts(context)?)?;
+    let plan =
+        plan::build(over_environment(options, settings, paths), base::of_ground(context, &env.ground()?)?)?;
     let words: Vec<OsString> = entrypoint.into_iter().chain(argv).collect();
     let command = match &words[..] {
         [] => None,
@@ -220,7 +214,7 @@ fn of_environment(
             let mut command = env::command(context, env, &inside, words)?;
             command.set(names::ENVIRONMENT, env.name.as_str());
             if let Some(user) = &user {
-                images::command::run_as(&mut command, user, &inside);
+                in_image::run_as(&mut command, user, &inside);
             }
             Some(command)
         }
@@ -252,20 +246,4 @@ fn snapshot(context: &Context, env: &Environment) -> Result<(String, Vec<(PathBu
     let depot = Depot::open_existing(Path::new(&taken.descriptor.depot)).map_err(ours)?;
     let layers = unpack(context, &depot, &text)?;
     Ok((text, layers))
-}
-
-/// Unpacks a snapshot; bottom first.
-pub fn unpack(context: &Context, depot: &Depot, snapshot: &str) -> Result<Vec<(PathBuf, LayerLease)>> {
-    let id = snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
-    let manifest = depot.manifest(&id).map_err(ours)?;
-    let cache = context.state()?.join("layers");
-    for _ in 0..3 {
-        let layers = slurm::layers(context, &cache, depot, (&id, &manifest))?;
-        // Another start may have evicted one this very moment.
-        if let Some(held) = slurm::hold(context, &cache, layers)? {
-            return Ok(held);
-        }
-    }
-    Err(Error::new(format!("{}: the snapshot's layers vanish as soon as they are there", cache.display()))
-        .hint("slurm.cache_bytes in the configuration is too small for this environment"))
 }

@@ -30,9 +30,9 @@ use skiff_sys::lock;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use visitors::Visitors;
 
-use super::peer::wait;
-use crate::context::Context;
+use crate::migrate::peer::wait;
 use crate::output;
+use crate::user::context::Context;
 
 /// What whom there is no room for hears; they come back.
 const BUSY: &str = "the agent is busy";

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::name::EnvName;
 
-use crate::context::Context;
-use crate::control::{Live, Want};
-use crate::instance::record::{Record, State};
-use crate::supervisor;
+use crate::runtime::control::{Live, Want};
+use crate::runtime::lock;
+use crate::runtime::record::{Record, State};
+use crate::user::context::Context;
 
 const ARRIVAL: &str = "arrival";
 const DECISION: &str = "decision";
@@ -47,7 +47,7 @@ pub fn ask(context: &Context, instance: &EnvName, token: &str) -> Result<bool> {
         if Live::connect(&record.dir, Want::Status)?.is_some() || matches!(record.state()?, State::Ended(_)) {
             return Ok(true);
         }
-        if supervisor::try_lock(&record.dir)?.is_some() {
+        if lock::try_lock(&record.dir)?.is_some() {
             // It did run, and this machine has lost it.
             return Ok(false);
         }

@@ -10,11 +10,11 @@ use skiff_cluster::{head, hosts};
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use super::{in_step, sender, way};
 use crate::cli::{Compress, Drain, Migrate, Mode, Output};
-use crate::context::Context;
-use crate::instance::record::{Record, State};
+use crate::migrate::{in_step, sender, way};
 use crate::output;
+use crate::runtime::record::{Record, State};
+use crate::user::context::Context;
 
 /// What has become of an instance.
 #[derive(Debug, Serialize, Deserialize)]

@@ -22,20 +22,21 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_sys::signal::Signals;
 
-use super::hear::{Said, hear_progress, last_words, said, strange};
-use super::leaving::{self, Leaving};
-use super::pages::{Pages, Sorted};
-use super::peer::{Peer, wait};
-use super::progress::Progress;
-use super::rounds::{self, Round};
-use super::talk::{Files, Load, Offer, Order, Report, VERSION};
-use super::way::Way;
 use crate::checkpoint::member::Member;
 use crate::checkpoint::place::{New, home};
-use crate::checkpoint::{criu, restore::IMAGE, trees};
+use crate::checkpoint::restore::IMAGE;
+use crate::checkpoint::{criu, trees};
 use crate::cli::{Migrate, Mode};
-use crate::context::Context;
-use crate::instance::record::{Record, now};
+use crate::migrate::hear::{Said, hear_progress, last_words, said, strange};
+use crate::migrate::leaving::{self, Leaving};
+use crate::migrate::pages::{Pages, Sorted};
+use crate::migrate::peer::{Peer, wait};
+use crate::migrate::progress::Progress;
+use crate::migrate::rounds::{self, Round};
+use crate::migrate::talk::{Files, Load, Offer, Order, Report, VERSION};
+use crate::migrate::way::Way;
+use crate::runtime::record::{Record, now};
+use crate::user::context::Context;
 
 /// How long the other side may take to look at the offer: it may have to get an image.
 const CONSIDERING: Duration = Duration::from_secs(600);

@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use crate::instance::record::Record;
-use crate::supervisor;
+use crate::runtime::control;
+use crate::runtime::record::Record;
 
 const FILE: &str = "leaving";
 
@@ -100,7 +100,7 @@ impl Leaving {
 /// Notes that the instance has gone: what is here ends, CRIU with it.
 pub fn end(record: &Record) -> Result<()> {
     record.note_end(Some(skiff_spec::instance::End::Moved))?;
-    supervisor::stop_at(&record.dir)?;
+    control::stop_at(&record.dir)?;
     match fs::remove_file(path(record)) {
         Err(e) if e.kind() != ErrorKind::NotFound => Err(e).context(|| path(record).display().to_string()),
         _ => Ok(()),

@@ -23,19 +23,20 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_sys::signal::Signals;
 
-use super::decision;
-use super::in_step;
-use super::peer::{Peer, wait};
-use super::talk::{CONTROL, Files, GOODS, Load, Offer, Order, Report, VERSION};
 use crate::checkpoint::criu;
 use crate::checkpoint::member::Member;
 use crate::checkpoint::restore::{Gate, Revived, fits, layers, make_again};
 use crate::cli::Mode;
 use crate::cluster::caller;
-use crate::context::Context;
-use crate::control::{Live, Want};
-use crate::instance::record::Record;
-use crate::{images, network, output, planner, supervisor};
+use crate::migrate::peer::{Peer, wait};
+use crate::migrate::talk::{CONTROL, Files, GOODS, Load, Offer, Order, Report, VERSION};
+use crate::migrate::{decision, in_step};
+use crate::output;
+use crate::plan::{self, get};
+use crate::runtime::control::{self, Live, Want};
+use crate::runtime::network;
+use crate::runtime::record::Record;
+use crate::user::context::Context;
 
 /// Who has started us.
 const SENDER: &str = "the sender";
@@ -80,7 +81,7 @@ fn stay(record: &Record) -> Result<i32> {
             .is_empty()
         {
             if signals.next().is_ok_and(|signal| signal.is_some_and(|s| s.number == Signal::TERM.as_raw())) {
-                supervisor::stop_at(&record.dir)?;
+                control::stop_at(&record.dir)?;
             }
         }
     }
@@ -131,16 +132,16 @@ fn consider(context: &Context, offer: &Offer) -> Result<Record> {
         return Err(Error::new(format!("skiff here is version {VERSION}, the sender's {}", offer.version))
             .hint("have the same version installed on both machines"));
     }
-    planner::refuse_inside(context)?;
+    plan::refuse_inside(context)?;
     let record = Record::named(context, &offer.checkpoint.instance.name)?;
     record.refuse_taken()?;
     criu(context)?;
     fits(context, &offer.checkpoint)?;
     if let Net::Named(name) = &offer.checkpoint.instance.net {
-        network::commands::read(name)?;
+        network::read(name)?;
     }
     if let Some(entry) = &offer.image {
-        images::get::again(context, entry.clone())?;
+        get::again(context, entry.clone())?;
     }
     if let Some(snapshot) = &offer.checkpoint.instance.snapshot {
         layers(context, snapshot)?;

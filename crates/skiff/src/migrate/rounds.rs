@@ -8,12 +8,12 @@ use skiff_migrate::enter::Inside;
 use skiff_spec::fault::Result;
 use std::os::fd::AsFd;
 
-use super::hear::{hear_progress, last_words, strange};
-use super::pages::Pages;
-use super::peer::wait;
-use super::progress::Progress;
-use super::talk::Report;
-use super::way::Way;
+use crate::migrate::hear::{hear_progress, last_words, strange};
+use crate::migrate::pages::Pages;
+use crate::migrate::peer::wait;
+use crate::migrate::progress::Progress;
+use crate::migrate::talk::Report;
+use crate::migrate::way::Way;
 
 /// One time in which all of the memory was looked at, and sent what had not been sent as it was.
 #[derive(Clone, Debug, Serialize)]

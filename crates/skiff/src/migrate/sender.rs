@@ -12,19 +12,20 @@ use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 
-use super::hand_over::{Gone, Move, Outcome};
-use super::leaving::{self, Leaving};
-use super::progress::{Phase, Progress};
-use super::rounds::Round;
-use super::talk::{Order, Report};
-use super::way::{self, Way};
 use crate::checkpoint::member::{Member, Port};
 use crate::checkpoint::{look as shown, save};
 use crate::cli::{Migrate, Mode};
-use crate::context::Context;
-use crate::control::{Live, Want};
-use crate::instance::record::{Record, State};
-use crate::{output, run};
+use crate::migrate::hand_over::{Gone, Move, Outcome};
+use crate::migrate::leaving::{self, Leaving};
+use crate::migrate::progress::{Phase, Progress};
+use crate::migrate::rounds::Round;
+use crate::migrate::talk::{Order, Report};
+use crate::migrate::way::{self, Way};
+use crate::output;
+use crate::runtime::control::{Live, Want};
+use crate::runtime::enter;
+use crate::runtime::record::{Record, State};
+use crate::user::context::Context;
 
 /// How long the other side may take to look up what became of a move.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
@@ -80,7 +81,7 @@ pub fn carry_out(context: &Context, words: &Migrate) -> Result<Done> {
     let (record, started, live) = save::running(context, &words.instance)?;
     let about = |e: Error| e.about(&format!("instance {}", record.name));
     let launch = way::launch(context, &words.node)?;
-    let net = run::net_space(&started.net, started.plan.dumpable);
+    let net = enter::net_space(&started.net, started.plan.dumpable);
     let look = || look(live.pid, net == NetSpace::Its).map_err(about);
     if words.dry_run {
         return show(words, &launch.argv, &look()?).map(|()| Done::Shown);

@@ -15,10 +15,10 @@ use skiff_cluster::launch::{Door, Launcher};
 use skiff_cluster::manager::{self, Launch, Manager, Surroundings, Way as How};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use super::peer::{Peer, wait};
-use super::talk::{CONTROL, GOODS};
 use crate::cluster::launching::own_addresses;
-use crate::context::Context;
+use crate::migrate::peer::{Peer, wait};
+use crate::migrate::talk::{CONTROL, GOODS};
+use crate::user::context::Context;
 
 /// How long the other machine may take to start the receiver, and that to call.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -7,15 +7,16 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::Container;
 use skiff_spec::plan::Upper;
 
-use super::deploy::{time_limit, until};
-use super::here::{IMAGE, node_name, private_dir, spool};
-use super::job::Job;
-use crate::context::Context;
-use crate::control::Live;
-use crate::images::{self, index::Entry};
-use crate::planner::{self, PlanOptions, RootOptions};
-use crate::supervisor::{self, Keep, Place};
-use crate::{dirs, output, scratch};
+use crate::env::deploy::{node_name, time_limit, until};
+use crate::output;
+use crate::plan::{self, PlanOptions, RootOptions, base, get, in_image};
+use crate::runtime::control::Live;
+use crate::runtime::supervisor::{self, Keep, Place};
+use crate::slurm::here::{IMAGE, private_dir, spool};
+use crate::slurm::job::Job;
+use crate::store::index::Entry;
+use crate::user::context::Context;
+use crate::user::{dirs, scratch};
 
 /// The running container; made if this is the first who needs it.
 pub fn running(context: &Context, job: &Job, container: &Container) -> Result<Live> {
@@ -37,8 +38,8 @@ pub fn running(context: &Context, job: &Job, container: &Container) -> Result<Li
     supervisor::session_at(context, &place, keep, || {
         let entry = image(context, container, &place.dir)?;
         let upper = kept.clone().map_or_else(|| scratch::not_kept(context, &own), Ok)?;
-        let facts = images::plan::facts(context, entry.id, entry.exec()?.volumes)?;
-        Ok((planner::build(options(container, upper, spool(context)), facts)?, vec![]))
+        let facts = base::facts(context, entry.id, entry.exec()?.volumes)?;
+        Ok((plan::build(options(container, upper, spool(context)), facts)?, vec![]))
     })
 }
 
@@ -63,7 +64,7 @@ fn image(context: &Context, container: &Container, dir: &Path) -> Result<Entry> 
         .hint("containers last as long as their job; --container-image=IMAGE makes one"));
     };
     let (end, limit) = time_limit(context);
-    let got = until(end, || images::get::on_node(context, wanted.id, &wanted.reference))
+    let got = until(end, || get::on_node(context, wanted.id, &wanted.reference))
         .map_err(|e| e.about(&format!("node {node}")))?;
     let entry = got.ok_or_else(|| {
         Error::new(format!("image {}: not got by node {node} within {limit} s", wanted.reference))
@@ -78,10 +79,10 @@ pub fn enter(command: &mut Command, job: &Job, container: &Container, entry: &En
     let exec = entry.exec()?;
     let RootOptions { inside, entrypoint, .. } = container.into();
     // What a task of the job's own container starts goes on as that one is.
-    let goes_on = job.step.is_none() && images::command::is_in(command, entry.id);
+    let goes_on = job.step.is_none() && in_image::is_in(command, entry.id);
     let kept: Vec<_> =
         container.variables.iter().filter_map(|name| Some((name, command.var(name)?.to_owned()))).collect();
-    images::command::enter(command, entry.id, &exec);
+    in_image::enter(command, entry.id, &exec);
     for (name, value) in kept {
         command.set(name, value);
     }

@@ -6,17 +6,11 @@ use rustix::process::getuid;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Fault as Error, Result};
 
-use crate::context::Context;
+use crate::env::deploy::node_name;
+use crate::user::context::Context;
 
 /// In the keeper's directory: what the job's root is over, if that is an image.
 pub const IMAGE: &str = "image.json";
-
-/// What this node is called.
-pub fn node_name() -> String {
-    // As slurmd itself calls a node by default: its host's name up to the first dot.
-    let host = || rustix::system::uname().nodename().to_string_lossy().split('.').next().map(str::to_owned);
-    std::env::var("SLURMD_NODENAME").ok().or_else(host).unwrap_or_default()
-}
 
 /// Where slurmd puts batch scripts.
 pub fn spool(context: &Context) -> PathBuf {

@@ -8,18 +8,18 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::job::{Descriptor, Snapshot};
 use skiff_spec::plan::Upper;
 
-use super::container;
-use super::deploy::deploy;
-use super::here::{IMAGE, private_dir, spool};
-use super::job::Job;
 use crate::cli::HostArgs;
-use crate::context::Context;
-use crate::control::Live;
-use crate::environments::Ground;
-use crate::images::index::Entry;
-use crate::planner::{self, PlanOptions};
-use crate::scratch;
-use crate::supervisor::{self, Keep, Place};
+use crate::env::deploy::deploy;
+use crate::plan::{self, PlanOptions, base};
+use crate::runtime::control::{self, Live};
+use crate::runtime::environments::Ground;
+use crate::runtime::supervisor::{self, Keep, Place};
+use crate::slurm::container;
+use crate::slurm::here::{IMAGE, private_dir, spool};
+use crate::slurm::job::Job;
+use crate::store::index::Entry;
+use crate::user::context::Context;
+use crate::user::scratch;
 
 /// In the keeper's directory: in what this node's base differs from the one the environment was built on.
 pub const DIFFERENCE: &str = "base-difference";
@@ -48,8 +48,8 @@ fn of_snapshot(context: &Context, job: &Job, snapshot: &Snapshot) -> Result<Live
         if let Some(entry) = &deployed.image {
             entry.write(&place.dir.join(IMAGE))?;
         }
-        let facts = deployed.image.map_or(Ground::Host, Ground::Image).facts(context)?;
-        let plan = planner::build(options(snapshot, upper, paths, spool(context)), facts)?;
+        let facts = base::of_ground(context, &deployed.image.map_or(Ground::Host, Ground::Image))?;
+        let plan = plan::build(options(snapshot, upper, paths, spool(context)), facts)?;
         Ok((plan, leases))
     })
 }
@@ -76,10 +76,10 @@ pub fn stop_job() -> Result<()> {
         let path = entry.context(|| dir.display().to_string())?.path();
         // Its watcher may be removing it at this moment; so there is no lock to take.
         if path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"step.")) {
-            supervisor::end_at(&path)?;
+            control::end_at(&path)?;
         } else if path.is_dir() {
             roots.push(path);
         }
     }
-    roots.iter().try_for_each(|path| supervisor::stop_at(path).map(drop))
+    roots.iter().try_for_each(|path| control::stop_at(path).map(drop))
 }

@@ -6,7 +6,6 @@
 //! puts the real program into the step as the user.
 
 pub mod container;
-mod deploy;
 mod here;
 mod job;
 pub mod keeper;
@@ -27,11 +26,9 @@ use skiff_spec::fault::Result;
 
 use crate::cli::Slurm;
 
-pub use deploy::{hold, layers};
 pub use here::spool;
 pub use node::sweep_jobs;
-pub use submit::{asked, describe};
-pub use task::{LATER, is_task, run_task};
+pub use task::{is_task, run_task};
 
 /// Does what the plug-in asks; the exit code.
 pub fn run(command: &Slurm) -> Result<i32> {

@@ -11,10 +11,10 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::JOBS;
 use skiff_sys::lock::within;
 
-use super::job::{USER, dir};
-use super::trash;
-use crate::context::Context;
 use crate::output;
+use crate::slurm::job::{USER, dir};
+use crate::slurm::trash;
+use crate::user::context::Context;
 
 /// In the cache's directory, beside those of the users; root's.
 const ROOMS: &str = "jobs";

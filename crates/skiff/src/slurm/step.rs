@@ -19,10 +19,10 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names;
 use skiff_sys::process::{CloneFlags, close_all_except};
 
-use super::job::{self, FAILED, Job, number};
-use super::keeper;
-use crate::context::Context;
-use crate::control::{CONTROL, Live, Want, accept, answer, listen_at, tell_last, wants_to_be_last};
+use crate::runtime::control::{CONTROL, Live, Want, accept, answer, listen_at, tell_last, wants_to_be_last};
+use crate::slurm::job::{self, FAILED, Job, number};
+use crate::slurm::keeper;
+use crate::user::context::Context;
 
 /// How long the script's `srun`s have when it has ended. Those that are to end as well have some words to exchange with their steps first;
 /// without them the steps try for seconds to reach them. The epilog does not wait for it.

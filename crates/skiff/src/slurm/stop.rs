@@ -18,7 +18,7 @@ use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::process::CloneFlags;
 
-use super::keeper;
+use crate::slurm::keeper;
 
 /// How long it may take.
 const LIMIT: Duration = Duration::from_secs(60);

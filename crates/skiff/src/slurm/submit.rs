@@ -8,12 +8,14 @@ use skiff_spec::job::names::{JOB, Submission};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::inside;
 
-use super::wanted;
 use crate::cli::{Container, Submit};
-use crate::context::Context;
-use crate::env::{latest, take_snapshot};
-use crate::environments::Environment;
-use crate::{images, output, proxy};
+use crate::env::contents::take_snapshot;
+use crate::env::latest;
+use crate::runtime::environments::Environment;
+use crate::runtime::proxy;
+use crate::slurm::wanted;
+use crate::user::context::Context;
+use crate::{output, store};
 
 /// Prints what the plug-in needs for a job that is to run in an environment or a container; the exit code.
 pub fn submit(wanted: &Submit) -> Result<i32> {
@@ -49,7 +51,7 @@ pub fn asked(wanted: &Submit) -> Result<Asked<'_>> {
                 .hint("an environment over an image is made by: skiff env create NAME --base image:IMAGE"))
         }
         (None, false) => Err(Error::new("neither --environment nor --container-image is given")),
-        (Some(environment), false) => match environment.strip_prefix(images::PREFIX) {
+        (Some(environment), false) => match environment.strip_prefix(store::PREFIX) {
             _ if !environment.contains(':') => parse(environment).map(Asked::Environment),
             // A job that is submitted from one in a container gets the same, with its mounts and all else.
             image => match (own(wanted.step).filter(|own| own.environment() == environment), image) {

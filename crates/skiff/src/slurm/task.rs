@@ -13,19 +13,18 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::{self, REFUGE};
 use skiff_spec::job::{Container, Descriptor};
 
-use super::container;
-use super::here::node_name;
-use super::job::Job;
-use super::keeper::{self, DIFFERENCE, TOLD};
-use super::save::Saver;
-use super::signals::TaskSignals;
-use super::step::step_dir;
-use crate::context::Context;
-use crate::control::{Live, Want};
-use crate::{images, output};
-
-/// What stands before the names of variables that are for tasks, and not for what starts them on the host.
-pub const LATER: &str = "SKIFF_LATER_";
+use crate::env::deploy::node_name;
+use crate::output;
+use crate::plan::in_image;
+use crate::runtime::control::{Live, Want};
+use crate::runtime::proxy::LATER;
+use crate::slurm::container;
+use crate::slurm::job::Job;
+use crate::slurm::keeper::{self, DIFFERENCE, TOLD};
+use crate::slurm::save::Saver;
+use crate::slurm::signals::TaskSignals;
+use crate::slurm::step::step_dir;
+use crate::user::context::Context;
 
 /// Whether we are called in the place of a task.
 pub fn is_task() -> bool {
@@ -119,7 +118,7 @@ fn command(context: &Context, job: &Job) -> Result<Command> {
     }
     if let Some(entry) = keeper::image(job)? {
         match &job.descriptor {
-            Descriptor::Snapshot(_) => images::command::enter(&mut command, entry.id, &entry.exec()?),
+            Descriptor::Snapshot(_) => in_image::enter(&mut command, entry.id, &entry.exec()?),
             Descriptor::Container(container) => {
                 container::enter(&mut command, job, container, &entry)?;
                 if is_first() {

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{Container, Image};
 
-use super::save;
-use crate::cli;
-use crate::context::Context;
-use crate::{images, planner};
+use crate::plan::{self, get};
+use crate::slurm::save;
+use crate::user::context::Context;
+use crate::{cli, store};
 
 /// What a container is called that has no image of its own.
 const PREFIX: &str = "container:";
@@ -34,7 +34,7 @@ const AS_EVER: [&str; 14] = [
 
 /// Settles which image it is, and whether everything said of it can be meant.
 pub fn container(context: &Context, asked: &cli::Container, step: bool) -> Result<Container> {
-    let image = asked.image.as_deref().map(|image| images::get::pin(context, image)).transpose()?;
+    let image = asked.image.as_deref().map(|image| get::pin(context, image)).transpose()?;
     described(asked, image, step, || utf8(&context.depot()?))
 }
 
@@ -64,7 +64,7 @@ pub fn described(
         writable: _,
     } = asked;
     let environment = match (&image, name) {
-        (Some(image), _) => format!("{}{}", images::PREFIX, image.reference),
+        (Some(image), _) => format!("{}{}", store::PREFIX, image.reference),
         (None, Some(name)) => format!("{PREFIX}{name}"),
         (None, None) => {
             return Err(Error::new("--container-... are given, but no container")
@@ -113,7 +113,7 @@ fn mount(text: &str) -> Result<String> {
     }
     let source = in_full(source)?;
     let mount = format!("{source}:{target}{}", if read_only { ":ro" } else { "" });
-    planner::parse_mount(&mount).map(|_| mount)
+    plan::parse_mount(&mount).map(|_| mount)
 }
 
 /// A directory that the user names from where they are.

@@ -13,13 +13,14 @@ use skiff_cluster::{address, head, hosts};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance;
 
-use super::{Agent, Prepared};
+use crate::cluster::agent::{Agent, Prepared};
 use crate::cluster::container::{self, Container};
 use crate::cluster::machine::{self, number};
 use crate::cluster::node::Node;
 use crate::cluster::root::Found;
-use crate::scratch;
-use crate::{network, planner};
+use crate::plan;
+use crate::runtime::network;
+use crate::user::scratch;
 
 /// Where ssh daemons listen in networks of their own.
 const SSH_PORT: u16 = 22;
@@ -30,7 +31,7 @@ impl Agent<'_> {
             return Err(Error::new(format!("its skiff is version {VERSION}, the head's {}", wanted.version))
                 .hint("have the same version installed on all hosts"));
         }
-        planner::refuse_inside(self.context)?;
+        plan::refuse_inside(self.context)?;
         self.beat = beat(wanted.silence);
         let (port, controller) = match &wanted.duty {
             Duty::Node { port, controller } => (*port, controller.map(|address| address.to_string())),
@@ -88,7 +89,7 @@ impl Agent<'_> {
         let upper = upper.unwrap_or_else(|| container::memory(self.context));
         let options = container::options(&wanted, upper, self.net, made, (members, &network::own_hosts()));
         let facts = Found::on_node(self.context, &wanted.root)?.facts(self.context)?;
-        let plan = planner::build(options, facts)?;
+        let plan = plan::build(options, facts)?;
         let container = Container::start(self.context, &plan, wanted.identity)?;
         container.notes().iter().for_each(|note| self.channel.tell(&Report::Note(note.clone())));
         self.container = Some(container);

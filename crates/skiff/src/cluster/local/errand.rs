@@ -14,9 +14,9 @@ use skiff_cluster::local::members::Member;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::inside::PROGRAM;
 
-use super::known::{not_up, refuse_lost};
-use super::record::Record;
-use super::wire::{Want, ask};
+use crate::cluster::local::known::{not_up, refuse_lost};
+use crate::cluster::local::record::Record;
+use crate::cluster::local::wire::{Want, ask};
 
 /// A command of ours that runs on the controller. It is killed when this is dropped before it has ended.
 pub struct Errand {

@@ -14,14 +14,16 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 
-use super::known::{nodes, not_up};
-use super::record::Record;
-use super::wire::{Want, ask};
-use crate::cli::Inside;
+use crate::cluster::local::known::{nodes, not_up};
+use crate::cluster::local::record::Record;
+use crate::cluster::local::wire::{Want, ask};
 use crate::cluster::machine::environment;
 use crate::cluster::{apart, visit};
-use crate::context::Context;
-use crate::{app, images, network, output};
+use crate::plan::in_image;
+use crate::plan::inside::Inside;
+use crate::runtime::network;
+use crate::user::context::Context;
+use crate::{app, output};
 
 /// Runs the user's command on a node, or their shell; its exit code.
 pub fn run(
@@ -40,7 +42,7 @@ pub fn run(
         None => inside.command(context, words),
         Some(entry) => {
             let exec = entry.config()?.exec;
-            images::command::in_environment(context, (entry.id, &exec), inside, words)?
+            in_image::in_environment(context, (entry.id, &exec), inside, words)?
         }
     };
     command.env.retain(|(name, _)| !is_of_another_job(name) || asked(inside, name));

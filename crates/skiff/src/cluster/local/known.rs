@@ -4,8 +4,8 @@ use skiff_cluster::local::members::Member;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::End;
 
-use super::record::Record;
-use super::wire::{Answer, Node, Want, ask};
+use crate::cluster::local::record::Record;
+use crate::cluster::local::wire::{Answer, Node, Want, ask};
 
 /// The nodes as its supervisor knows them.
 pub fn nodes(record: &Record) -> Result<Vec<Node>> {

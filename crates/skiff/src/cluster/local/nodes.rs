@@ -9,12 +9,12 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::name::EnvName;
 
-use super::errand::{Errand, wait_until_ready};
-use super::known::{nodes, not_up, shown_end};
-use super::record::Record;
-use super::wire::{Answer, Want, ask};
-use crate::context::Context;
+use crate::cluster::local::errand::{Errand, wait_until_ready};
+use crate::cluster::local::known::{nodes, not_up, shown_end};
+use crate::cluster::local::record::Record;
+use crate::cluster::local::wire::{Answer, Want, ask};
 use crate::output;
+use crate::user::context::Context;
 
 /// How long a cluster may take to get ready.
 pub const READY: Duration = Duration::from_secs(120);

@@ -16,11 +16,12 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 
 use crate::cluster::machine;
-use crate::context::Context;
-use crate::control::dial;
-use crate::dirs::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};
-use crate::images::index::Entry;
-use crate::{named, supervisor};
+use crate::runtime::control::dial;
+use crate::runtime::lock;
+use crate::store::index::Entry;
+use crate::user::context::Context;
+use crate::user::dirs::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};
+use crate::user::named;
 
 const SETTINGS: &str = "cluster.json";
 const IMAGE: &str = "image.json";
@@ -172,7 +173,7 @@ impl Record {
         }
         let text = serde_json::to_vec(settings).map_err(|e| Error::new(format!("{SETTINGS}: {e}")))?;
         write(&new.join(SETTINGS), &text)?;
-        supervisor::try_lock(new)?.ok_or_else(|| Error::new(format!("{}: locked", new.display())))
+        lock::try_lock(new)?.ok_or_else(|| Error::new(format!("{}: locked", new.display())))
     }
 
     /// What it was made as.
@@ -231,7 +232,7 @@ impl Record {
 
     /// Whether its supervisor was killed.
     fn is_dead(&self) -> Result<bool> {
-        Ok(dial(&self.dir)?.is_none() && supervisor::try_lock(&self.dir)?.is_some())
+        Ok(dial(&self.dir)?.is_none() && lock::try_lock(&self.dir)?.is_some())
     }
 
     /// Removes what is kept; whoever has the lock may.

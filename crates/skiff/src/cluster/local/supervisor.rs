@@ -23,17 +23,17 @@ use skiff_spec::plan::{Plan, inside};
 use skiff_sys::process::session_of;
 use skiff_sys::signal::Signals;
 
-use super::errand::Errand;
-use super::hosts::{Hosts, Lost, Spec};
-use super::record::{Record, Unnamed};
-use super::wire::{Answer, Want};
+use crate::cluster::local::errand::Errand;
+use crate::cluster::local::hosts::{Hosts, Lost, Spec};
+use crate::cluster::local::record::{Record, Unnamed};
+use crate::cluster::local::wire::{Answer, Want};
 use crate::cluster::machine;
-use crate::context::Context;
-use crate::control::{CONTROL, listen_at};
 use crate::output;
-use crate::planner::{self, Relocation};
-use crate::scratch::{self, Scratch};
-use crate::supervisor::apart;
+use crate::plan::{self, Relocation};
+use crate::runtime::control::{CONTROL, listen_at};
+use crate::runtime::supervisor::apart;
+use crate::user::context::Context;
+use crate::user::scratch::{self, Scratch};
 
 struct Supervisor {
     record: Record,
@@ -386,5 +386,5 @@ fn of_member(plan: &Plan, record: &Record, scratch: Option<&Scratch>, member: Me
     let upper = scratch.map(|scratch| scratch.upper(&name)).transpose()?;
     let upper = upper.unwrap_or_else(|| plan.upper.clone());
     let unpacked = plan.unpacked.clone();
-    planner::relocate(plan.clone(), Relocation { name, upper, layers: None, unpacked, output })
+    plan::relocate(plan.clone(), Relocation { name, upper, layers: None, unpacked, output })
 }

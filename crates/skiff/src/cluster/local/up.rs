@@ -13,24 +13,24 @@ use skiff_sandbox::command::DEFAULT_PATH;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
-use skiff_spec::plan::{Base, Identity, Plan, Source, Upper};
+use skiff_spec::plan::{Base, HOSTS, Identity, Plan, Source, Upper};
 
-use super::errand::wait_until_ready;
-use super::hosts::Spec;
-use super::known::not_up;
-use super::nodes::READY;
-use super::record::{Record, Settings};
-use super::supervisor::{self, Wanted as Held};
-use super::wire::{Want, ask};
 use crate::cli::{HostArgs, Up};
 use crate::cluster::launching::{self, Launching};
+use crate::cluster::local::errand::wait_until_ready;
+use crate::cluster::local::hosts::Spec;
+use crate::cluster::local::known::not_up;
+use crate::cluster::local::nodes::READY;
+use crate::cluster::local::record::{Record, Settings};
+use crate::cluster::local::supervisor::{self, Wanted as Held};
+use crate::cluster::local::wire::{Want, ask};
 use crate::cluster::machine;
 use crate::cluster::root::Found;
-use crate::context::Context;
-use crate::instance::record::now;
-use crate::planner::{self, PlanOptions};
-use crate::supervisor::{try_lock, wait_for_lock};
-use crate::{images, output, run};
+use crate::output;
+use crate::plan::{self, PlanOptions, base, show};
+use crate::runtime::lock::{try_lock, wait_for_lock};
+use crate::runtime::record::now;
+use crate::user::context::Context;
 
 /// How long one may take to end.
 const ENDING: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
     let net = launching.as_ref().map(|launching| launching.net.clone());
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     // The root of every node on this machine, but for what differs between them.
-    let plan = planner::build(options(wanted, upper, net, &record), found.facts(context)?)?;
+    let plan = plan::build(options(wanted, upper, net, &record), found.facts(context)?)?;
     if wanted.dry_run {
         return show(&plan, launching.as_ref(), wanted.json);
     }
@@ -55,7 +55,7 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
     {
         return Err(Error::new(message).hint(hint));
     }
-    images::plan::make_ready(context, &plan)?;
+    base::make_ready(context, &plan)?;
     let cpus =
         wanted.cpus.map(usize::from).or_else(|| std::thread::available_parallelism().ok().map(Into::into));
     let settings = Settings {
@@ -162,13 +162,13 @@ pub fn options(wanted: &Up, upper: Upper, net: Option<Net>, record: &Record) -> 
     let mut places = vec![("/etc/slurm", kept("slurm")), ("/run/munge", kept("munge"))];
     if net.is_none() {
         // Otherwise it is known only later where all are.
-        places.push((planner::HOSTS, Source::Text(names())));
+        places.push((HOSTS, Source::Text(names())));
     }
     // The network is not for the container to make.
     let asked = HostArgs { net: None, ..wanted.host.clone() };
     let options = PlanOptions {
         // The others write each to one of their own.
-        own: vec![planner::output(record.log(Member::Controller))],
+        own: vec![plan::output(record.log(Member::Controller))],
         ..PlanOptions::new(wanted.name.as_str(), upper, asked.into())
     };
     // A new one has a loopback device, and what the hub gives it.
@@ -180,7 +180,7 @@ fn show(plan: &Plan, launching: Option<&Launching>, json: bool) -> Result<()> {
         launching.show_hosts()?;
         launching.show_launches()?;
     }
-    run::show(plan, json)
+    show::show(plan, json)
 }
 
 /// Ends one, or removes what is left of it.

@@ -11,7 +11,7 @@ use skiff_ipc::Message;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::End;
 
-use crate::control::dial;
+use crate::runtime::control::dial;
 
 /// What a command wants.
 #[derive(Debug, Serialize, Deserialize)]

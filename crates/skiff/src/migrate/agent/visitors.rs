@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_sys::process::Child;
 
-use super::BUSY;
-use super::munge::{Credential, Opening};
+use crate::migrate::agent::BUSY;
+use crate::migrate::agent::munge::{Credential, Opening};
 use crate::output;
 
 /// How long one may take to say its first byte,

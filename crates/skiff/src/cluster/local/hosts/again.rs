@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use skiff_cluster::wire::Duty;
 use skiff_spec::fault::{Fault as Error, Result};
 
-use super::{Hosts, Lost};
+use crate::cluster::local::hosts::{Hosts, Lost};
 
 /// How long to wait before it is looked again whether an address is free.
 const AGAIN: Duration = Duration::from_millis(100);

@@ -6,10 +6,10 @@ use skiff_cluster::local::hub::Ask;
 use skiff_cluster::local::members::Member;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use super::{Machine, Supervisor};
+use crate::cluster::local::supervisor::{Machine, Supervisor};
 use crate::cluster::local::wire::{Answer, Node, Want};
 use crate::cluster::machine::number;
-use crate::instance::record::now;
+use crate::runtime::record::now;
 
 impl Supervisor {
     pub(super) fn act(&mut self, want: &Want) -> Result<(Answer, Option<OwnedFd>)> {

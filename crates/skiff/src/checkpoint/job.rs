@@ -1,0 +1,120 @@
+//! `skiff job`: what a batch script wants of instances. A job that comes to the end of its time, or has to make room, is asked by a signal
+//! beforehand: its instance is saved, Slurm starts the job again, there or on another node, and the instance goes on from where it was.
+
+use std::io::stdout;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::fs::{FileType, fstat};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::job::names::JOB_ID;
+
+use crate::checkpoint::{place, restore, save};
+use crate::cli::{Job, OnSignal, Output, Restore, Save, Slot};
+use crate::instance::{foreground, look, start};
+use crate::output;
+use crate::plan::stop;
+use crate::runtime::record::Record;
+use crate::user::context::Context;
+
+/// How long Slurm may take to end a job that is to start again.
+const ENDING: Duration = Duration::from_secs(120);
+
+/// Does what was asked; the exit code.
+pub fn run(command: Job) -> Result<i32> {
+    match command {
+        Job::CheckpointOnSignal(mut words) => {
+            words.start.checkpoint.get_or_insert_default();
+            checkpoint_on_signal(&words)
+        }
+    }
+}
+
+fn checkpoint_on_signal(words: &OnSignal) -> Result<i32> {
+    let context = Context::load()?;
+    let signal = stop::number(&words.signal)
+        .ok_or_else(|| Error::new(format!("--signal {}: there is no such signal", words.signal)))?;
+    let job = std::env::var(JOB_ID).map_err(|_| {
+        Error::new(format!("{JOB_ID} is not set: this is for batch scripts of Slurm's"))
+            .hint("elsewhere: `skiff run --checkpoint`, `skiff checkpoint save`, `skiff checkpoint restore`")
+    })?;
+    if words.start.root.inside.me {
+        return Err(Error::new("--me: what is to be saved is root inside"));
+    }
+    // It may come while the instance is being made, and counts all the same.
+    skiff_sys::signal::hold(signal);
+    let instance = &words.start.instance;
+    let slot = Slot::newest(words.start.checkpoint.as_ref().and_then(Option::as_ref).unwrap_or(instance));
+    let there = place::all(&context)?.contains(&slot) && !place::is_empty(&slot.dir(&context)?);
+    let skipped = match there {
+        true => go_on(&context, words, slot.clone())?,
+        false => match start::start(&words.start)? {
+            0 if !words.start.show.dry_run => Some(0),
+            code => return Ok(code),
+        },
+    };
+    let Some(skipped) = skipped else { return Ok(0) };
+    let record = Record::named(&context, instance)?;
+    let ended = foreground::attend(&context, &record, skipped, |number| {
+        if number != signal {
+            return Ok(false);
+        }
+        let saved = try_to_save(&context, words);
+        if let Err(why) = &saved {
+            // It goes on as it was, for as long as the job does.
+            output::complain(why);
+        }
+        Ok(saved.is_ok())
+    })?;
+    look::remove(&context, instance, false)?;
+    match ended {
+        Some(ended) => {
+            // Its next job would else go on from before its end.
+            slot.remove_all(&context)?;
+            Ok(output::exit_as(ended))
+        }
+        None if words.no_requeue => Ok(0),
+        None => requeue(&job, &slot),
+    }
+}
+
+/// Makes it again; how many bytes of its output need not be shown, nothing if that was only to be shown.
+fn go_on(context: &Context, words: &OnSignal, checkpoint: Slot) -> Result<Option<u64>> {
+    let (dry_run, output) = (words.start.show.dry_run, Output { json: words.start.show.json });
+    let restored = restore::carry_out(context, &Restore { dry_run, output, checkpoint, instance: None })?;
+    let Some(restored) = restored else { return Ok(None) };
+    output::note(&format!("instance {} goes on from its checkpoint", words.start.instance));
+    // Where Slurm appends to the job's file, it has that already.
+    let there = fstat(stdout()).context(|| "standard output")?;
+    let file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
+    // No file has a negative size.
+    let has_it = file && u64::try_from(there.st_size).unwrap_or_default() >= restored.written;
+    Ok(Some(if has_it { restored.written } else { 0 }))
+}
+
+fn try_to_save(context: &Context, words: &OnSignal) -> Result<()> {
+    let save = Save {
+        name: None,
+        leave_running: false,
+        keep: words.keep,
+        dry_run: false,
+        output: Output { json: false },
+        instance: words.start.instance.clone(),
+    };
+    save::carry_out(context, &save)?;
+    output::note(&format!("instance {} is saved", words.start.instance));
+    Ok(())
+}
+
+/// Has Slurm start the job again, and waits until it ends this one.
+fn requeue(job: &str, slot: &Slot) -> Result<i32> {
+    let about = || format!("scontrol requeue {job}");
+    let said = Command::new("scontrol").args(["requeue", job]).output().context(about)?;
+    let hint = format!("checkpoint {slot} is there: a job with the same line goes on from it");
+    if !said.status.success() {
+        let words = String::from_utf8_lossy(&said.stderr);
+        return Err(Error::new(format!("{}: {}", about(), words.trim())).hint(hint));
+    }
+    std::thread::sleep(ENDING);
+    Err(Error::new(format!("{}: Slurm has not ended the job after that", about())).hint(hint))
+}

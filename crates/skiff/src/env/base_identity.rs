@@ -1,0 +1,233 @@
+//! What the host's root is: enough to tell whether a node has the same one as the login node, and what differs if not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::image::ImageId;
+
+use crate::user::context::Context;
+
+/// The release, the architecture, the packages of a root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    release: String,
+    architecture: String,
+    /// `name version` of every installed package; empty where no package database is known.
+    packages: BTreeSet<String>,
+}
+
+const DPKG: &str = "/var/lib/dpkg/status";
+const RPM: [&str; 3] =
+    ["/usr/lib/sysimage/rpm/rpmdb.sqlite", "/var/lib/rpm/rpmdb.sqlite", "/var/lib/rpm/Packages"];
+/// More differences than these are counted, not named.
+const NAMED: usize = 5;
+
+/// This node's. The list of packages is kept in `keep`, a file of the user's, until the package database changes: reading that takes
+/// a tenth of a second, for RPM a whole one.
+pub fn here(keep: &Path) -> Result<Identity> {
+    let release =
+        fs::read_to_string("/etc/os-release").or_else(|_| fs::read_to_string("/usr/lib/os-release"));
+    Ok(Identity {
+        release: release_of(&release.unwrap_or_default()),
+        architecture: std::env::consts::ARCH.into(),
+        packages: packages(keep)?,
+    })
+}
+
+impl Identity {
+    /// Writes the list of packages into the depot (once for each different one) and gives what a manifest holds.
+    pub fn record(&self, depot: &Path) -> Result<BTreeMap<String, String>> {
+        let list: String = self.packages.iter().map(|p| format!("{p}\n")).collect();
+        let digest = digest(&list);
+        let path = list_path(depot, &digest);
+        if !path.exists() {
+            let dir = path.parent().unwrap_or(depot);
+            fs::create_dir_all(dir).context(|| dir.display().to_string())?;
+            write_whole(&path, list.as_bytes())?;
+        }
+        let entry = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        Ok(BTreeMap::from([
+            entry("release", &self.release),
+            entry("architecture", &self.architecture),
+            entry("packages", &digest),
+        ]))
+    }
+
+    /// In what this root differs from the one recorded, said so that the administrator can mend it; nothing if in nothing.
+    pub fn difference(&self, recorded: &BTreeMap<String, String>, depot: &Path) -> Option<String> {
+        let of = |key: &str| recorded.get(key).map(String::as_str).unwrap_or_default();
+        for (what, here, there) in [
+            ("architecture", self.architecture.as_str(), of("architecture")),
+            ("release", &self.release, of("release")),
+        ] {
+            if here != there {
+                return Some(format!("{what} {here} here, {there} where it was built"));
+            }
+        }
+        let list: String = self.packages.iter().map(|p| format!("{p}\n")).collect();
+        if digest(&list) == of("packages") {
+            return None;
+        }
+        let Ok(there) = fs::read_to_string(list_path(depot, of("packages"))) else {
+            return Some(
+                "other packages (those where it was built are no longer on record in the depot)".into(),
+            );
+        };
+        let there: BTreeSet<String> = there.lines().map(str::to_owned).collect();
+        Some(package_differences(&self.packages, &there))
+    }
+}
+
+/// The key under which a manifest names an image, and the one for the name it was pulled by.
+const IMAGE: &str = "image";
+const REFERENCE: &str = "reference";
+
+/// What a manifest holds of an environment over an image: such a base is the same everywhere.
+pub fn of_image(id: ImageId, reference: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([(IMAGE.into(), id.to_string()), (REFERENCE.into(), reference.into())])
+}
+
+/// The image that a manifest names, and its name; nothing if it is of the host's root.
+pub fn image_of(recorded: &BTreeMap<String, String>) -> Result<Option<(ImageId, &str)>> {
+    let Some(text) = recorded.get(IMAGE) else { return Ok(None) };
+    let id = text.parse().map_err(|e| Error::new(format!("snapshot: its base: {e}")))?;
+    Ok(Some((id, recorded.get(REFERENCE).map_or(text.as_str(), String::as_str))))
+}
+
+fn digest(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex().to_string()
+}
+
+fn package_differences(here: &BTreeSet<String>, there: &BTreeSet<String>) -> String {
+    let versions = |set: &BTreeSet<String>| -> BTreeMap<String, String> {
+        set.iter().filter_map(|p| p.split_once(' ')).map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
+    };
+    let (here, there) = (versions(here), versions(there));
+    let names: BTreeSet<&String> = here.keys().chain(there.keys()).collect();
+    let differing: Vec<String> = names
+        .into_iter()
+        .filter_map(|name| match (here.get(name), there.get(name)) {
+            (a, b) if a == b => None,
+            (Some(h), Some(t)) => Some(format!("{name} {h} here, {t} there")),
+            (Some(_), None) => Some(format!("{name} only here")),
+            (None, _) => Some(format!("{name} missing here")),
+        })
+        .collect();
+    let more = differing.len().saturating_sub(NAMED);
+    let shown = differing.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
+    if more > 0 { format!("packages: {shown}; and {more} more") } else { format!("packages: {shown}") }
+}
+
+fn list_path(depot: &Path, digest: &str) -> PathBuf {
+    depot.join("bases").join(format!("{digest}.packages"))
+}
+
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let new = path.with_extension(format!("new.{}", std::process::id()));
+    let shown = || path.display().to_string();
+    fs::write(&new, bytes).context(shown)?;
+    fs::rename(&new, path).context(shown)
+}
+
+fn release_of(text: &str) -> String {
+    let field = |name: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix('='));
+        line.unwrap_or_default().trim_matches('"').to_owned()
+    };
+    format!("{} {}", field("ID"), field("VERSION_ID")).trim().to_owned()
+}
+
+/// On a login node: where `here` keeps its list, each host its own, as the home may be on all of them.
+pub fn kept_in_home(context: &Context) -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| context.home.join(".cache"), PathBuf::from);
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    cache.join("skiff").join(format!("packages.{host}"))
+}
+
+/// The installed packages.
+fn packages(keep: &Path) -> Result<BTreeSet<String>> {
+    let Some(database) = [DPKG].iter().chain(&RPM).map(Path::new).find(|p| p.exists()) else {
+        return Ok(BTreeSet::new());
+    };
+    let meta = database.metadata().context(|| database.display().to_string())?;
+    let key = format!(
+        "{} {} {} {}.{}",
+        database.display(),
+        meta.ino(),
+        meta.len(),
+        meta.mtime(),
+        meta.mtime_nsec()
+    );
+    if let Ok(text) = fs::read_to_string(keep)
+        && let Some((first, rest)) = text.split_once('\n')
+        && first == key
+    {
+        return Ok(rest.lines().map(str::to_owned).collect());
+    }
+    let found = if database == Path::new(DPKG) {
+        let text = fs::read(database).context(|| DPKG)?;
+        dpkg(&String::from_utf8_lossy(&text))
+    } else {
+        rpm()?
+    };
+    let list: String = found.iter().map(|p| format!("{p}\n")).collect();
+    // If it cannot be written that costs time, nothing else.
+    if let Some(dir) = keep.parent()
+        && fs::create_dir_all(dir).is_ok()
+    {
+        write_whole(keep, format!("{key}\n{list}").as_bytes()).unwrap_or_default();
+    }
+    Ok(found)
+}
+
+fn dpkg(status: &str) -> BTreeSet<String> {
+    let package = |paragraph: &str| -> Option<String> {
+        let field = |name: &str| paragraph.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
+        field("Status:")?.ends_with(" installed").then_some(())?;
+        Some(format!("{}:{} {}", field("Package:")?, field("Architecture:")?, field("Version:")?))
+    };
+    status.split("\n\n").filter_map(package).collect()
+}
+
+fn rpm() -> Result<BTreeSet<String>> {
+    let out = std::process::Command::new("rpm")
+        .args(["-qa", "--qf", "%{NAME}:%{ARCH} %{VERSION}-%{RELEASE}\\n"])
+        .output()
+        .context(|| "rpm")?;
+    if !out.status.success() {
+        return Err(Error::new("rpm -qa failed"));
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).lines().map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str = "Package: a\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\n\
+                          Package: b\nStatus: deinstall ok config-files\nArchitecture: amd64\nVersion: 2\n\n\
+                          Package: c\nStatus: install ok installed\nArchitecture: all\nVersion: 3-1\n";
+
+    #[test]
+    fn installed_packages_only() {
+        assert_eq!(dpkg(STATUS).into_iter().collect::<Vec<_>>(), ["a:amd64 1", "c:all 3-1"]);
+    }
+
+    #[test]
+    fn differences_are_named_and_counted() {
+        let set = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<BTreeSet<_>>();
+        let text = package_differences(&set(&["a 1", "b 1", "x 1"]), &set(&["a 2", "b 1", "y 1"]));
+        assert_eq!(text, "packages: a 1 here, 2 there; x only here; y missing here");
+        let many: Vec<String> = (0..9).map(|n| format!("p{n} 1")).collect();
+        let text = package_differences(&many.into_iter().collect(), &BTreeSet::new());
+        assert!(text.ends_with("and 4 more"), "{text}");
+    }
+
+    #[test]
+    fn release_from_os_release() {
+        assert_eq!(release_of("NAME=\"X\"\nID=debian\nVERSION_ID=\"12\"\n"), "debian 12");
+    }
+}

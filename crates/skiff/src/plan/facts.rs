@@ -1,0 +1,132 @@
+//! What a plan depends on beside its options: who the user is, how this machine is set up, what the base is. All that planning looks up is
+//! looked up here.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use skiff_site::account;
+use skiff_spec::account::Group;
+use skiff_spec::config::Config;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::image::ImageId;
+use skiff_spec::plan::{Accounts, Route};
+
+use crate::user::context::{Context, is_inside};
+
+/// Parts of a system that may lie on a disk of their own; a clone of `/` does not show them.
+const PARTS: [&str; 5] = ["/usr", "/var", "/opt", "/srv", "/usr/local"];
+
+/// Facts about the user, the site, this machine, and the base of an environment.
+#[derive(Clone)]
+pub struct Facts<'a> {
+    /// The merged configuration.
+    pub config: &'a Config,
+    /// How environments are made here.
+    pub route: Route,
+    /// The user's uid.
+    pub uid: u32,
+    /// The user's home.
+    pub home: &'a Path,
+    /// What `/etc/resolv.conf` leads to, if that is in `/run`, which is new inside.
+    pub resolv_conf: Option<PathBuf>,
+    /// The base.
+    pub base: BaseFacts,
+}
+
+/// What lies below an environment.
+#[derive(Clone)]
+pub enum BaseFacts {
+    /// The host's root.
+    Host {
+        /// Parts of it on file systems of their own.
+        separate: Vec<&'static str>,
+    },
+    /// An image.
+    Image {
+        /// Digest of the image.
+        id: ImageId,
+        /// Directories for data that it names.
+        volumes: BTreeSet<String>,
+        /// Where its files are, or will be, if they cannot be mounted.
+        unpacked: Option<PathBuf>,
+        /// The user, as known inside.
+        accounts: Accounts,
+    },
+    /// A directory with the files of a root.
+    Directory {
+        /// Path of the directory.
+        tree: PathBuf,
+        /// The user, as known inside.
+        accounts: Accounts,
+    },
+}
+
+impl<'a> Facts<'a> {
+    /// Facts for an environment over the host's root.
+    pub fn of_host(context: &'a Context) -> Result<Self> {
+        Self::over(context, BaseFacts::Host { separate: separate_parts() })
+    }
+
+    /// Facts for an environment over an image, whose files are in the directory `unpacked` if they cannot be mounted.
+    pub fn of_image(
+        context: &'a Context,
+        id: ImageId,
+        volumes: BTreeSet<String>,
+        unpacked: Option<PathBuf>,
+    ) -> Result<Self> {
+        Self::over(context, BaseFacts::Image { id, volumes, unpacked, accounts: accounts(context) })
+    }
+
+    /// Facts for an environment over a directory.
+    pub fn of_directory(context: &'a Context, tree: &Path) -> Result<Self> {
+        Self::over(context, BaseFacts::Directory { tree: tree.into(), accounts: accounts(context) })
+    }
+
+    fn over(context: &'a Context, base: BaseFacts) -> Result<Self> {
+        refuse_inside(context)?;
+        // Its target where it is a link.
+        let real = skiff_sys::path::canonical(Path::new("/etc/resolv.conf")).ok();
+        Ok(Self {
+            config: &context.config,
+            route: context.route(),
+            uid: context.uid,
+            home: &context.home,
+            resolv_conf: real.filter(|real| real.starts_with("/run")),
+            base,
+        })
+    }
+}
+
+/// Refuses inside an environment: the helper has no power there.
+pub fn refuse_inside(context: &Context) -> Result<()> {
+    if context.route() == Route::Helper && is_inside() {
+        return Err(Error::new("this is the inside of an environment, from where no other can be used")
+            .hint("leave it first, or ask for it from another login"));
+    }
+    Ok(())
+}
+
+fn separate_parts() -> Vec<&'static str> {
+    let device = |path: &str| Path::new(path).symlink_metadata().map(|m| m.dev()).ok();
+    let root = device("/");
+    let apart = |part: &str| {
+        let parent = Path::new(part).parent().and_then(Path::to_str).unwrap_or("/");
+        device(part).is_some_and(|d| Some(d) != root && Some(d) != device(parent))
+    };
+    PARTS.into_iter().filter(|part| apart(part)).collect()
+}
+
+/// The user's own account and groups: programs look up who they are.
+fn accounts(context: &Context) -> Accounts {
+    let home = context.home.display();
+    let (uid, gid) = (context.uid, rustix::process::getgid().as_raw());
+    let user = account::user(uid)
+        .map_or_else(|| format!("user{uid}:x:{uid}:{gid}::{home}:/bin/sh"), |user| user.to_line());
+    let mut wanted = vec![gid];
+    // A user of more groups than can be asked for is not to be kept from running.
+    wanted.extend(rustix::process::getgroups().unwrap_or_default().iter().map(|g| g.as_raw()));
+    // Without the other members, who are of no concern here.
+    let groups = account::groups(&wanted).iter().map(Group::to_line).collect();
+    Accounts { users: vec![user], groups }
+}

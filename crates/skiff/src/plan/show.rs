@@ -1,0 +1,61 @@
+//! A plan, as it is shown.
+
+use skiff_spec::fault::Result;
+use skiff_spec::plan::{Base, Plan, Upper};
+
+use crate::output;
+
+/// Prints a plan.
+pub fn show(plan: &Plan, json: bool) -> Result<()> {
+    if json {
+        return output::json(plan);
+    }
+    use skiff_spec::plan::Source;
+    output::line(&format!("environment  {}", plan.name))?;
+    output::line(&format!("route        {}", format!("{:?}", plan.route).to_lowercase()))?;
+    match plan.base {
+        Base::Host => output::line("base         the host's root, as far as others may read it")?,
+        Base::Image(id) => output::line(&format!("base         image {id}"))?,
+        Base::Directory => {
+            let tree = plan.unpacked.as_ref().map(|tree| tree.display().to_string());
+            output::line(&format!("base         directory {}", tree.unwrap_or_default()))?;
+        }
+    }
+    output::line(&format!("network      {}", plan.net))?;
+    match (plan.untrusted, plan.contain) {
+        (true, _) => output::line(
+            "untrusted    no capabilities, fewer system calls, nothing of the host but the mounts below",
+        )?,
+        (false, true) => output::line("contained    nothing of the host but the mounts below")?,
+        (false, false) => {}
+    }
+    for layer in &plan.layers {
+        output::line(&format!("layer        {}", layer.display()))?;
+    }
+    let upper = match &plan.upper {
+        Upper::Directory(dir) => dir.join("upper").display().to_string(),
+        Upper::Scratch(dir) => format!("{}, for as long as it runs", dir.display()),
+        Upper::Memory { size } => format!("in memory, at most {size}"),
+    };
+    output::line(&format!("changes go   {upper}"))?;
+    for mount in &plan.mounts {
+        let source = match &mount.source {
+            Source::Bind(path) => path.display().to_string(),
+            Source::Own(name) => format!("the environment's own {name}"),
+            Source::Memory { .. } => "memory".into(),
+            Source::Volume => "the image's own files, to be changed".into(),
+            Source::Text(_) => "a file of the environment's own".into(),
+            Source::Hosts(_) => "the host's, with the environment's address".into(),
+            Source::Files(_) => "files of the environment's own".into(),
+            Source::Proc => "its processes".into(),
+            Source::Mqueue => "its message queues".into(),
+            Source::Devices => "links, and the devices below".into(),
+            Source::Sys => "devices of its network".into(),
+            Source::Terminals => "its pseudo terminals".into(),
+        };
+        let mode = if mount.read_only { " (read-only)" } else { "" };
+        let maybe = if mount.optional { " (if there)" } else { "" };
+        output::line(&format!("mount        {} <- {source}{mode}{maybe}", mount.target.display()))?;
+    }
+    Ok(())
+}

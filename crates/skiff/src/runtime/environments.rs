@@ -1,0 +1,186 @@
+//! The user's environments on disk: one directory each, with `env.toml`, `upper`, `work`, `tmp` and what a running one needs.
+
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::io::Errno;
+use skiff_site::TrustedDir;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::name::EnvName;
+use skiff_spec::network::Net;
+use skiff_spec::plan::Base;
+use skiff_spec::settings::{self, Settings};
+
+use crate::store;
+use crate::store::index::Entry;
+use crate::user::context::Context;
+use crate::user::dirs::{self, HINT, is_whole, make_parts, make_ready, new_name, own_dir, sweep, with_umask};
+use crate::user::named;
+
+/// One environment.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// Name of the environment.
+    pub name: EnvName,
+    /// Directory of the environment.
+    pub dir: PathBuf,
+    /// What its settings file says, once that was read: nothing changes the file.
+    known: OnceCell<Settings>,
+}
+
+/// What lies below an environment, with all that is needed to run something in it.
+pub enum Ground {
+    /// The host's root.
+    Host,
+    /// An image, as it was when the environment was made: its name may come to mean another.
+    Image(Entry),
+}
+
+impl Ground {
+    /// For the plan.
+    pub fn base(&self) -> Base {
+        self.image().map_or(Base::Host, |entry| Base::Image(entry.id))
+    }
+
+    /// The image, if it is one.
+    pub fn image(&self) -> Option<&Entry> {
+        match self {
+            Self::Host => None,
+            Self::Image(entry) => Some(entry),
+        }
+    }
+}
+
+/// As a user names it.
+impl std::fmt::Display for Ground {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Host => f.write_str("host"),
+            Self::Image(entry) => write!(f, "{}{}", store::PREFIX, entry.reference),
+        }
+    }
+}
+
+/// In an environment over an image: its name, and how its programs are run.
+const IMAGE: &str = "image.json";
+
+/// Directory of all environments, in the user's state.
+const ALL: &str = "env";
+
+/// Where all of them are, or will be. If it is there, nobody else can exchange it: what is in it is run as this user.
+pub fn home(context: &Context) -> Result<PathBuf> {
+    own_dir(context, ALL)
+}
+
+impl Environment {
+    /// By name, whether it exists or not.
+    pub fn named(context: &Context, name: EnvName) -> Result<Self> {
+        Ok(Self::in_dir(&home(context)?, name))
+    }
+
+    /// By name, in the directory of all environments.
+    pub fn in_dir(all: &Path, name: EnvName) -> Self {
+        Self { dir: all.join(name.as_str()), name, known: OnceCell::new() }
+    }
+
+    /// By name; it must exist.
+    pub fn existing(context: &Context, name: EnvName) -> Result<Self> {
+        let all = context.state()?.join(ALL);
+        let mut env = Self::in_dir(&all, name);
+        // Every command begins here, and to walk to the directory is most of the work: so the settings are read on the same occasion.
+        // What cannot be looked at is none of this user's.
+        let dir = dirs::find(&all)?.and_then(|all| all.dir(env.name.as_str()).ok());
+        if let Some(dir) = dir.filter(|dir| dir.stat(settings::FILE).is_ok_and(|found| found.is_some())) {
+            // Settings that make no sense fail the command that needs them: `env rm` does not.
+            env.known = read_settings(&dir).map_or_else(|_| OnceCell::new(), OnceCell::from);
+            return Ok(env);
+        }
+        let there = named::there_are(list(context)?.iter().map(|env| &env.name));
+        Err(Error::new(format!("environment {}: there is no such environment", env.name))
+            .hint(format!("{there}; `skiff env create {}` makes it", env.name)))
+    }
+
+    /// Whether it is there, whole.
+    pub fn exists(&self) -> bool {
+        is_whole(&self.dir, settings::FILE)
+    }
+
+    /// Makes it. Nothing half-made is ever seen under its name.
+    pub fn create(&self, base: &Ground, mounts: Vec<String>, net: Net) -> Result<()> {
+        let all = self.dir.parent().unwrap_or(Path::new("/"));
+        with_umask(|| self.create_in(all, base, mounts, net))
+    }
+
+    fn create_in(&self, all: &Path, base: &Ground, mounts: Vec<String>, net: Net) -> Result<()> {
+        let all = make_ready(all)?;
+        sweep(&all);
+        if self.exists() {
+            return Err(Error::new(format!("environment {}: it is there already", self.name))
+                .hint(format!("`skiff env rm {}` removes it", self.name)));
+        }
+        let new = new_name(&self.name);
+        let made = self
+            .fill(&all, &new, base, mounts, net)
+            .and_then(|()| Ok(all.rename(&new, &all, self.name.as_str())?));
+        if made.is_err() {
+            // The first error is the one to tell; what stays is swept by the next `create`.
+            all.remove_tree(&new).unwrap_or_default();
+        }
+        made.map_err(|e| if e.hint.is_empty() { e.hint(HINT) } else { e })
+    }
+
+    fn fill(&self, all: &TrustedDir, new: &str, base: &Ground, mounts: Vec<String>, net: Net) -> Result<()> {
+        let new = all.new_dir(new, 0o700)?;
+        make_parts(&new)?;
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let (text, image) = (base.to_string(), base.image().map(|entry| entry.id));
+        let settings = Settings { name: self.name.clone(), base: text, image, created, mounts, net };
+        let text = settings.to_toml().map_err(|e| Error::new(format!("{}: {e}", settings::FILE)))?;
+        new.write(settings::FILE, text.as_bytes(), 0o644)?;
+        let Some(entry) = base.image() else { return Ok(()) };
+        entry.write(&new.path_of(IMAGE))
+    }
+
+    /// What lies below it.
+    pub fn ground(&self) -> Result<Ground> {
+        let Some(id) = self.settings()?.image else { return Ok(Ground::Host) };
+        let path = self.dir.join(IMAGE);
+        match Entry::read(&path)? {
+            Some(entry) if entry.id == id => Ok(Ground::Image(entry)),
+            _ => {
+                Err(Error::new(format!("{}: not of the image that {} names", path.display(), settings::FILE))
+                    .hint("somebody has removed or changed one of the two; they belong together"))
+            }
+        }
+    }
+
+    /// What is remembered of it.
+    pub fn settings(&self) -> Result<&Settings> {
+        if let Some(known) = self.known.get() {
+            return Ok(known);
+        }
+        let settings = read_settings(&dirs::open(&self.dir)?)?;
+        Ok(self.known.get_or_init(|| settings))
+    }
+
+    /// Takes it away from under its name at once; gives what is left to delete.
+    pub fn set_aside(&self) -> Result<PathBuf> {
+        dirs::set_aside(&self.dir, &self.name)
+    }
+}
+
+fn read_settings(dir: &TrustedDir) -> Result<Settings> {
+    let path = dir.path_of(settings::FILE);
+    let bytes = dir.read(settings::FILE)?;
+    let bytes = bytes.ok_or_else(|| Error::new(format!("{}: {}", path.display(), Errno::NOENT)))?;
+    let text = String::from_utf8(bytes).map_err(|e| Error::new(format!("{}: {e}", path.display())))?;
+    Settings::from_toml(&text).map_err(|e| Error::new(format!("{}: {e}", path.display())))
+}
+
+/// All environments of the user, by name.
+pub fn list(context: &Context) -> Result<Vec<Environment>> {
+    let dir = home(context)?;
+    let environment = |name| Environment::in_dir(&dir, name);
+    Ok(named::all(&dir, settings::FILE)?.into_iter().map(environment).collect())
+}

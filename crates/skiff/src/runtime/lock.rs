@@ -1,0 +1,30 @@
+//! The lock of what runs: whoever runs or removes an environment holds it.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use skiff_spec::fault::{Context as _, Result};
+use skiff_sys::lock;
+
+use crate::user::dirs::with_umask;
+
+/// A lock that whoever runs or removes an environment holds; nothing if somebody else does.
+pub fn try_lock(dir: &Path) -> Result<Option<OwnedFd>> {
+    let path = dir.join("lock");
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = with_umask(|| open(&path, flags, Mode::from_raw_mode(0o600)))
+        .context(|| path.display().to_string())?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::AGAIN) => Ok(None),
+        Err(e) => Err(e).context(|| path.display().to_string()),
+    }
+}
+
+/// Waits until a supervisor that is about to end has: its lock goes last.
+pub fn wait_for_lock(dir: &Path) -> Result<()> {
+    lock::within(Duration::from_secs(2), || try_lock(dir))?;
+    Ok(())
+}

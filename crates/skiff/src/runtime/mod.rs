@@ -1,0 +1,14 @@
+//! What runs and what is kept of it: environments and instances on disk, the supervisors that hold them, and the ways to those.
+
+pub mod control;
+pub mod enter;
+pub mod environments;
+pub mod instances;
+pub mod kept;
+pub mod lock;
+pub mod naming;
+pub mod network;
+pub mod proxy;
+pub mod record;
+pub mod service;
+pub mod supervisor;

@@ -1,0 +1,227 @@
+//! Networks of the site's, from the user's side: how this program gets onto one, and `skiff net`.
+
+use std::ffi::OsString;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::process::Pid;
+use skiff_cluster::{files, head};
+use skiff_sandbox::helper::Helper;
+use skiff_sandbox::stack::StackLimit;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::network::{Claim, DIR, Net, NetName, Network};
+use skiff_spec::plan::{HOSTS, Plan, Source};
+use skiff_spec::wire::{ON_NETWORK, Request};
+use skiff_sys::process;
+
+use crate::user::context::Context;
+
+/// How this program was called.
+struct Call {
+    /// The words of the command line, without the helper's.
+    words: Vec<OsString>,
+    /// The network that the helper has put it on; empty if that was to follow a process.
+    network: Option<String>,
+    /// Our address there.
+    address: Option<Ipv4Addr>,
+}
+
+static CALL: OnceLock<Call> = OnceLock::new();
+
+/// The words of our command line. If the helper has started us again, without its own, and from the directory where we were.
+pub fn words() -> Result<&'static [OsString]> {
+    if CALL.get().is_none() {
+        let call = call()?;
+        CALL.get_or_init(|| call);
+    }
+    Ok(CALL.get().map_or(&[], |call| &call.words))
+}
+
+fn joined() -> Option<&'static str> {
+    CALL.get()?.network.as_deref()
+}
+
+/// Our address on the network of the site's that the helper has put us on; nothing if it has not.
+pub fn address() -> Option<Ipv4Addr> {
+    CALL.get()?.address
+}
+
+fn call() -> Result<Call> {
+    let (mut network, mut address) = (None, None);
+    let mut words = std::env::args_os();
+    let program = words.next().unwrap_or_else(|| "skiff".into());
+    let mut words: Vec<OsString> = words.collect();
+    if words.first().is_some_and(|word| word == ON_NETWORK) && words.len() >= 5 {
+        let rest = words.split_off(5);
+        let text = |at: usize| words[at].to_string_lossy().into_owned();
+        let cwd = text(3)
+            .parse()
+            .map_err(|_| Error::new(format!("{ON_NETWORK}: {:?}: no descriptor", words[3])))?;
+        let cwd = process::inherited_fd(cwd).context(|| "working directory")?;
+        rustix::process::fchdir(&cwd).context(|| "working directory")?;
+        let stack = StackLimit::from_word(&text(4))
+            .ok_or_else(|| Error::new(format!("{ON_NETWORK}: {:?}: not a limit of the stack", words[4])))?;
+        stack.apply().context(|| "limit of the stack")?;
+        network = Some(text(1));
+        address = text(2).parse().ok();
+        words = rest;
+    }
+    words.insert(0, program);
+    Ok(Call { words, network, address })
+}
+
+/// Goes on where a plan's network is, unless that is to be made with the environment.
+pub fn join_for(context: &Context, plan: &Plan) -> Result<()> {
+    if plan.net.is_own(plan.dumpable) { Ok(()) } else { join(context, &plan.net) }
+}
+
+/// Whether [`join`] would start this program again.
+pub fn is_to_be_joined(net: &Net) -> bool {
+    matches!(net, Net::Named(name) if joined() != Some(name.as_str()))
+}
+
+/// Goes on in a new network namespace on a network of the site's, unless we are in one already: this program, from its beginning.
+pub fn join(context: &Context, net: &Net) -> Result<()> {
+    join_with(context, net, &[])
+}
+
+/// The same; with more words that each take one of these descriptors.
+pub fn join_with(context: &Context, net: &Net, more: &[(&str, BorrowedFd<'_>)]) -> Result<()> {
+    match net {
+        Net::Named(name) if is_to_be_joined(net) => {
+            Err(start_again(context, name, &Request::Network { name: name.clone() }, more))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Goes on where the network of an environment with this plan is, whose process 1 is `pid`, unless who enters it is there by that.
+pub fn follow_for(context: &Context, plan: &Plan, pid: Pid) -> Result<()> {
+    match &plan.net {
+        Net::Named(name) if !plan.net.is_own(plan.dumpable) => {
+            follow(context, name, pid.as_raw_nonzero().get().unsigned_abs())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Goes on in the network namespace of an environment's process 1, unless we are in it.
+pub fn follow(context: &Context, name: &NetName, pid: u32) -> Result<()> {
+    let space = |process: &str| {
+        let path = format!("/proc/{process}/ns/net");
+        std::fs::read_link(&path).context(|| path)
+    };
+    if space("self")? == space(&pid.to_string())? {
+        return Ok(());
+    }
+    Err(start_again(context, name, &Request::Follow { pid }, &[]))
+}
+
+/// Has an address kept for us when the namespace that has it has gone: our claim to it.
+pub fn keep(context: &Context, name: &NetName, address: Ipv4Addr) -> Result<Claim> {
+    let helper = context.helper.as_deref().ok_or_else(|| {
+        Error::new(format!("network {name}: only the helper can keep an address"))
+            .hint("have the helper installed")
+    })?;
+    let helper = Helper::spawn(helper)?;
+    helper.ask(&Request::Leave { name: name.clone(), address }, &[])?;
+    let claim = helper.claim();
+    helper.finish();
+    claim
+}
+
+/// Frees an address that is kept for us; any, for root.
+pub fn free(context: &Context, name: &NetName, address: Ipv4Addr) -> Result<()> {
+    let helper = context.helper.as_deref().ok_or_else(|| {
+        Error::new(format!("network {name}: only the helper can free an address"))
+            .hint("have the helper installed")
+    })?;
+    let helper = Helper::spawn(helper)?;
+    helper.ask(&Request::Free { name: name.clone(), address }, &[])?;
+    let answer = helper.done();
+    helper.finish();
+    answer
+}
+
+/// Why that was not possible; if it was, this does not return.
+fn start_again(
+    context: &Context,
+    name: &NetName,
+    request: &Request,
+    more: &[(&str, BorrowedFd<'_>)],
+) -> Error {
+    let Some(helper) = &context.helper else {
+        return Error::new(format!("network {name}: only the helper can put you on it"))
+            .hint("have the helper installed, or use --net private");
+    };
+    let again = || -> Result<std::convert::Infallible> {
+        let cwd = openat(CWD, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let cwd = cwd.context(|| "working directory")?;
+        process::keep_on_exec(cwd.as_fd()).context(|| "working directory")?;
+        let mut words =
+            [cwd.as_raw_fd().to_string(), StackLimit::own().to_word()].map(OsString::from).to_vec();
+        words.extend(self::words()?.iter().skip(1).cloned());
+        for (word, fd) in more {
+            process::keep_on_exec(*fd).context(|| *word)?;
+            words.extend([OsString::from(word), fd.as_raw_fd().to_string().into()]);
+        }
+        Helper::become_it(helper, request, &words)
+    };
+    match again() {
+        Ok(never) => match never {},
+        Err(e) => e,
+    }
+}
+
+/// What this host has in it; nothing if it has none.
+pub fn own_hosts() -> String {
+    // Without the file no host has a name, as with an empty one.
+    std::fs::read_to_string(HOSTS).unwrap_or_default()
+}
+
+/// What a plan's list of hosts says, if it has one: the host's own, but with the host's name and the plan's for the address on the network
+/// that the helper has put us on.
+pub fn hosts(plan: &Plan) -> Result<Option<String>> {
+    let names = plan.mounts.iter().find_map(|mount| match &mount.source {
+        Source::Hosts(names) => Some(names),
+        _ => None,
+    });
+    let (Some(also), Some(address)) = (names, address()) else { return Ok(None) };
+    let mut names = vec![head::own_name().context(|| "name of this host")?];
+    names.extend(also.iter().filter(|name| **name != names[0]).cloned().collect::<Vec<_>>());
+    Ok(Some(files::hosts_with([(address.to_string(), names)], &own_hosts())))
+}
+
+/// The networks of the site's that there are descriptions of.
+pub fn all() -> Result<Vec<NetName>> {
+    let entries = match std::fs::read_dir(DIR) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        other => other.context(|| DIR)?,
+    };
+    let mut names = vec![];
+    for entry in entries {
+        let name = entry.context(|| DIR)?.file_name();
+        let name =
+            name.to_str().and_then(|name| name.strip_suffix(".toml")).and_then(|name| name.parse().ok());
+        names.extend(name);
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The description of a network.
+pub fn read(name: &NetName) -> Result<Network> {
+    let path = format!("{DIR}/{name}.toml");
+    match std::fs::read_to_string(&path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            let names: Vec<String> = all()?.iter().map(ToString::to_string).collect();
+            let there = if names.is_empty() { "none".into() } else { names.join(", ") };
+            Err(Error::new(format!("network {name}: there is none of that name"))
+                .hint(format!("there are: {there}")))
+        }
+        other => Network::parse(&other.context(|| path.clone())?)
+            .map_err(|why| Error::new(format!("{path}: {why}"))),
+    }
+}

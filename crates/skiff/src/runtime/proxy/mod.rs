@@ -1,0 +1,10 @@
+//! The host's commands for those inside: `srun` typed as root of an environment is a link to Skiff, which asks the environment's
+//! supervisor to run the real one, with the user's own identity, in the same files.
+
+mod client;
+mod server;
+mod words;
+
+pub use client::{ask_outside, run_as};
+pub use server::serve;
+pub use words::{LATER, PSEC, PSEC_OF_ROOT};

@@ -1,0 +1,263 @@
+//! The user's way to the store: the trusted one through the helper, or one of their own.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use skiff_image::export::Image;
+use skiff_image::source::Source;
+use skiff_image::store::Quota;
+use skiff_ipc as ipc;
+use skiff_oci::platform::Platform;
+use skiff_oci::reference::{ImageReference, Named};
+use skiff_registry::auth::{Credential, Credentials};
+use skiff_registry::policy::Policies;
+use skiff_registry::registries_conf::RegistriesConf;
+use skiff_registry::{Certificates, asked_for};
+use skiff_sandbox::helper::Helper;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::image::{ImageId, store as names};
+use skiff_spec::plan::Base;
+use skiff_spec::site::{self, ImageFormat, Site};
+use skiff_spec::wire::Request;
+use skiff_sys::lock;
+
+use crate::store::index::Entry;
+use crate::store::wire::{Ask, Login, Say};
+use crate::store::{ours, talk, writer};
+use crate::user::context::Context;
+
+/// So long is waited for one of the user's writers to end, where there are as many as there may be.
+const BUSY: Duration = Duration::from_secs(60);
+
+/// Has the store's writer do something; `heard` gets what it says on the way, and the last word is given.
+pub fn ask(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> Result<Say> {
+    match &context.helper {
+        Some(helper) => ask_trusted(helper, &ask, heard),
+        None => ask_own(context, ask, heard),
+    }
+}
+
+fn ask_trusted(program: &Path, ask: &Ask, heard: &mut (dyn FnMut(Say) + Send)) -> Result<Say> {
+    let mut writer = Writer::start(program)?;
+    writer.send(ask)?;
+    writer.last_word(heard).map(|(word, _)| word)
+}
+
+/// The trusted store's writer, and the way to it.
+struct Writer {
+    helper: Helper,
+    socket: UnixStream,
+}
+
+impl Writer {
+    /// Starts it, or waits a while until one of the user's others has ended.
+    fn start(program: &Path) -> Result<Self> {
+        lock::within(BUSY, || Self::try_start(program))?.ok_or_else(|| {
+            Error::new("store: all of your writers are busy")
+                .hint("wait until a pull, import or other question to the store has ended")
+        })
+    }
+
+    /// Nothing if the user has as many as one may have.
+    fn try_start(program: &Path) -> Result<Option<Self>> {
+        let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+        let helper = Helper::spawn_with(program, &env)?;
+        let (ours, theirs) = UnixStream::pair().context(|| "socket to the store's writer")?;
+        helper.ask(&Request::Store, &[theirs.as_fd()])?;
+        drop(theirs);
+        match helper.started()? {
+            true => Ok(Some(Self { helper, socket: ours })),
+            false => {
+                helper.finish();
+                Ok(None)
+            }
+        }
+    }
+
+    fn send(&mut self, ask: &Ask) -> Result<()> {
+        ipc::send(&mut self.socket, ask).map_err(talk)
+    }
+
+    /// What it says in the end, and the file that it gives.
+    fn last_word(mut self, heard: &mut (dyn FnMut(Say) + Send)) -> Result<(Say, Option<OwnedFd>)> {
+        let (mut last, mut file) = (None, None);
+        while let Some(word) = ipc::receive(&mut self.socket).map_err(talk)? {
+            match word {
+                Say::Failed(fault) => return Err(fault),
+                Say::Waiting | Say::Layers(_) | Say::Lines(_) => heard(word),
+                word => {
+                    if matches!(word, Say::Opened(_)) {
+                        file = ipc::receive_descriptors::<Say>(&self.socket, 1).map_err(talk)?.pop();
+                    }
+                    last = Some(word);
+                }
+            }
+        }
+        self.helper.finish();
+        let last = last.ok_or_else(|| {
+            Error::new("the store's writer: exited without an answer")
+                .hint("try again: what was fetched is kept")
+        })?;
+        Ok((last, file))
+    }
+}
+
+/// Has an image imported.
+pub fn import(
+    context: &Context,
+    source: Source,
+    platform: &Platform,
+    heard: &mut (dyn FnMut(Say) + Send),
+) -> Result<Say> {
+    let Some(helper) = &context.helper else {
+        let mut say = |word: Say| {
+            heard(word);
+            true
+        };
+        let policies = Policies::load().map_err(ours)?;
+        let platform = platform.to_string();
+        return writer::import(in_own(context, &own(context)), &source, &platform, &policies, &mut say);
+    };
+    // The writer is another user, who sees the site's policy and not this one's.
+    let policies = Policies::of_user().map_err(ours)?;
+    skiff_image::import::admit(&source, &policies).map_err(ours)?;
+    let (source, files) = source.hand_over(platform).map_err(ours)?;
+    let mut writer = Writer::start(helper)?;
+    writer.send(&Ask::Import { source, platform: platform.to_string() })?;
+    let open: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+    ipc::send_descriptors::<Ask>(&writer.socket, &open).map_err(talk)?;
+    drop(files);
+    writer.last_word(heard).map(|(word, _)| word)
+}
+
+/// An image of the user's, its file open.
+pub fn open_image(context: &Context, entry: &Entry) -> Result<Image> {
+    let id = entry.id;
+    let (record, file) = match &context.helper {
+        None => writer::open(&own(context), context.uid, id)?,
+        Some(helper) => {
+            let mut writer = Writer::start(helper)?;
+            writer.send(&Ask::Open(id))?;
+            match writer.last_word(&mut |_| ())? {
+                (Say::Opened(record), Some(file)) => (*record, file.into()),
+                _ => {
+                    let image = &entry.reference;
+                    return Err(Error::new(format!(
+                        "image {image}: the store's writer answered something else"
+                    )));
+                }
+            }
+        }
+    };
+    Ok(Image { id, record, file })
+}
+
+/// The store of a user without the helper.
+pub fn own(context: &Context) -> PathBuf {
+    context.data().join("store")
+}
+
+/// Nothing mounts what is in there.
+fn in_own<'a>(context: &Context, store: &'a Path) -> writer::Asked<'a> {
+    writer::Asked { store, uid: context.uid, format: ImageFormat::Erofs, quota: Quota::Unlimited }
+}
+
+fn ask_own(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> Result<Say> {
+    let mut last = None;
+    let mut say = |word: Say| {
+        match word {
+            Say::Waiting | Say::Layers(_) | Say::Lines(_) => heard(word),
+            word => last = Some(word),
+        }
+        true
+    };
+    writer::answer(in_own(context, &own(context)), ask, None, &mut say)?;
+    last.ok_or_else(|| Error::new("the store has nothing to say"))
+}
+
+/// Whether an image seems to be in this machine's store for this user, so that it need not be pulled. Whether it may be used the
+/// helper decides.
+pub fn has(context: &Context, id: ImageId) -> bool {
+    let (store, format) = match &context.helper {
+        // What cannot be read or understood is the helper's to complain of.
+        Some(_) => {
+            let text = std::fs::read_to_string(site::FILE).ok();
+            let site = text.and_then(|text| Site::parse(&text).ok()).unwrap_or_default();
+            (site.store.into(), site.image_format)
+        }
+        None => (own(context), None),
+    };
+    let missing = |name: String| {
+        store.join(name).symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+    };
+    let is_mountable = format != Some(ImageFormat::Squashfs) || !missing(names::squashfs(id));
+    !missing(names::permit(context.uid, id)) && !missing(names::image(id)) && is_mountable
+}
+
+/// Has an image of the trusted store mounted, which takes a millisecond, so that its first start finds it so. What cannot be is told by that
+/// start.
+pub fn mount(context: &Context, id: ImageId) {
+    if let Some(helper) = &context.helper
+        && let Ok(helper) = Helper::spawn_for(helper, Base::Image(id))
+    {
+        helper.finish();
+    }
+}
+
+/// Lets go of what is no longer in the trusted store.
+pub fn release(context: &Context) -> Result<()> {
+    let Some(helper) = &context.helper else { return Ok(()) };
+    let helper = Helper::spawn(helper)?;
+    helper.ask(&Request::Release, &[])?;
+    helper.done()?;
+    helper.finish();
+    Ok(())
+}
+
+/// What a pull needs to know of the user: their registries, and their credentials for those that the image may be in.
+pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<Ask> {
+    let registries = RegistriesConf::texts().map_err(ours)?;
+    let mut conf = RegistriesConf::default();
+    registries.iter().try_for_each(|(file, text)| conf.add(file, text)).map_err(ours)?;
+    let names: Vec<Named> = match super::parse(reference)? {
+        ImageReference::Registry(named) => vec![named],
+        ImageReference::Short(short) => conf.candidates(&short).map_err(ours)?,
+        _ => {
+            return Err(Error::new(format!("image {reference}: not in a registry"))
+                .hint("`skiff import` takes files"));
+        }
+    };
+    let credentials = Credentials::load().map_err(ours)?;
+    let (mut logins, mut servers) = (vec![], BTreeSet::new());
+    for name in &names {
+        for endpoint in conf.endpoints(name).map_err(ours)? {
+            let place = format!("{}/{}", endpoint.server, endpoint.repository);
+            logins.extend(match credentials.find(&endpoint.server, &endpoint.repository).map_err(ours)? {
+                Some(Credential::Basic { user, password }) => {
+                    Some(Login { place, basic: Some((user, password.0)), identity_token: None })
+                }
+                Some(Credential::IdentityToken(token)) => {
+                    Some(Login { place, basic: None, identity_token: Some(token.0) })
+                }
+                None => None,
+            });
+            servers.insert(asked_for(&endpoint.server).to_owned());
+        }
+    }
+    // To another user no key goes that they need not.
+    let concerned = |server: &str| context.helper.is_none() || servers.contains(server);
+    let certificates = Certificates::of_user(concerned).map_err(ours)?;
+    Ok(Ask::Pull { reference: reference.into(), platform: platform.into(), registries, logins, certificates })
+}
+
+/// The room that the store takes.
+pub fn room(context: &Context) -> Result<skiff_image::store::Usage> {
+    match ask(context, Ask::Usage, &mut |_| ())? {
+        Say::Usage(usage) => Ok(usage),
+        _ => Err(Error::new("store: the writer answered something else")),
+    }
+}

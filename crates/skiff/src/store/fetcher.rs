@@ -1,0 +1,140 @@
+//! Who asks registries: for the trusted store a process of its own, which has the network and can write nothing but a user's layers.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use skiff_image::fetcher::serve;
+use skiff_image::store::Store;
+use skiff_oci::digest::Digest;
+use skiff_oci::hash::sha256;
+use skiff_oci::platform::Platform;
+use skiff_oci::reference::{ImageReference, Named};
+use skiff_registry::auth::{Credential, Credentials, Secret};
+use skiff_registry::policy::{Policies, Text};
+use skiff_registry::registries_conf::RegistriesConf;
+use skiff_registry::{self as registry, BlobDir, Certificates, Client, Settings, Told, site_places};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::image::ImageId;
+use skiff_sys::allow::{self, Network};
+use skiff_sys::landlock;
+
+use crate::store::ours;
+use crate::store::wire::{Ask, Login};
+
+/// Where configuration, and what the C library reads, lies.
+const READABLE: [&str; 2] = ["/etc", "/usr"];
+/// What tells names of hosts; links, often.
+const NAMES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
+
+/// The process that the helper becomes: its words are the store's path, the uid of whom it works for, and the number of the socket to the
+/// writer.
+pub fn run(words: &[String]) -> Result<()> {
+    let bad = || Error::new("internal command: only the helper starts it");
+    let [store, uid, socket] = words else { return Err(bad()) };
+    let (uid, socket) = (uid.parse().map_err(|_| bad())?, socket.parse().map_err(|_| bad())?);
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+        .context(|| "fetcher")?;
+    let socket = UnixStream::from(skiff_sys::process::inherited_fd(socket).context(|| "socket")?);
+    // Before anybody is asked: it may lie, and have its keys, where this process reads nothing later.
+    let policy = Text::of_site();
+    let blobs = Store::open(Path::new(store)).and_then(|store| store.blobs(uid)).map_err(ours)?;
+    confine(&blobs)?;
+    let dir = BlobDir::open(&blobs).map_err(ours)?;
+    serve(socket, &dir, policy, &|wish| begin(wish)).map_err(ours)
+}
+
+/// From now on it changes nothing but the user's layers, and reads nothing besides but what it needs to ask registries: no image, of nobody.
+fn confine(blobs: &Path) -> Result<()> {
+    let open = |path: &Path, flags| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty());
+    let dir = open(blobs, OFlags::PATH | OFlags::DIRECTORY).context(|| blobs.display().to_string())?;
+    // The names' files may be replaced meanwhile, beside what was there.
+    let names = NAMES.iter().filter_map(|file| Some(Path::new(file).canonicalize().ok()?.parent()?.into()));
+    let readable: BTreeSet<PathBuf> =
+        READABLE.iter().map(PathBuf::from).chain(names).chain(site_places()).collect();
+    // Opened by what links lead to. What is not there is not read.
+    let readable: Vec<OwnedFd> = readable.iter().filter_map(|path| open(path, OFlags::PATH).ok()).collect();
+    // A kernel without Landlock goes without: `skiff doctor` says so.
+    landlock::confine_to(dir.as_fd(), &readable).context(|| "the store's fetcher: Landlock")?;
+    allow::only_listed(Network::Used).context(|| "the store's fetcher: seccomp")
+}
+
+fn begin(wish: &str) -> skiff_image::Result<(Client, Named, Platform)> {
+    let told = |Error { message, hint }| {
+        let hint = Some(hint).filter(|hint| !hint.is_empty());
+        registry::Error::Told(Told { message, hint, is_refusal: false }).into()
+    };
+    serde_json::from_str(wish).map_err(super::json).and_then(|ask| asked(&ask)).map_err(told)
+}
+
+/// Which image a name means for the machine that is asked about, as far as its registry and the policies go: nothing is got, and no
+/// store is needed.
+pub fn resolve(ask: &Ask) -> Result<(ImageId, String)> {
+    let (client, image, platform) = asked(ask)?;
+    let found = client.resolve(&image, &platform).map_err(ours)?;
+    let policies = Policies::load().map_err(ours)?;
+    policies.admit(&found, || client.signatures(&found)).map_err(ours)?;
+    let Digest::Sha256(id) = sha256(&found.manifest_bytes) else {
+        return Err(Error::new(format!("image {image}: its manifest has no SHA-256 digest")));
+    };
+    Ok((ImageId(id), image.to_string()))
+}
+
+/// The one image of that name which the user's own policy accepts; nothing if that accepts whatever it is. The writer of the trusted store
+/// is another user and does not see that policy, so it must get no other one: nor one of another registry, so the name is made full.
+pub fn vouched(ask: &mut Ask) -> Result<Option<ImageId>> {
+    let policies = Policies::of_user().map_err(ours)?;
+    if policies.is_empty() {
+        return Ok(None);
+    }
+    let (_, image, _) = asked(ask)?;
+    if let Ask::Pull { reference, .. } = ask {
+        *reference = image.to_string();
+    }
+    match policies.accepts_any(&image) {
+        true => Ok(None),
+        false => resolve(ask).map(|(id, _)| Some(id)),
+    }
+}
+
+/// Whom to ask, for what, for which machine.
+pub fn asked(ask: &Ask) -> Result<(Client, Named, Platform)> {
+    let Ask::Pull { reference, platform, registries, logins, certificates } = ask else {
+        return Err(Error::new("the store's fetcher: not a request to pull"));
+    };
+    let client = client(registries, logins, certificates)?;
+    let image = name(&client, reference)?;
+    let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
+    Ok((client, image, platform))
+}
+
+fn client(registries: &[(String, String)], logins: &[Login], certificates: &Certificates) -> Result<Client> {
+    let mut conf = RegistriesConf::default();
+    for (file, text) in registries {
+        conf.add(file, text).map_err(ours)?;
+    }
+    let mut credentials = Credentials::default();
+    for Login { place, basic, identity_token } in logins {
+        let credential = match (basic.clone(), identity_token.clone()) {
+            (_, Some(token)) => Credential::IdentityToken(Secret(token)),
+            (Some((user, password)), None) => Credential::Basic { user, password: Secret(password) },
+            (None, None) => continue,
+        };
+        credentials.add(place.clone(), credential);
+    }
+    let settings = Settings { certificates: certificates.clone(), ..Settings::default() };
+    Ok(Client::new(settings, conf, credentials))
+}
+
+fn name(client: &Client, reference: &str) -> Result<Named> {
+    match super::parse(reference)? {
+        ImageReference::Registry(named) => Ok(named.with_default_tag()),
+        ImageReference::Short(short) => Ok(client.complete(&short).map_err(ours)?.with_default_tag()),
+        _ => {
+            Err(Error::new(format!("image {reference}: not in a registry"))
+                .hint("`skiff import` takes files"))
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Images in files and directories: what a user calls them, and whether they have changed since they were imported.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use skiff_image::source::Source;
+use skiff_oci::reference::ImageReference;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+
+use crate::store::ours;
+
+/// A file or directory with an image in it.
+pub struct ImageFile {
+    /// What the image is called when it has no better name.
+    pub name: String,
+    path: PathBuf,
+    /// Nothing: what is in the file decides.
+    reference: Option<ImageReference>,
+}
+
+/// What tells a file that has changed from one that has not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    inode: u64,
+    size: u64,
+    /// Seconds since 1970 and nanoseconds.
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl ImageFile {
+    /// The file that the text names; nothing if it is the name of an image in a registry, or of nothing at all.
+    pub fn of(text: &str) -> Option<Self> {
+        match ImageReference::from_str(text) {
+            Ok(ImageReference::Registry(_) | ImageReference::Short(_)) => None,
+            Ok(reference) => Some(Self::referred(reference)),
+            Err(_) if text.starts_with(['/', '.']) => Some(Self::at(Path::new(text))),
+            Err(_) => None,
+        }
+    }
+
+    /// The same, where nothing but a file can be meant.
+    pub fn meant(text: &str) -> Result<Self> {
+        if let Some(file) = Self::of(text) {
+            return Ok(file);
+        }
+        let path = Path::new(text);
+        path.symlink_metadata().context(|| format!("file {text:?}")).map_err(|e| {
+            match super::parse(text) {
+                Ok(name) => e.hint(format!("if it is in a registry: skiff pull {name}")),
+                Err(_) => e,
+            }
+        })?;
+        Ok(Self::at(path))
+    }
+
+    fn at(path: &Path) -> Self {
+        let path = in_full(path);
+        Self { name: path.display().to_string(), path, reference: None }
+    }
+
+    fn referred(mut reference: ImageReference) -> Self {
+        let path = match &mut reference {
+            ImageReference::Oci { dir: path, .. }
+            | ImageReference::OciArchive { file: path, .. }
+            | ImageReference::DockerArchive { file: path, .. }
+            | ImageReference::Dir(path)
+            | ImageReference::Squashfs(path)
+            | ImageReference::Erofs(path)
+            | ImageReference::Sif(path) => {
+                *path = in_full(path);
+                path.clone()
+            }
+            ImageReference::Registry(_) | ImageReference::Short(_) => PathBuf::new(),
+        };
+        Self { name: reference.to_string(), path, reference: Some(reference) }
+    }
+
+    /// Opens it.
+    pub fn open(&self) -> Result<Source> {
+        match &self.reference {
+            Some(reference) => Source::open(reference).map_err(ours),
+            None => Source::open_path(&self.path).map_err(ours),
+        }
+    }
+
+    /// What it looks like now; of a directory, what its list of images looks like.
+    pub fn stamp(&self) -> Result<Stamp> {
+        let lists = ["index.json", "manifest.json"].map(|list| self.path.join(list));
+        let meta =
+            lists.iter().find_map(|list| list.metadata().ok()).map_or_else(|| self.path.metadata(), Ok);
+        let meta = meta.context(|| format!("file {}", self.path.display()))?;
+        Ok(Stamp {
+            inode: meta.ino(),
+            size: meta.size(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        })
+    }
+}
+
+/// The path from `/` on, where links lead: the same file is the same image, wherever the user stands.
+fn in_full(path: &Path) -> PathBuf {
+    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.into())
+}
+
+/// The name in full of an image that is to be called so.
+pub fn name_for(text: &str) -> Result<String> {
+    let named = match super::parse(text)? {
+        ImageReference::Registry(named) => named,
+        ImageReference::Short(short) => short.at_docker_hub(),
+        _ => {
+            return Err(Error::new(format!("name {text:?}: this names a file"))
+                .hint("skiff import FILE NAME[:TAG] gives the image in FILE that name"));
+        }
+    };
+    if named.digest().is_some() {
+        return Err(Error::new(format!("name {text:?}: an image's digest follows from what is in it"))
+            .hint("give it a NAME[:TAG]"));
+    }
+    Ok(named.with_default_tag().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_told_from_names() {
+        for (text, name) in [
+            ("/no/such/x.sqsh", Some("/no/such/x.sqsh")),
+            ("/no/such/image", Some("/no/such/image")),
+            ("docker-archive:/no/such/x.tar:a/b:1", Some("docker-archive:/no/such/x.tar:a/b:1")),
+            ("oci:/no/such/dir", Some("oci:/no/such/dir")),
+            ("debian:12", None),
+            ("localhost:5000/x", None),
+            ("docker://x/y.sif", None),
+            ("image.tar", None),
+        ] {
+            assert_eq!(ImageFile::of(text).map(|f| f.name).as_deref(), name, "{text}");
+        }
+        let here = std::env::current_dir().expect("a directory");
+        let name = |text| ImageFile::of(text).map(|f| f.name);
+        assert_eq!(name("./no-such.sif"), Some(here.join("no-such.sif").display().to_string()));
+        assert_eq!(name("./."), Some(here.display().to_string()));
+        let missing = ImageFile::meant("no-such-file").err().map(|e| e.message);
+        assert_eq!(missing.as_deref(), Some("file \"no-such-file\": No such file or directory (os error 2)"));
+        assert!(ImageFile::meant("Cargo.toml").is_ok());
+    }
+
+    #[test]
+    fn names_that_may_be_given() {
+        assert_eq!(name_for("tool").ok().as_deref(), Some("docker.io/library/tool:latest"));
+        assert_eq!(name_for("site.example/a/b:1").ok().as_deref(), Some("site.example/a/b:1"));
+        let digest = format!("tool@sha256:{}", "0".repeat(64));
+        for (text, reason) in [
+            ("x.sqsh", "this names a file"),
+            ("oci:dir", "this names a file"),
+            ("Tool", "the repository has capitals"),
+            ("", "it is empty"),
+            (&digest, "an image's digest follows from what is in it"),
+        ] {
+            let refused = name_for(text).expect_err(text);
+            assert!(refused.message.contains(reason), "{text}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The user's images: which name is which image, and how it is run. One small file each, in their own directory, so that the same names
+//! mean the same on every node; whether a node has the image, and lets them use it, its store says.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use skiff_oci::manifest::{ExecConfig, ImageConfig};
+use skiff_oci::platform::Platform;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::image::ImageId;
+
+use crate::store::file::Stamp;
+use crate::user::context::Context;
+use crate::user::dirs::{self, make_private};
+
+/// A file's name is the image's as long as it fits; most file systems take 255 bytes.
+const LONGEST: usize = 200;
+
+/// One name of an image.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// The name in full: `docker.io/library/debian:12`; or the archive or directory it was imported from.
+    pub reference: String,
+    /// The image.
+    pub id: ImageId,
+    /// Seconds since 1970 at which it was last pulled.
+    pub pulled: u64,
+    /// Length of its file in the store, in bytes.
+    pub size: u64,
+    /// Configuration of the image as it came.
+    pub config: serde_json::Value,
+    /// What the file that it was imported from looked like.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Stamp>,
+}
+
+impl Entry {
+    /// How its programs are run, and what else it says of itself.
+    pub fn config(&self) -> Result<ImageConfig> {
+        let bytes = serde_json::to_vec(&self.config).map_err(super::json)?;
+        ImageConfig::parse(&self.reference, &bytes).map_err(super::ours)
+    }
+
+    /// How its programs are run, on this machine.
+    ///
+    /// # Errors
+    /// They are another's, and nothing here emulates that.
+    pub fn exec(&self) -> Result<ExecConfig> {
+        let config = self.config()?;
+        let machine = Platform::host();
+        match config.platform.filter(|made_for| !machine.runs(made_for) && !emulates()) {
+            None => Ok(config.exec),
+            Some(other) => {
+                let why =
+                    format!("image {}: made for {other}, and this machine is {machine}", self.reference);
+                Err(Error::new(why).hint(format!(
+                    "skiff pull {}; or administrator: QEMU's user mode emulation runs it (binfmt_misc)",
+                    self.reference
+                )))
+            }
+        }
+    }
+}
+
+/// Whether the kernel starts programs of other machines by an emulator. Which ones is for the kernel to say.
+fn emulates() -> bool {
+    let Ok(kinds) = fs::read_dir("/proc/sys/fs/binfmt_misc") else { return false };
+    kinds.flatten().any(|kind| kind.file_name().to_string_lossy().starts_with("qemu-"))
+}
+
+impl Entry {
+    /// Reads one; nothing if there is none.
+    pub fn read(path: &Path) -> Result<Option<Self>> {
+        let text = match fs::read(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            other => other.context(|| path.display().to_string())?,
+        };
+        let bad = |e| Error::new(format!("{}: {e}", path.display()));
+        serde_json::from_slice(&text).map(Some).map_err(bad)
+    }
+
+    /// Writes it where nobody reads yet.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_vec_pretty(self).map_err(super::json)?;
+        fs::write(path, text).context(|| path.display().to_string())
+    }
+}
+
+/// The directory of all of them.
+pub struct Names {
+    dir: PathBuf,
+    /// Whether it is there: nobody else may say what a name stands for.
+    is_there: bool,
+}
+
+impl Names {
+    /// Opens the user's names of images.
+    pub fn of(context: &Context) -> Result<Self> {
+        let dir = context.data().join("images");
+        Ok(Self { is_there: dirs::find(&dir)?.is_some(), dir })
+    }
+
+    /// What a name in full stands for, if it was pulled.
+    pub fn find(&self, reference: &str) -> Result<Option<Entry>> {
+        if !self.is_there {
+            return Ok(None);
+        }
+        Entry::read(&self.dir.join(file_name(reference)))
+            .map_err(|e| e.hint("remove the file and pull the image again"))
+    }
+
+    /// All, by name.
+    pub fn all(&self) -> Result<Vec<Entry>> {
+        if !self.is_there {
+            return Ok(vec![]);
+        }
+        let entries = fs::read_dir(&self.dir).context(|| self.dir.display().to_string())?;
+        let mut all = vec![];
+        for entry in entries {
+            let path = entry.context(|| self.dir.display().to_string())?.path();
+            if path.extension().is_some_and(|e| e == "json") {
+                // Gone meanwhile, or somebody else's idea of a file.
+                let read = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok());
+                all.extend(read);
+            }
+        }
+        all.sort_by(|a, b| a.reference.cmp(&b.reference));
+        Ok(all)
+    }
+
+    /// Notes a name, in place of what it meant before.
+    pub fn put(&self, entry: &Entry) -> Result<()> {
+        let what = || self.dir.display().to_string();
+        make_private(&self.dir)?;
+        let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
+        let new = self.dir.join(format!(".{host}.{}", std::process::id()));
+        entry.write(&new)?;
+        fs::rename(&new, self.dir.join(file_name(&entry.reference))).context(what)
+    }
+
+    /// Forgets a name.
+    pub fn remove(&self, entry: &Entry) -> Result<()> {
+        let path = self.dir.join(file_name(&entry.reference));
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e).context(|| path.display().to_string()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A name as the name of a file: different ones differ.
+fn file_name(reference: &str) -> String {
+    let escaped: String = reference
+        .bytes()
+        .map(|b| match b {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b':' | b'@' => char::from(b).to_string(),
+            b'.' => ".".into(),
+            b => format!("%{b:02x}"),
+        })
+        .collect();
+    if escaped.len() <= LONGEST && !escaped.starts_with('.') {
+        return format!("{escaped}.json");
+    }
+    let tail = &escaped[escaped.len().saturating_sub(100)..];
+    format!("{}%%{tail}.json", skiff_oci::hash::sha256_hex(reference.as_bytes()))
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::file_name;
+
+    #[test]
+    fn names_of_images_are_names_of_files() {
+        assert_eq!(file_name("docker.io/library/debian:12"), "docker.io%2flibrary%2fdebian:12.json");
+        assert!(!file_name("../x").starts_with('.') && !file_name("../x").contains('/'));
+        let long = |c: &str| file_name(&c.repeat(300));
+        assert!(long("/").len() <= 255 && long("é").len() <= 255);
+        assert_ne!(file_name(&("x".to_owned() + &"y".repeat(300))), file_name(&"y".repeat(301)));
+    }
+}

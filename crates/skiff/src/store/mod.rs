@@ -1,0 +1,102 @@
+//! Images as they are kept: the way to the store's writer, that writer, and the user's own list of names.
+
+pub mod client;
+pub mod fetcher;
+pub mod file;
+pub mod index;
+mod listing;
+pub mod unpacked;
+pub mod wire;
+pub mod writer;
+
+use std::str::FromStr;
+
+use file::ImageFile;
+use index::{Entry, Names};
+use skiff_oci::reference::ImageReference;
+use skiff_spec::fault::{Fault as Error, Result};
+
+use crate::user::context::Context;
+
+/// What names an image as a base: `image:REF`.
+pub const PREFIX: &str = "image:";
+/// An image is also found by this many digits of its id.
+const FEWEST_DIGITS: usize = 8;
+
+/// An error of the library of images, or of those below it, as one of ours.
+pub fn ours(e: impl Into<skiff_image::Error>) -> Error {
+    let e: skiff_image::Error = e.into();
+    let hint = e.hint().unwrap_or_default().to_owned();
+    Error::new(e.to_string()).hint(hint)
+}
+
+/// What is plain data cannot fail to become JSON; if it does, that is said.
+pub(crate) fn json(e: serde_json::Error) -> Error {
+    Error::new(format!("JSON: {e}"))
+}
+
+/// Why the other process of the store was not understood, or not heard.
+fn talk(e: skiff_ipc::Error) -> Error {
+    Error::from(e).about("the store's writer")
+}
+
+/// Reads a name of an image.
+pub fn parse(text: &str) -> Result<ImageReference> {
+    ImageReference::from_str(text).map_err(|e| Error::new(e.to_string()).hint(e.hint()))
+}
+
+/// The image that the user means: one they have pulled or imported.
+pub fn find(context: &Context, text: &str) -> Result<Entry> {
+    known(context, text)?.ok_or_else(|| not_pulled(text))
+}
+
+/// Likewise, if there is one.
+pub fn known(context: &Context, text: &str) -> Result<Option<Entry>> {
+    let names = Names::of(context)?;
+    if let Some(entry) = by_digits(&names, text)? {
+        return Ok(Some(entry));
+    }
+    if let Some(file) = ImageFile::of(text) {
+        return names.find(&file.name)?.map(Some).ok_or_else(|| {
+            Error::new(format!("image {text}: you have not imported it"))
+                .hint(format!("`skiff import {text}` does it, and `skiff run {text}` at once"))
+        });
+    }
+    for name in full_names(&parse(text)?, text) {
+        if let Some(entry) = names.find(&name)? {
+            return Ok(Some(entry));
+        }
+    }
+    Ok(None)
+}
+
+/// The refusal where the user has no such image.
+pub fn not_pulled(text: &str) -> Error {
+    Error::new(format!("image {text}: you have not pulled it")).hint(format!(
+        "`skiff pull {text}` gets it; to run a command over the host's root: skiff run -- {text}"
+    ))
+}
+
+fn by_digits(names: &Names, text: &str) -> Result<Option<Entry>> {
+    let digits = text.strip_prefix("sha256:").unwrap_or(text);
+    if digits.len() < FEWEST_DIGITS || !digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        return Ok(None);
+    }
+    let all = names.all()?;
+    let mut found: Vec<&Entry> = all.iter().filter(|e| e.id.to_string().starts_with(digits)).collect();
+    found.dedup_by_key(|e| e.id);
+    match found[..] {
+        [] => Ok(None),
+        [entry] => Ok(Some(entry.clone())),
+        _ => Err(Error::new(format!("image {digits}: several begin so")).hint("more digits tell them apart")),
+    }
+}
+
+/// Under which names an image may have been pulled, the likeliest first.
+fn full_names(reference: &ImageReference, text: &str) -> Vec<String> {
+    match reference {
+        ImageReference::Registry(named) => vec![named.clone().with_default_tag().to_string()],
+        ImageReference::Short(short) => vec![short.at_docker_hub().with_default_tag().to_string()],
+        _ => vec![text.to_owned()],
+    }
+}

@@ -1,0 +1,117 @@
+//! An image without the helper: its files in a directory of the user's, unpacked at its first run. A user may not have the kernel
+//! mount their files, but they may have it stack their directories.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+
+use rustix::fs::{
+    AtFlags, CWD, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, flock, open, openat,
+    utimensat,
+};
+use skiff_erofs as erofs;
+use skiff_image::store::Store;
+use skiff_image::unpack::{LeftOut, unpack};
+use skiff_sandbox::visit::as_root_of_ids;
+use skiff_spec::fault::{Context as _, Result};
+use skiff_spec::image::{ImageId, store as names};
+use skiff_spec::plan::Base;
+
+use crate::output;
+use crate::store::{client, ours};
+use crate::user::context::Context;
+
+/// Where an image's files are; unpacks them if nobody has yet.
+pub fn tree(context: &Context, id: ImageId) -> Result<PathBuf> {
+    let (all, tree) = (home(context), path(context, id));
+    note_use(context, id);
+    if tree.exists() {
+        return Ok(tree);
+    }
+    let what = || all.display().to_string();
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&all).context(what)?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let lock = open(all.join(format!("{id}.lock")), flags, Mode::from_raw_mode(0o600)).context(what)?;
+    flock(&lock, FlockOperation::LockExclusive).context(what)?;
+    if !tree.exists() {
+        output::note(
+            "unpacking the image, as there is no helper that would have it mounted; the next start will not have to",
+        );
+        let left_out = fill(context, id, &tree)?;
+        tell(left_out);
+    }
+    Ok(tree)
+}
+
+/// Where they are, or will be.
+pub fn path(context: &Context, id: ImageId) -> PathBuf {
+    home(context).join(id.to_string())
+}
+
+/// As the helper does in the trusted store: what was not used for longest is collected first.
+fn note_use(context: &Context, id: ImageId) {
+    let permit = client::own(context).join(names::permit(context.uid, id));
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
+    // A store that takes no changes is good enough to run from.
+    utimensat(CWD, &permit, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap_or_default();
+}
+
+fn fill(context: &Context, id: ImageId, tree: &std::path::Path) -> Result<LeftOut> {
+    let new = tree.with_extension("new");
+    remove(context, &new)?;
+    let store = client::own(context);
+    let unpacked: Result<[u64; 3]> = as_root_of_ids(None, Base::Host, |_| {
+        let what = || new.display().to_string();
+        let file = Store::open(&store).and_then(|store| store.open_image(id)).map_err(ours)?;
+        let reader = erofs::Reader::open(file, id.to_string()).map_err(ours)?;
+        fs::create_dir(&new).context(what)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let target = openat(CWD, &new, flags, Mode::empty()).context(what)?;
+        let LeftOut { devices, owners, xattrs } =
+            unpack(&reader, std::os::fd::AsFd::as_fd(&target)).map_err(ours)?;
+        rustix::fs::syncfs(&target).context(what)?;
+        Ok([devices, owners, xattrs])
+    });
+    if unpacked.is_err() {
+        // The first error is the one to tell.
+        remove(context, &new).unwrap_or_default();
+    }
+    let [devices, owners, xattrs] = unpacked?;
+    fs::rename(&new, tree).context(|| tree.display().to_string())?;
+    Ok(LeftOut { devices, owners, xattrs })
+}
+
+fn tell(LeftOut { devices, owners, xattrs }: LeftOut) {
+    for (count, what) in [
+        (devices, "devices and sockets are left out"),
+        (owners, "files belong to root inside, as you have no id for their owners"),
+        (xattrs, "extended attributes are left out"),
+    ] {
+        if count > 0 {
+            output::note(&format!("{count} {what}"));
+        }
+    }
+}
+
+/// Removes an image's files.
+pub fn forget(context: &Context, id: ImageId) -> Result<()> {
+    let tree = path(context, id);
+    remove(context, &tree)?;
+    match fs::remove_file(tree.with_extension("lock")) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).context(|| tree.display().to_string()),
+        _ => Ok(()),
+    }
+}
+
+/// As root of the user's ids: some of the files belong to others of them.
+fn remove(context: &Context, tree: &std::path::Path) -> Result<()> {
+    if !tree.exists() || context.helper.is_some() {
+        return Ok(());
+    }
+    as_root_of_ids(None, Base::Host, |_| fs::remove_dir_all(tree).context(|| tree.display().to_string()))
+}
+
+fn home(context: &Context) -> PathBuf {
+    client::own(context).join("trees")
+}

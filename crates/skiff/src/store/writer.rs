@@ -1,0 +1,311 @@
+//! The store's writer: does what it is asked, as whoever owns the store. For the trusted store that is a process of the system
+//! user's which the helper started, and which has no network: beside it `fetcher` asks registries. A user without the helper has a store
+//! of their own, and is its writer and fetcher.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use skiff_erofs as erofs;
+use skiff_image::fetcher::{Fetcher, Remote};
+use skiff_image::import::Import;
+use skiff_image::pull::{LayerProgress, Pull, Watch, pull};
+use skiff_image::source::Source;
+use skiff_image::store::{Quota, Record, Store, Usage};
+use skiff_ipc::{self as ipc, Until};
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
+use skiff_registry::policy::Policies;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::image::ImageId;
+use skiff_spec::site::ImageFormat;
+use skiff_sys::allow::{self, Network};
+use skiff_sys::landlock;
+
+use crate::store::wire::{Ask, Checked, Layer, Say};
+use crate::store::{fetcher, ours, talk};
+
+/// So long may whom we work for be silent, or deaf.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// So long may it take until all of the question is here, with the files that belong to it: who asks nothing holds a place for nothing.
+const QUESTION: Duration = Duration::from_secs(10);
+/// A listing of an image's files comes in pieces of so many lines.
+const LINES: usize = 1000;
+
+/// A store, and for whom it is asked.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    pub store: &'a Path,
+    pub uid: u32,
+    /// As what its images are mounted.
+    pub format: ImageFormat,
+    /// What each of its users may have of it.
+    pub quota: Quota,
+}
+
+impl Asked<'_> {
+    fn open(&self) -> Result<Store> {
+        Ok(Store::open(self.store).map_err(ours)?.with_quota(self.quota))
+    }
+}
+
+/// The process that the helper starts, which sees nothing but the store: its words are the store's path, the uid of whom it works for, as
+/// what images are mounted, the bytes that each user may have (or nothing: a share), and the numbers of the sockets to the user and to the
+/// fetcher.
+pub fn run(words: &[String]) -> Result<()> {
+    let bad = || Error::new("this is how the helper starts the store's writer, not people");
+    let [store, uid, format, quota, socket, fetcher] = words else { return Err(bad()) };
+    let (uid, socket) = (uid.parse().map_err(|_| bad())?, socket.parse().map_err(|_| bad())?);
+    let format = ImageFormat::of_name(format).ok_or_else(bad)?;
+    let quota = match quota.as_str() {
+        "" => Quota::Share,
+        bytes => Quota::Bytes(bytes.parse().map_err(|_| bad())?),
+    };
+    // Others of its kind work for other users: none shall look into another, whatever becomes of it.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+        .context(|| "writer")?;
+    let socket = skiff_sys::process::inherited_fd(socket).context(|| "socket")?;
+    let mut socket = UnixStream::from(socket);
+    let fetcher = fetcher.parse().map_err(|_| bad())?;
+    let fetcher = UnixStream::from(skiff_sys::process::inherited_fd(fetcher).context(|| "socket")?);
+    // Nobody speaks through a socket that listens, but a wait for that would last.
+    socket.peer_addr().context(|| "socket")?;
+    // Others wait for the locks that we hold: one who neither listens nor goes away must not keep us.
+    socket.set_write_timeout(Some(PATIENCE)).context(|| "socket")?;
+    if let Err(fault) = confine(Path::new(store)) {
+        return ipc::send(&mut socket, &Say::Failed(fault)).map_err(talk);
+    }
+    let until = Instant::now() + QUESTION;
+    let Some(ask) = ipc::receive(&mut Until::new(&socket, until)).map_err(talk)? else { return Ok(()) };
+    let asked = Asked { store: Path::new(store), uid, format, quota };
+    let answered = match ask {
+        Ask::Import { source, platform } => {
+            let files = Until::new(&socket, until).receive_descriptors::<Ask>(source.files.len() + 1);
+            let source = files.map_err(talk).and_then(|files| Source::given(source, files).map_err(ours));
+            source.and_then(|source| take_over(asked, source, &platform, &mut socket, fetcher))
+        }
+        Ask::Open(id) => hand_out(asked, id, &mut socket),
+        ask => answer(asked, ask, Some(fetcher), &mut |word| ipc::send(&mut socket, &word).is_ok()),
+    };
+    // If nobody listens any more, nobody needs to know.
+    answered.or_else(|fault| ipc::send(&mut socket, &Say::Failed(fault))).or(Ok(()))
+}
+
+/// All that is foreign is read after this: whoever takes the process over by that can change nothing but the store, start nothing, reach no
+/// other process and no network, and has few of the kernel's calls to try.
+fn confine(store: &Path) -> Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(store, flags, Mode::empty()).context(|| store.display().to_string())?;
+    // A kernel without Landlock goes without: `skiff doctor` says so.
+    landlock::confine_changes_to(dir.as_fd()).context(|| "the store's writer: Landlock")?;
+    allow::only_listed(Network::Unused).context(|| "the store's writer: seccomp")
+}
+
+/// Imports from files that the user has opened.
+fn take_over(
+    asked: Asked<'_>,
+    source: Source,
+    platform: &str,
+    socket: &mut UnixStream,
+    fetcher: UnixStream,
+) -> Result<()> {
+    let remote = Remote::new(fetcher).map_err(ours)?;
+    let policies = policies_of(&remote)?;
+    let place = if policies.is_empty() { None } else { remote.place(source.opened()).map_err(ours)? };
+    let source = source.lies_at(place);
+    drop(remote);
+    let mut say = |word: Say| ipc::send(socket, &word).is_ok();
+    let last = import(asked, &source, platform, &policies, &mut say)?;
+    say(last);
+    Ok(())
+}
+
+/// The site's, from who sees the host's files.
+fn policies_of(remote: &Remote) -> Result<Policies> {
+    let text = remote.policy().map_err(ours)?;
+    Policies::of_text(text.as_ref()).map_err(ours)
+}
+
+/// Gives an image's file. Its kind is one that nothing can be changed by.
+fn hand_out(asked: Asked<'_>, id: ImageId, socket: &mut UnixStream) -> Result<()> {
+    let (record, file) = open(asked.store, asked.uid, id)?;
+    ipc::send(socket, &Say::Opened(told(record))).map_err(talk)?;
+    ipc::send_descriptors::<Say>(socket, &[file.as_fd()]).map_err(talk)
+}
+
+/// What a user is told of an image: not in which repositories others have it.
+fn told(record: Record) -> Box<Record> {
+    Box::new(Record { origins: vec![], ..record })
+}
+
+/// An image that the user may use.
+pub fn open(store: &Path, uid: u32, id: ImageId) -> Result<(Record, File)> {
+    let store = Store::open(store).map_err(ours)?;
+    match store.find(id).map_err(ours)?.filter(|_| store.permitted(uid, id)) {
+        Some(record) => Ok((record, store.open_image(id).map_err(ours)?)),
+        None => Err(not_his(id)),
+    }
+}
+
+fn not_his(id: ImageId) -> Error {
+    Error::new(format!("image {id}: not yours on this machine")).hint("`skiff pull` gets it")
+}
+
+/// Imports an image.
+pub fn import(
+    asked: Asked<'_>,
+    source: &Source,
+    platform: &str,
+    policies: &Policies,
+    say: &mut (dyn FnMut(Say) -> bool + Send),
+) -> Result<Say> {
+    let (store, uid, format) = (asked.open()?, asked.uid, asked.format);
+    let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
+    let wish = Import { store: &store, source, policies, platform: &platform, uid };
+    let pulled = skiff_image::import::import(&wish, &mut Teller { say }).map_err(ours)?;
+    make_mountable(&store, pulled.id, format)?;
+    Ok(Say::Pulled {
+        name: String::new(),
+        id: pulled.id,
+        digest: pulled.digest.to_string(),
+        record: told(pulled.record),
+        there: pulled.there,
+    })
+}
+
+/// An image is of use only where the kernel mounts it.
+fn make_mountable(store: &Store, id: ImageId, format: ImageFormat) -> Result<()> {
+    match format {
+        ImageFormat::Erofs => Ok(()),
+        ImageFormat::Squashfs => store.make_squashfs(id).map_err(ours),
+    }
+}
+
+/// Does what is asked; `say` gives whether anybody listens still. Without a fetcher this process asks registries itself.
+pub fn answer(
+    of: Asked<'_>,
+    ask: Ask,
+    fetcher: Option<UnixStream>,
+    say: &mut (dyn FnMut(Say) -> bool + Send),
+) -> Result<()> {
+    let (store, uid, format) = (of.open()?, of.uid, of.format);
+    let last = match ask {
+        Ask::Pull { ref platform, .. } => {
+            let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
+            let (fetcher, policies, image): (Box<dyn Fetcher>, _, _) = match fetcher {
+                None => {
+                    let (client, image, _) = fetcher::asked(&ask)?;
+                    (Box::new(client), Policies::load().map_err(ours)?, image)
+                }
+                Some(stream) => {
+                    let remote = Remote::new(stream).map_err(ours)?;
+                    let policies = policies_of(&remote)?;
+                    let wish = serde_json::to_string(&ask).map_err(super::json)?;
+                    let image = remote.begin(wish).map_err(ours)?;
+                    (Box::new(remote), policies, image)
+                }
+            };
+            let fetcher = &*fetcher;
+            let (policies, image, platform) = (&policies, &image, &platform);
+            let wish = Pull { store: &store, fetcher, policies, image, platform, uid };
+            let pulled = pull(&wish, &mut Teller { say }).map_err(ours)?;
+            make_mountable(&store, pulled.id, format)?;
+            Say::Pulled {
+                name: image.to_string(),
+                id: pulled.id,
+                digest: pulled.digest.to_string(),
+                record: told(pulled.record),
+                there: pulled.there,
+            }
+        }
+        // Files come along with these, or go back.
+        Ask::Import { .. } | Ask::Open(_) => {
+            return Err(Error::new("the store's writer: asked without a socket"));
+        }
+        Ask::Find(id) => {
+            let found = if store.permitted(uid, id) { store.find(id).map_err(ours)? } else { None };
+            // It may be from before, or from a node whose kernel mounts other ones.
+            found.iter().try_for_each(|_| make_mountable(&store, id, format))?;
+            Say::Found(found.map(told))
+        }
+        Ask::Forget(id) => store.forbid(uid, id).map(|()| Say::Done).map_err(ours)?,
+        Ask::Usage => Say::Usage(usage(&store, uid)?),
+        // What one user has in use is not for another to throw away; what nobody has is nobody's.
+        Ask::Collect { budget: Some(_), .. } if !is_owner(uid) => {
+            return Err(Error::new("the trusted store: only its administrator may set it a size").hint(
+                "without --budget, what nobody uses any more goes; `skiff rmi` gives up what is yours",
+            ));
+        }
+        Ask::Collect { budget, dry_run } => {
+            store.collect(budget, dry_run).map(Say::Collected).map_err(ours)?
+        }
+        Ask::Verify(only) => Say::Verified(verify(&store, uid, only)?),
+        Ask::Files(id) => files(&store, uid, id, say)?,
+    };
+    say(last);
+    Ok(())
+}
+
+/// What the store takes up; whose it is sees of all users how much of it, others only of themselves.
+fn usage(store: &Store, uid: u32) -> Result<Usage> {
+    let users = match is_owner(uid) {
+        true => store.usage_of_users().map_err(ours)?,
+        false => vec![store.usage_of(uid).map_err(ours)?],
+    };
+    Ok(Usage { users, ..store.usage().map_err(ours)? })
+}
+
+/// Whether the user is whom the store belongs to, or the machine.
+fn is_owner(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::getuid().as_raw()
+}
+
+fn verify(store: &Store, uid: u32, only: Option<ImageId>) -> Result<Vec<Checked>> {
+    let all = store.images().map_err(ours)?;
+    let wanted = all
+        .into_iter()
+        .filter(|id| only.is_none_or(|o| o == *id) && (is_owner(uid) || store.permitted(uid, *id)));
+    let check = |id: ImageId| Checked { id, fault: store.verify(id).err().map(|e| e.to_string()) };
+    Ok(wanted.map(check).collect())
+}
+
+fn files(store: &Store, uid: u32, id: ImageId, say: &mut (dyn FnMut(Say) -> bool + Send)) -> Result<Say> {
+    if !store.permitted(uid, id) {
+        return Err(not_his(id));
+    }
+    let file = store.open_image(id).map_err(ours)?;
+    let reader = erofs::Reader::open(file, id.to_string()).map_err(ours)?;
+    let mut lines = vec![];
+    for file in reader.files() {
+        lines.push(super::listing::line(&file.map_err(ours)?));
+        if lines.len() == LINES && !say(Say::Lines(std::mem::take(&mut lines))) {
+            break;
+        }
+    }
+    say(Say::Lines(lines));
+    Ok(Say::Done)
+}
+
+/// Passes on how a pull goes.
+struct Teller<'a> {
+    say: &'a mut (dyn FnMut(Say) -> bool + Send),
+}
+
+impl Watch for Teller<'_> {
+    fn waiting(&mut self) {
+        (self.say)(Say::Waiting);
+    }
+
+    fn layers(&mut self, digests: &[Digest], progress: &[LayerProgress]) -> bool {
+        let layer = |(digest, p): (&Digest, &LayerProgress)| Layer {
+            digest: digest.to_string(),
+            size: p.size,
+            fetched: p.fetched,
+            unpacked: p.unpacked,
+        };
+        (self.say)(Say::Layers(digests.iter().zip(progress).map(layer).collect()))
+    }
+}
