@@ -288,7 +288,7 @@ impl Criu {
         let errors: Vec<String> = text
             .lines()
             .filter(|line| {
-                line.contains("Fault (") && !HARMLESS.iter().any(|harmless| line.contains(harmless))
+                line.contains("Error (") && !HARMLESS.iter().any(|harmless| line.contains(harmless))
             })
             .take(MOST)
             .map(tidy)
@@ -299,7 +299,7 @@ impl Criu {
 
 /// A line of its log without the time and the place in its source.
 fn tidy(line: &str) -> String {
-    let line = line.rsplit_once("Fault (").map_or(line, |(_, rest)| rest);
+    let line = line.rsplit_once("Error (").map_or(line, |(_, rest)| rest);
     line.split_once("): ").map_or(line, |(_, rest)| rest).trim().to_owned()
 }
 
@@ -339,8 +339,8 @@ mod tests {
     #[test]
     fn a_line_of_the_log_is_shown_without_its_place() {
         for (line, shown) in [
-            ("(00.012) Fault (criu/mount.c:1): mnt: No such", "mnt: No such"),
-            ("Fault (criu/a.c:22): x: (y): z", "x: (y): z"),
+            ("(00.012) Error (criu/mount.c:1): mnt: No such", "mnt: No such"),
+            ("Error (criu/a.c:22): x: (y): z", "x: (y): z"),
             ("plain", "plain"),
         ] {
             assert_eq!(tidy(line), shown);
