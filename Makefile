@@ -43,6 +43,8 @@ demo: deps build
 	@demo/demo.sh
 
 test: build
+	@# For the tests of its client, and then for `stage`. It says itself why there is none.
+	@packaging/get-criu $(OUT)/criu || true
 	cargo test --locked --workspace
 	tests/run
 

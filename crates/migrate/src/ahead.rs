@@ -10,14 +10,15 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use skiff_criu::page_protocol::{Command, PAGE, PRESENT, of};
 use skiff_ipc::ReportingChild;
 use skiff_spec::fault::{Context as _, Fault, Result};
 
 use crate::block::Block;
-use crate::command::{Command, PAGE, PRESENT, of};
 use crate::direct::{Ranges, Run, pieces, send_run};
 use crate::enter::{self, Inside};
 use crate::ledger::Ledger;
+use crate::page_io::write;
 use crate::squeeze::{hang_up, pair, through};
 
 /// With so few bytes left another round gains nothing.
@@ -203,7 +204,7 @@ fn all_rounds(ledger: &mut Ledger, link: &mut File, talk: &File) -> Result<Vec<R
             }
             let mut out = out.lock().map_err(|_| Fault::new(format!("{}: a thread has failed", about())))?;
             let pages = bytes.len() as u64 / PAGE;
-            Command::Add { of: of(pid), address, pages, flags: PRESENT }.write(out.0)?;
+            write(&Command::Add { of: of(pid), address, pages, flags: PRESENT }, out.0)?;
             out.0.write_all(bytes).context(|| "connection for pages")?;
             out.1 += bytes.len() as u64;
             Ok(())
@@ -211,7 +212,7 @@ fn all_rounds(ledger: &mut Ledger, link: &mut File, talk: &File) -> Result<Vec<R
         let bytes = out.into_inner().map_or(0, |(_, bytes)| bytes);
         rounds.push(Round { bytes, time: begun.elapsed() });
     }
-    Command::Close.write(link)?;
+    write(&Command::Close, link)?;
     Ok(rounds)
 }
 
@@ -240,7 +241,7 @@ fn send_rest(ledger: &Ledger, runs: &[Run], link: &mut File) -> Result<u64> {
             let part = Run { pid: run.pid, address, pages };
             if known {
                 for (address, pages) in pieces(&part)? {
-                    Command::Add { of: of(run.pid), address, pages, flags: 0 }.write(&mut link)?;
+                    write(&Command::Add { of: of(run.pid), address, pages, flags: 0 }, &mut link)?;
                 }
             } else {
                 send_run(&part, &mut block, &mut link)?;
@@ -248,7 +249,7 @@ fn send_rest(ledger: &Ledger, runs: &[Run], link: &mut File) -> Result<u64> {
             }
         }
     }
-    Command::Close.write(&mut link)?;
+    write(&Command::Close, &mut link)?;
     link.flush().context(|| "connection for pages")?;
     Ok(sent)
 }

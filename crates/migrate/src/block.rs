@@ -1,7 +1,7 @@
 //! Room for a piece of memory on its way. It begins where a page does: from and to there the kernel copies up to twice as fast as from and to 16 bytes
 //! behind, which is where an allocator puts it (AMD EPYC, `rep movs`, seen with process_vm_readv: 8 against 4.5 GB/s).
 
-use crate::command::{PAGE, bytes};
+use skiff_criu::page_protocol::{PAGE, bytes};
 
 /// So many bytes are read, sent and written at a time: they fit a processor's cache.
 pub const PIECE: u64 = 256 << 10;

@@ -15,13 +15,14 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{self, available_parallelism};
 
 use rustix::process::Pid;
+use skiff_criu::page_protocol::{Command, PAGE, PRESENT, of, process};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::memory::{read_of, write_of};
 
 use crate::block::{Block, PIECE, piece};
-use crate::command::{Command, PAGE, PRESENT, bytes, of, process, strange};
 use crate::early::Early;
 use crate::obstacles::{children, number_inside};
+use crate::page_io::{self, OTHER_SIDE, bytes, strange};
 use crate::populate::Reserve;
 
 pub use crate::layout::{Range, Ranges};
@@ -134,7 +135,7 @@ pub fn send(runs: &[Run], socket: &mut impl Write) -> Result<()> {
     for run in runs {
         send_run(run, &mut block, socket)?;
     }
-    Command::Close.write(socket)
+    page_io::write(&Command::Close, socket)
 }
 
 /// One of them.
@@ -142,7 +143,7 @@ pub(crate) fn send_run(run: &Run, block: &mut Block, socket: &mut impl Write) ->
     for (address, pages) in pieces(run)? {
         let bytes = block.resize(pages * PAGE);
         all(run.pid, address, pages * PAGE, |at, done| read_of(run.pid, at, &mut bytes[done..]))?;
-        Command::Add { of: of(run.pid), address, pages, flags: PRESENT }.write(socket)?;
+        page_io::write(&Command::Add { of: of(run.pid), address, pages, flags: PRESENT }, socket)?;
         socket.write_all(bytes).context(|| "connection for pages")?;
     }
     Ok(())
@@ -242,7 +243,7 @@ fn receive(
     tell: &mut impl FnMut(u64),
 ) -> Result<()> {
     loop {
-        let (pid, address, pages, flags) = match Command::read(socket)? {
+        let (pid, address, pages, flags) = match page_io::read(socket)? {
             Command::Add { of, address, pages, flags } => {
                 (process(of).ok_or_else(strange)?, address, pages, flags)
             }
@@ -257,7 +258,7 @@ fn receive(
         let mut block = used.try_recv().unwrap_or_else(|_| Block::new());
         let bytes = block.resize(length);
         if !before {
-            socket.read_exact(bytes).context(|| "pages from the other side")?;
+            socket.read_exact(bytes).context(|| OTHER_SIDE)?;
         }
         if pieces.send(Piece { pid, address, block, before }).is_err() || failed.load(Relaxed) {
             return Err(Fault::new("memory of the processes: nobody writes it any more"));

@@ -7,11 +7,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use skiff_criu::page_protocol::{Command, PAGE, PRESENT, process};
 use skiff_spec::fault::{Context as _, Fault, Result};
 
 use crate::block::{Block, piece, zeros};
-use crate::command::{Command, PAGE, PRESENT, process, strange};
 use crate::layout::{Layout, Ranges};
+use crate::page_io::{self, OTHER_SIDE, strange};
 
 /// Memory that has been received before the processes are stopped.
 #[derive(Debug)]
@@ -45,7 +46,7 @@ impl Early {
     pub fn receive(&self, socket: &mut impl Read, mut tell: impl FnMut(u64)) -> Result<()> {
         let mut block = Block::new();
         loop {
-            let (of, address, pages, flags) = match Command::read(socket)? {
+            let (of, address, pages, flags) = match page_io::read(socket)? {
                 Command::Add { of, address, pages, flags } => (of, address, pages, flags),
                 Command::Open(_) => return Err(strange()),
                 Command::Close => return Ok(()),
@@ -53,7 +54,7 @@ impl Early {
             let length = piece(address, pages).filter(|_| flags & PRESENT != 0).ok_or_else(strange)?;
             let place = process(of).and_then(|pid| self.layout.place(pid, address, length));
             let bytes = block.resize(length);
-            socket.read_exact(bytes).context(|| "pages from the other side")?;
+            socket.read_exact(bytes).context(|| OTHER_SIDE)?;
             self.file.write_all_at(bytes, place.ok_or_else(strange)?).context(about)?;
             let taken = self.file.metadata().context(about)?.blocks() * 512;
             if taken > self.most {
@@ -101,7 +102,7 @@ impl AsFd for Early {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::{SHARED, of};
+    use skiff_criu::page_protocol::{SHARED, of};
 
     fn add(flags: u16, pages: u64, address: u64, byte: u8) -> Vec<u8> {
         let there = if flags & PRESENT == 0 { 0 } else { pages * PAGE };

@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 
+use skiff_criu::page_protocol::PAGE;
 use skiff_spec::fault::{Fault, Result};
-
-use crate::command::PAGE;
 
 /// A part of a process's memory: from this address to before that.
 pub type Range = (u64, u64);

@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{self, available_parallelism};
 
 use highway::{HighwayHash, HighwayHasher, Key};
+use skiff_criu::page_protocol::PAGE;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::memory::read_of;
 
 use crate::block::{Block, PIECE, zeros};
-use crate::command::PAGE;
 use crate::direct::{Range, Ranges, Run};
 use crate::layout::{Layout, Part};
 

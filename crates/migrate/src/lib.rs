@@ -6,7 +6,6 @@
 
 pub mod ahead;
 mod block;
-pub mod command;
 pub mod criu;
 pub mod direct;
 pub mod early;
@@ -15,12 +14,12 @@ mod layout;
 mod ledger;
 pub mod memory;
 pub mod obstacles;
+mod page_io;
 pub mod pages;
 pub mod parcel;
 pub mod populate;
 pub mod probe;
 pub mod record;
-pub mod rpc;
 pub mod sort;
 pub mod squeeze;
 pub mod versions;

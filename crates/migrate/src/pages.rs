@@ -7,13 +7,14 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use prost::Message;
 use rustix::fs::{Mode, OFlags, ftruncate, openat};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use skiff_criu::page_protocol::{Command, PRESENT, PROCESS, SHARED};
+use skiff_criu::pagemap::Pagemap;
 use skiff_spec::fault::{Context as _, Fault, Result};
 
-use crate::command::{self, Command, PRESENT, PROCESS, SHARED};
+use crate::page_io::{self, OTHER_SIDE};
 use crate::populate::{Populating, Reserve};
 
 /// The oldest CRIU that talks so: before, the number of pages had 32 bits.
@@ -23,38 +24,13 @@ pub(crate) const PIPE: usize = 1 << 20;
 /// How often it is told how many bytes have come.
 const STEP: u64 = 16 << 20;
 
-/// What each such image begins with.
-const MAGIC: [u32; 2] = [0x5456_4319, 0x5608_4025];
-
-/// Where in a process a run of pages was, in its image.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-struct Run {
-    #[prost(uint64, required, tag = "1")]
-    address: u64,
-    /// Always 0: the number had too few bits here.
-    #[prost(uint32, required, tag = "2")]
-    old_pages: u32,
-    #[prost(uint32, optional, tag = "4")]
-    flags: Option<u32>,
-    #[prost(uint64, optional, tag = "5")]
-    pages: Option<u64>,
-}
-
-/// At the head of that image.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-struct Head {
-    /// The number of the file with the pages.
-    #[prost(uint32, required, tag = "1")]
-    file: u32,
-}
-
 /// The images of one process's pages.
 struct Image {
     pages: Arc<File>,
     /// Bytes written to that.
     length: u64,
     /// The other image: where they were.
-    runs: Vec<u8>,
+    runs: Pagemap,
     name: String,
 }
 
@@ -102,14 +78,10 @@ impl Arrival {
         let mut talk = File::from(socket.try_clone_to_owned().context(|| "connection for pages")?);
         let (mut total, mut told) = (0, 0);
         loop {
-            match Command::read(&mut talk)? {
+            match page_io::read(&mut talk)? {
                 Command::Open(of) => self.open(of)?,
                 Command::Add { of, address, pages, flags } => {
-                    total += self.add(
-                        socket,
-                        of,
-                        Run { address, old_pages: 0, flags: Some(flags.into()), pages: Some(pages) },
-                    )?;
+                    total += self.add(socket, of, (address, pages, flags))?;
                 }
                 Command::Close => {
                     self.close()?;
@@ -130,9 +102,7 @@ impl Arrival {
             PROCESS => (format!("pagemap-{number}.img"), i32::try_from(number).ok()),
             SHARED => (format!("pagemap-shmem-{number}.img"), None),
             other => {
-                return Err(Fault::new(format!(
-                    "pages from the other side: of kind {other}, which is not known"
-                )));
+                return Err(Fault::new(format!("{OTHER_SIDE}: of kind {other}, which is not known")));
             }
         };
         self.files += 1;
@@ -145,21 +115,25 @@ impl Arrival {
             }
             None => Arc::new(create(self.dir.as_fd(), &pages)?),
         };
-        let mut runs: Vec<u8> = MAGIC.iter().flat_map(|number| number.to_ne_bytes()).collect();
-        append(&mut runs, &Head { file: self.files });
+        let runs = Pagemap::new(self.files);
         self.images.insert(of, Image { pages: file, length: 0, runs, name });
         Ok(())
     }
 
-    fn add(&mut self, socket: BorrowedFd<'_>, of: u64, run: Run) -> Result<u64> {
+    fn add(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        of: u64,
+        (address, pages, flags): (u64, u64, u16),
+    ) -> Result<u64> {
         let image = self.images.get_mut(&of);
         let image =
             image.ok_or_else(|| Fault::new("pages from the other side: of a process that was not named"))?;
-        append(&mut image.runs, &run);
-        if run.flags.unwrap_or_default() & u32::from(PRESENT) == 0 {
+        image.runs.add(address, pages, flags);
+        if flags & PRESENT == 0 {
             return Ok(0);
         }
-        let bytes = command::bytes(run.pages.unwrap_or_default())?;
+        let bytes = page_io::bytes(pages)?;
         move_bytes(socket, &self.pipe, image.pages.as_fd(), bytes)?;
         image.length += bytes;
         Ok(bytes)
@@ -174,7 +148,9 @@ impl Arrival {
         }
         for (_, image) in self.images.drain() {
             ftruncate(&image.pages, image.length).context(|| image.name.clone())?;
-            create(self.dir.as_fd(), &image.name)?.write_all(&image.runs).context(|| image.name.clone())?;
+            create(self.dir.as_fd(), &image.name)?
+                .write_all(image.runs.bytes())
+                .context(|| image.name.clone())?;
         }
         Ok(())
     }
@@ -183,11 +159,6 @@ impl Arrival {
 fn create(dir: BorrowedFd<'_>, name: &str) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     openat(dir, name, flags, Mode::from_raw_mode(0o600)).map(File::from).context(|| name.to_owned())
-}
-
-fn append(image: &mut Vec<u8>, message: &impl Message) {
-    image.extend(u32::try_from(message.encoded_len()).unwrap_or(u32::MAX).to_ne_bytes());
-    image.extend(message.encode_to_vec());
 }
 
 /// From the socket to the end of what is written of a file, without a stay in our own memory.
@@ -204,7 +175,7 @@ pub(crate) fn move_bytes(
             Ok(0) => return Err(Fault::new("pages from the other side: it has closed the connection")),
             Ok(n) => n,
             Err(Errno::INTR) => continue,
-            Err(e) => return Err(e).context(|| "pages from the other side"),
+            Err(e) => return Err(e).context(|| OTHER_SIDE),
         };
         left -= here as u64;
         while here > 0 {
@@ -301,8 +272,12 @@ mod tests {
             ("no end", begun.clone(), ends),
             ("pages", [begun.clone(), add(2), vec![0; 4096]].concat(), "it has closed the connection"),
             ("of nobody", add(1), "of a process that was not named"),
-            ("too many", [begun.clone(), add(u64::MAX)].concat(), "more than there can be"),
-            ("a command", [begun.clone(), vec![7; 32]].concat(), "a command 0x707 that is not known"),
+            (
+                "too many",
+                [begun.clone(), add(u64::MAX)].concat(),
+                "18446744073709551615 pages are more than there can be",
+            ),
+            ("a command", [begun.clone(), vec![7; 32]].concat(), "unknown page command 0x707"),
             ("a kind", open(2 << 8 | 7), "of kind 7, which is not known"),
         ] {
             let refused = arrive(&said, &[]).0.expect_err(what);

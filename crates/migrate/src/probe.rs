@@ -4,11 +4,12 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
+use skiff_criu::Installation;
+use skiff_criu::rpc::{Options, RequestType};
 use skiff_spec::fault::{Fault, Result};
 
-use crate::criu::{Criu, Folder, OLDEST};
+use crate::criu::{self, CriuProcess, OLDEST, fault};
 use crate::enter::{self, Inside};
-use crate::rpc::{Kind, Options};
 
 /// What was found.
 #[derive(Clone, Debug)]
@@ -25,20 +26,14 @@ pub struct Found {
 ///
 /// # Errors
 /// When it is too old or does not answer.
-pub fn version(criu: &Criu) -> Result<String> {
-    let version = criu.version()?;
-    let text = match version.sublevel {
-        Some(sublevel) if sublevel > 0 => format!("{}.{}.{sublevel}", version.major, version.minor),
-        _ => format!("{}.{}", version.major, version.minor),
-    };
-    if (version.major, version.minor) < OLDEST {
-        return Err(Fault::new(format!(
-            "CRIU {text}: too old, it must be {}.{} or newer",
-            OLDEST.0, OLDEST.1
-        ))
-        .hint("administrator: packaging/get-criu makes a folder with a newer one"));
+pub fn version(criu: &CriuProcess) -> Result<String> {
+    let version = criu.talk().version().map_err(fault)?;
+    let (major, minor) = OLDEST;
+    if !version.is_at_least(major, minor) {
+        return Err(Fault::new(format!("CRIU {version}: too old, it must be {major}.{minor} or newer"))
+            .hint("administrator: packaging/get-criu makes a folder with a newer one"));
     }
-    Ok(text)
+    Ok(version.to_string())
 }
 
 /// Asks CRIU in the environment where `inside` is, then has it dump a process there and make it again: `scratch` is an empty directory for
@@ -46,13 +41,13 @@ pub fn version(criu: &Criu) -> Result<String> {
 ///
 /// # Errors
 /// What does not work.
-pub fn probe(folder: &Folder, inside: Inside<'_>, scratch: &Path) -> Result<Found> {
-    let criu = Criu::start(folder, inside, None)?;
+pub fn probe(installation: &Installation, inside: Inside<'_>, scratch: &Path) -> Result<Found> {
+    let criu = CriuProcess::start(installation, inside, None)?;
     let version = version(&criu)?;
-    let features = criu.features()?;
+    let features = criu.talk().features().map_err(fault)?;
     // It may say what it likes of its end: it has answered.
     criu.end();
-    dump_and_restore(folder, inside, scratch)?;
+    dump_and_restore(installation, inside, scratch)?;
     Ok(Found {
         version,
         dirty_pages: features.mem_track.unwrap_or_default(),
@@ -63,19 +58,19 @@ pub fn probe(folder: &Folder, inside: Inside<'_>, scratch: &Path) -> Result<Foun
 /// Numbers that nothing has in an environment just made: of the process and of the CRIU that makes it again.
 const NUMBERS: (i32, i32) = (77, 200);
 
-fn dump_and_restore(folder: &Folder, inside: Inside<'_>, scratch: &Path) -> Result<()> {
+fn dump_and_restore(installation: &Installation, inside: Inside<'_>, scratch: &Path) -> Result<()> {
     let images =
         std::fs::File::open(scratch).map_err(|e| Fault::new(format!("{}: {e}", scratch.display())))?;
     let numbered = |number| Inside { number: Pid::from_raw(number), ..inside };
     let patient = enter::start_patient(numbered(NUMBERS.0))?;
-    let options = Options { pid: Some(NUMBERS.0), ..Options::usual(inside.net) };
-    let criu = Criu::start(folder, inside, Some(images.as_fd()))?;
-    criu.carry_out(Kind::Dump, options, |_| Ok(()))?;
+    let options = Options { pid: Some(NUMBERS.0), ..criu::options(inside.net) };
+    let criu = CriuProcess::start(installation, inside, Some(images.as_fd()))?;
+    criu.carry_out(RequestType::Dump, options, |_| Ok(()))?;
     criu.end();
     // CRIU has ended it.
     enter::wait_for(&patient);
-    let criu = Criu::start(folder, numbered(NUMBERS.1), Some(images.as_fd()))?;
-    let restored = criu.carry_out(Kind::Restore, Options::usual(inside.net), |_| Ok(()))?;
+    let criu = CriuProcess::start(installation, numbered(NUMBERS.1), Some(images.as_fd()))?;
+    let restored = criu.carry_out(RequestType::Restore, criu::options(inside.net), |_| Ok(()))?;
     criu.end();
     match restored.restored.map(|r| r.pid) {
         Some(pid) if pid == NUMBERS.0 => {}

@@ -10,10 +10,11 @@ use std::thread::{JoinHandle, spawn};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::Pid;
+use skiff_criu::page_protocol::{Command, PRESENT, process};
 use skiff_spec::fault::{Context as _, Fault, Result};
 
-use crate::command::{Command, PRESENT, bytes, process};
 use crate::direct::{self, Ranges, Run};
+use crate::page_io;
 use crate::pages::{PIPE, move_bytes};
 use crate::squeeze::hang_up;
 
@@ -85,7 +86,7 @@ struct Sorter {
 impl Sorter {
     fn sort(mut self) -> Result<Vec<Run>> {
         loop {
-            let command = Command::read(&mut &*self.criu)?;
+            let command = page_io::read(&mut &*self.criu)?;
             match command {
                 Command::Open(_) => {
                     self.look_again()?;
@@ -99,7 +100,7 @@ impl Sorter {
                 Command::Add { .. } => {}
                 Command::Close => self.answer(&0_i32.to_ne_bytes())?,
             }
-            command.write(&mut self.out)?;
+            page_io::write(&command, &mut self.out)?;
             if command == Command::Close {
                 return Ok(self.runs);
             }
@@ -129,7 +130,7 @@ impl Sorter {
                     self.nowhere.as_fd()
                 }
                 None => {
-                    Command::Add { of, address, pages, flags }.write(&mut self.out)?;
+                    page_io::write(&Command::Add { of, address, pages, flags }, &mut self.out)?;
                     self.out.as_fd()
                 }
             };
@@ -139,7 +140,7 @@ impl Sorter {
     }
 
     fn pass(&self, to: BorrowedFd<'_>, pages: u64) -> Result<()> {
-        move_bytes(self.criu.as_fd(), &self.pipe, to, bytes(pages)?)
+        move_bytes(self.criu.as_fd(), &self.pipe, to, page_io::bytes(pages)?)
     }
 
     fn answer(&self, word: &[u8]) -> Result<()> {

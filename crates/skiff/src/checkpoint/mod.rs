@@ -8,7 +8,7 @@ pub mod restore;
 pub mod save;
 pub mod trees;
 
-use skiff_migrate::criu::Folder;
+use skiff_migrate::criu::Installation;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 
@@ -45,7 +45,7 @@ fn create(context: &Context, name: &EnvName, memory: bool, dry_run: bool) -> Res
 }
 
 /// CRIU as it is installed here.
-pub fn criu(context: &Context) -> Result<Folder> {
+pub fn criu(context: &Context) -> Result<Installation> {
     context.criu().ok_or_else(|| {
         Error::new("CRIU is not installed with Skiff: nothing can be saved or restored")
             .hint("administrator: packaging/get-criu makes the folder PREFIX/libexec/skiff/criu")

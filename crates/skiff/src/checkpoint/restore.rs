@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal};
 use serde::Serialize;
+use skiff_criu::rpc::{Options, RequestType};
 use skiff_env::{Depot, LayerLease};
-use skiff_migrate::criu::{Criu, Folder};
+use skiff_migrate::criu::{self, CriuProcess, Installation};
 use skiff_migrate::enter::Inside;
 use skiff_migrate::probe;
 use skiff_migrate::record::{Checkpoint, IMAGES, tidy};
-use skiff_migrate::rpc::{Kind, Options};
 use skiff_sandbox::first::{self, Process};
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::start::Instance;
@@ -186,7 +186,7 @@ fn launch(
 /// Processes that are to be made again, in an instance that is started for them.
 pub struct Revived<'a> {
     /// What makes them.
-    pub folder: Folder,
+    pub folder: Installation,
     /// What they were.
     pub checkpoint: &'a Checkpoint,
     /// What they were on a network of the site's.
@@ -229,13 +229,13 @@ impl Restorer for Revived<'_> {
         let images = File::open(&images).context(|| images.display().to_string())?;
         // Their numbers must be free, so CRIU itself takes one that none of them has.
         let inside = Inside { number: Pid::from_raw(checkpoint.free_number()), ..inside };
-        let criu = Criu::start(&self.folder, inside, Some(images.as_fd()))?;
+        let criu = CriuProcess::start(&self.folder, inside, Some(images.as_fd()))?;
         probe::version(&criu).and_then(|version| checkpoint.made_with.fit_criu(&version))?;
         let main =
             Pid::from_raw(checkpoint.main()?.pid).ok_or_else(|| Error::new("a process without a number"))?;
         let mut process = None;
-        let options = Options { auto_dedup: Some(self.used_up), ..Options::usual(net) };
-        criu.carry_out(Kind::Restore, options, |stage| {
+        let options = Options { auto_dedup: Some(self.used_up), ..criu::options(net) };
+        criu.carry_out(RequestType::Restore, options, |stage| {
             // They are all there, and do not run yet: whenever the first of them ends, process 1 knows whose end that is.
             if stage == "post-restore" {
                 process = Some(first::adopt(instance.control.as_fd(), main)?);

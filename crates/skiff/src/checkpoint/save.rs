@@ -8,12 +8,12 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use serde::Serialize;
-use skiff_migrate::criu::Criu;
+use skiff_criu::rpc::{Options, RequestType};
+use skiff_migrate::criu::{self, CriuProcess};
 use skiff_migrate::enter::Inside;
 use skiff_migrate::obstacles::{Found, Obstacle, Process, look};
 use skiff_migrate::probe;
 use skiff_migrate::record::{Checkpoint, IMAGES, Tree, sums, tidy};
-use skiff_migrate::rpc::{Kind, Options};
 use skiff_migrate::versions::Versions;
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
@@ -150,17 +150,17 @@ impl Saving<'_> {
         member.iter().try_for_each(|member| member.write(&new.dir))?;
         let images = new.dir.join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
-        let criu = Criu::start(&super::criu(self.context)?, self.inside, Some(images.as_fd()))?;
+        let criu = CriuProcess::start(&super::criu(self.context)?, self.inside, Some(images.as_fd()))?;
         let version = probe::version(&criu)?;
         let main = self.found.processes.first().map(|process| process.pid);
         let leave_running = self.save.leave_running;
         // They are ended by us, if they are to end: if CRIU were to do that and it then comes to nothing, terminals would have lost what
         // waits in them, and reading them would no longer wait.
-        let options = Options { pid: main, leave_running: Some(true), ..Options::usual(self.inside.net) };
+        let options = Options { pid: main, leave_running: Some(true), ..criu::options(self.inside.net) };
         let (mut new, mut trees, mut processes, mut committed) = (Some(new), vec![], vec![], None);
         let mut noted = Ok(());
         let stopped = Instant::now();
-        let dumped = criu.carry_out(Kind::Dump, options, |stage| {
+        let dumped = criu.carry_out(RequestType::Dump, options, |stage| {
             let Some(dir) = new.as_ref().map(|new| new.dir.clone()).filter(|_| stage == "post-dump") else {
                 return Ok(());
             };

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::Pid;
-use skiff_migrate::criu::{Criu, Told};
+use skiff_criu::rpc::{Options, PageServer, RequestType};
+use skiff_migrate::criu::{self, CriuEvent, CriuProcess};
 use skiff_migrate::direct::{Ranges, Run};
 use skiff_migrate::enter::Inside;
 use skiff_migrate::obstacles::{Found, look};
 use skiff_migrate::record::{Checkpoint, IMAGES, Tree, sums};
-use skiff_migrate::rpc::{Kind, Options, PageServer};
 use skiff_migrate::versions::Versions;
 use skiff_migrate::{direct, memory, parcel, probe};
 use skiff_sandbox::join::NetSpace;
@@ -119,7 +119,8 @@ impl Move<'_> {
         let images = File::open(&images).context(|| images.display().to_string())?;
         let folder = criu(self.context)?;
         let mut pages = Pages::prepare()?;
-        let criu = Criu::start_with(&folder, self.inside, Some(images.as_fd()), &[pages.descriptor()])?;
+        let criu =
+            CriuProcess::start_with(&folder, self.inside, Some(images.as_fd()), &[pages.descriptor()])?;
         let version = probe::version(&criu)?;
         let ranges = direct::ranges(self.init)?;
         self.offer(&mut way.peer, &token, (&version, &ranges))?;
@@ -200,7 +201,7 @@ impl Move<'_> {
     /// Has CRIU stop and dump the processes, until it waits for what becomes of them.
     fn dump(
         &self,
-        criu: &Criu,
+        criu: &CriuProcess,
         way: &mut Way,
         (pages, ranges): (&mut Pages, Ranges),
         progress: &mut Progress,
@@ -214,11 +215,10 @@ impl Move<'_> {
             // They are ended by us, if they have gone. Of terminals whose processes it is to end itself, CRIU keeps what waits in them, and
             // has reading no longer wait, also if it then lets them go on.
             leave_running: Some(true),
-            page_server: page_server
-                .map(|socket| PageServer { socket: Some(socket), ..PageServer::default() }),
-            ..Options::usual(self.inside.net)
+            page_server: page_server.map(|socket| PageServer { fd: Some(socket), ..PageServer::default() }),
+            ..criu::options(self.inside.net)
         };
-        criu.ask(Kind::Dump, options)?;
+        criu.ask(RequestType::Dump, options)?;
         loop {
             let ready = wait(&[(criu.news(), PollFlags::IN), (way.peer.as_fd(), PollFlags::IN)], None)?;
             let heard = match ready[1].is_empty() {
@@ -234,10 +234,10 @@ impl Move<'_> {
             if ready[0].is_empty() {
                 continue;
             }
-            match criu.follow()? {
-                Told::Stage(stage) if stage == "post-dump" => return Ok(()),
-                Told::Stage(_) => criu.go_on(true)?,
-                Told::Done(_) => return Err(Error::new("CRIU does not say when it has dumped all")),
+            match criu.next_event()? {
+                CriuEvent::Stage(stage) if stage == "post-dump" => return Ok(()),
+                CriuEvent::Stage(_) => criu.proceed(true)?,
+                CriuEvent::Done(_) => return Err(Error::new("CRIU does not say when it has dumped all")),
             }
         }
     }
@@ -328,7 +328,7 @@ impl Move<'_> {
     }
 
     /// Gives them away, which all stand ready there.
-    fn give_away(&self, criu: &Criu, peer: &mut Peer, token: String) -> std::result::Result<(), Kept> {
+    fn give_away(&self, criu: &CriuProcess, peer: &mut Peer, token: String) -> std::result::Result<(), Kept> {
         // A key on the terminal does not come in between, from here until all is said.
         let _signals = Signals::block(&[]).context(|| "signals")?;
         let leaving = Leaving::begin(self.record, criu.number()?, &self.words.node, token)?;

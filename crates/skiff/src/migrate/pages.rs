@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_tcp_cork;
 use rustix::process::Pid;
+use skiff_criu::page_protocol::PAGE;
 use skiff_ipc::ReportingChild;
 use skiff_migrate::ahead::Ahead;
-use skiff_migrate::command::PAGE;
 use skiff_migrate::direct::{self, Ranges, Run};
 use skiff_migrate::enter::{self, Inside};
 use skiff_migrate::sort::Sorting;

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::getuid;
-use skiff_migrate::criu::Folder;
+use skiff_migrate::criu::{self, Installation};
 use skiff_site::account;
 use skiff_spec::config::{self, Config, NO_HELPER};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
@@ -88,8 +88,8 @@ impl Context {
     }
 
     /// CRIU, if it is installed.
-    pub fn criu(&self) -> Option<Folder> {
-        Folder::beside(&std::env::current_exe().ok()?)
+    pub fn criu(&self) -> Option<Installation> {
+        criu::beside(&std::env::current_exe().ok()?)
     }
 
     /// How environments are made here.

@@ -23,19 +23,20 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("erofs", &[]),
     ("oci", &[]),
     ("registry", &["oci", "sys"]),
+    ("criu", &[]),
     ("image", &["spec", "sys", "ipc", "erofs", "oci", "registry"]),
     ("env", &["site"]),
     ("sandbox", &["spec", "sys", "site", "ipc"]),
     ("net", &["spec", "sys", "ipc"]),
     ("helper", &["spec", "sys", "site", "sandbox", "net"]),
     ("cluster", &["spec", "sys", "ipc", "sandbox", "net"]),
-    ("migrate", &["spec", "sys", "ipc", "sandbox"]),
+    ("migrate", &["spec", "sys", "ipc", "sandbox", "criu"]),
     ("spank", &["spec"]),
     (
         "skiff",
         &[
             "sys", "spec", "site", "ipc", "erofs", "oci", "registry", "image", "env", "sandbox", "net",
-            "cluster", "migrate",
+            "cluster", "criu", "migrate",
         ],
     ),
     // Runs the binaries, as users do, and so must not share code with them.

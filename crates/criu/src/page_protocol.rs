@@ -1,19 +1,23 @@
-//! What CRIU says to its page server, and we say to each other in the same form: `OPEN` for a process (or a piece of shared memory), `ADD`
-//! for each run of pages, with the pages behind it, and a word for the end.
+//! What CRIU says to a page server while it dumps, if [`Options::page_server`](crate::rpc::Options::page_server) names one: `criu page-server`, or a
+//! program of yours that does something better with the pages.
+//!
+//! CRIU opens the pages of a process (or of a piece of shared memory), adds runs of pages, each followed by their bytes, and closes. Numbers are in the
+//! order of bytes of the host. After [`Command::Close`] CRIU waits for four zero bytes. This is the protocol of CRIU 4.2 and later: before, the number of
+//! pages had 32 bits. Source: `criu/page-xfer.c`.
 
 use std::io::{Read, Write};
 
-use skiff_spec::fault::{Context as _, Fault, Result};
+use crate::error::{Error, Result, WithObject as _};
 
-/// The length of a command: what to do, how many pages, from which address on, of what.
+/// Bytes of a command.
 pub const COMMAND: usize = 32;
-/// Bytes.
+/// Bytes of a page.
 pub const PAGE: u64 = 4096;
-/// In a command's flags: the pages themselves follow.
+/// In a command's flags: the bytes of the pages follow.
 pub const PRESENT: u16 = 1 << 2;
-/// What pages may be of.
+/// Type of pages that belong to a process.
 pub const PROCESS: u8 = 1;
-/// The other.
+/// Type of pages that belong to a piece of shared memory.
 pub const SHARED: u8 = 2;
 
 const ADD: u16 = 6;
@@ -21,20 +25,20 @@ const OPEN: u16 = 4;
 /// Commands that end the connection: once all has been written down, or at once.
 const CLOSE: [u16; 2] = [0x1024, 0x1023];
 
-/// One of them. `of` has the number of a process, or of a piece of shared memory, above the eight bits that say which.
+/// One command. `of` holds the number of a process, or of a piece of shared memory, above the eight bits of the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Pages of this come now.
+    /// Pages of this follow.
     Open(u64),
     /// A run of pages.
     Add {
-        /// Whose.
+        /// What they belong to.
         of: u64,
-        /// Of the first.
+        /// Address of the first, in bytes.
         address: u64,
-        /// How many.
+        /// Number of pages.
         pages: u64,
-        /// What is known of them.
+        /// [`PRESENT`], and other flags of CRIU's `pagemap` images.
         flags: u16,
     },
     /// The end of the pages.
@@ -42,17 +46,21 @@ pub enum Command {
 }
 
 impl Command {
-    /// The next one.
+    /// Reads the next command.
     ///
     /// # Errors
-    /// When there is none, or one that is not known.
-    pub fn read(socket: &mut impl Read) -> Result<Self> {
+    /// [`Error::Io`] when the connection ends before or within it, [`Error::UnknownCommand`].
+    pub fn read(from: &mut impl Read) -> Result<Self> {
         let mut bytes = [0; COMMAND];
-        socket.read_exact(&mut bytes).context(|| "pages from the other side")?;
+        from.read_exact(&mut bytes).on("read from", "the connection for pages")?;
         Self::parse(&bytes)
     }
 
-    fn parse(bytes: &[u8; COMMAND]) -> Result<Self> {
+    /// Reads a command's bytes.
+    ///
+    /// # Errors
+    /// [`Error::UnknownCommand`].
+    pub fn parse(bytes: &[u8; COMMAND]) -> Result<Self> {
         let number = |at: usize| {
             let mut number = [0; 8];
             number.copy_from_slice(&bytes[at..at + 8]);
@@ -63,14 +71,11 @@ impl Command {
             OPEN => Ok(Self::Open(number(24))),
             ADD => Ok(Self::Add { of: number(24), address: number(16), pages: number(8), flags }),
             word if CLOSE.contains(&word) => Ok(Self::Close),
-            other => {
-                Err(Fault::new(format!("pages from the other side: a command {other:#x} that is not known"))
-                    .hint("CRIU must be of the same version on both machines"))
-            }
+            other => Err(Error::UnknownCommand(other)),
         }
     }
 
-    /// As it is sent.
+    /// The bytes of the command.
     #[must_use]
     pub fn bytes(&self) -> [u8; COMMAND] {
         let (word, flags, pages, address, of) = match *self {
@@ -86,38 +91,33 @@ impl Command {
         bytes
     }
 
-    /// Sends it.
+    /// Sends the command.
     ///
     /// # Errors
-    /// When nobody is there any more.
-    pub fn write(&self, socket: &mut impl Write) -> Result<()> {
-        socket.write_all(&self.bytes()).context(|| "connection for pages")
+    /// [`Error::Io`] when the other end is closed.
+    pub fn write(&self, to: &mut impl Write) -> Result<()> {
+        to.write_all(&self.bytes()).on("write to", "the connection for pages")
     }
 }
 
-/// How many bytes so many pages are.
+/// Number of bytes in so many pages.
 ///
 /// # Errors
-/// When there cannot be so many.
+/// [`Error::TooManyPages`] when 64 bits cannot count them.
 pub fn bytes(pages: u64) -> Result<u64> {
-    pages.checked_mul(PAGE).ok_or_else(|| Fault::new("pages from the other side: more than there can be"))
+    pages.checked_mul(PAGE).ok_or(Error::TooManyPages(pages))
 }
 
-/// What pages of a process are of.
+/// What the pages of a process belong to, for [`Command::Open`].
 #[must_use]
 pub fn of(pid: i32) -> u64 {
     u64::from(pid.unsigned_abs()) << 8 | u64::from(PROCESS)
 }
 
-/// The process that pages are of.
+/// PID of the process that pages belong to.
 #[must_use]
 pub fn process(of: u64) -> Option<i32> {
     (of as u8 == PROCESS).then(|| i32::try_from(of >> 8).ok()).flatten().filter(|pid| *pid > 0)
-}
-
-/// What another side is told that sends what it has not announced.
-pub(crate) fn strange() -> Fault {
-    Fault::new("pages from the other side: not as they were announced")
 }
 
 #[cfg(test)]
@@ -135,11 +135,11 @@ mod tests {
         }
         let close = Command::Close.bytes();
         for (bytes, reason) in [
-            (&[0; COMMAND][..], "a command 0x0 that is not known"),
-            (&close[1..], "failed to fill whole buffer"),
+            (&[0; COMMAND][..], "unknown page command 0x0"),
+            (&close[1..], "cannot read from the connection for pages: failed to fill whole buffer"),
         ] {
             let refused = Command::read(&mut &bytes[..]).expect_err(reason);
-            assert_eq!(refused.message, format!("pages from the other side: {reason}"));
+            assert_eq!(refused.to_string(), reason);
         }
     }
 
@@ -148,6 +148,6 @@ mod tests {
         for (of, pid) in [(2 << 8 | 1, Some(2)), (2 << 8 | 2, None), (1, None), (u64::MAX << 8 | 1, None)] {
             assert_eq!(process(of), pid, "{of:#x}");
         }
-        assert!(bytes(u64::MAX).expect_err("too many").message.ends_with("more than there can be"));
+        assert!(matches!(bytes(u64::MAX), Err(Error::TooManyPages(u64::MAX))));
     }
 }

@@ -1,0 +1,24 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod client;
+mod error;
+mod installation;
+mod log;
+pub mod page_protocol;
+pub mod pagemap;
+pub mod rpc;
+
+pub use client::{CarryOutError, Criu, CriuEvent};
+pub use error::{Error, Result};
+pub use installation::{CriuExec, Installation};
+
+/// Entry points of the fuzz target: nothing else may call them.
+#[doc(hidden)]
+pub mod fuzz {
+    /// The errors that are found in the bytes of a log.
+    #[must_use]
+    pub fn errors_of_log(log: &[u8]) -> Option<String> {
+        super::log::errors(log)
+    }
+}

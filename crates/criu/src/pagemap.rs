@@ -1,0 +1,78 @@
+//! The image `pagemap-PID.img`, which says where the pages in `pages-N.img` belong; for programs that receive pages
+//! ([`page_protocol`](crate::page_protocol)) and write the images of a restore themselves.
+
+use prost::Message;
+
+/// What each such image begins with: an image of CRIU's, of this type. Source: `criu/include/magic.h`.
+const MAGIC: [u32; 2] = [0x5456_4319, 0x5608_4025];
+
+/// The first entry (`pagemap_head`).
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+struct Head {
+    /// N of `pages-N.img`.
+    #[prost(uint32, required, tag = "1")]
+    pages: u32,
+}
+
+/// A run of pages (`pagemap_entry`). Those that are [present](crate::page_protocol::PRESENT) follow each other in `pages-N.img`.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+struct Entry {
+    #[prost(uint64, required, tag = "1")]
+    address: u64,
+    /// Always 0: the number had too few bits here.
+    #[prost(uint32, required, tag = "2")]
+    old_pages: u32,
+    #[prost(uint32, optional, tag = "4")]
+    flags: Option<u32>,
+    #[prost(uint64, optional, tag = "5")]
+    pages: Option<u64>,
+}
+
+/// The bytes of one such image.
+#[derive(Clone, Debug)]
+pub struct Pagemap(Vec<u8>);
+
+impl Pagemap {
+    /// An image without entries, for the pages in `pages-{pages}.img`.
+    #[must_use]
+    pub fn new(pages: u32) -> Self {
+        let mut image = Self(MAGIC.iter().flat_map(|number| number.to_ne_bytes()).collect());
+        image.append(&Head { pages });
+        image
+    }
+
+    /// Adds a run of `pages` pages from `address`, with flags as in [`Command::Add`](crate::page_protocol::Command::Add).
+    pub fn add(&mut self, address: u64, pages: u64, flags: u16) {
+        self.append(&Entry { address, old_pages: 0, flags: Some(flags.into()), pages: Some(pages) });
+    }
+
+    /// The image so far.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn append(&mut self, message: &impl Message) {
+        // A few dozen bytes at most.
+        self.0.extend((message.encoded_len() as u32).to_ne_bytes());
+        self.0.extend(message.encode_to_vec());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_image_is_as_criu_writes_it() {
+        let mut image = Pagemap::new(1);
+        image.add(0x1000, 2, 4);
+        image.add(0x9000, 5, 2);
+        let expected = [
+            &[0x19, 0x43, 0x56, 0x54, 0x25, 0x40, 0x08, 0x56, 2, 0, 0, 0, 8, 1][..],
+            &[9, 0, 0, 0, 8, 0x80, 0x20, 0x10, 0, 0x20, 4, 0x28, 2],
+            &[10, 0, 0, 0, 8, 0x80, 0xa0, 2, 0x10, 0, 0x20, 2, 0x28, 5],
+        ];
+        assert_eq!(image.bytes(), expected.concat());
+    }
+}

@@ -1,0 +1,46 @@
+//! What CRIU says: an answer of its RPC, commands to its page server, and its log.
+#![no_main]
+
+use std::os::unix::net::UnixDatagram;
+
+use skiff_criu::page_protocol::{Command, bytes, of, process};
+use skiff_criu::pagemap::Pagemap;
+use skiff_criu::rpc::{Features, Response};
+use skiff_criu::{Criu, Error, CriuEvent};
+
+libfuzzer_sys::fuzz_target!(|said: &[u8]| {
+    // As much as one message holds.
+    let said = &said[..said.len().min(60 << 10)];
+    if !said.is_empty() {
+        match answered(said).0.next_event() {
+            Ok(CriuEvent::Done(Response { success, .. })) => assert!(success, "a failure taken for success"),
+            Ok(CriuEvent::Stage(_)) | Err(Error::InvalidAnswer(_) | Error::Failed { .. }) => {}
+            Err(other) => panic!("{other:?}"),
+        }
+        answered(said).0.version().map(|version| version.to_string()).ok();
+        answered(said).0.features().map(|Features { mem_track, .. }| mem_track).ok();
+    }
+    if let Some(errors) = skiff_criu::fuzz::errors_of_log(said) {
+        assert!(!errors.contains('\n'), "a line of the log is not one");
+    }
+
+    let (mut rest, mut map) = (said, Pagemap::new(1));
+    while let Ok(command) = Command::read(&mut rest) {
+        if command != Command::Close {
+            assert_eq!(Command::parse(&command.bytes()).expect("known"), command);
+        }
+        if let Command::Add { of: owner, address, pages, flags } = command {
+            assert!(process(owner).is_none_or(|pid| of(pid) == owner), "two owners in one");
+            bytes(pages).ok();
+            map.add(address, pages, flags);
+        }
+    }
+    assert!(map.bytes().len() <= 14 + said.len() * 2, "more is written than was said");
+});
+
+/// A client whose request is answered so, and the other end, which takes the request.
+fn answered(said: &[u8]) -> (Criu, UnixDatagram) {
+    let (ours, theirs) = UnixDatagram::pair().expect("sockets");
+    theirs.send(said).expect("sent");
+    (Criu::over(ours.into()), theirs)
+}
