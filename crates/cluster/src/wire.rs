@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use skiff_spec::image::ImageId;
 use skiff_spec::instance;
 use skiff_spec::plan::Identity;
+use skiff_spec::scratch::ScratchPlace;
 
 use crate::handshake::Call;
 use crate::local;
@@ -88,37 +89,13 @@ pub struct Wanted {
     /// Who the user is inside.
     pub identity: Identity,
     /// Where changes go.
-    pub scratch: Scratch,
+    pub scratch: ScratchPlace,
     /// Mounts, as the user wrote them.
     pub mounts: Vec<String>,
     /// What sessions in the containers find in their environment.
     pub variables: Vec<(OsString, OsString)>,
     /// How many seconds one side may say nothing before the other takes it for lost.
     pub silence: u32,
-}
-
-/// Where a container's changes go. They go with it, wherever that is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Scratch {
-    /// The host's directory for temporary files, if its file system can take them; else memory.
-    #[default]
-    Usual,
-    /// Memory.
-    Memory,
-    /// This directory of each host.
-    Directory(PathBuf),
-}
-
-impl std::str::FromStr for Scratch {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "memory" => Ok(Self::Memory),
-            _ if text.starts_with('/') => Ok(Self::Directory(text.into())),
-            _ => Err("it is `memory`, or the path of a directory from / on".into()),
-        }
-    }
 }
 
 /// What a container is there for.

@@ -12,8 +12,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::NetName;
 
-use crate::output;
 use crate::plan::inside::Inside;
+use skiff_output as output;
 
 mod app;
 mod checkpoint;

@@ -15,6 +15,7 @@ use skiff_spec::image::ImageId;
 use skiff_spec::job::{Image, Snapshot};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, File as PlanFile, Identity, Plan, Route, Upper};
+use skiff_spec::scratch::ScratchPlace;
 use skiff_spec::settings::Settings;
 
 use crate::cli::{App, Cli, Cluster, Command, Env, Instance, Machines, Run, Slurm, Start};
@@ -277,7 +278,7 @@ fn wanted(mounts: Vec<String>) -> wire::Wanted {
         duty: wire::Duty::Script,
         root: wire::Root::Host,
         identity: Identity::Me,
-        scratch: wire::Scratch::Memory,
+        scratch: ScratchPlace::Memory,
         mounts,
         variables: vec![],
         silence: 30,

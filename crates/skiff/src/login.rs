@@ -8,7 +8,7 @@ use skiff_spec::fault::{Context as _, Result};
 
 use crate::cli::Login;
 use crate::env;
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// The client's command, or a login shell, in the user's environment; the exit code.
 pub fn login(login: &Login) -> Result<i32> {

@@ -15,14 +15,12 @@ mod instance;
 mod login;
 mod migrate;
 mod net;
-mod output;
 mod plan;
 mod ps;
 mod runtime;
 mod slurm;
 mod store;
 mod sweep;
-mod user;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -34,7 +32,8 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::wire::{STORE_FETCHER, STORE_WRITER};
 
 use crate::runtime::{network, proxy};
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 #[global_allocator]
 static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new(64 << 10);

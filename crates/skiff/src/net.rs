@@ -9,9 +9,9 @@ use skiff_spec::fault::Result;
 use skiff_spec::network::{DIR, Lease, NetName, Network};
 
 use crate::cli::Net;
-use crate::output;
 use crate::runtime::network::{self, all, read};
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// Does what was asked; the exit code.
 pub fn run(command: &Net) -> Result<i32> {

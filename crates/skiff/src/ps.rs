@@ -4,8 +4,9 @@ use serde::Serialize;
 use skiff_spec::fault::{Fault as Error, Result};
 
 use crate::env::live::{self as env, ListedEnvironment};
-use crate::user::context::Context;
-use crate::{cluster, instance, output};
+use crate::{cluster, instance};
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// Prints those that run, and the instances and clusters that do.
 pub fn show(context: &Context, json: bool) -> Result<()> {

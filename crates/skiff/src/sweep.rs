@@ -9,9 +9,10 @@ use skiff_spec::fault::Result;
 use crate::cli::Sweep;
 use crate::net::user_name;
 use crate::runtime::{environments, instances};
-use crate::user::context::Context;
-use crate::user::{dirs, scratch};
-use crate::{checkpoint, cluster, env, output, slurm};
+use crate::{checkpoint, cluster, env, slurm};
+use skiff_output as output;
+use skiff_user::context::Context;
+use skiff_user::{dirs, scratch};
 
 #[derive(Serialize)]
 struct Found {

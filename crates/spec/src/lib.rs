@@ -13,6 +13,7 @@ pub mod locked;
 pub mod name;
 pub mod network;
 pub mod plan;
+pub mod scratch;
 pub mod settings;
 pub mod site;
 pub mod size;

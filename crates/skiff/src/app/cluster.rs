@@ -11,7 +11,7 @@ use skiff_spec::plan::inside;
 
 use crate::app::{Kind, serve, variable};
 use crate::cli::AppRun;
-use crate::output;
+use skiff_output as output;
 
 /// Serves it in this allocation; the exit code.
 pub fn in_allocation(kind: Kind, wanted: &AppRun) -> Result<i32> {

@@ -23,8 +23,9 @@ use skiff_sys::process::Child;
 use skiff_sys::signal::Signals;
 
 use crate::cli::{App, AppRun};
-use crate::user::context::Context;
-use crate::{output, store};
+use crate::store;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 pub use cluster::in_allocation;
 use listener::Listener;

@@ -12,9 +12,9 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use crate::app::listener::Listener;
 use crate::app::{host, variable};
-use crate::output;
-use crate::user::context::Context;
-use crate::user::dirs::{find, make_private};
+use skiff_output as output;
+use skiff_user::context::Context;
+use skiff_user::dirs::{find, make_private};
 
 /// By which a node of a cluster is told its name, and how one gets to the machine that it is on, as [`reached_as`] says it; nothing of the
 /// latter if the node is in no machine's network.

@@ -12,10 +12,10 @@ use skiff_spec::job::names::JOB_ID;
 use crate::checkpoint::{place, restore, save};
 use crate::cli::{Job, OnSignal, Output, Restore, Save, Slot};
 use crate::instance::{foreground, look, start};
-use crate::output;
 use crate::plan::stop;
 use crate::runtime::record::Record;
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// How long Slurm may take to end a job that is to start again.
 const ENDING: Duration = Duration::from_secs(120);

@@ -7,8 +7,8 @@ use skiff_spec::fault::Result;
 
 use crate::checkpoint::place;
 use crate::cli::Slot;
-use crate::output;
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// One, for people and programs.
 #[derive(Serialize)]

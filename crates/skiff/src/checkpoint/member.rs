@@ -15,7 +15,7 @@ use skiff_spec::network::{Claim, Kind, Net};
 
 use crate::runtime::network;
 use crate::runtime::record::Record;
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// In a checkpoint: what this is.
 const FILE: &str = "network.json";

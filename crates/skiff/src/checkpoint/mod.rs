@@ -13,8 +13,8 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 
 use crate::cli::{Checkpoint, Save};
-use crate::output;
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 pub use place::{delete_leftovers, leftovers};
 
@@ -44,9 +44,14 @@ fn create(context: &Context, name: &EnvName, memory: bool, dry_run: bool) -> Res
     }
 }
 
+/// CRIU, if it is installed with Skiff.
+pub fn installed_criu() -> Option<Installation> {
+    skiff_migrate::criu::beside(&std::env::current_exe().ok()?)
+}
+
 /// CRIU as it is installed here.
-pub fn criu(context: &Context) -> Result<Installation> {
-    context.criu().ok_or_else(|| {
+pub fn criu() -> Result<Installation> {
+    installed_criu().ok_or_else(|| {
         Error::new("CRIU is not installed with Skiff: nothing can be saved or restored")
             .hint("administrator: packaging/get-criu makes the folder PREFIX/libexec/skiff/criu")
     })

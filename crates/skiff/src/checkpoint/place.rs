@@ -13,9 +13,9 @@ use skiff_spec::name::EnvName;
 
 use crate::cli::{Keep, Slot};
 use crate::runtime::record::now;
-use crate::user::context::Context;
-use crate::user::dirs::{self, make_private, new_in, own_dir_in, set_aside};
-use crate::user::named;
+use skiff_user::context::Context;
+use skiff_user::dirs::{self, make_private, new_in, own_dir_in, set_aside};
+use skiff_user::named;
 
 /// Where those are that lie on the disk.
 pub fn home(context: &Context) -> Result<PathBuf> {

@@ -24,7 +24,6 @@ use crate::checkpoint::member::Member;
 use crate::checkpoint::trees;
 use crate::cli::Restore;
 use crate::env::deploy::unpack;
-use crate::output;
 use crate::plan::stop::stop_signal;
 use crate::plan::{self, Relocation, base, get, show};
 use crate::runtime::record::{ENV, Record, now};
@@ -32,7 +31,8 @@ use crate::runtime::service::{Approval, Restorer, Service};
 use crate::runtime::supervisor::{self, Keep, Place};
 use crate::runtime::{enter, network};
 use crate::store::index::Entry;
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// In a checkpoint: the image below the instance.
 pub const IMAGE: &str = "image.json";
@@ -69,7 +69,7 @@ pub fn carry_out(context: &Context, restore: &Restore) -> Result<Option<Restored
     let name = restore.instance.as_ref().unwrap_or(&checkpoint.instance.name);
     let record = Record::named(context, name)?;
     record.refuse_taken()?;
-    let folder = super::criu(context)?;
+    let folder = super::criu()?;
     fits(context, &checkpoint).map_err(about)?;
     checkpoint.verify(&dir)?;
     if restore.dry_run {

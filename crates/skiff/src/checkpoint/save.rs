@@ -25,11 +25,11 @@ use crate::checkpoint::place::New;
 use crate::checkpoint::trees;
 use crate::cli::{Save, Slot};
 use crate::instance::look::not_running;
-use crate::output;
 use crate::runtime::control::{self, Live, Want};
 use crate::runtime::enter;
 use crate::runtime::record::{Record, now};
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// What is said of one.
 #[derive(Serialize)]
@@ -150,7 +150,7 @@ impl Saving<'_> {
         member.iter().try_for_each(|member| member.write(&new.dir))?;
         let images = new.dir.join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
-        let criu = CriuProcess::start(&super::criu(self.context)?, self.inside, Some(images.as_fd()))?;
+        let criu = CriuProcess::start(&super::criu()?, self.inside, Some(images.as_fd()))?;
         let version = probe::version(&criu)?;
         let main = self.found.processes.first().map(|process| process.pid);
         let leave_running = self.save.leave_running;

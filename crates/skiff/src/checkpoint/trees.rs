@@ -19,7 +19,7 @@ use skiff_spec::plan::{Plan, Route, Source, inside};
 
 use crate::env::contents::ours;
 use crate::runtime::record::Record;
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// What there is to keep of an instance with this plan.
 fn all(plan: &Plan) -> Vec<(String, Of)> {

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use skiff_cluster::wire::Scratch;
 use skiff_spec::network;
+use skiff_spec::scratch::ScratchPlace;
 
 use crate::cli::{AppRun, HostArgs, Machines};
 use crate::plan::inside::Inside;
@@ -53,7 +53,7 @@ pub struct ClusterRun {
     pub inside: Inside,
     /// Where changes are written: a directory on each host, or memory [default: $TMPDIR or /tmp there]
     #[arg(long, value_name = "DIR|memory")]
-    pub scratch: Option<Scratch>,
+    pub scratch: Option<ScratchPlace>,
     /// How long to wait for the hosts
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use skiff_cluster::local::members::Member;
-use skiff_cluster::wire::Scratch;
 use skiff_spec::name::EnvName;
+use skiff_spec::scratch::ScratchPlace;
 
 use crate::cli::{BASE, HostArgs, Output};
 use crate::plan::inside::Inside;
@@ -136,7 +136,7 @@ pub struct Up {
     pub cpus: Option<u16>,
     /// Where changes are written: a directory on each host, or memory [default: $TMPDIR or /tmp there]
     #[arg(long, value_name = "DIR|memory")]
-    pub scratch: Option<Scratch>,
+    pub scratch: Option<ScratchPlace>,
     /// Print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,

@@ -25,8 +25,8 @@ use crate::cluster::node::Node;
 use crate::cluster::script::{Script, with_stdio};
 use crate::cluster::visit::Visitors;
 use crate::runtime::network;
-use crate::user::context::Context;
-use crate::user::scratch::Scratch;
+use skiff_user::context::Context;
+use skiff_user::scratch::Scratch;
 
 /// So much of what the script says may wait for the head.
 const MOST_WAITING: usize = 1 << 20;

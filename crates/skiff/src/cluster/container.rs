@@ -25,7 +25,7 @@ use crate::cli::HostArgs;
 use crate::cluster::apart;
 use crate::cluster::script::with_stdio;
 use crate::plan::PlanOptions;
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// How long the daemon may take to listen.
 const LISTENING: Duration = Duration::from_secs(30);

@@ -13,10 +13,10 @@ use skiff_cluster::{address, head};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::{Kind, Net};
 
-use crate::output;
 use crate::runtime::network;
-use crate::user::context::Context;
-use crate::user::dirs::{make_private, own_dir_in};
+use skiff_output as output;
+use skiff_user::context::Context;
+use skiff_user::dirs::{make_private, own_dir_in};
 
 /// The hosts of a cluster, and what starts agents on them.
 #[derive(Serialize)]

@@ -14,7 +14,7 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::{Mount, Plan, Source, inside::PROGRAM};
 
 use crate::plan::PlanOptions;
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// What the host has of its own Slurm; a cluster's is another.
 const HOSTS: [&str; 5] = ["/etc/slurm", "/run/munge", "/run/slurm", "/run/slurmctld", "/etc/hosts"];

@@ -20,8 +20,8 @@ use crate::cluster::root::Found;
 use crate::cluster::{container, machine};
 use crate::plan::{self, PlanOptions, base};
 use crate::runtime::network;
-use crate::user::context::Context;
-use crate::user::scratch::{self, Scratch};
+use skiff_user::context::Context;
+use skiff_user::scratch::{self, Scratch};
 
 /// So much of what its daemon has said last is told.
 const TOLD: u64 = 2048;

@@ -10,7 +10,7 @@ use crate::plan::get::{self, PullWhen};
 use crate::plan::{Facts, base};
 use crate::store;
 use crate::store::index::Entry;
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// As users write it.
 const HOST: &str = "host";

@@ -21,10 +21,10 @@ use crate::cli::ClusterRun;
 use crate::cluster::container;
 use crate::cluster::launching::{Entrance, Launching};
 use crate::cluster::root::Found;
-use crate::output;
 use crate::plan::inside::Inside;
 use crate::plan::{self, in_image};
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// What is to be done, before any of it is.
 #[derive(Serialize)]

@@ -11,19 +11,20 @@ use skiff_cluster::head::{self, Task, terminal};
 use skiff_cluster::hosts::Host;
 use skiff_cluster::launch::Door;
 use skiff_cluster::local::members::Member;
-use skiff_cluster::wire::{Duty, End, Program, Root, Scratch, VERSION, Wanted};
+use skiff_cluster::wire::{Duty, End, Program, Root, VERSION, Wanted};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::Ended;
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::plan::Identity;
+use skiff_spec::scratch::ScratchPlace;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
 
 use crate::cluster::caller;
 use crate::cluster::node::Node;
-use crate::output;
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// How long it may take until a program runs.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -73,7 +74,7 @@ fn wanted(node: Member, silence: u32) -> Wanted {
         duty: Duty::Visit,
         root: Root::Host,
         identity: Identity::Root,
-        scratch: Scratch::Memory,
+        scratch: ScratchPlace::Memory,
         mounts: vec![],
         variables: vec![],
         silence,

@@ -14,15 +14,16 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::Upper;
 
+use crate::checkpoint::installed_criu;
 use crate::doctor::Check;
 use crate::plan::{self, Facts, PlanOptions, RootOptions};
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 const NAME: &str = "checkpoints";
 
 /// The check.
 pub fn check(context: &Context) -> Check {
-    let Some(folder) = context.criu() else {
+    let Some(folder) = installed_criu() else {
         let mend = "administrator: packaging/get-criu makes the folder PREFIX/libexec/skiff/criu";
         return Check::warn(NAME, "no CRIU: instances cannot be saved", mend);
     };

@@ -14,8 +14,8 @@ use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 
 use crate::doctor::Check;
 use crate::plan::{self, Facts, PlanOptions, RootOptions};
-use crate::user::context::Context;
-use crate::user::scratch;
+use skiff_user::context::Context;
+use skiff_user::scratch;
 
 /// All of them.
 pub fn checks(context: &Context) -> Vec<Check> {

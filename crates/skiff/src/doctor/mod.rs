@@ -7,8 +7,8 @@ mod site;
 use serde::Serialize;
 use skiff_spec::fault::Result;
 
-use crate::output;
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -9,9 +9,10 @@ use skiff_spec::config;
 use crate::doctor::Check;
 use crate::runtime::{environments, instances};
 use crate::store::client;
-use crate::user::context::Context;
-use crate::user::dirs;
-use crate::{cluster, net, output, slurm};
+use crate::{cluster, net, slurm};
+use skiff_output as output;
+use skiff_user::context::Context;
+use skiff_user::dirs;
 
 /// All of them.
 pub fn checks(context: &Context) -> Vec<Check> {

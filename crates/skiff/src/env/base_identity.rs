@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// The release, the architecture, the packages of a root.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,10 +16,10 @@ use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Plan, inside};
 
 use crate::env::{base_identity, latest, root};
-use crate::output;
 use crate::plan::base;
 use crate::runtime::environments::Environment;
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// Prints what is added, changed and deleted.
 pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {

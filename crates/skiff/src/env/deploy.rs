@@ -19,7 +19,7 @@ use crate::env::base_identity;
 use crate::env::contents::ours;
 use crate::plan::get;
 use crate::store::index::Entry;
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// The plug-in gives a step no more than ten minutes, because srun waits no longer; what we say must come before.
 const LONGEST: u64 = 570;

@@ -14,13 +14,13 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::{Identity, inside};
 
 use crate::env::root;
-use crate::output;
 use crate::plan::in_image;
 use crate::plan::inside::Inside;
 use crate::runtime::control::{self, Live, Want};
 use crate::runtime::enter;
 use crate::runtime::environments::{self, Environment, Ground};
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// The user's shell in an environment; the default one is made on first use.
 pub fn enter(context: &Context, name: &EnvName, inside: &Inside) -> Result<i32> {

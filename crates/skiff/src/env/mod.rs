@@ -15,8 +15,9 @@ use skiff_spec::network::Net;
 use crate::cli::{Env, Exec, HostArgs};
 use crate::plan::{self, RootSource, show};
 use crate::runtime::environments::{Environment, Ground};
-use crate::user::context::Context;
-use crate::{output, store};
+use crate::store;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 pub use live::{command, enter_default, exec_in, stop};
 pub use remove::delete_leftovers;

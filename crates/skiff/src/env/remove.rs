@@ -6,11 +6,11 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 
 use crate::env::latest;
-use crate::output;
 use crate::runtime::environments::{self, Environment};
 use crate::runtime::{control, lock, naming};
-use crate::user::context::Context;
-use crate::user::dirs::{self, delete};
+use skiff_output as output;
+use skiff_user::context::Context;
+use skiff_user::dirs::{self, delete};
 
 /// Removes one environment.
 pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::runtime::control::Live;
 use crate::runtime::environments::Environment;
 use crate::runtime::network;
 use crate::runtime::supervisor::{Keep, Place, session_at};
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// A session in one of the user's environments, which is started if it does not run.
 pub fn session(context: &Context, env: &Environment) -> Result<Live> {

@@ -12,7 +12,6 @@ use skiff_spec::image::ImageId;
 use skiff_spec::size;
 
 use crate::cli::{Export, Import, Pull, Store};
-use crate::output;
 use crate::plan::progress::Progress;
 use crate::plan::{get, import};
 use crate::runtime::naming;
@@ -21,7 +20,8 @@ use crate::store::file::{ImageFile, name_for};
 use crate::store::index::{Entry, Names};
 use crate::store::wire::{Ask, Say};
 use crate::store::{find, ours};
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// Digits of an id that tell images apart for a person.
 const SHOWN_DIGITS: usize = 12;

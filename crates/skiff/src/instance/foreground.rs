@@ -16,8 +16,9 @@ use crate::instance::start;
 use crate::plan::{RootOptions, RootSource};
 use crate::runtime::lock;
 use crate::runtime::record::{Record, State};
-use crate::user::context::Context;
-use crate::{output, store};
+use crate::store;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// How long its command may take to end when it is asked to, in seconds.
 const PATIENCE: u64 = 10;

@@ -11,9 +11,9 @@ use rustix::fs::{SeekFrom, seek};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 
-use crate::output;
 use crate::runtime::record::{Record, State};
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// Prints it, and what follows if that is asked for, until the instance ends.
 pub fn show(context: &Context, name: &EnvName, follow: bool) -> Result<()> {

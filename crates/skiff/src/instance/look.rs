@@ -16,14 +16,15 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Identity, Plan, Route};
 
+use crate::env;
 use crate::plan::in_image;
 use crate::plan::inside::Inside;
 use crate::runtime::control::{self, Live, Want};
 use crate::runtime::environments::Environment;
 use crate::runtime::record::{ENV, Record, State};
 use crate::runtime::{enter, lock, network};
-use crate::user::context::Context;
-use crate::{env, output};
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// One, for people and programs.
 #[derive(Serialize)]

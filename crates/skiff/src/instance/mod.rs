@@ -10,7 +10,7 @@ pub mod start;
 use skiff_spec::fault::Result;
 
 use crate::cli::Instance;
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 pub use look::{Listed, running};
 

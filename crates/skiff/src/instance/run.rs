@@ -16,14 +16,15 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Identity, Plan};
 
 use crate::cli::{DryRun, Run, Shell};
+use crate::instance;
 use crate::plan::replay::RUN;
 use crate::plan::resolve::{MainProcess, RunFacts, resolve};
 use crate::plan::{self, PlanOptions, RootOptions, RootSource, base, get, show, stop};
 use crate::runtime::{enter, network};
-use crate::user::context::{Context, is_inside};
-use crate::user::scratch;
-use crate::{instance, output};
 use plan_file::PlanFile;
+use skiff_output as output;
+use skiff_user::context::{Context, is_inside};
+use skiff_user::scratch;
 
 /// Runs the command; its exit code.
 pub fn run(run: &Run) -> Result<i32> {

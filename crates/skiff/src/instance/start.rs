@@ -26,9 +26,10 @@ use crate::runtime::record::{ENV, Record, now};
 use crate::runtime::service::Service;
 use crate::runtime::supervisor::{self, Keep, Place};
 use crate::store::index::Entry;
-use crate::user::context::Context;
-use crate::user::scratch;
-use crate::{env, output, store};
+use crate::{env, store};
+use skiff_output as output;
+use skiff_user::context::Context;
+use skiff_user::scratch;
 
 /// What an instance is of.
 enum Of {

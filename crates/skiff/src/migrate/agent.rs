@@ -31,8 +31,8 @@ use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fo
 use visitors::Visitors;
 
 use crate::migrate::peer::wait;
-use crate::output;
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// What whom there is no room for hears; they come back.
 const BUSY: &str = "the agent is busy";

@@ -13,7 +13,7 @@ use skiff_spec::name::EnvName;
 use crate::runtime::control::{Live, Want};
 use crate::runtime::lock;
 use crate::runtime::record::{Record, State};
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 const ARRIVAL: &str = "arrival";
 const DECISION: &str = "decision";

@@ -12,9 +12,9 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use crate::cli::{Compress, Drain, Migrate, Mode, Output};
 use crate::migrate::{in_step, sender, way};
-use crate::output;
 use crate::runtime::record::{Record, State};
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// What has become of an instance.
 #[derive(Debug, Serialize, Deserialize)]

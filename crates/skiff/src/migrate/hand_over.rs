@@ -36,7 +36,7 @@ use crate::migrate::rounds::{self, Round};
 use crate::migrate::talk::{Files, Load, Offer, Order, Report, VERSION};
 use crate::migrate::way::Way;
 use crate::runtime::record::{Record, now};
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// How long the other side may take to look at the offer: it may have to get an image.
 const CONSIDERING: Duration = Duration::from_secs(600);
@@ -117,7 +117,7 @@ impl Move<'_> {
         };
         let images = scratch.dir().join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
-        let folder = criu(self.context)?;
+        let folder = criu()?;
         let mut pages = Pages::prepare()?;
         let criu =
             CriuProcess::start_with(&folder, self.inside, Some(images.as_fd()), &[pages.descriptor()])?;

@@ -23,7 +23,7 @@ mod way;
 use skiff_spec::fault::Result;
 
 use crate::cli::{Drain, Migrate};
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// Does what was asked.
 pub fn run(words: &Migrate) -> Result<()> {

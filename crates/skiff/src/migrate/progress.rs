@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::output;
+use skiff_output as output;
 
 /// A part of a move and how long it took.
 #[derive(Clone, Debug, Serialize)]

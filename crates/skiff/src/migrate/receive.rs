@@ -31,12 +31,12 @@ use crate::cluster::caller;
 use crate::migrate::peer::{Peer, wait};
 use crate::migrate::talk::{CONTROL, Files, GOODS, Load, Offer, Order, Report, VERSION};
 use crate::migrate::{decision, in_step};
-use crate::output;
 use crate::plan::{self, get};
 use crate::runtime::control::{self, Live, Want};
 use crate::runtime::network;
 use crate::runtime::record::Record;
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// Who has started us.
 const SENDER: &str = "the sender";
@@ -135,7 +135,7 @@ fn consider(context: &Context, offer: &Offer) -> Result<Record> {
     plan::refuse_inside(context)?;
     let record = Record::named(context, &offer.checkpoint.instance.name)?;
     record.refuse_taken()?;
-    criu(context)?;
+    criu()?;
     fits(context, &offer.checkpoint)?;
     if let Net::Named(name) = &offer.checkpoint.instance.net {
         network::read(name)?;
@@ -184,7 +184,7 @@ fn restore(
         may_run(&mut peer, &record.dir, token)
     };
     let gate = Some(Gate { kept: &kept, ask: &ask, bound: in_step() });
-    let (folder, member) = (criu(context)?, Member::read(dir)?);
+    let (folder, member) = (criu()?, Member::read(dir)?);
     let used_up = images.is_some();
     make_again(context, record, &Revived { folder, checkpoint, member, dir, used_up, gate })
 }

@@ -21,11 +21,11 @@ use crate::migrate::progress::{Phase, Progress};
 use crate::migrate::rounds::Round;
 use crate::migrate::talk::{Order, Report};
 use crate::migrate::way::{self, Way};
-use crate::output;
 use crate::runtime::control::{Live, Want};
 use crate::runtime::enter;
 use crate::runtime::record::{Record, State};
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// How long the other side may take to look up what became of a move.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);

@@ -18,7 +18,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use crate::cluster::launching::own_addresses;
 use crate::migrate::peer::{Peer, wait};
 use crate::migrate::talk::{CONTROL, GOODS};
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// How long the other machine may take to start the receiver, and that to call.
 const PATIENCE: Duration = Duration::from_secs(60);

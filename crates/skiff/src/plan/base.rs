@@ -10,7 +10,7 @@ use skiff_spec::plan::{Base, Plan, Route};
 use crate::plan::Facts;
 use crate::runtime::environments::Ground;
 use crate::store::unpacked;
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// Facts for the plan of an environment over an image that names these volumes.
 pub fn facts(context: &Context, id: ImageId, volumes: BTreeSet<String>) -> Result<Facts<'_>> {

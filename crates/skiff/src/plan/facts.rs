@@ -12,7 +12,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::plan::{Accounts, Route};
 
-use crate::user::context::{Context, is_inside};
+use skiff_user::context::{Context, is_inside};
 
 /// Parts of a system that may lie on a disk of their own; a clone of `/` does not show them.
 const PARTS: [&str; 5] = ["/usr", "/var", "/opt", "/srv", "/usr/local"];

@@ -10,7 +10,6 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::job::Image;
 
-use crate::output;
 use crate::plan::import;
 use crate::plan::progress::Progress;
 use crate::runtime::naming;
@@ -18,7 +17,8 @@ use crate::store::file::ImageFile;
 use crate::store::index::{Entry, now};
 use crate::store::wire::{Ask, Say};
 use crate::store::{client, fetcher, known, not_pulled, parse};
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// When an image is pulled that is to be run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

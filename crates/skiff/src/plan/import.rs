@@ -10,7 +10,7 @@ use crate::store::file::ImageFile;
 use crate::store::index::{Entry, Names, now};
 use crate::store::wire::{Ask, Say};
 use crate::store::{client, find};
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// Imports an image and notes its name, which is the file's if it gets none.
 pub fn import_to(

@@ -11,7 +11,7 @@ use skiff_spec::image::ImageId;
 use skiff_spec::plan::Identity;
 
 use crate::plan::inside::Inside;
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// Variables that name places of the host's root, by the beginnings of their names: inside they would lead astray.
 const HOSTS_OWN: [&str; 11] = [

@@ -10,7 +10,7 @@ use skiff_sandbox::command::{Command, DEFAULT_PATH, own_env};
 use skiff_spec::plan::{Identity, Route};
 
 use crate::runtime::proxy::{PSEC, PSEC_OF_ROOT};
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// How a command runs inside.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]

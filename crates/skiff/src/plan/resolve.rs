@@ -7,7 +7,7 @@ use skiff_spec::plan::Identity;
 use crate::plan::{Facts, RootOptions, RootSource, base, get, in_image};
 use crate::store;
 use crate::store::index::Entry;
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// What is to be run, in what, as whom: all that a plan and its command are made of.
 pub struct RunFacts<'a> {

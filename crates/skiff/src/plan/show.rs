@@ -3,7 +3,7 @@
 use skiff_spec::fault::Result;
 use skiff_spec::plan::{Base, Plan, Upper};
 
-use crate::output;
+use skiff_output as output;
 
 /// Prints a plan.
 pub fn show(plan: &Plan, json: bool) -> Result<()> {

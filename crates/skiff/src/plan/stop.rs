@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::output;
+use skiff_output as output;
 
 /// Where glibc's real-time signals begin: the numbers that images mean.
 const RTMIN: i32 = 34;

@@ -18,7 +18,7 @@ use skiff_sys::fdpass;
 use skiff_sys::process::Child;
 
 use crate::runtime::lock::wait_for_lock;
-use crate::user::dirs::with_umask;
+use skiff_user::dirs::with_umask;
 
 /// The socket for the user's own commands, in the environment's directory.
 pub const CONTROL: &str = "control.sock";

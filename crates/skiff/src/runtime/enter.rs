@@ -8,7 +8,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::Identity;
 
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// Starts a command in a running environment.
 pub fn spawn(

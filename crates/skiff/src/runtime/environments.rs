@@ -14,9 +14,9 @@ use skiff_spec::settings::{self, Settings};
 
 use crate::store;
 use crate::store::index::Entry;
-use crate::user::context::Context;
-use crate::user::dirs::{self, HINT, is_whole, make_parts, make_ready, new_name, own_dir, sweep, with_umask};
-use crate::user::named;
+use skiff_user::context::Context;
+use skiff_user::dirs::{self, HINT, is_whole, make_parts, make_ready, new_name, own_dir, sweep, with_umask};
+use skiff_user::named;
 
 /// One environment.
 #[derive(Clone, Debug)]

@@ -13,8 +13,8 @@ use skiff_spec::plan::Upper;
 use crate::runtime::record::{IMAGE, OUTPUT, Record, STARTED, State, home, write};
 use crate::runtime::{lock, naming};
 use crate::store::index::Entry;
-use crate::user::context::Context;
-use crate::user::dirs::{self, delete, make_private, new_in, set_aside, with_umask};
+use skiff_user::context::Context;
+use skiff_user::dirs::{self, delete, make_private, new_in, set_aside, with_umask};
 
 impl Record {
     /// Makes it, in place of one that has ended; gives the lock that is held as long as it runs. Nothing half-made is ever seen under

@@ -8,7 +8,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::lock;
 
-use crate::user::dirs::with_umask;
+use skiff_user::dirs::with_umask;
 
 /// A lock that whoever runs or removes an environment holds; nothing if somebody else does.
 pub fn try_lock(dir: &Path) -> Result<Option<OwnedFd>> {

@@ -4,13 +4,13 @@ use skiff_spec::fault::Result;
 use skiff_spec::image::ImageId;
 use skiff_spec::name::EnvName;
 
-use crate::output;
 use crate::runtime::environments::{self, Environment};
 use crate::runtime::record::{Record, State};
 use crate::store::index::{Entry, Names};
 use crate::store::wire::Ask;
 use crate::store::{client, unpacked};
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// Notes the name of an image. What that meant before is given up.
 pub fn note(context: &Context, entry: &Entry) -> Result<()> {

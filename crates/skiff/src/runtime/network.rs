@@ -16,7 +16,7 @@ use skiff_spec::plan::{HOSTS, Plan, Source};
 use skiff_spec::wire::{ON_NETWORK, Request};
 use skiff_sys::process;
 
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// How this program was called.
 struct Call {

@@ -17,9 +17,9 @@ use skiff_spec::name::EnvName;
 use crate::runtime::control::{Live, Want};
 use crate::runtime::lock;
 use crate::store::index::Entry;
-use crate::user::context::Context;
-use crate::user::dirs::{self, own_dir};
-use crate::user::named;
+use skiff_user::context::Context;
+use skiff_user::dirs::{self, own_dir};
+use skiff_user::named;
 
 pub(super) const STARTED: &str = "instance.json";
 const ENDED: &str = "ended.json";

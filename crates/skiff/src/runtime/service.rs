@@ -19,7 +19,7 @@ use skiff_sys::signal::{Mask, send_to_group};
 
 use crate::runtime::kept::Kept;
 use crate::runtime::record::Record;
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// What to start, and how.
 pub struct Service<'a> {

@@ -22,7 +22,7 @@ use crate::runtime::control::{CONTROL, HOST, Live, Want, accept, answer, listen_
 use crate::runtime::lock::try_lock;
 use crate::runtime::service::{Running, Service};
 use crate::runtime::{network, proxy};
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 mod launch;
 

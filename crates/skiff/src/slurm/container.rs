@@ -8,15 +8,15 @@ use skiff_spec::job::Container;
 use skiff_spec::plan::Upper;
 
 use crate::env::deploy::{node_name, time_limit, until};
-use crate::output;
 use crate::plan::{self, PlanOptions, RootOptions, base, get, in_image};
 use crate::runtime::control::Live;
 use crate::runtime::supervisor::{self, Keep, Place};
 use crate::slurm::here::{IMAGE, private_dir, spool};
 use crate::slurm::job::Job;
 use crate::store::index::Entry;
-use crate::user::context::Context;
-use crate::user::{dirs, scratch};
+use skiff_output as output;
+use skiff_user::context::Context;
+use skiff_user::{dirs, scratch};
 
 /// The running container; made if this is the first who needs it.
 pub fn running(context: &Context, job: &Job, container: &Container) -> Result<Live> {

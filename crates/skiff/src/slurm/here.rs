@@ -7,7 +7,7 @@ use skiff_site::TrustedDir;
 use skiff_spec::fault::{Fault as Error, Result};
 
 use crate::env::deploy::node_name;
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// In the keeper's directory: what the job's root is over, if that is an image.
 pub const IMAGE: &str = "image.json";

@@ -18,8 +18,8 @@ use crate::slurm::container;
 use crate::slurm::here::{IMAGE, private_dir, spool};
 use crate::slurm::job::Job;
 use crate::store::index::Entry;
-use crate::user::context::Context;
-use crate::user::scratch;
+use skiff_user::context::Context;
+use skiff_user::scratch;
 
 /// In the keeper's directory: in what this node's base differs from the one the environment was built on.
 pub const DIFFERENCE: &str = "base-difference";

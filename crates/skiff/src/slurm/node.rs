@@ -11,12 +11,12 @@ use skiff_site::{TrustedDir, account};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::{self, DESCRIPTOR, JOBS};
 
-use crate::output;
 use crate::slurm::job::{FAILED, Job, USER, dir, number};
 use crate::slurm::rooms::{Rooms, numbered};
 use crate::slurm::stop::stop_job;
 use crate::slurm::trash;
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// How long an epilog may remove what the job's user has left on the disk, be it millions of files,
 const OWN: Duration = Duration::from_secs(10);

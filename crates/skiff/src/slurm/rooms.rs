@@ -11,10 +11,10 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::JOBS;
 use skiff_sys::lock::within;
 
-use crate::output;
 use crate::slurm::job::{USER, dir};
 use crate::slurm::trash;
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// In the cache's directory, beside those of the users; root's.
 const ROOMS: &str = "jobs";

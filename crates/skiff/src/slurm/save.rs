@@ -22,11 +22,11 @@ use skiff_spec::job::names;
 use skiff_spec::plan::inside;
 use skiff_sys::signal::Signals;
 
-use crate::output;
 use crate::runtime::control::Live;
 use crate::slurm::job::{Job, Step};
 use crate::store::index::Entry;
 use crate::store::ours;
+use skiff_output as output;
 
 /// Where to, in full: as `skiff export` takes it, and any other name of a file is a squashfs, as with Pyxis.
 pub fn target(text: &str) -> Result<String> {

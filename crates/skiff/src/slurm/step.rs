@@ -22,7 +22,7 @@ use skiff_sys::process::{CloneFlags, close_all_except};
 use crate::runtime::control::{CONTROL, Live, Want, accept, answer, listen_at, tell_last, wants_to_be_last};
 use crate::slurm::job::{self, FAILED, Job, number};
 use crate::slurm::keeper;
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// How long the script's `srun`s have when it has ended. Those that are to end as well have some words to exchange with their steps first;
 /// without them the steps try for seconds to reach them. The epilog does not wait for it.

@@ -14,8 +14,9 @@ use crate::env::latest;
 use crate::runtime::environments::Environment;
 use crate::runtime::proxy;
 use crate::slurm::wanted;
-use crate::user::context::Context;
-use crate::{output, store};
+use crate::store;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// Prints what the plug-in needs for a job that is to run in an environment or a container; the exit code.
 pub fn submit(wanted: &Submit) -> Result<i32> {

@@ -14,7 +14,6 @@ use skiff_spec::job::names::{self, REFUGE};
 use skiff_spec::job::{Container, Descriptor};
 
 use crate::env::deploy::node_name;
-use crate::output;
 use crate::plan::in_image;
 use crate::runtime::control::{Live, Want};
 use crate::runtime::proxy::LATER;
@@ -24,7 +23,8 @@ use crate::slurm::keeper::{self, DIFFERENCE, TOLD};
 use crate::slurm::save::Saver;
 use crate::slurm::signals::TaskSignals;
 use crate::slurm::step::step_dir;
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// Whether we are called in the place of a task.
 pub fn is_task() -> bool {

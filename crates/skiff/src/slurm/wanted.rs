@@ -7,8 +7,8 @@ use skiff_spec::job::{Container, Image};
 
 use crate::plan::{self, get};
 use crate::slurm::save;
-use crate::user::context::Context;
 use crate::{cli, store};
+use skiff_user::context::Context;
 
 /// What a container is called that has no image of its own.
 const PREFIX: &str = "container:";

@@ -28,7 +28,7 @@ use skiff_sys::lock;
 use crate::store::index::Entry;
 use crate::store::wire::{Ask, Login, Say};
 use crate::store::{ours, talk, writer};
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// So long is waited for one of the user's writers to end, where there are as many as there may be.
 const BUSY: Duration = Duration::from_secs(60);

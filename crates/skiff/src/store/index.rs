@@ -12,8 +12,8 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 
 use crate::store::file::Stamp;
-use crate::user::context::Context;
-use crate::user::dirs::{self, make_private};
+use skiff_user::context::Context;
+use skiff_user::dirs::{self, make_private};
 
 /// A file's name is the image's as long as it fits; most file systems take 255 bytes.
 const LONGEST: usize = 200;

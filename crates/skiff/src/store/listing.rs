@@ -2,7 +2,7 @@
 
 use skiff_erofs::{FileEntry, NodeKind};
 
-use crate::output;
+use skiff_output as output;
 
 /// One line: mode, links, owner and group as numbers, size, time (UTC), path.
 pub fn line(file: &FileEntry) -> String {

@@ -16,7 +16,7 @@ use index::{Entry, Names};
 use skiff_oci::reference::ImageReference;
 use skiff_spec::fault::{Fault as Error, Result};
 
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 /// What names an image as a base: `image:REF`.
 pub const PREFIX: &str = "image:";

@@ -17,9 +17,9 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::plan::Base;
 
-use crate::output;
 use crate::store::{client, ours};
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// Where an image's files are; unpacks them if nobody has yet.
 pub fn tree(context: &Context, id: ImageId) -> Result<PathBuf> {

@@ -28,6 +28,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("env", &["site"]),
     ("sandbox", &["spec", "sys", "site", "ipc"]),
     ("net", &["spec", "sys", "ipc"]),
+    ("output", &["spec", "sys", "sandbox"]),
+    ("user", &["spec", "sys", "site", "sandbox", "output"]),
     ("helper", &["spec", "sys", "site", "sandbox", "net"]),
     ("cluster", &["spec", "sys", "ipc", "sandbox", "net"]),
     ("migrate", &["spec", "sys", "ipc", "sandbox", "criu"]),
@@ -36,7 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "skiff",
         &[
             "sys", "spec", "site", "ipc", "erofs", "oci", "registry", "image", "env", "sandbox", "net",
-            "cluster", "criu", "migrate",
+            "cluster", "criu", "migrate", "output", "user",
         ],
     ),
     // Runs the binaries, as users do, and so must not share code with them.

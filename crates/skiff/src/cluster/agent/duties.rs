@@ -20,7 +20,7 @@ use crate::cluster::node::Node;
 use crate::cluster::root::Found;
 use crate::plan;
 use crate::runtime::network;
-use crate::user::scratch;
+use skiff_user::scratch;
 
 /// Where ssh daemons listen in networks of their own.
 const SSH_PORT: u16 = 22;

@@ -11,7 +11,7 @@ use skiff_cluster::local::slurm;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use crate::cli::Daemon;
-use crate::user::context::is_inside;
+use skiff_user::context::is_inside;
 
 /// How long to wait for the controller.
 const PATIENCE: Duration = Duration::from_secs(120);

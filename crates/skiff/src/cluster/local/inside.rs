@@ -14,6 +14,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 
+use crate::app;
 use crate::cluster::local::known::{nodes, not_up};
 use crate::cluster::local::record::Record;
 use crate::cluster::local::wire::{Want, ask};
@@ -22,8 +23,8 @@ use crate::cluster::{apart, visit};
 use crate::plan::in_image;
 use crate::plan::inside::Inside;
 use crate::runtime::network;
-use crate::user::context::Context;
-use crate::{app, output};
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// Runs the user's command on a node, or their shell; its exit code.
 pub fn run(

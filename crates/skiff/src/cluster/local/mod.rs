@@ -18,7 +18,7 @@ mod wire;
 use skiff_spec::fault::Result;
 
 use crate::cli::Machines;
-use crate::user::context::Context;
+use skiff_user::context::Context;
 
 pub use nodes::{Listed, running};
 pub use record::{delete_leftovers, leftovers};

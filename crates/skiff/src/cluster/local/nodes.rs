@@ -13,8 +13,8 @@ use crate::cluster::local::errand::{Errand, wait_until_ready};
 use crate::cluster::local::known::{nodes, not_up, shown_end};
 use crate::cluster::local::record::Record;
 use crate::cluster::local::wire::{Answer, Want, ask};
-use crate::output;
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// How long a cluster may take to get ready.
 pub const READY: Duration = Duration::from_secs(120);

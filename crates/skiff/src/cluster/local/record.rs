@@ -19,9 +19,9 @@ use crate::cluster::machine;
 use crate::runtime::control::dial;
 use crate::runtime::lock;
 use crate::store::index::Entry;
-use crate::user::context::Context;
-use crate::user::dirs::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};
-use crate::user::named;
+use skiff_user::context::Context;
+use skiff_user::dirs::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};
+use skiff_user::named;
 
 const SETTINGS: &str = "cluster.json";
 const IMAGE: &str = "image.json";

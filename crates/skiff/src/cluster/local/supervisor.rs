@@ -14,12 +14,12 @@ use skiff_cluster::fleet::{self, Waited};
 use skiff_cluster::local::hub::{self, Ask, Pattern, Say};
 use skiff_cluster::local::members::Member;
 use skiff_cluster::manager::Manager;
-use skiff_cluster::wire;
 use skiff_sandbox::group::{Group, Network};
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::plan::{Plan, inside};
+use skiff_spec::scratch::ScratchPlace;
 use skiff_sys::process::session_of;
 use skiff_sys::signal::Signals;
 
@@ -28,12 +28,12 @@ use crate::cluster::local::hosts::{Hosts, Lost, Spec};
 use crate::cluster::local::record::{Record, Unnamed};
 use crate::cluster::local::wire::{Answer, Want};
 use crate::cluster::machine;
-use crate::output;
 use crate::plan::{self, Relocation};
 use crate::runtime::control::{CONTROL, listen_at};
 use crate::runtime::supervisor::apart;
-use crate::user::context::Context;
-use crate::user::scratch::{self, Scratch};
+use skiff_output as output;
+use skiff_user::context::Context;
+use skiff_user::scratch::{self, Scratch};
 
 struct Supervisor {
     record: Record,
@@ -64,7 +64,7 @@ enum Held {
 /// What is to hold them.
 pub enum Wanted {
     /// A group: the root of each node, and where changes to it go.
-    Here(Box<Plan>, wire::Scratch),
+    Here(Box<Plan>, ScratchPlace),
     /// An agent each.
     Hosts(Box<Spec>),
 }

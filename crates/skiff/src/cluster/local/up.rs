@@ -26,11 +26,11 @@ use crate::cluster::local::supervisor::{self, Wanted as Held};
 use crate::cluster::local::wire::{Want, ask};
 use crate::cluster::machine;
 use crate::cluster::root::Found;
-use crate::output;
 use crate::plan::{self, PlanOptions, base, show};
 use crate::runtime::lock::{try_lock, wait_for_lock};
 use crate::runtime::record::now;
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// How long one may take to end.
 const ENDING: Duration = Duration::from_secs(60);

@@ -20,8 +20,8 @@ use crate::plan::replay::{AGAIN, asked_for, refuse_missing};
 use crate::plan::resolve::{MainProcess, RunFacts};
 use crate::plan::{Facts, RootOptions, base};
 use crate::store::index::{Entry, Names};
-use crate::user::context::Context;
-use crate::user::scratch;
+use skiff_user::context::Context;
+use skiff_user::scratch;
 
 const ZERO: &str = "a text of its process holds a zero byte";
 const HIDDEN: &str = "a text of its process is written as numbers";

@@ -13,7 +13,7 @@ use skiff_sys::process::Child;
 
 use crate::migrate::agent::BUSY;
 use crate::migrate::agent::munge::{Credential, Opening};
-use crate::output;
+use skiff_output as output;
 
 /// How long one may take to say its first byte,
 const SILENCE: Duration = Duration::from_secs(2);

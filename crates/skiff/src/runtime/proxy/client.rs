@@ -21,10 +21,10 @@ use skiff_sys::fdpass;
 use skiff_sys::process::group_of;
 use skiff_sys::signal::{Signals, die_by};
 
-use crate::output;
 use crate::runtime::control::new_socket;
 use crate::runtime::proxy::server::FileOf;
 use crate::runtime::proxy::words::{EXITED, KILLED, OURSELVES, Request, SHIM_DIRS, SIGNAL, STARTED, STOPPED};
+use skiff_output as output;
 
 /// Does what the host's command `name` would do; the exit code.
 pub fn run_as(name: &OsStr) -> Result<i32> {

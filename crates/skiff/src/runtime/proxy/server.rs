@@ -20,11 +20,11 @@ use skiff_sys::fdpass;
 use skiff_sys::process::Child;
 use skiff_sys::signal::{Mask, Signals};
 
-use crate::output;
 use crate::runtime::proxy::words::{
     EXITED, KILLED, LATER, OURSELVES, PSEC, PSEC_OF_ROOT, Request, SHIM_DIRS, SIGNAL, STARTED, STOPPED,
 };
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// Serves one client to its command's end.
 pub fn serve(context: &Context, environment: &str, base: Base, init: &Child, connection: OwnedFd) -> i32 {

@@ -10,10 +10,10 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::Plan;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, close_inherited, exit_now, fork};
 
-use crate::output;
 use crate::runtime::service::Restorer;
 use crate::runtime::supervisor::{Keep, Place, Supervisor};
-use crate::user::context::Context;
+use skiff_output as output;
+use skiff_user::context::Context;
 
 /// Forks a process that has only `kept` of our descriptors, begins something, and if that is heard of, serves it until its end; if whoever
 /// wanted it is gone, it is `unheard`, or that nothing has come of it. Gives the notes of the beginning, or the words that say why there was none; nothing if it ended without a word.

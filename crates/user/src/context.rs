@@ -7,13 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::getuid;
-use skiff_migrate::criu::{self, Installation};
 use skiff_site::account;
 use skiff_spec::config::{self, Config, NO_HELPER};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::{Route, inside};
 
-use crate::output;
+use skiff_output as output;
 
 /// Variables that stand for settings, as a line of the user's own configuration would.
 const VARIABLES: [(&str, &str); 3] =
@@ -85,11 +84,6 @@ impl Context {
     pub fn own_variables(&self) -> Vec<(OsString, OsString)> {
         let is_heard = |name: &OsString| self.variables || !name.as_bytes().starts_with(b"SKIFF_");
         std::env::vars_os().filter(|(name, _)| is_heard(name)).collect()
-    }
-
-    /// CRIU, if it is installed.
-    pub fn criu(&self) -> Option<Installation> {
-        criu::beside(&std::env::current_exe().ok()?)
     }
 
     /// How environments are made here.

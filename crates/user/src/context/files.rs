@@ -12,7 +12,7 @@ use rustix::process::{geteuid, getuid};
 use skiff_spec::config::{self, ConfigError, Merged, Text};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use crate::user::context::is_inside;
+use crate::context::is_inside;
 
 /// No configuration is longer, and nobody waits for the end of one that has none.
 const LONGEST: u64 = 1 << 20;

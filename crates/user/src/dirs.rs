@@ -10,7 +10,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::Base;
 
-use crate::user::context::Context;
+use crate::context::Context;
 
 /// Directories of an environment and their modes. Work must be on the file system of upper.
 const PARTS: [(&str, u32); 4] = [("upper", 0o755), ("work", 0o700), ("tmp", 0o1777), ("vartmp", 0o1777)];
@@ -46,6 +46,7 @@ pub fn is_whole(dir: &Path, mark: &str) -> bool {
     open(dir).is_ok_and(|dir| dir.stat(mark).is_ok_and(|found| found.is_some()))
 }
 
+/// A directory of the user's.
 pub fn open(dir: &Path) -> Result<TrustedDir> {
     TrustedDir::open(dir, getuid().as_raw()).map_err(hinted)
 }
@@ -60,6 +61,7 @@ pub fn new_in(all: &Path, name: &EnvName) -> PathBuf {
     all.join(new_name(name))
 }
 
+/// What something is called until it gets its name.
 pub fn new_name(name: &EnvName) -> String {
     format!("{NEW}{}.{name}", std::process::id())
 }

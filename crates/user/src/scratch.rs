@@ -9,16 +9,16 @@ use rustix::fs::{FlockOperation, MemfdFlags, XattrFlags, flock, fsetxattr, memfd
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{getuid, setsid};
-use skiff_cluster::handshake::SharedSecret;
-use skiff_cluster::wire;
+use rustix::rand::{GetRandomFlags, getrandom};
 use skiff_sandbox::start::reap;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::Upper;
+use skiff_spec::scratch::ScratchPlace;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
-use crate::user::context::Context;
-use crate::user::dirs::{check_file_system, delete, make_parts, with_umask};
+use crate::context::Context;
+use crate::dirs::{check_file_system, delete, make_parts, with_umask};
 
 /// What all of them begin with, before the user's number.
 const BEGIN: &str = "skiff-scratch.";
@@ -76,7 +76,7 @@ pub fn of_a_command(context: &Context, is_for_show: bool) -> Result<(Upper, Opti
         (false, true) => Ok((Upper::Scratch(usual()), None)),
         (false, false) => {
             // Where no disk will do either, memory has to.
-            let (scratch, _) = make(context, &wire::Scratch::Usual)?;
+            let (scratch, _) = make(context, &ScratchPlace::Usual)?;
             let upper = scratch.as_ref().map(|scratch| scratch.upper(ONLY)).transpose()?;
             Ok((upper.unwrap_or_else(memory), scratch))
         }
@@ -94,17 +94,17 @@ pub struct Scratch {
 }
 
 /// Makes one where that has been asked for; nothing, and why if that is of interest, if changes are to go to memory.
-pub fn make(context: &Context, wanted: &wire::Scratch) -> Result<(Option<Scratch>, Option<String>)> {
+pub fn make(context: &Context, wanted: &ScratchPlace) -> Result<(Option<Scratch>, Option<String>)> {
     match wanted {
-        wire::Scratch::Memory => Ok((None, None)),
-        wire::Scratch::Directory(dir) => {
+        ScratchPlace::Memory => Ok((None, None)),
+        ScratchPlace::Directory(dir) => {
             let made = Scratch::make(context, dir).map_err(|e| match e.hint.as_str() {
                 "" => e.hint("--scratch is a directory on a local disk of each machine, or `memory`"),
                 _ => e,
             });
             made.map(|scratch| (Some(scratch), None))
         }
-        wire::Scratch::Usual => Ok(match Scratch::make(context, &usual()) {
+        ScratchPlace::Usual => Ok(match Scratch::make(context, &usual()) {
             Ok(scratch) => (Some(scratch), None),
             Err(e) => (None, Some(format!("changes go to memory: {e}"))),
         }),
@@ -183,7 +183,9 @@ fn open(all: &Path) -> skiff_site::Result<TrustedDir> {
 fn new(context: &Context, all: &Path) -> Result<(TrustedDir, OwnedFd)> {
     let all = open(all)?;
     loop {
-        let name = format!("{BEGIN}{}.{}", context.uid, &SharedSecret::generate()?.to_hex()[..16]);
+        let mut random = [0; 8];
+        getrandom(&mut random, GetRandomFlags::empty()).context(|| "random bytes")?;
+        let name = format!("{BEGIN}{}.{:016x}", context.uid, u64::from_le_bytes(random));
         let dir = all.new_dir(&name, 0o700)?.private()?;
         // Another process of the user's that has found it without a holder removes it: then it is to be another.
         if let Some(lock) = hold(&dir)
