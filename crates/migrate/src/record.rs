@@ -4,7 +4,7 @@
 //! ```text
 //! checkpoint          one line with the format's name, its number and the digest of the rest; then JSON: `Checkpoint`
 //! images/             what CRIU writes
-//! trees/NAME          directories, as `skiff_env::whole` writes them
+//! trees/NAME          directories, as `skiff_snapshot::whole` writes them
 //! image.json          the image below the instance, if there is one
 //! ```
 

@@ -9,11 +9,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
-use skiff_env::{LayerId, whole};
 use skiff_migrate::enter::{self, Inside};
 use skiff_migrate::record::{self, Checkpoint, Of, TREES, Tree};
 use skiff_sandbox::mounts::{bind_one, open_dir};
 use skiff_sandbox::visit::as_root_of_ids;
+use skiff_snapshot::{LayerId, whole};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::{Plan, Route, Source, inside};
 

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::Serialize;
-use skiff_env::{Change, ChangeKind, Depot, DiffOptions, How, SnapshotInput};
 use skiff_sandbox::visit::as_root_of_ids;
+use skiff_snapshot::{Change, ChangeKind, Depot, DiffOptions, How, SnapshotInput};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Snapshot;
 use skiff_spec::name::EnvName;
@@ -30,7 +30,7 @@ pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {
     let mut changes: Vec<Change> = as_root_of_ids(context.helper.as_deref(), base, |view| {
         let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
         let as_seen = |uid, gid| (uid, gid);
-        skiff_env::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen }).map_err(ours)
+        skiff_snapshot::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen }).map_err(ours)
     })?;
     // One that cannot run now has its places shown.
     if let Ok(plan) = root::plan(context, &env) {
@@ -114,7 +114,7 @@ pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
             state: state.as_fd(),
             base_identity: &identity,
         };
-        let pushed = skiff_env::push(&depot, &input).map_err(ours)?;
+        let pushed = skiff_snapshot::push(&depot, &input).map_err(ours)?;
         let how = match pushed.how {
             How::Unchanged => "unchanged",
             How::Restated => "restated",
@@ -166,9 +166,9 @@ fn open_dir(path: &Path) -> Result<OwnedFd> {
 }
 
 /// An error of the environment's contents, as the command line shows it.
-pub fn ours(e: skiff_env::Error) -> Error {
+pub fn ours(e: skiff_snapshot::Error) -> Error {
     match e {
-        skiff_env::Error::Untrusted(e) => e.into(),
+        skiff_snapshot::Error::Untrusted(e) => e.into(),
         e => {
             let hint = e.hint().unwrap_or_default();
             Error::new(e.to_string()).hint(hint)

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use skiff_env::{Cache, Depot, LayerDir, LayerLease, Manifest, SnapshotId};
 use skiff_ipc::{Descriptors, ReportingChild};
 use skiff_sandbox::visit::as_root_of_ids;
+use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, Manifest, SnapshotId};
 use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Snapshot;
@@ -108,7 +108,7 @@ pub fn hold(
 ) -> Result<Option<Vec<(PathBuf, LayerLease)>>> {
     let cache = open_cache(context, dir)?;
     let hold = |path: PathBuf| Ok(cache.lease(&path)?.map(|lease| (path, lease)));
-    let held: skiff_env::Result<Option<_>> = layers.into_iter().map(hold).collect();
+    let held: skiff_snapshot::Result<Option<_>> = layers.into_iter().map(hold).collect();
     held.map_err(|e| in_cache(e, dir))
 }
 
@@ -133,7 +133,7 @@ fn layers_in(
         return Ok(paths(found));
     }
     as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
-        let layers = skiff_env::fetch(depot, id, cache).map_err(|e| in_cache(e, dir))?;
+        let layers = skiff_snapshot::fetch(depot, id, cache).map_err(|e| in_cache(e, dir))?;
         // They are held meanwhile; too many bytes is a matter for the next time.
         cache.evict().map(drop).unwrap_or_default();
         Ok(paths(layers))
@@ -149,7 +149,7 @@ fn open_cache(context: &Context, dir: &Path) -> Result<Cache> {
 }
 
 /// An error while a layer came from the depot into this node's cache; if it says no more, the cache is what to look at.
-fn in_cache(e: skiff_env::Error, dir: &Path) -> Error {
+fn in_cache(e: skiff_snapshot::Error, dir: &Path) -> Error {
     let e = ours(e).about(&format!("node {}, {}", node_name(), dir.display()));
     if !e.hint.is_empty() {
         return e;

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use skiff_env::{Depot, LayerLease};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
+use skiff_snapshot::{Depot, LayerLease};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::job::names;

@@ -9,10 +9,10 @@ use super::skipped;
 
 /// Where root acts, or a user's process on a shared file system.
 const BY_DESCRIPTOR: &[&str] = &[
-    "crates/env/src/cache.rs",
-    "crates/env/src/depot.rs",
-    "crates/env/src/file.rs",
-    "crates/env/src/remove.rs",
+    "crates/snapshot/src/cache.rs",
+    "crates/snapshot/src/depot.rs",
+    "crates/snapshot/src/file.rs",
+    "crates/snapshot/src/remove.rs",
     "crates/skiff/src/app/record.rs",
     "crates/user/src/dirs.rs",
     "crates/skiff/src/env/latest.rs",
@@ -28,7 +28,7 @@ const BY_DESCRIPTOR: &[&str] = &[
 ];
 
 /// What is the kernel's, in `/proc`.
-const EXCEPT: &[(&str, &str)] = &[("crates/env/src/cache.rs", "fs::open")];
+const EXCEPT: &[(&str, &str)] = &[("crates/snapshot/src/cache.rs", "fs::open")];
 
 /// What takes a path, be it the standard library's or rustix's; words that end here.
 const BY_PATH: &[&str] = &[

@@ -25,7 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("registry", &["oci", "sys"]),
     ("criu", &[]),
     ("image", &["spec", "sys", "ipc", "erofs", "oci", "registry"]),
-    ("env", &["site"]),
+    ("snapshot", &["site"]),
     ("sandbox", &["spec", "sys", "site", "ipc"]),
     ("net", &["spec", "sys", "ipc"]),
     ("output", &["spec", "sys", "sandbox"]),
@@ -37,7 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "skiff",
         &[
-            "sys", "spec", "site", "ipc", "erofs", "oci", "registry", "image", "env", "sandbox", "net",
+            "sys", "spec", "site", "ipc", "erofs", "oci", "registry", "image", "snapshot", "sandbox", "net",
             "cluster", "criu", "migrate", "output", "user",
         ],
     ),
@@ -334,15 +334,15 @@ mod tests {
     fn arrows() {
         let cases: &[(&str, &[&str], Option<&str>)] = &[
             ("skiff-sandbox", &["skiff-sys", "skiff-spec"], None),
-            ("skiff", &["skiff-env", "skiff-sys"], None),
+            ("skiff", &["skiff-snapshot", "skiff-sys"], None),
             ("skiff-cluster", &["skiff-sys"], None),
-            ("skiff-env", &["skiff-spec"], Some("env -> spec is not allowed")),
+            ("skiff-snapshot", &["skiff-spec"], Some("snapshot -> spec is not allowed")),
             ("skiff-sys", &["libc"], None),
             ("skiff-sys", &["skiff-spec"], Some("sys -> spec is not allowed; sys may use none of ours")),
-            ("skiff-env", &["skiff-sandbox"], Some("env -> sandbox is not allowed; env may use site")),
+            ("skiff-snapshot", &["skiff-sandbox"], Some("env -> sandbox is not allowed; env may use site")),
             ("skiff", &["skiff-spank"], Some("skiff -> spank")),
             ("xtask", &["skiff-spec"], Some("xtask -> spec")),
-            ("skiff-env", &["libc"], Some("env -> libc")),
+            ("skiff-snapshot", &["libc"], Some("snapshot -> libc")),
             ("skiff-new", &[], Some("new: not in the table")),
         ];
         for (name, uses, expected) in cases {

@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, set_parent_process_death_signal};
-use skiff_env::LayerLease;
 use skiff_sandbox::join::Failed;
+use skiff_snapshot::LayerLease;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::Plan;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, close_inherited, exit_now, fork};

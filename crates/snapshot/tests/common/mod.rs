@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
-use skiff_env::{Cache, Depot, How, LayerDir, Pushed, SnapshotId, SnapshotInput, fetch, push};
+use skiff_snapshot::{Cache, Depot, How, LayerDir, Pushed, SnapshotId, SnapshotInput, fetch, push};
 
 /// One path of a tree, with everything that a snapshot has to keep.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -214,7 +214,7 @@ impl World {
         std::fs::File::open(self.path(part)).unwrap()
     }
 
-    pub fn try_push(&self) -> skiff_env::Result<Pushed> {
+    pub fn try_push(&self) -> skiff_snapshot::Result<Pushed> {
         let (upper, base, state) = (self.open("upper"), self.open("base"), self.open("state"));
         push(&self.depot, &input(upper.as_fd(), base.as_fd(), state.as_fd(), &BTreeMap::new()))
     }

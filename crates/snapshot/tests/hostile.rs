@@ -7,11 +7,11 @@ mod common;
 
 use common::World;
 use common::craft::{Craft, FILE, ship};
-use skiff_env::fetch;
+use skiff_snapshot::fetch;
 
 /// Fetches it and gives the error. Nothing of it may be left, and nothing may have been made beside it.
 #[track_caller]
-fn refused(world: &World, id: &skiff_env::SnapshotId) -> String {
+fn refused(world: &World, id: &skiff_snapshot::SnapshotId) -> String {
     let before = common::dump(&world.path("base"));
     let error = fetch(&world.depot, id, &world.cache).unwrap_err();
     for part in ["layers", "tmp"] {
@@ -213,9 +213,9 @@ fn directories_of_others_are_not_used() {
         std::fs::create_dir(&path).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         for error in [
-            skiff_env::Depot::open(&path).unwrap_err(),
-            skiff_env::Depot::open_existing(&path).unwrap_err(),
-            skiff_env::Cache::open(&path, 0).unwrap_err(),
+            skiff_snapshot::Depot::open(&path).unwrap_err(),
+            skiff_snapshot::Depot::open_existing(&path).unwrap_err(),
+            skiff_snapshot::Cache::open(&path, 0).unwrap_err(),
         ] {
             let told = format!("belongs to uid {} with mode {mode:o}", rustix::process::geteuid().as_raw());
             assert!(error.to_string().contains(&told) && error.hint().is_some(), "{error}");
@@ -225,7 +225,7 @@ fn directories_of_others_are_not_used() {
         let path = dir.path().join("bobs");
         std::fs::create_dir(&path).unwrap();
         std::os::unix::fs::chown(&path, Some(1234), None).unwrap();
-        let error = skiff_env::Cache::open(&path, 0).unwrap_err().to_string();
+        let error = skiff_snapshot::Cache::open(&path, 0).unwrap_err().to_string();
         assert!(error.contains("belongs to uid 1234"), "{error}");
     }
 }

@@ -7,7 +7,7 @@ mod common;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use skiff_env::fuzz;
+use skiff_snapshot::fuzz;
 
 fn seeds(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);

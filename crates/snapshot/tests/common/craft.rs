@@ -2,7 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
-use skiff_env::{Depot, LayerId, Manifest, SnapshotId};
+use skiff_snapshot::{Depot, LayerId, Manifest, SnapshotId};
 
 pub const FILE: u8 = 2;
 

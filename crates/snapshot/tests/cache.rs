@@ -14,8 +14,8 @@ use common::{World, is_root};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
-use skiff_env::{Cache, Depot, How, fetch};
 use skiff_site::TrustedDir;
+use skiff_snapshot::{Cache, Depot, How, fetch};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -200,7 +200,7 @@ fn pruning_keeps_what_is_wanted_or_young() {
     write(&world.path("depot/layers/not ours"), b"");
     let prune =
         |keep: &[_]| world.depot.prune(&keep.iter().copied().collect(), Duration::from_secs(3600)).unwrap();
-    assert_eq!(prune(&[]), skiff_env::Pruned::default());
+    assert_eq!(prune(&[]), skiff_snapshot::Pruned::default());
     for part in ["layers", "snapshots"] {
         for name in names(&world.path("depot").join(part)) {
             make_old(&world.path("depot").join(part).join(name));
@@ -295,7 +295,7 @@ fn crash_child() {
         let (upper, base, state) = (open("upper"), open("base"), open("state"));
         let none = Default::default();
         let pushed =
-            skiff_env::push(&depot, &common::input(upper.as_fd(), base.as_fd(), state.as_fd(), &none))
+            skiff_snapshot::push(&depot, &common::input(upper.as_fd(), base.as_fd(), state.as_fd(), &none))
                 .unwrap();
         drop(fetch(&depot, &pushed.id, &cache).unwrap());
         cache.evict().unwrap();

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use skiff_env::{Cache, Depot, DiffOptions, SnapshotInput, diff, fetch, push};
+use skiff_snapshot::{Cache, Depot, DiffOptions, SnapshotInput, diff, fetch, push};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args_os().skip(1).map(PathBuf::from);

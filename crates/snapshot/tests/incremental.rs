@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::acts::{Act, act, acts, cases, paths};
 use common::{World, assert_same, is_root, opaque, whiteout};
 use proptest::prelude::*;
-use skiff_env::{How, push};
+use skiff_snapshot::{How, push};
 
 fn write(path: &Path, content: &str) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -27,7 +27,7 @@ fn pause() {
 
 /// Takes a snapshot and compares what it shows with what the environment shows.
 #[track_caller]
-fn check(world: &World, how: How) -> skiff_env::Pushed {
+fn check(world: &World, how: How) -> skiff_snapshot::Pushed {
     // First: mounting the overlay may leave a note on a directory, which is a change of its ctime.
     let seen = world.seen();
     let pushed = world.push_as(how);
@@ -193,7 +193,7 @@ fn another_base_gets_another_manifest_of_the_same_layers() {
     assert_eq!(manifest(&first.id).layers, manifest(&second.id).layers);
     assert_eq!(manifest(&second.id).base, identity);
     assert_eq!(push(&world.depot, &input).unwrap().how, How::Unchanged);
-    assert_eq!(skiff_env::last_snapshot(state.as_fd()).unwrap(), Some(second.id));
+    assert_eq!(skiff_snapshot::last_snapshot(state.as_fd()).unwrap(), Some(second.id));
 }
 
 #[test]

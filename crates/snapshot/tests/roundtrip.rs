@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{World, assert_same, dump, is_root, opaque, set_xattr, whiteout};
-use skiff_env::How;
+use skiff_snapshot::How;
 
 fn run(program: &str, args: &[&OsStr]) {
     let status = Command::new(program).args(args).status().unwrap();

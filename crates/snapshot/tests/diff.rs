@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use common::acts::{act, acts, cases};
 use common::{Overlay, World, as_merged, dump, is_root, opaque, whiteout};
 use proptest::prelude::*;
-use skiff_env::{Change, ChangeKind, DiffOptions, diff};
+use skiff_snapshot::{Change, ChangeKind, DiffOptions, diff};
 
 fn told(world: &World) -> Vec<Change> {
     let (upper, base) = (world.open("upper"), world.open("base"));
