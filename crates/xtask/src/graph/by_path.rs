@@ -9,22 +9,22 @@ use super::skipped;
 
 /// Where root acts, or a user's process on a shared file system.
 const BY_DESCRIPTOR: &[&str] = &[
-    "crates/snapshot/src/cache.rs",
-    "crates/snapshot/src/depot.rs",
-    "crates/snapshot/src/file.rs",
-    "crates/snapshot/src/remove.rs",
     "crates/skiff/src/app/record.rs",
-    "crates/user/src/dirs.rs",
+    "crates/skiff/src/env/deploy.rs",
     "crates/skiff/src/env/latest.rs",
     "crates/skiff/src/env/remove.rs",
     "crates/skiff/src/runtime/environments.rs",
-    "crates/user/src/named.rs",
-    "crates/user/src/scratch.rs",
-    "crates/skiff/src/env/deploy.rs",
     "crates/skiff/src/slurm/node.rs",
     "crates/skiff/src/slurm/rooms.rs",
     "crates/skiff/src/slurm/trash.rs",
     "crates/skiff/src/sweep.rs",
+    "crates/snapshot/src/cache.rs",
+    "crates/snapshot/src/depot.rs",
+    "crates/snapshot/src/file.rs",
+    "crates/snapshot/src/remove.rs",
+    "crates/user/src/dirs.rs",
+    "crates/user/src/named.rs",
+    "crates/user/src/scratch.rs",
 ];
 
 /// What is the kernel's, in `/proc`.

@@ -339,7 +339,7 @@ mod tests {
             ("skiff-snapshot", &["skiff-spec"], Some("snapshot -> spec is not allowed")),
             ("skiff-sys", &["libc"], None),
             ("skiff-sys", &["skiff-spec"], Some("sys -> spec is not allowed; sys may use none of ours")),
-            ("skiff-snapshot", &["skiff-sandbox"], Some("env -> sandbox is not allowed; env may use site")),
+            ("skiff-snapshot", &["skiff-sandbox"], Some("snapshot -> sandbox is not allowed; snapshot may use site")),
             ("skiff", &["skiff-spank"], Some("skiff -> spank")),
             ("xtask", &["skiff-spec"], Some("xtask -> spec")),
             ("skiff-snapshot", &["libc"], Some("snapshot -> libc")),
