@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 
 use skiff_spec::plan::File;
 
-use crate::hosts;
 use crate::key::Key;
 use crate::wire::Member;
+use skiff_launch::hosts;
 
 /// Where they are, inside.
 pub const DIR: &str = "/run/skiff/cluster";

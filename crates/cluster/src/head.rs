@@ -6,18 +6,17 @@ mod talk;
 pub mod terminal;
 mod waiting;
 
-use std::io;
-
 use skiff_spec::fault::Result;
 use skiff_sys::signal::Signals;
 
 use crate::fleet::{self, Fleet, Limits};
-use crate::handshake::Call;
-use crate::hosts::Host;
-use crate::launch::Door;
-use crate::manager::Launch;
-use crate::wire::{End, Order, Program, Stream, Wanted};
+use crate::wire::{End, Order, Program, Wanted};
 use outlet::Outlet;
+use skiff_launch::frame::Stream;
+use skiff_launch::handshake::Call;
+use skiff_launch::hosts::Host;
+use skiff_launch::launcher::Door;
+use skiff_launch::manager::Launch;
 use terminal::Raw;
 use waiting::Of;
 
@@ -163,12 +162,4 @@ impl<'a> Head<'a> {
         self.output.finish();
         self.errors.finish();
     }
-}
-
-/// The name that this host gives itself.
-///
-/// # Errors
-/// None in practice.
-pub fn own_name() -> io::Result<String> {
-    Ok(rustix::system::uname().nodename().to_string_lossy().into_owned())
 }

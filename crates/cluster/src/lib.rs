@@ -4,16 +4,9 @@
 //! them. Between the head and every agent is one [`channel`]: the end of either ends the other, and with it all that was made.
 //! Private keys never travel: each agent makes its own, and says the public halves.
 
-pub mod address;
-pub mod channel;
 pub mod files;
 pub mod fleet;
-pub mod handshake;
 pub mod head;
-pub mod hosts;
 pub mod key;
-pub mod launch;
 pub mod local;
-pub mod manager;
-pub mod sealed_box;
 pub mod wire;

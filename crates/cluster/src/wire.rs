@@ -10,9 +10,10 @@ use skiff_spec::instance;
 use skiff_spec::plan::Identity;
 use skiff_spec::scratch::ScratchPlace;
 
-use crate::handshake::Call;
 use crate::local;
-use crate::sealed_box::Sealed;
+use skiff_launch::frame::Stream;
+use skiff_launch::handshake::Call;
+use skiff_launch::sealed_box::Sealed;
 
 /// Both sides must be of one version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -212,120 +213,4 @@ pub enum End {
     Signal(i32),
     /// The program could not be executed, for this errno.
     NotExecuted(i32),
-}
-
-/// Where bytes come from or go to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Stream {
-    /// The program's standard input.
-    Input,
-    /// Standard output of the program.
-    Output,
-    /// Standard error of the program.
-    Errors,
-}
-
-/// One unit of the talk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Frame {
-    /// An [`Order`] or [`Report`].
-    Message(Vec<u8>),
-    /// Bytes of the program's.
-    Data(Stream, Vec<u8>),
-}
-
-/// Longer ones are nonsense.
-pub const LONGEST: usize = 64 << 20;
-
-impl Frame {
-    /// A message.
-    pub fn message<T: Serialize>(message: &T) -> Self {
-        // All our messages are plain data with text as keys.
-        Self::Message(serde_json::to_vec(message).unwrap_or_default())
-    }
-
-    /// Puts its bytes behind those that are there.
-    pub fn encode(&self, to: &mut Vec<u8>) {
-        let (kind, bytes) = match self {
-            Self::Message(bytes) => (b'm', bytes),
-            Self::Data(Stream::Input, bytes) => (b'0', bytes),
-            Self::Data(Stream::Output, bytes) => (b'1', bytes),
-            Self::Data(Stream::Errors, bytes) => (b'2', bytes),
-        };
-        to.push(kind);
-        to.extend(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
-        to.extend(bytes);
-    }
-
-    /// Takes one from the front; how many bytes it was. Nothing as long as it is not whole.
-    ///
-    /// # Errors
-    /// When that is none of our talk.
-    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, Nonsense> {
-        let Some((head, rest)) = bytes.split_first_chunk::<5>() else { return Ok(None) };
-        let [kind, length @ ..] = *head;
-        let length = u32::from_be_bytes(length) as usize;
-        if length > LONGEST || !b"m012".contains(&kind) {
-            return Err(Nonsense);
-        }
-        let Some(body) = rest.get(..length) else { return Ok(None) };
-        let body = body.to_vec();
-        let frame = match kind {
-            b'0' => Self::Data(Stream::Input, body),
-            b'1' => Self::Data(Stream::Output, body),
-            b'2' => Self::Data(Stream::Errors, body),
-            _ => Self::Message(body),
-        };
-        Ok(Some((frame, 5 + length)))
-    }
-}
-
-/// What is no talk of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nonsense;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frames_come_back_as_they_went_whole_or_not_at_all() {
-        let order = Order::Run(Box::new(Program {
-            argv: vec!["a".into()],
-            env: vec![("A".into(), "1".into())],
-            cwd: "/".into(),
-            only_there: false,
-            terminal: Some([24, 80]),
-        }));
-        for frame in [
-            Frame::message(&order),
-            Frame::Data(Stream::Input, vec![]),
-            Frame::Data(Stream::Output, b"x\0y".to_vec()),
-            Frame::Data(Stream::Errors, vec![b'm'; 300]),
-        ] {
-            let mut bytes = vec![];
-            frame.encode(&mut bytes);
-            for end in 0..bytes.len() {
-                assert_eq!(Frame::decode(&bytes[..end]), Ok(None), "{end}");
-            }
-            let length = bytes.len();
-            bytes.extend(b"more");
-            assert_eq!(Frame::decode(&bytes), Ok(Some((frame, length))));
-        }
-        let Frame::Message(text) = Frame::message(&order) else { panic!("a message") };
-        assert_eq!(serde_json::from_slice::<Order>(&text).ok(), Some(order));
-        for nonsense in [&b"SSH-2.0-x"[..], b"m\xff\xff\xff\xff", b"x\0\0\0\0"] {
-            assert_eq!(Frame::decode(nonsense), Err(Nonsense));
-        }
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn no_bytes_take_the_reader_down(bytes: Vec<u8>) {
-            if let Ok(Some((_, length))) = Frame::decode(&bytes) {
-                assert!(length <= bytes.len());
-            }
-        }
-    }
 }

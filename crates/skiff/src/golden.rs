@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use skiff_cluster::local::members;
-use skiff_cluster::sealed_box::{self, Opener};
 use skiff_cluster::wire;
+use skiff_launch::sealed_box::{self, Opener};
 use skiff_spec::config::{Config, Slurm as Site};
 use skiff_spec::image::ImageId;
 use skiff_spec::job::{Image, Snapshot};

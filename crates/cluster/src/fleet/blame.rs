@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_spec::fault::Fault;
 
 use super::{Fleet, Remote, Stage};
-use crate::launch::Launcher;
+use skiff_launch::launcher::Launcher;
 
 /// How to mend it where no agent comes up.
 const NOT_THERE: &str =

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::{Fleet, Of, ready};
-use crate::launch::Launcher;
 use crate::wire::{Order, Report};
+use skiff_launch::launcher::Launcher;
 
 /// How long it may take before it is made to come.
 const ENDING: Duration = Duration::from_secs(15);

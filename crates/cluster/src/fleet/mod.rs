@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_spec::fault::{Fault, Result};
 
-use crate::channel::{Channel, Come};
-use crate::handshake::Call;
-use crate::hosts::{self, Host};
-use crate::launch::{Door, Launcher};
-use crate::manager::Launch;
 use crate::wire::{Order, Place, Report, Wanted};
 pub use remote::{Remote, Stage};
+use skiff_launch::channel::{Channel, Come};
+use skiff_launch::handshake::Call;
+use skiff_launch::hosts::{self, Host};
+use skiff_launch::launcher::{Door, Launcher};
+use skiff_launch::manager::Launch;
 
 /// How often in a row each side may miss hearing that the other is there. Counted, not measured: who was stopped for an hour with all
 /// the others has missed one.

@@ -2,9 +2,9 @@
 
 use skiff_spec::fault::{Fault, Result};
 
-use crate::channel::{Channel, Come};
 use crate::key;
 use crate::wire::{Place, Report, VERSION};
+use skiff_launch::channel::{Channel, Come};
 
 /// How far it is.
 #[derive(Clone, Debug)]

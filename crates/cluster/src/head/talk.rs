@@ -4,9 +4,10 @@ use skiff_spec::fault::{Fault, Result};
 
 use super::Head;
 use super::terminal::Raw;
-use crate::channel::Come;
-use crate::hosts::Host;
-use crate::wire::{Member, Order, Place, Report, Stream};
+use crate::wire::{Member, Order, Place, Report};
+use skiff_launch::channel::Come;
+use skiff_launch::frame::Stream;
+use skiff_launch::hosts::Host;
 
 impl Head<'_> {
     /// An agent has said something, or has gone.

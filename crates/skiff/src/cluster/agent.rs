@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::fcntl_dupfd_cloexec;
-use skiff_cluster::channel::{Channel, Come};
 use skiff_cluster::files::Keys;
 use skiff_cluster::fleet::{MOST_MISSED, beat};
-use skiff_cluster::handshake::SharedSecret;
-use skiff_cluster::sealed_box::Opener;
-use skiff_cluster::wire::{End, Order, Report, Stream, Wanted};
+use skiff_cluster::wire::{End, Order, Report, Wanted};
+use skiff_launch::channel::{Channel, Come};
+use skiff_launch::frame::Stream;
+use skiff_launch::handshake::SharedSecret;
+use skiff_launch::sealed_box::Opener;
 use skiff_sandbox::join::{Failed, NetSpace, as_root};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;

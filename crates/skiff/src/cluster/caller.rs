@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
-use skiff_cluster::handshake::{Call, HELLO, HandshakeError, Initiator, SharedSecret};
-use skiff_cluster::{head, launch};
+use skiff_launch::handshake::{Call, HELLO, HandshakeError, Initiator, SharedSecret};
+use skiff_launch::hosts;
+use skiff_launch::launcher;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::process::inherited_fd;
 
@@ -27,7 +28,7 @@ const NAME: &str = "SLURMD_NODENAME";
 /// Calls back; the secret by which the two know each other.
 pub fn call(from: &Path) -> Result<Option<SharedSecret>> {
     let call = read(from)?;
-    let own = head::own_name().context(|| "name of this host")?;
+    let own = hosts::own_name().context(|| "name of this host")?;
     let name = std::env::var(NAME).unwrap_or(own);
     call_as(&name, &call)?;
     Ok(call.secret)
@@ -69,7 +70,7 @@ pub fn dial(call: &Call, name: &str, whom: &str) -> Result<OwnedFd> {
     prove(&mut socket, call, name).map_err(|e| e.about(whom))?;
     socket.set_read_timeout(None).context(about)?;
     let socket = OwnedFd::from(socket);
-    launch::keep_alive(&socket).context(about)?;
+    launcher::keep_alive(&socket).context(about)?;
     Ok(socket)
 }
 

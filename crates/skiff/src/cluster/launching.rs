@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use skiff_cluster::handshake::Call;
-use skiff_cluster::hosts::Host;
-use skiff_cluster::launch::Door;
-use skiff_cluster::manager::{self, Launch, Manager, Surroundings, Way};
-use skiff_cluster::{address, head};
+use skiff_launch::address;
+use skiff_launch::handshake::Call;
+use skiff_launch::hosts;
+use skiff_launch::hosts::Host;
+use skiff_launch::launcher::Door;
+use skiff_launch::manager::{self, Launch, Manager, Surroundings, Way};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::{Kind, Net};
 
@@ -53,7 +54,7 @@ impl Launching {
     /// Finds the hosts: those of a file, or of the allocation that this is.
     pub fn find(context: &Context, file: Option<&Path>, nodes: Option<u32>, net: &Net) -> Result<Self> {
         refuse_useless(net)?;
-        let here = head::own_name().context(|| "name of this host")?;
+        let here = hosts::own_name().context(|| "name of this host")?;
         let (manager, mut hosts) = surrounded(&here, |around| manager::find(around, file))?;
         if let Some(nodes) = nodes {
             let there = hosts.len();
@@ -74,7 +75,7 @@ impl Launching {
     /// This host alone, so many times.
     pub fn here(context: &Context, times: u16, net: &Net) -> Result<Self> {
         refuse_useless(net)?;
-        let here = head::own_name().context(|| "name of this host")?;
+        let here = hosts::own_name().context(|| "name of this host")?;
         let call_file = call_file(context, &here)?;
         let manager = Manager::Ssh;
         let agent = agent_words(manager, net, &call_file)?;
@@ -199,7 +200,7 @@ fn call_file(context: &Context, here: &str) -> Result<PathBuf> {
 pub fn own_addresses(hosts: &[Host]) -> Result<Vec<String>> {
     let found = hosts.iter().filter_map(|host| address::towards(&host.name).ok());
     let mut all: Vec<String> = found.take(2).map(|address| address.to_string()).collect();
-    all.push(head::own_name().context(|| "name of this host")?);
+    all.push(hosts::own_name().context(|| "name of this host")?);
     all.dedup();
     Ok(all)
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use skiff_cluster::fleet::Limits;
-use skiff_cluster::handshake::{Call, SharedSecret};
 use skiff_cluster::head::{self, Task, terminal};
-use skiff_cluster::hosts::Host;
-use skiff_cluster::launch::Door;
 use skiff_cluster::local::members::Member;
 use skiff_cluster::wire::{Duty, End, Program, Root, VERSION, Wanted};
+use skiff_launch::handshake::{Call, SharedSecret};
+use skiff_launch::hosts::Host;
+use skiff_launch::launcher::Door;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::Ended;

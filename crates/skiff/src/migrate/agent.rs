@@ -24,7 +24,7 @@ use munge::{Credential, Opening};
 use rustix::event::PollFlags;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::getuid;
-use skiff_cluster::head;
+use skiff_launch::hosts;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::lock;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
@@ -151,7 +151,7 @@ fn receive(visitor: &TcpStream, credential: &Credential) -> Result<()> {
     if credential.uid == 0 {
         return Err(Error::new("root gets no receiver"));
     }
-    let here = head::own_name().context(|| "name of this machine")?;
+    let here = hosts::own_name().context(|| "name of this machine")?;
     let reached_at = visitor.local_addr().context(|| "visitor")?.ip();
     let words = request::call_for(&credential.payload, &here, reached_at)?;
     let account = Account::fit(credential.uid)?;

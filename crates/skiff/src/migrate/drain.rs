@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use clap::ValueEnum as _;
 use rustix::process::{WaitOptions, wait};
 use serde::{Deserialize, Serialize};
-use skiff_cluster::{head, hosts};
+use skiff_launch::hosts;
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
@@ -30,7 +30,7 @@ struct Left {
 
 /// Does it; the exit code: whether any has stayed.
 pub fn drain(context: &Context, words: &Drain) -> Result<i32> {
-    let here = head::own_name().context(|| "name of this machine")?;
+    let here = hosts::own_name().context(|| "name of this machine")?;
     let is_here = hosts::same(&words.node, &here);
     let targets = match words.to.is_empty() {
         false => words.to.clone(),

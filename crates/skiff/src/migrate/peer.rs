@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use skiff_cluster::channel::{Channel, Come};
+use skiff_launch::channel::{Channel, Come};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 /// Connection to the other side.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rustix::fs::{CWD, FlockOperation, Mode as FileMode, OFlags, flock, openat};
 use serde::Serialize;
-use skiff_cluster::handshake::SharedSecret;
+use skiff_launch::handshake::SharedSecret;
 use skiff_migrate::enter::Inside;
 use skiff_migrate::obstacles::{Found, Obstacle, Process, look};
 use skiff_sandbox::join::NetSpace;

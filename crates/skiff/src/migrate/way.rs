@@ -8,11 +8,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use skiff_cluster::channel::Channel;
-use skiff_cluster::head;
-use skiff_cluster::hosts::{self, Host};
-use skiff_cluster::launch::{Door, Launcher};
-use skiff_cluster::manager::{self, Launch, Manager, Surroundings, Way as How};
+use skiff_launch::channel::Channel;
+use skiff_launch::hosts::{self, Host};
+use skiff_launch::launcher::{Door, Launcher};
+use skiff_launch::manager::{self, Launch, Manager, Surroundings, Way as How};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use crate::cluster::launching::own_addresses;
@@ -48,7 +47,7 @@ pub fn launch_words(node: &str, words: &[OsString], otherwise: Option<Launch>) -
     if !hosts::is_name(node) {
         return Err(Error::new(format!("{node:?}: no name of a machine")));
     }
-    let here = head::own_name().context(|| "name of this machine")?;
+    let here = hosts::own_name().context(|| "name of this machine")?;
     if hosts::is_here(node, &here) {
         return Err(
             Error::new(format!("{node}: that is this machine")).hint("name the one that it is to go to")
@@ -67,7 +66,7 @@ pub fn launch_words(node: &str, words: &[OsString], otherwise: Option<Launch>) -
 
 /// The other machines of the job that we are in.
 pub fn others(node: &str) -> Result<Vec<String>> {
-    let here = head::own_name().context(|| "name of this machine")?;
+    let here = hosts::own_name().context(|| "name of this machine")?;
     let (_, list) = manager::find(&around(here), None)
         .map_err(|e| e.hint("name the machines that they are to go to: --to"))?;
     let others: Vec<String> =

@@ -17,7 +17,7 @@ pub mod stop;
 
 use std::path::{Path, PathBuf};
 
-use skiff_cluster::hosts;
+use skiff_launch::hosts;
 use skiff_sandbox::uplink::NAME_SERVER;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::network::Net;

@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::Pid;
-use skiff_cluster::{files, head};
+use skiff_cluster::files;
+use skiff_launch::hosts;
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::stack::StackLimit;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
@@ -189,7 +190,7 @@ pub fn hosts(plan: &Plan) -> Result<Option<String>> {
         _ => None,
     });
     let (Some(also), Some(address)) = (names, address()) else { return Ok(None) };
-    let mut names = vec![head::own_name().context(|| "name of this host")?];
+    let mut names = vec![hosts::own_name().context(|| "name of this host")?];
     names.extend(also.iter().filter(|name| **name != names[0]).cloned().collect::<Vec<_>>());
     Ok(Some(files::hosts_with([(address.to_string(), names)], &own_hosts())))
 }

@@ -31,14 +31,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("output", &["spec", "sys", "sandbox"]),
     ("user", &["spec", "sys", "site", "sandbox", "output"]),
     ("helper", &["spec", "sys", "site", "sandbox", "net"]),
-    ("cluster", &["spec", "sys", "ipc", "sandbox", "net"]),
+    ("launch", &["spec", "sys"]),
+    ("cluster", &["spec", "sys", "ipc", "sandbox", "net", "launch"]),
     ("migrate", &["spec", "sys", "ipc", "sandbox", "criu"]),
     ("spank", &["spec"]),
     (
         "skiff",
         &[
             "sys", "spec", "site", "ipc", "erofs", "oci", "registry", "image", "snapshot", "sandbox", "net",
-            "cluster", "criu", "migrate", "output", "user",
+            "launch", "cluster", "criu", "migrate", "output", "user",
         ],
     ),
     // Runs the binaries, as users do, and so must not share code with them.
@@ -339,7 +340,11 @@ mod tests {
             ("skiff-snapshot", &["skiff-spec"], Some("snapshot -> spec is not allowed")),
             ("skiff-sys", &["libc"], None),
             ("skiff-sys", &["skiff-spec"], Some("sys -> spec is not allowed; sys may use none of ours")),
-            ("skiff-snapshot", &["skiff-sandbox"], Some("snapshot -> sandbox is not allowed; snapshot may use site")),
+            (
+                "skiff-snapshot",
+                &["skiff-sandbox"],
+                Some("snapshot -> sandbox is not allowed; snapshot may use site"),
+            ),
             ("skiff", &["skiff-spank"], Some("skiff -> spank")),
             ("xtask", &["skiff-spec"], Some("xtask -> spec")),
             ("skiff-snapshot", &["libc"], Some("snapshot -> libc")),

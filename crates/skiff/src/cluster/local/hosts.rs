@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use skiff_cluster::channel::Come;
 use skiff_cluster::fleet::{self, Fleet, Limits, Of, Remote, Waited};
-use skiff_cluster::handshake::{Call, SharedSecret};
-use skiff_cluster::hosts::Host;
 use skiff_cluster::local::members::Member;
 use skiff_cluster::local::slurm;
 use skiff_cluster::wire::{self, Duty, Order, Place, Report, Wanted};
-use skiff_cluster::{address, hosts, sealed_box};
+use skiff_launch::channel::Come;
+use skiff_launch::handshake::{Call, SharedSecret};
+use skiff_launch::hosts::Host;
+use skiff_launch::{address, hosts, sealed_box};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::network::Net;

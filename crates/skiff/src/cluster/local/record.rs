@@ -8,9 +8,9 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use skiff_cluster::handshake::SharedSecret;
 use skiff_cluster::local::members::{MOST, Member};
 use skiff_cluster::local::slurm;
+use skiff_launch::handshake::SharedSecret;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;

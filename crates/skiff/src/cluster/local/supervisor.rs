@@ -13,7 +13,7 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open};
 use skiff_cluster::fleet::{self, Waited};
 use skiff_cluster::local::hub::{self, Ask, Pattern, Say};
 use skiff_cluster::local::members::Member;
-use skiff_cluster::manager::Manager;
+use skiff_launch::manager::Manager;
 use skiff_sandbox::group::{Group, Network};
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};

@@ -8,7 +8,8 @@ use skiff_cluster::fleet::Limits;
 use skiff_cluster::local::members::{MOST, Member, hosts as names};
 use skiff_cluster::local::slurm;
 use skiff_cluster::wire::{Duty, VERSION, Wanted};
-use skiff_cluster::{head, hosts as lists};
+use skiff_launch::hosts as lists;
+use skiff_launch::hosts;
 use skiff_sandbox::command::DEFAULT_PATH;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
@@ -65,7 +66,7 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
         cpus: cpus.unwrap_or(1),
         over_hosts: launching.is_some(),
         net: launching.as_ref().map(|launching| launching.net.clone()).unwrap_or_default(),
-        host: head::own_name().context(|| "name of this host")?,
+        host: hosts::own_name().context(|| "name of this host")?,
         made: now(),
     };
     let held = match launching {

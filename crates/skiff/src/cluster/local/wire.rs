@@ -4,10 +4,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use skiff_cluster::handshake::Call;
 use skiff_cluster::local::hub;
 use skiff_cluster::local::members::Member;
 use skiff_ipc::Message;
+use skiff_launch::handshake::Call;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::End;
 

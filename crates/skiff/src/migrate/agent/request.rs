@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use skiff_cluster::hosts;
+use skiff_launch::hosts;
 use skiff_spec::fault::{Fault as Error, Result};
 
 /// Seals a call for one machine: as its user has named it, and by the address that the connection to it has.

@@ -1,6 +1,6 @@
 //! The hosts of a cluster, and the files in which people list them.
 
-use std::fmt;
+use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
 
@@ -108,6 +108,14 @@ pub fn is_here(name: &str, here: &str) -> bool {
 pub fn same(a: &str, b: &str) -> bool {
     let short = |name: &str| name.split('.').next().map(str::to_ascii_lowercase);
     a.eq_ignore_ascii_case(b) || (a.contains('.') != b.contains('.') && short(a) == short(b))
+}
+
+/// The name that this host gives itself.
+///
+/// # Errors
+/// None in practice.
+pub fn own_name() -> io::Result<String> {
+    Ok(rustix::system::uname().nodename().to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use skiff_spec::fault::{Fault, Result};
 
-use crate::wire::{Frame, Stream};
+use crate::frame::{Frame, Stream};
 
 /// One end of it.
 pub struct Channel {

@@ -41,7 +41,7 @@ fn hosts_of_every_manager() {
     around(&[], &[("/f", "n1\nn2:3\n")], |a| {
         assert_eq!(shown(find(a, Some(Path::new("/f")))), "ssh n1:0 n2:3");
     });
-    around(&[], &[], |a| assert!(shown(find(a, None)).starts_with("no hosts: this is no allocation")));
+    around(&[], &[], |a| assert!(shown(find(a, None)).starts_with("no hosts: not in an allocation")));
     around(&[], &[("/f", "# nobody\n")], |a| {
         assert_eq!(shown(find(a, Some(Path::new("/f")))), "host file /f: no host in it");
     });

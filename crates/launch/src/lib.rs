@@ -1,0 +1,12 @@
+//! Programs on other hosts: whose hosts there are, what starts a program on them, how that calls back, and how both sides talk.
+//!
+//! Clusters start their agents so, and migrations their receivers. Neither is known here, and nothing is printed.
+
+pub mod address;
+pub mod channel;
+pub mod frame;
+pub mod handshake;
+pub mod hosts;
+pub mod launcher;
+pub mod manager;
+pub mod sealed_box;
