@@ -28,6 +28,8 @@ use crate::spill::Spill;
 use crate::sum::of_blocks;
 use crate::{Error, Result};
 
+pub use crate::gate::places;
+
 /// A thread's stack: nothing here recurses, and no buffer lies on it.
 const STACK: usize = 256 << 10;
 
@@ -105,7 +107,10 @@ impl Progress {
     }
 
     /// Whether to go on.
-    pub(crate) fn check(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`]: not.
+    pub fn check(&self) -> Result<()> {
         if self.cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
     }
 

@@ -2,10 +2,9 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use skiff_oci::digest::Digest;
-use skiff_registry::{Growing, Reader};
 use skiff_sys::positional::read_exact_at;
 
 use crate::error::Context;
@@ -105,57 +104,4 @@ impl Blob for FileBlob {
     fn restart(&self) {}
 
     fn abandon(&self) {}
-}
-
-/// A blob that a registry is sending. Its digest is checked as it comes.
-pub struct FetchedBlob {
-    name: String,
-    growing: Arc<Growing>,
-    reader: RwLock<Reader>,
-}
-
-impl FetchedBlob {
-    /// What is being fetched.
-    pub fn new(growing: &Arc<Growing>) -> FetchedBlob {
-        let name = growing.digest().to_string();
-        FetchedBlob { name, growing: Arc::clone(growing), reader: RwLock::new(growing.reader()) }
-    }
-
-    pub(crate) fn reader(&self) -> RwLockReadGuard<'_, Reader> {
-        self.reader.read().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Blob for FetchedBlob {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn size(&self) -> u64 {
-        self.growing.size()
-    }
-
-    fn digest(&self) -> Option<Digest> {
-        None
-    }
-
-    fn has(&self, end: u64) -> bool {
-        self.reader().has(end)
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        Ok(self.reader().read_at(buffer, offset)?)
-    }
-
-    fn settle(&self, _got: Option<Digest>) -> Result<()> {
-        Ok(self.reader().wait_verified()?)
-    }
-
-    fn restart(&self) {
-        *self.reader.write().unwrap_or_else(PoisonError::into_inner) = self.growing.reader();
-    }
-
-    fn abandon(&self) {
-        self.growing.abandon();
-    }
 }

@@ -77,15 +77,18 @@ pub(crate) enum Piece<'a> {
 }
 
 /// Where to, and how much at most.
-pub(crate) struct Job<'a> {
+pub struct Job<'a> {
     /// An empty file, open for reading and writing.
     pub image: BorrowedFd<'a>,
     /// Name of the image, for messages.
     pub name: &'a str,
     /// The name of what is read.
     pub source: &'a str,
-    /// For what is needed only meanwhile.
-    pub spill: Spill,
+    /// A directory for a temporary file, which has no name there.
+    pub scratch: BorrowedFd<'a>,
+    /// And its name.
+    pub scratch_name: &'a str,
+    /// What is too much.
     pub limits: Limits,
     /// Told of each piece how many bytes of the source have been read; gives whether to go on.
     pub watch: &'a mut dyn FnMut(u64) -> bool,
@@ -98,19 +101,21 @@ pub(crate) struct Job<'a> {
 pub(crate) fn convert<F: Foreign>(foreign: &F, job: Job<'_>) -> Result<WrittenImage> {
     let (image, name) = (job.image, job.name);
     let gathered = Vec::with_capacity(GATHER);
-    let mut converter = Converter { job, next_block: 1, gathered, sum: Sum::default(), placed: 0 };
+    let spill = Spill::new(job.scratch, job.scratch_name)?;
+    let mut converter = Converter { job, spill, next_block: 1, gathered, sum: Sum::default(), placed: 0 };
     let mut tree = converter.tree(foreign)?;
     tree.remove_devices();
     converter.flush()?;
-    converter.job.spill.flush()?;
-    let Converter { job, next_block, sum, .. } = converter;
-    let mut tails = |_: u32, at: u64, buffer: &mut [u8]| job.spill.read_at(buffer, at);
+    converter.spill.flush()?;
+    let Converter { spill, next_block, sum, .. } = converter;
+    let mut tails = |_: u32, at: u64, buffer: &mut [u8]| spill.read_at(buffer, at);
     let summary = finish(&tree, &mut tails, image, name, next_block)?;
     Ok(WrittenImage { summary, data_sum: sum.total() })
 }
 
 struct Converter<'a> {
     job: Job<'a>,
+    spill: Spill,
     /// Where the next block goes, those gathered counted.
     next_block: u32,
     gathered: Vec<u8>,
@@ -282,8 +287,8 @@ impl Converter<'_> {
     fn end(&mut self, mut placing: Placing) -> Result<Content> {
         let size = u64::from(placing.blocks) * BLOCK + placing.part.len() as u64;
         if !placing.holes {
-            let tail = self.job.spill.end();
-            self.job.spill.append(&placing.part)?;
+            let tail = self.spill.end();
+            self.spill.append(&placing.part)?;
             let block = placing.runs.first().map_or(0, |run| run.block);
             return Ok(Content::Whole { size, block, tail });
         }

@@ -42,7 +42,10 @@ const PLACES: [(&[u8], &[&[u8]]); 3] = [
 const LARGEST: u64 = 16 << 20;
 
 /// Has the kernel read what a first run will want. `file` is the image's.
-pub(crate) fn prepare<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>) -> Result<()> {
+///
+/// # Errors
+/// The image cannot be read, or is damaged.
+pub fn prepare<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>) -> Result<()> {
     find_places(reader)?;
     for node in wanted(reader)? {
         for extent in reader.extents(&node) {

@@ -16,7 +16,6 @@ use crate::fetcher::{Answer, Question};
 use crate::merge::Merger;
 use crate::records::Records;
 use crate::sif;
-use crate::spill::Spill;
 use crate::squashfs::Squashfs;
 use crate::tar::{EntryKind, Reader};
 use crate::transport::{self, Archive, Layout, Part};
@@ -149,10 +148,18 @@ pub fn squashfs(bytes: &[u8]) -> bool {
 fn converted(part: Part) -> bool {
     let Ok(squashfs) = Squashfs::open(part) else { return false };
     let (Some(image), Some(room)) = (memory(), room()) else { return false };
-    let Ok(spill) = Spill::new(room.as_fd(), "room") else { return false };
     let limits = Limits { bytes: 16 << 20, entries: 2000 };
     let mut watch = |_| true;
-    let job = Job { image: image.as_fd(), name: "image", source: "fuzzed", spill, limits, watch: &mut watch };
+    let (image_fd, scratch) = (image.as_fd(), room.as_fd());
+    let job = Job {
+        image: image_fd,
+        name: "image",
+        source: "fuzzed",
+        scratch,
+        scratch_name: "room",
+        limits,
+        watch: &mut watch,
+    };
     if convert(&squashfs, job).is_err() {
         return false;
     }

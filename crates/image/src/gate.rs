@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// How many layers are unpacked side by side: one more than there are processors, since who writes waits for the disk now and then.
-pub(crate) fn places() -> usize {
+#[must_use]
+pub fn places() -> usize {
     1 + std::thread::available_parallelism().map_or(2, std::num::NonZero::get)
 }
 

@@ -3,14 +3,12 @@
 //! What is imported belongs to someone, who may change it meanwhile: every byte that goes into an image is the one that its
 //! digest was taken of. Layers are checked as they are unpacked; a file system's file is copied first.
 
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags, fstat, ftruncate, open};
 use serde_json::json;
-use skiff_erofs as erofs;
 use skiff_erofs::tree::BLOCK;
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::Hasher;
@@ -21,15 +19,13 @@ use skiff_sys::positional::write_all_at;
 
 use crate::assemble::{Limits, Progress, WrittenImage};
 use crate::blob::{Blob, FileBlob};
-use crate::convert::{self, convert};
+use crate::convert;
 use crate::error::{Context, Error, Result};
 use crate::pull::{
     LayerProgress, Layers, Pulled, TICK, Watch, WithinQuota, assemble_into, check_and_sync, watched,
 };
-use crate::sif;
 use crate::source::{Form, Source};
-use crate::spill::{Spill, nameless};
-use crate::squashfs::Squashfs;
+use crate::spill::new_file;
 use crate::store::{Begun, Layer, Making, Patience, Record, Store};
 use crate::transport::{self, Opened, Part};
 
@@ -190,7 +186,7 @@ fn private_copy(import: &Import<'_>) -> Result<(Part, Digest)> {
     let on_disk = fstat(&*part.file).on("look at", &*part.name)?.st_blocks as u64 * 512;
     import.store.check_room(import.uid, on_disk)?;
     let (room, room_name) = room(import.store)?;
-    let copy = File::from(nameless(room.as_fd()).on("make a temporary file in", &*room_name)?);
+    let copy = new_file(room.as_fd(), &room_name)?;
     let mut hasher = Hasher::like(&Digest::Sha256([0; 32]));
     let mut buffer = vec![0; COPY];
     let mut at = 0;
@@ -215,8 +211,7 @@ fn form_of(import: &Import<'_>, copy: &Part) -> Result<Form> {
         let why = "it has changed meanwhile".into();
         return Err(Error::Foreign { object: copy.name.clone(), why, hint: Some("try again") });
     }
-    let offered = if form == Form::Sif { sif::open(copy)?.platform } else { None };
-    match offered {
+    match form.platform(copy)? {
         Some(offered) if import.platform.distance(&offered).is_none() => Err(skiff_oci::Error::NoPlatform {
             object: import.source.name(),
             wanted: import.platform.to_string(),
@@ -246,21 +241,12 @@ fn rewrite(
         image: making.file(),
         name: &name,
         source: &copy.name,
-        spill: Spill::new(room.as_fd(), &room_name)?,
+        scratch: room.as_fd(),
+        scratch_name: &room_name,
         limits: Limits::of(on_disk),
         watch: &mut tick,
     };
-    let image = match form {
-        Form::Sif => convert(&Squashfs::open(sif::open(copy)?.squashfs)?, job),
-        Form::Erofs => {
-            let not_understood = |error| convert::erofs::not_understood(&copy.name, error);
-            let file = copy.file.try_clone().map_err(|e| Error::io("open", copy.name.clone(), &e))?;
-            let reader =
-                erofs::Reader::open(file, copy.name.clone()).map_err(|e| not_understood(e.into()))?;
-            convert(&reader, job).map_err(not_understood)
-        }
-        _ => convert(&Squashfs::open(copy.clone())?, job),
-    };
+    let image = form.convert(copy, job);
     let WrittenImage { summary, data_sum } = watch.verdict(image)?;
     Ticker { watch, digest: *digest, size: copy.size, told: None }.tick(copy.size);
     check_and_sync(&making, &copy.name)?;

@@ -17,12 +17,11 @@ use skiff_registry::policy::Policies;
 use skiff_registry::{BlobDir, Resolved};
 use skiff_spec::image::ImageId;
 
-use crate::assemble::{Job, Limits, Progress, WrittenImage, assemble};
+use crate::assemble::{Job, Limits, Progress, WrittenImage, assemble, places};
 use crate::blob::Blob;
 use crate::error::{Context, Error, Result};
 use crate::fetcher::Fetcher;
 use crate::first_run;
-use crate::gate;
 use crate::store::{self, Begun, Making, Patience, Record, Store};
 use crate::threads;
 use proof::{origin_of, prove};
@@ -223,7 +222,7 @@ pub(crate) fn assemble_into(
     let (room, name) = (making.room(), making.name());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let scratch: OwnedFd = open(&room, flags, Mode::empty()).on("open", room.display().to_string())?;
-    let threads = gate::places();
+    let threads = places();
     let job = Job {
         blobs: layers,
         image: making.file(),

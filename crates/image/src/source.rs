@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use serde::{Deserialize, Serialize};
+use skiff_erofs::Reader;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::ImageReference;
 
-use crate::convert::erofs;
+use crate::assemble::WrittenImage;
+use crate::convert::{Job, convert, erofs};
 use crate::error::{Context, Error, Result};
 use crate::sif;
 use crate::squashfs::Squashfs;
@@ -62,13 +64,39 @@ impl Form {
 
     /// The form of a file system, by what stands in its first bytes. A file that is several at once is the first of them to
     /// everybody.
-    pub(crate) fn of_file_system(part: &Part) -> Option<Form> {
+    #[must_use]
+    pub fn of_file_system(part: &Part) -> Option<Form> {
         let forms = [
             (Form::Squashfs, Squashfs::is_one as fn(&Part) -> bool),
             (Form::Sif, sif::is_one),
             (Form::Erofs, erofs::is_one),
         ];
         forms.into_iter().find(|(_, is_one)| is_one(part)).map(|(form, _)| form)
+    }
+
+    /// Which machine the file system in this file says that it is for, if it does.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn platform(self, file: &Part) -> Result<Option<Platform>> {
+        if self == Form::Sif { Ok(sif::open(file)?.platform) } else { Ok(None) }
+    }
+
+    /// Makes an image of the file system in this file. Nothing is synced.
+    ///
+    /// # Errors
+    /// It cannot be read, holds what an image cannot, or too much. The image's file is of no use then.
+    pub fn convert(self, file: &Part, job: Job<'_>) -> Result<WrittenImage> {
+        match self {
+            Form::Sif => convert(&Squashfs::open(sif::open(file)?.squashfs)?, job),
+            Form::Erofs => {
+                let not_understood = |error| erofs::not_understood(&file.name, error);
+                let copy = file.file.try_clone().map_err(|e| Error::io("open", file.name.clone(), &e))?;
+                let reader = Reader::open(copy, file.name.clone()).map_err(|e| not_understood(e.into()))?;
+                convert(&reader, job).map_err(not_understood)
+            }
+            _ => convert(&Squashfs::open(file.clone())?, job),
+        }
     }
 }
 
@@ -195,7 +223,8 @@ impl Source {
     }
 
     /// For messages: the transport and the path, as they were written.
-    pub(crate) fn name(&self) -> String {
+    #[must_use]
+    pub fn name(&self) -> String {
         match self.form {
             Form::Archive | Form::Squashfs | Form::Sif | Form::Erofs => shown(&self.path),
             form => format!("{}:{}", form.transport(), self.path.display()),
@@ -203,7 +232,10 @@ impl Source {
     }
 
     /// How an image lies in these files of it, and in which form that is.
-    pub(crate) fn layout(&self, files: &dyn Files) -> Result<(Form, Layout<'_>)> {
+    ///
+    /// # Errors
+    /// They cannot be read, or there is no image in them.
+    pub fn layout(&self, files: &dyn Files) -> Result<(Form, Layout<'_>)> {
         let tag = self.tag.as_deref();
         let form = match self.form {
             Form::Archive => form_of_archive(files)?,
@@ -221,7 +253,8 @@ impl Source {
 
     /// Where it really lies, by which policies judge; nothing if that name leads to another one, or cannot be followed: who
     /// opened it may see other directories under the names of ours.
-    pub(crate) fn real_path(&self) -> Option<PathBuf> {
+    #[must_use]
+    pub fn real_path(&self) -> Option<PathBuf> {
         self.lies.clone().unwrap_or_else(|| path_of(self.opened()))
     }
 
@@ -240,7 +273,10 @@ impl Source {
     }
 
     /// The whole file.
-    pub(crate) fn part(&self) -> Result<Part> {
+    ///
+    /// # Errors
+    /// It is a directory, or no regular file.
+    pub fn part(&self) -> Result<Part> {
         match &self.held {
             Held::Open(file) => Part::whole(copy_of(file, &self.path)?, self.name()),
             Held::Files(..) => Err(self.no_file()),
@@ -252,7 +288,10 @@ impl Source {
     }
 
     /// The files in it. What must be unpacked for that goes to `room`.
-    pub(crate) fn files(&self, room: &OwnedFd, room_name: &str) -> Result<Box<dyn Files + '_>> {
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn files(&self, room: &OwnedFd, room_name: &str) -> Result<Box<dyn Files + '_>> {
         match &self.held {
             Held::Files(_, given) => Ok(Box::new(given)),
             Held::Open(file) if is_directory(file, &self.path)? => {
@@ -264,7 +303,8 @@ impl Source {
 }
 
 /// The path of an open file, if it still leads there.
-pub(crate) fn path_of(file: BorrowedFd<'_>) -> Option<PathBuf> {
+#[must_use]
+pub fn path_of(file: BorrowedFd<'_>) -> Option<PathBuf> {
     let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     let (open, named) = (fstat(file).ok()?, std::fs::metadata(&path).ok()?);
     ((named.dev(), named.ino()) == (open.st_dev, open.st_ino)).then_some(path)

@@ -1,5 +1,6 @@
 //! A file without a name that holds the ends of a layer's files until the image's metadata, beside which they go, is written.
 
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
@@ -62,6 +63,14 @@ impl Spill {
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         read_exact_at(self.file.as_fd(), buffer, offset).on("read", &self.name)
     }
+}
+
+/// A file without a name, on the file system of a directory, whose name is for messages.
+///
+/// # Errors
+/// It cannot be made there.
+pub fn new_file(directory: BorrowedFd<'_>, name: &str) -> Result<File> {
+    nameless(directory).map(File::from).on("make a temporary file in", name)
 }
 
 /// A new file without a name in a directory.

@@ -53,7 +53,10 @@ fn term(block: u64, crc: u32) -> u64 {
 }
 
 /// The sum of these blocks as they are in the file; what lies beyond its end is zero.
-pub(crate) fn of_blocks(image: BorrowedFd<'_>, name: &str, blocks: &[Blocks]) -> Result<u64> {
+///
+/// # Errors
+/// The file, which has this name in messages, cannot be read.
+pub fn of_blocks(image: BorrowedFd<'_>, name: &str, blocks: &[Blocks]) -> Result<u64> {
     let mut buffer = vec![0; PIECE];
     let mut total = 0u64;
     for blocks in blocks {

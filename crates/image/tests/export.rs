@@ -29,7 +29,7 @@ fn everything(store: &TestStore) -> Pulled {
 
 fn export_to(store: &TestStore, image: &Pulled, target: &str) -> skiff_image::Result<Exported> {
     let file = store.store.open_image(image.id).unwrap();
-    let image = Image { id: image.id, record: image.record.clone(), file };
+    let image = Image { name: image.id.to_string(), config: image.record.config.clone(), file };
     export(&image, &target.parse::<Target>().unwrap())
 }
 

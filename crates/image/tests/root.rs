@@ -13,7 +13,8 @@ use common::mounted::{Mounted, of_directory};
 use common::seen::{Seen, assert_same, of_image, without_devices};
 use common::{Builder, is_root, of_all_but_huge};
 use rustix::fs::{FileType, Mode, mknodat};
-use skiff_image::export::root::{LeaveOut, new_file, of_root};
+use skiff_image::export::root::{LeaveOut, of_root};
+use skiff_image::spill::new_file;
 
 /// The image of what is at `path`; and how much room its file takes.
 fn image_of(path: &Path, leave_out: LeaveOut<'_>) -> (Seen, u64) {

@@ -14,15 +14,14 @@ use std::io::{BufWriter, Seek, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use skiff_erofs::Reader;
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::sha256;
 use skiff_oci::reference::{ImageReference, Named};
-use skiff_spec::image::ImageId;
 
 use crate::error::{Error, Result};
 use crate::squashfs;
-use crate::store::Record;
 use crate::transport::{OciDescriptor, OciManifest, PLAIN_LAYER_TYPE};
 use replace::Replacement;
 
@@ -102,10 +101,10 @@ pub struct Exported {
 
 /// An image whose file is open.
 pub struct Image {
-    /// Id of the image.
-    pub id: ImageId,
-    /// What its store knows of it.
-    pub record: Record,
+    /// Name of the image, for messages.
+    pub name: String,
+    /// The image's configuration as it came: JSON of the OCI image specification.
+    pub config: Value,
     /// The image's file.
     pub file: File,
 }
@@ -129,7 +128,7 @@ pub fn export(image: &Image, target: &Target) -> Result<Exported> {
 
 impl Image {
     fn reader(&self) -> Result<Reader<File>> {
-        let name = format!("image {}", self.id);
+        let name = format!("image {}", self.name);
         let file = self.file.try_clone().map_err(|e| Error::io("open", name.clone(), &e))?;
         Ok(Reader::open(file, name)?)
     }
@@ -139,7 +138,7 @@ impl Image {
         let mut new = Replacement::new(path)?;
         let name = path.display().to_string();
         // From its start, wherever others have read it from.
-        (&self.file).rewind().map_err(|e| Error::io("read", format!("image {}", self.id), &e))?;
+        (&self.file).rewind().map_err(|e| Error::io("read", format!("image {}", self.name), &e))?;
         let copied = std::io::copy(&mut &self.file, &mut new.file);
         copied.map_err(|e| Error::io("write to", name.clone(), &e))?;
         added(&new.file, &name)?;
@@ -159,7 +158,7 @@ impl Image {
 
     /// The configuration and the manifest of an image with this layer only.
     fn documents(&self, layer: &layer::Written) -> Documents {
-        let config = config::with_one_layer(&self.record.config, &layer.digest);
+        let config = config::with_one_layer(&self.config, &layer.digest);
         let media_type = PLAIN_LAYER_TYPE;
         let layers = vec![OciDescriptor { media_type, digest: layer.digest, size: layer.size }];
         let manifest = OciManifest::new(&config, layers).to_bytes();

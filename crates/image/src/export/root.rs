@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
@@ -20,19 +19,10 @@ use crate::assemble::Limits;
 use crate::convert::{Children, Foreign, Found, FoundKind, Job, Piece, convert};
 use crate::error::{Context, Error, Result};
 use crate::layer::is_kept;
-use crate::spill::{Spill, nameless};
 
 const PIECE: usize = 1 << 20;
 /// The kernel's limit for a value, and for a list of names.
 const MAX_XATTR: usize = 64 << 10;
-
-/// A file without a name for an image, on the file system of `room`.
-///
-/// # Errors
-/// It cannot be made there.
-pub fn new_file(room: BorrowedFd<'_>, room_name: &str) -> Result<File> {
-    nameless(room).map(File::from).on("make a temporary file in", room_name)
-}
 
 /// Whether a file is to be left out, by its path (with a slash before each name) and, of a link, where it leads.
 pub type LeaveOut<'a> = &'a dyn Fn(&[u8], Option<&[u8]>) -> bool;
@@ -53,7 +43,8 @@ pub fn of_root(
         image,
         name: room_name,
         source: name,
-        spill: Spill::new(room, room_name)?,
+        scratch: room,
+        scratch_name: room_name,
         limits: Limits::default(),
         watch: &mut |_| true,
     };

@@ -11,8 +11,9 @@ use skiff_oci::reference::Named;
 use skiff_registry::policy::Signature;
 use skiff_registry::{BlobDir, Client, Fetch, Growing, Origin, Resolved};
 
+use super::blob::FetchedBlob;
 use super::{Fetcher, Fetching};
-use crate::blob::{Blob, FetchedBlob};
+use crate::blob::Blob;
 use crate::error::Result;
 
 impl Fetcher for Client {

@@ -13,6 +13,7 @@
 //!   bytes                      <- blobs/UID/* <-  (the page cache)
 //! ```
 
+mod blob;
 mod local;
 mod protocol;
 mod remote;

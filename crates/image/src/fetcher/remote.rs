@@ -19,9 +19,10 @@ use skiff_oci::reference::Named;
 use skiff_registry::policy::{Signature, Text};
 use skiff_registry::{self as registry, BlobDir, Event, Growing, MAX_INDEXES, Origin, Resolved, Source};
 
+use super::blob::FetchedBlob;
 use super::protocol::{Answer, Question, ended, nonsense};
 use super::{Fetcher, Fetching};
-use crate::blob::{Blob, FetchedBlob};
+use crate::blob::Blob;
 use crate::error::{Error, Result};
 
 /// How much is read before the fetcher is told.

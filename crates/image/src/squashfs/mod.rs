@@ -8,7 +8,7 @@ mod inode;
 mod metadata;
 mod sets;
 mod tables;
-pub(crate) mod twin;
+pub mod twin;
 mod unpack;
 mod xattrs;
 

@@ -31,7 +31,7 @@ const GZIP: u16 = 1;
 ///
 /// # Errors
 /// Of the system; [`Error::Unstorable`] for what no squashfs can hold.
-pub(crate) fn add<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>, name: &str) -> Result<()> {
+pub fn add<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>, name: &str) -> Result<()> {
     let mut twin = Twin {
         reader,
         out: Out::new(file, name, reader.size()),

@@ -12,7 +12,7 @@ use rustix::fs::{Access, CWD, Mode, OFlags, access, open};
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skiff_image::export::{Image, Target, export, root};
-use skiff_image::store::Record;
+use skiff_image::spill::new_file;
 use skiff_ipc::ReportingChild;
 use skiff_migrate::enter::{Inside, begin};
 use skiff_sandbox::join::NetSpace;
@@ -96,7 +96,7 @@ impl Saver {
         let shown = dir.display().to_string();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let room = open(&dir, flags, Mode::empty()).context(|| shown.clone())?;
-        let image = root::new_file(room.as_fd(), &shown).map_err(ours)?;
+        let image = new_file(room.as_fd(), &shown).map_err(ours)?;
         let (word, go) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
         let inside = Inside { init: step.init.as_fd(), net: NetSpace::Ours, number: None };
         let doing = begin(inside, &[word.as_fd(), image.as_fd(), room.as_fd()], || {
@@ -118,10 +118,7 @@ impl Saver {
         let about = |e: Error| e.about("--container-save");
         rustix::io::write(&self.go, &[0]).context(|| "--container-save")?;
         self.doing.end().map_err(about)?;
-        let size = self.image.metadata().context(|| "--container-save")?.len();
-        let config = below.config.clone();
-        let record = Record { size, sum: None, layers: vec![], origins: vec![], files: 0, config };
-        let image = Image { id: below.id, record, file: self.image };
+        let image = Image { name: below.id.to_string(), config: below.config.clone(), file: self.image };
         let written = export(&image, &self.target).map_err(|e| about(ours(e)))?;
         if written.sockets > 0 {
             output::note(&format!("{} sockets are left out: tar archives have none", written.sockets));

@@ -153,7 +153,7 @@ pub fn open_image(context: &Context, entry: &Entry) -> Result<Image> {
             }
         }
     };
-    Ok(Image { id, record, file })
+    Ok(Image { name: id.to_string(), config: record.config, file })
 }
 
 /// The store of a user without the helper.
