@@ -1,16 +1,14 @@
-//! What can go wrong while an image is fetched, made or read.
+//! What can go wrong while an image file is made, read or exported.
 //!
 //! Every message says what was tried, on which object, and why it failed; [`Error::hint`] says how to mend it.
 
 use rustix::io::Errno;
 use skiff_oci::Error as Document;
-use skiff_registry as registry;
-use skiff_spec::image::ImageId;
 
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of a registry, a layer, an image file or the store.
+/// An error of a layer, an image file, or a file or directory with an image in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -35,6 +33,15 @@ pub enum Error {
     /// A layer's bytes do not have its digest.
     #[error("layer {layer} is not what its digest promises")]
     WrongDigest {
+        /// The layer's digest.
+        layer: String,
+    },
+    /// A layer does not arrive. Whoever brings it says why.
+    #[error(transparent)]
+    Blob(Box<dyn std::error::Error + Send + Sync>),
+    /// What has been read of a layer was wrong, and it arrives anew.
+    #[error("layer {layer} was damaged on its way and is fetched again")]
+    Restarted {
         /// The layer's digest.
         layer: String,
     },
@@ -80,47 +87,9 @@ pub enum Error {
         /// How to mend it.
         hint: Option<&'static str>,
     },
-    /// A store was made by a later version of this program.
-    #[error("store {store}: its layout is version {version}, which this program does not know")]
-    Newer {
-        /// The store's path.
-        store: String,
-        /// What it says of itself.
-        version: String,
-    },
-    /// A registry did not give what was asked for, or a configuration file does not let it be asked.
-    #[error(transparent)]
-    Registry(registry::Error),
-    /// Another process has made the same image meanwhile.
-    #[error("image {0}: made by another process meanwhile")]
-    Overtaken(ImageId),
     /// A name is none of an image.
     #[error(transparent)]
     Reference(#[from] skiff_oci::reference::ReferenceError),
-    /// A user has failed too often to show that they can have images that others have.
-    #[error("image access refused for {wait} s: {times} failed proofs of access within an hour")]
-    RefusedTooOften {
-        /// How often.
-        times: usize,
-        /// Seconds until the next one is heard.
-        wait: u64,
-    },
-    /// One user would have too much of a store that others use, too.
-    #[error("store quota exceeded: {used} bytes used, {more} more needed, {quota} allowed")]
-    Quota {
-        /// Bytes that this user has.
-        used: u64,
-        /// Bytes that are needed besides, as far as is known.
-        more: u64,
-        /// The quota.
-        quota: u64,
-    },
-    /// One user has too many images.
-    #[error("store quota exceeded: {most} images used, {most} allowed")]
-    TooManyImages {
-        /// How many.
-        most: u64,
-    },
     /// There is not enough room.
     #[error("no space for {object}: it needs at least {needed} bytes, {free} are free")]
     NoSpace {
@@ -163,31 +132,8 @@ impl Error {
     /// How to mend it, where that is known: one sentence without a full stop.
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Error::Registry(error) => error.hint(),
             Error::Reference(error) => Some(error.hint()),
-            Error::NoSpace { .. } => {
-                Some("free some space or quota there; nothing half made was left behind")
-            }
-            Error::Quota { .. } | Error::TooManyImages { .. } => Some(
-                "`skiff rmi IMAGE` gives up what you need no longer; `skiff store du` shows what you have; \
-                 administrator: store_user_quota in /etc/skiff/helper.conf",
-            ),
-            Error::RefusedTooOften { .. } => Some(
-                "`skiff login SERVER` for the registry that the image is private in; after an hour you are heard again",
-            ),
-            Error::Io { what: "lock", source: Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP, .. } => {
-                Some("the file system there has no locks; mount it with them (Lustre: -o flock, NFS: lockd)")
-            }
-            Error::Io { source: Errno::NOSPC | Errno::DQUOT, .. } => {
-                Some("free some space or quota there; nothing half made was left behind")
-            }
-            Error::Io { what: "import", .. } => Some("it must be there, and readable to you"),
-            Error::Io { what: "write", source: Errno::ACCESS | Errno::PERM | Errno::ROFS, .. } => {
-                Some("name a place that you may write to")
-            }
-            Error::Io { source: Errno::ACCESS | Errno::PERM | Errno::ROFS, .. } => {
-                Some("the store must be writable to whoever fills it; `skiff doctor` says whose it is")
-            }
+            Error::NoSpace { .. } => Some(SPACE),
             Error::NotInside { .. } => {
                 Some("which one is said by docker-archive:FILE:NAME, oci-archive:FILE:NAME or oci:DIR:NAME")
             }
@@ -195,54 +141,52 @@ impl Error {
                 Some(hint.unwrap_or("copy it again, or have the program that wrote it write it anew"))
             }
             Error::Panicked { .. } => Some("this is an error of skiff's own: report it, with this message"),
-            Error::Newer { .. } => Some("use the newer skiff, or another store"),
             Error::WrongDigest { .. } => {
                 Some("what the registry or the archive has is damaged there: push or save the image again")
             }
             Error::TooLarge { .. } => {
                 Some("it may be a bomb; if it is to be trusted, make several images of it")
             }
-            Error::Document(Document::BadManifest { .. })
-            | Error::BadLayer { .. }
-            | Error::Unstorable { .. } => {
-                Some("the image must be made, and pushed or saved, anew: it cannot be used as it is")
-            }
+            Error::Document(error) => document_hint(error),
+            Error::BadLayer { .. } | Error::Unstorable { .. } => Some(ANEW),
+            Error::Io { what, source, .. } => io_hint(what, *source),
             Error::BadImage { .. } => Some("remove the image and pull it again"),
-            Error::Document(Document::OldSchema { .. }) => {
-                Some("push the image again with a Docker of this decade, or ask its maker to")
-            }
-            Error::Document(Document::NoPlatform { .. }) => {
-                Some("--arch takes another platform's image, to look at or to export")
-            }
-            _ => None,
+            Error::Blob(_) | Error::Restarted { .. } | Error::Cancelled => None,
         }
     }
 
-    /// Whether it says that layers are not to be had. That a network fails says nothing of that.
-    pub(crate) fn is_refusal(&self) -> bool {
-        match self {
-            Error::WrongDigest { .. } => true,
-            Error::Registry(error) => error.is_refusal(),
-            _ => false,
-        }
-    }
-
-    /// Whether the work begun with a [`registry::Reader`] is to be begun again, with a new one.
+    /// Whether what was read of a [`Blob`](crate::blob::Blob) is to be read again, from its beginning.
     pub fn is_restart(&self) -> bool {
-        matches!(self, Error::Registry(error) if error.is_restart())
+        matches!(self, Error::Restarted { .. })
     }
 }
 
-impl From<registry::Error> for Error {
-    fn from(error: registry::Error) -> Error {
-        match error {
-            registry::Error::Io { what, object, source } => Error::io(what, object, &source),
-            registry::Error::Document(error) => error.into(),
-            registry::Error::Reference(error) => error.into(),
-            registry::Error::NoSpace { object, needed, free } => Error::NoSpace { object, needed, free },
-            registry::Error::Panicked { what, why } => Error::Panicked { what, why },
-            error => Error::Registry(error),
+const ANEW: &str = "the image must be made, and pushed or saved, anew: it cannot be used as it is";
+const SPACE: &str = "free some space or quota there; nothing half made was left behind";
+
+/// How to mend what a manifest, index or configuration lacks.
+#[must_use]
+pub fn document_hint(error: &Document) -> Option<&'static str> {
+    match error {
+        Document::BadManifest { .. } => Some(ANEW),
+        Document::OldSchema { .. } => {
+            Some("push the image again with a Docker of this decade, or ask its maker to")
         }
+        Document::NoPlatform { .. } => Some("--arch takes another platform's image, to look at or to export"),
+    }
+}
+
+/// How to mend what kept a system call from being done. `what` was tried, as a verb.
+#[must_use]
+pub fn io_hint(what: &str, errno: Errno) -> Option<&'static str> {
+    match (what, errno) {
+        ("lock", Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            Some("the file system there has no locks; mount it with them (Lustre: -o flock, NFS: lockd)")
+        }
+        (_, Errno::NOSPC | Errno::DQUOT) => Some(SPACE),
+        ("import", _) => Some("it must be there, and readable to you"),
+        ("write", Errno::ACCESS | Errno::PERM | Errno::ROFS) => Some("name a place that you may write to"),
+        _ => None,
     }
 }
 

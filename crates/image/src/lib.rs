@@ -1,4 +1,4 @@
-//! Images: pulled from registries or read from archives, and kept as one plain EROFS file each.
+//! Image files: made of the layers of an image, or of another file system, as one plain EROFS file each; and exported again.
 //!
 //! Layers stream in: each is inflated and its tar stream parsed while it arrives; whole blocks of its files go straight to
 //! their final place in the image file. What the layers say is merged in memory into a [`skiff_erofs::tree::Tree`], from which the
@@ -10,17 +10,14 @@ pub mod blob;
 pub mod convert;
 mod error;
 pub mod export;
-pub mod fetcher;
 pub mod first_run;
 pub mod fuzz;
 mod gate;
 mod hashing;
-pub mod import;
 mod inflate;
 mod layer;
 mod merge;
 mod panics;
-pub mod pull;
 mod punch;
 mod records;
 mod sif;
@@ -28,11 +25,9 @@ pub mod source;
 mod space;
 pub mod spill;
 pub mod squashfs;
-pub mod store;
 pub mod sum;
 pub mod tar;
-mod threads;
 pub mod transport;
 pub mod unpack;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, document_hint, io_hint};

@@ -18,7 +18,6 @@ use skiff_image::blob::{Blob, FileBlob};
 use skiff_image::{Error, Result};
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::sha256;
-use skiff_registry as registry;
 
 /// Bytes that shrink a little, different for each seed.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
@@ -172,7 +171,7 @@ impl Blob for Wrong {
     }
     fn settle(&self, _got: Option<Digest>) -> Result<()> {
         match self.round.load(Ordering::SeqCst) {
-            0 => Err(registry::Error::Restarted { blob: self.name().into() }.into()),
+            0 => Err(Error::Restarted { layer: self.name().into() }),
             _ => Ok(()),
         }
     }

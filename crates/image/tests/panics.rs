@@ -14,7 +14,6 @@ use skiff_image::assemble::Limits;
 use skiff_image::blob::{Blob, FileBlob};
 use skiff_image::{Error, Result};
 use skiff_oci::digest::Digest;
-use skiff_registry as registry;
 
 /// So long the others have to come to where they wait.
 const HEAD_START: Duration = Duration::from_millis(100);
@@ -70,7 +69,7 @@ impl Blob for Fated {
                 Fate::NeverComes => {
                     let abandoned = self.abandoned.lock().unwrap();
                     drop(self.changed.wait_while(abandoned, |abandoned| !*abandoned).unwrap());
-                    return Err(registry::Error::Abandoned { blob: self.name().into() }.into());
+                    return Err(Error::Blob("it is not fetched any more".into()));
                 }
                 Fate::Comes | Fate::PanicsWhenRead => {}
             }

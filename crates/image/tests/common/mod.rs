@@ -1,9 +1,8 @@
-//! What the tests of images share: layers, stores, programs of others, and the trees that the tests of EROFS make.
+//! What the tests of images share: layers, programs of others, and the trees that the tests of EROFS make.
 
 #![allow(clippy::unwrap_used, dead_code)]
 
 pub mod layers;
-pub mod stores;
 pub mod tools;
 #[path = "../../../erofs/tests/common/mod.rs"]
 mod trees;

@@ -4,12 +4,12 @@ use std::str::FromStr;
 
 use serde::Serialize;
 use skiff_image::export::{Exported, Target, export as write};
-use skiff_image::store::UserUsage;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::size;
+use skiff_store::UserUsage;
 
 use crate::cli::{Export, Import, Pull, Store};
 use crate::plan::progress::Progress;
@@ -189,7 +189,7 @@ struct Inspected {
     #[serde(flatten)]
     listed: Listed,
     here: bool,
-    layers: Vec<skiff_image::store::Layer>,
+    layers: Vec<skiff_store::Layer>,
     files: Option<u64>,
     config: serde_json::Value,
 }

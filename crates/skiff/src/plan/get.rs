@@ -2,13 +2,13 @@
 
 use std::str::FromStr;
 
-use skiff_image::store::Record;
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::job::Image;
+use skiff_store::Record;
 
 use crate::plan::import;
 use crate::plan::progress::Progress;

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use skiff_image::export::Image;
 use skiff_image::source::Source;
-use skiff_image::store::Quota;
 use skiff_ipc as ipc;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
@@ -23,6 +22,7 @@ use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::plan::Base;
 use skiff_spec::site::{self, ImageFormat, Site};
 use skiff_spec::wire::Request;
+use skiff_store::Quota;
 use skiff_sys::lock;
 
 use crate::store::index::Entry;
@@ -124,7 +124,7 @@ pub fn import(
     };
     // The writer is another user, who sees the site's policy and not this one's.
     let policies = Policies::of_user().map_err(ours)?;
-    skiff_image::import::admit(&source, &policies).map_err(ours)?;
+    skiff_store::import::admit(&source, &policies).map_err(ours)?;
     let (source, files) = source.hand_over(platform).map_err(ours)?;
     let mut writer = Writer::start(helper)?;
     writer.send(&Ask::Import { source, platform: platform.to_string() })?;
@@ -255,7 +255,7 @@ pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<Ask> {
 }
 
 /// The room that the store takes.
-pub fn room(context: &Context) -> Result<skiff_image::store::Usage> {
+pub fn room(context: &Context) -> Result<skiff_store::Usage> {
     match ask(context, Ask::Usage, &mut |_| ())? {
         Say::Usage(usage) => Ok(usage),
         _ => Err(Error::new("store: the writer answered something else")),

@@ -6,8 +6,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use skiff_image::fetcher::serve;
-use skiff_image::store::Store;
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::sha256;
 use skiff_oci::platform::Platform;
@@ -18,6 +16,8 @@ use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{self as registry, BlobDir, Certificates, Client, Settings, Told, site_places};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
+use skiff_store::Store;
+use skiff_store::fetcher::serve;
 use skiff_sys::allow::{self, Network};
 use skiff_sys::landlock;
 
@@ -61,7 +61,7 @@ fn confine(blobs: &Path) -> Result<()> {
     allow::only_listed(Network::Used).context(|| "the store's fetcher: seccomp")
 }
 
-fn begin(wish: &str) -> skiff_image::Result<(Client, Named, Platform)> {
+fn begin(wish: &str) -> skiff_store::Result<(Client, Named, Platform)> {
     let told = |Error { message, hint }| {
         let hint = Some(hint).filter(|hint| !hint.is_empty());
         registry::Error::Told(Told { message, hint, is_refusal: false }).into()

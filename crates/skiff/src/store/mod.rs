@@ -24,8 +24,8 @@ pub const PREFIX: &str = "image:";
 const FEWEST_DIGITS: usize = 8;
 
 /// An error of the library of images, or of those below it, as one of ours.
-pub fn ours(e: impl Into<skiff_image::Error>) -> Error {
-    let e: skiff_image::Error = e.into();
+pub fn ours(e: impl Into<skiff_store::Error>) -> Error {
+    let e: skiff_store::Error = e.into();
     let hint = e.hint().unwrap_or_default().to_owned();
     Error::new(e.to_string()).hint(hint)
 }

@@ -10,12 +10,12 @@ use rustix::fs::{
     utimensat,
 };
 use skiff_erofs as erofs;
-use skiff_image::store::Store;
 use skiff_image::unpack::{LeftOut, unpack};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::plan::Base;
+use skiff_store::Store;
 
 use crate::store::{client, ours};
 use skiff_output as output;

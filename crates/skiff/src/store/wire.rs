@@ -3,11 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 use skiff_image::source::Description;
-use skiff_image::store::{Collected, Record, Usage};
 use skiff_ipc::Message;
 use skiff_registry::Certificates;
 use skiff_spec::fault::Fault;
 use skiff_spec::image::ImageId;
+use skiff_store::{Collected, Record, Usage};
 
 /// What the writer is asked for: once, then it ends.
 #[derive(Debug, Serialize, Deserialize)]

@@ -10,11 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use skiff_erofs as erofs;
-use skiff_image::fetcher::{Fetcher, Remote};
-use skiff_image::import::Import;
-use skiff_image::pull::{LayerProgress, Pull, Watch, pull};
 use skiff_image::source::Source;
-use skiff_image::store::{Quota, Record, Store, Usage};
 use skiff_ipc::{self as ipc, Until};
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
@@ -22,6 +18,10 @@ use skiff_registry::policy::Policies;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::site::ImageFormat;
+use skiff_store::fetcher::{Fetcher, Remote};
+use skiff_store::import::Import;
+use skiff_store::pull::{LayerProgress, Pull, Watch, pull};
+use skiff_store::{Quota, Record, Store, Usage};
 use skiff_sys::allow::{self, Network};
 use skiff_sys::landlock;
 
@@ -165,7 +165,7 @@ pub fn import(
     let (store, uid, format) = (asked.open()?, asked.uid, asked.format);
     let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
     let wish = Import { store: &store, source, policies, platform: &platform, uid };
-    let pulled = skiff_image::import::import(&wish, &mut Teller { say }).map_err(ours)?;
+    let pulled = skiff_store::import::import(&wish, &mut Teller { say }).map_err(ours)?;
     make_mountable(&store, pulled.id, format)?;
     Ok(Say::Pulled {
         name: String::new(),

@@ -24,7 +24,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("oci", &[]),
     ("registry", &["oci", "sys"]),
     ("criu", &[]),
-    ("image", &["spec", "sys", "ipc", "erofs", "oci", "registry"]),
+    ("image", &["sys", "erofs", "oci"]),
+    ("store", &["spec", "sys", "ipc", "erofs", "oci", "registry", "image"]),
     ("snapshot", &["site"]),
     ("sandbox", &["spec", "sys", "site", "ipc"]),
     ("net", &["spec", "sys", "ipc"]),
@@ -38,8 +39,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "skiff",
         &[
-            "sys", "spec", "site", "ipc", "erofs", "oci", "registry", "image", "snapshot", "sandbox", "net",
-            "launch", "cluster", "criu", "migrate", "output", "user",
+            "sys", "spec", "site", "ipc", "erofs", "oci", "registry", "image", "store", "snapshot",
+            "sandbox", "net", "launch", "cluster", "criu", "migrate", "output", "user",
         ],
     ),
     // Runs the binaries, as users do, and so must not share code with them.

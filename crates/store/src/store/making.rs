@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags, fsync, openat, renameat};
 use skiff_spec::image::{ImageId, store as names};
 
 use super::{Record, Store, record_name};
-use crate::error::{Context, Result};
+use crate::error::{Result, StoreContext};
 
 /// What [`Store::begin`] found.
 pub enum Begun<'a> {

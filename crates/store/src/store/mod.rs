@@ -48,9 +48,9 @@ use skiff_registry::{BlobDir, Origin};
 use skiff_spec::image::{ImageId, store as names};
 use skiff_sys::verity::{self, Measured};
 
-use crate::error::{Context, Error, Result};
-use crate::squashfs;
+use crate::error::{Error, Result, StoreContext};
 use patience::Waiter;
+use skiff_image::squashfs;
 
 pub use collect::{Collected, Usage};
 pub use making::{Begun, Making};

@@ -57,7 +57,7 @@ fn all_are_taken_and_damaged_ones_do_no_harm() {
         ("squashfs", fuzz::squashfs),
         ("reference", skiff_oci::fuzz::reference),
         ("image-document", skiff_oci::fuzz::document),
-        ("fetcher", fuzz::fetcher),
+        ("fetcher", skiff_store::fuzz::fetcher),
         ("registry-answer", skiff_registry::fuzz::answer),
         ("auth", skiff_registry::fuzz::auth),
         ("policy", skiff_registry::fuzz::policy),

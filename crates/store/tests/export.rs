@@ -16,7 +16,7 @@ use common::{Builder, bytes, is_root, of_all_but_huge};
 use serde_json::{Value, json};
 use skiff_erofs::tree::Tree;
 use skiff_image::export::{Exported, Image, Target, export};
-use skiff_image::pull::Pulled;
+use skiff_store::pull::Pulled;
 
 /// Files of all kinds, as an image of a store.
 fn everything(store: &TestStore) -> Pulled {

@@ -17,10 +17,11 @@ use common::stores::TestStore;
 use common::tools::{has, run, write_oci};
 use common::{bytes, is_root};
 use serde_json::{Value, json};
-use skiff_image::Error;
+use skiff_image::Error::{NotInside, WrongDigest};
 use skiff_image::source::{Description, Form, Source};
 use skiff_oci::hash::sha256;
 use skiff_oci::platform::Platform;
+use skiff_store::Error;
 
 fn layers() -> Vec<Vec<u8>> {
     let lower = [
@@ -265,7 +266,7 @@ fn which_image_is_asked_when_there_are_several() {
     let oci = format!("oci:{}", dir.path().join("oci").display());
     for reference in [oci.clone(), format!("{oci}:z")] {
         let error = store.refused(&reference);
-        assert!(matches!(&error, Error::NotInside { offered, .. } if offered == "x, y"), "{error}");
+        assert!(matches!(&error, Error::Image(NotInside { offered, .. }) if offered == "x, y"), "{error}");
         assert!(error.hint().is_some());
     }
     store.import(&format!("{oci}:y")).unwrap();
@@ -309,7 +310,7 @@ fn an_image_that_is_there_is_not_given_for_its_manifest_alone() {
     let len = std::fs::metadata(&layer).unwrap().len() as usize;
     std::fs::write(&layer, vec![0; len]).unwrap();
     let error = store.import_for(1001, &reference).unwrap_err();
-    assert!(matches!(error, Error::WrongDigest { .. }), "{error}");
+    assert!(matches!(error, Error::Image(WrongDigest { .. })), "{error}");
     assert!(!store.store.permitted(1001, image.id));
     assert!(store.import_for(1000, &reference).unwrap().there, "who has it keeps it");
 }
@@ -391,7 +392,7 @@ fn a_path_without_a_prefix_is_what_it_holds() {
 
     let refused = |path: &Path| {
         let import = |source| TestStore::new().import_source(1000, &source).map(drop);
-        Source::open_path(path).and_then(import).unwrap_err()
+        Source::open_path(path).map_err(Error::from).and_then(import).unwrap_err()
     };
     let path = dir.path().join("archive");
     for (bytes, because) in [

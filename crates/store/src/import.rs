@@ -10,6 +10,7 @@ use std::time::Instant;
 use rustix::fs::{Mode, OFlags, fstat, ftruncate, open};
 use serde_json::json;
 use skiff_erofs::tree::BLOCK;
+use skiff_image::Error::{Foreign, WrongDigest};
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::Hasher;
 use skiff_oci::platform::Platform;
@@ -17,17 +18,17 @@ use skiff_registry::policy::Policies;
 use skiff_spec::image::ImageId;
 use skiff_sys::positional::write_all_at;
 
-use crate::assemble::{Limits, Progress, WrittenImage};
-use crate::blob::{Blob, FileBlob};
-use crate::convert;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result, StoreContext};
 use crate::pull::{
     LayerProgress, Layers, Pulled, TICK, Watch, WithinQuota, assemble_into, check_and_sync, watched,
 };
-use crate::source::{Form, Source};
-use crate::spill::new_file;
 use crate::store::{Begun, Layer, Making, Patience, Record, Store};
-use crate::transport::{self, Opened, Part};
+use skiff_image::assemble::{Limits, Progress, WrittenImage};
+use skiff_image::blob::{Blob, FileBlob};
+use skiff_image::convert;
+use skiff_image::source::{Form, Source};
+use skiff_image::spill::new_file;
+use skiff_image::transport::{self, Opened, Part};
 
 const COPY: usize = 1 << 20;
 
@@ -122,7 +123,7 @@ fn prove(layer: &FileBlob) -> Result<()> {
         hasher.update(piece);
         at += piece.len() as u64;
     }
-    if hasher.finish() == digest { Ok(()) } else { Err(Error::WrongDigest { layer: layer.name().into() }) }
+    if hasher.finish() == digest { Ok(()) } else { Err(WrongDigest { layer: layer.name().into() }.into()) }
 }
 
 fn unpack(
@@ -170,7 +171,7 @@ fn file_system(import: &Import<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
         // Images of registries are called by their manifests, which others may know.
         Begun::There(record) if record.layers != [layer] => {
             let why = "it is the manifest of an image, and not the image".into();
-            return Err(Error::Foreign { object: import.source.name(), why, hint: None });
+            return Err(Foreign { object: import.source.name(), why, hint: None }.into());
         }
         Begun::There(record) => (record, true),
         Begun::New(making) => (rewrite(import, form, &copy, &digest, making, watch)?, false),
@@ -209,7 +210,7 @@ fn form_of(import: &Import<'_>, copy: &Part) -> Result<Form> {
     let form = import.source.form();
     if Form::of_file_system(copy).is_some_and(|found| found != form) {
         let why = "it has changed meanwhile".into();
-        return Err(Error::Foreign { object: copy.name.clone(), why, hint: Some("try again") });
+        return Err(Foreign { object: copy.name.clone(), why, hint: Some("try again") }.into());
     }
     match form.platform(copy)? {
         Some(offered) if import.platform.distance(&offered).is_none() => Err(skiff_oci::Error::NoPlatform {
@@ -247,7 +248,7 @@ fn rewrite(
         watch: &mut tick,
     };
     let image = form.convert(copy, job);
-    let WrittenImage { summary, data_sum } = watch.verdict(image)?;
+    let WrittenImage { summary, data_sum } = watch.verdict(image.map_err(Error::from))?;
     Ticker { watch, digest: *digest, size: copy.size, told: None }.tick(copy.size);
     check_and_sync(&making, &copy.name)?;
     let record = Record {

@@ -22,8 +22,9 @@ use skiff_registry::{self as registry, BlobDir, Event, Growing, MAX_INDEXES, Ori
 use super::blob::FetchedBlob;
 use super::protocol::{Answer, Question, ended, nonsense};
 use super::{Fetcher, Fetching};
-use crate::blob::Blob;
 use crate::error::{Error, Result};
+use skiff_image::Error::WrongDigest;
+use skiff_image::blob::Blob;
 
 /// How much is read before the fetcher is told.
 const TELL: u64 = 1 << 20;
@@ -366,7 +367,7 @@ impl Blob for RemoteBlob {
         self.inner.has(end)
     }
 
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> skiff_image::Result<()> {
         let end = offset.saturating_add(buffer.len() as u64);
         if !self.inner.has(end) {
             let read = self.read.load(Ordering::Relaxed);
@@ -378,14 +379,14 @@ impl Blob for RemoteBlob {
         Ok(())
     }
 
-    fn settle(&self, got: Option<Digest>) -> Result<()> {
+    fn settle(&self, got: Option<Digest>) -> skiff_image::Result<()> {
         let round = self.inner.reader().round();
         let got = got.map(|got| got.to_string());
         let is_right = got.is_none();
         self.link.say(&Question::Settle { layer: self.layer, round, got })?;
         // Until it is released, or comes anew.
         self.inner.settle(None)?;
-        if is_right { Ok(()) } else { Err(Error::WrongDigest { layer: self.name().into() }) }
+        if is_right { Ok(()) } else { Err(WrongDigest { layer: self.name().into() }) }
     }
 
     fn restart(&self) {

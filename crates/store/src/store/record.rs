@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use skiff_image::Error::BadImage;
 use skiff_registry::Origin;
 
 use crate::error::{Error, Result};
@@ -48,7 +49,7 @@ impl Record {
             Err(e) => Err(Error::io("read", shown(), &e)),
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map(Some)
-                .map_err(|e| Error::BadImage { file: shown(), why: format!("its record: {e}") }),
+                .map_err(|e| BadImage { file: shown(), why: format!("its record: {e}") }.into()),
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use skiff_image::import::{Import, import};
-use skiff_image::pull::{LayerProgress, Pulled, Watch};
 use skiff_image::source::Source;
-use skiff_image::store::Store;
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
 use skiff_registry::policy::Policies;
+use skiff_store::Store;
+use skiff_store::import::{Import, import};
+use skiff_store::pull::{LayerProgress, Pulled, Watch};
 
 use super::seen::{Seen, of_image};
 
@@ -36,15 +36,15 @@ impl TestStore {
         TestStore { store: Store::open(dir.path()).unwrap(), dir }
     }
 
-    pub fn import(&self, reference: &str) -> skiff_image::Result<Pulled> {
+    pub fn import(&self, reference: &str) -> skiff_store::Result<Pulled> {
         self.import_for(1000, reference)
     }
 
-    pub fn import_for(&self, uid: u32, reference: &str) -> skiff_image::Result<Pulled> {
+    pub fn import_for(&self, uid: u32, reference: &str) -> skiff_store::Result<Pulled> {
         self.import_source(uid, &Source::open(&reference.parse().unwrap())?)
     }
 
-    pub fn import_source(&self, uid: u32, source: &Source) -> skiff_image::Result<Pulled> {
+    pub fn import_source(&self, uid: u32, source: &Source) -> skiff_store::Result<Pulled> {
         let mut watching = Watching::default();
         let platform = Platform::linux("amd64", None);
         let policies = Policies::default();
@@ -68,7 +68,7 @@ impl TestStore {
     }
 
     /// What it says, where it must fail; and then nothing of it is left.
-    pub fn refused(&self, reference: &str) -> skiff_image::Error {
+    pub fn refused(&self, reference: &str) -> skiff_store::Error {
         let before = files(self.dir.path());
         let error = self.import(reference).err().unwrap_or_else(|| panic!("{reference} was imported"));
         assert_eq!(files(self.dir.path()), before, "{reference}: {error}: the store has changed");

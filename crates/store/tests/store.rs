@@ -11,9 +11,9 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use skiff_image::Error;
-use skiff_image::store::{Begun, Patience, Record, Store};
 use skiff_spec::image::ImageId;
+use skiff_store::Error;
+use skiff_store::{Begun, Patience, Record, Store};
 
 const A: ImageId = ImageId([0xaa; 32]);
 const B: ImageId = ImageId([0xbb; 32]);

@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use skiff_oci::digest::Digest;
 use skiff_registry::{Growing, Reader};
 
-use crate::blob::Blob;
-use crate::error::Result;
+use crate::Error;
+use skiff_image::blob::Blob;
 
 /// A blob that a registry is sending. Its digest is checked as it comes.
 pub(super) struct FetchedBlob {
@@ -44,12 +44,12 @@ impl Blob for FetchedBlob {
         self.reader().has(end)
     }
 
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        Ok(self.reader().read_at(buffer, offset)?)
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> skiff_image::Result<()> {
+        Ok(self.reader().read_at(buffer, offset).map_err(Error::from)?)
     }
 
-    fn settle(&self, _got: Option<Digest>) -> Result<()> {
-        Ok(self.reader().wait_verified()?)
+    fn settle(&self, _got: Option<Digest>) -> skiff_image::Result<()> {
+        Ok(self.reader().wait_verified().map_err(Error::from)?)
     }
 
     fn restart(&self) {

@@ -11,11 +11,11 @@ use skiff_oci::manifest::Descriptor;
 use skiff_registry::{BlobDir, Origin, Resolved};
 use skiff_spec::image::ImageId;
 
-use crate::assemble::Progress;
-use crate::blob::Blob;
 use crate::error::Result;
 use crate::pull::{Layers, Pull, Watch, watched};
 use crate::store::Record;
+use skiff_image::assemble::Progress;
+use skiff_image::blob::Blob;
 
 /// How many bytes are read at once.
 const PIECE: usize = 256 << 10;
@@ -88,7 +88,7 @@ fn read_whole(blob: &dyn Blob, digest: &Digest, progress: &Progress) -> Result<(
     let mut buffer = vec![0; PIECE];
     loop {
         let mut hasher = blob.digest().map(|digest| Hasher::like(&digest));
-        let mut read = || {
+        let mut read = || -> skiff_image::Result<()> {
             let mut at = 0;
             while at < blob.size() {
                 progress.check()?;
@@ -101,7 +101,7 @@ fn read_whole(blob: &dyn Blob, digest: &Digest, progress: &Progress) -> Result<(
         };
         match read() {
             Err(error) if error.is_restart() => blob.restart(),
-            result => return result,
+            result => return Ok(result?),
         }
     }
 }

@@ -17,14 +17,14 @@ use skiff_registry::policy::Policies;
 use skiff_registry::{BlobDir, Resolved};
 use skiff_spec::image::ImageId;
 
-use crate::assemble::{Job, Limits, Progress, WrittenImage, assemble, places};
-use crate::blob::Blob;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result, StoreContext};
 use crate::fetcher::Fetcher;
-use crate::first_run;
 use crate::store::{self, Begun, Making, Patience, Record, Store};
 use crate::threads;
 use proof::{origin_of, prove};
+use skiff_image::assemble::{Job, Limits, Progress, WrittenImage, assemble, places};
+use skiff_image::blob::Blob;
+use skiff_image::first_run;
 
 /// How often is told how far it has come.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
@@ -232,7 +232,7 @@ pub(crate) fn assemble_into(
         limits: Limits::of(layers.iter().map(|layer| layer.size()).fold(0, u64::saturating_add)),
         threads,
     };
-    assemble(&job, progress)
+    Ok(assemble(&job, progress)?)
 }
 
 /// Reads the finished file as whoever trusts the store will, while it goes to the disk: what our writer did wrong must not reach a kernel.
@@ -251,7 +251,7 @@ pub(crate) fn check_and_sync(making: &Making<'_>, image: &dyn std::fmt::Display)
         erofs::verify_stored_unsealed(&reader)?;
         sealing.done()?;
         syncing.done()?;
-        first_run::prepare(&reader, making.file())
+        Ok(first_run::prepare(&reader, making.file())?)
     })
 }
 

@@ -16,7 +16,7 @@ use super::Fetcher;
 use super::local::ask_for;
 use super::protocol::{Answer, Question, told};
 use crate::error::{Error, Result};
-use crate::source::path_of;
+use skiff_image::source::path_of;
 
 /// Understands the wish of a user's: whom to ask, for what, for which machine.
 pub type Begin<'a> = &'a dyn Fn(&str) -> Result<(Client, Named, Platform)>;

@@ -26,8 +26,8 @@ use skiff_oci::reference::Named;
 use skiff_registry::policy::Signature;
 use skiff_registry::{BlobDir, Origin, Resolved};
 
-use crate::blob::Blob;
 use crate::error::Result;
+use skiff_image::blob::Blob;
 
 pub use protocol::{Answer, Question, told};
 pub use remote::Remote;

@@ -10,7 +10,7 @@ use skiff_spec::image::{ImageId, store as names};
 
 use super::making::mark;
 use super::{Making, Store};
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result, StoreContext};
 
 /// So many images one user has at most: each also takes names and, while it is used, a mount and perhaps a loop device.
 const MOST_IMAGES: u64 = 1000;

@@ -13,8 +13,8 @@ use skiff_registry::{BlobDir, Client, Fetch, Growing, Origin, Resolved};
 
 use super::blob::FetchedBlob;
 use super::{Fetcher, Fetching};
-use crate::blob::Blob;
 use crate::error::Result;
+use skiff_image::blob::Blob;
 
 impl Fetcher for Client {
     fn digest(&self, image: &Named) -> Result<Digest> {

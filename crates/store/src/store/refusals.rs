@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::{Mode, OFlags, openat, renameat};
 
 use super::{Store, unique};
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result, StoreContext};
 
 /// So many failures within this time are forgiven: a registry's password that has changed costs a few.
 const FORGIVEN: usize = 10;

@@ -5,21 +5,22 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::fstat;
 use skiff_erofs as erofs;
 use skiff_erofs::tree::BLOCK;
+use skiff_image::Error::BadImage;
+use skiff_image::sum::of_blocks;
 use skiff_spec::image::{ImageId, store as names};
 use skiff_sys::verity::{self, Measured};
 
 use super::Store;
-use crate::error::{Context, Error, Result};
-use crate::sum::of_blocks;
+use crate::error::{Error, Result, StoreContext};
 
 impl Store {
     /// Reads all of an image: its metadata must be as ours always are, its files' data what was written.
     ///
     /// # Errors
-    /// [`Error::BadImage`] with what is wrong with it; it is not there, or cannot be read.
+    /// [`skiff_image::Error::BadImage`] with what is wrong with it; it is not there, or cannot be read.
     pub fn verify(&self, id: ImageId) -> Result<()> {
         let name = id.to_string();
-        let bad = |why: &str| Err(Error::BadImage { file: id.to_string(), why: why.into() });
+        let bad = |why: &str| Err(BadImage { file: id.to_string(), why: why.into() }.into());
         let file = self.open_image(id)?;
         let Some(record) = self.find(id)? else { return bad("the store has no record of it") };
         if fstat(&file).on("look at", &*name)?.st_size as u64 != record.size {

@@ -16,16 +16,15 @@ use common::layers::build::{Entry as Tar, archive};
 use common::stores::Watching;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use skiff_image::Error;
-use skiff_image::fetcher::{Question, Remote, serve, told};
-use skiff_image::pull::{Pull, Pulled, pull};
-use skiff_image::store::Store;
 use skiff_ipc::{Message, receive, send};
 use skiff_oci::platform::Platform;
 use skiff_registry::auth::Credentials;
 use skiff_registry::policy::Policies;
 use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{BlobDir, Client, Settings};
+use skiff_store::Store;
+use skiff_store::fetcher::{Question, Remote, serve, told};
+use skiff_store::pull::{Pull, Pulled, pull};
 use support::images::{digest, noise};
 use support::web::{Head, Listener, answer};
 
@@ -135,7 +134,7 @@ fn client() -> Client {
 }
 
 /// By a fetcher and a writer, as users who share a store do.
-fn pulled(store: &Store, from: &Listener, reference: &str, uid: u32) -> skiff_image::Result<Pulled> {
+fn pulled(store: &Store, from: &Listener, reference: &str, uid: u32) -> skiff_store::Result<Pulled> {
     let name = format!("{}/{reference}", from.address);
     let blobs = BlobDir::open(&store.blobs(uid).unwrap()).unwrap();
     let fetcher = move |link: UnixStream| {
@@ -150,7 +149,7 @@ fn pulled_by(
     name: &str,
     uid: u32,
     fetcher: impl FnOnce(UnixStream) + Send,
-) -> skiff_image::Result<Pulled> {
+) -> skiff_store::Result<Pulled> {
     let (ours, theirs) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| fetcher(theirs));
@@ -203,7 +202,7 @@ fn lies(lie: Lie, blobs: &Path, mut link: UnixStream) {
         let answer = match question {
             Question::Policy => json!({"Policy": null}),
             Question::Begin(wish) if wish.starts_with("another") => {
-                json!({"Failed": told(&Error::Cancelled)})
+                json!({"Failed": told(&skiff_image::Error::Cancelled.into())})
             }
             Question::Begin(wish) => json!({"Name": wish}),
             Question::Digest => json!({"Digest": digest(&image.manifest)}),
@@ -368,7 +367,7 @@ fn failures_are_counted() {
     }
     for registry in [&forger, &honest] {
         let refused = pulled(&store, registry, "team/secret:1", BOB).unwrap_err();
-        assert!(matches!(refused, skiff_image::Error::RefusedTooOften { times: 10, .. }), "{refused}");
+        assert!(matches!(refused, skiff_store::Error::RefusedTooOften { times: 10, .. }), "{refused}");
     }
     assert!(!store.permitted(BOB, first.id));
     assert!(pulled(&store, &honest, "team/secret:1", ALICE + 5).unwrap().there);
