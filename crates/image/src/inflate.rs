@@ -287,6 +287,8 @@ impl Decoder {
 }
 
 impl<W: Watch> Stream for Inflater<'_, W> {
+    type Error = Error;
+
     fn fill(&mut self) -> Result<&[u8]> {
         if self.ready.is_empty() {
             self.inflate()?;

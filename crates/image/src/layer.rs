@@ -75,7 +75,7 @@ impl<'a, O: Others> Unpacker<'a, O> {
     }
 
     /// Unpacks all that the stream has. After an error [`Unpacker::reset`] must come before another try.
-    pub fn unpack(&mut self, stream: impl Stream) -> Result<()> {
+    pub fn unpack(&mut self, stream: impl Stream<Error = Error>) -> Result<()> {
         let mut reader = Reader::new(stream);
         while let Some(entry) = reader.next_entry().map_err(|error| self.name(error))? {
             self.others.entry()?;
@@ -109,7 +109,11 @@ impl<'a, O: Others> Unpacker<'a, O> {
         used
     }
 
-    fn content(&mut self, kind: EntryKind, reader: &mut Reader<impl Stream>) -> Result<Content> {
+    fn content(
+        &mut self,
+        kind: EntryKind,
+        reader: &mut Reader<impl Stream<Error = Error>>,
+    ) -> Result<Content> {
         match kind {
             EntryKind::Sparse { size, map } => self.sparse(size, &map, reader),
             EntryKind::File(size) => self.file(size, reader),
@@ -117,7 +121,7 @@ impl<'a, O: Others> Unpacker<'a, O> {
         }
     }
 
-    fn file(&mut self, size: u64, reader: &mut Reader<impl Stream>) -> Result<Content> {
+    fn file(&mut self, size: u64, reader: &mut Reader<impl Stream<Error = Error>>) -> Result<Content> {
         let whole = size - size % BLOCK;
         let block = self.allocate(whole / BLOCK)?;
         self.copy(whole, reader)?;
@@ -127,7 +131,12 @@ impl<'a, O: Others> Unpacker<'a, O> {
     }
 
     /// Blocks with holes between them; a block that has any data is stored as a whole.
-    fn sparse(&mut self, size: u64, map: &[Segment], reader: &mut Reader<impl Stream>) -> Result<Content> {
+    fn sparse(
+        &mut self,
+        size: u64,
+        map: &[Segment],
+        reader: &mut Reader<impl Stream<Error = Error>>,
+    ) -> Result<Content> {
         if size.div_ceil(BLOCK) > u32::MAX.into() {
             return Err(self.full());
         }
@@ -172,11 +181,11 @@ impl<'a, O: Others> Unpacker<'a, O> {
     }
 
     /// The next `len` bytes of data into the image file.
-    fn copy(&mut self, len: u64, reader: &mut Reader<impl Stream>) -> Result<()> {
+    fn copy(&mut self, len: u64, reader: &mut Reader<impl Stream<Error = Error>>) -> Result<()> {
         self.each_piece(len, reader, Self::put)
     }
 
-    fn each_piece<S: Stream>(
+    fn each_piece<S: Stream<Error = Error>>(
         &mut self,
         mut len: u64,
         reader: &mut Reader<S>,
@@ -241,7 +250,7 @@ impl<'a, O: Others> Unpacker<'a, O> {
         ))
     }
 
-    fn name(&self, error: tar::Error) -> Error {
+    fn name(&self, error: tar::Error<Error>) -> Error {
         match error {
             tar::Error::Bad(why) => Error::BadLayer { layer: self.target.layer_name.into(), why },
             tar::Error::Stream(error) => error,

@@ -12,6 +12,8 @@ mod sparse;
 mod tests;
 mod write;
 
+use std::convert::Infallible;
+
 use header::{Header, RECORD};
 use pax::{Pax, Scope};
 pub use sparse::Segment;
@@ -26,12 +28,15 @@ const LONGEST_META: u64 = 4 << 20;
 
 /// Bytes that come in order, from a buffer that whoever makes them keeps.
 pub trait Stream {
+    /// Why there are no more.
+    type Error;
+
     /// Some of the next bytes; none at the end.
-    fn fill(&mut self) -> crate::Result<&[u8]>;
+    fn fill(&mut self) -> Result<&[u8], Self::Error>;
     /// So many of those have been used.
     fn consume(&mut self, used: usize);
     /// Passes over some of the next bytes, so many at most, unseen; gives how many: none at the end.
-    fn skip(&mut self, most: u64) -> crate::Result<u64> {
+    fn skip(&mut self, most: u64) -> Result<u64, Self::Error> {
         let have = self.fill()?.len();
         let used = usize::try_from(most).map_or(have, |most| most.min(have));
         self.consume(used);
@@ -40,7 +45,9 @@ pub trait Stream {
 }
 
 impl Stream for &[u8] {
-    fn fill(&mut self) -> crate::Result<&[u8]> {
+    type Error = Infallible;
+
+    fn fill(&mut self) -> Result<&[u8], Self::Error> {
         Ok(self)
     }
 
@@ -50,7 +57,9 @@ impl Stream for &[u8] {
 }
 
 impl<S: Stream> Stream for &mut S {
-    fn fill(&mut self) -> crate::Result<&[u8]> {
+    type Error = S::Error;
+
+    fn fill(&mut self) -> Result<&[u8], Self::Error> {
         (**self).fill()
     }
 
@@ -58,24 +67,20 @@ impl<S: Stream> Stream for &mut S {
         (**self).consume(used);
     }
 
-    fn skip(&mut self, most: u64) -> crate::Result<u64> {
+    fn skip(&mut self, most: u64) -> Result<u64, Self::Error> {
         (**self).skip(most)
     }
 }
 
-/// What a tar stream cannot be read for.
-#[derive(Debug)]
-pub enum Error {
+/// What a tar stream cannot be read for, where `E` is what its bytes cannot be had for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error<E> {
     /// Not a tar stream, or one that nobody should unpack: why, and where.
+    #[error("no tar stream, or a damaged one: {0}")]
     Bad(String),
     /// The stream could not be read.
-    Stream(crate::Error),
-}
-
-impl From<crate::Error> for Error {
-    fn from(error: crate::Error) -> Error {
-        Error::Stream(error)
-    }
+    #[error(transparent)]
+    Stream(#[from] E),
 }
 
 /// One file of the archive. Names are as they stand there.
@@ -159,7 +164,7 @@ impl<S: Stream> Reader<S> {
 
     /// The next entry, whatever of the current one's data is unread; `None` at the archive's end, which is two records of
     /// zeros or the end of the stream.
-    pub fn next_entry(&mut self) -> Result<Option<Entry>, Error> {
+    pub fn next_entry(&mut self) -> Result<Option<Entry>, Error<S::Error>> {
         let began = self.at + self.left + self.padding;
         self.try_next().map_err(|error| match error {
             Error::Bad(why) => Error::Bad(format!("{why} (in the entry at byte {began} of the tar stream)")),
@@ -167,7 +172,7 @@ impl<S: Stream> Reader<S> {
         })
     }
 
-    fn try_next(&mut self) -> Result<Option<Entry>, Error> {
+    fn try_next(&mut self) -> Result<Option<Entry>, Error<S::Error>> {
         let mut before = Before::default();
         loop {
             self.skip_rest()?;
@@ -186,14 +191,14 @@ impl<S: Stream> Reader<S> {
                 b'L' => before.long_name = Some(header::text(&self.meta(&header)?).to_vec()),
                 b'K' => before.long_link = Some(header::text(&self.meta(&header)?).to_vec()),
                 // The label of a volume of GNU tar.
-                b'V' => self.expect(size_of(&header)?),
+                b'V' => self.expect(size_of(&header).map_err(Error::Bad)?),
                 _ => return self.entry(&header, before).map(Some),
             }
         }
     }
 
     /// Some of what is left of the current entry's data; nothing at its end.
-    pub fn data(&mut self) -> Result<&[u8], Error> {
+    pub fn data(&mut self) -> Result<&[u8], Error<S::Error>> {
         if self.left == 0 {
             return Ok(&[]);
         }
@@ -223,7 +228,7 @@ impl<S: Stream> Reader<S> {
     }
 
     /// Skips what is unread of the current entry. The padding may be missing at the stream's end, as some writers have it.
-    fn skip_rest(&mut self) -> Result<(), Error> {
+    fn skip_rest(&mut self) -> Result<(), Error<S::Error>> {
         while self.left > 0 {
             match self.stream.skip(self.left)? {
                 0 => return Err(cut_off(self.left)),
@@ -244,7 +249,7 @@ impl<S: Stream> Reader<S> {
     }
 
     /// The next record that is not the archive's end.
-    fn header_record(&mut self) -> Result<Option<[u8; RECORD]>, Error> {
+    fn header_record(&mut self) -> Result<Option<[u8; RECORD]>, Error<S::Error>> {
         if self.ended {
             return Ok(None);
         }
@@ -260,7 +265,7 @@ impl<S: Stream> Reader<S> {
     }
 
     /// The next 512 bytes; `None` if there is nothing more.
-    fn record(&mut self) -> Result<Option<[u8; RECORD]>, Error> {
+    fn record(&mut self) -> Result<Option<[u8; RECORD]>, Error<S::Error>> {
         let mut record = [0; RECORD];
         let mut have = 0;
         while have < RECORD {
@@ -279,8 +284,8 @@ impl<S: Stream> Reader<S> {
     }
 
     /// The body of a header that is about the next one.
-    fn meta(&mut self, header: &Header<'_>) -> Result<Vec<u8>, Error> {
-        let size = size_of(header)?;
+    fn meta(&mut self, header: &Header<'_>) -> Result<Vec<u8>, Error<S::Error>> {
+        let size = size_of(header).map_err(Error::Bad)?;
         if size > LONGEST_META {
             return Err(bad(format!("a header of {size} bytes, more than the {LONGEST_META} allowed")));
         }
@@ -295,20 +300,20 @@ impl<S: Stream> Reader<S> {
         Ok(body)
     }
 
-    fn entry(&mut self, header: &Header<'_>, before: Before) -> Result<Entry, Error> {
+    fn entry(&mut self, header: &Header<'_>, before: Before) -> Result<Entry, Error<S::Error>> {
         let mut pax = before.pax.unwrap_or_else(|| self.global.clone());
         let path = before.long_name.or(pax.path.take()).unwrap_or_else(|| header.name());
         let link = before.long_link.or(pax.link.take()).unwrap_or_else(|| header.link());
         // The header's own size cannot be trusted where PAX gives one: it may be 0, or all that fits.
         let stored = match pax.size {
             Some(size) => size,
-            None => size_of(header)?,
+            None => size_of(header).map_err(Error::Bad)?,
         };
-        let kind = match kind_of(header, &path)? {
+        let kind = match kind_of(header, &path).map_err(Error::Bad)? {
             Shape::File => self.file(header, &pax, stored)?,
             // Whatever size they give, no data follows: it does in no archive that Go or GNU tar would write.
-            Shape::HardLink => EntryKind::HardLink(bounded(link)?),
-            Shape::Symlink => EntryKind::Symlink(bounded(link)?),
+            Shape::HardLink => EntryKind::HardLink(bounded(link).map_err(Error::Bad)?),
+            Shape::Symlink => EntryKind::Symlink(bounded(link).map_err(Error::Bad)?),
             Shape::NoData(kind) => kind,
             Shape::GnuDirectory => {
                 self.expect(stored);
@@ -324,13 +329,22 @@ impl<S: Stream> Reader<S> {
             None => (header.number(header::MTIME).map_err(Error::Bad)?, 0),
         };
         let mode = (header.number(header::MODE).map_err(Error::Bad)? & 0o7777) as u16;
-        let uid = id(pax.uid, header, header::UID)?;
-        let gid = id(pax.gid, header, header::GID)?;
-        Ok(Entry { path: bounded(path)?, kind, mode, uid, gid, mtime, mtime_nsec, xattrs: pax.xattrs })
+        let uid = id(pax.uid, header, header::UID).map_err(Error::Bad)?;
+        let gid = id(pax.gid, header, header::GID).map_err(Error::Bad)?;
+        Ok(Entry {
+            path: bounded(path).map_err(Error::Bad)?,
+            kind,
+            mode,
+            uid,
+            gid,
+            mtime,
+            mtime_nsec,
+            xattrs: pax.xattrs,
+        })
     }
 
     /// A file's kind: sparse by GNU tar's header, by PAX records, or not.
-    fn file(&mut self, header: &Header<'_>, pax: &Pax, stored: u64) -> Result<EntryKind, Error> {
+    fn file(&mut self, header: &Header<'_>, pax: &Pax, stored: u64) -> Result<EntryKind, Error<S::Error>> {
         let keys = &pax.sparse;
         if header.flag() == b'S' {
             let mut map = sparse::GnuMap::new(header.record()).map_err(Error::Bad)?;
@@ -359,13 +373,13 @@ impl<S: Stream> Reader<S> {
         }
     }
 
-    fn sparse(&mut self, map: Vec<Segment>, size: u64) -> Result<EntryKind, Error> {
+    fn sparse(&mut self, map: Vec<Segment>, size: u64) -> Result<EntryKind, Error<S::Error>> {
         sparse::check(&map, size, self.left).map_err(Error::Bad)?;
         Ok(EntryKind::Sparse { size, map })
     }
 
     /// The map of version 1.0, decimal numbers on lines of their own, which fills whole records at the data's beginning.
-    fn map_before_data(&mut self) -> Result<Vec<Segment>, Error> {
+    fn map_before_data(&mut self) -> Result<Vec<Segment>, Error<S::Error>> {
         let end = self.left;
         let count = self.line()?;
         if count > sparse::MOST_SEGMENTS as u64 {
@@ -387,7 +401,7 @@ impl<S: Stream> Reader<S> {
         Ok(map)
     }
 
-    fn line(&mut self) -> Result<u64, Error> {
+    fn line(&mut self) -> Result<u64, Error<S::Error>> {
         let mut digits = vec![];
         // No number has more digits.
         while digits.len() <= 20 {
@@ -412,12 +426,12 @@ enum Shape {
     GnuDirectory,
 }
 
-fn kind_of(header: &Header<'_>, path: &[u8]) -> Result<Shape, Error> {
+fn kind_of(header: &Header<'_>, path: &[u8]) -> Result<Shape, String> {
     let device = || {
-        let (major, minor) = header.device().map_err(Error::Bad)?;
+        let (major, minor) = header.device()?;
         match (u32::try_from(major), u32::try_from(minor)) {
             (Ok(major), Ok(minor)) => Ok((major, minor)),
-            _ => Err(bad(format!("a device with the impossible numbers {major}:{minor}"))),
+            _ => Err(format!("a device with the impossible numbers {major}:{minor}")),
         }
     };
     Ok(match header.flag() {
@@ -431,36 +445,36 @@ fn kind_of(header: &Header<'_>, path: &[u8]) -> Result<Shape, Error> {
         b'5' => Shape::NoData(EntryKind::Directory),
         b'6' => Shape::NoData(EntryKind::Fifo),
         b'D' => Shape::GnuDirectory,
-        flag => return Err(bad(format!("an entry of the unknown type {:?}", char::from(flag)))),
+        flag => return Err(format!("an entry of the unknown type {:?}", char::from(flag))),
     })
 }
 
-fn size_of(header: &Header<'_>) -> Result<u64, Error> {
-    let size = header.number(header::SIZE).map_err(Error::Bad)?;
-    u64::try_from(size).map_err(|_| bad(format!("a size of {size}")))
+fn size_of(header: &Header<'_>) -> Result<u64, String> {
+    let size = header.number(header::SIZE)?;
+    u64::try_from(size).map_err(|_| format!("a size of {size}"))
 }
 
-fn id(pax: Option<i64>, header: &Header<'_>, field: std::ops::Range<usize>) -> Result<u32, Error> {
+fn id(pax: Option<i64>, header: &Header<'_>, field: std::ops::Range<usize>) -> Result<u32, String> {
     let id = match pax {
         Some(id) => id,
-        None => header.number(field).map_err(Error::Bad)?,
+        None => header.number(field)?,
     };
     // The last one stands for "no id" in Linux.
     let id = u32::try_from(id).ok().filter(|id| *id != u32::MAX);
-    id.ok_or_else(|| bad("an owner or group that is not between 0 and 4294967294"))
+    id.ok_or_else(|| "an owner or group that is not between 0 and 4294967294".into())
 }
 
-fn bounded(path: Vec<u8>) -> Result<Vec<u8>, Error> {
+fn bounded(path: Vec<u8>) -> Result<Vec<u8>, String> {
     match path.len() {
         0..=LONGEST_PATH => Ok(path),
-        len => Err(bad(format!("a path of {len} bytes, more than the {LONGEST_PATH} allowed"))),
+        len => Err(format!("a path of {len} bytes, more than the {LONGEST_PATH} allowed")),
     }
 }
 
-fn cut_off(left: u64) -> Error {
+fn cut_off<E>(left: u64) -> Error<E> {
     bad(format!("the stream ends {left} bytes before its file does"))
 }
 
-fn bad(why: impl Into<String>) -> Error {
+fn bad<E>(why: impl Into<String>) -> Error<E> {
     Error::Bad(why.into())
 }

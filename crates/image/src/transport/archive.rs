@@ -174,6 +174,8 @@ struct Seeking<'a> {
 }
 
 impl Stream for Seeking<'_> {
+    type Error = Error;
+
     fn fill(&mut self) -> Result<&[u8]> {
         if self.ready.is_empty() {
             let len = BUFFER.min(usize::try_from(self.part.size - self.at).unwrap_or(BUFFER));
