@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    skiff_image::fuzz::tar(bytes);
+    skiff_tar::fuzz::tar(bytes);
 });

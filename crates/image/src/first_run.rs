@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::assemble::{Job, Limits, Progress, assemble};
     use crate::blob::FileBlob;
-    use crate::tar::build::{Entry, archive};
+    use skiff_tar::build::{Entry, archive};
 
     /// Files of so many bytes.
     fn image_of(files: &[(&str, usize)]) -> Reader<File> {

@@ -14,38 +14,9 @@ use crate::merge::Merger;
 use crate::records::Records;
 use crate::sif;
 use crate::squashfs::Squashfs;
-use crate::tar::{EntryKind, Reader};
 use crate::transport::{self, Archive, Layout, Part};
-
-/// A tar stream.
-pub fn tar(bytes: &[u8]) -> bool {
-    let bytes = with_checksums(bytes);
-    let mut reader = Reader::new(&bytes[..]);
-    let mut sum = 0;
-    loop {
-        match reader.next_entry() {
-            Ok(Some(_)) => {}
-            Ok(None) => return true,
-            Err(_) => return false,
-        }
-        while let Ok(len @ 1..) = reader.data().map(<[u8]>::len) {
-            sum += len;
-            reader.consume(len);
-        }
-        assert!(sum <= bytes.len(), "more data than there is");
-    }
-}
-
-/// The stream with all its headers' checksums right: who forges a layer makes them so too.
-fn with_checksums(stream: &[u8]) -> Vec<u8> {
-    let mut stream = stream.to_vec();
-    for header in stream.chunks_exact_mut(512).filter(|record| record[257..].starts_with(b"ustar")) {
-        header[148..156].fill(b' ');
-        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
-        header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
-    }
-    stream
-}
+use skiff_tar::fuzz::with_checksums;
+use skiff_tar::{EntryKind, Reader};
 
 /// Layers, as tar streams one behind the other, each after its length in 512-byte records (two bytes, the lower first). Their
 /// files' data is left out.

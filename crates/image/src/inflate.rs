@@ -10,8 +10,8 @@ use skiff_oci::digest::Digest;
 
 use crate::blob::Blob;
 use crate::hashing::Hashing;
-use crate::tar::Stream;
 use crate::{Error, Result};
+use skiff_tar::Stream;
 
 const CHUNK: usize = 256 << 10;
 const GZIP: [u8; 2] = [0x1f, 0x8b];

@@ -13,8 +13,8 @@ use crate::records::{Record, RecordKind, Records};
 use crate::space::{Blocks, Refusal, Room, Space};
 use crate::spill::Spill;
 use crate::sum::Sum;
-use crate::tar::{self, Entry, EntryKind, Reader, Segment, Stream};
 use crate::{Error, Result};
+use skiff_tar::{self as tar, Entry, EntryKind, Reader, Segment, Stream};
 
 /// Small files' blocks are gathered into writes of this size.
 const GATHER: usize = 1 << 20;

@@ -26,7 +26,6 @@ mod space;
 pub mod spill;
 pub mod squashfs;
 pub mod sum;
-pub mod tar;
 pub mod transport;
 pub mod unpack;
 

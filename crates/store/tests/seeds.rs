@@ -50,7 +50,7 @@ fn damage(bytes: &mut Vec<u8>, state: &mut u64) {
 #[test]
 fn all_are_taken_and_damaged_ones_do_no_harm() {
     let targets: [(&str, Parse); 12] = [
-        ("tar", fuzz::tar),
+        ("tar", skiff_tar::fuzz::tar),
         ("layers", fuzz::layers),
         ("image-archive", fuzz::archive),
         ("sif", fuzz::sif),

@@ -16,7 +16,7 @@ use super::layer::{self, Written};
 use super::replace::Replacement;
 use super::{BUFFER, Documents, Exported, Image};
 use crate::error::{Context, Error, Result};
-use crate::tar::{Entry, EntryKind, HEADER, Writer, plain_header};
+use skiff_tar::{Entry, EntryKind, HEADER, Writer, plain_header};
 
 /// What `docker load` reads.
 pub(super) fn docker(image: &Image, path: &Path, name: Option<&Named>) -> Result<Exported> {

@@ -11,7 +11,7 @@ use skiff_oci::hash::Hasher;
 
 use crate::assemble::Limits;
 use crate::error::{Error, Result};
-use crate::tar::{Entry, EntryKind, Writer};
+use skiff_tar::{Entry, EntryKind, Writer};
 
 const PIECE: u64 = 1 << 20;
 /// In a layer such a name would remove another one.

@@ -14,7 +14,7 @@ use crate::blob::FileBlob;
 use crate::error::{Context, Error, Result};
 use crate::inflate::{Compression, HEAD, Inflater, Watch};
 use crate::spill::nameless;
-use crate::tar::{self, EntryKind, Reader, Stream};
+use skiff_tar::{self as tar, EntryKind, Reader, Stream};
 
 use super::files::{Files, Part};
 
@@ -258,7 +258,7 @@ impl Watch for Limit<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tar::build::{Entry as Tar, archive};
+    use skiff_tar::build::{Entry as Tar, archive};
 
     fn open(bytes: &[u8]) -> Result<Archive> {
         let mut file = tempfile::tempfile().unwrap();

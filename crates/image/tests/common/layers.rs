@@ -11,8 +11,7 @@ use skiff_image::blob::{Blob, FileBlob};
 
 use super::seen::{Seen, of_image};
 
-#[path = "../../src/tar/build.rs"]
-pub mod build;
+pub use skiff_tar::build;
 
 /// An image from layers that are there.
 pub struct Assembled {

@@ -102,7 +102,8 @@ impl<W: Write> Writer<W> {
 
 /// The header alone of an entry that needs no records, but for a size of 8 GiB or more: of a number in base 256 all programs
 /// understand that too.
-pub(crate) fn plain_header(entry: &Entry) -> [u8; HEADER] {
+#[must_use]
+pub fn plain_header(entry: &Entry) -> [u8; HEADER] {
     let EntryKind::File(size) = entry.kind else { return header(b'0', &entry.path, b"", 0, entry) };
     header(b'0', &entry.path, b"", size, entry)
 }
@@ -227,7 +228,7 @@ fn number(field: &mut [u8], value: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tar::Reader;
+    use crate::Reader;
 
     fn entry(path: &[u8], kind: EntryKind) -> Entry {
         Entry { path: path.to_vec(), kind, mode: 0o644, ..PAX_HEADER }

@@ -1,15 +1,20 @@
 //! Writes tar streams for tests: also such as no sane program writes.
 
 /// Pads to a whole record.
+#[must_use]
 pub fn padded(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.resize(bytes.len().next_multiple_of(512), 0);
     bytes
 }
 
 /// A PAX record, `LENGTH KEY=VALUE\n`.
+#[must_use]
 pub fn pax_record(key: &[u8], value: &[u8]) -> Vec<u8> {
     let rest = key.len() + value.len() + 3;
-    let len = (rest + 1..).find(|len| len.to_string().len() + rest == *len).unwrap();
+    let mut len = rest + 1;
+    while len.to_string().len() + rest != len {
+        len += 1;
+    }
     [len.to_string().as_bytes(), b" ", key, b"=", value, b"\n"].concat()
 }
 
@@ -25,6 +30,7 @@ pub struct Entry {
 
 impl Entry {
     /// An entry of this type; the name goes into the header as far as it fits, longer ones into a GNU long name.
+    #[must_use]
     pub fn new(flag: u8, name: impl AsRef<[u8]>) -> Entry {
         let mut header = [0; 512];
         header[257..265].copy_from_slice(b"ustar\x0000");
@@ -41,18 +47,26 @@ impl Entry {
         entry.name(0..100, b'L', name.as_ref())
     }
 
+    /// A file with these bytes.
+    #[must_use]
     pub fn file(name: impl AsRef<[u8]>, data: impl AsRef<[u8]>) -> Entry {
         Entry::new(b'0', name).data(data)
     }
 
+    /// A directory.
+    #[must_use]
     pub fn directory(name: impl AsRef<[u8]>) -> Entry {
         Entry::new(b'5', name)
     }
 
+    /// A symbolic link.
+    #[must_use]
     pub fn symlink(name: impl AsRef<[u8]>, target: impl AsRef<[u8]>) -> Entry {
         Entry::new(b'2', name).name(157..257, b'K', target.as_ref())
     }
 
+    /// Another name of the file `target`.
+    #[must_use]
     pub fn hard_link(name: impl AsRef<[u8]>, target: impl AsRef<[u8]>) -> Entry {
         Entry::new(b'1', name).name(157..257, b'K', target.as_ref())
     }
@@ -67,37 +81,52 @@ impl Entry {
         self
     }
 
+    /// Puts an octal number into a field of the header.
+    #[must_use]
     pub fn octal(self, field: std::ops::Range<usize>, value: u64) -> Entry {
         let width = field.len() - 1;
         self.raw(field, format!("{value:0width$o}\0").as_bytes())
     }
 
+    /// Puts bytes into a part of the header.
+    #[must_use]
     pub fn raw(mut self, field: std::ops::Range<usize>, bytes: &[u8]) -> Entry {
         self.header[field].copy_from_slice(bytes);
         self
     }
 
+    /// Permission bits.
+    #[must_use]
     pub fn mode(self, mode: u64) -> Entry {
         self.octal(100..108, mode)
     }
 
+    /// Owner and group.
+    #[must_use]
     pub fn owner(self, uid: u64, gid: u64) -> Entry {
         self.octal(108..116, uid).octal(116..124, gid)
     }
 
+    /// Seconds since 1970.
+    #[must_use]
     pub fn mtime(self, mtime: u64) -> Entry {
         self.octal(136..148, mtime)
     }
 
+    /// Major and minor number.
+    #[must_use]
     pub fn device(self, major: u64, minor: u64) -> Entry {
         self.octal(329..337, major).octal(337..345, minor)
     }
 
     /// The size that the header claims, whatever data follows.
+    #[must_use]
     pub fn size(self, size: u64) -> Entry {
         self.octal(124..136, size)
     }
 
+    /// The bytes that follow, and their number as its size.
+    #[must_use]
     pub fn data(mut self, data: impl AsRef<[u8]>) -> Entry {
         self.data = data.as_ref().to_vec();
         let len = self.data.len() as u64;
@@ -105,17 +134,21 @@ impl Entry {
     }
 
     /// A PAX record before it.
+    #[must_use]
     pub fn pax(mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Entry {
         self.pax.extend(pax_record(key.as_ref(), value.as_ref()));
         self
     }
 
     /// Bytes between header and data: GNU tar's sparse extensions.
+    #[must_use]
     pub fn extension(mut self, record: &[u8; 512]) -> Entry {
         self.extensions.extend(record);
         self
     }
 
+    /// The entry as it stands in an archive.
+    #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut header = self.header;
         header[148..156].copy_from_slice(b"        ");
@@ -134,6 +167,7 @@ impl Entry {
 }
 
 /// The entries and an archive's end.
+#[must_use]
 pub fn archive(entries: &[Entry]) -> Vec<u8> {
     let mut bytes: Vec<u8> = entries.iter().flat_map(Entry::bytes).collect();
     bytes.extend([0; 1024]);

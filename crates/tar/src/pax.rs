@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     fn body(records: &[(&str, &[u8])]) -> Vec<u8> {
-        records.iter().flat_map(|(key, value)| crate::tar::build::pax_record(key.as_bytes(), value)).collect()
+        records.iter().flat_map(|(key, value)| crate::build::pax_record(key.as_bytes(), value)).collect()
     }
 
     fn local(records: &[(&str, &[u8])]) -> Result<Pax, String> {

@@ -3,8 +3,8 @@
 //! What comes in is foreign: each length is bounded, and where programs have read one archive in two ways (whose size
 //! counts: CVE-2025-62518, GHSA-3cv2-h65g-fgmm), this reads as Go's `archive/tar` does, with which images are made.
 
-#[cfg(test)]
-pub(crate) mod build;
+pub mod build;
+pub mod fuzz;
 mod header;
 mod pax;
 mod sparse;
@@ -17,8 +17,7 @@ use std::convert::Infallible;
 use header::{Header, RECORD};
 use pax::{Pax, Scope};
 pub use sparse::Segment;
-pub use write::Writer;
-pub(crate) use write::{HEADER, plain_header};
+pub use write::{HEADER, Writer, plain_header};
 
 /// Linux has no longer paths.
 pub const LONGEST_PATH: usize = 4096;
