@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    skiff_env::fuzz::index(bytes);
+    skiff_snapshot::fuzz::index(bytes);
 });

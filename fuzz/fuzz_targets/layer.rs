@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    skiff_env::fuzz::records(bytes).ok();
+    skiff_snapshot::fuzz::records(bytes).ok();
 });

@@ -12,7 +12,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let target = dir.path().join("target");
     std::fs::create_dir(&target).expect("the target");
     let open = std::fs::File::open(&target).expect("the target");
-    skiff_env::fuzz::layer(bytes, open.as_fd()).ok();
+    skiff_snapshot::fuzz::layer(bytes, open.as_fd()).ok();
     let beside = std::fs::read_dir(dir.path()).expect("the directory").count();
     assert_eq!(beside, 1, "something escaped");
 });
