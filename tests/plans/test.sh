@@ -155,3 +155,18 @@ has "$err" 'not one of `skiff run`'
 plan_of alice skiff run --dry-run --json $image
 ok as alice skiff rmi $image
 refused alice 'you have not pulled it' 'pass'
+
+# On a network of the site's runs what was planned before that was joined: from there no registry answers, and none is asked.
+mkdir -p /etc/skiff/networks.d
+trap 'restore; chmod "$mode" /dev/net/tun; rm -rf /etc/skiff/networks.d; images_cleanup' EXIT
+printf 'kind = "bridge"\nsubnet = "10.21.0.0/24"\nrange = "10.21.0.16/29"\n' >/etc/skiff/networks.d/lab.toml
+ok as alice skiff run --pull always --net lab $image busybox echo -n "$(printf 'two\nlines')"
+equal "$out" $'two\nlines'
+ok as alice skiff run --pull always --net lab --me -e "GREETING=$(printf 'a\tb')" $image busybox sh -c 'echo "$GREETING"; id -u'
+equal "$out" "$(printf 'a\tb\n%s' "$(id -u alice)")"
+ok as alice skiff instance start --pull always --net lab $image web busybox sh -c 'echo here; sleep 100'
+eventually 10 as alice sh -c 'skiff instance logs web | grep -q here'
+ok as alice skiff instance rm --force web
+ok as alice skiff instance start --net lab env:dev web sh -c 'cat /in/plan.json >/dev/null && echo there; sleep 100'
+eventually 10 as alice sh -c 'skiff instance logs web | grep -q there'
+ok as alice skiff instance rm --force web

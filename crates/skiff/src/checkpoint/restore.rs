@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::process::{Pid, Signal};
 use serde::Serialize;
@@ -14,7 +14,7 @@ use skiff_migrate::record::{Checkpoint, IMAGES, tidy};
 use skiff_sandbox::first::{self, Process};
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::start::Instance;
-use skiff_snapshot::{Depot, LayerLease};
+use skiff_snapshot::LayerLease;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::Again;
@@ -23,7 +23,7 @@ use skiff_spec::plan::{Plan, Route, Upper};
 use crate::checkpoint::member::Member;
 use crate::checkpoint::trees;
 use crate::cli::Restore;
-use crate::env::deploy::unpack;
+use crate::env::deploy::own_layers;
 use crate::plan::stop::stop_signal;
 use crate::plan::{self, Relocation, base, get, show};
 use crate::runtime::record::{ENV, Record, now};
@@ -71,11 +71,15 @@ pub fn carry_out(context: &Context, restore: &Restore) -> Result<Option<Restored
     record.refuse_taken()?;
     let folder = super::criu()?;
     fits(context, &checkpoint).map_err(about)?;
-    checkpoint.verify(&dir)?;
     if restore.dry_run {
+        checkpoint.verify(&dir)?;
         return show(&checkpoint, &record, restore.output.json).map(|()| None);
     }
-    network::join_for(context, &checkpoint.instance.plan)?;
+    let plan = &checkpoint.instance.plan;
+    if !plan.net.is_own(plan.dumpable) {
+        network::join(context, &plan.net)?;
+    }
+    checkpoint.verify(&dir)?;
     let member = Member::read(&dir)?;
     let revived = Revived { folder, checkpoint: &checkpoint, member, dir: &dir, used_up: false, gate: None };
     make_again(context, &record, &revived).map_err(about)?;
@@ -134,7 +138,7 @@ pub fn fits(context: &Context, checkpoint: &Checkpoint) -> Result<()> {
 fn plan(context: &Context, checkpoint: &Checkpoint, record: &Record) -> Result<(Plan, Vec<LayerLease>)> {
     let saved = &checkpoint.instance.plan;
     let found =
-        checkpoint.instance.snapshot.as_ref().map(|snapshot| layers(context, snapshot)).transpose()?;
+        checkpoint.instance.snapshot.as_ref().map(|snapshot| own_layers(context, snapshot)).transpose()?;
     // Topmost first.
     let (paths, held) = found.into_iter().flatten().rev().unzip();
     let place = Relocation {
@@ -147,12 +151,6 @@ fn plan(context: &Context, checkpoint: &Checkpoint, record: &Record) -> Result<(
     let plan = plan::relocate(saved.clone(), place)?;
     base::make_ready(context, &plan)?;
     Ok((plan, held))
-}
-
-/// The layers of an environment's snapshot on this machine, bottom first.
-pub fn layers(context: &Context, snapshot: &str) -> Result<Vec<(PathBuf, LayerLease)>> {
-    let depot = Depot::open_existing(&context.depot()?).map_err(crate::env::contents::ours)?;
-    unpack(context, &depot, snapshot)
 }
 
 fn launch(

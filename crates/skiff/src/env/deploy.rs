@@ -199,3 +199,9 @@ pub fn node_name() -> String {
     let host = || rustix::system::uname().nodename().to_string_lossy().split('.').next().map(str::to_owned);
     std::env::var("SLURMD_NODENAME").ok().or_else(host).unwrap_or_default()
 }
+
+/// The layers of an environment's snapshot on this machine, bottom first.
+pub fn own_layers(context: &Context, snapshot: &str) -> Result<Vec<(PathBuf, LayerLease)>> {
+    let depot = Depot::open_existing(&context.depot()?).map_err(ours)?;
+    unpack(context, &depot, snapshot)
+}

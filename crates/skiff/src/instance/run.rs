@@ -4,6 +4,8 @@ mod plan_file;
 
 use std::path::Path;
 
+use rustix::process::getgid;
+use serde::{Deserialize, Serialize};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::first::First;
 use skiff_sandbox::helper::Helper;
@@ -17,6 +19,7 @@ use skiff_spec::plan::{Base, Identity, Plan};
 
 use crate::cli::{DryRun, Run, Shell};
 use crate::instance;
+use crate::plan::described::DescribedProcess;
 use crate::plan::replay::RUN;
 use crate::plan::resolve::{MainProcess, RunFacts, resolve};
 use crate::plan::{self, PlanOptions, RootOptions, RootSource, base, get, show, stop};
@@ -25,6 +28,13 @@ use plan_file::PlanFile;
 use skiff_output as output;
 use skiff_user::context::{Context, is_inside};
 use skiff_user::scratch;
+
+/// A plan and its process, on their way to where the plan's network is.
+#[derive(Serialize, Deserialize)]
+struct Resolved {
+    plan: Plan,
+    process: DescribedProcess,
+}
 
 /// Runs the command; its exit code.
 pub fn run(run: &Run) -> Result<i32> {
@@ -42,6 +52,9 @@ pub fn shell(shell: &Shell) -> Result<i32> {
 
 fn start(asked: RootOptions, show: &DryRun) -> Result<i32> {
     let context = Context::load()?;
+    if let Some(resolved) = network::attached()? {
+        return go_on(&context, resolved);
+    }
     let started = helper_ahead(&asked, show.dry_run, &context)?;
     let found = resolve(&asked, &context, show.dry_run)?;
     carry_out(&context, started, (asked, found), show)
@@ -50,14 +63,12 @@ fn start(asked: RootOptions, show: &DryRun) -> Result<i32> {
 /// Carries out what `skiff run --dry-run --json` has printed to a file; the exit code.
 fn replay(file: &Path, show: &DryRun) -> Result<i32> {
     let context = Context::load()?;
-    let text = PlanFile::read(file)?;
-    let (asked, found) = PlanFile::parse(&text)?.check(&context)?;
+    if let Some(resolved) = network::attached()? {
+        return go_on(&context, resolved);
+    }
+    let (asked, found) = PlanFile::parse(&PlanFile::read(file)?)?.check(&context)?;
     if let (Some(entry), false) = (&found.entry, show.dry_run) {
         get::again(&context, entry.clone())?;
-    }
-    if network::is_to_be_joined(&asked.net()) && file == Path::new(plan_file::STDIN) {
-        // Who begins again there reads it again.
-        plan_file::be_stdin(&text)?;
     }
     carry_out(&context, None, (asked, found), show)
 }
@@ -68,7 +79,7 @@ fn carry_out(
     (asked, found): (RootOptions, RunFacts<'_>),
     show: &DryRun,
 ) -> Result<i32> {
-    // Who is not on the network yet begins again there.
+    // Where changes go on a disk, a directory is made there by whoever starts it.
     let is_for_show = show.dry_run || network::is_to_be_joined(&asked.net());
     let (upper, _scratch) = scratch::of_a_command(context, is_for_show)?;
     let RunFacts { facts, process, .. } = found;
@@ -81,9 +92,24 @@ fn carry_out(
         }
         (false, _) => {}
     }
-    network::join(context, &plan.net)?;
-    base::make_ready(context, &plan)?;
-    match in_new(context, started, &process, &plan) {
+    network::attach(context, &plan, || Resolved {
+        plan: plan.clone(),
+        process: DescribedProcess::of(process.clone()),
+    })?;
+    begin(context, started, &process, &plan)
+}
+
+/// Carries out, on the plan's network, what was planned before that was joined.
+fn go_on(context: &Context, resolved: Resolved) -> Result<i32> {
+    let Resolved { plan, process } = resolved;
+    let process = process.check(plan.untrusted, [context.uid, getgid().as_raw()])?;
+    let (upper, _scratch) = scratch::of_a_command(context, false)?;
+    begin(context, None, &process, &plan::with_changes_in(plan, upper))
+}
+
+fn begin(context: &Context, started: Option<Helper>, process: &MainProcess, plan: &Plan) -> Result<i32> {
+    base::make_ready(context, plan)?;
+    match in_new(context, started, process, plan) {
         Ok(ended) => Ok(output::exit_as(ended)),
         Err(why) => Ok(output::failed(why)),
     }

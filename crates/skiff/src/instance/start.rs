@@ -15,7 +15,8 @@ use skiff_spec::settings::Settings;
 
 use crate::cli::{Slot, Start};
 use crate::env::contents::{ours, take_snapshot};
-use crate::env::deploy::unpack;
+use crate::env::deploy::{own_layers, unpack};
+use crate::plan::described::DescribedProcess;
 use crate::plan::resolve::{MainProcess, RunFacts, resolve};
 use crate::plan::show::show;
 use crate::plan::stop::stop_signal;
@@ -27,6 +28,9 @@ use crate::runtime::service::Service;
 use crate::runtime::supervisor::{self, Keep, Place};
 use crate::store::index::Entry;
 use crate::{env, store};
+use rustix::process::getgid;
+use serde::Deserialize;
+use serde::Serialize;
 use skiff_output as output;
 use skiff_user::context::Context;
 use skiff_user::scratch;
@@ -51,6 +55,46 @@ struct Wanted {
     entry: Option<Entry>,
 }
 
+/// The same, on its way to where the plan's network is.
+#[derive(Serialize, Deserialize)]
+struct Resolved {
+    plan: Plan,
+    snapshot: Option<String>,
+    process: Option<DescribedProcess>,
+    identity: Identity,
+    stop: Option<String>,
+    entry: Option<Entry>,
+}
+
+impl Resolved {
+    fn of(wanted: &Wanted) -> Self {
+        let Wanted { plan, held: _, snapshot, command, identity, stop, entry } = wanted;
+        let process = |command: &Command| {
+            let (command, identity, stop) = (command.clone(), *identity, stop.clone());
+            DescribedProcess::of(MainProcess { command, identity, stop })
+        };
+        Self {
+            plan: plan.clone(),
+            snapshot: snapshot.clone(),
+            process: command.as_ref().map(process),
+            identity: *identity,
+            stop: stop.clone(),
+            entry: entry.clone(),
+        }
+    }
+
+    fn wanted(self, context: &Context) -> Result<Wanted> {
+        let Self { plan, snapshot, process, identity, stop, entry } = self;
+        // They are on this machine; but whoever held them has gone.
+        let layers = snapshot.as_ref().map(|snapshot| own_layers(context, snapshot)).transpose()?;
+        let held = layers.into_iter().flatten().map(|(_, lease)| lease).collect();
+        let own = [context.uid, getgid().as_raw()];
+        let process = process.map(|process| process.check(plan.untrusted, own)).transpose()?;
+        let command = process.map(|process| process.command);
+        Ok(Wanted { plan, held, snapshot, command, identity, stop, entry })
+    }
+}
+
 /// Starts it; the exit code: that of a command that cannot be started, too.
 pub fn start(start: &Start) -> Result<i32> {
     let context = Context::load()?;
@@ -60,11 +104,14 @@ pub fn start(start: &Start) -> Result<i32> {
     if let Some(Some(checkpoint)) = &start.checkpoint {
         Slot::newest(checkpoint).refuse_missing(&context)?;
     }
-    let wanted = wanted(&context, start, &of, &record)?;
+    let wanted = match network::attached::<Resolved>()? {
+        Some(resolved) => resolved.wanted(&context)?,
+        None => wanted(&context, start, &of, &record)?,
+    };
     if start.show.dry_run {
         return show(&wanted.plan, start.show.json).map(|()| 0);
     }
-    network::join_for(&context, &wanted.plan)?;
+    network::attach(&context, &wanted.plan, || Resolved::of(&wanted))?;
     base::make_ready(&context, &wanted.plan)?;
     let started = started(start, &of, &wanted);
     let lock = record.make(&context, &started, wanted.entry.as_ref())?;

@@ -25,9 +25,10 @@ use skiff_sys::signal::Signals;
 
 use crate::checkpoint::criu;
 use crate::checkpoint::member::Member;
-use crate::checkpoint::restore::{Gate, Revived, fits, layers, make_again};
+use crate::checkpoint::restore::{Gate, Revived, fits, make_again};
 use crate::cli::Mode;
 use crate::cluster::caller;
+use crate::env::deploy::own_layers;
 use crate::migrate::peer::{Peer, wait};
 use crate::migrate::talk::{CONTROL, Files, GOODS, Load, Offer, Order, Report, VERSION};
 use crate::migrate::{decision, in_step};
@@ -144,7 +145,7 @@ fn consider(context: &Context, offer: &Offer) -> Result<Record> {
         get::again(context, entry.clone())?;
     }
     if let Some(snapshot) = &offer.checkpoint.instance.snapshot {
-        layers(context, snapshot)?;
+        own_layers(context, snapshot)?;
     }
     Ok(record)
 }

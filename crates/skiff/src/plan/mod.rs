@@ -2,6 +2,7 @@
 //! make the facts up; and nothing changes a plan after [`build`], so what `--dry-run` prints is what is carried out.
 
 pub mod base;
+pub mod described;
 mod facts;
 pub mod get;
 pub mod import;
@@ -243,6 +244,11 @@ pub fn relocate(saved: Plan, to: Relocation) -> Result<Plan> {
     place.source = Source::Bind(output);
     let layers = layers.unwrap_or(saved.layers);
     Ok(Plan { name, upper, layers, unpacked, mounts, ..saved })
+}
+
+/// A plan with its changes elsewhere: in a directory that could not be made when it was planned.
+pub fn with_changes_in(before: Plan, upper: Upper) -> Plan {
+    Plan { upper, ..before }
 }
 
 /// Where an environment is that was planned for another place.

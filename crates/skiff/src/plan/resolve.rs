@@ -20,6 +20,7 @@ pub struct RunFacts<'a> {
 }
 
 /// What is run, and as whom.
+#[derive(Clone)]
 pub struct MainProcess {
     /// The command.
     pub command: Command,

@@ -2,11 +2,14 @@
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, memfd_create, openat};
 use rustix::process::Pid;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use skiff_cluster::files;
 use skiff_launch::hosts;
 use skiff_sandbox::helper::Helper;
@@ -27,7 +30,14 @@ struct Call {
     network: Option<String>,
     /// Our address there.
     address: Option<Ipv4Addr>,
+    /// What had been resolved before we came there, as a file in memory.
+    resolved: Option<OwnedFd>,
 }
+
+/// In the place of a descriptor: there is none.
+const NOTHING: &str = "-";
+/// What errors call what goes with us onto a network.
+const RESOLVED: &str = "what was planned before the network was joined";
 
 static CALL: OnceLock<Call> = OnceLock::new();
 
@@ -50,32 +60,61 @@ pub fn address() -> Option<Ipv4Addr> {
 }
 
 fn call() -> Result<Call> {
-    let (mut network, mut address) = (None, None);
+    let (mut network, mut address, mut resolved) = (None, None, None);
     let mut words = std::env::args_os();
     let program = words.next().unwrap_or_else(|| "skiff".into());
     let mut words: Vec<OsString> = words.collect();
-    if words.first().is_some_and(|word| word == ON_NETWORK) && words.len() >= 5 {
-        let rest = words.split_off(5);
+    if words.first().is_some_and(|word| word == ON_NETWORK) && words.len() >= 6 {
+        let rest = words.split_off(6);
         let text = |at: usize| words[at].to_string_lossy().into_owned();
-        let cwd = text(3)
-            .parse()
-            .map_err(|_| Error::new(format!("{ON_NETWORK}: {:?}: no descriptor", words[3])))?;
-        let cwd = process::inherited_fd(cwd).context(|| "working directory")?;
+        let inherited = |at: usize, what: &str| {
+            let fd = text(at).parse();
+            let fd =
+                fd.map_err(|_| Error::new(format!("{ON_NETWORK}: {:?}: not a descriptor", words[at])))?;
+            process::inherited_fd(fd).context(|| what.to_owned())
+        };
+        let cwd = inherited(3, "working directory")?;
         rustix::process::fchdir(&cwd).context(|| "working directory")?;
         let stack = StackLimit::from_word(&text(4))
             .ok_or_else(|| Error::new(format!("{ON_NETWORK}: {:?}: not a limit of the stack", words[4])))?;
         stack.apply().context(|| "limit of the stack")?;
+        resolved = if words[5] == NOTHING { None } else { Some(inherited(5, RESOLVED)?) };
         network = Some(text(1));
         address = text(2).parse().ok();
         words = rest;
     }
     words.insert(0, program);
-    Ok(Call { words, network, address })
+    Ok(Call { words, network, address, resolved })
 }
 
-/// Goes on where a plan's network is, unless that is to be made with the environment.
-pub fn join_for(context: &Context, plan: &Plan) -> Result<()> {
-    if plan.net.is_own(plan.dumpable) { Ok(()) } else { join(context, &plan.net) }
+/// Goes on where a plan's network is, with what has been resolved so far, unless that network is to be made with the environment or we are
+/// on it: this program, from its beginning, which finds that by [`attached`].
+pub fn attach<T: Serialize>(context: &Context, plan: &Plan, resolved: impl FnOnce() -> T) -> Result<()> {
+    match &plan.net {
+        Net::Named(name) if is_to_be_attached(plan) => {
+            let text = serde_json::to_vec(&resolved()).map_err(|e| Error::new(format!("{RESOLVED}: {e}")))?;
+            let file = memfd_create("skiff-plan", MemfdFlags::CLOEXEC).context(|| RESOLVED)?;
+            let file = std::fs::File::from(file);
+            file.write_all_at(&text, 0).context(|| RESOLVED)?;
+            let request = Request::Network { name: name.clone() };
+            Err(start_again(context, name, &request, Some(file.as_fd()), &[]))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether [`attach`] would start this program again.
+pub fn is_to_be_attached(plan: &Plan) -> bool {
+    !plan.net.is_own(plan.dumpable) && is_to_be_joined(&plan.net)
+}
+
+/// What had been resolved before we came onto the network, if anything had.
+pub fn attached<T: DeserializeOwned>() -> Result<Option<T>> {
+    let Some(file) = CALL.get().and_then(|call| call.resolved.as_ref()) else { return Ok(None) };
+    let file = std::fs::File::from(file.try_clone().context(|| RESOLVED)?);
+    let mut text = vec![0; usize::try_from(file.metadata().context(|| RESOLVED)?.len()).unwrap_or(0)];
+    file.read_exact_at(&mut text, 0).context(|| RESOLVED)?;
+    serde_json::from_slice(&text).map(Some).map_err(|e| Error::new(format!("{RESOLVED}: {e}")))
 }
 
 /// Whether [`join`] would start this program again.
@@ -92,7 +131,7 @@ pub fn join(context: &Context, net: &Net) -> Result<()> {
 pub fn join_with(context: &Context, net: &Net, more: &[(&str, BorrowedFd<'_>)]) -> Result<()> {
     match net {
         Net::Named(name) if is_to_be_joined(net) => {
-            Err(start_again(context, name, &Request::Network { name: name.clone() }, more))
+            Err(start_again(context, name, &Request::Network { name: name.clone() }, None, more))
         }
         _ => Ok(()),
     }
@@ -117,7 +156,7 @@ pub fn follow(context: &Context, name: &NetName, pid: u32) -> Result<()> {
     if space("self")? == space(&pid.to_string())? {
         return Ok(());
     }
-    Err(start_again(context, name, &Request::Follow { pid }, &[]))
+    Err(start_again(context, name, &Request::Follow { pid }, None, &[]))
 }
 
 /// Has an address kept for us when the namespace that has it has gone: our claim to it.
@@ -151,6 +190,7 @@ fn start_again(
     context: &Context,
     name: &NetName,
     request: &Request,
+    resolved: Option<BorrowedFd<'_>>,
     more: &[(&str, BorrowedFd<'_>)],
 ) -> Error {
     let Some(helper) = &context.helper else {
@@ -161,8 +201,10 @@ fn start_again(
         let cwd = openat(CWD, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let cwd = cwd.context(|| "working directory")?;
         process::keep_on_exec(cwd.as_fd()).context(|| "working directory")?;
+        resolved.map_or(Ok(()), process::keep_on_exec).context(|| RESOLVED)?;
+        let resolved = resolved.map_or_else(|| NOTHING.into(), |fd| fd.as_raw_fd().to_string());
         let mut words =
-            [cwd.as_raw_fd().to_string(), StackLimit::own().to_word()].map(OsString::from).to_vec();
+            [cwd.as_raw_fd().to_string(), StackLimit::own().to_word(), resolved].map(OsString::from).to_vec();
         words.extend(self::words()?.iter().skip(1).cloned());
         for (word, fd) in more {
             process::keep_on_exec(*fd).context(|| *word)?;
