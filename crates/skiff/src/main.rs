@@ -19,7 +19,6 @@ mod plan;
 mod ps;
 mod runtime;
 mod slurm;
-mod store;
 mod sweep;
 
 use std::ffi::OsString;
@@ -43,8 +42,10 @@ fn main() {
         // A host's command typed inside an environment is a link to us.
         Some(name) => finish(proxy::run_as(&name)),
         None if slurm::is_task() => slurm::run_task(),
-        None if is_started_as(STORE_WRITER) => finish(store::writer::run(&words()).map(|()| 0)),
-        None if is_started_as(STORE_FETCHER) => finish(store::fetcher::run(&words()).map(|()| 0)),
+        None if is_started_as(STORE_WRITER) => finish(skiff_store::writer::run(&words()).map(|()| 0)),
+        None if is_started_as(STORE_FETCHER) => {
+            finish(skiff_store::fetcher::process::run(&words()).map(|()| 0))
+        }
         None => finish(network::words().and_then(|words| run(Cli::read(words)))),
     })
 }

@@ -4,6 +4,7 @@
 
 use rustix::io::Errno;
 use skiff_image::{document_hint, io_hint};
+use skiff_spec::fault::Fault;
 use skiff_spec::image::ImageId;
 
 /// The result of everything in this crate.
@@ -161,6 +162,23 @@ impl From<skiff_erofs::Error> for Error {
     fn from(error: skiff_erofs::Error) -> Error {
         skiff_image::Error::from(error).into()
     }
+}
+
+/// An error of this library, or of those below it, for people.
+pub fn ours(e: impl Into<Error>) -> Fault {
+    let e: Error = e.into();
+    let hint = e.hint().unwrap_or_default().to_owned();
+    Fault::new(e.to_string()).hint(hint)
+}
+
+/// What is plain data cannot fail to become JSON; if it does, that is said.
+pub(crate) fn json(e: serde_json::Error) -> Fault {
+    Fault::new(format!("JSON: {e}"))
+}
+
+/// Why the other process of the store was not understood, or not heard.
+pub(crate) fn talk(e: skiff_ipc::Error) -> Fault {
+    Fault::from(e).about("the store's writer")
 }
 
 /// Adds what was tried, and on what, to a failed system call.

@@ -23,7 +23,6 @@ use skiff_sys::process::Child;
 use skiff_sys::signal::Signals;
 
 use crate::cli::{App, AppRun};
-use crate::store;
 use skiff_output as output;
 use skiff_user::context::Context;
 
@@ -136,7 +135,7 @@ pub fn words_before(wanted: &AppRun, route: Route) -> Vec<OsString> {
     match (&wanted.environment, &wanted.image) {
         (Some(name), _) => ["env", "exec", identity, name.as_str(), "--"].map(OsString::from).into(),
         (None, Some(image)) => {
-            let base = format!("{}{image}", store::PREFIX);
+            let base = format!("{}{image}", skiff_store::PREFIX);
             ["run", "--writable", identity, "--entrypoint=", "--base", &base, "--"].map(OsString::from).into()
         }
         (None, None) => vec![],

@@ -30,8 +30,8 @@ use crate::runtime::record::{ENV, Record, now};
 use crate::runtime::service::{Approval, Restorer, Service};
 use crate::runtime::supervisor::{self, Keep, Place};
 use crate::runtime::{enter, network};
-use crate::store::index::Entry;
 use skiff_output as output;
+use skiff_store::index::Entry;
 use skiff_user::context::Context;
 
 /// In a checkpoint: the image below the instance.

@@ -8,8 +8,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use crate::plan::get::{self, PullWhen};
 use crate::plan::{Facts, base};
-use crate::store;
-use crate::store::index::Entry;
+use skiff_store::index::Entry;
 use skiff_user::context::Context;
 
 /// As users write it.
@@ -36,11 +35,11 @@ impl Found {
             }
             return Ok(Self::Directory(path));
         }
-        let Some(image) = base.strip_prefix(store::PREFIX) else {
+        let Some(image) = base.strip_prefix(skiff_store::PREFIX) else {
             return if base == HOST { Ok(Self::Host) } else { Err(unknown(base)) };
         };
         let entry = match dry_run {
-            true => store::find(context, image)?,
+            true => skiff_store::find(context, image)?,
             false => get::to_run(context, image, PullWhen::Missing)?,
         };
         Ok(Self::Image(Box::new(entry)))
@@ -71,7 +70,7 @@ impl Found {
     pub fn text(&self) -> String {
         match self {
             Self::Host => HOST.into(),
-            Self::Image(entry) => format!("{}{}", store::PREFIX, entry.reference),
+            Self::Image(entry) => format!("{}{}", skiff_store::PREFIX, entry.reference),
             Self::Directory(path) => format!("{DIRECTORY}{}", path.display()),
         }
     }

@@ -8,9 +8,9 @@ use skiff_spec::config;
 
 use crate::doctor::Check;
 use crate::runtime::{environments, instances};
-use crate::store::client;
 use crate::{cluster, net, slurm};
 use skiff_output as output;
+use skiff_store::client;
 use skiff_user::context::Context;
 use skiff_user::dirs;
 

@@ -18,7 +18,7 @@ use skiff_sys::process::CloneFlags;
 use crate::env::base_identity;
 use crate::env::contents::ours;
 use crate::plan::get;
-use crate::store::index::Entry;
+use skiff_store::index::Entry;
 use skiff_user::context::Context;
 
 /// The plug-in gives a step no more than ten minutes, because srun waits no longer; what we say must come before.

@@ -15,7 +15,6 @@ use skiff_spec::network::Net;
 use crate::cli::{Env, Exec, HostArgs};
 use crate::plan::{self, RootSource, show};
 use crate::runtime::environments::{Environment, Ground};
-use crate::store;
 use skiff_output as output;
 use skiff_user::context::Context;
 
@@ -57,7 +56,7 @@ fn create(context: &Context, name: &EnvName, base: &str, host: &HostArgs, dry_ru
     let HostArgs { mounts, net } = host;
     let ground = match RootSource::of_base(base)? {
         RootSource::Host => Ground::Host,
-        RootSource::Image(image) => Ground::Image(store::find(context, &image)?),
+        RootSource::Image(image) => Ground::Image(skiff_store::find(context, &image)?),
     };
     // What is wrong with a mount shows now, not at the first start.
     mounts.iter().try_for_each(|m| plan::parse_mount(m).map(drop))?;

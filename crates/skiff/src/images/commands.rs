@@ -15,12 +15,12 @@ use crate::cli::{Export, Import, Pull, Store};
 use crate::plan::progress::Progress;
 use crate::plan::{get, import};
 use crate::runtime::naming;
-use crate::store::client::{self, room};
-use crate::store::file::{ImageFile, name_for};
-use crate::store::index::{Entry, Names};
-use crate::store::wire::{Ask, Say};
-use crate::store::{find, ours};
 use skiff_output as output;
+use skiff_store::client::{self, room};
+use skiff_store::file::{ImageFile, name_for};
+use skiff_store::index::{Entry, Names};
+use skiff_store::protocol::{Ask, Say};
+use skiff_store::{find, ours};
 use skiff_user::context::Context;
 
 /// Digits of an id that tell images apart for a person.

@@ -14,8 +14,8 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::signal::{Signals, die_by};
 
 use crate::cli::Login;
-use crate::store::ours;
 use skiff_output as output;
+use skiff_store::ours;
 
 /// What ends a program by default and comes from a terminal or from whoever wants it gone.
 const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];

@@ -16,7 +16,6 @@ use crate::instance::start;
 use crate::plan::{RootOptions, RootSource};
 use crate::runtime::lock;
 use crate::runtime::record::{Record, State};
-use crate::store;
 use skiff_output as output;
 use skiff_user::context::Context;
 
@@ -58,7 +57,7 @@ pub fn of_run(run: &Run, instance: &EnvName) -> Result<Start> {
     } = run;
     let RootOptions { source, argv, .. } = run.options()?;
     let of = match source {
-        RootSource::Image(image) => format!("{}{image}", store::PREFIX),
+        RootSource::Image(image) => format!("{}{image}", skiff_store::PREFIX),
         RootSource::Host if argv.is_empty() => {
             return Err(Error::new("--checkpoint: a shell on a terminal cannot be saved")
                 .hint("say what is to be run: skiff run --checkpoint NAME -- COMMAND"));

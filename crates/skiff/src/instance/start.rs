@@ -14,6 +14,7 @@ use skiff_spec::plan::{Base, Identity, Plan, Upper};
 use skiff_spec::settings::Settings;
 
 use crate::cli::{Slot, Start};
+use crate::env;
 use crate::env::contents::{ours, take_snapshot};
 use crate::env::deploy::{own_layers, unpack};
 use crate::plan::described::DescribedProcess;
@@ -26,12 +27,11 @@ use crate::runtime::network;
 use crate::runtime::record::{ENV, Record, now};
 use crate::runtime::service::Service;
 use crate::runtime::supervisor::{self, Keep, Place};
-use crate::store::index::Entry;
-use crate::{env, store};
 use rustix::process::getgid;
 use serde::Deserialize;
 use serde::Serialize;
 use skiff_output as output;
+use skiff_store::index::Entry;
 use skiff_user::context::Context;
 use skiff_user::scratch;
 
@@ -157,7 +157,7 @@ fn started(start: &Start, of: &Of, wanted: &Wanted) -> Started {
         name: start.instance.clone(),
         of: match of {
             Of::Host => "host".into(),
-            Of::Image(image) => format!("{}{image}", store::PREFIX),
+            Of::Image(image) => format!("{}{image}", skiff_store::PREFIX),
             Of::Env(env) => format!("{ENV}{}", env.name),
         },
         image: match wanted.plan.base {
@@ -186,7 +186,7 @@ impl Of {
             let name: EnvName = name.parse().map_err(|e| Error::new(format!("{e}")))?;
             return Environment::existing(context, name).map(Self::Env);
         }
-        if let Some(image) = word.strip_prefix(store::PREFIX) {
+        if let Some(image) = word.strip_prefix(skiff_store::PREFIX) {
             return Ok(Self::Image(image.into()));
         }
         if let Ok(name) = word.parse::<EnvName>() {

@@ -9,7 +9,7 @@ use skiff_migrate::record::Checkpoint;
 use skiff_spec::name::EnvName;
 
 use crate::cli::Mode;
-use crate::store::index::Entry;
+use skiff_store::index::Entry;
 
 /// Both sides must be of one version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

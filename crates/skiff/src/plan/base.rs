@@ -9,7 +9,7 @@ use skiff_spec::plan::{Base, Plan, Route};
 
 use crate::plan::Facts;
 use crate::runtime::environments::Ground;
-use crate::store::unpacked;
+use skiff_store::unpacked;
 use skiff_user::context::Context;
 
 /// Facts for the plan of an environment over an image that names these volumes.

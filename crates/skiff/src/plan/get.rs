@@ -13,11 +13,12 @@ use skiff_store::Record;
 use crate::plan::import;
 use crate::plan::progress::Progress;
 use crate::runtime::naming;
-use crate::store::file::ImageFile;
-use crate::store::index::{Entry, now};
-use crate::store::wire::{Ask, Say};
-use crate::store::{client, fetcher, known, not_pulled, parse};
 use skiff_output as output;
+use skiff_store::fetcher::process as fetcher;
+use skiff_store::file::{ImageFile, parse};
+use skiff_store::index::{Entry, now};
+use skiff_store::protocol::{Ask, Say};
+use skiff_store::{client, known, not_pulled};
 use skiff_user::context::Context;
 
 /// When an image is pulled that is to be run.

@@ -6,10 +6,10 @@ use skiff_spec::image::ImageId;
 
 use crate::plan::progress::Progress;
 use crate::runtime::naming;
-use crate::store::file::ImageFile;
-use crate::store::index::{Entry, Names, now};
-use crate::store::wire::{Ask, Say};
-use crate::store::{client, find};
+use skiff_store::file::ImageFile;
+use skiff_store::index::{Entry, Names, now};
+use skiff_store::protocol::{Ask, Say};
+use skiff_store::{client, find};
 use skiff_user::context::Context;
 
 /// Imports an image and notes its name, which is the file's if it gets none.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use rustix::termios::tcgetwinsize;
 
-use crate::store::wire::Layer;
 use skiff_output as output;
+use skiff_store::protocol::Layer;
 
 /// Format of the progress display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

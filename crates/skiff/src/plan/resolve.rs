@@ -5,8 +5,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::plan::Identity;
 
 use crate::plan::{Facts, RootOptions, RootSource, base, get, in_image};
-use crate::store;
-use crate::store::index::Entry;
+use skiff_store::index::Entry;
 use skiff_user::context::Context;
 
 /// What is to be run, in what, as whom: all that a plan and its command are made of.
@@ -47,7 +46,7 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a Context, dry_run: bool) -> 
         return Ok(RunFacts { facts, process, entry: None });
     };
     let entry = match dry_run {
-        true => store::find(context, image)?,
+        true => skiff_store::find(context, image)?,
         false => get::to_run(context, image, asked.pull)?,
     };
     let mut exec = entry.exec()?;

@@ -12,8 +12,7 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::Base;
 use skiff_spec::settings::{self, Settings};
 
-use crate::store;
-use crate::store::index::Entry;
+use skiff_store::index::Entry;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, HINT, is_whole, make_parts, make_ready, new_name, own_dir, sweep, with_umask};
 use skiff_user::named;
@@ -57,7 +56,7 @@ impl std::fmt::Display for Ground {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Host => f.write_str("host"),
-            Self::Image(entry) => write!(f, "{}{}", store::PREFIX, entry.reference),
+            Self::Image(entry) => write!(f, "{}{}", skiff_store::PREFIX, entry.reference),
         }
     }
 }

@@ -12,7 +12,7 @@ use skiff_spec::plan::Upper;
 
 use crate::runtime::record::{IMAGE, OUTPUT, Record, STARTED, State, home, write};
 use crate::runtime::{lock, naming};
-use crate::store::index::Entry;
+use skiff_store::index::Entry;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, delete, make_private, new_in, set_aside, with_umask};
 

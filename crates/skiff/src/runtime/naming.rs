@@ -6,10 +6,10 @@ use skiff_spec::name::EnvName;
 
 use crate::runtime::environments::{self, Environment};
 use crate::runtime::record::{Record, State};
-use crate::store::index::{Entry, Names};
-use crate::store::wire::Ask;
-use crate::store::{client, unpacked};
 use skiff_output as output;
+use skiff_store::index::{Entry, Names};
+use skiff_store::protocol::Ask;
+use skiff_store::{client, unpacked};
 use skiff_user::context::Context;
 
 /// Notes the name of an image. What that meant before is given up.

@@ -16,7 +16,7 @@ use skiff_spec::name::EnvName;
 
 use crate::runtime::control::{Live, Want};
 use crate::runtime::lock;
-use crate::store::index::Entry;
+use skiff_store::index::Entry;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, own_dir};
 use skiff_user::named;

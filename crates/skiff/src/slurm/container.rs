@@ -13,8 +13,8 @@ use crate::runtime::control::Live;
 use crate::runtime::supervisor::{self, Keep, Place};
 use crate::slurm::here::{IMAGE, private_dir, spool};
 use crate::slurm::job::Job;
-use crate::store::index::Entry;
 use skiff_output as output;
+use skiff_store::index::Entry;
 use skiff_user::context::Context;
 use skiff_user::{dirs, scratch};
 

@@ -17,7 +17,7 @@ use crate::runtime::supervisor::{self, Keep, Place};
 use crate::slurm::container;
 use crate::slurm::here::{IMAGE, private_dir, spool};
 use crate::slurm::job::Job;
-use crate::store::index::Entry;
+use skiff_store::index::Entry;
 use skiff_user::context::Context;
 use skiff_user::scratch;
 

@@ -24,9 +24,9 @@ use skiff_sys::signal::Signals;
 
 use crate::runtime::control::Live;
 use crate::slurm::job::{Job, Step};
-use crate::store::index::Entry;
-use crate::store::ours;
 use skiff_output as output;
+use skiff_store::index::Entry;
+use skiff_store::ours;
 
 /// Where to, in full: as `skiff export` takes it, and any other name of a file is a squashfs, as with Pyxis.
 pub fn target(text: &str) -> Result<String> {

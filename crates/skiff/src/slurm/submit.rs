@@ -14,7 +14,6 @@ use crate::env::latest;
 use crate::runtime::environments::Environment;
 use crate::runtime::proxy;
 use crate::slurm::wanted;
-use crate::store;
 use skiff_output as output;
 use skiff_user::context::Context;
 
@@ -52,7 +51,7 @@ pub fn asked(wanted: &Submit) -> Result<Asked<'_>> {
                 .hint("an environment over an image is made by: skiff env create NAME --base image:IMAGE"))
         }
         (None, false) => Err(Error::new("neither --environment nor --container-image is given")),
-        (Some(environment), false) => match environment.strip_prefix(store::PREFIX) {
+        (Some(environment), false) => match environment.strip_prefix(skiff_store::PREFIX) {
             _ if !environment.contains(':') => parse(environment).map(Asked::Environment),
             // A job that is submitted from one in a container gets the same, with its mounts and all else.
             image => match (own(wanted.step).filter(|own| own.environment() == environment), image) {

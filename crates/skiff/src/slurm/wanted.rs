@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{Container, Image};
 
+use crate::cli;
 use crate::plan::{self, get};
 use crate::slurm::save;
-use crate::{cli, store};
 use skiff_user::context::Context;
 
 /// What a container is called that has no image of its own.
@@ -64,7 +64,7 @@ pub fn described(
         writable: _,
     } = asked;
     let environment = match (&image, name) {
-        (Some(image), _) => format!("{}{}", store::PREFIX, image.reference),
+        (Some(image), _) => format!("{}{}", skiff_store::PREFIX, image.reference),
         (None, Some(name)) => format!("{PREFIX}{name}"),
         (None, None) => {
             return Err(Error::new("--container-... are given, but no container")

@@ -15,6 +15,7 @@
 
 mod blob;
 mod local;
+pub mod process;
 mod protocol;
 mod remote;
 mod serve;

@@ -26,12 +26,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("criu", &[]),
     ("tar", &[]),
     ("image", &["sys", "erofs", "oci", "tar"]),
-    ("store", &["spec", "sys", "ipc", "erofs", "oci", "registry", "image", "tar"]),
     ("snapshot", &["site"]),
     ("sandbox", &["spec", "sys", "site", "ipc"]),
     ("net", &["spec", "sys", "ipc"]),
     ("output", &["spec", "sys", "sandbox"]),
     ("user", &["spec", "sys", "site", "sandbox", "output"]),
+    (
+        "store",
+        &["spec", "sys", "ipc", "sandbox", "erofs", "oci", "registry", "tar", "image", "output", "user"],
+    ),
     ("helper", &["spec", "sys", "site", "sandbox", "net"]),
     ("launch", &["spec", "sys"]),
     ("cluster", &["spec", "sys", "ipc", "sandbox", "net", "launch"]),
@@ -40,8 +43,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "skiff",
         &[
-            "sys", "spec", "site", "ipc", "erofs", "oci", "registry", "image", "store", "snapshot",
-            "sandbox", "net", "launch", "cluster", "criu", "migrate", "output", "user",
+            "sys", "spec", "site", "ipc", "oci", "registry", "image", "store", "snapshot", "sandbox", "net",
+            "launch", "cluster", "criu", "migrate", "output", "user",
         ],
     ),
     // Runs the binaries, as users do, and so must not share code with them.

@@ -18,7 +18,7 @@ use skiff_spec::network::Net;
 use crate::cluster::machine;
 use crate::runtime::control::dial;
 use crate::runtime::lock;
-use crate::store::index::Entry;
+use skiff_store::index::Entry;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};
 use skiff_user::named;

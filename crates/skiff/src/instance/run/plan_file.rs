@@ -15,7 +15,7 @@ use crate::plan::described::{DescribedProcess, bad_plan};
 use crate::plan::replay::{AGAIN, asked_for, refuse_missing};
 use crate::plan::resolve::{MainProcess, RunFacts};
 use crate::plan::{Facts, RootOptions, base};
-use crate::store::index::{Entry, Names};
+use skiff_store::index::{Entry, Names};
 use skiff_user::context::Context;
 use skiff_user::scratch;
 

@@ -1,7 +1,6 @@
 //! A file of an image as a line of `ls -l`.
 
 use skiff_erofs::{FileEntry, NodeKind};
-
 use skiff_output as output;
 
 /// One line: mode, links, owner and group as numbers, size, time (UTC), path.

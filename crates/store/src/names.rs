@@ -1,49 +1,16 @@
-//! Images as they are kept: the way to the store's writer, that writer, and the user's own list of names.
+//! Which of a user's images a text means.
 
-pub mod client;
-pub mod fetcher;
-pub mod file;
-pub mod index;
-mod listing;
-pub mod unpacked;
-pub mod wire;
-pub mod writer;
-
-use std::str::FromStr;
-
-use file::ImageFile;
-use index::{Entry, Names};
 use skiff_oci::reference::ImageReference;
 use skiff_spec::fault::{Fault as Error, Result};
-
 use skiff_user::context::Context;
+
+use crate::file::{ImageFile, parse};
+use crate::index::{Entry, Names};
 
 /// What names an image as a base: `image:REF`.
 pub const PREFIX: &str = "image:";
 /// An image is also found by this many digits of its id.
 const FEWEST_DIGITS: usize = 8;
-
-/// An error of the library of images, or of those below it, as one of ours.
-pub fn ours(e: impl Into<skiff_store::Error>) -> Error {
-    let e: skiff_store::Error = e.into();
-    let hint = e.hint().unwrap_or_default().to_owned();
-    Error::new(e.to_string()).hint(hint)
-}
-
-/// What is plain data cannot fail to become JSON; if it does, that is said.
-pub(crate) fn json(e: serde_json::Error) -> Error {
-    Error::new(format!("JSON: {e}"))
-}
-
-/// Why the other process of the store was not understood, or not heard.
-fn talk(e: skiff_ipc::Error) -> Error {
-    Error::from(e).about("the store's writer")
-}
-
-/// Reads a name of an image.
-pub fn parse(text: &str) -> Result<ImageReference> {
-    ImageReference::from_str(text).map_err(|e| Error::new(e.to_string()).hint(e.hint()))
-}
 
 /// The image that the user means: one they have pulled or imported.
 pub fn find(context: &Context, text: &str) -> Result<Entry> {

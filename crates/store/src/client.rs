@@ -22,13 +22,15 @@ use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::plan::Base;
 use skiff_spec::site::{self, ImageFormat, Site};
 use skiff_spec::wire::Request;
-use skiff_store::Quota;
 use skiff_sys::lock;
-
-use crate::store::index::Entry;
-use crate::store::wire::{Ask, Login, Say};
-use crate::store::{ours, talk, writer};
 use skiff_user::context::Context;
+
+use crate::error::{ours, talk};
+use crate::file::parse;
+use crate::index::Entry;
+use crate::protocol::{Ask, Login, Say};
+use crate::store::Quota;
+use crate::writer;
 
 /// So long is waited for one of the user's writers to end, where there are as many as there may be.
 const BUSY: Duration = Duration::from_secs(60);
@@ -124,7 +126,7 @@ pub fn import(
     };
     // The writer is another user, who sees the site's policy and not this one's.
     let policies = Policies::of_user().map_err(ours)?;
-    skiff_store::import::admit(&source, &policies).map_err(ours)?;
+    crate::import::admit(&source, &policies).map_err(ours)?;
     let (source, files) = source.hand_over(platform).map_err(ours)?;
     let mut writer = Writer::start(helper)?;
     writer.send(&Ask::Import { source, platform: platform.to_string() })?;
@@ -223,7 +225,7 @@ pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<Ask> {
     let registries = RegistriesConf::texts().map_err(ours)?;
     let mut conf = RegistriesConf::default();
     registries.iter().try_for_each(|(file, text)| conf.add(file, text)).map_err(ours)?;
-    let names: Vec<Named> = match super::parse(reference)? {
+    let names: Vec<Named> = match parse(reference)? {
         ImageReference::Registry(named) => vec![named],
         ImageReference::Short(short) => conf.candidates(&short).map_err(ours)?,
         _ => {
@@ -255,7 +257,7 @@ pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<Ask> {
 }
 
 /// The room that the store takes.
-pub fn room(context: &Context) -> Result<skiff_store::Usage> {
+pub fn room(context: &Context) -> Result<crate::Usage> {
     match ask(context, Ask::Usage, &mut |_| ())? {
         Say::Usage(usage) => Ok(usage),
         _ => Err(Error::new("store: the writer answered something else")),

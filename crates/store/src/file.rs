@@ -9,7 +9,7 @@ use skiff_image::source::Source;
 use skiff_oci::reference::ImageReference;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use crate::store::ours;
+use crate::error::ours;
 
 /// A file or directory with an image in it.
 pub struct ImageFile {
@@ -47,11 +47,9 @@ impl ImageFile {
             return Ok(file);
         }
         let path = Path::new(text);
-        path.symlink_metadata().context(|| format!("file {text:?}")).map_err(|e| {
-            match super::parse(text) {
-                Ok(name) => e.hint(format!("if it is in a registry: skiff pull {name}")),
-                Err(_) => e,
-            }
+        path.symlink_metadata().context(|| format!("file {text:?}")).map_err(|e| match parse(text) {
+            Ok(name) => e.hint(format!("if it is in a registry: skiff pull {name}")),
+            Err(_) => e,
         })?;
         Ok(Self::at(path))
     }
@@ -106,9 +104,14 @@ fn in_full(path: &Path) -> PathBuf {
     path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.into())
 }
 
+/// Reads a name of an image.
+pub fn parse(text: &str) -> Result<ImageReference> {
+    ImageReference::from_str(text).map_err(|e| Error::new(e.to_string()).hint(e.hint()))
+}
+
 /// The name in full of an image that is to be called so.
 pub fn name_for(text: &str) -> Result<String> {
-    let named = match super::parse(text)? {
+    let named = match parse(text)? {
         ImageReference::Registry(named) => named,
         ImageReference::Short(short) => short.at_docker_hub(),
         _ => {

@@ -18,15 +18,17 @@ use skiff_registry::policy::Policies;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::site::ImageFormat;
-use skiff_store::fetcher::{Fetcher, Remote};
-use skiff_store::import::Import;
-use skiff_store::pull::{LayerProgress, Pull, Watch, pull};
-use skiff_store::{Quota, Record, Store, Usage};
 use skiff_sys::allow::{self, Network};
 use skiff_sys::landlock;
 
-use crate::store::wire::{Ask, Checked, Layer, Say};
-use crate::store::{fetcher, ours, talk};
+use crate::error::{json, ours, talk};
+use crate::fetcher::process;
+use crate::fetcher::{Fetcher, Remote};
+use crate::import::Import;
+use crate::listing;
+use crate::protocol::{Ask, Checked, Layer, Say};
+use crate::pull::{LayerProgress, Pull, Watch, pull};
+use crate::store::{Quota, Record, Store, Usage};
 
 /// So long may whom we work for be silent, or deaf.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,7 +40,9 @@ const LINES: usize = 1000;
 /// A store, and for whom it is asked.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
+    /// Directory of the store.
     pub store: &'a Path,
+    /// Who asks.
     pub uid: u32,
     /// As what its images are mounted.
     pub format: ImageFormat,
@@ -165,7 +169,7 @@ pub fn import(
     let (store, uid, format) = (asked.open()?, asked.uid, asked.format);
     let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
     let wish = Import { store: &store, source, policies, platform: &platform, uid };
-    let pulled = skiff_store::import::import(&wish, &mut Teller { say }).map_err(ours)?;
+    let pulled = crate::import::import(&wish, &mut Teller { say }).map_err(ours)?;
     make_mountable(&store, pulled.id, format)?;
     Ok(Say::Pulled {
         name: String::new(),
@@ -197,13 +201,13 @@ pub fn answer(
             let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
             let (fetcher, policies, image): (Box<dyn Fetcher>, _, _) = match fetcher {
                 None => {
-                    let (client, image, _) = fetcher::asked(&ask)?;
+                    let (client, image, _) = process::asked(&ask)?;
                     (Box::new(client), Policies::load().map_err(ours)?, image)
                 }
                 Some(stream) => {
                     let remote = Remote::new(stream).map_err(ours)?;
                     let policies = policies_of(&remote)?;
-                    let wish = serde_json::to_string(&ask).map_err(super::json)?;
+                    let wish = serde_json::to_string(&ask).map_err(json)?;
                     let image = remote.begin(wish).map_err(ours)?;
                     (Box::new(remote), policies, image)
                 }
@@ -280,7 +284,7 @@ fn files(store: &Store, uid: u32, id: ImageId, say: &mut (dyn FnMut(Say) -> bool
     let reader = erofs::Reader::open(file, id.to_string()).map_err(ours)?;
     let mut lines = vec![];
     for file in reader.files() {
-        lines.push(super::listing::line(&file.map_err(ours)?));
+        lines.push(listing::line(&file.map_err(ours)?));
         if lines.len() == LINES && !say(Say::Lines(std::mem::take(&mut lines))) {
             break;
         }

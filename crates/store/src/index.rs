@@ -10,10 +10,11 @@ use skiff_oci::manifest::{ExecConfig, ImageConfig};
 use skiff_oci::platform::Platform;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
-
-use crate::store::file::Stamp;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, make_private};
+
+use crate::error::{json, ours};
+use crate::file::Stamp;
 
 /// A file's name is the image's as long as it fits; most file systems take 255 bytes.
 const LONGEST: usize = 200;
@@ -39,8 +40,8 @@ pub struct Entry {
 impl Entry {
     /// How its programs are run, and what else it says of itself.
     pub fn config(&self) -> Result<ImageConfig> {
-        let bytes = serde_json::to_vec(&self.config).map_err(super::json)?;
-        ImageConfig::parse(&self.reference, &bytes).map_err(super::ours)
+        let bytes = serde_json::to_vec(&self.config).map_err(json)?;
+        ImageConfig::parse(&self.reference, &bytes).map_err(ours)
     }
 
     /// How its programs are run, on this machine.
@@ -83,7 +84,7 @@ impl Entry {
 
     /// Writes it where nobody reads yet.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_vec_pretty(self).map_err(super::json)?;
+        let text = serde_json::to_vec_pretty(self).map_err(json)?;
         fs::write(path, text).context(|| path.display().to_string())
     }
 }

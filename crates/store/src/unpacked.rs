@@ -11,15 +11,16 @@ use rustix::fs::{
 };
 use skiff_erofs as erofs;
 use skiff_image::unpack::{LeftOut, unpack};
+use skiff_output as output;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::plan::Base;
-use skiff_store::Store;
-
-use crate::store::{client, ours};
-use skiff_output as output;
 use skiff_user::context::Context;
+
+use crate::client;
+use crate::error::ours;
+use crate::store::Store;
 
 /// Where an image's files are; unpacks them if nobody has yet.
 pub fn tree(context: &Context, id: ImageId) -> Result<PathBuf> {

@@ -7,7 +7,8 @@ use skiff_ipc::Message;
 use skiff_registry::Certificates;
 use skiff_spec::fault::Fault;
 use skiff_spec::image::ImageId;
-use skiff_store::{Collected, Record, Usage};
+
+use crate::store::{Collected, Record, Usage};
 
 /// What the writer is asked for: once, then it ends.
 #[derive(Debug, Serialize, Deserialize)]

@@ -16,13 +16,14 @@ use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{self as registry, BlobDir, Certificates, Client, Settings, Told, site_places};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
-use skiff_store::Store;
-use skiff_store::fetcher::serve;
 use skiff_sys::allow::{self, Network};
 use skiff_sys::landlock;
 
-use crate::store::ours;
-use crate::store::wire::{Ask, Login};
+use crate::error::{json, ours};
+use crate::fetcher::serve;
+use crate::file::parse;
+use crate::protocol::{Ask, Login};
+use crate::store::Store;
 
 /// Where configuration, and what the C library reads, lies.
 const READABLE: [&str; 2] = ["/etc", "/usr"];
@@ -61,12 +62,12 @@ fn confine(blobs: &Path) -> Result<()> {
     allow::only_listed(Network::Used).context(|| "the store's fetcher: seccomp")
 }
 
-fn begin(wish: &str) -> skiff_store::Result<(Client, Named, Platform)> {
+fn begin(wish: &str) -> crate::Result<(Client, Named, Platform)> {
     let told = |Error { message, hint }| {
         let hint = Some(hint).filter(|hint| !hint.is_empty());
         registry::Error::Told(Told { message, hint, is_refusal: false }).into()
     };
-    serde_json::from_str(wish).map_err(super::json).and_then(|ask| asked(&ask)).map_err(told)
+    serde_json::from_str(wish).map_err(json).and_then(|ask| asked(&ask)).map_err(told)
 }
 
 /// Which image a name means for the machine that is asked about, as far as its registry and the policies go: nothing is got, and no
@@ -129,7 +130,7 @@ fn client(registries: &[(String, String)], logins: &[Login], certificates: &Cert
 }
 
 fn name(client: &Client, reference: &str) -> Result<Named> {
-    match super::parse(reference)? {
+    match parse(reference)? {
         ImageReference::Registry(named) => Ok(named.with_default_tag()),
         ImageReference::Short(short) => Ok(client.complete(&short).map_err(ours)?.with_default_tag()),
         _ => {
