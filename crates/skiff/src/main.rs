@@ -42,9 +42,11 @@ fn main() {
         // A host's command typed inside an environment is a link to us.
         Some(name) => finish(proxy::run_as(&name)),
         None if slurm::is_task() => slurm::run_task(),
-        None if is_started_as(STORE_WRITER) => finish(skiff_store::writer::run(&words()).map(|()| 0)),
+        None if is_started_as(STORE_WRITER) => {
+            finish(skiff_store::writer::run(&words()).map(|()| 0).map_err(skiff_store::ours))
+        }
         None if is_started_as(STORE_FETCHER) => {
-            finish(skiff_store::fetcher::process::run(&words()).map(|()| 0))
+            finish(skiff_store::fetcher::process::run(&words()).map(|()| 0).map_err(skiff_store::ours))
         }
         None => finish(network::words().and_then(|words| run(Cli::read(words)))),
     })

@@ -17,7 +17,7 @@ use skiff_registry::policy::Policies;
 use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{Certificates, asked_for};
 use skiff_sandbox::helper::Helper;
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::fault::Context as _;
 use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::plan::Base;
 use skiff_spec::site::{self, ImageFormat, Site};
@@ -25,7 +25,7 @@ use skiff_spec::wire::Request;
 use skiff_sys::lock;
 use skiff_user::context::Context;
 
-use crate::error::{ours, talk};
+use crate::error::{Error, Result, talk};
 use crate::file::parse;
 use crate::index::Entry;
 use crate::protocol::{Ask, Login, Say};
@@ -58,10 +58,7 @@ struct Writer {
 impl Writer {
     /// Starts it, or waits a while until one of the user's others has ended.
     fn start(program: &Path) -> Result<Self> {
-        lock::within(BUSY, || Self::try_start(program))?.ok_or_else(|| {
-            Error::new("store: all of your writers are busy")
-                .hint("wait until a pull, import or other question to the store has ended")
-        })
+        lock::within(BUSY, || Self::try_start(program))?.ok_or_else(|| Error::Busy)
     }
 
     /// Nothing if the user has as many as one may have.
@@ -89,7 +86,7 @@ impl Writer {
         let (mut last, mut file) = (None, None);
         while let Some(word) = ipc::receive(&mut self.socket).map_err(talk)? {
             match word {
-                Say::Failed(fault) => return Err(fault),
+                Say::Failed(fault) => return Err(fault.into()),
                 Say::Waiting | Say::Layers(_) | Say::Lines(_) => heard(word),
                 word => {
                     if matches!(word, Say::Opened(_)) {
@@ -100,11 +97,7 @@ impl Writer {
             }
         }
         self.helper.finish();
-        let last = last.ok_or_else(|| {
-            Error::new("the store's writer: exited without an answer")
-                .hint("try again: what was fetched is kept")
-        })?;
-        Ok((last, file))
+        Ok((last.ok_or(Error::NoAnswer)?, file))
     }
 }
 
@@ -120,14 +113,14 @@ pub fn import(
             heard(word);
             true
         };
-        let policies = Policies::load().map_err(ours)?;
+        let policies = Policies::load()?;
         let platform = platform.to_string();
         return writer::import(in_own(context, &own(context)), &source, &platform, &policies, &mut say);
     };
     // The writer is another user, who sees the site's policy and not this one's.
-    let policies = Policies::of_user().map_err(ours)?;
-    crate::import::admit(&source, &policies).map_err(ours)?;
-    let (source, files) = source.hand_over(platform).map_err(ours)?;
+    let policies = Policies::of_user()?;
+    crate::import::admit(&source, &policies)?;
+    let (source, files) = source.hand_over(platform)?;
     let mut writer = Writer::start(helper)?;
     writer.send(&Ask::Import { source, platform: platform.to_string() })?;
     let open: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
@@ -146,12 +139,7 @@ pub fn open_image(context: &Context, entry: &Entry) -> Result<Image> {
             writer.send(&Ask::Open(id))?;
             match writer.last_word(&mut |_| ())? {
                 (Say::Opened(record), Some(file)) => (*record, file.into()),
-                _ => {
-                    let image = &entry.reference;
-                    return Err(Error::new(format!(
-                        "image {image}: the store's writer answered something else"
-                    )));
-                }
+                _ => return Err(Error::OtherAnswer(format!("image {}", entry.reference))),
             }
         }
     };
@@ -178,7 +166,7 @@ fn ask_own(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> 
         true
     };
     writer::answer(in_own(context, &own(context)), ask, None, &mut say)?;
-    last.ok_or_else(|| Error::new("the store has nothing to say"))
+    last.ok_or(Error::NoAnswer)
 }
 
 /// Whether an image seems to be in this machine's store for this user, so that it need not be pulled. Whether it may be used the
@@ -222,23 +210,22 @@ pub fn release(context: &Context) -> Result<()> {
 
 /// What a pull needs to know of the user: their registries, and their credentials for those that the image may be in.
 pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<Ask> {
-    let registries = RegistriesConf::texts().map_err(ours)?;
+    let registries = RegistriesConf::texts()?;
     let mut conf = RegistriesConf::default();
-    registries.iter().try_for_each(|(file, text)| conf.add(file, text)).map_err(ours)?;
+    registries.iter().try_for_each(|(file, text)| conf.add(file, text))?;
     let names: Vec<Named> = match parse(reference)? {
         ImageReference::Registry(named) => vec![named],
-        ImageReference::Short(short) => conf.candidates(&short).map_err(ours)?,
+        ImageReference::Short(short) => conf.candidates(&short)?,
         _ => {
-            return Err(Error::new(format!("image {reference}: not in a registry"))
-                .hint("`skiff import` takes files"));
+            return Err(Error::NotInRegistry(reference.into()));
         }
     };
-    let credentials = Credentials::load().map_err(ours)?;
+    let credentials = Credentials::load()?;
     let (mut logins, mut servers) = (vec![], BTreeSet::new());
     for name in &names {
-        for endpoint in conf.endpoints(name).map_err(ours)? {
+        for endpoint in conf.endpoints(name)? {
             let place = format!("{}/{}", endpoint.server, endpoint.repository);
-            logins.extend(match credentials.find(&endpoint.server, &endpoint.repository).map_err(ours)? {
+            logins.extend(match credentials.find(&endpoint.server, &endpoint.repository)? {
                 Some(Credential::Basic { user, password }) => {
                     Some(Login { place, basic: Some((user, password.0)), identity_token: None })
                 }
@@ -252,7 +239,7 @@ pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<Ask> {
     }
     // To another user no key goes that they need not.
     let concerned = |server: &str| context.helper.is_none() || servers.contains(server);
-    let certificates = Certificates::of_user(concerned).map_err(ours)?;
+    let certificates = Certificates::of_user(concerned)?;
     Ok(Ask::Pull { reference: reference.into(), platform: platform.into(), registries, logins, certificates })
 }
 
@@ -260,6 +247,6 @@ pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<Ask> {
 pub fn room(context: &Context) -> Result<crate::Usage> {
     match ask(context, Ask::Usage, &mut |_| ())? {
         Say::Usage(usage) => Ok(usage),
-        _ => Err(Error::new("store: the writer answered something else")),
+        _ => Err(Error::OtherAnswer("store".into())),
     }
 }

@@ -2,8 +2,11 @@
 //!
 //! Every message says what was tried, on which object, and why it failed; [`Error::hint`] says how to mend it.
 
+use std::borrow::Cow;
+
 use rustix::io::Errno;
 use skiff_image::{document_hint, io_hint};
+use skiff_oci::platform::Platform;
 use skiff_spec::fault::Fault;
 use skiff_spec::image::ImageId;
 
@@ -36,6 +39,72 @@ pub enum Error {
     /// A name is none of an image.
     #[error(transparent)]
     Reference(#[from] skiff_oci::reference::ReferenceError),
+    /// A machine's architecture is none that is known.
+    #[error(transparent)]
+    Platform(#[from] skiff_oci::platform::PlatformError),
+    /// What is plain data cannot become JSON, or what another process sent is none.
+    #[error("JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Whatever the layers below, or another process, say for people.
+    #[error("{}", .0.message)]
+    Fault(#[from] Fault),
+    /// The user has no image of this name.
+    #[error("image {0}: you have not pulled it")]
+    NotPulled(String),
+    /// The user has no image of this file.
+    #[error("image {0}: you have not imported it")]
+    NotImported(String),
+    /// Several of the user's images have an id that begins with these digits.
+    #[error("image {0}: several begin so")]
+    Ambiguous(String),
+    /// Only an image in a registry can be pulled.
+    #[error("image {0}: not in a registry")]
+    NotInRegistry(String),
+    /// An image cannot be given this name, which is a file's.
+    #[error("name {0:?}: this names a file")]
+    NamesFile(String),
+    /// An image cannot be given this name.
+    #[error("name {0:?}: an image's digest follows from what is in it")]
+    HasDigest(String),
+    /// What is noted of an image cannot be read.
+    #[error("{file}: {why}")]
+    BadEntry {
+        /// The note.
+        file: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// What a name means cannot be read.
+    #[error("{0}")]
+    BadName(Box<Error>),
+    /// An image's programs do not run here.
+    #[error("image {image}: made for {made_for}, and this machine is {machine}")]
+    OtherMachine {
+        /// Name of the image.
+        image: String,
+        /// What it runs on.
+        made_for: Box<Platform>,
+        /// What this is.
+        machine: Box<Platform>,
+    },
+    /// The store does not have an image, or not for this user.
+    #[error("image {0}: not yours on this machine")]
+    NotYours(ImageId),
+    /// What only the store's administrator may do.
+    #[error("the trusted store: only its administrator may set it a size")]
+    NotAdministrator,
+    /// As many processes work for the user as may.
+    #[error("store: all of your writers are busy")]
+    Busy,
+    /// The store's writer ended too early.
+    #[error("the store's writer: exited without an answer")]
+    NoAnswer,
+    /// The store's writer has said what is no answer to the question.
+    #[error("{0}: the store's writer answered something else")]
+    OtherAnswer(String),
+    /// One of the store's processes was started or asked in a way that it never is.
+    #[error("{0}")]
+    Misused(&'static str),
     /// A store was made by a later version of this program.
     #[error("store {store}: its layout is version {version}, which this program does not know")]
     Newer {
@@ -85,7 +154,23 @@ impl Error {
     }
 
     /// How to mend it, where that is known: one sentence without a full stop.
-    pub fn hint(&self) -> Option<&str> {
+    pub fn hint(&self) -> Option<Cow<'_, str>> {
+        match self {
+            Error::NotPulled(image) => Some(Cow::Owned(format!(
+                "`skiff pull {image}` gets it; to run a command over the host's root: skiff run -- {image}"
+            ))),
+            Error::NotImported(image) => {
+                Some(Cow::Owned(format!("`skiff import {image}` does it, and `skiff run {image}` at once")))
+            }
+            Error::OtherMachine { image, .. } => Some(Cow::Owned(format!(
+                "skiff pull {image}; or administrator: QEMU's user mode emulation runs it (binfmt_misc)"
+            ))),
+            error => error.fixed_hint().map(Cow::Borrowed),
+        }
+    }
+
+    /// Those without a name in them.
+    fn fixed_hint(&self) -> Option<&str> {
         match self {
             Error::Io { what, source, .. } => io_hint(what, *source).or(match *source {
                 Errno::ACCESS | Errno::PERM | Errno::ROFS => {
@@ -97,8 +182,19 @@ impl Error {
             Error::Registry(error) => error.hint(),
             Error::Document(error) => document_hint(error),
             Error::Reference(error) => Some(error.hint()),
+            Error::Fault(fault) => Some(&*fault.hint).filter(|hint| !hint.is_empty()),
+            Error::Ambiguous(_) => Some("more digits tell them apart"),
+            Error::NotInRegistry(_) => Some("`skiff import` takes files"),
+            Error::NamesFile(_) => Some("skiff import FILE NAME[:TAG] gives the image in FILE that name"),
+            Error::HasDigest(_) => Some("give it a NAME[:TAG]"),
+            Error::BadName(_) => Some("remove the file and pull the image again"),
+            Error::NotYours(_) => Some("`skiff pull` gets it"),
+            Error::NotAdministrator => {
+                Some("without --budget, what nobody uses any more goes; `skiff rmi` gives up what is yours")
+            }
+            Error::Busy => Some("wait until a pull, import or other question to the store has ended"),
+            Error::NoAnswer => Some("try again: what was fetched is kept"),
             Error::Newer { .. } => Some("use the newer skiff, or another store"),
-            Error::Overtaken(_) => None,
             Error::RefusedTooOften { .. } => Some(
                 "`skiff login SERVER` for the registry that the image is private in; after an hour you are heard again",
             ),
@@ -106,6 +202,7 @@ impl Error {
                 "`skiff rmi IMAGE` gives up what you need no longer; `skiff store du` shows what you have; \
                  administrator: store_user_quota in /etc/skiff/helper.conf",
             ),
+            _ => None,
         }
     }
 
@@ -164,21 +261,23 @@ impl From<skiff_erofs::Error> for Error {
     }
 }
 
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        match error {
+            Error::Fault(fault) => fault,
+            error => Fault::new(error.to_string()).hint(error.hint().unwrap_or_default()),
+        }
+    }
+}
+
 /// An error of this library, or of those below it, for people.
 pub fn ours(e: impl Into<Error>) -> Fault {
-    let e: Error = e.into();
-    let hint = e.hint().unwrap_or_default().to_owned();
-    Fault::new(e.to_string()).hint(hint)
+    e.into().into()
 }
 
-/// What is plain data cannot fail to become JSON; if it does, that is said.
-pub(crate) fn json(e: serde_json::Error) -> Fault {
-    Fault::new(format!("JSON: {e}"))
-}
-
-/// Why the other process of the store was not understood, or not heard.
-pub(crate) fn talk(e: skiff_ipc::Error) -> Fault {
-    Fault::from(e).about("the store's writer")
+/// Why the store's writer was not understood, or not heard.
+pub(crate) fn talk(e: skiff_ipc::Error) -> Error {
+    Fault::from(e).about("the store's writer").into()
 }
 
 /// Adds what was tried, and on what, to a failed system call.
@@ -196,6 +295,41 @@ impl<T> StoreContext<T> for rustix::io::Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn people_are_told_what_is_wrong_and_how_to_mend_it() {
+        let machine = |name| Box::new(Platform::linux(name, None));
+        let said = Fault::new("helper: not there").hint("install it");
+        let cases = [
+            (Error::NotPulled("x".into()), "image x: you have not pulled it", "`skiff pull x` gets it;"),
+            (
+                Error::NotImported("./x".into()),
+                "image ./x: you have not imported it",
+                "`skiff import ./x` does",
+            ),
+            (
+                Error::OtherMachine {
+                    image: "x".into(),
+                    made_for: machine("arm64"),
+                    machine: machine("amd64"),
+                },
+                "image x: made for linux/arm64, and this machine is linux/amd64",
+                "skiff pull x;",
+            ),
+            (
+                Error::BadName(Box::new(Error::BadEntry { file: "/x.json".into(), why: "empty".into() })),
+                "/x.json: empty",
+                "remove the file",
+            ),
+            (Error::OtherAnswer("image x".into()), "image x: the store's writer answered something else", ""),
+            (said.into(), "helper: not there", "install it"),
+        ];
+        for (error, message, hint) in cases {
+            let fault = Fault::from(error);
+            assert_eq!(fault.message, message);
+            assert!(fault.hint.starts_with(hint) && fault.hint.is_empty() == hint.is_empty(), "{fault:?}");
+        }
+    }
 
     #[test]
     fn what_a_blob_has_met_comes_back_through_the_image_that_is_made_of_it() {

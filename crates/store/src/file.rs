@@ -7,9 +7,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use skiff_image::source::Source;
 use skiff_oci::reference::ImageReference;
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::fault::Context as _;
 
-use crate::error::ours;
+use crate::error::{Error, Result};
 
 /// A file or directory with an image in it.
 pub struct ImageFile {
@@ -78,10 +78,10 @@ impl ImageFile {
 
     /// Opens it.
     pub fn open(&self) -> Result<Source> {
-        match &self.reference {
-            Some(reference) => Source::open(reference).map_err(ours),
-            None => Source::open_path(&self.path).map_err(ours),
-        }
+        Ok(match &self.reference {
+            Some(reference) => Source::open(reference)?,
+            None => Source::open_path(&self.path)?,
+        })
     }
 
     /// What it looks like now; of a directory, what its list of images looks like.
@@ -106,7 +106,7 @@ fn in_full(path: &Path) -> PathBuf {
 
 /// Reads a name of an image.
 pub fn parse(text: &str) -> Result<ImageReference> {
-    ImageReference::from_str(text).map_err(|e| Error::new(e.to_string()).hint(e.hint()))
+    Ok(ImageReference::from_str(text)?)
 }
 
 /// The name in full of an image that is to be called so.
@@ -115,13 +115,11 @@ pub fn name_for(text: &str) -> Result<String> {
         ImageReference::Registry(named) => named,
         ImageReference::Short(short) => short.at_docker_hub(),
         _ => {
-            return Err(Error::new(format!("name {text:?}: this names a file"))
-                .hint("skiff import FILE NAME[:TAG] gives the image in FILE that name"));
+            return Err(Error::NamesFile(text.into()));
         }
     };
     if named.digest().is_some() {
-        return Err(Error::new(format!("name {text:?}: an image's digest follows from what is in it"))
-            .hint("give it a NAME[:TAG]"));
+        return Err(Error::HasDigest(text.into()));
     }
     Ok(named.with_default_tag().to_string())
 }
@@ -148,7 +146,7 @@ mod tests {
         let name = |text| ImageFile::of(text).map(|f| f.name);
         assert_eq!(name("./no-such.sif"), Some(here.join("no-such.sif").display().to_string()));
         assert_eq!(name("./."), Some(here.display().to_string()));
-        let missing = ImageFile::meant("no-such-file").err().map(|e| e.message);
+        let missing = ImageFile::meant("no-such-file").err().map(|e| e.to_string());
         assert_eq!(missing.as_deref(), Some("file \"no-such-file\": No such file or directory (os error 2)"));
         assert!(ImageFile::meant("Cargo.toml").is_ok());
     }
@@ -158,15 +156,14 @@ mod tests {
         assert_eq!(name_for("tool").ok().as_deref(), Some("docker.io/library/tool:latest"));
         assert_eq!(name_for("site.example/a/b:1").ok().as_deref(), Some("site.example/a/b:1"));
         let digest = format!("tool@sha256:{}", "0".repeat(64));
-        for (text, reason) in [
-            ("x.sqsh", "this names a file"),
-            ("oci:dir", "this names a file"),
-            ("Tool", "the repository has capitals"),
-            ("", "it is empty"),
-            (&digest, "an image's digest follows from what is in it"),
-        ] {
+        for text in ["x.sqsh", "oci:dir"] {
+            assert!(matches!(name_for(text), Err(Error::NamesFile(name)) if name == text), "{text}");
+        }
+        assert!(matches!(name_for(&digest), Err(Error::HasDigest(name)) if name == digest));
+        for (text, reason) in [("Tool", "the repository has capitals"), ("", "it is empty")] {
             let refused = name_for(text).expect_err(text);
-            assert!(refused.message.contains(reason), "{text}: {refused}");
+            assert!(matches!(refused, Error::Reference(_)), "{text}: {refused}");
+            assert!(refused.to_string().contains(reason), "{text}: {refused}");
         }
     }
 }

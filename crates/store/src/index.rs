@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use skiff_oci::manifest::{ExecConfig, ImageConfig};
 use skiff_oci::platform::Platform;
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::fault::Context as _;
 use skiff_spec::image::ImageId;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, make_private};
 
-use crate::error::{json, ours};
+use crate::error::{Error, Result};
 use crate::file::Stamp;
 
 /// A file's name is the image's as long as it fits; most file systems take 255 bytes.
@@ -40,8 +40,8 @@ pub struct Entry {
 impl Entry {
     /// How its programs are run, and what else it says of itself.
     pub fn config(&self) -> Result<ImageConfig> {
-        let bytes = serde_json::to_vec(&self.config).map_err(json)?;
-        ImageConfig::parse(&self.reference, &bytes).map_err(ours)
+        let bytes = serde_json::to_vec(&self.config)?;
+        Ok(ImageConfig::parse(&self.reference, &bytes)?)
     }
 
     /// How its programs are run, on this machine.
@@ -53,14 +53,11 @@ impl Entry {
         let machine = Platform::host();
         match config.platform.filter(|made_for| !machine.runs(made_for) && !emulates()) {
             None => Ok(config.exec),
-            Some(other) => {
-                let why =
-                    format!("image {}: made for {other}, and this machine is {machine}", self.reference);
-                Err(Error::new(why).hint(format!(
-                    "skiff pull {}; or administrator: QEMU's user mode emulation runs it (binfmt_misc)",
-                    self.reference
-                )))
-            }
+            Some(other) => Err(Error::OtherMachine {
+                image: self.reference.clone(),
+                made_for: other.into(),
+                machine: machine.into(),
+            }),
         }
     }
 }
@@ -78,14 +75,15 @@ impl Entry {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             other => other.context(|| path.display().to_string())?,
         };
-        let bad = |e| Error::new(format!("{}: {e}", path.display()));
+        let bad =
+            |e: serde_json::Error| Error::BadEntry { file: path.display().to_string(), why: e.to_string() };
         serde_json::from_slice(&text).map(Some).map_err(bad)
     }
 
     /// Writes it where nobody reads yet.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_vec_pretty(self).map_err(json)?;
-        fs::write(path, text).context(|| path.display().to_string())
+        let text = serde_json::to_vec_pretty(self)?;
+        Ok(fs::write(path, text).context(|| path.display().to_string())?)
     }
 }
 
@@ -108,8 +106,7 @@ impl Names {
         if !self.is_there {
             return Ok(None);
         }
-        Entry::read(&self.dir.join(file_name(reference)))
-            .map_err(|e| e.hint("remove the file and pull the image again"))
+        Entry::read(&self.dir.join(file_name(reference))).map_err(|e| Error::BadName(Box::new(e)))
     }
 
     /// All, by name.
@@ -138,14 +135,14 @@ impl Names {
         let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
         let new = self.dir.join(format!(".{host}.{}", std::process::id()));
         entry.write(&new)?;
-        fs::rename(&new, self.dir.join(file_name(&entry.reference))).context(what)
+        Ok(fs::rename(&new, self.dir.join(file_name(&entry.reference))).context(what)?)
     }
 
     /// Forgets a name.
     pub fn remove(&self, entry: &Entry) -> Result<()> {
         let path = self.dir.join(file_name(&entry.reference));
         match fs::remove_file(&path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => Err(e).context(|| path.display().to_string()),
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e).context(|| path.display().to_string())?,
             _ => Ok(()),
         }
     }

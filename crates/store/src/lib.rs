@@ -19,5 +19,5 @@ pub mod unpacked;
 pub mod writer;
 
 pub use error::{Error, Result, ours};
-pub use names::{PREFIX, find, known, not_pulled};
+pub use names::{PREFIX, find, known};
 pub use store::{Begun, Collected, Layer, Making, Patience, Quota, Record, Store, Usage, UserUsage};

@@ -1,9 +1,9 @@
 //! Which of a user's images a text means.
 
 use skiff_oci::reference::ImageReference;
-use skiff_spec::fault::{Fault as Error, Result};
 use skiff_user::context::Context;
 
+use crate::error::{Error, Result};
 use crate::file::{ImageFile, parse};
 use crate::index::{Entry, Names};
 
@@ -14,7 +14,7 @@ const FEWEST_DIGITS: usize = 8;
 
 /// The image that the user means: one they have pulled or imported.
 pub fn find(context: &Context, text: &str) -> Result<Entry> {
-    known(context, text)?.ok_or_else(|| not_pulled(text))
+    known(context, text)?.ok_or_else(|| Error::NotPulled(text.into()))
 }
 
 /// Likewise, if there is one.
@@ -24,10 +24,7 @@ pub fn known(context: &Context, text: &str) -> Result<Option<Entry>> {
         return Ok(Some(entry));
     }
     if let Some(file) = ImageFile::of(text) {
-        return names.find(&file.name)?.map(Some).ok_or_else(|| {
-            Error::new(format!("image {text}: you have not imported it"))
-                .hint(format!("`skiff import {text}` does it, and `skiff run {text}` at once"))
-        });
+        return names.find(&file.name)?.map(Some).ok_or_else(|| Error::NotImported(text.into()));
     }
     for name in full_names(&parse(text)?, text) {
         if let Some(entry) = names.find(&name)? {
@@ -35,13 +32,6 @@ pub fn known(context: &Context, text: &str) -> Result<Option<Entry>> {
         }
     }
     Ok(None)
-}
-
-/// The refusal where the user has no such image.
-pub fn not_pulled(text: &str) -> Error {
-    Error::new(format!("image {text}: you have not pulled it")).hint(format!(
-        "`skiff pull {text}` gets it; to run a command over the host's root: skiff run -- {text}"
-    ))
 }
 
 fn by_digits(names: &Names, text: &str) -> Result<Option<Entry>> {
@@ -55,7 +45,7 @@ fn by_digits(names: &Names, text: &str) -> Result<Option<Entry>> {
     match found[..] {
         [] => Ok(None),
         [entry] => Ok(Some(entry.clone())),
-        _ => Err(Error::new(format!("image {digits}: several begin so")).hint("more digits tell them apart")),
+        _ => Err(Error::Ambiguous(digits.into())),
     }
 }
 

@@ -11,19 +11,21 @@ use rustix::fs::{
 };
 use skiff_erofs as erofs;
 use skiff_image::unpack::{LeftOut, unpack};
-use skiff_output as output;
 use skiff_sandbox::visit::as_root_of_ids;
-use skiff_spec::fault::{Context as _, Result};
+use skiff_spec::fault::{self, Context as _};
 use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::plan::Base;
 use skiff_user::context::Context;
 
 use crate::client;
-use crate::error::ours;
+use crate::error::{Result, ours};
 use crate::store::Store;
 
-/// Where an image's files are; unpacks them if nobody has yet.
-pub fn tree(context: &Context, id: ImageId) -> Result<PathBuf> {
+/// Where an image's files are; unpacks them if nobody has yet. What the user should know of that is passed to `note`.
+///
+/// # Errors
+/// The image is not there, or cannot be unpacked.
+pub fn tree(context: &Context, id: ImageId, note: fn(&str)) -> Result<PathBuf> {
     let (all, tree) = (home(context), path(context, id));
     note_use(context, id);
     if tree.exists() {
@@ -35,11 +37,11 @@ pub fn tree(context: &Context, id: ImageId) -> Result<PathBuf> {
     let lock = open(all.join(format!("{id}.lock")), flags, Mode::from_raw_mode(0o600)).context(what)?;
     flock(&lock, FlockOperation::LockExclusive).context(what)?;
     if !tree.exists() {
-        output::note(
+        note(
             "unpacking the image, as there is no helper that would have it mounted; the next start will not have to",
         );
         let left_out = fill(context, id, &tree)?;
-        tell(left_out);
+        tell(left_out, note);
     }
     Ok(tree)
 }
@@ -62,7 +64,7 @@ fn fill(context: &Context, id: ImageId, tree: &std::path::Path) -> Result<LeftOu
     let new = tree.with_extension("new");
     remove(context, &new)?;
     let store = client::own(context);
-    let unpacked: Result<[u64; 3]> = as_root_of_ids(None, Base::Host, |_| {
+    let unpacked: fault::Result<[u64; 3]> = as_root_of_ids(None, Base::Host, |_| {
         let what = || new.display().to_string();
         let file = Store::open(&store).and_then(|store| store.open_image(id)).map_err(ours)?;
         let reader = erofs::Reader::open(file, id.to_string()).map_err(ours)?;
@@ -83,14 +85,14 @@ fn fill(context: &Context, id: ImageId, tree: &std::path::Path) -> Result<LeftOu
     Ok(LeftOut { devices, owners, xattrs })
 }
 
-fn tell(LeftOut { devices, owners, xattrs }: LeftOut) {
+fn tell(LeftOut { devices, owners, xattrs }: LeftOut, note: fn(&str)) {
     for (count, what) in [
         (devices, "devices and sockets are left out"),
         (owners, "files belong to root inside, as you have no id for their owners"),
         (xattrs, "extended attributes are left out"),
     ] {
         if count > 0 {
-            output::note(&format!("{count} {what}"));
+            note(&format!("{count} {what}"));
         }
     }
 }
@@ -100,7 +102,9 @@ pub fn forget(context: &Context, id: ImageId) -> Result<()> {
     let tree = path(context, id);
     remove(context, &tree)?;
     match fs::remove_file(tree.with_extension("lock")) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).context(|| tree.display().to_string()),
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e).context(|| tree.display().to_string())?
+        }
         _ => Ok(()),
     }
 }
@@ -110,7 +114,8 @@ fn remove(context: &Context, tree: &std::path::Path) -> Result<()> {
     if !tree.exists() || context.helper.is_some() {
         return Ok(());
     }
-    as_root_of_ids(None, Base::Host, |_| fs::remove_dir_all(tree).context(|| tree.display().to_string()))
+    let gone = || fs::remove_dir_all(tree).context(|| tree.display().to_string());
+    Ok(as_root_of_ids(None, Base::Host, |_| gone())?)
 }
 
 fn home(context: &Context) -> PathBuf {

@@ -15,13 +15,13 @@ use skiff_ipc::{self as ipc, Until};
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
 use skiff_registry::policy::Policies;
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::fault::Context as _;
 use skiff_spec::image::ImageId;
 use skiff_spec::site::ImageFormat;
 use skiff_sys::allow::{self, Network};
 use skiff_sys::landlock;
 
-use crate::error::{json, ours, talk};
+use crate::error::{Error, Result, talk};
 use crate::fetcher::process;
 use crate::fetcher::{Fetcher, Remote};
 use crate::import::Import;
@@ -52,7 +52,7 @@ pub struct Asked<'a> {
 
 impl Asked<'_> {
     fn open(&self) -> Result<Store> {
-        Ok(Store::open(self.store).map_err(ours)?.with_quota(self.quota))
+        Ok(Store::open(self.store)?.with_quota(self.quota))
     }
 }
 
@@ -60,7 +60,7 @@ impl Asked<'_> {
 /// what images are mounted, the bytes that each user may have (or nothing: a share), and the numbers of the sockets to the user and to the
 /// fetcher.
 pub fn run(words: &[String]) -> Result<()> {
-    let bad = || Error::new("this is how the helper starts the store's writer, not people");
+    let bad = || Error::Misused("internal command: only the helper starts it");
     let [store, uid, format, quota, socket, fetcher] = words else { return Err(bad()) };
     let (uid, socket) = (uid.parse().map_err(|_| bad())?, socket.parse().map_err(|_| bad())?);
     let format = ImageFormat::of_name(format).ok_or_else(bad)?;
@@ -79,8 +79,8 @@ pub fn run(words: &[String]) -> Result<()> {
     socket.peer_addr().context(|| "socket")?;
     // Others wait for the locks that we hold: one who neither listens nor goes away must not keep us.
     socket.set_write_timeout(Some(PATIENCE)).context(|| "socket")?;
-    if let Err(fault) = confine(Path::new(store)) {
-        return ipc::send(&mut socket, &Say::Failed(fault)).map_err(talk);
+    if let Err(error) = confine(Path::new(store)) {
+        return ipc::send(&mut socket, &Say::Failed(error.into())).map_err(talk);
     }
     let until = Instant::now() + QUESTION;
     let Some(ask) = ipc::receive(&mut Until::new(&socket, until)).map_err(talk)? else { return Ok(()) };
@@ -88,14 +88,14 @@ pub fn run(words: &[String]) -> Result<()> {
     let answered = match ask {
         Ask::Import { source, platform } => {
             let files = Until::new(&socket, until).receive_descriptors::<Ask>(source.files.len() + 1);
-            let source = files.map_err(talk).and_then(|files| Source::given(source, files).map_err(ours));
+            let source = files.map_err(talk).and_then(|files| Ok(Source::given(source, files)?));
             source.and_then(|source| take_over(asked, source, &platform, &mut socket, fetcher))
         }
         Ask::Open(id) => hand_out(asked, id, &mut socket),
         ask => answer(asked, ask, Some(fetcher), &mut |word| ipc::send(&mut socket, &word).is_ok()),
     };
     // If nobody listens any more, nobody needs to know.
-    answered.or_else(|fault| ipc::send(&mut socket, &Say::Failed(fault))).or(Ok(()))
+    answered.or_else(|error| ipc::send(&mut socket, &Say::Failed(error.into()))).or(Ok(()))
 }
 
 /// All that is foreign is read after this: whoever takes the process over by that can change nothing but the store, start nothing, reach no
@@ -105,7 +105,7 @@ fn confine(store: &Path) -> Result<()> {
     let dir = rustix::fs::open(store, flags, Mode::empty()).context(|| store.display().to_string())?;
     // A kernel without Landlock goes without: `skiff doctor` says so.
     landlock::confine_changes_to(dir.as_fd()).context(|| "the store's writer: Landlock")?;
-    allow::only_listed(Network::Unused).context(|| "the store's writer: seccomp")
+    Ok(allow::only_listed(Network::Unused).context(|| "the store's writer: seccomp")?)
 }
 
 /// Imports from files that the user has opened.
@@ -116,9 +116,9 @@ fn take_over(
     socket: &mut UnixStream,
     fetcher: UnixStream,
 ) -> Result<()> {
-    let remote = Remote::new(fetcher).map_err(ours)?;
+    let remote = Remote::new(fetcher)?;
     let policies = policies_of(&remote)?;
-    let place = if policies.is_empty() { None } else { remote.place(source.opened()).map_err(ours)? };
+    let place = if policies.is_empty() { None } else { remote.place(source.opened())? };
     let source = source.lies_at(place);
     drop(remote);
     let mut say = |word: Say| ipc::send(socket, &word).is_ok();
@@ -129,8 +129,8 @@ fn take_over(
 
 /// The site's, from who sees the host's files.
 fn policies_of(remote: &Remote) -> Result<Policies> {
-    let text = remote.policy().map_err(ours)?;
-    Policies::of_text(text.as_ref()).map_err(ours)
+    let text = remote.policy()?;
+    Ok(Policies::of_text(text.as_ref())?)
 }
 
 /// Gives an image's file. Its kind is one that nothing can be changed by.
@@ -147,15 +147,11 @@ fn told(record: Record) -> Box<Record> {
 
 /// An image that the user may use.
 pub fn open(store: &Path, uid: u32, id: ImageId) -> Result<(Record, File)> {
-    let store = Store::open(store).map_err(ours)?;
-    match store.find(id).map_err(ours)?.filter(|_| store.permitted(uid, id)) {
-        Some(record) => Ok((record, store.open_image(id).map_err(ours)?)),
-        None => Err(not_his(id)),
+    let store = Store::open(store)?;
+    match store.find(id)?.filter(|_| store.permitted(uid, id)) {
+        Some(record) => Ok((record, store.open_image(id)?)),
+        None => Err(Error::NotYours(id)),
     }
-}
-
-fn not_his(id: ImageId) -> Error {
-    Error::new(format!("image {id}: not yours on this machine")).hint("`skiff pull` gets it")
 }
 
 /// Imports an image.
@@ -167,9 +163,9 @@ pub fn import(
     say: &mut (dyn FnMut(Say) -> bool + Send),
 ) -> Result<Say> {
     let (store, uid, format) = (asked.open()?, asked.uid, asked.format);
-    let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
+    let platform = platform.parse::<Platform>()?;
     let wish = Import { store: &store, source, policies, platform: &platform, uid };
-    let pulled = crate::import::import(&wish, &mut Teller { say }).map_err(ours)?;
+    let pulled = crate::import::import(&wish, &mut Teller { say })?;
     make_mountable(&store, pulled.id, format)?;
     Ok(Say::Pulled {
         name: String::new(),
@@ -184,7 +180,7 @@ pub fn import(
 fn make_mountable(store: &Store, id: ImageId, format: ImageFormat) -> Result<()> {
     match format {
         ImageFormat::Erofs => Ok(()),
-        ImageFormat::Squashfs => store.make_squashfs(id).map_err(ours),
+        ImageFormat::Squashfs => store.make_squashfs(id),
     }
 }
 
@@ -198,24 +194,24 @@ pub fn answer(
     let (store, uid, format) = (of.open()?, of.uid, of.format);
     let last = match ask {
         Ask::Pull { ref platform, .. } => {
-            let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
+            let platform = platform.parse::<Platform>()?;
             let (fetcher, policies, image): (Box<dyn Fetcher>, _, _) = match fetcher {
                 None => {
                     let (client, image, _) = process::asked(&ask)?;
-                    (Box::new(client), Policies::load().map_err(ours)?, image)
+                    (Box::new(client), Policies::load()?, image)
                 }
                 Some(stream) => {
-                    let remote = Remote::new(stream).map_err(ours)?;
+                    let remote = Remote::new(stream)?;
                     let policies = policies_of(&remote)?;
-                    let wish = serde_json::to_string(&ask).map_err(json)?;
-                    let image = remote.begin(wish).map_err(ours)?;
+                    let wish = serde_json::to_string(&ask)?;
+                    let image = remote.begin(wish)?;
                     (Box::new(remote), policies, image)
                 }
             };
             let fetcher = &*fetcher;
             let (policies, image, platform) = (&policies, &image, &platform);
             let wish = Pull { store: &store, fetcher, policies, image, platform, uid };
-            let pulled = pull(&wish, &mut Teller { say }).map_err(ours)?;
+            let pulled = pull(&wish, &mut Teller { say })?;
             make_mountable(&store, pulled.id, format)?;
             Say::Pulled {
                 name: image.to_string(),
@@ -227,25 +223,21 @@ pub fn answer(
         }
         // Files come along with these, or go back.
         Ask::Import { .. } | Ask::Open(_) => {
-            return Err(Error::new("the store's writer: asked without a socket"));
+            return Err(Error::Misused("the store's writer: asked without a socket"));
         }
         Ask::Find(id) => {
-            let found = if store.permitted(uid, id) { store.find(id).map_err(ours)? } else { None };
+            let found = if store.permitted(uid, id) { store.find(id)? } else { None };
             // It may be from before, or from a node whose kernel mounts other ones.
             found.iter().try_for_each(|_| make_mountable(&store, id, format))?;
             Say::Found(found.map(told))
         }
-        Ask::Forget(id) => store.forbid(uid, id).map(|()| Say::Done).map_err(ours)?,
+        Ask::Forget(id) => store.forbid(uid, id).map(|()| Say::Done)?,
         Ask::Usage => Say::Usage(usage(&store, uid)?),
         // What one user has in use is not for another to throw away; what nobody has is nobody's.
         Ask::Collect { budget: Some(_), .. } if !is_owner(uid) => {
-            return Err(Error::new("the trusted store: only its administrator may set it a size").hint(
-                "without --budget, what nobody uses any more goes; `skiff rmi` gives up what is yours",
-            ));
+            return Err(Error::NotAdministrator);
         }
-        Ask::Collect { budget, dry_run } => {
-            store.collect(budget, dry_run).map(Say::Collected).map_err(ours)?
-        }
+        Ask::Collect { budget, dry_run } => store.collect(budget, dry_run).map(Say::Collected)?,
         Ask::Verify(only) => Say::Verified(verify(&store, uid, only)?),
         Ask::Files(id) => files(&store, uid, id, say)?,
     };
@@ -256,10 +248,10 @@ pub fn answer(
 /// What the store takes up; whose it is sees of all users how much of it, others only of themselves.
 fn usage(store: &Store, uid: u32) -> Result<Usage> {
     let users = match is_owner(uid) {
-        true => store.usage_of_users().map_err(ours)?,
-        false => vec![store.usage_of(uid).map_err(ours)?],
+        true => store.usage_of_users()?,
+        false => vec![store.usage_of(uid)?],
     };
-    Ok(Usage { users, ..store.usage().map_err(ours)? })
+    Ok(Usage { users, ..store.usage()? })
 }
 
 /// Whether the user is whom the store belongs to, or the machine.
@@ -268,7 +260,7 @@ fn is_owner(uid: u32) -> bool {
 }
 
 fn verify(store: &Store, uid: u32, only: Option<ImageId>) -> Result<Vec<Checked>> {
-    let all = store.images().map_err(ours)?;
+    let all = store.images()?;
     let wanted = all
         .into_iter()
         .filter(|id| only.is_none_or(|o| o == *id) && (is_owner(uid) || store.permitted(uid, *id)));
@@ -278,13 +270,13 @@ fn verify(store: &Store, uid: u32, only: Option<ImageId>) -> Result<Vec<Checked>
 
 fn files(store: &Store, uid: u32, id: ImageId, say: &mut (dyn FnMut(Say) -> bool + Send)) -> Result<Say> {
     if !store.permitted(uid, id) {
-        return Err(not_his(id));
+        return Err(Error::NotYours(id));
     }
-    let file = store.open_image(id).map_err(ours)?;
-    let reader = erofs::Reader::open(file, id.to_string()).map_err(ours)?;
+    let file = store.open_image(id)?;
+    let reader = erofs::Reader::open(file, id.to_string())?;
     let mut lines = vec![];
     for file in reader.files() {
-        lines.push(listing::line(&file.map_err(ours)?));
+        lines.push(listing::line(&file?));
         if lines.len() == LINES && !say(Say::Lines(std::mem::take(&mut lines))) {
             break;
         }

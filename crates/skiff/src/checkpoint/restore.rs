@@ -167,7 +167,9 @@ fn launch(
         environment: started.of.strip_prefix(ENV).map(str::to_owned),
     };
     let stop = match entry {
-        Some(entry) => stop_signal(entry.config()?.exec.stop_signal.as_deref().filter(|s| !s.is_empty())),
+        Some(entry) => stop_signal(
+            entry.config().map_err(skiff_store::ours)?.exec.stop_signal.as_deref().filter(|s| !s.is_empty()),
+        ),
         None => Signal::TERM.as_raw(),
     };
     let service = Service {

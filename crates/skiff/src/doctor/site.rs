@@ -69,7 +69,7 @@ fn store(context: &Context) -> Check {
     match client::room(context) {
         Ok(usage) => Check::pass(NAME, format!("{} in use", output::size(usage.total()))),
         // Environments over the host do without.
-        Err(e) => Check::warn(NAME, e.message, e.hint),
+        Err(e) => Check::warn(NAME, e.to_string(), e.hint().unwrap_or_default()),
     }
 }
 

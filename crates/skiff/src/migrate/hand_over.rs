@@ -255,7 +255,7 @@ impl Move<'_> {
         let found = look(self.init, self.inside.net == NetSpace::Its)?;
         let trees = trees::keep(self.inside, &self.started.plan, self.record, &dir)?;
         if let Some(entry) = self.record.image()? {
-            entry.write(&dir.join(IMAGE))?;
+            entry.write(&dir.join(IMAGE)).map_err(skiff_store::ours)?;
         }
         let member = self.member.as_ref().map(|member| member.renewed(self.context, self.started));
         member.transpose()?.iter().try_for_each(|member| member.write(&dir))?;

@@ -41,7 +41,7 @@ pub fn make_ready(context: &Context, plan: &Plan) -> Result<()> {
 /// The directory of an image's unpacked files, where its file is not mounted; unpacks them if need be.
 pub fn unpacked(context: &Context, base: Base) -> Result<Option<PathBuf>> {
     match (base, context.route()) {
-        (Base::Image(id), Route::Rootless) => unpacked::tree(context, id).map(Some),
+        (Base::Image(id), Route::Rootless) => Ok(Some(unpacked::tree(context, id, skiff_output::note)?)),
         _ => Ok(None),
     }
 }

@@ -18,7 +18,7 @@ use skiff_store::fetcher::process as fetcher;
 use skiff_store::file::{ImageFile, parse};
 use skiff_store::index::{Entry, now};
 use skiff_store::protocol::{Ask, Say};
-use skiff_store::{client, known, not_pulled};
+use skiff_store::{Error as StoreError, client, known};
 use skiff_user::context::Context;
 
 /// When an image is pulled that is to be run.
@@ -39,17 +39,17 @@ pub fn to_run(context: &Context, text: &str, when: PullWhen) -> Result<Entry> {
         return import::find_or_import(context, text);
     }
     let entry = match (when, known(context, text)?) {
-        (PullWhen::Never, found) => return found.ok_or_else(|| not_pulled(text)),
+        (PullWhen::Never, found) => return Ok(found.ok_or_else(|| StoreError::NotPulled(text.into()))?),
         (PullWhen::Missing, Some(entry)) if client::has(context, entry.id) => return Ok(entry),
         // The same one as before, whatever its name means by now.
         (PullWhen::Missing, Some(entry)) => return by_id(context, entry),
         // By digits or short it was named, and by a full name it is asked for.
         (PullWhen::Always, Some(entry)) => entry.reference,
-        (_, None) if is_id(text) => return Err(not_pulled(text)),
+        (_, None) if is_id(text) => return Err(StoreError::NotPulled(text.into()).into()),
         (_, None) => text.to_owned(),
     };
     if !matches!(parse(&entry)?, ImageReference::Registry(_) | ImageReference::Short(_)) {
-        return Err(not_pulled(text));
+        return Err(StoreError::NotPulled(text.into()).into());
     }
     output::note(&format!("image {entry}: pulling it"));
     pull(context, &entry, &Platform::host(), &mut Progress::new(None, false)).map_err(|e| match when {
@@ -73,10 +73,11 @@ pub fn pin(context: &Context, text: &str) -> Result<Image> {
         return Ok(of(entry));
     }
     if is_id(text) {
-        return Err(not_pulled(text));
+        return Err(StoreError::NotPulled(text.into()).into());
     }
     let ask = client::pull(context, text, &Platform::host().to_string())?;
-    fetcher::resolve(&ask).map(|(id, reference)| Image { id, reference })
+    let (id, reference) = fetcher::resolve(&ask)?;
+    Ok(Image { id, reference })
 }
 
 /// Digits alone say nothing of where an image could be had.

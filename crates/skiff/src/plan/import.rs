@@ -60,7 +60,7 @@ fn read(
 /// The image that the user wants to run: one that they have pulled or imported, or in a file, from where it is imported unless that has
 /// been done.
 pub fn find_or_import(context: &Context, text: &str) -> Result<Entry> {
-    let Some(file) = ImageFile::of(text) else { return find(context, text) };
+    let Some(file) = ImageFile::of(text) else { return Ok(find(context, text)?) };
     if let Some(entry) = Names::of(context)?.find(&file.name)?
         && entry.origin == Some(file.stamp()?)
         && let Say::Found(Some(_)) = client::ask(context, Ask::Find(entry.id), &mut |_| ())?

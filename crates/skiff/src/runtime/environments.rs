@@ -138,7 +138,7 @@ impl Environment {
         let text = settings.to_toml().map_err(|e| Error::new(format!("{}: {e}", settings::FILE)))?;
         new.write(settings::FILE, text.as_bytes(), 0o644)?;
         let Some(entry) = base.image() else { return Ok(()) };
-        entry.write(&new.path_of(IMAGE))
+        Ok(entry.write(&new.path_of(IMAGE))?)
     }
 
     /// What lies below it.

@@ -18,7 +18,7 @@ pub fn note(context: &Context, entry: &Entry) -> Result<()> {
     let before = names.find(&entry.reference).ok().flatten();
     names.put(entry)?;
     if let Some(before) = before.filter(|before| before.id != entry.id)
-        && let Err(e) = give_up(context, before.id).and_then(|_| client::release(context))
+        && let Err(e) = give_up(context, before.id).and_then(|_| Ok(client::release(context)?))
     {
         // The new one is here all the same.
         output::note(&format!(

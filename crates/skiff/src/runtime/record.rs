@@ -120,7 +120,7 @@ impl Record {
 
     /// The image below it, with how its programs are run.
     pub fn image(&self) -> Result<Option<Entry>> {
-        Entry::read(&self.dir.join(IMAGE))
+        Ok(Entry::read(&self.dir.join(IMAGE))?)
     }
 
     /// How it fares.

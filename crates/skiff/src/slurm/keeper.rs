@@ -64,7 +64,7 @@ pub fn options(snapshot: &Snapshot, upper: Upper, layers: Vec<PathBuf>, spool: P
 
 /// The image that a job's root is over; nothing for the host's. For a job whose root runs.
 pub fn image(job: &Job) -> Result<Option<Entry>> {
-    Entry::read(&job.keeper_dir().join(IMAGE))
+    Ok(Entry::read(&job.keeper_dir().join(IMAGE))?)
 }
 
 /// Ends all steps that still run of the job whose user's room we are in, and all its roots (there may be several, for steps with

@@ -13,13 +13,13 @@ use skiff_oci::reference::{ImageReference, Named};
 use skiff_registry::auth::{Credential, Credentials, Secret};
 use skiff_registry::policy::{Policies, Text};
 use skiff_registry::registries_conf::RegistriesConf;
-use skiff_registry::{self as registry, BlobDir, Certificates, Client, Settings, Told, site_places};
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_registry::{BlobDir, Certificates, Client, Settings, site_places};
+use skiff_spec::fault::Context as _;
 use skiff_spec::image::ImageId;
 use skiff_sys::allow::{self, Network};
 use skiff_sys::landlock;
 
-use crate::error::{json, ours};
+use crate::error::{Error, Result};
 use crate::fetcher::serve;
 use crate::file::parse;
 use crate::protocol::{Ask, Login};
@@ -33,7 +33,7 @@ const NAMES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 /// The process that the helper becomes: its words are the store's path, the uid of whom it works for, and the number of the socket to the
 /// writer.
 pub fn run(words: &[String]) -> Result<()> {
-    let bad = || Error::new("internal command: only the helper starts it");
+    let bad = || Error::Misused("internal command: only the helper starts it");
     let [store, uid, socket] = words else { return Err(bad()) };
     let (uid, socket) = (uid.parse().map_err(|_| bad())?, socket.parse().map_err(|_| bad())?);
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
@@ -41,10 +41,10 @@ pub fn run(words: &[String]) -> Result<()> {
     let socket = UnixStream::from(skiff_sys::process::inherited_fd(socket).context(|| "socket")?);
     // Before anybody is asked: it may lie, and have its keys, where this process reads nothing later.
     let policy = Text::of_site();
-    let blobs = Store::open(Path::new(store)).and_then(|store| store.blobs(uid)).map_err(ours)?;
+    let blobs = Store::open(Path::new(store)).and_then(|store| store.blobs(uid))?;
     confine(&blobs)?;
-    let dir = BlobDir::open(&blobs).map_err(ours)?;
-    serve(socket, &dir, policy, &|wish| begin(wish)).map_err(ours)
+    let dir = BlobDir::open(&blobs)?;
+    serve(socket, &dir, policy, &begin)
 }
 
 /// From now on it changes nothing but the user's layers, and reads nothing besides but what it needs to ask registries: no image, of nobody.
@@ -59,26 +59,22 @@ fn confine(blobs: &Path) -> Result<()> {
     let readable: Vec<OwnedFd> = readable.iter().filter_map(|path| open(path, OFlags::PATH).ok()).collect();
     // A kernel without Landlock goes without: `skiff doctor` says so.
     landlock::confine_to(dir.as_fd(), &readable).context(|| "the store's fetcher: Landlock")?;
-    allow::only_listed(Network::Used).context(|| "the store's fetcher: seccomp")
+    Ok(allow::only_listed(Network::Used).context(|| "the store's fetcher: seccomp")?)
 }
 
-fn begin(wish: &str) -> crate::Result<(Client, Named, Platform)> {
-    let told = |Error { message, hint }| {
-        let hint = Some(hint).filter(|hint| !hint.is_empty());
-        registry::Error::Told(Told { message, hint, is_refusal: false }).into()
-    };
-    serde_json::from_str(wish).map_err(json).and_then(|ask| asked(&ask)).map_err(told)
+fn begin(wish: &str) -> Result<(Client, Named, Platform)> {
+    asked(&serde_json::from_str(wish)?)
 }
 
 /// Which image a name means for the machine that is asked about, as far as its registry and the policies go: nothing is got, and no
 /// store is needed.
 pub fn resolve(ask: &Ask) -> Result<(ImageId, String)> {
     let (client, image, platform) = asked(ask)?;
-    let found = client.resolve(&image, &platform).map_err(ours)?;
-    let policies = Policies::load().map_err(ours)?;
-    policies.admit(&found, || client.signatures(&found)).map_err(ours)?;
+    let found = client.resolve(&image, &platform)?;
+    let policies = Policies::load()?;
+    policies.admit(&found, || client.signatures(&found))?;
     let Digest::Sha256(id) = sha256(&found.manifest_bytes) else {
-        return Err(Error::new(format!("image {image}: its manifest has no SHA-256 digest")));
+        return Err(Error::unsound(image.to_string(), "it has no SHA-256 digest"));
     };
     Ok((ImageId(id), image.to_string()))
 }
@@ -86,7 +82,7 @@ pub fn resolve(ask: &Ask) -> Result<(ImageId, String)> {
 /// The one image of that name which the user's own policy accepts; nothing if that accepts whatever it is. The writer of the trusted store
 /// is another user and does not see that policy, so it must get no other one: nor one of another registry, so the name is made full.
 pub fn vouched(ask: &mut Ask) -> Result<Option<ImageId>> {
-    let policies = Policies::of_user().map_err(ours)?;
+    let policies = Policies::of_user()?;
     if policies.is_empty() {
         return Ok(None);
     }
@@ -103,18 +99,18 @@ pub fn vouched(ask: &mut Ask) -> Result<Option<ImageId>> {
 /// Whom to ask, for what, for which machine.
 pub fn asked(ask: &Ask) -> Result<(Client, Named, Platform)> {
     let Ask::Pull { reference, platform, registries, logins, certificates } = ask else {
-        return Err(Error::new("the store's fetcher: not a request to pull"));
+        return Err(Error::Misused("the store's fetcher: not a request to pull"));
     };
     let client = client(registries, logins, certificates)?;
     let image = name(&client, reference)?;
-    let platform = platform.parse::<Platform>().map_err(|e| Error::new(e.to_string()))?;
+    let platform = platform.parse::<Platform>()?;
     Ok((client, image, platform))
 }
 
 fn client(registries: &[(String, String)], logins: &[Login], certificates: &Certificates) -> Result<Client> {
     let mut conf = RegistriesConf::default();
     for (file, text) in registries {
-        conf.add(file, text).map_err(ours)?;
+        conf.add(file, text)?;
     }
     let mut credentials = Credentials::default();
     for Login { place, basic, identity_token } in logins {
@@ -132,10 +128,7 @@ fn client(registries: &[(String, String)], logins: &[Login], certificates: &Cert
 fn name(client: &Client, reference: &str) -> Result<Named> {
     match parse(reference)? {
         ImageReference::Registry(named) => Ok(named.with_default_tag()),
-        ImageReference::Short(short) => Ok(client.complete(&short).map_err(ours)?.with_default_tag()),
-        _ => {
-            Err(Error::new(format!("image {reference}: not in a registry"))
-                .hint("`skiff import` takes files"))
-        }
+        ImageReference::Short(short) => Ok(client.complete(&short)?.with_default_tag()),
+        _ => Err(Error::NotInRegistry(reference.into())),
     }
 }

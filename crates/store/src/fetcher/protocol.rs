@@ -2,6 +2,8 @@
 //!
 //! Neither believes the other: a server may have taken over the one, an image the other.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use skiff_ipc::{self as ipc, Message};
 use skiff_registry::policy::{Signature, Text};
@@ -114,7 +116,11 @@ pub enum Answer {
 /// An error, for the other process.
 #[must_use]
 pub fn told(error: &Error) -> Told {
-    Told { message: error.to_string(), hint: error.hint().map(String::from), is_refusal: error.is_refusal() }
+    Told {
+        message: error.to_string(),
+        hint: error.hint().map(Cow::into_owned),
+        is_refusal: error.is_refusal(),
+    }
 }
 
 /// The other process has said what makes no sense.

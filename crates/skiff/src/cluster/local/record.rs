@@ -203,7 +203,7 @@ impl Record {
 
     /// The image below it.
     pub fn image(&self) -> Result<Option<Entry>> {
-        Entry::read(&self.dir.join(IMAGE))
+        Ok(Entry::read(&self.dir.join(IMAGE))?)
     }
 
     /// What a node's daemon has written.
