@@ -5,15 +5,16 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use skiff_ipc::{Framing, Message, Protocol};
+use skiff_launch::frame::{LONGEST, Stream};
+use skiff_launch::handshake::Call;
+use skiff_launch::sealed_box::Sealed;
 use skiff_spec::image::ImageId;
 use skiff_spec::instance;
 use skiff_spec::plan::Identity;
 use skiff_spec::scratch::ScratchPlace;
 
 use crate::local;
-use skiff_launch::frame::Stream;
-use skiff_launch::handshake::Call;
-use skiff_launch::sealed_box::Sealed;
 
 /// Both sides must be of one version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -70,6 +71,23 @@ pub enum Report {
     Failed(String, String),
     /// I am here.
     Beat,
+}
+
+impl Message for Order {
+    const LONGEST: usize = LONGEST;
+}
+
+impl Message for Report {
+    const LONGEST: usize = LONGEST;
+}
+
+impl Protocol for Order {
+    type Answer = Report;
+    const NAME: &'static str = "Agents";
+    const SIDES: [&'static str; 2] = ["the head of a cluster", "the agent on a host"];
+    const FRAMING: Framing = Framing::Own(
+        "Between messages go bytes of the program, and neither side may wait for the other. A frame is its kind (`m`: a message in JSON; `0`, `1`, `2`: input, output and errors), the length in 4 bytes, big endian, and so many bytes.",
+    );
 }
 
 /// What all containers have in common.

@@ -2,9 +2,11 @@
 //! says how long a message may be, what happens to descriptors that nobody asked for, and what a child's silence means, so that no caller
 //! has to remember it.
 
+mod by_hand;
 mod child;
 mod error;
 mod packet;
+mod protocol;
 mod stream;
 
 use serde::Serialize;
@@ -13,6 +15,7 @@ use serde::de::DeserializeOwned;
 pub use child::{Descriptors, Reporter, ReportingChild};
 pub use error::{Error, Result};
 pub use packet::{receive_packet, send_packet};
+pub use protocol::{Codec, Framing, Protocol, Unanswered, check};
 pub use stream::{Until, receive, receive_descriptors, send, send_descriptors};
 
 /// A message of a protocol. The limits belong to the type, so that the two sides cannot differ in them.
@@ -30,6 +33,17 @@ fn to_json<M: Message>(message: &M, room: usize) -> Result<Vec<u8>> {
     match bytes.len() - room > M::LONGEST {
         true => Err(Error::TooLong { longest: M::LONGEST }),
         false => Ok(bytes),
+    }
+}
+
+/// The message that a JSON text is.
+///
+/// # Errors
+/// [`Error::TooLong`] before anything of it is read, [`Error::Invalid`] when it is not a message of this protocol.
+pub fn from_json<M: Message>(text: &[u8]) -> Result<M> {
+    match text.len() > M::LONGEST {
+        true => Err(Error::TooLong { longest: M::LONGEST }),
+        false => serde_json::from_slice(text).map_err(Error::Invalid),
     }
 }
 

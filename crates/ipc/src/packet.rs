@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use skiff_sys::fdpass;
 
 use crate::error::{Error, Result};
-use crate::{Message, check_descriptors, to_json};
+use crate::{Message, check_descriptors, from_json, to_json};
 
 /// Sends one message and its descriptors.
 ///
@@ -36,5 +36,5 @@ pub fn receive_packet<M: Message>(socket: BorrowedFd<'_>) -> Result<(M, Vec<Owne
         return Err(Error::Closed);
     }
     check_descriptors::<M>(descriptors.len())?;
-    Ok((serde_json::from_slice(&text).map_err(Error::Invalid)?, descriptors))
+    Ok((from_json(&text)?, descriptors))
 }

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_sys::fdpass;
 
 use crate::error::{Error, Result};
-use crate::{Message, check_descriptors, to_json};
+use crate::{Message, check_descriptors, from_json, to_json};
 
 /// How many bytes the length takes.
 const HEADER: usize = 4;
@@ -32,21 +32,26 @@ pub fn send<M: Message>(to: &mut impl Write, message: &M) -> Result<()> {
 /// [`Error::TooLong`] before anything behind the length is read, [`Error::Closed`] when the message is not whole,
 /// [`Error::Invalid`] when it is not one of this protocol.
 pub fn receive<M: Message>(from: &mut impl Read) -> Result<Option<M>> {
+    receive_text(from, M::LONGEST)?.map(|text| from_json(&text)).transpose()
+}
+
+/// The bytes of one message of a protocol with this limit.
+pub(crate) fn receive_text(from: &mut impl Read, longest: usize) -> Result<Option<Vec<u8>>> {
     let mut length = [0; HEADER];
     match read_some(from, &mut length)? {
         0 => return Ok(None),
         n => from.read_exact(&mut length[n..])?,
     }
     let length = u32::from_le_bytes(length);
-    if usize::try_from(length).map_or(true, |length| length > M::LONGEST) {
-        return Err(Error::TooLong { longest: M::LONGEST });
+    if usize::try_from(length).map_or(true, |length| length > longest) {
+        return Err(Error::TooLong { longest });
     }
     let mut text = vec![];
     let read = from.take(u64::from(length)).read_to_end(&mut text)?;
     if read < length as usize {
         return Err(Error::Closed);
     }
-    serde_json::from_slice(&text).map(Some).map_err(Error::Invalid)
+    Ok(Some(text))
 }
 
 fn read_some(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {

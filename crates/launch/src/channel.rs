@@ -5,8 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use skiff_ipc::{Message, from_json};
 use skiff_spec::fault::{Fault, Result};
 
 use crate::frame::{Frame, Stream};
@@ -70,7 +69,7 @@ impl Channel {
     }
 
     /// Sends a message, as far as that goes without waiting.
-    pub fn tell<T: Serialize>(&mut self, message: &T) {
+    pub fn tell<M: Message>(&mut self, message: &M) {
         self.send(&Frame::message(message));
     }
 
@@ -117,23 +116,22 @@ impl Channel {
     ///
     /// # Errors
     /// When the other side does not talk as we do.
-    pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<Come<T>>> {
-        let said =
-            String::from_utf8_lossy(&self.received[self.taken..]).chars().take(200).collect::<String>();
+    pub fn take<M: Message>(&mut self) -> Result<Option<Come<M>>> {
+        let received = &self.received[self.taken..];
         let strange = || {
+            let said = String::from_utf8_lossy(&received[..received.len().min(200)]);
             let said = said.split(char::is_control).find(|line| !line.trim().is_empty()).unwrap_or_default();
             Fault::new(format!("it says {said:?}, which is none of our talk"))
                 .hint("what is printed at login (.bashrc, .profile) must not be where there is no terminal")
         };
-        match Frame::decode(&self.received[self.taken..]).map_err(|_| strange())? {
+        match Frame::decode(received).map_err(|_| strange())? {
             None => Ok(None),
             Some((frame, length)) => {
                 self.taken += length;
                 Ok(Some(match frame {
                     Frame::Data(stream, bytes) => Come::Data(stream, bytes),
-                    Frame::Message(text) => Come::Message(serde_json::from_slice(&text).map_err(|e| {
-                        Fault::new(format!("a message that is not known: {e}"))
-                            .hint("are all hosts' skiff of one version?")
+                    Frame::Message(text) => Come::Message(from_json(&text).map_err(|e| {
+                        Fault::new(e.to_string()).hint("have the same version installed on all hosts")
                     })?),
                 }))
             }

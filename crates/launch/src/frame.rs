@@ -1,6 +1,7 @@
 //! The units of the talk between two sides: messages, and bytes of a program's.
 
 use serde::{Deserialize, Serialize};
+use skiff_ipc::Message;
 
 /// Where bytes come from or go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,12 +24,12 @@ pub enum Frame {
     Data(Stream, Vec<u8>),
 }
 
-/// Longer ones are nonsense.
+/// The longest message, and the most bytes of a program's in one frame.
 pub const LONGEST: usize = 64 << 20;
 
 impl Frame {
     /// A message.
-    pub fn message<T: Serialize>(message: &T) -> Self {
+    pub fn message<M: Message>(message: &M) -> Self {
         // All our messages are plain data with text as keys.
         Self::Message(serde_json::to_vec(message).unwrap_or_default())
     }
@@ -77,9 +78,16 @@ pub struct Nonsense;
 mod tests {
     use super::*;
 
+    #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+    struct Noted(Vec<(String, Option<[u16; 2]>)>);
+
+    impl Message for Noted {
+        const LONGEST: usize = 100;
+    }
+
     #[test]
     fn frames_come_back_as_they_went_whole_or_not_at_all() {
-        let message = vec![("A".to_owned(), Some([24, 80]))];
+        let message = Noted(vec![("A".to_owned(), Some([24, 80]))]);
         for frame in [
             Frame::message(&message),
             Frame::Data(Stream::Input, vec![]),

@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(name, "n1");
         // Nothing of what follows was taken for the handshake's.
         assert!(channel.receive());
-        let strange = channel.take::<()>().expect_err("no talk of ours").message;
+        let strange = channel.take::<Call>().expect_err("no talk of ours").message;
         assert!(strange.contains("what follows"), "{strange}");
     }
 }

@@ -35,7 +35,7 @@ pub mod uplink;
 mod user;
 pub mod visit;
 mod way_out;
-mod word;
+pub mod word;
 
 pub use init::{IDLE, STILL};
 pub use rootless::{NUMBER as SERVER_NUMBER, PROGRAM as FUSE_OVERLAYFS};

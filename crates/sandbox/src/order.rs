@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use skiff_ipc::{Codec, Framing, Protocol, Unanswered};
+use skiff_spec::wire::MOST_ORDERED;
 use skiff_sys::signal::Mask;
 
 use crate::command::{Command, os};
@@ -75,6 +77,27 @@ impl<'a> Order<'a> {
         let whole = command.argv.len() == count;
         whole.then_some(Order { command: Cow::Owned(command), place, mask: Mask::from_bits(mask), stack })
     }
+}
+
+impl Codec for Order<'static> {
+    const LONGEST: usize = MOST_ORDERED;
+
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        self.encode().ok().filter(|bytes| bytes.len() <= MOST_ORDERED)
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        (bytes.len() <= MOST_ORDERED).then(|| Self::decode(bytes)).flatten()
+    }
+}
+
+impl Protocol for Order<'static> {
+    type Answer = Unanswered;
+    const NAME: &'static str = "Command for the helper";
+    const SIDES: [&'static str; 2] = ["`skiff`, as the user", "the process that the setuid helper makes"];
+    const FRAMING: Framing = Framing::Own(
+        "That process still has root's rights, and reads it without a parser of documents: texts, each ended by a zero byte, in as many `Order` requests as they take.",
+    );
 }
 
 /// One text, of these parts.

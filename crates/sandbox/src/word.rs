@@ -1,12 +1,44 @@
 //! What process 1 of an environment says to its maker, before it serves.
 
+use skiff_ipc::{Codec, Framing, Protocol, Unanswered};
 use skiff_spec::fault::Fault;
+
+/// The longest word with what follows it, in bytes.
+const LONGEST: usize = 1 << 20;
 
 /// What process 1 says when it is done.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Word {
-    Made { ids: u32, notes: Vec<String> },
+pub enum Word {
+    /// The root is made.
+    Made {
+        /// How many ids there are inside.
+        ids: u32,
+        /// What the user is told, though it goes on; each a line.
+        notes: Vec<String>,
+    },
+    /// The root could not be made.
     Failed(Fault),
+}
+
+impl Codec for Word {
+    const LONGEST: usize = LONGEST;
+
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        Some(self.encode()).filter(|bytes| bytes.len() <= LONGEST)
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (word, rest) = Self::decode(bytes).filter(|_| bytes.len() <= LONGEST)?;
+        rest.is_empty().then_some(word)
+    }
+}
+
+impl Protocol for Word {
+    type Answer = Unanswered;
+    const NAME: &'static str = "Process 1";
+    const SIDES: [&'static str; 2] = ["process 1 of an environment", "its maker"];
+    const FRAMING: Framing =
+        Framing::Own("It is on the way of every start, by a pipe that also tells of an end without a word.");
 }
 
 impl Word {
@@ -28,7 +60,8 @@ impl Word {
                 let (ids, rest) = rest.split_first_chunk()?;
                 let (length, rest) = rest.split_first_chunk()?;
                 let (notes, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-                let notes = String::from_utf8_lossy(notes).lines().map(String::from).collect();
+                let notes = String::from_utf8_lossy(notes);
+                let notes = notes.split('\n').filter(|_| !notes.is_empty()).map(String::from).collect();
                 Some((Self::Made { ids: u32::from_le_bytes(*ids), notes }, rest))
             }
             (b'-', why) => Some((Self::Failed(Fault::from_bytes(why)), &[])),
@@ -49,6 +82,7 @@ mod tests {
             assert_eq!(Word::decode(&bytes), Some((word, &b"rest"[..])));
         }
         let word = Word::Failed(Fault::new("overlay: no").hint("do"));
+        assert!(skiff_ipc::check::<Word>(b"+\x07\0\0\0\x05\0\0\0a\r\r\nb"));
         assert_eq!(Word::decode(&word.encode()), Some((word, &b""[..])));
     }
 

@@ -16,6 +16,8 @@ mod login;
 mod migrate;
 mod net;
 mod plan;
+#[cfg(test)]
+mod protocols;
 mod ps;
 mod runtime;
 mod slurm;

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use skiff_image::source::Description;
-use skiff_ipc::Message;
+use skiff_ipc::{Framing, Message, Protocol};
 use skiff_registry::Certificates;
 use skiff_spec::fault::Fault;
 use skiff_spec::image::ImageId;
@@ -141,4 +141,11 @@ impl Message for Ask {
 impl Message for Say {
     const LONGEST: usize = 16 << 20;
     const DESCRIPTORS: usize = 1;
+}
+
+impl Protocol for Ask {
+    type Answer = Say;
+    const NAME: &'static str = "Image store";
+    const SIDES: [&'static str; 2] = ["`skiff`, as the user", "the image store's writer"];
+    const FRAMING: Framing = Framing::Stream;
 }

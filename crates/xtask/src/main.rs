@@ -5,6 +5,7 @@ mod bench;
 mod browser;
 mod graph;
 mod man;
+mod protocols;
 mod start_order;
 mod testbed;
 mod words;
@@ -30,6 +31,8 @@ enum Task {
     Graph,
     /// Write man pages and shell completions
     Man(man::Args),
+    /// Write the page of all protocols from their declarations
+    Protocols(protocols::Args),
     /// Watch starts, and write down for the linker which functions they run through
     StartOrder(start_order::Args),
     /// Assert that names, comments and documents can be understood where they stand
@@ -43,6 +46,7 @@ fn main() -> anyhow::Result<()> {
         Task::BrowserTest(args) => browser::run(&args),
         Task::Graph => graph::run(),
         Task::Man(args) => man::run(args),
+        Task::Protocols(args) => protocols::run(&args),
         Task::StartOrder(args) => start_order::run(&args),
         Task::Words(args) => words::run(&args),
     }

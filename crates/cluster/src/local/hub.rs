@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
-use skiff_ipc::{Message, receive_packet, send_packet};
+use skiff_ipc::{Framing, Message, Protocol, receive_packet, send_packet};
 use skiff_net::switch::{self, Switch};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::first::{Apart, First};
@@ -54,6 +54,13 @@ impl Message for Ask {
 impl Message for Say {
     const LONGEST: usize = LONGEST;
     const DESCRIPTORS: usize = 1;
+}
+
+impl Protocol for Ask {
+    type Answer = Say;
+    const NAME: &'static str = "Hub of a cluster";
+    const SIDES: [&'static str; 2] = ["the cluster's supervisor", "the hub, which makes its machines"];
+    const FRAMING: Framing = Framing::Packets;
 }
 
 /// Sends a message.

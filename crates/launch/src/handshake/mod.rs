@@ -9,6 +9,7 @@ pub(crate) mod noise;
 mod secret;
 
 use serde::{Deserialize, Serialize};
+use skiff_ipc::{Framing, Message, Protocol, Unanswered};
 use skiff_spec::fault::Fault;
 use snow::{HandshakeState, TransportState};
 
@@ -37,6 +38,18 @@ pub struct Call {
     /// What tells this call from others by the same secret; no secret itself.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub word: String,
+}
+
+impl Message for Call {
+    // Names and addresses of one host.
+    const LONGEST: usize = 64 << 10;
+}
+
+impl Protocol for Call {
+    type Answer = Unanswered;
+    const NAME: &'static str = "Calling back";
+    const SIDES: [&'static str; 2] = ["who starts a program on another host", "that program"];
+    const FRAMING: Framing = Framing::Own("A line of JSON on the program's standard input, or a file.");
 }
 
 /// Why two sides do not come together.

@@ -98,7 +98,7 @@ pub fn read(from: &Path) -> Result<Call> {
         }
         _ => std::fs::read_to_string(from).context(about)?,
     };
-    let mut call: Call = serde_json::from_str(&text).map_err(|e| Error::new(format!("{}: {e}", about())))?;
+    let mut call: Call = skiff_ipc::from_json(text.as_bytes()).map_err(|e| Error::from(e).about(&about()))?;
     call.hosts.splice(..0, std::env::var(FROM));
     Ok(call)
 }

@@ -5,7 +5,7 @@
 mod account;
 mod call;
 mod munge;
-mod request;
+pub mod request;
 mod visitors;
 
 use std::fs::{self, Permissions};
@@ -162,7 +162,7 @@ fn receive(visitor: &TcpStream, credential: &Credential) -> Result<()> {
     let errors = OwnedFd::from(visitor.try_clone().context(|| "visitor")?);
     let (input, mut call) = std::io::pipe().context(|| "pipe")?;
     // So few bytes always go at once.
-    call.write_all(words).context(|| "pipe")?;
+    call.write_all(&words).context(|| "pipe")?;
     drop(call);
     // It is whoever waits for the receiver's until the end.
     fcntl_setfd(&place, FdFlags::empty()).context(|| "place")?;

@@ -5,7 +5,7 @@
 //! them here, is stopped first, so that nothing makes them run again whatever happens to the sender; then it says `go`. Whether the
 //! receiver has taken them is written down there ([`decision`]), once and for all, and can be asked for afterwards.
 
-mod agent;
+pub mod agent;
 mod decision;
 mod drain;
 mod hand_over;
@@ -17,7 +17,7 @@ mod progress;
 mod receive;
 mod rounds;
 mod sender;
-mod talk;
+pub mod talk;
 mod way;
 
 use skiff_spec::fault::Result;

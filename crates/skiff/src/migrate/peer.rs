@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use skiff_ipc::Message;
 use skiff_launch::channel::{Channel, Come};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
@@ -29,7 +28,7 @@ impl Peer {
     }
 
     /// Says something, and waits until that has gone.
-    pub fn tell<T: Serialize>(&mut self, word: &T) -> Result<()> {
+    pub fn tell<M: Message>(&mut self, word: &M) -> Result<()> {
         self.channel.tell(word);
         while let Some(output) = self.channel.output() {
             wait(&[(output, PollFlags::OUT)], None)?;
@@ -39,7 +38,7 @@ impl Peer {
     }
 
     /// What it says next, until then.
-    pub fn hear<T: DeserializeOwned>(&mut self, until: Instant) -> Result<T> {
+    pub fn hear<M: Message>(&mut self, until: Instant) -> Result<M> {
         loop {
             if let Some(word) = self.heard()? {
                 return Ok(word);
@@ -53,7 +52,7 @@ impl Peer {
     }
 
     /// What has been read of what it says, without waiting.
-    pub fn heard<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+    pub fn heard<M: Message>(&mut self) -> Result<Option<M>> {
         match self.channel.take().map_err(|e| e.about(&self.name))? {
             Some(Come::Message(word)) => Ok(Some(word)),
             Some(Come::Data(..)) => Err(Error::new(format!("{}: it says what is not understood", self.name))),

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use skiff_ipc::{Framing, Message, Protocol};
+use skiff_launch::frame::LONGEST;
 use skiff_migrate::direct::Ranges;
 use skiff_migrate::parcel::Piece;
 use skiff_migrate::record::Checkpoint;
@@ -38,6 +40,22 @@ pub enum Order {
     Go,
     /// Whether an instance has been taken that was offered with this token. If not, it will not be any more.
     Ask(EnvName, String),
+}
+
+impl Message for Order {
+    const LONGEST: usize = LONGEST;
+}
+
+impl Message for Report {
+    const LONGEST: usize = LONGEST;
+}
+
+impl Protocol for Order {
+    type Answer = Report;
+    const NAME: &'static str = "Migration";
+    const SIDES: [&'static str; 2] = ["the source", "the destination"];
+    const FRAMING: Framing =
+        Framing::Own("The frames of a cluster's agents, whose launchers start the receiver.");
 }
 
 /// What is to come.

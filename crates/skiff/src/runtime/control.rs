@@ -1,4 +1,5 @@
-//! What is said between the commands and the supervisor of a running environment: one message of one byte, one answer.
+//! What commands and the supervisor of a running environment say to each other: one message of one byte, one answer. A session that sends `l`
+//! is told by the same byte when it is the last.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,6 +14,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
 use rustix::process::Pid;
+use skiff_ipc::{Codec, Framing, Protocol};
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_sys::fdpass;
 use skiff_sys::process::Child;
@@ -61,6 +63,52 @@ impl Want {
     }
 }
 
+/// What a supervisor answers; a handle of process 1 comes along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process1 {
+    /// PID of the process.
+    pub pid: Pid,
+    /// How many sessions there were before this one.
+    pub sessions: u32,
+}
+
+impl Codec for Want {
+    const LONGEST: usize = 1;
+
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        Some(vec![self.byte()])
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let [byte] = bytes else { return None };
+        Self::from_byte(*byte)
+    }
+}
+
+impl Codec for Process1 {
+    const LONGEST: usize = 8;
+
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        Some([self.pid.as_raw_nonzero().get().to_le_bytes(), self.sessions.to_le_bytes()].concat())
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (pid, sessions) = bytes.split_first_chunk()?;
+        // A negative number would name a process group.
+        let pid = Some(i32::from_le_bytes(*pid)).filter(|pid| *pid > 0).and_then(Pid::from_raw)?;
+        Some(Self { pid, sessions: u32::from_le_bytes(sessions.try_into().ok()?) })
+    }
+}
+
+impl Protocol for Want {
+    type Answer = Process1;
+    const NAME: &'static str = "Supervisor";
+    const SIDES: [&'static str; 2] = ["`skiff`", "the supervisor of an environment"];
+    const FRAMING: Framing = Framing::Own(
+        "It is on the way of every start: a packet of one byte, and one of eight with the handle.",
+    );
+}
+
 /// A running environment, from outside.
 pub struct Live {
     connection: OwnedFd,
@@ -94,11 +142,9 @@ impl Live {
             other => other.context(name)?,
         };
         let Some(init) = fds.into_iter().next() else { return Ok(None) };
-        let number =
-            |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(i32::from_le_bytes);
-        let pid = number(0).and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| Error::new(format!("{}: its supervisor answers nonsense", name())))?;
-        Ok(Some(Self { connection: socket, init, pid, sessions: number(4).unwrap_or(0).unsigned_abs() }))
+        let Process1 { pid, sessions } = Process1::from_bytes(&bytes)
+            .ok_or_else(|| Error::new(format!("{}: its supervisor sent an invalid answer", name())))?;
+        Ok(Some(Self { connection: socket, init, pid, sessions }))
     }
 
     /// The connection that makes it a session.
@@ -161,7 +207,7 @@ pub fn accept(listener: &OwnedFd) -> Option<(OwnedFd, Want)> {
 /// Answers with process 1 and the number of sessions.
 pub fn answer(connection: &OwnedFd, init: &Child, sessions: usize) -> std::io::Result<()> {
     let sessions = u32::try_from(sessions).unwrap_or(u32::MAX);
-    let bytes = [init.pid.as_raw_nonzero().get().to_le_bytes(), sessions.to_le_bytes()].concat();
+    let bytes = Process1 { pid: init.pid, sessions }.to_bytes().unwrap_or_default();
     fdpass::send(connection.as_fd(), &bytes, &[init.pidfd.as_fd()])
 }
 

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
-use skiff_ipc::{self as ipc, Message};
+use skiff_ipc::{self as ipc, Framing, Message, Protocol};
 use skiff_registry::policy::{Signature, Text};
 use skiff_registry::{self as registry, Event, Origin, Told};
 
@@ -143,6 +143,13 @@ impl Message for Question {
 
 impl Message for Answer {
     const LONGEST: usize = LONGEST;
+}
+
+impl Protocol for Question {
+    type Answer = Answer;
+    const NAME: &'static str = "Fetcher";
+    const SIDES: [&'static str; 2] = ["the image store's writer", "the fetcher"];
+    const FRAMING: Framing = Framing::Stream;
 }
 
 impl From<ipc::Error> for Error {

@@ -36,7 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["spec", "sys", "ipc", "sandbox", "erofs", "oci", "registry", "tar", "image", "output", "user"],
     ),
     ("helper", &["spec", "sys", "site", "sandbox", "net"]),
-    ("launch", &["spec", "sys"]),
+    ("launch", &["spec", "sys", "ipc"]),
     ("cluster", &["spec", "sys", "ipc", "sandbox", "net", "launch"]),
     ("migrate", &["spec", "sys", "ipc", "sandbox", "criu"]),
     ("spank", &["spec"]),

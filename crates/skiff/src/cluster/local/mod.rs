@@ -13,7 +13,7 @@ mod nodes;
 pub mod record;
 mod supervisor;
 pub mod up;
-mod wire;
+pub mod wire;
 
 use skiff_spec::fault::Result;
 

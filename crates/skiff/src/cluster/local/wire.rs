@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use skiff_cluster::local::hub;
 use skiff_cluster::local::members::Member;
-use skiff_ipc::Message;
+use skiff_ipc::{Framing, Message, Protocol};
 use skiff_launch::handshake::Call;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::End;
@@ -48,6 +48,13 @@ impl Message for Want {
 impl Message for Answer {
     const LONGEST: usize = hub::LONGEST;
     const DESCRIPTORS: usize = 1;
+}
+
+impl Protocol for Want {
+    type Answer = Answer;
+    const NAME: &'static str = "Supervisor of a cluster";
+    const SIDES: [&'static str; 2] = ["`skiff cluster`", "the cluster's supervisor"];
+    const FRAMING: Framing = Framing::Packets;
 }
 
 /// A node as the supervisor knows it.

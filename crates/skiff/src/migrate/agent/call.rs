@@ -58,7 +58,9 @@ struct Sealed<'a> {
 impl Sealed<'_> {
     fn for_machine_at(&mut self, address: IpAddr) -> Result<()> {
         if self.last.as_ref().is_none_or(|(of, _)| *of != address) {
-            self.last = Some((address, seal(&request::bind(self.node, address, &self.call))?));
+            let request = request::bind(self.node, address, &self.call)
+                .ok_or_else(|| Error::new(format!("{}: the call is too long", self.node)))?;
+            self.last = Some((address, seal(&request)?));
         }
         Ok(())
     }

@@ -3,12 +3,53 @@
 
 use std::net::IpAddr;
 
+use skiff_ipc::{Codec, Framing, Protocol, Unanswered};
 use skiff_launch::hosts;
 use skiff_spec::fault::{Fault as Error, Result};
 
-/// Seals a call for one machine: as its user has named it, and by the address that the connection to it has.
-pub fn bind(node: &str, address: IpAddr, call: &[u8]) -> Vec<u8> {
-    [format!("to {node} {}\n", address.to_canonical()).as_bytes(), call].concat()
+/// The longest payload, in bytes.
+const LONGEST: usize = 16 << 10;
+
+/// What a credential holds: `to NODE ADDRESS`, and behind that line the call.
+pub struct BoundCall {
+    /// The machine, as its user has named it.
+    node: String,
+    /// Address that the connection to the machine has.
+    address: IpAddr,
+    /// How its receiver is to call back: a line of JSON, which only that reads.
+    call: Vec<u8>,
+}
+
+impl Codec for BoundCall {
+    const LONGEST: usize = LONGEST;
+
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        let bytes = [format!("to {} {}\n", self.node, self.address).as_bytes(), &self.call].concat();
+        (bytes.len() <= LONGEST).then_some(bytes)
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let end = bytes.iter().position(|byte| *byte == b'\n').filter(|_| bytes.len() <= LONGEST)?;
+        let line = std::str::from_utf8(&bytes[..end]).ok()?.strip_prefix("to ")?;
+        let (node, address) = line.split_once(' ')?;
+        let address = address.parse().ok()?;
+        let is_name = hosts::is_name(node) || node.parse::<IpAddr>().is_ok();
+        is_name.then(|| Self { node: node.into(), address, call: bytes[end + 1..].into() })
+    }
+}
+
+impl Protocol for BoundCall {
+    type Answer = Unanswered;
+    const NAME: &'static str = "Agent of a host";
+    const SIDES: [&'static str; 2] = ["`skiff migrate`", "`skiff agent`, which is root's"];
+    const FRAMING: Framing = Framing::Own(
+        "It is the payload of a munge credential, a line behind which all is the receiver's. The answer is text for the user.",
+    );
+}
+
+/// Seals a call for one machine: as its user has named it, and by the address that the connection to it has. Nothing if it is too long.
+pub fn bind(node: &str, address: IpAddr, call: &[u8]) -> Option<Vec<u8>> {
+    BoundCall { node: node.into(), address: address.to_canonical(), call: call.into() }.to_bytes()
 }
 
 /// The call, if it is for this machine: by the address at which the agent was reached, or by the machine's name where addresses are
@@ -16,22 +57,15 @@ pub fn bind(node: &str, address: IpAddr, call: &[u8]) -> Vec<u8> {
 ///
 /// # Errors
 /// For which machine it is.
-pub fn call_for<'a>(payload: &'a [u8], here: &str, reached_at: IpAddr) -> Result<&'a [u8]> {
-    let none = || {
+pub fn call_for(payload: &[u8], here: &str, reached_at: IpAddr) -> Result<Vec<u8>> {
+    let BoundCall { node, address, call } = BoundCall::from_bytes(payload).ok_or_else(|| {
         Error::new("the request does not say for which machine it is")
             .hint("have the same version installed on both machines")
-    };
-    let end = payload.iter().position(|byte| *byte == b'\n').ok_or_else(none)?;
-    let line = std::str::from_utf8(&payload[..end]).ok().and_then(|line| line.strip_prefix("to "));
-    let (node, address) = line.and_then(|line| line.split_once(' ')).ok_or_else(none)?;
-    let address: IpAddr = address.parse().map_err(|_| none())?;
-    if !hosts::is_name(node) && node.parse::<IpAddr>().is_err() {
-        return Err(none());
-    }
+    })?;
     let by_address = is_of_one_machine(address) && address == reached_at.to_canonical();
-    let by_name = node != "localhost" && hosts::same(node, here);
+    let by_name = node != "localhost" && hosts::same(&node, here);
     match by_address || by_name {
-        true => Ok(&payload[end + 1..]),
+        true => Ok(call),
         false => Err(Error::new(format!("the request is for {node} ({address}), and this is {here}"))
             .hint(format!(
                 "if {here} is the machine you meant, call it {here}; if not, connections to {node} are diverted: tell the administrator"
@@ -71,9 +105,9 @@ mod tests {
             ("n9", "0.0.0.0", "n2", "0.0.0.0", false),
             ("n2.a.example", "10.0.0.9", "n2.b.example", "10.0.0.2", false),
         ] {
-            let sealed = bind(node, at(address), b"{}\n");
+            let sealed = bind(node, at(address), b"{}\n").expect("a short call");
             let found = call_for(&sealed, here, at(reached_at));
-            assert_eq!(found.as_ref().ok().copied(), want.then_some(&b"{}\n"[..]), "{node} {address} {here}");
+            assert_eq!(found.as_deref().ok(), want.then_some(&b"{}\n"[..]), "{node} {address} {here}");
             // Whoever is led to another machine is not told to name that one.
             let diverted = format!("if not, connections to {node} are diverted");
             assert!(found.map_or_else(|e| e.hint.contains(&diverted), |_| true), "{node} {address} {here}");

@@ -14,7 +14,9 @@ use rustix::termios::{
     OptionalActions, OutputModes, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr,
     tcsetwinsize,
 };
+use skiff_ipc::Codec;
 use skiff_sandbox::command::{Command, NotStarted, own_args, own_env};
+use skiff_sandbox::session::Ended;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::inside;
 use skiff_sys::fdpass;
@@ -23,7 +25,7 @@ use skiff_sys::signal::{Signals, die_by};
 
 use crate::runtime::control::new_socket;
 use crate::runtime::proxy::server::FileOf;
-use crate::runtime::proxy::words::{EXITED, KILLED, OURSELVES, Request, SHIM_DIRS, SIGNAL, STARTED, STOPPED};
+use crate::runtime::proxy::words::{CommandState, OURSELVES, Request, SHIM_DIRS, SIGNAL};
 use skiff_output as output;
 
 /// Does what the host's command `name` would do; the exit code.
@@ -90,8 +92,8 @@ fn through(name: &OsStr, socket: &OwnedFd, terminals: [bool; 3]) -> Result<i32> 
     let ended = relay.run();
     relay.restore();
     match ended? {
-        (EXITED, code) => Ok(code),
-        (_, signal) => die_by(signal),
+        Ended::Code(code) => Ok(code),
+        Ended::Signal(signal) => die_by(signal),
     }
 }
 
@@ -121,7 +123,7 @@ struct Relay<'a> {
 }
 
 impl Relay<'_> {
-    fn run(&mut self) -> Result<(u8, i32)> {
+    fn run(&mut self) -> Result<Ended> {
         loop {
             let typing = self.master.is_some() && self.terminals[0] && self.in_foreground();
             let mut fds =
@@ -156,27 +158,29 @@ impl Relay<'_> {
     }
 
     /// One word of the server's; how the command ended, if it did.
-    fn hear(&mut self) -> Result<Option<(u8, i32)>> {
+    fn hear(&mut self) -> Result<Option<Ended>> {
         let lost = || "the environment's supervisor";
-        let (word, fds) = fdpass::receive(self.socket.as_fd(), 1).context(lost)?;
-        match word.first().copied() {
-            Some(STARTED) => {
+        let (mut word, fds) = fdpass::receive(self.socket.as_fd(), 1).context(lost)?;
+        if let Some(first) = word.first() {
+            let mut rest = vec![0; CommandState::length(*first) - 1];
+            std::io::Read::read_exact(&mut FileOf(self.socket), &mut rest).context(lost)?;
+            word.extend(rest);
+        }
+        match CommandState::from_bytes(&word) {
+            Some(CommandState::Started) => {
                 self.master = fds.into_iter().next();
                 self.make_raw();
             }
-            Some(STOPPED) => {
+            Some(CommandState::Stopped) => {
                 self.restore();
                 // To itself anybody may send signals.
                 kill_process(getpid(), Signal::STOP).unwrap_or_default();
                 self.make_raw();
                 self.send_signal(Signal::CONT.as_raw());
             }
-            Some(kind @ (EXITED | KILLED)) => {
-                let mut number = [0; 4];
-                std::io::Read::read_exact(&mut FileOf(self.socket), &mut number).context(lost)?;
-                return Ok(Some((kind, i32::from_le_bytes(number))));
-            }
-            _ => {
+            Some(CommandState::Exited(code)) => return Ok(Some(Ended::Code(code))),
+            Some(CommandState::Killed(signal)) => return Ok(Some(Ended::Signal(signal))),
+            None => {
                 return Err(
                     Error::new("the environment's supervisor has gone").hint("was the environment stopped?")
                 );

@@ -3,7 +3,7 @@
 
 mod client;
 mod server;
-mod words;
+pub mod words;
 
 pub use client::{ask_outside, run_as};
 pub use server::serve;

@@ -21,7 +21,7 @@ use skiff_sys::process::Child;
 use skiff_sys::signal::{Mask, Signals};
 
 use crate::runtime::proxy::words::{
-    EXITED, KILLED, LATER, OURSELVES, PSEC, PSEC_OF_ROOT, Request, SHIM_DIRS, SIGNAL, STARTED, STOPPED,
+    CommandState, LATER, OURSELVES, PSEC, PSEC_OF_ROOT, Request, SHIM_DIRS, SIGNAL,
 };
 use skiff_output as output;
 use skiff_user::context::Context;
@@ -33,7 +33,7 @@ pub fn serve(context: &Context, environment: &str, base: Base, init: &Child, con
         Err(why) => {
             // By now our standard error is the client's.
             let code = output::failed(why);
-            tell_end(&connection, EXITED, code);
+            tell(&connection, CommandState::Exited(code));
             code
         }
     }
@@ -83,7 +83,8 @@ fn run(
         as_we_are(&command, place, mask)?
     };
     let started: Vec<_> = master.iter().map(AsFd::as_fd).collect();
-    fdpass::send(connection.as_fd(), &[STARTED], &started).context(|| "answer to inside")?;
+    fdpass::send(connection.as_fd(), &CommandState::Started.encode(), &started)
+        .context(|| "answer to inside")?;
     drop(master);
     Ok(accompany(&child, &signals, connection)?)
 }
@@ -112,10 +113,9 @@ fn own_command(context: &Context, request: &Request) -> Result<Command> {
     })
 }
 
-/// If the client is gone there is nobody to tell.
-fn tell_end(connection: &OwnedFd, how: u8, number: i32) {
-    let word = [&[how][..], &number.to_le_bytes()].concat();
-    fdpass::send(connection.as_fd(), &word, &[]).unwrap_or_default();
+/// Tells the client; that it is gone shows when it is waited for.
+fn tell(connection: &OwnedFd, state: CommandState) {
+    fdpass::send(connection.as_fd(), &state.encode(), &[]).unwrap_or_default();
 }
 
 /// Puts the client's descriptors in place of ours; a new terminal for those that are one. Gives that terminal's other end.
@@ -216,17 +216,15 @@ fn accompany(child: &Child, signals: &Signals, connection: &OwnedFd) -> Result<(
     loop {
         let flags = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         if let Ok(Some(status)) = waitid(WaitId::PidFd(child.pidfd.as_fd()), flags) {
-            let (how, number) = match (status.exit_status(), status.terminating_signal()) {
-                (Some(code), _) => (EXITED, code),
-                (_, Some(signal)) => (KILLED, signal),
-                _ => (STOPPED, 0),
+            let state = match (status.exit_status(), status.terminating_signal()) {
+                (Some(code), _) => CommandState::Exited(code),
+                (_, Some(signal)) => CommandState::Killed(signal),
+                _ => CommandState::Stopped,
             };
-            if how != STOPPED {
-                tell_end(connection, how, number);
+            tell(connection, state);
+            if state != CommandState::Stopped {
                 return Ok(());
             }
-            // That the client is gone shows when it is waited for.
-            fdpass::send(connection.as_fd(), &[STOPPED], &[]).unwrap_or_default();
         }
         let mut fds = vec![PollFd::new(signals, PollFlags::IN), PollFd::new(&child.pidfd, PollFlags::IN)];
         if client {

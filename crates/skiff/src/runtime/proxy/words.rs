@@ -1,7 +1,9 @@
-//! What client and server of the proxy say to each other, over a stream: the request as lists of byte strings, then single
-//! letters.
+//! What client and server of the host's commands say to each other, by a stream: the request as lists of byte strings, then how the command
+//! fares. Meanwhile the client may send signals, each as the letter `k` and its number.
 
 use std::io::{self, Read, Write};
+
+use skiff_ipc::{Codec, Framing, Protocol};
 
 /// Where the host's commands are, and so the shims.
 pub const SHIM_DIRS: [&str; 2] = ["/usr/bin", "/usr/local/bin"];
@@ -39,18 +41,86 @@ const MOST: u32 = 8 << 20;
 
 /// Client to server: send this signal (one byte follows).
 pub const SIGNAL: u8 = b'k';
-/// Server to client: the terminal's other end comes with this byte (or none, where there is no terminal).
-pub const STARTED: u8 = b'm';
-/// Server to client: the command has stopped.
-pub const STOPPED: u8 = b's';
-/// Server to client: it ended with this code (four bytes follow).
-pub const EXITED: u8 = b'x';
-/// Server to client: it was ended by this signal (four bytes follow).
-pub const KILLED: u8 = b'd';
+
+/// How the command fares, as the server tells the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandState {
+    /// The command runs; the other end of its terminal comes along, if it has one.
+    Started,
+    /// The command has stopped.
+    Stopped,
+    /// The command exited with this code.
+    Exited(i32),
+    /// This signal ended the command.
+    Killed(i32),
+}
+
+impl CommandState {
+    /// How many bytes a state has that begins with this one.
+    pub fn length(first: u8) -> usize {
+        if [b'x', b'd'].contains(&first) { 5 } else { 1 }
+    }
+
+    /// As bytes.
+    pub fn encode(self) -> Vec<u8> {
+        match self {
+            Self::Started => vec![b'm'],
+            Self::Stopped => vec![b's'],
+            Self::Exited(code) => [&b"x"[..], &code.to_le_bytes()].concat(),
+            Self::Killed(signal) => [&b"d"[..], &signal.to_le_bytes()].concat(),
+        }
+    }
+}
+
+impl Codec for CommandState {
+    const LONGEST: usize = 5;
+
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        Some(self.encode())
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let number = |bytes: &[u8]| bytes.try_into().ok().map(i32::from_le_bytes);
+        match bytes {
+            b"m" => Some(Self::Started),
+            b"s" => Some(Self::Stopped),
+            [b'x', code @ ..] => number(code).map(Self::Exited),
+            [b'd', signal @ ..] => number(signal).map(Self::Killed),
+            _ => None,
+        }
+    }
+}
+
+impl Codec for Request {
+    const LONGEST: usize = MOST as usize;
+
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        self.body().ok().filter(|body| body.len() <= <Self as Codec>::LONGEST)
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        (bytes.len() <= <Self as Codec>::LONGEST).then(|| Self::parse(bytes)).flatten()
+    }
+}
+
+impl Protocol for Request {
+    type Answer = CommandState;
+    const NAME: &'static str = "Host commands";
+    const SIDES: [&'static str; 2] = ["a command of the host's, inside", "the supervisor of the environment"];
+    const FRAMING: Framing = Framing::Own(
+        "Arguments and variables are bytes, not text. The request is its length, 4 bytes, little endian, then its lists; before it comes a byte with the three standard descriptors.",
+    );
+}
 
 impl Request {
     /// Writes it.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        let body = self.body()?;
+        to.write_all(&length(body.len())?)?;
+        to.write_all(&body)
+    }
+
+    fn body(&self) -> io::Result<Vec<u8>> {
         let mut body = vec![];
         let flags: Vec<u8> = self
             .terminals
@@ -65,8 +135,7 @@ impl Request {
                 body.extend(item);
             }
         }
-        to.write_all(&length(body.len())?)?;
-        to.write_all(&body)
+        Ok(body)
     }
 
     /// Reads one.

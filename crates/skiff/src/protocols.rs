@@ -1,0 +1,79 @@
+//! The promises of all protocols on the fuzz target's seeds and on some thousand changed copies of these, the same each time. Those of this program,
+//! which no fuzz target can reach, are here as well.
+
+use std::path::Path;
+
+use skiff_ipc::check;
+
+const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
+    check::<crate::cluster::local::wire::Want>,
+    check::<crate::runtime::control::Want>,
+    check::<skiff_store::protocol::Ask>,
+    check::<crate::migrate::agent::request::BoundCall>,
+    check::<crate::migrate::talk::Order>,
+    check::<crate::runtime::proxy::words::Request>,
+    check::<skiff_launch::handshake::Call>,
+    check::<skiff_cluster::local::hub::Ask>,
+    check::<skiff_cluster::wire::Order>,
+    check::<skiff_store::fetcher::Question>,
+    check::<skiff_sandbox::order::Order<'static>>,
+    check::<skiff_sandbox::word::Word>,
+    check::<skiff_spec::job::Descriptor>,
+    check::<skiff_spec::wire::Request>,
+];
+
+/// Bytes that mean something to one format or another.
+const TELLING: &[u8] = b"\0\x01\x7f\x80\xff\n:\"\\9 {}[],";
+
+/// How many changed copies of each seed.
+const COPIES: usize = 500;
+
+#[test]
+fn protocols_hold_what_they_promise() {
+    let mut is_taken = [false; PROTOCOLS.len()];
+    let mut check_all = |bytes: &[u8]| {
+        let taken = PROTOCOLS.iter().map(|check| check(bytes)).collect::<Vec<_>>();
+        is_taken.iter_mut().zip(&taken).for_each(|(before, now)| *before |= now);
+        taken.contains(&true)
+    };
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/protocols");
+    for seed in std::fs::read_dir(seeds).expect("seeds").map(|entry| entry.expect("a seed").path()) {
+        let bytes = std::fs::read(&seed).expect("a seed");
+        // A line each, as editors leave it.
+        let bytes = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+        assert!(check_all(bytes), "{} is no message of any protocol", seed.display());
+        let mut random = Random(0x5eed);
+        for _ in 0..COPIES {
+            check_all(&random.changed(bytes));
+        }
+    }
+    assert_eq!(is_taken, [true; PROTOCOLS.len()], "a protocol without a seed");
+}
+
+/// Numbers that look random (xorshift), always the same.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % end.max(1) as u64).unwrap_or(0)
+    }
+
+    /// A copy with a few bytes replaced, added, taken out or doubled.
+    fn changed(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut copy = bytes.to_vec();
+        for _ in 0..=self.below(4) {
+            let at = self.below(copy.len());
+            let telling = TELLING[self.below(TELLING.len())];
+            match self.below(4) {
+                0 if !copy.is_empty() => copy[at] = telling,
+                1 => copy.insert(at, telling),
+                2 => copy.truncate(at),
+                _ => copy.extend_from_within(at..),
+            }
+        }
+        copy
+    }
+}
