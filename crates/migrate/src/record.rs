@@ -24,8 +24,7 @@ use crate::versions::Versions;
 
 /// The record's file.
 pub const FILE: &str = "checkpoint";
-/// Where CRIU writes.
-pub const IMAGES: &str = "images";
+pub use skiff_spec::checkpoint::IMAGES;
 /// Where directories are.
 pub const TREES: &str = "trees";
 /// What the record begins with.

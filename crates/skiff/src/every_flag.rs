@@ -7,10 +7,11 @@ use clap::{Arg, Args, Command};
 use skiff_spec::job;
 use skiff_spec::network::Net;
 
-use crate::cli::{self, Cli, Cluster, Env, HostArgs, Instance, Machines, RootArgs, Slurm};
-use crate::plan::inside::Inside;
-use crate::plan::{RootOptions, RootSource};
-use crate::slurm::wanted;
+use skiff_cli as cli;
+use skiff_cli::{Cli, Cluster, Env, HostArgs, Instance, Machines, RootArgs, Slurm};
+use skiff_plan::inside::Inside;
+use skiff_plan::{RootOptions, RootSource};
+use skiff_slurm::wanted;
 
 /// The arguments of a group, with a value for each that takes one.
 fn flags_of<A: Args>() -> Vec<Vec<String>> {

@@ -18,14 +18,15 @@ use skiff_spec::plan::{Accounts, File as PlanFile, Identity, Plan, Route, Upper}
 use skiff_spec::scratch::ScratchPlace;
 use skiff_spec::settings::Settings;
 
-use crate::cli::{App, Cli, Cluster, Command, Env, Instance, Machines, Run, Slurm, Start};
 use crate::cluster::{container, local, node};
-use crate::env::root;
-use crate::instance::{foreground, start};
-use crate::plan::{BaseFacts, Facts, PlanOptions, Relocation, RootOptions, RootSource, build, relocate};
-use crate::runtime::environments::Environment;
-use crate::runtime::record::Record;
-use crate::{app, slurm};
+use skiff_app as app;
+use skiff_cli::{App, Cli, Cluster, Command, Env, Instance, Machines, Run, Slurm, Start};
+use skiff_env::root;
+use skiff_instance::{foreground, start};
+use skiff_plan::{BaseFacts, Facts, PlanOptions, Relocation, RootOptions, RootSource, build, relocate};
+use skiff_runtime::environments::Environment;
+use skiff_runtime::record::Record;
+use skiff_slurm as slurm;
 
 /// A file's name, the machine that it is for, and the words.
 const CASES: [(&str, Machine, &str); 46] = [
@@ -226,7 +227,7 @@ impl Machine {
         relocate(saved, to).expect("a plan")
     }
 
-    fn job(self, submit: &crate::cli::Submit) -> Plan {
+    fn job(self, submit: &skiff_cli::Submit) -> Plan {
         let spool = PathBuf::from("/var/spool/slurmd");
         if submit.environment.is_some() {
             let (environment, snapshot, depot) = (dev().name, "cd".repeat(32), "/depot".into());
@@ -360,10 +361,10 @@ fn nothing_changes_a_plan_that_was_built() {
         for entry in fs::read_dir(&dir).expect("the sources").flatten().map(|entry| entry.path()) {
             if entry.is_dir() {
                 dirs.push(entry);
-            } else if !entry.ends_with("golden.rs") && !entry.ends_with("plan/replay/tests.rs") {
+            } else if !entry.ends_with("golden.rs") && !entry.ends_with("plan/src/replay/tests.rs") {
                 let text = fs::read_to_string(&entry).expect("a source");
                 let changes = ["let mut plan", "&mut Plan", "..plan"].map(|part| text.contains(part));
-                let knows_plans = text.contains("spec::plan::") || text.contains("crate::plan");
+                let knows_plans = text.contains("spec::plan::") || text.contains("skiff_plan");
                 assert!(!(knows_plans && changes.contains(&true)), "{}: changes a plan", entry.display());
             }
         }

@@ -6,8 +6,8 @@ use std::os::unix::process::ExitStatusExt;
 
 use skiff_spec::fault::{Context as _, Result};
 
-use crate::cli::Login;
-use crate::env;
+use skiff_cli::Login;
+use skiff_env as env;
 use skiff_user::context::Context;
 
 /// The client's command, or a login shell, in the user's environment; the exit code.

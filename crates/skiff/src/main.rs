@@ -1,39 +1,36 @@
 //! The command line: parses, plans, has it done, prints, exits.
 
-mod app;
 mod checkpoint;
-mod cli;
 mod cluster;
 mod doctor;
-mod env;
 #[cfg(test)]
 mod every_flag;
 #[cfg(test)]
 mod golden;
 mod images;
-mod instance;
 mod login;
 mod migrate;
 mod net;
-mod plan;
 #[cfg(test)]
 mod protocols;
 mod ps;
-mod runtime;
-mod slurm;
 mod sweep;
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use clap::CommandFactory;
-use cli::{Cli, Command};
+use skiff_cli::{self as cli, Cli, Command};
 use skiff_spec::config;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::wire::{STORE_FETCHER, STORE_WRITER};
 
-use crate::runtime::{network, proxy};
+use skiff_app as app;
+use skiff_env as env;
+use skiff_instance as instance;
 use skiff_output as output;
+use skiff_runtime::{network, proxy};
+use skiff_slurm as slurm;
 use skiff_user::context::Context;
 
 #[global_allocator]

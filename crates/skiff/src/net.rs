@@ -8,9 +8,9 @@ use skiff_site::account;
 use skiff_spec::fault::Result;
 use skiff_spec::network::{DIR, Lease, NetName, Network};
 
-use crate::cli::Net;
-use crate::runtime::network::{self, all, read};
+use skiff_cli::Net;
 use skiff_output as output;
+use skiff_runtime::network::{self, all, read};
 use skiff_user::context::Context;
 
 /// Does what was asked; the exit code.

@@ -7,11 +7,11 @@ use skiff_ipc::check;
 
 const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
     check::<crate::cluster::local::wire::Want>,
-    check::<crate::runtime::control::Want>,
+    check::<skiff_runtime::control::Want>,
     check::<skiff_store::protocol::Ask>,
     check::<crate::migrate::agent::request::BoundCall>,
     check::<crate::migrate::talk::Order>,
-    check::<crate::runtime::proxy::words::Request>,
+    check::<skiff_runtime::proxy::words::Request>,
     check::<skiff_launch::handshake::Call>,
     check::<skiff_cluster::local::hub::Ask>,
     check::<skiff_cluster::wire::Order>,

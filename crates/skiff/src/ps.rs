@@ -3,8 +3,9 @@
 use serde::Serialize;
 use skiff_spec::fault::{Fault as Error, Result};
 
-use crate::env::live::{self as env, ListedEnvironment};
-use crate::{cluster, instance};
+use crate::cluster;
+use skiff_env::live::{self as env, ListedEnvironment};
+use skiff_instance as instance;
 use skiff_output as output;
 use skiff_user::context::Context;
 

@@ -6,11 +6,13 @@ use serde::Serialize;
 use skiff_net::Left;
 use skiff_spec::fault::Result;
 
-use crate::cli::Sweep;
 use crate::net::user_name;
-use crate::runtime::{environments, instances};
-use crate::{checkpoint, cluster, env, slurm};
+use crate::{checkpoint, cluster};
+use skiff_cli::Sweep;
+use skiff_env as env;
 use skiff_output as output;
+use skiff_runtime::{environments, instances};
+use skiff_slurm as slurm;
 use skiff_user::context::Context;
 use skiff_user::{dirs, scratch};
 

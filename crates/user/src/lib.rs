@@ -1,5 +1,6 @@
 //! Who runs us: their configuration, and the directories that are theirs.
 
+pub mod checkpoints;
 pub mod context;
 pub mod dirs;
 pub mod named;

@@ -10,11 +10,13 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names::JOB_ID;
 
 use crate::checkpoint::{place, restore, save};
-use crate::cli::{Job, OnSignal, Output, Restore, Save, Slot};
-use crate::instance::{foreground, look, start};
-use crate::plan::stop;
-use crate::runtime::record::Record;
+use skiff_cli::{Job, OnSignal, Output, Restore, Save};
+use skiff_instance::{foreground, look, start};
 use skiff_output as output;
+use skiff_plan::stop;
+use skiff_runtime::record::Record;
+use skiff_spec::checkpoint::CheckpointName;
+use skiff_user::checkpoints::{all, dir_of};
 use skiff_user::context::Context;
 
 /// How long Slurm may take to end a job that is to start again.
@@ -44,8 +46,9 @@ fn checkpoint_on_signal(words: &OnSignal) -> Result<i32> {
     // It may come while the instance is being made, and counts all the same.
     skiff_sys::signal::hold(signal);
     let instance = &words.start.instance;
-    let slot = Slot::newest(words.start.checkpoint.as_ref().and_then(Option::as_ref).unwrap_or(instance));
-    let there = place::all(&context)?.contains(&slot) && !place::is_empty(&slot.dir(&context)?);
+    let slot =
+        CheckpointName::newest(words.start.checkpoint.as_ref().and_then(Option::as_ref).unwrap_or(instance));
+    let there = all(&context)?.contains(&slot) && !place::is_empty(&dir_of(&context, &slot)?);
     let skipped = match there {
         true => go_on(&context, words, slot.clone())?,
         false => match start::start(&words.start)? {
@@ -70,7 +73,7 @@ fn checkpoint_on_signal(words: &OnSignal) -> Result<i32> {
     match ended {
         Some(ended) => {
             // Its next job would else go on from before its end.
-            slot.remove_all(&context)?;
+            place::remove_all(&context, &slot.name)?;
             Ok(output::exit_as(ended))
         }
         None if words.no_requeue => Ok(0),
@@ -79,7 +82,7 @@ fn checkpoint_on_signal(words: &OnSignal) -> Result<i32> {
 }
 
 /// Makes it again; how many bytes of its output need not be shown, nothing if that was only to be shown.
-fn go_on(context: &Context, words: &OnSignal, checkpoint: Slot) -> Result<Option<u64>> {
+fn go_on(context: &Context, words: &OnSignal, checkpoint: CheckpointName) -> Result<Option<u64>> {
     let (dry_run, output) = (words.start.show.dry_run, Output { json: words.start.show.json });
     let restored = restore::carry_out(context, &Restore { dry_run, output, checkpoint, instance: None })?;
     let Some(restored) = restored else { return Ok(None) };
@@ -107,7 +110,7 @@ fn try_to_save(context: &Context, words: &OnSignal) -> Result<()> {
 }
 
 /// Has Slurm start the job again, and waits until it ends this one.
-fn requeue(job: &str, slot: &Slot) -> Result<i32> {
+fn requeue(job: &str, slot: &CheckpointName) -> Result<i32> {
     let about = || format!("scontrol requeue {job}");
     let said = Command::new("scontrol").args(["requeue", job]).output().context(about)?;
     let hint = format!("checkpoint {slot} is there: a job with the same line goes on from it");

@@ -6,8 +6,9 @@ use skiff_migrate::record::Checkpoint;
 use skiff_spec::fault::Result;
 
 use crate::checkpoint::place;
-use crate::cli::Slot;
 use skiff_output as output;
+use skiff_spec::checkpoint::CheckpointName;
+use skiff_user::checkpoints::{all, dir_of, refuse_missing};
 use skiff_user::context::Context;
 
 /// One, for people and programs.
@@ -32,8 +33,8 @@ struct Listed {
 }
 
 impl Listed {
-    fn of(context: &Context, slot: &Slot) -> Result<Self> {
-        let dir = slot.dir(context)?;
+    fn of(context: &Context, slot: &CheckpointName) -> Result<Self> {
+        let dir = dir_of(context, slot)?;
         let read = Checkpoint::read(&dir).ok();
         let read = read.as_ref();
         Ok(Self {
@@ -53,7 +54,7 @@ impl Listed {
 /// Prints all.
 pub fn list(context: &Context, json: bool) -> Result<()> {
     let all: Vec<Listed> =
-        place::all(context)?.iter().map(|slot| Listed::of(context, slot)).collect::<Result<_>>()?;
+        all(context)?.iter().map(|slot| Listed::of(context, slot)).collect::<Result<_>>()?;
     if json {
         return output::json(&all);
     }
@@ -80,9 +81,9 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
 }
 
 /// Prints what is in one.
-pub fn show(context: &Context, slot: &Slot, json: bool) -> Result<()> {
-    slot.refuse_missing(context)?;
-    if place::is_empty(&slot.dir(context)?) {
+pub fn show(context: &Context, slot: &CheckpointName, json: bool) -> Result<()> {
+    refuse_missing(context, slot)?;
+    if place::is_empty(&dir_of(context, slot)?) {
         let listed = Listed::of(context, slot)?;
         if json {
             return output::json(&listed);
@@ -90,7 +91,7 @@ pub fn show(context: &Context, slot: &Slot, json: bool) -> Result<()> {
         output::line(&format!("checkpoint   {slot}, empty"))?;
         return output::line(&format!("where        {}", listed.path));
     }
-    let (dir, checkpoint) = slot.existing(context)?;
+    let (dir, checkpoint) = place::existing(context, slot)?;
     if json {
         return output::json(&checkpoint);
     }
@@ -135,9 +136,9 @@ pub fn obstacle(obstacle: &Obstacle) -> String {
 }
 
 /// Removes one, also one that is damaged.
-pub fn delete(context: &Context, slot: &Slot, dry_run: bool) -> Result<()> {
-    slot.refuse_missing(context)?;
-    let dir = slot.dir(context)?;
+pub fn delete(context: &Context, slot: &CheckpointName, dry_run: bool) -> Result<()> {
+    refuse_missing(context, slot)?;
+    let dir = dir_of(context, slot)?;
     match dry_run {
         true => output::line(&format!("remove {}", dir.display())),
         false => place::remove(&dir, &slot.name),

@@ -13,8 +13,8 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::{Claim, Kind, Net};
 
-use crate::runtime::network;
-use crate::runtime::record::Record;
+use skiff_runtime::network;
+use skiff_runtime::record::Record;
 use skiff_user::context::Context;
 
 /// In a checkpoint: what this is.

@@ -12,7 +12,7 @@ use skiff_migrate::criu::Installation;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 
-use crate::cli::{Checkpoint, Save};
+use skiff_cli::{Checkpoint, Save};
 use skiff_output as output;
 use skiff_user::context::Context;
 

@@ -4,55 +4,23 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, fstat, renameat_with};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use skiff_migrate::record::{self, Checkpoint};
-use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 
-use crate::cli::{Keep, Slot};
-use crate::runtime::record::now;
+use skiff_cli::Keep;
+use skiff_runtime::record::now;
+use skiff_spec::checkpoint::CheckpointName;
+use skiff_user::checkpoints::{all, dir_of, home, homes, made_in_memory, refuse_missing};
 use skiff_user::context::Context;
-use skiff_user::dirs::{self, make_private, new_in, own_dir_in, set_aside};
+use skiff_user::dirs::{self, make_private, new_in, set_aside};
 use skiff_user::named;
-
-/// Where those are that lie on the disk.
-pub fn home(context: &Context) -> Result<PathBuf> {
-    own_dir_in(context.data().join("checkpoint"))
-}
-
-/// Where those are that lie in memory. Everybody may write there, so somebody else may have made it first.
-fn in_memory(context: &Context) -> PathBuf {
-    PathBuf::from(format!("/dev/shm/skiff-{}", context.uid))
-}
-
-/// The same, made if it is missing: it must be this user's alone.
-fn made_in_memory(context: &Context) -> Result<PathBuf> {
-    let dir = in_memory(context);
-    let made = make_private(&dir).and_then(|made| {
-        let about = fstat(&made).context(|| dir.display().to_string())?;
-        match about.st_mode & 0o077 {
-            0 => Ok(()),
-            _ => Err(Error::new(format!("{}: mode {:o}", dir.display(), about.st_mode & 0o7777))),
-        }
-    });
-    made.map(|()| dir).map_err(|e| {
-        e.hint("it must be a directory of yours and nobody else's to look into; without --mem-dir it is not needed")
-    })
-}
-
-/// Both, as far as there is anything of this user's.
-fn homes(context: &Context) -> Result<Vec<PathBuf>> {
-    // What another user has made there first holds nothing of this one's.
-    let memory = TrustedDir::open(&in_memory(context), context.uid).and_then(TrustedDir::private);
-    let memory = memory.ok().map(|dir| dir.path().to_owned());
-    Ok(memory.into_iter().chain([home(context)?]).collect())
-}
 
 /// Makes an empty one, into which an instance can be saved; gives where it is.
 pub fn create(context: &Context, name: &EnvName, memory: bool, dry_run: bool) -> Result<PathBuf> {
-    let slot = Slot::newest(name);
+    let slot = CheckpointName::newest(name);
     let home = if memory { made_in_memory(context)? } else { home(context)? };
     if all(context)?.contains(&slot) {
         return Err(Error::new(format!("checkpoint {name}: it is there already"))
@@ -67,57 +35,22 @@ pub fn create(context: &Context, name: &EnvName, memory: bool, dry_run: bool) ->
     Ok(dir)
 }
 
-impl Slot {
-    /// Where it lies, or would.
-    pub fn home(&self, context: &Context) -> Result<PathBuf> {
-        let there = homes(context)?.into_iter().find(|home| home.join(self.to_string()).exists());
-        there.map_or_else(|| home(context), Ok)
+/// Directory and record of the checkpoint, which must exist.
+pub fn existing(context: &Context, name: &CheckpointName) -> Result<(PathBuf, Checkpoint)> {
+    refuse_missing(context, name)?;
+    let dir = dir_of(context, name)?;
+    if is_empty(&dir) {
+        return Err(Error::new(format!("checkpoint {name}: nothing has been saved into it yet"))
+            .hint(format!("`skiff checkpoint save --name {name} INSTANCE` does that")));
     }
-
-    /// Directory of the checkpoint, whether it exists or not.
-    pub fn dir(&self, context: &Context) -> Result<PathBuf> {
-        Ok(self.home(context)?.join(self.to_string()))
-    }
-
-    /// Directory and record of the checkpoint, which must exist.
-    pub fn existing(&self, context: &Context) -> Result<(PathBuf, Checkpoint)> {
-        self.refuse_missing(context)?;
-        let dir = self.dir(context)?;
-        if is_empty(&dir) {
-            return Err(Error::new(format!("checkpoint {self}: nothing has been saved into it yet"))
-                .hint(format!("`skiff checkpoint save --name {self} INSTANCE` does that")));
-        }
-        let checkpoint = Checkpoint::read(&dir)?;
-        Ok((dir, checkpoint))
-    }
-
-    /// Removes all of its name.
-    pub fn remove_all(&self, context: &Context) -> Result<()> {
-        let mut ours = all(context)?.into_iter().filter(|slot| slot.name == self.name);
-        ours.try_for_each(|slot| remove(&slot.dir(context)?, &slot.name))
-    }
-
-    /// Refuses if there is no such checkpoint.
-    pub fn refuse_missing(&self, context: &Context) -> Result<()> {
-        let all = all(context)?;
-        if all.contains(self) {
-            return Ok(());
-        }
-        let there = named::there_are(all);
-        Err(Error::new(format!("checkpoint {self}: there is no such checkpoint")).hint(there))
-    }
+    let checkpoint = Checkpoint::read(&dir)?;
+    Ok((dir, checkpoint))
 }
 
-/// All, by name, the newest of each first.
-pub fn all(context: &Context) -> Result<Vec<Slot>> {
-    let mut all: Vec<Slot> = vec![];
-    for home in homes(context)? {
-        // It is there from the first, and also where nothing has been saved yet.
-        all.append(&mut named::all(&home, record::IMAGES)?);
-    }
-    all.sort();
-    all.dedup();
-    Ok(all)
+/// Removes all of this name.
+pub fn remove_all(context: &Context, name: &EnvName) -> Result<()> {
+    let mut ours = all(context)?.into_iter().filter(|one| one.name == *name);
+    ours.try_for_each(|one| remove(&dir_of(context, &one)?, &one.name))
 }
 
 /// Whether nothing has been saved into this one yet.
@@ -150,9 +83,9 @@ impl New {
 
     /// Gives it its name. The one that had it is the next older then, and so on; those that are not to be kept go.
     pub fn publish(mut self, keep: Keep) -> Result<()> {
-        let dir = |newer| self.home.join(Slot { name: self.name.clone(), newer }.to_string());
-        let ours = || -> Result<Vec<Slot>> {
-            let all: Vec<Slot> = named::all(&self.home, record::IMAGES)?;
+        let dir = |newer| self.home.join(CheckpointName { name: self.name.clone(), newer }.to_string());
+        let ours = || -> Result<Vec<CheckpointName>> {
+            let all: Vec<CheckpointName> = named::all(&self.home, record::IMAGES)?;
             Ok(all.into_iter().filter(|slot| slot.name == self.name).collect())
         };
         let last = ours()?.iter().map(|slot| slot.newer + 1).max().unwrap_or(0).min(keep.number() - 1);
@@ -166,7 +99,7 @@ impl New {
         change_places(&self.dir, &dir(0))?;
         flush(&self.home)?;
         self.published = !self.dir.exists();
-        let too_old = |slot: &Slot| {
+        let too_old = |slot: &CheckpointName| {
             Checkpoint::read(&dir(slot.newer)).is_ok_and(|read| keep.too_old(read.created, now()))
         };
         for old in ours()?.into_iter().filter(|slot| slot.newer > 0) {

@@ -21,16 +21,18 @@ use skiff_spec::network::Again;
 use skiff_spec::plan::{Plan, Route, Upper};
 
 use crate::checkpoint::member::Member;
+use crate::checkpoint::place;
 use crate::checkpoint::trees;
-use crate::cli::Restore;
-use crate::env::deploy::own_layers;
-use crate::plan::stop::stop_signal;
-use crate::plan::{self, Relocation, base, get, show};
-use crate::runtime::record::{ENV, Record, now};
-use crate::runtime::service::{Approval, Restorer, Service};
-use crate::runtime::supervisor::{self, Keep, Place};
-use crate::runtime::{enter, network};
+use skiff_cli::Restore;
+use skiff_env::deploy::own_layers;
 use skiff_output as output;
+use skiff_plan as plan;
+use skiff_plan::stop::stop_signal;
+use skiff_plan::{Relocation, base, get, show};
+use skiff_runtime::record::{ENV, Record, now};
+use skiff_runtime::service::{Approval, Restorer, Service};
+use skiff_runtime::supervisor::{self, Keep, Place};
+use skiff_runtime::{enter, network};
 use skiff_store::index::Entry;
 use skiff_user::context::Context;
 
@@ -64,7 +66,7 @@ pub fn restore(context: &Context, words: &Restore) -> Result<()> {
 pub fn carry_out(context: &Context, restore: &Restore) -> Result<Option<Restored>> {
     let begun = std::time::Instant::now();
     let slot = &restore.checkpoint;
-    let (dir, checkpoint) = slot.existing(context)?;
+    let (dir, checkpoint) = place::existing(context, slot)?;
     let about = |e: Error| e.about(&format!("checkpoint {slot}"));
     let name = restore.instance.as_ref().unwrap_or(&checkpoint.instance.name);
     let record = Record::named(context, name)?;

@@ -23,12 +23,15 @@ use skiff_spec::name::EnvName;
 use crate::checkpoint::member::Member;
 use crate::checkpoint::place::New;
 use crate::checkpoint::trees;
-use crate::cli::{Save, Slot};
-use crate::instance::look::not_running;
-use crate::runtime::control::{self, Live, Want};
-use crate::runtime::enter;
-use crate::runtime::record::{Record, now};
+use skiff_cli::Save;
+use skiff_instance::look::not_running;
 use skiff_output as output;
+use skiff_runtime::control::{self, Live, Want};
+use skiff_runtime::enter;
+use skiff_runtime::record::{Record, now};
+use skiff_spec::checkpoint::CheckpointName;
+use skiff_user::checkpoints::dir_of;
+use skiff_user::checkpoints::home_of;
 use skiff_user::context::Context;
 
 /// What is said of one.
@@ -58,7 +61,7 @@ pub fn carry_out(context: &Context, save: &Save) -> Result<Option<Saved>> {
     let about = |e: Error| e.about(&format!("instance {}", record.name));
     let found = look(live.pid, net == NetSpace::Its).map_err(about)?;
     let name = save.name.as_ref().or(started.saved_as.as_ref()).unwrap_or(&record.name);
-    let slot = Slot::newest(name);
+    let slot = CheckpointName::newest(name);
     if save.dry_run {
         return show(&slot, &found, save.output.json).map(|()| None);
     }
@@ -67,7 +70,7 @@ pub fn carry_out(context: &Context, save: &Save) -> Result<Option<Saved>> {
         output::note("a session is open in it (`instance exec`): that is not saved");
     }
     let inside = Inside { init: live.init.as_fd(), net, number: None };
-    let new = New::make(slot.home(context)?, &slot.name)?;
+    let new = New::make(home_of(context, &slot)?, &slot.name)?;
     let saving =
         Saving { context, record: &record, started: &started, init: live.pid, inside, found: &found, save };
     saving.carry_out(new, &slot).map(Some).map_err(about)
@@ -110,7 +113,7 @@ pub fn refuse(record: &Record, obstacles: &[Obstacle]) -> Result<()> {
         .hint("it goes on as it was; `skiff checkpoint save --dry-run` shows what is in the way"))
 }
 
-fn show(slot: &Slot, found: &Found, json: bool) -> Result<()> {
+fn show(slot: &CheckpointName, found: &Found, json: bool) -> Result<()> {
     #[derive(Serialize)]
     struct Shown<'a> {
         checkpoint: String,
@@ -144,7 +147,7 @@ struct Saving<'a> {
 
 impl Saving<'_> {
     /// Does it. If anything fails the processes go on, and nothing is left of it.
-    fn carry_out(&self, new: New, slot: &Slot) -> Result<Saved> {
+    fn carry_out(&self, new: New, slot: &CheckpointName) -> Result<Saved> {
         let begun = Instant::now();
         let member = Member::leaving(self.context, self.record, self.started)?;
         member.iter().try_for_each(|member| member.write(&new.dir))?;
@@ -197,7 +200,7 @@ impl Saving<'_> {
             left_running: leave_running,
             frozen_ms: frozen.as_millis(),
             total_ms: begun.elapsed().as_millis(),
-            path: slot.dir(self.context)?.display().to_string(),
+            path: dir_of(self.context, slot)?.display().to_string(),
         })
     }
 

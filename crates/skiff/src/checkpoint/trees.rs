@@ -17,8 +17,8 @@ use skiff_snapshot::{LayerId, whole};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::{Plan, Route, Source, inside};
 
-use crate::env::contents::ours;
-use crate::runtime::record::Record;
+use skiff_env::contents::ours;
+use skiff_runtime::record::Record;
 use skiff_user::context::Context;
 
 /// What there is to keep of an instance with this plan.

@@ -19,13 +19,13 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_sys::signal::{Mask, Signals};
 
-use crate::cli::Agent as Words;
 use crate::cluster::caller;
 use crate::cluster::container::{Container, daemon_failed};
 use crate::cluster::node::Node;
 use crate::cluster::script::{Script, with_stdio};
 use crate::cluster::visit::Visitors;
-use crate::runtime::network;
+use skiff_cli::Agent as Words;
+use skiff_runtime::network;
 use skiff_user::context::Context;
 use skiff_user::scratch::Scratch;
 

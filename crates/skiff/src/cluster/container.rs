@@ -21,10 +21,10 @@ use skiff_spec::plan::{File as PlanFile, HOSTS, Identity, Mount, Plan, Source, U
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::Mask;
 
-use crate::cli::HostArgs;
 use crate::cluster::apart;
 use crate::cluster::script::with_stdio;
-use crate::plan::PlanOptions;
+use skiff_cli::HostArgs;
+use skiff_plan::PlanOptions;
 use skiff_user::context::Context;
 
 /// How long the daemon may take to listen.

@@ -14,8 +14,8 @@ use skiff_launch::manager::{self, Launch, Manager, Surroundings, Way};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::{Kind, Net};
 
-use crate::runtime::network;
 use skiff_output as output;
+use skiff_runtime::network;
 use skiff_user::context::Context;
 use skiff_user::dirs::{make_private, own_dir_in};
 

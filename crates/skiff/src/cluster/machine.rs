@@ -13,7 +13,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Mount, Plan, Source, inside::PROGRAM};
 
-use crate::plan::PlanOptions;
+use skiff_plan::PlanOptions;
 use skiff_user::context::Context;
 
 /// What the host has of its own Slurm; a cluster's is another.

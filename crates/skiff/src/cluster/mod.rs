@@ -15,8 +15,8 @@ mod visit;
 
 use skiff_spec::fault::Result;
 
-use crate::app;
-use crate::cli::Cluster;
+use skiff_app as app;
+use skiff_cli::Cluster;
 
 pub use local::{Listed, delete_leftovers, leftovers, running};
 

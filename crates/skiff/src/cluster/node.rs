@@ -16,11 +16,12 @@ use skiff_spec::instance::End;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{File as PlanFile, HOSTS, Plan, Source, Upper, inside};
 
-use crate::cli::HostArgs;
 use crate::cluster::root::Found;
 use crate::cluster::{container, machine};
-use crate::plan::{self, PlanOptions, base};
-use crate::runtime::network;
+use skiff_cli::HostArgs;
+use skiff_plan as plan;
+use skiff_plan::{PlanOptions, base};
+use skiff_runtime::network;
 use skiff_user::context::Context;
 use skiff_user::scratch::{self, Scratch};
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use skiff_cluster::wire::Root;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use crate::plan::get::{self, PullWhen};
-use crate::plan::{Facts, base};
+use skiff_plan::get::{self, PullWhen};
+use skiff_plan::{Facts, base};
 use skiff_store::index::Entry;
 use skiff_user::context::Context;
 

@@ -17,13 +17,14 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::Identity;
 use skiff_sys::signal::Signals;
 
-use crate::cli::ClusterRun;
 use crate::cluster::container;
 use crate::cluster::launching::{Entrance, Launching};
 use crate::cluster::root::Found;
-use crate::plan::inside::Inside;
-use crate::plan::{self, in_image};
+use skiff_cli::ClusterRun;
 use skiff_output as output;
+use skiff_plan as plan;
+use skiff_plan::in_image;
+use skiff_plan::inside::Inside;
 use skiff_user::context::Context;
 
 /// What is to be done, before any of it is.

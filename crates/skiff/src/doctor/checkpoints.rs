@@ -16,7 +16,8 @@ use skiff_spec::plan::Upper;
 
 use crate::checkpoint::installed_criu;
 use crate::doctor::Check;
-use crate::plan::{self, Facts, PlanOptions, RootOptions};
+use skiff_plan as plan;
+use skiff_plan::{Facts, PlanOptions, RootOptions};
 use skiff_user::context::Context;
 
 const NAME: &str = "checkpoints";

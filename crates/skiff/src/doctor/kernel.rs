@@ -13,7 +13,8 @@ use skiff_spec::plan::{Base, Upper};
 use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 
 use crate::doctor::Check;
-use crate::plan::{self, Facts, PlanOptions, RootOptions};
+use skiff_plan as plan;
+use skiff_plan::{Facts, PlanOptions, RootOptions};
 use skiff_user::context::Context;
 use skiff_user::scratch;
 

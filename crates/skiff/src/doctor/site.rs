@@ -7,9 +7,10 @@ use skiff_sandbox::uplink::PROGRAM as UPLINK;
 use skiff_spec::config;
 
 use crate::doctor::Check;
-use crate::runtime::{environments, instances};
-use crate::{cluster, net, slurm};
+use crate::{cluster, net};
 use skiff_output as output;
+use skiff_runtime::{environments, instances};
+use skiff_slurm as slurm;
 use skiff_store::client;
 use skiff_user::context::Context;
 use skiff_user::dirs;

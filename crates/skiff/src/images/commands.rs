@@ -11,11 +11,11 @@ use skiff_spec::image::ImageId;
 use skiff_spec::size;
 use skiff_store::UserUsage;
 
-use crate::cli::{Export, Import, Pull, Store};
-use crate::plan::progress::Progress;
-use crate::plan::{get, import};
-use crate::runtime::naming;
+use skiff_cli::{Export, Import, Pull, Store};
 use skiff_output as output;
+use skiff_plan::progress::Progress;
+use skiff_plan::{get, import};
+use skiff_runtime::naming;
 use skiff_store::client::{self, room};
 use skiff_store::file::{ImageFile, name_for};
 use skiff_store::index::{Entry, Names};

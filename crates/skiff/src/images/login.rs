@@ -13,7 +13,7 @@ use skiff_registry::{Certificates, Client, Settings};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::signal::{Signals, die_by};
 
-use crate::cli::Login;
+use skiff_cli::Login;
 use skiff_output as output;
 use skiff_store::ours;
 

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::name::EnvName;
 
-use crate::runtime::control::{Live, Want};
-use crate::runtime::lock;
-use crate::runtime::record::{Record, State};
+use skiff_runtime::control::{Live, Want};
+use skiff_runtime::lock;
+use skiff_runtime::record::{Record, State};
 use skiff_user::context::Context;
 
 const ARRIVAL: &str = "arrival";

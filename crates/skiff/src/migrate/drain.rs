@@ -10,10 +10,10 @@ use skiff_launch::hosts;
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use crate::cli::{Compress, Drain, Migrate, Mode, Output};
 use crate::migrate::{in_step, sender, way};
-use crate::runtime::record::{Record, State};
+use skiff_cli::{Compress, Drain, Migrate, Mode, Output};
 use skiff_output as output;
+use skiff_runtime::record::{Record, State};
 use skiff_user::context::Context;
 
 /// What has become of an instance.

@@ -23,10 +23,9 @@ use skiff_spec::instance::Started;
 use skiff_sys::signal::Signals;
 
 use crate::checkpoint::member::Member;
-use crate::checkpoint::place::{New, home};
+use crate::checkpoint::place::New;
 use crate::checkpoint::restore::IMAGE;
 use crate::checkpoint::{criu, trees};
-use crate::cli::{Migrate, Mode};
 use crate::migrate::hear::{Said, hear_progress, last_words, said, strange};
 use crate::migrate::leaving::{self, Leaving};
 use crate::migrate::pages::{Pages, Sorted};
@@ -35,7 +34,9 @@ use crate::migrate::progress::Progress;
 use crate::migrate::rounds::{self, Round};
 use crate::migrate::talk::{Files, Load, Offer, Order, Report, VERSION};
 use crate::migrate::way::Way;
-use crate::runtime::record::{Record, now};
+use skiff_cli::{Migrate, Mode};
+use skiff_runtime::record::{Record, now};
+use skiff_user::checkpoints::home;
 use skiff_user::context::Context;
 
 /// How long the other side may take to look at the offer: it may have to get an image.

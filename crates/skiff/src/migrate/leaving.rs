@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use crate::runtime::control;
-use crate::runtime::record::Record;
+use skiff_runtime::control;
+use skiff_runtime::record::Record;
 
 const FILE: &str = "leaving";
 

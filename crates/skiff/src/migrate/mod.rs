@@ -22,7 +22,7 @@ mod way;
 
 use skiff_spec::fault::Result;
 
-use crate::cli::{Drain, Migrate};
+use skiff_cli::{Drain, Migrate};
 use skiff_user::context::Context;
 
 /// Does what was asked.

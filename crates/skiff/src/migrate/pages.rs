@@ -17,9 +17,9 @@ use skiff_migrate::sort::Sorting;
 use skiff_migrate::squeeze::{self, Sending};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use crate::cli::Compress;
 use crate::migrate::talk::{Order, Report};
 use crate::migrate::way::Way;
+use skiff_cli::Compress;
 
 /// Bytes by which it is found out: 32 ms at 1 Gbit/s.
 const PROBE: usize = 4 << 20;

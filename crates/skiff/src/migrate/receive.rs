@@ -26,17 +26,18 @@ use skiff_sys::signal::Signals;
 use crate::checkpoint::criu;
 use crate::checkpoint::member::Member;
 use crate::checkpoint::restore::{Gate, Revived, fits, make_again};
-use crate::cli::Mode;
 use crate::cluster::caller;
-use crate::env::deploy::own_layers;
 use crate::migrate::peer::{Peer, wait};
 use crate::migrate::talk::{CONTROL, Files, GOODS, Load, Offer, Order, Report, VERSION};
 use crate::migrate::{decision, in_step};
-use crate::plan::{self, get};
-use crate::runtime::control::{self, Live, Want};
-use crate::runtime::network;
-use crate::runtime::record::Record;
+use skiff_cli::Mode;
+use skiff_env::deploy::own_layers;
 use skiff_output as output;
+use skiff_plan as plan;
+use skiff_plan::get;
+use skiff_runtime::control::{self, Live, Want};
+use skiff_runtime::network;
+use skiff_runtime::record::Record;
 use skiff_user::context::Context;
 
 /// Who has started us.

@@ -14,17 +14,17 @@ use skiff_spec::name::EnvName;
 
 use crate::checkpoint::member::{Member, Port};
 use crate::checkpoint::{look as shown, save};
-use crate::cli::{Migrate, Mode};
 use crate::migrate::hand_over::{Gone, Move, Outcome};
 use crate::migrate::leaving::{self, Leaving};
 use crate::migrate::progress::{Phase, Progress};
 use crate::migrate::rounds::Round;
 use crate::migrate::talk::{Order, Report};
 use crate::migrate::way::{self, Way};
-use crate::runtime::control::{Live, Want};
-use crate::runtime::enter;
-use crate::runtime::record::{Record, State};
+use skiff_cli::{Migrate, Mode};
 use skiff_output as output;
+use skiff_runtime::control::{Live, Want};
+use skiff_runtime::enter;
+use skiff_runtime::record::{Record, State};
 use skiff_user::context::Context;
 
 /// How long the other side may take to look up what became of a move.

@@ -10,7 +10,7 @@ use skiff_migrate::parcel::Piece;
 use skiff_migrate::record::Checkpoint;
 use skiff_spec::name::EnvName;
 
-use crate::cli::Mode;
+use skiff_cli::Mode;
 use skiff_store::index::Entry;
 
 /// Both sides must be of one version.

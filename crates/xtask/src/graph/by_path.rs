@@ -9,15 +9,15 @@ use super::skipped;
 
 /// Where root acts, or a user's process on a shared file system.
 const BY_DESCRIPTOR: &[&str] = &[
-    "crates/skiff/src/app/record.rs",
-    "crates/skiff/src/env/deploy.rs",
-    "crates/skiff/src/env/latest.rs",
-    "crates/skiff/src/env/remove.rs",
-    "crates/skiff/src/runtime/environments.rs",
-    "crates/skiff/src/slurm/node.rs",
-    "crates/skiff/src/slurm/rooms.rs",
-    "crates/skiff/src/slurm/trash.rs",
+    "crates/app/src/record.rs",
+    "crates/env/src/deploy.rs",
+    "crates/env/src/latest.rs",
+    "crates/env/src/remove.rs",
+    "crates/runtime/src/environments.rs",
     "crates/skiff/src/sweep.rs",
+    "crates/slurm/src/node.rs",
+    "crates/slurm/src/rooms.rs",
+    "crates/slurm/src/trash.rs",
     "crates/snapshot/src/cache.rs",
     "crates/snapshot/src/depot.rs",
     "crates/snapshot/src/file.rs",

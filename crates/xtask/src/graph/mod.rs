@@ -13,38 +13,66 @@ use serde::Deserialize;
 mod by_path;
 mod modules;
 
-/// Crate, and what it uses: exactly that.
+/// Crate, and what it uses: exactly that. `erofs`, `oci`, `registry`, `criu` and `tar` stand alone, for others to use.
 const ARROWS: &[(&str, &[&str])] = &[
     ("sys", &[]),
     ("spec", &[]),
-    ("site", &["spec"]),
-    ("ipc", &["spec", "sys"]),
-    // These stand alone, for others to use.
     ("erofs", &[]),
     ("oci", &[]),
-    ("registry", &["oci", "sys"]),
     ("criu", &[]),
     ("tar", &[]),
+    ("site", &["spec"]),
+    ("ipc", &["sys", "spec"]),
+    ("registry", &["sys", "oci"]),
     ("image", &["sys", "erofs", "oci", "tar"]),
+    ("spank", &["spec"]),
+    ("launch", &["sys", "spec", "ipc"]),
     ("snapshot", &["site"]),
-    ("sandbox", &["spec", "sys", "site", "ipc"]),
-    ("net", &["spec", "sys", "ipc"]),
-    ("output", &["spec", "sys", "sandbox"]),
-    ("user", &["spec", "sys", "site", "sandbox", "output"]),
+    ("sandbox", &["sys", "spec", "site", "ipc"]),
+    ("net", &["sys", "spec", "ipc"]),
+    ("output", &["sys", "spec", "sandbox"]),
+    ("helper", &["sys", "spec", "site", "sandbox", "net"]),
+    ("cluster", &["sys", "spec", "ipc", "launch", "sandbox", "net"]),
+    ("migrate", &["sys", "spec", "criu", "ipc", "sandbox"]),
+    ("user", &["sys", "spec", "site", "sandbox", "output"]),
     (
         "store",
-        &["spec", "sys", "ipc", "sandbox", "erofs", "oci", "registry", "tar", "image", "output", "user"],
+        &["sys", "spec", "erofs", "oci", "tar", "ipc", "registry", "image", "sandbox", "output", "user"],
     ),
-    ("helper", &["spec", "sys", "site", "sandbox", "net"]),
-    ("launch", &["spec", "sys", "ipc"]),
-    ("cluster", &["spec", "sys", "ipc", "sandbox", "net", "launch"]),
-    ("migrate", &["spec", "sys", "ipc", "sandbox", "criu"]),
-    ("spank", &["spec"]),
+    (
+        "runtime",
+        &[
+            "sys", "spec", "site", "ipc", "launch", "snapshot", "sandbox", "output", "cluster", "user",
+            "store",
+        ],
+    ),
+    ("plan", &["sys", "spec", "oci", "site", "launch", "sandbox", "output", "user", "store", "runtime"]),
+    ("cli", &["spec", "output", "cluster", "plan"]),
+    ("app", &["sys", "spec", "site", "sandbox", "output", "user", "store", "cli"]),
+    (
+        "env",
+        &[
+            "sys", "spec", "site", "ipc", "snapshot", "sandbox", "output", "user", "store", "runtime",
+            "plan", "cli",
+        ],
+    ),
+    (
+        "instance",
+        &["sys", "spec", "snapshot", "sandbox", "output", "user", "store", "runtime", "plan", "cli", "env"],
+    ),
+    (
+        "slurm",
+        &[
+            "sys", "spec", "site", "ipc", "image", "sandbox", "output", "migrate", "user", "store",
+            "runtime", "plan", "cli", "env",
+        ],
+    ),
     (
         "skiff",
         &[
-            "sys", "spec", "site", "ipc", "oci", "registry", "image", "store", "snapshot", "sandbox", "net",
-            "launch", "cluster", "criu", "migrate", "output", "user",
+            "sys", "spec", "oci", "criu", "site", "ipc", "registry", "image", "launch", "snapshot",
+            "sandbox", "net", "output", "cluster", "migrate", "user", "store", "runtime", "plan", "cli",
+            "app", "env", "instance", "slurm",
         ],
     ),
     // Runs the binaries, as users do, and so must not share code with them.

@@ -25,7 +25,7 @@ const CODE: (&str, &[&str]) = ("crates", &["rs"]);
 const DOCUMENTS: (&str, &[&str]) = ("docs", &["md"]);
 const PAGES: (&str, &[&str]) = ("packaging/man", &["1", "5", "7", "8"]);
 /// Doc comments here are the help texts.
-const HELP: &str = "crates/skiff/src/cli";
+const HELP: &str = "crates/cli/src";
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -18,8 +18,8 @@ use crate::cluster::container::{self, Container};
 use crate::cluster::machine::{self, number};
 use crate::cluster::node::Node;
 use crate::cluster::root::Found;
-use crate::plan;
-use crate::runtime::network;
+use skiff_plan as plan;
+use skiff_runtime::network;
 use skiff_user::scratch;
 
 /// Where ssh daemons listen in networks of their own.

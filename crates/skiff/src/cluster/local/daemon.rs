@@ -10,7 +10,7 @@ use skiff_cluster::local::members::Member;
 use skiff_cluster::local::slurm;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use crate::cli::Daemon;
+use skiff_cli::Daemon;
 use skiff_user::context::is_inside;
 
 /// How long to wait for the controller.

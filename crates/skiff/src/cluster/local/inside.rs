@@ -14,16 +14,16 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 
-use crate::app;
 use crate::cluster::local::known::{nodes, not_up};
 use crate::cluster::local::record::Record;
 use crate::cluster::local::wire::{Want, ask};
 use crate::cluster::machine::environment;
 use crate::cluster::{apart, visit};
-use crate::plan::in_image;
-use crate::plan::inside::Inside;
-use crate::runtime::network;
+use skiff_app as app;
 use skiff_output as output;
+use skiff_plan::in_image;
+use skiff_plan::inside::Inside;
+use skiff_runtime::network;
 use skiff_user::context::Context;
 
 /// Runs the user's command on a node, or their shell; its exit code.

@@ -17,7 +17,7 @@ pub mod wire;
 
 use skiff_spec::fault::Result;
 
-use crate::cli::Machines;
+use skiff_cli::Machines;
 use skiff_user::context::Context;
 
 pub use nodes::{Listed, running};

@@ -16,8 +16,8 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 
 use crate::cluster::machine;
-use crate::runtime::control::dial;
-use crate::runtime::lock;
+use skiff_runtime::control::dial;
+use skiff_runtime::lock;
 use skiff_store::index::Entry;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};

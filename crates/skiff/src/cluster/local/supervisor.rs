@@ -28,10 +28,11 @@ use crate::cluster::local::hosts::{Hosts, Lost, Spec};
 use crate::cluster::local::record::{Record, Unnamed};
 use crate::cluster::local::wire::{Answer, Want};
 use crate::cluster::machine;
-use crate::plan::{self, Relocation};
-use crate::runtime::control::{CONTROL, listen_at};
-use crate::runtime::supervisor::apart;
 use skiff_output as output;
+use skiff_plan as plan;
+use skiff_plan::Relocation;
+use skiff_runtime::control::{CONTROL, listen_at};
+use skiff_runtime::supervisor::apart;
 use skiff_user::context::Context;
 use skiff_user::scratch::{self, Scratch};
 

@@ -16,7 +16,6 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, HOSTS, Identity, Plan, Source, Upper};
 
-use crate::cli::{HostArgs, Up};
 use crate::cluster::launching::{self, Launching};
 use crate::cluster::local::errand::wait_until_ready;
 use crate::cluster::local::hosts::Spec;
@@ -27,10 +26,12 @@ use crate::cluster::local::supervisor::{self, Wanted as Held};
 use crate::cluster::local::wire::{Want, ask};
 use crate::cluster::machine;
 use crate::cluster::root::Found;
-use crate::plan::{self, PlanOptions, base, show};
-use crate::runtime::lock::{try_lock, wait_for_lock};
-use crate::runtime::record::now;
+use skiff_cli::{HostArgs, Up};
 use skiff_output as output;
+use skiff_plan as plan;
+use skiff_plan::{PlanOptions, base, show};
+use skiff_runtime::lock::{try_lock, wait_for_lock};
+use skiff_runtime::record::now;
 use skiff_user::context::Context;
 
 /// How long one may take to end.

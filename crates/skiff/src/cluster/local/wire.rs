@@ -11,7 +11,7 @@ use skiff_launch::handshake::Call;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::End;
 
-use crate::runtime::control::dial;
+use skiff_runtime::control::dial;
 
 /// What a command wants.
 #[derive(Debug, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use crate::cluster::local::supervisor::{Machine, Supervisor};
 use crate::cluster::local::wire::{Answer, Node, Want};
 use crate::cluster::machine::number;
-use crate::runtime::record::now;
+use skiff_runtime::record::now;
 
 impl Supervisor {
     pub(super) fn act(&mut self, want: &Want) -> Result<(Answer, Option<OwnedFd>)> {

@@ -1,0 +1,178 @@
+//! What is noted of a running one in the user's home, so that they find it again from any machine: how to reach it, its token included.
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use serde::{Deserialize, Serialize};
+use skiff_site::TrustedDir;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+
+use crate::listener::Listener;
+use crate::{host, variable};
+use skiff_output as output;
+use skiff_user::context::Context;
+use skiff_user::dirs::{find, make_private};
+
+/// By which a node of a cluster is told its name, and how one gets to the machine that it is on, as [`reached_as`] says it; nothing of the
+/// latter if the node is in no machine's network.
+pub const REACHED_AS: &str = "SKIFF_REACHED_AS";
+
+/// One of them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// `notebook` or `desktop`.
+    pub kind: String,
+    /// The machine that it runs on.
+    pub host: String,
+    /// The port of 127.0.0.1 where the browser is, that is forwarded to it.
+    pub port: u16,
+    /// The Unix socket that it listens on; without one, it listens on the same port of 127.0.0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
+    /// What forwards it, to be typed on the machine that has the browser.
+    pub forward: String,
+    /// Where the browser finds it then.
+    pub url: String,
+    /// The job that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+}
+
+impl Record {
+    /// Of the one that this process serves.
+    pub fn new(kind: &str, (port, listener): (u16, &Listener), url: String, reached: &str) -> Self {
+        let (there, by_way) = reached.split_once(' ').unwrap_or((reached, ""));
+        let host = there.split_once('@').map_or(there, |(_, host)| host).to_owned();
+        let by_way = if by_way.is_empty() { String::new() } else { format!("-J {by_way} ") };
+        // Addresses are numbers: `localhost` is two of them, and somebody else may listen on the other one. If the port is taken where the
+        // browser is, ssh would go on without it, and the browser send the token to whoever has taken it.
+        let forward = format!(
+            "ssh {by_way}-N -o ExitOnForwardFailure=yes -L 127.0.0.1:{port}:{} {there}",
+            listener.target()
+        );
+        let socket = match listener {
+            Listener::Socket(path) => Some(path.clone()),
+            Listener::Port(_) => None,
+        };
+        let job = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"].into_iter().find_map(variable);
+        Self { kind: kind.into(), host, port, socket, forward, url, job }
+    }
+
+    /// Says how to reach it.
+    pub fn tell(&self) -> Result<()> {
+        output::line(&format!("{} on {}. Where your browser is:", self.kind, self.host))?;
+        output::line(&format!("    {}", self.forward))?;
+        output::line(&format!("    {}", self.url))
+    }
+
+    /// Whether nobody of this machine holds its file any more. (Of another's, only that one knows; and a process's number would mean
+    /// something else in here than where it was noted.)
+    fn is_gone(&self, file: &fs::File) -> bool {
+        self.host == host() && flock(file, FlockOperation::NonBlockingLockShared).is_ok()
+    }
+}
+
+/// How one gets to where this process is.
+pub fn reached(context: &Context) -> Result<String> {
+    let Some(told) = variable(REACHED_AS) else { return Ok(reached_as(&context.user(), &host())) };
+    let node = host();
+    match told.split_once(' ') {
+        Some((known, reached)) if known == node => Ok(reached.into()),
+        Some(_) => Err(Error::new(format!("node {node}: it is not known here how your browser gets there"))
+            .hint(format!("start it by `skiff cluster exec --node {node} NAME -- ...`"))),
+        None => Err(Error::new(format!("node {node}: its network is none that your browser gets into"))
+            .hint("a cluster made with --net host is in its machines' network")),
+    }
+}
+
+/// How one gets to a host: `USER@HOST`, and behind a space by whose way if there is one. Compute nodes are usually reached by way of the machine that the job was
+/// submitted from.
+pub fn reached_as(user: &str, host: &str) -> String {
+    let login =
+        variable("SLURM_SUBMIT_HOST").or_else(|| variable("PBS_O_HOST")).or_else(|| variable("SGE_O_HOST"));
+    match login.filter(|login| login != host) {
+        Some(login) => format!("{user}@{host} {user}@{login}"),
+        None => format!("{user}@{host}"),
+    }
+}
+
+/// A record in its place, locked; removed when this is.
+pub struct Kept {
+    dir: TrustedDir,
+    name: String,
+    _lock: OwnedFd,
+}
+
+impl Kept {
+    /// Writes it where only its user looks.
+    pub fn write(context: &Context, record: &Record) -> Result<Self> {
+        let dir = make_private(&dir(context))?;
+        let stem = record.socket.as_deref().and_then(Path::file_stem).map(|name| name.to_string_lossy());
+        let stem = stem.unwrap_or_else(|| record.port.to_string().into());
+        let name = format!("{}.{stem}.json", record.host);
+        let text = serde_json::to_vec_pretty(record).map_err(|e| Error::new(format!("{name}: {e}")))?;
+        let new = format!("{name}.new");
+        // What a killed one has left.
+        dir.remove_file(&new)?;
+        let file = dir.file(&new, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, 0o600)?;
+        let mut file = fs::File::from(file);
+        file.write_all(&text).context(|| dir.path_of(&new).display().to_string())?;
+        // Where the home's file system has no locks, it stays listed until it ends by itself.
+        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap_or_default();
+        dir.rename(&new, &dir, &name)?;
+        Ok(Self { dir, name, _lock: file.into() })
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // What stays is held by nobody, and goes with the next list.
+        self.dir.remove_file(&self.name).unwrap_or_default();
+    }
+}
+
+/// Prints all that run.
+pub fn list(context: &Context, json: bool) -> Result<()> {
+    let all = all(context)?;
+    if json {
+        return output::json(&all);
+    }
+    all.iter().try_for_each(Record::tell)
+}
+
+fn all(context: &Context) -> Result<Vec<Record>> {
+    let Some(dir) = find(&dir(context))? else { return Ok(vec![]) };
+    let mut all = vec![];
+    for name in
+        dir.names()?.into_iter().filter(|name| Path::new(name).extension().is_some_and(|e| e == "json"))
+    {
+        // Gone meanwhile, or somebody else's idea of a file.
+        let Ok(file) = dir.file(&name, OFlags::RDONLY | OFlags::NONBLOCK, 0).map(fs::File::from) else {
+            continue;
+        };
+        let Ok(record) = serde_json::from_reader::<_, Record>(&file) else { continue };
+        if record.is_gone(&file) {
+            // What cannot be removed is looked at again the next time.
+            dir.remove_file(&name).unwrap_or_default();
+            let socket = record.socket.as_deref().and_then(Path::file_name);
+            socket.into_iter().for_each(|name| dir.remove_file(name).unwrap_or_default());
+        } else {
+            all.push(record);
+        }
+    }
+    all.sort_by(|a, b| (&a.host, a.port).cmp(&(&b.host, b.port)));
+    Ok(all)
+}
+
+/// The directory of records and sockets.
+pub fn dir(context: &Context) -> PathBuf {
+    context.data().join("apps")
+}
+
+/// The same, made if there is none, for its user alone.
+pub fn make_dir(context: &Context) -> Result<PathBuf> {
+    make_private(&dir(context)).map(|dir| dir.path().to_owned())
+}

@@ -1,0 +1,289 @@
+//! Examples of the commands, for `--help` and the manual pages. A test reads each by the parser.
+
+/// A command as it is typed after `skiff`, and its examples: what for, and the line.
+type Examples = (&'static str, &'static [(&'static str, &'static str)]);
+
+const ALL: &[Examples] = &[
+    (
+        "",
+        &[
+            ("Work in your default environment, then look at what you changed:", "skiff env enter"),
+            ("", "skiff env diff"),
+            ("Run a program of an image, with your home in it:", "skiff run debian:12 cat /etc/issue"),
+            (
+                "Run an MPI program in an image on two nodes:",
+                "srun -N2 --mpi=pmix --container-image=debian:12 ./solver",
+            ),
+        ],
+    ),
+    (
+        "run",
+        &[
+            (
+                "Try an installation over the host's root; nothing of it stays:",
+                "skiff run -- apt-get install -y hello",
+            ),
+            (
+                "Run an image's own command, with a directory of the host:",
+                "skiff run -v /project/data:/data:ro site/tool:1",
+            ),
+            (
+                "Run as yourself, in an empty home and without your variables:",
+                "skiff run --me --containall debian:12 id",
+            ),
+            ("Run something you do not trust:", "skiff run --untrusted ./tool.sif input.txt"),
+            ("See what would be done:", "skiff run --dry-run --net private debian:12"),
+        ],
+    ),
+    (
+        "shell",
+        &[
+            ("Look around in an image:", "skiff shell debian:12"),
+            ("Try changes in it:", "skiff shell --writable --root debian:12"),
+        ],
+    ),
+    (
+        "env create",
+        &[
+            ("An environment over the host's root:", "skiff env create dev"),
+            (
+                "One over an image, with a shared file system:",
+                "skiff env create --base image:debian:12 -v /project dev12",
+            ),
+        ],
+    ),
+    (
+        "env enter",
+        &[
+            ("Enter the default environment as root:", "skiff env enter"),
+            ("Enter another one as yourself:", "skiff env enter --me dev"),
+        ],
+    ),
+    (
+        "env exec",
+        &[
+            ("Install a package:", "skiff env exec dev -- apt-get install -y gcc"),
+            ("Run as yourself:", "skiff env exec --me dev -- make"),
+        ],
+    ),
+    ("env list", &[("For scripts:", "skiff env list --json")]),
+    (
+        "env diff",
+        &[
+            ("What you changed in the default environment:", "skiff env diff"),
+            ("In another one:", "skiff env diff dev"),
+        ],
+    ),
+    ("env refresh", &[("After the administrator has updated the host:", "skiff env refresh dev")]),
+    ("env snapshot", &[("As a job would take it:", "skiff env snapshot dev")]),
+    ("env stop", &[("End all processes in it; its files stay:", "skiff env stop dev")]),
+    (
+        "env rm",
+        &[("See what would go, then remove it:", "skiff env rm --dry-run dev"), ("", "skiff env rm dev")],
+    ),
+    (
+        "instance start",
+        &[
+            (
+                "Run a service of an image in the background:",
+                "skiff instance start --net private redis:7 cache",
+            ),
+            (
+                "Start a computation that can be saved and moved:",
+                "skiff instance start --checkpoint host sim ./simulate",
+            ),
+        ],
+    ),
+    ("instance list", &[("Show those that have ended, too:", "skiff instance list")]),
+    ("instance exec", &[("A shell beside its command:", "skiff instance exec sim bash")]),
+    ("instance logs", &[("Follow its output:", "skiff instance logs -f sim")]),
+    ("instance stop", &[("Give it a minute to end:", "skiff instance stop --time 60 sim")]),
+    ("instance rm", &[("Stop and remove two:", "skiff instance rm --force sim cache")]),
+    ("checkpoint create", &[("In memory, for a quick restart:", "skiff checkpoint create --mem-dir before")]),
+    (
+        "checkpoint save",
+        &[
+            ("Save an instance and stop it:", "skiff checkpoint save sim"),
+            (
+                "Save it while it runs on, and keep the last five:",
+                "skiff checkpoint save --leave-running --keep 5 sim",
+            ),
+        ],
+    ),
+    (
+        "checkpoint restore",
+        &[
+            ("Resume it, on this host or another:", "skiff checkpoint restore sim"),
+            ("Resume an older state under a new name:", "skiff checkpoint restore sim@2 sim-again"),
+        ],
+    ),
+    ("checkpoint list", &[("For scripts:", "skiff checkpoint list --json")]),
+    ("checkpoint show", &[("How large it is, and what is in it:", "skiff checkpoint show sim")]),
+    ("checkpoint delete", &[("Delete an older one:", "skiff checkpoint delete sim@1")]),
+    (
+        "job checkpoint-on-signal",
+        &[(
+            "The last line of a batch script with `#SBATCH --requeue --signal=B:USR1@120`:",
+            "exec skiff job checkpoint-on-signal host sim ./simulate",
+        )],
+    ),
+    (
+        "migrate",
+        &[
+            ("See what would be moved, and what prevents it:", "skiff migrate --dry-run sim n2"),
+            ("Move it with a short downtime:", "skiff migrate --mode precopy sim n2"),
+        ],
+    ),
+    ("drain", &[("Empty a node before maintenance:", "skiff drain --to n2,n3 n1")]),
+    ("agent", &[("As systemd starts it:", "skiff agent")]),
+    ("ps", &[("What of yours is running here:", "skiff ps")]),
+    ("stop", &[("End your default environment's processes:", "skiff stop")]),
+    (
+        "app notebook",
+        &[
+            ("JupyterLab of your environment:", "skiff app notebook --environment dev"),
+            (
+                "Of an image, on a port you choose:",
+                "skiff app notebook --image jupyter/scipy-notebook --port 8888",
+            ),
+        ],
+    ),
+    ("app desktop", &[("A desktop with one program:", "skiff app desktop -- xterm")]),
+    ("app list", &[("Print the addresses again:", "skiff app list")]),
+    (
+        "cluster run",
+        &[
+            (
+                "An MPI program of an image on the nodes of a job:",
+                "sbatch -N4 --wrap 'skiff cluster run --base image:my-mpi -- mpirun ./solver'",
+            ),
+            ("On hosts reached by ssh:", "skiff cluster run --hostfile hosts.txt -- ./script.sh"),
+        ],
+    ),
+    (
+        "cluster up",
+        &[
+            ("A Slurm of your own with four nodes:", "skiff cluster up lab --slurm --nodes 4"),
+            ("", "skiff cluster exec lab -- srun -N4 hostname"),
+        ],
+    ),
+    ("cluster add", &[("Two more nodes:", "skiff cluster add lab --nodes 2")]),
+    ("cluster remove", &[("One certain node:", "skiff cluster remove lab --node n3")]),
+    ("cluster status", &[("The nodes of one cluster:", "skiff cluster status lab")]),
+    ("cluster enter", &[("A shell on a node:", "skiff cluster enter --node n1 lab")]),
+    ("cluster exec", &[("A command on the controller:", "skiff cluster exec lab -- sinfo")]),
+    ("cluster down", &[("End it:", "skiff cluster down lab")]),
+    ("cluster notebook", &[("Inside a job of several nodes:", "skiff cluster notebook")]),
+    ("cluster desktop", &[("Inside a job of several nodes:", "skiff cluster desktop")]),
+    ("net list", &[("The networks you may use:", "skiff net list")]),
+    ("net show", &[("Who has which address:", "skiff net show lab")]),
+    (
+        "net release",
+        &[("Give back an address reserved for a saved instance:", "skiff net release lab 10.20.1.7")],
+    ),
+    ("net check", &[("Why does it not work on this node?", "skiff net check lab")]),
+    (
+        "pull",
+        &[
+            ("From Docker Hub:", "skiff pull debian:12"),
+            ("For another platform:", "skiff pull --arch arm64 debian:12"),
+        ],
+    ),
+    (
+        "import",
+        &[
+            ("What `docker save` wrote:", "skiff import tool.tar site/tool:1"),
+            ("One of several images in a file:", "skiff import docker-archive:all.tar:tool:1"),
+            ("An image of Apptainer:", "skiff import tool.sif"),
+        ],
+    ),
+    (
+        "export",
+        &[
+            ("For `docker load`:", "skiff export debian:12 docker-archive:debian.tar"),
+            ("For Apptainer and Enroot:", "skiff export debian:12 debian.sqsh"),
+        ],
+    ),
+    ("images", &[("Your images:", "skiff images")]),
+    ("rmi", &[("Remove one from your list:", "skiff rmi debian:12")]),
+    (
+        "inspect",
+        &[
+            ("The entry point and variables of an image:", "skiff inspect debian:12"),
+            ("Its files:", "skiff inspect --files debian:12"),
+        ],
+    ),
+    (
+        "login",
+        &[
+            ("To a registry:", "skiff login -u alice quay.io"),
+            ("In scripts:", "skiff login -u alice --password-stdin quay.io"),
+        ],
+    ),
+    ("logout", &[("From a registry:", "skiff logout quay.io")]),
+    ("store du", &[("How full is it?", "skiff store du")]),
+    ("store gc", &[("See what could go to stay below 200 GB:", "skiff store gc --budget 200G --dry-run")]),
+    ("store verify", &[("Check all your images:", "skiff store verify")]),
+    ("doctor", &[("What this host lacks:", "skiff doctor")]),
+    ("sweep", &[("See what would be removed:", "skiff sweep --dry-run")]),
+    ("config", &[("What is in force, and where it comes from:", "skiff config")]),
+    ("completion", &[("For bash, without an installation:", "source <(skiff completion bash)")]),
+];
+
+/// The examples of a command, named as it is typed after `skiff`; none where nobody has written any.
+pub fn of(command: &str) -> &'static [(&'static str, &'static str)] {
+    ALL.iter().find(|(name, _)| *name == command).map_or(&[], |(_, examples)| examples)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::Cli;
+
+    /// The words after the last `skiff` of a line, which may stand in quotes or in `<( )`.
+    fn words(line: &str) -> Option<Vec<OsString>> {
+        let (_, after) = line.rsplit_once("skiff ")?;
+        let after = after.trim_end_matches(['\'', ')']);
+        Some(std::iter::once("skiff").chain(after.split(' ')).map(OsString::from).collect())
+    }
+
+    #[test]
+    fn the_parser_takes_each_example() {
+        for (name, examples) in ALL {
+            for (what, line) in *examples {
+                assert!(
+                    what.len() + 2 <= 80 && line.len() + 4 <= 80,
+                    "{name}: too wide for a terminal: {line}"
+                );
+                let Some(words) = words(line) else { continue };
+                let read = Cli::of(&words);
+                assert!(
+                    read.is_ok(),
+                    "{name}: {line}: {}",
+                    read.err().map(|e| e.to_string()).unwrap_or_default()
+                );
+            }
+        }
+    }
+
+    fn leaves(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            let path = format!("{path} {}", sub.get_name()).trim().to_owned();
+            if sub.has_subcommands() { leaves(sub, &path, found) } else { found.push(path) }
+        }
+    }
+
+    #[test]
+    fn each_command_has_examples_and_each_example_a_command() {
+        let mut commands = vec![String::new()];
+        leaves(&Cli::command(), "", &mut commands);
+        let mut known: Vec<_> = ALL.iter().map(|(name, _)| (*name).to_owned()).collect();
+        commands.sort();
+        known.sort();
+        assert_eq!(commands, known);
+    }
+}

@@ -1,0 +1,127 @@
+//! The words of commands for images.
+
+use std::path::PathBuf;
+
+use crate::{DryRun, Output, RootArgs};
+use skiff_plan::progress::ProgressKind;
+
+use clap::{Args, Subcommand};
+use skiff_spec::name::EnvName;
+
+#[derive(Args)]
+pub struct Pull {
+    /// Image: [SERVER/]NAME[:TAG|@DIGEST]
+    pub image: String,
+    #[command(flatten)]
+    pub way: Way,
+}
+
+pub const IMPORTED: &str = "\
+FILE is an archive of docker save, podman save or skopeo (plain, gzip or zstd), an OCI layout, or a squashfs, SIF or EROFS file.
+The content says which. To choose one of several images in a file, or to name the format:
+  docker-archive:FILE[:NAME]  oci-archive:FILE[:TAG]  oci:DIR[:TAG]  dir:DIR  FILE.sqsh  FILE.squashfs  FILE.sif  FILE.erofs
+`skiff run` accepts these forms, too, and file names that begin with / or a dot.";
+
+#[derive(Args)]
+pub struct Import {
+    /// File or directory to import
+    pub file: String,
+    /// Image name: [SERVER/]NAME[:TAG] [default: the file's name]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub way: Way,
+}
+
+pub const EXPORTED: &str = "\
+TARGET is one of
+  docker-archive:FILE[:NAME]  for docker load and podman load
+  oci-archive:FILE[:TAG]      an OCI layout in a tar file
+  oci:DIR[:TAG]               an OCI layout; images already in it stay
+  FILE.tar                    the files only, without configuration
+  FILE.erofs                  the file that the kernel mounts
+  FILE.sqsh, FILE.squashfs    the same file, also readable as squashfs (Apptainer, Enroot)";
+
+#[derive(Args)]
+pub struct Export {
+    /// Image name or digest
+    pub image: String,
+    /// Target file or directory
+    pub target: String,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args)]
+pub struct Shell {
+    #[command(flatten)]
+    pub root: RootArgs,
+    /// Enter an image you do not trust, as in `skiff run`
+    #[arg(long)]
+    pub untrusted: bool,
+    #[command(flatten)]
+    pub show: DryRun,
+    /// Image name, digest or file
+    pub image: String,
+}
+
+/// Options of pulling and importing.
+#[derive(Args)]
+pub struct Way {
+    /// Platform: amd64, arm64, linux/arm/v7 ... [default: this host's]
+    #[arg(long, visible_alias = "platform", value_name = "ARCH")]
+    pub arch: Option<String>,
+    /// Hide progress
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// How to show progress [default: bars on a terminal, else lines]
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub progress: Option<ProgressKind>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Store {
+    /// Show disk usage
+    Du(Output),
+    /// Remove unused data; with a budget also what exceeds quotas, then what was not used for longest
+    Gc {
+        /// Size to shrink the store to: 20G, 500M ...
+        #[arg(long, value_name = "SIZE")]
+        budget: Option<String>,
+        /// Print what would be done, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Check the files of your images [default: all]; exit code 1 if one is damaged
+    Verify {
+        /// Image to check
+        image: Option<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Args)]
+pub struct Login {
+    /// Registry: docker.io, quay.io/team ...
+    pub server: Option<String>,
+    /// User name at the registry [default: asked for]
+    #[arg(short, long, value_name = "NAME", requires = "server")]
+    pub username: Option<String>,
+    /// Read the password from standard input
+    #[arg(long, requires_all = ["server", "username"], conflicts_with = "password_file")]
+    pub password_stdin: bool,
+    /// Read the password from a file
+    #[arg(long, value_name = "FILE", requires = "server")]
+    pub password_file: Option<PathBuf>,
+    /// Print the stored login as JSON, without the password
+    #[arg(long, requires = "server")]
+    pub json: bool,
+    /// Environment to enter
+    #[arg(long, default_value_t = EnvName::default_name())]
+    pub environment: EnvName,
+}

@@ -1,0 +1,35 @@
+//! The words of `skiff job`.
+
+use clap::{Args, Subcommand};
+
+use crate::{Keep, Start};
+
+#[derive(Subcommand)]
+pub enum Job {
+    /// Run an instance; before the job's time limit, save it and requeue the job
+    #[command(after_help = BATCH)]
+    CheckpointOnSignal(OnSignal),
+}
+
+const BATCH: &str = "\
+In a batch script, as its last line (OF, INSTANCE and COMMAND as for `skiff
+instance start`). Slurm sends the signal 120 seconds before the time limit:
+  #SBATCH --time=1:00:00 --requeue --signal=B:USR1@120
+  exec skiff job checkpoint-on-signal OF INSTANCE COMMAND...
+The first run starts the instance; later ones resume it from its checkpoint.
+The exit code is the command's.";
+
+#[derive(Args)]
+pub struct OnSignal {
+    /// Signal at which to save the instance
+    #[arg(long, default_value = "USR1")]
+    pub signal: String,
+    /// How many checkpoints to keep, or how old ones (30m, 12h, 7d, 2w), or both: 5,7d. Older ones are INSTANCE@1, INSTANCE@2 ...
+    #[arg(long, value_name = "N|AGE", default_value = "1")]
+    pub keep: Keep,
+    /// Do not requeue the job
+    #[arg(long)]
+    pub no_requeue: bool,
+    #[command(flatten)]
+    pub start: Start,
+}

@@ -1,0 +1,96 @@
+//! From the words of the command line to what is asked of a root. Each conversion names every field of what it converts, so that a new flag
+//! does not compile until it is carried on.
+
+use std::ffi::OsString;
+
+use skiff_spec::fault::{Fault, Result};
+
+use super::root::{Contain, HostArgs, RootArgs};
+use super::{Run, Shell, Start};
+use skiff_plan::inside::Inside;
+use skiff_plan::{RootOptions, RootSource};
+
+impl Run {
+    /// What `skiff run` asks for.
+    pub fn options(&self) -> Result<RootOptions> {
+        let Self {
+            root,
+            base,
+            entrypoint,
+            untrusted,
+            over_host,
+            command,
+            // Whether it is shown or an instance, and what is accepted for habit, asks nothing of the root.
+            show: _,
+            plan: _,
+            checkpoint: _,
+            remove: _,
+            tty: _,
+            interactive: _,
+        } = self;
+        let (source, argv) = match (base, &command[..]) {
+            (Some(base), words) => (RootSource::of_base(base)?, words),
+            (None, [image, words @ ..]) if !over_host => match image.to_str() {
+                Some(image) => (RootSource::Image(image.into()), words),
+                None => return Err(Fault::new(format!("image {image:?}: not a name"))),
+            },
+            (None, words) => (RootSource::Host, words),
+        };
+        let asked =
+            RootOptions { source, argv: argv.into(), entrypoint: entrypoint.clone(), ..root.clone().into() };
+        Ok(if *untrusted { asked.untrusted() } else { asked })
+    }
+}
+
+impl Shell {
+    /// What `skiff shell` asks for: the image's best shell.
+    pub fn options(&self) -> RootOptions {
+        let Self { root, untrusted, show: _, image } = self;
+        let words = ["-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh"];
+        let asked = RootOptions {
+            source: RootSource::Image(image.clone()),
+            argv: words.map(OsString::from).into(),
+            entrypoint: Some("/bin/sh".into()),
+            ..root.clone().into()
+        };
+        if *untrusted { asked.untrusted() } else { asked }
+    }
+}
+
+impl Start {
+    /// What `skiff instance start` asks for; what lies below is looked up.
+    pub fn options(&self) -> RootOptions {
+        let Self { root, checkpoint, entrypoint, show: _, of: _, instance: _, command } = self;
+        let asked = RootOptions::from(root.clone());
+        RootOptions {
+            argv: command.clone(),
+            entrypoint: entrypoint.clone(),
+            inside: Inside { root: asked.inside.root || checkpoint.is_some(), ..asked.inside },
+            dumpable: checkpoint.is_some(),
+            ..asked
+        }
+    }
+}
+
+impl From<RootArgs> for RootOptions {
+    fn from(args: RootArgs) -> Self {
+        let RootArgs { inside, writable, user, pull, host, contain } = args;
+        let Contain { contain, containall, no_home } = contain;
+        Self {
+            inside: Inside { cleanenv: inside.cleanenv || containall, ..inside },
+            user,
+            pull,
+            contain: contain || containall,
+            no_home,
+            ..Self { writable, ..host.into() }
+        }
+    }
+}
+
+/// What takes no more flags takes changes.
+impl From<HostArgs> for RootOptions {
+    fn from(args: HostArgs) -> Self {
+        let HostArgs { mounts, net } = args;
+        Self { mounts, net, writable: true, ..Self::default() }
+    }
+}

@@ -1,0 +1,98 @@
+//! What may have been meant by a word that is no command.
+
+/// The commands that a word may stand for, below the command it was typed after, or else anywhere: those a slip or two
+/// away, and those below another command that are called so.
+pub fn commands(after: &str, word: &str, whole: &clap::Command) -> Vec<String> {
+    let word = word.to_lowercase();
+    let mut found = vec![];
+    for (path, names) in listed(whole) {
+        let nearest = names.iter().map(|name| slips(&word, name)).min().unwrap_or(usize::MAX);
+        if nearest <= word.chars().count() / 3 {
+            found.push((nearest, path));
+        }
+    }
+    found.sort();
+    let mut paths: Vec<_> = found.into_iter().map(|(_, path)| path).collect();
+    let below = format!("{} {after} ", whole.get_name());
+    if paths.iter().any(|path| path.starts_with(&below)) {
+        paths.retain(|path| path.starts_with(&below));
+    }
+    paths.truncate(3);
+    paths
+}
+
+/// Every command as it is typed, and its last word with the other forms of it.
+fn listed(whole: &clap::Command) -> Vec<(String, Vec<String>)> {
+    let names = |c: &clap::Command| {
+        std::iter::once(c.get_name()).chain(c.get_visible_aliases()).map(String::from).collect::<Vec<_>>()
+    };
+    let mut all = vec![];
+    for command in whole.get_subcommands().filter(|c| !c.is_hide_set()) {
+        let path = format!("{} {}", whole.get_name(), command.get_name());
+        all.extend(command.get_subcommands().map(|c| (format!("{path} {}", c.get_name()), names(c))));
+        all.push((path, names(command)));
+    }
+    all
+}
+
+/// How many letters were left out, added, replaced or swapped with their neighbours (optimal string alignment).
+fn slips(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn slips_are_counted() {
+        for (a, b, n) in [
+            ("", "", 0),
+            ("evn", "env", 1),
+            ("ab", "ba", 1),
+            ("list", "lst", 1),
+            ("", "abc", 3),
+            ("rm", "run", 2),
+        ] {
+            assert_eq!((slips(a, b), slips(b, a)), (n, n), "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn what_people_type() {
+        let whole = crate::Cli::command();
+        for (after, word, meant) in [
+            ("evn", "evn", &["skiff env"][..]),
+            ("exec", "exec", &["skiff cluster exec", "skiff env exec", "skiff instance exec"]),
+            ("enter", "enter", &["skiff cluster enter", "skiff env enter"]),
+            ("env", "lst", &["skiff env list"]),
+            ("net", "lst", &["skiff net list"]),
+            ("ls", "ls", &["skiff checkpoint list", "skiff env list", "skiff instance list"]),
+            ("ENV", "ENV", &["skiff env"]),
+            ("docter", "docter", &["skiff doctor"]),
+            ("env", "snapshto", &["skiff env snapshot"]),
+            ("net", "snapshto", &["skiff env snapshot"]),
+        ] {
+            assert_eq!(commands(after, word, &whole), meant, "{after} {word}");
+        }
+        for word in ["", "x", "nosuch", "kubernetes"] {
+            assert!(commands(word, word, &whole).is_empty(), "{word}: {:?}", commands(word, word, &whole));
+        }
+    }
+}

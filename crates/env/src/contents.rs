@@ -1,0 +1,177 @@
+//! What an environment holds: its differences from the base, and snapshots of it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use serde::Serialize;
+use skiff_sandbox::visit::as_root_of_ids;
+use skiff_snapshot::{Change, ChangeKind, Depot, DiffOptions, How, SnapshotInput};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::job::Snapshot;
+use skiff_spec::name::EnvName;
+use skiff_spec::plan::{Base, Plan, inside};
+
+use crate::{base_identity, latest, root};
+use skiff_output as output;
+use skiff_plan::base;
+use skiff_runtime::environments::Environment;
+use skiff_user::context::Context;
+
+/// Prints what is added, changed and deleted.
+pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {
+    let env = Environment::existing(context, name.clone())?;
+    let upper = env.dir.join("upper");
+    let base = env.ground()?.base();
+    let own = own_view(context, base)?;
+    let mut changes: Vec<Change> = as_root_of_ids(context.helper.as_deref(), base, |view| {
+        let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
+        let as_seen = |uid, gid| (uid, gid);
+        skiff_snapshot::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen }).map_err(ours)
+    })?;
+    // One that cannot run now has its places shown.
+    if let Ok(plan) = root::plan(context, &env) {
+        leave_out_places(&mut changes, &plan);
+    }
+    if json {
+        return output::json(&changes);
+    }
+    let mut text = vec![];
+    for change in &changes {
+        text.extend(match change.kind {
+            ChangeKind::Added => b"A /",
+            ChangeKind::Changed => b"C /",
+            ChangeKind::Deleted => b"D /",
+        });
+        text.extend(&change.path);
+        text.push(b'\n');
+    }
+    output::bytes(&text)
+}
+
+/// Leaves out what was added only for something to be mounted there: nobody has seen it. (Files come in order, a directory before
+/// what is in it.)
+fn leave_out_places(changes: &mut Vec<Change>, plan: &Plan) {
+    let targets: Vec<&Path> =
+        plan.mounts.iter().map(|mount| mount.target.as_path()).chain([Path::new(inside::DIR)]).collect();
+    let mut kept: Vec<Change> = vec![];
+    for change in std::mem::take(changes).into_iter().rev() {
+        let path = Path::new("/").join(OsStr::from_bytes(&change.path));
+        let holds_more = kept.last().is_some_and(|last| {
+            last.path.strip_prefix(&change.path[..]).is_some_and(|rest| rest.first() == Some(&b'/'))
+        });
+        let is_place =
+            targets.iter().any(|target| target.starts_with(&path)) || path.starts_with(inside::DIR);
+        if !(is_place && change.kind == ChangeKind::Added && !holds_more) {
+            kept.push(change);
+        }
+    }
+    kept.reverse();
+    *changes = kept;
+}
+
+/// A snapshot and what it took.
+#[derive(Serialize, serde::Deserialize)]
+pub struct Taken {
+    /// What a job carries.
+    #[serde(flatten)]
+    pub descriptor: Snapshot,
+    /// Whether it is new, and whether only changes were written.
+    pub how: String,
+    /// Files and directories written.
+    pub entries: u64,
+    /// Bytes written to the depot.
+    pub bytes: u64,
+    /// Sockets and devices, which no snapshot holds.
+    pub skipped: Vec<String>,
+}
+
+/// Takes a snapshot of an environment into the depot.
+pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
+    let depot_dir = context.depot()?;
+    let kept = base_identity::kept_in_home(context);
+    let ground = env.ground()?;
+    // Out here: in the user namespace root's directories could not be told from those of others.
+    let depot = Depot::open(&depot_dir).map_err(ours)?;
+    let identity: BTreeMap<String, String> = match ground.image() {
+        Some(entry) => base_identity::of_image(entry.id, &entry.reference),
+        None => base_identity::here(&kept)?.record(&depot_dir)?,
+    };
+    let base = ground.base();
+    let own = own_view(context, base)?;
+    let dir = env.dir.clone();
+    let name = env.name.clone();
+    let taken: Taken = as_root_of_ids(context.helper.as_deref(), base, |view| {
+        let (upper, state, base) =
+            (open_dir(&dir.join("upper"))?, open_dir(&dir)?, view_of_base(view, &own)?);
+        let input = SnapshotInput {
+            environment: name.as_str(),
+            upper: upper.as_fd(),
+            base: base.as_fd(),
+            state: state.as_fd(),
+            base_identity: &identity,
+        };
+        let pushed = skiff_snapshot::push(&depot, &input).map_err(ours)?;
+        let how = match pushed.how {
+            How::Unchanged => "unchanged",
+            How::Restated => "restated",
+            How::Incremental => "incremental",
+            How::Full => "full",
+        };
+        let descriptor = Snapshot {
+            environment: name,
+            snapshot: pushed.id.to_string(),
+            depot: depot_dir
+                .to_str()
+                .ok_or_else(|| Error::new(format!("{}: not UTF-8", depot_dir.display())))?
+                .into(),
+        };
+        let skipped = pushed.skipped.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
+        Ok(Taken { descriptor, how: how.into(), entries: pushed.entries, bytes: pushed.bytes, skipped })
+    })?;
+    latest::set(&depot_dir, &taken.descriptor)?;
+    Ok(taken)
+}
+
+/// Takes a snapshot and says which.
+pub fn snapshot(context: &Context, name: &EnvName, json: bool) -> Result<()> {
+    let env = Environment::existing(context, name.clone())?;
+    let taken = take_snapshot(context, &env)?;
+    if json {
+        return output::json(&taken);
+    }
+    for path in &taken.skipped {
+        output::note(&format!("left out: /{path} (a socket or device)"));
+    }
+    output::note(&format!("{}: {} entries, {} written", taken.how, taken.entries, output::size(taken.bytes)));
+    output::line(&taken.descriptor.snapshot)
+}
+
+/// Where a base is to be seen without the helper: the host as the user sees it, an image unpacked.
+fn own_view(context: &Context, base: Base) -> Result<PathBuf> {
+    Ok(base::unpacked(context, base)?.unwrap_or_else(|| "/".into()))
+}
+
+/// The base to compare with: the helper's view of it where there is one.
+fn view_of_base(view: Option<OwnedFd>, own: &Path) -> Result<OwnedFd> {
+    view.map_or_else(|| open_dir(own), Ok)
+}
+
+fn open_dir(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, path.as_os_str().as_bytes(), flags, Mode::empty()).context(|| path.display().to_string())
+}
+
+/// An error of the environment's contents, as the command line shows it.
+pub fn ours(e: skiff_snapshot::Error) -> Error {
+    match e {
+        skiff_snapshot::Error::Untrusted(e) => e.into(),
+        e => {
+            let hint = e.hint().unwrap_or_default();
+            Error::new(e.to_string()).hint(hint)
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! A snapshot's way to this node: from the depot, whose file system may be slow or hang, into the user's cache.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, set_parent_process_death_signal};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use skiff_ipc::{Descriptors, ReportingChild};
+use skiff_sandbox::visit::as_root_of_ids;
+use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, Manifest, SnapshotId};
+use skiff_spec::config::Mismatch;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::job::Snapshot;
+use skiff_spec::plan::Base;
+use skiff_sys::process::CloneFlags;
+
+use crate::base_identity;
+use crate::contents::ours;
+use skiff_plan::get;
+use skiff_store::index::Entry;
+use skiff_user::context::Context;
+
+/// The plug-in gives a step no more than ten minutes, because srun waits no longer; what we say must come before.
+const LONGEST: u64 = 570;
+
+/// A snapshot on this node.
+pub struct Deployed {
+    /// In what this node's base differs from the one the environment was built on; empty if in nothing.
+    pub difference: String,
+    /// The layers' directories, bottom first, held so that no eviction takes them.
+    pub layers: Vec<(PathBuf, LayerLease)>,
+    /// The image below them; nothing if that is the host's root.
+    pub image: Option<Entry>,
+}
+
+/// What the process that fetches says.
+#[derive(Serialize, Deserialize)]
+struct Fetched {
+    difference: String,
+    layers: Vec<PathBuf>,
+    image: Option<Entry>,
+}
+
+/// Brings a job's snapshot to this node, unless its base is another one and such jobs are refused; within the time that the
+/// configuration gives.
+pub fn deploy(context: &Context, job: &Snapshot) -> Result<Deployed> {
+    let (end, _) = time_limit(context);
+    for _ in 0..3 {
+        let Fetched { difference, layers, image } = fetch_until(context, job, end)?;
+        // Another job's fetch may have evicted one this very moment.
+        if let Some(layers) = hold(context, &cache_dir(context), layers)? {
+            return Ok(Deployed { difference, layers, image });
+        }
+    }
+    Err(Error::new("the snapshot's layers vanish from the cache as soon as they are there")
+        .hint("slurm.cache_bytes in the configuration is too small for this environment"))
+}
+
+fn fetch_until(context: &Context, job: &Snapshot, end: Instant) -> Result<Fetched> {
+    let Some(fetched) = until(end, || fetch(context, job))? else {
+        let (name, depot, node) = (&job.environment, &job.depot, node_name());
+        let (_, limit) = time_limit(context);
+        return Err(Error::new(format!("environment {name}: not fetched from {depot} to node {node} within {limit} s"))
+            .hint("does that file system answer there? `slurm.fetch_seconds` in the configuration allows more time, up to 570"));
+    };
+    Ok(fetched)
+}
+
+fn fetch(context: &Context, job: &Snapshot) -> Result<Fetched> {
+    let id = job.snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
+    let depot = Depot::open_existing(Path::new(&job.depot)).map_err(ours).map_err(|e| {
+        e.hint("the depot must be on a file system that all nodes share: `depot` in the configuration, or SKIFF_DEPOT")
+    })?;
+    let manifest = depot.manifest(&id).map_err(ours)?;
+    let cache = open_cache(context, &cache_dir(context))?;
+    let about_node = |e: Error| e.about(&format!("node {}", node_name()));
+    let image = base_identity::image_of(&manifest.base)?
+        .map(|(id, name)| get::on_node(context, id, name).map_err(about_node))
+        .transpose()?;
+    // An image is the same everywhere.
+    let difference = if image.is_some() { String::new() } else { difference(context, job, &manifest)? };
+    let layers = layers_in(context, &cache, &cache_dir(context), (&depot, &id, &manifest))?;
+    Ok(Fetched { difference, layers, image })
+}
+
+/// Compares this node's base with the one the environment was built on.
+fn difference(context: &Context, job: &Snapshot, manifest: &Manifest) -> Result<String> {
+    if context.config.base.mismatch == Mismatch::Ignore {
+        return Ok(String::new());
+    }
+    let here = base_identity::here(&cache_dir(context).join("packages"))?;
+    let found = here.difference(&manifest.base, Path::new(&job.depot)).unwrap_or_default();
+    if found.is_empty() || context.config.base.mismatch == Mismatch::Warn {
+        return Ok(found);
+    }
+    let (name, node) = (&job.environment, node_name());
+    Err(Error::new(format!("environment {name}: the base of node {node} is another one: {found}")).hint(
+        "use nodes that have the login node's packages; base.mismatch = \"warn\" in the configuration lets such jobs run",
+    ))
+}
+
+/// Holds layers of a cache; nothing if one of them has been evicted.
+pub fn hold(
+    context: &Context,
+    dir: &Path,
+    layers: Vec<PathBuf>,
+) -> Result<Option<Vec<(PathBuf, LayerLease)>>> {
+    let cache = open_cache(context, dir)?;
+    let hold = |path: PathBuf| Ok(cache.lease(&path)?.map(|lease| (path, lease)));
+    let held: skiff_snapshot::Result<Option<_>> = layers.into_iter().map(hold).collect();
+    held.map_err(|e| in_cache(e, dir))
+}
+
+/// The snapshot's layers in a cache of the user's, bottom first, unpacked unless they are there already.
+pub fn layers(
+    context: &Context,
+    dir: &Path,
+    depot: &Depot,
+    (id, manifest): (&SnapshotId, &Manifest),
+) -> Result<Vec<PathBuf>> {
+    layers_in(context, &open_cache(context, dir)?, dir, (depot, id, manifest))
+}
+
+fn layers_in(
+    context: &Context,
+    cache: &Cache,
+    dir: &Path,
+    (depot, id, manifest): (&Depot, &SnapshotId, &Manifest),
+) -> Result<Vec<PathBuf>> {
+    let paths = |layers: Vec<LayerDir>| layers.into_iter().map(|layer| layer.path).collect::<Vec<_>>();
+    if let Some(found) = cache.all_there(manifest).map_err(|e| in_cache(e, dir))? {
+        return Ok(paths(found));
+    }
+    as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
+        let layers = skiff_snapshot::fetch(depot, id, cache).map_err(|e| in_cache(e, dir))?;
+        // They are held meanwhile; too many bytes is a matter for the next time.
+        cache.evict().map(drop).unwrap_or_default();
+        Ok(paths(layers))
+    })
+}
+
+fn cache_dir(context: &Context) -> PathBuf {
+    Path::new(&context.config.slurm.cache).join(context.uid.to_string())
+}
+
+fn open_cache(context: &Context, dir: &Path) -> Result<Cache> {
+    Cache::open(dir, context.config.slurm.cache_bytes).map_err(|e| in_cache(e, dir))
+}
+
+/// An error while a layer came from the depot into this node's cache; if it says no more, the cache is what to look at.
+fn in_cache(e: skiff_snapshot::Error, dir: &Path) -> Error {
+    let e = ours(e).about(&format!("node {}, {}", node_name(), dir.display()));
+    if !e.hint.is_empty() {
+        return e;
+    }
+    e.hint("snapshots are unpacked there (`slurm.cache` in the configuration): it must be local, writable and have room")
+}
+
+/// When whatever a step needs from elsewhere must be here.
+pub fn time_limit(context: &Context) -> (Instant, u64) {
+    let seconds = context.config.slurm.fetch_seconds.min(LONGEST);
+    (Instant::now() + Duration::from_secs(seconds), seconds)
+}
+
+/// Does something in a process of its own; nothing if it is not done by `end`. One that waits for a dead file server cannot be
+/// killed before that answers, so it is left behind, and holds nothing of ours.
+pub fn until<T: Serialize + DeserializeOwned>(
+    end: Instant,
+    act: impl FnOnce() -> Result<T>,
+) -> Result<Option<T>> {
+    let name = "process that fetches";
+    let child = ReportingChild::begin(name, CloneFlags::NONE, Descriptors::Only(&[]), || {
+        set_parent_process_death_signal(Some(Signal::KILL)).context(|| "parent's death signal")?;
+        act()
+    });
+    child?.end_by(end)
+}
+
+/// Unpacks a snapshot; bottom first.
+pub fn unpack(context: &Context, depot: &Depot, snapshot: &str) -> Result<Vec<(PathBuf, LayerLease)>> {
+    let id = snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
+    let manifest = depot.manifest(&id).map_err(ours)?;
+    let cache = context.state()?.join("layers");
+    for _ in 0..3 {
+        let layers = layers(context, &cache, depot, (&id, &manifest))?;
+        // Another start may have evicted one this very moment.
+        if let Some(held) = hold(context, &cache, layers)? {
+            return Ok(held);
+        }
+    }
+    Err(Error::new(format!("{}: the snapshot's layers vanish as soon as they are there", cache.display()))
+        .hint("slurm.cache_bytes in the configuration is too small for this environment"))
+}
+
+/// What this node is called.
+pub fn node_name() -> String {
+    // As slurmd itself calls a node by default: its host's name up to the first dot.
+    let host = || rustix::system::uname().nodename().to_string_lossy().split('.').next().map(str::to_owned);
+    std::env::var("SLURMD_NODENAME").ok().or_else(host).unwrap_or_default()
+}
+
+/// The layers of an environment's snapshot on this machine, bottom first.
+pub fn own_layers(context: &Context, snapshot: &str) -> Result<Vec<(PathBuf, LayerLease)>> {
+    let depot = Depot::open_existing(&context.depot()?).map_err(ours)?;
+    unpack(context, &depot, snapshot)
+}

@@ -1,0 +1,76 @@
+//! `skiff env ...`: environments that stay.
+
+pub mod base_identity;
+pub mod contents;
+pub mod deploy;
+pub mod latest;
+pub mod live;
+mod remove;
+pub mod root;
+
+use skiff_spec::fault::Result;
+use skiff_spec::name::EnvName;
+use skiff_spec::network::Net;
+
+use skiff_cli::{Env, Exec, HostArgs};
+use skiff_output as output;
+use skiff_plan as plan;
+use skiff_plan::{RootSource, show};
+use skiff_runtime::environments::{Environment, Ground};
+use skiff_user::context::Context;
+
+pub use live::{command, enter_default, exec_in, stop};
+pub use remove::delete_leftovers;
+
+/// Does what was asked; the exit code.
+pub fn run(command: &Env) -> Result<i32> {
+    let context = Context::load()?;
+    match command {
+        Env::Create { name, base, host, dry_run } => {
+            create(&context, name, base, host, *dry_run)?;
+        }
+        Env::Enter { inside, name, dry_run: false, .. } => return live::enter(&context, name, inside),
+        Env::Enter { name, json, .. } => {
+            let env = Environment::named(&context, name.clone())?;
+            show::show(&crate::root::plan(&context, &env)?, *json)?;
+        }
+        Env::Exec(Exec { inside, name, command }) => {
+            let env = Environment::existing(&context, name.clone())?;
+            let command = live::command(&context, &env, inside, command)?;
+            return Ok(exec_in(&context, &env, inside, &command));
+        }
+        Env::List(output) => live::list(&context, output.json)?,
+        Env::Diff { name, output } => contents::diff(&context, name, output.json)?,
+        Env::Refresh { name } => live::refresh(&context, name)?,
+        Env::Snapshot { name, output } => contents::snapshot(&context, name, output.json)?,
+        Env::Stop { name } => stop(&context, name)?,
+        Env::Rm { names, force, dry_run } => {
+            for name in names {
+                remove::remove(&context, name, *force, *dry_run)?;
+            }
+        }
+    }
+    Ok(0)
+}
+
+fn create(context: &Context, name: &EnvName, base: &str, host: &HostArgs, dry_run: bool) -> Result<()> {
+    let HostArgs { mounts, net } = host;
+    let ground = match RootSource::of_base(base)? {
+        RootSource::Host => Ground::Host,
+        RootSource::Image(image) => Ground::Image(skiff_store::find(context, &image)?),
+    };
+    // What is wrong with a mount shows now, not at the first start.
+    mounts.iter().try_for_each(|m| plan::parse_mount(m).map(drop))?;
+    if let Some(Net::Named(network)) = net {
+        skiff_runtime::network::read(network)?;
+    }
+    let env = Environment::named(context, name.clone())?;
+    if dry_run {
+        let over = match &ground {
+            Ground::Host => "the host's root".into(),
+            Ground::Image(entry) => format!("image {} (sha256:{})", entry.reference, entry.id),
+        };
+        return output::line(&format!("make {} over {over}", env.dir.display()));
+    }
+    env.create(&ground, mounts.clone(), net.clone().unwrap_or_default())
+}

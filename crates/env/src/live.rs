@@ -1,0 +1,198 @@
+//! Environments as they run: entering, running something in them, listing, refreshing, ending them.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+
+use serde::Serialize;
+use skiff_sandbox::command::Command;
+use skiff_sandbox::join::Failed;
+use skiff_sandbox::session::{Ended, Session};
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::job::names;
+use skiff_spec::name::EnvName;
+use skiff_spec::network::Net;
+use skiff_spec::plan::{Identity, inside};
+
+use crate::root;
+use skiff_output as output;
+use skiff_plan::in_image;
+use skiff_plan::inside::Inside;
+use skiff_runtime::control::{self, Live, Want};
+use skiff_runtime::enter;
+use skiff_runtime::environments::{self, Environment, Ground};
+use skiff_user::context::Context;
+
+/// The user's shell in an environment; the default one is made on first use.
+pub fn enter(context: &Context, name: &EnvName, inside: &Inside) -> Result<i32> {
+    let env = existing_or_default(context, name)?;
+    let mut command = command(context, &env, inside, &[])?;
+    set_prompt(&mut command, name);
+    Ok(exec_in(context, &env, inside, &command))
+}
+
+/// A command as it runs in an environment; the user's shell if it has no words.
+pub fn command(context: &Context, env: &Environment, inside: &Inside, words: &[OsString]) -> Result<Command> {
+    match env.ground()? {
+        Ground::Host => Ok(inside.command(context, words)),
+        Ground::Image(entry) => in_image::in_environment(context, (entry.id, &entry.exec()?), inside, words),
+    }
+}
+
+/// As a login does: `command` by the login shell if there is one, else the shell as a login shell.
+pub fn enter_default(context: &Context, name: &EnvName, command: Option<OsString>) -> Result<i32> {
+    let env = existing_or_default(context, name)?;
+    let inside = Inside { root: true, workdir: Some(context.home.clone()), ..Inside::default() };
+    let shell = context.shell();
+    // Its name without directories, as sshd gives it; with a dash it is a login shell.
+    let mut argv0 = std::path::Path::new(&shell).file_name().unwrap_or(&shell).to_owned();
+    let command = match command {
+        Some(words) => {
+            let mut command = self::command(context, &env, &inside, &[shell, "-c".into(), words])?;
+            command.argv0 = Some(argv0);
+            command
+        }
+        None => {
+            let mut command = self::command(context, &env, &inside, &[])?;
+            argv0 = [std::ffi::OsStr::new("-"), &argv0].into_iter().collect();
+            command.argv0 = Some(argv0);
+            set_prompt(&mut command, name);
+            command
+        }
+    };
+    Ok(exec_in(context, &env, &inside, &command))
+}
+
+fn existing_or_default(context: &Context, name: &EnvName) -> Result<Environment> {
+    let found = Environment::existing(context, name.clone());
+    if found.is_ok() || *name != EnvName::default_name() {
+        return found;
+    }
+    let env = Environment::named(context, name.clone())?;
+    match env.create(&Ground::Host, vec![], Net::Host) {
+        // Two first uses at once: one of them makes it.
+        Err(_) if env.exists() => {}
+        made => made?,
+    }
+    Ok(env)
+}
+
+/// What Debian's shells show in front of the prompt.
+fn set_prompt(command: &mut Command, name: &EnvName) {
+    command.set("debian_chroot", name.as_str());
+}
+
+/// Runs a command in an environment, which is started if need be; the exit code.
+pub fn exec_in(context: &Context, env: &Environment, inside: &Inside, command: &Command) -> i32 {
+    let mut command = command.clone();
+    command.set(names::ENVIRONMENT, env.name.as_str());
+    match session(context, env, inside.identity(), &command) {
+        Ok(ended) => output::exit_as(ended),
+        Err(why) => output::failed(why),
+    }
+}
+
+fn session(
+    context: &Context,
+    env: &Environment,
+    identity: Identity,
+    command: &Command,
+) -> std::result::Result<Ended, Failed> {
+    let live = root::session(context, env)?;
+    let session = Session::begin()?;
+    let target = (&live.init, live.pid, enter::net_space(&env.settings()?.net, false));
+    let child = enter::spawn(context, target, identity, command, &session)?;
+    let ended = session.wait(&child)?;
+    live.leave();
+    Ok(ended)
+}
+
+/// One, for people and programs.
+#[derive(Serialize)]
+pub struct ListedEnvironment {
+    name: String,
+    base: String,
+    created: u64,
+    /// Whether it runs.
+    pub running: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sessions: Option<u32>,
+    path: String,
+}
+
+/// Prints the user's environments.
+pub fn list(context: &Context, json: bool) -> Result<()> {
+    print(&listed(context)?, json)
+}
+
+fn print(all: &[ListedEnvironment], json: bool) -> Result<()> {
+    if json {
+        return output::json(&all);
+    }
+    output::table(&["NAME", "BASE", "CREATED", "RUNNING", "PID"], &all.iter().map(row).collect::<Vec<_>>())
+}
+
+/// A row of the table of them.
+pub fn row(l: &ListedEnvironment) -> Vec<String> {
+    let state = match (l.pid, l.sessions) {
+        (Some(_), Some(1)) => "1 session".into(),
+        (Some(_), Some(n)) => format!("{n} sessions"),
+        _ => "-".into(),
+    };
+    let pid = l.pid.map_or_else(|| "-".into(), |p| p.to_string());
+    vec![l.name.clone(), l.base.clone(), output::time(l.created), state, pid]
+}
+
+/// All of the user's.
+pub fn listed(context: &Context) -> Result<Vec<ListedEnvironment>> {
+    let one = |env: Environment| -> Result<ListedEnvironment> {
+        let settings = env.settings()?;
+        let live = Live::connect(&env.dir, Want::Status)?;
+        Ok(ListedEnvironment {
+            name: env.name.to_string(),
+            base: settings.base.clone(),
+            created: settings.created,
+            running: live.is_some(),
+            pid: live.as_ref().map(|l| l.pid.as_raw_nonzero().get()),
+            sessions: live.as_ref().map(|l| l.sessions),
+            path: env.dir.display().to_string(),
+        })
+    };
+    environments::list(context)?.into_iter().map(one).collect()
+}
+
+/// Ends a running environment with everything in it.
+pub fn stop(context: &Context, name: &EnvName) -> Result<()> {
+    let env = Environment::existing(context, name.clone())?;
+    match control::stop_at(&env.dir)? {
+        true => Ok(()),
+        false => {
+            Err(Error::new(format!("environment {name}: it does not run"))
+                .hint("`skiff ps` shows those that do"))
+        }
+    }
+}
+
+/// Makes a running environment see what has changed on the host.
+pub fn refresh(context: &Context, name: &EnvName) -> Result<()> {
+    let env = Environment::existing(context, name.clone())?;
+    if env.ground()?.image().is_some() {
+        // An image does not change.
+        return Ok(());
+    }
+    let Some(live) = Live::connect(&env.dir, Want::Session)? else {
+        // The next start sees everything.
+        return Ok(());
+    };
+    let helper = context.helper.as_deref();
+    skiff_sandbox::refresh::refresh(helper, live.init.as_fd(), inside::HOST).map_err(|e| {
+        if helper.is_none() {
+            e.hint("without the helper: stop the environment and enter it again")
+        } else {
+            e
+        }
+    })?;
+    live.leave();
+    Ok(())
+}

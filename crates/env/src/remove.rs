@@ -1,0 +1,53 @@
+//! Removing an environment: at once from under its name, then file by file.
+
+use std::path::PathBuf;
+
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::name::EnvName;
+
+use crate::latest;
+use skiff_output as output;
+use skiff_runtime::environments::{self, Environment};
+use skiff_runtime::{control, lock, naming};
+use skiff_user::context::Context;
+use skiff_user::dirs::{self, delete};
+
+/// Removes one environment.
+pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> Result<()> {
+    let env = Environment::existing(context, name.clone())?;
+    match (force, dry_run) {
+        (true, true) => {
+            return output::line(&format!("end what runs in it, and remove {}", env.dir.display()));
+        }
+        (true, false) => {
+            control::stop_at(&env.dir)?;
+            // Where its start has just failed there is nothing to stop, but a supervisor that is about to end.
+            lock::wait_for_lock(&env.dir)?;
+        }
+        (false, _) => {}
+    }
+    let lock = lock::try_lock(&env.dir)?.ok_or_else(|| {
+        Error::new(format!("environment {name}: it runs"))
+            .hint(format!("`skiff env stop {name}` first, or rm --force"))
+    })?;
+    if dry_run {
+        return output::line(&format!("remove {}", env.dir.display()));
+    }
+    // Broken settings must not keep it from being removed.
+    let image = env.settings().ok().and_then(|settings| settings.image);
+    let aside = env.set_aside()?;
+    drop(lock);
+    if let Some(id) = image {
+        naming::give_up(context, id)?;
+    }
+    latest::unset(&context.depot()?, name)?;
+    delete(context, aside)
+}
+
+/// Deletes what interrupted removals and creations have left.
+pub fn delete_leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+    let all = environments::home(context)?;
+    let left = dirs::leftovers(&all);
+    left.iter().try_for_each(|dir| delete(context, dir.clone()))?;
+    Ok(left)
+}

@@ -1,0 +1,119 @@
+//! An instance in the foreground: somebody waits for its end, sees what it writes meanwhile, and passes on that it is to end.
+
+use std::os::fd::AsFd;
+
+use rustix::process::Signal;
+use skiff_sandbox::session::Ended as HowEnded;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::instance::{End, Ended};
+use skiff_spec::name::EnvName;
+use skiff_sys::signal::Signals;
+
+use crate::logs::Follow;
+use crate::look::{not_running, stop};
+use crate::start;
+use skiff_cli::{Run, Start};
+use skiff_output as output;
+use skiff_plan::{RootOptions, RootSource};
+use skiff_runtime::lock;
+use skiff_runtime::record::{Record, State};
+use skiff_user::context::Context;
+
+/// How long its command may take to end when it is asked to, in seconds.
+const PATIENCE: u64 = 10;
+/// What asks us to end, and with us the instance.
+const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+/// What is between the terminal and us.
+const OURS: [Signal; 5] = [Signal::TSTP, Signal::CONT, Signal::TTIN, Signal::TTOU, Signal::WINCH];
+
+/// `skiff run --checkpoint`: starts one of this name, and waits for its end; the exit code.
+pub fn run(run: &Run, instance: &EnvName) -> Result<i32> {
+    match start::start(&of_run(run, instance)?)? {
+        0 if !run.show.dry_run => {
+            let context = Context::load()?;
+            let ended = attend(&context, &Record::named(&context, instance)?, 0, |_| Ok(false))?;
+            Ok(ended.map_or(0, output::exit_as))
+        }
+        code => Ok(code),
+    }
+}
+
+/// The words of `skiff instance start` that `skiff run --checkpoint` stands for.
+pub fn of_run(run: &Run, instance: &EnvName) -> Result<Start> {
+    let Run {
+        root,
+        entrypoint,
+        show,
+        // What lies below and the command are read as without --checkpoint, which --untrusted excludes.
+        base: _,
+        command: _,
+        over_host: _,
+        untrusted: _,
+        checkpoint: _,
+        plan: _,
+        remove: _,
+        tty: _,
+        interactive: _,
+    } = run;
+    let RootOptions { source, argv, .. } = run.options()?;
+    let of = match source {
+        RootSource::Image(image) => format!("{}{image}", skiff_store::PREFIX),
+        RootSource::Host if argv.is_empty() => {
+            return Err(Error::new("--checkpoint: a shell on a terminal cannot be saved")
+                .hint("say what is to be run: skiff run --checkpoint NAME -- COMMAND"));
+        }
+        RootSource::Host => "host".into(),
+    };
+    Ok(Start {
+        root: root.clone(),
+        checkpoint: Some(None),
+        entrypoint: entrypoint.clone(),
+        show: show.clone(),
+        of,
+        instance: instance.clone(),
+        command: argv,
+    })
+}
+
+/// Waits for its end; how its command ended. `skipped` bytes of its output are not shown. Other signals than those that end
+/// things are for `heard`; when that says so, nobody waits any longer.
+pub fn attend(
+    context: &Context,
+    record: &Record,
+    skipped: u64,
+    mut heard: impl FnMut(i32) -> Result<bool>,
+) -> Result<Option<HowEnded>> {
+    let signals = Signals::block(&OURS.map(Signal::as_raw)).context(|| "signals")?;
+    let mut follow = Follow::begin(record, skipped)?;
+    while !follow.until(Some(signals.as_fd()))? {
+        while let Some(signal) = signals.next().context(|| "signals")? {
+            if heard(signal.number)? {
+                follow.rest()?;
+                signals.end();
+                return Ok(None);
+            }
+            if ENDING.iter().any(|ending| ending.as_raw() == signal.number) {
+                // It may be ending by itself.
+                stop(context, &record.name, PATIENCE).or_else(|why| match record.state()? {
+                    State::Running(_) => Err(why),
+                    _ => Ok(()),
+                })?;
+            }
+        }
+    }
+    lock::wait_for_lock(&record.dir)?;
+    signals.end();
+    ended(record).map(Some)
+}
+
+fn ended(record: &Record) -> Result<HowEnded> {
+    match record.state()? {
+        State::Ended(Ended { end: Some(End::Exited(code)), .. }) => Ok(HowEnded::Code(code)),
+        State::Ended(Ended { end: Some(End::Killed(number)), .. }) => Ok(HowEnded::Signal(number)),
+        State::Ended(Ended { end: Some(End::Saved), .. }) => {
+            Err(Error::new(format!("instance {}: it was saved, and ended with that", record.name))
+                .hint("`skiff checkpoint list` shows as what; `skiff checkpoint restore` lets it go on"))
+        }
+        _ => Err(not_running(record)),
+    }
+}

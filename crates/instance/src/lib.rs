@@ -1,0 +1,36 @@
+//! `skiff instance`: containers in the background. An instance is an environment with a name of its own, whose changes go with it, and a
+//! command that it is there for; a supervisor as of any environment holds it, keeps the command's output and notes its end.
+
+pub mod foreground;
+mod logs;
+pub mod look;
+pub mod run;
+pub mod start;
+
+use skiff_spec::fault::Result;
+
+use skiff_cli::Instance;
+use skiff_user::context::Context;
+
+pub use look::{Listed, running};
+
+/// Does what was asked; the exit code.
+pub fn run(command: &Instance) -> Result<i32> {
+    if let Instance::Start(start) = command {
+        return start::start(start);
+    }
+    let context = Context::load()?;
+    match command {
+        Instance::Start(_) => {}
+        Instance::List(output) => look::list(&context, output.json)?,
+        Instance::Exec { inside, instance, command } => {
+            return look::exec(&context, instance, inside, command);
+        }
+        Instance::Logs { follow, instance } => logs::show(&context, instance, *follow)?,
+        Instance::Stop { time, instance } => look::stop(&context, instance, *time)?,
+        Instance::Rm { instances, force } => {
+            instances.iter().try_for_each(|name| look::remove(&context, name, *force))?;
+        }
+    }
+    Ok(0)
+}

@@ -1,0 +1,242 @@
+//! Instances as they fare: listing, entering, ending, removing them.
+
+use std::ffi::OsString;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+use skiff_sandbox::command::Command;
+use skiff_sandbox::join::Failed;
+use skiff_sandbox::session::{Ended as HowEnded, Session};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::instance::{End, Ended, Started};
+use skiff_spec::job::names;
+use skiff_spec::name::EnvName;
+use skiff_spec::network::Net;
+use skiff_spec::plan::{Identity, Plan, Route};
+
+use skiff_env as env;
+use skiff_output as output;
+use skiff_plan::in_image;
+use skiff_plan::inside::Inside;
+use skiff_runtime::control::{self, Live, Want};
+use skiff_runtime::environments::Environment;
+use skiff_runtime::record::{ENV, Record, State};
+use skiff_runtime::{enter, lock, network};
+use skiff_user::context::Context;
+
+/// One, for people and programs.
+#[derive(Serialize)]
+pub struct Listed {
+    name: String,
+    of: String,
+    command: Vec<String>,
+    started: u64,
+    /// `running`, `exited`, `killed`, `saved`, `moved`, `stopped` or `lost`.
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sessions: Option<u32>,
+    net: Net,
+    /// On a network of the site's, if that is to be saved, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<Ipv4Addr>,
+    checkpoint: bool,
+    path: String,
+}
+
+impl Listed {
+    fn of(record: &Record) -> Result<Self> {
+        let started = record.started()?;
+        let mut listed = Self {
+            name: record.name.to_string(),
+            of: started.of,
+            command: started.command,
+            started: started.started,
+            state: "lost",
+            exit_code: None,
+            signal: None,
+            ended: None,
+            pid: None,
+            sessions: None,
+            net: started.net,
+            address: None,
+            checkpoint: started.checkpoint,
+            path: record.dir.display().to_string(),
+        };
+        match record.state()? {
+            State::Running(live) => {
+                listed.state = "running";
+                listed.pid = Some(live.pid.as_raw_nonzero().get());
+                listed.sessions = Some(live.sessions);
+                listed.address = record.address().ok();
+            }
+            State::Ended(Ended { end, at }) => {
+                listed.ended = Some(at);
+                (listed.state, listed.exit_code, listed.signal) = match end {
+                    Some(End::Exited(code)) => ("exited", Some(code), None),
+                    Some(End::Killed(signal)) => ("killed", Some(128 + signal), Some(signal)),
+                    Some(End::Saved) => ("saved", None, None),
+                    Some(End::Moved) => ("moved", None, None),
+                    None => ("stopped", None, None),
+                };
+            }
+            State::Lost => {}
+        }
+        Ok(listed)
+    }
+
+    /// `exited 3`, say.
+    fn shown_state(&self) -> String {
+        match self.signal.or(self.exit_code) {
+            Some(number) => format!("{} {number}", self.state),
+            None => self.state.into(),
+        }
+    }
+
+    /// A row as `skiff ps` has it.
+    pub fn row(&self) -> Vec<String> {
+        let pid = self.pid.map_or_else(|| "-".into(), |pid| pid.to_string());
+        let (name, of) = (self.name.clone(), self.of.clone());
+        vec![name, of, output::time(self.started), "instance".into(), pid]
+    }
+}
+
+fn listed(context: &Context) -> Result<Vec<Listed>> {
+    let all = Record::all(context)?;
+    let looked = all.iter().map(|record| (record, Listed::of(record)));
+    // One that has gone meanwhile is none.
+    looked.filter(|(record, one)| one.is_ok() || record.dir.exists()).map(|(_, one)| one).collect()
+}
+
+/// Prints all.
+pub fn list(context: &Context, json: bool) -> Result<()> {
+    let all = listed(context)?;
+    if json {
+        return output::json(&all);
+    }
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .map(|l| {
+            let pid = l.pid.map_or_else(|| "-".into(), |pid| pid.to_string());
+            let (name, of) = (l.name.clone(), l.of.clone());
+            vec![name, of, output::time(l.started), l.shown_state(), pid, l.command.join(" ")]
+        })
+        .collect();
+    output::table(&["NAME", "OF", "STARTED", "STATE", "PID", "COMMAND"], &rows)
+}
+
+/// Lists the instances that run.
+pub fn running(context: &Context) -> Result<Vec<Listed>> {
+    let all = listed(context)?;
+    Ok(all.into_iter().filter(|listed| listed.state == "running").collect())
+}
+
+/// Runs a command in one; its exit code.
+pub fn exec(context: &Context, name: &EnvName, inside: &Inside, words: &[OsString]) -> Result<i32> {
+    let record = Record::existing(context, name)?;
+    let started = record.started()?;
+    let live = Live::connect(&record.dir, Want::Session)?.ok_or_else(|| not_running(&record))?;
+    network::follow_for(context, &started.plan, live.pid)?;
+    let (identity, command) = command(context, (&record, &started), inside, words)?;
+    match session(context, &live, identity, &started.plan, &command) {
+        Ok(ended) => Ok(output::exit_as(ended)),
+        Err(why) => Ok(output::failed(why)),
+    }
+}
+
+fn session(
+    context: &Context,
+    live: &Live,
+    identity: Identity,
+    plan: &Plan,
+    command: &Command,
+) -> std::result::Result<HowEnded, Failed> {
+    let session = Session::begin()?;
+    let net = enter::net_space(&plan.net, plan.dumpable);
+    let child = enter::spawn(context, (&live.init, live.pid, net), identity, command, &session)?;
+    Ok(session.wait(&child)?)
+}
+
+/// As the instance's own command would be run, unless the user wants to be somebody else.
+fn command(
+    context: &Context,
+    (record, started): (&Record, &Started),
+    inside: &Inside,
+    words: &[OsString],
+) -> Result<(Identity, Command)> {
+    let own = started.identity == Identity::Root || context.route() == Route::Rootless;
+    let root = inside.root || (own && !inside.me);
+    let inside = Inside { root, me: !root, ..inside.clone() };
+    let command = match (started.of.strip_prefix(ENV), record.image()?) {
+        (Some(name), _) => {
+            let env = name.parse().map_err(|e| Error::new(format!("{e}")))?;
+            let mut command = env::command(context, &Environment::existing(context, env)?, &inside, words)?;
+            command.set(names::ENVIRONMENT, name);
+            command
+        }
+        (None, Some(entry)) => {
+            let exec = entry.config()?.exec;
+            in_image::in_environment(context, (entry.id, &exec), &inside, words)?
+        }
+        (None, None) => inside.command(context, words),
+    };
+    Ok((inside.identity(), command))
+}
+
+/// Why there is nothing to talk to.
+pub fn not_running(record: &Record) -> Error {
+    let how = match record.state() {
+        Ok(State::Ended(Ended { end: Some(End::Exited(code)), .. })) => {
+            format!("it has ended (exit code {code})")
+        }
+        Ok(State::Ended(Ended { end: Some(End::Killed(signal)), .. })) => {
+            format!("signal {signal} has ended it")
+        }
+        Ok(State::Ended(Ended { end: Some(End::Saved), .. })) => "it was saved, and ended with that".into(),
+        Ok(State::Ended(Ended { end: Some(End::Moved), .. })) => "it goes on on another machine".into(),
+        Ok(State::Ended(Ended { end: None, .. })) => "it was stopped".into(),
+        _ => "it does not run".into(),
+    };
+    Error::new(format!("instance {}: {how}", record.name))
+        .hint(format!("`skiff instance logs {}` shows what it has written", record.name))
+}
+
+/// Ends one, kindly at first.
+pub fn stop(context: &Context, name: &EnvName, seconds: u64) -> Result<()> {
+    let record = Record::existing(context, name)?;
+    let live = Live::connect(&record.dir, Want::End)?.ok_or_else(|| not_running(&record))?;
+    let limit = Timespec::try_from(Duration::from_secs(seconds))
+        .map_err(|_| Error::new(format!("--time {seconds}: too long")))?;
+    // If it has not ended by itself then, it is ended.
+    poll(&mut [PollFd::new(&live.init, PollFlags::IN)], Some(&limit))
+        .context(|| format!("waiting for instance {name}"))?;
+    drop(live);
+    if !control::stop_at(&record.dir)? {
+        lock::wait_for_lock(&record.dir)?;
+    }
+    Ok(())
+}
+
+/// Removes what is kept of one.
+pub fn remove(context: &Context, name: &EnvName, force: bool) -> Result<()> {
+    let record = Record::existing(context, name)?;
+    let mut lock = record.lock_ended()?;
+    if lock.is_none() && force {
+        control::stop_at(&record.dir)?;
+        lock = record.lock_ended()?;
+    }
+    let lock = lock.ok_or_else(|| {
+        Error::new(format!("instance {name}: it runs"))
+            .hint(format!("`skiff instance stop {name}` first, or rm --force"))
+    })?;
+    record.remove(context, lock)
+}

@@ -1,0 +1,196 @@
+//! `skiff run`: an environment for one command.
+
+mod plan_file;
+
+use std::path::Path;
+
+use rustix::process::getgid;
+use serde::{Deserialize, Serialize};
+use skiff_sandbox::command::Command;
+use skiff_sandbox::first::First;
+use skiff_sandbox::helper::Helper;
+use skiff_sandbox::join::Failed;
+use skiff_sandbox::order::Order;
+use skiff_sandbox::session::{Ended, Session};
+use skiff_sandbox::start::{Options, start_for, start_for_me};
+use skiff_spec::fault::Result;
+use skiff_spec::network::Net;
+use skiff_spec::plan::{Base, Identity, Plan};
+
+use crate as instance;
+use plan_file::PlanFile;
+use skiff_cli::{DryRun, Run, Shell};
+use skiff_output as output;
+use skiff_plan as plan;
+use skiff_plan::described::DescribedProcess;
+use skiff_plan::replay::RUN;
+use skiff_plan::resolve::{MainProcess, RunFacts, resolve};
+use skiff_plan::{PlanOptions, RootOptions, RootSource, base, get, show, stop};
+use skiff_runtime::{enter, network};
+use skiff_user::context::{Context, is_inside};
+use skiff_user::scratch;
+
+/// A plan and its process, on their way to where the plan's network is.
+#[derive(Serialize, Deserialize)]
+struct Resolved {
+    plan: Plan,
+    process: DescribedProcess,
+}
+
+/// Runs the command; its exit code.
+pub fn run(run: &Run) -> Result<i32> {
+    match (&run.checkpoint, &run.plan) {
+        (Some(name), _) => instance::foreground::run(run, name),
+        (None, Some(file)) => replay(file, &run.show),
+        (None, None) => start(run.options()?, &run.show),
+    }
+}
+
+/// Runs a shell in an image; its exit code.
+pub fn shell(shell: &Shell) -> Result<i32> {
+    start(shell.options(), &shell.show)
+}
+
+fn start(asked: RootOptions, show: &DryRun) -> Result<i32> {
+    let context = Context::load()?;
+    if let Some(resolved) = network::attached()? {
+        return go_on(&context, resolved);
+    }
+    let started = helper_ahead(&asked, show.dry_run, &context)?;
+    let found = resolve(&asked, &context, show.dry_run)?;
+    carry_out(&context, started, (asked, found), show)
+}
+
+/// Carries out what `skiff run --dry-run --json` has printed to a file; the exit code.
+fn replay(file: &Path, show: &DryRun) -> Result<i32> {
+    let context = Context::load()?;
+    if let Some(resolved) = network::attached()? {
+        return go_on(&context, resolved);
+    }
+    let (asked, found) = PlanFile::parse(&PlanFile::read(file)?)?.check(&context)?;
+    if let (Some(entry), false) = (&found.entry, show.dry_run) {
+        get::again(&context, entry.clone())?;
+    }
+    carry_out(&context, None, (asked, found), show)
+}
+
+fn carry_out(
+    context: &Context,
+    started: Option<Helper>,
+    (asked, found): (RootOptions, RunFacts<'_>),
+    show: &DryRun,
+) -> Result<i32> {
+    // Where changes go on a disk, a directory is made there by whoever starts it.
+    let is_for_show = show.dry_run || network::is_to_be_joined(&asked.net());
+    let (upper, _scratch) = scratch::of_a_command(context, is_for_show)?;
+    let RunFacts { facts, process, .. } = found;
+    let plan = plan::build(PlanOptions::new(RUN, upper, asked), facts)?;
+    match (show.dry_run, show.json) {
+        (true, true) => return output::json(&PlanFile::new(context, plan, process)).map(|()| 0),
+        (true, false) => {
+            show::show(&plan, false)?;
+            return show_process(&process).map(|()| 0);
+        }
+        (false, _) => {}
+    }
+    network::attach(context, &plan, || Resolved {
+        plan: plan.clone(),
+        process: DescribedProcess::of(process.clone()),
+    })?;
+    begin(context, started, &process, &plan)
+}
+
+/// Carries out, on the plan's network, what was planned before that was joined.
+fn go_on(context: &Context, resolved: Resolved) -> Result<i32> {
+    let Resolved { plan, process } = resolved;
+    let process = process.check(plan.untrusted, [context.uid, getgid().as_raw()])?;
+    let (upper, _scratch) = scratch::of_a_command(context, false)?;
+    begin(context, None, &process, &plan::with_changes_in(plan, upper))
+}
+
+fn begin(context: &Context, started: Option<Helper>, process: &MainProcess, plan: &Plan) -> Result<i32> {
+    base::make_ready(context, plan)?;
+    match in_new(context, started, process, plan) {
+        Ok(ended) => Ok(output::exit_as(ended)),
+        Err(why) => Ok(output::failed(why)),
+    }
+}
+
+/// Prints what is run. Words and variables are quoted, since those of a printed plan may be anybody's.
+fn show_process(process: &MainProcess) -> Result<()> {
+    let MainProcess { command, identity, .. } = process;
+    let who = match (identity, &command.user) {
+        (Identity::Me, _) => "you",
+        (Identity::Root, None) => "root inside",
+        (Identity::Root, Some(user)) => &format!("{user:?} inside"),
+    };
+    output::line(&format!("runs as      {who}"))?;
+    output::line(&format!("directory    {:?}", command.cwd))?;
+    for (name, value) in &command.env {
+        // What is passed on may be a secret, and is known.
+        if std::env::var_os(name).as_ref() != Some(value) {
+            output::line(&format!("variable     {name:?}={value:?}"))?;
+        }
+    }
+    let words: Vec<String> = command.argv.iter().map(|word| format!("{word:?}")).collect();
+    output::line(&format!("command      {}", words.join(" ")))
+}
+
+/// Every start needs the helper: it loads while we plan. Over the host's root it makes ready, too; which image it is to be is not known yet.
+fn helper_ahead(asked: &RootOptions, dry_run: bool, context: &Context) -> Result<Option<Helper>> {
+    let sure = asked.net() == Net::Host && !dry_run && !is_inside();
+    match &context.helper {
+        Some(helper) if sure && asked.source == RootSource::Host => {
+            Helper::spawn_for(helper, Base::Host).map(Some)
+        }
+        Some(helper) if sure => Helper::spawn(helper).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn in_new(
+    context: &Context,
+    started: Option<Helper>,
+    process: &MainProcess,
+    plan: &Plan,
+) -> std::result::Result<Ended, Failed> {
+    let MainProcess { command, identity, stop } = process;
+    let mut session = Session::begin()?;
+    match stop.as_deref().map(|signal| (signal, stop::number(signal))) {
+        None => {}
+        Some((_, Some(number))) => session = session.stopped_by(number),
+        Some((signal, None)) => {
+            output::note(&format!("the image's stop signal {signal:?} is not known: SIGTERM it is"));
+        }
+    }
+    if *identity == Identity::Me {
+        return as_me_in_new(context, started, command, plan, session);
+    }
+    let hosts = network::hosts(plan)?;
+    let options =
+        Options { helper: context.helper.as_deref(), started, hosts: hosts.as_deref(), ..Options::default() };
+    let place = session.place(rustix::process::Signal::KILL.as_raw());
+    let (instance, process) =
+        start_for(plan, options, &First { command, place, mask: session.mask(), apart: None })?;
+    instance.notes.iter().for_each(|note| output::note(note));
+    Ok(session.wait_first(instance, process)?)
+}
+
+fn as_me_in_new(
+    context: &Context,
+    started: Option<Helper>,
+    command: &Command,
+    plan: &Plan,
+    session: Session,
+) -> std::result::Result<Ended, Failed> {
+    let (helper, hosts) = (Some(enter::helper_for_me(context)?), network::hosts(plan)?);
+    let options = Options { helper, started, hosts: hosts.as_deref(), ..Options::default() };
+    let place = session.place(rustix::process::Signal::KILL.as_raw());
+    let order = Order::new(command, place, session.mask());
+    let (instance, child, mut helper) = start_for_me(plan, options, &order)?;
+    instance.notes.iter().for_each(|note| output::note(note));
+    let ended = session.wait(&child)?;
+    instance.end_inside();
+    helper.bury();
+    Ok(ended)
+}

@@ -1,0 +1,170 @@
+//! An image for whoever is about to use it: one that they have, else pulled from where its name says.
+
+use std::str::FromStr;
+
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
+use skiff_oci::reference::{ImageReference, Named};
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::image::ImageId;
+use skiff_spec::job::Image;
+use skiff_store::Record;
+
+use crate::import;
+use crate::progress::Progress;
+use skiff_output as output;
+use skiff_runtime::naming;
+use skiff_store::fetcher::process as fetcher;
+use skiff_store::file::{ImageFile, parse};
+use skiff_store::index::{Entry, now};
+use skiff_store::protocol::{Ask, Say};
+use skiff_store::{Error as StoreError, client, known};
+use skiff_user::context::Context;
+
+/// When an image is pulled that is to be run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum PullWhen {
+    /// If it is not in the store
+    #[default]
+    Missing,
+    /// Each time, as the tag may have moved
+    Always,
+    /// Not at all; fail if it is missing
+    Never,
+}
+
+/// The image that a command is to run in.
+pub fn to_run(context: &Context, text: &str, when: PullWhen) -> Result<Entry> {
+    if when != PullWhen::Never && ImageFile::of(text).is_some() {
+        return import::find_or_import(context, text);
+    }
+    let entry = match (when, known(context, text)?) {
+        (PullWhen::Never, found) => return Ok(found.ok_or_else(|| StoreError::NotPulled(text.into()))?),
+        (PullWhen::Missing, Some(entry)) if client::has(context, entry.id) => return Ok(entry),
+        // The same one as before, whatever its name means by now.
+        (PullWhen::Missing, Some(entry)) => return by_id(context, entry),
+        // By digits or short it was named, and by a full name it is asked for.
+        (PullWhen::Always, Some(entry)) => entry.reference,
+        (_, None) if is_id(text) => return Err(StoreError::NotPulled(text.into()).into()),
+        (_, None) => text.to_owned(),
+    };
+    if !matches!(parse(&entry)?, ImageReference::Registry(_) | ImageReference::Short(_)) {
+        return Err(StoreError::NotPulled(text.into()).into());
+    }
+    output::note(&format!("image {entry}: pulling it"));
+    pull(context, &entry, &Platform::host(), &mut Progress::new(None, false)).map_err(|e| match when {
+        // Who forgot the dashes gets no answer from any registry.
+        PullWhen::Missing if !text.contains(['/', ':', '@']) => {
+            let hint = format!("{}; to run a command over the host's root: skiff run -- {text}", e.hint);
+            Error { hint: hint.trim_start_matches("; ").into(), ..e }
+        }
+        _ => e,
+    })
+}
+
+/// Which image a job that is being submitted is to run in: the one that the user has pulled; else what the name means now, so that all
+/// nodes get the same. Only a file's image is brought into this machine's store: a node asks the registry by itself.
+pub fn pin(context: &Context, text: &str) -> Result<Image> {
+    let of = |Entry { id, reference, .. }| Image { id, reference };
+    if ImageFile::of(text).is_some() {
+        return import::find_or_import(context, text).map(of);
+    }
+    if let Some(entry) = known(context, text)? {
+        return Ok(of(entry));
+    }
+    if is_id(text) {
+        return Err(StoreError::NotPulled(text.into()).into());
+    }
+    let ask = client::pull(context, text, &Platform::host().to_string())?;
+    let (id, reference) = fetcher::resolve(&ask)?;
+    Ok(Image { id, reference })
+}
+
+/// Digits alone say nothing of where an image could be had.
+fn is_id(text: &str) -> bool {
+    text.starts_with("sha256:") || ImageId::from_str(text).is_ok()
+}
+
+/// The very image that something was run in before, by what was noted then.
+pub fn again(context: &Context, entry: Entry) -> Result<Entry> {
+    if client::has(context, entry.id) { Ok(entry) } else { by_id(context, entry) }
+}
+
+/// An image that the user has pulled, on a node that may not have it.
+fn by_id(context: &Context, entry: Entry) -> Result<Entry> {
+    if entry.origin.is_some() {
+        return Err(not_here(entry.id, &entry.reference));
+    }
+    output::note(&format!("image {}: pulling it, as this machine does not have it", entry.reference));
+    fetch_exactly(context, entry.id, &entry.reference, &mut Progress::new(None, false))?;
+    Ok(entry)
+}
+
+/// The image of this id as this node's store has it, which gets it if need be. Its name stays what it is to the user.
+pub fn on_node(context: &Context, id: ImageId, reference: &str) -> Result<Entry> {
+    let Say::Found(record) = client::ask(context, Ask::Find(id), &mut |_| ())? else {
+        return Err(strange(reference));
+    };
+    match record {
+        Some(record) => {
+            let Record { size, config, .. } = *record;
+            Ok(Entry { reference: reference.into(), id, pulled: 0, size, config, origin: None })
+        }
+        None => match ImageFile::of(reference) {
+            Some(file) => import::exactly(context, &file, id),
+            None => fetch_exactly(context, id, reference, &mut Progress::new(None, true)),
+        },
+    }
+}
+
+/// By digest: images of the same name may be others by now.
+fn fetch_exactly(context: &Context, id: ImageId, reference: &str, progress: &mut Progress) -> Result<Entry> {
+    let missing = || not_here(id, reference);
+    let named = Named::from_str(reference).map_err(|_| missing())?;
+    let digest = Digest::Sha256(id.0);
+    let exact = Named::new(named.server(), named.repository(), None, Some(digest));
+    let exact = exact.map_err(|_| missing())?.to_string();
+    let entry = fetch(context, &exact, &Platform::host(), progress)?;
+    if entry.id != id {
+        return Err(missing());
+    }
+    Ok(Entry { reference: reference.into(), ..entry })
+}
+
+/// Pulls an image and notes its name.
+pub fn pull(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<Entry> {
+    let entry = fetch(context, image, platform, progress)?;
+    naming::note(context, &entry)?;
+    Ok(entry)
+}
+
+fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<Entry> {
+    let mut ask = client::pull(context, image, &platform.to_string())?;
+    // A store of their own they fill themselves, by their own policy.
+    let vouched = context.helper.as_ref().map_or(Ok(None), |_| fetcher::vouched(&mut ask))?;
+    let said = client::ask(context, ask, &mut |word| match word {
+        Say::Waiting => progress.waiting(),
+        Say::Layers(layers) => progress.layers(&layers),
+        _ => {}
+    });
+    progress.end();
+    let Say::Pulled { name, id, record, .. } = said? else { return Err(strange(image)) };
+    if vouched.is_some_and(|vouched| vouched != id) {
+        naming::give_up(context, id)?;
+        return Err(Error::new(format!(
+            "image {name}: it became another one while your policy.json was asked"
+        ))
+        .hint("pull it again"));
+    }
+    let Record { size, config, .. } = *record;
+    Ok(Entry { reference: name, id, pulled: now(), size, config, origin: None })
+}
+
+fn not_here(id: ImageId, reference: &str) -> Error {
+    Error::new(format!("image {reference} (sha256:{id}): not in this machine's store"))
+        .hint("it came from no registry: `skiff import` it here, or have a store that the machines share")
+}
+
+fn strange(image: &str) -> Error {
+    Error::new(format!("image {image}: the store's writer answered something else"))
+}

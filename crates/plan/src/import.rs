@@ -1,0 +1,71 @@
+//! Images from files: imported by name, by the content that a job was submitted with, or because they are run.
+
+use skiff_oci::platform::Platform;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::image::ImageId;
+
+use crate::progress::Progress;
+use skiff_runtime::naming;
+use skiff_store::file::ImageFile;
+use skiff_store::index::{Entry, Names, now};
+use skiff_store::protocol::{Ask, Say};
+use skiff_store::{client, find};
+use skiff_user::context::Context;
+
+/// Imports an image and notes its name, which is the file's if it gets none.
+pub fn import_to(
+    context: &Context,
+    file: &ImageFile,
+    name: Option<String>,
+    platform: &Platform,
+    progress: &mut Progress,
+) -> Result<Entry> {
+    let entry = read(context, file, name, platform, progress)?;
+    naming::note(context, &entry)?;
+    Ok(entry)
+}
+
+/// The image that a file is known to hold, for a machine that does not have it.
+pub fn exactly(context: &Context, file: &ImageFile, id: ImageId) -> Result<Entry> {
+    let entry = read(context, file, None, &Platform::host(), &mut Progress::new(None, true))?;
+    if entry.id != id {
+        return Err(Error::new(format!("image {}: the file holds another image by now", file.name))
+            .hint("it has changed since the job was submitted: submit it again"));
+    }
+    Ok(entry)
+}
+
+fn read(
+    context: &Context,
+    file: &ImageFile,
+    name: Option<String>,
+    platform: &Platform,
+    progress: &mut Progress,
+) -> Result<Entry> {
+    // What changes while it is read has another stamp next time.
+    let origin = Some(file.stamp()?);
+    let said = client::import(context, file.open()?, platform, &mut |word| match word {
+        Say::Waiting => progress.waiting(),
+        Say::Layers(layers) => progress.layers(&layers),
+        _ => {}
+    });
+    progress.end();
+    let Say::Pulled { id, record, .. } = said? else {
+        return Err(Error::new(format!("image {}: the store's writer answered something else", file.name)));
+    };
+    let reference = name.unwrap_or_else(|| file.name.clone());
+    Ok(Entry { reference, id, pulled: now(), size: record.size, config: record.config, origin })
+}
+
+/// The image that the user wants to run: one that they have pulled or imported, or in a file, from where it is imported unless that has
+/// been done.
+pub fn find_or_import(context: &Context, text: &str) -> Result<Entry> {
+    let Some(file) = ImageFile::of(text) else { return Ok(find(context, text)?) };
+    if let Some(entry) = Names::of(context)?.find(&file.name)?
+        && entry.origin == Some(file.stamp()?)
+        && let Say::Found(Some(_)) = client::ask(context, Ask::Find(entry.id), &mut |_| ())?
+    {
+        return Ok(entry);
+    }
+    import_to(context, &file, None, &Platform::host(), &mut Progress::new(None, false))
+}

@@ -1,0 +1,161 @@
+//! What is run in an image: the words, variables and directory that the user, their session and the image's maker want, in that order.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use skiff_oci::manifest::ExecConfig;
+use skiff_sandbox::command::{Command, DEFAULT_PATH};
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::image::ImageId;
+use skiff_spec::plan::Identity;
+
+use crate::inside::Inside;
+use skiff_user::context::Context;
+
+/// Variables that name places of the host's root, by the beginnings of their names: inside they would lead astray.
+const HOSTS_OWN: [&str; 11] = [
+    "PATH",
+    "LD_",
+    "PYTHON",
+    "PERL5LIB",
+    "PERLLIB",
+    "MANPATH",
+    "INFOPATH",
+    "LOCPATH",
+    "XDG_DATA_DIRS",
+    "XDG_CONFIG_DIRS",
+    "MODULEPATH",
+];
+
+/// The image whose variables are set.
+const IMAGE: &str = "SKIFF_IMAGE";
+
+/// The command: `words` behind the image's entry point; without any, what its maker meant to be run.
+pub fn command(
+    context: &Context,
+    (id, exec): (ImageId, &ExecConfig),
+    inside: &Inside,
+    entrypoint: Option<&OsStr>,
+    words: &[OsString],
+) -> Result<Command> {
+    let argv = words_of(exec, entrypoint, words);
+    let mut command =
+        with_variables(context, (id, exec), inside, inside.identity_in_image(context.route()), &argv);
+    if inside.workdir.is_none() && !exec.working_dir.is_empty() {
+        command.cwd = PathBuf::from(&exec.working_dir);
+    }
+    if !command.cwd.is_absolute() {
+        return Err(Error::new(format!("working directory {:?}: not an absolute path", command.cwd))
+            .hint("-w DIR gives another than the image's"));
+    }
+    Ok(command)
+}
+
+/// Has it run as another user inside, whose name and home are known only there.
+pub fn run_as(command: &mut Command, user: &str, inside: &Inside) {
+    let asked = inside.settings();
+    for name in ["HOME", "USER", "LOGNAME"] {
+        if !asked.iter().any(|(asked, _)| asked == name) {
+            command.env.retain(|(known, _)| known != name);
+        }
+    }
+    command.user = Some(user.into());
+}
+
+/// A command in an environment over an image. There one works: it is for the user to say what runs where, and a shell is what they
+/// get if they say nothing; their own may be missing.
+pub fn in_environment(
+    context: &Context,
+    image: (ImageId, &ExecConfig),
+    inside: &Inside,
+    words: &[OsString],
+) -> Result<Command> {
+    let shell = [OsString::from("/bin/sh")];
+    let words = if words.is_empty() { &shell } else { words };
+    Ok(with_variables(context, image, inside, inside.identity(), words))
+}
+
+/// The user's variables without those of the host's root, the image's, and what they have asked for, each the stronger the later.
+fn with_variables(
+    context: &Context,
+    (id, exec): (ImageId, &ExecConfig),
+    inside: &Inside,
+    identity: Identity,
+    argv: &[OsString],
+) -> Command {
+    let mut command = inside.command_as(context, identity, argv);
+    enter(&mut command, id, exec);
+    for (name, value) in inside.settings() {
+        command.set(name, value);
+    }
+    command
+}
+
+/// What comes from elsewhere into an image loses what leads to places there, and gets what its maker meant. What was in this one before
+/// keeps what has been set there.
+pub fn enter(command: &mut Command, id: ImageId, exec: &ExecConfig) {
+    if is_in(command, id) {
+        return;
+    }
+    let id = id.to_string();
+    let keep = |name: &OsStr| !HOSTS_OWN.iter().any(|begin| name.as_bytes().starts_with(begin.as_bytes()));
+    command.env.retain(|(name, _)| keep(name));
+    for setting in &exec.env {
+        let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+        // Their home is mounted, whatever the image's maker called home.
+        if !name.is_empty() && name != "HOME" {
+            command.set(name, value);
+        }
+    }
+    if command.var("PATH").is_none() {
+        command.set("PATH", DEFAULT_PATH);
+    }
+    command.set(IMAGE, id);
+}
+
+/// Whether it comes from this very image.
+pub fn is_in(command: &Command, id: ImageId) -> bool {
+    command.var(IMAGE).is_some_and(|set| set == id.to_string().as_str())
+}
+
+fn words_of(exec: &ExecConfig, entrypoint: Option<&OsStr>, words: &[OsString]) -> Vec<OsString> {
+    let own = |list: &[String]| list.iter().map(OsString::from).collect::<Vec<_>>();
+    let mut argv = match entrypoint {
+        Some(program) if program.is_empty() => vec![],
+        Some(program) => vec![program.to_owned()],
+        None => own(&exec.entrypoint),
+    };
+    match words {
+        // The arguments that its maker meant belong to their own entry point.
+        [] if entrypoint.is_none() => argv.extend(own(&exec.cmd)),
+        words => argv.extend(words.iter().cloned()),
+    }
+    if argv.is_empty() { vec!["/bin/sh".into()] } else { argv }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_dockers() {
+        let exec = ExecConfig {
+            entrypoint: vec!["/entry".into(), "-x".into()],
+            cmd: vec!["default".into()],
+            ..ExecConfig::default()
+        };
+        let words = |entrypoint: Option<&str>, words: &[&str]| {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            let argv = words_of(&exec, entrypoint.map(OsStr::new), &words);
+            argv.iter().map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(words(None, &[]), "/entry -x default");
+        assert_eq!(words(None, &["a", "b"]), "/entry -x a b");
+        assert_eq!(words(Some("ls"), &[]), "ls");
+        assert_eq!(words(Some("ls"), &["-l"]), "ls -l");
+        assert_eq!(words(Some(""), &["id"]), "id");
+        assert_eq!(words(Some(""), &[]), "/bin/sh");
+        assert_eq!(words_of(&ExecConfig::default(), None, &[]), ["/bin/sh"]);
+    }
+}

@@ -1,0 +1,161 @@
+//! The command that runs inside: its words, its variables, its directory.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use skiff_sandbox::command::{Command, DEFAULT_PATH, own_env};
+use skiff_spec::plan::{Identity, Route};
+
+use skiff_runtime::proxy::{PSEC, PSEC_OF_ROOT};
+use skiff_user::context::Context;
+
+/// How a command runs inside.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inside {
+    /// Run as root inside (the default)
+    #[arg(long, conflicts_with = "me")]
+    pub root: bool,
+    /// Run as yourself, unprivileged
+    #[arg(long)]
+    pub me: bool,
+    /// Set a variable, or pass on your own: NAME[=VALUE]
+    #[arg(short = 'e', long = "env", value_name = "NAME=VALUE", value_parser = setting())]
+    pub env: Vec<OsString>,
+    /// Pass on no variables except TERM, the proxy variables and those named by --env
+    #[arg(long)]
+    pub cleanenv: bool,
+    /// Whether nobody trusts what runs there.
+    #[arg(skip)]
+    pub untrusted: bool,
+    /// Working directory inside [default: the current one]
+    #[arg(short = 'w', long = "workdir", visible_alias = "pwd", value_name = "DIR")]
+    pub workdir: Option<PathBuf>,
+}
+
+/// Reads `NAME[=VALUE]`: any bytes, but a name there must be.
+fn setting() -> impl TypedValueParser<Value = OsString> {
+    OsStringValueParser::new().try_map(|word| match word.as_bytes().first() {
+        None | Some(b'=') => Err("a variable without a name"),
+        _ => Ok(word),
+    })
+}
+
+impl Inside {
+    /// Who the user is to be inside.
+    pub fn identity(&self) -> Identity {
+        if self.me { Identity::Me } else { Identity::Root }
+    }
+
+    /// Likewise in an image, where there is seldom anything to install. (Without the helper there is only root.)
+    pub fn identity_in_image(&self, route: Route) -> Identity {
+        if self.root || (route == Route::Rootless && !self.me) { Identity::Root } else { Identity::Me }
+    }
+
+    /// The command to run; the user's shell if they named none.
+    pub fn command(&self, context: &Context, argv: &[OsString]) -> Command {
+        self.command_as(context, self.identity(), argv)
+    }
+
+    /// Likewise, as somebody else than is usual.
+    pub fn command_as(&self, context: &Context, identity: Identity, argv: &[OsString]) -> Command {
+        let argv = if argv.is_empty() { vec![context.shell()] } else { argv.to_vec() };
+        let mut cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
+        cwd.extend(&self.workdir);
+        let env = environment(context, identity, self.passed_on());
+        let only_there = self.workdir.is_some();
+        let untrusted = self.untrusted;
+        let mut command = Command { argv, env, cwd, only_there, untrusted, ..Command::default() };
+        for (name, value) in self.settings() {
+            command.set(name, value);
+        }
+        command
+    }
+
+    /// The variables that are to be set.
+    pub fn settings(&self) -> Vec<(OsString, OsString)> {
+        // One named without a value has the one that it has here, if any.
+        let valued = |(name, value): (OsString, Option<OsString>)| {
+            let value = value.or_else(|| std::env::var_os(&name))?;
+            Some((name, value))
+        };
+        self.env.iter().map(split).filter_map(valued).collect()
+    }
+
+    /// Which of the user's variables are passed on; nothing if all are.
+    fn passed_on(&self) -> Option<&'static [&'static str]> {
+        match (self.untrusted, self.cleanenv) {
+            (true, _) => Some(&TERMINAL),
+            (false, true) => Some(&PASSED_ON),
+            (false, false) => None,
+        }
+    }
+}
+
+/// What a terminal is called says nothing about its user.
+const TERMINAL: [&str; 1] = ["TERM"];
+/// What Apptainer passes on in any case. (Proxies' variables may hold a password.)
+const PASSED_ON: [&str; 11] = [
+    "TERM",
+    "http_proxy",
+    "HTTP_PROXY",
+    "https_proxy",
+    "HTTPS_PROXY",
+    "no_proxy",
+    "NO_PROXY",
+    "all_proxy",
+    "ALL_PROXY",
+    "ftp_proxy",
+    "FTP_PROXY",
+];
+
+fn split(setting: &OsString) -> (OsString, Option<OsString>) {
+    let bytes = setting.as_bytes();
+    match bytes.iter().position(|b| *b == b'=') {
+        Some(at) => {
+            (OsString::from_vec(bytes[..at].to_vec()), Some(OsString::from_vec(bytes[at + 1..].to_vec())))
+        }
+        None => (setting.clone(), None),
+    }
+}
+
+/// The user's variables, with what differs inside. What steers Skiff itself stays outside.
+fn environment(
+    context: &Context,
+    identity: Identity,
+    passed_on: Option<&[&str]>,
+) -> Vec<(OsString, OsString)> {
+    let mut command = Command { env: own_env(), ..Command::default() };
+    command.env.retain(|(name, _)| !name.as_bytes().starts_with(b"SKIFF_"));
+    command.set("HOME", context.home.clone());
+    if let Some(names) = passed_on {
+        command.env.retain(|(name, _)| names.iter().any(|known| name == known));
+        let user = context.user();
+        let login = [("HOME", context.home.clone().into()), ("PATH", DEFAULT_PATH.into())];
+        login.into_iter().for_each(|(name, value): (&str, OsString)| command.set(name, value));
+        command.set("USER", user.clone());
+        command.set("LOGNAME", user);
+    }
+    if identity == Identity::Root {
+        command.set("USER", "root");
+        command.set("LOGNAME", "root");
+        // munge tells of the real uid, ranks of root inside claim 0: PMIx would wait for ever for the two to agree.
+        if command.var(PSEC).is_none() {
+            command.set(PSEC, PSEC_OF_ROOT);
+        }
+        // Root's programs are found, as after any login as root.
+        let path = command.var("PATH").unwrap_or(OsStr::new(DEFAULT_PATH)).to_owned();
+        let mut dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
+        for dir in ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from) {
+            if !dirs.contains(&dir) {
+                dirs.push(dir);
+            }
+        }
+        if let Ok(path) = std::env::join_paths(dirs) {
+            command.set("PATH", path);
+        }
+    }
+    command.env
+}

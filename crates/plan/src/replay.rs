@@ -1,0 +1,117 @@
+//! Back from a plan to what was asked for. A plan that comes from a file is carried out only if `skiff run` would make the very same here:
+//! so it gives its user nothing that the command line would not.
+
+use std::path::Path;
+
+use skiff_spec::fault::{Fault, Result};
+use skiff_spec::plan::{Base, Mount, Plan, Source, Upper};
+
+use crate::{Facts, PlanOptions, RootOptions, build, parse_mount};
+
+/// What a plan of `skiff run` is called.
+pub const RUN: &str = "run";
+
+/// What is to be done about a plan that is not made here.
+pub const AGAIN: &str = "print the plan anew: skiff run --dry-run --json ...";
+
+/// The options of `skiff run` that give this plan, with changes in `upper`.
+///
+/// # Errors
+/// There are none.
+pub fn asked_for(plan: &Plan, facts: &Facts<'_>, upper: &Upper) -> Result<RootOptions> {
+    if plan.untrusted && plan.base == Base::Host {
+        return Err(unlike("untrusted"));
+    }
+    // Without a home there may be one mount more, or less.
+    with_home(plan, facts, upper, false).or_else(|why| with_home(plan, facts, upper, true).map_err(|_| why))
+}
+
+fn with_home(plan: &Plan, facts: &Facts<'_>, upper: &Upper, no_home: bool) -> Result<RootOptions> {
+    let asked = RootOptions {
+        net: Some(plan.net.clone()),
+        no_home,
+        // As the words have it.
+        contain: plan.contain || plan.untrusted,
+        untrusted: plan.untrusted,
+        writable: !plan.read_only,
+        ..RootOptions::default()
+    };
+    let made =
+        |asked: &RootOptions| build(PlanOptions::new(RUN, upper.clone(), asked.clone()), facts.clone());
+    let mut usual = made(&asked)?.mounts;
+    let (mut mounts, mut strange) = (vec![], None);
+    for mount in &plan.mounts {
+        match (usual.iter().position(|one| one == mount), words_for(mount)) {
+            (Some(at), _) => drop(usual.swap_remove(at)),
+            (None, Some(words)) => mounts.push(words),
+            // It may be there because of the others.
+            (None, None) => strange = strange.or(Some(mount)),
+        }
+    }
+    let asked = RootOptions { mounts, ..asked };
+    match (difference(plan, &made(&asked)?), strange) {
+        (None, _) => Ok(asked),
+        (Some("mounts"), Some(mount)) => {
+            let target = mount.target.display();
+            Err(Fault::new(format!("plan: mount {target}: not one that `skiff run` makes here")).hint(AGAIN))
+        }
+        (Some(part), _) => Err(unlike(part)),
+    }
+}
+
+/// How users write a mount, if they can.
+fn words_for(mount: &Mount) -> Option<String> {
+    let Source::Bind(source) = &mount.source else { return None };
+    let mode = if mount.read_only { ":ro" } else { "" };
+    let text = format!("{}:{}{mode}", source.to_str()?, mount.target.to_str()?);
+    parse_mount(&text).ok().filter(|read| read == mount).map(|_| text)
+}
+
+/// The first part in which two plans differ.
+fn difference(one: &Plan, other: &Plan) -> Option<&'static str> {
+    #[rustfmt::skip]
+    let Plan {
+        name, route, base, layers, upper, read_only, dumpable, contain, untrusted, unpacked, accounts, mounts, net, shims,
+    } = one;
+    let parts = [
+        ("name", *name == other.name),
+        ("route", *route == other.route),
+        ("base", *base == other.base),
+        ("layers", *layers == other.layers),
+        ("upper", *upper == other.upper),
+        ("read_only", *read_only == other.read_only),
+        ("dumpable", *dumpable == other.dumpable),
+        ("contain", *contain == other.contain),
+        ("untrusted", *untrusted == other.untrusted),
+        ("unpacked", *unpacked == other.unpacked),
+        ("accounts", *accounts == other.accounts),
+        ("mounts", *mounts == other.mounts),
+        ("net", *net == other.net),
+        ("shims", *shims == other.shims),
+    ];
+    parts.into_iter().find(|(_, is_same)| !is_same).map(|(part, _)| part)
+}
+
+fn unlike(part: &str) -> Fault {
+    Fault::new(format!("plan: {part:?} is not what `skiff run` makes of it here"))
+        .hint(format!("the site's configuration, your own, or your groups may have changed since: {AGAIN}"))
+}
+
+/// Refuses a plan with a mount of something that is gone.
+pub fn refuse_missing(plan: &Plan) -> Result<()> {
+    let is_gone =
+        |path: &Path| path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+    for mount in plan.mounts.iter().filter(|mount| !mount.optional) {
+        if let Source::Bind(path) = &mount.source
+            && is_gone(path)
+        {
+            let path = path.display();
+            return Err(Fault::new(format!("plan: mount {path}: there is no such file or directory"))
+                .hint(format!("put it back, or {AGAIN}")));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! From what is asked for to what is known: the image is looked up, and pulled if need be, and the command gets its words and variables.
+
+use skiff_sandbox::command::Command;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::plan::Identity;
+
+use crate::{Facts, RootOptions, RootSource, base, get, in_image};
+use skiff_store::index::Entry;
+use skiff_user::context::Context;
+
+/// What is to be run, in what, as whom: all that a plan and its command are made of.
+pub struct RunFacts<'a> {
+    /// What was found.
+    pub facts: Facts<'a>,
+    /// The process.
+    pub process: MainProcess,
+    /// The image that it is to be run in.
+    pub entry: Option<Entry>,
+}
+
+/// What is run, and as whom.
+#[derive(Clone)]
+pub struct MainProcess {
+    /// The command.
+    pub command: Command,
+    /// Who it is inside.
+    pub identity: Identity,
+    /// The signal that the command is to get in place of SIGTERM.
+    pub stop: Option<String>,
+}
+
+/// Looks up what is asked for; the image is here then, but for a dry run.
+pub fn resolve<'a>(asked: &RootOptions, context: &'a Context, dry_run: bool) -> Result<RunFacts<'a>> {
+    let inside = &asked.inside;
+    let RootSource::Image(image) = &asked.source else {
+        if asked.untrusted {
+            return Err(Error::new(
+                "--untrusted: the host's root shows more than a program needs that nobody trusts",
+            )
+            .hint("skiff run --untrusted IMAGE COMMAND; -v DIR:DIR:ro shows it a directory"));
+        }
+        let facts = Facts::of_host(context)?;
+        let mut command = inside.command(context, &asked.argv);
+        let identity = become_user(asked, None, inside.identity(), &mut command);
+        let process = MainProcess { command, identity, stop: None };
+        return Ok(RunFacts { facts, process, entry: None });
+    };
+    let entry = match dry_run {
+        true => skiff_store::find(context, image)?,
+        false => get::to_run(context, image, asked.pull)?,
+    };
+    let mut exec = entry.exec()?;
+    let facts = base::facts(context, entry.id, std::mem::take(&mut exec.volumes))?;
+    let entrypoint = asked.entrypoint.as_deref();
+    let mut command = in_image::command(context, (entry.id, &exec), inside, entrypoint, &asked.argv)?;
+    // Whom the image's maker meant counts for one who wants ids as its maker has them; for themselves it is who runs it.
+    let makers = Some(&*exec.user).filter(|user| inside.root && !user.is_empty());
+    let identity = inside.identity_in_image(context.route());
+    let identity = match become_user(asked, makers, identity, &mut command) {
+        Identity::Me if asked.untrusted => {
+            command.seen_as = Some([context.uid, rustix::process::getgid().as_raw()]);
+            Identity::Root
+        }
+        identity => identity,
+    };
+    let stop = exec.stop_signal.filter(|signal| !signal.is_empty());
+    let process = MainProcess { command, identity, stop };
+    Ok(RunFacts { facts, process, entry: Some(entry) })
+}
+
+/// Has root inside become another user there, if one is wanted.
+fn become_user(
+    asked: &RootOptions,
+    makers: Option<&str>,
+    identity: Identity,
+    command: &mut Command,
+) -> Identity {
+    let Some(user) = asked.user.as_deref().or(makers) else { return identity };
+    if !["root", "0", "root:root", "0:0", "root:0", "0:root"].contains(&user) {
+        in_image::run_as(command, user, &asked.inside);
+    }
+    Identity::Root
+}

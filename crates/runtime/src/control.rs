@@ -1,0 +1,266 @@
+//! What commands and the supervisor of a running environment say to each other: one message of one byte, one answer. A session that sends `l`
+//! is told by the same byte when it is the last.
+
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
+};
+use rustix::process::Pid;
+use skiff_ipc::{Codec, Framing, Protocol};
+use skiff_spec::fault::{Context, Fault as Error, Result};
+use skiff_sys::fdpass;
+use skiff_sys::process::Child;
+
+use crate::lock::wait_for_lock;
+use skiff_user::dirs::with_umask;
+
+/// The socket for the user's own commands, in the environment's directory.
+pub const CONTROL: &str = "control.sock";
+/// The socket shown inside.
+pub const HOST: &str = "host.sock";
+
+/// What a session says that wants to be told when it is the last.
+const LAST: u8 = b'l';
+
+/// How long a command waits for a supervisor.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a command wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// To run something inside: the answer is process 1; the connection lasts as long as the session.
+    Session,
+    /// That it ends, with everything inside.
+    Stop,
+    /// That what it is kept for is asked to end.
+    End,
+    /// To know about it.
+    Status,
+}
+
+impl Want {
+    /// As its byte.
+    pub fn byte(self) -> u8 {
+        match self {
+            Self::Session => b's',
+            Self::Stop => b'k',
+            Self::End => b'e',
+            Self::Status => b'?',
+        }
+    }
+
+    /// From its byte.
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Session, Self::Stop, Self::End, Self::Status].into_iter().find(|w| w.byte() == byte)
+    }
+}
+
+/// What a supervisor answers; a handle of process 1 comes along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process1 {
+    /// PID of the process.
+    pub pid: Pid,
+    /// How many sessions there were before this one.
+    pub sessions: u32,
+}
+
+impl Codec for Want {
+    const LONGEST: usize = 1;
+
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        Some(vec![self.byte()])
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let [byte] = bytes else { return None };
+        Self::from_byte(*byte)
+    }
+}
+
+impl Codec for Process1 {
+    const LONGEST: usize = 8;
+
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        Some([self.pid.as_raw_nonzero().get().to_le_bytes(), self.sessions.to_le_bytes()].concat())
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (pid, sessions) = bytes.split_first_chunk()?;
+        // A negative number would name a process group.
+        let pid = Some(i32::from_le_bytes(*pid)).filter(|pid| *pid > 0).and_then(Pid::from_raw)?;
+        Some(Self { pid, sessions: u32::from_le_bytes(sessions.try_into().ok()?) })
+    }
+}
+
+impl Protocol for Want {
+    type Answer = Process1;
+    const NAME: &'static str = "Supervisor";
+    const SIDES: [&'static str; 2] = ["`skiff`", "the supervisor of an environment"];
+    const FRAMING: Framing = Framing::Own(
+        "It is on the way of every start: a packet of one byte, and one of eight with the handle.",
+    );
+}
+
+/// A running environment, from outside.
+pub struct Live {
+    connection: OwnedFd,
+    /// A handle of process 1.
+    pub init: OwnedFd,
+    /// PID of the process.
+    pub pid: Pid,
+    /// How many sessions there were before this one.
+    pub sessions: u32,
+}
+
+impl Live {
+    /// Asks the supervisor of the environment in `dir`; nothing if none runs.
+    pub fn connect(dir: &Path, want: Want) -> Result<Option<Self>> {
+        let name = || format!("environment {}", dir.display());
+        let Some(socket) = dial(dir)? else { return Ok(None) };
+        // A supervisor answers at once, or something is badly wrong with it.
+        sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).context(name)?;
+        let asked = fdpass::send(socket.as_fd(), &[want.byte()], &[])
+            .and_then(|()| fdpass::receive(socket.as_fd(), 64));
+        let (bytes, fds) = match asked {
+            // It is just ending.
+            Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                return Ok(None);
+            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                return Err(Error::new(format!("{}: its supervisor does not answer", name())).hint(
+                    "end the process that holds its control.sock; the environment's files stay as they are",
+                ));
+            }
+            other => other.context(name)?,
+        };
+        let Some(init) = fds.into_iter().next() else { return Ok(None) };
+        let Process1 { pid, sessions } = Process1::from_bytes(&bytes)
+            .ok_or_else(|| Error::new(format!("{}: its supervisor sent an invalid answer", name())))?;
+        Ok(Some(Self { connection: socket, init, pid, sessions }))
+    }
+
+    /// The connection that makes it a session.
+    pub fn connection(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+
+    /// Waits until this is the last session, of the watcher of a job's step.
+    pub fn wait_for_others(&self) -> Result<()> {
+        let about = || "the step's other tasks";
+        sockopt::set_socket_timeout(&self.connection, Timeout::Recv, None).context(about)?;
+        let told = fdpass::send(self.connection(), &[LAST], &[])
+            .and_then(|()| fdpass::receive(self.connection(), 1))
+            .context(about)?;
+        if told.0.is_empty() { Err(Error::new("the step has ended")) } else { Ok(()) }
+    }
+
+    /// Ends the session (for one that did not become any).
+    pub fn leave(self) {
+        drop(self.connection);
+    }
+}
+
+/// A connection to the supervisor of what runs at `dir`; nothing if none does.
+pub fn dial(dir: &Path) -> Result<Option<OwnedFd>> {
+    let name = || dir.display().to_string();
+    let socket = new_socket(SocketType::SEQPACKET).context(name)?;
+    let Ok(address) = Address::of(dir, CONTROL) else { return Ok(None) };
+    match connect(&socket, &address.unix) {
+        Ok(()) => Ok(Some(socket)),
+        Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(None),
+        Err(e) => Err(e).context(name),
+    }
+}
+
+/// A listening socket in an environment's directory; one that a dead supervisor left is replaced.
+pub fn listen_at(dir: &Path, name: &str, kind: SocketType) -> Result<OwnedFd> {
+    let shown = || dir.join(name).display().to_string();
+    let address = Address::of(dir, name).context(shown)?;
+    match std::fs::remove_file(dir.join(name)) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e).context(shown),
+        _ => {}
+    }
+    let socket = new_socket(kind).context(shown)?;
+    with_umask(|| bind(&socket, &address.unix)).context(shown)?;
+    listen(&socket, 64).context(shown)?;
+    Ok(socket)
+}
+
+/// Takes the next connection and what it wants; one that says nothing for a second wants nothing.
+pub fn accept(listener: &OwnedFd) -> Option<(OwnedFd, Want)> {
+    let connection = accept_with(listener, SocketFlags::CLOEXEC).ok()?;
+    let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&connection, PollFlags::IN)], Some(&limit)).ok().filter(|n| *n == 1)?;
+    let (bytes, _) = fdpass::receive(connection.as_fd(), 16).ok()?;
+    let want = Want::from_byte(*bytes.first()?)?;
+    Some((connection, want))
+}
+
+/// Answers with process 1 and the number of sessions.
+pub fn answer(connection: &OwnedFd, init: &Child, sessions: usize) -> std::io::Result<()> {
+    let sessions = u32::try_from(sessions).unwrap_or(u32::MAX);
+    let bytes = Process1 { pid: init.pid, sessions }.to_bytes().unwrap_or_default();
+    fdpass::send(connection.as_fd(), &bytes, &[init.pidfd.as_fd()])
+}
+
+/// Whether a session that has said something goes on, and waits to be the last.
+pub fn wants_to_be_last(connection: &OwnedFd) -> bool {
+    fdpass::receive(connection.as_fd(), 1).is_ok_and(|(bytes, _)| bytes == [LAST])
+}
+
+/// Tells a session that there is no other any more; if it has gone, that shows by itself.
+pub fn tell_last(connection: &OwnedFd) {
+    fdpass::send(connection.as_fd(), &[LAST], &[]).unwrap_or_default();
+}
+
+/// A new Unix socket.
+pub fn new_socket(kind: SocketType) -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+}
+
+/// The address of a socket in a directory of any length: the kernel takes 107 bytes, so the directory goes by descriptor.
+struct Address {
+    unix: SocketAddrUnix,
+    _dir: Option<OwnedFd>,
+}
+
+impl Address {
+    fn of(dir: &Path, name: &str) -> rustix::io::Result<Self> {
+        if let Ok(unix) = SocketAddrUnix::new(dir.join(name)) {
+            return Ok(Self { unix, _dir: None });
+        }
+        let fd = openat(CWD, dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let path = format!("/proc/self/fd/{}/{name}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+        Ok(Self { unix: SocketAddrUnix::new(path)?, _dir: Some(fd) })
+    }
+}
+
+/// Ends what runs at `dir`; whether anything did. When this returns, none of its processes is left.
+pub fn stop_at(dir: &Path) -> Result<bool> {
+    if !end_at(dir)? {
+        return Ok(false);
+    }
+    wait_for_lock(dir)?;
+    Ok(true)
+}
+
+/// Ends every process of what runs at `dir`; whether anything did.
+pub fn end_at(dir: &Path) -> Result<bool> {
+    let Some(live) = Live::connect(dir, Want::Stop)? else { return Ok(false) };
+    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+    let ended = poll(&mut [PollFd::new(&live.init, PollFlags::IN)], Some(&limit))
+        .context(|| "waiting for its end")?;
+    if ended == 0 {
+        return Err(Error::new(format!("{}: a process in it does not end", dir.display()))
+            .hint("one that waits for a dead file server cannot be killed before that answers"));
+    }
+    Ok(true)
+}

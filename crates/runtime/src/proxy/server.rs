@@ -1,0 +1,272 @@
+//! The outer side: a process of the supervisor's for each command, which ends with it.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Signal, WaitId, WaitIdOptions, ioctl_tiocsctty, kill_process_group, setsid, waitid};
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
+use skiff_sandbox::command::Command;
+use skiff_sandbox::join::{Failed, Place, as_me, as_we_are};
+use skiff_sandbox::terminal;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::job::names;
+use skiff_spec::plan::Base;
+use skiff_spec::plan::inside::HOST;
+use skiff_sys::fdpass;
+use skiff_sys::process::Child;
+use skiff_sys::signal::{Mask, Signals};
+
+use crate::proxy::words::{CommandState, LATER, OURSELVES, PSEC, PSEC_OF_ROOT, Request, SHIM_DIRS, SIGNAL};
+use skiff_output as output;
+use skiff_user::context::Context;
+
+/// Serves one client to its command's end.
+pub fn serve(context: &Context, environment: &str, base: Base, init: &Child, connection: OwnedFd) -> i32 {
+    match run(context, environment, base, init, &connection) {
+        Ok(()) => 0,
+        Err(why) => {
+            // By now our standard error is the client's.
+            let code = output::failed(why);
+            tell(&connection, CommandState::Exited(code));
+            code
+        }
+    }
+}
+
+fn run(
+    context: &Context,
+    environment: &str,
+    base: Base,
+    init: &Child,
+    connection: &OwnedFd,
+) -> std::result::Result<(), Failed> {
+    // The three descriptors come with the first byte.
+    let (_, fds) = fdpass::receive(connection.as_fd(), 1).context(|| "request from inside")?;
+    let fds = <[OwnedFd; 3]>::try_from(fds)
+        .map_err(|_| Error::new("request from inside: without its descriptors"))?;
+    let request = Request::read(&mut FileOf(connection)).context(|| "request from inside")?;
+    let master = stand_at(&request, fds)?;
+    let signals = Signals::block(&[]).context(|| "signals")?;
+    let is_own = request.argv[0] == OURSELVES.as_bytes();
+    let mut command = match is_own {
+        true => own_command(context, &request)?,
+        false => command(context, environment, &request)?,
+    };
+    // The helper keeps it for the command.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(u32::from(request.umask) & 0o777));
+    let place = Place {
+        own_group: true,
+        own_session: false,
+        foreground: master.is_some(),
+        death_signal: Signal::KILL.as_raw(),
+    };
+    // Our own mask is the supervisor's, who blocks everything.
+    let mask = Mask::from_bits(0);
+    let child = if is_own {
+        as_we_are(&command, place, mask)?
+    } else if base == Base::Host {
+        let helper = context.helper.as_deref().ok_or_else(|| {
+            Error::new(format!("{}: not without the helper", command.argv[0].display()))
+                .hint("have the helper installed, or run it outside the environment")
+        })?;
+        let real = PathBuf::from(&command.argv[0]);
+        command.argv[0] = Path::new(HOST).join(real.strip_prefix("/").unwrap_or(&real)).into();
+        as_me(helper, init.pid, &command, place, mask)?
+    } else {
+        stay_outside(&mut command);
+        as_we_are(&command, place, mask)?
+    };
+    let started: Vec<_> = master.iter().map(AsFd::as_fd).collect();
+    fdpass::send(connection.as_fd(), &CommandState::Started.encode(), &started)
+        .context(|| "answer to inside")?;
+    drop(master);
+    Ok(accompany(&child, &signals, connection)?)
+}
+
+/// This very program, whatever has come into the place of its file since.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// Skiff's own words that are answered: `skiff slurm submit ...`, which tells what a job carries.
+const SUBMIT: [&[u8]; 3] = [OURSELVES.as_bytes(), b"slurm", b"submit"];
+
+/// The command that does it out here: this very program, with the supervisor's variables, where the client is. Files are named from there;
+/// what is only there inside cannot be read out here, which then shows.
+fn own_command(context: &Context, request: &Request) -> Result<Command> {
+    if request.argv.len() < SUBMIT.len() || request.argv.iter().zip(SUBMIT).any(|(word, known)| word != known)
+    {
+        return Err(Error::new("request from inside: not one that is answered"));
+    }
+    let words = request.argv[1..].iter().map(|word| OsString::from_vec(word.clone()));
+    let cwd = PathBuf::from(OsString::from_vec(request.cwd.clone()));
+    Ok(Command {
+        argv: std::iter::once(OWN_PROGRAM.into()).chain(words).collect(),
+        argv0: Some(OURSELVES.into()),
+        env: context.own_variables(),
+        cwd: if cwd.is_dir() { cwd } else { "/".into() },
+        ..Command::default()
+    })
+}
+
+/// Tells the client; that it is gone shows when it is waited for.
+fn tell(connection: &OwnedFd, state: CommandState) {
+    fdpass::send(connection.as_fd(), &state.encode(), &[]).unwrap_or_default();
+}
+
+/// Puts the client's descriptors in place of ours; a new terminal for those that are one. Gives that terminal's other end.
+fn stand_at(request: &Request, fds: [OwnedFd; 3]) -> Result<Option<OwnedFd>> {
+    let theirs = fds.iter().zip(request.terminals).find(|(_, terminal)| *terminal).map(|(fd, _)| fd);
+    let pair = theirs.map(|like| new_terminal(like, request.size)).transpose().context(|| "new terminal")?;
+    let dups = [rustix::stdio::dup2_stdin, rustix::stdio::dup2_stdout, rustix::stdio::dup2_stderr];
+    for ((fd, terminal), dup) in fds.iter().zip(request.terminals).zip(dups) {
+        let fd = if terminal { pair.as_ref().map_or(fd, |(_, slave)| slave) } else { fd };
+        dup(fd).context(|| "standard descriptors")?;
+    }
+    Ok(pair.map(|(master, _)| master))
+}
+
+/// A terminal (master and slave) that behaves like the user's and rules our session: we lead it as a shell would, because a
+/// command that led it itself could not be stopped by a key.
+fn new_terminal(like: &OwnedFd, size: [u16; 2]) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let (master, slave) = terminal::new_pair(size)?;
+    tcsetattr(&slave, OptionalActions::Now, &tcgetattr(like)?)?;
+    setsid()?;
+    ioctl_tiocsctty(&slave)?;
+    Ok((master, slave))
+}
+
+/// The real command, with what it needs to know of the environment it is called from.
+fn command(context: &Context, environment: &str, request: &Request) -> Result<Command> {
+    let os = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
+    let name = os(&request.argv[0]);
+    let name = Path::new(&name).file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let real = real_command(context, &name)?;
+    let split = |pair: &Vec<u8>| {
+        let at = pair.iter().position(|b| *b == b'=').unwrap_or(pair.len());
+        (
+            OsString::from_vec(pair[..at].to_vec()),
+            OsString::from_vec(pair.get(at + 1..).unwrap_or_default().to_vec()),
+        )
+    };
+    let mut command = Command {
+        argv: std::iter::once(real.into_os_string()).chain(request.argv[1..].iter().map(os)).collect(),
+        argv0: Some(name.clone().into()),
+        env: request.env.iter().map(split).collect(),
+        cwd: PathBuf::from(os(&request.cwd)),
+        ..Command::default()
+    };
+    leave_root(&mut command);
+    let user = context.user();
+    command.set("USER", user.clone());
+    command.set("LOGNAME", user);
+    // Whoever named another one inside, or none, has meant it.
+    if command.var(names::ENVIRONMENT).is_none() {
+        command.set(names::ENVIRONMENT, environment);
+    }
+    Ok(command)
+}
+
+/// What root inside needs and the host's commands, which run as the user, must not get: jobs would inherit it.
+fn leave_root(command: &mut Command) {
+    command.env.retain(|(name, value)| name != PSEC || value != PSEC_OF_ROOT);
+}
+
+/// Over an image the host's programs find nothing of what they need inside. They run on the host then; what they are given there are
+/// the environment's directory and variables all the same, for jobs.
+fn stay_outside(command: &mut Command) {
+    command.set("PWD", command.cwd.clone());
+    if !command.cwd.is_dir() {
+        // As Slurm does where a directory is missing; the task then goes where PWD says.
+        command.cwd = names::REFUGE.into();
+    }
+    for (name, _) in &mut command.env {
+        if name.as_bytes().starts_with(b"LD_") {
+            *name = [OsStr::new(LATER), name].into_iter().collect();
+        }
+    }
+}
+
+/// The host's own program.
+fn real_command(context: &Context, name: &str) -> Result<PathBuf> {
+    let refused = || {
+        Error::new(format!("{name}: not among the host's commands"))
+            .hint("`slurm.commands` in the configuration lists them")
+    };
+    let listed =
+        context.config.slurm.commands.iter().find(|c| Path::new(c).file_name().is_some_and(|f| f == name));
+    let listed = Path::new(listed.ok_or_else(refused)?);
+    let places = SHIM_DIRS.iter().map(|dir| Path::new(dir).join(name));
+    let path = if listed.is_absolute() {
+        Some(listed.to_path_buf())
+    } else {
+        places.into_iter().find(|p| p.exists())
+    };
+    path.ok_or_else(|| Error::new(format!("{name}: not installed on the host")))
+}
+
+/// Waits with the command: passes on the client's signals, tells it of stops and of the end. If the client is gone, so shall
+/// the command be.
+fn accompany(child: &Child, signals: &Signals, connection: &OwnedFd) -> Result<()> {
+    let mut client = true;
+    loop {
+        let flags = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        if let Ok(Some(status)) = waitid(WaitId::PidFd(child.pidfd.as_fd()), flags) {
+            let state = match (status.exit_status(), status.terminating_signal()) {
+                (Some(code), _) => CommandState::Exited(code),
+                (_, Some(signal)) => CommandState::Killed(signal),
+                _ => CommandState::Stopped,
+            };
+            tell(connection, state);
+            if state != CommandState::Stopped {
+                return Ok(());
+            }
+        }
+        let mut fds = vec![PollFd::new(signals, PollFlags::IN), PollFd::new(&child.pidfd, PollFlags::IN)];
+        if client {
+            fds.push(PollFd::new(connection, PollFlags::IN));
+        }
+        // Interrupted, all is looked at, and waited for again.
+        poll(&mut fds, None).unwrap_or_default();
+        let spoke = fds.get(2).is_some_and(|fd| !fd.revents().is_empty());
+        while let Ok(Some(_)) = signals.next() {}
+        if spoke {
+            let mut word = [0; 2];
+            let asked = match FileOf(connection).read_exact(&mut word) {
+                Ok(()) if word[0] == SIGNAL => Signal::from_named_raw(i32::from(word[1])),
+                _ => {
+                    client = false;
+                    Some(Signal::TERM)
+                }
+            };
+            if let Some(signal) = asked {
+                // It may have ended this moment.
+                kill_process_group(child.pid, signal).unwrap_or_default();
+            }
+            if !client {
+                // It may have ended this moment.
+                kill_process_group(child.pid, Signal::CONT).unwrap_or_default();
+            }
+        }
+    }
+}
+
+/// A socket as a stream of bytes.
+pub struct FileOf<'a>(pub &'a OwnedFd);
+
+impl Read for FileOf<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        Ok(rustix::io::read(self.0, buffer)?)
+    }
+}
+
+impl std::io::Write for FileOf<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Ok(rustix::net::send(self.0, bytes, rustix::net::SendFlags::NOSIGNAL)?)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

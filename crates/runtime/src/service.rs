@@ -1,0 +1,222 @@
+//! The command that an instance is there for, as the instance's supervisor starts it, listens to it and notes its end.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitStatus};
+use skiff_sandbox::command::Command;
+use skiff_sandbox::first::{Apart, First, Process};
+use skiff_sandbox::join::{Failed, Place, as_me};
+use skiff_sandbox::session::{self, Ended};
+use skiff_sandbox::start::{Instance, Options, start, start_for};
+use skiff_spec::fault::{Context as _, Fault as Error};
+use skiff_spec::instance::End;
+use skiff_spec::network::Again;
+use skiff_spec::plan::{Identity, Plan, inside};
+use skiff_sys::process::Child;
+use skiff_sys::signal::{Mask, send_to_group};
+
+use crate::kept::Kept;
+use crate::record::Record;
+use skiff_user::context::Context;
+
+/// What to start, and how.
+pub struct Service<'a> {
+    /// The command; without one the instance is there to be entered.
+    pub command: Option<&'a Command>,
+    /// In its place: processes that are made again.
+    pub restorer: Option<&'a dyn Restorer>,
+    /// Who it is inside.
+    pub identity: Identity,
+    /// The signal that asks it to end.
+    pub stop: i32,
+    /// Whether the user is to be able to dump it.
+    pub checkpoint: bool,
+    /// What is kept of the instance.
+    pub record: &'a Record,
+}
+
+/// Makes processes again that ran elsewhere or before, in an instance that is started for them.
+pub trait Restorer {
+    /// What gives them their address again.
+    fn again(&self) -> Option<Again>;
+
+    /// Makes them; gives the one that the instance is there for.
+    fn restore(&self, instance: &Instance) -> Result<Process, Error>;
+
+    /// What the start depends on, if somebody has a say in whether they run.
+    fn approval(&self) -> Option<Approval<'_>>;
+}
+
+/// What a start depends on that somebody has a say in.
+#[derive(Clone, Copy)]
+pub struct Approval<'a> {
+    /// Descriptors that are needed until they have had it.
+    pub kept: &'a [BorrowedFd<'a>],
+    /// Whether the instance ends with the process that starts it.
+    pub bound: bool,
+}
+
+/// A running command, with what serves it.
+pub struct Running {
+    main: Main,
+    ended: Option<Ended>,
+    kept: Kept,
+}
+
+enum Main {
+    /// A child of process 1, which tells how it fares.
+    Inside(Process),
+    /// A child of the supervisor's, without user namespace.
+    Me(Child),
+}
+
+impl Service<'_> {
+    /// Carries out the plan, with the command in it.
+    pub fn start(
+        &self,
+        context: &Context,
+        plan: &Plan,
+        options: Options<'_>,
+        mask: Mask,
+    ) -> Result<(Instance, Option<Running>), Failed> {
+        let output = self.record.output();
+        if let Some(restorer) = self.restorer {
+            let again = restorer.again();
+            let instance = start(plan, Options { again: again.as_ref(), ..options })?;
+            let revived = self.note_address(&instance).and_then(|()| restorer.restore(&instance));
+            return match revived {
+                Ok(process) => {
+                    let kept = Kept::watch(&output)?;
+                    Ok((instance, Some(Running { main: Main::Inside(process), ended: None, kept })))
+                }
+                Err(why) => {
+                    instance.end();
+                    Err(why.into())
+                }
+            };
+        }
+        let Some(command) = self.command else {
+            let instance = start(plan, options)?;
+            self.note_address(&instance)?;
+            return Ok((instance, None));
+        };
+        // One that CRIU makes again is CRIU's child at first, and must not end with it. With process 1 it ends anyway.
+        let death_signal = if self.checkpoint { 0 } else { Signal::KILL.as_raw() };
+        let place = Place { own_session: true, death_signal, ..Place::default() };
+        let (instance, main) = if self.identity == Identity::Root {
+            let apart = Apart { output: Path::new(inside::OUTPUT), filter: !self.checkpoint };
+            let first = First { command, place, mask, apart: Some(apart) };
+            let (instance, process) = start_for(plan, options, &first)?;
+            (instance, Main::Inside(process))
+        } else {
+            let instance = start(plan, options)?;
+            match self.start_as_me(context, command, &instance, (place, mask), &output) {
+                Ok(child) => (instance, Main::Me(child)),
+                Err(why) => {
+                    instance.end();
+                    return Err(why);
+                }
+            }
+        };
+        self.note_address(&instance)?;
+        let kept = Kept::watch(&output)?;
+        Ok((instance, Some(Running { main, ended: None, kept })))
+    }
+
+    /// Writes down where it is reached, if it has an address that it is to have again.
+    fn note_address(&self, instance: &Instance) -> Result<(), Error> {
+        instance.address().map_or(Ok(()), |address| self.record.note_address(address))
+    }
+
+    /// Through the helper, which hands our own standard descriptors on: for as long as that takes, they are the output.
+    fn start_as_me(
+        &self,
+        context: &Context,
+        command: &Command,
+        instance: &Instance,
+        (place, mask): (Place, Mask),
+        output: &Path,
+    ) -> Result<Child, Failed> {
+        let helper = context.helper.as_deref().ok_or_else(|| {
+            Error::new("--me: without the helper you can only be root inside")
+                .hint("have the helper installed, or leave --me away")
+        })?;
+        let about = || format!("output {}", output.display());
+        let file: OwnedFd = std::fs::File::options().append(true).open(output).context(about)?.into();
+        rustix::stdio::dup2_stdout(&file).and_then(|()| rustix::stdio::dup2_stderr(&file)).context(about)?;
+        let child = as_me(helper, instance.init.pid, command, place, mask);
+        skiff_sandbox::start::detach_stdio();
+        child
+    }
+
+    /// Writes down how it ended; nothing if there was no command. Whoever has ended it since it goes on elsewhere has written that.
+    pub fn note_end(&self, ended: Option<Ended>) {
+        if self.record.end_is_noted() {
+            return;
+        }
+        let end = ended.map(|ended| match ended {
+            Ended::Code(code) => End::Exited(code),
+            Ended::Signal(number) => End::Killed(number),
+        });
+        // Without room for it, the instance is shown as one that was lost.
+        self.record.note_end(end).unwrap_or_default();
+    }
+}
+
+impl Running {
+    /// What wakes us when there is new output.
+    pub fn output(&self) -> Option<BorrowedFd<'_>> {
+        self.kept.news()
+    }
+
+    /// How long to wait for anything else.
+    pub fn patience(&self) -> Option<Duration> {
+        self.kept.patience()
+    }
+
+    /// Keeps the output within its bounds; whether the command has ended.
+    pub fn look(&mut self) -> bool {
+        self.kept.look();
+        self.ended.is_some()
+    }
+
+    /// A child of ours has ended.
+    pub fn buried(&mut self, pid: Pid, status: WaitStatus) {
+        if let Main::Me(child) = &self.main
+            && child.pid == pid
+        {
+            let ended = status.exit_status().map(Ended::Code);
+            self.ended = ended.or_else(|| status.terminating_signal().map(Ended::Signal));
+        }
+    }
+
+    /// Process 1 has said something; whether that was for us.
+    pub fn hear(&mut self, instance: &Instance) -> bool {
+        let inside = matches!(self.main, Main::Inside(_));
+        if inside && self.ended.is_none() {
+            // What cannot be read any more has ended, as process 1 has, which shows by itself.
+            self.ended = session::ended(instance.control.as_fd()).unwrap_or_default();
+        }
+        inside
+    }
+
+    /// Asks it to end.
+    pub fn end_kindly(&self, signal: i32) {
+        let group = match &self.main {
+            Main::Inside(process) => process.group(),
+            Main::Me(child) => Some(child.pid),
+        };
+        if let Some(group) = group {
+            // It may be gone by now. One that is stopped would never hear of it.
+            send_to_group(group, signal).unwrap_or_default();
+            send_to_group(group, Signal::CONT.as_raw()).unwrap_or_default();
+        }
+    }
+
+    /// How it ended; one that has not, does so now, by force.
+    pub fn ended(&self) -> Ended {
+        self.ended.unwrap_or(Ended::Signal(Signal::KILL.as_raw()))
+    }
+}

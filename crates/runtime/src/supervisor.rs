@@ -1,0 +1,300 @@
+//! The process outside that a running environment belongs to: the parent of its process 1, the one whom commands ask for a
+//! session, and who runs the host's commands for those inside. It ends when nobody is left inside, and everything
+//! inside ends with it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SendFlags, SocketFlags, SocketType, accept_with, send};
+use rustix::process::{Signal, WaitOptions, kill_process, wait};
+use skiff_sandbox::join::Failed;
+use skiff_sandbox::start::{Instance, Options, detach_stdio, reap_all_until, start};
+use skiff_sandbox::{IDLE, STILL};
+use skiff_snapshot::LayerLease;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::plan::{Base, Plan};
+use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
+use skiff_sys::signal::Signals;
+
+use crate::control::{CONTROL, HOST, Live, Want, accept, answer, listen_at};
+use crate::lock::try_lock;
+use crate::service::{Running, Service};
+use crate::{network, proxy};
+use skiff_user::context::Context;
+
+mod launch;
+
+pub use launch::{apart, launch};
+
+/// Where a supervisor has its sockets and its lock, and how its environment is called.
+pub struct Place {
+    /// The directory.
+    pub dir: PathBuf,
+    /// The name, for messages.
+    pub name: String,
+    /// The environment that jobs run in which are submitted from inside; without one, none can be.
+    pub environment: Option<String>,
+}
+
+/// When an environment ends.
+#[derive(Clone, Copy)]
+pub enum Keep<'a> {
+    /// A while after its last session and process.
+    WhileUsed,
+    /// With its last session.
+    WhileEntered,
+    /// When it is told to.
+    UntilStopped,
+    /// With the command that it is there for, or when it is told to.
+    Instance(&'a Service<'a>),
+}
+
+/// A session in the environment that runs at `place`; if none does, one is started by the plan that `make` gives (and what that
+/// holds stays held as long as it runs).
+pub fn session_at(
+    context: &Context,
+    place: &Place,
+    keep: Keep<'_>,
+    make: impl Fn() -> Result<(Plan, Vec<LayerLease>)>,
+) -> Result<Live> {
+    let until = Instant::now() + Duration::from_secs(300);
+    loop {
+        if let Some(live) = Live::connect(&place.dir, Want::Session)? {
+            return Ok(live);
+        }
+        if let Some(lock) = try_lock(&place.dir)? {
+            // Whoever started it between our question and our lock would hold the lock now.
+            let (plan, held) = make()?;
+            launch(context, place, keep, &plan, &held, &lock).map_err(Failed::into_error)?;
+        } else if Instant::now() > until {
+            return Err(Error::new(format!(
+                "environment {}: it neither runs nor lets itself be started",
+                place.name
+            ))
+            .hint("another command may be busy with it, or hang"));
+        } else {
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+}
+
+struct Supervisor<'a> {
+    context: &'a Context,
+    place: &'a Place,
+    keep: Keep<'a>,
+    base: Base,
+    instance: Instance,
+    /// What it is kept for, if that is one thing.
+    running: Option<Running>,
+    control: OwnedFd,
+    host: OwnedFd,
+    signals: Signals,
+    sessions: Vec<OwnedFd>,
+    idle_since: Option<Instant>,
+}
+
+/// What one round of waiting brought.
+struct Woken {
+    signal: bool,
+    init_ended: bool,
+    init_spoke: bool,
+    control: bool,
+    host: bool,
+    gone: Vec<usize>,
+}
+
+impl<'a> Supervisor<'a> {
+    fn begin(
+        context: &'a Context,
+        place: &'a Place,
+        keep: Keep<'a>,
+        plan: &Plan,
+    ) -> std::result::Result<Self, Failed> {
+        rustix::process::setsid().context(|| "session")?;
+        detach_stdio();
+        let kind = if place.environment.as_ref() == Some(&place.name) { "env" } else { "instance" };
+        skiff_sys::title::set(&format!("skiff-{kind} {}", place.name));
+        let signals = Signals::block(&[]).context(|| "signals")?;
+        let host = listen_at(&place.dir, HOST, SocketType::STREAM)?;
+        let socket = place.dir.join(HOST);
+        // In a job the host's commands run as they are: everybody is themselves there. But an image has nothing of what they need.
+        let in_job = matches!(keep, Keep::UntilStopped) && plan.base == Base::Host;
+        let socket = (place.environment.is_some() && !in_job && !plan.contain).then_some(socket.as_path());
+        let (helper, hosts) = (context.helper.as_deref(), network::hosts(plan)?);
+        let options = Options { helper, socket, hosts: hosts.as_deref(), ..Options::default() };
+        let (instance, running) = match keep {
+            Keep::Instance(service) => service.start(context, plan, options, signals.before())?,
+            Keep::WhileUsed | Keep::WhileEntered | Keep::UntilStopped => (start(plan, options)?, None),
+        };
+        // Last: whoever can connect finds it running.
+        let control = listen_at(&place.dir, CONTROL, SocketType::SEQPACKET)?;
+        // The first session needs a moment to arrive.
+        let idle_since = Some(Instant::now() + Duration::from_secs(5));
+        let (base, sessions) = (plan.base, vec![]);
+        Ok(Self {
+            context,
+            place,
+            keep,
+            base,
+            instance,
+            running,
+            control,
+            host,
+            signals,
+            sessions,
+            idle_since,
+        })
+    }
+
+    fn serve(mut self) {
+        loop {
+            let woken = self.wait();
+            if woken.signal {
+                while let Ok(Some(_)) = self.signals.next() {}
+                // Those who ran commands for the inside; process 1 shows its end by its own descriptor.
+                while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+                    self.running.iter_mut().for_each(|running| running.buried(pid, status));
+                }
+            }
+            for session in woken.gone.iter().rev() {
+                self.sessions.swap_remove(*session);
+            }
+            if !woken.gone.is_empty() && self.sessions.is_empty() {
+                self.ask_whether_idle();
+            }
+            if woken.init_spoke {
+                self.hear_init();
+            }
+            let served = self.running.as_mut().is_some_and(Running::look);
+            if woken.host {
+                self.serve_inside();
+            }
+            let stop = woken.control && self.serve_command();
+            let lingered = self.idle_until().is_some_and(|end| Instant::now() >= end);
+            if stop || served || woken.init_ended || (self.sessions.is_empty() && lingered) {
+                return self.end();
+            }
+        }
+    }
+
+    /// Until when it stays if nobody comes.
+    fn idle_until(&self) -> Option<Instant> {
+        let linger = match self.keep {
+            Keep::WhileUsed => Duration::from_secs(self.context.config.run.linger),
+            Keep::WhileEntered => Duration::ZERO,
+            Keep::UntilStopped | Keep::Instance(_) => return None,
+        };
+        self.idle_since.map(|since| since + linger)
+    }
+
+    fn wait(&self) -> Woken {
+        let mut fds = vec![
+            PollFd::new(&self.signals, PollFlags::IN),
+            PollFd::new(&self.instance.init.pidfd, PollFlags::IN),
+            PollFd::new(&self.instance.control, PollFlags::IN),
+            PollFd::new(&self.control, PollFlags::IN),
+            PollFd::new(&self.host, PollFlags::IN),
+        ];
+        let output = self.running.as_ref().and_then(Running::output);
+        fds.extend(output.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let others = fds.len();
+        fds.extend(self.sessions.iter().map(|s| PollFd::new(s, PollFlags::IN)));
+        let left = self.idle_until().map(|end| end.saturating_duration_since(Instant::now()));
+        let left = left.or_else(|| self.running.as_ref()?.patience());
+        let limit = left.map(|d| Timespec {
+            tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(d.subsec_nanos()),
+        });
+        // Interrupted or not: what is ready shows.
+        poll(&mut fds, limit.as_ref()).unwrap_or_default();
+        let ready = |n: usize| !fds[n].revents().is_empty();
+        Woken {
+            signal: ready(0),
+            init_ended: ready(1),
+            init_spoke: ready(2),
+            control: ready(3),
+            host: ready(4),
+            gone: (0..self.sessions.len()).filter(|n| ready(others + n)).collect(),
+        }
+    }
+
+    fn ask_whether_idle(&self) {
+        // A full queue holds the question already.
+        send(&self.instance.control, &[STILL], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).unwrap_or_default();
+    }
+
+    fn hear_init(&mut self) {
+        if self.running.as_mut().is_some_and(|running| running.hear(&self.instance)) {
+            return;
+        }
+        let mut buffer = [0; 64];
+        let n = rustix::io::read(&self.instance.control, &mut buffer).unwrap_or(0);
+        if buffer[..n].contains(&IDLE) && self.sessions.is_empty() && self.idle_since.is_none() {
+            self.idle_since = Some(Instant::now());
+        }
+    }
+
+    /// Answers one command of the user's; whether the environment is to end.
+    fn serve_command(&mut self) -> bool {
+        let Some((connection, want)) = accept(&self.control) else { return false };
+        let init = &self.instance.init;
+        let tell = || answer(&connection, init, self.sessions.len());
+        match want {
+            Want::Stop => {
+                // It may have ended already.
+                kill_process(init.pid, Signal::KILL).unwrap_or_default();
+                // It is ended whether they wait for it or not.
+                tell().unwrap_or_default();
+                true
+            }
+            Want::End => {
+                tell().unwrap_or_default();
+                match (&self.running, self.keep) {
+                    (Some(running), Keep::Instance(service)) => {
+                        running.end_kindly(service.stop);
+                        false
+                    }
+                    _ => true,
+                }
+            }
+            Want::Status | Want::Session => {
+                let told = tell().is_ok();
+                if told && want == Want::Session {
+                    self.sessions.push(connection);
+                    self.idle_since = None;
+                }
+                false
+            }
+        }
+    }
+
+    /// Runs a command of the host's for somebody inside, in a process of its own.
+    fn serve_inside(&mut self) {
+        let Ok(connection) = accept_with(&self.host, SocketFlags::CLOEXEC) else { return };
+        if let Ok(Fork::Child) = fork(CloneFlags::NONE) {
+            close_all_except(&[connection.as_fd(), self.instance.init.pidfd.as_fd()]);
+            let environment = self.place.environment.as_deref().unwrap_or_default();
+            exit_now(proxy::serve(self.context, environment, self.base, &self.instance.init, connection));
+        }
+    }
+
+    fn end(self) {
+        if let Keep::Instance(service) = self.keep {
+            service.note_end(self.running.as_ref().map(Running::ended));
+        }
+        // It may be dead already; and if not, its end takes everything inside along before wait returns.
+        kill_process(self.instance.init.pid, Signal::KILL).unwrap_or_default();
+        // A command that runs as the user is a child of this process, in process 1's PID namespace.
+        reap_all_until(self.instance.init.pid);
+        for name in [CONTROL, HOST] {
+            remove(&self.place.dir, name);
+        }
+    }
+}
+
+fn remove(dir: &Path, name: &str) {
+    // Left behind it does no harm: nobody listens, and the next start replaces it.
+    std::fs::remove_file(dir.join(name)).unwrap_or_default();
+}

@@ -1,0 +1,120 @@
+//! On a node: the container that a job or one of its steps has asked for, and how its tasks run in it.
+
+use std::path::{Path, PathBuf};
+
+use skiff_sandbox::command::Command;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::job::Container;
+use skiff_spec::plan::Upper;
+
+use crate::here::{IMAGE, private_dir, spool};
+use crate::job::Job;
+use skiff_env::deploy::{node_name, time_limit, until};
+use skiff_output as output;
+use skiff_plan as plan;
+use skiff_plan::{PlanOptions, RootOptions, base, get, in_image};
+use skiff_runtime::control::Live;
+use skiff_runtime::supervisor::{self, Keep, Place};
+use skiff_store::index::Entry;
+use skiff_user::context::Context;
+use skiff_user::{dirs, scratch};
+
+/// The running container; made if this is the first who needs it.
+pub fn running(context: &Context, job: &Job, container: &Container) -> Result<Live> {
+    let dir = job.keeper_dir();
+    let own = private_dir(&dir)?;
+    let kept = match container.name {
+        Some(_) => {
+            dirs::make_parts(&own)?;
+            Some(Upper::Directory(dir.clone()))
+        }
+        None => None,
+    };
+    // One that the job was submitted with is all its steps'. One that a step has brought goes with the last step that is in it: what
+    // stays of it then, if it has a name, is what was changed.
+    let keep =
+        if job.step.is_none() && container.name.is_none() { Keep::UntilStopped } else { Keep::WhileEntered };
+    let name = container.environment.clone();
+    let place = Place { dir, environment: Some(name.clone()), name };
+    supervisor::session_at(context, &place, keep, || {
+        let entry = image(context, container, &place.dir)?;
+        let upper = kept.clone().map_or_else(|| scratch::not_kept(context, &own), Ok)?;
+        let facts = base::facts(context, entry.id, entry.exec()?.volumes)?;
+        Ok((plan::build(options(container, upper, spool(context)), facts)?, vec![]))
+    })
+}
+
+/// What `--container-...` ask for, and the place of the job's scripts.
+pub fn options(container: &Container, upper: Upper, spool: PathBuf) -> PlanOptions {
+    let (name, asked) = (container.environment.clone(), container.into());
+    PlanOptions { services: vec![spool], ..PlanOptions::new(name, upper, asked) }
+}
+
+/// The image that it is over: the one that it was made over, if it is there already.
+fn image(context: &Context, container: &Container, dir: &Path) -> Result<Entry> {
+    let record = dir.join(IMAGE);
+    if let Some(entry) = Entry::read(&record)? {
+        return Ok(entry);
+    }
+    let node = node_name();
+    let Some(wanted) = &container.image else {
+        return Err(Error::new(format!(
+            "{}: this job has no such container on node {node}",
+            container.environment
+        ))
+        .hint("containers last as long as their job; --container-image=IMAGE makes one"));
+    };
+    let (end, limit) = time_limit(context);
+    let got = until(end, || get::on_node(context, wanted.id, &wanted.reference))
+        .map_err(|e| e.about(&format!("node {node}")))?;
+    let entry = got.ok_or_else(|| {
+        Error::new(format!("image {}: not got by node {node} within {limit} s", wanted.reference))
+            .hint("what has come is kept: try again; `slurm.fetch_seconds` in the configuration allows more time, up to 570")
+    })?;
+    entry.write(&record)?;
+    Ok(entry)
+}
+
+/// Has a task run as its container's image and options say.
+pub fn enter(command: &mut Command, job: &Job, container: &Container, entry: &Entry) -> Result<()> {
+    let exec = entry.exec()?;
+    let RootOptions { inside, entrypoint, .. } = container.into();
+    // What a task of the job's own container starts goes on as that one is.
+    let goes_on = job.step.is_none() && in_image::is_in(command, entry.id);
+    let kept: Vec<_> =
+        container.variables.iter().filter_map(|name| Some((name, command.var(name)?.to_owned()))).collect();
+    in_image::enter(command, entry.id, &exec);
+    for (name, value) in kept {
+        command.set(name, value);
+    }
+    if inside.root {
+        // The ranks' proof to Slurm of who they are is munge's, which knows the real one.
+        command.set("USER", "root");
+        command.set("LOGNAME", "root");
+    }
+    if goes_on {
+        return Ok(());
+    }
+    if entrypoint.is_none() {
+        command.argv.splice(0..0, exec.entrypoint.iter().map(Into::into));
+    }
+    if let Some(dir) = inside.workdir {
+        command.cwd = dir;
+        command.only_there = true;
+    } else if !exec.working_dir.is_empty() {
+        command.cwd = Path::new("/").join(&exec.working_dir);
+    }
+    Ok(())
+}
+
+/// Says so if a container of this name was there, and is of another image.
+pub fn tell_image(container: &Container, entry: &Entry) {
+    if let (Some(name), Some(wanted)) = (&container.name, &container.image)
+        && wanted.id != entry.id
+    {
+        output::note(&format!(
+            "container {name}: it is there already, over image {}, and is used as it is",
+            entry.reference
+        ));
+    }
+}

@@ -1,0 +1,86 @@
+//! The root of a job on a node, and who keeps it: a supervisor as of any environment, but one that stays until it is told to go.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use skiff_spec::fault::{Context as _, Result};
+use skiff_spec::job::{Descriptor, Snapshot};
+use skiff_spec::plan::Upper;
+
+use crate::container;
+use crate::here::{IMAGE, private_dir, spool};
+use crate::job::Job;
+use skiff_cli::HostArgs;
+use skiff_env::deploy::deploy;
+use skiff_plan as plan;
+use skiff_plan::{PlanOptions, base};
+use skiff_runtime::control::{self, Live};
+use skiff_runtime::environments::Ground;
+use skiff_runtime::supervisor::{self, Keep, Place};
+use skiff_store::index::Entry;
+use skiff_user::context::Context;
+use skiff_user::scratch;
+
+/// In the keeper's directory: in what this node's base differs from the one the environment was built on.
+pub const DIFFERENCE: &str = "base-difference";
+/// In the keeper's directory: there once the user has been told of it.
+pub const TOLD: &str = "base-difference.told";
+
+/// The job's running root; made if this is the first who needs it.
+pub fn running(context: &Context, job: &Job) -> Result<Live> {
+    match &job.descriptor {
+        Descriptor::Snapshot(snapshot) => of_snapshot(context, job, snapshot),
+        Descriptor::Container(container) => container::running(context, job, container),
+    }
+}
+
+fn of_snapshot(context: &Context, job: &Job, snapshot: &Snapshot) -> Result<Live> {
+    let dir = job.keeper_dir();
+    let own = private_dir(&dir)?;
+    let name = snapshot.environment.to_string();
+    let place = Place { dir, environment: Some(name.clone()), name };
+    supervisor::session_at(context, &place, Keep::UntilStopped, || {
+        let deployed = deploy(context, snapshot)?;
+        let record = place.dir.join(DIFFERENCE);
+        fs::write(&record, &deployed.difference).context(|| record.display().to_string())?;
+        let (paths, leases): (Vec<_>, _) = deployed.layers.into_iter().rev().unzip();
+        let upper = scratch::not_kept(context, &own)?;
+        if let Some(entry) = &deployed.image {
+            entry.write(&place.dir.join(IMAGE))?;
+        }
+        let facts = base::of_ground(context, &deployed.image.map_or(Ground::Host, Ground::Image))?;
+        let plan = plan::build(options(snapshot, upper, paths, spool(context)), facts)?;
+        Ok((plan, leases))
+    })
+}
+
+/// What a job in an environment asks for: these layers, and the place of its scripts.
+pub fn options(snapshot: &Snapshot, upper: Upper, layers: Vec<PathBuf>, spool: PathBuf) -> PlanOptions {
+    let name = snapshot.environment.to_string();
+    // The environment's own mounts and network are those of the machine where it is.
+    let asked = HostArgs::default().into();
+    PlanOptions { layers, services: vec![spool], ..PlanOptions::new(name, upper, asked) }
+}
+
+/// The image that a job's root is over; nothing for the host's. For a job whose root runs.
+pub fn image(job: &Job) -> Result<Option<Entry>> {
+    Ok(Entry::read(&job.keeper_dir().join(IMAGE))?)
+}
+
+/// Ends all steps that still run of the job whose user's room we are in, and all its roots (there may be several, for steps with
+/// an environment of their own).
+pub fn stop_job() -> Result<()> {
+    let dir = Path::new(".");
+    let mut roots = vec![];
+    for entry in fs::read_dir(dir).context(|| dir.display().to_string())? {
+        let path = entry.context(|| dir.display().to_string())?.path();
+        // Its watcher may be removing it at this moment; so there is no lock to take.
+        if path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"step.")) {
+            control::end_at(&path)?;
+        } else if path.is_dir() {
+            roots.push(path);
+        }
+    }
+    roots.iter().try_for_each(|path| control::stop_at(path).map(drop))
+}

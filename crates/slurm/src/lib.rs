@@ -1,0 +1,56 @@
+//! The job manager's side: what the plug-in calls, on the submitting host and on the nodes.
+//!
+//! A job carries one line (its *descriptor*) that names a snapshot or an image. On a node the snapshot is fetched into the user's cache
+//! and becomes the lower layers of one root per job (an image that of one per job, or per step that asks for it), which a *keeper* (the
+//! supervisor of an environment without a name) holds; every step has process 1 of its own over that root, which dies with its slurmstepd; every task is a wrapper that
+//! puts the real program into the step as the user.
+
+pub mod container;
+mod here;
+mod job;
+pub mod keeper;
+mod node;
+mod rooms;
+mod save;
+mod signals;
+mod step;
+mod stop;
+mod submit;
+mod task;
+mod trash;
+pub mod wanted;
+
+use std::path::PathBuf;
+
+use skiff_spec::fault::Result;
+
+use skiff_cli::Slurm;
+
+pub use here::spool;
+pub use node::sweep_jobs;
+pub use task::{is_task, run_task};
+
+/// Does what the plug-in asks; the exit code.
+pub fn run(command: &Slurm) -> Result<i32> {
+    match command {
+        Slurm::Submit(wanted) => return submit::submit(wanted),
+        Slurm::Prolog => node::prolog()?,
+        Slurm::Epilog => node::epilog()?,
+        Slurm::StepBegin => step::begin()?,
+        Slurm::Task { .. } => return Ok(run_task()),
+    }
+    Ok(0)
+}
+
+/// A setting of Slurm's own configuration, from wherever this node has it.
+pub fn setting(key: &str) -> Option<String> {
+    let named = std::env::var_os("SLURM_CONF").map(PathBuf::from).into_iter();
+    let usual = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf"]
+        .map(PathBuf::from);
+    named.chain(usual).filter_map(|file| std::fs::read_to_string(file).ok()).find_map(|text| {
+        text.lines().find_map(|line| {
+            let (name, value) = line.split('#').next()?.split_once('=')?;
+            name.trim().eq_ignore_ascii_case(key).then(|| value.trim().to_owned())
+        })
+    })
+}

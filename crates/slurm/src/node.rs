@@ -1,0 +1,177 @@
+//! Prolog and epilog, as root on a node: a directory for the job that its user may write in, and nothing afterwards. Whatever
+//! touches what a user supplied is done by a process of that user.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::fs::Mode;
+use skiff_site::{TrustedDir, account};
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::job::names::{self, DESCRIPTOR, JOBS};
+
+use crate::job::{FAILED, Job, USER, dir, number};
+use crate::rooms::{Rooms, numbered};
+use crate::stop::stop_job;
+use crate::trash;
+use skiff_output as output;
+use skiff_user::context::Context;
+
+/// How long an epilog may remove what the job's user has left on the disk, be it millions of files,
+const OWN: Duration = Duration::from_secs(10);
+/// and what is still there of all users.
+const OTHERS: Duration = Duration::from_millis(200);
+
+/// Before a job's first step on this node: makes the directories that its user needs. The rest is their steps' work, who have their
+/// rights, are accounted to their job and can tell them what fails.
+pub fn prolog() -> Result<()> {
+    let Some(job) = Job::from_variables()? else { return Ok(()) };
+    // Others' rights to pass through are not slurmd's umask's to decide.
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    let prepared = prepare(&job);
+    if let Err(e) = &prepared {
+        // Slurm's log has it in any case.
+        let noted =
+            TrustedDir::make(&dir(job.id), 0, 0o755).and_then(|dir| dir.write(FAILED, &e.to_bytes(), 0o644));
+        noted.unwrap_or_default();
+    }
+    prepared
+}
+
+fn prepare(job: &Job) -> Result<()> {
+    let user = owner()?;
+    let context = Context::load()?;
+    let dir = Rooms::make(&context)?.give(job.id, user)?;
+    // A step may bring an environment into a job that has none; the others must not find it.
+    if std::env::var_os(names::STEP).is_none() {
+        let line = job.descriptor.to_line().map_err(|e| Error::new(format!("job {}: {e}", job.id)))?;
+        dir.write(DESCRIPTOR, line.as_bytes(), 0o644)?;
+    }
+    Ok(())
+}
+
+/// After a job's last step on this node: ends what is left of it and removes its directory.
+pub fn epilog() -> Result<()> {
+    let id = number(names::JOB_ID)?;
+    let rooms = Rooms::find(&Context::load()?);
+    // Where the cache is not to be trusted, the prolog has left the job why.
+    let removed = remove_job(id, rooms.as_ref().ok().and_then(Option::as_ref));
+    if let Ok(Some(rooms)) = &rooms
+        && let Err(e) = trash::empty(rooms, Some(OTHERS))
+    {
+        // Another user's files are not this job's failure.
+        output::complain(&e);
+    }
+    removed.and(rooms.map(drop))
+}
+
+/// Removes what jobs that are no longer here have left (an epilog that failed, or never ran); gives their directories.
+pub fn sweep_jobs(context: &Context, dry_run: bool) -> Result<Vec<PathBuf>> {
+    let rooms = Rooms::find(context)?;
+    let mut jobs: BTreeMap<u32, PathBuf> = BTreeMap::new();
+    // Where a job has both, the directory in /run is the one to be shown.
+    for parent in rooms.iter().chain(&TrustedDir::find(Path::new(JOBS), 0)?) {
+        jobs.extend(numbered(parent)?.into_iter().map(|id| (id, parent.path_of(id.to_string()))));
+    }
+    let left = rooms.as_ref().map_or(Ok(vec![]), trash::left)?;
+    if !jobs.is_empty() {
+        let alive = living_jobs()?;
+        jobs.retain(|id, _| !alive.contains(id));
+    }
+    if !dry_run {
+        // What one user's job has left keeps nobody's from being removed.
+        let removed = jobs.keys().map(|id| remove_job(*id, rooms.as_ref())).fold(Ok(()), Result::and);
+        let emptied = rooms.as_ref().map_or(Ok(true), |rooms| trash::empty(rooms, None));
+        removed.and(emptied)?;
+    }
+    Ok(jobs.into_values().chain(left).collect())
+}
+
+/// The jobs that may have something on a node, as Slurm says.
+fn living_jobs() -> Result<Vec<u32>> {
+    let hint = "which jobs still run must be known before anything of one is removed: does squeue work here?";
+    let failed = |why: String| Error::new(format!("squeue: {why}")).hint(hint);
+    let words = ["-h", "-a", "-r", "-t", "all", "-o", "%A %t"];
+    let out = Command::new("squeue")
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| failed(e.to_string()))?;
+    if !out.status.success() {
+        return Err(failed(String::from_utf8_lossy(&out.stderr).trim().to_owned()));
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).lines().filter_map(living).collect())
+}
+
+/// A line of squeue's: the job's number, if it is one that has begun and has not wholly ended.
+fn living(line: &str) -> Option<u32> {
+    let (id, state) = line.trim().split_once(' ')?;
+    let over = ["PD", "BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "RV", "TO"].contains(&state.trim());
+    if over { None } else { id.parse().ok() }
+}
+
+fn remove_job(id: u32, rooms: Option<&TrustedDir>) -> Result<()> {
+    let Some(jobs) = TrustedDir::find(Path::new(JOBS), 0)? else {
+        return rooms.map_or(Ok(()), |rooms| remove_room(rooms, id));
+    };
+    let name = id.to_string();
+    // What the link says was written by root; what the configuration says now may be another place.
+    let linked = match jobs.stat(&name)? {
+        Some(_) => jobs.dir(&name)?.read_link(USER)?,
+        None => None,
+    };
+    let linked =
+        linked.as_deref().and_then(Path::parent).map(|parent| TrustedDir::find(parent, 0)).transpose()?;
+    let removed =
+        linked.iter().flatten().chain(rooms).map(|rooms| remove_room(rooms, id)).fold(Ok(()), Result::and);
+    remove_all(&jobs, &name).and(removed)
+}
+
+fn remove_room(rooms: &TrustedDir, id: u32) -> Result<()> {
+    let name = id.to_string();
+    let Some((room, owner)) = trash::opened(rooms, name.as_ref())? else { return Ok(()) };
+    // Its user decides what is in there, and whether that can be asked to end; not, whether it stays.
+    let stopped = stop_job(id, &room, &owner);
+    trash::discard(rooms, name.as_ref(), owner.st_uid)?;
+    if !trash::empty_of(rooms, owner.st_uid, OWN)? {
+        let (seconds, uid) = (OWN.as_secs(), owner.st_uid);
+        output::note(&format!(
+            "job {id}: after {seconds} s files of user {uid} are still there; later jobs on this node, or `skiff sweep`, remove them"
+        ));
+    }
+    stopped
+}
+
+fn remove_all(jobs: &TrustedDir, name: &str) -> Result<()> {
+    // The watcher of a step that has just ended removes its part by itself.
+    let mut removed = jobs.remove_tree(name);
+    for _ in 0..3 {
+        if removed.is_err() {
+            removed = jobs.remove_tree(name);
+        }
+    }
+    Ok(removed?)
+}
+
+/// The job's user and their group, as the job manager says.
+fn owner() -> Result<(u32, u32)> {
+    let uid = [names::JOB_UID, "SLURM_UID"].iter().find_map(|name| number(name).ok());
+    let uid = uid.ok_or_else(|| Error::new(format!("{} is not set", names::JOB_UID)))?;
+    let gid = number(names::JOB_GID).ok().or_else(|| account::user(uid).map(|user| user.gid));
+    Ok((uid, gid.ok_or_else(|| Error::new(format!("user {uid}: his group is not known")))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::living;
+
+    #[test]
+    fn jobs_that_have_something_on_a_node() {
+        let cases =
+            [("7 R", Some(7)), ("8 CG", Some(8)), ("9 PD", None), ("10 CD", None), ("", None), ("x R", None)];
+        for (line, job) in cases {
+            assert_eq!(living(line), job, "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The part of a job's directory that its user can write in. It lies beside their cache on the node's disk and outlives the node's
+//! boot; `/run/skiff/jobs`, which does not, tells what is of this boot.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use skiff_site::TrustedDir;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::job::names::JOBS;
+use skiff_sys::lock::within;
+
+use crate::job::{USER, dir};
+use crate::trash;
+use skiff_output as output;
+use skiff_user::context::Context;
+
+/// In the cache's directory, beside those of the users; root's.
+const ROOMS: &str = "jobs";
+/// How long a prolog waits for others, which need milliseconds; the plugin ends it after a minute.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Root's directories on a node's disk: nobody else can exchange them, or anything in them.
+pub struct Rooms {
+    /// The directory of the cache.
+    cache: TrustedDir,
+    /// The user's directory of rooms.
+    pub dir: TrustedDir,
+}
+
+impl Rooms {
+    /// As the configuration says; made where they are missing.
+    pub fn make(context: &Context) -> Result<Self> {
+        let path = Path::new(&context.config.slurm.cache);
+        let cache = TrustedDir::make(path, 0, 0o755).and_then(TrustedDir::private);
+        let both = cache.and_then(|cache| {
+            let dir = cache.make_dir(ROOMS, 0o755)?.private()?;
+            Ok(Self { cache, dir })
+        });
+        both.map_err(|e| mend(e.into(), path))
+    }
+
+    /// Finds the user's rooms, if there are any.
+    pub fn find(context: &Context) -> Result<Option<TrustedDir>> {
+        let path = Path::new(&context.config.slurm.cache).join(ROOMS);
+        let found = TrustedDir::find(&path, 0).and_then(|dir| dir.map(TrustedDir::private).transpose());
+        found.map_err(|e| mend(e.into(), &path))
+    }
+
+    /// Makes a job's directory and its user's room, an empty one unless this boot has made it already; and the user's cache.
+    /// Gives the job's directory.
+    pub fn give(&self, id: u32, user: (u32, u32)) -> Result<TrustedDir> {
+        let _alone = alone()?;
+        self.give_alone(id, user).map_err(|e| mend(e, self.cache.path()))
+    }
+
+    fn give_alone(&self, id: u32, user: (u32, u32)) -> Result<TrustedDir> {
+        if TrustedDir::find(Path::new(JOBS), 0)?.is_none() {
+            // The first job of this boot: whatever is there, the last one has left.
+            for id in numbered(&self.dir)? {
+                if let Err(e) = self.discard(id) {
+                    // Nobody else's job is to fail for what one user has left.
+                    output::complain(&e);
+                }
+            }
+        }
+        let job = TrustedDir::make(&dir(id), 0, 0o755)?.private()?;
+        self.cache.give_dir(user.0.to_string(), user)?;
+        let name = id.to_string();
+        let room = self.dir.path_of(&name);
+        if job.read_link(USER)?.is_some_and(|target| target == room) {
+            self.dir.give_dir(&name, user)?;
+            return Ok(job);
+        }
+        // A job that is queued again keeps its number.
+        self.discard(id)?;
+        self.dir.give_dir(&name, user)?;
+        job.symlink(&room, USER)?;
+        Ok(job)
+    }
+
+    /// Takes a room away, at once: others wait for the lock. What was in it is for epilogs and `skiff sweep` to remove.
+    fn discard(&self, id: u32) -> Result<()> {
+        let name = id.to_string();
+        match trash::opened(&self.dir, name.as_ref())? {
+            Some((_, owner)) => trash::discard(&self.dir, name.as_ref(), owner.st_uid),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The names in a directory that are numbers of jobs.
+pub fn numbered(dir: &TrustedDir) -> Result<Vec<u32>> {
+    Ok(dir.names()?.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
+}
+
+fn mend(e: Error, path: &Path) -> Error {
+    if !e.hint.is_empty() {
+        return e;
+    }
+    e.hint(format!(
+        "administrator: {} (by `slurm.cache` in the configuration) and {JOBS} must be root's, writable and have room",
+        path.display()
+    ))
+}
+
+/// Several jobs, and steps that bring an environment, may begin at once. The lock is a file that only root can open: a user who held
+/// it would keep jobs from beginning. Nor is it waited for without limit: whoever waits in the kernel says nothing in Slurm's log.
+fn alone() -> Result<OwnedFd> {
+    let lock = Path::new(JOBS).with_extension("lock");
+    let failed = |why: String| Error::new(format!("{}: {why}", lock.display()));
+    let (Some(run), Some(name)) = (lock.parent(), lock.file_name()) else {
+        return Err(failed("not a path of a file".into()));
+    };
+    let run = TrustedDir::make(run, 0, 0o755)?.private()?;
+    let taken = within(LIMIT, || run.lock(name, FlockOperation::NonBlockingLockExclusive))?;
+    taken.ok_or_else(|| {
+        failed(format!("another job's prolog has held this lock for {} s", LIMIT.as_secs()))
+            .hint(format!("administrator: find what that prolog waits for: fuser -v {}", lock.display()))
+    })
+}

@@ -1,0 +1,218 @@
+//! Before a step's tasks, as the user: process 1 of the step, watched over by a process that lives and dies with slurmstepd.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
+use rustix::io::Errno;
+use rustix::net::SocketType;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
+use skiff_ipc::ReportingChild;
+use skiff_sandbox::start::detach_stdio;
+use skiff_sandbox::step::{self, Step};
+use skiff_sandbox::{IDLE, STILL};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::job::names;
+use skiff_sys::process::{CloneFlags, close_all_except};
+
+use crate::job::{self, FAILED, Job, number};
+use crate::keeper;
+use skiff_runtime::control::{CONTROL, Live, Want, accept, answer, listen_at, tell_last, wants_to_be_last};
+use skiff_user::context::Context;
+
+/// How long the script's `srun`s have when it has ended. Those that are to end as well have some words to exchange with their steps first;
+/// without them the steps try for seconds to reach them. The epilog does not wait for it.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How long a task that has ended waits for those that never came. Slurm starts all at one time.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Makes the step ready; returns when its tasks can enter.
+pub fn begin() -> Result<()> {
+    let context = Context::load_silently()?;
+    let Some(job) = Job::from_variables()? else { return Ok(()) };
+    if let Ok(why) = fs::read(job::dir(job.id).join(FAILED)) {
+        return Err(Error::from_bytes(&why));
+    }
+    let dir = step_dir(&job)?;
+    fs::create_dir_all(&dir).context(|| dir.display().to_string()).map_err(|e| {
+        e.hint("the prolog makes the job's directory: is the plug-in in this node's plugstack.conf?")
+    })?;
+    let begun = try_begin(&context, &job, &dir);
+    if begun.is_err() {
+        // If it cannot be removed it goes with the job's.
+        fs::remove_dir_all(&dir).unwrap_or_default();
+    }
+    begun
+}
+
+fn try_begin(context: &Context, job: &Job, dir: &Path) -> Result<()> {
+    let stepd = number(names::STEPD_PID)?;
+    let stepd = i32::try_from(stepd)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or_else(|| Error::new(format!("{}: not a process", names::STEPD_PID)))?;
+    let stepd = pidfd_open(stepd, PidfdFlags::empty()).context(|| "slurmstepd")?;
+    let root = keeper::running(context, job)?;
+    let watcher = ReportingChild::fork("the step's watcher", CloneFlags::NONE, |reporter| {
+        let (reported, ready) = match prepare(dir, &root, &stepd, reporter.as_fd()) {
+            Ok(ready) => (Ok(()), Some(ready)),
+            Err(why) => (Err(why), None),
+        };
+        if let (true, Some((mut watcher, step))) = (reporter.tell(&reported), ready) {
+            watcher.watch(&step, &stepd);
+            watcher.end(&step, dir.file_name().unwrap_or_default());
+        }
+        0
+    });
+    watcher?.begun().map(drop)
+}
+
+fn prepare(dir: &Path, root: &Live, stepd: &OwnedFd, reporter: BorrowedFd<'_>) -> Result<(Watcher, Step)> {
+    rustix::process::setsid().context(|| "session")?;
+    close_all_except(&[root.init.as_fd(), root.connection(), stepd.as_fd(), reporter]);
+    detach_stdio();
+    // Before the environment is entered: from in there the directory cannot be seen.
+    let open = |path: &Path| open_dir(path).context(|| path.display().to_string());
+    let watcher = Watcher {
+        listener: listen_at(dir, CONTROL, SocketType::SEQPACKET)?,
+        dir: open(dir)?,
+        parent: open(dir.parent().unwrap_or(dir))?,
+        // Without the number of tasks their ends say nothing.
+        to_come: number(names::STEP_TASKS).ok(),
+        tasks: vec![],
+        is_script: dir.file_name() == Some(OsStr::new(&format!("step.{}", names::BATCH))),
+    };
+    Ok((watcher, step::begin(root.init.as_fd())?))
+}
+
+fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
+    openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Gives process 1 to the step's tasks until the step has ended; then nothing of it is left.
+struct Watcher {
+    listener: OwnedFd,
+    dir: OwnedFd,
+    parent: OwnedFd,
+    /// How many tasks have not been here yet, if that is known.
+    to_come: Option<u32>,
+    /// Tasks that have begun and have not ended.
+    tasks: Vec<Task>,
+    /// Whether its task is the batch script.
+    is_script: bool,
+}
+
+/// A task, by its connection.
+struct Task {
+    connection: OwnedFd,
+    /// Whether it waits to be the last one.
+    waits: bool,
+}
+
+impl Task {
+    /// Whether it goes on, having said something.
+    fn goes_on(&mut self) -> bool {
+        self.waits = wants_to_be_last(&self.connection);
+        self.waits
+    }
+}
+
+impl Watcher {
+    /// Until slurmstepd or process 1 is gone, or the last task (slurmstepd waits for those who hold its output open, and what the
+    /// tasks have left behind may), or someone says so.
+    fn watch(&mut self, step: &Step, stepd: &OwnedFd) {
+        let (mut end, mut enough) = (None, None);
+        loop {
+            let now = Instant::now();
+            if end.is_some_and(|end| now >= end) {
+                return;
+            }
+            if self.are_over() {
+                if !self.is_script {
+                    return;
+                }
+                end.get_or_insert_with(|| {
+                    // If it is gone, that shows soon.
+                    rustix::io::write(&step.control, &[STILL]).unwrap_or_default();
+                    now + GRACE
+                });
+            }
+            match &mut self.tasks[..] {
+                [last @ Task { waits: true, .. }] => {
+                    let until = *enough.get_or_insert(now + PATIENCE);
+                    if self.to_come.is_none_or(|tasks| tasks == 0) || now >= until {
+                        tell_last(&last.connection);
+                        last.waits = false;
+                        enough = None;
+                    }
+                }
+                _ => enough = None,
+            }
+            let tasks = self.tasks.iter().map(|task| &task.connection);
+            // slurmstepd goes with the script.
+            let stepd = if end.is_none() { stepd } else { &step.init.pidfd };
+            let fixed = [stepd, &step.init.pidfd, &self.listener, &step.control];
+            let mut fds: Vec<_> =
+                fixed.into_iter().chain(tasks).map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+            let next = [end, enough].into_iter().flatten().min();
+            let left = next.map(|next: Instant| next.saturating_duration_since(now));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            if poll(&mut fds, left.as_ref()) == Ok(0) {
+                continue;
+            }
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let mut said = ready[fixed.len()..].iter();
+            self.tasks.retain_mut(|task| !said.next().is_some_and(|said| *said) || task.goes_on());
+            if ready[1] || (ready[0] && !(self.is_script && self.are_over())) {
+                return;
+            }
+            if ready[3] {
+                // Process 1 says when it is idle, which is nothing to us as long as there are tasks.
+                let mut said = [0; 64];
+                let length = rustix::io::read(&step.control, &mut said).unwrap_or_default();
+                if end.is_some() && said[..length].contains(&IDLE) {
+                    return;
+                }
+            }
+            if ready[2]
+                && let Some((connection, want)) = accept(&self.listener)
+            {
+                let told = answer(&connection, &step.init, 0);
+                if want == Want::Stop {
+                    return;
+                }
+                self.to_come = self.to_come.map(|tasks| tasks.saturating_sub(1));
+                // One that has gone meanwhile needs no answer.
+                self.tasks.extend(told.is_ok().then_some(Task { connection, waits: false }));
+            }
+        }
+    }
+
+    /// Whether all tasks have come and gone.
+    fn are_over(&self) -> bool {
+        self.to_come == Some(0) && self.tasks.is_empty()
+    }
+
+    /// Ends every process of the step and removes its directory.
+    fn end(&self, step: &Step, name: &OsStr) {
+        // It may have ended already.
+        kill_process(step.init.pid, Signal::KILL).unwrap_or_default();
+        // All others of its namespace go before it does.
+        while matches!(waitpid(Some(step.init.pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+        // What cannot be removed goes with the job's directory.
+        unlinkat(&self.dir, CONTROL, AtFlags::empty()).unwrap_or_default();
+        unlinkat(&self.parent, name, AtFlags::REMOVEDIR).unwrap_or_default();
+    }
+}
+
+/// Where this step has its socket.
+pub fn step_dir(job: &Job) -> Result<PathBuf> {
+    let step =
+        job::Step::from_variable()?.ok_or_else(|| Error::new(format!("{} is not set", names::STEP)))?;
+    Ok(job.user_dir().join(format!("step.{}", step.name)))
+}

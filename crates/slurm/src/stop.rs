@@ -1,0 +1,74 @@
+//! Ends, as a job's user, what is left of the job on this node. The user decides what is found there, so a process of that user looks at it.
+//!
+//! That process comes from root and cannot be traced: it is never dumpable as the user's, and starts no program, since `execve` would make it
+//! dumpable again. Whoever could trace it would run code outside of every job, in slurmd's cgroup, with descriptors of root's.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Gid, Stat, Uid};
+use rustix::io::Errno;
+use rustix::process::{
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, fchdir, getpid, getppid, set_dumpable_behavior,
+    set_parent_process_death_signal, setrlimit,
+};
+use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use skiff_ipc::{Descriptors, ReportingChild};
+use skiff_sandbox::start::detach_stdio;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_sys::process::CloneFlags;
+
+use crate::keeper;
+
+/// How long it may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Most memory of the process, in bytes: names that the user has made count as root's.
+const MEMORY: u64 = 256 << 20;
+/// No reason for a failure is longer, in characters.
+const LONGEST: usize = 4 << 10;
+
+/// Ends, within a bounded time, all that runs of a job; its sockets are in the user's part of the job's directory, `room`.
+pub fn stop_job(job: u32, room: &OwnedFd, owner: &Stat) -> Result<()> {
+    let what = || format!("job {job}: ending what is left of it as user {}", owner.st_uid);
+    let failed = |why: String| Error::new(format!("{}: {why}", what()));
+    let root = getpid();
+    let child =
+        ReportingChild::begin("its process", CloneFlags::NONE, Descriptors::Only(&[room.as_fd()]), || {
+            detach_stdio();
+            as_user(root, room.as_fd(), owner)
+        });
+    match child.and_then(|child| child.end_by(Instant::now() + LIMIT)) {
+        Ok(Some(())) => Ok(()),
+        Ok(None) => Err(failed(format!("not done after {} s", LIMIT.as_secs()))),
+        Err(e) => Err(failed(plain(&e.message))),
+    }
+}
+
+/// In the new process, which goes with root's.
+fn as_user(root: Pid, room: BorrowedFd<'_>, owner: &Stat) -> Result<()> {
+    let what = || format!("becoming user {}", owner.st_uid);
+    let (uid, gid) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
+    let memory = Rlimit { current: Some(MEMORY), maximum: Some(MEMORY) };
+    let become_user = || {
+        setrlimit(Resource::As, memory)?;
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+        set_no_new_privs(true)?;
+        set_thread_groups(&[])?;
+        set_thread_res_gid(gid, gid, gid)?;
+        set_thread_res_uid(uid, uid, uid)?;
+        // The kernel resets both as the uid changes: the one to `fs.suid_dumpable`, which may be 1, and the other to none.
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        match getppid() == Some(root) {
+            true => fchdir(room),
+            false => Err(Errno::SRCH),
+        }
+    };
+    become_user().context(what)?;
+    keeper::stop_job()
+}
+
+/// Names that the user has chosen are not to steer the terminal on which somebody reads root's log.
+fn plain(text: &str) -> String {
+    text.chars().take(LONGEST).map(|c| if c.is_control() { '?' } else { c }).collect()
+}

@@ -1,0 +1,124 @@
+//! In srun, sbatch and salloc: from the name of an environment or an image to what the job carries.
+
+use std::path::Path;
+
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::job::Descriptor;
+use skiff_spec::job::names::{JOB, Submission};
+use skiff_spec::name::EnvName;
+use skiff_spec::plan::inside;
+
+use crate::wanted;
+use skiff_cli::{Container, Submit};
+use skiff_env::contents::take_snapshot;
+use skiff_env::latest;
+use skiff_output as output;
+use skiff_runtime::environments::Environment;
+use skiff_runtime::proxy;
+use skiff_user::context::Context;
+
+/// Prints what the plug-in needs for a job that is to run in an environment or a container; the exit code.
+pub fn submit(wanted: &Submit) -> Result<i32> {
+    // The helper, which a snapshot needs, is of no use inside.
+    if let Some(code) = proxy::ask_outside()? {
+        return Ok(code);
+    }
+    match asked(wanted)? {
+        Asked::Environment(name) if Path::new(inside::PROGRAM).exists() => of_this_job(&name)?,
+        asked => describe(&Context::load()?, asked)?,
+    }
+    Ok(0)
+}
+
+/// What a job is to run in.
+pub enum Asked<'a> {
+    /// An environment of the user's.
+    Environment(EnvName),
+    /// A container; whether it is for a step.
+    Container(&'a Container, bool),
+    /// A container of an image about which nothing else is said; likewise.
+    Image(&'a str, bool),
+    /// What the job runs in that we are in.
+    Same(Box<Descriptor>),
+}
+
+/// What the words say.
+pub fn asked(wanted: &Submit) -> Result<Asked<'_>> {
+    match (wanted.environment.as_deref(), wanted.container.is_asked_for()) {
+        (None, true) => Ok(Asked::Container(&wanted.container, wanted.step)),
+        (Some(environment), true) => {
+            Err(Error::new(format!("--environment={environment} and --container-... exclude each other"))
+                .hint("an environment over an image is made by: skiff env create NAME --base image:IMAGE"))
+        }
+        (None, false) => Err(Error::new("neither --environment nor --container-image is given")),
+        (Some(environment), false) => match environment.strip_prefix(skiff_store::PREFIX) {
+            _ if !environment.contains(':') => parse(environment).map(Asked::Environment),
+            // A job that is submitted from one in a container gets the same, with its mounts and all else.
+            image => match (own(wanted.step).filter(|own| own.environment() == environment), image) {
+                (Some(own), _) => Ok(Asked::Same(Box::new(own))),
+                (None, Some(image)) => Ok(Asked::Image(image, wanted.step)),
+                (None, None) => parse(environment).map(Asked::Environment),
+            },
+        },
+    }
+}
+
+/// What the job runs in that we are in, for another one or for one of its steps.
+fn own(step: bool) -> Option<Descriptor> {
+    let mut own = Descriptor::from_line(&std::env::var(JOB).ok()?).ok()?;
+    if let Descriptor::Container(container) = &mut own {
+        container.step = step;
+        // It is that one's end that was meant.
+        container.save = None;
+    }
+    Some(own)
+}
+
+/// Takes a snapshot or finds the image, and prints what the job carries.
+pub fn describe(context: &Context, asked: Asked<'_>) -> Result<()> {
+    let of = |asked: &Container, step| wanted::container(context, asked, step).map(Descriptor::Container);
+    print(&match asked {
+        Asked::Environment(name) => {
+            let taken = take_snapshot(context, &Environment::existing(context, name)?)?;
+            for path in &taken.skipped {
+                output::note(&format!("not in the snapshot for the job: /{path} (a socket or device)"));
+            }
+            Descriptor::Snapshot(taken.descriptor)
+        }
+        Asked::Container(asked, step) => of(asked, step)?,
+        Asked::Image(image, step) => {
+            of(&Container { image: Some(image.into()), ..Container::default() }, step)?
+        }
+        Asked::Same(own) => *own,
+    })
+}
+
+/// In a job there is the snapshot that it runs in, and for others the last that was taken.
+fn of_this_job(name: &EnvName) -> Result<()> {
+    let outside =
+        || Error::new(format!("environment {name}: there are no environments to be had in this one"));
+    let line = std::env::var(JOB).map_err(|_| outside().hint("submit from outside"))?;
+    let own = match Descriptor::from_line(&line).map_err(Error::new)? {
+        Descriptor::Snapshot(own) => own,
+        // Its commands run on the host, where all are to be had.
+        Descriptor::Container(_) => return Err(outside()),
+    };
+    if own.environment == *name {
+        return print(&Descriptor::Snapshot(own));
+    }
+    let found = latest::get(Path::new(&own.depot), name)?.ok_or_else(|| {
+        Error::new(format!("environment {name}: no snapshot of it was ever taken, and in a job none can be"))
+            .hint(format!("on the login node: skiff env snapshot {name}"))
+    })?;
+    print(&found)
+}
+
+fn print(descriptor: &Descriptor) -> Result<()> {
+    let line = descriptor.to_line().map_err(|e| Error::new(format!("job descriptor: {e}")))?;
+    let (environment, depot) = (descriptor.environment().to_owned(), descriptor.depot().to_owned());
+    output::bytes(Submission { descriptor: line, environment, depot }.to_lines().as_bytes())
+}
+
+fn parse(environment: &str) -> Result<EnvName> {
+    environment.parse().map_err(|e| Error::new(format!("{e}")))
+}

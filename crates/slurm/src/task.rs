@@ -1,0 +1,171 @@
+//! A task of a step: Slurm has started us in the place of the user's program; we put that into the step, wait, and end as it ends.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use skiff_sandbox::command::{Command, own_args, own_env};
+use skiff_sandbox::join::{Failed, NetSpace, as_me, as_root};
+use skiff_sandbox::session::Ended;
+use skiff_spec::config::Mismatch;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::job::names::{self, REFUGE};
+use skiff_spec::job::{Container, Descriptor};
+
+use crate::container;
+use crate::job::Job;
+use crate::keeper::{self, DIFFERENCE, TOLD};
+use crate::save::Saver;
+use crate::signals::TaskSignals;
+use crate::step::step_dir;
+use skiff_env::deploy::node_name;
+use skiff_output as output;
+use skiff_plan::in_image;
+use skiff_runtime::control::{Live, Want};
+use skiff_runtime::proxy::LATER;
+use skiff_user::context::Context;
+
+/// Whether we are called in the place of a task.
+pub fn is_task() -> bool {
+    std::env::var_os(names::ARGV0).is_some() || std::env::var_os(names::ARGV0_CARRIER).is_some()
+}
+
+/// Runs the task; the exit code.
+pub fn run_task() -> i32 {
+    match in_step() {
+        Ok(ended) => output::exit_as(ended),
+        Err(why) => output::failed(why),
+    }
+}
+
+fn in_step() -> std::result::Result<Ended, Failed> {
+    if std::env::var_os(names::ARGV0_CARRIER).is_some() {
+        return Err(Error::new(
+            "this node's Slurm has not loaded Skiff's plug-in, so the job's environment was not made",
+        )
+        .hint("administrator: plugstack.conf of this node must name skiff_spank.so")
+        .into());
+    }
+    let context = Context::load_silently()?;
+    let job = Job::from_variables()?.ok_or_else(|| Error::new("this task's job has no environment"))?;
+    let dir = step_dir(&job)?;
+    let step = Live::connect(&dir, Want::Session)?.ok_or_else(|| why_not(&dir))?;
+    tell_difference(&context, &job);
+    let helper = context.helper.as_deref().ok_or_else(|| {
+        Error::new("a job's environment needs the helper")
+            .hint("administrator: install Skiff's helper on this node")
+    })?;
+    // Made first: as root of a container we could not go in once more.
+    let saver = match &job.descriptor {
+        Descriptor::Container(container) => Saver::of(&job, container, &step)?,
+        Descriptor::Snapshot(_) => None,
+    };
+    let signals = TaskSignals::take()?;
+    let (command, place, mask) = (command(&context, &job)?, signals.place(), signals.mask());
+    let child = match &job.descriptor {
+        Descriptor::Container(Container { root: true, .. }) => {
+            as_root(step.init.as_fd(), NetSpace::Ours, &command, place, mask)?
+        }
+        _ => as_me(helper, step.pid, &command, place, mask)?,
+    };
+    let ended = signals.wait(&child)?;
+    // If it has failed, others may wait for it for ever, and Slurm ends them only when it hears of that.
+    let others = ended == Ended::Code(0);
+    match saver.map(|saver| save(saver, &job, &step, others)) {
+        Some(Err(e)) if others => Err(e.into()),
+        Some(Err(e)) => {
+            output::failed(e.into());
+            Ok(ended)
+        }
+        _ => Ok(ended),
+    }
+}
+
+fn save(saver: Saver, job: &Job, step: &Live, after_others: bool) -> Result<()> {
+    let below = keeper::image(job)?.ok_or_else(|| Error::new("the container's image is not known"))?;
+    if after_others {
+        step.wait_for_others()?;
+    }
+    saver.save(&below)
+}
+
+/// The user's own program with what Slurm gave it; our own variables stay behind.
+fn command(context: &Context, job: &Job) -> Result<Command> {
+    let program = std::env::var_os(names::ARGV0).unwrap_or_default();
+    let argv: Vec<OsString> = if program.is_empty() {
+        // `skiff slurm task -- PROGRAM ...`
+        own_args(1).into_iter().skip_while(|word| word != "--").skip(1).collect()
+    } else {
+        std::iter::once(program).chain(own_args(1)).collect()
+    };
+    if argv.is_empty() {
+        return Err(Error::new("a task without a program"));
+    }
+    let ours = [names::ARGV0, names::STEP_ENVIRONMENT, names::STEP];
+    let env = own_env().into_iter().filter(|(name, _)| !ours.iter().any(|o| name == o)).collect();
+    let cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
+    let mut command = Command { argv, env, cwd, ..Command::default() };
+    if let Some(directory) = only_inside(&command) {
+        command.cwd = directory;
+        // The plug-in's word to srun; a step that the task starts begins where that is started.
+        command.env.retain(|(name, _)| name != names::WORKING_DIR);
+    }
+    for (name, _) in &mut command.env {
+        if let Some(later) = name.as_bytes().strip_prefix(LATER.as_bytes()) {
+            *name = OsStr::from_bytes(later).to_owned();
+        }
+    }
+    if let Some(entry) = keeper::image(job)? {
+        match &job.descriptor {
+            Descriptor::Snapshot(_) => in_image::enter(&mut command, entry.id, &entry.exec()?),
+            Descriptor::Container(container) => {
+                container::enter(&mut command, job, container, &entry)?;
+                if is_first() {
+                    container::tell_image(container, &entry);
+                }
+            }
+        }
+    }
+    Ok(command)
+}
+
+/// The directory that the job was submitted from, if this node does not have it and Slurm therefore went to its refuge.
+fn only_inside(command: &Command) -> Option<PathBuf> {
+    if command.cwd != Path::new(REFUGE) {
+        return None;
+    }
+    let named = ["PWD", "SLURM_SUBMIT_DIR"].into_iter().find_map(|name| command.var(name))?;
+    let named = PathBuf::from(named);
+    (named.is_absolute() && !named.exists()).then_some(named)
+}
+
+fn why_not(dir: &Path) -> Error {
+    let said = std::env::var_os(names::STEP_FAILURE).unwrap_or_default().to_string_lossy().into_owned();
+    if said.is_empty() {
+        return Error::new(format!("the step's environment was not made on this node ({})", dir.display()))
+            .hint("is the plug-in in this node's plugstack.conf? its words are in slurmd's log");
+    }
+    let (message, hint) = said.trim_end().split_once("\nhint: ").unwrap_or((said.trim_end(), ""));
+    Error::new(message.strip_prefix("skiff: ").unwrap_or(message)).hint(hint)
+}
+
+/// Whether this is the task of its step and node that speaks for all.
+fn is_first() -> bool {
+    std::env::var("SLURM_LOCALID").is_ok_and(|id| id == "0")
+}
+
+/// Says once per job and node if the base is another one.
+fn tell_difference(context: &Context, job: &Job) {
+    if !is_first() || context.config.base.mismatch != Mismatch::Warn {
+        return;
+    }
+    let dir = job.keeper_dir();
+    // Without the record there is nothing to say.
+    let text = std::fs::read_to_string(dir.join(DIFFERENCE)).unwrap_or_default();
+    // Whoever makes this file says it; a script of a hundred steps would otherwise say it a hundred times.
+    if !text.is_empty() && std::fs::File::create_new(dir.join(TOLD)).is_ok() {
+        let node = node_name();
+        output::note(&format!("the base of node {node} is not the one the environment was built on: {text}"));
+    }
+}
