@@ -6,7 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use skiff_criu::page_protocol::{Command, bytes, of, process};
 use skiff_criu::pagemap::Pagemap;
 use skiff_criu::rpc::{Features, Response};
-use skiff_criu::{Criu, Error, CriuEvent};
+use skiff_criu::{Criu, CriuEvent, Error};
 
 libfuzzer_sys::fuzz_target!(|said: &[u8]| {
     // As much as one message holds.

@@ -43,6 +43,8 @@ const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
     check::<skiff_cluster::wire::Order>,
     check::<skiff_store::fetcher::Question>,
     check::<skiff_store::protocol::Ask>,
+    check::<skiff_runtime::control::Want>,
+    check::<skiff_runtime::proxy::words::Request>,
     check::<skiff_sandbox::order::Order<'static>>,
     check::<skiff_sandbox::word::Word>,
     check::<skiff_spec::job::Descriptor>,
