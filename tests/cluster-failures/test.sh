@@ -19,7 +19,7 @@ refused() { # WORDS... -- CMD...
 }
 
 # ---- Before anything is started
-refused 'no hosts: this is no allocation' 'hint: ' -- as alice skiff cluster run -- echo ran
+refused 'no hosts: not in an allocation' 'hint: ' -- as alice skiff cluster run -- echo ran
 refused 'host file none: No such file' -- as alice skiff cluster run --hostfile none -- echo ran
 for junk in 'n1 n2' '-oProxyCommand=id' 'n1;id' 'n1 slots=x' '../n1' $'n1\nn2:0'; do
     as alice sh -c 'printf "%s\n" "$1" >junk' - "$junk"

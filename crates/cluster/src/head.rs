@@ -15,7 +15,7 @@ use outlet::Outlet;
 use skiff_launch::frame::Stream;
 use skiff_launch::handshake::Call;
 use skiff_launch::hosts::Host;
-use skiff_launch::launcher::Door;
+use skiff_launch::listener::CallbackListener;
 use skiff_launch::manager::Launch;
 use terminal::Raw;
 use waiting::Of;
@@ -46,8 +46,13 @@ pub struct Task<'a> {
 ///
 /// # Errors
 /// Why there was no cluster, or is none any more. In any case nothing of it is left.
-pub fn run(task: &Task<'_>, door: Option<Door>, call: &Call, signals: &Signals) -> Result<End> {
-    let mut head = Head::new(task, door, signals);
+pub fn run(
+    task: &Task<'_>,
+    listener: Option<CallbackListener>,
+    call: &Call,
+    signals: &Signals,
+) -> Result<End> {
+    let mut head = Head::new(task, listener, signals);
     let outcome = head.fleet.launch(task.launches, call).and_then(|()| head.serve());
     head.fleet.end();
     outcome
@@ -68,11 +73,11 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    fn new(task: &'a Task<'a>, door: Option<Door>, signals: &'a Signals) -> Self {
+    fn new(task: &'a Task<'a>, listener: Option<CallbackListener>, signals: &'a Signals) -> Self {
         Self {
             task,
             signals,
-            fleet: Fleet::new(task.hosts, task.wanted, task.limits, door),
+            fleet: Fleet::new(task.hosts, task.wanted, task.limits, listener),
             running: false,
             output: Outlet::stdout(),
             errors: Outlet::stderr(),
@@ -104,7 +109,7 @@ impl<'a> Head<'a> {
                 self.output.flush();
                 self.errors.flush();
             }
-            Of::Fleet(fleet::Of::Door) => self.fleet.open_door()?,
+            Of::Fleet(fleet::Of::Listener) => self.fleet.accept()?,
             Of::Fleet(fleet::Of::Launcher(at)) => self.fleet.bury(at).map_err(|(_, e)| e)?,
             Of::Fleet(fleet::Of::Said(at)) => {
                 let said = self.fleet.words(at);

@@ -1,4 +1,4 @@
-//! The talk between head and agent, over whatever lies between them, without ever waiting: who serves several waits for all at once.
+//! The talk between two sides, over whatever lies between them, without ever waiting: who serves several waits for all at once.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use skiff_ipc::{Message, from_json};
-use skiff_spec::fault::{Fault, Result};
 
+use crate::error::{Error, Result};
 use crate::frame::{Frame, Stream};
 
 /// One end of it.
@@ -121,8 +121,7 @@ impl Channel {
         let strange = || {
             let said = String::from_utf8_lossy(&received[..received.len().min(200)]);
             let said = said.split(char::is_control).find(|line| !line.trim().is_empty()).unwrap_or_default();
-            Fault::new(format!("it says {said:?}, which is none of our talk"))
-                .hint("what is printed at login (.bashrc, .profile) must not be where there is no terminal")
+            Error::OtherTalk(said.into())
         };
         match Frame::decode(received).map_err(|_| strange())? {
             None => Ok(None),
@@ -130,9 +129,7 @@ impl Channel {
                 self.taken += length;
                 Ok(Some(match frame {
                     Frame::Data(stream, bytes) => Come::Data(stream, bytes),
-                    Frame::Message(text) => Come::Message(from_json(&text).map_err(|e| {
-                        Fault::new(e.to_string()).hint("have the same version installed on all hosts")
-                    })?),
+                    Frame::Message(text) => Come::Message(from_json(&text).map_err(Error::UnknownMessage)?),
                 }))
             }
         }

@@ -1,6 +1,6 @@
-//! The hosts of a cluster, and the files in which people list them.
+//! Hosts, their names, and the files in which people list them.
 
-use std::{fmt, io};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,9 +13,9 @@ pub struct Host {
     pub slots: Option<u32>,
 }
 
-/// What is wrong with a list of hosts.
+/// A line of a list of hosts that names none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Junk {
+pub struct InvalidLine {
     /// The line, from 1.
     pub line: usize,
     /// What it says.
@@ -24,7 +24,7 @@ pub struct Junk {
     pub why: &'static str,
 }
 
-impl fmt::Display for Junk {
+impl fmt::Display for InvalidLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}: {:?}: {}", self.line, self.text, self.why)
     }
@@ -38,10 +38,10 @@ const MOST_SLOTS: u32 = 65_536;
 ///
 /// # Errors
 /// The first line that makes no sense.
-pub fn parse(text: &str) -> Result<Vec<Host>, Junk> {
+pub fn parse(text: &str) -> Result<Vec<Host>, InvalidLine> {
     let mut found: Vec<(String, u32, bool)> = vec![];
     for (at, line) in text.lines().enumerate() {
-        let junk = |why| Junk { line: at + 1, text: line.chars().take(60).collect(), why };
+        let junk = |why| InvalidLine { line: at + 1, text: line.chars().take(60).collect(), why };
         let plain = line.split('#').next().unwrap_or("").trim();
         if plain.is_empty() {
             continue;
@@ -67,7 +67,7 @@ fn parse_line(line: &str) -> Result<(&str, Option<u32>), &'static str> {
         None => (first, None),
     };
     if !is_name(name) {
-        return Err("no name of a host");
+        return Err("not a valid host name");
     }
     for word in words {
         match word.split_once('=') {
@@ -111,11 +111,9 @@ pub fn same(a: &str, b: &str) -> bool {
 }
 
 /// The name that this host gives itself.
-///
-/// # Errors
-/// None in practice.
-pub fn own_name() -> io::Result<String> {
-    Ok(rustix::system::uname().nodename().to_string_lossy().into_owned())
+#[must_use]
+pub fn own_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -3,10 +3,16 @@
 //! Clusters start their agents so, and migrations their receivers. Neither is known here, and nothing is printed.
 
 pub mod address;
+pub mod callback;
 pub mod channel;
+mod error;
 pub mod frame;
 pub mod handshake;
 pub mod hosts;
 pub mod launcher;
+pub mod launching;
+pub mod listener;
 pub mod manager;
 pub mod sealed_box;
+
+pub use error::{Error, Result};

@@ -3,7 +3,7 @@
 //! keys of their own in the place of theirs cannot open it without that.
 
 use serde::{Deserialize, Serialize};
-use skiff_spec::fault::{Fault, Result};
+use skiff_spec::fault::Fault;
 use snow::HandshakeState;
 
 use crate::handshake::{SharedSecret, noise};
@@ -27,8 +27,35 @@ pub struct Opener {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sealed(Vec<u8>);
 
-fn failed(what: &str) -> Fault {
-    Fault::new(format!("a secret of the cluster: {what}"))
+/// Why a secret cannot be sealed or opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SealedBoxError {
+    /// No keys can be made.
+    #[error("a secret of the cluster: the kernel gives no random bytes")]
+    NoRandomBytes,
+    /// The secret does not fit.
+    #[error("a secret of the cluster: it is longer than {LONGEST} bytes")]
+    TooLong,
+    /// Nobody who knows the proof has made the request.
+    #[error("a secret of the cluster: somebody else has asked for it")]
+    NotAsked,
+    /// The secret was sealed for another request, or by somebody who does not know the proof.
+    #[error("a secret of the cluster: it has been sealed by somebody else")]
+    NotSealedForThis,
+}
+
+impl From<SealedBoxError> for Fault {
+    fn from(e: SealedBoxError) -> Self {
+        Self::new(e.to_string())
+    }
+}
+
+/// The result of sealing and opening.
+type Result<T> = std::result::Result<T, SealedBoxError>;
+
+/// What is not of the other side's making can fail only so.
+fn no_random_bytes(_: snow::Error) -> SealedBoxError {
+    SealedBoxError::NoRandomBytes
 }
 
 impl Opener {
@@ -37,10 +64,9 @@ impl Opener {
     /// # Errors
     /// When the kernel has no random bytes.
     pub fn generate(proof: Option<&SharedSecret>) -> Result<Self> {
-        let none = |e| failed(&noise::own_fault(e).to_string());
-        let mut state = noise::initiator(PURPOSE, proof).map_err(none)?;
+        let mut state = noise::initiator(PURPOSE, proof).map_err(no_random_bytes)?;
         let mut request = [0; FRAME];
-        let length = state.write_message(&[], &mut request).map_err(none)?;
+        let length = state.write_message(&[], &mut request).map_err(no_random_bytes)?;
         Ok(Self { state, request: request[..length].to_vec() })
     }
 
@@ -53,7 +79,7 @@ impl Opener {
     /// Opens what was sealed for it.
     ///
     /// # Errors
-    /// It was sealed for another request, or not by the head.
+    /// The secret was sealed for another request, or not by the head.
     pub fn open(mut self, sealed: &Sealed) -> Result<Vec<u8>> {
         self.read(sealed)
     }
@@ -61,7 +87,7 @@ impl Opener {
     fn read(&mut self, sealed: &Sealed) -> Result<Vec<u8>> {
         let mut plain = vec![0; sealed.0.len()];
         let opened = self.state.read_message(&sealed.0, &mut plain);
-        let length = opened.map_err(|_| failed("it has been sealed by somebody else"))?;
+        let length = opened.map_err(|_| SealedBoxError::NotSealedForThis)?;
         plain.truncate(length);
         Ok(plain)
     }
@@ -73,14 +99,13 @@ impl Opener {
 /// When that is none, or not of an agent with this proof; the secret is too long.
 pub fn seal(secret: &[u8], request: &[u8], proof: Option<&SharedSecret>) -> Result<Sealed> {
     if secret.len() > LONGEST {
-        return Err(failed(&format!("it is longer than {LONGEST} bytes")));
+        return Err(SealedBoxError::TooLong);
     }
-    let none = |e| failed(&noise::own_fault(e).to_string());
-    let mut state = noise::responder(PURPOSE, proof).map_err(none)?;
+    let mut state = noise::responder(PURPOSE, proof).map_err(no_random_bytes)?;
     // A request carries nothing but its key.
-    state.read_message(request, &mut []).map_err(|_| failed("somebody else has asked for it"))?;
+    state.read_message(request, &mut []).map_err(|_| SealedBoxError::NotAsked)?;
     let mut sealed = vec![0; FRAME + secret.len()];
-    let length = state.write_message(secret, &mut sealed).map_err(none)?;
+    let length = state.write_message(secret, &mut sealed).map_err(no_random_bytes)?;
     sealed.truncate(length);
     Ok(Sealed(sealed))
 }
@@ -94,13 +119,7 @@ mod tests {
         Opener::generate(proof).expect("random bytes")
     }
 
-    fn opened(opener: Opener, sealed: &Sealed) -> std::result::Result<Vec<u8>, String> {
-        opener.open(sealed).map_err(|e| e.message)
-    }
-
-    fn by_another() -> std::result::Result<Vec<u8>, String> {
-        Err("a secret of the cluster: it has been sealed by somebody else".into())
-    }
+    const BY_ANOTHER: Result<Vec<u8>> = Err(SealedBoxError::NotSealedForThis);
 
     #[test]
     fn only_whom_it_is_for_opens_it() {
@@ -109,11 +128,11 @@ mod tests {
             let good = opener(proof);
             let sealed = seal(b"key", &good.request(), proof).expect("sealed");
             assert!(!sealed.0.windows(3).any(|part| part == b"key"));
-            assert_eq!(opened(opener(proof), &sealed), by_another());
-            assert_eq!(opened(good, &sealed), Ok(b"key".to_vec()));
+            assert_eq!(opener(proof).open(&sealed), BY_ANOTHER);
+            assert_eq!(good.open(&sealed), Ok(b"key".to_vec()));
             // Sealed for a request that this agent has not made.
             let recorded = opener(proof).request();
-            assert_eq!(opened(opener(proof), &seal(b"key", &recorded, proof).expect("sealed")), by_another());
+            assert_eq!(opener(proof).open(&seal(b"key", &recorded, proof).expect("sealed")), BY_ANOTHER);
         }
     }
 
@@ -123,10 +142,10 @@ mod tests {
         let (proof, other) =
             (SharedSecret::generate().expect("random"), SharedSecret::generate().expect("random"));
         for strangers in [Some(&other), None] {
-            let refused = seal(b"key", &opener(strangers).request(), Some(&proof)).expect_err("no proof");
-            assert_eq!(refused.message, "a secret of the cluster: somebody else has asked for it");
+            let refused = seal(b"key", &opener(strangers).request(), Some(&proof));
+            assert_eq!(refused, Err(SealedBoxError::NotAsked));
             let forged = seal(b"key", &opener(strangers).request(), strangers).expect("the stranger's own");
-            assert_eq!(opened(opener(Some(&proof)), &forged), by_another());
+            assert_eq!(opener(Some(&proof)).open(&forged), BY_ANOTHER);
         }
     }
 
@@ -134,20 +153,19 @@ mod tests {
     fn what_is_cut_longer_or_changed_is_refused() {
         let proof = SharedSecret::generate().expect("random bytes");
         for bad in spoilt(&opener(Some(&proof)).request()) {
-            let refused = seal(b"key", &bad, Some(&proof)).expect_err("not a request");
-            assert!(refused.message.ends_with("somebody else has asked for it"), "{} bytes", bad.len());
+            let refused = seal(b"key", &bad, Some(&proof));
+            assert_eq!(refused, Err(SealedBoxError::NotAsked), "{} bytes", bad.len());
         }
         let mut good = opener(Some(&proof));
         let sealed = seal(b"key", &good.request(), Some(&proof)).expect("sealed");
         for bad in spoilt(&sealed.0) {
-            let refused = good.read(&Sealed(bad.clone())).map_err(|e| e.message);
-            assert_eq!(refused, by_another(), "{} bytes", bad.len());
+            assert_eq!(good.read(&Sealed(bad.clone())), BY_ANOTHER, "{} bytes", bad.len());
         }
-        assert_eq!(opened(good, &sealed), Ok(b"key".to_vec()));
-        let long = seal(&[0; LONGEST + 1], &opener(None).request(), None).expect_err("too long");
-        assert_eq!(long.message, "a secret of the cluster: it is longer than 4096 bytes");
+        assert_eq!(good.open(&sealed), Ok(b"key".to_vec()));
+        let long = seal(&[0; LONGEST + 1], &opener(None).request(), None);
+        assert_eq!(long, Err(SealedBoxError::TooLong));
         let fits = opener(None);
         let sealed = seal(&[7; LONGEST], &fits.request(), None).expect("sealed");
-        assert_eq!(opened(fits, &sealed), Ok(vec![7; LONGEST]));
+        assert_eq!(fits.open(&sealed), Ok(vec![7; LONGEST]));
     }
 }

@@ -1,5 +1,6 @@
 //! CRIU's commands for pages between the two sides of a migration, which say the same to each other as CRIU says to its page server.
 
+use std::convert::Infallible;
 use std::io::{Read, Write};
 
 use skiff_criu::page_protocol::{self, Command};
@@ -42,7 +43,8 @@ pub fn strange() -> Fault {
 fn about(what: &str, error: skiff_criu::Error) -> Fault {
     match error {
         skiff_criu::Error::Io { source, .. } => {
-            Err::<(), _>(source).context(|| what).err().unwrap_or_else(strange)
+            let Err(fault) = Err::<Infallible, _>(source).context(|| what);
+            fault
         }
         error => fault(error).about(what),
     }

@@ -232,7 +232,7 @@ pub fn hosts(plan: &Plan) -> Result<Option<String>> {
         _ => None,
     });
     let (Some(also), Some(address)) = (names, address()) else { return Ok(None) };
-    let mut names = vec![hosts::own_name().context(|| "name of this host")?];
+    let mut names = vec![hosts::own_name()];
     names.extend(also.iter().filter(|name| **name != names[0]).cloned().collect::<Vec<_>>());
     Ok(Some(files::hosts_with([(address.to_string(), names)], &own_hosts())))
 }

@@ -19,8 +19,8 @@ impl Fleet {
         for at in 0..self.remotes.len() {
             self.tell(at, &Order::End);
         }
-        // Without a door, an agent that comes late finds nobody, and ends.
-        self.door = None;
+        // Without a listener, an agent that comes late finds nobody, and ends.
+        self.listener = None;
         while Instant::now() < until {
             let busy = self.remotes.iter().any(|remote| remote.channel.is_some());
             if !busy && self.launchers.iter().all(|launcher| launcher.ended) {
@@ -36,7 +36,7 @@ impl Fleet {
                     Of::To(at) => self.flush(at),
                     Of::Said(at) => drop(self.words(at)),
                     Of::Launcher(at) => drop(self.launchers[at].bury()),
-                    Of::Door => {}
+                    Of::Listener => {}
                 }
             }
         }

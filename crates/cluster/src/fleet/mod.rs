@@ -16,7 +16,8 @@ pub use remote::{Remote, Stage};
 use skiff_launch::channel::{Channel, Come};
 use skiff_launch::handshake::Call;
 use skiff_launch::hosts::{self, Host};
-use skiff_launch::launcher::{Door, Launcher};
+use skiff_launch::launcher::Launcher;
+use skiff_launch::listener::CallbackListener;
 use skiff_launch::manager::Launch;
 
 /// How often in a row each side may miss hearing that the other is there. Counted, not measured: who was stopped for an hour with all
@@ -38,14 +39,14 @@ pub struct Limits {
     pub start: Duration,
 }
 
-/// The agents, what has started them, and the door by which they come.
+/// The agents, what has started them, and where they call back.
 pub struct Fleet {
     /// One for each host, in the order of the hosts.
     pub remotes: Vec<Remote>,
     hosts: Vec<Host>,
     wanted: Wanted,
     launchers: Vec<Launcher>,
-    door: Option<Door>,
+    listener: Option<CallbackListener>,
     limits: Limits,
     /// By when all must have done what they are at.
     deadline: Option<Instant>,
@@ -58,7 +59,7 @@ pub struct Fleet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     /// Somebody calls back.
-    Door,
+    Listener,
     /// A launcher has ended.
     Launcher(usize),
     /// A launcher has said something.
@@ -75,13 +76,13 @@ pub type Waited<'a, O> = (O, BorrowedFd<'a>, PollFlags);
 impl Fleet {
     /// Nothing is started yet. The hosts are to be what `wanted` says.
     #[must_use]
-    pub fn new(hosts: &[Host], wanted: &Wanted, limits: Limits, door: Option<Door>) -> Self {
+    pub fn new(hosts: &[Host], wanted: &Wanted, limits: Limits, listener: Option<CallbackListener>) -> Self {
         Self {
             remotes: hosts.iter().map(|host| Remote::new(&host.name)).collect(),
             hosts: hosts.to_vec(),
             wanted: wanted.clone(),
             launchers: vec![],
-            door,
+            listener,
             limits,
             deadline: Some(Instant::now() + limits.answer),
             next_beat: Instant::now() + beat(wanted.silence),
@@ -129,7 +130,10 @@ impl Fleet {
         deaf: Option<usize>,
     ) {
         let mut wait = |what, fd, flags| waited.push((of(what), fd, flags));
-        self.door.iter().flat_map(Door::descriptors).for_each(|fd| wait(Of::Door, fd, PollFlags::IN));
+        self.listener
+            .iter()
+            .flat_map(CallbackListener::descriptors)
+            .for_each(|fd| wait(Of::Listener, fd, PollFlags::IN));
         for (at, launcher) in self.launchers.iter().enumerate() {
             launcher.end().into_iter().for_each(|fd| wait(Of::Launcher(at), fd, PollFlags::IN));
             launcher.words().into_iter().for_each(|fd| wait(Of::Said(at), fd, PollFlags::IN));
@@ -144,11 +148,11 @@ impl Fleet {
     }
 
     /// Forgets the agent of one host, with what had started only that, and lets another come in its place, which is told this.
-    pub fn begin_again(&mut self, at: usize, wanted: &Wanted, door: Option<Door>) {
+    pub fn begin_again(&mut self, at: usize, wanted: &Wanted, listener: Option<CallbackListener>) {
         self.forget_launchers(at);
         self.remotes[at] = Remote::new(&self.hosts[at].name);
         self.wanted = wanted.clone();
-        self.door = door;
+        self.listener = listener;
     }
 
     /// Has nothing more to do with an agent, which ends when it notices.
@@ -167,8 +171,9 @@ impl Fleet {
     ///
     /// # Errors
     /// When one of them is on a host that is none of ours.
-    pub fn open_door(&mut self) -> Result<()> {
-        for (name, channel) in self.door.iter_mut().flat_map(Door::serve).collect::<Vec<_>>() {
+    pub fn accept(&mut self) -> Result<()> {
+        for (name, channel) in self.listener.iter_mut().flat_map(CallbackListener::serve).collect::<Vec<_>>()
+        {
             let known = |remote: &Remote| hosts::same(&remote.name, &name);
             match self.remotes.iter().position(known) {
                 Some(at) if self.remotes[at].channel.is_none() => self.connect(at, channel),
@@ -234,14 +239,14 @@ impl Fleet {
     pub fn all_prepared(&mut self) -> Option<Vec<Place>> {
         let place = |remote: &Remote| remote.place().cloned();
         let places = self.remotes.iter().map(place).collect::<Option<Vec<_>>>()?;
-        self.door = None;
+        self.listener = None;
         self.deadline = Some(Instant::now() + self.limits.start);
         Some(places)
     }
 
     /// There is nothing that hosts could be late with any more, and nobody to come.
     pub fn settle(&mut self) {
-        self.door = None;
+        self.listener = None;
         self.deadline = None;
         self.launchers.iter_mut().for_each(Launcher::forget);
     }

@@ -42,7 +42,7 @@ impl Remote {
     /// When it does not talk as we do.
     pub fn take(&mut self) -> Result<Option<Come<Report>>> {
         let taken = self.channel.as_mut().map_or(Ok(None), Channel::take);
-        taken.map_err(|e| e.about(&format!("host {}", self.name)))
+        taken.map_err(|e| Fault::from(e).about(&format!("host {}", self.name)))
     }
 
     /// Where its container is to be, if that is known.

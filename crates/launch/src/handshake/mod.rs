@@ -69,13 +69,20 @@ pub enum HandshakeError {
     NotASecret,
 }
 
+impl HandshakeError {
+    /// How to mend it; empty if there is nothing to say.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::NotProven => "have the same version installed on all hosts",
+            Self::NoRandomBytes | Self::LongName(_) | Self::NotASecret => "",
+        }
+    }
+}
+
 impl From<HandshakeError> for Fault {
     fn from(e: HandshakeError) -> Self {
-        let hint = match e {
-            HandshakeError::NotProven => "have the same version installed on all hosts",
-            _ => "",
-        };
-        Self::new(e.to_string()).hint(hint)
+        Self::new(e.to_string()).hint(e.hint())
     }
 }
 

@@ -2,21 +2,29 @@
 
 use std::ffi::OsString;
 
-use skiff_spec::fault::{Fault, Result};
-
-use super::{Surroundings, file, words_of};
+use super::{ManagerEntry, Surroundings, Way, file, invalid, one_each, words_of};
+use crate::error::Result;
 use crate::hosts::Host;
 
+pub const ENTRY: ManagerEntry = ManagerEntry {
+    name: "Grid Engine",
+    variables: &["JOB_ID", "PE_HOSTFILE"],
+    hosts,
+    launches: |around, hosts, program| one_each(around, hosts, program, words),
+    way: Way::Pipes,
+    leads_session: true,
+    tells_programs: None,
+};
+
 /// A line for each host and queue: `HOST SLOTS QUEUE PROCESSORS`.
-pub fn hosts(around: &Surroundings<'_>) -> Result<Vec<Host>> {
+fn hosts(around: &Surroundings<'_>) -> Result<Vec<Host>> {
     let (path, text) = file(around, "PE_HOSTFILE")?;
     let mut hosts: Vec<Host> = vec![];
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let mut words = line.split_whitespace();
         let (name, slots) = (words.next().unwrap_or_default(), words.next().and_then(|n| n.parse().ok()));
-        let slots: u32 = slots.ok_or_else(|| {
-            Fault::new(format!("{}: {line:?}: no host with its number of slots", path.display()))
-        })?;
+        let slots: u32 = slots
+            .ok_or_else(|| invalid(path.display(), format!("{line:?}: no host with its number of slots")))?;
         match hosts.iter_mut().find(|host| host.name == name) {
             Some(host) => host.slots = Some(host.slots.unwrap_or(0).saturating_add(slots)),
             None => hosts.push(Host { name: name.into(), slots: Some(slots) }),
@@ -25,6 +33,6 @@ pub fn hosts(around: &Surroundings<'_>) -> Result<Vec<Host>> {
     Ok(hosts)
 }
 
-pub fn words(host: &Host, agent: &[OsString]) -> Vec<OsString> {
+fn words(host: &Host, agent: &[OsString]) -> Vec<OsString> {
     words_of(["qrsh", "-inherit", "-V", &host.name], agent.iter().cloned())
 }

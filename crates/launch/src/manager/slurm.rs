@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 
-use skiff_spec::fault::{Fault, Result};
 use skiff_spec::job::names;
 
-use super::{Launch, Surroundings, Way, var, words_of};
+use super::{Launch, ManagerEntry, Surroundings, Told, Way, invalid, var, words_of};
+use crate::error::Result;
 use crate::hosts::Host;
 
 /// What a job has set for its own steps; ours is one of another shape.
@@ -34,10 +34,20 @@ const MISLEADING: [&str; 19] = [
 /// More hosts than any machine has: a range beyond is a mistake.
 const MOST_HOSTS: usize = 65_536;
 
-pub fn hosts(around: &Surroundings<'_>) -> Result<Vec<Host>> {
+pub const ENTRY: ManagerEntry = ManagerEntry {
+    name: "Slurm",
+    variables: &["SLURM_JOB_ID", "SLURM_JOB_NODELIST"],
+    hosts,
+    launches: |_, hosts, program| vec![launch(hosts, program)],
+    way: Way::CallBack,
+    leads_session: false,
+    tells_programs: Some(Told { started_from: "SLURM_LAUNCH_NODE_IPADDR", own_name: "SLURMD_NODENAME" }),
+};
+
+fn hosts(around: &Surroundings<'_>) -> Result<Vec<Host>> {
     let list = var(around, "SLURM_JOB_NODELIST")?;
-    let names =
-        expand(&list).ok_or_else(|| Fault::new(format!("SLURM_JOB_NODELIST: {list:?}: no list of hosts")))?;
+    let names = expand(&list)
+        .ok_or_else(|| invalid("SLURM_JOB_NODELIST", format!("{list:?}: not a list of hosts")))?;
     // Tasks are what Open MPI takes, too; without them the processors.
     let counts = ["SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"].into_iter().find_map(|name| {
         let counts = counts(&(around.var)(name)?)?;
@@ -47,7 +57,7 @@ pub fn hosts(around: &Surroundings<'_>) -> Result<Vec<Host>> {
     Ok(names.into_iter().enumerate().map(|(at, name)| Host { name, slots: slots(at) }).collect())
 }
 
-pub fn launch(hosts: &[Host], agent: &[OsString]) -> Launch {
+fn launch(hosts: &[Host], agent: &[OsString]) -> Launch {
     let count = hosts.len();
     let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
     let shape = [
@@ -74,7 +84,7 @@ pub fn launch(hosts: &[Host], agent: &[OsString]) -> Launch {
     Launch {
         argv: words_of(words, agent.iter().cloned()),
         without: MISLEADING.to_vec(),
-        way: Way::CallBack,
+        way: ENTRY.way,
         hosts: (0..count).collect(),
     }
 }

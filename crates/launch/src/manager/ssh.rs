@@ -4,25 +4,30 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use skiff_spec::fault::{Context, Fault, Result};
-
-use super::{Surroundings, words_of};
+use super::{ManagerEntry, Surroundings, Way, one_each, words_of};
+use crate::error::{Error, OfSystem as _, Result};
 use crate::hosts::{self, Host};
 
-pub fn hosts(around: &Surroundings<'_>, file: &Path) -> Result<Vec<Host>> {
-    let about = || format!("host file {}", file.display());
-    let text = (around.read)(file).context(about)?;
-    let hosts = hosts::parse(&text).map_err(|junk| {
-        Fault::new(format!("{}: {junk}", about())).hint("a line is HOST, `HOST slots=N` or HOST:N")
-    })?;
-    if hosts.is_empty() {
-        return Err(Fault::new(format!("{}: no host in it", about())));
-    }
-    Ok(hosts)
+pub const ENTRY: ManagerEntry = ManagerEntry {
+    name: "ssh",
+    variables: &[],
+    // Only a file lists them.
+    hosts: |_| Ok(vec![]),
+    launches: |around, hosts, program| one_each(around, hosts, program, words),
+    way: Way::Pipes,
+    leads_session: false,
+    tells_programs: None,
+};
+
+/// The hosts of a file.
+pub fn hosts_of(around: &Surroundings<'_>, file: &Path) -> Result<Vec<Host>> {
+    let text = (around.read)(file).of(|| format!("host file {}", file.display()))?;
+    let hosts = hosts::parse(&text).map_err(|line| Error::InvalidHostFile { path: file.into(), line })?;
+    if hosts.is_empty() { Err(Error::EmptyHostFile(file.into())) } else { Ok(hosts) }
 }
 
 /// Where the user has to type something, or the host is dead, it fails; and it ends when the other side is lost.
-pub fn words(host: &Host, agent: &[OsString]) -> Vec<OsString> {
+fn words(host: &Host, agent: &[OsString]) -> Vec<OsString> {
     let options = [
         "ssh",
         "-T",

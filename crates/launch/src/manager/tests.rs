@@ -17,7 +17,7 @@ fn shown(found: Result<(Manager, Vec<Host>)>) -> String {
                 hosts.iter().map(|h| format!("{}:{}", h.name, h.slots.map_or(0, |s| s))).collect();
             format!("{} {}", manager.name(), hosts.join(" "))
         }
-        Err(e) => e.message,
+        Err(e) => e.to_string(),
     }
 }
 
@@ -41,10 +41,75 @@ fn hosts_of_every_manager() {
     around(&[], &[("/f", "n1\nn2:3\n")], |a| {
         assert_eq!(shown(find(a, Some(Path::new("/f")))), "ssh n1:0 n2:3");
     });
-    around(&[], &[], |a| assert!(shown(find(a, None)).starts_with("no hosts: not in an allocation")));
-    around(&[], &[("/f", "# nobody\n")], |a| {
-        assert_eq!(shown(find(a, Some(Path::new("/f")))), "host file /f: no host in it");
-    });
+}
+
+#[test]
+fn lists_without_hosts_are_told_apart() {
+    type Case<'a> = (&'a [(&'a str, &'a str)], &'a [(&'a str, &'a str)], Option<&'a str>, &'a str);
+    let slurm = |list| [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", list)];
+    let lsf = |list| [("LSB_JOBID", "7"), ("LSB_HOSTS", "n1"), ("LSB_MCPU_HOSTS", list)];
+    let pbs = [("PBS_JOBID", "7"), ("PBS_NODEFILE", "/nodes")];
+    let grid = [("JOB_ID", "7"), ("PE_HOSTFILE", "/pe")];
+    let cases: [Case<'_>; 12] = [
+        (&[], &[], None, "NoAllocation"),
+        // A job of Slurm that has lost half of its variables is none.
+        (&[("SLURM_JOB_ID", "7")], &[], None, "NoAllocation"),
+        (&slurm("n[1"), &[], None, "InvalidHosts"),
+        (&slurm("-oProxyCommand=x"), &[], None, "InvalidName"),
+        (&lsf("n1 2 n2"), &[], None, "InvalidHosts"),
+        (&lsf(""), &[], None, "Unset"),
+        (&pbs, &[("/nodes", "# nobody\n")], None, "NoHosts"),
+        (&pbs, &[("/nodes", "n1 2\n")], None, "InvalidHosts"),
+        (&grid, &[("/pe", "n1 many\n")], None, "InvalidHosts"),
+        (&[], &[("/f", "# nobody\n")], Some("/f"), "EmptyHostFile"),
+        (&[], &[("/f", "n1\n-x\n")], Some("/f"), "InvalidHostFile"),
+        (&[], &[], Some("/f"), "System"),
+    ];
+    for (vars, files, file, want) in cases {
+        around(vars, files, |a| {
+            let why = find(a, file.map(Path::new)).expect_err(want);
+            assert!(format!("{why:?}").starts_with(want), "{vars:?} {files:?}: {why:?}, not {want}");
+        });
+    }
+}
+
+#[test]
+fn one_other_host_is_reached_by_the_job_that_it_is_of_or_by_ssh() {
+    let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n[1-2]")];
+    let pbs = [("PBS_JOBID", "7"), ("PBS_NODEFILE", "/nodes")];
+    let agent = Launch { argv: vec!["agent".into()], without: vec![], way: Way::CallBack, hosts: vec![0] };
+    let program = ["receive".into()];
+    for (vars, host, otherwise, first) in [
+        (&slurm, "n2", None, Ok("srun")),
+        (&slurm, "n2.site", Some(&agent), Ok("srun")),
+        // Not of the job.
+        (&slurm, "n3", None, Ok("ssh")),
+        (&slurm, "n3", Some(&agent), Ok("agent")),
+        // Of the job, but PBS could not tell the program whom to call.
+        (&pbs, "n2", None, Ok("ssh")),
+        (&pbs, "n2", Some(&agent), Ok("agent")),
+        (&slurm, "n1", None, Err("OwnHost")),
+        (&slurm, "localhost", None, Err("OwnHost")),
+        (&slurm, "-oProxyCommand=x", None, Err("InvalidName")),
+        (&slurm, "", None, Err("InvalidName")),
+    ] {
+        around(vars, &[("/nodes", "n1\nn2\n")], |a| {
+            let launch = launch_on(a, host, &program, otherwise.cloned());
+            match (launch, first) {
+                (Ok(launch), Ok(first)) => assert_eq!(launch.argv[0], first, "{host}"),
+                (Err(why), Err(want)) => assert!(format!("{why:?}").starts_with(want), "{why:?}"),
+                (launch, _) => panic!("{host}: {launch:?}, not {first:?}"),
+            }
+        });
+    }
+}
+
+#[test]
+fn a_manager_tells_programs_where_they_are() {
+    let var = |name: &str| Some(name.to_owned()).filter(|name| name.starts_with("SLURM"));
+    assert_eq!(started_from(&var).as_deref(), Some("SLURM_LAUNCH_NODE_IPADDR"));
+    assert_eq!(own_name(&var).as_deref(), Some("SLURMD_NODENAME"));
+    assert_eq!((started_from(&|_| None), own_name(&|_| None)), (None, None));
 }
 
 #[test]

@@ -19,12 +19,13 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_sys::signal::{Mask, Signals};
 
-use crate::cluster::caller;
 use crate::cluster::container::{Container, daemon_failed};
+use crate::cluster::launching::HEAD;
 use crate::cluster::node::Node;
 use crate::cluster::script::{Script, with_stdio};
 use crate::cluster::visit::Visitors;
 use skiff_cli::Agent as Words;
+use skiff_launch::callback;
 use skiff_runtime::network;
 use skiff_user::context::Context;
 use skiff_user::scratch::Scratch;
@@ -45,8 +46,8 @@ pub fn run(words: &Words) -> Result<i32> {
     let context = Context::load()?;
     let secret = match (words.secret, &words.call) {
         // We have called already, before we got into our network.
-        (Some(fd), _) => caller::take_over(fd)?,
-        (None, Some(from)) => caller::call(from)?,
+        (Some(fd), _) => callback::take_over(fd)?,
+        (None, Some(from)) => callback::call(from, HEAD)?,
         (None, None) => None,
     };
     let mut agent = match join(&context, &words.net, secret.as_ref()) {
@@ -66,7 +67,7 @@ pub fn run(words: &Words) -> Result<i32> {
 
 /// Goes on in the container's network, where we know the secret, too.
 fn join(context: &Context, net: &Net, secret: Option<&SharedSecret>) -> Result<()> {
-    let handed_on = caller::hand_on(secret)?;
+    let handed_on = callback::hand_on(secret)?;
     network::join_with(context, net, &[("--secret", handed_on.as_fd())])
 }
 

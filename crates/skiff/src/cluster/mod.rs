@@ -2,7 +2,6 @@
 
 mod agent;
 mod apart;
-pub mod caller;
 pub mod container;
 pub mod launching;
 pub mod local;

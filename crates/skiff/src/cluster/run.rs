@@ -8,6 +8,7 @@ use skiff_cluster::files;
 use skiff_cluster::fleet::Limits;
 use skiff_cluster::head::{self, Task};
 use skiff_cluster::wire::{Duty, End, Program, Root, VERSION, Wanted};
+use skiff_launch::launching::{Entrance, Launching};
 use skiff_launch::manager::Launch;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
@@ -18,7 +19,7 @@ use skiff_spec::plan::Identity;
 use skiff_sys::signal::Signals;
 
 use crate::cluster::container;
-use crate::cluster::launching::{Entrance, Launching};
+use crate::cluster::launching;
 use crate::cluster::root::Found;
 use skiff_cli::ClusterRun;
 use skiff_output as output;
@@ -61,7 +62,7 @@ pub fn run(run: &ClusterRun) -> Result<i32> {
 }
 
 fn plan(run: &ClusterRun, net: &Net, context: &Context) -> Result<Plan> {
-    let launching = Launching::find(context, run.hostfile.as_deref(), run.nodes, net)?;
+    let launching = launching::find(context, run.hostfile.as_deref(), run.nodes, net)?;
     let name = format!("cluster-{}", std::process::id());
     let (root, command) = root(run, context)?;
     let program = program(run, &name, command);
@@ -121,7 +122,7 @@ fn program(run: &ClusterRun, name: &str, mut command: Command) -> Program {
 }
 
 fn carry_out(run: &ClusterRun, context: &Context, plan: &Plan, signals: &Signals) -> Result<End> {
-    let Entrance { door, call, .. } = &mut plan.launching.open(&plan.launches)?;
+    let Entrance { listener, call, .. } = &mut launching::open(&plan.launching, &plan.launches)?;
     let task = Task {
         hosts: &plan.launching.hosts,
         launches: &plan.launches,
@@ -133,14 +134,14 @@ fn carry_out(run: &ClusterRun, context: &Context, plan: &Plan, signals: &Signals
         },
         note: &output::note,
     };
-    head::run(&task, door.take(), call, signals)
+    head::run(&task, listener.take(), call, signals)
 }
 
 fn show(plan: &Plan, json: bool) -> Result<()> {
     if json {
         return output::json(plan);
     }
-    plan.launching.show_hosts()?;
+    launching::show_hosts(&plan.launching)?;
     let base = match &plan.wanted.root {
         Root::Host => "each host's root, as far as others may read it".into(),
         Root::Image { id, reference } => format!("image {reference} (sha256:{id})"),
@@ -151,7 +152,7 @@ fn show(plan: &Plan, json: bool) -> Result<()> {
     for mount in &plan.wanted.mounts {
         output::line(&format!("mount        {mount}"))?;
     }
-    plan.launching.show_launches()?;
+    launching::show_launches(&plan.launching)?;
     let words: Vec<_> = plan.program.argv.iter().map(|word| word.to_string_lossy()).collect();
     output::line(&format!("script       {}", words.join(" ")))
 }

@@ -1,4 +1,4 @@
-//! Programs on a node of a cluster's own Slurm that is on another host: who wants one opens a door, and an agent of their own, forked from
+//! Programs on a node of a cluster's own Slurm that is on another host: who wants one listens, and an agent of their own, forked from
 //! the node's, comes by it. Between the two it is as between any head and agent.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,18 +11,19 @@ use skiff_cluster::local::members::Member;
 use skiff_cluster::wire::{Duty, End, Program, Root, VERSION, Wanted};
 use skiff_launch::handshake::{Call, SharedSecret};
 use skiff_launch::hosts::Host;
-use skiff_launch::launcher::Door;
+use skiff_launch::listener::CallbackListener;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::Ended;
-use skiff_spec::fault::{Context as _, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::Identity;
 use skiff_spec::scratch::ScratchPlace;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
 
-use crate::cluster::caller;
+use crate::cluster::launching::HEAD;
 use crate::cluster::node::Node;
+use skiff_launch::callback;
 use skiff_output as output;
 use skiff_user::context::Context;
 
@@ -39,8 +40,8 @@ pub fn run(
     key: &str,
     ask: impl FnOnce(Call) -> Result<()>,
 ) -> std::result::Result<Ended, Failed> {
-    let door = open_door(key)?;
-    let call = Call { secret: None, ..door.call(vec![address])? };
+    let listener = listen(key)?;
+    let call = Call { secret: None, ..listener.call(vec![address]).map_err(Fault::from)? };
     let Command { argv, env, cwd, only_there, .. } = command.clone();
     let task = Task {
         hosts: &[Host { name: node.to_string(), slots: Some(1) }],
@@ -52,16 +53,16 @@ pub fn run(
     };
     let signals = Signals::block(&[]).context(|| "signals")?;
     ask(call.clone())?;
-    match head::run(&task, Some(door), &call, &signals)? {
+    match head::run(&task, Some(listener), &call, &signals)? {
         End::Code(code) => Ok(Ended::Code(code)),
         End::Signal(number) => Ok(Ended::Signal(number)),
         End::NotExecuted(errno) => Err(Failed::Command(command.argv[0].clone(), errno)),
     }
 }
 
-/// A door for one visit. The agent has the key; the word tells this call from others by that key.
-fn open_door(key: &str) -> Result<Door> {
-    Door::open_to(key.parse()?, &SharedSecret::generate()?.to_hex())
+/// Where the agent of one command calls back. The agent has the key; the word tells this call from others by that key.
+fn listen(key: &str) -> Result<CallbackListener> {
+    Ok(CallbackListener::open_to(key.parse()?, &SharedSecret::generate()?.to_hex())?)
 }
 
 /// There is nothing to be made.
@@ -114,7 +115,8 @@ impl Visitors {
 }
 
 fn serve(name: Member, call: &Call, receive: impl FnOnce() -> Result<()>) -> i32 {
-    // Whoever has opened a door that nobody comes by says so; we have nobody to tell.
-    let served = caller::call_as(&name.to_string(), call).and_then(|()| receive());
+    // Whoever listens in vain says so; we have nobody to tell.
+    let served =
+        callback::call_as(&name.to_string(), call, HEAD).map_err(Fault::from).and_then(|()| receive());
     i32::from(served.is_err())
 }

@@ -151,7 +151,7 @@ fn receive(visitor: &TcpStream, credential: &Credential) -> Result<()> {
     if credential.uid == 0 {
         return Err(Error::new("root gets no receiver"));
     }
-    let here = hosts::own_name().context(|| "name of this machine")?;
+    let here = hosts::own_name();
     let reached_at = visitor.local_addr().context(|| "visitor")?.ip();
     let words = request::call_for(&credential.payload, &here, reached_at)?;
     let account = Account::fit(credential.uid)?;

@@ -30,7 +30,7 @@ struct Left {
 
 /// Does it; the exit code: whether any has stayed.
 pub fn drain(context: &Context, words: &Drain) -> Result<i32> {
-    let here = hosts::own_name().context(|| "name of this machine")?;
+    let here = hosts::own_name();
     let is_here = hosts::same(&words.node, &here);
     let targets = match words.to.is_empty() {
         false => words.to.clone(),

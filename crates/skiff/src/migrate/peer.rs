@@ -53,7 +53,7 @@ impl Peer {
 
     /// What has been read of what it says, without waiting.
     pub fn heard<M: Message>(&mut self) -> Result<Option<M>> {
-        match self.channel.take().map_err(|e| e.about(&self.name))? {
+        match self.channel.take().map_err(|e| Error::from(e).about(&self.name))? {
             Some(Come::Message(word)) => Ok(Some(word)),
             Some(Come::Data(..)) => Err(Error::new(format!("{}: it says what is not understood", self.name))),
             None => Ok(None),

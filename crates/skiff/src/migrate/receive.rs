@@ -26,12 +26,12 @@ use skiff_sys::signal::Signals;
 use crate::checkpoint::criu;
 use crate::checkpoint::member::Member;
 use crate::checkpoint::restore::{Gate, Revived, fits, make_again};
-use crate::cluster::caller;
 use crate::migrate::peer::{Peer, wait};
 use crate::migrate::talk::{CONTROL, Files, GOODS, Load, Offer, Order, Report, VERSION};
 use crate::migrate::{decision, in_step};
 use skiff_cli::Mode;
 use skiff_env::deploy::own_layers;
+use skiff_launch::callback;
 use skiff_output as output;
 use skiff_plan as plan;
 use skiff_plan::get;
@@ -55,9 +55,9 @@ const SLACK: u64 = 64 << 20;
 
 /// Serves the sender; the exit code.
 pub fn receive(context: &Context) -> Result<i32> {
-    let call = caller::read(Path::new("-"))?;
-    let mut peer = Peer::over(caller::dial(&call, CONTROL, SENDER)?, SENDER)?;
-    let goods = caller::dial(&call, GOODS, SENDER)?;
+    let call = callback::read(Path::new("-"))?;
+    let mut peer = Peer::over(callback::dial(&call, CONTROL, SENDER)?, SENDER)?;
+    let goods = callback::dial(&call, GOODS, SENDER)?;
     match serve(context, &mut peer, goods) {
         Ok(None) => Ok(0),
         Ok(Some(record)) => {

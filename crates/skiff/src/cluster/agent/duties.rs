@@ -10,7 +10,7 @@ use skiff_cluster::wire::{self, Duty, Member, Place, Report, VERSION, Wanted};
 use skiff_launch::handshake::Call;
 use skiff_launch::sealed_box::Opener;
 use skiff_launch::{address, hosts};
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance;
 
 use crate::cluster::agent::{Agent, Prepared};
@@ -141,7 +141,7 @@ impl Agent<'_> {
 
 /// By which names or addresses this host may know the others. (The controller's agent is not in the list, though its host may be.)
 fn others<'a>(wanted: &'a Wanted, controller: Option<&'a str>) -> Result<Vec<&'a str>> {
-    let here = hosts::own_name().context(|| "name of this host")?;
+    let here = hosts::own_name();
     let is_other = |name: &&str| match wanted.hosts.get(wanted.index) {
         Some(own) => name != own,
         None => !hosts::is_here(name, &here),

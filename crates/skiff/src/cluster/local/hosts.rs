@@ -21,12 +21,15 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::network::Net;
 
-use crate::cluster::launching::Launching;
+use crate::cluster::launching;
+use skiff_launch::launching::Launching;
 
 /// What is to be on which hosts.
 pub struct Spec {
     /// The hosts, and how they are reached.
     pub launching: Launching,
+    /// The network that the agents are in.
+    pub net: Net,
     /// What the nodes are to be.
     pub wanted: Wanted,
     /// What takes the words of the controller's daemon.
@@ -68,14 +71,14 @@ pub type Lost = (Member, Option<End>, String);
 impl Hosts {
     /// Has agents started on all hosts; returns when it is known where all will be.
     pub fn begin(mut spec: Spec, key: String, maker: &OwnedFd) -> Result<Self> {
-        spec.wanted.duty = duty(&spec.launching)?;
+        spec.wanted.duty = duty(&spec)?;
         let mut launches = spec.launching.launches();
-        launches.push(spec.launching.one_more_here()?);
-        let mut entrance = spec.launching.open(&launches)?;
+        launches.push(spec.launching.one_more_here());
+        let mut entrance = launching::open(&spec.launching, &launches)?;
         let maker = maker.try_clone().context(|| "descriptors")?;
         let here = Host { name: spec.launching.here.clone(), slots: None };
         let all = [&spec.launching.hosts[..], &[here]].concat();
-        let fleet = Fleet::new(&all, &spec.wanted, spec.limits, entrance.door.take());
+        let fleet = Fleet::new(&all, &spec.wanted, spec.limits, entrance.listener.take());
         let mut proofs = vec![entrance.call.secret.clone(); spec.launching.hosts.len()];
         // It is a child of ours: nobody hears the two.
         proofs.push(None);
@@ -179,7 +182,7 @@ impl Hosts {
         let mut news = vec![];
         for of in ready {
             match of {
-                Of::Door => self.fleet.open_door()?,
+                Of::Listener => self.fleet.accept()?,
                 Of::Launcher(at) => {
                     news.extend(self.fleet.bury(*at).err().map(|(at, e)| (at, News::Failed(e))))
                 }
@@ -335,8 +338,8 @@ impl Hosts {
 
 /// What the agents are to be. On a network of the site's each has all ports of its own; on the hosts', they need to know where
 /// the controller is, if that is on none of them: one of them is reached by the address that it has on the way there.
-fn duty(launching: &Launching) -> Result<Duty> {
-    if matches!(launching.net, Net::Named(_)) {
+fn duty(Spec { launching, net, .. }: &Spec) -> Result<Duty> {
+    if matches!(net, Net::Named(_)) {
         return Ok(Duty::Node { port: Some(slurm::WORKER_PORT), controller: None });
     }
     let names = launching.hosts.iter().map(|host| host.name.as_str());

@@ -13,7 +13,6 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open};
 use skiff_cluster::fleet::{self, Waited};
 use skiff_cluster::local::hub::{self, Ask, Pattern, Say};
 use skiff_cluster::local::members::Member;
-use skiff_launch::manager::Manager;
 use skiff_sandbox::group::{Group, Network};
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
@@ -370,9 +369,8 @@ impl Held {
 /// The first process of the job that this is: managers have one lead a session. (Slurm ends its step, and so do all agents; but others may
 /// leave those alone that they do not know, as an agent on this very host that is our child.)
 fn job(spec: &Spec) -> Option<OwnedFd> {
-    let leads = matches!(spec.launching.manager, Manager::Pbs | Manager::Lsf | Manager::GridEngine);
     // Without a leader in sight there is only the loss of the hosts.
-    let leader = leads.then(|| session_of(None).ok().flatten())??;
+    let leader = spec.launching.manager.leads_session().then(|| session_of(None).ok().flatten())??;
     pidfd_open(leader, PidfdFlags::empty()).ok()
 }
 

@@ -16,7 +16,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, HOSTS, Identity, Plan, Source, Upper};
 
-use crate::cluster::launching::{self, Launching};
+use crate::cluster::launching;
 use crate::cluster::local::errand::wait_until_ready;
 use crate::cluster::local::hosts::Spec;
 use crate::cluster::local::known::not_up;
@@ -27,6 +27,7 @@ use crate::cluster::local::wire::{Want, ask};
 use crate::cluster::machine;
 use crate::cluster::root::Found;
 use skiff_cli::{HostArgs, Up};
+use skiff_launch::launching::Launching;
 use skiff_output as output;
 use skiff_plan as plan;
 use skiff_plan::{PlanOptions, base, show};
@@ -43,10 +44,10 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
     let launching = find_hosts(context, wanted)?;
     let found = Found::named(context, &wanted.base, wanted.dry_run)?;
     let nodes = count(wanted, launching.as_ref())?;
-    let net = launching.as_ref().map(|launching| launching.net.clone());
+    let net = launching.as_ref().map(|_| wanted.host.net.clone().unwrap_or_default());
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     // The root of every node on this machine, but for what differs between them.
-    let plan = plan::build(options(wanted, upper, net, &record), found.facts(context)?)?;
+    let plan = plan::build(options(wanted, upper, net.clone(), &record), found.facts(context)?)?;
     if wanted.dry_run {
         return show(&plan, launching.as_ref(), wanted.json);
     }
@@ -66,8 +67,8 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
         most: launching.as_ref().map_or(MOST, |it| u16::try_from(it.hosts.len()).unwrap_or(MOST)),
         cpus: cpus.unwrap_or(1),
         over_hosts: launching.is_some(),
-        net: launching.as_ref().map(|launching| launching.net.clone()).unwrap_or_default(),
-        host: hosts::own_name().context(|| "name of this host")?,
+        net: net.unwrap_or_default(),
+        host: hosts::own_name(),
         made: now(),
     };
     let held = match launching {
@@ -88,13 +89,13 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
 fn find_hosts(context: &Context, wanted: &Up) -> Result<Option<Launching>> {
     let here = || match &wanted.host.net {
         None => Ok(None),
-        Some(net) => Launching::here(context, wanted.nodes.ok_or_else(how_many)?, net).map(Some),
+        Some(net) => launching::here(context, wanted.nodes.ok_or_else(how_many)?, net).map(Some),
     };
     if wanted.here || (wanted.hostfile.is_none() && !launching::is_allocation()) {
         return here();
     }
     let net = wanted.host.net.clone().unwrap_or_default();
-    let found = Launching::find(context, wanted.hostfile.as_deref(), None, &net)?;
+    let found = launching::find(context, wanted.hostfile.as_deref(), None, &net)?;
     let only_here = found.hosts.iter().all(|host| lists::is_here(&host.name, &found.here));
     if wanted.hostfile.is_none() && only_here { here() } else { Ok(Some(found)) }
 }
@@ -144,7 +145,8 @@ fn spec(
     let limits =
         Limits { answer, start: answer.max(Duration::from_secs(context.config.slurm.fetch_seconds)) };
     let log = record.log(Member::Controller);
-    Spec { launching, wanted: asked, log, limits, first, cpus: wanted.cpus }
+    let net = wanted.host.net.clone().unwrap_or_default();
+    Spec { launching, net, wanted: asked, log, limits, first, cpus: wanted.cpus }
 }
 
 /// Has the supervisor make the nodes; `made` tells it then that the cluster stays.
@@ -179,8 +181,8 @@ pub fn options(wanted: &Up, upper: Upper, net: Option<Net>, record: &Record) -> 
 
 fn show(plan: &Plan, launching: Option<&Launching>, json: bool) -> Result<()> {
     if let (Some(launching), false) = (launching, json) {
-        launching.show_hosts()?;
-        launching.show_launches()?;
+        launching::show_hosts(launching)?;
+        launching::show_launches(launching)?;
     }
     show::show(plan, json)
 }

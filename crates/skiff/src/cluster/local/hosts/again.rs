@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::cluster::launching;
 use skiff_cluster::wire::Duty;
 use skiff_spec::fault::{Fault as Error, Result};
 
@@ -45,9 +46,9 @@ impl Hosts {
             *port = was;
         }
         let launches = self.spec.launching.launch(at);
-        let mut entrance = self.spec.launching.open(&launches)?;
+        let mut entrance = launching::open(&self.spec.launching, &launches)?;
         self.proofs[at].clone_from(&entrance.call.secret);
-        self.fleet.begin_again(at, &self.spec.wanted, entrance.door.take());
+        self.fleet.begin_again(at, &self.spec.wanted, entrance.listener.take());
         self.fleet.launch(&launches, &entrance.call)?;
         let lost = self.until_prepared(&[at])?;
         self.fleet.settle();

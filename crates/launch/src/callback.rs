@@ -1,0 +1,138 @@
+//! A program that was started on another host, and calls back whoever had it started.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::stdio::{dup2_stdin, dup2_stdout};
+use skiff_ipc::from_json;
+use skiff_sys::process::inherited_fd;
+
+use crate::error::{Error, OfSystem as _, Result};
+use crate::handshake::{Call, HELLO, HandshakeError, Initiator, SharedSecret};
+use crate::{hosts, listener, manager};
+
+/// How long each of the addresses is tried, and how long the other side may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Calls back under the name that the manager has for this host, and talks by standard input and output from then on; the secret by which the two know each
+/// other.
+///
+/// # Errors
+/// When the call cannot be read, nobody is there, or nobody who knows the secret.
+pub fn call(from: &Path, whom: &str) -> Result<Option<SharedSecret>> {
+    let call = read(from)?;
+    let name = manager::own_name(&|name| std::env::var(name).ok()).unwrap_or_else(hosts::own_name);
+    call_as(&name, &call, whom)?;
+    Ok(call.secret)
+}
+
+/// The secret, if there is one, for the program that goes on in this process: in a pipe, whose number is no secret.
+///
+/// # Errors
+/// When descriptors are used up.
+pub fn hand_on(secret: Option<&SharedSecret>) -> Result<OwnedFd> {
+    let about = || "pipe to oneself";
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC).of(about)?;
+    // So few bytes always fit.
+    let text = secret.map(SharedSecret::to_hex).unwrap_or_default();
+    rustix::io::write(&write, text.as_bytes()).of(about)?;
+    Ok(read)
+}
+
+/// Takes what [`hand_on`] gave, by its number.
+///
+/// # Errors
+/// When there is nothing under that number, or no secret in it.
+pub fn take_over(number: i32) -> Result<Option<SharedSecret>> {
+    let mut secret = String::new();
+    inherited_fd(number)
+        .and_then(|pipe| File::from(pipe).read_to_string(&mut secret))
+        .of(|| format!("descriptor {number}"))?;
+    let secret = Some(secret).filter(|text| !text.is_empty()).map(|text| text.parse()).transpose();
+    secret.map_err(|why| Error::Handshake { whom: format!("descriptor {number}"), why })
+}
+
+/// Calls `whom` by this name, and talks by standard input and output from then on.
+///
+/// # Errors
+/// As [`dial`].
+pub fn call_as(name: &str, call: &Call, whom: &str) -> Result<()> {
+    let socket = dial(call, name, whom)?;
+    dup2_stdin(&socket).and_then(|()| dup2_stdout(&socket)).of(|| whom)
+}
+
+/// A connection to `whom`, who has said how to call back; `name` says what it is for.
+///
+/// # Errors
+/// [`Error::Unreachable`], [`Error::NoAnswer`], [`Error::Handshake`].
+pub fn dial(call: &Call, name: &str, whom: &str) -> Result<OwnedFd> {
+    let about = || whom.to_owned();
+    let mut socket = connect(call, whom)?;
+    socket.set_nodelay(true).of(about)?;
+    socket.set_read_timeout(Some(PATIENCE)).of(about)?;
+    prove(&mut socket, call, (name, whom))?;
+    socket.set_read_timeout(None).of(about)?;
+    let socket = OwnedFd::from(socket);
+    listener::keep_alive(&socket).of(about)?;
+    Ok(socket)
+}
+
+/// Has both sides prove that they know the call's secret.
+fn prove(socket: &mut TcpStream, call: &Call, (name, whom): (&str, &str)) -> Result<()> {
+    let handshake = |why| Error::Handshake { whom: whom.into(), why };
+    let secret = call.secret.as_ref().ok_or(HandshakeError::NotASecret).map_err(handshake)?;
+    let (initiator, hello) = Initiator::begin(secret, &call.word).map_err(handshake)?;
+    let mut answer = [0; HELLO];
+    // One of another version hangs up, or waits for more.
+    let answered = socket.write_all(&hello).and_then(|()| socket.read_exact(&mut answer));
+    answered.map_err(|why| Error::NoAnswer { whom: whom.into(), why })?;
+    let proof = initiator.prove(&answer, name).map_err(handshake)?;
+    socket.write_all(&proof).of(|| whom.to_owned())
+}
+
+/// How to call back, from a file or the standard input (`-`). Where a manager says from where this was started, that is tried first.
+///
+/// # Errors
+/// When it cannot be read, or is none.
+pub fn read(from: &Path) -> Result<Call> {
+    let about = || format!("how to call back ({})", from.display());
+    let text = match from.to_str() {
+        Some("-") => {
+            let mut line = String::new();
+            std::io::stdin().read_line(&mut line).of(about)?;
+            line
+        }
+        _ => std::fs::read_to_string(from).of(about)?,
+    };
+    let invalid = |why| Error::InvalidCall { from: from.display().to_string(), why };
+    let mut call: Call = from_json(text.as_bytes()).map_err(invalid)?;
+    call.hosts.splice(..0, manager::started_from(&|name| std::env::var(name).ok()));
+    Ok(call)
+}
+
+fn connect(call: &Call, whom: &str) -> Result<TcpStream> {
+    let mut tried = vec![];
+    for host in &call.hosts {
+        let found = (host.as_str(), call.port).to_socket_addrs();
+        let attempt = found.and_then(|addresses| {
+            let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
+            for address in addresses {
+                match TcpStream::connect_timeout(&address, PATIENCE) {
+                    Ok(socket) => return Ok(socket),
+                    Err(e) => last = e,
+                }
+            }
+            Err(last)
+        });
+        match attempt {
+            Ok(socket) => return Ok(socket),
+            Err(e) => tried.push(format!("{host}: {e}")),
+        }
+    }
+    Err(Error::Unreachable { whom: whom.into(), port: call.port, tried: tried.join("; ") })
+}
