@@ -16,25 +16,25 @@ use skiff_sys::uncached::Uncached;
 
 use crate::blob::Blob;
 use crate::error::Context;
-use crate::gate::{Gate, Inside};
-use crate::inflate::{Inflater, Watch, promised_size};
-use crate::layer::{Others, Target, Unpacked, Unpacker};
+use crate::inflate::{InflateWatch, Inflater, promised_size};
+use crate::layer::{LayerTarget, LayerUnpacker, Others, UnpackedLayer};
+use crate::layer_entries::LayerEntries;
 use crate::merge::Merger;
 use crate::panics::caught;
 use crate::punch::{clear, unused};
-use crate::records::Records;
-use crate::space::{Blocks, Space};
+use crate::space::{BlockRange, BlockSpace};
 use crate::spill::Spill;
 use crate::sum::of_blocks;
+use crate::work_slots::{WorkSlot, WorkSlots};
 use crate::{Error, Result};
 
-pub use crate::gate::places;
+pub use crate::work_slots::default_threads;
 
 /// A thread's stack: nothing here recurses, and no buffer lies on it.
 const STACK: usize = 256 << 10;
 
 /// What is to be put together, and where.
-pub struct Job<'a> {
+pub struct AssemblyJob<'a> {
     /// The layers, the lowest first.
     pub blobs: &'a [&'a dyn Blob],
     /// An empty file, open for reading and writing. Whoever gave it makes it visible.
@@ -46,51 +46,51 @@ pub struct Job<'a> {
     /// And its name.
     pub scratch_name: &'a str,
     /// What is too much.
-    pub limits: Limits,
+    pub limits: ImageLimits,
     /// How many layers are unpacked at the same time.
     pub threads: usize,
 }
 
 /// What no image may exceed, however small its layers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ImageLimits {
     /// Bytes of all layers together, inflated.
     pub bytes: u64,
     /// Entries of all layers together.
     pub entries: u64,
 }
 
-impl Default for Limits {
+impl Default for ImageLimits {
     /// 1 TiB, and 8 million entries, which take 3 GB of memory: ten times of what has been seen.
-    fn default() -> Limits {
-        Limits { bytes: 1 << 40, entries: 8_000_000 }
+    fn default() -> ImageLimits {
+        ImageLimits { bytes: 1 << 40, entries: 8_000_000 }
     }
 }
 
-impl Limits {
+impl ImageLimits {
     /// For so many bytes as they are in the registry or in a file. Software inflates to ten times that, text to some more; what becomes
     /// a thousand times as much was made to fill the disk. What is small on any disk may be mostly zeros.
     #[must_use]
-    pub fn of(compressed: u64) -> Limits {
+    pub fn of(compressed: u64) -> ImageLimits {
         const ALWAYS: u64 = 16 << 30;
         const TIMES: u64 = 200;
-        let limits = Limits::default();
-        Limits { bytes: compressed.saturating_mul(TIMES).max(ALWAYS).min(limits.bytes), ..limits }
+        let limits = ImageLimits::default();
+        ImageLimits { bytes: compressed.saturating_mul(TIMES).max(ALWAYS).min(limits.bytes), ..limits }
     }
 }
 
 /// How far it has come, for whoever shows it; and a way to end it.
 #[derive(Debug)]
-pub struct Progress {
+pub struct AssemblyProgress {
     layers: Vec<(AtomicU64, AtomicU64)>,
     cancelled: AtomicBool,
 }
 
-impl Progress {
+impl AssemblyProgress {
     /// For so many layers.
-    pub fn new(layers: usize) -> Progress {
+    pub fn new(layers: usize) -> AssemblyProgress {
         let layers = (0..layers).map(|_| Default::default()).collect();
-        Progress { layers, cancelled: AtomicBool::new(false) }
+        AssemblyProgress { layers, cancelled: AtomicBool::new(false) }
     }
 
     /// How many bytes of each layer have been read, and to how many they were inflated.
@@ -133,7 +133,7 @@ pub struct WrittenImage {
 ///
 /// # Errors
 /// The first of any layer. The file is of no use then.
-pub fn assemble(job: &Job<'_>, progress: &Progress) -> Result<WrittenImage> {
+pub fn assemble(job: &AssemblyJob<'_>, progress: &AssemblyProgress) -> Result<WrittenImage> {
     loop {
         if let Some(image) = try_assemble(job, progress).map_err(|error| say_how_much(job, error))? {
             return Ok(image);
@@ -144,9 +144,9 @@ pub fn assemble(job: &Job<'_>, progress: &Progress) -> Result<WrittenImage> {
 }
 
 /// `None`: bytes that were later found to be wrong had a say in where the layers went. Now the right ones are there.
-fn try_assemble(job: &Job<'_>, progress: &Progress) -> Result<Option<WrittenImage>> {
+fn try_assemble(job: &AssemblyJob<'_>, progress: &AssemblyProgress) -> Result<Option<WrittenImage>> {
     let promises = job.blobs.iter().map(|blob| promise(*blob)).collect::<Result<Vec<u64>>>()?;
-    let space = Space::new(&promises).map_err(|_| too_large(job))?;
+    let space = BlockSpace::new(&promises).map_err(|_| too_large(job))?;
     let waiting = job.blobs.iter().map(|_| None).collect();
     let all = All {
         job,
@@ -154,7 +154,7 @@ fn try_assemble(job: &Job<'_>, progress: &Progress) -> Result<Option<WrittenImag
         promises,
         space,
         data: Uncached::default(),
-        gate: Gate::new(job.threads.max(1)),
+        slots: WorkSlots::new(job.threads.max(1)),
         inflated: AtomicU64::new(0),
         placed: AtomicU64::new(0),
         entries: AtomicU64::new(0),
@@ -172,7 +172,7 @@ fn try_assemble(job: &Job<'_>, progress: &Progress) -> Result<Option<WrittenImag
     let mut tree = all.merge.into_inner().unwrap_or_else(PoisonError::into_inner).merger.finish();
     tree.remove_devices();
     let mut data = Data::default();
-    for Unpacked { spill, used, sum, .. } in outcomes.into_iter().flatten() {
+    for UnpackedLayer { spill, used, sum, .. } in outcomes.into_iter().flatten() {
         data.spills.push(spill);
         data.used.extend(used);
         data.sum = data.sum.wrapping_add(sum);
@@ -181,7 +181,7 @@ fn try_assemble(job: &Job<'_>, progress: &Progress) -> Result<Option<WrittenImag
 }
 
 /// A full disk is one that lacks what the layers promise, if they promise more than there is: the user knows then how much to free.
-fn say_how_much(job: &Job<'_>, error: Error) -> Error {
+fn say_how_much(job: &AssemblyJob<'_>, error: Error) -> Error {
     if !matches!(error, Error::Io { source: Errno::NOSPC | Errno::DQUOT, .. }) {
         return error;
     }
@@ -203,7 +203,7 @@ fn promise(blob: &dyn Blob) -> Result<u64> {
     }
 }
 
-fn too_large(job: &Job<'_>) -> Error {
+fn too_large(job: &AssemblyJob<'_>) -> Error {
     Error::TooLarge {
         image: job.name.into(),
         why: "would be larger than 16 TiB, which its format does not allow".into(),
@@ -215,11 +215,11 @@ fn too_large(job: &Job<'_>) -> Error {
 struct Data {
     spills: Vec<Spill>,
     /// Where their data lies in the image file, and its sum.
-    used: Vec<Blocks>,
+    used: Vec<BlockRange>,
     sum: u64,
 }
 
-fn finish(job: &Job<'_>, tree: &Tree, Data { spills, used, sum }: &Data) -> Result<WrittenImage> {
+fn finish(job: &AssemblyJob<'_>, tree: &Tree, Data { spills, used, sum }: &Data) -> Result<WrittenImage> {
     let unused = unused(tree, used);
     let sum = sum.wrapping_sub(of_blocks(job.image, job.name, &unused)?);
     clear(job.image, job.name, &unused)?;
@@ -232,12 +232,12 @@ fn finish(job: &Job<'_>, tree: &Tree, Data { spills, used, sum }: &Data) -> Resu
 
 /// What the threads share.
 struct All<'a> {
-    job: &'a Job<'a>,
-    progress: &'a Progress,
+    job: &'a AssemblyJob<'a>,
+    progress: &'a AssemblyProgress,
     promises: Vec<u64>,
-    space: Space,
+    space: BlockSpace,
     data: Uncached,
-    gate: Gate,
+    slots: WorkSlots,
     inflated: AtomicU64,
     placed: AtomicU64,
     entries: AtomicU64,
@@ -250,14 +250,14 @@ struct All<'a> {
 struct Merge {
     merger: Merger,
     next: usize,
-    waiting: Vec<Option<Records>>,
+    waiting: Vec<Option<LayerEntries>>,
 }
 
-type Outcome = Option<Unpacked>;
+type LayerOutcome = Option<UnpackedLayer>;
 
 impl All<'_> {
     /// Unpacks all layers; of those that failed, or were given up, nothing is left.
-    fn unpack(&self) -> Vec<Outcome> {
+    fn unpack(&self) -> Vec<LayerOutcome> {
         std::thread::scope(|scope| {
             let start = |layer| {
                 let thread = std::thread::Builder::new().name(format!("layer {layer}")).stack_size(STACK);
@@ -270,7 +270,7 @@ impl All<'_> {
             let mut threads: Vec<_> =
                 self.longest_first().into_iter().map(|layer| (layer, start(layer))).collect();
             threads.sort_unstable_by_key(|(layer, _)| *layer);
-            let join = |thread: std::thread::ScopedJoinHandle<'_, Outcome>| match thread.join() {
+            let join = |thread: std::thread::ScopedJoinHandle<'_, LayerOutcome>| match thread.join() {
                 Ok(outcome) => outcome,
                 Err(panic) => std::panic::resume_unwind(panic),
             };
@@ -284,10 +284,10 @@ impl All<'_> {
         layers
     }
 
-    fn layer(&self, layer: usize) -> Outcome {
+    fn layer(&self, layer: usize) -> LayerOutcome {
         let blob = self.job.blobs[layer];
-        let inside = Cell::new(Some(self.gate.enter(blob.size(), layer)));
-        let place = Place { all: self, layer, read: AtomicU64::new(0), inside };
+        let slot = Cell::new(Some(self.slots.acquire(blob.size(), layer)));
+        let place = LayerSlot { all: self, layer, read: AtomicU64::new(0), slot };
         let unpack = || {
             let mut unpacked = place.unpack()?;
             self.merge(layer, std::mem::take(&mut unpacked.records))?;
@@ -304,7 +304,7 @@ impl All<'_> {
         self.job.blobs.iter().for_each(|blob| blob.abandon());
     }
 
-    fn merge(&self, layer: usize, records: Records) -> Result<()> {
+    fn merge(&self, layer: usize, records: LayerEntries) -> Result<()> {
         let mut merge = locked(&self.merge);
         merge.waiting[layer] = Some(records);
         loop {
@@ -327,20 +327,20 @@ impl All<'_> {
 }
 
 /// One layer's place among all.
-struct Place<'a> {
+struct LayerSlot<'a> {
     all: &'a All<'a>,
     layer: usize,
     /// How many compressed bytes have been read.
     read: AtomicU64,
     /// The thread's right to run, which is lent to others while the thread waits.
-    inside: Cell<Option<Inside<'a>>>,
+    slot: Cell<Option<WorkSlot<'a>>>,
 }
 
-impl Place<'_> {
-    fn unpack(&self) -> Result<Unpacked> {
+impl LayerSlot<'_> {
+    fn unpack(&self) -> Result<UnpackedLayer> {
         let All { job, space, data, .. } = self.all;
         let blob = job.blobs[self.layer];
-        let target = Target {
+        let target = LayerTarget {
             image: job.image,
             data,
             image_name: job.name,
@@ -348,7 +348,7 @@ impl Place<'_> {
             space,
             layer: self.layer,
         };
-        let mut unpacker = Unpacker::new(target, self, Spill::new(job.scratch, job.scratch_name)?);
+        let mut unpacker = LayerUnpacker::new(target, self, Spill::new(job.scratch, job.scratch_name)?);
         while !self.try_once(blob, &mut unpacker)? {
             clear(job.image, job.name, &unpacker.reset())?;
             self.all.progress.forget(self.layer);
@@ -361,7 +361,7 @@ impl Place<'_> {
     }
 
     /// `false`: the bytes were not the right ones, and are being fetched anew.
-    fn try_once(&self, blob: &dyn Blob, unpacker: &mut Unpacker<'_, Self>) -> Result<bool> {
+    fn try_once(&self, blob: &dyn Blob, unpacker: &mut LayerUnpacker<'_, Self>) -> Result<bool> {
         match self.unpack_and_verify(blob, unpacker) {
             Err(error) if error.is_restart() => {
                 blob.restart();
@@ -371,7 +371,7 @@ impl Place<'_> {
         }
     }
 
-    fn unpack_and_verify(&self, blob: &dyn Blob, unpacker: &mut Unpacker<'_, Self>) -> Result<()> {
+    fn unpack_and_verify(&self, blob: &dyn Blob, unpacker: &mut LayerUnpacker<'_, Self>) -> Result<()> {
         let mut inflater = Inflater::new(blob, self);
         // What follows the archive's end is of no use, but tells whether all came through.
         let outcome = unpacker.unpack(&mut inflater).and_then(|()| inflater.skip());
@@ -387,9 +387,9 @@ impl Place<'_> {
 
     /// Lets someone else run while this waits, which is then as urgent as if it had so much work before it.
     fn outside<T>(&self, wait: impl FnOnce() -> T, work: u64) -> T {
-        drop(self.inside.take());
+        drop(self.slot.take());
         let result = wait();
-        self.inside.set(Some(self.all.gate.enter(work, self.layer)));
+        self.slot.set(Some(self.all.slots.acquire(work, self.layer)));
         result
     }
 
@@ -399,7 +399,7 @@ impl Place<'_> {
     }
 }
 
-impl Watch for Place<'_> {
+impl InflateWatch for LayerSlot<'_> {
     fn before_read(&self) -> Result<()> {
         let cancelled = self.all.progress.cancelled.load(Ordering::Relaxed);
         if cancelled || locked(&self.all.failure).is_some() { Err(Error::Cancelled) } else { Ok(()) }
@@ -423,7 +423,7 @@ impl Watch for Place<'_> {
     }
 }
 
-impl Others for Place<'_> {
+impl Others for LayerSlot<'_> {
     fn placing(&self, bytes: u64) -> Result<()> {
         self.all.count(&self.all.placed, bytes, self.all.job.limits.bytes, "bytes of files")
     }

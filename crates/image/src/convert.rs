@@ -12,11 +12,11 @@ use skiff_erofs::tree::{
 };
 use skiff_sys::positional::write_all_at;
 
-use crate::assemble::{Limits, WrittenImage};
+use crate::assemble::{ImageLimits, WrittenImage};
 use crate::error::Context;
 use crate::layer::is_kept;
 use crate::spill::Spill;
-use crate::sum::Sum;
+use crate::sum::DataSum;
 use crate::{Error, Result};
 
 /// Blocks are written in pieces of this size.
@@ -32,11 +32,11 @@ pub(crate) trait Foreign {
         false
     }
     /// Root directory of the file system.
-    fn root(&self) -> Result<Found<Self::File>>;
+    fn root(&self) -> Result<ForeignFile<Self::File>>;
     /// What is in a directory, without `.` and `..`.
     fn children(&self, directory: &Self::File) -> Result<Children<Self::File>>;
     /// A file's content from its start to its end.
-    fn pieces(&self, file: &Self::File, each: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()>;
+    fn pieces(&self, file: &Self::File, each: &mut dyn FnMut(FilePiece<'_>) -> Result<()>) -> Result<()>;
     /// How many of its bytes have been read for that, where so many were unpacked.
     fn bytes_read(&self, unpacked: u64) -> u64 {
         unpacked
@@ -44,10 +44,10 @@ pub(crate) trait Foreign {
 }
 
 /// Names in a directory, and what they name.
-pub(crate) type Children<F> = Vec<(Box<[u8]>, Found<F>)>;
+pub(crate) type Children<F> = Vec<(Box<[u8]>, ForeignFile<F>)>;
 
 /// A file of it.
-pub(crate) struct Found<F> {
+pub(crate) struct ForeignFile<F> {
     pub file: F,
     /// The same for all names of one file.
     pub number: u64,
@@ -55,11 +55,11 @@ pub(crate) struct Found<F> {
     pub links: u32,
     pub attributes: Attributes,
     pub xattrs: Xattrs,
-    pub kind: FoundKind,
+    pub kind: ForeignFileType,
 }
 
 /// What it is.
-pub(crate) enum FoundKind {
+pub(crate) enum ForeignFileType {
     Directory,
     File,
     Symlink(Box<[u8]>),
@@ -70,14 +70,14 @@ pub(crate) enum FoundKind {
 }
 
 /// Some of a file's bytes, which follow those before.
-pub(crate) enum Piece<'a> {
+pub(crate) enum FilePiece<'a> {
     Data(&'a [u8]),
     /// So many zeros.
     Hole(u64),
 }
 
 /// Where to, and how much at most.
-pub struct Job<'a> {
+pub struct ConversionJob<'a> {
     /// An empty file, open for reading and writing.
     pub image: BorrowedFd<'a>,
     /// Name of the image, for messages.
@@ -89,7 +89,7 @@ pub struct Job<'a> {
     /// And its name.
     pub scratch_name: &'a str,
     /// What is too much.
-    pub limits: Limits,
+    pub limits: ImageLimits,
     /// Told of each piece how many bytes of the source have been read; gives whether to go on.
     pub watch: &'a mut dyn FnMut(u64) -> bool,
 }
@@ -98,11 +98,11 @@ pub struct Job<'a> {
 ///
 /// # Errors
 /// The file system cannot be read, holds what ours cannot, or too much. The file is of no use then.
-pub(crate) fn convert<F: Foreign>(foreign: &F, job: Job<'_>) -> Result<WrittenImage> {
+pub(crate) fn convert<F: Foreign>(foreign: &F, job: ConversionJob<'_>) -> Result<WrittenImage> {
     let (image, name) = (job.image, job.name);
     let gathered = Vec::with_capacity(GATHER);
     let spill = Spill::new(job.scratch, job.scratch_name)?;
-    let mut converter = Converter { job, spill, next_block: 1, gathered, sum: Sum::default(), placed: 0 };
+    let mut converter = Converter { job, spill, next_block: 1, gathered, sum: DataSum::default(), placed: 0 };
     let mut tree = converter.tree(foreign)?;
     tree.remove_devices();
     converter.flush()?;
@@ -114,12 +114,12 @@ pub(crate) fn convert<F: Foreign>(foreign: &F, job: Job<'_>) -> Result<WrittenIm
 }
 
 struct Converter<'a> {
-    job: Job<'a>,
+    job: ConversionJob<'a>,
     spill: Spill,
     /// Where the next block goes, those gathered counted.
     next_block: u32,
     gathered: Vec<u8>,
-    sum: Sum,
+    sum: DataSum,
     /// Bytes of files so far, holes not counted.
     placed: u64,
 }
@@ -139,7 +139,7 @@ impl Converter<'_> {
                     // It was moved, and has been met where it was.
                     Some(id) if foreign.may_change() && is_directory(id) => continue,
                     // A tree in itself would have no end.
-                    Some(id) if matches!(found.kind, FoundKind::Directory) || is_directory(id) => {
+                    Some(id) if matches!(found.kind, ForeignFileType::Directory) || is_directory(id) => {
                         let name = name.escape_ascii();
                         return Err(self.bad(format!("the directory {name} has two names in it")));
                     }
@@ -162,22 +162,22 @@ impl Converter<'_> {
         foreign: &F,
         tree: &mut Tree,
         known: &mut HashMap<u64, InodeId>,
-        found: Found<F::File>,
+        found: ForeignFile<F::File>,
         stack: &mut Vec<(F::File, InodeId)>,
     ) -> Result<InodeId> {
-        let Found { file, number, links, attributes, xattrs, kind } = found;
+        let ForeignFile { file, number, links, attributes, xattrs, kind } = found;
         if tree.len() as u64 >= self.job.limits.entries {
             return Err(self.too_large(format!("has more than {} files, the limit", self.job.limits.entries)));
         }
-        let is_directory = matches!(kind, FoundKind::Directory);
+        let is_directory = matches!(kind, ForeignFileType::Directory);
         let kind = match kind {
-            FoundKind::Directory => Kind::Directory(Default::default()),
-            FoundKind::File => Kind::File(self.content(foreign, &file)?),
-            FoundKind::Symlink(target) => Kind::Symlink(target),
-            FoundKind::CharDevice(major, minor) => Kind::CharDevice(major, minor),
-            FoundKind::BlockDevice(major, minor) => Kind::BlockDevice(major, minor),
-            FoundKind::Fifo => Kind::Fifo,
-            FoundKind::Socket => Kind::Socket,
+            ForeignFileType::Directory => Kind::Directory(Default::default()),
+            ForeignFileType::File => Kind::File(self.content(foreign, &file)?),
+            ForeignFileType::Symlink(target) => Kind::Symlink(target),
+            ForeignFileType::CharDevice(major, minor) => Kind::CharDevice(major, minor),
+            ForeignFileType::BlockDevice(major, minor) => Kind::BlockDevice(major, minor),
+            ForeignFileType::Fifo => Kind::Fifo,
+            ForeignFileType::Socket => Kind::Socket,
         };
         // Linux has no permissions of symbolic links; some programs write some.
         let mode = if matches!(kind, Kind::Symlink(_)) { 0o777 } else { attributes.mode };
@@ -208,11 +208,11 @@ impl Converter<'_> {
     fn content<F: Foreign>(&mut self, foreign: &F, file: &F::File) -> Result<Content> {
         let mut placing = Placing::default();
         foreign.pieces(file, &mut |piece| match piece {
-            Piece::Data(bytes) => {
+            FilePiece::Data(bytes) => {
                 self.data(&mut placing, bytes)?;
                 if (self.job.watch)(foreign.bytes_read(self.placed)) { Ok(()) } else { Err(Error::Cancelled) }
             }
-            Piece::Hole(len) => self.hole(&mut placing, len),
+            FilePiece::Hole(len) => self.hole(&mut placing, len),
         })?;
         self.end(placing)
     }

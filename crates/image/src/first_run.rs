@@ -109,23 +109,23 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::assemble::{Job, Limits, Progress, assemble};
+    use crate::assemble::{AssemblyJob, AssemblyProgress, ImageLimits, assemble};
     use crate::blob::FileBlob;
-    use skiff_tar::build::{Entry, archive};
+    use skiff_tar::build::{RawEntry, archive};
 
     /// Files of so many bytes.
     fn image_of(files: &[(&str, usize)]) -> Reader<File> {
-        let mut entries: Vec<Entry> =
-            files.iter().map(|(name, size)| Entry::file(name, vec![7; *size])).collect();
-        entries.push(Entry::symlink("lib64", "usr/lib64"));
-        entries.push(Entry::symlink("bin/sh", "dash"));
+        let mut entries: Vec<RawEntry> =
+            files.iter().map(|(name, size)| RawEntry::file(name, vec![7; *size])).collect();
+        entries.push(RawEntry::symlink("lib64", "usr/lib64"));
+        entries.push(RawEntry::symlink("bin/sh", "dash"));
         let (mut layer, image, dir) =
             (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap(), tempfile::tempdir().unwrap());
         layer.write_all(&archive(&entries)).unwrap();
         let (blob, scratch) = (FileBlob::new(layer, "layer", None).unwrap(), File::open(dir.path()).unwrap());
         let (image_fd, scratch_fd) = (image.as_fd(), scratch.as_fd());
-        let (limits, threads) = (Limits::default(), 1);
-        let job = Job {
+        let (limits, threads) = (ImageLimits::default(), 1);
+        let job = AssemblyJob {
             blobs: &[&blob],
             image: image_fd,
             name: "image",
@@ -134,7 +134,7 @@ mod tests {
             limits,
             threads,
         };
-        assemble(&job, &Progress::new(1)).unwrap();
+        assemble(&job, &AssemblyProgress::new(1)).unwrap();
         Reader::open(image, "image").unwrap()
     }
 

@@ -8,15 +8,15 @@ use rustix::fs::MemfdFlags;
 use skiff_erofs::tree::{Content, Kind, Tree};
 use skiff_oci::platform::Platform;
 
-use crate::assemble::Limits;
-use crate::convert::{Job, convert};
+use crate::assemble::ImageLimits;
+use crate::convert::{ConversionJob, convert};
+use crate::layer_entries::LayerEntries;
 use crate::merge::Merger;
-use crate::records::Records;
 use crate::sif;
 use crate::squashfs::Squashfs;
-use crate::transport::{self, Archive, Layout, Part};
+use crate::transport::{self, Archive, FilePart, ImageLayout};
 use skiff_tar::fuzz::with_checksums;
-use skiff_tar::{EntryKind, Reader};
+use skiff_tar::{EntryKind, TarReader};
 
 /// Layers, as tar streams one behind the other, each after its length in 512-byte records (two bytes, the lower first). Their
 /// files' data is left out.
@@ -35,10 +35,10 @@ pub fn layers(mut bytes: &[u8]) -> bool {
     true
 }
 
-fn records(layer: &[u8]) -> Option<Records> {
+fn records(layer: &[u8]) -> Option<LayerEntries> {
     let layer = with_checksums(layer);
-    let mut reader = Reader::new(&layer[..]);
-    let mut records = Records::default();
+    let mut reader = TarReader::new(&layer[..]);
+    let mut records = LayerEntries::default();
     while let Some(entry) = reader.next_entry().ok()? {
         crate::layer::note(&mut records, entry, |kind| match kind {
             EntryKind::File(size) | EntryKind::Sparse { size, .. } => {
@@ -74,8 +74,8 @@ pub fn archive(bytes: &[u8]) -> bool {
     let (Some(part), Some(room)) = (part(&with_checksums(bytes)), room()) else { return false };
     let Ok(archive) = Archive::open(part, room.as_fd(), "room") else { return false };
     let platform = Platform::linux("amd64", None);
-    let open = |layout: Layout<'_>| transport::open(&archive, &layout, &platform).is_ok();
-    open(Layout::Docker(None)) | open(Layout::Oci(None))
+    let open = |layout: ImageLayout<'_>| transport::open(&archive, &layout, &platform).is_ok();
+    open(ImageLayout::Docker(None)) | open(ImageLayout::Oci(None))
 }
 
 /// A file in Apptainer's format.
@@ -92,13 +92,13 @@ pub fn squashfs(bytes: &[u8]) -> bool {
 }
 
 /// What comes of a squashfs file is an image that can be verified.
-fn converted(part: Part) -> bool {
+fn converted(part: FilePart) -> bool {
     let Ok(squashfs) = Squashfs::open(part) else { return false };
     let (Some(image), Some(room)) = (memory(), room()) else { return false };
-    let limits = Limits { bytes: 16 << 20, entries: 2000 };
+    let limits = ImageLimits { bytes: 16 << 20, entries: 2000 };
     let mut watch = |_| true;
     let (image_fd, scratch) = (image.as_fd(), room.as_fd());
-    let job = Job {
+    let job = ConversionJob {
         image: image_fd,
         name: "image",
         source: "fuzzed",
@@ -119,10 +119,10 @@ fn memory() -> Option<File> {
     rustix::fs::memfd_create("fuzzed", MemfdFlags::CLOEXEC).map(File::from).ok()
 }
 
-fn part(bytes: &[u8]) -> Option<Part> {
+fn part(bytes: &[u8]) -> Option<FilePart> {
     let mut file = memory()?;
     std::io::Write::write_all(&mut file, bytes).ok()?;
-    Part::whole(file, "fuzzed".into()).ok()
+    FilePart::whole(file, "fuzzed".into()).ok()
 }
 
 /// In memory where there is some.

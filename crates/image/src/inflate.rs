@@ -11,7 +11,7 @@ use skiff_oci::digest::Digest;
 use crate::blob::Blob;
 use crate::hashing::Hashing;
 use crate::{Error, Result};
-use skiff_tar::Stream;
+use skiff_tar::ByteStream;
 
 const CHUNK: usize = 256 << 10;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -23,22 +23,22 @@ const ZSTD_WINDOW_LOG: u32 = 27;
 
 /// How a blob is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Compression {
+pub(crate) enum LayerCompression {
     Plain,
     Gzip,
     Zstd,
 }
 
-impl Compression {
+impl LayerCompression {
     /// What the first bytes of a blob say.
-    pub fn of(head: &[u8]) -> Compression {
+    pub fn of(head: &[u8]) -> LayerCompression {
         let skippable = || head.get(1..4) == Some(&ZSTD_SKIPPABLE) && head[0] >> 4 == 5;
         if head.starts_with(&GZIP) {
-            Compression::Gzip
+            LayerCompression::Gzip
         } else if head.starts_with(&ZSTD) || skippable() {
-            Compression::Zstd
+            LayerCompression::Zstd
         } else {
-            Compression::Plain
+            LayerCompression::Plain
         }
     }
 }
@@ -52,16 +52,16 @@ pub(crate) fn promised_size(blob: &dyn Blob) -> Result<u64> {
     let mut head = [0; HEAD];
     let head = &mut head[..HEAD.min(usize::try_from(size).unwrap_or(HEAD))];
     blob.read_at(head, 0)?;
-    let promise = match Compression::of(head) {
-        Compression::Plain => return Ok(size),
-        Compression::Gzip if size < HEAD as u64 => 0,
-        Compression::Gzip => {
+    let promise = match LayerCompression::of(head) {
+        LayerCompression::Plain => return Ok(size),
+        LayerCompression::Gzip if size < HEAD as u64 => 0,
+        LayerCompression::Gzip => {
             let mut last = [0; 4];
             blob.read_at(&mut last, size - 4)?;
             gzip_promise(size, u32::from_le_bytes(last))
         }
         // Streams have none. Four times is more than nearly all shrink to.
-        Compression::Zstd => zstd_promise(head).unwrap_or(size.saturating_mul(4)),
+        LayerCompression::Zstd => zstd_promise(head).unwrap_or(size.saturating_mul(4)),
     };
     // Deflate cannot do better, and no sane layer does.
     Ok(promise.min(size.saturating_mul(1100)))
@@ -97,7 +97,7 @@ fn zstd_promise(head: &[u8]) -> Option<u64> {
 }
 
 /// What reading a layer must heed beside the bytes.
-pub(crate) trait Watch {
+pub(crate) trait InflateWatch {
     /// Called before each chunk; an error ends the reading.
     fn before_read(&self) -> Result<()>;
     /// Bytes are not here yet: reads them, blocking, while someone else may use the processor.
@@ -134,7 +134,7 @@ enum Decoder {
     },
 }
 
-impl<'a, W: Watch> Inflater<'a, W> {
+impl<'a, W: InflateWatch> Inflater<'a, W> {
     /// A reader of the whole blob.
     pub fn new(blob: &'a dyn Blob, watch: &'a W) -> Inflater<'a, W> {
         Inflater {
@@ -251,11 +251,11 @@ impl<'a, W: Watch> Inflater<'a, W> {
 
     /// Looks at the first bytes.
     fn decide(&mut self) -> Result<()> {
-        let compression = Compression::of(&self.input[self.unused.clone()]);
+        let compression = LayerCompression::of(&self.input[self.unused.clone()]);
         self.decoder = Decoder::new(compression)
             .map_err(|_| self.bad("there is no memory to inflate its zstd stream"))?;
         match compression {
-            Compression::Plain => self.watch.progress(0, self.unused.len() as u64),
+            LayerCompression::Plain => self.watch.progress(0, self.unused.len() as u64),
             _ => {
                 self.output = vec![0; CHUNK];
                 Ok(())
@@ -273,11 +273,11 @@ fn bad(blob: &dyn Blob, why: &str) -> Error {
 }
 
 impl Decoder {
-    fn new(compression: Compression) -> std::io::Result<Decoder> {
+    fn new(compression: LayerCompression) -> std::io::Result<Decoder> {
         Ok(match compression {
-            Compression::Plain => Decoder::Plain,
-            Compression::Gzip => Decoder::GzipEnd,
-            Compression::Zstd => {
+            LayerCompression::Plain => Decoder::Plain,
+            LayerCompression::Gzip => Decoder::GzipEnd,
+            LayerCompression::Zstd => {
                 let mut decoder = Zstd::new()?;
                 decoder.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW_LOG))?;
                 Decoder::Zstd { decoder, between: true }
@@ -286,7 +286,7 @@ impl Decoder {
     }
 }
 
-impl<W: Watch> Stream for Inflater<'_, W> {
+impl<W: InflateWatch> ByteStream for Inflater<'_, W> {
     type Error = Error;
 
     fn fill(&mut self) -> Result<&[u8]> {

@@ -1,20 +1,20 @@
-//! One layer from its tar stream: its files' data into the image file at once, what it says about them into [`Records`].
+//! One layer from its tar stream: its files' data into the image file at once, what it says about them into [`LayerEntries`].
 
 use std::os::fd::BorrowedFd;
 
 use skiff_erofs::tree::{BLOCK, Content, Run, Sparse, Xattrs};
 use skiff_sys::uncached::Uncached;
 
-use crate::ahead::Ahead;
 use crate::error::Context;
+use crate::layer_entries::{LayerEntries, LayerEntry, LayerEntryKind};
 use crate::merge::is_mark;
+use crate::preallocation::Preallocation;
 use crate::punch::clear;
-use crate::records::{Record, RecordKind, Records};
-use crate::space::{Blocks, Refusal, Room, Space};
+use crate::space::{BlockRange, BlockSpace, Refusal, Room};
 use crate::spill::Spill;
-use crate::sum::Sum;
+use crate::sum::DataSum;
 use crate::{Error, Result};
-use skiff_tar::{self as tar, Entry, EntryKind, Reader, Segment, Stream};
+use skiff_tar::{self as tar, ByteStream, EntryKind, Segment, TarEntry, TarReader};
 
 /// Small files' blocks are gathered into writes of this size.
 const GATHER: usize = 1 << 20;
@@ -32,51 +32,51 @@ pub(crate) trait Others {
 }
 
 /// The image file, and the place of one layer in it.
-pub(crate) struct Target<'a> {
+pub(crate) struct LayerTarget<'a> {
     pub image: BorrowedFd<'a>,
     pub data: &'a Uncached,
     /// The image's name, and the layer's: for messages.
     pub image_name: &'a str,
     pub layer_name: &'a str,
-    pub space: &'a Space,
+    pub space: &'a BlockSpace,
     pub layer: usize,
 }
 
 /// Puts a layer where it belongs.
-pub(crate) struct Unpacker<'a, O> {
-    target: Target<'a>,
+pub(crate) struct LayerUnpacker<'a, O> {
+    target: LayerTarget<'a>,
     others: &'a O,
     room: Room<'a>,
     spill: Spill,
-    records: Records,
+    records: LayerEntries,
     /// What of the image is not written yet, and where it begins there.
     gathered: Vec<u8>,
     gathered_at: u64,
-    ahead: Ahead,
-    sum: Sum,
+    preallocation: Preallocation,
+    sum: DataSum,
 }
 
 /// What came of a layer.
-pub(crate) struct Unpacked {
-    pub records: Records,
+pub(crate) struct UnpackedLayer {
+    pub records: LayerEntries,
     pub spill: Spill,
     /// Where its data lies in the image file.
-    pub used: [Blocks; 2],
+    pub used: [BlockRange; 2],
     /// The sum of that data.
     pub sum: u64,
 }
 
-impl<'a, O: Others> Unpacker<'a, O> {
-    pub fn new(target: Target<'a>, others: &'a O, spill: Spill) -> Unpacker<'a, O> {
+impl<'a, O: Others> LayerUnpacker<'a, O> {
+    pub fn new(target: LayerTarget<'a>, others: &'a O, spill: Spill) -> LayerUnpacker<'a, O> {
         let room = Room::new(target.space, target.layer);
         let gathered = Vec::with_capacity(GATHER);
-        let (records, ahead, sum) = Default::default();
-        Unpacker { target, others, room, spill, records, gathered, gathered_at: 0, ahead, sum }
+        let (records, preallocation, sum) = Default::default();
+        LayerUnpacker { target, others, room, spill, records, gathered, gathered_at: 0, preallocation, sum }
     }
 
-    /// Unpacks all that the stream has. After an error [`Unpacker::reset`] must come before another try.
-    pub fn unpack(&mut self, stream: impl Stream<Error = Error>) -> Result<()> {
-        let mut reader = Reader::new(stream);
+    /// Unpacks all that the stream has. After an error [`LayerUnpacker::reset`] must come before another try.
+    pub fn unpack(&mut self, stream: impl ByteStream<Error = Error>) -> Result<()> {
+        let mut reader = TarReader::new(stream);
         while let Some(entry) = reader.next_entry().map_err(|error| self.name(error))? {
             self.others.entry()?;
             let mut records = std::mem::take(&mut self.records);
@@ -87,32 +87,32 @@ impl<'a, O: Others> Unpacker<'a, O> {
     }
 
     /// All of the layer, when it has been unpacked and has turned out to be the right one.
-    pub fn finish(mut self) -> Result<Unpacked> {
+    pub fn finish(mut self) -> Result<UnpackedLayer> {
         self.spill.flush()?;
         let unused = self.room.used()[0].end..self.allocated();
         clear(self.target.image, self.target.image_name, &[unused])?;
         self.target.space.done(self.target.layer);
         let (used, sum) = (self.room.used(), self.sum.total());
-        Ok(Unpacked { records: self.records, spill: self.spill, used, sum })
+        Ok(UnpackedLayer { records: self.records, spill: self.spill, used, sum })
     }
 
     /// Forgets all that came, and gives the blocks that it took, which are to be cleared.
-    pub fn reset(&mut self) -> [Blocks; 2] {
+    pub fn reset(&mut self) -> [BlockRange; 2] {
         let mut used = self.room.used();
         used[0].end = used[0].end.max(self.allocated());
         self.room.reset();
-        self.ahead = Ahead::default();
+        self.preallocation = Preallocation::default();
         self.spill.reset();
-        self.records = Records::default();
+        self.records = LayerEntries::default();
         self.gathered.clear();
-        self.sum = Sum::default();
+        self.sum = DataSum::default();
         used
     }
 
     fn content(
         &mut self,
         kind: EntryKind,
-        reader: &mut Reader<impl Stream<Error = Error>>,
+        reader: &mut TarReader<impl ByteStream<Error = Error>>,
     ) -> Result<Content> {
         match kind {
             EntryKind::Sparse { size, map } => self.sparse(size, &map, reader),
@@ -121,7 +121,7 @@ impl<'a, O: Others> Unpacker<'a, O> {
         }
     }
 
-    fn file(&mut self, size: u64, reader: &mut Reader<impl Stream<Error = Error>>) -> Result<Content> {
+    fn file(&mut self, size: u64, reader: &mut TarReader<impl ByteStream<Error = Error>>) -> Result<Content> {
         let whole = size - size % BLOCK;
         let block = self.allocate(whole / BLOCK)?;
         self.copy(whole, reader)?;
@@ -135,7 +135,7 @@ impl<'a, O: Others> Unpacker<'a, O> {
         &mut self,
         size: u64,
         map: &[Segment],
-        reader: &mut Reader<impl Stream<Error = Error>>,
+        reader: &mut TarReader<impl ByteStream<Error = Error>>,
     ) -> Result<Content> {
         if size.div_ceil(BLOCK) > u32::MAX.into() {
             return Err(self.full());
@@ -181,14 +181,14 @@ impl<'a, O: Others> Unpacker<'a, O> {
     }
 
     /// The next `len` bytes of data into the image file.
-    fn copy(&mut self, len: u64, reader: &mut Reader<impl Stream<Error = Error>>) -> Result<()> {
+    fn copy(&mut self, len: u64, reader: &mut TarReader<impl ByteStream<Error = Error>>) -> Result<()> {
         self.each_piece(len, reader, Self::put)
     }
 
-    fn each_piece<S: Stream<Error = Error>>(
+    fn each_piece<S: ByteStream<Error = Error>>(
         &mut self,
         mut len: u64,
-        reader: &mut Reader<S>,
+        reader: &mut TarReader<S>,
         mut put: impl FnMut(&mut Self, &[u8]) -> Result<()>,
     ) -> Result<()> {
         while len > 0 {
@@ -232,16 +232,16 @@ impl<'a, O: Others> Unpacker<'a, O> {
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.sum.add(self.gathered_at, bytes);
-        let Target { image, data, image_name, .. } = self.target;
+        let LayerTarget { image, data, image_name, .. } = self.target;
         let end = self.gathered_at + bytes.len() as u64;
-        self.ahead.reach(image, self.gathered_at, end, self.room.limit());
+        self.preallocation.reach(image, self.gathered_at, end, self.room.limit());
         data.write_all_at(image, bytes, self.gathered_at).on("write to", image_name)
     }
 
     /// Up to which block of its region the layer has room allocated.
     fn allocated(&self) -> u32 {
         // Within the region, whose blocks have numbers of 32 bits.
-        (self.ahead.end() / BLOCK) as u32
+        (self.preallocation.end() / BLOCK) as u32
     }
 
     fn full(&self) -> Error {
@@ -260,8 +260,8 @@ impl<'a, O: Others> Unpacker<'a, O> {
 
 /// Adds an entry to what its layer says; `content` puts a file's data somewhere.
 pub(crate) fn note(
-    records: &mut Records,
-    entry: Entry,
+    records: &mut LayerEntries,
+    entry: TarEntry,
     content: impl FnOnce(EntryKind) -> Result<Content>,
 ) -> Result<()> {
     if is_mark(&entry.path) {
@@ -269,18 +269,18 @@ pub(crate) fn note(
         return Ok(());
     }
     let kind = match entry.kind {
-        kind @ (EntryKind::File(_) | EntryKind::Sparse { .. }) => RecordKind::File(content(kind)?),
-        EntryKind::HardLink(target) => RecordKind::HardLink(target.into()),
-        EntryKind::Symlink(target) => RecordKind::Symlink(target.into()),
-        EntryKind::Directory => RecordKind::Directory,
-        EntryKind::CharDevice(major, minor) => RecordKind::CharDevice(major, minor),
-        EntryKind::BlockDevice(major, minor) => RecordKind::BlockDevice(major, minor),
-        EntryKind::Fifo => RecordKind::Fifo,
+        kind @ (EntryKind::File(_) | EntryKind::Sparse { .. }) => LayerEntryKind::File(content(kind)?),
+        EntryKind::HardLink(target) => LayerEntryKind::HardLink(target.into()),
+        EntryKind::Symlink(target) => LayerEntryKind::Symlink(target.into()),
+        EntryKind::Directory => LayerEntryKind::Directory,
+        EntryKind::CharDevice(major, minor) => LayerEntryKind::CharDevice(major, minor),
+        EntryKind::BlockDevice(major, minor) => LayerEntryKind::BlockDevice(major, minor),
+        EntryKind::Fifo => LayerEntryKind::Fifo,
     };
-    let Entry { mode, uid, gid, mtime, mtime_nsec, .. } = entry;
+    let TarEntry { mode, uid, gid, mtime, mtime_nsec, .. } = entry;
     let xattrs = entry.xattrs.into_iter().filter(|(name, _)| is_kept(name));
     let xattrs: Xattrs = xattrs.map(|(name, value)| (name.into(), value.into())).collect();
-    records.push(&Record { path: entry.path.into(), kind, mode, uid, gid, mtime, mtime_nsec, xattrs });
+    records.push(&LayerEntry { path: entry.path.into(), kind, mode, uid, gid, mtime, mtime_nsec, xattrs });
     Ok(())
 }
 

@@ -4,7 +4,6 @@
 //! their final place in the image file. What the layers say is merged in memory into a [`skiff_erofs::tree::Tree`], from which the
 //! file's metadata is written at the end.
 
-mod ahead;
 pub mod assemble;
 pub mod blob;
 pub mod convert;
@@ -12,14 +11,14 @@ mod error;
 pub mod export;
 pub mod first_run;
 pub mod fuzz;
-mod gate;
 mod hashing;
 mod inflate;
 mod layer;
+mod layer_entries;
 mod merge;
 mod panics;
+mod preallocation;
 mod punch;
-mod records;
 mod sif;
 pub mod source;
 mod space;
@@ -28,5 +27,6 @@ pub mod squashfs;
 pub mod sum;
 pub mod transport;
 pub mod unpack;
+mod work_slots;
 
 pub use error::{Error, Result, document_hint, io_hint};

@@ -9,15 +9,15 @@ use skiff_sys::positional::write_all_at;
 
 use crate::Result;
 use crate::error::Context;
-use crate::space::Blocks;
+use crate::space::BlockRange;
 
 /// What of the blocks in `used` no file of the tree has.
-pub(crate) fn unused(tree: &Tree, used: &[Blocks]) -> Vec<Blocks> {
-    let mut used: Vec<Blocks> = used.iter().filter(|used| !used.is_empty()).cloned().collect();
+pub(crate) fn unused(tree: &Tree, used: &[BlockRange]) -> Vec<BlockRange> {
+    let mut used: Vec<BlockRange> = used.iter().filter(|used| !used.is_empty()).cloned().collect();
     used.sort_by_key(|used| used.start);
     let mut live = live(tree).into_iter().peekable();
     let mut unused = vec![];
-    for Blocks { start: mut free, end } in used {
+    for BlockRange { start: mut free, end } in used {
         while let Some(file) = live.next_if(|file| file.start < end) {
             if free < file.start {
                 unused.push(free..file.start);
@@ -32,8 +32,8 @@ pub(crate) fn unused(tree: &Tree, used: &[Blocks]) -> Vec<Blocks> {
 }
 
 /// The blocks of all files, in order. Each file's lie within one of the areas that layers got.
-fn live(tree: &Tree) -> Vec<Blocks> {
-    let mut blocks: Vec<Blocks> = vec![];
+fn live(tree: &Tree) -> Vec<BlockRange> {
+    let mut blocks: Vec<BlockRange> = vec![];
     for inode in tree.inodes().filter(|inode| inode.names > 0) {
         match &inode.kind {
             Kind::File(Content::Whole { size, block, .. }) if *size >= BLOCK => {
@@ -51,7 +51,7 @@ fn live(tree: &Tree) -> Vec<Blocks> {
 }
 
 /// Makes these blocks zero, and no longer stored where the file system can do that.
-pub(crate) fn clear(image: BorrowedFd<'_>, name: &str, unused: &[Blocks]) -> Result<()> {
+pub(crate) fn clear(image: BorrowedFd<'_>, name: &str, unused: &[BlockRange]) -> Result<()> {
     let end = rustix::fs::fstat(image).on("look at", name)?.st_size as u64;
     for blocks in unused {
         // What was never written need not be cleared.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use skiff_oci::platform::Platform;
 
 use crate::error::{Error, Result};
-use crate::transport::Part;
+use crate::transport::FilePart;
 
 const HEADER: usize = 128;
 /// What a script's first line needs.
@@ -26,13 +26,13 @@ const PRIMARY_SYSTEM: u32 = 2;
 /// Where the container's files lie.
 pub(crate) struct Sif {
     /// The squashfs.
-    pub squashfs: Part,
+    pub squashfs: FilePart,
     /// What it runs on, if that is known.
     pub platform: Option<Platform>,
 }
 
 /// Whether it begins like one.
-pub(crate) fn is_one(part: &Part) -> bool {
+pub(crate) fn is_one(part: &FilePart) -> bool {
     let mut magic = [0; MAGIC.len()];
     part.read(&mut magic, LAUNCH as u64).is_ok() && magic == *MAGIC
 }
@@ -41,7 +41,7 @@ pub(crate) fn is_one(part: &Part) -> bool {
 ///
 /// # Errors
 /// It is no such file, is damaged, or has its files in another form.
-pub(crate) fn open(part: &Part) -> Result<Sif> {
+pub(crate) fn open(part: &FilePart) -> Result<Sif> {
     let bad = |why: &str| Error::Foreign { object: part.name.clone(), why: why.into(), hint: None };
     let mut header = [0; HEADER];
     if part.size < HEADER as u64 {
@@ -75,7 +75,7 @@ pub(crate) fn open(part: &Part) -> Result<Sif> {
     Err(Error::Foreign { object: part.name.clone(), why: "it has no primary system partition".into(), hint })
 }
 
-fn partition(part: &Part, descriptor: &[u8]) -> Result<Sif> {
+fn partition(part: &FilePart, descriptor: &[u8]) -> Result<Sif> {
     let bad = |why: String, hint| Error::Foreign { object: part.name.clone(), why, hint };
     let (why, hint) = match u32_at(descriptor, EXTRA) {
         1 => ("", None),
@@ -90,8 +90,12 @@ fn partition(part: &Part, descriptor: &[u8]) -> Result<Sif> {
     if offset.checked_add(size).is_none_or(|end| end > part.size) {
         return Err(bad("its primary partition does not lie in it".into(), None));
     }
-    let squashfs =
-        Part { file: Arc::clone(&part.file), name: part.name.clone(), offset: part.offset + offset, size };
+    let squashfs = FilePart {
+        file: Arc::clone(&part.file),
+        name: part.name.clone(),
+        offset: part.offset + offset,
+        size,
+    };
     Ok(Sif { squashfs, platform: platform(&descriptor[EXTRA + 8..][..2]) })
 }
 

@@ -13,11 +13,11 @@ use skiff_oci::platform::Platform;
 use skiff_oci::reference::ImageReference;
 
 use crate::assemble::WrittenImage;
-use crate::convert::{Job, convert, erofs};
+use crate::convert::{ConversionJob, convert, erofs};
 use crate::error::{Context, Error, Result};
 use crate::sif;
 use crate::squashfs::Squashfs;
-use crate::transport::{self, Archive, Directory, Files, Given, Layout, Noting, Part};
+use crate::transport::{self, Archive, Directory, FilePart, GivenFiles, ImageFiles, ImageLayout, Noting};
 
 /// In which form an image lies in a file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,9 +65,9 @@ impl Form {
     /// The form of a file system, by what stands in its first bytes. A file that is several at once is the first of them to
     /// everybody.
     #[must_use]
-    pub fn of_file_system(part: &Part) -> Option<Form> {
+    pub fn of_file_system(part: &FilePart) -> Option<Form> {
         let forms = [
-            (Form::Squashfs, Squashfs::is_one as fn(&Part) -> bool),
+            (Form::Squashfs, Squashfs::is_one as fn(&FilePart) -> bool),
             (Form::Sif, sif::is_one),
             (Form::Erofs, erofs::is_one),
         ];
@@ -78,7 +78,7 @@ impl Form {
     ///
     /// # Errors
     /// It is damaged.
-    pub fn platform(self, file: &Part) -> Result<Option<Platform>> {
+    pub fn platform(self, file: &FilePart) -> Result<Option<Platform>> {
         if self == Form::Sif { Ok(sif::open(file)?.platform) } else { Ok(None) }
     }
 
@@ -86,7 +86,7 @@ impl Form {
     ///
     /// # Errors
     /// It cannot be read, holds what an image cannot, or too much. The image's file is of no use then.
-    pub fn convert(self, file: &Part, job: Job<'_>) -> Result<WrittenImage> {
+    pub fn convert(self, file: &FilePart, job: ConversionJob<'_>) -> Result<WrittenImage> {
         match self {
             Form::Sif => convert(&Squashfs::open(sif::open(file)?.squashfs)?, job),
             Form::Erofs => {
@@ -101,7 +101,7 @@ impl Form {
 }
 
 /// A file or directory that is open, and how an image lies in it.
-pub struct Source {
+pub struct ImageSource {
     form: Form,
     /// As it was written, for messages.
     path: PathBuf,
@@ -115,7 +115,7 @@ enum Held {
     /// The file or directory itself.
     Open(File),
     /// A directory, and those of its files that are needed.
-    Files(OwnedFd, Given),
+    Files(OwnedFd, GivenFiles),
 }
 
 /// What a source is, for another process.
@@ -131,42 +131,48 @@ pub struct Description {
     pub files: Vec<String>,
 }
 
-impl Source {
+impl ImageSource {
     /// Opens what a reference names.
     ///
     /// # Errors
     /// It cannot be opened, or names an image in a registry.
-    pub fn open(reference: &ImageReference) -> Result<Source> {
+    pub fn open(reference: &ImageReference) -> Result<ImageSource> {
         let (form, path, tag) = place(reference)?;
         let file = open_file(path)?;
         let form = match form.is_file_system() {
-            true => Part::whole(copy_of(&file, path)?, shown(path))
+            true => FilePart::whole(copy_of(&file, path)?, shown(path))
                 .map(|part| Form::of_file_system(&part).unwrap_or(form))?,
             false => form,
         };
-        Ok(Source { form, path: path.into(), tag: tag.map(String::from), held: Held::Open(file), lies: None })
+        Ok(ImageSource {
+            form,
+            path: path.into(),
+            tag: tag.map(String::from),
+            held: Held::Open(file),
+            lies: None,
+        })
     }
 
     /// Opens what lies at a path, whatever form it has.
     ///
     /// # Errors
     /// It cannot be opened, or there is no image in it.
-    pub fn open_path(path: &Path) -> Result<Source> {
+    pub fn open_path(path: &Path) -> Result<ImageSource> {
         let file = open_file(path)?;
         let form = if is_directory(&file, path)? {
             form_of_directory(&Directory::new(copy_of(&file, path)?.into(), shown(path)))?
         } else {
-            let part = Part::whole(copy_of(&file, path)?, shown(path))?;
+            let part = FilePart::whole(copy_of(&file, path)?, shown(path))?;
             Form::of_file_system(&part).unwrap_or(Form::Archive)
         };
-        Ok(Source { form, path: path.into(), tag: None, held: Held::Open(file), lies: None })
+        Ok(ImageSource { form, path: path.into(), tag: None, held: Held::Open(file), lies: None })
     }
 
     /// What another process opened, who says that it is this.
     ///
     /// # Errors
     /// There are not as many files as it says.
-    pub fn given(description: Description, files: Vec<OwnedFd>) -> Result<Source> {
+    pub fn given(description: Description, files: Vec<OwnedFd>) -> Result<ImageSource> {
         let Description { form, path, tag, files: names } = description;
         let mut files = files.into_iter();
         let (Some(first), true) = (files.next(), files.len() == names.len()) else {
@@ -176,17 +182,17 @@ impl Source {
         let held = match form {
             Form::Oci | Form::Dir => {
                 let files = names.into_iter().zip(files.map(File::from));
-                Held::Files(first, Given::new(format!("{}:{path}", form.transport()), files))
+                Held::Files(first, GivenFiles::new(format!("{}:{path}", form.transport()), files))
             }
             // In a directory we would look with our own rights, which are more than those of whoever gave it: they can have mounted there what is
             // ours alone.
             _ => {
                 let file = File::from(first);
-                Part::whole(copy_of(&file, Path::new(&path))?, path.clone())?;
+                FilePart::whole(copy_of(&file, Path::new(&path))?, path.clone())?;
                 Held::Open(file)
             }
         };
-        Ok(Source { form, path: path.into(), tag, held, lies: None })
+        Ok(ImageSource { form, path: path.into(), tag, held, lies: None })
     }
 
     /// For another process: what it is, and all that has to be open for the image to be read.
@@ -235,7 +241,7 @@ impl Source {
     ///
     /// # Errors
     /// They cannot be read, or there is no image in them.
-    pub fn layout(&self, files: &dyn Files) -> Result<(Form, Layout<'_>)> {
+    pub fn layout(&self, files: &dyn ImageFiles) -> Result<(Form, ImageLayout<'_>)> {
         let tag = self.tag.as_deref();
         let form = match self.form {
             Form::Archive => form_of_archive(files)?,
@@ -244,9 +250,9 @@ impl Source {
         Ok((
             form,
             match form {
-                Form::Oci | Form::OciArchive => Layout::Oci(tag),
-                Form::Dir => Layout::Dir,
-                _ => Layout::Docker(tag),
+                Form::Oci | Form::OciArchive => ImageLayout::Oci(tag),
+                Form::Dir => ImageLayout::Dir,
+                _ => ImageLayout::Docker(tag),
             },
         ))
     }
@@ -268,17 +274,17 @@ impl Source {
 
     /// The same, where another process has found where it lies, as this one does not see the host's files.
     #[must_use]
-    pub fn lies_at(self, path: Option<PathBuf>) -> Source {
-        Source { lies: Some(path), ..self }
+    pub fn lies_at(self, path: Option<PathBuf>) -> ImageSource {
+        ImageSource { lies: Some(path), ..self }
     }
 
     /// The whole file.
     ///
     /// # Errors
     /// It is a directory, or no regular file.
-    pub fn part(&self) -> Result<Part> {
+    pub fn part(&self) -> Result<FilePart> {
         match &self.held {
-            Held::Open(file) => Part::whole(copy_of(file, &self.path)?, self.name()),
+            Held::Open(file) => FilePart::whole(copy_of(file, &self.path)?, self.name()),
             Held::Files(..) => Err(self.no_file()),
         }
     }
@@ -291,7 +297,7 @@ impl Source {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn files(&self, room: &OwnedFd, room_name: &str) -> Result<Box<dyn Files + '_>> {
+    pub fn files(&self, room: &OwnedFd, room_name: &str) -> Result<Box<dyn ImageFiles + '_>> {
         match &self.held {
             Held::Files(_, given) => Ok(Box::new(given)),
             Held::Open(file) if is_directory(file, &self.path)? => {
@@ -348,7 +354,7 @@ fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn form_of_directory(files: &dyn Files) -> Result<Form> {
+fn form_of_directory(files: &dyn ImageFiles) -> Result<Form> {
     match (files.find("index.json")?, files.find("manifest.json")?) {
         (Some(_), _) => Ok(Form::Oci),
         (None, Some(_)) => Ok(Form::Dir),
@@ -361,7 +367,7 @@ fn form_of_directory(files: &dyn Files) -> Result<Form> {
 }
 
 /// What Docker saves has been an OCI layout too since 25, with names of images that only the other list has in full.
-fn form_of_archive(files: &dyn Files) -> Result<Form> {
+fn form_of_archive(files: &dyn ImageFiles) -> Result<Form> {
     match (files.find("manifest.json")?, files.find("index.json")?) {
         (Some(_), _) => Ok(Form::DockerArchive),
         (None, Some(_)) => Ok(Form::OciArchive),

@@ -9,11 +9,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use skiff_erofs::tree::BLOCK;
 
 /// Consecutive blocks of the image file: `start..end`.
-pub(crate) type Blocks = std::ops::Range<u32>;
+pub(crate) type BlockRange = std::ops::Range<u32>;
 
 /// The regions of all layers, and what is behind them.
-pub(crate) struct Space {
-    regions: Vec<Blocks>,
+pub(crate) struct BlockSpace {
+    regions: Vec<BlockRange>,
     overflow: Mutex<Overflow>,
     turn: Condvar,
 }
@@ -35,9 +35,9 @@ pub(crate) enum Refusal {
     Over,
 }
 
-impl Space {
+impl BlockSpace {
     /// Regions for layers that promise to be so many bytes each. Block 0 is the superblock's.
-    pub fn new(promises: &[u64]) -> Result<Space, Refusal> {
+    pub fn new(promises: &[u64]) -> Result<BlockSpace, Refusal> {
         let mut start = 1;
         let mut regions = vec![];
         for promise in promises {
@@ -47,7 +47,7 @@ impl Space {
             start = regions[regions.len() - 1].end;
         }
         let overflow = Overflow { done: vec![false; promises.len()], end: start, over: false };
-        Ok(Space { regions, overflow: Mutex::new(overflow), turn: Condvar::new() })
+        Ok(BlockSpace { regions, overflow: Mutex::new(overflow), turn: Condvar::new() })
     }
 
     /// The layer has all the room it needs.
@@ -69,14 +69,14 @@ impl Space {
 
 /// One layer's room.
 pub(crate) struct Room<'a> {
-    space: &'a Space,
+    space: &'a BlockSpace,
     layer: usize,
     /// What is used: some of the region, and some behind all of them.
-    used: [Blocks; 2],
+    used: [BlockRange; 2],
 }
 
 impl<'a> Room<'a> {
-    pub fn new(space: &'a Space, layer: usize) -> Room<'a> {
+    pub fn new(space: &'a BlockSpace, layer: usize) -> Room<'a> {
         let start = space.regions[layer].start;
         Room { space, layer, used: [start..start, 0..0] }
     }
@@ -121,7 +121,7 @@ impl<'a> Room<'a> {
     }
 
     /// The blocks in use.
-    pub fn used(&self) -> [Blocks; 2] {
+    pub fn used(&self) -> [BlockRange; 2] {
         self.used.clone()
     }
 
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn layers_fill_their_regions_then_the_rest_in_order() {
-        let space = Space::new(&[BLOCK * 2, 0, BLOCK + 1]).unwrap();
+        let space = BlockSpace::new(&[BLOCK * 2, 0, BLOCK + 1]).unwrap();
         let mut rooms: Vec<Room<'_>> = (0..3).map(|layer| Room::new(&space, layer)).collect();
         assert_eq!(rooms[0].allocate(1, at_once), Ok(1));
         assert_eq!(rooms[2].allocate(2, at_once), Ok(3));
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_failed_layer_is_woken() {
-        let space = Space::new(&[0, 0]).unwrap();
+        let space = BlockSpace::new(&[0, 0]).unwrap();
         std::thread::scope(|scope| {
             let higher = scope.spawn(|| Room::new(&space, 1).allocate(1, at_once));
             space.give_up();
@@ -173,6 +173,6 @@ mod tests {
 
     #[test]
     fn promises_beyond_the_format_are_refused() {
-        assert_eq!(Space::new(&[1 << 44, 1 << 44]).err(), Some(Refusal::Full));
+        assert_eq!(BlockSpace::new(&[1 << 44, 1 << 44]).err(), Some(Refusal::Full));
     }
 }

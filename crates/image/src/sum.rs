@@ -10,7 +10,7 @@ use flate2::Crc;
 use skiff_erofs::tree::BLOCK;
 
 use crate::error::{Context, Result};
-use crate::space::Blocks;
+use crate::space::BlockRange;
 
 /// CRC-32 of a block of zeros. Such a block adds nothing, whether it is stored or a hole.
 const ZEROS: u32 = 0xC71C_0011;
@@ -19,12 +19,12 @@ const PIECE: usize = 1 << 20;
 
 /// The sum of what has been added so far: whole blocks, once all that was begun is done.
 #[derive(Default)]
-pub(crate) struct Sum {
+pub(crate) struct DataSum {
     total: u64,
     block: Crc,
 }
 
-impl Sum {
+impl DataSum {
     /// Adds bytes at this offset of the image: the next of the block that was begun, or the first of another.
     pub fn add(&mut self, mut at: u64, mut bytes: &[u8]) {
         let follows = u64::from(self.block.amount()) == at % BLOCK;
@@ -56,11 +56,11 @@ fn term(block: u64, crc: u32) -> u64 {
 ///
 /// # Errors
 /// The file, which has this name in messages, cannot be read.
-pub fn of_blocks(image: BorrowedFd<'_>, name: &str, blocks: &[Blocks]) -> Result<u64> {
+pub fn of_blocks(image: BorrowedFd<'_>, name: &str, blocks: &[BlockRange]) -> Result<u64> {
     let mut buffer = vec![0; PIECE];
     let mut total = 0u64;
     for blocks in blocks {
-        let mut sum = Sum::default();
+        let mut sum = DataSum::default();
         let (mut at, end) = (u64::from(blocks.start) * BLOCK, u64::from(blocks.end) * BLOCK);
         while at < end {
             let wanted = (end - at).min(PIECE as u64) as usize;
@@ -84,7 +84,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     fn sum(parts: &[(u64, &[u8])]) -> u64 {
-        let mut sum = Sum::default();
+        let mut sum = DataSum::default();
         parts.iter().for_each(|(at, bytes)| sum.add(*at, bytes));
         sum.total()
     }
@@ -111,7 +111,7 @@ mod tests {
         let mut file = tempfile();
         file.write_all(&[5; 3 * BLOCK as usize]).expect("written");
         file.set_len(9 * BLOCK).expect("longer");
-        let read = |blocks: Blocks| of_blocks(file.as_fd(), "test", &[blocks]).expect("read");
+        let read = |blocks: BlockRange| of_blocks(file.as_fd(), "test", &[blocks]).expect("read");
         assert_eq!(read(0..9), sum(&[(0, &[5; 3 * BLOCK as usize])]));
         assert_eq!(read(3..20), 0);
         assert_eq!(read(0..1).wrapping_add(read(1..3)), read(0..3));

@@ -35,7 +35,7 @@ pub struct LeftOut {
 /// The image is damaged, or the system refuses what it should not.
 pub fn unpack<S: Source>(reader: &Reader<S>, target: BorrowedFd<'_>) -> Result<LeftOut> {
     let mut unpacker =
-        Unpacker { reader, target, links: HashMap::new(), times: vec![], left_out: LeftOut::default() };
+        TreeUnpacker { reader, target, links: HashMap::new(), times: vec![], left_out: LeftOut::default() };
     for file in reader.files() {
         unpacker.file(&file?)?;
     }
@@ -46,7 +46,7 @@ pub fn unpack<S: Source>(reader: &Reader<S>, target: BorrowedFd<'_>) -> Result<L
     Ok(unpacker.left_out)
 }
 
-struct Unpacker<'a, S> {
+struct TreeUnpacker<'a, S> {
     reader: &'a Reader<S>,
     target: BorrowedFd<'a>,
     /// Files with several names: where the first one is.
@@ -55,7 +55,7 @@ struct Unpacker<'a, S> {
     left_out: LeftOut,
 }
 
-impl<S: Source> Unpacker<'_, S> {
+impl<S: Source> TreeUnpacker<'_, S> {
     fn file(&mut self, FileEntry { path, node }: &FileEntry) -> Result<()> {
         if path.is_empty() {
             self.times.push((vec![], *node));

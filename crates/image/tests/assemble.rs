@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use common::layers::build::{Entry as Tar, archive};
+use common::layers::build::{RawEntry as Tar, archive};
 use common::layers::{Assembled, blob, from_blobs, from_bytes, piped, with_progress};
 use common::seen::assert_same;
 use proptest::prelude::*;
-use skiff_image::assemble::{Limits, Progress};
+use skiff_image::assemble::{AssemblyProgress, ImageLimits};
 use skiff_image::blob::{Blob, FileBlob};
 use skiff_image::{Error, Result};
 use skiff_oci::digest::Digest;
@@ -134,7 +134,7 @@ fn timing_does_not_show_in_the_file() {
                 pause: pause(layer as u64),
             };
             let blobs: Vec<Slow> = bytes.iter().enumerate().map(slow).collect();
-            let image = from_blobs(&refs(&blobs), Limits::default(), 1 + round as usize % 3).unwrap();
+            let image = from_blobs(&refs(&blobs), ImageLimits::default(), 1 + round as usize % 3).unwrap();
             assert!(image.bytes() == expected, "{name}, round {round}");
         }
     }
@@ -205,7 +205,7 @@ fn nothing_is_left_of_bytes_that_were_wrong() {
             Wrong { right: blob(bytes, "right"), wrong: blob(&damaged, "wrong"), round: AtomicU32::new(0) }
         };
         let blobs: Vec<Wrong> = bytes.iter().map(wrong).collect();
-        let image = from_blobs(&refs(&blobs), Limits::default(), 2).unwrap();
+        let image = from_blobs(&refs(&blobs), ImageLimits::default(), 2).unwrap();
         assert!(image.bytes() == expected, "damage {number}");
     }
 }
@@ -233,7 +233,7 @@ fn digests_are_checked() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&bytes).unwrap();
         let blob = FileBlob::new(file, "layer", Some(digest)).unwrap();
-        from_blobs(&[&blob], Limits::default(), 1).map(drop)
+        from_blobs(&[&blob], ImageLimits::default(), 1).map(drop)
     };
     make(sha256(&bytes)).unwrap();
     let error = make(sha256(b"other")).unwrap_err();
@@ -266,7 +266,7 @@ fn damaged_streams_are_refused() {
 
 #[test]
 fn bombs_are_refused() {
-    let limits = |bytes, entries| Limits { bytes, entries };
+    let limits = |bytes, entries| ImageLimits { bytes, entries };
     let too_large = |layer: &[u8], limits| {
         let error = from_blobs(&[&blob(layer, "bomb")], limits, 1).err().expect("must be refused");
         assert!(matches!(error, Error::TooLarge { .. }), "{error}");
@@ -277,7 +277,7 @@ fn bombs_are_refused() {
     for bomb in [gzip(&zeros), piped("zstd", &["-q"], &zeros), zeros] {
         assert!(too_large(&bomb, limits(10_000_000, 100)).contains("more than 10000000 bytes"));
     }
-    let gib = |bytes| Limits::of(bytes).bytes >> 30;
+    let gib = |bytes| ImageLimits::of(bytes).bytes >> 30;
     assert_eq!([gib(0), gib(1 << 20), gib(1 << 30), gib(10 << 30)], [16, 16, 200, 1024]);
     let many = archive(&(0..101).map(|n| Tar::file(n.to_string(), "")).collect::<Vec<_>>());
     assert!(too_large(&many, limits(1 << 30, 100)).contains("entries"));
@@ -336,7 +336,7 @@ impl Blob for Never {
 fn one_failure_ends_all_and_is_the_one_that_is_told() {
     let broken = blob(&gzip(b"no tar at all")[..], "broken");
     let (first, last) = (Never::default(), Never::default());
-    let error = from_blobs(&[&first, &broken, &last], Limits::default(), 1).err().unwrap();
+    let error = from_blobs(&[&first, &broken, &last], ImageLimits::default(), 1).err().unwrap();
     assert!(error.to_string().contains("layer broken"), "{error}");
 }
 
@@ -345,14 +345,15 @@ fn it_can_be_cancelled() {
     let bytes: Vec<Vec<u8>> = layers();
     let slow = |bytes: &Vec<u8>| Slow { file: blob(bytes, "slow"), pause: Duration::from_millis(20) };
     let blobs: Vec<Slow> = bytes.iter().map(slow).collect();
-    let progress = Progress::new(blobs.len());
+    let progress = AssemblyProgress::new(blobs.len());
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(50));
             progress.cancel();
         });
-        let error =
-            with_progress(&refs(&blobs), Limits::default(), 2, &progress).err().expect("must be cancelled");
+        let error = with_progress(&refs(&blobs), ImageLimits::default(), 2, &progress)
+            .err()
+            .expect("must be cancelled");
         assert!(matches!(error, Error::Cancelled), "{error}");
     });
 }
@@ -361,9 +362,9 @@ fn it_can_be_cancelled() {
 fn progress_counts_what_is_read_and_what_comes_of_it() {
     let layer = &layers()[0];
     let compressed = gzip(layer);
-    let progress = Progress::new(2);
+    let progress = AssemblyProgress::new(2);
     let blobs = [blob(&compressed, "gzip"), blob(layer, "plain")];
-    with_progress(&refs(&blobs), Limits::default(), 2, &progress).unwrap();
+    with_progress(&refs(&blobs), ImageLimits::default(), 2, &progress).unwrap();
     let size = layer.len() as u64;
     assert_eq!(progress.layers().collect::<Vec<_>>(), [(compressed.len() as u64, size), (size, size)]);
 }

@@ -9,7 +9,7 @@ mod common;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use common::layers::build::Entry as Tar;
+use common::layers::build::RawEntry as Tar;
 use common::layers::from_bytes;
 use common::mounted::Mounted;
 use common::{bytes, is_root};

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::layers::build::Entry as Tar;
+use common::layers::build::RawEntry as Tar;
 use common::layers::{from_bytes, from_entries};
 use common::seen::Seen;
 

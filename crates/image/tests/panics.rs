@@ -8,9 +8,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use common::layers::build::{Entry as Tar, archive};
+use common::layers::build::{RawEntry as Tar, archive};
 use common::layers::{blob, from_blobs, piped};
-use skiff_image::assemble::Limits;
+use skiff_image::assemble::ImageLimits;
 use skiff_image::blob::{Blob, FileBlob};
 use skiff_image::{Error, Result};
 use skiff_oci::digest::Digest;
@@ -103,7 +103,7 @@ fn a_panic_in_one_layer_ends_all() {
             let (ended, has_ended) = channel();
             std::thread::spawn(move || {
                 let refs: Vec<&dyn Blob> = layers.iter().map(|layer| layer as &dyn Blob).collect();
-                ended.send(from_blobs(&refs, Limits::default(), threads).map(drop))
+                ended.send(from_blobs(&refs, ImageLimits::default(), threads).map(drop))
             });
             let outcome = has_ended.recv_timeout(Duration::from_secs(20));
             let error = outcome.unwrap_or_else(|_| panic!("{fate:?}, {threads} threads: hangs")).unwrap_err();

@@ -15,7 +15,7 @@ const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
     check::<skiff_launch::handshake::Call>,
     check::<skiff_cluster::local::hub::Ask>,
     check::<skiff_cluster::wire::Order>,
-    check::<skiff_store::fetcher::Question>,
+    check::<skiff_store::fetcher::FetcherQuestion>,
     check::<skiff_sandbox::order::Order<'static>>,
     check::<skiff_sandbox::word::Word>,
     check::<skiff_spec::job::Descriptor>,

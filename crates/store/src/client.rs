@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use skiff_image::export::Image;
-use skiff_image::source::Source;
+use skiff_image::source::ImageSource;
 use skiff_ipc as ipc;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
@@ -104,7 +104,7 @@ impl Writer {
 /// Has an image imported.
 pub fn import(
     context: &Context,
-    source: Source,
+    source: ImageSource,
     platform: &Platform,
     heard: &mut (dyn FnMut(Say) + Send),
 ) -> Result<Say> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use skiff_image::source::Source;
+use skiff_image::source::ImageSource;
 use skiff_oci::reference::ImageReference;
 use skiff_spec::fault::Context as _;
 
@@ -77,10 +77,10 @@ impl ImageFile {
     }
 
     /// Opens it.
-    pub fn open(&self) -> Result<Source> {
+    pub fn open(&self) -> Result<ImageSource> {
         Ok(match &self.reference {
-            Some(reference) => Source::open(reference)?,
-            None => Source::open_path(&self.path)?,
+            Some(reference) => ImageSource::open(reference)?,
+            None => ImageSource::open_path(&self.path)?,
         })
     }
 

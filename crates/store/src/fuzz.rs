@@ -5,7 +5,7 @@ use rustix::fs::MemfdFlags;
 use skiff_oci::digest::Digest;
 use skiff_registry::Growing;
 
-use crate::fetcher::{Answer, Question};
+use crate::fetcher::{FetcherAnswer, FetcherQuestion};
 use crate::file::{name_for, parse};
 use crate::protocol::{Ask, Say};
 
@@ -31,9 +31,9 @@ pub fn fetcher(bytes: &[u8]) -> bool {
     let layer = Growing::remote(Digest::Sha256([0; 32]), SIZE);
     let open = || Ok(rustix::fs::memfd_create("layer", MemfdFlags::CLOEXEC).expect("a file in memory"));
     let (mut taken, mut rest) = (0, bytes);
-    while let Ok(Some(answer)) = skiff_ipc::receive::<Answer>(&mut rest) {
+    while let Ok(Some(answer)) = skiff_ipc::receive::<FetcherAnswer>(&mut rest) {
         taken += 1;
-        if let Answer::Event { event, .. } = answer {
+        if let FetcherAnswer::Event { event, .. } = answer {
             let before = layer.progress();
             let is_taken = matches!(layer.apply(event, open), Ok(true));
             let after = layer.progress();
@@ -43,5 +43,5 @@ pub fn fetcher(bytes: &[u8]) -> bool {
             );
         }
     }
-    taken > 0 || matches!(skiff_ipc::receive::<Question>(&mut &bytes[..]), Ok(Some(_)))
+    taken > 0 || matches!(skiff_ipc::receive::<FetcherQuestion>(&mut &bytes[..]), Ok(Some(_)))
 }

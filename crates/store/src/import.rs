@@ -20,24 +20,25 @@ use skiff_sys::positional::write_all_at;
 
 use crate::error::{Error, Result, StoreContext};
 use crate::pull::{
-    LayerProgress, Layers, Pulled, TICK, Watch, WithinQuota, assemble_into, check_and_sync, watched,
+    LayerProgress, PullWatch, Pulled, TICK, WatchedLayers, WithinQuota, assemble_into, check_and_sync,
+    watched,
 };
 use crate::store::{Begun, Layer, Making, Patience, Record, Store};
-use skiff_image::assemble::{Limits, Progress, WrittenImage};
+use skiff_image::assemble::{AssemblyProgress, ImageLimits, WrittenImage};
 use skiff_image::blob::{Blob, FileBlob};
 use skiff_image::convert;
-use skiff_image::source::{Form, Source};
+use skiff_image::source::{Form, ImageSource};
 use skiff_image::spill::new_file;
-use skiff_image::transport::{self, Opened, Part};
+use skiff_image::transport::{self, FilePart, OpenedImage};
 
 const COPY: usize = 1 << 20;
 
 /// What is to be imported, and for whom.
-pub struct Import<'a> {
+pub struct ImportJob<'a> {
     /// Where to.
     pub store: &'a Store,
     /// Where from.
-    pub source: &'a Source,
+    pub source: &'a ImageSource,
     /// What must be true of it.
     pub policies: &'a Policies,
     /// The machine it is for.
@@ -50,7 +51,7 @@ pub struct Import<'a> {
 ///
 /// # Errors
 /// It is not sound, must not be used, or the store cannot hold it. Then the store is as it was.
-pub fn import(import: &Import<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
+pub fn import(import: &ImportJob<'_>, watch: &mut dyn PullWatch) -> Result<Pulled> {
     let source = import.source;
     if source.form().is_file_system() {
         import.policies.admit_file(source.form().transport(), source.real_path().as_deref())?;
@@ -68,7 +69,7 @@ pub fn import(import: &Import<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
 ///
 /// # Errors
 /// They do not.
-pub fn admit(source: &Source, policies: &Policies) -> Result<()> {
+pub fn admit(source: &ImageSource, policies: &Policies) -> Result<()> {
     let path = source.real_path();
     // Which kind an archive is shows when it is read, and it may have to be inflated for that: it must be wanted as either.
     let forms = match source.form() {
@@ -86,8 +87,8 @@ fn room(store: &Store) -> Result<(OwnedFd, String)> {
     Ok((open(&path, flags, Mode::empty()).on("open", &*name)?, name))
 }
 
-fn layered(import: &Import<'_>, opened: &Opened, watch: &mut dyn Watch) -> Result<Pulled> {
-    let Import { store, platform, uid, .. } = *import;
+fn layered(import: &ImportJob<'_>, opened: &OpenedImage, watch: &mut dyn PullWatch) -> Result<Pulled> {
+    let ImportJob { store, platform, uid, .. } = *import;
     let id = id_of(&opened.digest)?;
     let (record, there) = match store.begin((id, uid), Patience::default(), &mut || watch.waiting())? {
         Begun::There(record) => {
@@ -127,18 +128,18 @@ fn prove(layer: &FileBlob) -> Result<()> {
 }
 
 fn unpack(
-    import: &Import<'_>,
-    opened: &Opened,
+    import: &ImportJob<'_>,
+    opened: &OpenedImage,
     mut making: Making<'_>,
-    watch: &mut dyn Watch,
+    watch: &mut dyn PullWatch,
 ) -> Result<Record> {
     making.count_for(import.uid)?;
     let watch = &mut WithinQuota::new(import.store, import.uid, watch);
     let blobs: Vec<&dyn Blob> = opened.layers.iter().map(|blob| blob as &dyn Blob).collect();
     let digests: Vec<Digest> = blobs.iter().filter_map(|blob| blob.digest()).collect();
-    let progress = Progress::new(blobs.len());
+    let progress = AssemblyProgress::new(blobs.len());
     let arrived = |layer: usize| blobs[layer].size();
-    let layers = Layers { digests: &digests, blobs: &blobs, arrived: &arrived };
+    let layers = WatchedLayers { digests: &digests, blobs: &blobs, arrived: &arrived };
     let image = watched(watch, &layers, &progress, || assemble_into(&making, &blobs, &progress));
     let WrittenImage { summary, data_sum } = watch.verdict(image)?;
     let name = import.source.name();
@@ -161,8 +162,8 @@ fn unpack(
 }
 
 /// A file that is a file system: squashfs, SIF, EROFS.
-fn file_system(import: &Import<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
-    let Import { store, platform, uid, .. } = *import;
+fn file_system(import: &ImportJob<'_>, watch: &mut dyn PullWatch) -> Result<Pulled> {
+    let ImportJob { store, platform, uid, .. } = *import;
     let (copy, digest) = private_copy(import)?;
     let form = form_of(import, &copy)?;
     let id = id_of(&digest)?;
@@ -182,7 +183,7 @@ fn file_system(import: &Import<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
 }
 
 /// A file of the store's own with the same bytes, and their digest.
-fn private_copy(import: &Import<'_>) -> Result<(Part, Digest)> {
+fn private_copy(import: &ImportJob<'_>) -> Result<(FilePart, Digest)> {
     let part = import.source.part()?;
     let on_disk = fstat(&*part.file).on("look at", &*part.name)?.st_blocks as u64 * 512;
     import.store.check_room(import.uid, on_disk)?;
@@ -202,11 +203,11 @@ fn private_copy(import: &Import<'_>) -> Result<(Part, Digest)> {
         at += piece.len() as u64;
     }
     ftruncate(&copy, part.size).on("set the length of a temporary file in", &*room_name)?;
-    Ok((Part { file: Arc::new(copy), ..part }, hasher.finish()))
+    Ok((FilePart { file: Arc::new(copy), ..part }, hasher.finish()))
 }
 
 /// What policies were asked about must be what is read; and be for the platform, if it says for which it is.
-fn form_of(import: &Import<'_>, copy: &Part) -> Result<Form> {
+fn form_of(import: &ImportJob<'_>, copy: &FilePart) -> Result<Form> {
     let form = import.source.form();
     if Form::of_file_system(copy).is_some_and(|found| found != form) {
         let why = "it has changed meanwhile".into();
@@ -224,12 +225,12 @@ fn form_of(import: &Import<'_>, copy: &Part) -> Result<Form> {
 }
 
 fn rewrite(
-    import: &Import<'_>,
+    import: &ImportJob<'_>,
     form: Form,
-    copy: &Part,
+    copy: &FilePart,
     digest: &Digest,
     mut making: Making<'_>,
-    watch: &mut dyn Watch,
+    watch: &mut dyn PullWatch,
 ) -> Result<Record> {
     making.count_for(import.uid)?;
     let watch = &mut WithinQuota::new(import.store, import.uid, watch);
@@ -238,13 +239,13 @@ fn rewrite(
     let mut ticker = Ticker { watch, digest: *digest, size: copy.size, told: None };
     let mut tick = |read| ticker.tick(read);
     let on_disk = fstat(&*copy.file).on("look at", &*copy.name)?.st_blocks as u64 * 512;
-    let job = convert::Job {
+    let job = convert::ConversionJob {
         image: making.file(),
         name: &name,
         source: &copy.name,
         scratch: room.as_fd(),
         scratch_name: &room_name,
-        limits: Limits::of(on_disk),
+        limits: ImageLimits::of(on_disk),
         watch: &mut tick,
     };
     let image = form.convert(copy, job);
@@ -269,7 +270,7 @@ fn rewrite(
 
 /// Tells whoever watches, but not all the time.
 struct Ticker<'a> {
-    watch: &'a mut dyn Watch,
+    watch: &'a mut dyn PullWatch,
     digest: Digest,
     size: u64,
     told: Option<Instant>,

@@ -1,6 +1,6 @@
 //! From a name in a registry to an image in a store.
 
-mod proof;
+mod access_proof;
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +21,10 @@ use crate::error::{Error, Result, StoreContext};
 use crate::fetcher::Fetcher;
 use crate::store::{self, Begun, Making, Patience, Record, Store};
 use crate::threads;
-use proof::{origin_of, prove};
-use skiff_image::assemble::{Job, Limits, Progress, WrittenImage, assemble, places};
+use access_proof::{origin_of, prove};
+use skiff_image::assemble::{
+    AssemblyJob, AssemblyProgress, ImageLimits, WrittenImage, assemble, default_threads,
+};
 use skiff_image::blob::Blob;
 use skiff_image::first_run;
 
@@ -32,7 +34,7 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 const LOOK_AT_QUOTA: Duration = Duration::from_secs(1);
 
 /// What is to be pulled, and for whom.
-pub struct Pull<'a> {
+pub struct PullJob<'a> {
     /// Where to.
     pub store: &'a Store,
     /// Who asks where it is from.
@@ -72,7 +74,7 @@ pub struct LayerProgress {
 }
 
 /// Who watches a pull.
-pub trait Watch: Send {
+pub trait PullWatch: Send {
     /// Somebody else makes the same image; they are waited for.
     fn waiting(&mut self);
     /// How far the layers are, the lowest first. Gives whether to go on.
@@ -84,7 +86,7 @@ pub trait Watch: Send {
 /// # Errors
 /// It cannot be had, is not sound, must not be used, or the store cannot hold it. Then the store is as it was, but for layers that the
 /// next pull need not fetch again.
-pub fn pull(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
+pub fn pull(pull: &PullJob<'_>, watch: &mut dyn PullWatch) -> Result<Pulled> {
     unless_there(pull, watch).inspect_err(|_| {
         // Layers are kept for the next pull as far as there is room. While they were fetched, nobody could remove them for that; what
         // comes of it is no news to who is told of the failure.
@@ -92,8 +94,8 @@ pub fn pull(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
     })
 }
 
-fn unless_there(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
-    let Pull { store, fetcher, policies, image, platform, uid } = *pull;
+fn unless_there(pull: &PullJob<'_>, watch: &mut dyn PullWatch) -> Result<Pulled> {
+    let PullJob { store, fetcher, policies, image, platform, uid } = *pull;
     // One question may do: what a name means. But whether it is signed is not known by that, nor whether who says so has the image.
     if policies.accepts_any(image) {
         let digest = fetcher.digest(image)?;
@@ -132,7 +134,12 @@ fn unless_there(pull: &Pull<'_>, watch: &mut dyn Watch) -> Result<Pulled> {
     Ok(Pulled { id, digest, record, there })
 }
 
-fn make(pull: &Pull<'_>, found: &Resolved, mut making: Making<'_>, watch: &mut dyn Watch) -> Result<Record> {
+fn make(
+    pull: &PullJob<'_>,
+    found: &Resolved,
+    mut making: Making<'_>,
+    watch: &mut dyn PullWatch,
+) -> Result<Record> {
     let sizes = found.manifest.layers.iter().map(|layer| layer.blob.size);
     pull.store.check_room(pull.uid, sizes.fold(0, u64::saturating_add))?;
     making.count_for(pull.uid)?;
@@ -141,10 +148,10 @@ fn make(pull: &Pull<'_>, found: &Resolved, mut making: Making<'_>, watch: &mut d
     let blobs = pull.store.blobs(pull.uid)?;
     let fetching = pull.fetcher.fetch(found, BlobDir::open(&blobs)?)?;
     let layers = fetching.blobs();
-    let progress = Progress::new(layers.len());
+    let progress = AssemblyProgress::new(layers.len());
     let digests: Vec<Digest> = found.manifest.layers.iter().map(|layer| layer.blob.digest).collect();
     let arrived = |layer: usize| fetching.arrived(layer);
-    let watched_layers = Layers { digests: &digests, blobs: &layers, arrived: &arrived };
+    let watched_layers = WatchedLayers { digests: &digests, blobs: &layers, arrived: &arrived };
     let image = watched(watch, &watched_layers, &progress, || assemble_into(&making, &layers, &progress));
     let WrittenImage { summary, data_sum } = watch.verdict(image)?;
     let bytes = u64::from(summary.blocks) * skiff_erofs::tree::BLOCK;
@@ -173,7 +180,7 @@ fn make(pull: &Pull<'_>, found: &Resolved, mut making: Making<'_>, watch: &mut d
 pub(crate) struct WithinQuota<'a> {
     store: &'a Store,
     uid: u32,
-    watch: &'a mut dyn Watch,
+    watch: &'a mut dyn PullWatch,
     looked: Option<Instant>,
     /// Why the work is not needed any more, if so.
     pub(crate) overtaken: &'a (dyn Fn() -> Option<Error> + Sync),
@@ -181,7 +188,7 @@ pub(crate) struct WithinQuota<'a> {
 }
 
 impl<'a> WithinQuota<'a> {
-    pub(crate) fn new(store: &'a Store, uid: u32, watch: &'a mut dyn Watch) -> WithinQuota<'a> {
+    pub(crate) fn new(store: &'a Store, uid: u32, watch: &'a mut dyn PullWatch) -> WithinQuota<'a> {
         WithinQuota { store, uid, watch, looked: None, overtaken: &|| None, why_ended: None }
     }
 
@@ -196,7 +203,7 @@ impl<'a> WithinQuota<'a> {
     }
 }
 
-impl Watch for WithinQuota<'_> {
+impl PullWatch for WithinQuota<'_> {
     fn waiting(&mut self) {
         self.watch.waiting();
     }
@@ -217,19 +224,19 @@ impl Watch for WithinQuota<'_> {
 pub(crate) fn assemble_into(
     making: &Making<'_>,
     layers: &[&dyn Blob],
-    progress: &Progress,
+    progress: &AssemblyProgress,
 ) -> Result<WrittenImage> {
     let (room, name) = (making.room(), making.name());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let scratch: OwnedFd = open(&room, flags, Mode::empty()).on("open", room.display().to_string())?;
-    let threads = places();
-    let job = Job {
+    let threads = default_threads();
+    let job = AssemblyJob {
         blobs: layers,
         image: making.file(),
         name: &name,
         scratch: std::os::fd::AsFd::as_fd(&scratch),
         scratch_name: &room.display().to_string(),
-        limits: Limits::of(layers.iter().map(|layer| layer.size()).fold(0, u64::saturating_add)),
+        limits: ImageLimits::of(layers.iter().map(|layer| layer.size()).fold(0, u64::saturating_add)),
         threads,
     };
     Ok(assemble(&job, progress)?)
@@ -256,7 +263,7 @@ pub(crate) fn check_and_sync(making: &Making<'_>, image: &dyn std::fmt::Display)
 }
 
 /// Layers that are being unpacked.
-pub(crate) struct Layers<'a> {
+pub(crate) struct WatchedLayers<'a> {
     pub digests: &'a [Digest],
     pub blobs: &'a [&'a dyn Blob],
     /// How many bytes of one of them are here.
@@ -264,12 +271,12 @@ pub(crate) struct Layers<'a> {
 }
 
 /// Dropped, it ends the watcher.
-struct End<'a> {
+struct WatcherEnd<'a> {
     over: &'a AtomicBool,
     watcher: std::thread::Thread,
 }
 
-impl Drop for End<'_> {
+impl Drop for WatcherEnd<'_> {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
         self.watcher.unpark();
@@ -278,9 +285,9 @@ impl Drop for End<'_> {
 
 /// Does `work`, and tells every while how far it is; ends it when nobody wants it any more.
 pub(crate) fn watched<T>(
-    watch: &mut dyn Watch,
-    layers: &Layers<'_>,
-    progress: &Progress,
+    watch: &mut dyn PullWatch,
+    layers: &WatchedLayers<'_>,
+    progress: &AssemblyProgress,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     let over = AtomicBool::new(false);
@@ -304,7 +311,7 @@ pub(crate) fn watched<T>(
             }
         });
         // By a panic too: the watcher would be waited for for ever.
-        let _end = End { over: &over, watcher: watcher.thread().clone() };
+        let _end = WatcherEnd { over: &over, watcher: watcher.thread().clone() };
         work()
     });
     if result.is_ok() {
@@ -321,7 +328,7 @@ mod tests {
 
     struct Nobody;
 
-    impl Watch for Nobody {
+    impl PullWatch for Nobody {
         fn waiting(&mut self) {}
         fn layers(&mut self, _digests: &[Digest], _progress: &[LayerProgress]) -> bool {
             true
@@ -332,9 +339,9 @@ mod tests {
     fn the_watcher_ends_with_work_that_panics() {
         let (ended, has_ended) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            let layers = Layers { digests: &[], blobs: &[], arrived: &|_| 0 };
+            let layers = WatchedLayers { digests: &[], blobs: &[], arrived: &|_| 0 };
             let work = || -> Result<()> { panic!("on purpose") };
-            let watched = || watched(&mut Nobody, &layers, &Progress::new(0), work);
+            let watched = || watched(&mut Nobody, &layers, &AssemblyProgress::new(0), work);
             ended.send(catch_unwind(AssertUnwindSafe(watched)).is_err())
         });
         assert_eq!(has_ended.recv_timeout(Duration::from_secs(20)), Ok(true));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use skiff_erofs as erofs;
-use skiff_image::source::Source;
+use skiff_image::source::ImageSource;
 use skiff_ipc::{self as ipc, Until};
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
@@ -23,11 +23,11 @@ use skiff_sys::landlock;
 
 use crate::error::{Error, Result, talk};
 use crate::fetcher::process;
-use crate::fetcher::{Fetcher, Remote};
-use crate::import::Import;
+use crate::fetcher::{Fetcher, RemoteFetcher};
+use crate::import::ImportJob;
 use crate::listing;
 use crate::protocol::{Ask, Checked, Layer, Say};
-use crate::pull::{LayerProgress, Pull, Watch, pull};
+use crate::pull::{LayerProgress, PullJob, PullWatch, pull};
 use crate::store::{Quota, Record, Store, Usage};
 
 /// So long may whom we work for be silent, or deaf.
@@ -88,7 +88,7 @@ pub fn run(words: &[String]) -> Result<()> {
     let answered = match ask {
         Ask::Import { source, platform } => {
             let files = Until::new(&socket, until).receive_descriptors::<Ask>(source.files.len() + 1);
-            let source = files.map_err(talk).and_then(|files| Ok(Source::given(source, files)?));
+            let source = files.map_err(talk).and_then(|files| Ok(ImageSource::given(source, files)?));
             source.and_then(|source| take_over(asked, source, &platform, &mut socket, fetcher))
         }
         Ask::Open(id) => hand_out(asked, id, &mut socket),
@@ -111,12 +111,12 @@ fn confine(store: &Path) -> Result<()> {
 /// Imports from files that the user has opened.
 fn take_over(
     asked: Asked<'_>,
-    source: Source,
+    source: ImageSource,
     platform: &str,
     socket: &mut UnixStream,
     fetcher: UnixStream,
 ) -> Result<()> {
-    let remote = Remote::new(fetcher)?;
+    let remote = RemoteFetcher::new(fetcher)?;
     let policies = policies_of(&remote)?;
     let place = if policies.is_empty() { None } else { remote.place(source.opened())? };
     let source = source.lies_at(place);
@@ -128,7 +128,7 @@ fn take_over(
 }
 
 /// The site's, from who sees the host's files.
-fn policies_of(remote: &Remote) -> Result<Policies> {
+fn policies_of(remote: &RemoteFetcher) -> Result<Policies> {
     let text = remote.policy()?;
     Ok(Policies::of_text(text.as_ref())?)
 }
@@ -157,14 +157,14 @@ pub fn open(store: &Path, uid: u32, id: ImageId) -> Result<(Record, File)> {
 /// Imports an image.
 pub fn import(
     asked: Asked<'_>,
-    source: &Source,
+    source: &ImageSource,
     platform: &str,
     policies: &Policies,
     say: &mut (dyn FnMut(Say) -> bool + Send),
 ) -> Result<Say> {
     let (store, uid, format) = (asked.open()?, asked.uid, asked.format);
     let platform = platform.parse::<Platform>()?;
-    let wish = Import { store: &store, source, policies, platform: &platform, uid };
+    let wish = ImportJob { store: &store, source, policies, platform: &platform, uid };
     let pulled = crate::import::import(&wish, &mut Teller { say })?;
     make_mountable(&store, pulled.id, format)?;
     Ok(Say::Pulled {
@@ -201,7 +201,7 @@ pub fn answer(
                     (Box::new(client), Policies::load()?, image)
                 }
                 Some(stream) => {
-                    let remote = Remote::new(stream)?;
+                    let remote = RemoteFetcher::new(stream)?;
                     let policies = policies_of(&remote)?;
                     let wish = serde_json::to_string(&ask)?;
                     let image = remote.begin(wish)?;
@@ -210,7 +210,7 @@ pub fn answer(
             };
             let fetcher = &*fetcher;
             let (policies, image, platform) = (&policies, &image, &platform);
-            let wish = Pull { store: &store, fetcher, policies, image, platform, uid };
+            let wish = PullJob { store: &store, fetcher, policies, image, platform, uid };
             let pulled = pull(&wish, &mut Teller { say })?;
             make_mountable(&store, pulled.id, format)?;
             Say::Pulled {
@@ -290,7 +290,7 @@ struct Teller<'a> {
     say: &'a mut (dyn FnMut(Say) -> bool + Send),
 }
 
-impl Watch for Teller<'_> {
+impl PullWatch for Teller<'_> {
     fn waiting(&mut self) {
         (self.say)(Say::Waiting);
     }

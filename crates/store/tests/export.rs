@@ -7,7 +7,7 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::layers::build::{Entry as Tar, archive};
+use common::layers::build::{RawEntry as Tar, archive};
 use common::mounted::{Mounted, of_directory};
 use common::seen::{Seen, assert_same};
 use common::stores::{TestStore, files};

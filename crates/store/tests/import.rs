@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::layers::build::{Entry as Tar, archive};
+use common::layers::build::{RawEntry as Tar, archive};
 use common::layers::piped;
 use common::mounted::of_directory;
 use common::seen::{Seen, assert_same, without_devices};
@@ -18,7 +18,7 @@ use common::tools::{has, run, write_oci};
 use common::{bytes, is_root};
 use serde_json::{Value, json};
 use skiff_image::Error::{NotInside, WrongDigest};
-use skiff_image::source::{Description, Form, Source};
+use skiff_image::source::{Description, Form, ImageSource};
 use skiff_oci::hash::sha256;
 use skiff_oci::platform::Platform;
 use skiff_store::Error;
@@ -340,26 +340,29 @@ fn what_was_opened_by_another_is_read() {
     let layout = dir.path().join("oci");
     write_oci(&layout, &layers());
     let saved = docker_save(dir.path(), &layers(), &config(&layers()), |_| ());
-    let oci: Source = Source::open(&format!("oci:{}:x", layout.display()).parse().unwrap()).unwrap();
-    for (source, count) in
-        [(oci, 5), (Source::open_path(&layout).unwrap(), 5), (Source::open_path(&saved).unwrap(), 0)]
-    {
+    let oci: ImageSource =
+        ImageSource::open(&format!("oci:{}:x", layout.display()).parse().unwrap()).unwrap();
+    for (source, count) in [
+        (oci, 5),
+        (ImageSource::open_path(&layout).unwrap(), 5),
+        (ImageSource::open_path(&saved).unwrap(), 0),
+    ] {
         let (description, files) = source.hand_over(&platform).unwrap();
         assert_eq!((description.files.len(), files.len()), (count, count + 1), "{description:?}");
         let store = TestStore::new();
-        let source = Source::given(description.clone(), files).unwrap();
+        let source = ImageSource::given(description.clone(), files).unwrap();
         std::fs::rename(&layout, dir.path().join("away")).unwrap();
         store.import_source(1000, &source).unwrap();
         std::fs::rename(dir.path().join("away"), &layout).unwrap();
         let file = || std::fs::File::open(&saved).unwrap().into();
-        assert!(Source::given(description.clone(), vec![]).is_err());
+        assert!(ImageSource::given(description.clone(), vec![]).is_err());
         let directory = || std::fs::File::open(&layout).unwrap().into();
         for form in [Form::DockerArchive, Form::OciArchive, Form::Archive, Form::Squashfs] {
             let forged = Description { form, files: vec![], ..description.clone() };
-            let error = Source::given(forged, vec![directory()]).err().unwrap().to_string();
+            let error = ImageSource::given(forged, vec![directory()]).err().unwrap().to_string();
             assert!(error.contains("no regular file"), "{error}");
         }
-        assert!(Source::given(description, (0..count + 2).map(|_| file()).collect()).is_err());
+        assert!(ImageSource::given(description, (0..count + 2).map(|_| file()).collect()).is_err());
     }
 }
 
@@ -385,14 +388,14 @@ fn a_path_without_a_prefix_is_what_it_holds() {
         let path = dir.path().join("archive");
         std::fs::write(&path, bytes).unwrap();
         let store = TestStore::new();
-        let image = store.import_source(1000, &Source::open_path(&path).unwrap()).unwrap();
+        let image = store.import_source(1000, &ImageSource::open_path(&path).unwrap()).unwrap();
         seen.push(store.seen(&image));
     }
     seen.windows(2).for_each(|two| assert_same(&two[0], &two[1]));
 
     let refused = |path: &Path| {
         let import = |source| TestStore::new().import_source(1000, &source).map(drop);
-        Source::open_path(path).map_err(Error::from).and_then(import).unwrap_err()
+        ImageSource::open_path(path).map_err(Error::from).and_then(import).unwrap_err()
     };
     let path = dir.path().join("archive");
     for (bytes, because) in [

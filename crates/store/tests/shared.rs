@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use common::layers::build::{Entry as Tar, archive};
+use common::layers::build::{RawEntry as Tar, archive};
 use common::stores::Watching;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -23,8 +23,8 @@ use skiff_registry::policy::Policies;
 use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{BlobDir, Client, Settings};
 use skiff_store::Store;
-use skiff_store::fetcher::{Question, Remote, serve, told};
-use skiff_store::pull::{Pull, Pulled, pull};
+use skiff_store::fetcher::{FetcherQuestion, RemoteFetcher, serve, told};
+use skiff_store::pull::{PullJob, Pulled, pull};
 use support::images::{digest, noise};
 use support::web::{Head, Listener, answer};
 
@@ -153,13 +153,13 @@ fn pulled_by(
     let (ours, theirs) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| fetcher(theirs));
-        let remote = Remote::new(ours).unwrap();
+        let remote = RemoteFetcher::new(ours).unwrap();
         let policies = Policies::of_text(remote.policy()?.as_ref())?;
         let image = remote.begin(name.into())?;
         assert!(remote.begin("another/wish:1".into()).is_err(), "only one wish is heard");
         let platform = Platform::linux("amd64", None);
         let (policies, image, platform) = (&policies, &image, &platform);
-        let wish = Pull { store, fetcher: &remote, policies, image, platform, uid };
+        let wish = PullJob { store, fetcher: &remote, policies, image, platform, uid };
         pull(&wish, &mut Watching::default())
     })
 }
@@ -197,16 +197,16 @@ fn lies(lie: Lie, blobs: &Path, mut link: UnixStream) {
     let image = Image::new();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let file = blobs.join(digest(&image.layer).replace(':', "-"));
-    while let Ok(Some(question)) = receive::<Question>(&mut link) {
+    while let Ok(Some(question)) = receive::<FetcherQuestion>(&mut link) {
         let mut events = vec![];
         let answer = match question {
-            Question::Policy => json!({"Policy": null}),
-            Question::Begin(wish) if wish.starts_with("another") => {
+            FetcherQuestion::Policy => json!({"Policy": null}),
+            FetcherQuestion::Begin(wish) if wish.starts_with("another") => {
                 json!({"Failed": told(&skiff_image::Error::Cancelled.into())})
             }
-            Question::Begin(wish) => json!({"Name": wish}),
-            Question::Digest => json!({"Digest": digest(&image.manifest)}),
-            Question::Resolve => {
+            FetcherQuestion::Begin(wish) => json!({"Name": wish}),
+            FetcherQuestion::Digest => json!({"Digest": digest(&image.manifest)}),
+            FetcherQuestion::Resolve => {
                 let mut manifest = text(&image.manifest);
                 let mut config = text(&image.config);
                 match lie {
@@ -216,7 +216,7 @@ fn lies(lie: Lie, blobs: &Path, mut link: UnixStream) {
                 }
                 json!({"Documents": {"digest": digest(&image.manifest), "documents": [[manifest, MANIFEST]], "config": config}})
             }
-            Question::Fetch { number } => {
+            FetcherQuestion::Fetch { number } => {
                 let mut layer = image.layer.clone();
                 match lie {
                     Lie::Layer => layer[50_000] ^= 1,
@@ -233,8 +233,8 @@ fn lies(lie: Lie, blobs: &Path, mut link: UnixStream) {
                 }
                 json!("Done")
             }
-            Question::Origin | Question::ClaimedOrigins => json!({"Origins": []}),
-            Question::Settle { .. } if matches!(lie, Lie::Later) => {
+            FetcherQuestion::Origin | FetcherQuestion::ClaimedOrigins => json!({"Origins": []}),
+            FetcherQuestion::Settle { .. } if matches!(lie, Lie::Later) => {
                 std::fs::write(&file, vec![0; image.layer.len()]).unwrap();
                 continue;
             }
@@ -294,7 +294,7 @@ fn one_process_does_for_one_user() {
     let (client, policies, platform) = (client(), Policies::default(), Platform::linux("amd64", None));
     for uid in [ALICE, BOB] {
         let (policies, image, platform) = (&policies, &image, &platform);
-        let wish = Pull { store: &store, fetcher: &client, policies, image, platform, uid };
+        let wish = PullJob { store: &store, fetcher: &client, policies, image, platform, uid };
         assert_eq!(pull(&wish, &mut Watching::default()).unwrap().there, uid == BOB);
     }
 }

@@ -1,12 +1,12 @@
 //! The parser of tar streams, for fuzzing: it takes any bytes, tells whether they were taken, and panics where what must hold of what
 //! was taken does not.
 
-use crate::Reader;
+use crate::TarReader;
 
 /// A tar stream.
 pub fn tar(bytes: &[u8]) -> bool {
     let bytes = with_checksums(bytes);
-    let mut reader = Reader::new(&bytes[..]);
+    let mut reader = TarReader::new(&bytes[..]);
     let mut sum = 0;
     loop {
         match reader.next_entry() {

@@ -26,7 +26,7 @@ pub const LONGEST_PATH: usize = 4096;
 const LONGEST_META: u64 = 4 << 20;
 
 /// Bytes that come in order, from a buffer that whoever makes them keeps.
-pub trait Stream {
+pub trait ByteStream {
     /// Why there are no more.
     type Error;
 
@@ -43,7 +43,7 @@ pub trait Stream {
     }
 }
 
-impl Stream for &[u8] {
+impl ByteStream for &[u8] {
     type Error = Infallible;
 
     fn fill(&mut self) -> Result<&[u8], Self::Error> {
@@ -55,7 +55,7 @@ impl Stream for &[u8] {
     }
 }
 
-impl<S: Stream> Stream for &mut S {
+impl<S: ByteStream> ByteStream for &mut S {
     type Error = S::Error;
 
     fn fill(&mut self) -> Result<&[u8], Self::Error> {
@@ -84,7 +84,7 @@ pub enum Error<E> {
 
 /// One file of the archive. Names are as they stand there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct TarEntry {
     /// Where it belongs, unchecked: at most [`LONGEST_PATH`] bytes.
     pub path: Vec<u8>,
     /// What it is.
@@ -130,7 +130,7 @@ pub enum EntryKind {
 }
 
 /// Reads the entries of a stream, and the data of each.
-pub struct Reader<S> {
+pub struct TarReader<S> {
     stream: S,
     /// How many bytes of the stream have been used.
     at: u64,
@@ -150,10 +150,10 @@ struct Before {
     long_link: Option<Vec<u8>>,
 }
 
-impl<S: Stream> Reader<S> {
+impl<S: ByteStream> TarReader<S> {
     /// A reader of all that the stream has.
-    pub fn new(stream: S) -> Reader<S> {
-        Reader { stream, at: 0, left: 0, padding: 0, global: Pax::default(), ended: false }
+    pub fn new(stream: S) -> TarReader<S> {
+        TarReader { stream, at: 0, left: 0, padding: 0, global: Pax::default(), ended: false }
     }
 
     /// The stream, of which the archive's end and what follows it may be unread.
@@ -163,7 +163,7 @@ impl<S: Stream> Reader<S> {
 
     /// The next entry, whatever of the current one's data is unread; `None` at the archive's end, which is two records of
     /// zeros or the end of the stream.
-    pub fn next_entry(&mut self) -> Result<Option<Entry>, Error<S::Error>> {
+    pub fn next_entry(&mut self) -> Result<Option<TarEntry>, Error<S::Error>> {
         let began = self.at + self.left + self.padding;
         self.try_next().map_err(|error| match error {
             Error::Bad(why) => Error::Bad(format!("{why} (in the entry at byte {began} of the tar stream)")),
@@ -171,7 +171,7 @@ impl<S: Stream> Reader<S> {
         })
     }
 
-    fn try_next(&mut self) -> Result<Option<Entry>, Error<S::Error>> {
+    fn try_next(&mut self) -> Result<Option<TarEntry>, Error<S::Error>> {
         let mut before = Before::default();
         loop {
             self.skip_rest()?;
@@ -209,7 +209,7 @@ impl<S: Stream> Reader<S> {
         Ok(&buffer[..len])
     }
 
-    /// So many bytes of what [`Reader::data`] gave have been used.
+    /// So many bytes of what [`TarReader::data`] gave have been used.
     pub fn consume(&mut self, used: usize) {
         self.stream.consume(used);
         self.at += used as u64;
@@ -299,7 +299,7 @@ impl<S: Stream> Reader<S> {
         Ok(body)
     }
 
-    fn entry(&mut self, header: &Header<'_>, before: Before) -> Result<Entry, Error<S::Error>> {
+    fn entry(&mut self, header: &Header<'_>, before: Before) -> Result<TarEntry, Error<S::Error>> {
         let mut pax = before.pax.unwrap_or_else(|| self.global.clone());
         let path = before.long_name.or(pax.path.take()).unwrap_or_else(|| header.name());
         let link = before.long_link.or(pax.link.take()).unwrap_or_else(|| header.link());
@@ -330,7 +330,7 @@ impl<S: Stream> Reader<S> {
         let mode = (header.number(header::MODE).map_err(Error::Bad)? & 0o7777) as u16;
         let uid = id(pax.uid, header, header::UID).map_err(Error::Bad)?;
         let gid = id(pax.gid, header, header::GID).map_err(Error::Bad)?;
-        Ok(Entry {
+        Ok(TarEntry {
             path: bounded(path).map_err(Error::Bad)?,
             kind,
             mode,

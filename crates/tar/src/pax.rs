@@ -139,10 +139,10 @@ fn pairs(value: &[u8]) -> Result<Vec<Segment>, String> {
 }
 
 /// A key, its value, and what follows the record.
-type Record<'a> = (&'a [u8], &'a [u8], &'a [u8]);
+type PaxRecord<'a> = (&'a [u8], &'a [u8], &'a [u8]);
 
 /// The first record of a body.
-fn record(body: &[u8]) -> Result<Record<'_>, String> {
+fn record(body: &[u8]) -> Result<PaxRecord<'_>, String> {
     let broken = || "a PAX header whose records are not of the form LENGTH KEY=VALUE".to_string();
     let digits = body.iter().position(|&byte| byte == b' ').ok_or_else(broken)?;
     let len = unsigned(&body[..digits]).map_err(|_| broken())?;

@@ -5,11 +5,11 @@ use std::io::Read;
 
 use proptest::prelude::*;
 
-use super::build::{Entry as Tar, archive};
-use super::{Entry, EntryKind, Error, Reader, Segment, Stream};
+use super::build::{RawEntry as Tar, archive};
+use super::{ByteStream, EntryKind, Error, Segment, TarEntry, TarReader};
 
 /// An entry and its data.
-type Member = (Entry, Vec<u8>);
+type Member = (TarEntry, Vec<u8>);
 
 /// All entries with their data.
 pub(crate) fn read_all(bytes: &[u8]) -> Result<Vec<Member>, String> {
@@ -17,7 +17,7 @@ pub(crate) fn read_all(bytes: &[u8]) -> Result<Vec<Member>, String> {
         Error::Bad(why) => why,
         Error::Stream(never) => match never {},
     };
-    let mut reader = Reader::new(bytes);
+    let mut reader = TarReader::new(bytes);
     let mut all = vec![];
     while let Some(entry) = reader.next_entry().map_err(why)? {
         let mut data = vec![];
@@ -116,7 +116,7 @@ struct Hollow<'a> {
     behind: &'a [u8],
 }
 
-impl Stream for Hollow<'_> {
+impl ByteStream for Hollow<'_> {
     type Error = Infallible;
 
     fn fill(&mut self) -> Result<&[u8], Infallible> {
@@ -158,7 +158,7 @@ fn files_beyond_4_gib_are_as_long_as_they_say() {
         for tar in large(size) {
             let before = tar.bytes();
             let hole = size.next_multiple_of(512);
-            let mut reader = Reader::new(Hollow { before: &before, hole, behind: &behind });
+            let mut reader = TarReader::new(Hollow { before: &before, hole, behind: &behind });
             let entry = reader.next_entry().unwrap().unwrap();
             assert_eq!((entry.kind, reader.at()), (EntryKind::File(size), before.len() as u64));
             assert_eq!(reader.data().unwrap().len(), 4096);

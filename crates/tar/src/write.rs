@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 
 use super::header::{GID, MAJOR, MINOR, MODE, MTIME, RECORD, SIZE, UID};
-use super::{Entry, EntryKind};
+use super::{EntryKind, TarEntry};
 
 /// Length of a header without records, in bytes.
 pub const HEADER: usize = RECORD;
@@ -30,7 +30,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// Of `out`; `InvalidInput` if bytes of the entry before are missing.
-    pub fn entry(&mut self, entry: &Entry) -> io::Result<()> {
+    pub fn entry(&mut self, entry: &TarEntry) -> io::Result<()> {
         self.end_entry()?;
         let records = records(entry);
         if !records.is_empty() {
@@ -103,12 +103,12 @@ impl<W: Write> Writer<W> {
 /// The header alone of an entry that needs no records, but for a size of 8 GiB or more: of a number in base 256 all programs
 /// understand that too.
 #[must_use]
-pub fn plain_header(entry: &Entry) -> [u8; HEADER] {
+pub fn plain_header(entry: &TarEntry) -> [u8; HEADER] {
     let EntryKind::File(size) = entry.kind else { return header(b'0', &entry.path, b"", 0, entry) };
     header(b'0', &entry.path, b"", size, entry)
 }
 
-const PAX_HEADER: Entry = Entry {
+const PAX_HEADER: TarEntry = TarEntry {
     path: vec![],
     kind: EntryKind::File(0),
     mode: 0o644,
@@ -124,7 +124,7 @@ fn padding(size: u64) -> usize {
 }
 
 /// What the header has no room for.
-fn records(entry: &Entry) -> Vec<u8> {
+fn records(entry: &TarEntry) -> Vec<u8> {
     let mut records = vec![];
     if entry.path.len() > 100 {
         records.extend(record(b"path", &entry.path));
@@ -178,7 +178,7 @@ fn time(seconds: i64, nanos: u32) -> String {
 }
 
 /// A header of the ustar form.
-fn header(flag: u8, path: &[u8], link: &[u8], size: u64, entry: &Entry) -> [u8; RECORD] {
+fn header(flag: u8, path: &[u8], link: &[u8], size: u64, entry: &TarEntry) -> [u8; RECORD] {
     let mut header = [0; RECORD];
     let mut text = |at: usize, text: &[u8]| {
         let len = text.len().min(100);
@@ -228,13 +228,13 @@ fn number(field: &mut [u8], value: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reader;
+    use crate::TarReader;
 
-    fn entry(path: &[u8], kind: EntryKind) -> Entry {
-        Entry { path: path.to_vec(), kind, mode: 0o644, ..PAX_HEADER }
+    fn entry(path: &[u8], kind: EntryKind) -> TarEntry {
+        TarEntry { path: path.to_vec(), kind, mode: 0o644, ..PAX_HEADER }
     }
 
-    fn all_kinds() -> Vec<Entry> {
+    fn all_kinds() -> Vec<TarEntry> {
         let long = [b'p'; 300];
         let mut entries = vec![
             entry(b"d", EntryKind::Directory),
@@ -256,23 +256,27 @@ mod tests {
         .into_iter()
         .enumerate()
         {
-            entries.push(Entry { mtime, mtime_nsec, ..entry(format!("t{at}").as_bytes(), EntryKind::Fifo) });
+            entries.push(TarEntry {
+                mtime,
+                mtime_nsec,
+                ..entry(format!("t{at}").as_bytes(), EntryKind::Fifo)
+            });
         }
-        entries.push(Entry { uid: u32::MAX - 1, gid: 1 << 21, ..entry(b"ids", EntryKind::Fifo) });
+        entries.push(TarEntry { uid: u32::MAX - 1, gid: 1 << 21, ..entry(b"ids", EntryKind::Fifo) });
         let xattrs = vec![
             (b"security.capability".to_vec(), b"\x01\0\0\x02\n=\xff".to_vec()),
             (b"user.big".to_vec(), vec![7; 65_000]),
             (b"user.empty".to_vec(), vec![]),
         ];
-        entries.push(Entry { xattrs, ..entry(b"xattrs", EntryKind::File(0)) });
+        entries.push(TarEntry { xattrs, ..entry(b"xattrs", EntryKind::File(0)) });
         for len in 80..110 {
             let xattrs = vec![(b"user.x".to_vec(), vec![b'v'; len])];
-            entries.push(Entry { xattrs, ..entry(format!("x{len}").as_bytes(), EntryKind::File(0)) });
+            entries.push(TarEntry { xattrs, ..entry(format!("x{len}").as_bytes(), EntryKind::File(0)) });
         }
         entries
     }
 
-    fn written(entries: &[Entry]) -> Vec<u8> {
+    fn written(entries: &[TarEntry]) -> Vec<u8> {
         let mut writer = Writer::new(vec![]);
         for entry in entries {
             writer.entry(entry).unwrap();
@@ -288,7 +292,7 @@ mod tests {
     fn our_reader_finds_what_was_written() {
         let entries = all_kinds();
         let bytes = written(&entries);
-        let mut reader = Reader::new(&bytes[..]);
+        let mut reader = TarReader::new(&bytes[..]);
         for entry in &entries {
             let mut read = reader.next_entry().unwrap().unwrap();
             read.xattrs.sort();
@@ -313,7 +317,7 @@ mod tests {
             let mut writer = Writer::new(vec![]);
             writer.entry(&entry(b"big", EntryKind::File(size))).unwrap();
             let bytes = writer.into_inner();
-            let read = Reader::new(&bytes[..]).next_entry().unwrap().unwrap();
+            let read = TarReader::new(&bytes[..]).next_entry().unwrap().unwrap();
             assert_eq!(read.kind, EntryKind::File(size));
         }
     }

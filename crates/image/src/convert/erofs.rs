@@ -3,8 +3,8 @@
 use skiff_erofs::tree::{Attributes, XattrsId};
 use skiff_erofs::{MAGIC, Node, NodeKind, Reader, SUPER_OFFSET, Source};
 
-use super::{Children, Foreign, Found, FoundKind, Piece};
-use crate::transport::Part;
+use super::{Children, FilePiece, Foreign, ForeignFile, ForeignFileType};
+use crate::transport::FilePart;
 use crate::{Error, Result};
 
 const BUFFER: u64 = 256 << 10;
@@ -12,7 +12,7 @@ const BUFFER: u64 = 256 << 10;
 impl<S: Source> Foreign for Reader<S> {
     type File = Node;
 
-    fn root(&self) -> Result<Found<Node>> {
+    fn root(&self) -> Result<ForeignFile<Node>> {
         found(self, Reader::root(self)?)
     }
 
@@ -21,12 +21,12 @@ impl<S: Source> Foreign for Reader<S> {
         names.map(|(name, number)| Ok((name, found(self, self.node(number)?)?))).collect()
     }
 
-    fn pieces(&self, file: &Node, each: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
+    fn pieces(&self, file: &Node, each: &mut dyn FnMut(FilePiece<'_>) -> Result<()>) -> Result<()> {
         let mut buffer = vec![0; BUFFER.min(file.size) as usize];
         for extent in self.extents(file) {
             let extent = extent?;
             if extent.place.is_none() {
-                each(Piece::Hole(extent.length))?;
+                each(FilePiece::Hole(extent.length))?;
                 continue;
             }
             let mut done = 0;
@@ -36,7 +36,7 @@ impl<S: Source> Foreign for Reader<S> {
                 if count == 0 {
                     return Err(self.bad(file.number, "is cut off").into());
                 }
-                each(Piece::Data(&buffer[..count]))?;
+                each(FilePiece::Data(&buffer[..count]))?;
                 done += count as u64;
             }
         }
@@ -44,24 +44,24 @@ impl<S: Source> Foreign for Reader<S> {
     }
 }
 
-fn found<S: Source>(reader: &Reader<S>, node: Node) -> Result<Found<Node>> {
+fn found<S: Source>(reader: &Reader<S>, node: Node) -> Result<ForeignFile<Node>> {
     let kind = match node.kind {
-        NodeKind::Directory => FoundKind::Directory,
-        NodeKind::File => FoundKind::File,
-        NodeKind::Symlink => FoundKind::Symlink(reader.target(&node)?.into()),
-        NodeKind::CharDevice(major, minor) => FoundKind::CharDevice(major, minor),
-        NodeKind::BlockDevice(major, minor) => FoundKind::BlockDevice(major, minor),
-        NodeKind::Fifo => FoundKind::Fifo,
-        NodeKind::Socket => FoundKind::Socket,
+        NodeKind::Directory => ForeignFileType::Directory,
+        NodeKind::File => ForeignFileType::File,
+        NodeKind::Symlink => ForeignFileType::Symlink(reader.target(&node)?.into()),
+        NodeKind::CharDevice(major, minor) => ForeignFileType::CharDevice(major, minor),
+        NodeKind::BlockDevice(major, minor) => ForeignFileType::BlockDevice(major, minor),
+        NodeKind::Fifo => ForeignFileType::Fifo,
+        NodeKind::Socket => ForeignFileType::Socket,
     };
     let Node { mode, uid, gid, mtime, mtime_nsec, .. } = node;
     let attributes = Attributes { mode, uid, gid, mtime, mtime_nsec, xattrs: XattrsId(0) };
     let xattrs = reader.xattrs(&node)?;
-    Ok(Found { number: node.number, links: node.links, file: node, attributes, xattrs, kind })
+    Ok(ForeignFile { number: node.number, links: node.links, file: node, attributes, xattrs, kind })
 }
 
 /// Whether it begins like one.
-pub(crate) fn is_one(part: &Part) -> bool {
+pub(crate) fn is_one(part: &FilePart) -> bool {
     let mut magic = [0; 4];
     part.read(&mut magic, SUPER_OFFSET as u64).is_ok() && u32::from_le_bytes(magic) == MAGIC
 }

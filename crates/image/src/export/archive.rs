@@ -12,11 +12,11 @@ use skiff_oci::reference::Named;
 use skiff_sys::positional::write_all_at;
 
 use super::directory::{LAYOUT, blob_path, index};
-use super::layer::{self, Written};
+use super::layer::{self, WrittenLayer};
 use super::replace::Replacement;
 use super::{BUFFER, Documents, Exported, Image};
 use crate::error::{Context, Error, Result};
-use skiff_tar::{Entry, EntryKind, HEADER, Writer, plain_header};
+use skiff_tar::{EntryKind, HEADER, TarEntry, Writer, plain_header};
 
 /// What `docker load` reads.
 pub(super) fn docker(image: &Image, path: &Path, name: Option<&Named>) -> Result<Exported> {
@@ -44,7 +44,7 @@ pub(super) fn oci(image: &Image, path: &Path, tag: Option<&str>) -> Result<Expor
 }
 
 /// What stands beside the layer: paths and contents.
-type Beside<'a> = dyn Fn(&Written, &Documents) -> Vec<(String, Vec<u8>)> + 'a;
+type Beside<'a> = dyn Fn(&WrittenLayer, &Documents) -> Vec<(String, Vec<u8>)> + 'a;
 
 fn write(
     image: &Image,
@@ -71,8 +71,8 @@ fn write(
     Ok(Exported { digest: Some(documents.digest), sockets: written.sockets })
 }
 
-fn entry(path: String, size: u64) -> Entry {
-    Entry {
+fn entry(path: String, size: u64) -> TarEntry {
+    TarEntry {
         path: path.into_bytes(),
         kind: EntryKind::File(size),
         mode: 0o644,
@@ -84,6 +84,6 @@ fn entry(path: String, size: u64) -> Entry {
     }
 }
 
-fn put_header(file: &File, path: &Path, entry: &Entry) -> Result<()> {
+fn put_header(file: &File, path: &Path, entry: &TarEntry) -> Result<()> {
     write_all_at(file.as_fd(), &plain_header(entry), 0).on("write to", path.display().to_string())
 }

@@ -9,16 +9,16 @@ use skiff_erofs::{FileEntry, Node, NodeKind, Reader};
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::Hasher;
 
-use crate::assemble::Limits;
+use crate::assemble::ImageLimits;
 use crate::error::{Error, Result};
-use skiff_tar::{Entry, EntryKind, Writer};
+use skiff_tar::{EntryKind, TarEntry, Writer};
 
 const PIECE: u64 = 1 << 20;
 /// In a layer such a name would remove another one.
 const WHITEOUT: &[u8] = b".wh.";
 
 /// What came of it.
-pub(super) struct Written {
+pub(super) struct WrittenLayer {
     pub digest: Digest,
     pub size: u64,
     /// How many sockets were left out.
@@ -26,9 +26,9 @@ pub(super) struct Written {
 }
 
 /// Writes them to `out`; `path` is its name, for messages.
-pub(super) fn write(reader: &Reader<File>, out: &mut dyn Write, path: &Path) -> Result<Written> {
+pub(super) fn write(reader: &Reader<File>, out: &mut dyn Write, path: &Path) -> Result<WrittenLayer> {
     let hashing = Hashing { out, hasher: Hasher::like(&Digest::Sha256([0; 32])) };
-    let mut layer = Layer {
+    let mut layer = LayerWriter {
         reader,
         path,
         tar: Writer::new(hashing),
@@ -40,13 +40,13 @@ pub(super) fn write(reader: &Reader<File>, out: &mut dyn Write, path: &Path) -> 
     for file in reader.files() {
         layer.file(file?)?;
     }
-    let Layer { mut tar, sockets, .. } = layer;
+    let LayerWriter { mut tar, sockets, .. } = layer;
     let size = tar.end().map_err(|e| Error::io("write to", path.display().to_string(), &e))?;
     let digest = tar.into_inner().hasher.finish();
-    Ok(Written { digest, size, sockets })
+    Ok(WrittenLayer { digest, size, sockets })
 }
 
-struct Layer<'a> {
+struct LayerWriter<'a> {
     reader: &'a Reader<File>,
     path: &'a Path,
     tar: Writer<Hashing<'a>>,
@@ -58,7 +58,7 @@ struct Layer<'a> {
     buffer: Vec<u8>,
 }
 
-impl Layer<'_> {
+impl LayerWriter<'_> {
     fn file(&mut self, file: FileEntry) -> Result<()> {
         let FileEntry { mut path, node } = file;
         if path.rsplit(|byte| *byte == b'/').next().is_some_and(|name| name.starts_with(WHITEOUT)) {
@@ -90,7 +90,7 @@ impl Layer<'_> {
         let xattrs = xattrs.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         let Node { mode, uid, gid, mtime, mtime_nsec, .. } = node;
         let has_data = matches!(kind, EntryKind::File(_));
-        let entry = Entry { path, kind, mode, uid, gid, mtime, mtime_nsec, xattrs };
+        let entry = TarEntry { path, kind, mode, uid, gid, mtime, mtime_nsec, xattrs };
         self.tar.entry(&entry).map_err(|e| failed(self.path, &e))?;
         if has_data { self.content(&node, &entry.path) } else { Ok(()) }
     }
@@ -98,7 +98,7 @@ impl Layer<'_> {
     /// Holes become zeros.
     fn content(&mut self, node: &Node, path: &[u8]) -> Result<()> {
         self.expanded = self.expanded.saturating_add(node.size);
-        let limit = Limits::default().bytes;
+        let limit = ImageLimits::default().bytes;
         if self.expanded > limit {
             let file = format!("/{}", path.escape_ascii());
             let why = format!("with it there are more than {limit} bytes, holes counted");

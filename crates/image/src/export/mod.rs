@@ -120,7 +120,7 @@ pub fn export(image: &Image, target: &Target) -> Result<Exported> {
         Target::Oci { dir, tag } => directory::oci(image, dir, tag.as_deref()),
         Target::Erofs(file) => image.copy(file, |_, _| Ok(())),
         Target::Squashfs(file) => {
-            image.copy(file, |copy, name| squashfs::twin::add(&image.reader()?, copy.as_fd(), name))
+            image.copy(file, |copy, name| squashfs::hybrid::add(&image.reader()?, copy.as_fd(), name))
         }
         Target::Tar(file) => image.tar(file),
     }
@@ -157,7 +157,7 @@ impl Image {
     }
 
     /// The configuration and the manifest of an image with this layer only.
-    fn documents(&self, layer: &layer::Written) -> Documents {
+    fn documents(&self, layer: &layer::WrittenLayer) -> Documents {
         let config = config::with_one_layer(&self.config, &layer.digest);
         let media_type = PLAIN_LAYER_TYPE;
         let layers = vec![OciDescriptor { media_type, digest: layer.digest, size: layer.size }];

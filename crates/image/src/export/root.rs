@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use skiff_erofs::tree::{Attributes, Xattrs, XattrsId};
 use skiff_sys::positional::read_at;
 
-use crate::assemble::Limits;
-use crate::convert::{Children, Foreign, Found, FoundKind, Job, Piece, convert};
+use crate::assemble::ImageLimits;
+use crate::convert::{Children, ConversionJob, FilePiece, Foreign, ForeignFile, ForeignFileType, convert};
 use crate::error::{Context, Error, Result};
 use crate::layer::is_kept;
 
@@ -39,13 +39,13 @@ pub fn of_root(
     (room, room_name): (BorrowedFd<'_>, &str),
 ) -> Result<()> {
     let root = Root { root, name, leave_out, numbers: RefCell::default() };
-    let job = Job {
+    let job = ConversionJob {
         image,
         name: room_name,
         source: name,
         scratch: room,
         scratch_name: room_name,
-        limits: Limits::default(),
+        limits: ImageLimits::default(),
         watch: &mut |_| true,
     };
     convert(&root, job).map(drop)
@@ -81,7 +81,7 @@ impl Root<'_> {
         format!("{}:{}", self.name, path.escape_ascii())
     }
 
-    fn found(&self, path: Path, stat: &Stat, xattrs: Xattrs, kind: FoundKind) -> Found<Path> {
+    fn found(&self, path: Path, stat: &Stat, xattrs: Xattrs, kind: ForeignFileType) -> ForeignFile<Path> {
         let mut numbers = self.numbers.borrow_mut();
         let next = numbers.len() as u64 + 1;
         let attributes = Attributes {
@@ -92,13 +92,13 @@ impl Root<'_> {
             mtime_nsec: stat.st_mtime_nsec as u32,
             xattrs: XattrsId(0),
         };
-        let number = if matches!(kind, FoundKind::Directory) || stat.st_nlink > 1 {
+        let number = if matches!(kind, ForeignFileType::Directory) || stat.st_nlink > 1 {
             *numbers.entry((stat.st_dev, stat.st_ino)).or_insert(next)
         } else {
             // Nobody asks for it again.
             0
         };
-        Found { file: path, number, links: stat.st_nlink as u32, attributes, xattrs, kind }
+        ForeignFile { file: path, number, links: stat.st_nlink as u32, attributes, xattrs, kind }
     }
 }
 
@@ -110,11 +110,11 @@ impl Foreign for Root<'_> {
         true
     }
 
-    fn root(&self) -> Result<Found<Path>> {
+    fn root(&self) -> Result<ForeignFile<Path>> {
         let root = self.open(b"", OFlags::DIRECTORY).on("open", self.shown(b"/"))?;
         let stat = fstat(&root).on("look at", self.shown(b"/"))?;
         let xattrs = xattrs(&root, b".").on("read the attributes of", self.shown(b"/"))?;
-        Ok(self.found(vec![], &stat, xattrs, FoundKind::Directory))
+        Ok(self.found(vec![], &stat, xattrs, ForeignFileType::Directory))
     }
 
     fn children(&self, directory: &Path) -> Result<Children<Path>> {
@@ -144,8 +144,11 @@ impl Foreign for Root<'_> {
                 Err(Error::Io { source: Errno::NOENT, .. }) => {}
                 child => {
                     let child = child?;
-                    let target =
-                        if let FoundKind::Symlink(target) = &child.kind { Some(&target[..]) } else { None };
+                    let target = if let ForeignFileType::Symlink(target) = &child.kind {
+                        Some(&target[..])
+                    } else {
+                        None
+                    };
                     if !(self.leave_out)(&child.file, target) {
                         children.push((name.into_boxed_slice(), child));
                     }
@@ -155,7 +158,7 @@ impl Foreign for Root<'_> {
         Ok(children)
     }
 
-    fn pieces(&self, file: &Path, each: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
+    fn pieces(&self, file: &Path, each: &mut dyn FnMut(FilePiece<'_>) -> Result<()>) -> Result<()> {
         let about = || self.shown(file);
         let opened = self.open(file, OFlags::NONBLOCK).on("open", about())?;
         let stat = fstat(&opened).on("look at", about())?;
@@ -173,18 +176,18 @@ impl Foreign for Root<'_> {
                 Err(_) => at,
             };
             if data > at {
-                each(Piece::Hole(data - at))?;
+                each(FilePiece::Hole(data - at))?;
             }
             at = data;
             let end = seek(&opened, SeekFrom::Hole(at)).map_or(size, |hole| hole.min(size));
             while at < end {
                 let piece = &mut buffer[..(end - at).min(PIECE as u64) as usize];
                 let count = read_at(opened.as_fd(), piece, at).on("read", about())?;
-                each(Piece::Data(&piece[..count]))?;
+                each(FilePiece::Data(&piece[..count]))?;
                 at += count as u64;
                 if count < piece.len() {
                     // It became shorter meanwhile.
-                    return each(Piece::Hole(size - at));
+                    return each(FilePiece::Hole(size - at));
                 }
             }
         }
@@ -193,22 +196,22 @@ impl Foreign for Root<'_> {
 }
 
 impl Root<'_> {
-    fn child(&self, dir: &OwnedFd, name: &[u8], path: Path) -> Result<Found<Path>> {
+    fn child(&self, dir: &OwnedFd, name: &[u8], path: Path) -> Result<ForeignFile<Path>> {
         let about = || self.shown(&path);
         let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).on("look at", about())?;
         let xattrs = xattrs(dir, name).on("read the attributes of", about())?;
         let device = stat.st_rdev;
         let kind = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => FoundKind::Directory,
-            FileType::RegularFile => FoundKind::File,
+            FileType::Directory => ForeignFileType::Directory,
+            FileType::RegularFile => ForeignFileType::File,
             FileType::Symlink => {
                 let target = readlinkat(dir, name, vec![]).on("read", about())?;
-                FoundKind::Symlink(target.into_bytes().into())
+                ForeignFileType::Symlink(target.into_bytes().into())
             }
-            FileType::CharacterDevice => FoundKind::CharDevice(major(device), minor(device)),
-            FileType::BlockDevice => FoundKind::BlockDevice(major(device), minor(device)),
-            FileType::Fifo => FoundKind::Fifo,
-            FileType::Socket => FoundKind::Socket,
+            FileType::CharacterDevice => ForeignFileType::CharDevice(major(device), minor(device)),
+            FileType::BlockDevice => ForeignFileType::BlockDevice(major(device), minor(device)),
+            FileType::Fifo => ForeignFileType::Fifo,
+            FileType::Socket => ForeignFileType::Socket,
             FileType::Unknown => {
                 let why = "it is of no kind that is known".into();
                 return Err(Error::Foreign { object: about(), why, hint: None });

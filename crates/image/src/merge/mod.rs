@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use path::{Components, components, display};
 use skiff_erofs::tree::{Attributes, Inode, InodeId, Kind, Tree, XattrsId};
 
-use crate::records::{Record, RecordKind, Records};
+use crate::layer_entries::{LayerEntries, LayerEntry, LayerEntryKind};
 use whiteout::Special;
 pub(crate) use whiteout::is_mark;
 
@@ -74,7 +74,7 @@ impl Merger {
     }
 
     /// Applies the next layer.
-    pub fn apply(&mut self, records: Records) -> Result<(), String> {
+    pub fn apply(&mut self, records: LayerEntries) -> Result<(), String> {
         self.last_parent = None;
         self.apply_whiteouts(&records)?;
         records.into_each(|mut record| {
@@ -87,7 +87,7 @@ impl Merger {
         Ok(())
     }
 
-    fn add(&mut self, path: &[u8], record: Record) -> Result<(), String> {
+    fn add(&mut self, path: &[u8], record: LayerEntry) -> Result<(), String> {
         let components = components(path)?;
         if !matches!(Special::of(&components)?, Special::None) {
             return Ok(());
@@ -98,8 +98,8 @@ impl Merger {
         let parent = self.parent(parents, path)?;
         let existing = self.child(parent, name);
         match (&record.kind, existing) {
-            (RecordKind::HardLink(target), _) => self.link(parent, name, existing, target),
-            (RecordKind::Directory, Some(directory)) if self.is_directory(directory) => {
+            (LayerEntryKind::HardLink(target), _) => self.link(parent, name, existing, target),
+            (LayerEntryKind::Directory, Some(directory)) if self.is_directory(directory) => {
                 self.set_attributes(directory, &record);
                 Ok(())
             }
@@ -112,9 +112,9 @@ impl Merger {
         }
     }
 
-    fn set_root(&mut self, record: Record) -> Result<(), String> {
+    fn set_root(&mut self, record: LayerEntry) -> Result<(), String> {
         match record.kind {
-            RecordKind::Directory => {
+            LayerEntryKind::Directory => {
                 self.set_attributes(Tree::ROOT, &record);
                 Ok(())
             }
@@ -122,32 +122,32 @@ impl Merger {
         }
     }
 
-    fn set_attributes(&mut self, id: InodeId, record: &Record) {
+    fn set_attributes(&mut self, id: InodeId, record: &LayerEntry) {
         let attributes = self.attributes(record);
         let inode = self.tree.inode_mut(id);
         inode.attributes = attributes;
         inode.layer = self.layer;
     }
 
-    fn attributes(&mut self, record: &Record) -> Attributes {
-        let Record { mode, uid, gid, mtime, mtime_nsec, .. } = *record;
+    fn attributes(&mut self, record: &LayerEntry) -> Attributes {
+        let LayerEntry { mode, uid, gid, mtime, mtime_nsec, .. } = *record;
         Attributes { mode, uid, gid, mtime, mtime_nsec, xattrs: self.tree.intern(record.xattrs.clone()) }
     }
 
-    fn create(&mut self, parent: InodeId, name: &[u8], record: Record) -> Result<(), String> {
+    fn create(&mut self, parent: InodeId, name: &[u8], record: LayerEntry) -> Result<(), String> {
         let mut attributes = self.attributes(&record);
-        if matches!(record.kind, RecordKind::Symlink(_)) {
+        if matches!(record.kind, LayerEntryKind::Symlink(_)) {
             // Linux has no other, whatever the layer says.
             attributes.mode = 0o777;
         }
         let kind = match record.kind {
-            RecordKind::File(content) => Kind::File(content),
-            RecordKind::Symlink(target) => Kind::Symlink(target),
-            RecordKind::Directory => Kind::Directory(BTreeMap::new()),
-            RecordKind::CharDevice(major, minor) => Kind::CharDevice(major, minor),
-            RecordKind::BlockDevice(major, minor) => Kind::BlockDevice(major, minor),
-            RecordKind::Fifo => Kind::Fifo,
-            RecordKind::HardLink(_) => unreachable!("hard links make no inode"),
+            LayerEntryKind::File(content) => Kind::File(content),
+            LayerEntryKind::Symlink(target) => Kind::Symlink(target),
+            LayerEntryKind::Directory => Kind::Directory(BTreeMap::new()),
+            LayerEntryKind::CharDevice(major, minor) => Kind::CharDevice(major, minor),
+            LayerEntryKind::BlockDevice(major, minor) => Kind::BlockDevice(major, minor),
+            LayerEntryKind::Fifo => Kind::Fifo,
+            LayerEntryKind::HardLink(_) => unreachable!("hard links make no inode"),
         };
         if matches!(&kind, Kind::Symlink(target) if target.is_empty()) {
             return Err("a symbolic link to nothing".into());

@@ -6,7 +6,7 @@ use skiff_erofs::tree::{InodeId, Tree};
 
 use super::path::{components, display};
 use super::{Astray, Merger};
-use crate::records::{RecordKind, Records};
+use crate::layer_entries::{LayerEntries, LayerEntryKind};
 
 const WHITEOUT: &[u8] = b".wh.";
 /// What begins so is AUFS's, but for one name.
@@ -55,7 +55,7 @@ pub(crate) fn is_mark(path: &[u8]) -> bool {
 
 impl Merger {
     /// Removes what the layer says is gone, before anything of it is added.
-    pub(super) fn apply_whiteouts(&mut self, records: &Records) -> Result<(), String> {
+    pub(super) fn apply_whiteouts(&mut self, records: &LayerEntries) -> Result<(), String> {
         if records.marks().is_empty() {
             return Ok(());
         }
@@ -92,9 +92,9 @@ impl Merger {
 
     /// Where this layer puts a directory in the place of something else, mostly a symbolic link: a whiteout on that way is about the
     /// new directory, in which lower layers have nothing, and not about what the link leads to.
-    fn replaced_by_directories(&mut self, records: &Records) -> HashSet<(InodeId, Box<[u8]>)> {
+    fn replaced_by_directories(&mut self, records: &LayerEntries) -> HashSet<(InodeId, Box<[u8]>)> {
         let mut replaced = HashSet::new();
-        for record in records.iter().filter(|record| matches!(record.kind, RecordKind::Directory)) {
+        for record in records.iter().filter(|record| matches!(record.kind, LayerEntryKind::Directory)) {
             // What is wrong with a path is said when its entry is added.
             let Ok(components) = components(&record.path) else { continue };
             let Some((name, parents)) = components.split_last() else { continue };

@@ -1,8 +1,8 @@
 //! Directories: headers, each with up to 256 entries whose inodes lie in one block of metadata.
 
-use super::inode::Place;
-use super::metadata::{Bad, Blocks};
-use super::tables::{Row, Written};
+use super::inode::DirLocation;
+use super::metadata::{Bad, MetadataBlocks};
+use super::tables::{Row, WrittenInode};
 
 /// Counted for `.` and `..`, which are not there.
 const DOTS: u32 = 3;
@@ -12,9 +12,9 @@ const MOST_UNDER_HEADER: u32 = 256;
 const LONGEST_NAME: usize = 255;
 
 /// A name, and the reference of its inode.
-pub(super) type Entry = (Box<[u8]>, u64);
+pub(super) type DirEntry = (Box<[u8]>, u64);
 
-pub(super) fn entries(blocks: &Blocks, place: &Place) -> Result<Vec<Entry>, Bad> {
+pub(super) fn entries(blocks: &MetadataBlocks, place: &DirLocation) -> Result<Vec<DirEntry>, Bad> {
     let mut cursor = blocks.place(place.block.into(), place.offset.into());
     let mut entries = vec![];
     let mut left = place.size.saturating_sub(DOTS);
@@ -40,15 +40,16 @@ pub(super) fn entries(blocks: &Blocks, place: &Place) -> Result<Vec<Entry>, Bad>
 }
 
 /// An entry that is written: its name, the inode, and what kind of file that is.
-pub(super) type Named = (Box<[u8]>, Written, u16);
+pub(super) type NamedInode = (Box<[u8]>, WrittenInode, u16);
 
 /// Writes a directory, whose entries are in the order of their names; nothing if no reference leads so far.
-pub(super) fn write(row: &mut Row, mut entries: &[Named]) -> Option<Place> {
+pub(super) fn write(row: &mut Row, mut entries: &[NamedInode]) -> Option<DirLocation> {
     let (place, begin) = (row.next()?, row.len());
     while let Some((_, first, _)) = entries.first() {
-        let difference = |inode: &Written| i16::try_from(i64::from(inode.number) - i64::from(first.number));
+        let difference =
+            |inode: &WrittenInode| i16::try_from(i64::from(inode.number) - i64::from(first.number));
         let fits =
-            |(_, inode, _): &&Named| inode.place.block == first.place.block && difference(inode).is_ok();
+            |(_, inode, _): &&NamedInode| inode.place.block == first.place.block && difference(inode).is_ok();
         let count = entries.iter().take(MOST_UNDER_HEADER as usize).take_while(fits).count();
         let (now, rest) = entries.split_at(count);
         row.put32(count as u32 - 1);
@@ -64,5 +65,5 @@ pub(super) fn write(row: &mut Row, mut entries: &[Named]) -> Option<Place> {
         entries = rest;
     }
     let size = u32::try_from(row.len() - begin).ok()?.checked_add(DOTS)?;
-    Some(Place { block: place.block, offset: place.offset, size })
+    Some(DirLocation { block: place.block, offset: place.offset, size })
 }

@@ -2,7 +2,7 @@
 
 use skiff_erofs::tree::{Attributes, Xattrs, XattrsId};
 
-use crate::convert::{Found, FoundKind};
+use crate::convert::{ForeignFile, ForeignFileType};
 
 use super::metadata::{Bad, Cursor};
 
@@ -10,7 +10,7 @@ use super::metadata::{Bad, Cursor};
 const LONGEST_TARGET: usize = 4095;
 
 /// A file's inode.
-pub(crate) struct Inode {
+pub(crate) struct SquashfsInode {
     permissions: u16,
     /// Owner and group, as indexes of the table of ids.
     pub(super) uid: u16,
@@ -20,11 +20,11 @@ pub(crate) struct Inode {
     links: u32,
     /// Index of its extended attributes; all ones for none.
     pub(super) xattrs: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: InodeType,
 }
 
-pub(super) enum Kind {
-    Directory(Place),
+pub(super) enum InodeType {
+    Directory(DirLocation),
     File(File),
     Symlink(Box<[u8]>),
     BlockDevice(u32),
@@ -34,7 +34,7 @@ pub(super) enum Kind {
 }
 
 /// Where a directory's entries are.
-pub(super) struct Place {
+pub(super) struct DirLocation {
     pub block: u32,
     pub offset: u16,
     /// Three more than there are bytes.
@@ -53,8 +53,8 @@ pub(super) struct File {
     pub lengths: u64,
 }
 
-impl Inode {
-    pub(super) fn read(cursor: &mut Cursor<'_>) -> Result<Inode, Bad> {
+impl SquashfsInode {
+    pub(super) fn read(cursor: &mut Cursor<'_>) -> Result<SquashfsInode, Bad> {
         let (form, permissions) = (cursor.u16()?, cursor.u16()?);
         let (uid, gid, mtime, number) = (cursor.u16()?, cursor.u16()?, cursor.u32()?, cursor.u32()?);
         let (links, xattrs, kind) = match form {
@@ -65,20 +65,24 @@ impl Inode {
             3..=7 | 10..=14 => other(cursor, form)?,
             _ => return Err(Bad::new(format!("an inode is of kind {form}, which does not exist"))),
         };
-        Ok(Inode { permissions, uid, gid, mtime, number, links, xattrs, kind })
+        Ok(SquashfsInode { permissions, uid, gid, mtime, number, links, xattrs, kind })
     }
 
     /// As whoever converts it needs it.
-    pub fn found(self, uid: u32, gid: u32, xattrs: Xattrs) -> Found<Inode> {
+    pub fn found(self, uid: u32, gid: u32, xattrs: Xattrs) -> ForeignFile<SquashfsInode> {
         let device = |number: u32| (number >> 8 & 0xfff, number & 0xff | number >> 12 & 0xf_ff00);
         let kind = match &self.kind {
-            Kind::Directory(_) => FoundKind::Directory,
-            Kind::File(_) => FoundKind::File,
-            Kind::Symlink(target) => FoundKind::Symlink(target.clone()),
-            Kind::BlockDevice(number) => FoundKind::BlockDevice(device(*number).0, device(*number).1),
-            Kind::CharDevice(number) => FoundKind::CharDevice(device(*number).0, device(*number).1),
-            Kind::Fifo => FoundKind::Fifo,
-            Kind::Socket => FoundKind::Socket,
+            InodeType::Directory(_) => ForeignFileType::Directory,
+            InodeType::File(_) => ForeignFileType::File,
+            InodeType::Symlink(target) => ForeignFileType::Symlink(target.clone()),
+            InodeType::BlockDevice(number) => {
+                ForeignFileType::BlockDevice(device(*number).0, device(*number).1)
+            }
+            InodeType::CharDevice(number) => {
+                ForeignFileType::CharDevice(device(*number).0, device(*number).1)
+            }
+            InodeType::Fifo => ForeignFileType::Fifo,
+            InodeType::Socket => ForeignFileType::Socket,
         };
         let attributes = Attributes {
             mode: self.permissions & 0o7777,
@@ -88,37 +92,37 @@ impl Inode {
             mtime_nsec: 0,
             xattrs: XattrsId(0),
         };
-        Found { number: self.number.into(), links: self.links, attributes, xattrs, kind, file: self }
+        ForeignFile { number: self.number.into(), links: self.links, attributes, xattrs, kind, file: self }
     }
 }
 
 /// How many names it has, its extended attributes, and what it is.
-type Rest = (u32, u32, Kind);
+type Rest = (u32, u32, InodeType);
 
 fn directory(cursor: &mut Cursor<'_>) -> Result<Rest, Bad> {
     let (block, links) = (cursor.u32()?, cursor.u32()?);
     let (size, offset) = (cursor.u16()?.into(), cursor.u16()?);
-    Ok((links, u32::MAX, Kind::Directory(Place { block, offset, size })))
+    Ok((links, u32::MAX, InodeType::Directory(DirLocation { block, offset, size })))
 }
 
 fn long_directory(cursor: &mut Cursor<'_>) -> Result<Rest, Bad> {
     let (links, size, block) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
     let (_parent, _index, offset, xattrs) = (cursor.u32()?, cursor.u16()?, cursor.u16()?, cursor.u32()?);
-    Ok((links, xattrs, Kind::Directory(Place { block, offset, size })))
+    Ok((links, xattrs, InodeType::Directory(DirLocation { block, offset, size })))
 }
 
 /// The short form has one name.
 fn file(cursor: &mut Cursor<'_>) -> Result<Rest, Bad> {
     let (start, fragment) = (cursor.u32()?.into(), cursor.u32()?);
     let (offset, size) = (cursor.u32()?, cursor.u32()?.into());
-    Ok((1, u32::MAX, Kind::File(File { size, start, fragment, offset, lengths: cursor.reference() })))
+    Ok((1, u32::MAX, InodeType::File(File { size, start, fragment, offset, lengths: cursor.reference() })))
 }
 
 fn long_file(cursor: &mut Cursor<'_>) -> Result<Rest, Bad> {
     let (start, size, _sparse) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
     let (links, fragment) = (cursor.u32()?, cursor.u32()?);
     let (offset, xattrs) = (cursor.u32()?, cursor.u32()?);
-    Ok((links, xattrs, Kind::File(File { size, start, fragment, offset, lengths: cursor.reference() })))
+    Ok((links, xattrs, InodeType::File(File { size, start, fragment, offset, lengths: cursor.reference() })))
 }
 
 /// Reads inodes whose long form only has extended attributes behind it.
@@ -128,12 +132,12 @@ fn other(cursor: &mut Cursor<'_>, form: u16) -> Result<Rest, Bad> {
     let kind = match form {
         3 => {
             let len = cursor.u32()? as usize;
-            Kind::Symlink(cursor.bytes(len, LONGEST_TARGET, "a symbolic link's target")?)
+            InodeType::Symlink(cursor.bytes(len, LONGEST_TARGET, "a symbolic link's target")?)
         }
-        4 => Kind::BlockDevice(cursor.u32()?),
-        5 => Kind::CharDevice(cursor.u32()?),
-        6 => Kind::Fifo,
-        _ => Kind::Socket,
+        4 => InodeType::BlockDevice(cursor.u32()?),
+        5 => InodeType::CharDevice(cursor.u32()?),
+        6 => InodeType::Fifo,
+        _ => InodeType::Socket,
     };
     let xattrs = if is_long { cursor.u32()? } else { u32::MAX };
     Ok((links, xattrs, kind))

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::error::{Error, Result};
-use crate::transport::Part;
+use crate::transport::FilePart;
 
-use super::unpack::Unpacker;
+use super::unpack::Decompressor;
 
 /// What a block of metadata unpacks to, at most.
 pub(super) const BLOCK: usize = 8192;
@@ -37,15 +37,15 @@ impl Bad {
         Bad(why.into())
     }
 
-    pub fn in_file(self, part: &Part) -> Error {
+    pub fn in_file(self, part: &FilePart) -> Error {
         Error::Foreign { object: part.name.clone(), why: format!("it is damaged: {}", self.0), hint: None }
     }
 }
 
 /// A row of blocks of metadata.
-pub(super) struct Blocks {
-    part: Part,
-    unpacker: Unpacker,
+pub(super) struct MetadataBlocks {
+    part: FilePart,
+    unpacker: Decompressor,
     start: u64,
     /// By their places.
     kept: RefCell<HashMap<u64, Block>>,
@@ -54,9 +54,9 @@ pub(super) struct Blocks {
 /// A block that was unpacked, and where the next one is.
 type Block = (Rc<[u8]>, u64);
 
-impl Blocks {
-    pub fn new(part: Part, unpacker: Unpacker, start: u64) -> Blocks {
-        Blocks { part, unpacker, start, kept: RefCell::default() }
+impl MetadataBlocks {
+    pub fn new(part: FilePart, unpacker: Decompressor, start: u64) -> MetadataBlocks {
+        MetadataBlocks { part, unpacker, start, kept: RefCell::default() }
     }
 
     /// What a reference names: a block, counted in bytes from the start, and a place in it.
@@ -103,7 +103,7 @@ impl Blocks {
 /// A place in a row of blocks, from which is read on.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor<'a> {
-    blocks: &'a Blocks,
+    blocks: &'a MetadataBlocks,
     block: u64,
     offset: usize,
 }
@@ -166,18 +166,18 @@ impl Cursor<'_> {
 }
 
 /// A table of entries of one length, whose blocks lie anywhere: a list of their places stands at `list`.
-pub(super) struct Table {
-    blocks: Blocks,
+pub(super) struct LookupTable {
+    blocks: MetadataBlocks,
     list: u64,
     count: u32,
     width: usize,
 }
 
-impl Table {
+impl LookupTable {
     /// `blocks` is only for reading: its start does not matter.
-    pub fn new(mut blocks: Blocks, list: u64, count: u32, width: usize) -> Result<Table> {
+    pub fn new(mut blocks: MetadataBlocks, list: u64, count: u32, width: usize) -> Result<LookupTable> {
         blocks.start = 0;
-        Ok(Table { blocks, list, count, width })
+        Ok(LookupTable { blocks, list, count, width })
     }
 
     /// One entry.

@@ -4,24 +4,24 @@
 //! Format: <https://dr-emann.github.io/squashfs/squashfs.html>, and `fs/squashfs/squashfs_fs.h` of Linux.
 
 mod directory;
+pub mod hybrid;
 mod inode;
 mod metadata;
 mod sets;
 mod tables;
-pub mod twin;
 mod unpack;
 mod xattrs;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::convert::{Children, Foreign, Found, Piece};
+use crate::convert::{Children, FilePiece, Foreign, ForeignFile};
 use crate::error::{Error, Result};
-use crate::transport::Part;
+use crate::transport::FilePart;
 
-use inode::{File, Inode};
-use metadata::{Blocks, Cursor, Table, u16_at, u32_at, u64_at};
-use unpack::Unpacker;
+use inode::{File, SquashfsInode};
+use metadata::{Cursor, LookupTable, MetadataBlocks, u16_at, u32_at, u64_at};
+use unpack::Decompressor;
 use xattrs::XattrTable;
 
 const SUPERBLOCK: usize = 96;
@@ -38,14 +38,14 @@ const FRAGMENTS_KEPT: usize = 8;
 
 /// A squashfs file that is open.
 pub(crate) struct Squashfs {
-    part: Part,
+    part: FilePart,
     block_size: u32,
     root: u64,
-    unpacker: Unpacker,
-    inodes: Blocks,
-    directories: Blocks,
+    unpacker: Decompressor,
+    inodes: MetadataBlocks,
+    directories: MetadataBlocks,
     ids: Vec<u32>,
-    fragments: Option<Table>,
+    fragments: Option<LookupTable>,
     xattrs: Option<XattrTable>,
     /// The last fragments that were read, the newest last.
     kept: RefCell<Vec<(u32, Rc<[u8]>)>>,
@@ -56,7 +56,7 @@ pub(crate) struct Squashfs {
 
 impl Squashfs {
     /// Whether it begins like one.
-    pub fn is_one(part: &Part) -> bool {
+    pub fn is_one(part: &FilePart) -> bool {
         let mut magic = [0; 4];
         part.read(&mut magic, 0).is_ok() && u32_at(&magic, 0) == MAGIC
     }
@@ -65,7 +65,7 @@ impl Squashfs {
     ///
     /// # Errors
     /// It is none, of an old version, or damaged.
-    pub fn open(part: Part) -> Result<Squashfs> {
+    pub fn open(part: FilePart) -> Result<Squashfs> {
         let mut superblock = [0; SUPERBLOCK];
         if part.size < SUPERBLOCK as u64 {
             return Err(refused(&part, "it is shorter than a squashfs superblock", None));
@@ -73,10 +73,10 @@ impl Squashfs {
         part.read(&mut superblock, 0)?;
         check(&part, &superblock)?;
         let unpacker =
-            Unpacker::new(u16_at(&superblock, 20)).map_err(|(why, hint)| refused(&part, why, hint))?;
-        let table = |at| Blocks::new(part.clone(), unpacker, u64_at(&superblock, at));
+            Decompressor::new(u16_at(&superblock, 20)).map_err(|(why, hint)| refused(&part, why, hint))?;
+        let table = |at| MetadataBlocks::new(part.clone(), unpacker, u64_at(&superblock, at));
         let (fragments, ids) = (u32_at(&superblock, 16), u16_at(&superblock, 26));
-        let table_of = |at, count, width| Table::new(table(at), u64_at(&superblock, at), count, width);
+        let table_of = |at, count, width| LookupTable::new(table(at), u64_at(&superblock, at), count, width);
         let ids = table_of(48, ids.into(), 4)?.all()?.chunks_exact(4).map(|id| u32_at(id, 0)).collect();
         let xattrs = match u64_at(&superblock, 56) {
             NOWHERE => None,
@@ -102,12 +102,12 @@ impl Squashfs {
         refused(&self.part, &format!("it is damaged: {why}"), None)
     }
 
-    fn inode(&self, reference: u64) -> Result<Inode> {
+    fn inode(&self, reference: u64) -> Result<SquashfsInode> {
         let mut cursor = self.inodes.at(reference);
-        Inode::read(&mut cursor).map_err(|error| error.in_file(&self.part))
+        SquashfsInode::read(&mut cursor).map_err(|error| error.in_file(&self.part))
     }
 
-    fn found(&self, reference: u64) -> Result<Found<Inode>> {
+    fn found(&self, reference: u64) -> Result<ForeignFile<SquashfsInode>> {
         let inode = self.inode(reference)?;
         let id = |index: u16| self.ids.get(usize::from(index)).copied();
         let (uid, gid) = (id(inode.uid), id(inode.gid));
@@ -192,7 +192,7 @@ impl Squashfs {
         &self,
         file: &File,
         lengths: &mut Cursor<'_>,
-        each: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+        each: &mut dyn FnMut(FilePiece<'_>) -> Result<()>,
     ) -> Result<()> {
         let block_size = u64::from(self.block_size);
         let mut left = file.size;
@@ -202,10 +202,10 @@ impl Squashfs {
             let wanted = left.min(block_size);
             let packed = lengths.u32().map_err(|error| error.in_file(&self.part))?;
             if packed == 0 {
-                each(Piece::Hole(wanted))?;
+                each(FilePiece::Hole(wanted))?;
             } else {
                 self.block(at, packed, wanted as usize, &mut buffer)?;
-                each(Piece::Data(&buffer))?;
+                each(FilePiece::Data(&buffer))?;
             }
             at = at.checked_add((packed & !STORED).into()).ok_or_else(|| self.bad("a file lies nowhere"))?;
             left -= wanted;
@@ -216,30 +216,30 @@ impl Squashfs {
         let fragment = self.fragment(file.fragment)?;
         let start = file.offset as usize;
         let end = fragment.get(start..start + left as usize);
-        each(Piece::Data(end.ok_or_else(|| self.bad("a file's end does not lie in its fragment"))?))
+        each(FilePiece::Data(end.ok_or_else(|| self.bad("a file's end does not lie in its fragment"))?))
     }
 }
 
 impl Foreign for Squashfs {
-    type File = Inode;
+    type File = SquashfsInode;
 
-    fn root(&self) -> Result<Found<Inode>> {
+    fn root(&self) -> Result<ForeignFile<SquashfsInode>> {
         let root = self.found(self.root)?;
         match root.file.kind {
-            inode::Kind::Directory(_) => Ok(root),
+            inode::InodeType::Directory(_) => Ok(root),
             _ => Err(self.bad("its root is no directory")),
         }
     }
 
-    fn children(&self, directory: &Inode) -> Result<Children<Inode>> {
-        let inode::Kind::Directory(place) = &directory.kind else { return Ok(vec![]) };
+    fn children(&self, directory: &SquashfsInode) -> Result<Children<SquashfsInode>> {
+        let inode::InodeType::Directory(place) = &directory.kind else { return Ok(vec![]) };
         let entries =
             directory::entries(&self.directories, place).map_err(|error| error.in_file(&self.part))?;
         entries.into_iter().map(|(name, reference)| Ok((name, self.found(reference)?))).collect()
     }
 
-    fn pieces(&self, file: &Inode, each: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
-        let inode::Kind::File(file) = &file.kind else { return Ok(()) };
+    fn pieces(&self, file: &SquashfsInode, each: &mut dyn FnMut(FilePiece<'_>) -> Result<()>) -> Result<()> {
+        let inode::InodeType::File(file) = &file.kind else { return Ok(()) };
         self.file_pieces(file, &mut self.inodes.at(file.lengths), each)
     }
 
@@ -248,7 +248,7 @@ impl Foreign for Squashfs {
     }
 }
 
-fn check(part: &Part, superblock: &[u8; SUPERBLOCK]) -> Result<()> {
+fn check(part: &FilePart, superblock: &[u8; SUPERBLOCK]) -> Result<()> {
     if u32_at(superblock, 0) != MAGIC {
         return Err(refused(part, "it is no squashfs file", None));
     }
@@ -267,6 +267,6 @@ fn check(part: &Part, superblock: &[u8; SUPERBLOCK]) -> Result<()> {
     Ok(())
 }
 
-fn refused(part: &Part, why: &str, hint: Option<&'static str>) -> Error {
+fn refused(part: &FilePart, why: &str, hint: Option<&'static str>) -> Error {
     Error::Foreign { object: part.name.clone(), why: why.into(), hint }
 }

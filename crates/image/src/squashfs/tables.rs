@@ -21,19 +21,19 @@ pub(super) struct Row(Vec<u8>);
 
 /// A place in a row: the block, as bytes from the row's start, and the offset in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct MetadataRef {
     pub block: u32,
     pub offset: u16,
 }
 
 /// An inode that was written.
 #[derive(Clone, Copy)]
-pub(super) struct Written {
-    pub place: Place,
+pub(super) struct WrittenInode {
+    pub place: MetadataRef,
     pub number: u32,
 }
 
-impl Place {
+impl MetadataRef {
     /// As references of inodes and attributes are written.
     pub fn reference(self) -> u64 {
         u64::from(self.block) << 16 | u64::from(self.offset)
@@ -71,9 +71,9 @@ impl Row {
     }
 
     /// Where the next byte comes to lie; nothing if no reference leads so far.
-    pub fn next(&self) -> Option<Place> {
+    pub fn next(&self) -> Option<MetadataRef> {
         let block = u32::try_from(self.0.len() / BLOCK * (HEADER + BLOCK)).ok()?;
-        Some(Place { block, offset: (self.0.len() % BLOCK) as u16 })
+        Some(MetadataRef { block, offset: (self.0.len() % BLOCK) as u16 })
     }
 }
 

@@ -7,7 +7,7 @@ use lzma_rust2::filter::bcj::BcjReader;
 
 /// One of squashfs's compressors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unpacker {
+pub(super) enum Decompressor {
     Gzip,
     Xz,
     Lz4,
@@ -17,15 +17,15 @@ pub(super) enum Unpacker {
 /// Why it is not understood, and what to do.
 type Refusal = (&'static str, Option<&'static str>);
 
-impl Unpacker {
+impl Decompressor {
     /// By its number in the superblock.
-    pub fn new(id: u16) -> Result<Unpacker, Refusal> {
+    pub fn new(id: u16) -> Result<Decompressor, Refusal> {
         let hint = Some("make it anew: mksquashfs DIR FILE -comp zstd");
         match id {
-            1 => Ok(Unpacker::Gzip),
-            4 => Ok(Unpacker::Xz),
-            5 => Ok(Unpacker::Lz4),
-            6 => Ok(Unpacker::Zstd),
+            1 => Ok(Decompressor::Gzip),
+            4 => Ok(Decompressor::Xz),
+            5 => Ok(Decompressor::Lz4),
+            6 => Ok(Decompressor::Zstd),
             2 => Err(("it is compressed with lzma; gzip, xz, lz4 and zstd are understood", hint)),
             3 => Err(("it is compressed with lzo; gzip, xz, lz4 and zstd are understood", hint)),
             _ => Err(("it is compressed in a way that is not known", hint)),
@@ -35,7 +35,7 @@ impl Unpacker {
     /// Unpacks a block; gives how many bytes came of it. More than there is room for is an error.
     pub fn unpack(self, packed: &[u8], room: &mut [u8]) -> Result<usize, String> {
         match self {
-            Unpacker::Gzip => {
+            Decompressor::Gzip => {
                 let mut zlib = Decompress::new(true);
                 match zlib.decompress(packed, room, FlushDecompress::Finish) {
                     Ok(Status::StreamEnd) => Ok(zlib.total_out() as usize),
@@ -43,10 +43,10 @@ impl Unpacker {
                     Err(error) => Err(format!("a block's zlib stream: {error}")),
                 }
             }
-            Unpacker::Xz => xz(packed, room),
-            Unpacker::Lz4 => lz4_flex::block::decompress_into(packed, room)
+            Decompressor::Xz => xz(packed, room),
+            Decompressor::Lz4 => lz4_flex::block::decompress_into(packed, room)
                 .map_err(|error| format!("a block's lz4 stream: {error}")),
-            Unpacker::Zstd => zstd::bulk::decompress_to_buffer(packed, room)
+            Decompressor::Zstd => zstd::bulk::decompress_to_buffer(packed, room)
                 .map_err(|error| format!("a block's zstd stream: {error}")),
         }
     }

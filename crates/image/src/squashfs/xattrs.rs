@@ -3,10 +3,10 @@
 use skiff_erofs::tree::Xattrs;
 
 use crate::error::Result;
-use crate::transport::Part;
+use crate::transport::FilePart;
 
-use super::metadata::{Bad, Blocks, Table, u32_at, u64_at};
-use super::unpack::Unpacker;
+use super::metadata::{Bad, LookupTable, MetadataBlocks, u32_at, u64_at};
+use super::unpack::Decompressor;
 
 const LONGEST_NAME: usize = 255;
 const LONGEST_VALUE: usize = 65_536;
@@ -16,19 +16,19 @@ const MOST: u32 = 8192;
 const ELSEWHERE: u16 = 0x100;
 
 pub(super) struct XattrTable {
-    part: Part,
-    sets: Table,
-    values: Blocks,
+    part: FilePart,
+    sets: LookupTable,
+    values: MetadataBlocks,
 }
 
 impl XattrTable {
-    pub fn open(part: &Part, unpacker: Unpacker, at: u64) -> Result<XattrTable> {
+    pub fn open(part: &FilePart, unpacker: Decompressor, at: u64) -> Result<XattrTable> {
         let mut header = [0; 16];
         part.read(&mut header, at)
             .map_err(|_| Bad::new("its table of attributes does not lie in it").in_file(part))?;
-        let values = Blocks::new(part.clone(), unpacker, u64_at(&header, 0));
-        let blocks = Blocks::new(part.clone(), unpacker, 0);
-        let sets = Table::new(blocks, at + 16, u32_at(&header, 8), 16)?;
+        let values = MetadataBlocks::new(part.clone(), unpacker, u64_at(&header, 0));
+        let blocks = MetadataBlocks::new(part.clone(), unpacker, 0);
+        let sets = LookupTable::new(blocks, at + 16, u32_at(&header, 8), 16)?;
         Ok(XattrTable { part: part.clone(), sets, values })
     }
 

@@ -12,11 +12,11 @@ use skiff_sys::positional::write_all_at;
 
 use crate::blob::FileBlob;
 use crate::error::{Context, Error, Result};
-use crate::inflate::{Compression, HEAD, Inflater, Watch};
+use crate::inflate::{HEAD, InflateWatch, Inflater, LayerCompression};
 use crate::spill::nameless;
-use skiff_tar::{self as tar, EntryKind, Reader, Stream};
+use skiff_tar::{self as tar, ByteStream, EntryKind, TarReader};
 
-use super::files::{Files, Part};
+use super::files::{FilePart, ImageFiles};
 
 /// An image's archive has some hundred entries; each costs memory.
 const MOST_ENTRIES: usize = 100_000;
@@ -29,11 +29,11 @@ const MOST_INFLATED: u64 = 1 << 40;
 
 /// The entries of a tar file by their names.
 pub struct Archive {
-    part: Part,
-    entries: HashMap<String, Entry>,
+    part: FilePart,
+    entries: HashMap<String, ArchiveEntry>,
 }
 
-enum Entry {
+enum ArchiveEntry {
     File {
         offset: u64,
         size: u64,
@@ -49,12 +49,12 @@ impl Archive {
     ///
     /// # Errors
     /// It is none, or one that can be read in two ways; there is no room.
-    pub fn open(part: Part, room: BorrowedFd<'_>, room_name: &str) -> Result<Archive> {
+    pub fn open(part: FilePart, room: BorrowedFd<'_>, room_name: &str) -> Result<Archive> {
         let mut head = [0; HEAD];
         let head = &mut head[..HEAD.min(part.size as usize)];
         part.read(head, 0)?;
-        let part = match Compression::of(head) {
-            Compression::Plain => refuse_other_compressions(head, part)?,
+        let part = match LayerCompression::of(head) {
+            LayerCompression::Plain => refuse_other_compressions(head, part)?,
             _ => inflated(&part, room, room_name)?,
         };
         let entries = entries(&part)?;
@@ -66,23 +66,25 @@ impl Archive {
         for _ in 0..=MOST_LINKS {
             match self.entries.get(path) {
                 None => return Ok(None),
-                Some(Entry::File { offset, size }) => return Ok(Some((*offset, *size))),
-                Some(Entry::Link(target)) => path = target,
-                Some(Entry::Other(what)) => return Err(bad(&self.part, format!("{path} is {what} in it"))),
+                Some(ArchiveEntry::File { offset, size }) => return Ok(Some((*offset, *size))),
+                Some(ArchiveEntry::Link(target)) => path = target,
+                Some(ArchiveEntry::Other(what)) => {
+                    return Err(bad(&self.part, format!("{path} is {what} in it")));
+                }
             }
         }
         Err(bad(&self.part, format!("{path} is a link that leads to itself")))
     }
 }
 
-impl Files for Archive {
+impl ImageFiles for Archive {
     fn name(&self) -> &str {
         &self.part.name
     }
 
-    fn find(&self, path: &str) -> Result<Option<Part>> {
+    fn find(&self, path: &str) -> Result<Option<FilePart>> {
         let name = format!("{}:{path}", self.part.name);
-        let part = |(offset, size)| Part {
+        let part = |(offset, size)| FilePart {
             file: Arc::clone(&self.part.file),
             name,
             offset: self.part.offset + offset,
@@ -92,12 +94,12 @@ impl Files for Archive {
     }
 }
 
-fn bad(part: &Part, why: String) -> Error {
+fn bad(part: &FilePart, why: String) -> Error {
     Error::Foreign { object: part.name.clone(), why, hint: None }
 }
 
 /// By their first bytes.
-fn refuse_other_compressions(head: &[u8], part: Part) -> Result<Part> {
+fn refuse_other_compressions(head: &[u8], part: FilePart) -> Result<FilePart> {
     let (packer, hint) = match head {
         [b'B', b'Z', b'h', ..] => ("bzip2", "unpack it first: bunzip2 FILE"),
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => ("xz", "unpack it first: unxz FILE"),
@@ -107,8 +109,8 @@ fn refuse_other_compressions(head: &[u8], part: Part) -> Result<Part> {
     Err(Error::Foreign { object: part.name, why, hint: Some(hint) })
 }
 
-fn entries(part: &Part) -> Result<HashMap<String, Entry>> {
-    let mut reader = Reader::new(Seeking { part, at: 0, buffer: vec![0; BUFFER], ready: 0..0 });
+fn entries(part: &FilePart) -> Result<HashMap<String, ArchiveEntry>> {
+    let mut reader = TarReader::new(Seeking { part, at: 0, buffer: vec![0; BUFFER], ready: 0..0 });
     let mut entries = HashMap::new();
     let name_error = |error| match error {
         tar::Error::Bad(why) => bad(part, format!("it is no tar file, or a damaged one: {why}")),
@@ -121,11 +123,11 @@ fn entries(part: &Part) -> Result<HashMap<String, Entry>> {
         };
         let found = match entry.kind {
             EntryKind::Directory => continue,
-            EntryKind::File(size) => Entry::File { offset: reader.at(), size },
+            EntryKind::File(size) => ArchiveEntry::File { offset: reader.at(), size },
             EntryKind::Symlink(target) => link(parent(&path), &target),
             EntryKind::HardLink(target) => link("", &target),
-            EntryKind::Sparse { .. } => Entry::Other("a sparse file"),
-            _ => Entry::Other("a device or pipe"),
+            EntryKind::Sparse { .. } => ArchiveEntry::Other("a sparse file"),
+            _ => ArchiveEntry::Other("a device or pipe"),
         };
         if entries.insert(path, found).is_some() {
             return Err(bad(part, format!("{lossy:?} is twice in it")));
@@ -137,10 +139,10 @@ fn entries(part: &Part) -> Result<HashMap<String, Entry>> {
     Ok(entries)
 }
 
-fn link(base: &str, target: &[u8]) -> Entry {
+fn link(base: &str, target: &[u8]) -> ArchiveEntry {
     match cleaned(base, &String::from_utf8_lossy(target)) {
-        Some(path) => Entry::Link(path),
-        None => Entry::Other("a link that leads out of it"),
+        Some(path) => ArchiveEntry::Link(path),
+        None => ArchiveEntry::Other("a link that leads out of it"),
     }
 }
 
@@ -166,14 +168,14 @@ fn cleaned(base: &str, path: &str) -> Option<String> {
 
 /// Reads headers, and passes over data without reading it.
 struct Seeking<'a> {
-    part: &'a Part,
+    part: &'a FilePart,
     /// Where the buffer's end lies.
     at: u64,
     buffer: Vec<u8>,
     ready: std::ops::Range<usize>,
 }
 
-impl Stream for Seeking<'_> {
+impl ByteStream for Seeking<'_> {
     type Error = Error;
 
     fn fill(&mut self) -> Result<&[u8]> {
@@ -203,7 +205,7 @@ impl Stream for Seeking<'_> {
     }
 }
 
-fn inflated(part: &Part, room: BorrowedFd<'_>, room_name: &str) -> Result<Part> {
+fn inflated(part: &FilePart, room: BorrowedFd<'_>, room_name: &str) -> Result<FilePart> {
     let name = format!("a temporary file in {room_name}");
     let file = File::from(nameless(room).on("make a temporary file in", room_name)?);
     let blob = FileBlob::part(Arc::clone(&part.file), part.name.clone(), part.offset, part.size, None);
@@ -224,12 +226,12 @@ fn inflated(part: &Part, room: BorrowedFd<'_>, room_name: &str) -> Result<Part> 
         limit.check(size)?;
         inflater.consume(used);
     }
-    Ok(Part { file: Arc::new(file), name: part.name.clone(), offset: 0, size })
+    Ok(FilePart { file: Arc::new(file), name: part.name.clone(), offset: 0, size })
 }
 
 /// Holds an archive that is inflated to a size that is possible.
 struct Limit<'a> {
-    object: &'a Part,
+    object: &'a FilePart,
 }
 
 impl Limit<'_> {
@@ -241,7 +243,7 @@ impl Limit<'_> {
     }
 }
 
-impl Watch for Limit<'_> {
+impl InflateWatch for Limit<'_> {
     fn before_read(&self) -> Result<()> {
         Ok(())
     }
@@ -258,13 +260,13 @@ impl Watch for Limit<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skiff_tar::build::{Entry as Tar, archive};
+    use skiff_tar::build::{RawEntry as Tar, archive};
 
     fn open(bytes: &[u8]) -> Result<Archive> {
         let mut file = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut file, bytes).unwrap();
         let room = File::open(std::env::temp_dir()).unwrap();
-        Archive::open(Part::whole(file, "FILE".into())?, room.as_fd(), "ROOM")
+        Archive::open(FilePart::whole(file, "FILE".into())?, room.as_fd(), "ROOM")
     }
 
     fn content(archive: &Archive, path: &str) -> Result<Option<Vec<u8>>> {

@@ -5,9 +5,9 @@ use skiff_oci::platform::Platform;
 
 use crate::error::Result;
 
-use super::{Files, Opened, need, resolve};
+use super::{ImageFiles, OpenedImage, need, resolve};
 
-pub(super) fn open(files: &dyn Files, platform: &Platform) -> Result<Opened> {
+pub(super) fn open(files: &dyn ImageFiles, platform: &Platform) -> Result<OpenedImage> {
     let bytes = need(files, "manifest.json")?.document()?;
     let manifest = |digest: &Digest| format!("{}.manifest.json", digest.hex());
     resolve(files, bytes, String::new(), platform, &manifest, &Digest::hex)

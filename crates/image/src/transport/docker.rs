@@ -14,13 +14,15 @@ use skiff_sys::positional::read_exact_at;
 
 use crate::blob::FileBlob;
 use crate::error::{Context, Error, Result};
-use crate::inflate::{Compression, HEAD};
+use crate::inflate::{HEAD, LayerCompression};
 
-use super::{Files, OciDescriptor, OciManifest, Opened, PLAIN_LAYER_TYPE, Part, need, not_sound};
+use super::{
+    FilePart, ImageFiles, OciDescriptor, OciManifest, OpenedImage, PLAIN_LAYER_TYPE, need, not_sound,
+};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Item {
+struct SavedImage {
     config: String,
     #[serde(default, deserialize_with = "or_empty")]
     repo_tags: Vec<String>,
@@ -33,7 +35,7 @@ fn or_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D
     Option::<Vec<String>>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-pub(super) fn open(files: &dyn Files, tag: Option<&str>, platform: &Platform) -> Result<Opened> {
+pub(super) fn open(files: &dyn ImageFiles, tag: Option<&str>, platform: &Platform) -> Result<OpenedImage> {
     let Some(list) = files.find("manifest.json")? else {
         return Err(Error::Foreign {
             object: files.name().into(),
@@ -43,7 +45,7 @@ pub(super) fn open(files: &dyn Files, tag: Option<&str>, platform: &Platform) ->
             ),
         });
     };
-    let items: Vec<Item> = serde_json::from_slice(&list.document()?)
+    let items: Vec<SavedImage> = serde_json::from_slice(&list.document()?)
         .map_err(|e| not_sound(files, format!("manifest.json: {e}")))?;
     let item = choose(files, &items, tag)?;
     let part = need(files, &item.config)?;
@@ -57,11 +59,11 @@ pub(super) fn open(files: &dyn Files, tag: Option<&str>, platform: &Platform) ->
     let layers = item.layers.iter().zip(&config.diff_ids).map(layer).collect::<Result<Vec<_>>>()?;
     let (layers, descriptors) = layers.into_iter().unzip();
     let manifest_bytes = OciManifest::new(&config_bytes, descriptors).to_bytes();
-    Ok(Opened { digest: sha256(&manifest_bytes), manifest_bytes, config_bytes, layers })
+    Ok(OpenedImage { digest: sha256(&manifest_bytes), manifest_bytes, config_bytes, layers })
 }
 
 /// By its name, as Docker reads names, or by `@NUMBER`. Without one there must be no choice.
-fn choose<'a>(files: &dyn Files, items: &'a [Item], tag: Option<&str>) -> Result<&'a Item> {
+fn choose<'a>(files: &dyn ImageFiles, items: &'a [SavedImage], tag: Option<&str>) -> Result<&'a SavedImage> {
     let full = |name: &str| name.parse::<Named>().map(Named::with_default_tag).ok();
     let what = match (tag, items) {
         (None, [item]) => return Ok(item),
@@ -70,7 +72,7 @@ fn choose<'a>(files: &dyn Files, items: &'a [Item], tag: Option<&str>) -> Result
         (Some(tag), _) => {
             let number = tag.strip_prefix('@').and_then(|number| number.parse::<usize>().ok());
             let wanted = full(tag);
-            let is_it = |item: &&Item| {
+            let is_it = |item: &&SavedImage| {
                 item.repo_tags.iter().any(|name| name == tag || (wanted.is_some() && full(name) == wanted))
             };
             match number.and_then(|number| items.get(number)).or_else(|| items.iter().find(is_it)) {
@@ -79,13 +81,14 @@ fn choose<'a>(files: &dyn Files, items: &'a [Item], tag: Option<&str>) -> Result
             }
         }
     };
-    let name =
-        |(number, item): (usize, &Item)| item.repo_tags.first().cloned().unwrap_or(format!("@{number}"));
+    let name = |(number, item): (usize, &SavedImage)| {
+        item.repo_tags.first().cloned().unwrap_or(format!("@{number}"))
+    };
     let offered: Vec<_> = items.iter().enumerate().map(name).take(20).collect();
     Err(Error::NotInside { object: files.name().into(), what, offered: offered.join(", ") })
 }
 
-fn check(files: &dyn Files, item: &Item, config: &ImageConfig, platform: &Platform) -> Result<()> {
+fn check(files: &dyn ImageFiles, item: &SavedImage, config: &ImageConfig, platform: &Platform) -> Result<()> {
     let (layers, diff_ids) = (item.layers.len(), config.diff_ids.len());
     if layers != diff_ids {
         let why = format!("manifest.json has {layers} layers where the configuration has {diff_ids}");
@@ -113,20 +116,20 @@ fn named_digest(path: &str) -> Option<Digest> {
 
 /// Docker saves layers as plain tar streams, whose digest the configuration has; some tools, and its newer store, leave them
 /// compressed. Then their digest is what they have.
-fn layer(part: Part, diff_id: Digest) -> Result<(FileBlob, OciDescriptor<'static>)> {
+fn layer(part: FilePart, diff_id: Digest) -> Result<(FileBlob, OciDescriptor<'static>)> {
     let mut head = [0; HEAD];
     let head = &mut head[..HEAD.min(part.size as usize)];
     part.read(head, 0)?;
-    let (media_type, digest) = match Compression::of(head) {
-        Compression::Plain => (PLAIN_LAYER_TYPE, diff_id),
-        Compression::Gzip => ("application/vnd.oci.image.layer.v1.tar+gzip", digest_of(&part)?),
-        Compression::Zstd => ("application/vnd.oci.image.layer.v1.tar+zstd", digest_of(&part)?),
+    let (media_type, digest) = match LayerCompression::of(head) {
+        LayerCompression::Plain => (PLAIN_LAYER_TYPE, diff_id),
+        LayerCompression::Gzip => ("application/vnd.oci.image.layer.v1.tar+gzip", digest_of(&part)?),
+        LayerCompression::Zstd => ("application/vnd.oci.image.layer.v1.tar+zstd", digest_of(&part)?),
     };
     let size = part.size;
     Ok((part.blob(digest), OciDescriptor { media_type, digest, size }))
 }
 
-fn digest_of(part: &Part) -> Result<Digest> {
+fn digest_of(part: &FilePart) -> Result<Digest> {
     let mut hasher = Hasher::like(&Digest::Sha256([0; 32]));
     let mut buffer = vec![0; 1 << 20];
     let mut at = 0;

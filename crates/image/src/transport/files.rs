@@ -17,7 +17,7 @@ use crate::error::{Context, Error, Result};
 
 /// A file, or a part of one.
 #[derive(Debug, Clone)]
-pub struct Part {
+pub struct FilePart {
     /// The file that holds it.
     pub file: Arc<File>,
     /// Name of the file, for messages.
@@ -29,7 +29,7 @@ pub struct Part {
 }
 
 /// Files by their paths, which are relative and have slashes between names.
-pub trait Files {
+pub trait ImageFiles {
     /// What holds them, for messages.
     fn name(&self) -> &str;
 
@@ -37,24 +37,24 @@ pub trait Files {
     ///
     /// # Errors
     /// It is no regular file, or cannot be opened.
-    fn find(&self, path: &str) -> Result<Option<Part>>;
+    fn find(&self, path: &str) -> Result<Option<FilePart>>;
 }
 
-impl Part {
+impl FilePart {
     /// All of a file, which must be a regular one.
     ///
     /// # Errors
     /// It is none.
-    pub fn whole(file: File, name: String) -> Result<Part> {
-        Part::of(Arc::new(file), name)
+    pub fn whole(file: File, name: String) -> Result<FilePart> {
+        FilePart::of(Arc::new(file), name)
     }
 
-    fn of(file: Arc<File>, name: String) -> Result<Part> {
+    fn of(file: Arc<File>, name: String) -> Result<FilePart> {
         let stat = fstat(&*file).on("look at", &name)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Error::Foreign { object: name, why: "it is no regular file".into(), hint: None });
         }
-        Ok(Part { file, name, offset: 0, size: stat.st_size as u64 })
+        Ok(FilePart { file, name, offset: 0, size: stat.st_size as u64 })
     }
 
     /// Fills the buffer from a place in it.
@@ -104,12 +104,12 @@ impl Directory {
     }
 }
 
-impl Files for Directory {
+impl ImageFiles for Directory {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn find(&self, path: &str) -> Result<Option<Part>> {
+    fn find(&self, path: &str) -> Result<Option<FilePart>> {
         let name = format!("{}/{path}", self.name);
         // A pipe in its place must not make us wait.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -118,7 +118,7 @@ impl Files for Directory {
         // `EAGAIN`: a link leads past `..` while somebody renames something, anywhere on the host (openat2(2)).
         let opened = (1..1000).map(|_| open()).find(|opened| !matches!(opened, Err(Errno::AGAIN)));
         match opened.unwrap_or_else(open) {
-            Ok(file) => Part::whole(file.into(), name).map(Some),
+            Ok(file) => FilePart::whole(file.into(), name).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(Errno::XDEV) => Err(Error::Foreign {
                 object: name,
@@ -131,54 +131,54 @@ impl Files for Directory {
 }
 
 /// Files that somebody else found in a directory and opened, with rights that we may not have.
-pub struct Given {
+pub struct GivenFiles {
     name: String,
     files: BTreeMap<String, Arc<File>>,
 }
 
-impl Given {
+impl GivenFiles {
     /// `name` is the directory's, for messages.
-    pub fn new(name: String, files: impl IntoIterator<Item = (String, File)>) -> Given {
+    pub fn new(name: String, files: impl IntoIterator<Item = (String, File)>) -> GivenFiles {
         let files = files.into_iter().map(|(path, file)| (path, Arc::new(file))).collect();
-        Given { name, files }
+        GivenFiles { name, files }
     }
 }
 
-impl Files for &Given {
+impl ImageFiles for &GivenFiles {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn find(&self, path: &str) -> Result<Option<Part>> {
-        let part = |file: &Arc<File>| Part::of(Arc::clone(file), format!("{}/{path}", self.name));
+    fn find(&self, path: &str) -> Result<Option<FilePart>> {
+        let part = |file: &Arc<File>| FilePart::of(Arc::clone(file), format!("{}/{path}", self.name));
         self.files.get(path).map(part).transpose()
     }
 }
 
 /// Remembers which files were found.
 pub struct Noting<'a> {
-    files: &'a dyn Files,
-    found: RefCell<BTreeMap<String, Part>>,
+    files: &'a dyn ImageFiles,
+    found: RefCell<BTreeMap<String, FilePart>>,
 }
 
 impl<'a> Noting<'a> {
     /// Nothing yet.
-    pub fn new(files: &'a dyn Files) -> Noting<'a> {
+    pub fn new(files: &'a dyn ImageFiles) -> Noting<'a> {
         Noting { files, found: RefCell::default() }
     }
 
     /// Files that were found, by their paths.
-    pub fn into_found(self) -> BTreeMap<String, Part> {
+    pub fn into_found(self) -> BTreeMap<String, FilePart> {
         self.found.into_inner()
     }
 }
 
-impl Files for Noting<'_> {
+impl ImageFiles for Noting<'_> {
     fn name(&self) -> &str {
         self.files.name()
     }
 
-    fn find(&self, path: &str) -> Result<Option<Part>> {
+    fn find(&self, path: &str) -> Result<Option<FilePart>> {
         let part = self.files.find(path)?;
         if let Some(part) = &part {
             self.found.borrow_mut().insert(path.into(), part.clone());

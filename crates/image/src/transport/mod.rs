@@ -15,7 +15,7 @@ use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
 
 pub use archive::Archive;
-pub use files::{Directory, Files, Given, Noting, Part};
+pub use files::{Directory, FilePart, GivenFiles, ImageFiles, Noting};
 use skiff_oci::hash::sha256;
 use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig, Index, Manifest};
 
@@ -27,7 +27,7 @@ const MAX_INDEXES: usize = 3;
 
 /// How the files that hold an image are arranged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Layout<'a> {
+pub enum ImageLayout<'a> {
     /// OCI's: `index.json` and `blobs/`; which of its images.
     Oci(Option<&'a str>),
     /// Layout of `docker save`: `manifest.json`, and files that it names; which of its images.
@@ -37,7 +37,7 @@ pub enum Layout<'a> {
 }
 
 /// An image that was found, with all of it there.
-pub struct Opened {
+pub struct OpenedImage {
     /// Manifest of the image, as it came or in OCI's form, in which alone the digest of an image of `docker save` is defined.
     pub manifest_bytes: Vec<u8>,
     /// That one's digest.
@@ -52,33 +52,33 @@ pub struct Opened {
 ///
 /// # Errors
 /// It is not there, or not wholly; it is not for the platform; its parts contradict each other.
-pub fn open(files: &dyn Files, layout: &Layout<'_>, platform: &Platform) -> Result<Opened> {
+pub fn open(files: &dyn ImageFiles, layout: &ImageLayout<'_>, platform: &Platform) -> Result<OpenedImage> {
     match layout {
-        Layout::Oci(tag) => oci::open(files, *tag, platform),
-        Layout::Docker(tag) => docker::open(files, *tag, platform),
-        Layout::Dir => dir::open(files, platform),
+        ImageLayout::Oci(tag) => oci::open(files, *tag, platform),
+        ImageLayout::Docker(tag) => docker::open(files, *tag, platform),
+        ImageLayout::Dir => dir::open(files, platform),
     }
 }
 
 /// What holds the image is not arranged as it should be.
-fn not_sound(files: &dyn Files, why: impl Into<String>) -> Error {
+fn not_sound(files: &dyn ImageFiles, why: impl Into<String>) -> Error {
     Error::unsound(files.name(), why)
 }
 
-fn need(files: &dyn Files, path: &str) -> Result<Part> {
+fn need(files: &dyn ImageFiles, path: &str) -> Result<FilePart> {
     files.find(path)?.ok_or_else(|| not_sound(files, format!("there is no {path} in it")))
 }
 
 /// From a manifest or an index to the image for the platform. `path` says where a manifest of an index lies, `blob` where
 /// everything else does.
 fn resolve(
-    files: &dyn Files,
+    files: &dyn ImageFiles,
     mut bytes: Vec<u8>,
     mut media_type: String,
     platform: &Platform,
     path: &dyn Fn(&Digest) -> String,
     blob: &dyn Fn(&Digest) -> String,
-) -> Result<Opened> {
+) -> Result<OpenedImage> {
     for _ in 0..=MAX_INDEXES {
         let told = (!media_type.is_empty()).then_some(&*media_type);
         let index: Index = match manifest::parse(files.name(), &bytes, told)? {
@@ -93,7 +93,7 @@ fn resolve(
 }
 
 /// The bytes that a descriptor names.
-fn document(files: &dyn Files, path: &str, descriptor: &Descriptor) -> Result<Vec<u8>> {
+fn document(files: &dyn ImageFiles, path: &str, descriptor: &Descriptor) -> Result<Vec<u8>> {
     let part = need(files, path)?;
     let bytes = part.document()?;
     descriptor.check(&part.name, &bytes)?;
@@ -101,12 +101,12 @@ fn document(files: &dyn Files, path: &str, descriptor: &Descriptor) -> Result<Ve
 }
 
 fn image(
-    files: &dyn Files,
+    files: &dyn ImageFiles,
     manifest_bytes: Vec<u8>,
     manifest: &Manifest,
     platform: &Platform,
     blob: &dyn Fn(&Digest) -> String,
-) -> Result<Opened> {
+) -> Result<OpenedImage> {
     let config_bytes = document(files, &blob(&manifest.config.digest), &manifest.config)?;
     let config = ImageConfig::parse(files.name(), &config_bytes)?;
     manifest.check_config(files.name(), &config, platform)?;
@@ -120,7 +120,7 @@ fn image(
         Ok(part.blob(*digest))
     };
     let layers = manifest.layers.iter().map(layer).collect::<Result<_>>()?;
-    Ok(Opened { digest: sha256(&manifest_bytes), manifest_bytes, config_bytes, layers })
+    Ok(OpenedImage { digest: sha256(&manifest_bytes), manifest_bytes, config_bytes, layers })
 }
 
 /// A manifest in OCI's form: the same bytes for the same configuration and layers.

@@ -6,12 +6,12 @@ use skiff_oci::platform::Platform;
 
 use crate::error::{Error, Result};
 
-use super::{Files, Opened, document, need, not_sound, resolve};
+use super::{ImageFiles, OpenedImage, document, need, not_sound, resolve};
 
 /// What an image of an index is called there: by OCI, and in full by containerd and Docker.
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
-pub(super) fn open(files: &dyn Files, tag: Option<&str>, platform: &Platform) -> Result<Opened> {
+pub(super) fn open(files: &dyn ImageFiles, tag: Option<&str>, platform: &Platform) -> Result<OpenedImage> {
     let bytes = need(files, "index.json")?.document()?;
     let Document::Index(index) = manifest::parse(files.name(), &bytes, None)? else {
         return Err(not_sound(files, "its index.json is no index"));
@@ -24,7 +24,7 @@ pub(super) fn open(files: &dyn Files, tag: Option<&str>, platform: &Platform) ->
 
 /// By its name. Without one there must be no choice but that of the platform.
 fn choose<'a>(
-    files: &dyn Files,
+    files: &dyn ImageFiles,
     index: &'a Index,
     tag: Option<&str>,
     platform: &Platform,

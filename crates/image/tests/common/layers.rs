@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use skiff_erofs::{Reader, Summary, verify};
-use skiff_image::assemble::{Job, Limits, Progress, assemble};
+use skiff_image::assemble::{AssemblyJob, AssemblyProgress, ImageLimits, assemble};
 use skiff_image::blob::{Blob, FileBlob};
 
 use super::seen::{Seen, of_image};
@@ -40,22 +40,26 @@ pub fn blob(bytes: &[u8], name: &str) -> FileBlob {
 }
 
 /// Puts blobs together.
-pub fn from_blobs(blobs: &[&dyn Blob], limits: Limits, threads: usize) -> skiff_image::Result<Assembled> {
-    with_progress(blobs, limits, threads, &Progress::new(blobs.len()))
+pub fn from_blobs(
+    blobs: &[&dyn Blob],
+    limits: ImageLimits,
+    threads: usize,
+) -> skiff_image::Result<Assembled> {
+    with_progress(blobs, limits, threads, &AssemblyProgress::new(blobs.len()))
 }
 
 /// The same, where someone else watches.
 pub fn with_progress(
     blobs: &[&dyn Blob],
-    limits: Limits,
+    limits: ImageLimits,
     threads: usize,
-    progress: &Progress,
+    progress: &AssemblyProgress,
 ) -> skiff_image::Result<Assembled> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image.erofs");
     let image = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     let scratch = File::open(dir.path()).unwrap();
-    let job = Job {
+    let job = AssemblyJob {
         blobs,
         image: image.as_fd(),
         name: "image.erofs",
@@ -74,11 +78,11 @@ pub fn from_bytes(blobs: &[Vec<u8>]) -> skiff_image::Result<Assembled> {
     let blobs: Vec<FileBlob> =
         blobs.iter().enumerate().map(|(n, bytes)| blob(bytes, &format!("layer {n}"))).collect();
     let blobs: Vec<&dyn Blob> = blobs.iter().map(|blob| blob as &dyn Blob).collect();
-    from_blobs(&blobs, Limits::default(), 2)
+    from_blobs(&blobs, ImageLimits::default(), 2)
 }
 
 /// Puts layers of entries together.
-pub fn from_entries(layers: &[Vec<build::Entry>]) -> skiff_image::Result<Assembled> {
+pub fn from_entries(layers: &[Vec<build::RawEntry>]) -> skiff_image::Result<Assembled> {
     from_bytes(&layers.iter().map(|entries| build::archive(entries)).collect::<Vec<_>>())
 }
 

@@ -6,7 +6,7 @@
 //! nothing for the second but ask for the one image that the user named.
 //!
 //! ```text
-//! Remote (the writer)                         serve (the fetcher)
+//! RemoteFetcher (the writer)                  serve (the fetcher)
 //!   question, answer ...       <- socket ->     Client
 //!   Want, Read, Settle         -> socket ->     Fetch: threads that bring blobs
 //!   Growing, by events         <- socket <-
@@ -30,8 +30,8 @@ use skiff_registry::{BlobDir, Origin, Resolved};
 use crate::error::Result;
 use skiff_image::blob::Blob;
 
-pub use protocol::{Answer, Question, told};
-pub use remote::Remote;
+pub use protocol::{FetcherAnswer, FetcherQuestion, told};
+pub use remote::RemoteFetcher;
 pub use serve::serve;
 
 /// What a pull needs of registries.

@@ -16,7 +16,7 @@ const LONGEST: usize = 32 << 20;
 
 /// What the writer wants of the fetcher.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Question {
+pub enum FetcherQuestion {
     /// The site's policy. Asked before anything else: what the fetcher says before it has heard from a server is the site's word.
     Policy,
     /// Where the file lies that follows, as policies name it.
@@ -76,7 +76,7 @@ pub enum Question {
 
 /// What the fetcher says.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Answer {
+pub enum FetcherAnswer {
     /// The site's policy, if there is one.
     Policy(Option<Text>),
     /// Where a file lies, if that is known.
@@ -136,17 +136,17 @@ fn because(message: &str) -> registry::Error {
     })
 }
 
-impl Message for Question {
+impl Message for FetcherQuestion {
     const LONGEST: usize = LONGEST;
     const DESCRIPTORS: usize = 1;
 }
 
-impl Message for Answer {
+impl Message for FetcherAnswer {
     const LONGEST: usize = LONGEST;
 }
 
-impl Protocol for Question {
-    type Answer = Answer;
+impl Protocol for FetcherQuestion {
+    type Answer = FetcherAnswer;
     const NAME: &'static str = "Fetcher";
     const SIDES: [&'static str; 2] = ["the image store's writer", "the fetcher"];
     const FRAMING: Framing = Framing::Stream;

@@ -20,7 +20,7 @@ use skiff_registry::policy::{Signature, Text};
 use skiff_registry::{self as registry, BlobDir, Event, Growing, MAX_INDEXES, Origin, Resolved, Source};
 
 use super::blob::FetchedBlob;
-use super::protocol::{Answer, Question, ended, nonsense};
+use super::protocol::{FetcherAnswer, FetcherQuestion, ended, nonsense};
 use super::{Fetcher, Fetching};
 use crate::error::{Error, Result};
 use skiff_image::Error::WrongDigest;
@@ -32,9 +32,9 @@ const TELL: u64 = 1 << 20;
 const LET_GO: u64 = 8 << 20;
 
 /// The way to the fetcher.
-pub struct Remote {
+pub struct RemoteFetcher {
     link: Arc<Link>,
-    answers: Mutex<Receiver<Answer>>,
+    answers: Mutex<Receiver<FetcherAnswer>>,
     fetches: AtomicU32,
     listener: Option<JoinHandle<()>>,
 }
@@ -56,12 +56,12 @@ struct Now {
     has_ended: bool,
 }
 
-impl Remote {
+impl RemoteFetcher {
     /// By a socket whose other end has [`super::serve()`].
     ///
     /// # Errors
     /// Of the system.
-    pub fn new(stream: UnixStream) -> Result<Remote> {
+    pub fn new(stream: UnixStream) -> Result<RemoteFetcher> {
         let fail = |e: std::io::Error| Error::io("use", "the socket to the store's fetcher".into(), &e);
         let from = stream.try_clone().map_err(fail)?;
         let link = Arc::new(Link { stream, to: Mutex::default(), now: Mutex::default() });
@@ -69,7 +69,7 @@ impl Remote {
         let listening = Arc::clone(&link);
         let listener = std::thread::Builder::new().name("fetcher".into());
         let listener = listener.spawn(move || listening.listen(from, &answered)).map_err(fail)?;
-        Ok(Remote {
+        Ok(RemoteFetcher {
             link,
             answers: Mutex::new(answers),
             fetches: AtomicU32::new(0),
@@ -82,8 +82,8 @@ impl Remote {
     /// # Errors
     /// It cannot be read, or is no policy.
     pub fn policy(&self) -> Result<Option<Text>> {
-        match self.ask(&Question::Policy)? {
-            Answer::Policy(text) => Ok(text),
+        match self.ask(&FetcherQuestion::Policy)? {
+            FetcherAnswer::Policy(text) => Ok(text),
             _ => Err(nonsense()),
         }
     }
@@ -94,11 +94,11 @@ impl Remote {
     /// The fetcher has gone.
     pub fn place(&self, file: BorrowedFd<'_>) -> Result<Option<PathBuf>> {
         let sent = || {
-            self.link.say(&Question::Place)?;
-            Ok(send_descriptors::<Question>(&self.link.stream, &[file])?)
+            self.link.say(&FetcherQuestion::Place)?;
+            Ok(send_descriptors::<FetcherQuestion>(&self.link.stream, &[file])?)
         };
         match self.answer(sent)? {
-            Answer::Place(path) => Ok(path.map(PathBuf::from)),
+            FetcherAnswer::Place(path) => Ok(path.map(PathBuf::from)),
             _ => Err(nonsense()),
         }
     }
@@ -108,35 +108,35 @@ impl Remote {
     /// # Errors
     /// The wish makes no sense, or no registry has the name.
     pub fn begin(&self, wish: String) -> Result<Named> {
-        match self.ask(&Question::Begin(wish))? {
-            Answer::Name(name) => name.parse().map_err(Error::Reference),
+        match self.ask(&FetcherQuestion::Begin(wish))? {
+            FetcherAnswer::Name(name) => name.parse().map_err(Error::Reference),
             _ => Err(nonsense()),
         }
     }
 
-    fn ask(&self, question: &Question) -> Result<Answer> {
+    fn ask(&self, question: &FetcherQuestion) -> Result<FetcherAnswer> {
         self.answer(|| self.link.say(question))
     }
 
-    fn answer(&self, ask: impl FnOnce() -> Result<()>) -> Result<Answer> {
+    fn answer(&self, ask: impl FnOnce() -> Result<()>) -> Result<FetcherAnswer> {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         ask()?;
         match answers.recv().map_err(|_| ended())? {
-            Answer::Failed(told) => Err(registry::Error::Told(told).into()),
+            FetcherAnswer::Failed(told) => Err(registry::Error::Told(told).into()),
             answer => Ok(answer),
         }
     }
 
-    fn origins(&self, question: &Question) -> Vec<Origin> {
+    fn origins(&self, question: &FetcherQuestion) -> Vec<Origin> {
         // Who cannot say has none: then layers are the proof.
         match self.ask(question) {
-            Ok(Answer::Origins(origins)) => origins,
+            Ok(FetcherAnswer::Origins(origins)) => origins,
             _ => vec![],
         }
     }
 }
 
-impl Drop for Remote {
+impl Drop for RemoteFetcher {
     fn drop(&mut self) {
         // It may have gone already.
         self.link.stream.shutdown(Shutdown::Both).unwrap_or_default();
@@ -148,7 +148,7 @@ impl Drop for Remote {
 }
 
 impl Link {
-    fn say(&self, question: &Question) -> Result<()> {
+    fn say(&self, question: &FetcherQuestion) -> Result<()> {
         let _turn = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(send(&mut &self.stream, question)?)
     }
@@ -157,11 +157,11 @@ impl Link {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn listen(&self, from: UnixStream, answered: &Sender<Answer>) {
+    fn listen(&self, from: UnixStream, answered: &Sender<FetcherAnswer>) {
         let mut from = BufReader::new(from);
         while let Ok(Some(answer)) = receive(&mut from) {
             let is_over = match answer {
-                Answer::Event { number, layer, event } => self.apply(number, layer, event).is_err(),
+                FetcherAnswer::Event { number, layer, event } => self.apply(number, layer, event).is_err(),
                 answer => answered.send(answer).is_err(),
             };
             if is_over {
@@ -186,10 +186,10 @@ impl Link {
     }
 }
 
-impl Fetcher for Remote {
+impl Fetcher for RemoteFetcher {
     fn digest(&self, image: &Named) -> Result<Digest> {
-        match self.ask(&Question::Digest)? {
-            Answer::Digest(text) => {
+        match self.ask(&FetcherQuestion::Digest)? {
+            FetcherAnswer::Digest(text) => {
                 let digest = text.parse::<Digest>().map_err(|_| nonsense())?;
                 Ok(image.digest().copied().unwrap_or(digest))
             }
@@ -198,8 +198,8 @@ impl Fetcher for Remote {
     }
 
     fn resolve(&self, image: &Named, platform: &Platform) -> Result<Resolved> {
-        match self.ask(&Question::Resolve)? {
-            Answer::Documents { digest, documents, config } => {
+        match self.ask(&FetcherQuestion::Resolve)? {
+            FetcherAnswer::Documents { digest, documents, config } => {
                 let digest = digest.parse::<Digest>().map_err(|_| nonsense())?;
                 follow(image, platform, digest, documents, config.into_bytes())
             }
@@ -208,25 +208,25 @@ impl Fetcher for Remote {
     }
 
     fn signatures(&self, _found: &Resolved) -> Result<Vec<Signature>> {
-        match self.ask(&Question::Signatures)? {
-            Answer::Signatures(signatures) => Ok(signatures),
+        match self.ask(&FetcherQuestion::Signatures)? {
+            FetcherAnswer::Signatures(signatures) => Ok(signatures),
             _ => Err(nonsense()),
         }
     }
 
     fn origin(&self, _found: &Resolved) -> Option<Origin> {
-        self.origins(&Question::Origin).pop()
+        self.origins(&FetcherQuestion::Origin).pop()
     }
 
     fn claimed_origins(&self, _found: &Resolved) -> Vec<Origin> {
-        self.origins(&Question::ClaimedOrigins)
+        self.origins(&FetcherQuestion::ClaimedOrigins)
     }
 
     fn ask_origin(&self, found: &Resolved, origin: &Origin, layers: &[&Descriptor]) -> Result<()> {
         let number = |wanted: &&Descriptor| found.manifest.layers.iter().position(|l| l.blob == **wanted);
         let layers = layers.iter().map(number).collect::<Option<Vec<usize>>>().ok_or_else(nonsense)?;
-        match self.ask(&Question::AskOrigin { origin: origin.clone(), layers })? {
-            Answer::Done => Ok(()),
+        match self.ask(&FetcherQuestion::AskOrigin { origin: origin.clone(), layers })? {
+            FetcherAnswer::Done => Ok(()),
             _ => Err(nonsense()),
         }
     }
@@ -255,8 +255,8 @@ impl Fetcher for Remote {
             }
             *now = Now { number, dir: Some(dir), growing: all, has_ended: false };
         }
-        match self.ask(&Question::Fetch { number })? {
-            Answer::Done => Ok(Box::new(RemoteLayers(blobs))),
+        match self.ask(&FetcherQuestion::Fetch { number })? {
+            FetcherAnswer::Done => Ok(Box::new(RemoteLayers(blobs))),
             _ => Err(nonsense()),
         }
     }
@@ -341,7 +341,7 @@ impl RemoteBlob {
         if end - self.told.load(Ordering::Relaxed) >= TELL || end == self.growing.size() {
             self.told.store(end, Ordering::Relaxed);
             // Who has gone shows in the next read that waits.
-            self.link.say(&Question::Read { layer: self.layer, read: end }).unwrap_or_default();
+            self.link.say(&FetcherQuestion::Read { layer: self.layer, read: end }).unwrap_or_default();
         }
         if end - self.let_go.load(Ordering::Relaxed) >= LET_GO {
             self.let_go.store(end, Ordering::Relaxed);
@@ -372,7 +372,7 @@ impl Blob for RemoteBlob {
         if !self.inner.has(end) {
             let read = self.read.load(Ordering::Relaxed);
             self.told.store(read, Ordering::Relaxed);
-            self.link.say(&Question::Want { layer: self.layer, begin: offset, end, read })?;
+            self.link.say(&FetcherQuestion::Want { layer: self.layer, begin: offset, end, read })?;
         }
         self.inner.read_at(buffer, offset)?;
         self.note_read(offset, end);
@@ -383,7 +383,7 @@ impl Blob for RemoteBlob {
         let round = self.inner.reader().round();
         let got = got.map(|got| got.to_string());
         let is_right = got.is_none();
-        self.link.say(&Question::Settle { layer: self.layer, round, got })?;
+        self.link.say(&FetcherQuestion::Settle { layer: self.layer, round, got })?;
         // Until it is released, or comes anew.
         self.inner.settle(None)?;
         if is_right { Ok(()) } else { Err(WrongDigest { layer: self.name().into() }) }

@@ -14,7 +14,7 @@ use skiff_registry::{self as registry, BlobDir, Client, Event, Fetch, Origin, Re
 
 use super::Fetcher;
 use super::local::ask_for;
-use super::protocol::{Answer, Question, told};
+use super::protocol::{FetcherAnswer, FetcherQuestion, told};
 use crate::error::{Error, Result};
 use skiff_image::source::path_of;
 
@@ -37,20 +37,20 @@ pub fn serve(
     let mut from = &link;
     while let Some(question) = receive(&mut from)? {
         let answer = match question {
-            Question::Place => place(&link).map(Some),
+            FetcherQuestion::Place => place(&link).map(Some),
             question => server.answer(question),
         };
-        if let Some(answer) = answer.unwrap_or_else(|error| Some(Answer::Failed(told(&error)))) {
+        if let Some(answer) = answer.unwrap_or_else(|error| Some(FetcherAnswer::Failed(told(&error)))) {
             server.say(&answer)?;
         }
     }
     Ok(())
 }
 
-fn place(link: &UnixStream) -> Result<Answer> {
-    let files = receive_descriptors::<Question>(link, 1)?;
+fn place(link: &UnixStream) -> Result<FetcherAnswer> {
+    let files = receive_descriptors::<FetcherQuestion>(link, 1)?;
     let path = files.first().and_then(|file| path_of(file.as_fd()));
-    Ok(Answer::Place(path.map(|path| path.display().to_string())))
+    Ok(FetcherAnswer::Place(path.map(|path| path.display().to_string())))
 }
 
 struct Server<'a> {
@@ -59,12 +59,12 @@ struct Server<'a> {
     policy: Option<registry::Result<Option<Text>>>,
     begin: Begin<'a>,
     to: Arc<Mutex<UnixStream>>,
-    pull: Option<Wanted>,
+    pull: Option<RequestedImage>,
     fetch: Option<Fetch>,
 }
 
 /// What the user wants, and what is known of it.
-struct Wanted {
+struct RequestedImage {
     client: Client,
     image: Named,
     platform: Platform,
@@ -72,69 +72,69 @@ struct Wanted {
 }
 
 impl Server<'_> {
-    fn say(&self, answer: &Answer) -> Result<()> {
+    fn say(&self, answer: &FetcherAnswer) -> Result<()> {
         Ok(send(&mut *self.to.lock().unwrap_or_else(PoisonError::into_inner), answer)?)
     }
 
-    fn answer(&mut self, question: Question) -> Result<Option<Answer>> {
+    fn answer(&mut self, question: FetcherQuestion) -> Result<Option<FetcherAnswer>> {
         Ok(Some(match question {
-            Question::Policy => match self.policy.take() {
-                Some(policy) => Answer::Policy(policy?),
+            FetcherQuestion::Policy => match self.policy.take() {
+                Some(policy) => FetcherAnswer::Policy(policy?),
                 None => return Err(invalid()),
             },
-            Question::Begin(wish) => {
+            FetcherQuestion::Begin(wish) => {
                 if self.pull.is_some() {
                     return Err(invalid());
                 }
                 let (client, image, platform) = (self.begin)(&wish)?;
                 let name = image.to_string();
-                self.pull = Some(Wanted { client, image, platform, found: None });
-                Answer::Name(name)
+                self.pull = Some(RequestedImage { client, image, platform, found: None });
+                FetcherAnswer::Name(name)
             }
-            Question::Digest => {
-                let Wanted { client, image, .. } = self.wanted()?;
-                Answer::Digest(client.digest(image)?.to_string())
+            FetcherQuestion::Digest => {
+                let RequestedImage { client, image, .. } = self.wanted()?;
+                FetcherAnswer::Digest(client.digest(image)?.to_string())
             }
-            Question::Resolve => self.resolve()?,
-            Question::Signatures => {
+            FetcherQuestion::Resolve => self.resolve()?,
+            FetcherQuestion::Signatures => {
                 let (client, found) = self.found()?;
-                Answer::Signatures(client.signatures(found)?)
+                FetcherAnswer::Signatures(client.signatures(found)?)
             }
-            Question::Origin => {
+            FetcherQuestion::Origin => {
                 let (client, found) = self.found()?;
-                Answer::Origins(Fetcher::origin(client, found).into_iter().collect())
+                FetcherAnswer::Origins(Fetcher::origin(client, found).into_iter().collect())
             }
-            Question::ClaimedOrigins => {
+            FetcherQuestion::ClaimedOrigins => {
                 let (client, found) = self.found()?;
-                Answer::Origins(Fetcher::claimed_origins(client, found))
+                FetcherAnswer::Origins(Fetcher::claimed_origins(client, found))
             }
-            Question::AskOrigin { origin, layers } => self.ask_origin(&origin, &layers)?,
-            Question::Fetch { number } => {
+            FetcherQuestion::AskOrigin { origin, layers } => self.ask_origin(&origin, &layers)?,
+            FetcherQuestion::Fetch { number } => {
                 self.fetch = None;
                 self.fetch = Some(self.fetch(number)?);
-                Answer::Done
+                FetcherAnswer::Done
             }
-            Question::Want { layer, begin, end, read } => {
+            FetcherQuestion::Want { layer, begin, end, read } => {
                 self.with_layer(layer, |fetch, digest| {
                     fetch.read_before(digest, read);
                     fetch.wanted(digest, begin, end);
                 })?;
                 return Ok(None);
             }
-            Question::Read { layer, read } => {
+            FetcherQuestion::Read { layer, read } => {
                 self.with_layer(layer, |fetch, digest| fetch.read_before(digest, read))?;
                 return Ok(None);
             }
-            Question::Settle { layer, round, got } => {
+            FetcherQuestion::Settle { layer, round, got } => {
                 let got = got.map(|got| got.parse::<Digest>().map_err(|_| invalid())).transpose()?;
                 self.with_layer(layer, |fetch, digest| fetch.settle(digest, round, got))?;
                 return Ok(None);
             }
-            Question::Place => return Err(invalid()),
+            FetcherQuestion::Place => return Err(invalid()),
         }))
     }
 
-    fn wanted(&self) -> Result<&Wanted> {
+    fn wanted(&self) -> Result<&RequestedImage> {
         self.pull.as_ref().ok_or_else(invalid)
     }
 
@@ -143,7 +143,7 @@ impl Server<'_> {
         Ok((&wanted.client, wanted.found.as_ref().ok_or_else(invalid)?))
     }
 
-    fn resolve(&mut self) -> Result<Answer> {
+    fn resolve(&mut self) -> Result<FetcherAnswer> {
         let wanted = self.pull.as_mut().ok_or_else(invalid)?;
         let found = wanted.client.resolve(&wanted.image, &wanted.platform)?;
         let text = |bytes: &[u8]| {
@@ -153,7 +153,7 @@ impl Server<'_> {
         let documents = found.documents.iter();
         let documents =
             documents.map(|(bytes, kind)| Ok((text(bytes)?, kind.clone()))).collect::<Result<_>>()?;
-        let answer = Answer::Documents {
+        let answer = FetcherAnswer::Documents {
             digest: found.digest.to_string(),
             documents,
             config: text(&found.config_bytes)?,
@@ -163,7 +163,7 @@ impl Server<'_> {
     }
 
     /// Nobody is asked whom the user's wish did not lead to: an image that took over the writer has no way to tell others anything.
-    fn ask_origin(&self, origin: &Origin, layers: &[usize]) -> Result<Answer> {
+    fn ask_origin(&self, origin: &Origin, layers: &[usize]) -> Result<FetcherAnswer> {
         let (client, found) = self.found()?;
         let is_known = Fetcher::origin(client, found).as_ref() == Some(origin)
             || Fetcher::claimed_origins(client, found).contains(origin);
@@ -173,7 +173,7 @@ impl Server<'_> {
         let layer = |number: &usize| found.manifest.layers.get(*number).map(|layer| &layer.blob);
         let layers: Option<Vec<&Descriptor>> = layers.iter().map(layer).collect();
         Fetcher::ask_origin(client, found, origin, &layers.ok_or_else(invalid)?)?;
-        Ok(Answer::Done)
+        Ok(FetcherAnswer::Done)
     }
 
     fn fetch(&self, number: u32) -> Result<Fetch> {
@@ -184,7 +184,7 @@ impl Server<'_> {
             let Some(layer) = digests.iter().position(|known| known == digest) else { return };
             let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
             // Where nobody listens any more, the next question does not come either, and that ends it.
-            send(&mut *to, &Answer::Event { number, layer, event }).unwrap_or_default();
+            send(&mut *to, &FetcherAnswer::Event { number, layer, event }).unwrap_or_default();
         };
         let fetch = client.fetch_for(&found.source, self.dir.clone(), Arc::new(tell))?;
         ask_for(&fetch, &found.manifest.layers);

@@ -79,14 +79,14 @@ impl Store {
             }
         }
         // What was made of an image that was removed meanwhile.
-        let orphan = |file: &Found| {
+        let orphan = |file: &StoredFile| {
             file.path.extension().is_some_and(|e| e == "sqsh") && !file.path.with_extension("erofs").exists()
         };
         for file in self.files("images")?.into_iter().filter(orphan) {
             left = left.saturating_sub(self.take_file(file, dry_run, &mut done)?);
         }
         let now = SystemTime::now();
-        let old = |file: &Found| now.duration_since(file.used).is_ok_and(|age| age > ABANDONED);
+        let old = |file: &StoredFile| now.duration_since(file.used).is_ok_and(|age| age > ABANDONED);
         for file in self.files("tmp")?.into_iter().filter(old) {
             left = left.saturating_sub(self.take_file(file, dry_run, &mut done)?);
         }
@@ -168,7 +168,7 @@ impl Store {
         Ok(bytes)
     }
 
-    fn take_file(&self, file: Found, dry_run: bool, done: &mut Collected) -> Result<u64> {
+    fn take_file(&self, file: StoredFile, dry_run: bool, done: &mut Collected) -> Result<u64> {
         if !dry_run {
             match std::fs::remove_file(&file.path) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -182,7 +182,7 @@ impl Store {
         Ok(file.bytes)
     }
 
-    fn blob_files(&self) -> Result<Vec<Found>> {
+    fn blob_files(&self) -> Result<Vec<StoredFile>> {
         let mut all = vec![];
         for dir in self.all_blobs()? {
             all.extend(self.files(&dir)?);
@@ -190,7 +190,7 @@ impl Store {
         Ok(all)
     }
 
-    pub(super) fn files(&self, dir: &str) -> Result<Vec<Found>> {
+    pub(super) fn files(&self, dir: &str) -> Result<Vec<StoredFile>> {
         let path = self.path.join(dir);
         let mut found = vec![];
         for name in self.list(dir)? {
@@ -198,7 +198,7 @@ impl Store {
             // Gone meanwhile.
             let Ok(meta) = path.symlink_metadata() else { continue };
             if meta.is_file() {
-                found.push(Found {
+                found.push(StoredFile {
                     bytes: meta.blocks() * 512,
                     used: meta.modified().unwrap_or(SystemTime::UNIX_EPOCH),
                     path,
@@ -209,7 +209,7 @@ impl Store {
     }
 }
 
-pub(super) struct Found {
+pub(super) struct StoredFile {
     path: PathBuf,
     pub(super) bytes: u64,
     used: SystemTime,
@@ -220,7 +220,7 @@ fn digest_of(path: &Path) -> Option<Digest> {
     path.file_name()?.to_str()?.replacen('-', ":", 1).parse().ok()
 }
 
-fn oldest_first(mut files: Vec<Found>) -> Vec<Found> {
+fn oldest_first(mut files: Vec<StoredFile>) -> Vec<StoredFile> {
     files.sort_by_key(|file| file.used);
     files
 }

@@ -250,7 +250,7 @@ impl Store {
         // Where the file system can share blocks between files, the kernel has it do so.
         std::io::copy(&mut from, &mut to).map_err(|e| Error::io("write to", shown.clone(), &e))?;
         let reader = erofs::Reader::open(from, id.to_string())?;
-        squashfs::twin::add(&reader, to.as_fd(), &shown)?;
+        squashfs::hybrid::add(&reader, to.as_fd(), &shown)?;
         drop(to);
         self.seal(self.open_to_read(name)?.as_fd(), &names::squashfs(id))
     }

@@ -17,7 +17,7 @@ pub struct Record {
     pub sum: Option<u64>,
     /// Layers of the image, the lowest first.
     pub layers: Vec<Layer>,
-    /// Who may say that another user can have it: see `pull/proof.rs`. Told to no user.
+    /// Who may say that another user can have it: see `pull/access_proof.rs`. Told to no user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub origins: Vec<Origin>,
     /// How many files it holds.

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use skiff_image::source::Source;
+use skiff_image::source::ImageSource;
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
 use skiff_registry::policy::Policies;
 use skiff_store::Store;
-use skiff_store::import::{Import, import};
-use skiff_store::pull::{LayerProgress, Pulled, Watch};
+use skiff_store::import::{ImportJob, import};
+use skiff_store::pull::{LayerProgress, PullWatch, Pulled};
 
 use super::seen::{Seen, of_image};
 
@@ -21,7 +21,7 @@ pub struct TestStore {
 #[derive(Default)]
 pub struct Watching(pub Vec<LayerProgress>);
 
-impl Watch for Watching {
+impl PullWatch for Watching {
     fn waiting(&mut self) {}
 
     fn layers(&mut self, _digests: &[Digest], progress: &[LayerProgress]) -> bool {
@@ -41,14 +41,14 @@ impl TestStore {
     }
 
     pub fn import_for(&self, uid: u32, reference: &str) -> skiff_store::Result<Pulled> {
-        self.import_source(uid, &Source::open(&reference.parse().unwrap())?)
+        self.import_source(uid, &ImageSource::open(&reference.parse().unwrap())?)
     }
 
-    pub fn import_source(&self, uid: u32, source: &Source) -> skiff_store::Result<Pulled> {
+    pub fn import_source(&self, uid: u32, source: &ImageSource) -> skiff_store::Result<Pulled> {
         let mut watching = Watching::default();
         let platform = Platform::linux("amd64", None);
         let policies = Policies::default();
-        let job = Import { store: &self.store, source, policies: &policies, platform: &platform, uid };
+        let job = ImportJob { store: &self.store, source, policies: &policies, platform: &platform, uid };
         let pulled = import(&job, &mut watching)?;
         assert!(self.store.permitted(uid, pulled.id));
         if !pulled.there {

@@ -12,16 +12,16 @@ use skiff_registry::{BlobDir, Origin, Resolved};
 use skiff_spec::image::ImageId;
 
 use crate::error::Result;
-use crate::pull::{Layers, Pull, Watch, watched};
+use crate::pull::{PullJob, PullWatch, WatchedLayers, watched};
 use crate::store::Record;
-use skiff_image::assemble::Progress;
+use skiff_image::assemble::AssemblyProgress;
 use skiff_image::blob::Blob;
 
 /// How many bytes are read at once.
 const PIECE: usize = 256 << 10;
 
 /// The origin of an image whose layers have just been fetched, or had been before; none, if one of them came from elsewhere.
-pub(crate) fn origin_of(pull: &Pull<'_>, found: &Resolved, blobs: &BlobDir) -> Option<Origin> {
+pub(crate) fn origin_of(pull: &PullJob<'_>, found: &Resolved, blobs: &BlobDir) -> Option<Origin> {
     let origin = pull.fetcher.origin(found)?;
     let mut kept = vec![];
     for Descriptor { digest, .. } in found.manifest.layers.iter().map(|layer| &layer.blob) {
@@ -41,7 +41,12 @@ pub(crate) fn origin_of(pull: &Pull<'_>, found: &Resolved, blobs: &BlobDir) -> O
 ///
 /// # Errors
 /// The registry denies access to the image, or the user has failed to prove access too often lately.
-pub(crate) fn prove(pull: &Pull<'_>, found: &Resolved, record: &Record, watch: &mut dyn Watch) -> Result<()> {
+pub(crate) fn prove(
+    pull: &PullJob<'_>,
+    found: &Resolved,
+    record: &Record,
+    watch: &mut dyn PullWatch,
+) -> Result<()> {
     pull.store.check_refusals(pull.uid)?;
     let claimed = pull.fetcher.claimed_origins(found);
     let asks = |origin: &&Origin| pull.fetcher.ask_origin(found, origin, &layers(found)).is_ok();
@@ -64,7 +69,7 @@ pub(crate) fn prove(pull: &Pull<'_>, found: &Resolved, record: &Record, watch: &
 }
 
 /// Fetches all layers, only to see that they can be had. Gives their origin, if they have one.
-fn fetch_all(pull: &Pull<'_>, found: &Resolved, watch: &mut dyn Watch) -> Result<Option<Origin>> {
+fn fetch_all(pull: &PullJob<'_>, found: &Resolved, watch: &mut dyn PullWatch) -> Result<Option<Origin>> {
     let sizes = layers(found).iter().map(|layer| layer.size).fold(0, u64::saturating_add);
     pull.store.check_room(pull.uid, sizes)?;
     let dir = BlobDir::open(&pull.store.blobs(pull.uid)?)?;
@@ -72,8 +77,8 @@ fn fetch_all(pull: &Pull<'_>, found: &Resolved, watch: &mut dyn Watch) -> Result
     let blobs = fetching.blobs();
     let digests: Vec<Digest> = layers(found).iter().map(|layer| layer.digest).collect();
     let arrived = |layer: usize| fetching.arrived(layer);
-    let progress = Progress::new(blobs.len());
-    let watched_layers = Layers { digests: &digests, blobs: &blobs, arrived: &arrived };
+    let progress = AssemblyProgress::new(blobs.len());
+    let watched_layers = WatchedLayers { digests: &digests, blobs: &blobs, arrived: &arrived };
     // By whoever has brought them, or by us: one after the other, as they come.
     watched(watch, &watched_layers, &progress, || {
         blobs.iter().zip(&digests).try_for_each(|(blob, digest)| read_whole(*blob, digest, &progress))
@@ -84,7 +89,7 @@ fn fetch_all(pull: &Pull<'_>, found: &Resolved, watch: &mut dyn Watch) -> Result
 }
 
 /// Reads all of a blob, which shows that it is the right one.
-fn read_whole(blob: &dyn Blob, digest: &Digest, progress: &Progress) -> Result<()> {
+fn read_whole(blob: &dyn Blob, digest: &Digest, progress: &AssemblyProgress) -> Result<()> {
     let mut buffer = vec![0; PIECE];
     loop {
         let mut hasher = blob.digest().map(|digest| Hasher::like(&digest));

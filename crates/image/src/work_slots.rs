@@ -5,12 +5,12 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// How many layers are unpacked side by side: one more than there are processors, since who writes waits for the disk now and then.
 #[must_use]
-pub fn places() -> usize {
+pub fn default_threads() -> usize {
     1 + std::thread::available_parallelism().map_or(2, std::num::NonZero::get)
 }
 
-/// Lets a few in at a time.
-pub(crate) struct Gate {
+/// Slots for work, of which there are few.
+pub(crate) struct WorkSlots {
     state: Mutex<State>,
     freed: Condvar,
 }
@@ -21,13 +21,16 @@ struct State {
     waiting: BTreeSet<(u64, usize)>,
 }
 
-impl Gate {
-    pub fn new(places: usize) -> Gate {
-        Gate { state: Mutex::new(State { free: places, waiting: BTreeSet::new() }), freed: Condvar::new() }
+impl WorkSlots {
+    pub fn new(slots: usize) -> WorkSlots {
+        WorkSlots {
+            state: Mutex::new(State { free: slots, waiting: BTreeSet::new() }),
+            freed: Condvar::new(),
+        }
     }
 
-    /// Waits for a place, and has it until what this gives is dropped. `work` is how much the one of this number has before it.
-    pub fn enter(&self, work: u64, number: usize) -> Inside<'_> {
+    /// Waits for a slot, and has it until what this gives is dropped. `work` is how much the one of this number has before it.
+    pub fn acquire(&self, work: u64, number: usize) -> WorkSlot<'_> {
         let mut state = self.lock();
         state.waiting.insert((work, number));
         let mut state = self
@@ -40,7 +43,7 @@ impl Gate {
             // Whoever comes next was perhaps woken too early.
             self.freed.notify_all();
         }
-        Inside(self)
+        WorkSlot(self)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -48,10 +51,10 @@ impl Gate {
     }
 }
 
-/// A place, which is free again when this is dropped: by a panic too.
-pub(crate) struct Inside<'a>(&'a Gate);
+/// A slot, which is free again when this is dropped: by a panic too.
+pub(crate) struct WorkSlot<'a>(&'a WorkSlots);
 
-impl Drop for Inside<'_> {
+impl Drop for WorkSlot<'_> {
     fn drop(&mut self) {
         self.0.lock().free += 1;
         self.0.freed.notify_all();

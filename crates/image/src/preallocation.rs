@@ -15,13 +15,13 @@ const LEAST: u64 = 1 << 20;
 
 /// The room that one writer, who goes from one place to a later one, has allocated.
 #[derive(Default)]
-pub(crate) struct Ahead {
+pub(crate) struct Preallocation {
     room: Range<u64>,
     /// There is none to be had in this way.
     refused: bool,
 }
 
-impl Ahead {
+impl Preallocation {
     /// Sees to it that the bytes `from..to`, which are written next, have room, and what follows until `limit`, where others' begins, too.
     /// Where it cannot, they are written without.
     pub fn reach(&mut self, file: BorrowedFd<'_>, from: u64, to: u64, limit: u64) {
@@ -59,30 +59,30 @@ mod tests {
     fn room_is_there_before_it_is_needed_and_never_beyond_the_limit() {
         let file = tempfile::tempfile().unwrap();
         let stored = || file.metadata().unwrap().blocks() * 512;
-        let mut ahead = Ahead::default();
+        let mut allocated = Preallocation::default();
         let limit = 4096 + 3 * LEAST;
-        ahead.reach(file.as_fd(), 4096, 9000, limit);
-        assert_eq!((ahead.end(), stored() / LEAST), (limit, 3));
+        allocated.reach(file.as_fd(), 4096, 9000, limit);
+        assert_eq!((allocated.end(), stored() / LEAST), (limit, 3));
         // There is nothing more to be had, and what is behind is others'.
-        ahead.reach(file.as_fd(), limit, limit + LEAST, limit);
-        ahead.reach(file.as_fd(), limit + LEAST, limit + 2 * LEAST, limit);
-        assert_eq!((ahead.end(), file.metadata().unwrap().len()), (limit, limit));
+        allocated.reach(file.as_fd(), limit, limit + LEAST, limit);
+        allocated.reach(file.as_fd(), limit + LEAST, limit + 2 * LEAST, limit);
+        assert_eq!((allocated.end(), file.metadata().unwrap().len()), (limit, limit));
     }
 
     #[test]
     fn whoever_goes_on_gets_more() {
         let file = tempfile::tempfile().unwrap();
-        let mut ahead = Ahead::default();
+        let mut allocated = Preallocation::default();
         for at in [0, STEP - 1, STEP] {
-            ahead.reach(file.as_fd(), at, at + 1, u64::MAX);
+            allocated.reach(file.as_fd(), at, at + 1, u64::MAX);
         }
-        assert_eq!((ahead.end(), file.metadata().unwrap().blocks() * 512), (2 * STEP, 2 * STEP));
+        assert_eq!((allocated.end(), file.metadata().unwrap().blocks() * 512), (2 * STEP, 2 * STEP));
     }
 
     #[test]
     fn without_room_there_is_none() {
-        let (nowhere, mut ahead) = (File::open("/dev/null").unwrap(), Ahead::default());
-        ahead.reach(nowhere.as_fd(), 0, LEAST, 2 * LEAST);
-        assert_eq!(ahead.end(), 0);
+        let (nowhere, mut allocated) = (File::open("/dev/null").unwrap(), Preallocation::default());
+        allocated.reach(nowhere.as_fd(), 0, LEAST, 2 * LEAST);
+        assert_eq!(allocated.end(), 0);
     }
 }

@@ -6,10 +6,10 @@ use skiff_erofs::tree::{Content, Run, Sparse, Xattrs};
 
 /// An entry of a layer. What is a file's data lies in the image and the layer's spill already.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Record {
+pub(crate) struct LayerEntry {
     /// As in the layer.
     pub path: Box<[u8]>,
-    pub kind: RecordKind,
+    pub kind: LayerEntryKind,
     pub mode: u16,
     pub uid: u32,
     pub gid: u32,
@@ -19,7 +19,7 @@ pub(crate) struct Record {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum RecordKind {
+pub(crate) enum LayerEntryKind {
     File(Content),
     HardLink(Box<[u8]>),
     Symlink(Box<[u8]>),
@@ -33,15 +33,15 @@ const CHUNK: usize = 256 << 10;
 
 /// A layer's entries in their order.
 #[derive(Debug, Default)]
-pub(crate) struct Records {
+pub(crate) struct LayerEntries {
     /// No entry crosses from one to the next, so that each can be freed when it has been read.
     chunks: Vec<Vec<u8>>,
     marks: Vec<Box<[u8]>>,
 }
 
-impl Records {
+impl LayerEntries {
     /// Adds one at the end.
-    pub fn push(&mut self, record: &Record) {
+    pub fn push(&mut self, record: &LayerEntry) {
         if self.chunks.last().is_none_or(|chunk| chunk.capacity() - chunk.len() < 1024) {
             self.chunks.push(Vec::with_capacity(CHUNK));
         }
@@ -61,17 +61,17 @@ impl Records {
     }
 
     /// All entries.
-    pub fn iter(&self) -> impl Iterator<Item = Record> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = LayerEntry> + '_ {
         self.chunks.iter().flat_map(|chunk| Decoder(chunk))
     }
 
     /// All entries; what has been read is freed.
-    pub fn into_each(self, mut each: impl FnMut(Record) -> Result<(), String>) -> Result<(), String> {
+    pub fn into_each(self, mut each: impl FnMut(LayerEntry) -> Result<(), String>) -> Result<(), String> {
         self.chunks.into_iter().try_for_each(|chunk| Decoder(&chunk).try_for_each(&mut each))
     }
 }
 
-fn encode(out: &mut Vec<u8>, record: &Record) {
+fn encode(out: &mut Vec<u8>, record: &LayerEntry) {
     put_bytes(out, &record.path);
     for number in [
         record.mode.into(),
@@ -88,28 +88,28 @@ fn encode(out: &mut Vec<u8>, record: &Record) {
         put_bytes(out, value);
     }
     match &record.kind {
-        RecordKind::File(Content::Whole { size, block, tail }) => {
+        LayerEntryKind::File(Content::Whole { size, block, tail }) => {
             put_all(out, &[0, *size, (*block).into(), *tail])
         }
-        RecordKind::File(Content::Sparse(sparse)) => {
+        LayerEntryKind::File(Content::Sparse(sparse)) => {
             put_all(out, &[1, sparse.size, sparse.runs.len() as u64]);
             sparse
                 .runs
                 .iter()
                 .for_each(|run| put_all(out, &[run.at.into(), run.block.into(), run.blocks.into()]));
         }
-        RecordKind::HardLink(target) => {
+        LayerEntryKind::HardLink(target) => {
             put(out, 2);
             put_bytes(out, target);
         }
-        RecordKind::Symlink(target) => {
+        LayerEntryKind::Symlink(target) => {
             put(out, 3);
             put_bytes(out, target);
         }
-        RecordKind::Directory => put(out, 4),
-        RecordKind::CharDevice(major, minor) => put_all(out, &[5, (*major).into(), (*minor).into()]),
-        RecordKind::BlockDevice(major, minor) => put_all(out, &[6, (*major).into(), (*minor).into()]),
-        RecordKind::Fifo => put(out, 7),
+        LayerEntryKind::Directory => put(out, 4),
+        LayerEntryKind::CharDevice(major, minor) => put_all(out, &[5, (*major).into(), (*minor).into()]),
+        LayerEntryKind::BlockDevice(major, minor) => put_all(out, &[6, (*major).into(), (*minor).into()]),
+        LayerEntryKind::Fifo => put(out, 7),
     }
 }
 
@@ -134,38 +134,47 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 struct Decoder<'a>(&'a [u8]);
 
 impl Iterator for Decoder<'_> {
-    type Item = Record;
+    type Item = LayerEntry;
 
-    fn next(&mut self) -> Option<Record> {
+    fn next(&mut self) -> Option<LayerEntry> {
         (!self.0.is_empty()).then(|| self.record())
     }
 }
 
 impl Decoder<'_> {
-    fn record(&mut self) -> Record {
+    fn record(&mut self) -> LayerEntry {
         let path = self.bytes();
         let [mode, uid, gid, mtime, mtime_nsec] = std::array::from_fn(|_| self.number());
         let xattrs = (0..self.number()).map(|_| (self.bytes(), self.bytes())).collect();
         let kind = match self.number() {
             0 => {
                 let [size, block, tail] = std::array::from_fn(|_| self.number());
-                RecordKind::File(Content::Whole { size, block: block as u32, tail })
+                LayerEntryKind::File(Content::Whole { size, block: block as u32, tail })
             }
             1 => {
                 let size = self.number();
                 let runs = (0..self.number()).map(|_| self.run()).collect();
-                RecordKind::File(Content::Sparse(Box::new(Sparse { size, runs })))
+                LayerEntryKind::File(Content::Sparse(Box::new(Sparse { size, runs })))
             }
-            2 => RecordKind::HardLink(self.bytes()),
-            3 => RecordKind::Symlink(self.bytes()),
-            4 => RecordKind::Directory,
-            5 => RecordKind::CharDevice(self.number() as u32, self.number() as u32),
-            6 => RecordKind::BlockDevice(self.number() as u32, self.number() as u32),
-            7 => RecordKind::Fifo,
+            2 => LayerEntryKind::HardLink(self.bytes()),
+            3 => LayerEntryKind::Symlink(self.bytes()),
+            4 => LayerEntryKind::Directory,
+            5 => LayerEntryKind::CharDevice(self.number() as u32, self.number() as u32),
+            6 => LayerEntryKind::BlockDevice(self.number() as u32, self.number() as u32),
+            7 => LayerEntryKind::Fifo,
             kind => unreachable!("no record has the kind {kind}"),
         };
         let (mode, mtime_nsec) = (mode as u16, mtime_nsec as u32);
-        Record { path, kind, mode, uid: uid as u32, gid: gid as u32, mtime: mtime as i64, mtime_nsec, xattrs }
+        LayerEntry {
+            path,
+            kind,
+            mode,
+            uid: uid as u32,
+            gid: gid as u32,
+            mtime: mtime as i64,
+            mtime_nsec,
+            xattrs,
+        }
     }
 
     fn run(&mut self) -> Run {
@@ -202,20 +211,20 @@ mod tests {
     fn records_come_back_as_they_went_in() {
         let sparse = Sparse { size: u64::MAX, runs: vec![Run { at: 1, block: u32::MAX, blocks: 3 }] };
         let kinds = [
-            RecordKind::File(Content::Whole { size: 1 << 40, block: 7, tail: 127 }),
-            RecordKind::File(Content::Sparse(Box::new(sparse))),
-            RecordKind::HardLink(b"a/b"[..].into()),
-            RecordKind::Symlink(b"\xff"[..].into()),
-            RecordKind::Directory,
-            RecordKind::CharDevice(4095, 1 << 20),
-            RecordKind::BlockDevice(0, 0),
-            RecordKind::Fifo,
+            LayerEntryKind::File(Content::Whole { size: 1 << 40, block: 7, tail: 127 }),
+            LayerEntryKind::File(Content::Sparse(Box::new(sparse))),
+            LayerEntryKind::HardLink(b"a/b"[..].into()),
+            LayerEntryKind::Symlink(b"\xff"[..].into()),
+            LayerEntryKind::Directory,
+            LayerEntryKind::CharDevice(4095, 1 << 20),
+            LayerEntryKind::BlockDevice(0, 0),
+            LayerEntryKind::Fifo,
         ];
         let xattrs: Xattrs =
             vec![(b"user.x"[..].into(), vec![0; 300_000].into()), (b"user.y"[..].into(), [].into())];
-        let all: Vec<Record> = kinds
+        let all: Vec<LayerEntry> = kinds
             .into_iter()
-            .map(|kind| Record {
+            .map(|kind| LayerEntry {
                 path: b"usr/bin"[..].into(),
                 kind,
                 mode: 0o7777,
@@ -226,7 +235,7 @@ mod tests {
                 xattrs: xattrs.clone(),
             })
             .collect();
-        let mut records = Records::default();
+        let mut records = LayerEntries::default();
         all.iter().for_each(|record| records.push(record));
         assert_eq!(records.iter().collect::<Vec<_>>(), all);
         let mut each = vec![];

@@ -19,7 +19,7 @@ use crate::error::{Context, Error, Result};
 use super::directory;
 use super::inode;
 use super::sets::Sets;
-use super::tables::{Out, Row, Written};
+use super::tables::{Out, Row, WrittenInode};
 use super::{MAGIC, NO_FRAGMENT, NOWHERE, STORED, SUPERBLOCK};
 
 /// Inodes, data, fragments, attributes and ids are stored as they are.
@@ -32,7 +32,7 @@ const GZIP: u16 = 1;
 /// # Errors
 /// Of the system; [`Error::Unstorable`] for what no squashfs can hold.
 pub fn add<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>, name: &str) -> Result<()> {
-    let mut twin = Twin {
+    let mut writer = HybridWriter {
         reader,
         out: Out::new(file, name, reader.size()),
         inodes: Row::default(),
@@ -45,12 +45,12 @@ pub fn add<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>, name: &str) -> R
         count: 0,
         blocks_left: MOST_BLOCKS,
     };
-    let root = twin.tree()?;
-    let superblock = twin.finish(root)?;
+    let root = writer.tree()?;
+    let superblock = writer.finish(root)?;
     write_all_at(file, &superblock, 0).on("write to", name)
 }
 
-struct Twin<'a, S> {
+struct HybridWriter<'a, S> {
     reader: &'a Reader<S>,
     out: Out<'a>,
     inodes: Row,
@@ -60,7 +60,7 @@ struct Twin<'a, S> {
     ids_known: HashMap<u32, u16>,
     sets: Sets,
     /// Files with several names, by their numbers in the image.
-    several: HashMap<u64, Written>,
+    several: HashMap<u64, WrittenInode>,
     /// How many inodes have a number.
     count: u32,
     blocks_left: u64,
@@ -72,13 +72,13 @@ struct Directory {
     parent: usize,
 }
 
-impl<S: Source> Twin<'_, S> {
+impl<S: Source> HybridWriter<'_, S> {
     /// Inodes and directories; the root's. What a directory names is written before it: so the directories are gone through from the
     /// last to the first, as each stands behind the one it is in.
-    fn tree(&mut self) -> Result<Written> {
+    fn tree(&mut self) -> Result<WrittenInode> {
         let directories = self.directories_in_order()?;
         self.count = directories.len() as u32;
-        let mut written: HashMap<u64, Written> = HashMap::new();
+        let mut written: HashMap<u64, WrittenInode> = HashMap::new();
         let mut last = None;
         for (index, directory) in directories.iter().enumerate().rev() {
             let mut entries = vec![];
@@ -130,8 +130,8 @@ impl<S: Source> Twin<'_, S> {
         node: &Node,
         (number, parent): (u32, u32),
         links: u32,
-        place: &inode::Place,
-    ) -> Result<Written> {
+        place: &inode::DirLocation,
+    ) -> Result<WrittenInode> {
         let xattrs = self.xattrs(node)?;
         let written = self.head(node, number)?;
         self.inodes.put32(links);
@@ -146,7 +146,7 @@ impl<S: Source> Twin<'_, S> {
     }
 
     /// A file that is no directory; once, however many names it has.
-    fn other(&mut self, node: &Node) -> Result<Written> {
+    fn other(&mut self, node: &Node) -> Result<WrittenInode> {
         if let Some(written) = self.several.get(&node.number) {
             return Ok(*written);
         }
@@ -179,7 +179,7 @@ impl<S: Source> Twin<'_, S> {
         Ok(written)
     }
 
-    fn file(&mut self, node: &Node, xattrs: u32) -> Result<Written> {
+    fn file(&mut self, node: &Node, xattrs: u32) -> Result<WrittenInode> {
         let Pieces { start, blocks, tail } = self.pieces(node)?;
         let holes = blocks.iter().filter(|block| **block == 0).count() as u64;
         let fragment = match tail {
@@ -254,7 +254,7 @@ impl<S: Source> Twin<'_, S> {
     }
 
     /// What all inodes begin with.
-    fn head(&mut self, node: &Node, number: u32) -> Result<Written> {
+    fn head(&mut self, node: &Node, number: u32) -> Result<WrittenInode> {
         let too_many = || self.bad(node.number, "lies too far behind");
         let place = self.inodes.next().ok_or_else(too_many)?;
         let (uid, gid) = (self.id(node.uid)?, self.id(node.gid)?);
@@ -264,7 +264,7 @@ impl<S: Source> Twin<'_, S> {
         self.inodes.put16(gid);
         self.inodes.put32(node.mtime.clamp(0, u32::MAX.into()) as u32);
         self.inodes.put32(number);
-        Ok(Written { place, number })
+        Ok(WrittenInode { place, number })
     }
 
     fn id(&mut self, id: u32) -> Result<u16> {
@@ -288,7 +288,7 @@ impl<S: Source> Twin<'_, S> {
     }
 
     /// The tables, in the order in which the kernel wants them; then the superblock.
-    fn finish(mut self, root: Written) -> Result<[u8; SUPERBLOCK]> {
+    fn finish(mut self, root: WrittenInode) -> Result<[u8; SUPERBLOCK]> {
         let none = |_: &mut Out<'_>| Ok(());
         let inodes = self.out.at();
         self.out.row(&self.inodes)?;
