@@ -124,18 +124,16 @@ impl<'a> Head<'a> {
     }
 
     fn hear_signals(&mut self) -> Result<()> {
-        use rustix::process::Signal;
         while let Ok(Some(signal)) = self.signals.next() {
             let number = signal.number;
-            let ends = [Signal::HUP, Signal::INT, Signal::TERM, Signal::QUIT].map(Signal::as_raw);
-            let passes = [Signal::USR1, Signal::USR2, Signal::CONT].map(Signal::as_raw);
-            if ends.contains(&number) && !self.running {
-                self.ended = Some(End::Signal(number));
-            } else if number == Signal::WINCH.as_raw() {
-                let size = terminal::size().filter(|_| self.raw.is_some());
-                size.into_iter().for_each(|size| self.fleet.tell(0, &Order::Resize(size)));
-            } else if ends.contains(&number) || passes.contains(&number) {
-                self.fleet.tell(0, &Order::Signal(number));
+            match on_signal(number, self.running) {
+                OnSignal::End => self.ended = Some(End::Signal(number)),
+                OnSignal::Pass => self.fleet.tell(0, &Order::Signal(number)),
+                OnSignal::Resize => {
+                    let size = terminal::size().filter(|_| self.raw.is_some());
+                    size.into_iter().for_each(|size| self.fleet.tell(0, &Order::Resize(size)));
+                }
+                OnSignal::Nothing => {}
             }
         }
         Ok(())
@@ -166,5 +164,57 @@ impl<'a> Head<'a> {
     fn drain(&mut self) {
         self.output.finish();
         self.errors.finish();
+    }
+}
+
+/// What the head does on a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnSignal {
+    /// Ends the cluster, as it would end by that signal.
+    End,
+    /// Passes it on to the program.
+    Pass,
+    /// Tells the program the new size of its terminal.
+    Resize,
+    /// Nothing.
+    Nothing,
+}
+
+/// What a signal leads to, given whether the program runs: from then on what would end us is for the program.
+fn on_signal(number: i32, running: bool) -> OnSignal {
+    use rustix::process::Signal;
+    let ends = [Signal::HUP, Signal::INT, Signal::TERM, Signal::QUIT].map(Signal::as_raw);
+    let passes = [Signal::USR1, Signal::USR2, Signal::CONT].map(Signal::as_raw);
+    match number {
+        number if ends.contains(&number) && !running => OnSignal::End,
+        number if number == Signal::WINCH.as_raw() => OnSignal::Resize,
+        number if ends.contains(&number) || passes.contains(&number) => OnSignal::Pass,
+        _ => OnSignal::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::Signal;
+
+    #[test]
+    fn what_ends_us_is_for_the_program_as_soon_as_that_runs() {
+        use OnSignal::{End, Nothing, Pass, Resize};
+        for (signal, before, running) in [
+            (Signal::INT, End, Pass),
+            (Signal::TERM, End, Pass),
+            (Signal::HUP, End, Pass),
+            (Signal::QUIT, End, Pass),
+            // Slurm's warning before a job's end.
+            (Signal::USR1, Pass, Pass),
+            (Signal::CONT, Pass, Pass),
+            (Signal::WINCH, Resize, Resize),
+            (Signal::CHILD, Nothing, Nothing),
+            (Signal::TSTP, Nothing, Nothing),
+        ] {
+            let number = signal.as_raw();
+            assert_eq!((on_signal(number, false), on_signal(number, true)), (before, running), "{signal:?}");
+        }
     }
 }

@@ -300,3 +300,6 @@ pub fn ready<O: Copy>(waited: &[Waited<'_, O>], until: Instant) -> Vec<O> {
     let ready = waited.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
     ready.map(|((of, ..), _)| *of).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use skiff_launch::hosts::Host;
 use skiff_launch::launching::{Entrance, Launching, RemoteProgram};
 use skiff_launch::manager::{self, Launch, Surroundings, Way};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::network::{Kind, Net};
+use skiff_spec::network::{Kind, Net, Network};
 
 use skiff_output as output;
 use skiff_runtime::network;
@@ -102,14 +102,41 @@ fn refuse_useless(net: &Net) -> Result<()> {
 /// Refuses a network whose members on one host do not reach those on another. Whatever else is wrong with it, the hosts will say.
 fn refuse_apart(net: &Net, hosts: usize) -> Result<()> {
     let network = match net {
-        Net::Named(name) if hosts > 1 => network::read(name).ok(),
-        _ => None,
+        Net::Named(name) => network::read(name).ok(),
+        Net::None | Net::Private | Net::Host => None,
     };
-    match network {
-        Some(network) if network.kind == Kind::Bridge && network.parent.is_none() => {
-            Err(Error::new(format!("--net {net}: its bridge stays on each host, and there are {hosts}"))
-                .hint("administrator: a bridge joins hosts by its `parent`; other kinds do always"))
+    if network.is_some_and(|network| keeps_apart(&network, hosts)) {
+        return Err(Error::new(format!("--net {net}: its bridge stays on each host, and there are {hosts}"))
+            .hint("administrator: a bridge joins hosts by its `parent`; other kinds do always"));
+    }
+    Ok(())
+}
+
+/// Whether members on one of so many hosts do not reach those on another.
+fn keeps_apart(network: &Network, hosts: usize) -> bool {
+    hosts > 1 && network.kind == Kind::Bridge && network.parent.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_on_a_network_where_its_hosts_reach_each_other() {
+        for (net, reaches) in [("none", false), ("private", false), ("host", true), ("lab", true)] {
+            let refused = refuse_useless(&net.parse().expect("a network")).err().map(|e| e.message);
+            let want = format!("--net {net}: the hosts of a cluster must reach each other");
+            assert_eq!(refused, (!reaches).then_some(want));
         }
-        _ => Ok(()),
+        for (kind, hosts, apart) in [
+            ("kind = \"bridge\"", 2, true),
+            // Several containers of one host are on one bridge.
+            ("kind = \"bridge\"", 1, false),
+            ("kind = \"bridge\"\nparent = \"eth0\"", 2, false),
+            ("kind = \"macvlan\"\nparent = \"eth0\"", 2, false),
+        ] {
+            let network = Network::parse(&format!("subnet = \"10.20.0.0/24\"\n{kind}")).expect("a network");
+            assert_eq!(keeps_apart(&network, hosts), apart, "{kind} on {hosts}");
+        }
     }
 }

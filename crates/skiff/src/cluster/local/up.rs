@@ -43,7 +43,7 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
     let record = Record::named(context, &wanted.name)?;
     let launching = find_hosts(context, wanted)?;
     let found = Found::named(context, &wanted.base, wanted.dry_run)?;
-    let nodes = count(wanted, launching.as_ref())?;
+    let nodes = count(wanted.nodes, launching.as_ref().map(|launching| launching.hosts.len()))?;
     let net = launching.as_ref().map(|_| wanted.host.net.clone().unwrap_or_default());
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     // The root of every node on this machine, but for what differs between them.
@@ -105,10 +105,9 @@ fn how_many() -> Error {
         .hint("in an allocation, or with --hostfile, it is one on each host")
 }
 
-/// How many workers.
-fn count(wanted: &Up, launching: Option<&Launching>) -> Result<u16> {
-    let there = launching.map(|launching| launching.hosts.len());
-    match (wanted.nodes, there) {
+/// How many workers, given how many are asked for and how many hosts there are, if it is to be on hosts.
+fn count(asked: Option<u16>, there: Option<usize>) -> Result<u16> {
+    match (asked, there) {
         (Some(nodes), Some(there)) if usize::from(nodes) > there => {
             Err(Error::new(format!("--nodes {nodes}: there are {there} hosts, and each takes one node"))
                 .hint("--here makes a cluster of this machine alone"))
@@ -220,4 +219,26 @@ fn end(record: &Record) -> Result<()> {
             .hint("one that waits for a dead file server cannot be killed before that answers")
     })?;
     record.remove()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_host_takes_one_node() {
+        for (asked, there, nodes) in [
+            (Some(2), Some(3), Ok(2)),
+            (Some(3), Some(3), Ok(3)),
+            (Some(4), Some(3), Err("--nodes 4: there are 3 hosts, and each takes one node")),
+            (None, Some(3), Ok(3)),
+            (None, Some(70_000), Err("70000 hosts are too many")),
+            // On this machine alone.
+            (Some(4), None, Ok(4)),
+            (None, None, Err("--nodes: how many on this machine?")),
+        ] {
+            let counted = count(asked, there).map_err(|e| e.message);
+            assert_eq!(counted, nodes.map_err(str::to_owned), "{asked:?} of {there:?}");
+        }
+    }
 }
