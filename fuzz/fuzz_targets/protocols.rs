@@ -42,7 +42,7 @@ const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
     check::<skiff_cluster::local::hub::Ask>,
     check::<skiff_cluster::wire::Order>,
     check::<skiff_store::fetcher::FetcherQuestion>,
-    check::<skiff_store::protocol::Ask>,
+    check::<skiff_store::protocol::StoreRequest>,
     check::<skiff_runtime::control::Want>,
     check::<skiff_runtime::proxy::words::Request>,
     check::<skiff_sandbox::order::Order<'static>>,

@@ -8,7 +8,7 @@ use skiff_oci::reference::{ImageReference, Named};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::job::Image;
-use skiff_store::Record;
+use skiff_store::ImageMetadata;
 
 use crate::import;
 use crate::progress::Progress;
@@ -17,7 +17,7 @@ use skiff_runtime::naming;
 use skiff_store::fetcher::process as fetcher;
 use skiff_store::file::{ImageFile, parse};
 use skiff_store::index::{Entry, now};
-use skiff_store::protocol::{Ask, Say};
+use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{Error as StoreError, client, known};
 use skiff_user::context::Context;
 
@@ -102,12 +102,12 @@ fn by_id(context: &Context, entry: Entry) -> Result<Entry> {
 
 /// The image of this id as this node's store has it, which gets it if need be. Its name stays what it is to the user.
 pub fn on_node(context: &Context, id: ImageId, reference: &str) -> Result<Entry> {
-    let Say::Found(record) = client::ask(context, Ask::Find(id), &mut |_| ())? else {
+    let StoreReply::Found(record) = client::ask(context, StoreRequest::Find(id), &mut |_| ())? else {
         return Err(strange(reference));
     };
     match record {
         Some(record) => {
-            let Record { size, config, .. } = *record;
+            let ImageMetadata { size, config, .. } = *record;
             Ok(Entry { reference: reference.into(), id, pulled: 0, size, config, origin: None })
         }
         None => match ImageFile::of(reference) {
@@ -143,12 +143,12 @@ fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Pro
     // A store of their own they fill themselves, by their own policy.
     let vouched = context.helper.as_ref().map_or(Ok(None), |_| fetcher::vouched(&mut ask))?;
     let said = client::ask(context, ask, &mut |word| match word {
-        Say::Waiting => progress.waiting(),
-        Say::Layers(layers) => progress.layers(&layers),
+        StoreReply::Waiting => progress.waiting(),
+        StoreReply::Layers(layers) => progress.layers(&layers),
         _ => {}
     });
     progress.end();
-    let Say::Pulled { name, id, record, .. } = said? else { return Err(strange(image)) };
+    let StoreReply::Pulled { name, id, record, .. } = said? else { return Err(strange(image)) };
     if vouched.is_some_and(|vouched| vouched != id) {
         naming::give_up(context, id)?;
         return Err(Error::new(format!(
@@ -156,7 +156,7 @@ fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Pro
         ))
         .hint("pull it again"));
     }
-    let Record { size, config, .. } = *record;
+    let ImageMetadata { size, config, .. } = *record;
     Ok(Entry { reference: name, id, pulled: now(), size, config, origin: None })
 }
 

@@ -8,7 +8,7 @@ use crate::progress::Progress;
 use skiff_runtime::naming;
 use skiff_store::file::ImageFile;
 use skiff_store::index::{Entry, Names, now};
-use skiff_store::protocol::{Ask, Say};
+use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{client, find};
 use skiff_user::context::Context;
 
@@ -45,12 +45,12 @@ fn read(
     // What changes while it is read has another stamp next time.
     let origin = Some(file.stamp()?);
     let said = client::import(context, file.open()?, platform, &mut |word| match word {
-        Say::Waiting => progress.waiting(),
-        Say::Layers(layers) => progress.layers(&layers),
+        StoreReply::Waiting => progress.waiting(),
+        StoreReply::Layers(layers) => progress.layers(&layers),
         _ => {}
     });
     progress.end();
-    let Say::Pulled { id, record, .. } = said? else {
+    let StoreReply::Pulled { id, record, .. } = said? else {
         return Err(Error::new(format!("image {}: the store's writer answered something else", file.name)));
     };
     let reference = name.unwrap_or_else(|| file.name.clone());
@@ -63,7 +63,7 @@ pub fn find_or_import(context: &Context, text: &str) -> Result<Entry> {
     let Some(file) = ImageFile::of(text) else { return Ok(find(context, text)?) };
     if let Some(entry) = Names::of(context)?.find(&file.name)?
         && entry.origin == Some(file.stamp()?)
-        && let Say::Found(Some(_)) = client::ask(context, Ask::Find(entry.id), &mut |_| ())?
+        && let StoreReply::Found(Some(_)) = client::ask(context, StoreRequest::Find(entry.id), &mut |_| ())?
     {
         return Ok(entry);
     }

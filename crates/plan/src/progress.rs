@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::termios::tcgetwinsize;
 
 use skiff_output as output;
-use skiff_store::protocol::Layer;
+use skiff_store::protocol::LayerState;
 
 /// Format of the progress display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -61,7 +61,7 @@ impl Progress {
     }
 
     /// How far the layers are.
-    pub fn layers(&mut self, layers: &[Layer]) {
+    pub fn layers(&mut self, layers: &[LayerState]) {
         match self.kind {
             Shown::Nothing => {}
             Shown::Json => self.json(layers),
@@ -87,19 +87,19 @@ impl Progress {
         due
     }
 
-    fn json(&self, layers: &[Layer]) {
+    fn json(&self, layers: &[LayerState]) {
         // Plain data cannot fail to become JSON.
         let text = serde_json::to_string(&serde_json::json!({ "layers": layers })).unwrap_or_default();
         write_all(&format!("{text}\n"));
     }
 
-    fn line(&mut self, layers: &[Layer]) {
+    fn line(&mut self, layers: &[LayerState]) {
         if self.due() {
             output::note(&total(layers, self.begun.elapsed()));
         }
     }
 
-    fn bars(&mut self, layers: &[Layer]) {
+    fn bars(&mut self, layers: &[LayerState]) {
         let mut text = String::new();
         if self.drawn > 0 {
             text = format!("\x1b[{}A", self.drawn);
@@ -127,7 +127,7 @@ fn room() -> (usize, usize) {
 }
 
 /// Within 80 columns: `sha256:0123456789ab  [======>-----]   12.3 MiB / 45.6 MiB`. What is fetched is `-`, what is unpacked `=`.
-fn bar(layer: &Layer) -> String {
+fn bar(layer: &LayerState) -> String {
     const WIDTH: u64 = 26;
     let part = |n: u64| (n.min(layer.size) * WIDTH).checked_div(layer.size).unwrap_or(WIDTH) as usize;
     let (done, here) = (part(layer.unpacked), part(layer.fetched).max(part(layer.unpacked)));
@@ -137,7 +137,7 @@ fn bar(layer: &Layer) -> String {
 }
 
 /// `pulling: 3 of 6 layers, 123.4 MiB of 584.0 MiB (45.6 MiB/s), 11 s left`.
-fn total(layers: &[Layer], since: Duration) -> String {
+fn total(layers: &[LayerState], since: Duration) -> String {
     let (size, fetched) = layers.iter().fold((0, 0), |(s, f), l| (s + l.size, f + l.fetched));
     let whole = layers.iter().filter(|l| l.unpacked >= l.size).count();
     let rate = fetched as f64 / since.as_secs_f64().max(0.001);
@@ -172,8 +172,8 @@ fn write_all(text: &str) {
 mod tests {
     use super::*;
 
-    fn layer(size: u64, fetched: u64, unpacked: u64) -> Layer {
-        Layer { digest: format!("sha256:{}", "ab".repeat(32)), size, fetched, unpacked }
+    fn layer(size: u64, fetched: u64, unpacked: u64) -> LayerState {
+        LayerState { digest: format!("sha256:{}", "ab".repeat(32)), size, fetched, unpacked }
     }
 
     #[test]

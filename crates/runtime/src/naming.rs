@@ -8,7 +8,7 @@ use crate::environments::{self, Environment};
 use crate::record::{Record, State};
 use skiff_output as output;
 use skiff_store::index::{Entry, Names};
-use skiff_store::protocol::Ask;
+use skiff_store::protocol::StoreRequest;
 use skiff_store::{client, unpacked};
 use skiff_user::context::Context;
 
@@ -36,7 +36,7 @@ pub fn give_up(context: &Context, id: ImageId) -> Result<Option<String>> {
     }
     let over = what_is_over(context, id)?;
     if over.is_none() {
-        client::ask(context, Ask::Forget(id), &mut |_| ())?;
+        client::ask(context, StoreRequest::Forget(id), &mut |_| ())?;
         unpacked::forget(context, id)?;
     }
     Ok(over)

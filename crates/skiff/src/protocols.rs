@@ -8,7 +8,7 @@ use skiff_ipc::check;
 const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
     check::<crate::cluster::local::wire::Want>,
     check::<skiff_runtime::control::Want>,
-    check::<skiff_store::protocol::Ask>,
+    check::<skiff_store::protocol::StoreRequest>,
     check::<crate::migrate::agent::request::BoundCall>,
     check::<crate::migrate::talk::Order>,
     check::<skiff_runtime::proxy::words::Request>,

@@ -28,7 +28,7 @@ use skiff_user::context::Context;
 use crate::error::{Error, Result, talk};
 use crate::file::parse;
 use crate::index::Entry;
-use crate::protocol::{Ask, Login, Say};
+use crate::protocol::{RegistryLogin, StoreReply, StoreRequest};
 use crate::store::Quota;
 use crate::writer;
 
@@ -36,14 +36,22 @@ use crate::writer;
 const BUSY: Duration = Duration::from_secs(60);
 
 /// Has the store's writer do something; `heard` gets what it says on the way, and the last word is given.
-pub fn ask(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> Result<Say> {
+pub fn ask(
+    context: &Context,
+    ask: StoreRequest,
+    heard: &mut (dyn FnMut(StoreReply) + Send),
+) -> Result<StoreReply> {
     match &context.helper {
         Some(helper) => ask_trusted(helper, &ask, heard),
         None => ask_own(context, ask, heard),
     }
 }
 
-fn ask_trusted(program: &Path, ask: &Ask, heard: &mut (dyn FnMut(Say) + Send)) -> Result<Say> {
+fn ask_trusted(
+    program: &Path,
+    ask: &StoreRequest,
+    heard: &mut (dyn FnMut(StoreReply) + Send),
+) -> Result<StoreReply> {
     let mut writer = Writer::start(program)?;
     writer.send(ask)?;
     writer.last_word(heard).map(|(word, _)| word)
@@ -77,20 +85,23 @@ impl Writer {
         }
     }
 
-    fn send(&mut self, ask: &Ask) -> Result<()> {
+    fn send(&mut self, ask: &StoreRequest) -> Result<()> {
         ipc::send(&mut self.socket, ask).map_err(talk)
     }
 
     /// What it says in the end, and the file that it gives.
-    fn last_word(mut self, heard: &mut (dyn FnMut(Say) + Send)) -> Result<(Say, Option<OwnedFd>)> {
+    fn last_word(
+        mut self,
+        heard: &mut (dyn FnMut(StoreReply) + Send),
+    ) -> Result<(StoreReply, Option<OwnedFd>)> {
         let (mut last, mut file) = (None, None);
         while let Some(word) = ipc::receive(&mut self.socket).map_err(talk)? {
             match word {
-                Say::Failed(fault) => return Err(fault.into()),
-                Say::Waiting | Say::Layers(_) | Say::Lines(_) => heard(word),
+                StoreReply::Failed(fault) => return Err(fault.into()),
+                StoreReply::Waiting | StoreReply::Layers(_) | StoreReply::Lines(_) => heard(word),
                 word => {
-                    if matches!(word, Say::Opened(_)) {
-                        file = ipc::receive_descriptors::<Say>(&self.socket, 1).map_err(talk)?.pop();
+                    if matches!(word, StoreReply::Opened(_)) {
+                        file = ipc::receive_descriptors::<StoreReply>(&self.socket, 1).map_err(talk)?.pop();
                     }
                     last = Some(word);
                 }
@@ -106,10 +117,10 @@ pub fn import(
     context: &Context,
     source: ImageSource,
     platform: &Platform,
-    heard: &mut (dyn FnMut(Say) + Send),
-) -> Result<Say> {
+    heard: &mut (dyn FnMut(StoreReply) + Send),
+) -> Result<StoreReply> {
     let Some(helper) = &context.helper else {
-        let mut say = |word: Say| {
+        let mut say = |word: StoreReply| {
             heard(word);
             true
         };
@@ -122,9 +133,9 @@ pub fn import(
     crate::import::admit(&source, &policies)?;
     let (source, files) = source.hand_over(platform)?;
     let mut writer = Writer::start(helper)?;
-    writer.send(&Ask::Import { source, platform: platform.to_string() })?;
+    writer.send(&StoreRequest::Import { source, platform: platform.to_string() })?;
     let open: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
-    ipc::send_descriptors::<Ask>(&writer.socket, &open).map_err(talk)?;
+    ipc::send_descriptors::<StoreRequest>(&writer.socket, &open).map_err(talk)?;
     drop(files);
     writer.last_word(heard).map(|(word, _)| word)
 }
@@ -136,9 +147,9 @@ pub fn open_image(context: &Context, entry: &Entry) -> Result<Image> {
         None => writer::open(&own(context), context.uid, id)?,
         Some(helper) => {
             let mut writer = Writer::start(helper)?;
-            writer.send(&Ask::Open(id))?;
+            writer.send(&StoreRequest::Open(id))?;
             match writer.last_word(&mut |_| ())? {
-                (Say::Opened(record), Some(file)) => (*record, file.into()),
+                (StoreReply::Opened(record), Some(file)) => (*record, file.into()),
                 _ => return Err(Error::OtherAnswer(format!("image {}", entry.reference))),
             }
         }
@@ -152,15 +163,19 @@ pub fn own(context: &Context) -> PathBuf {
 }
 
 /// Nothing mounts what is in there.
-fn in_own<'a>(context: &Context, store: &'a Path) -> writer::Asked<'a> {
-    writer::Asked { store, uid: context.uid, format: ImageFormat::Erofs, quota: Quota::Unlimited }
+fn in_own<'a>(context: &Context, store: &'a Path) -> writer::StoreAccess<'a> {
+    writer::StoreAccess { store, uid: context.uid, format: ImageFormat::Erofs, quota: Quota::Unlimited }
 }
 
-fn ask_own(context: &Context, ask: Ask, heard: &mut (dyn FnMut(Say) + Send)) -> Result<Say> {
+fn ask_own(
+    context: &Context,
+    ask: StoreRequest,
+    heard: &mut (dyn FnMut(StoreReply) + Send),
+) -> Result<StoreReply> {
     let mut last = None;
-    let mut say = |word: Say| {
+    let mut say = |word: StoreReply| {
         match word {
-            Say::Waiting | Say::Layers(_) | Say::Lines(_) => heard(word),
+            StoreReply::Waiting | StoreReply::Layers(_) | StoreReply::Lines(_) => heard(word),
             word => last = Some(word),
         }
         true
@@ -209,7 +224,7 @@ pub fn release(context: &Context) -> Result<()> {
 }
 
 /// What a pull needs to know of the user: their registries, and their credentials for those that the image may be in.
-pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<Ask> {
+pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<StoreRequest> {
     let registries = RegistriesConf::texts()?;
     let mut conf = RegistriesConf::default();
     registries.iter().try_for_each(|(file, text)| conf.add(file, text))?;
@@ -227,10 +242,10 @@ pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<Ask> {
             let place = format!("{}/{}", endpoint.server, endpoint.repository);
             logins.extend(match credentials.find(&endpoint.server, &endpoint.repository)? {
                 Some(Credential::Basic { user, password }) => {
-                    Some(Login { place, basic: Some((user, password.0)), identity_token: None })
+                    Some(RegistryLogin { place, basic: Some((user, password.0)), identity_token: None })
                 }
                 Some(Credential::IdentityToken(token)) => {
-                    Some(Login { place, basic: None, identity_token: Some(token.0) })
+                    Some(RegistryLogin { place, basic: None, identity_token: Some(token.0) })
                 }
                 None => None,
             });
@@ -240,13 +255,19 @@ pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<Ask> {
     // To another user no key goes that they need not.
     let concerned = |server: &str| context.helper.is_none() || servers.contains(server);
     let certificates = Certificates::of_user(concerned)?;
-    Ok(Ask::Pull { reference: reference.into(), platform: platform.into(), registries, logins, certificates })
+    Ok(StoreRequest::Pull {
+        reference: reference.into(),
+        platform: platform.into(),
+        registries,
+        logins,
+        certificates,
+    })
 }
 
 /// The room that the store takes.
 pub fn room(context: &Context) -> Result<crate::Usage> {
-    match ask(context, Ask::Usage, &mut |_| ())? {
-        Say::Usage(usage) => Ok(usage),
+    match ask(context, StoreRequest::Usage, &mut |_| ())? {
+        StoreReply::Usage(usage) => Ok(usage),
         _ => Err(Error::OtherAnswer("store".into())),
     }
 }

@@ -22,7 +22,7 @@ pub struct ImageFile {
 
 /// What tells a file that has changed from one that has not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stamp {
+pub struct FileStamp {
     inode: u64,
     size: u64,
     /// Seconds since 1970 and nanoseconds.
@@ -85,12 +85,12 @@ impl ImageFile {
     }
 
     /// What it looks like now; of a directory, what its list of images looks like.
-    pub fn stamp(&self) -> Result<Stamp> {
+    pub fn stamp(&self) -> Result<FileStamp> {
         let lists = ["index.json", "manifest.json"].map(|list| self.path.join(list));
         let meta =
             lists.iter().find_map(|list| list.metadata().ok()).map_or_else(|| self.path.metadata(), Ok);
         let meta = meta.context(|| format!("file {}", self.path.display()))?;
-        Ok(Stamp {
+        Ok(FileStamp {
             inode: meta.ino(),
             size: meta.size(),
             modified: (meta.mtime(), meta.mtime_nsec()),

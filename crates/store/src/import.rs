@@ -23,7 +23,7 @@ use crate::pull::{
     LayerProgress, PullWatch, Pulled, TICK, WatchedLayers, WithinQuota, assemble_into, check_and_sync,
     watched,
 };
-use crate::store::{Begun, Layer, Making, Patience, Record, Store};
+use crate::store::{Begun, ImageLayer, ImageMetadata, Patience, Store, UnfinishedImage};
 use skiff_image::assemble::{AssemblyProgress, ImageLimits, WrittenImage};
 use skiff_image::blob::{Blob, FileBlob};
 use skiff_image::convert;
@@ -130,9 +130,9 @@ fn prove(layer: &FileBlob) -> Result<()> {
 fn unpack(
     import: &ImportJob<'_>,
     opened: &OpenedImage,
-    mut making: Making<'_>,
+    mut making: UnfinishedImage<'_>,
     watch: &mut dyn PullWatch,
-) -> Result<Record> {
+) -> Result<ImageMetadata> {
     making.count_for(import.uid)?;
     let watch = &mut WithinQuota::new(import.store, import.uid, watch);
     let blobs: Vec<&dyn Blob> = opened.layers.iter().map(|blob| blob as &dyn Blob).collect();
@@ -144,11 +144,11 @@ fn unpack(
     let WrittenImage { summary, data_sum } = watch.verdict(image)?;
     let name = import.source.name();
     let layers = digests.iter().zip(&blobs);
-    let record = Record {
+    let record = ImageMetadata {
         size: u64::from(summary.blocks) * BLOCK,
         sum: Some(data_sum),
         layers: layers
-            .map(|(digest, blob)| Layer { digest: digest.to_string(), size: blob.size() })
+            .map(|(digest, blob)| ImageLayer { digest: digest.to_string(), size: blob.size() })
             .collect(),
         origins: vec![],
         files: summary.inodes,
@@ -167,7 +167,7 @@ fn file_system(import: &ImportJob<'_>, watch: &mut dyn PullWatch) -> Result<Pull
     let (copy, digest) = private_copy(import)?;
     let form = form_of(import, &copy)?;
     let id = id_of(&digest)?;
-    let layer = Layer { digest: digest.to_string(), size: copy.size };
+    let layer = ImageLayer { digest: digest.to_string(), size: copy.size };
     let (record, there) = match store.begin((id, uid), Patience::default(), &mut || watch.waiting())? {
         // Images of registries are called by their manifests, which others may know.
         Begun::There(record) if record.layers != [layer] => {
@@ -229,9 +229,9 @@ fn rewrite(
     form: Form,
     copy: &FilePart,
     digest: &Digest,
-    mut making: Making<'_>,
+    mut making: UnfinishedImage<'_>,
     watch: &mut dyn PullWatch,
-) -> Result<Record> {
+) -> Result<ImageMetadata> {
     making.count_for(import.uid)?;
     let watch = &mut WithinQuota::new(import.store, import.uid, watch);
     let (room, room_name) = room(import.store)?;
@@ -252,10 +252,10 @@ fn rewrite(
     let WrittenImage { summary, data_sum } = watch.verdict(image.map_err(Error::from))?;
     Ticker { watch, digest: *digest, size: copy.size, told: None }.tick(copy.size);
     check_and_sync(&making, &copy.name)?;
-    let record = Record {
+    let record = ImageMetadata {
         size: u64::from(summary.blocks) * BLOCK,
         sum: Some(data_sum),
-        layers: vec![Layer { digest: digest.to_string(), size: copy.size }],
+        layers: vec![ImageLayer { digest: digest.to_string(), size: copy.size }],
         origins: vec![],
         files: summary.inodes,
         config: json!({

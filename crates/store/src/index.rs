@@ -14,7 +14,7 @@ use skiff_user::context::Context;
 use skiff_user::dirs::{self, make_private};
 
 use crate::error::{Error, Result};
-use crate::file::Stamp;
+use crate::file::FileStamp;
 
 /// A file's name is the image's as long as it fits; most file systems take 255 bytes.
 const LONGEST: usize = 200;
@@ -34,7 +34,7 @@ pub struct Entry {
     pub config: serde_json::Value,
     /// What the file that it was imported from looked like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub origin: Option<Stamp>,
+    pub origin: Option<FileStamp>,
 }
 
 impl Entry {

@@ -20,4 +20,6 @@ pub mod writer;
 
 pub use error::{Error, Result, ours};
 pub use names::{PREFIX, find, known};
-pub use store::{Begun, Collected, Layer, Making, Patience, Quota, Record, Store, Usage, UserUsage};
+pub use store::{
+    Begun, Collected, ImageLayer, ImageMetadata, Patience, Quota, Store, UnfinishedImage, Usage, UserUsage,
+};

@@ -8,11 +8,11 @@ use skiff_registry::Certificates;
 use skiff_spec::fault::Fault;
 use skiff_spec::image::ImageId;
 
-use crate::store::{Collected, Record, Usage};
+use crate::store::{Collected, ImageMetadata, Usage};
 
 /// What the writer is asked for: once, then it ends.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Ask {
+pub enum StoreRequest {
     /// Pull an image.
     Pull {
         /// The image's name, as the user wrote it.
@@ -22,7 +22,7 @@ pub enum Ask {
         /// The texts of registries.conf that count, with their files' names, the weakest first.
         registries: Vec<(String, String)>,
         /// The user's credentials for the servers concerned.
-        logins: Vec<Login>,
+        logins: Vec<RegistryLogin>,
         /// The user's own certificates.
         certificates: Certificates,
     },
@@ -56,7 +56,7 @@ pub enum Ask {
 
 /// Who the user is to a server.
 #[derive(Serialize, Deserialize)]
-pub struct Login {
+pub struct RegistryLogin {
     /// The server and the beginning of a path there, as in `auth.json`.
     pub place: String,
     /// Name and password.
@@ -65,19 +65,19 @@ pub struct Login {
     pub identity_token: Option<String>,
 }
 
-impl std::fmt::Debug for Login {
+impl std::fmt::Debug for RegistryLogin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Login({})", self.place)
+        write!(f, "RegistryLogin({})", self.place)
     }
 }
 
 /// What the writer says: any number of words on how it goes, then the last one.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Say {
+pub enum StoreReply {
     /// Another process makes the same image.
     Waiting,
     /// How far the layers are, the lowest first.
-    Layers(Vec<Layer>),
+    Layers(Vec<LayerState>),
     /// Success: the image is in the store.
     Pulled {
         /// The name in full.
@@ -87,14 +87,14 @@ pub enum Say {
         /// What the name means in the registry.
         digest: String,
         /// What is known of it.
-        record: Box<Record>,
+        record: Box<ImageMetadata>,
         /// Whether it was there already.
         there: bool,
     },
     /// What is known of the image whose file, open, follows.
-    Opened(Box<Record>),
+    Opened(Box<ImageMetadata>),
     /// What is known of the image; nothing if it is not there.
-    Found(Option<Box<Record>>),
+    Found(Option<Box<ImageMetadata>>),
     /// Success, without a result.
     Done,
     /// The room that the store takes.
@@ -102,7 +102,7 @@ pub enum Say {
     /// What went.
     Collected(Collected),
     /// What was checked.
-    Verified(Vec<Checked>),
+    Verified(Vec<CheckedImage>),
     /// Some lines of text.
     Lines(Vec<String>),
     /// Refused, or failed on the way.
@@ -111,7 +111,7 @@ pub enum Say {
 
 /// A layer on its way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Layer {
+pub struct LayerState {
     /// The layer's digest.
     pub digest: String,
     /// The layer's size as it is sent, in bytes.
@@ -124,27 +124,27 @@ pub struct Layer {
 
 /// An image that was checked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Checked {
+pub struct CheckedImage {
     /// The image.
     pub id: ImageId,
     /// What is wrong with it; nothing if it is sound.
     pub fault: Option<String>,
 }
 
-impl Message for Ask {
+impl Message for StoreRequest {
     // A configuration of 4 MiB with all around it fits.
     const LONGEST: usize = 16 << 20;
     // An image consists of no more files: layers, and the documents that lead to them.
     const DESCRIPTORS: usize = 200;
 }
 
-impl Message for Say {
+impl Message for StoreReply {
     const LONGEST: usize = 16 << 20;
     const DESCRIPTORS: usize = 1;
 }
 
-impl Protocol for Ask {
-    type Answer = Say;
+impl Protocol for StoreRequest {
+    type Answer = StoreReply;
     const NAME: &'static str = "Image store";
     const SIDES: [&'static str; 2] = ["`skiff`, as the user", "the image store's writer"];
     const FRAMING: Framing = Framing::Stream;

@@ -19,7 +19,7 @@ use skiff_spec::image::ImageId;
 
 use crate::error::{Error, Result, StoreContext};
 use crate::fetcher::Fetcher;
-use crate::store::{self, Begun, Making, Patience, Record, Store};
+use crate::store::{self, Begun, ImageMetadata, Patience, Store, UnfinishedImage};
 use crate::threads;
 use access_proof::{origin_of, prove};
 use skiff_image::assemble::{
@@ -57,7 +57,7 @@ pub struct Pulled {
     /// What its name means in the registry.
     pub digest: Digest,
     /// What the store knows of it.
-    pub record: Record,
+    pub record: ImageMetadata,
     /// Whether it was there already.
     pub there: bool,
 }
@@ -137,9 +137,9 @@ fn unless_there(pull: &PullJob<'_>, watch: &mut dyn PullWatch) -> Result<Pulled>
 fn make(
     pull: &PullJob<'_>,
     found: &Resolved,
-    mut making: Making<'_>,
+    mut making: UnfinishedImage<'_>,
     watch: &mut dyn PullWatch,
-) -> Result<Record> {
+) -> Result<ImageMetadata> {
     let sizes = found.manifest.layers.iter().map(|layer| layer.blob.size);
     pull.store.check_room(pull.uid, sizes.fold(0, u64::saturating_add))?;
     making.count_for(pull.uid)?;
@@ -156,14 +156,14 @@ fn make(
     let WrittenImage { summary, data_sum } = watch.verdict(image)?;
     let bytes = u64::from(summary.blocks) * skiff_erofs::tree::BLOCK;
     check_and_sync(&making, pull.image)?;
-    let record = Record {
+    let record = ImageMetadata {
         size: bytes,
         sum: Some(data_sum),
         layers: found
             .manifest
             .layers
             .iter()
-            .map(|layer| store::Layer { digest: layer.blob.digest.to_string(), size: layer.blob.size })
+            .map(|layer| store::ImageLayer { digest: layer.blob.digest.to_string(), size: layer.blob.size })
             .collect(),
         origins: origin_of(pull, found, &BlobDir::open(&blobs)?).into_iter().collect(),
         files: summary.inodes,
@@ -222,7 +222,7 @@ impl PullWatch for WithinQuota<'_> {
 
 /// Puts layers together into the file of an image that is being made.
 pub(crate) fn assemble_into(
-    making: &Making<'_>,
+    making: &UnfinishedImage<'_>,
     layers: &[&dyn Blob],
     progress: &AssemblyProgress,
 ) -> Result<WrittenImage> {
@@ -243,7 +243,7 @@ pub(crate) fn assemble_into(
 }
 
 /// Reads the finished file as whoever trusts the store will, while it goes to the disk: what our writer did wrong must not reach a kernel.
-pub(crate) fn check_and_sync(making: &Making<'_>, image: &dyn std::fmt::Display) -> Result<()> {
+pub(crate) fn check_and_sync(making: &UnfinishedImage<'_>, image: &dyn std::fmt::Display) -> Result<()> {
     let image = image.to_string();
     let open = || -> Result<_> {
         let file = making.file().try_clone_to_owned().map_err(|e| Error::io("open", making.name(), &e))?;

@@ -26,9 +26,9 @@ use crate::fetcher::process;
 use crate::fetcher::{Fetcher, RemoteFetcher};
 use crate::import::ImportJob;
 use crate::listing;
-use crate::protocol::{Ask, Checked, Layer, Say};
+use crate::protocol::{CheckedImage, LayerState, StoreReply, StoreRequest};
 use crate::pull::{LayerProgress, PullJob, PullWatch, pull};
-use crate::store::{Quota, Record, Store, Usage};
+use crate::store::{ImageMetadata, Quota, Store, Usage};
 
 /// So long may whom we work for be silent, or deaf.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ const LINES: usize = 1000;
 
 /// A store, and for whom it is asked.
 #[derive(Clone, Copy)]
-pub struct Asked<'a> {
+pub struct StoreAccess<'a> {
     /// Directory of the store.
     pub store: &'a Path,
     /// Who asks.
@@ -50,7 +50,7 @@ pub struct Asked<'a> {
     pub quota: Quota,
 }
 
-impl Asked<'_> {
+impl StoreAccess<'_> {
     fn open(&self) -> Result<Store> {
         Ok(Store::open(self.store)?.with_quota(self.quota))
     }
@@ -80,22 +80,23 @@ pub fn run(words: &[String]) -> Result<()> {
     // Others wait for the locks that we hold: one who neither listens nor goes away must not keep us.
     socket.set_write_timeout(Some(PATIENCE)).context(|| "socket")?;
     if let Err(error) = confine(Path::new(store)) {
-        return ipc::send(&mut socket, &Say::Failed(error.into())).map_err(talk);
+        return ipc::send(&mut socket, &StoreReply::Failed(error.into())).map_err(talk);
     }
     let until = Instant::now() + QUESTION;
     let Some(ask) = ipc::receive(&mut Until::new(&socket, until)).map_err(talk)? else { return Ok(()) };
-    let asked = Asked { store: Path::new(store), uid, format, quota };
+    let asked = StoreAccess { store: Path::new(store), uid, format, quota };
     let answered = match ask {
-        Ask::Import { source, platform } => {
-            let files = Until::new(&socket, until).receive_descriptors::<Ask>(source.files.len() + 1);
+        StoreRequest::Import { source, platform } => {
+            let files =
+                Until::new(&socket, until).receive_descriptors::<StoreRequest>(source.files.len() + 1);
             let source = files.map_err(talk).and_then(|files| Ok(ImageSource::given(source, files)?));
             source.and_then(|source| take_over(asked, source, &platform, &mut socket, fetcher))
         }
-        Ask::Open(id) => hand_out(asked, id, &mut socket),
+        StoreRequest::Open(id) => hand_out(asked, id, &mut socket),
         ask => answer(asked, ask, Some(fetcher), &mut |word| ipc::send(&mut socket, &word).is_ok()),
     };
     // If nobody listens any more, nobody needs to know.
-    answered.or_else(|error| ipc::send(&mut socket, &Say::Failed(error.into()))).or(Ok(()))
+    answered.or_else(|error| ipc::send(&mut socket, &StoreReply::Failed(error.into()))).or(Ok(()))
 }
 
 /// All that is foreign is read after this: whoever takes the process over by that can change nothing but the store, start nothing, reach no
@@ -110,7 +111,7 @@ fn confine(store: &Path) -> Result<()> {
 
 /// Imports from files that the user has opened.
 fn take_over(
-    asked: Asked<'_>,
+    asked: StoreAccess<'_>,
     source: ImageSource,
     platform: &str,
     socket: &mut UnixStream,
@@ -121,7 +122,7 @@ fn take_over(
     let place = if policies.is_empty() { None } else { remote.place(source.opened())? };
     let source = source.lies_at(place);
     drop(remote);
-    let mut say = |word: Say| ipc::send(socket, &word).is_ok();
+    let mut say = |word: StoreReply| ipc::send(socket, &word).is_ok();
     let last = import(asked, &source, platform, &policies, &mut say)?;
     say(last);
     Ok(())
@@ -134,19 +135,19 @@ fn policies_of(remote: &RemoteFetcher) -> Result<Policies> {
 }
 
 /// Gives an image's file. Its kind is one that nothing can be changed by.
-fn hand_out(asked: Asked<'_>, id: ImageId, socket: &mut UnixStream) -> Result<()> {
+fn hand_out(asked: StoreAccess<'_>, id: ImageId, socket: &mut UnixStream) -> Result<()> {
     let (record, file) = open(asked.store, asked.uid, id)?;
-    ipc::send(socket, &Say::Opened(told(record))).map_err(talk)?;
-    ipc::send_descriptors::<Say>(socket, &[file.as_fd()]).map_err(talk)
+    ipc::send(socket, &StoreReply::Opened(told(record))).map_err(talk)?;
+    ipc::send_descriptors::<StoreReply>(socket, &[file.as_fd()]).map_err(talk)
 }
 
 /// What a user is told of an image: not in which repositories others have it.
-fn told(record: Record) -> Box<Record> {
-    Box::new(Record { origins: vec![], ..record })
+fn told(record: ImageMetadata) -> Box<ImageMetadata> {
+    Box::new(ImageMetadata { origins: vec![], ..record })
 }
 
 /// An image that the user may use.
-pub fn open(store: &Path, uid: u32, id: ImageId) -> Result<(Record, File)> {
+pub fn open(store: &Path, uid: u32, id: ImageId) -> Result<(ImageMetadata, File)> {
     let store = Store::open(store)?;
     match store.find(id)?.filter(|_| store.permitted(uid, id)) {
         Some(record) => Ok((record, store.open_image(id)?)),
@@ -156,18 +157,18 @@ pub fn open(store: &Path, uid: u32, id: ImageId) -> Result<(Record, File)> {
 
 /// Imports an image.
 pub fn import(
-    asked: Asked<'_>,
+    asked: StoreAccess<'_>,
     source: &ImageSource,
     platform: &str,
     policies: &Policies,
-    say: &mut (dyn FnMut(Say) -> bool + Send),
-) -> Result<Say> {
+    say: &mut (dyn FnMut(StoreReply) -> bool + Send),
+) -> Result<StoreReply> {
     let (store, uid, format) = (asked.open()?, asked.uid, asked.format);
     let platform = platform.parse::<Platform>()?;
     let wish = ImportJob { store: &store, source, policies, platform: &platform, uid };
     let pulled = crate::import::import(&wish, &mut Teller { say })?;
     make_mountable(&store, pulled.id, format)?;
-    Ok(Say::Pulled {
+    Ok(StoreReply::Pulled {
         name: String::new(),
         id: pulled.id,
         digest: pulled.digest.to_string(),
@@ -186,14 +187,14 @@ fn make_mountable(store: &Store, id: ImageId, format: ImageFormat) -> Result<()>
 
 /// Does what is asked; `say` gives whether anybody listens still. Without a fetcher this process asks registries itself.
 pub fn answer(
-    of: Asked<'_>,
-    ask: Ask,
+    of: StoreAccess<'_>,
+    ask: StoreRequest,
     fetcher: Option<UnixStream>,
-    say: &mut (dyn FnMut(Say) -> bool + Send),
+    say: &mut (dyn FnMut(StoreReply) -> bool + Send),
 ) -> Result<()> {
     let (store, uid, format) = (of.open()?, of.uid, of.format);
     let last = match ask {
-        Ask::Pull { ref platform, .. } => {
+        StoreRequest::Pull { ref platform, .. } => {
             let platform = platform.parse::<Platform>()?;
             let (fetcher, policies, image): (Box<dyn Fetcher>, _, _) = match fetcher {
                 None => {
@@ -213,7 +214,7 @@ pub fn answer(
             let wish = PullJob { store: &store, fetcher, policies, image, platform, uid };
             let pulled = pull(&wish, &mut Teller { say })?;
             make_mountable(&store, pulled.id, format)?;
-            Say::Pulled {
+            StoreReply::Pulled {
                 name: image.to_string(),
                 id: pulled.id,
                 digest: pulled.digest.to_string(),
@@ -222,24 +223,26 @@ pub fn answer(
             }
         }
         // Files come along with these, or go back.
-        Ask::Import { .. } | Ask::Open(_) => {
+        StoreRequest::Import { .. } | StoreRequest::Open(_) => {
             return Err(Error::Misused("the store's writer: asked without a socket"));
         }
-        Ask::Find(id) => {
+        StoreRequest::Find(id) => {
             let found = if store.permitted(uid, id) { store.find(id)? } else { None };
             // It may be from before, or from a node whose kernel mounts other ones.
             found.iter().try_for_each(|_| make_mountable(&store, id, format))?;
-            Say::Found(found.map(told))
+            StoreReply::Found(found.map(told))
         }
-        Ask::Forget(id) => store.forbid(uid, id).map(|()| Say::Done)?,
-        Ask::Usage => Say::Usage(usage(&store, uid)?),
+        StoreRequest::Forget(id) => store.forbid(uid, id).map(|()| StoreReply::Done)?,
+        StoreRequest::Usage => StoreReply::Usage(usage(&store, uid)?),
         // What one user has in use is not for another to throw away; what nobody has is nobody's.
-        Ask::Collect { budget: Some(_), .. } if !is_owner(uid) => {
+        StoreRequest::Collect { budget: Some(_), .. } if !is_owner(uid) => {
             return Err(Error::NotAdministrator);
         }
-        Ask::Collect { budget, dry_run } => store.collect(budget, dry_run).map(Say::Collected)?,
-        Ask::Verify(only) => Say::Verified(verify(&store, uid, only)?),
-        Ask::Files(id) => files(&store, uid, id, say)?,
+        StoreRequest::Collect { budget, dry_run } => {
+            store.collect(budget, dry_run).map(StoreReply::Collected)?
+        }
+        StoreRequest::Verify(only) => StoreReply::Verified(verify(&store, uid, only)?),
+        StoreRequest::Files(id) => files(&store, uid, id, say)?,
     };
     say(last);
     Ok(())
@@ -259,16 +262,21 @@ fn is_owner(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::getuid().as_raw()
 }
 
-fn verify(store: &Store, uid: u32, only: Option<ImageId>) -> Result<Vec<Checked>> {
+fn verify(store: &Store, uid: u32, only: Option<ImageId>) -> Result<Vec<CheckedImage>> {
     let all = store.images()?;
     let wanted = all
         .into_iter()
         .filter(|id| only.is_none_or(|o| o == *id) && (is_owner(uid) || store.permitted(uid, *id)));
-    let check = |id: ImageId| Checked { id, fault: store.verify(id).err().map(|e| e.to_string()) };
+    let check = |id: ImageId| CheckedImage { id, fault: store.verify(id).err().map(|e| e.to_string()) };
     Ok(wanted.map(check).collect())
 }
 
-fn files(store: &Store, uid: u32, id: ImageId, say: &mut (dyn FnMut(Say) -> bool + Send)) -> Result<Say> {
+fn files(
+    store: &Store,
+    uid: u32,
+    id: ImageId,
+    say: &mut (dyn FnMut(StoreReply) -> bool + Send),
+) -> Result<StoreReply> {
     if !store.permitted(uid, id) {
         return Err(Error::NotYours(id));
     }
@@ -277,31 +285,31 @@ fn files(store: &Store, uid: u32, id: ImageId, say: &mut (dyn FnMut(Say) -> bool
     let mut lines = vec![];
     for file in reader.files() {
         lines.push(listing::line(&file?));
-        if lines.len() == LINES && !say(Say::Lines(std::mem::take(&mut lines))) {
+        if lines.len() == LINES && !say(StoreReply::Lines(std::mem::take(&mut lines))) {
             break;
         }
     }
-    say(Say::Lines(lines));
-    Ok(Say::Done)
+    say(StoreReply::Lines(lines));
+    Ok(StoreReply::Done)
 }
 
 /// Passes on how a pull goes.
 struct Teller<'a> {
-    say: &'a mut (dyn FnMut(Say) -> bool + Send),
+    say: &'a mut (dyn FnMut(StoreReply) -> bool + Send),
 }
 
 impl PullWatch for Teller<'_> {
     fn waiting(&mut self) {
-        (self.say)(Say::Waiting);
+        (self.say)(StoreReply::Waiting);
     }
 
     fn layers(&mut self, digests: &[Digest], progress: &[LayerProgress]) -> bool {
-        let layer = |(digest, p): (&Digest, &LayerProgress)| Layer {
+        let layer = |(digest, p): (&Digest, &LayerProgress)| LayerState {
             digest: digest.to_string(),
             size: p.size,
             fetched: p.fetched,
             unpacked: p.unpacked,
         };
-        (self.say)(Say::Layers(digests.iter().zip(progress).map(layer).collect()))
+        (self.say)(StoreReply::Layers(digests.iter().zip(progress).map(layer).collect()))
     }
 }

@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use skiff_spec::image::ImageId;
 use skiff_store::Error;
-use skiff_store::{Begun, Patience, Record, Store};
+use skiff_store::{Begun, ImageMetadata, Patience, Store};
 
 const A: ImageId = ImageId([0xaa; 32]);
 const B: ImageId = ImageId([0xbb; 32]);
 const C: ImageId = ImageId([0xcc; 32]);
 
-fn record() -> Record {
-    Record {
+fn record() -> ImageMetadata {
+    ImageMetadata {
         size: 9,
         sum: None,
         layers: vec![],

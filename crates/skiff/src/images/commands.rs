@@ -19,7 +19,7 @@ use skiff_runtime::naming;
 use skiff_store::client::{self, room};
 use skiff_store::file::{ImageFile, name_for};
 use skiff_store::index::{Entry, Names};
-use skiff_store::protocol::{Ask, Say};
+use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{find, ours};
 use skiff_user::context::Context;
 
@@ -189,7 +189,7 @@ struct Inspected {
     #[serde(flatten)]
     listed: Listed,
     here: bool,
-    layers: Vec<skiff_store::Layer>,
+    layers: Vec<skiff_store::ImageLayer>,
     files: Option<u64>,
     config: serde_json::Value,
 }
@@ -200,8 +200,8 @@ pub fn inspect(image: &str, files: bool) -> Result<()> {
     let entry = find(&context, image)?;
     if files {
         let mut printed = Ok(());
-        client::ask(&context, Ask::Files(entry.id), &mut |word| {
-            if let Say::Lines(lines) = word
+        client::ask(&context, StoreRequest::Files(entry.id), &mut |word| {
+            if let StoreReply::Lines(lines) = word
                 && printed.is_ok()
             {
                 printed = lines.iter().try_for_each(|line| output::line(line));
@@ -209,7 +209,7 @@ pub fn inspect(image: &str, files: bool) -> Result<()> {
         })?;
         return printed;
     }
-    let Say::Found(record) = client::ask(&context, Ask::Find(entry.id), &mut |_| ())? else {
+    let StoreReply::Found(record) = client::ask(&context, StoreRequest::Find(entry.id), &mut |_| ())? else {
         return Err(Error::new(format!("image {image}: the store's writer answered something else")));
     };
     output::json(&Inspected {
@@ -269,7 +269,9 @@ fn collect(context: &Context, budget: Option<&str>, dry_run: bool, json: bool) -
             .hint("it is a number, with K, M, G or T behind it")
     };
     let budget = budget.map(|text| size::parse(text).ok_or_else(|| not_understood(text))).transpose()?;
-    let Say::Collected(done) = client::ask(context, Ask::Collect { budget, dry_run }, &mut |_| ())? else {
+    let StoreReply::Collected(done) =
+        client::ask(context, StoreRequest::Collect { budget, dry_run }, &mut |_| ())?
+    else {
         return Err(Error::new("store: the writer answered something else"));
     };
     if !dry_run {
@@ -290,7 +292,7 @@ fn collect(context: &Context, budget: Option<&str>, dry_run: bool, json: bool) -
 
 fn verify(context: &Context, image: Option<&str>, json: bool) -> Result<i32> {
     let only = image.map(|image| find(context, image)).transpose()?.map(|entry| entry.id);
-    let Say::Verified(checked) = client::ask(context, Ask::Verify(only), &mut |_| ())? else {
+    let StoreReply::Verified(checked) = client::ask(context, StoreRequest::Verify(only), &mut |_| ())? else {
         return Err(Error::new("store: the writer answered something else"));
     };
     let code = i32::from(checked.iter().any(|c| c.fault.is_some()));

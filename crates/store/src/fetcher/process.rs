@@ -22,7 +22,7 @@ use skiff_sys::landlock;
 use crate::error::{Error, Result};
 use crate::fetcher::serve;
 use crate::file::parse;
-use crate::protocol::{Ask, Login};
+use crate::protocol::{RegistryLogin, StoreRequest};
 use crate::store::Store;
 
 /// Where configuration, and what the C library reads, lies.
@@ -68,7 +68,7 @@ fn begin(wish: &str) -> Result<(Client, Named, Platform)> {
 
 /// Which image a name means for the machine that is asked about, as far as its registry and the policies go: nothing is got, and no
 /// store is needed.
-pub fn resolve(ask: &Ask) -> Result<(ImageId, String)> {
+pub fn resolve(ask: &StoreRequest) -> Result<(ImageId, String)> {
     let (client, image, platform) = asked(ask)?;
     let found = client.resolve(&image, &platform)?;
     let policies = Policies::load()?;
@@ -81,13 +81,13 @@ pub fn resolve(ask: &Ask) -> Result<(ImageId, String)> {
 
 /// The one image of that name which the user's own policy accepts; nothing if that accepts whatever it is. The writer of the trusted store
 /// is another user and does not see that policy, so it must get no other one: nor one of another registry, so the name is made full.
-pub fn vouched(ask: &mut Ask) -> Result<Option<ImageId>> {
+pub fn vouched(ask: &mut StoreRequest) -> Result<Option<ImageId>> {
     let policies = Policies::of_user()?;
     if policies.is_empty() {
         return Ok(None);
     }
     let (_, image, _) = asked(ask)?;
-    if let Ask::Pull { reference, .. } = ask {
+    if let StoreRequest::Pull { reference, .. } = ask {
         *reference = image.to_string();
     }
     match policies.accepts_any(&image) {
@@ -97,8 +97,8 @@ pub fn vouched(ask: &mut Ask) -> Result<Option<ImageId>> {
 }
 
 /// Whom to ask, for what, for which machine.
-pub fn asked(ask: &Ask) -> Result<(Client, Named, Platform)> {
-    let Ask::Pull { reference, platform, registries, logins, certificates } = ask else {
+pub fn asked(ask: &StoreRequest) -> Result<(Client, Named, Platform)> {
+    let StoreRequest::Pull { reference, platform, registries, logins, certificates } = ask else {
         return Err(Error::Misused("the store's fetcher: not a request to pull"));
     };
     let client = client(registries, logins, certificates)?;
@@ -107,13 +107,17 @@ pub fn asked(ask: &Ask) -> Result<(Client, Named, Platform)> {
     Ok((client, image, platform))
 }
 
-fn client(registries: &[(String, String)], logins: &[Login], certificates: &Certificates) -> Result<Client> {
+fn client(
+    registries: &[(String, String)],
+    logins: &[RegistryLogin],
+    certificates: &Certificates,
+) -> Result<Client> {
     let mut conf = RegistriesConf::default();
     for (file, text) in registries {
         conf.add(file, text)?;
     }
     let mut credentials = Credentials::default();
-    for Login { place, basic, identity_token } in logins {
+    for RegistryLogin { place, basic, identity_token } in logins {
         let credential = match (basic.clone(), identity_token.clone()) {
             (_, Some(token)) => Credential::IdentityToken(Secret(token)),
             (Some((user, password)), None) => Credential::Basic { user, password: Secret(password) },

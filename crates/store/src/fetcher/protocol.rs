@@ -27,7 +27,7 @@ pub enum FetcherQuestion {
     Digest,
     /// The documents that lead from its name to its layers.
     Resolve,
-    /// Its signatures.
+    /// Signatures of the image.
     Signatures,
     /// Where it was found, if that can be an origin.
     Origin,
@@ -37,7 +37,7 @@ pub enum FetcherQuestion {
     AskOrigin {
         /// One of those that have been named.
         origin: Origin,
-        /// Their numbers in the manifest.
+        /// Numbers of the layers in the manifest.
         layers: Vec<usize>,
     },
     /// Fetch its layers; `number` comes back with all that is told of them.
@@ -69,7 +69,7 @@ pub enum FetcherQuestion {
         layer: usize,
         /// As it was told.
         round: u32,
-        /// Its digest, if it is not the right one.
+        /// Digest that the layer has, if it is not the right one.
         got: Option<String>,
     },
 }

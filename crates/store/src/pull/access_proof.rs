@@ -13,7 +13,7 @@ use skiff_spec::image::ImageId;
 
 use crate::error::Result;
 use crate::pull::{PullJob, PullWatch, WatchedLayers, watched};
-use crate::store::Record;
+use crate::store::ImageMetadata;
 use skiff_image::assemble::AssemblyProgress;
 use skiff_image::blob::Blob;
 
@@ -44,7 +44,7 @@ pub(crate) fn origin_of(pull: &PullJob<'_>, found: &Resolved, blobs: &BlobDir) -
 pub(crate) fn prove(
     pull: &PullJob<'_>,
     found: &Resolved,
-    record: &Record,
+    record: &ImageMetadata,
     watch: &mut dyn PullWatch,
 ) -> Result<()> {
     pull.store.check_refusals(pull.uid)?;

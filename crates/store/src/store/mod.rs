@@ -20,11 +20,12 @@
 //! have it (`proof`). Layers they do not share: one may be a secret, and what another has fetched of it may be wrong.
 
 mod collect;
-mod making;
+
+mod metadata;
 mod patience;
 mod quota;
-mod record;
 mod refusals;
+mod unfinished;
 mod verify;
 
 use std::collections::BTreeSet;
@@ -53,10 +54,10 @@ use patience::Waiter;
 use skiff_image::squashfs;
 
 pub use collect::{Collected, Usage};
-pub use making::{Begun, Making};
+pub use metadata::{ImageLayer, ImageMetadata};
 pub use patience::Patience;
 pub use quota::{Quota, UserUsage};
-pub use record::{Layer, Record};
+pub use unfinished::{Begun, UnfinishedImage};
 
 /// The layout that this version reads and writes.
 const VERSION: &str = "1\n";
@@ -152,11 +153,11 @@ impl Store {
     ///
     /// # Errors
     /// When its record cannot be read.
-    pub fn find(&self, id: ImageId) -> Result<Option<Record>> {
+    pub fn find(&self, id: ImageId) -> Result<Option<ImageMetadata>> {
         if statat(&self.dir, names::image(id), AtFlags::SYMLINK_NOFOLLOW).is_err() {
             return Ok(None);
         }
-        Record::read(&self.path.join(record_name(id)))
+        ImageMetadata::read(&self.path.join(record_name(id)))
     }
 
     /// Notes one more origin of an image (`proof`).
@@ -266,7 +267,7 @@ impl Store {
         patience: Patience,
         waiting: &mut dyn FnMut(),
     ) -> Result<Begun<'_>> {
-        let mark = making::mark(uid, &made(id));
+        let mark = unfinished::mark(uid, &made(id));
         let name = format!("images/{id}.lock");
         let mut waiter = None;
         loop {
@@ -291,12 +292,12 @@ impl Store {
                 });
                 let is_own = statat(&self.dir, &mark, AtFlags::SYMLINK_NOFOLLOW).is_ok();
                 if !waiter.waits(is_own, self.bytes_of(&made(id)), Instant::now()) {
-                    return Making::new(self, id, unique(&made(id)), None).map(Begun::New);
+                    return UnfinishedImage::new(self, id, unique(&made(id)), None).map(Begun::New);
                 }
                 std::thread::sleep(LOOK);
             } else if self.is_named(&lock, &name) {
                 // With the lock held, what stands under that name is what a crash has left.
-                return Making::new(self, id, made(id), Some(lock)).map(Begun::New);
+                return UnfinishedImage::new(self, id, made(id), Some(lock)).map(Begun::New);
             }
         }
     }

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use skiff_registry::BlobDir;
 use skiff_spec::image::{ImageId, store as names};
 
-use super::making::mark;
-use super::{Making, Store};
+use super::unfinished::mark;
+use super::{Store, UnfinishedImage};
 use crate::error::{Error, Result, StoreContext};
 
 /// So many images one user has at most: each also takes names and, while it is used, a mount and perhaps a loop device.
@@ -190,7 +190,7 @@ impl Store {
     }
 }
 
-impl Making<'_> {
+impl UnfinishedImage<'_> {
     /// From now on it counts as one of this user's.
     ///
     /// # Errors

@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 
 /// The content of `images/ID.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct ImageMetadata {
     /// Length of the image's file in bytes, holes included.
     pub size: u64,
     /// The sum of its files' data, see `sum.rs`; without it only the metadata can be verified.
     pub sum: Option<u64>,
     /// Layers of the image, the lowest first.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<ImageLayer>,
     /// Who may say that another user can have it: see `pull/access_proof.rs`. Told to no user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub origins: Vec<Origin>,
@@ -28,21 +28,21 @@ pub struct Record {
 
 /// A layer as it came.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Layer {
+pub struct ImageLayer {
     /// Digest of the layer, as in the manifest.
     pub digest: String,
     /// Length in bytes.
     pub size: u64,
 }
 
-impl Record {
+impl ImageMetadata {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         // Strings, numbers and JSON: nothing that could fail.
         serde_json::to_vec_pretty(self).unwrap_or_default()
     }
 
     /// Reads one; nothing if there is none.
-    pub(super) fn read(path: &Path) -> Result<Option<Record>> {
+    pub(super) fn read(path: &Path) -> Result<Option<ImageMetadata>> {
         let shown = || path.display().to_string();
         match std::fs::read(path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),

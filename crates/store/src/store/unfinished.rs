@@ -6,19 +6,19 @@ use std::path::PathBuf;
 use rustix::fs::{Mode, OFlags, fsync, openat, renameat};
 use skiff_spec::image::{ImageId, store as names};
 
-use super::{Record, Store, record_name};
+use super::{ImageMetadata, Store, record_name};
 use crate::error::{Result, StoreContext};
 
 /// What [`Store::begin`] found.
 pub enum Begun<'a> {
     /// The image is there, made meanwhile perhaps.
-    There(Record),
+    There(ImageMetadata),
     /// The image is to be made.
-    New(Making<'a>),
+    New(UnfinishedImage<'a>),
 }
 
-/// An image that is being made. Dropped before [`Making::publish`], nothing of it is left.
-pub struct Making<'a> {
+/// An image that is being made. Dropped before [`UnfinishedImage::publish`], nothing of it is left.
+pub struct UnfinishedImage<'a> {
     pub(super) store: &'a Store,
     id: ImageId,
     file: OwnedFd,
@@ -29,19 +29,19 @@ pub struct Making<'a> {
     pub(super) mark: Option<String>,
 }
 
-impl<'a> Making<'a> {
+impl<'a> UnfinishedImage<'a> {
     pub(super) fn new(
         store: &'a Store,
         id: ImageId,
         name: String,
         lock: Option<OwnedFd>,
-    ) -> Result<Making<'a>> {
+    ) -> Result<UnfinishedImage<'a>> {
         // What a crash has left may be finished, so that even its owner cannot write to it.
         store.remove(&name)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file =
             openat(&store.dir, &name, flags, Mode::from_raw_mode(0o600)).on("create", store.shown(&name))?;
-        Ok(Making { store, id, file, name, lock, mark: None })
+        Ok(UnfinishedImage { store, id, file, name, lock, mark: None })
     }
 
     /// The image.
@@ -77,14 +77,14 @@ impl<'a> Making<'a> {
     ///
     /// # Errors
     /// When the store cannot be written to; then the image is not there.
-    pub fn publish(mut self, record: &Record) -> Result<()> {
+    pub fn publish(mut self, record: &ImageMetadata) -> Result<()> {
         // Another's is there meanwhile: it is the same, and what is there is not changed.
         if self.store.find(self.id)?.is_some() {
             return Ok(());
         }
         self.file = self.store.open_to_read(&self.name)?;
         self.store.seal(self.file.as_fd(), &names::image(self.id))?;
-        let Making { store, id, .. } = &self;
+        let UnfinishedImage { store, id, .. } = &self;
         let shown = || store.shown(&names::image(*id));
         let aside = format!("{}.json", self.name);
         store.write_new(&aside, &record.to_bytes())?;
@@ -102,7 +102,7 @@ pub(super) fn mark(uid: u32, name: &str) -> String {
     format!("tmp/for.{uid}.{}", name.trim_start_matches("tmp/"))
 }
 
-impl Drop for Making<'_> {
+impl Drop for UnfinishedImage<'_> {
     fn drop(&mut self) {
         // Best effort: what stays is overwritten by the next one, or collected.
         self.store.remove(&self.name).unwrap_or_default();
