@@ -25,33 +25,32 @@ mod metadata;
 mod patience;
 mod quota;
 mod refusals;
+mod squashfs;
 mod unfinished;
+mod users;
 mod verify;
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fchmod, flock, fsync,
-    mkdirat, openat, renameat, statat, unlinkat, utimensat,
+    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, fchmod, flock, fsync, mkdirat, openat, renameat, statat,
+    unlinkat,
 };
 use rustix::io::Errno;
-use skiff_erofs as erofs;
 use skiff_oci::digest::Digest;
-use skiff_oci::platform::Platform;
 use skiff_registry::{BlobDir, Origin};
 use skiff_spec::image::{ImageId, store as names};
 use skiff_sys::verity::{self, Measured};
 
 use crate::error::{Error, Result, StoreContext};
 use patience::Waiter;
-use skiff_image::squashfs;
 
 pub use collect::{Collected, Usage};
 pub use metadata::{ImageLayer, ImageMetadata};
@@ -75,8 +74,6 @@ const CLOSED: Mode = Mode::from_raw_mode(0o700);
 
 /// How many places are known to have an image: for who finds it elsewhere, its layers are the proof.
 const MOST_ORIGINS: usize = 16;
-/// So long whoever makes an image a squashfs is waited for: it may be another user's process, and frozen.
-const TWIN_PATIENCE: Duration = Duration::from_millis(700);
 /// How often to look whether an image that somebody else makes is there.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -206,56 +203,6 @@ impl Store {
         fsync(file).on("sync", self.shown(name))
     }
 
-    /// Makes an image's file a squashfs as well, beside it, unless that has been done. Whoever does so at the moment is waited for.
-    ///
-    /// # Errors
-    /// When the store cannot be written to, or for what no squashfs can hold.
-    pub fn make_squashfs(&self, id: ImageId) -> Result<()> {
-        let (done, aside) = (names::squashfs(id), unique(&format!("tmp/{id}.sqsh")));
-        let is_there = || statat(&self.dir, &done, AtFlags::SYMLINK_NOFOLLOW).is_ok();
-        if is_there() {
-            return Ok(());
-        }
-        let _lock = self.wait_for_twin(id, &is_there)?;
-        if is_there() {
-            return Ok(());
-        }
-        let made = self.copy_as_squashfs(id, &aside);
-        let placed =
-            made.and_then(|()| renameat(&self.dir, &aside, &self.dir, &done).on("rename", self.shown(&done)));
-        placed.inspect_err(|_| self.remove(&aside).unwrap_or_default())
-    }
-
-    /// Whoever makes it is waited for, but not for long: that one may have been stopped, and two make the same.
-    fn wait_for_twin(&self, id: ImageId, is_there: &dyn Fn() -> bool) -> Result<OwnedFd> {
-        let name = format!("tmp/{id}.lock");
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let lock =
-            openat(&self.dir, &name, flags, Mode::from_raw_mode(0o600)).on("open", self.shown(&name))?;
-        let until = Instant::now() + TWIN_PATIENCE;
-        while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() && !is_there() {
-            if Instant::now() > until {
-                break;
-            }
-            std::thread::sleep(LOOK);
-        }
-        Ok(lock)
-    }
-
-    fn copy_as_squashfs(&self, id: ImageId, name: &str) -> Result<()> {
-        let shown = self.shown(name);
-        let mut from = self.open_image(id)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let to = openat(&self.dir, name, flags, Mode::from_raw_mode(0o600)).on("create", &*shown)?;
-        let mut to = File::from(to);
-        // Where the file system can share blocks between files, the kernel has it do so.
-        std::io::copy(&mut from, &mut to).map_err(|e| Error::io("write to", shown.clone(), &e))?;
-        let reader = erofs::Reader::open(from, id.to_string())?;
-        squashfs::hybrid::add(&reader, to.as_fd(), &shown)?;
-        drop(to);
-        self.seal(self.open_to_read(name)?.as_fd(), &names::squashfs(id))
-    }
-
     /// Begins to make an image for a user, unless it is there. Whoever else does so at the moment, on this node or another, is waited for;
     /// `waiting` is told so once.
     ///
@@ -310,57 +257,6 @@ impl Store {
 
     fn bytes_of(&self, name: &str) -> u64 {
         statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW).map_or(0, |stat| stat.st_blocks as u64 * 512)
-    }
-
-    /// The image that a digest in a registry, of an index perhaps, stands for on such machines; as far as it was ever pulled.
-    #[must_use]
-    pub fn known(&self, digest: &Digest, platform: &Platform) -> Option<ImageId> {
-        std::fs::read_to_string(self.path.join(meaning(digest, platform))).ok()?.trim().parse().ok()
-    }
-
-    /// Notes that.
-    ///
-    /// # Errors
-    /// When the store cannot be written to.
-    pub fn remember(&self, digest: &Digest, platform: &Platform, id: ImageId) -> Result<()> {
-        let name = meaning(digest, platform);
-        if self.known(digest, platform) == Some(id) {
-            return Ok(());
-        }
-        let new = unique("tmp/meaning");
-        self.write_new(&new, format!("{id}\n").as_bytes())?;
-        renameat(&self.dir, &new, &self.dir, &name).on("rename", self.shown(&name))
-    }
-
-    /// Notes that a user may use an image, and that they do now.
-    ///
-    /// # Errors
-    /// When the store cannot be written to.
-    pub fn permit(&self, uid: u32, id: ImageId) -> Result<()> {
-        let user = format!("users/{uid}");
-        self.make_dir(&user, PASSABLE)?;
-        let name = names::permit(uid, id);
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        openat(&self.dir, &name, flags, Mode::from_raw_mode(0o644)).on("create", self.shown(&name))?;
-        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-        let times = Timestamps { last_access: now, last_modification: now };
-        utimensat(&self.dir, &name, &times, AtFlags::SYMLINK_NOFOLLOW)
-            .on("set the time of", self.shown(&name))
-    }
-
-    /// Whether a user may use an image.
-    #[must_use]
-    pub fn permitted(&self, uid: u32, id: ImageId) -> bool {
-        statat(&self.dir, names::permit(uid, id), AtFlags::SYMLINK_NOFOLLOW).is_ok()
-    }
-
-    /// Takes that back; the image stays as long as somebody else may use it.
-    ///
-    /// # Errors
-    /// When the store cannot be written to.
-    pub fn forbid(&self, uid: u32, id: ImageId) -> Result<()> {
-        self.remove(&names::permit(uid, id))?;
-        if self.users_of(id)?.is_empty() { self.delete(id) } else { Ok(()) }
     }
 
     /// Every image that is there.
@@ -450,12 +346,6 @@ fn unique(prefix: &str) -> String {
     static RANDOM: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
     let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
     format!("{prefix}.{host}.{:016x}.{}", *RANDOM, COUNT.fetch_add(1, Ordering::Relaxed))
-}
-
-fn meaning(digest: &Digest, platform: &Platform) -> String {
-    let variant = platform.variant.as_deref().map_or(String::new(), |v| format!("-{v}"));
-    let machine = format!("{}-{}{variant}", platform.os, platform.architecture).replace('/', "_");
-    format!("meanings/{}.{machine}", digest.hex())
 }
 
 /// An image while it is made.

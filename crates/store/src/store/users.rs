@@ -1,0 +1,70 @@
+//! Which images users may use, and what digests in registries have led to.
+
+use rustix::fs::{
+    AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, openat, renameat, statat, utimensat,
+};
+use skiff_oci::digest::Digest;
+use skiff_oci::platform::Platform;
+use skiff_spec::image::{ImageId, store as names};
+
+use super::{PASSABLE, Store, unique};
+use crate::error::{Result, StoreContext};
+
+impl Store {
+    /// The image that a digest in a registry, of an index perhaps, stands for on such machines; as far as it was ever pulled.
+    #[must_use]
+    pub fn known(&self, digest: &Digest, platform: &Platform) -> Option<ImageId> {
+        std::fs::read_to_string(self.path.join(meaning(digest, platform))).ok()?.trim().parse().ok()
+    }
+
+    /// Notes that.
+    ///
+    /// # Errors
+    /// When the store cannot be written to.
+    pub fn remember(&self, digest: &Digest, platform: &Platform, id: ImageId) -> Result<()> {
+        let name = meaning(digest, platform);
+        if self.known(digest, platform) == Some(id) {
+            return Ok(());
+        }
+        let new = unique("tmp/meaning");
+        self.write_new(&new, format!("{id}\n").as_bytes())?;
+        renameat(&self.dir, &new, &self.dir, &name).on("rename", self.shown(&name))
+    }
+
+    /// Notes that a user may use an image, and that they do now.
+    ///
+    /// # Errors
+    /// When the store cannot be written to.
+    pub fn permit(&self, uid: u32, id: ImageId) -> Result<()> {
+        let user = format!("users/{uid}");
+        self.make_dir(&user, PASSABLE)?;
+        let name = names::permit(uid, id);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        openat(&self.dir, &name, flags, Mode::from_raw_mode(0o644)).on("create", self.shown(&name))?;
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
+        utimensat(&self.dir, &name, &times, AtFlags::SYMLINK_NOFOLLOW)
+            .on("set the time of", self.shown(&name))
+    }
+
+    /// Whether a user may use an image.
+    #[must_use]
+    pub fn permitted(&self, uid: u32, id: ImageId) -> bool {
+        statat(&self.dir, names::permit(uid, id), AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Takes that back; the image stays as long as somebody else may use it.
+    ///
+    /// # Errors
+    /// When the store cannot be written to.
+    pub fn forbid(&self, uid: u32, id: ImageId) -> Result<()> {
+        self.remove(&names::permit(uid, id))?;
+        if self.users_of(id)?.is_empty() { self.delete(id) } else { Ok(()) }
+    }
+}
+
+fn meaning(digest: &Digest, platform: &Platform) -> String {
+    let variant = platform.variant.as_deref().map_or(String::new(), |v| format!("-{v}"));
+    let machine = format!("{}-{}{variant}", platform.os, platform.architecture).replace('/', "_");
+    format!("meanings/{}.{machine}", digest.hex())
+}
