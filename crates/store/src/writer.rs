@@ -27,7 +27,7 @@ use crate::fetcher::{Fetcher, RemoteFetcher};
 use crate::import::ImportJob;
 use crate::listing;
 use crate::protocol::{CheckedImage, LayerState, StoreReply, StoreRequest};
-use crate::pull::{LayerProgress, PullJob, PullWatch, pull};
+use crate::pull::{LayerProgress, PullJob, PullWatch, Pulled, pull};
 use crate::store::{ImageMetadata, Quota, Store, Usage};
 
 /// So long may whom we work for be silent, or deaf.
@@ -168,13 +168,7 @@ pub fn import(
     let wish = ImportJob { store: &store, source, policies, platform: &platform, uid };
     let pulled = crate::import::import(&wish, &mut Teller { say })?;
     make_mountable(&store, pulled.id, format)?;
-    Ok(StoreReply::Pulled {
-        name: String::new(),
-        id: pulled.id,
-        digest: pulled.digest.to_string(),
-        record: told(pulled.record),
-        there: pulled.there,
-    })
+    Ok(said_of(pulled, String::new()))
 }
 
 /// An image is of use only where the kernel mounts it.
@@ -194,34 +188,7 @@ pub fn answer(
 ) -> Result<()> {
     let (store, uid, format) = (of.open()?, of.uid, of.format);
     let last = match ask {
-        StoreRequest::Pull { ref platform, .. } => {
-            let platform = platform.parse::<Platform>()?;
-            let (fetcher, policies, image): (Box<dyn Fetcher>, _, _) = match fetcher {
-                None => {
-                    let (client, image, _) = process::asked(&ask)?;
-                    (Box::new(client), Policies::load()?, image)
-                }
-                Some(stream) => {
-                    let remote = RemoteFetcher::new(stream)?;
-                    let policies = policies_of(&remote)?;
-                    let wish = serde_json::to_string(&ask)?;
-                    let image = remote.begin(wish)?;
-                    (Box::new(remote), policies, image)
-                }
-            };
-            let fetcher = &*fetcher;
-            let (policies, image, platform) = (&policies, &image, &platform);
-            let wish = PullJob { store: &store, fetcher, policies, image, platform, uid };
-            let pulled = pull(&wish, &mut Teller { say })?;
-            make_mountable(&store, pulled.id, format)?;
-            StoreReply::Pulled {
-                name: image.to_string(),
-                id: pulled.id,
-                digest: pulled.digest.to_string(),
-                record: told(pulled.record),
-                there: pulled.there,
-            }
-        }
+        ask @ StoreRequest::Pull { .. } => pull_image(&store, of, &ask, fetcher, say)?,
         // Files come along with these, or go back.
         StoreRequest::Import { .. } | StoreRequest::Open(_) => {
             return Err(Error::Misused("the store's writer: asked without a socket"));
@@ -246,6 +213,41 @@ pub fn answer(
     };
     say(last);
     Ok(())
+}
+
+fn pull_image(
+    store: &Store,
+    of: StoreAccess<'_>,
+    ask: &StoreRequest,
+    fetcher: Option<UnixStream>,
+    say: &mut (dyn FnMut(StoreReply) -> bool + Send),
+) -> Result<StoreReply> {
+    let StoreRequest::Pull { platform, .. } = ask else {
+        return Err(Error::Misused("the store's writer: not a request to pull"));
+    };
+    let platform = &platform.parse::<Platform>()?;
+    let (fetcher, policies, image): (Box<dyn Fetcher>, _, _) = match fetcher {
+        None => {
+            let (client, image, _) = process::asked(ask)?;
+            (Box::new(client), Policies::load()?, image)
+        }
+        Some(stream) => {
+            let remote = RemoteFetcher::new(stream)?;
+            let policies = policies_of(&remote)?;
+            let image = remote.begin(serde_json::to_string(ask)?)?;
+            (Box::new(remote), policies, image)
+        }
+    };
+    let job =
+        PullJob { store, fetcher: &*fetcher, policies: &policies, image: &image, platform, uid: of.uid };
+    let pulled = pull(&job, &mut Teller { say })?;
+    make_mountable(store, pulled.id, of.format)?;
+    Ok(said_of(pulled, image.to_string()))
+}
+
+fn said_of(pulled: Pulled, name: String) -> StoreReply {
+    let Pulled { id, digest, record, there } = pulled;
+    StoreReply::Pulled { name, id, digest: digest.to_string(), record: told(record), there }
 }
 
 /// What the store takes up; whose it is sees of all users how much of it, others only of themselves.
