@@ -97,7 +97,11 @@ pub struct Names {
 impl Names {
     /// Opens the user's names of images.
     pub fn of(context: &Context) -> Result<Self> {
-        let dir = context.data().join("images");
+        Self::in_dir(context.data().join("images"))
+    }
+
+    /// The names in this directory, if it is there.
+    pub(crate) fn in_dir(dir: PathBuf) -> Result<Self> {
         Ok(Self { is_there: dirs::find(&dir)?.is_some(), dir })
     }
 

@@ -19,8 +19,11 @@ pub fn find(context: &Context, text: &str) -> Result<Entry> {
 
 /// Likewise, if there is one.
 pub fn known(context: &Context, text: &str) -> Result<Option<Entry>> {
-    let names = Names::of(context)?;
-    if let Some(entry) = by_digits(&names, text)? {
+    meant(&Names::of(context)?, text)
+}
+
+fn meant(names: &Names, text: &str) -> Result<Option<Entry>> {
+    if let Some(entry) = by_digits(names, text)? {
         return Ok(Some(entry));
     }
     if let Some(file) = ImageFile::of(text) {
@@ -55,5 +58,57 @@ fn full_names(reference: &ImageReference, text: &str) -> Vec<String> {
         ImageReference::Registry(named) => vec![named.clone().with_default_tag().to_string()],
         ImageReference::Short(short) => vec![short.at_docker_hub().with_default_tag().to_string()],
         _ => vec![text.to_owned()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skiff_spec::image::ImageId;
+
+    use super::*;
+
+    #[test]
+    fn images_are_found_by_what_users_call_them() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let images = dir.path().join("images");
+        let none = Names::in_dir(images.clone()).expect("no names yet");
+        assert!(matches!(meant(&none, "debian:12"), Ok(None)));
+        let id = |first: u8, last: u8| {
+            let mut id = [first; 32];
+            id[31] = last;
+            ImageId(id)
+        };
+        for (reference, id) in [
+            ("docker.io/library/debian:12", id(0xaa, 1)),
+            ("docker.io/library/debian:13", id(0xaa, 2)),
+            ("site.example/tool:latest", id(0xbb, 1)),
+            ("site.example/same:latest", id(0xbb, 1)),
+            ("/no/such/x.sqsh", id(0xcc, 1)),
+        ] {
+            let config = serde_json::json!({});
+            let entry = Entry { reference: reference.into(), id, pulled: 1, size: 1, config, origin: None };
+            none.put(&entry).expect("noted");
+        }
+        let names = Names::in_dir(images).expect("names");
+        let found = |text: &str| meant(&names, text).map(|entry| entry.map(|entry| entry.reference));
+        for (text, reference) in [
+            ("debian:12", Some("docker.io/library/debian:12")),
+            ("docker.io/library/debian:13", Some("docker.io/library/debian:13")),
+            ("debian", None),
+            ("site.example/tool", Some("site.example/tool:latest")),
+            ("/no/such/x.sqsh", Some("/no/such/x.sqsh")),
+            ("cccccccc", Some("/no/such/x.sqsh")),
+            ("sha256:cccccccc", Some("/no/such/x.sqsh")),
+            // Too few digits; and of one image with two names either will do.
+            ("ccccccc", None),
+            ("bbbbbbbb", Some("site.example/same:latest")),
+        ] {
+            assert_eq!(found(text).expect(text).as_deref(), reference, "{text}");
+        }
+        assert!(matches!(found("aaaaaaaa"), Err(Error::Ambiguous(digits)) if digits == "aaaaaaaa"));
+        assert!(
+            matches!(found("/no/such/y.sqsh"), Err(Error::NotImported(file)) if file == "/no/such/y.sqsh")
+        );
+        assert!(matches!(found("Debian"), Err(Error::Reference(_))));
     }
 }
