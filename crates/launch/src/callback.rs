@@ -136,3 +136,82 @@ fn connect(call: &Call, whom: &str) -> Result<TcpStream> {
     }
     Err(Error::Unreachable { whom: whom.into(), port: call.port, tried: tried.join("; ") })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+    use crate::listener::CallbackListener;
+
+    /// What comes of a call to somebody who does `answer`.
+    fn called(secret: Option<SharedSecret>, answer: impl FnOnce(TcpStream) + Send + 'static) -> Error {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let other = std::thread::spawn(move || answer(listener.accept().expect("a caller").0));
+        let call = Call { hosts: vec!["127.0.0.1".into()], port, secret, word: String::new() };
+        let why = dial(&call, "n1", "the head").expect_err("nobody who knows the secret");
+        other.join().expect("it ends");
+        why
+    }
+
+    #[test]
+    fn whom_one_has_called_proves_it_or_is_not_talked_to() {
+        let secret = || Some(SharedSecret::generate().expect("random bytes"));
+        let hello = |socket: &mut TcpStream| socket.read_exact(&mut [0; HELLO]).expect("a hello");
+        let silent = called(secret(), move |mut socket| hello(&mut socket));
+        assert!(matches!(&silent, Error::NoAnswer { whom, .. } if whom == "the head"), "{silent:?}");
+        assert_eq!(silent.hint(), "have the same version installed on all hosts");
+        let lies = called(secret(), move |mut socket| {
+            hello(&mut socket);
+            socket.write_all(&[7; HELLO]).expect("answered");
+            // A name is said only to one who has proved it.
+            assert_eq!(socket.read(&mut [0]).expect("hung up"), 0);
+        });
+        let not_proven = HandshakeError::NotProven;
+        assert!(matches!(&lies, Error::Handshake { why, .. } if *why == not_proven), "{lies:?}");
+        let none = called(None, drop);
+        assert!(matches!(none, Error::Handshake { why: HandshakeError::NotASecret, .. }), "{none:?}");
+    }
+
+    #[test]
+    fn where_nobody_is_all_that_was_tried_is_told() {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
+        let hosts = vec!["127.0.0.1".into(), "no such name".into()];
+        let call = Call { hosts, port: free.port(), secret: None, word: String::new() };
+        let why = dial(&call, "n1", "the head").expect_err("nobody is there");
+        let Error::Unreachable { port, tried, .. } = &why else { panic!("{why:?}") };
+        assert_eq!(*port, free.port());
+        assert!(tried.starts_with("127.0.0.1: ") && tried.contains("; no such name: "), "{tried}");
+    }
+
+    #[test]
+    fn a_call_is_read_whole_or_not_at_all() {
+        let path = std::env::temp_dir().join(format!("skiff-callback.{}", std::process::id()));
+        let listener = CallbackListener::open().expect("a port");
+        let call = listener.call(vec!["n1".into()]).expect("a call");
+        let text = serde_json::to_string(&call).expect("JSON");
+        let long = format!("{}{text}", " ".repeat(64 << 10));
+        for (text, is_call) in [(text.as_str(), true), (&text[1..], false), ("", false), (&long, false)] {
+            std::fs::write(&path, text).expect("written");
+            match read(&path) {
+                Ok(read) => assert!(is_call && read == call, "{text:.80}"),
+                Err(why) => assert!(!is_call && matches!(why, Error::InvalidCall { .. }), "{why:?}"),
+            }
+        }
+        std::fs::remove_file(&path).expect("removed");
+        assert!(matches!(read(&path), Err(Error::System { .. })));
+    }
+
+    #[test]
+    fn a_secret_is_handed_on_as_it_was() {
+        let secret = SharedSecret::generate().expect("random bytes");
+        for secret in [Some(&secret), None] {
+            // The descriptor is closed by whoever takes it over.
+            let pipe = std::mem::ManuallyDrop::new(hand_on(secret).expect("a pipe"));
+            assert_eq!(take_over(pipe.as_raw_fd()).expect("handed on").as_ref(), secret);
+        }
+        assert!(matches!(take_over(i32::MAX), Err(Error::System { .. })));
+    }
+}

@@ -218,6 +218,7 @@ mod tests {
 
     use super::*;
     use crate::handshake::Initiator;
+    use crate::manager::{Launch, Way};
 
     /// Serves everybody who has come until somebody has, or nobody is left.
     fn serve(listener: &mut CallbackListener) -> Vec<(String, Channel)> {
@@ -268,5 +269,45 @@ mod tests {
         assert!(channel.receive());
         let strange = channel.take::<Call>().expect_err("no talk of ours");
         assert!(matches!(&strange, Error::OtherTalk(said) if said.contains("what follows")), "{strange}");
+    }
+
+    /// A launcher of one program, which does this.
+    fn launcher(script: &str, call: &Call) -> Launcher {
+        let argv = ["sh", "-c", script].map(Into::into).to_vec();
+        let launch = Launch { argv, without: vec![], way: Way::CallBack, hosts: vec![0] };
+        Launcher::start(&launch, call).expect("started").0
+    }
+
+    #[test]
+    fn one_waits_until_all_names_have_called_or_the_launcher_has_failed() {
+        let names = ["control", "data"];
+        for (script, calling, within, outcome) in [
+            ("exec sleep 10", &["control", "data"][..], 10_000, Ok(true)),
+            // Whoever else knows the secret is in nobody's way.
+            ("exec sleep 10", &["other", "data", "control"], 10_000, Ok(true)),
+            ("exec sleep 10", &["control"], 300, Ok(false)),
+            ("echo 'sh: no such host' >&2; exit 1", &[], 10_000, Err("sh: no such host")),
+            ("exit 3", &[], 10_000, Err("exit status: 3")),
+        ] {
+            let mut listener = CallbackListener::open().expect("a port");
+            let call = listener.call(vec!["127.0.0.1".into()]).expect("a call");
+            let mut launcher = launcher(script, &call);
+            let callers: Vec<_> = calling
+                .iter()
+                .map(|name| {
+                    let (call, name) = (call.clone(), (*name).to_owned());
+                    std::thread::spawn(move || crate::callback::dial(&call, &name, "the head"))
+                })
+                .collect();
+            let accepted = listener.accept(names, &mut launcher, Duration::from_millis(within));
+            match accepted {
+                Ok(channels) => assert_eq!(Ok(channels.is_some()), outcome, "{script} {calling:?}"),
+                Err(Error::LauncherEnded(why)) => assert_eq!(Err(why.as_str()), outcome, "{script}"),
+                Err(other) => panic!("{other:?}"),
+            }
+            drop(listener);
+            // Of those that were not waited for some were cut off.
+            callers.into_iter().for_each(|caller| drop(caller.join().expect("it ends")));
+        }
     }
 }
