@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use skiff_cluster::local::members::Member;
+use skiff_spec::members::Member;
 use skiff_spec::name::EnvName;
 use skiff_spec::scratch::ScratchPlace;
 
@@ -93,7 +93,7 @@ pub enum Machines {
 }
 
 fn nodes() -> clap::builder::RangedI64ValueParser<u16> {
-    clap::value_parser!(u16).range(1..=i64::from(skiff_cluster::local::members::MOST))
+    clap::value_parser!(u16).range(1..=i64::from(skiff_spec::members::MOST))
 }
 
 const UP: &str = "\

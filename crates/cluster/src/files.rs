@@ -254,31 +254,7 @@ pub fn etc_hosts(members: &[Member], own: &str) -> String {
         called.retain(|name| *name != address);
         (address, called)
     };
-    hosts_with(members.iter().map(called), own)
-}
-
-/// `/etc/hosts` with these addresses, and names that mean nothing else in it any more.
-#[must_use]
-pub fn hosts_with(all: impl IntoIterator<Item = (String, Vec<String>)>, own: &str) -> String {
-    let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
-    let mut taken: Vec<String> = vec!["localhost".into(), "ip6-localhost".into(), "ip6-loopback".into()];
-    for (address, called) in all {
-        if !called.is_empty() {
-            // Writing to a string does not fail.
-            writeln!(text, "{address} {}", called.join(" ")).unwrap_or_default();
-        }
-        taken.extend(called.into_iter().map(|name| name.to_ascii_lowercase()));
-    }
-    for line in own.lines() {
-        let mut words = line.split('#').next().unwrap_or("").split_whitespace();
-        let Some(address) = words.next() else { continue };
-        let left: Vec<&str> = words.filter(|name| !taken.contains(&name.to_ascii_lowercase())).collect();
-        if !left.is_empty() {
-            // As above.
-            writeln!(text, "{address} {}", left.join(" ")).unwrap_or_default();
-        }
-    }
-    text
+    hosts::hosts_with(members.iter().map(called), own)
 }
 
 #[cfg(test)]

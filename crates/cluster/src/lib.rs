@@ -4,9 +4,37 @@
 //! them. Between the head and every agent is one [`channel`]: the end of either ends the other, and with it all that was made.
 //! Private keys never travel: each agent makes its own, and says the public halves.
 
+mod agent;
+mod apart;
+pub mod container;
 pub mod files;
 pub mod fleet;
 pub mod head;
 pub mod key;
+mod launching;
 pub mod local;
+mod machine;
+pub mod node;
+mod root;
+mod run;
+mod script;
+mod visit;
 pub mod wire;
+
+use skiff_spec::fault::Result;
+
+use skiff_app as app;
+use skiff_cli::Cluster;
+
+pub use local::{Listed, delete_leftovers, leftovers, running};
+
+/// Carries a command out; the exit code.
+pub fn run(command: &Cluster) -> Result<i32> {
+    match command {
+        Cluster::Run(wanted) => run::run(wanted),
+        Cluster::Machines(command) => local::run(command),
+        Cluster::Notebook(wanted) => app::in_allocation(app::Kind::Notebook, wanted),
+        Cluster::Desktop(wanted) => app::in_allocation(app::Kind::Desktop, wanted),
+        Cluster::Agent(words) => agent::run(words),
+    }
+}

@@ -14,8 +14,6 @@ use skiff_spec::instance;
 use skiff_spec::plan::Identity;
 use skiff_spec::scratch::ScratchPlace;
 
-use crate::local;
-
 /// Both sides must be of one version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -138,7 +136,7 @@ pub enum Duty {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// Which.
-    pub name: local::members::Member,
+    pub name: skiff_spec::members::Member,
     /// Where the controller and all nodes are, by their names.
     pub members: Vec<Member>,
     /// The text of `slurm.conf`.

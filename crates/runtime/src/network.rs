@@ -10,7 +10,6 @@ use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, memfd_create, openat};
 use rustix::process::Pid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use skiff_cluster::files;
 use skiff_launch::hosts;
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::stack::StackLimit;
@@ -234,7 +233,7 @@ pub fn hosts(plan: &Plan) -> Result<Option<String>> {
     let (Some(also), Some(address)) = (names, address()) else { return Ok(None) };
     let mut names = vec![hosts::own_name()];
     names.extend(also.iter().filter(|name| **name != names[0]).cloned().collect::<Vec<_>>());
-    Ok(Some(files::hosts_with([(address.to_string(), names)], &own_hosts())))
+    Ok(Some(hosts::hosts_with([(address.to_string(), names)], &own_hosts())))
 }
 
 /// The networks of the site's that there are descriptions of.

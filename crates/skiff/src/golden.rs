@@ -7,20 +7,20 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use skiff_cluster::local::members;
 use skiff_cluster::wire;
 use skiff_launch::sealed_box::{self, Opener};
 use skiff_spec::config::{Config, Slurm as Site};
 use skiff_spec::image::ImageId;
 use skiff_spec::job::{Image, Snapshot};
+use skiff_spec::members;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, File as PlanFile, Identity, Plan, Route, Upper};
 use skiff_spec::scratch::ScratchPlace;
 use skiff_spec::settings::Settings;
 
-use crate::cluster::{container, local, node};
 use skiff_app as app;
 use skiff_cli::{App, Cli, Cluster, Command, Env, Instance, Machines, Run, Slurm, Start};
+use skiff_cluster::{container, local, node};
 use skiff_env::root;
 use skiff_instance::{foreground, start};
 use skiff_plan::{BaseFacts, Facts, PlanOptions, Relocation, RootOptions, RootSource, build, relocate};

@@ -1,7 +1,6 @@
 //! The command line: parses, plans, has it done, prints, exits.
 
 mod checkpoint;
-mod cluster;
 mod doctor;
 #[cfg(test)]
 mod every_flag;
@@ -21,6 +20,7 @@ use std::path::Path;
 
 use clap::CommandFactory;
 use skiff_cli::{self as cli, Cli, Command};
+use skiff_cluster as cluster;
 use skiff_spec::config;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::wire::{STORE_FETCHER, STORE_WRITER};

@@ -6,7 +6,7 @@ use std::path::Path;
 use skiff_ipc::check;
 
 const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
-    check::<crate::cluster::local::wire::Want>,
+    check::<skiff_cluster::local::wire::Want>,
     check::<skiff_runtime::control::Want>,
     check::<skiff_store::protocol::StoreRequest>,
     check::<crate::migrate::agent::request::BoundCall>,

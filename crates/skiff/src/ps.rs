@@ -3,7 +3,7 @@
 use serde::Serialize;
 use skiff_spec::fault::{Fault as Error, Result};
 
-use crate::cluster;
+use skiff_cluster as cluster;
 use skiff_env::live::{self as env, ListedEnvironment};
 use skiff_instance as instance;
 use skiff_output as output;

@@ -11,6 +11,7 @@ pub mod image;
 pub mod instance;
 pub mod job;
 pub mod locked;
+pub mod members;
 pub mod name;
 pub mod network;
 pub mod plan;

@@ -20,7 +20,7 @@ use skiff_spec::instance::End;
 use skiff_spec::plan::Plan;
 use skiff_sys::signal::Mask;
 
-use super::members::{Member, PREFIX};
+use skiff_spec::members::{Member, PREFIX};
 
 /// The longest message in bytes: it names all machines that there can be.
 pub const LONGEST: usize = 128 << 10;

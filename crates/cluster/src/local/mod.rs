@@ -1,7 +1,51 @@
-//! A cluster on one machine: its controller and workers are containers in one user namespace, joined by a bridge of their own.
+//! Clusters that stay, on this machine or on several hosts: `skiff cluster up`, `add`, `remove`, `status`, `enter`, `exec`, `down`.
 //!
-//! Its *hub* is process 1 of the group that they are: it makes and ends them as the supervisor outside says.
+//! A supervisor outside ([`supervisor`]) holds the group of machines, whose process 1 (`crate::local::hub`) makes them; workers on other
+//! hosts are made by the agents there ([`hosts`]). The commands
+//! do the rest: they ask it for nodes, and tell the cluster's Slurm about them.
 
+mod daemon;
+mod errand;
+mod hosts;
 pub mod hub;
-pub mod members;
+mod inside;
+mod known;
+mod nodes;
+pub mod record;
 pub mod slurm;
+mod supervisor;
+pub mod up;
+pub mod wire;
+
+use skiff_spec::fault::Result;
+
+use skiff_cli::Machines;
+use skiff_user::context::Context;
+
+pub use nodes::{Listed, running};
+pub use record::{delete_leftovers, leftovers};
+
+/// Carries a command out; the exit code.
+pub fn run(command: &Machines) -> Result<i32> {
+    if let Machines::Daemon(what) = command {
+        return daemon::run(what);
+    }
+    let context = Context::load()?;
+    match command {
+        Machines::Daemon(_) => {}
+        Machines::Up(wanted) => up::up(&context, wanted)?,
+        Machines::Add { name, nodes, dry_run } => nodes::add(&context, name, *nodes, *dry_run)?,
+        Machines::Remove { name, nodes, node, dry_run } => {
+            nodes::remove(&context, name, *nodes, node, *dry_run)?;
+        }
+        Machines::Status { name: Some(name), output } => nodes::status(&context, name, output.json)?,
+        Machines::Status { name: None, output } => nodes::list(&context, output.json)?,
+        Machines::Enter { inside, node, name } => return inside::run(&context, name, *node, inside, &[]),
+        Machines::Exec { inside, node, name, command } => {
+            return inside::run(&context, name, *node, inside, command);
+        }
+        Machines::Tell { name, command } => return inside::tell(&context, name, command),
+        Machines::Down { name, dry_run } => up::down(&context, name, *dry_run)?,
+    }
+    Ok(0)
+}

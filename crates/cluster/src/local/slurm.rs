@@ -5,7 +5,7 @@ use std::path::Path;
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
-use super::members::{CONTROLLER, Member};
+use skiff_spec::members::{CONTROLLER, Member};
 
 /// Where it lies, inside.
 pub const CONFIG: &str = "/etc/slurm/slurm.conf";

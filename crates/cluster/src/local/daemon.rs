@@ -6,9 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use skiff_cluster::local::members::Member;
-use skiff_cluster::local::slurm;
+use crate::local::slurm;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::members::Member;
 
 use skiff_cli::Daemon;
 use skiff_user::context::is_inside;

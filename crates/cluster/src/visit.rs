@@ -4,11 +4,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use crate::fleet::Limits;
+use crate::head::{self, Task, terminal};
+use crate::wire::{Duty, End, Program, Root, VERSION, Wanted};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
-use skiff_cluster::fleet::Limits;
-use skiff_cluster::head::{self, Task, terminal};
-use skiff_cluster::local::members::Member;
-use skiff_cluster::wire::{Duty, End, Program, Root, VERSION, Wanted};
 use skiff_launch::handshake::{Call, SharedSecret};
 use skiff_launch::hosts::Host;
 use skiff_launch::listener::CallbackListener;
@@ -21,10 +20,11 @@ use skiff_spec::scratch::ScratchPlace;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
 
-use crate::cluster::launching::HEAD;
-use crate::cluster::node::Node;
+use crate::launching::HEAD;
+use crate::node::Node;
 use skiff_launch::callback;
 use skiff_output as output;
+use skiff_spec::members::Member;
 use skiff_user::context::Context;
 
 /// How long it may take until a program runs.

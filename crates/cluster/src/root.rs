@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use skiff_cluster::wire::Root;
+use crate::wire::Root;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use skiff_plan::get::{self, PullWhen};

@@ -3,13 +3,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use crate::local::hub;
 use serde::{Deserialize, Serialize};
-use skiff_cluster::local::hub;
-use skiff_cluster::local::members::Member;
 use skiff_ipc::{Framing, Message, Protocol};
 use skiff_launch::handshake::Call;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::End;
+use skiff_spec::members::Member;
 
 use skiff_runtime::control::dial;
 

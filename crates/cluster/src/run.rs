@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use crate::files;
+use crate::fleet::Limits;
+use crate::head::{self, Task};
+use crate::wire::{Duty, End, Program, Root, VERSION, Wanted};
 use serde::Serialize;
-use skiff_cluster::files;
-use skiff_cluster::fleet::Limits;
-use skiff_cluster::head::{self, Task};
-use skiff_cluster::wire::{Duty, End, Program, Root, VERSION, Wanted};
 use skiff_launch::launching::{Entrance, Launching};
 use skiff_launch::manager::Launch;
 use skiff_sandbox::command::Command;
@@ -18,9 +18,9 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::Identity;
 use skiff_sys::signal::Signals;
 
-use crate::cluster::container;
-use crate::cluster::launching;
-use crate::cluster::root::Found;
+use crate::container;
+use crate::launching;
+use crate::root::Found;
 use skiff_cli::ClusterRun;
 use skiff_output as output;
 use skiff_plan as plan;

@@ -5,11 +5,11 @@ mod duties;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use crate::files::Keys;
+use crate::fleet::{MOST_MISSED, beat};
+use crate::wire::{End, Order, Report, Wanted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::fcntl_dupfd_cloexec;
-use skiff_cluster::files::Keys;
-use skiff_cluster::fleet::{MOST_MISSED, beat};
-use skiff_cluster::wire::{End, Order, Report, Wanted};
 use skiff_launch::channel::{Channel, Come};
 use skiff_launch::frame::Stream;
 use skiff_launch::handshake::SharedSecret;
@@ -19,11 +19,11 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_sys::signal::{Mask, Signals};
 
-use crate::cluster::container::{Container, daemon_failed};
-use crate::cluster::launching::HEAD;
-use crate::cluster::node::Node;
-use crate::cluster::script::{Script, with_stdio};
-use crate::cluster::visit::Visitors;
+use crate::container::{Container, daemon_failed};
+use crate::launching::HEAD;
+use crate::node::Node;
+use crate::script::{Script, with_stdio};
+use crate::visit::Visitors;
 use skiff_cli::Agent as Words;
 use skiff_launch::callback;
 use skiff_runtime::network;
@@ -319,7 +319,7 @@ impl<'a> Agent<'a> {
         Ok(true)
     }
 
-    fn run(&mut self, program: skiff_cluster::wire::Program) -> Result<()> {
+    fn run(&mut self, program: crate::wire::Program) -> Result<()> {
         let started = match (&self.container, &self.host) {
             (Some(container), _) => {
                 Script::start(program, |command, place| container.enter(self.context, command, place))

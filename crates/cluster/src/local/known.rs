@@ -1,11 +1,11 @@
 //! What a cluster's supervisor knows of its nodes, and why it does not run if there is none.
 
-use skiff_cluster::local::members::Member;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::End;
+use skiff_spec::members::Member;
 
-use crate::cluster::local::record::Record;
-use crate::cluster::local::wire::{Answer, Node, Want, ask};
+use crate::local::record::Record;
+use crate::local::wire::{Answer, Node, Want, ask};
 
 /// The nodes as its supervisor knows them.
 pub fn nodes(record: &Record) -> Result<Vec<Node>> {

@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::files;
+use crate::wire::{Member, Wanted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitOptions, pidfd_send_signal, set_parent_process_death_signal, waitpid};
-use skiff_cluster::files;
-use skiff_cluster::wire::{Member, Wanted};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, NetSpace, Place, as_me, as_root};
 use skiff_sandbox::start::{Instance, Options, start};
@@ -21,8 +21,8 @@ use skiff_spec::plan::{File as PlanFile, HOSTS, Identity, Mount, Plan, Source, U
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::Mask;
 
-use crate::cluster::apart;
-use crate::cluster::script::with_stdio;
+use crate::apart;
+use crate::script::with_stdio;
 use skiff_cli::HostArgs;
 use skiff_plan::PlanOptions;
 use skiff_user::context::Context;

@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use skiff_cluster::local::hub::{self, Pattern};
-use skiff_cluster::local::members::Member;
-use skiff_cluster::local::slurm;
+use crate::local::hub::{self, Pattern};
+use crate::local::slurm;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::group::{self, Group, Network};
 use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::members::Member;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Mount, Plan, Source, inside::PROGRAM};
 

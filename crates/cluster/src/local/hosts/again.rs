@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cluster::launching;
-use skiff_cluster::wire::Duty;
+use crate::launching;
+use crate::wire::Duty;
 use skiff_spec::fault::{Fault as Error, Result};
 
-use crate::cluster::local::hosts::{Hosts, Lost};
+use crate::local::hosts::{Hosts, Lost};
 
 /// How long to wait before it is looked again whether an address is free.
 const AGAIN: Duration = Duration::from_millis(100);

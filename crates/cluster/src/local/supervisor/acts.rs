@@ -2,13 +2,13 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use skiff_cluster::local::hub::Ask;
-use skiff_cluster::local::members::Member;
+use crate::local::hub::Ask;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::members::Member;
 
-use crate::cluster::local::supervisor::{Machine, Supervisor};
-use crate::cluster::local::wire::{Answer, Node, Want};
-use crate::cluster::machine::number;
+use crate::local::supervisor::{Machine, Supervisor};
+use crate::local::wire::{Answer, Node, Want};
+use crate::machine::number;
 use skiff_runtime::record::now;
 
 impl Supervisor {

@@ -3,21 +3,21 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use skiff_cluster::files::{self, Keys};
-use skiff_cluster::fleet::beat;
-use skiff_cluster::key::Key;
-use skiff_cluster::wire::{self, Duty, Member, Place, Report, VERSION, Wanted};
+use crate::files::{self, Keys};
+use crate::fleet::beat;
+use crate::key::Key;
+use crate::wire::{self, Duty, Member, Place, Report, VERSION, Wanted};
 use skiff_launch::handshake::Call;
 use skiff_launch::sealed_box::Opener;
 use skiff_launch::{address, hosts};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance;
 
-use crate::cluster::agent::{Agent, Prepared};
-use crate::cluster::container::{self, Container};
-use crate::cluster::machine::{self, number};
-use crate::cluster::node::Node;
-use crate::cluster::root::Found;
+use crate::agent::{Agent, Prepared};
+use crate::container::{self, Container};
+use crate::machine::{self, number};
+use crate::node::Node;
+use crate::root::Found;
 use skiff_plan as plan;
 use skiff_runtime::network;
 use skiff_user::scratch;

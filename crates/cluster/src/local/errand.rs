@@ -10,13 +10,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use skiff_cluster::local::members::Member;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::members::Member;
 use skiff_spec::plan::inside::PROGRAM;
 
-use crate::cluster::local::known::{not_up, refuse_lost};
-use crate::cluster::local::record::Record;
-use crate::cluster::local::wire::{Want, ask};
+use crate::local::known::{not_up, refuse_lost};
+use crate::local::record::Record;
+use crate::local::wire::{Want, ask};
 
 /// A command of ours that runs on the controller. It is killed when this is dropped before it has ended.
 pub struct Errand {

@@ -5,19 +5,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-use skiff_cluster::files;
-use skiff_cluster::local::hub::{self, Ask, Pattern, Say};
-use skiff_cluster::local::members::Member;
-use skiff_cluster::wire;
+use crate::files;
+use crate::local::hub::{self, Ask, Pattern, Say};
+use crate::wire;
 use skiff_launch::handshake::SharedSecret;
 use skiff_sandbox::group::{Group, Network};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::End;
+use skiff_spec::members::Member;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{File as PlanFile, HOSTS, Plan, Source, Upper, inside};
 
-use crate::cluster::root::Found;
-use crate::cluster::{container, machine};
+use crate::root::Found;
+use crate::{container, machine};
 use skiff_cli::HostArgs;
 use skiff_plan as plan;
 use skiff_plan::{PlanOptions, base};

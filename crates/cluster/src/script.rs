@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use crate::wire::{End, Program};
 use rustix::fs::{CWD, Mode, OFlags, fcntl_getfl, fcntl_setfl, openat};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
-use skiff_cluster::wire::{End, Program};
 use skiff_launch::frame::Stream;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, Place};

@@ -7,15 +7,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::local::slurm;
 use serde::{Deserialize, Serialize};
-use skiff_cluster::local::members::{MOST, Member};
-use skiff_cluster::local::slurm;
 use skiff_launch::handshake::SharedSecret;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::members::{MOST, Member};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 
-use crate::cluster::machine;
+use crate::machine;
 use skiff_runtime::control::dial;
 use skiff_runtime::lock;
 use skiff_store::index::Entry;

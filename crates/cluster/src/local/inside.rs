@@ -4,21 +4,21 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
+use crate::local::slurm;
 use rustix::process::Signal;
-use skiff_cluster::local::members::Member;
-use skiff_cluster::local::slurm;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, NetSpace, Place, as_root};
 use skiff_sandbox::session::{Ended, Session};
 use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::members::Member;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 
-use crate::cluster::local::known::{nodes, not_up};
-use crate::cluster::local::record::Record;
-use crate::cluster::local::wire::{Want, ask};
-use crate::cluster::machine::environment;
-use crate::cluster::{apart, visit};
+use crate::local::known::{nodes, not_up};
+use crate::local::record::Record;
+use crate::local::wire::{Want, ask};
+use crate::machine::environment;
+use crate::{apart, visit};
 use skiff_app as app;
 use skiff_output as output;
 use skiff_plan::in_image;
