@@ -1,7 +1,7 @@
 //! Parses a checkpoint's record; and the same behind a head that fits it, as somebody writes one who means it.
 #![no_main]
 
-use skiff_migrate::record::{Checkpoint, FORMAT, MAGIC};
+use skiff_checkpoint::record::{Checkpoint, FORMAT, MAGIC};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     Checkpoint::parse(bytes).ok();

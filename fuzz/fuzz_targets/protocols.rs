@@ -39,10 +39,13 @@ static ALLOCATOR: Counting = Counting;
 
 const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
     check::<skiff_launch::handshake::Call>,
-    check::<skiff_cluster::local::hub::Ask>,
+    check::<skiff_cluster::hub::Ask>,
+    check::<skiff_cluster::local::wire::Want>,
     check::<skiff_cluster::wire::Order>,
     check::<skiff_store::fetcher::FetcherQuestion>,
     check::<skiff_store::protocol::StoreRequest>,
+    check::<skiff_migrate::agent::request::BoundCall>,
+    check::<skiff_migrate::talk::Order>,
     check::<skiff_runtime::control::Want>,
     check::<skiff_runtime::proxy::words::Request>,
     check::<skiff_sandbox::order::Order<'static>>,

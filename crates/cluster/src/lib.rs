@@ -10,6 +10,7 @@ pub mod container;
 pub mod files;
 pub mod fleet;
 pub mod head;
+pub mod hub;
 pub mod key;
 mod launching;
 pub mod local;
@@ -18,6 +19,7 @@ pub mod node;
 mod root;
 mod run;
 mod script;
+pub mod slurm;
 mod visit;
 pub mod wire;
 

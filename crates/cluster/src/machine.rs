@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::local::hub::{self, Pattern};
-use crate::local::slurm;
+use crate::hub::{self, Pattern};
+use crate::slurm;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::group::{self, Group, Network};
 use skiff_spec::fault::{Fault as Error, Result};

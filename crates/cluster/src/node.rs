@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use crate::files;
-use crate::local::hub::{self, Ask, Pattern, Say};
+use crate::hub::{self, Ask, Pattern, Say};
 use crate::wire;
 use skiff_launch::handshake::SharedSecret;
 use skiff_sandbox::group::{Group, Network};

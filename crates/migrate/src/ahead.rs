@@ -16,10 +16,10 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 
 use crate::block::Block;
 use crate::direct::{Ranges, Run, pieces, send_run};
-use crate::enter::{self, Inside};
 use crate::ledger::Ledger;
 use crate::page_io::write;
 use crate::squeeze::{hang_up, pair, through};
+use skiff_checkpoint::enter::{self, Inside};
 
 /// With so few bytes left another round gains nothing.
 const FEW: u64 = 16 << 20;

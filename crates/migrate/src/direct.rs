@@ -21,9 +21,9 @@ use skiff_sys::memory::{read_of, write_of};
 
 use crate::block::{Block, PIECE, piece};
 use crate::early::Early;
-use crate::obstacles::{children, number_inside};
 use crate::page_io::{self, OTHER_SIDE, bytes, strange};
 use crate::populate::Reserve;
+use skiff_checkpoint::obstacles::{children, number_inside};
 
 pub use crate::layout::{Range, Ranges};
 
@@ -213,7 +213,7 @@ impl Piece {
     }
 }
 
-/// Takes all that [`send`] sends, or `skiff_migrate::ahead`, and writes it to the processes that have these numbers here, into memory of `stock`;
+/// Takes all that [`send`] sends, or `crate::ahead`, and writes it to the processes that have these numbers here, into memory of `stock`;
 /// `tell` hears of every piece.
 ///
 /// # Errors

@@ -39,7 +39,7 @@ impl Early {
         Ok(Self { file, layout, most })
     }
 
-    /// Takes all that `skiff_migrate::ahead` sends while the processes run; `tell` hears of every piece.
+    /// Takes all that `crate::ahead` sends while the processes run; `tell` hears of every piece.
     ///
     /// # Errors
     /// When the connection is lost, what comes is not understood, or there is no memory.

@@ -1,25 +1,71 @@
-//! Processes that outlive their node: CRIU, run as the user inside the user's own namespaces, dumps an instance's processes and
-//! makes them again, here or elsewhere.
+//! `skiff migrate`: a running instance goes to another machine. Two programs do it, both the user's own and with their rights: the *sender*,
+//! which they have started here, and the *receiver*, which that starts there and which calls back.
 //!
-//! Nothing in here has privilege on the host. What CRIU may do to processes it may do because the instance's user namespace is the
-//! user's; and a forged image can do no more in there than the user could by themselves.
+//! At most one of the two sides ever runs the processes. They stand still on both when the sender gives them away: CRIU, which holds
+//! them here, is stopped first, so that nothing makes them run again whatever happens to the sender; then it says `go`. Whether the
+//! receiver has taken them is written down there ([`decision`]), once and for all, and can be asked for afterwards.
 
+pub mod agent;
 pub mod ahead;
 mod block;
-pub mod criu;
+mod decision;
 pub mod direct;
+mod drain;
 pub mod early;
-pub mod enter;
+mod hand_over;
+mod hear;
 mod layout;
+mod leaving;
 mod ledger;
 pub mod memory;
-pub mod obstacles;
 mod page_io;
+mod page_link;
 pub mod pages;
 pub mod parcel;
+mod peer;
 pub mod populate;
-pub mod probe;
-pub mod record;
+mod progress;
+mod receive;
+mod rounds;
+mod sender;
 pub mod sort;
 pub mod squeeze;
-pub mod versions;
+pub mod talk;
+mod way;
+
+use skiff_spec::fault::Result;
+
+use skiff_cli::{Drain, Migrate};
+use skiff_user::context::Context;
+
+/// Does what was asked.
+pub fn run(words: &Migrate) -> Result<()> {
+    sender::migrate(&Context::load()?, words)
+}
+
+/// Has all instances that can leave a machine; the exit code.
+pub fn drain(words: &Drain) -> Result<i32> {
+    drain::drain(&Context::load()?, words)
+}
+
+/// What Slurm sets for programs of a step, and ends with it.
+const STEP: &str = "SLURM_STEP_ID";
+
+fn in_step() -> bool {
+    std::env::var_os(STEP).is_some()
+}
+
+/// Serves those who have neither ssh nor a job to get here by; the exit code.
+pub fn agent() -> Result<i32> {
+    agent::serve(&Context::load()?)
+}
+
+/// Asks the agent of another machine to start a receiver; the exit code.
+pub fn call_agent(node: &str, port: u16) -> Result<i32> {
+    agent::call(node, port)
+}
+
+/// On the other machine; the exit code.
+pub fn receive() -> Result<i32> {
+    receive::receive(&Context::load()?)
+}

@@ -11,7 +11,7 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::Base;
 use skiff_sys::{fdpass, ns};
 
-use crate::record::{IMAGES, TREES};
+use skiff_checkpoint::record::{IMAGES, TREES};
 
 /// Makes one with the directories of a checkpoint in it, which takes at most so many bytes.
 ///

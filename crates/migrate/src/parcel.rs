@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Fault, Result};
 
 use crate::pages::move_bytes;
-use crate::record;
+use skiff_checkpoint::record;
 
 /// The most that is sent at once.
 const CHUNK: usize = 1 << 30;

@@ -1,6 +1,5 @@
 //! The command line: parses, plans, has it done, prints, exits.
 
-mod checkpoint;
 mod doctor;
 #[cfg(test)]
 mod every_flag;
@@ -8,7 +7,6 @@ mod every_flag;
 mod golden;
 mod images;
 mod login;
-mod migrate;
 mod net;
 #[cfg(test)]
 mod protocols;
@@ -19,8 +17,10 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use clap::CommandFactory;
+use skiff_checkpoint as checkpoint;
 use skiff_cli::{self as cli, Cli, Command};
 use skiff_cluster as cluster;
+use skiff_migrate as migrate;
 use skiff_spec::config;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::wire::{STORE_FETCHER, STORE_WRITER};

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::fleet::{self, Fleet, Limits, Of, Remote, Waited};
-use crate::local::slurm;
+use crate::slurm;
 use crate::wire::{self, Duty, Order, Place, Report, Wanted};
 use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use crate::local::slurm;
+use crate::slurm;
 use rustix::process::Signal;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, NetSpace, Place, as_root};

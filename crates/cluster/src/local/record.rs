@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::local::slurm;
+use crate::slurm;
 use serde::{Deserialize, Serialize};
 use skiff_launch::handshake::SharedSecret;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::fleet::{self, Waited};
-use crate::local::hub::{self, Ask, Pattern, Say};
+use crate::hub::{self, Ask, Pattern, Say};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SocketFlags, SocketType, accept_with};
 use rustix::process::{PidfdFlags, Signal, pidfd_open};

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::fleet::Limits;
-use crate::local::slurm;
+use crate::slurm;
 use crate::wire::{Duty, VERSION, Wanted};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skiff_launch::hosts as lists;

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use crate::local::hub;
+use crate::hub;
 use serde::{Deserialize, Serialize};
 use skiff_ipc::{Framing, Message, Protocol};
 use skiff_launch::handshake::Call;

@@ -15,7 +15,7 @@ use super::{install, mounts};
 /// Where the daemons look for their configuration.
 pub const CONFIG: &str = "/etc/slurm";
 /// What `skiff cluster up --slurm` tells its Slurm, too. It is a file, as we share no code with what we test.
-const COMMON: &str = include_str!("../../../cluster/src/local/slurm.conf");
+const COMMON: &str = include_str!("../../../cluster/src/slurm.conf");
 /// The file in which slurmd writes its process id; private to each node.
 pub const SLURMD_PID_FILE: &str = "/var/spool/slurmd.pid";
 

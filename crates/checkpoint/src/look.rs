@@ -1,11 +1,11 @@
 //! Checkpoints as they lie there: listing, showing, removing them.
 
+use crate::obstacles::{Obstacle, Process};
+use crate::record::Checkpoint;
 use serde::Serialize;
-use skiff_migrate::obstacles::{Obstacle, Process};
-use skiff_migrate::record::Checkpoint;
 use skiff_spec::fault::Result;
 
-use crate::checkpoint::place;
+use crate::place;
 use skiff_output as output;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_user::checkpoints::{all, dir_of, refuse_missing};
@@ -114,7 +114,7 @@ pub fn show(context: &Context, slot: &CheckpointName, json: bool) -> Result<()> 
         output::line(&self::process(process))?;
     }
     for tree in trees {
-        let path = format!("{}/{}", skiff_migrate::record::TREES, tree.file);
+        let path = format!("{}/{}", crate::record::TREES, tree.file);
         let size = files.iter().find(|sum| sum.path == path).map_or(0, |sum| sum.size);
         output::line(&format!("files        {} ({})", tree.of, output::size(size)))?;
     }

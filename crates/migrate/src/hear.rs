@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use skiff_spec::fault::{Fault as Error, Result};
 
-use crate::migrate::peer::Peer;
-use crate::migrate::progress::Progress;
-use crate::migrate::talk::Report;
+use crate::peer::Peer;
+use crate::progress::Progress;
+use crate::talk::Report;
 
 /// How long it may take to say why it has closed the connection.
 const FAREWELL: Duration = Duration::from_secs(2);

@@ -6,29 +6,32 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::direct;
+use crate::direct::Stock;
+use crate::early::Early;
+use crate::memory;
+use crate::pages::Arrival;
+use crate::parcel;
+use crate::populate::Reserve;
+use crate::squeeze;
 use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::Signal;
-use skiff_migrate::direct::Stock;
-use skiff_migrate::early::Early;
-use skiff_migrate::enter::{self, Inside};
-use skiff_migrate::obstacles::Process;
-use skiff_migrate::pages::Arrival;
-use skiff_migrate::populate::Reserve;
-use skiff_migrate::record::{Checkpoint, IMAGES};
-use skiff_migrate::{direct, memory, parcel, squeeze};
+use skiff_checkpoint::enter::{self, Inside};
+use skiff_checkpoint::obstacles::Process;
+use skiff_checkpoint::record::{Checkpoint, IMAGES};
 use skiff_sandbox::mounts::open_dir;
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_sys::signal::Signals;
 
-use crate::checkpoint::criu;
-use crate::checkpoint::member::Member;
-use crate::checkpoint::restore::{Gate, Revived, fits, make_again};
-use crate::migrate::peer::{Peer, wait};
-use crate::migrate::talk::{CONTROL, Files, GOODS, Load, Offer, Order, Report, VERSION};
-use crate::migrate::{decision, in_step};
+use crate::peer::{Peer, wait};
+use crate::talk::{CONTROL, Files, GOODS, Load, Offer, Order, Report, VERSION};
+use crate::{decision, in_step};
+use skiff_checkpoint::member::Member;
+use skiff_checkpoint::required_criu;
+use skiff_checkpoint::restore::{Gate, Revived, fits, make_again};
 use skiff_cli::Mode;
 use skiff_env::deploy::own_layers;
 use skiff_launch::callback;
@@ -137,7 +140,7 @@ fn consider(context: &Context, offer: &Offer) -> Result<Record> {
     plan::refuse_inside(context)?;
     let record = Record::named(context, &offer.checkpoint.instance.name)?;
     record.refuse_taken()?;
-    criu()?;
+    required_criu()?;
     fits(context, &offer.checkpoint)?;
     if let Net::Named(name) = &offer.checkpoint.instance.net {
         network::read(name)?;
@@ -186,7 +189,7 @@ fn restore(
         may_run(&mut peer, &record.dir, token)
     };
     let gate = Some(Gate { kept: &kept, ask: &ask, bound: in_step() });
-    let (folder, member) = (criu()?, Member::read(dir)?);
+    let (folder, member) = (required_criu()?, Member::read(dir)?);
     let used_up = images.is_some();
     make_again(context, record, &Revived { folder, checkpoint, member, dir, used_up, gate })
 }

@@ -30,7 +30,7 @@ use skiff_sys::lock;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use visitors::Visitors;
 
-use crate::migrate::peer::wait;
+use crate::peer::wait;
 use skiff_output as output;
 use skiff_user::context::Context;
 

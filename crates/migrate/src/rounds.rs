@@ -1,19 +1,19 @@
 //! The sender's part while the processes still run: their memory goes ahead.
 
+use crate::direct::Ranges;
 use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use serde::Serialize;
-use skiff_migrate::direct::Ranges;
-use skiff_migrate::enter::Inside;
+use skiff_checkpoint::enter::Inside;
 use skiff_spec::fault::Result;
 use std::os::fd::AsFd;
 
-use crate::migrate::hear::{hear_progress, last_words, strange};
-use crate::migrate::pages::Pages;
-use crate::migrate::peer::wait;
-use crate::migrate::progress::Progress;
-use crate::migrate::talk::Report;
-use crate::migrate::way::Way;
+use crate::hear::{hear_progress, last_words, strange};
+use crate::page_link::Pages;
+use crate::peer::wait;
+use crate::progress::Progress;
+use crate::talk::Report;
+use crate::way::Way;
 
 /// One time in which all of the memory was looked at, and sent what had not been sent as it was.
 #[derive(Clone, Debug, Serialize)]
@@ -42,10 +42,8 @@ pub fn send(
         }
         if !ready[0].is_empty() {
             let rounds = ahead.rounds().map_err(|lost| last_words(&mut way.peer, lost))?;
-            let round = |round: &skiff_migrate::ahead::Round| Round {
-                bytes: round.bytes,
-                ms: round.time.as_millis(),
-            };
+            let round =
+                |round: &crate::ahead::Round| Round { bytes: round.bytes, ms: round.time.as_millis() };
             return Ok(rounds.iter().map(round).collect());
         }
     }

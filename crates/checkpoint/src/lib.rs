@@ -1,14 +1,26 @@
 //! `skiff checkpoint`: instances saved and made again.
+//!
+//! Processes that outlive their node: CRIU, run as the user inside the user's own namespaces, dumps an instance's processes and
+//! makes them again, here or elsewhere.
+//!
+//! Nothing in here has privilege on the host. What CRIU may do to processes it may do because the instance's user namespace is the
+//! user's; and a forged image can do no more in there than the user could by themselves.
 
+pub mod criu;
+pub mod enter;
 pub mod job;
 pub mod look;
 pub mod member;
+pub mod obstacles;
 pub mod place;
+pub mod probe;
+pub mod record;
 pub mod restore;
 pub mod save;
 pub mod trees;
+pub mod versions;
 
-use skiff_migrate::criu::Installation;
+use crate::criu::Installation;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 
@@ -46,11 +58,11 @@ fn create(context: &Context, name: &EnvName, memory: bool, dry_run: bool) -> Res
 
 /// CRIU, if it is installed with Skiff.
 pub fn installed_criu() -> Option<Installation> {
-    skiff_migrate::criu::beside(&std::env::current_exe().ok()?)
+    crate::criu::beside(&std::env::current_exe().ok()?)
 }
 
 /// CRIU as it is installed here.
-pub fn criu() -> Result<Installation> {
+pub fn required_criu() -> Result<Installation> {
     installed_criu().ok_or_else(|| {
         Error::new("CRIU is not installed with Skiff: nothing can be saved or restored")
             .hint("administrator: packaging/get-criu makes the folder PREFIX/libexec/skiff/criu")

@@ -9,7 +9,7 @@ use rustix::fs::{FileType, fstat};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names::JOB_ID;
 
-use crate::checkpoint::{place, restore, save};
+use crate::{place, restore, save};
 use skiff_cli::{Job, OnSignal, Output, Restore, Save};
 use skiff_instance::{foreground, look, start};
 use skiff_output as output;

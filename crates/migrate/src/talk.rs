@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
+use crate::direct::Ranges;
+use crate::parcel::Piece;
 use serde::{Deserialize, Serialize};
+use skiff_checkpoint::record::Checkpoint;
 use skiff_ipc::{Framing, Message, Protocol};
 use skiff_launch::frame::LONGEST;
-use skiff_migrate::direct::Ranges;
-use skiff_migrate::parcel::Piece;
-use skiff_migrate::record::Checkpoint;
 use skiff_spec::name::EnvName;
 
 use skiff_cli::Mode;
@@ -31,7 +31,7 @@ pub enum Order {
     Probe(u64),
     /// The memory comes now; packed or not.
     Memory {
-        /// As `skiff_migrate::squeeze` has it.
+        /// As `crate::squeeze` has it.
         packed: bool,
     },
     /// All of it is there, or comes now: make the processes, and hold them.

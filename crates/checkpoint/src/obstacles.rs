@@ -88,7 +88,8 @@ pub fn look(init: Pid, own_network: bool) -> Result<Found> {
     Ok(found)
 }
 
-pub(crate) fn children(outer: i32) -> Result<Vec<i32>> {
+/// The processes that this one has started, by their numbers out here.
+pub fn children(outer: i32) -> Result<Vec<i32>> {
     let tasks = format!("/proc/{outer}/task");
     let mut all = vec![];
     for task in fs::read_dir(&tasks).into_iter().flatten().flatten() {
@@ -106,7 +107,8 @@ pub(crate) fn children(outer: i32) -> Result<Vec<i32>> {
     Ok(all)
 }
 
-pub(crate) fn number_inside(outer: i32) -> Option<i32> {
+/// The number that a process has in the innermost of its PID namespaces.
+pub fn number_inside(outer: i32) -> Option<i32> {
     last_number(&text(format!("/proc/{outer}/status")).ok()?, "NSpid:")
 }
 

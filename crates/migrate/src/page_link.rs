@@ -6,19 +6,19 @@ use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use crate::ahead::Ahead;
+use crate::direct::{self, Ranges, Run};
+use crate::sort::Sorting;
+use crate::squeeze::{self, Sending};
 use rustix::net::sockopt::set_tcp_cork;
 use rustix::process::Pid;
+use skiff_checkpoint::enter::{self, Inside};
 use skiff_criu::page_protocol::PAGE;
 use skiff_ipc::ReportingChild;
-use skiff_migrate::ahead::Ahead;
-use skiff_migrate::direct::{self, Ranges, Run};
-use skiff_migrate::enter::{self, Inside};
-use skiff_migrate::sort::Sorting;
-use skiff_migrate::squeeze::{self, Sending};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use crate::migrate::talk::{Order, Report};
-use crate::migrate::way::Way;
+use crate::talk::{Order, Report};
+use crate::way::Way;
 use skiff_cli::Compress;
 
 /// Bytes by which it is found out: 32 ms at 1 Gbit/s.

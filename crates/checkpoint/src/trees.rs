@@ -8,9 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::enter::{self, Inside};
+use crate::record::{self, Checkpoint, Of, TREES, Tree};
 use rustix::fs::CWD;
-use skiff_migrate::enter::{self, Inside};
-use skiff_migrate::record::{self, Checkpoint, Of, TREES, Tree};
 use skiff_sandbox::mounts::{bind_one, open_dir};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{LayerId, whole};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use crate::migrate::agent::{BUSY, request};
+use crate::agent::{BUSY, request};
 
 /// How long the agent of another machine may take to be reached.
 const PATIENCE: Duration = Duration::from_secs(10);

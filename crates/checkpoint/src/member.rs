@@ -6,8 +6,8 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::enter::{self, Inside};
 use serde::{Deserialize, Serialize};
-use skiff_migrate::enter::{self, Inside};
 use skiff_net::gate;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_sys::process::Child;
 
-use crate::migrate::agent::BUSY;
-use crate::migrate::agent::munge::{Credential, Opening};
+use crate::agent::BUSY;
+use crate::agent::munge::{Credential, Opening};
 use skiff_output as output;
 
 /// How long one may take to say its first byte,

@@ -10,7 +10,7 @@ use skiff_launch::hosts;
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use crate::migrate::{in_step, sender, way};
+use crate::{in_step, sender, way};
 use skiff_cli::{Compress, Drain, Migrate, Mode, Output};
 use skiff_output as output;
 use skiff_runtime::record::{Record, State};

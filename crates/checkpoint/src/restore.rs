@@ -4,13 +4,13 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use crate::criu::{self, CriuProcess, Installation};
+use crate::enter::Inside;
+use crate::probe;
+use crate::record::{Checkpoint, IMAGES, tidy};
 use rustix::process::{Pid, Signal};
 use serde::Serialize;
 use skiff_criu::rpc::{Options, RequestType};
-use skiff_migrate::criu::{self, CriuProcess, Installation};
-use skiff_migrate::enter::Inside;
-use skiff_migrate::probe;
-use skiff_migrate::record::{Checkpoint, IMAGES, tidy};
 use skiff_sandbox::first::{self, Process};
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::start::Instance;
@@ -20,9 +20,9 @@ use skiff_spec::instance::Started;
 use skiff_spec::network::Again;
 use skiff_spec::plan::{Plan, Route, Upper};
 
-use crate::checkpoint::member::Member;
-use crate::checkpoint::place;
-use crate::checkpoint::trees;
+use crate::member::Member;
+use crate::place;
+use crate::trees;
 use skiff_cli::Restore;
 use skiff_env::deploy::own_layers;
 use skiff_output as output;
@@ -71,7 +71,7 @@ pub fn carry_out(context: &Context, restore: &Restore) -> Result<Option<Restored
     let name = restore.instance.as_ref().unwrap_or(&checkpoint.instance.name);
     let record = Record::named(context, name)?;
     record.refuse_taken()?;
-    let folder = super::criu()?;
+    let folder = super::required_criu()?;
     fits(context, &checkpoint).map_err(about)?;
     if restore.dry_run {
         checkpoint.verify(&dir)?;
