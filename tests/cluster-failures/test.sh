@@ -75,7 +75,7 @@ refused 'host n2: ' 'nothing could be started there' 'hint: skiff must be instal
 on n2 umount /usr/bin/skiff
 # What is printed at login where there is no terminal.
 as alice sh -c 'cp .bashrc away; echo "echo Welcome" | cat - away >.bashrc'
-refused 'Welcome' 'hint: what is printed at login' -- as alice skiff cluster run --hostfile hosts -- echo ran
+refused 'Welcome' 'hint: have .bashrc and .profile print nothing' -- as alice skiff cluster run --hostfile hosts -- echo ran
 as alice mv away .bashrc
 nothing_left
 
@@ -114,7 +114,7 @@ took=$((SECONDS - since))
 eventually 10 eval '! of n2 skiff'
 ip link set v-n2 up
 rm /etc/skiff/conf.d/silence.toml
-has "$(cat errors)" 'hint: it has not said a word for 3 s'
+has "$(cat errors)" 'hint: nothing came from it for 3 s'
 ends 125 'host n2: lost'
 # Whoever reads has had enough.
 ok as alice sh -c 'skiff cluster run --hostfile hosts -- yes | head -1'

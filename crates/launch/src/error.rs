@@ -48,7 +48,7 @@ pub enum Error {
         why: String,
     },
     /// A host's name means this very host.
-    #[error("host {0}: that name means this very host here")]
+    #[error("host {0}: the name means this host here")]
     OwnHost(String),
     /// A host's name is not known here.
     #[error("host {host}: {why}")]
@@ -107,7 +107,7 @@ pub enum Error {
         why: HandshakeError,
     },
     /// The other side does not talk as these programs do. Holds the beginning of what it says.
-    #[error("it says {0:?}, which is none of our talk")]
+    #[error("{0:?} came instead of a message")]
     OtherTalk(String),
     /// A message is not one of those that are expected.
     #[error(transparent)]
@@ -134,20 +134,18 @@ impl Error {
                 "run it in a job (`sbatch -N2 --wrap '...'`), or name a file of hosts: --hostfile FILE"
             }
             Self::InvalidHostFile { .. } => "a line is HOST, `HOST slots=N` or HOST:N",
-            Self::Unset(_) => "has the job changed its variables?",
-            Self::OwnHost(_) => "each host is to be listed once, by a name that means the same everywhere",
-            Self::UnknownHost { .. } => "its name must be known on every host (/etc/hosts, DNS)",
+            Self::Unset(_) => "check whether the job has changed its variables",
+            Self::OwnHost(_) => "list each host once, by a name that means the same on all hosts",
+            Self::UnknownHost { .. } => "make its name known on every host (/etc/hosts, DNS)",
             Self::NoLauncher { .. } => {
-                "the manager's own commands must be in your PATH on the host where the cluster is started"
+                "put the manager's own commands into your PATH on the host where this is started"
             }
             Self::Unreachable { .. } => {
-                "a firewall? the hosts must be able to connect to the one that has called on them"
+                "check that no firewall keeps hosts from connecting to the one that had programs started on them"
             }
             Self::NoAnswer { .. } | Self::UnknownMessage(_) => "have the same version installed on all hosts",
             Self::Handshake { why, .. } => why.hint(),
-            Self::OtherTalk(_) => {
-                "what is printed at login (.bashrc, .profile) must not be where there is no terminal"
-            }
+            Self::OtherTalk(_) => "have .bashrc and .profile print nothing where there is no terminal",
             _ => "",
         }
     }

@@ -41,7 +41,7 @@ impl Fleet {
 
     /// An agent has not said a word for too long, and is none of ours any more: what to say of that.
     pub fn silent(&mut self, at: usize, what: &str) -> Fault {
-        let hint = format!("it has not said a word for {} s: is its link cut?", self.wanted.silence);
+        let hint = format!("nothing came from it for {} s: check its network", self.wanted.silence);
         let e = self.lost(at, what, &hint);
         self.has_silent = true;
         self.dismiss(at);
@@ -91,7 +91,7 @@ impl Fleet {
             names.join(", "),
             limit.as_secs()
         ))
-        .hint("is it up, and may it connect to this host? --timeout SECONDS gives it more time")
+        .hint("check that it is up and can connect to this host; --timeout SECONDS gives it more time")
     }
 }
 
