@@ -24,6 +24,7 @@ use skiff_sys::signal::Signals;
 
 use skiff_cli::{App, AppRun};
 use skiff_output as output;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 pub use cluster::in_allocation;
@@ -204,15 +205,13 @@ impl Running {
     fn look(&mut self, limit: Option<&Timespec>) -> Result<Option<Ended>> {
         let mut fds =
             [PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.child.pidfd, PollFlags::IN)];
-        // Interrupted or not: what is ready shows.
-        poll(&mut fds, limit).unwrap_or_default();
+        poll(&mut fds, limit).ignore_error("interrupted or not: what is ready shows");
         while let Ok(Some(signal)) = self.signals.next() {
             if let Some(number) = Signal::from_named_raw(signal.number)
                 && [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&number)
             {
                 self.lifeline = None;
-                // It may have ended this moment.
-                kill_process(self.child.pid, Signal::TERM).unwrap_or_default();
+                kill_process(self.child.pid, Signal::TERM).ignore_error("it may have ended this moment");
             }
         }
         use std::os::fd::AsFd;

@@ -10,6 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_sys::IgnoreError;
 
 use crate::ports;
 
@@ -83,8 +84,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Self::Socket(path) = self {
-            // Removed already if the app ended in order.
-            std::fs::remove_file(path).unwrap_or_default();
+            std::fs::remove_file(path).ignore_error("removed already if the app ended in order");
         }
     }
 }

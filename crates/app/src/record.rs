@@ -13,6 +13,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use crate::listener::Listener;
 use crate::{host, variable};
 use skiff_output as output;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 use skiff_user::dirs::{find, make_private};
 
@@ -120,8 +121,9 @@ impl Kept {
         let file = dir.file(&new, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, 0o600)?;
         let mut file = fs::File::from(file);
         file.write_all(&text).context(|| dir.path_of(&new).display().to_string())?;
-        // Where the home's file system has no locks, it stays listed until it ends by itself.
-        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap_or_default();
+        flock(&file, FlockOperation::NonBlockingLockExclusive).ignore_error(
+            "where the home's file system has no locks, it stays listed until it ends by itself",
+        );
         dir.rename(&new, &dir, &name)?;
         Ok(Self { dir, name, _lock: file.into() })
     }
@@ -129,8 +131,9 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // What stays is held by nobody, and goes with the next list.
-        self.dir.remove_file(&self.name).unwrap_or_default();
+        self.dir
+            .remove_file(&self.name)
+            .ignore_error("what stays is held by nobody, and goes with the next list");
     }
 }
 
@@ -155,10 +158,11 @@ fn all(context: &Context) -> Result<Vec<Record>> {
         };
         let Ok(record) = serde_json::from_reader::<_, Record>(&file) else { continue };
         if record.is_gone(&file) {
-            // What cannot be removed is looked at again the next time.
-            dir.remove_file(&name).unwrap_or_default();
+            dir.remove_file(&name).ignore_error("what cannot be removed is looked at again the next time");
             let socket = record.socket.as_deref().and_then(Path::file_name);
-            socket.into_iter().for_each(|name| dir.remove_file(name).unwrap_or_default());
+            socket.into_iter().for_each(|name| {
+                dir.remove_file(name).ignore_error("what cannot be removed is looked at again the next time")
+            });
         } else {
             all.push(record);
         }

@@ -9,6 +9,7 @@ use skiff_criu::rpc::{CgroupMode, NetworkLock, Options, RequestType, Response};
 pub use skiff_criu::{CriuEvent, Installation};
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Fault, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::Child;
 
 use crate::enter::{self, Inside};
@@ -154,8 +155,11 @@ impl CriuProcess {
         // The process that we know waits for it, and is outside.
         let between = self.process.pid.as_raw_nonzero();
         let children = std::fs::read_to_string(format!("/proc/{between}/task/{between}/children"));
-        // Where there is no such list any more, CRIU is not there either.
-        let number = children.unwrap_or_default().split_whitespace().next().and_then(|pid| pid.parse().ok());
+        let number = children
+            .default_on_error("where there is no such list any more, CRIU is not there either")
+            .split_whitespace()
+            .next()
+            .and_then(|pid| pid.parse().ok());
         let exited = || fault(skiff_criu::Error::Exited { log: self.talk.log_errors() });
         number.and_then(Pid::from_raw).ok_or_else(exited)
     }

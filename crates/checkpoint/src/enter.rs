@@ -11,6 +11,7 @@ use skiff_ipc::{Reporter, ReportingChild};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, fork, fork_as};
 use skiff_sys::signal::{Mask, restore};
 
@@ -52,7 +53,7 @@ pub fn begin<T: Serialize + DeserializeOwned>(
         detach_stdio();
         // Neither our end nor a key of the terminal ends what goes on inside: processes that CRIU has stopped it must be able to let go.
         // It sees by its socket that nobody is there any more.
-        setsid().map(drop).unwrap_or_default();
+        setsid().ignore_error("it fails only in who leads a group already");
         // Whoever starts it may hear of their signals in another way; CRIU wants them as they come.
         restore(Mask::from_bits(0));
         between(inside, reporter, act)

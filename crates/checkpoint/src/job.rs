@@ -16,6 +16,7 @@ use skiff_output as output;
 use skiff_plan::stop;
 use skiff_runtime::record::Record;
 use skiff_spec::checkpoint::CheckpointName;
+use skiff_sys::IgnoreError;
 use skiff_user::checkpoints::{all, dir_of};
 use skiff_user::context::Context;
 
@@ -90,8 +91,8 @@ fn go_on(context: &Context, words: &OnSignal, checkpoint: CheckpointName) -> Res
     // Where Slurm appends to the job's file, it has that already.
     let there = fstat(stdout()).context(|| "standard output")?;
     let file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
-    // No file has a negative size.
-    let has_it = file && u64::try_from(there.st_size).unwrap_or_default() >= restored.written;
+    let has_it = file
+        && u64::try_from(there.st_size).default_on_error("no file has a negative size") >= restored.written;
     Ok(Some(if has_it { restored.written } else { 0 }))
 }
 

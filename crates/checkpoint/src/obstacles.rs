@@ -10,6 +10,7 @@ use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 use skiff_sandbox::SERVER_NUMBER;
 use skiff_spec::fault::{Fault, Result};
+use skiff_sys::IgnoreError;
 
 /// One process of an environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,8 +134,7 @@ fn read(outer: i32) -> Option<Process> {
     threads.sort_unstable();
     let (mut files, mut sockets) = (0, 0);
     for fd in fs::read_dir(format!("/proc/{outer}/fd")).into_iter().flatten().flatten() {
-        // One that is just being closed is none.
-        let target = fs::read_link(fd.path()).unwrap_or_default();
+        let target = fs::read_link(fd.path()).default_on_error("one that is just being closed is none");
         files += usize::from(target.is_absolute());
         sockets += usize::from(target.to_string_lossy().starts_with("socket:"));
     }
@@ -167,8 +167,8 @@ fn obstacles(outer: i32, process: &Process, own_network: bool, found: &mut Vec<O
         found.push(Obstacle { pid: process.pid, name: process.name.clone(), why });
     };
     let at = |name: &str| format!("/proc/{outer}/{name}");
-    // Of a process that has ended since there is nothing to save.
-    let status = text(at("status")).unwrap_or_default();
+    let status =
+        text(at("status")).default_on_error("of a process that has ended since there is nothing to save");
     if number(&status, "Seccomp:") == 2 {
         say("a system call filter (seccomp), which the kernel shows to nobody but the host's root".into());
     }
@@ -189,8 +189,7 @@ fn obstacles(outer: i32, process: &Process, own_network: bool, found: &mut Vec<O
         return;
     }
     for table in ["net/tcp", "net/tcp6"] {
-        // A kernel without IPv6 has one of the two.
-        let text = text(at(table)).unwrap_or_default();
+        let text = text(at(table)).default_on_error("a kernel without IPv6 has one of the two");
         if text.lines().filter_map(connection).any(|inode| sockets.contains(&inode)) {
             say("an open TCP connection on a network of the host's; only those on a network of the instance's own can be saved".into());
             return;

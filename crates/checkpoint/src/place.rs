@@ -13,6 +13,7 @@ use skiff_spec::name::EnvName;
 use skiff_cli::Keep;
 use skiff_runtime::record::now;
 use skiff_spec::checkpoint::CheckpointName;
+use skiff_sys::IgnoreError;
 use skiff_user::checkpoints::{all, dir_of, home, homes, made_in_memory, refuse_missing};
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, make_private, new_in, set_aside};
@@ -111,8 +112,7 @@ impl New {
     }
 
     fn remove(&self) {
-        // What stays of it `skiff sweep` removes.
-        fs::remove_dir_all(&self.dir).unwrap_or_default();
+        fs::remove_dir_all(&self.dir).ignore_error("what stays of it `skiff sweep` removes");
     }
 }
 
@@ -177,7 +177,12 @@ mod tests {
     fn two_directories_change_places_also_when_one_is_not_there() {
         let temp = std::env::temp_dir().join(format!("skiff-places.{}", std::process::id()));
         let at = |name: &str| temp.join(name);
-        let look = || ["a", "b"].map(|name| fs::read(at(name).join("f")).unwrap_or_default());
+        let look = || {
+            ["a", "b"].map(|name| {
+                fs::read(at(name).join("f"))
+                    .default_on_error("a directory that is not there has no such file")
+            })
+        };
         for (name, text) in [("a", "A"), ("b", "B")] {
             fs::create_dir_all(at(name)).expect("made");
             fs::write(at(name).join("f"), text).expect("written");

@@ -30,6 +30,7 @@ use skiff_runtime::control::{self, Live, Want};
 use skiff_runtime::enter;
 use skiff_runtime::record::{Record, now};
 use skiff_spec::checkpoint::CheckpointName;
+use skiff_sys::IgnoreError;
 use skiff_user::checkpoints::dir_of;
 use skiff_user::checkpoints::home_of;
 use skiff_user::context::Context;
@@ -226,8 +227,8 @@ impl Saving<'_> {
     fn shut<T>(&self, member: Option<&Member>, end: impl FnOnce() -> Result<T>) -> Result<T> {
         let Some(port) = member.map(Member::port) else { return end() };
         port.shut(self.inside)?;
-        // If it is not to end after all, it is to be heard again. The first error is the one to tell.
-        end().inspect_err(|_| port.open(self.inside).unwrap_or_default())
+        // If it is not to end after all, it is to be heard again.
+        end().inspect_err(|_| port.open(self.inside).ignore_error("the first error is the one to tell"))
     }
 
     /// Makes it a checkpoint.

@@ -19,6 +19,7 @@ use skiff_spec::plan::{Plan, Route, Source, inside};
 
 use skiff_env::contents::ours;
 use skiff_runtime::record::Record;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 /// What there is to keep of an instance with this plan.
@@ -171,7 +172,6 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        // With the instance's directory it goes in any case.
-        fs::remove_dir_all(&self.dir).unwrap_or_default();
+        fs::remove_dir_all(&self.dir).ignore_error("with the instance's directory it goes in any case");
     }
 }

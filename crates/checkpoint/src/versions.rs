@@ -4,6 +4,7 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Fault, Result};
+use skiff_sys::IgnoreError;
 
 /// What a checkpoint was made with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,8 +33,10 @@ impl Versions {
             criu: criu.into(),
             kernel: text(system.release()),
             machine: text(system.machine()),
-            // Which processor made a checkpoint is shown; it does not decide.
-            processor: processor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+            processor: processor(
+                &fs::read_to_string("/proc/cpuinfo")
+                    .default_on_error("which processor made a checkpoint is shown; it does not decide"),
+            ),
         }
     }
 

@@ -76,7 +76,7 @@ impl Cli {
     fn described(words: &[OsString]) -> Self {
         Self::of(words).unwrap_or_else(|e| {
             // If nobody reads it, the exit code still says it: ours, as 2 might be that of the command that was to run.
-            e.print().unwrap_or_default();
+            let (Ok(()) | Err(_)) = e.print();
             if let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) =
                 (e.kind(), e.get(ContextKind::InvalidSubcommand))
             {

@@ -27,6 +27,7 @@ use crate::visit::Visitors;
 use skiff_cli::Agent as Words;
 use skiff_launch::callback;
 use skiff_runtime::network;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 use skiff_user::scratch::Scratch;
 
@@ -173,8 +174,7 @@ impl<'a> Agent<'a> {
             let mut fds = vec![PollFd::from_borrowed_fd(self.channel.input(), PollFlags::IN)];
             fds.extend(self.channel.output().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT)));
             let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
-            // Interrupted, it is asked again.
-            poll(&mut fds, Some(&limit)).unwrap_or_default();
+            poll(&mut fds, Some(&limit)).ignore_error("interrupted, it is asked again");
             let ready = !fds[0].revents().is_empty();
             drop(fds);
             self.channel.flush();

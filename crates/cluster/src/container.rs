@@ -25,6 +25,7 @@ use crate::apart;
 use crate::script::with_stdio;
 use skiff_cli::HostArgs;
 use skiff_plan::PlanOptions;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 /// How long the daemon may take to listen.
@@ -163,8 +164,7 @@ impl Container {
 
     /// Ends it with `script`, if that still runs: when this returns, no process of it is left, and nothing that it has mounted or kept.
     pub fn end(self, script: Option<&Child>) {
-        // It may be dead already.
-        pidfd_send_signal(&self.instance.init.pidfd, Signal::KILL).unwrap_or_default();
+        pidfd_send_signal(&self.instance.init.pidfd, Signal::KILL).ignore_error("it may be dead already");
         // They die with it, but are children of ours: as long as nobody has taken their exit statuses, it cannot go.
         for child in [Some(&self.daemon), script].into_iter().flatten() {
             while matches!(waitpid(Some(child.pid), WaitOptions::empty()), Err(Errno::INTR)) {}
@@ -196,8 +196,8 @@ fn start_daemon(
     match fork(CloneFlags::NONE).context(|| "process for the ssh daemon")? {
         Fork::Parent(child) => Ok(child),
         Fork::Child => {
-            // If we are gone already, so is the container.
-            set_parent_process_death_signal(Some(Signal::KILL)).unwrap_or_default();
+            set_parent_process_death_signal(Some(Signal::KILL))
+                .ignore_error("if we are gone already, so is the container");
             exit_now(apart::run(instance.init.pidfd.as_fd(), NetSpace::Ours, &command, place))
         }
     }

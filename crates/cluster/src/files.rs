@@ -9,6 +9,7 @@ use skiff_spec::plan::File;
 use crate::key::Key;
 use crate::wire::Member;
 use skiff_launch::hosts;
+use skiff_sys::IgnoreError;
 
 /// Where they are, inside.
 pub const DIR: &str = "/run/skiff/cluster";
@@ -119,8 +120,9 @@ fn names(members: &[Member], member: &Member) -> Vec<String> {
 #[must_use]
 pub fn ssh_config(members: &[Member]) -> String {
     let mut text = String::new();
-    // Writing to a string does not fail.
-    let mut write = |line: std::fmt::Arguments<'_>| text.write_fmt(line).unwrap_or_default();
+    let mut write = |line: std::fmt::Arguments<'_>| {
+        text.write_fmt(line).ignore_error("writing to a string does not fail")
+    };
     let mut all = vec![];
     for member in members {
         let names = names(members, member).join(" ");
@@ -201,8 +203,7 @@ fn sshd_config(member: &Member, variables: &[(OsString, OsString)]) -> String {
         ("ClientAliveCountMax", "3"),
         ("Subsystem", "sftp internal-sftp"),
     ] {
-        // Writing to a string does not fail.
-        writeln!(text, "{key} {value}").unwrap_or_default();
+        writeln!(text, "{key} {value}").ignore_error("writing to a string does not fail");
     }
     text
 }

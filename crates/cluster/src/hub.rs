@@ -18,6 +18,7 @@ use skiff_sandbox::start::Instance;
 use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::instance::End;
 use skiff_spec::plan::Plan;
+use skiff_sys::IgnoreError;
 use skiff_sys::signal::Mask;
 
 use skiff_spec::members::{Member, PREFIX};
@@ -128,8 +129,7 @@ impl Hub<'_> {
         let members: Vec<Member> = self.machines.keys().copied().collect();
         let mut fds = vec![PollFd::new(self.control, PollFlags::IN)];
         fds.extend(self.machines.values().map(|machine| PollFd::new(&machine.control, PollFlags::IN)));
-        // Interrupted or not: what is ready shows.
-        poll(&mut fds, None).unwrap_or_default();
+        poll(&mut fds, None).ignore_error("interrupted or not: what is ready shows");
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
         for (member, _) in members.iter().zip(&ready[1..]).filter(|(_, ready)| **ready) {

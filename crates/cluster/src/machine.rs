@@ -14,6 +14,7 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::{Mount, Plan, Source, inside::PROGRAM};
 
 use skiff_plan::PlanOptions;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 /// What the host has of its own Slurm; a cluster's is another.
@@ -61,8 +62,7 @@ pub fn group(
     let helper = context.helper.as_deref();
     let group =
         group::start(plan.base, plan.unpacked.as_deref(), helper, network, kept, |ground, control| {
-            // Its end is the group's, which its maker sees.
-            hub::serve(ground, control, pattern).unwrap_or_default();
+            hub::serve(ground, control, pattern).ignore_error("its end is the group's, which its maker sees");
         })?;
     if group.ids < 2 {
         group.end();

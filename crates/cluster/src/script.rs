@@ -14,6 +14,7 @@ use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, Place};
 use skiff_sandbox::terminal;
 use skiff_spec::fault::{Context as _, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::Child;
 use skiff_sys::signal::send_to_group;
 
@@ -59,8 +60,7 @@ impl Script {
 
     /// Sets the rows and columns of the script's terminal, if it has one.
     pub fn resize(&self, size: [u16; 2]) {
-        // A pipe has none.
-        self.input.iter().for_each(|input| terminal::resize(input, size).unwrap_or_default());
+        self.input.iter().for_each(|input| terminal::resize(input, size).ignore_error("a pipe has none"));
     }
 
     /// Outputs of the script, as long as it has them open.
@@ -133,8 +133,7 @@ impl Script {
 
     /// Sends it a signal, with its whole group.
     pub fn signal(&self, number: i32) {
-        // It may have ended by now.
-        send_to_group(self.child.pid, number).unwrap_or_default();
+        send_to_group(self.child.pid, number).ignore_error("it may have ended by now");
     }
 
     /// How it has ended, when its process says that it has.

@@ -7,6 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use skiff_spec::members::{CONTROLLER, Member};
 
+use skiff_sys::IgnoreError;
+
 /// Where it lies, inside.
 pub const CONFIG: &str = "/etc/slurm/slurm.conf";
 /// Where the controller listens on a network of its own.
@@ -56,12 +58,11 @@ pub fn conf(controller: SocketAddr, workers: impl IntoIterator<Item = Worker>) -
     for Worker { name, address, cpus, megabytes, is_there } in workers {
         let state = if is_there { "UNKNOWN" } else { "FUTURE" };
         let (address, port) = (shown(address.ip()), address.port());
-        // Writing to a string does not fail.
         writeln!(
             text,
             "NodeName={name} NodeAddr={address} Port={port} CPUs={cpus} RealMemory={megabytes} State={state}"
         )
-        .unwrap_or_default();
+        .ignore_error("writing to a string does not fail");
     }
     text.push_str("PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=YES State=UP\n");
     text

@@ -217,10 +217,10 @@ impl Criu {
     /// Has CRIU take back what it did, and waits until that is done. CRIU may be waiting at a stage.
     pub fn take_back(&self) {
         // CRIU takes everything back if it does not hear that, too: what is waited for is the end.
-        self.proceed(false).unwrap_or_default();
+        let (Ok(()) | Err(_)) = self.proceed(false);
         while let Ok(CriuEvent::Stage(_)) = self.next_event() {
             // As above.
-            self.proceed(false).unwrap_or_default();
+            let (Ok(()) | Err(_)) = self.proceed(false);
         }
     }
 
@@ -280,7 +280,7 @@ struct Reaped(Child);
 impl Drop for Reaped {
     fn drop(&mut self) {
         // Nobody asks how it ended: what counts is its answer.
-        self.0.wait().map(drop).unwrap_or_default();
+        let (Ok(_) | Err(_)) = self.0.wait();
     }
 }
 

@@ -103,12 +103,12 @@ impl Drop for Killed {
     fn drop(&mut self) {
         let pid = rustix::process::Pid::from_raw(self.0).unwrap();
         // If CRIU could not restore it, it is gone already.
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap_or_default();
+        let (Ok(()) | Err(_)) = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
 }
 
 fn lines(file: &Path) -> usize {
-    fs::read_to_string(file).unwrap_or_default().lines().count()
+    fs::read_to_string(file).map_or(0, |text| text.lines().count())
 }
 
 /// Waits for so many lines.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 /// The release, the architecture, the packages of a root.
@@ -31,7 +32,9 @@ pub fn here(keep: &Path) -> Result<Identity> {
     let release =
         fs::read_to_string("/etc/os-release").or_else(|_| fs::read_to_string("/usr/lib/os-release"));
     Ok(Identity {
-        release: release_of(&release.unwrap_or_default()),
+        release: release_of(
+            &release.default_on_error("a host that does not say its release is compared by its packages"),
+        ),
         architecture: std::env::consts::ARCH.into(),
         packages: packages(keep)?,
     })
@@ -178,7 +181,8 @@ fn packages(keep: &Path) -> Result<BTreeSet<String>> {
     if let Some(dir) = keep.parent()
         && fs::create_dir_all(dir).is_ok()
     {
-        write_whole(keep, format!("{key}\n{list}").as_bytes()).unwrap_or_default();
+        write_whole(keep, format!("{key}\n{list}").as_bytes())
+            .ignore_error("without the copy it is found out again the next time");
     }
     Ok(found)
 }

@@ -19,6 +19,7 @@ use crate::base_identity;
 use crate::contents::ours;
 use skiff_plan::get;
 use skiff_store::index::Entry;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 /// The plug-in gives a step no more than ten minutes, because srun waits no longer; what we say must come before.
@@ -134,8 +135,7 @@ fn layers_in(
     }
     as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
         let layers = skiff_snapshot::fetch(depot, id, cache).map_err(|e| in_cache(e, dir))?;
-        // They are held meanwhile; too many bytes is a matter for the next time.
-        cache.evict().map(drop).unwrap_or_default();
+        cache.evict().ignore_error("they are held meanwhile; too many bytes is a matter for the next time");
         Ok(paths(layers))
     })
 }

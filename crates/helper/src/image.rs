@@ -26,6 +26,7 @@ use rustix::mount::{
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_spec::image::{ImageId, store};
 use skiff_spec::site::{ImageFormat, Site};
+use skiff_sys::IgnoreError;
 use skiff_sys::cred::FsIds;
 use skiff_sys::loopdev;
 use skiff_sys::mount::{MountAttr, set_attributes};
@@ -118,7 +119,8 @@ fn let_go(dir: &OwnedFd, unneeded: impl Fn(ImageId) -> bool) -> Result<()> {
 fn unmount_all(dir: BorrowedFd<'_>, name: &str) {
     let place = format!("{}/{PLACE}/{name}", state::DIR);
     while unmount(&place, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {}
-    unlinkat(dir, name, AtFlags::REMOVEDIR).unwrap_or_default();
+    unlinkat(dir, name, AtFlags::REMOVEDIR)
+        .ignore_error("a directory that is in use is removed the next time");
 }
 
 /// `/run/skiff/images`, for root alone.
@@ -293,15 +295,20 @@ impl Store {
 
     /// Sets the time of the permit, by which the store's collection knows what was not used for longest.
     fn note_use(&self, caller: &Caller, id: ImageId, last: i64) -> Result<()> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .default_on_error("a clock before 1970 notes no use")
+            .as_secs();
         if now.saturating_sub_signed(last) < NOTED_EVERY {
             return Ok(());
         }
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
         let permit = store::permit(caller.uid, id);
-        // A store that takes no changes is good enough to run from.
-        self.as_owner(|| utimensat(&self.dir, permit, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap_or_default())
+        self.as_owner(|| {
+            utimensat(&self.dir, permit, &times, AtFlags::SYMLINK_NOFOLLOW)
+                .ignore_error("a store that takes no changes is good enough to run from")
+        })
     }
 
     /// Looks into it as its owner: nobody else may, and on a file server root is nobody.

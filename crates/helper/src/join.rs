@@ -21,6 +21,7 @@ use skiff_sandbox::join::Place;
 use skiff_sandbox::order::Order;
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, close_as_exec_does, close_inherited, exit_now, fork};
 use skiff_sys::signal::{self, Mask};
 use skiff_sys::{caps, fdpass, ns, seccomp};
@@ -61,8 +62,8 @@ pub fn start(caller: &Caller, pid: u32, order: &[u8], told: bool, socket: &Owned
             // Not even its own alarm, which a fork ends, is to end it before it is told to go.
             signal::restore(Mask::from_bits(u64::MAX));
             let why = become_it(caller, &order, mount.as_ref(), (socket, told), &reporter);
-            // If the caller has gone there is nobody to tell; the exit code says it too.
-            rustix::io::write(&reporter, &why.to_bytes()).unwrap_or_default();
+            rustix::io::write(&reporter, &why.to_bytes())
+                .ignore_error("if the caller has gone there is nobody to tell; the exit code says it too");
             exit_now(why.exit_code())
         }
     }

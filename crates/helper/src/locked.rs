@@ -10,6 +10,7 @@ use rustix::mount::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, WaitOptions, waitpid};
+use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
 use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 
@@ -49,6 +50,6 @@ fn copy(to: &OwnedFd) -> std::io::Result<()> {
 }
 
 fn end_of(child: Pid) {
-    // A caller that ignores SIGCHLD makes the kernel bury it; either way it has ended.
-    rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty())).map(drop).unwrap_or_default();
+    rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()))
+        .ignore_error("a caller that ignores SIGCHLD makes the kernel bury it; either way it has ended");
 }

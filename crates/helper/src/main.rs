@@ -43,6 +43,7 @@ use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::wire::{MOST_BYTES, MOST_ORDERED, Reply, Request};
+use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
 
 /// Seconds that a caller has for its next message: a helper that nobody talks to is in the way of its user's others.
@@ -72,13 +73,15 @@ fn serve(socket: &OwnedFd) -> i32 {
     let mut asked_by = AskedBy::Another;
     let Err(Error { message, hint }) = answer(socket, &mut asked_by) else { return 0 };
     if asked_by == AskedBy::Another {
-        // If the caller has gone meanwhile there is nobody to tell.
-        fdpass::send(socket.as_fd(), &Reply::Refused { message, hint }.encode(), &[]).unwrap_or_default();
+        fdpass::send(socket.as_fd(), &Reply::Refused { message, hint }.encode(), &[])
+            .ignore_error("if the caller has gone meanwhile there is nobody to tell");
     } else if set_thread_res_gid(gid, gid, gid).and_then(|()| set_thread_res_uid(uid, uid, uid)).is_ok() {
         // As the caller: what they have opened to be written to may be a file for which it matters who writes.
         let hint = if hint.is_empty() { hint } else { format!("hint: {hint}\n") };
-        // At once: srun mixes what the tasks of a job say. If standard error is gone there is nobody to tell.
-        std::io::stderr().write_all(format!("skiff: {message}\n{hint}").as_bytes()).unwrap_or_default();
+        // At once: srun mixes what the tasks of a job say.
+        std::io::stderr()
+            .write_all(format!("skiff: {message}\n{hint}").as_bytes())
+            .ignore_error("if standard error is gone there is nobody to tell");
     }
     125
 }
@@ -222,8 +225,7 @@ fn command(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> {
 fn wait(socket: BorrowedFd<'_>, what: PollFlags, seconds: i64) -> PollFlags {
     let limit = Timespec { tv_sec: seconds, tv_nsec: 0 };
     let mut sockets = [PollFd::from_borrowed_fd(socket, what)];
-    // If it fails, we merely end earlier.
-    poll(&mut sockets, Some(&limit)).unwrap_or_default();
+    poll(&mut sockets, Some(&limit)).ignore_error("if it fails, we merely end earlier");
     sockets[0].revents()
 }
 

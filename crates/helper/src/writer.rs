@@ -22,6 +22,7 @@ use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, chdir, fchdir, getrlim
 use rustix::thread::{CapabilitySet, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_spec::wire::{Reply, STORE_FETCHER, STORE_WRITER};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exec_open, fork, keep_on_exec};
 use skiff_sys::{caps, fdpass, signal};
 
@@ -190,8 +191,7 @@ fn outlive_callers_limits(caller: &Caller) -> std::io::Result<()> {
     caller.restore_signals();
     // The number of processes is that of the store's owner: how many of hers there are for others must not keep this caller out.
     for limit in [Resource::Cpu, Resource::Rttime, Resource::Fsize, Resource::Nproc] {
-        // Root in a container may have no right to: then a pull under such a limit fails, and others do not.
-        setrlimit(limit, Rlimit { current: None, maximum: None }).unwrap_or_default();
+        setrlimit(limit, Rlimit { current: None, maximum: None }).ignore_error("root in a container may have no right to: then a pull under such a limit fails, and others do not");
     }
     let timers = [Signal::ALARM, Signal::VTALARM, Signal::PROF];
     let bits = timers.iter().fold(0, |bits, signal| bits | 1 << (signal.as_raw() - 1));

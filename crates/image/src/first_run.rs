@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Advice, fadvise};
 use skiff_erofs::{Node, NodeKind, Reader, Source};
+use skiff_sys::IgnoreError;
 
 use crate::Result;
 
@@ -51,8 +52,8 @@ pub fn prepare<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>) -> Result<()
         for extent in reader.extents(&node) {
             let extent = extent?;
             if let (Some(place), Some(length)) = (extent.place, std::num::NonZeroU64::new(extent.length)) {
-                // Where advice is not taken, the first run is slower; that is all.
-                fadvise(file, place, Some(length), Advice::WillNeed).ok();
+                fadvise(file, place, Some(length), Advice::WillNeed)
+                    .ignore_error("where advice is not taken, the first run is slower; that is all");
             }
         }
     }

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use skiff_oci::digest::Digest;
 
 use skiff_oci::hash::Hasher;
+use skiff_sys::IgnoreError;
 
 /// Computes a digest beside whoever has the bytes, who goes on meanwhile: what unpacks a layer is busy enough.
 pub(crate) struct Hashing {
@@ -29,8 +30,7 @@ impl Hashing {
         let hash = move || {
             for piece in to_hash {
                 hasher.update(&piece);
-                // Nobody may want it any more.
-                give_back.try_send(piece).ok();
+                give_back.try_send(piece).ignore_error("nobody may want it any more");
             }
             hasher.finish()
         };
@@ -42,13 +42,12 @@ impl Hashing {
     /// Takes the next bytes.
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         let mut piece = match &self.thread {
-            Some(_) => self.used.try_recv().unwrap_or_default(),
+            Some(_) => self.used.try_recv().default_on_error("without a used piece a new one is made"),
             None => return self.here.update(bytes),
         };
         piece.clear();
         piece.extend_from_slice(bytes);
-        // It ends with this only: `finish` tells if it has panicked.
-        self.pieces.send(piece).ok();
+        self.pieces.send(piece).ignore_error("it ends with this only: `finish` tells if it has panicked");
     }
 
     /// The digest of all that was taken.

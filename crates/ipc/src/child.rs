@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, pidfd_send_signal, w
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use skiff_spec::fault::{Context as _, Fault};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
 /// How long a child that has been killed may take to be gone. A file server that does not answer can hold it up for ever.
@@ -214,8 +215,7 @@ fn is_ready(fd: BorrowedFd<'_>, until: Instant) -> bool {
 }
 
 fn kill(child: &Child) {
-    // It may have ended by itself.
-    pidfd_send_signal(&child.pidfd, Signal::KILL).unwrap_or_default();
+    pidfd_send_signal(&child.pidfd, Signal::KILL).ignore_error("it may have ended by itself");
 }
 
 /// Takes the exit status of a child that has ended or is about to.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use skiff_ipc::Message;
+use skiff_sys::IgnoreError;
 
 /// Where bytes come from or go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,8 +31,9 @@ pub const LONGEST: usize = 64 << 20;
 impl Frame {
     /// A message.
     pub fn message<M: Message>(message: &M) -> Self {
-        // All our messages are plain data with text as keys.
-        Self::Message(serde_json::to_vec(message).unwrap_or_default())
+        Self::Message(
+            serde_json::to_vec(message).default_on_error("all our messages are plain data with text as keys"),
+        )
     }
 
     /// Puts its bytes behind those that are there.

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
+use skiff_sys::IgnoreError;
 
 /// A host, by the name that its manager knows it by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,8 +124,8 @@ pub fn hosts_with(all: impl IntoIterator<Item = (String, Vec<String>)>, own: &st
     let mut taken: Vec<String> = vec!["localhost".into(), "ip6-localhost".into(), "ip6-loopback".into()];
     for (address, called) in all {
         if !called.is_empty() {
-            // Writing to a string does not fail.
-            writeln!(text, "{address} {}", called.join(" ")).unwrap_or_default();
+            writeln!(text, "{address} {}", called.join(" "))
+                .ignore_error("writing to a string does not fail");
         }
         taken.extend(called.into_iter().map(|name| name.to_ascii_lowercase()));
     }
@@ -133,8 +134,7 @@ pub fn hosts_with(all: impl IntoIterator<Item = (String, Vec<String>)>, own: &st
         let Some(address) = words.next() else { continue };
         let left: Vec<&str> = words.filter(|name| !taken.contains(&name.to_ascii_lowercase())).collect();
         if !left.is_empty() {
-            // As above.
-            writeln!(text, "{address} {}", left.join(" ")).unwrap_or_default();
+            writeln!(text, "{address} {}", left.join(" ")).ignore_error("writing to a string does not fail");
         }
     }
     text
@@ -184,7 +184,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn whatever_is_read_is_safe_to_hand_on(text in "\\PC{0,40}|[a-z0-9:=# .\\n-]{0,60}") {
-            for host in parse(&text).unwrap_or_default() {
+            for host in parse(&text).default_on_error("what is refused has no hosts") {
                 assert!(is_name(&host.name) && host.slots.is_none_or(|s| s <= MOST_SLOTS));
             }
         }

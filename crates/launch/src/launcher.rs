@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use skiff_sys::IgnoreError;
 use skiff_sys::signal::{Mask, start_with};
 
 use crate::channel::Channel;
@@ -68,8 +69,7 @@ impl Launcher {
             (Way::Pipes, Some(to), Some(from)) => Some(Channel::new(from.into(), to.into()).of(about)?),
             (Way::CallBack, Some(mut to), _) => {
                 let text = serde_json::to_string(call).of(about)?;
-                // If it does not read it, it has ended, which shows soon.
-                writeln!(to, "{text}").unwrap_or_default();
+                writeln!(to, "{text}").ignore_error("if it does not read it, it has ended, which shows soon");
                 None
             }
             _ => None,
@@ -122,8 +122,7 @@ impl Launcher {
     /// Tells it to end.
     pub fn terminate(&self) {
         if !self.ended {
-            // It may have ended by itself.
-            pidfd_send_signal(&self.pidfd, Signal::TERM).unwrap_or_default();
+            pidfd_send_signal(&self.pidfd, Signal::TERM).ignore_error("it may have ended by itself");
         }
     }
 
@@ -131,15 +130,14 @@ impl Launcher {
     pub fn wait_until(&self, until: Instant) {
         let left = until.saturating_duration_since(Instant::now());
         let limit = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-        // Interrupted or late, it is ended by force.
-        poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&limit)).map(drop).unwrap_or_default();
+        poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&limit))
+            .ignore_error("interrupted or late, it is ended by force");
     }
 
     /// Ends it by force.
     pub fn kill(&mut self) {
         if !self.ended {
-            // It may have ended by itself.
-            self.child.kill().unwrap_or_default();
+            self.child.kill().ignore_error("it may have ended by itself");
             self.bury();
         }
     }

@@ -13,6 +13,8 @@ use crate::hosts::{self, Host};
 use crate::listener::CallbackListener;
 use crate::manager::{Launch, Manager, Surroundings, Way};
 
+use skiff_sys::IgnoreError;
+
 /// A program that is to run on other hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteProgram {
@@ -132,7 +134,7 @@ impl CallFile {
         use std::io::Write;
         use std::os::unix::fs::OpenOptionsExt;
         // One of a process that was killed and had our PID.
-        fs::remove_file(path).unwrap_or_default();
+        fs::remove_file(path).ignore_error("usually there is none");
         let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let guard = Self(path.into());
         let text = serde_json::to_string(call).of(|| path.display())?;
@@ -147,8 +149,7 @@ impl CallFile {
 
 impl Drop for CallFile {
     fn drop(&mut self) {
-        // If it is gone, so much the better.
-        fs::remove_file(&self.0).unwrap_or_default();
+        fs::remove_file(&self.0).ignore_error("if it is gone, so much the better");
     }
 }
 

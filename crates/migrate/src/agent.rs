@@ -32,6 +32,7 @@ use visitors::Visitors;
 
 use crate::peer::wait;
 use skiff_output as output;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 /// What whom there is no room for hears; they come back.
@@ -141,8 +142,7 @@ fn attend(mut visitor: &TcpStream, source: IpAddr, credential: &Credential) -> i
     let Err(why) = receive(visitor, credential) else { return 0 };
     // To root's journal, and to the user, if they are still there.
     output::note(&format!("{source}: {why}"));
-    // If they have gone, the journal has it.
-    visitor.write_all(format!("{why}\n").as_bytes()).unwrap_or_default();
+    visitor.write_all(format!("{why}\n").as_bytes()).ignore_error("if they have gone, the journal has it");
     1
 }
 

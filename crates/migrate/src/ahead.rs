@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_criu::page_protocol::{Command, PAGE, PRESENT, of};
 use skiff_ipc::ReportingChild;
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
 
 use crate::block::Block;
 use crate::direct::{Ranges, Run, pieces, send_run};
@@ -118,8 +119,7 @@ impl Drop for Ahead {
     fn drop(&mut self) {
         if let Some(doing) = self.doing.take() {
             hang_up(&self.talk);
-            // Whoever drops it has another error to tell.
-            doing.end().map(drop).unwrap_or_default();
+            doing.end().ignore_error("whoever drops it has another error to tell");
         }
     }
 }

@@ -17,6 +17,7 @@ use std::thread::{self, available_parallelism};
 use rustix::process::Pid;
 use skiff_criu::page_protocol::{Command, PAGE, PRESENT, of, process};
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::memory::{read_of, write_of};
 
 use crate::block::{Block, PIECE, piece};
@@ -56,8 +57,9 @@ pub fn ranges(init: Pid) -> Result<Ranges> {
         open.extend(children(outer)?);
         // What has ended meanwhile has none.
         let Some(pid) = number_inside(outer) else { continue };
-        // Nor has what has ended since: it goes, as all that is not listed, by CRIU.
-        let maps = fs::read(format!("/proc/{outer}/maps")).unwrap_or_default();
+        let maps = fs::read(format!("/proc/{outer}/maps")).default_on_error(
+            "what has ended since has none either: it goes, as all that is not listed, by CRIU",
+        );
         let maps = String::from_utf8_lossy(&maps);
         let mut ranges: Vec<Range> = maps.lines().filter_map(mapping).collect();
         // One that has grown while they were told may be told twice.
@@ -281,8 +283,7 @@ fn write_all(
             continue;
         }
         written = piece.find(stock).and_then(|()| piece.write()).inspect_err(|_| failed.store(true, Relaxed));
-        // Once all have come, nobody wants it.
-        give_back.send(piece.block).unwrap_or_default();
+        give_back.send(piece.block).ignore_error("once all have come, nobody wants it");
     }
 }
 

@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use skiff_criu::page_protocol::{Command, PAGE, PRESENT, process};
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
 
 use crate::block::{Block, piece, zeros};
 use crate::layout::{Layout, Ranges};
@@ -87,8 +88,8 @@ impl Early {
     pub fn give(&self, pid: i32, address: u64, bytes: u64) {
         if let Some(place) = self.layout.place(pid, address, bytes) {
             let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // Who wants it finds other memory; it only takes longer.
-            fallocate(&self.file, how, place, bytes).unwrap_or_default();
+            fallocate(&self.file, how, place, bytes)
+                .ignore_error("who wants it finds other memory; it only takes longer");
         }
     }
 }

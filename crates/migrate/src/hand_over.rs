@@ -39,6 +39,7 @@ use skiff_checkpoint::restore::IMAGE;
 use skiff_checkpoint::{required_criu, trees};
 use skiff_cli::{Migrate, Mode};
 use skiff_runtime::record::{Record, now};
+use skiff_sys::IgnoreError;
 use skiff_user::checkpoints::home;
 use skiff_user::context::Context;
 
@@ -231,7 +232,8 @@ impl Move<'_> {
             };
             if let Err(why) = heard.and_then(|held| if held { Err(strange(&Report::Held)) } else { Ok(()) }) {
                 // CRIU then finds that there is nobody to send to.
-                shutdown(&way.goods, Shutdown::Both).unwrap_or_default();
+                shutdown(&way.goods, Shutdown::Both)
+                    .ignore_error("a connection that is lost has ended already");
                 criu.take_back();
                 return Err(why);
             }
@@ -310,9 +312,9 @@ impl Move<'_> {
                 Ok(all) => held = all,
                 Err(why) => {
                     // Whoever sends finds that there is nobody to send to.
-                    shutdown(&way.goods, Shutdown::Both).unwrap_or_default();
-                    // Why the other side failed says more.
-                    sending.end().map(drop).unwrap_or_default();
+                    shutdown(&way.goods, Shutdown::Both)
+                        .ignore_error("a connection that is lost has ended already");
+                    sending.end().ignore_error("why the other side failed says more");
                     return Err(why.into());
                 }
             }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_sys::IgnoreError;
 
 use skiff_runtime::control;
 use skiff_runtime::record::Record;
@@ -39,8 +40,7 @@ impl Leaving {
         let (_, started) = look(number).ok_or_else(|| Error::new("CRIU has ended"))?;
         let leaving = Self { node: node.into(), token, criu: number, started };
         leaving.write(&path(record))?;
-        // If the note stays, the next command asks the other machine, which has not taken the instance, and removes it.
-        leaving.hold(criu).inspect_err(|_| leaving.stay(record).unwrap_or_default())?;
+        leaving.hold(criu).inspect_err(|_| leaving.stay(record).ignore_error("the next command asks the other machine, which has not taken the instance, and removes the note"))?;
         Ok(leaving)
     }
 
@@ -91,8 +91,7 @@ impl Leaving {
         if let (Some((_, started)), Some(criu)) = (look(self.criu), Pid::from_raw(self.criu))
             && started == self.started
         {
-            // It may have ended this moment.
-            kill_process(criu, Signal::CONT).unwrap_or_default();
+            kill_process(criu, Signal::CONT).ignore_error("it may have ended this moment");
         }
     }
 }

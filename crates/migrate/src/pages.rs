@@ -13,6 +13,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 use skiff_criu::page_protocol::{Command, PRESENT, PROCESS, SHARED};
 use skiff_criu::pagemap::Pagemap;
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
 
 use crate::page_io::{self, OTHER_SIDE};
 use crate::populate::{Populating, Reserve};
@@ -55,8 +56,7 @@ impl Arrival {
     /// When there is no room for them.
     pub fn prepare(dir: OwnedFd, processes: &[(i32, u64)], reserve: &Reserve) -> Result<Self> {
         let pipe = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-        // Smaller ones do, too.
-        fcntl_setpipe_size(&pipe.0, PIPE).map(drop).unwrap_or_default();
+        fcntl_setpipe_size(&pipe.0, PIPE).ignore_error("smaller ones do, too");
         let (mut waiting, mut files) = (HashMap::new(), vec![]);
         for (pid, bytes) in processes {
             let file = create(dir.as_fd(), &format!("ready-{pid}"))?;
@@ -215,8 +215,7 @@ mod tests {
         let mut theirs = File::from(theirs);
         let said = said.to_vec();
         let speaker = std::thread::spawn(move || {
-            // Nobody listens any more where it is not understood.
-            theirs.write_all(&said).unwrap_or_default();
+            theirs.write_all(&said).ignore_error("nobody listens any more where it is not understood");
         });
         let done = arrival.receive(ours.as_fd(), |_| ());
         drop(ours);

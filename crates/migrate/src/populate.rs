@@ -11,6 +11,7 @@ use std::thread::{JoinHandle, available_parallelism, spawn};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
 
 /// So many bytes are found at a time.
 const PART: u64 = 16 << 20;
@@ -49,8 +50,8 @@ impl Reserve {
         let length = bytes.min(self.size.saturating_sub(at));
         if length > 0 {
             let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // Who wants it finds other memory; it only takes longer.
-            fallocate(&self.file, how, at, length).unwrap_or_default();
+            fallocate(&self.file, how, at, length)
+                .ignore_error("who wants it finds other memory; it only takes longer");
         }
     }
 }
@@ -129,8 +130,7 @@ impl Populating {
 
 impl Drop for Populating {
     fn drop(&mut self) {
-        // Whoever drops it unended has another error to tell.
-        self.end().unwrap_or_default();
+        self.end().ignore_error("whoever drops it unended has another error to tell");
     }
 }
 
@@ -148,8 +148,7 @@ impl Work {
                     _ => Err(e),
                 })
                 .context(about)?;
-            // Nobody listens any more once there is half of it.
-            done.send(()).unwrap_or_default();
+            done.send(()).ignore_error("nobody listens any more once there is half of it");
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use skiff_output as output;
+use skiff_sys::IgnoreError;
 
 /// A part of a move and how long it took.
 #[derive(Clone, Debug, Serialize)]
@@ -86,8 +87,10 @@ fn bar(bytes: u64, size: u64) -> String {
 }
 
 fn write(text: &str) {
-    // If stderr is gone there is nobody to see it.
-    std::io::stderr().lock().write_all(text.as_bytes()).unwrap_or_default();
+    std::io::stderr()
+        .lock()
+        .write_all(text.as_bytes())
+        .ignore_error("if stderr is gone there is nobody to see it");
 }
 
 #[cfg(test)]

@@ -41,6 +41,7 @@ use skiff_plan::get;
 use skiff_runtime::control::{self, Live, Want};
 use skiff_runtime::network;
 use skiff_runtime::record::Record;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 /// Who has started us.
@@ -68,8 +69,8 @@ pub fn receive(context: &Context) -> Result<i32> {
             stay(&record)
         }
         Err(why) => {
-            // If it does not hear that, it has heard that we are gone.
-            peer.tell(&Report::Failed(why.message.clone(), why.hint.clone())).unwrap_or_default();
+            peer.tell(&Report::Failed(why.message.clone(), why.hint.clone()))
+                .ignore_error("if it does not hear that, it has heard that we are gone");
             Ok(0)
         }
     }
@@ -357,7 +358,7 @@ fn unpacked<T>(goods: &OwnedFd, packed: bool, take: impl FnOnce(BorrowedFd<'_>) 
     drop(end);
     if taken.is_err() {
         // Nobody reads what still comes.
-        shutdown(goods, Shutdown::Both).unwrap_or_default();
+        shutdown(goods, Shutdown::Both).ignore_error("a connection that is lost has ended already");
     }
     let ended = taking.end();
     taken.and_then(|taken| ended.map(|()| taken))

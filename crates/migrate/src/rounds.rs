@@ -6,6 +6,7 @@ use rustix::net::{Shutdown, shutdown};
 use serde::Serialize;
 use skiff_checkpoint::enter::Inside;
 use skiff_spec::fault::Result;
+use skiff_sys::IgnoreError;
 use std::os::fd::AsFd;
 
 use crate::hear::{hear_progress, last_words, strange};
@@ -36,7 +37,8 @@ pub fn send(
             let heard = hear_progress(&mut way.peer, progress);
             if let Err(why) = heard.and_then(|held| if held { Err(strange(&Report::Held)) } else { Ok(()) }) {
                 // Whoever sends finds that there is nobody to send to.
-                shutdown(&way.goods, Shutdown::Both).unwrap_or_default();
+                shutdown(&way.goods, Shutdown::Both)
+                    .ignore_error("a connection that is lost has ended already");
                 return Err(why);
             }
         }

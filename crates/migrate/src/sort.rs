@@ -12,6 +12,7 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::Pid;
 use skiff_criu::page_protocol::{Command, PRESENT, process};
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
 
 use crate::direct::{self, Ranges, Run};
 use crate::page_io;
@@ -38,8 +39,7 @@ impl Sorting {
     ) -> Result<Self> {
         let about = || "connection for pages";
         let pipe = pipe_with(PipeFlags::CLOEXEC).context(about)?;
-        // Smaller ones do, too.
-        fcntl_setpipe_size(&pipe.0, PIPE).map(drop).unwrap_or_default();
+        fcntl_setpipe_size(&pipe.0, PIPE).ignore_error("smaller ones do, too");
         let nowhere = openat(CWD, "/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
         let nowhere = nowhere.context(|| "/dev/null")?;
         let ours = Arc::new(File::from(ours));

@@ -15,6 +15,7 @@ use std::thread::{JoinHandle, spawn};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
 
 /// The most that is read, and packed, at once.
 const BLOCK: usize = 256 << 10;
@@ -108,7 +109,7 @@ fn file(fd: BorrowedFd<'_>) -> Result<File> {
 
 /// Who reads from it finds its end. If it has ended already, that is as well.
 pub(crate) fn hang_up(socket: &File) {
-    shutdown(socket, Shutdown::Both).unwrap_or_default();
+    shutdown(socket, Shutdown::Both).ignore_error("if it has ended already, that is as well");
 }
 
 fn pack(mut from: &File, blocks: &SyncSender<Vec<u8>>, waiting: &AtomicUsize) {
@@ -205,12 +206,11 @@ impl Taking {
         let taker = spawn(move || {
             let taken = take(link, &to);
             // Whoever still reads waits for what does not come.
-            shutdown(&to, Shutdown::Write).unwrap_or_default();
+            shutdown(&to, Shutdown::Write).ignore_error("if it has ended already, that is as well");
             taken
         });
-        // It ends when the other end of the socket does.
         let answers = spawn(move || {
-            io::copy(&mut &*ours, &mut out).map(drop).unwrap_or_default();
+            io::copy(&mut &*ours, &mut out).ignore_error("it ends when the other end of the socket does");
         });
         Ok(Self { taker, answers })
     }

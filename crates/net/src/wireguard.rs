@@ -13,6 +13,8 @@ use zeroize::Zeroizing;
 
 use crate::wire::{ACK, ask, attribute, message, nest, text, value_of};
 
+use skiff_sys::IgnoreError;
+
 /// How long the program may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// More than what `wireguard-go` is told of one peer, and of all the rest.
@@ -113,8 +115,7 @@ impl Settings {
         let mut text = Zeroizing::new(String::with_capacity(MOST_TEXT * (1 + self.peers.len())));
         text.push_str("set=1\n");
         let mut line = |key: &str, value: &str| {
-            // To a string nothing fails.
-            writeln!(text, "{key}={value}").unwrap_or_default();
+            writeln!(text, "{key}={value}").ignore_error("to a string nothing fails");
         };
         line("private_key", &hex(&self.private_key));
         line("listen_port", &self.port.to_string());
@@ -180,8 +181,7 @@ pub fn family() -> io::Result<u16> {
 fn hex(bytes: &[u8; 32]) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::with_capacity(2 * bytes.len()));
     for byte in bytes {
-        // To a string nothing fails.
-        write!(text, "{byte:02x}").unwrap_or_default();
+        write!(text, "{byte:02x}").ignore_error("to a string nothing fails");
     }
     text
 }

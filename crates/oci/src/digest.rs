@@ -62,7 +62,7 @@ impl Digest {
         let mut hex = String::with_capacity(bytes.len() * 2);
         for byte in bytes {
             // Writing to a string cannot fail.
-            write!(hex, "{byte:02x}").ok();
+            let (Ok(()) | Err(_)) = write!(hex, "{byte:02x}");
         }
         hex
     }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::Ended;
 use skiff_spec::fault::{Context, Fault as Error, Result};
+use skiff_sys::IgnoreError;
 
 /// Our own failure, as opposed to that of the command we run.
 pub const FAILURE: i32 = 125;
@@ -23,16 +24,18 @@ pub fn note(text: &str) {
 
 /// At once: srun mixes what the tasks of a job say wherever one of them stops to think.
 fn say(text: &str) {
-    // If stderr is gone there is nobody to tell; the exit code still says it.
-    io::stderr().lock().write_all(text.as_bytes()).unwrap_or_default();
+    io::stderr()
+        .lock()
+        .write_all(text.as_bytes())
+        .ignore_error("if stderr is gone there is nobody to tell; the exit code still says it");
 }
 
 /// Says what may have been meant.
 pub fn hint_at(commands: &[String]) {
     if !commands.is_empty() {
         let shown: Vec<_> = commands.iter().map(|c| format!("`{c}`")).collect();
-        // Without standard error there is nobody to tell.
-        writeln!(io::stderr().lock(), "hint: {}?", shown.join(" or ")).unwrap_or_default();
+        writeln!(io::stderr().lock(), "hint: {}?", shown.join(" or "))
+            .ignore_error("without standard error there is nobody to tell");
     }
 }
 

@@ -12,6 +12,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::plan::{Accounts, Route};
 
+use skiff_sys::IgnoreError;
 use skiff_user::context::{Context, is_inside};
 
 /// Parts of a system that may lie on a disk of their own; a clone of `/` does not show them.
@@ -124,8 +125,12 @@ fn accounts(context: &Context) -> Accounts {
     let user = account::user(uid)
         .map_or_else(|| format!("user{uid}:x:{uid}:{gid}::{home}:/bin/sh"), |user| user.to_line());
     let mut wanted = vec![gid];
-    // A user of more groups than can be asked for is not to be kept from running.
-    wanted.extend(rustix::process::getgroups().unwrap_or_default().iter().map(|g| g.as_raw()));
+    wanted.extend(
+        rustix::process::getgroups()
+            .default_on_error("a user of more groups than can be asked for is not to be kept from running")
+            .iter()
+            .map(|g| g.as_raw()),
+    );
     // Without the other members, who are of no concern here.
     let groups = account::groups(&wanted).iter().map(Group::to_line).collect();
     Accounts { users: vec![user], groups }

@@ -7,6 +7,7 @@ use rustix::termios::tcgetwinsize;
 
 use skiff_output as output;
 use skiff_store::protocol::LayerState;
+use skiff_sys::IgnoreError;
 
 /// Format of the progress display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -88,8 +89,8 @@ impl Progress {
     }
 
     fn json(&self, layers: &[LayerState]) {
-        // Plain data cannot fail to become JSON.
-        let text = serde_json::to_string(&serde_json::json!({ "layers": layers })).unwrap_or_default();
+        let text = serde_json::to_string(&serde_json::json!({ "layers": layers }))
+            .default_on_error("plain data cannot fail to become JSON");
         write_all(&format!("{text}\n"));
     }
 
@@ -164,8 +165,10 @@ fn time(seconds: f64) -> String {
 }
 
 fn write_all(text: &str) {
-    // If stderr is gone there is nobody to see it.
-    std::io::stderr().lock().write_all(text.as_bytes()).unwrap_or_default();
+    std::io::stderr()
+        .lock()
+        .write_all(text.as_bytes())
+        .ignore_error("if stderr is gone there is nobody to see it");
 }
 
 #[cfg(test)]

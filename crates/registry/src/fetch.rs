@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use skiff_oci::digest::Digest;
 use skiff_oci::manifest::Descriptor;
+use skiff_sys::IgnoreError;
 
 use super::chunks::Chunks;
 use super::failure::{Failure, RegistryError};
@@ -143,8 +144,7 @@ impl Drop for Fetch {
         self.shared.changed.notify_all();
         self.shared.http.shutdown();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
-            thread.join().ok();
+            thread.join().ignore_error("a thread that panicked has said so");
         }
         for job in &self.shared.queue().jobs {
             job.growing.fail(Error::Abandoned { blob: job.blob.digest.to_string() });

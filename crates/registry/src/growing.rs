@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use skiff_oci::digest::Digest;
 use skiff_oci::manifest::Descriptor;
+use skiff_sys::IgnoreError;
 
 use super::chunks::Chunks;
 use super::error::Told;
@@ -206,8 +207,8 @@ impl Growing {
     /// Lets what lies before `end` leave the page cache: it has been read, and its reader will not come back to it.
     pub fn let_go(&self, end: u64) {
         if let (Some((file, _)), Some(length)) = (&self.state().file, NonZeroU64::new(end)) {
-            // Where advice is not taken, all is only slower.
-            fadvise(&**file, 0, Some(length), Advice::DontNeed).ok();
+            fadvise(&**file, 0, Some(length), Advice::DontNeed)
+                .ignore_error("where advice is not taken, all is only slower");
         }
     }
 
@@ -573,7 +574,7 @@ mod tests {
                         if let Err(error) = reader.read_at(&mut buffer, 0) {
                             return error;
                         }
-                        begun.send(()).ok();
+                        begun.send(()).ignore_error("nobody may wait for it any more");
                     }
                 });
                 has_begun.recv().unwrap();

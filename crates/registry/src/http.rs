@@ -14,6 +14,8 @@ use super::failure::Failure;
 use super::retry::retry_after;
 use super::{proxy, tls};
 
+use skiff_sys::IgnoreError;
+
 /// More redirects are a loop.
 const MAX_REDIRECTS: usize = 8;
 /// How much of an error's explanation is read, in bytes.
@@ -218,8 +220,12 @@ pub(super) fn status_failure(response: Response<Body>) -> Failure {
     let retry_after = header_text(response.headers(), header::RETRY_AFTER)
         .and_then(|value| retry_after(value, SystemTime::now()));
     let mut text = vec![];
-    // An explanation that breaks off explains less; that is all.
-    response.into_body().into_reader().take(MAX_EXPLANATION).read_to_end(&mut text).ok();
+    response
+        .into_body()
+        .into_reader()
+        .take(MAX_EXPLANATION)
+        .read_to_end(&mut text)
+        .ignore_error("an explanation that breaks off explains less; that is all");
     Failure::Status { status: status.as_u16(), message: explanation(&text), retry_after }
 }
 

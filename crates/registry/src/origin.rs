@@ -8,6 +8,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 use serde::{Deserialize, Serialize};
 use skiff_oci::digest::Digest;
 use skiff_oci::manifest::{self, Descriptor, MAX_DOCUMENT};
+use skiff_sys::IgnoreError;
 use ureq::http::Method;
 
 use super::http::{Http, authority, read_body};
@@ -120,8 +121,7 @@ impl Note {
             State::From(known) => known.clone().filter(|known| Some(known) == origin.as_ref()),
         };
         if known.is_none() {
-            // Nothing else could be done; and what stays says no more than that the blob's first bytes came from there.
-            unlinkat(&self.dir, &self.name, AtFlags::empty()).unwrap_or_default();
+            unlinkat(&self.dir, &self.name, AtFlags::empty()).ignore_error("nothing else could be done; and what stays says no more than that the blob's first bytes came from there");
         }
         *state = State::From(known);
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use skiff_oci::digest::Digest;
+use skiff_sys::IgnoreError;
 use skiff_sys::uncached::Uncached;
 
 use super::chunks::Chunks;
@@ -93,8 +94,8 @@ impl BlobDir {
             Part { data: Arc::new(data), uncached: Uncached::default(), journal, chunks, shown, origin };
         let is_known = part.size()? == chunks.size() && part.read_header() == Some(header(chunks));
         if !is_known && let Err(e) = part.reset() {
-            // Who cannot have the room leaves none taken. The first error is the one to tell.
-            self.unlink(&names).ok();
+            // Who cannot have the room leaves none taken.
+            self.unlink(&names).ignore_error("the first error is the one to tell");
             return Err(e);
         }
         Ok(Taken::Ours(part))

@@ -11,6 +11,8 @@ use ureq::tls::{Certificate, ClientCert, RootCerts, TlsConfig, parse_pem};
 use super::failure::Failure;
 use crate::error::Error;
 
+use skiff_sys::IgnoreError;
+
 /// Where distributions keep their bundles of authorities: Debian, Red Hat, SUSE, Alpine.
 const BUNDLES: &[&str] = &[
     "/etc/ssl/certs/ca-certificates.crt",
@@ -56,8 +58,7 @@ impl Certificates {
             let found = match concerned(&server) {
                 true => pem_files(&dir, &server, &[AUTHORITY, OURSELVES, KEY])
                     .map_err(|(path, e)| Error::io("read", path, e))?,
-                // It may yet be asked, for a token say; if not, what is wrong with these is no reason to fail.
-                false => pem_files(&dir, &server, &[AUTHORITY]).unwrap_or_default(),
+                false => pem_files(&dir, &server, &[AUTHORITY]).default_on_error("it may yet be asked, for a token say; if not, what is wrong with these is no reason to fail"),
             };
             files.extend(found);
         }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::Hasher;
+use skiff_sys::IgnoreError;
 use ureq::Body;
 use ureq::http::{Method, Response, StatusCode, Uri, header};
 
@@ -385,7 +386,8 @@ fn fill(body: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<std::io::Resu
 
 /// A connection is kept only if its answer was read to the end; if that fails, it is just not kept.
 fn see_end(body: &mut impl Read) {
-    std::io::copy(&mut body.take(1), &mut std::io::sink()).ok();
+    std::io::copy(&mut body.take(1), &mut std::io::sink())
+        .ignore_error("a connection whose end is not seen is just not kept");
 }
 
 fn ended_early(

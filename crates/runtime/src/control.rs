@@ -20,6 +20,7 @@ use skiff_sys::fdpass;
 use skiff_sys::process::Child;
 
 use crate::lock::wait_for_lock;
+use skiff_sys::IgnoreError;
 use skiff_user::dirs::with_umask;
 
 /// The socket for the user's own commands, in the environment's directory.
@@ -218,7 +219,7 @@ pub fn wants_to_be_last(connection: &OwnedFd) -> bool {
 
 /// Tells a session that there is no other any more; if it has gone, that shows by itself.
 pub fn tell_last(connection: &OwnedFd) {
-    fdpass::send(connection.as_fd(), &[LAST], &[]).unwrap_or_default();
+    fdpass::send(connection.as_fd(), &[LAST], &[]).ignore_error("that the session has gone shows by itself");
 }
 
 /// A new Unix socket.

@@ -13,6 +13,7 @@ use skiff_spec::plan::Base;
 use skiff_spec::settings::{self, Settings};
 
 use skiff_store::index::Entry;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, HINT, is_whole, make_parts, make_ready, new_name, own_dir, sweep, with_umask};
 use skiff_user::named;
@@ -123,8 +124,8 @@ impl Environment {
             .fill(&all, &new, base, mounts, net)
             .and_then(|()| Ok(all.rename(&new, &all, self.name.as_str())?));
         if made.is_err() {
-            // The first error is the one to tell; what stays is swept by the next `create`.
-            all.remove_tree(&new).unwrap_or_default();
+            all.remove_tree(&new)
+                .ignore_error("the first error is the one to tell; what stays is swept by the next `create`");
         }
         made.map_err(|e| if e.hint.is_empty() { e.hint(HINT) } else { e })
     }

@@ -13,6 +13,7 @@ use skiff_spec::plan::Upper;
 use crate::record::{IMAGE, OUTPUT, Record, STARTED, State, home, write};
 use crate::{lock, naming};
 use skiff_store::index::Entry;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, delete, make_private, new_in, set_aside, with_umask};
 
@@ -37,8 +38,8 @@ impl Record {
             }
         });
         if made.is_err() {
-            // The first error is the one to tell; what stays `skiff sweep` removes.
-            fs::remove_dir_all(&new).unwrap_or_default();
+            fs::remove_dir_all(&new)
+                .ignore_error("the first error is the one to tell; what stays `skiff sweep` removes");
         }
         made
     }

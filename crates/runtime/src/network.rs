@@ -19,6 +19,7 @@ use skiff_spec::plan::{HOSTS, Plan, Source};
 use skiff_spec::wire::{ON_NETWORK, Request};
 use skiff_sys::process;
 
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 /// How this program was called.
@@ -219,8 +220,8 @@ fn start_again(
 
 /// What this host has in it; nothing if it has none.
 pub fn own_hosts() -> String {
-    // Without the file no host has a name, as with an empty one.
-    std::fs::read_to_string(HOSTS).unwrap_or_default()
+    std::fs::read_to_string(HOSTS)
+        .default_on_error("without the file no host has a name, as with an empty one")
 }
 
 /// What a plan's list of hosts says, if it has one: the host's own, but with the host's name and the plan's for the address on the network

@@ -19,6 +19,7 @@ use skiff_sys::signal::{Mask, send_to_group};
 
 use crate::kept::Kept;
 use crate::record::Record;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 /// What to start, and how.
@@ -160,8 +161,9 @@ impl Service<'_> {
             Ended::Code(code) => End::Exited(code),
             Ended::Signal(number) => End::Killed(number),
         });
-        // Without room for it, the instance is shown as one that was lost.
-        self.record.note_end(end).unwrap_or_default();
+        self.record
+            .note_end(end)
+            .ignore_error("without room for it, the instance is shown as one that was lost");
     }
 }
 
@@ -196,8 +198,9 @@ impl Running {
     pub fn hear(&mut self, instance: &Instance) -> bool {
         let inside = matches!(self.main, Main::Inside(_));
         if inside && self.ended.is_none() {
-            // What cannot be read any more has ended, as process 1 has, which shows by itself.
-            self.ended = session::ended(instance.control.as_fd()).unwrap_or_default();
+            self.ended = session::ended(instance.control.as_fd()).default_on_error(
+                "what cannot be read any more has ended, as process 1 has, which shows by itself",
+            );
         }
         inside
     }
@@ -209,9 +212,9 @@ impl Running {
             Main::Me(child) => Some(child.pid),
         };
         if let Some(group) = group {
-            // It may be gone by now. One that is stopped would never hear of it.
-            send_to_group(group, signal).unwrap_or_default();
-            send_to_group(group, Signal::CONT.as_raw()).unwrap_or_default();
+            // One that is stopped would never hear of it.
+            send_to_group(group, signal).ignore_error("the group may be gone by now");
+            send_to_group(group, Signal::CONT.as_raw()).ignore_error("the group may be gone by now");
         }
     }
 

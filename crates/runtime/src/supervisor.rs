@@ -22,6 +22,7 @@ use crate::control::{CONTROL, HOST, Live, Want, accept, answer, listen_at};
 use crate::lock::try_lock;
 use crate::service::{Running, Service};
 use crate::{network, proxy};
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 mod launch;
@@ -207,8 +208,7 @@ impl<'a> Supervisor<'a> {
             tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(d.subsec_nanos()),
         });
-        // Interrupted or not: what is ready shows.
-        poll(&mut fds, limit.as_ref()).unwrap_or_default();
+        poll(&mut fds, limit.as_ref()).ignore_error("interrupted or not: what is ready shows");
         let ready = |n: usize| !fds[n].revents().is_empty();
         Woken {
             signal: ready(0),
@@ -221,8 +221,8 @@ impl<'a> Supervisor<'a> {
     }
 
     fn ask_whether_idle(&self) {
-        // A full queue holds the question already.
-        send(&self.instance.control, &[STILL], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).unwrap_or_default();
+        send(&self.instance.control, &[STILL], SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+            .ignore_error("a full queue holds the question already");
     }
 
     fn hear_init(&mut self) {
@@ -243,14 +243,12 @@ impl<'a> Supervisor<'a> {
         let tell = || answer(&connection, init, self.sessions.len());
         match want {
             Want::Stop => {
-                // It may have ended already.
-                kill_process(init.pid, Signal::KILL).unwrap_or_default();
-                // It is ended whether they wait for it or not.
-                tell().unwrap_or_default();
+                kill_process(init.pid, Signal::KILL).ignore_error("it may have ended already");
+                tell().ignore_error("the environment is ended whether they wait for it or not");
                 true
             }
             Want::End => {
-                tell().unwrap_or_default();
+                tell().ignore_error("the environment is ended whether they wait for it or not");
                 match (&self.running, self.keep) {
                     (Some(running), Keep::Instance(service)) => {
                         running.end_kindly(service.stop);
@@ -284,8 +282,9 @@ impl<'a> Supervisor<'a> {
         if let Keep::Instance(service) = self.keep {
             service.note_end(self.running.as_ref().map(Running::ended));
         }
-        // It may be dead already; and if not, its end takes everything inside along before wait returns.
-        kill_process(self.instance.init.pid, Signal::KILL).unwrap_or_default();
+        kill_process(self.instance.init.pid, Signal::KILL).ignore_error(
+            "it may be dead already; and if not, its end takes everything inside along before wait returns",
+        );
         // A command that runs as the user is a child of this process, in process 1's PID namespace.
         reap_all_until(self.instance.init.pid);
         for name in [CONTROL, HOST] {
@@ -295,6 +294,6 @@ impl<'a> Supervisor<'a> {
 }
 
 fn remove(dir: &Path, name: &str) {
-    // Left behind it does no harm: nobody listens, and the next start replaces it.
-    std::fs::remove_file(dir.join(name)).unwrap_or_default();
+    std::fs::remove_file(dir.join(name))
+        .ignore_error("left behind it does no harm: nobody listens, and the next start replaces it");
 }

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 
 use crate::command::{Command, NotStarted, exit_code};
 use skiff_spec::fault::Fault;
+use skiff_sys::IgnoreError;
 
 /// Why a command does not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,8 +72,8 @@ impl Failed {
 
     /// Says it to the maker of this process.
     pub(crate) fn report(&self, reporter: &OwnedFd) {
-        // If the maker is gone there is nobody to tell.
-        rustix::io::write(reporter, &self.to_bytes()).unwrap_or_default();
+        rustix::io::write(reporter, &self.to_bytes())
+            .ignore_error("if the maker is gone there is nobody to tell");
     }
 
     /// What was said of `command`; nothing, by the end of the pipe, when it has become the program.

@@ -21,6 +21,7 @@ use crate::join;
 use crate::place::Place;
 use crate::stage::ROOT;
 use skiff_spec::fault::{Context, Fault, Result};
+use skiff_sys::IgnoreError;
 
 /// Said to the waiting command: the new root hangs at its place, unfurnished.
 const LOOK: u8 = b'l';
@@ -109,15 +110,15 @@ impl Prepared {
     /// Has it look up now, in the root that is still being furnished, what it will need there: the kernel remembers what it has found, and
     /// to find it first takes long in so many layers. (It would only be waiting.)
     pub(crate) fn look_ahead(&self) {
-        // If this fails it is gone, which process 1 sees soon enough.
-        rustix::io::write(&self.gate, &[LOOK]).unwrap_or_default();
+        rustix::io::write(&self.gate, &[LOOK])
+            .ignore_error("if this fails it is gone, which process 1 sees soon enough");
     }
 
     /// Lets it go, and tells the maker of the environment who it is.
     pub(crate) fn go(self, control: BorrowedFd<'_>) {
-        // If this fails the maker is gone, and so are we.
-        rustix::io::write(&self.gate, &[GO]).unwrap_or_default();
-        fdpass::send(control, b"c", &[self.child.pidfd.as_fd()]).unwrap_or_default();
+        rustix::io::write(&self.gate, &[GO]).ignore_error("if this fails the maker is gone, and so are we");
+        fdpass::send(control, b"c", &[self.child.pidfd.as_fd()])
+            .ignore_error("without its maker this process ends as well");
     }
 }
 

@@ -25,6 +25,7 @@ use crate::stage::{Extras, PLACE};
 use crate::start::{For, Instance, Making, become_init, detach_stdio, die_with_maker, hear};
 use crate::word::Word;
 use skiff_spec::fault::{Context, Fault, Result};
+use skiff_sys::IgnoreError;
 
 pub use crate::machine::{Machine, Wiring};
 
@@ -110,7 +111,7 @@ pub fn start(
     };
     if asked.is_err() {
         // It waits for that.
-        kill_process(init.pid, Signal::KILL).unwrap_or_default();
+        kill_process(init.pid, Signal::KILL).ignore_error("it may have ended by itself");
     }
     let told = read_all(report.as_fd());
     helper.into_iter().for_each(Helper::finish);
@@ -120,8 +121,8 @@ pub fn start(
             Ok(Group { init, control, ids })
         }
         (told, asked) => {
-            // It may have ended, which is why nothing was told.
-            kill_process(init.pid, Signal::KILL).unwrap_or_default();
+            kill_process(init.pid, Signal::KILL)
+                .ignore_error("it may have ended, which is why nothing was told");
             reap(init.pid);
             asked?;
             Err(match told {
@@ -135,8 +136,7 @@ pub fn start(
 impl Group {
     /// Ends it; when this returns, no process of it is left.
     pub fn end(self) {
-        // It may be dead already.
-        kill_process(self.init.pid, Signal::KILL).unwrap_or_default();
+        kill_process(self.init.pid, Signal::KILL).ignore_error("it may be dead already");
         reap(self.init.pid);
     }
 }
@@ -233,7 +233,7 @@ impl Ground {
             .and_then(|()| rustix::io::write(&control, &[1]).map(drop).context(|| "control socket"));
         if wired.is_err() {
             // It waits for that.
-            kill_process(init.pid, Signal::KILL).unwrap_or_default();
+            kill_process(init.pid, Signal::KILL).ignore_error("it may have ended by itself");
         }
         let told = hear(report.as_fd());
         let instance = Instance { init, control, ids: self.ids, notes: vec![], way_out: None };

@@ -22,6 +22,7 @@ use crate::command::{Command, NotStarted};
 use crate::failed::Failed;
 use crate::order::Order;
 use skiff_spec::fault::{Context, Fault, Result};
+use skiff_sys::IgnoreError;
 
 /// The helper started, not yet asked anything. Starting it early lets it load while we do other things.
 pub struct Helper {
@@ -219,8 +220,8 @@ impl Helper {
     /// Has nothing started any more, and waits for its end. A process that it has made for a command is a child of ours: until somebody takes
     /// its exit status the PID namespace that it is in cannot end.
     pub(crate) fn abandon(self) {
-        // It may have gone already, and then there is nobody to tell.
-        rustix::net::shutdown(&self.socket, Shutdown::Write).unwrap_or_default();
+        rustix::net::shutdown(&self.socket, Shutdown::Write)
+            .ignore_error("it may have gone already, and then there is nobody to tell");
         while let Ok((bytes, fds)) = self.receive()
             && !bytes.is_empty()
         {
@@ -320,21 +321,19 @@ impl Helper {
 
     /// Tells it that nothing more is wanted of it.
     pub(crate) fn dismiss(&self) {
-        // It may have gone already, and then there is nobody to tell.
-        rustix::net::shutdown(&self.socket, Shutdown::Both).unwrap_or_default();
+        rustix::net::shutdown(&self.socket, Shutdown::Both)
+            .ignore_error("it may have gone already, and then there is nobody to tell");
     }
 
     /// Takes its exit status if it has ended, so that no zombie stays.
     pub fn bury(&mut self) {
-        // Nobody else waits for it, so this cannot fail.
-        self.child.try_wait().map(drop).unwrap_or_default();
+        self.child.try_wait().ignore_error("nobody else waits for it, so this cannot fail");
     }
 
     /// Waits for its end, so that no zombie stays.
     pub fn finish(mut self) {
         self.dismiss();
-        // Nobody else waits for it, so this cannot fail.
-        self.child.wait().map(drop).unwrap_or_default();
+        self.child.wait().ignore_error("nobody else waits for it, so this cannot fail");
     }
 }
 

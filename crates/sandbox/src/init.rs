@@ -7,6 +7,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process_group, pidfd_open, wait,
 };
+use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
 use skiff_sys::process::exit_now;
 use skiff_sys::signal::Signals;
@@ -80,8 +81,7 @@ fn adopt(control: BorrowedFd<'_>) -> Option<Pid> {
     let pid = Pid::from_raw(i32::from_le_bytes(number)).filter(|_| n == number.len())?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
     let told: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
-    // Nobody there: the next look at `control` shows it.
-    fdpass::send(control, b"c", &told).unwrap_or_default();
+    fdpass::send(control, b"c", &told).ignore_error("nobody there: the next look at `control` shows it");
     pidfd.map(|_| pid)
 }
 
@@ -126,8 +126,8 @@ fn end_all() {
     loop {
         match wait(options) {
             Ok(None) => {
-                // The "group" of process 1 is -1, which the kernel takes as all that we see. They may have ended by now.
-                kill_process_group(Pid::INIT, Signal::KILL).unwrap_or_default();
+                // The "group" of process 1 is -1, which the kernel takes as all that we see.
+                kill_process_group(Pid::INIT, Signal::KILL).ignore_error("they may have ended by now");
                 options = WaitOptions::empty();
             }
             Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
@@ -145,6 +145,7 @@ fn children() -> usize {
 
 fn tell(socket: BorrowedFd<'_>, words: &[u8]) {
     use rustix::net::SendFlags;
-    // Nobody there, or one who does not listen: nothing that could be done about it from here.
-    rustix::net::send(socket, words, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).unwrap_or_default();
+    rustix::net::send(socket, words, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).ignore_error(
+        "nobody there, or one who does not listen: nothing that could be done about it from here",
+    );
 }

@@ -6,12 +6,14 @@ use rustix::process::{Pid, getgid, getuid};
 use skiff_spec::ids::{IdMap, subordinate};
 
 use skiff_spec::fault::{Context, Result};
+use skiff_sys::IgnoreError;
 
 /// Maps the ids of the user namespace that process `pid` is in; gives how many ids there are inside.
 pub fn write(pid: Pid) -> Result<u32> {
     let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
-    // Without the file, as with an empty one, nobody has further ids; how many there are is the answer.
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let read = |path: &str| {
+        std::fs::read_to_string(path).default_on_error("without the file, as with an empty one, nobody has further ids; how many there are is the answer")
+    };
     let name = skiff_site::account::user(uid).map(|user| user.name);
     let uids = subordinate(&read("/etc/subuid"), name.as_deref(), uid);
     let gids = subordinate(&read("/etc/subgid"), name.as_deref(), uid);

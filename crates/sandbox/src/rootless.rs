@@ -24,6 +24,7 @@ use crate::mounts::{as_mount, attach, bind_one, by_number, open_dir, resolve_or_
 use crate::root;
 use crate::stage::{PLACE, Stage};
 use skiff_spec::fault::{Context, Fault, Result};
+use skiff_sys::IgnoreError;
 
 /// The program.
 pub const PROGRAM: &str = "/usr/bin/fuse-overlayfs";
@@ -126,8 +127,9 @@ fn stand_ins(layer: BorrowedFd<'_>) -> rustix::io::Result<()> {
     ] {
         let host = Path::new("/").join(file);
         if host.exists() && fs::File::open(&host).is_err() {
-            // Without a list of accounts there are none to lock.
-            let text = locked(&String::from_utf8_lossy(&fs::read(of).unwrap_or_default()));
+            let text = locked(&String::from_utf8_lossy(
+                &fs::read(of).default_on_error("without a list of accounts there are none to lock"),
+            ));
             let place = resolve_or_make(layer, Path::new(file), false)?;
             chmod(by_number(place.as_fd()), Mode::from_raw_mode(0o640))?;
             fs::write(by_number(place.as_fd()), text)
@@ -151,7 +153,8 @@ fn serve(device: &OwnedFd, log: &OwnedFd, options: &str) -> Result<Pid> {
         Fork::Child => {
             let e = become_server(device, log, &argv);
             // Standard error is the log by now.
-            rustix::io::write(rustix::stdio::stderr(), e.message.as_bytes()).unwrap_or_default();
+            rustix::io::write(rustix::stdio::stderr(), e.message.as_bytes())
+                .ignore_error("without the log, the exit code says that it failed");
             exit_now(127)
         }
     }

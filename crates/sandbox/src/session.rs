@@ -17,6 +17,7 @@ use crate::init;
 use crate::place::{Place, controlling_terminal};
 use crate::start::Instance;
 use skiff_spec::fault::{Context, Result};
+use skiff_sys::IgnoreError;
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,15 +157,15 @@ impl Session {
             // The kernel stops no such group either.
             return;
         }
-        // To its own group anybody may send signals.
-        rustix::process::kill_current_process_group(Signal::TSTP).unwrap_or_default();
+        rustix::process::kill_current_process_group(Signal::TSTP)
+            .ignore_error("to its own group anybody may send signals");
         while let Ok(Some(signal)) = self.signals.next() {
             if signal.number != Signal::TSTP.as_raw() {
                 self.pass(signal, group);
             }
         }
-        // To itself, too.
-        rustix::process::kill_process(rustix::process::getpid(), Signal::STOP).unwrap_or_default();
+        rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)
+            .ignore_error("to itself anybody may send signals");
     }
 
     /// The process group that has the terminal.
@@ -189,7 +190,7 @@ impl Session {
             && let (Some(terminal), Some(group)) = (&self.terminal, own_group())
         {
             // The group that had it is gone or has stopped.
-            tcsetpgrp(terminal, group).unwrap_or_default();
+            tcsetpgrp(terminal, group).ignore_error("a terminal that is gone needs no group");
         }
     }
 }
@@ -286,6 +287,6 @@ fn hear(control: BorrowedFd<'_>, lost: &Cell<bool>) -> Result<Option<Change>> {
 /// To the command's group: what a shell's job is. It may be gone already, which the next look shows.
 fn send(group: Option<Pid>, signal: i32) {
     if let Some(group) = group {
-        send_to_group(group, signal).unwrap_or_default();
+        send_to_group(group, signal).ignore_error("the group may be gone already, which the next look shows");
     }
 }

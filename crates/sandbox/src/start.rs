@@ -28,6 +28,7 @@ use crate::way_out::WayOut;
 use crate::word::Word;
 use crate::{map, root, rootless};
 use skiff_spec::fault::{Context, Fault, Result};
+use skiff_sys::IgnoreError;
 
 pub use crate::child::{reap, reap_all_until};
 pub use crate::options::Options;
@@ -98,7 +99,7 @@ pub fn start_for_me(
         }
         Err(why) => {
             // It may have been made, and not told of.
-            kill_process(instance.init.pid, Signal::KILL).unwrap_or_default();
+            kill_process(instance.init.pid, Signal::KILL).ignore_error("it may have ended by itself");
             helper.abandon();
             reap_all_until(instance.init.pid);
             Err(why)
@@ -109,8 +110,9 @@ pub fn start_for_me(
 impl Instance {
     /// Ends it; when this returns, no process of it is left.
     pub fn end(self) {
-        // It may be dead already; and if not, its end takes everything inside along before `reap` returns.
-        kill_process(self.init.pid, Signal::KILL).unwrap_or_default();
+        kill_process(self.init.pid, Signal::KILL).ignore_error(
+            "it may be dead already; and if not, its end takes everything inside along before `reap` returns",
+        );
         reap(self.init.pid);
         drop(self.way_out);
     }
@@ -189,7 +191,7 @@ fn launch(plan: &Plan, mut options: Options<'_>, purpose: For<'_>) -> Result<Lau
     let asked = asked.and_then(|()| give_way_out(init.pid, plan, &options, control.as_fd()));
     if asked.is_err() && WayOut::is_wanted(plan) {
         // It waits for the way out.
-        kill_process(init.pid, Signal::KILL).unwrap_or_default();
+        kill_process(init.pid, Signal::KILL).ignore_error("it may have ended by itself");
     }
     let told = hear(report.as_fd());
     if !matches!(purpose, For::Me(_)) {
@@ -204,8 +206,8 @@ fn launch(plan: &Plan, mut options: Options<'_>, purpose: For<'_>) -> Result<Lau
         }),
         // The child's own words come first: it saw what the helper answered.
         (word, asked) => {
-            // It may have ended by itself; then there is nobody to kill.
-            kill_process(init.pid, Signal::KILL).unwrap_or_default();
+            kill_process(init.pid, Signal::KILL)
+                .ignore_error("it may have ended by itself; then there is nobody to kill");
             helper.into_iter().for_each(Helper::abandon);
             match purpose {
                 For::Me(_) => reap_all_until(init.pid),
@@ -423,8 +425,7 @@ pub fn detach_stdio() {
     use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
     if let Ok(null) = openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         for dup in [dup2_stdin, dup2_stdout, dup2_stderr] {
-            // What stays open is closed when this process ends.
-            dup(&null).unwrap_or_default();
+            dup(&null).ignore_error("what stays open is closed when this process ends");
         }
     }
 }

@@ -12,6 +12,7 @@ use rustix::process::Pid;
 use skiff_sys::process::keep_on_exec;
 
 use skiff_spec::fault::{Context, Fault, Result};
+use skiff_sys::IgnoreError;
 
 /// The program, a package of its own everywhere.
 pub const PROGRAM: &str = "slirp4netns";
@@ -58,8 +59,10 @@ impl Uplink {
         }
         let mut said = String::new();
         let mut words = std::fs::File::from(words);
-        // What it has not said cannot be shown.
-        words.rewind().and_then(|()| words.read_to_string(&mut said)).unwrap_or_default();
+        words
+            .rewind()
+            .and_then(|()| words.read_to_string(&mut said))
+            .ignore_error("what it has not said cannot be shown");
         // What went wrong comes first; that it did, after.
         let first = said.lines().next().unwrap_or("it ended without a word");
         Err(Fault::new(format!("{PROGRAM}: {first}"))
@@ -69,9 +72,7 @@ impl Uplink {
 
 impl Drop for Uplink {
     fn drop(&mut self) {
-        // It may have gone already.
-        self.child.kill().unwrap_or_default();
-        // It is gone in any case.
-        self.child.wait().map(drop).unwrap_or_default();
+        self.child.kill().ignore_error("it may have gone already");
+        self.child.wait().ignore_error("it is gone in any case");
     }
 }

@@ -16,6 +16,7 @@ use crate::helper::Helper;
 use crate::map;
 use crate::start::die_with_maker;
 use skiff_spec::fault::{Context, Result};
+use skiff_sys::IgnoreError;
 
 /// Runs `act` in a process that is root of a new user namespace with the user's ids; gives what it gave. `act` gets the view of
 /// `base` where the helper makes one.
@@ -47,7 +48,7 @@ pub fn as_root_of_ids<T: Serialize + DeserializeOwned>(
     };
     if asked.is_err() {
         // It waits for the answer.
-        kill_process(child.pid(), Signal::KILL).unwrap_or_default();
+        kill_process(child.pid(), Signal::KILL).ignore_error("it may have ended by itself");
     }
     let done = child.end();
     // Not before: until the child has its answer the helper is needed.

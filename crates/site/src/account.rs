@@ -98,7 +98,7 @@ fn getent(database: &str, keys: &[String], uid: Option<u32>) -> Option<String> {
     let answer = read_until(&mut child, Instant::now() + PATIENCE);
     if answer.is_none() {
         // It has ended by itself, or ends now.
-        child.kill().ok();
+        let (Ok(()) | Err(_)) = child.kill();
     }
     let status = child.wait().ok()?;
     // 2: some of the keys are not known.
@@ -153,7 +153,8 @@ impl Kept {
         let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
         let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
         if written.and_then(|()| fs::rename(&new, &self.0)).is_err() {
-            fs::remove_file(&new).ok();
+            // Who reads it finds out anew without it, and the next one has another name.
+            let (Ok(()) | Err(_)) = fs::remove_file(&new);
         }
     }
 }

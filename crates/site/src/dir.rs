@@ -249,7 +249,7 @@ impl TrustedDir {
             .and_then(|()| self.rename(&new, self, name));
         if written.is_err() {
             // The first error is the one to tell.
-            self.remove_file(&new).unwrap_or_default();
+            let (Ok(()) | Err(_)) = self.remove_file(&new);
         }
         written
     }

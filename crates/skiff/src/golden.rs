@@ -17,6 +17,7 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, File as PlanFile, Identity, Plan, Route, Upper};
 use skiff_spec::scratch::ScratchPlace;
 use skiff_spec::settings::Settings;
+use skiff_sys::IgnoreError;
 
 use skiff_app as app;
 use skiff_cli::{App, Cli, Cluster, Command, Env, Instance, Machines, Run, Slurm, Start};
@@ -336,7 +337,7 @@ fn plans_are_as_kept() {
         if renews {
             fs::write(&path, &is).expect("it can be written");
         }
-        let was = fs::read_to_string(&path).unwrap_or_default();
+        let was = fs::read_to_string(&path).default_on_error("a plan that is not there yet differs");
         if was != is {
             write!(wrong, "{name} (skiff {words}):\n{}", difference(&was, &is)).expect("memory");
         }

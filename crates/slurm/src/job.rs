@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names::{self, DESCRIPTOR, JOBS};
 use skiff_spec::job::{Container, Descriptor};
+use skiff_sys::IgnoreError;
 
 /// In a job's directory: a link to what belongs to the job's user. That lies on the disk of the cache: `/run` is memory, which
 /// users must not be able to fill.
@@ -55,8 +56,10 @@ impl Job {
             (Descriptor::Container(Container { name: Some(name), .. }), _) => format!("named.{name}"),
             (Descriptor::Container(_), Some(step)) => format!("container.{step}"),
             (Descriptor::Container(_), None) => {
-                // All text; and what could not become a line has not come here by one.
-                let line = self.descriptor.to_line().unwrap_or_default();
+                let line = self
+                    .descriptor
+                    .to_line()
+                    .default_on_error("all text; and what could not become a line has not come here by one");
                 blake3::hash(line.as_bytes()).to_hex()[..16].to_owned()
             }
         };

@@ -16,6 +16,7 @@ use crate::rooms::{Rooms, numbered};
 use crate::stop::stop_job;
 use crate::trash;
 use skiff_output as output;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 /// How long an epilog may remove what the job's user has left on the disk, be it millions of files,
@@ -34,7 +35,7 @@ pub fn prolog() -> Result<()> {
         // Slurm's log has it in any case.
         let noted =
             TrustedDir::make(&dir(job.id), 0, 0o755).and_then(|dir| dir.write(FAILED, &e.to_bytes(), 0o644));
-        noted.unwrap_or_default();
+        noted.ignore_error("Slurm's log has it in any case");
     }
     prepared
 }

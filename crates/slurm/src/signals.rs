@@ -15,6 +15,7 @@ use skiff_sandbox::join::Place;
 use skiff_sandbox::session::Ended;
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork, session_of};
 use skiff_sys::signal::{Mask, Signals};
 
@@ -80,8 +81,7 @@ impl TaskSignals {
             while let Ok(Some(signal)) = self.own.next() {
                 let Some(number) = Signal::from_named_raw(signal.number) else { continue };
                 if number != Signal::CHILD && !self.was_for_all(signal.number) {
-                    // It may have ended this moment.
-                    kill_process(child.pid, number).unwrap_or_default();
+                    kill_process(child.pid, number).ignore_error("it may have ended this moment");
                 }
             }
         }
@@ -104,15 +104,14 @@ impl TaskSignals {
             }
             if self.pty && status.stopping_signal() != Some(Signal::STOP.as_raw()) {
                 // No shell is there to continue it; without us its group would be an orphan, which keys do not stop.
-                kill_process_group(child.pid, Signal::CONT).unwrap_or_default();
+                kill_process_group(child.pid, Signal::CONT).ignore_error("it may have ended this moment");
             }
         }
     }
 
     /// Whether the witness got this signal too.
     fn was_for_all(&mut self, number: i32) -> bool {
-        // No signal has a negative number.
-        let number = usize::try_from(number).unwrap_or_default();
+        let number = usize::try_from(number).default_on_error("no signal has a negative number");
         for pause in [Duration::ZERO, GRACE] {
             std::thread::sleep(pause);
             self.ask();

@@ -22,6 +22,7 @@ use skiff_sys::process::{CloneFlags, close_all_except};
 use crate::job::{self, FAILED, Job, number};
 use crate::keeper;
 use skiff_runtime::control::{CONTROL, Live, Want, accept, answer, listen_at, tell_last, wants_to_be_last};
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 /// How long the script's `srun`s have when it has ended. Those that are to end as well have some words to exchange with their steps first;
@@ -44,8 +45,7 @@ pub fn begin() -> Result<()> {
     })?;
     let begun = try_begin(&context, &job, &dir);
     if begun.is_err() {
-        // If it cannot be removed it goes with the job's.
-        fs::remove_dir_all(&dir).unwrap_or_default();
+        fs::remove_dir_all(&dir).ignore_error("if it cannot be removed it goes with the job's");
     }
     begun
 }
@@ -137,8 +137,7 @@ impl Watcher {
                     return;
                 }
                 end.get_or_insert_with(|| {
-                    // If it is gone, that shows soon.
-                    rustix::io::write(&step.control, &[STILL]).unwrap_or_default();
+                    rustix::io::write(&step.control, &[STILL]).ignore_error("if it is gone, that shows soon");
                     now + GRACE
                 });
             }
@@ -174,7 +173,9 @@ impl Watcher {
             if ready[3] {
                 // Process 1 says when it is idle, which is nothing to us as long as there are tasks.
                 let mut said = [0; 64];
-                let length = rustix::io::read(&step.control, &mut said).unwrap_or_default();
+                let length = rustix::io::read(&step.control, &mut said).default_on_error(
+                    "a failed read says nothing, and process 1 that is gone shows by its handle",
+                );
                 if end.is_some() && said[..length].contains(&IDLE) {
                     return;
                 }
@@ -200,13 +201,13 @@ impl Watcher {
 
     /// Ends every process of the step and removes its directory.
     fn end(&self, step: &Step, name: &OsStr) {
-        // It may have ended already.
-        kill_process(step.init.pid, Signal::KILL).unwrap_or_default();
+        kill_process(step.init.pid, Signal::KILL).ignore_error("it may have ended already");
         // All others of its namespace go before it does.
         while matches!(waitpid(Some(step.init.pid), WaitOptions::empty()), Err(Errno::INTR)) {}
-        // What cannot be removed goes with the job's directory.
-        unlinkat(&self.dir, CONTROL, AtFlags::empty()).unwrap_or_default();
-        unlinkat(&self.parent, name, AtFlags::REMOVEDIR).unwrap_or_default();
+        unlinkat(&self.dir, CONTROL, AtFlags::empty())
+            .ignore_error("what cannot be removed goes with the job's directory");
+        unlinkat(&self.parent, name, AtFlags::REMOVEDIR)
+            .ignore_error("what cannot be removed goes with the job's directory");
     }
 }
 

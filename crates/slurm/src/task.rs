@@ -24,6 +24,7 @@ use skiff_output as output;
 use skiff_plan::in_image;
 use skiff_runtime::control::{Live, Want};
 use skiff_runtime::proxy::LATER;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 /// Whether we are called in the place of a task.
@@ -161,8 +162,8 @@ fn tell_difference(context: &Context, job: &Job) {
         return;
     }
     let dir = job.keeper_dir();
-    // Without the record there is nothing to say.
-    let text = std::fs::read_to_string(dir.join(DIFFERENCE)).unwrap_or_default();
+    let text = std::fs::read_to_string(dir.join(DIFFERENCE))
+        .default_on_error("without the record there is nothing to say");
     // Whoever makes this file says it; a script of a hundred steps would otherwise say it a hundred times.
     if !text.is_empty() && std::fs::File::create_new(dir.join(TOLD)).is_ok() {
         let node = node_name();

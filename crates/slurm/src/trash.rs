@@ -22,6 +22,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::geteuid;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Result};
+use skiff_sys::IgnoreError;
 
 /// Beside what is removed; in it a directory for each user whose files they are.
 const TRASH: &str = ".removed";
@@ -99,8 +100,7 @@ pub fn empty(parent: &TrustedDir, limit: Option<Duration>) -> Result<bool> {
         let gone = empty_bin(&trash, bin, each);
         all_gone = all_gone.and_then(|all| Ok(gone? && all));
     }
-    // Another may have put something in.
-    unlinkat(parent, TRASH, AtFlags::REMOVEDIR).unwrap_or_default();
+    unlinkat(parent, TRASH, AtFlags::REMOVEDIR).ignore_error("another may have put something in");
     all_gone
 }
 
@@ -135,8 +135,7 @@ fn empty_bin(trash: &TrustedDir, name: &OsStr, limit: Option<Duration>) -> Resul
         Err(Errno::TIME) => return Ok(false),
         done => done.context(|| shown(trash, name))?,
     }
-    // Another may have put something in.
-    unlinkat(trash, name, AtFlags::REMOVEDIR).unwrap_or_default();
+    unlinkat(trash, name, AtFlags::REMOVEDIR).ignore_error("another may have put something in");
     Ok(true)
 }
 

@@ -354,7 +354,7 @@ impl Drop for Scratch<'_> {
     fn drop(&mut self) {
         if !self.kept {
             // Best effort: the error that brought us here is the one to tell, and the next eviction tries again.
-            remove_all(self.temps, self.name.as_bytes()).ok();
+            let (Ok(()) | Err(_)) = remove_all(self.temps, self.name.as_bytes());
         }
     }
 }

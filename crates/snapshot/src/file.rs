@@ -84,7 +84,7 @@ impl Drop for Temp<'_> {
     fn drop(&mut self) {
         if !self.kept {
             // Best effort: the error that brought us here is the one to tell; old ones are pruned.
-            rustix::fs::unlinkat(self.dir, &self.name, AtFlags::empty()).ok();
+            let (Ok(()) | Err(_)) = rustix::fs::unlinkat(self.dir, &self.name, AtFlags::empty());
         }
     }
 }

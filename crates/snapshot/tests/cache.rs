@@ -1,6 +1,6 @@
 //! The depot and the cache in use: by several at once, when full, and after a crash.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::unused_result_ok)] // what must hold is asserted afterwards
 
 mod common;
 

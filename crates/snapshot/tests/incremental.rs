@@ -1,6 +1,6 @@
 //! Snapshots that build on the one before show what the environment shows.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::unused_result_ok)] // what must hold is asserted afterwards
 
 mod common;
 

@@ -73,8 +73,8 @@ impl Guard {
 
 /// Whether this process is sbatch; Slurm tells it from salloc nowhere else.
 pub fn is_sbatch() -> bool {
-    let program = std::env::current_exe().unwrap_or_default();
-    program.file_name() == Some(Path::new("sbatch").as_os_str())
+    let program = std::env::current_exe();
+    program.is_ok_and(|program| program.file_name() == Some(Path::new("sbatch").as_os_str()))
 }
 
 /// On a node with the plug-in: puts the task's environment right.

@@ -103,7 +103,7 @@ pub fn own_environment() -> Option<CString> {
 /// What is said of a container, in words that `skiff slurm submit` takes.
 pub fn container() -> Vec<CString> {
     // Poisoned by a panic, which ends srun.
-    CONTAINER.lock().map(|words| words.clone()).unwrap_or_default()
+    CONTAINER.lock().map_or_else(|_| vec![], |words| words.clone())
 }
 
 /// Whether the container's files are to be kept.

@@ -99,7 +99,7 @@ impl IdMap {
         let mut text = String::new();
         for Line { inside, outside, count } in &self.0 {
             // Writing to a String cannot fail.
-            writeln!(text, "{inside} {outside} {count}").unwrap_or_default();
+            let (Ok(()) | Err(_)) = writeln!(text, "{inside} {outside} {count}");
         }
         text
     }

@@ -81,7 +81,7 @@ pub fn hosts() -> String {
     let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost\n");
     for member in std::iter::once(Member::Controller).chain(Member::workers()) {
         // Writing to a string does not fail.
-        writeln!(text, "{} {member}", member.address()).unwrap_or_default();
+        let (Ok(()) | Err(_)) = writeln!(text, "{} {member}", member.address());
     }
     text
 }

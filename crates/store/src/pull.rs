@@ -27,6 +27,7 @@ use skiff_image::assemble::{
 };
 use skiff_image::blob::Blob;
 use skiff_image::first_run;
+use skiff_sys::IgnoreError;
 
 /// How often is told how far it has come.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
@@ -88,9 +89,10 @@ pub trait PullWatch: Send {
 /// next pull need not fetch again.
 pub fn pull(pull: &PullJob<'_>, watch: &mut dyn PullWatch) -> Result<Pulled> {
     unless_there(pull, watch).inspect_err(|_| {
-        // Layers are kept for the next pull as far as there is room. While they were fetched, nobody could remove them for that; what
-        // comes of it is no news to who is told of the failure.
-        pull.store.check_quota(pull.uid).ok();
+        // Layers are kept for the next pull as far as there is room. While they were fetched, nobody could remove them for that.
+        pull.store
+            .check_quota(pull.uid)
+            .ignore_error("what comes of it is no news to who is told of the failure");
     })
 }
 

@@ -15,6 +15,7 @@ use skiff_sandbox::visit::as_root_of_ids;
 use skiff_spec::fault::{self, Context as _};
 use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::plan::Base;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 use crate::client;
@@ -56,8 +57,8 @@ fn note_use(context: &Context, id: ImageId) {
     let permit = client::own(context).join(names::permit(context.uid, id));
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     let times = Timestamps { last_access: now, last_modification: now };
-    // A store that takes no changes is good enough to run from.
-    utimensat(CWD, &permit, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap_or_default();
+    utimensat(CWD, &permit, &times, AtFlags::SYMLINK_NOFOLLOW)
+        .ignore_error("a store that takes no changes is good enough to run from");
 }
 
 fn fill(context: &Context, id: ImageId, tree: &std::path::Path) -> Result<LeftOut> {
@@ -77,8 +78,7 @@ fn fill(context: &Context, id: ImageId, tree: &std::path::Path) -> Result<LeftOu
         Ok([devices, owners, xattrs])
     });
     if unpacked.is_err() {
-        // The first error is the one to tell.
-        remove(context, &new).unwrap_or_default();
+        remove(context, &new).ignore_error("the first error is the one to tell");
     }
     let [devices, owners, xattrs] = unpacked?;
     fs::rename(&new, tree).context(|| tree.display().to_string())?;

@@ -9,6 +9,7 @@ pub mod allow;
 pub mod caps;
 pub mod cred;
 pub mod fdpass;
+mod ignore;
 pub mod kernel;
 pub mod landlock;
 pub mod lock;
@@ -25,3 +26,5 @@ pub mod signal;
 pub mod title;
 pub mod uncached;
 pub mod verity;
+
+pub use ignore::IgnoreError;

@@ -9,6 +9,7 @@ use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::Base;
+use skiff_sys::IgnoreError;
 
 use crate::context::Context;
 
@@ -108,16 +109,14 @@ fn left_in(all: &TrustedDir) -> Vec<String> {
             name.trim_start_matches(TRASH).trim_start_matches(NEW).split('.').next().unwrap_or_default();
         !Path::new("/proc").join(pid).exists()
     };
-    // What cannot be listed shows when it is used.
-    let names = all.names().unwrap_or_default().into_iter();
+    let names = all.names().default_on_error("what cannot be listed shows when it is used").into_iter();
     names.filter_map(|name| name.into_string().ok()).filter(|name| ours(name) && dead(name)).collect()
 }
 
 /// Removes leftovers as far as the user's own rights go (the rest `skiff sweep` does).
 pub fn sweep(all: &TrustedDir) {
     for name in left_in(all) {
-        // What stays is tried again the next time.
-        all.remove_tree(name).unwrap_or_default();
+        all.remove_tree(name).ignore_error("what stays is tried again the next time");
     }
 }
 

@@ -15,6 +15,7 @@ use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::Upper;
 use skiff_spec::scratch::ScratchPlace;
+use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use crate::context::Context;
@@ -163,7 +164,7 @@ impl Drop for Scratch {
 /// Removes the directory when its owner ends.
 fn watch(context: &Context, dir: &Path, gone: &OwnedFd) {
     // Whoever ends the owner with all of its session is not to end this.
-    setsid().map(drop).unwrap_or_default();
+    setsid().ignore_error("it fails only in who leads a group already");
     skiff_sys::title::set("skiff-janitor");
     skiff_sandbox::start::detach_stdio();
     while rustix::io::read(gone, &mut [0]) == Err(rustix::io::Errno::INTR) {}
@@ -207,7 +208,8 @@ fn dead(context: &Context, all: &Path) -> Vec<(PathBuf, OwnedFd)> {
     let own = format!("{BEGIN}{}.", context.uid);
     // What cannot be trusted, or not be read, holds nothing that is to be removed.
     let Ok(all) = open(all) else { return vec![] };
-    let names = all.names().unwrap_or_default().into_iter();
+    let names =
+        all.names().default_on_error("what cannot be read holds nothing that is to be removed").into_iter();
     let ours = names.filter(|name| name.to_string_lossy().starts_with(&own));
     let dirs = ours.filter_map(|name| all.dir(name).and_then(TrustedDir::private).ok());
     dirs.filter_map(|dir| hold(&dir).map(|lock| (dir.path().to_owned(), lock))).collect()

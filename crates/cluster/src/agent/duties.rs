@@ -20,6 +20,7 @@ use crate::node::Node;
 use crate::root::Found;
 use skiff_plan as plan;
 use skiff_runtime::network;
+use skiff_sys::IgnoreError;
 use skiff_user::scratch;
 
 /// Where ssh daemons listen in networks of their own.
@@ -119,9 +120,10 @@ impl Agent<'_> {
             self.wanted.as_ref().and_then(|prepared| std::str::from_utf8(&prepared.key).ok()?.parse().ok());
         let (Some(node), Some(key)) = (&self.node, key) else { return };
         let call = Call { secret: Some(key), ..call };
-        // Whoever has asked hears nothing then, and says so.
         let context = self.context;
-        self.visitors.admit(node, &call, |node| super::receive(context, node)).unwrap_or_default();
+        self.visitors
+            .admit(node, &call, |node| super::receive(context, node))
+            .ignore_error("whoever has asked hears nothing then, and says so");
     }
 
     /// Notes that the node has ended by itself. The agent stays: another may come in its place.

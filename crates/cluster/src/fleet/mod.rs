@@ -19,6 +19,7 @@ use skiff_launch::hosts::{self, Host};
 use skiff_launch::launcher::Launcher;
 use skiff_launch::listener::CallbackListener;
 use skiff_launch::manager::Launch;
+use skiff_sys::IgnoreError;
 
 /// How often in a row each side may miss hearing that the other is there. Counted, not measured: who was stopped for an hour with all
 /// the others has missed one.
@@ -295,8 +296,7 @@ pub fn ready<O: Copy>(waited: &[Waited<'_, O>], until: Instant) -> Vec<O> {
     let limit = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
     let mut fds: Vec<PollFd<'_>> =
         waited.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
-    // Interrupted, nothing is ready.
-    poll(&mut fds, Some(&limit)).unwrap_or_default();
+    poll(&mut fds, Some(&limit)).ignore_error("interrupted, nothing is ready");
     let ready = waited.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
     ready.map(|((of, ..), _)| *of).collect()
 }

@@ -6,6 +6,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::PIPE_BUF;
 
+use skiff_sys::IgnoreError;
+
 /// One of our own outputs.
 pub struct Outlet {
     fd: BorrowedFd<'static>,
@@ -68,8 +70,8 @@ impl Outlet {
     /// Writes all, however long that takes.
     pub fn finish(&mut self) {
         while !self.held.is_empty() {
-            // Interrupted, it is tried again.
-            poll(&mut [PollFd::new(&self.fd, PollFlags::OUT)], None).map(drop).unwrap_or_default();
+            poll(&mut [PollFd::new(&self.fd, PollFlags::OUT)], None)
+                .ignore_error("interrupted, it is tried again");
             self.flush();
         }
     }

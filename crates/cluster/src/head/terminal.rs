@@ -4,6 +4,8 @@ use rustix::process::getpgrp;
 use rustix::stdio::{stdin, stdout};
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr};
 
+use skiff_sys::IgnoreError;
+
 /// Rows and columns of the terminal; nothing unless both our input and our output are one, and we work in its foreground.
 #[must_use]
 pub fn size() -> Option<[u16; 2]> {
@@ -31,7 +33,7 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // If it is gone, there is nothing to give back.
-        tcsetattr(stdin(), OptionalActions::Drain, &self.0).unwrap_or_default();
+        tcsetattr(stdin(), OptionalActions::Drain, &self.0)
+            .ignore_error("if it is gone, there is nothing to give back");
     }
 }

@@ -11,6 +11,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::members::Member;
 
 use skiff_cli::Daemon;
+use skiff_sys::IgnoreError;
 use skiff_user::context::is_inside;
 
 /// How long to wait for the controller.
@@ -29,7 +30,10 @@ pub fn run(what: &Daemon) -> Result<i32> {
 }
 
 fn refuse_missing(needless: Option<&str>) -> Result<()> {
-    match slurm::missing(&std::env::var("PATH").unwrap_or_default(), needless) {
+    match slurm::missing(
+        &std::env::var("PATH").default_on_error("without PATH nothing is found, which is then said"),
+        needless,
+    ) {
         Some((message, hint)) => Err(Error::new(message).hint(hint)),
         None => Ok(()),
     }

@@ -13,6 +13,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::members::Member;
 use skiff_spec::plan::inside::PROGRAM;
+use skiff_sys::IgnoreError;
 
 use crate::local::known::{not_up, refuse_lost};
 use crate::local::record::Record;
@@ -61,10 +62,8 @@ impl Errand {
 
 impl Drop for Errand {
     fn drop(&mut self) {
-        // One that has ended and was waited for is left alone.
-        self.child.kill().unwrap_or_default();
-        // It is gone in any case.
-        self.child.wait().map(drop).unwrap_or_default();
+        self.child.kill().ignore_error("one that has ended and was waited for is left alone");
+        self.child.wait().ignore_error("it is gone in any case");
     }
 }
 

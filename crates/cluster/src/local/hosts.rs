@@ -20,6 +20,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::members::Member;
 use skiff_spec::network::Net;
+use skiff_sys::IgnoreError;
 
 use crate::launching;
 use skiff_launch::launching::Launching;
@@ -173,8 +174,11 @@ impl Hosts {
 
     /// Does what there is to do; workers that have ended by themselves.
     pub fn attend(&mut self, ready: &[Of]) -> Vec<Lost> {
-        // Nobody is at the door, which is where something could be wrong with all.
-        self.news(ready).unwrap_or_default().into_iter().map(|news| self.lost(news)).collect()
+        self.news(ready)
+            .default_on_error("nobody is at the door, which is where something could be wrong with all")
+            .into_iter()
+            .map(|news| self.lost(news))
+            .collect()
     }
 
     /// What has become known of the hosts.

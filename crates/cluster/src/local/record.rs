@@ -19,6 +19,7 @@ use crate::machine;
 use skiff_runtime::control::dial;
 use skiff_runtime::lock;
 use skiff_store::index::Entry;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};
 use skiff_user::named;
@@ -125,8 +126,8 @@ impl Record {
         match filled {
             Ok(lock) => Ok(Unnamed { dir, lock }),
             Err(e) => {
-                // The first error is the one to tell; what stays `skiff sweep` removes.
-                fs::remove_dir_all(&dir).unwrap_or_default();
+                fs::remove_dir_all(&dir)
+                    .ignore_error("the first error is the one to tell; what stays `skiff sweep` removes");
                 Err(e)
             }
         }
@@ -135,8 +136,8 @@ impl Record {
     /// Gives it its name. Nothing half-made is ever seen under that.
     pub fn publish(&self, unnamed: &Unnamed) -> Result<()> {
         fs::rename(&unnamed.dir, &self.dir).or_else(|e| {
-            // The first error is the one to tell; what stays `skiff sweep` removes.
-            fs::remove_dir_all(&unnamed.dir).unwrap_or_default();
+            fs::remove_dir_all(&unnamed.dir)
+                .ignore_error("the first error is the one to tell; what stays `skiff sweep` removes");
             match e.kind() {
                 // Somebody else was faster.
                 ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => Err(self.taken()),

@@ -32,6 +32,7 @@ use skiff_plan as plan;
 use skiff_plan::Relocation;
 use skiff_runtime::control::{CONTROL, listen_at};
 use skiff_runtime::supervisor::apart;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 use skiff_user::scratch::{self, Scratch};
 
@@ -112,8 +113,7 @@ pub fn launch(
         match Supervisor::begin(context, record, wanted, maker) {
             Ok((supervisor, note)) => Ok((supervisor, note.unwrap_or_default().into_bytes())),
             Err(e) => {
-                // What stays, `skiff sweep` removes.
-                record.remove().unwrap_or_default();
+                record.remove().ignore_error("what stays, `skiff sweep` removes");
                 Err(e.to_bytes())
             }
         }
@@ -229,8 +229,7 @@ impl Supervisor {
     fn end(self, leave_nothing: bool) {
         self.held.end();
         if leave_nothing {
-            // What stays, `skiff sweep` removes.
-            self.record.remove().unwrap_or_default();
+            self.record.remove().ignore_error("what stays, `skiff sweep` removes");
         }
     }
 
@@ -246,8 +245,9 @@ impl Supervisor {
     fn bury(&mut self, lost: Vec<Lost>) {
         for (member, end, words) in lost {
             if !words.is_empty() {
-                // If it cannot be written, it is not known.
-                self.record.write_down(member, words.trim_end()).unwrap_or_default();
+                self.record
+                    .write_down(member, words.trim_end())
+                    .ignore_error("if it cannot be written, it is not known");
             }
             // Of one whose host is gone nobody knows how it has ended: as if it had been killed.
             self.mark_lost(member, end.unwrap_or(End::Killed(Signal::KILL.as_raw())));
@@ -315,8 +315,8 @@ impl Supervisor {
             Err(why) => (Answer::Failed(why), None),
         };
         let handle: Vec<BorrowedFd<'_>> = handle.iter().map(AsFd::as_fd).collect();
-        // If the command is gone there is nobody to tell.
-        hub::send(connection.as_fd(), &answer, &handle).unwrap_or_default();
+        hub::send(connection.as_fd(), &answer, &handle)
+            .ignore_error("if the command is gone there is nobody to tell");
         !matches!(want, Want::Down)
     }
 }
@@ -345,7 +345,10 @@ impl Held {
             output: inside::OUTPUT.as_ref(),
             // What stays is removed with all of them.
             gone: &|member| {
-                scratch.as_ref().map_or(Ok(()), |it| it.forget(&member.to_string())).unwrap_or_default();
+                scratch
+                    .as_ref()
+                    .map_or(Ok(()), |it| it.forget(&member.to_string()))
+                    .ignore_error("what stays is removed with all of them");
             },
         };
         // There it makes and removes what each node changes.

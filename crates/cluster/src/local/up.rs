@@ -33,6 +33,7 @@ use skiff_plan as plan;
 use skiff_plan::{PlanOptions, base, show};
 use skiff_runtime::lock::{try_lock, wait_for_lock};
 use skiff_runtime::record::now;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 /// How long one may take to end.
@@ -79,8 +80,7 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
     let (maker, ours) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     supervisor::launch(context, &record, held, (unnamed, &maker))?;
     begin(&record, nodes, &ours).inspect_err(|_| {
-        // The first error is the one to tell; what stays, `skiff sweep` removes.
-        end(&record).unwrap_or_default();
+        end(&record).ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
     })
 }
 

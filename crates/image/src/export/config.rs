@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
+use skiff_sys::IgnoreError;
 
 /// `config` with this layer instead of its own.
 pub(super) fn with_one_layer(config: &Value, diff_id: &Digest) -> Vec<u8> {
@@ -16,8 +17,7 @@ pub(super) fn with_one_layer(config: &Value, diff_id: &Digest) -> Vec<u8> {
     config.insert("rootfs".into(), json!({"type": "layers", "diff_ids": [diff_id]}));
     let history = history(&config);
     config.insert("history".into(), history);
-    // JSON, which was read as such: nothing that could fail.
-    serde_json::to_vec(&config).unwrap_or_default()
+    serde_json::to_vec(&config).default_on_error("JSON, which was read as such: nothing that could fail")
 }
 
 /// The steps stay, but none of them has a layer of its own any more.

@@ -8,6 +8,8 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
 
 use crate::error::{Error, Result};
 
+use skiff_sys::IgnoreError;
+
 /// Dropped before [`Replacement::publish`], nothing of it is left. Where the file system can have files without names, nothing is
 /// left of a process that is killed either.
 pub(super) struct Replacement {
@@ -78,8 +80,8 @@ impl Replacement {
 impl Drop for Replacement {
     fn drop(&mut self) {
         if self.has_name {
-            // Best effort: the error that led here is the one to be told.
-            std::fs::remove_file(&self.aside).unwrap_or_default();
+            std::fs::remove_file(&self.aside)
+                .ignore_error("best effort: the error that led here is the one to be told");
         }
     }
 }

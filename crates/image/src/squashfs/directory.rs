@@ -3,6 +3,7 @@
 use super::inode::DirLocation;
 use super::metadata::{Bad, MetadataBlocks};
 use super::tables::{Row, WrittenInode};
+use skiff_sys::IgnoreError;
 
 /// Counted for `.` and `..`, which are not there.
 const DOTS: u32 = 3;
@@ -57,7 +58,11 @@ pub(super) fn write(row: &mut Row, mut entries: &[NamedInode]) -> Option<DirLoca
         row.put32(first.number);
         for (name, inode, kind) in now {
             row.put16(inode.place.offset);
-            row.put(&difference(inode).unwrap_or_default().to_le_bytes());
+            row.put(
+                &difference(inode)
+                    .default_on_error("each of these is near enough: others are taken into the next run")
+                    .to_le_bytes(),
+            );
             row.put16(*kind);
             row.put16(name.len() as u16 - 1);
             row.put(name);

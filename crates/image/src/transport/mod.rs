@@ -18,6 +18,7 @@ pub use archive::Archive;
 pub use files::{Directory, FilePart, GivenFiles, ImageFiles, Noting};
 use skiff_oci::hash::sha256;
 use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig, Index, Manifest};
+use skiff_sys::IgnoreError;
 
 use crate::blob::FileBlob;
 use crate::error::{Error, Result};
@@ -154,7 +155,6 @@ impl<'a> OciManifest<'a> {
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // Strings and numbers: nothing that could fail.
-        serde_json::to_vec(self).unwrap_or_default()
+        serde_json::to_vec(self).default_on_error("strings and numbers: nothing that could fail")
     }
 }

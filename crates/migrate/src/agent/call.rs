@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_sys::IgnoreError;
 
 use crate::agent::{BUSY, request};
 
@@ -79,8 +80,7 @@ fn seal(request: &[u8]) -> Result<Vec<u8>> {
         .spawn()
         .context(|| "munge")?;
     if let Some(mut input) = munge.stdin.take() {
-        // If it does not read all of it, it says why.
-        input.write_all(request).unwrap_or_default();
+        input.write_all(request).ignore_error("if it does not read all of it, it says why");
     }
     let sealed = munge.wait_with_output().context(|| "munge")?;
     match sealed.status.success() {

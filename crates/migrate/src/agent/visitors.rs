@@ -14,6 +14,7 @@ use skiff_sys::process::Child;
 use crate::agent::BUSY;
 use crate::agent::munge::{Credential, Opening};
 use skiff_output as output;
+use skiff_sys::IgnoreError;
 
 /// How long one may take to say its first byte,
 const SILENCE: Duration = Duration::from_secs(2);
@@ -300,8 +301,9 @@ impl Visitor {
         if is_late {
             // A deadline in the past would have the agent look again and again until the child is gone.
             *until = now + DYING;
-            // What hangs hangs on a service that does not answer; if it has just ended, that is as well.
-            pidfd_send_signal(&child.pidfd, Signal::KILL).unwrap_or_default();
+            // What hangs hangs on a service that does not answer.
+            pidfd_send_signal(&child.pidfd, Signal::KILL)
+                .ignore_error("if it has just ended, that is as well");
         }
         match waitpid(Some(child.pid), WaitOptions::NOHANG) {
             Ok(None) => {}
@@ -347,9 +349,10 @@ impl Visitor {
     }
 
     fn leave(&mut self, now: Instant) {
-        // Whatever fails here: it has gone, and there is nobody to tell.
-        self.stream.set_nonblocking(true).unwrap_or_default();
-        self.stream.shutdown(Shutdown::Write).unwrap_or_default();
+        self.stream.set_nonblocking(true).ignore_error("it may have gone, and then there is nobody to tell");
+        self.stream
+            .shutdown(Shutdown::Write)
+            .ignore_error("it may have gone, and then there is nobody to tell");
         self.state = State::Leaving(now + FAREWELL);
     }
 
@@ -359,7 +362,9 @@ impl Visitor {
 
     /// So few bytes go at once, or nobody reads them.
     fn say(&mut self, text: &str) {
-        self.stream.write_all(format!("{text}\n").as_bytes()).unwrap_or_default();
+        self.stream
+            .write_all(format!("{text}\n").as_bytes())
+            .ignore_error("so few bytes go at once, or nobody reads them");
     }
 }
 

@@ -14,6 +14,8 @@ use serde_json::{Map, Value, json};
 use super::{Credential, Secret, helper};
 use crate::error::{Error, FileContext, Result};
 
+use skiff_sys::IgnoreError;
+
 /// No file of credentials is longer, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 /// Docker's name for Docker Hub, in files and to helpers.
@@ -261,14 +263,14 @@ impl Place {
     fn write(&self, content: &Value) -> Result<()> {
         let temporary = format!(".{}.{}.new", self.name, std::process::id());
         // Left behind by a process of the same number that was killed: we hold the lock.
-        rustix::fs::unlinkat(&self.dir, &temporary, AtFlags::empty()).ok();
+        rustix::fs::unlinkat(&self.dir, &temporary, AtFlags::empty()).ignore_error("usually there is none");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         let file = rustix::fs::openat(&self.dir, &temporary, flags, mode).on("create", self.shown())?;
         let written = self.fill(&file, content, &temporary);
         if written.is_err() {
-            // The first error is the one to tell.
-            rustix::fs::unlinkat(&self.dir, &temporary, AtFlags::empty()).ok();
+            rustix::fs::unlinkat(&self.dir, &temporary, AtFlags::empty())
+                .ignore_error("the first error is the one to tell");
         }
         written
     }

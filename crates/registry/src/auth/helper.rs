@@ -8,6 +8,8 @@ use serde::Deserialize;
 use super::{Credential, Secret};
 use crate::error::{Error, Result};
 
+use skiff_sys::IgnoreError;
+
 /// The user's name that stands for "the secret is an identity token".
 const TOKEN_USER: &str = "<token>";
 
@@ -65,8 +67,7 @@ fn ask(name: &str, action: &str, input: &[u8]) -> Result<Output> {
         .spawn()
         .map_err(cannot)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A helper that does not read says by its status what it wants.
-        stdin.write_all(input).ok();
+        stdin.write_all(input).ignore_error("a helper that does not read says by its status what it wants");
     }
     child.wait_with_output().map_err(cannot)
 }

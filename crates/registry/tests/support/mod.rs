@@ -1,5 +1,6 @@
 //! Real registries on loopback, a token service, and a proxy that breaks what passes through it.
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unused_result_ok, reason = "what goes wrong here is what the tests are about")]
 
 pub mod faults;
 pub mod images;

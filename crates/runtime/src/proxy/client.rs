@@ -27,6 +27,7 @@ use crate::control::new_socket;
 use crate::proxy::server::FileOf;
 use crate::proxy::words::{CommandState, OURSELVES, Request, SHIM_DIRS, SIGNAL};
 use skiff_output as output;
+use skiff_sys::IgnoreError;
 
 /// Does what the host's command `name` would do; the exit code.
 pub fn run_as(name: &OsStr) -> Result<i32> {
@@ -173,8 +174,7 @@ impl Relay<'_> {
             }
             Some(CommandState::Stopped) => {
                 self.restore();
-                // To itself anybody may send signals.
-                kill_process(getpid(), Signal::STOP).unwrap_or_default();
+                kill_process(getpid(), Signal::STOP).ignore_error("to itself anybody may send signals");
                 self.make_raw();
                 self.send_signal(Signal::CONT.as_raw());
             }
@@ -231,8 +231,8 @@ impl Relay<'_> {
             match (number, &self.master, self.terminal) {
                 (Some(Signal::WINCH), Some(master), Some(terminal)) => {
                     if let Ok(size) = tcgetwinsize(terminal) {
-                        // A terminal whose command has ended needs no size.
-                        tcsetwinsize(master, size).unwrap_or_default();
+                        tcsetwinsize(master, size)
+                            .ignore_error("a terminal whose command has ended needs no size");
                     }
                 }
                 (Some(Signal::CONT), ..) => {
@@ -247,8 +247,8 @@ impl Relay<'_> {
 
     fn send_signal(&self, number: i32) {
         if let Ok(number) = u8::try_from(number) {
-            // If the server has gone, the next look at the socket shows it.
-            fdpass::send(self.socket.as_fd(), &[SIGNAL, number], &[]).unwrap_or_default();
+            fdpass::send(self.socket.as_fd(), &[SIGNAL, number], &[])
+                .ignore_error("if the server has gone, the next look at the socket shows it");
         }
     }
 
@@ -269,7 +269,8 @@ impl Relay<'_> {
             raw.make_raw();
             raw.output_modes = self.output_modes.unwrap_or(now.output_modes);
             // What was typed ahead stays.
-            tcsetattr(terminal, OptionalActions::Drain, &raw).unwrap_or_default();
+            tcsetattr(terminal, OptionalActions::Drain, &raw)
+                .ignore_error("a terminal that is gone needs no mode");
             self.cooked.get_or_insert(now);
         }
     }
@@ -295,8 +296,8 @@ impl Relay<'_> {
 
     fn restore(&mut self) {
         if let (Some(cooked), Some(terminal)) = (self.cooked.take(), self.terminal) {
-            // A terminal that is gone needs nothing.
-            tcsetattr(terminal, OptionalActions::Drain, &cooked).unwrap_or_default();
+            tcsetattr(terminal, OptionalActions::Drain, &cooked)
+                .ignore_error("a terminal that is gone needs nothing");
         }
     }
 }

@@ -22,6 +22,7 @@ use skiff_sys::signal::{Mask, Signals};
 
 use crate::proxy::words::{CommandState, LATER, OURSELVES, PSEC, PSEC_OF_ROOT, Request, SHIM_DIRS, SIGNAL};
 use skiff_output as output;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 /// Serves one client to its command's end.
@@ -113,7 +114,8 @@ fn own_command(context: &Context, request: &Request) -> Result<Command> {
 
 /// Tells the client; that it is gone shows when it is waited for.
 fn tell(connection: &OwnedFd, state: CommandState) {
-    fdpass::send(connection.as_fd(), &state.encode(), &[]).unwrap_or_default();
+    fdpass::send(connection.as_fd(), &state.encode(), &[])
+        .ignore_error("that the client has gone shows when it is waited for");
 }
 
 /// Puts the client's descriptors in place of ours; a new terminal for those that are one. Gives that terminal's other end.
@@ -228,8 +230,7 @@ fn accompany(child: &Child, signals: &Signals, connection: &OwnedFd) -> Result<(
         if client {
             fds.push(PollFd::new(connection, PollFlags::IN));
         }
-        // Interrupted, all is looked at, and waited for again.
-        poll(&mut fds, None).unwrap_or_default();
+        poll(&mut fds, None).ignore_error("interrupted, all is looked at, and waited for again");
         let spoke = fds.get(2).is_some_and(|fd| !fd.revents().is_empty());
         while let Ok(Some(_)) = signals.next() {}
         if spoke {
@@ -242,12 +243,10 @@ fn accompany(child: &Child, signals: &Signals, connection: &OwnedFd) -> Result<(
                 }
             };
             if let Some(signal) = asked {
-                // It may have ended this moment.
-                kill_process_group(child.pid, signal).unwrap_or_default();
+                kill_process_group(child.pid, signal).ignore_error("it may have ended this moment");
             }
             if !client {
-                // It may have ended this moment.
-                kill_process_group(child.pid, Signal::CONT).unwrap_or_default();
+                kill_process_group(child.pid, Signal::CONT).ignore_error("it may have ended this moment");
             }
         }
     }

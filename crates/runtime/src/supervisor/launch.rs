@@ -13,6 +13,7 @@ use skiff_sys::process::{CloneFlags, Fork, close_all_except, close_inherited, ex
 use crate::service::Restorer;
 use crate::supervisor::{Keep, Place, Supervisor};
 use skiff_output as output;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 /// Forks a process that has only `kept` of our descriptors, begins something, and if that is heard of, serves it until its end; if whoever
@@ -73,8 +74,8 @@ pub fn launch(
         Ok(supervisor) => {
             close_inherited(only_now);
             if gate.is_some_and(|gate| gate.bound) {
-                // If it has ended already, its own end is not far.
-                set_parent_process_death_signal(Some(Signal::KILL)).unwrap_or_default();
+                set_parent_process_death_signal(Some(Signal::KILL))
+                    .ignore_error("if it has ended already, its own end is not far");
             }
             let notes = supervisor.instance.notes.join("\n").into_bytes();
             Ok((supervisor, notes))
@@ -87,7 +88,7 @@ pub fn launch(
         // Whoever would have removed it is gone. If we cannot either, `skiff sweep` does.
         (None, Keep::Instance(service)) => {
             if let Ok(lock) = lock.try_clone() {
-                service.record.remove(context, lock).unwrap_or_default();
+                service.record.remove(context, lock).ignore_error("`skiff sweep` removes what stays");
             }
         }
         (begun, _) => drop(begun),

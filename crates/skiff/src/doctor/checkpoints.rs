@@ -18,6 +18,7 @@ use crate::doctor::Check;
 use skiff_checkpoint::installed_criu;
 use skiff_plan as plan;
 use skiff_plan::{Facts, PlanOptions, RootOptions};
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 const NAME: &str = "checkpoints";
@@ -69,7 +70,6 @@ fn try_in_new(context: &Context, act: impl FnOnce(Inside<'_>, &Path) -> Result<F
             found
         },
     );
-    // The check is what counts.
-    fs::remove_dir_all(&scratch).unwrap_or_default();
+    fs::remove_dir_all(&scratch).ignore_error("the check is what counts");
     found
 }

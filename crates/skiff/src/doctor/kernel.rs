@@ -15,6 +15,7 @@ use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 use crate::doctor::Check;
 use skiff_plan as plan;
 use skiff_plan::{Facts, PlanOptions, RootOptions};
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 use skiff_user::scratch;
 
@@ -152,8 +153,8 @@ fn id_range(context: &Context) -> Check {
     const NAME: &str = "id range";
     let user = context.user();
     let of = |file: &str| {
-        // Without the file nobody has a range, which is the finding.
-        let text = fs::read_to_string(file).unwrap_or_default();
+        let text = fs::read_to_string(file)
+            .default_on_error("without the file nobody has a range, which is the finding");
         subordinate(&text, Some(&user), context.uid).map_or(0, |r| r.count)
     };
     let count = of("/etc/subuid").min(of("/etc/subgid"));

@@ -12,6 +12,7 @@ use skiff_output as output;
 use skiff_runtime::{environments, instances};
 use skiff_slurm as slurm;
 use skiff_store::client;
+use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 use skiff_user::dirs;
 
@@ -139,7 +140,7 @@ fn plugstack_lines() -> Vec<(PathBuf, String)> {
         .map(PathBuf::from)
         .unwrap_or_else(|| "/etc/slurm/plugstack.conf".into());
     let lines = |file: &Path| -> Vec<(PathBuf, String)> {
-        let text = fs::read_to_string(file).unwrap_or_default();
+        let text = fs::read_to_string(file).default_on_error("a file that cannot be read loads no plug-in");
         text.lines()
             .map(str::trim)
             .filter(|l| !l.starts_with('#'))

@@ -16,6 +16,7 @@ use skiff_sys::signal::{Signals, die_by};
 use skiff_cli::Login;
 use skiff_output as output;
 use skiff_store::ours;
+use skiff_sys::IgnoreError;
 
 /// What ends a program by default and comes from a terminal or from whoever wants it gone.
 const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
@@ -141,8 +142,8 @@ impl<'a> Hidden<'a> {
 
 impl Drop for Hidden<'_> {
     fn drop(&mut self) {
-        // A terminal that is gone needs neither.
-        tcsetattr(self.terminal, OptionalActions::Flush, &self.before).unwrap_or_default();
-        self.terminal.write_all(b"\n").unwrap_or_default();
+        tcsetattr(self.terminal, OptionalActions::Flush, &self.before)
+            .ignore_error("a terminal that is gone needs neither");
+        self.terminal.write_all(b"\n").ignore_error("a terminal that is gone needs no new line");
     }
 }

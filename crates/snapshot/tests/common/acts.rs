@@ -1,6 +1,6 @@
 //! Random things that a user does in a tree, of few names, so that they meet.
 
-#![allow(dead_code, clippy::unwrap_used)] // not every test binary uses all
+#![allow(dead_code, clippy::unwrap_used, clippy::unused_result_ok)] // not every test binary uses all
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -28,7 +28,7 @@ impl Lease {
     #[must_use]
     pub fn to_text(&self) -> String {
         // Numbers and a checked name: nothing that JSON cannot say.
-        serde_json::to_string(self).unwrap_or_default()
+        serde_json::to_string(self).unwrap_or_else(|_| String::new())
     }
 
     /// From text.

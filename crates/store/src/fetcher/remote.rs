@@ -25,6 +25,7 @@ use super::{Fetcher, Fetching};
 use crate::error::{Error, Result};
 use skiff_image::Error::WrongDigest;
 use skiff_image::blob::Blob;
+use skiff_sys::IgnoreError;
 
 /// How much is read before the fetcher is told.
 const TELL: u64 = 1 << 20;
@@ -138,11 +139,9 @@ impl RemoteFetcher {
 
 impl Drop for RemoteFetcher {
     fn drop(&mut self) {
-        // It may have gone already.
-        self.link.stream.shutdown(Shutdown::Both).unwrap_or_default();
+        self.link.stream.shutdown(Shutdown::Both).ignore_error("it may have gone already");
         if let Some(listener) = self.listener.take() {
-            // One that panicked has said so.
-            listener.join().unwrap_or_default();
+            listener.join().ignore_error("one that panicked has said so");
         }
     }
 }
@@ -340,8 +339,9 @@ impl RemoteBlob {
         self.read.store(end, Ordering::Relaxed);
         if end - self.told.load(Ordering::Relaxed) >= TELL || end == self.growing.size() {
             self.told.store(end, Ordering::Relaxed);
-            // Who has gone shows in the next read that waits.
-            self.link.say(&FetcherQuestion::Read { layer: self.layer, read: end }).unwrap_or_default();
+            self.link
+                .say(&FetcherQuestion::Read { layer: self.layer, read: end })
+                .ignore_error("who has gone shows in the next read that waits");
         }
         if end - self.let_go.load(Ordering::Relaxed) >= LET_GO {
             self.let_go.store(end, Ordering::Relaxed);

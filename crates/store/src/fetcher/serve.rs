@@ -17,6 +17,7 @@ use super::local::ask_for;
 use super::protocol::{FetcherAnswer, FetcherQuestion, told};
 use crate::error::{Error, Result};
 use skiff_image::source::path_of;
+use skiff_sys::IgnoreError;
 
 /// Understands the wish of a user's: whom to ask, for what, for which machine.
 pub type Begin<'a> = &'a dyn Fn(&str) -> Result<(Client, Named, Platform)>;
@@ -183,8 +184,9 @@ impl Server<'_> {
         let tell = move |digest: &Digest, event: Event| {
             let Some(layer) = digests.iter().position(|known| known == digest) else { return };
             let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
-            // Where nobody listens any more, the next question does not come either, and that ends it.
-            send(&mut *to, &FetcherAnswer::Event { number, layer, event }).unwrap_or_default();
+            send(&mut *to, &FetcherAnswer::Event { number, layer, event }).ignore_error(
+                "where nobody listens any more, the next question does not come either, and that ends it",
+            );
         };
         let fetch = client.fetch_for(&found.source, self.dir.clone(), Arc::new(tell))?;
         ask_for(&fetch, &found.manifest.layers);

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use skiff_oci::digest::Digest;
 use skiff_registry::BlobDir;
 use skiff_spec::image::{ImageId, store as names};
+use skiff_sys::IgnoreError;
 
 use super::{Store, UserUsage};
 use crate::error::{Error, Result};
@@ -151,7 +152,12 @@ impl Store {
     /// When somebody last pulled or started it.
     fn last_use(&self, id: ImageId) -> (i64, i64) {
         let time = |uid: u32| self.used_by(uid, id);
-        self.users_of(id).unwrap_or_default().into_iter().filter_map(time).max().unwrap_or_default()
+        self.users_of(id)
+            .default_on_error("an image whose users cannot be listed counts as unused for longest")
+            .into_iter()
+            .filter_map(time)
+            .max()
+            .unwrap_or_default()
     }
 
     fn take_image(&self, id: ImageId, dry_run: bool, done: &mut Collected) -> Result<u64> {

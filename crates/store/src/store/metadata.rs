@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use skiff_image::Error::BadImage;
 use skiff_registry::Origin;
+use skiff_sys::IgnoreError;
 
 use crate::error::{Error, Result};
 
@@ -37,8 +38,7 @@ pub struct ImageLayer {
 
 impl ImageMetadata {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        // Strings, numbers and JSON: nothing that could fail.
-        serde_json::to_vec_pretty(self).unwrap_or_default()
+        serde_json::to_vec_pretty(self).default_on_error("strings, numbers and JSON: nothing that could fail")
     }
 
     /// Reads one; nothing if there is none.

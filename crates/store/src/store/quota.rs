@@ -7,6 +7,7 @@ use rustix::fs::fstatvfs;
 use serde::{Deserialize, Serialize};
 use skiff_registry::BlobDir;
 use skiff_spec::image::{ImageId, store as names};
+use skiff_sys::IgnoreError;
 
 use super::unfinished::mark;
 use super::{Store, UnfinishedImage};
@@ -149,8 +150,8 @@ impl Store {
         self.permit(uid, id)?;
         // Once more now that it counts: of several at the same time, each has found room for itself alone.
         self.check_quota(uid).inspect_err(|_| {
-            // Otherwise it stays one of those that go first when room is made.
-            self.forbid(uid, id).unwrap_or_default();
+            self.forbid(uid, id)
+                .ignore_error("otherwise it stays one of those that go first when room is made");
         })
     }
 

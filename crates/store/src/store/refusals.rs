@@ -9,6 +9,8 @@ use rustix::fs::{Mode, OFlags, openat, renameat};
 use super::{Store, unique};
 use crate::error::{Error, Result, StoreContext};
 
+use skiff_sys::IgnoreError;
+
 /// So many failures within this time are forgiven: a registry's password that has changed costs a few.
 const FORGIVEN: usize = 10;
 const WITHIN: Duration = Duration::from_secs(60 * 60);
@@ -71,8 +73,10 @@ fn recent(bytes: &[u8], now: u64) -> Vec<u64> {
 }
 
 fn now() -> u64 {
-    // Before 1970 nothing is ever forgotten.
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .default_on_error("before 1970 nothing is ever forgotten")
+        .as_secs()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, renameat,
 use skiff_erofs as erofs;
 use skiff_image::squashfs::hybrid;
 use skiff_spec::image::{ImageId, store as names};
+use skiff_sys::IgnoreError;
 
 use super::{LOOK, Store, unique};
 use crate::error::{Error, Result, StoreContext};
@@ -33,7 +34,7 @@ impl Store {
         let made = self.copy_as_squashfs(id, &aside);
         let placed =
             made.and_then(|()| renameat(&self.dir, &aside, &self.dir, &done).on("rename", self.shown(&done)));
-        placed.inspect_err(|_| self.remove(&aside).unwrap_or_default())
+        placed.inspect_err(|_| self.remove(&aside).ignore_error("the first error is the one to tell"))
     }
 
     /// Whoever makes it is waited for, but not for long: that one may have been stopped, and two make the same.

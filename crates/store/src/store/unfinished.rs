@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{Mode, OFlags, fsync, openat, renameat};
 use skiff_spec::image::{ImageId, store as names};
+use skiff_sys::IgnoreError;
 
 use super::{ImageMetadata, Store, record_name};
 use crate::error::{Result, StoreContext};
@@ -104,13 +105,16 @@ pub(super) fn mark(uid: u32, name: &str) -> String {
 
 impl Drop for UnfinishedImage<'_> {
     fn drop(&mut self) {
-        // Best effort: what stays is overwritten by the next one, or collected.
-        self.store.remove(&self.name).unwrap_or_default();
+        self.store
+            .remove(&self.name)
+            .ignore_error("best effort: what stays is overwritten by the next one, or collected");
         if let Some(mark) = &self.mark {
-            self.store.remove(mark).unwrap_or_default();
+            self.store.remove(mark).ignore_error("what stays is overwritten by the next one, or collected");
         }
         if self.lock.is_some() {
-            self.store.remove(&format!("images/{}.lock", self.id)).unwrap_or_default();
+            self.store
+                .remove(&format!("images/{}.lock", self.id))
+                .ignore_error("what stays is overwritten by the next one, or collected");
         }
     }
 }

@@ -117,8 +117,8 @@ impl Journal {
 
     /// Who has the lock alone, as it wrote itself down.
     fn holder(&self) -> String {
-        let text = fs::read_to_string(&self.lock_path).unwrap_or_default();
-        if text.is_empty() { "another test bed".into() } else { text }
+        let text = fs::read_to_string(&self.lock_path).ok().filter(|text| !text.is_empty());
+        text.unwrap_or_else(|| "another test bed".into())
     }
 
     /// Writes down what is about to be done.

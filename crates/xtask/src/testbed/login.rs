@@ -50,7 +50,7 @@ pub fn run(dir: &Path) -> anyhow::Result<i32> {
 
 fn run_command(bed: &Bed) -> anyhow::Result<i32> {
     let [program, arguments @ ..] = bed.args.command.as_slice() else { anyhow::bail!("no command") };
-    let path = std::env::var("PATH").unwrap_or_default();
+    let path = std::env::var("PATH").unwrap_or_else(|_| String::new());
     let child = Command::new(program)
         .args(arguments)
         .env("PATH", format!("{}:{path}:/usr/local/sbin:/usr/sbin:/sbin", bed.path("bin").display()))
