@@ -14,7 +14,7 @@ CONFIG     := $(DESTDIR)$(SYSCONFDIR)/skiff
 DOC        := $(DESTDIR)$(PREFIX)/share/doc/skiff
 UNITS      := $(DESTDIR)$(PREFIX)/lib/systemd/system
 
-.PHONY: all build man demo test lint deps install uninstall stage clean help
+.PHONY: all build man demo test unit-tests end-to-end-tests lint deps install uninstall stage clean help
 
 all: build
 
@@ -22,6 +22,7 @@ help:
 	@echo 'make            release build: $(OUT)/release/{skiff,skiff-helper,libskiff_spank.so}'
 	@echo 'make demo       two Slurm nodes on this machine and a user who works on them (as root)'
 	@echo 'make test       every test (as root: those of the test bed need it)'
+	@echo 'make unit-tests, make end-to-end-tests    the two halves of these'
 	@echo 'make lint       formatting, clippy, documentation, licences, crates, modules, words'
 	@echo 'make deps       install the Debian packages that the above need (as root)'
 	@echo 'make install    into DESTDIR=$(DESTDIR) PREFIX=$(PREFIX), configuration into SYSCONFDIR=$(SYSCONFDIR)'
@@ -42,10 +43,14 @@ man:
 demo: deps build
 	@demo/demo.sh
 
-test: build
+test: build unit-tests end-to-end-tests
+
+unit-tests:
 	@# For the tests of its client, and then for `stage`. It says itself why there is none.
 	@packaging/get-criu $(OUT)/criu || true
 	cargo test --locked --workspace
+
+end-to-end-tests: build
 	tests/run
 
 lint:

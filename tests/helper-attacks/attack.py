@@ -304,7 +304,7 @@ def networks(bobs_space):
         must_refuse(f"follow {name}", Asked(request("f", pid), words=["0", "run", "--", "true"]))
     # Words that are nobody's: it is she who reads them, as herself.
     mine = Other(unshare(NEWUSER))
-    for words in ([], ["x"], ["0"], ["999", "run"], ["-1", "run", "--", "id"], [b"\xff", b"\xff"]):
+    for words in ([], ["x"], ["0"], ["999", "run"], ["-1", "run", "--", "id"], ["0", "0", "999", "run", "--", "id"], ["0", "0", "0", "run", "--", "id"], [b"\xff", b"\xff"]):
         must_refuse(f"follow with {words}", Asked(request("f", mine.pid), words=words))
     # A file that cannot be written to its end gives no address.
     small = Asked(of(b"attack"), words=["0", "run", "--", "true"], before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
@@ -320,7 +320,7 @@ def networks(bobs_space):
     out, into = os.pipe()
     here = os.open("/", os.O_PATH)
     os.set_inheritable(here, True)
-    asked = Asked(of(b"attack"), words=[str(here), "ffffffffffffffff", "run", "--me", "-e", "PATH=/usr/bin:/bin", "--", "/usr/bin/python3", "-c", script],
+    asked = Asked(of(b"attack"), words=[str(here), "ffffffffffffffff", "-", "run", "--me", "-e", "PATH=/usr/bin:/bin", "--", "/usr/bin/python3", "-c", script],
                   env={"HOME": os.path.expanduser("~")}, before=lambda: os.dup2(into, 1))
     os.close(into)
     asked.socket.close()

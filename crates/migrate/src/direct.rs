@@ -290,8 +290,8 @@ fn write_all(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::copied::copy;
     use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
-    use skiff_sys::process::{CloneFlags, Fork, fork};
 
     #[test]
     fn what_is_a_processs_own_and_large_may_go_so() {
@@ -338,16 +338,6 @@ mod tests {
             assert_eq!(divide(&ranges, address, pages), parts, "{pages} pages at {address:#x}");
         }
         assert_eq!(divide(&[], 0x1000, 3), [(false, 0x1000, 3)]);
-    }
-
-    /// A process that has what this one has, and does nothing.
-    fn copy() -> (Pid, i32) {
-        match fork(CloneFlags::NONE).expect("a process") {
-            Fork::Parent(child) => (child.pid, child.pid.as_raw_nonzero().get()),
-            Fork::Child => loop {
-                std::thread::park();
-            },
-        }
     }
 
     #[test]

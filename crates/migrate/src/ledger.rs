@@ -268,19 +268,9 @@ fn key() -> Result<[u64; 4]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+    use crate::copied::copy;
+    use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
     use skiff_sys::memory::write_of;
-    use skiff_sys::process::{CloneFlags, Fork, fork};
-
-    /// A process that has what this one has, and does nothing.
-    fn copy() -> (Pid, i32) {
-        match fork(CloneFlags::NONE).expect("a process") {
-            Fork::Parent(child) => (child.pid, child.pid.as_raw_nonzero().get()),
-            Fork::Child => loop {
-                std::thread::park();
-            },
-        }
-    }
 
     #[test]
     fn runs_of_what_is_true() {

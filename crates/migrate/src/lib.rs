@@ -8,6 +8,8 @@
 pub mod agent;
 pub mod ahead;
 mod block;
+#[cfg(test)]
+mod copied;
 mod decision;
 pub mod direct;
 mod drain;

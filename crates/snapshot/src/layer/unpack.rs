@@ -135,7 +135,7 @@ impl Unpacker {
         while let Some((offset, length)) = reader.extent()? {
             let mut at = offset;
             while let Some(piece) = reader.piece()? {
-                write_at(&file, piece, at).on("write to", &path)?;
+                super::write_at(file.as_fd(), piece, at).on("write to", &path)?;
                 at += piece.len() as u64;
             }
             end = offset + length;
@@ -204,19 +204,6 @@ fn times(attr: &Attr) -> Timestamps {
 
 fn owner_only() -> Mode {
     Mode::RUSR | Mode::WUSR
-}
-
-fn write_at(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> rustix::io::Result<()> {
-    while !bytes.is_empty() {
-        match rustix::io::retry_on_intr(|| rustix::io::pwrite(file, bytes, at))? {
-            0 => return Err(Errno::IO),
-            now => {
-                bytes = &bytes[now..];
-                at += now as u64;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Refuses a layer that is not the one asked for.

@@ -131,7 +131,7 @@ impl LayerWriter {
     }
 
     fn flush(&mut self) -> rustix::io::Result<()> {
-        write_all(self.file.as_fd(), &self.buffer[..self.filled], self.state.written)?;
+        super::write_at(self.file.as_fd(), &self.buffer[..self.filled], self.state.written)?;
         self.state.written += self.filled as u64;
         self.filled = 0;
         Ok(())
@@ -186,17 +186,4 @@ impl Taken {
             Taken::Write(errno, object) => Err(errno).on("write to", object),
         }
     }
-}
-
-fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> rustix::io::Result<()> {
-    while !bytes.is_empty() {
-        match rustix::io::retry_on_intr(|| rustix::io::pwrite(file, bytes, at))? {
-            0 => return Err(Errno::IO),
-            now => {
-                bytes = &bytes[now..];
-                at += now as u64;
-            }
-        }
-    }
-    Ok(())
 }
