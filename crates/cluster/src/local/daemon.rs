@@ -103,21 +103,46 @@ fn ready(workers: &[Member]) -> Result<()> {
     wait_for_controller()?;
     loop {
         let output = Command::new("sinfo").args(["-h", "-N", "-o", "%N %t"]).output().context(|| "sinfo")?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let idle: BTreeSet<&str> = text
-            .lines()
-            .filter_map(|line| line.split_once(' '))
-            .filter(|(_, t)| takes_jobs(t))
-            .map(|(n, _)| n)
-            .collect();
-        if workers.iter().all(|worker| idle.contains(worker.to_string().as_str())) {
+        if all_take_jobs(workers, &String::from_utf8_lossy(&output.stdout)) {
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
+/// Whether all these workers take jobs, by what `sinfo` says of all nodes: one with its state a line.
+fn all_take_jobs(workers: &[Member], sinfo: &str) -> bool {
+    let states = sinfo.lines().filter_map(|line| line.split_once(' '));
+    let ready: BTreeSet<&str> = states.filter(|(_, state)| takes_jobs(state)).map(|(name, _)| name).collect();
+    workers.iter().all(|worker| ready.contains(worker.to_string().as_str()))
+}
+
 /// Whether a node in this state, as sinfo shortens it, has work or would take it: a star says that it does not answer.
 fn takes_jobs(state: &str) -> bool {
     ["idle", "alloc", "mix", "comp"].contains(&state.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_ready_when_all_its_new_workers_take_jobs() {
+        let workers = [Member::Worker(1), Member::Worker(12)];
+        for (sinfo, ready) in [
+            ("n1 idle\nn12 idle\n", true),
+            ("n1 alloc\nn2 down\nn12 mix", true),
+            // What has just ended there is being completed.
+            ("n1 comp\nn12 idle", true),
+            ("n1 idle", false),
+            ("n1 idle\nn12 down", false),
+            // A star: the node does not answer. A tilde: it is switched off.
+            ("n1 idle*\nn12 idle", false),
+            ("n1 idle~\nn12 idle", false),
+            ("n1 futr\nn12 idle", false),
+            ("", false),
+        ] {
+            assert_eq!(all_take_jobs(&workers, sinfo), ready, "{sinfo:?}");
+        }
+    }
 }

@@ -23,13 +23,7 @@ pub const READY: Duration = Duration::from_secs(120);
 pub fn add(context: &Context, name: &EnvName, count: u16, dry_run: bool) -> Result<()> {
     let record = Record::existing(context, name)?;
     let there: Vec<Member> = nodes(&record)?.iter().map(|node| node.name).collect();
-    let most = record.settings()?.most;
-    let all = Member::workers().take(most.into());
-    let new: Vec<Member> = all.filter(|worker| !there.contains(worker)).take(count.into()).collect();
-    if new.len() < count.into() {
-        return Err(Error::new(format!("cluster {name}: it can have {} more nodes", new.len()))
-            .hint(format!("{most} are the most it can have; `skiff cluster remove` makes room")));
-    }
+    let new = added(name, &there, record.settings()?.most, count)?;
     if dry_run {
         return output::line(&format!("make {} in cluster {name}", names(&new).join(" ")));
     }
@@ -56,18 +50,7 @@ pub fn remove(
     let record = Record::existing(context, name)?;
     let there: Vec<Member> =
         nodes(&record)?.iter().map(|node| node.name).filter(|node| *node != Member::Controller).collect();
-    let go: Vec<Member> = match count {
-        Some(count) if usize::from(count) > there.len() => {
-            return Err(Error::new(format!("cluster {name}: it has {} nodes", there.len()))
-                .hint(format!("`skiff cluster down {name}` ends it")));
-        }
-        Some(count) => there.iter().rev().take(count.into()).copied().collect(),
-        None => named.to_vec(),
-    };
-    if let Some(stranger) = go.iter().find(|node| !there.contains(node)) {
-        return Err(Error::new(format!("node {stranger}: cluster {name} has no such worker"))
-            .hint(format!("it has {}", names(&there).join(" "))));
-    }
+    let go = removed(name, &there, count, named)?;
     if dry_run {
         return output::line(&format!("end {} of cluster {name}, and what runs there", names(&go).join(" ")));
     }
@@ -76,6 +59,34 @@ pub fn remove(
     ask(&record.dir, &Want::End(go.clone()))?.ok_or_else(|| not_up(&record))?;
     expect(&record, &go, "FUTURE", "")?;
     output::line(&names(&go).join(" "))
+}
+
+/// So many workers more, those with the lowest numbers that are free.
+fn added(name: &EnvName, there: &[Member], most: u16, count: u16) -> Result<Vec<Member>> {
+    let all = Member::workers().take(most.into());
+    let new: Vec<Member> = all.filter(|worker| !there.contains(worker)).take(count.into()).collect();
+    if new.len() < count.into() {
+        return Err(Error::new(format!("cluster {name}: it can have {} more nodes", new.len()))
+            .hint(format!("{most} are the most it can have; `skiff cluster remove` makes room")));
+    }
+    Ok(new)
+}
+
+/// So many workers, those with the highest numbers; or those named.
+fn removed(name: &EnvName, there: &[Member], count: Option<u16>, named: &[Member]) -> Result<Vec<Member>> {
+    let go: Vec<Member> = match count {
+        Some(count) if usize::from(count) > there.len() => {
+            return Err(Error::new(format!("cluster {name}: it has {} nodes", there.len()))
+                .hint(format!("`skiff cluster down {name}` ends it")));
+        }
+        Some(count) => there.iter().rev().take(count.into()).copied().collect(),
+        None => named.to_vec(),
+    };
+    match go.iter().find(|node| !there.contains(node)) {
+        Some(stranger) => Err(Error::new(format!("node {stranger}: cluster {name} has no such worker"))
+            .hint(format!("it has {}", names(there).join(" ")))),
+        None => Ok(go),
+    }
 }
 
 /// Tells the cluster's Slurm what state nodes are in.
@@ -234,4 +245,40 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
         vec![l.name.clone(), l.base.clone(), output::time(l.made), l.state.into(), l.nodes.to_string()]
     };
     output::table(&["NAME", "BASE", "MADE", "STATE", "NODES"], &all.iter().map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(names: &str) -> Vec<Member> {
+        names.split_whitespace().map(|name| name.parse().expect("a member")).collect()
+    }
+
+    #[test]
+    fn nodes_come_by_the_lowest_free_numbers_and_go_by_the_highest() {
+        let lab: EnvName = "lab".parse().expect("a name");
+        for (there, most, count, want) in [
+            ("ctl n1", 256, 2, Ok("n2 n3")),
+            ("ctl n1 n3", 256, 2, Ok("n2 n4")),
+            ("ctl n2", 2, 1, Ok("n1")),
+            ("ctl n1 n2", 2, 1, Err("cluster lab: it can have 0 more nodes")),
+            ("ctl n1", 3, 3, Err("cluster lab: it can have 2 more nodes")),
+        ] {
+            let new = added(&lab, &members(there), most, count).map(|new| names(&new).join(" "));
+            assert_eq!(new.map_err(|e| e.message), want.map(str::to_owned).map_err(str::to_owned), "{there}");
+        }
+        for (there, count, named, want) in [
+            ("n1 n2 n3", Some(2), "", Ok("n3 n2")),
+            ("n1 n2", Some(2), "", Ok("n2 n1")),
+            ("n1 n2", Some(3), "", Err("cluster lab: it has 2 nodes")),
+            ("n1 n2 n3", None, "n1 n3", Ok("n1 n3")),
+            ("n1 n2", None, "n1 n4", Err("node n4: cluster lab has no such worker")),
+            // Without its controller it would be none.
+            ("n1 n2", None, "ctl", Err("node ctl: cluster lab has no such worker")),
+        ] {
+            let go = removed(&lab, &members(there), count, &members(named)).map(|go| names(&go).join(" "));
+            assert_eq!(go.map_err(|e| e.message), want.map(str::to_owned).map_err(str::to_owned), "{there}");
+        }
+    }
 }
