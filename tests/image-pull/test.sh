@@ -191,7 +191,7 @@ has "$(cat /home/alice/refused)" 'hint: '
 stop_registry
 start_registry carol 'pass word'
 fails 125 as alice skiff pull --quiet $image
-has "$err" 'hint: '
+has "$err" "hint: if the image exists and is private, log in to the server: skiff login $registry"
 fails 125 as alice sh -c "echo wrong | skiff login $registry --username carol --password-stdin"
 has "$err" 'hint: '
 [ ! -e /home/alice/.docker/config.json ] || lacks "$(cat /home/alice/.docker/config.json)" $registry

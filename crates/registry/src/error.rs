@@ -144,7 +144,9 @@ impl Error {
             }
             Error::NoSpace { .. } => Some(SPACE),
             Error::Io { what, source, .. } => io_hint(what, Errno::from_io_error(source)?),
-            Error::Panicked { .. } => Some("this is an error of skiff's own: report it, with this message"),
+            Error::Panicked { .. } => {
+                Some("this is an error of the program's own: report it, with this message")
+            }
             Error::Document(_) | Error::Restarted { .. } | Error::Abandoned { .. } => None,
         }
     }
@@ -177,7 +179,7 @@ fn io_hint(what: &str, errno: Errno) -> Option<&'static str> {
         }
         Errno::NOSPC | Errno::DQUOT => Some(SPACE),
         Errno::ACCESS | Errno::PERM | Errno::ROFS => {
-            Some("the store must be writable to whoever fills it; `skiff doctor` says whose it is")
+            Some("the directory must be writable to whoever fetches into it")
         }
         _ => None,
     }

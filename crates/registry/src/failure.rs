@@ -59,6 +59,11 @@ impl Failure {
         }
     }
 
+    /// Whether somebody who logs in to the server may get what was refused.
+    pub fn may_need_login(&self) -> bool {
+        matches!(self, Failure::Unauthorized(_) | Failure::Status { status: 401 | 403 | 429, .. })
+    }
+
     /// Whether the object is not there.
     pub fn is_missing(&self) -> bool {
         matches!(self, Failure::Status { status: 404 | 410, .. })
@@ -68,14 +73,15 @@ impl Failure {
     pub(super) fn hint(&self, server: &str) -> Option<String> {
         match self {
             Failure::Unauthorized(_) | Failure::Status { status: 401 | 403, .. } => {
-                Some(format!("if the image exists and is private: skiff login {server}"))
+                Some("if the image exists and is private, log in to the server".into())
             }
             Failure::Status { status: 404, .. } => {
                 Some("look at the spelling of the name and the tag".into())
             }
-            Failure::Status { status: 429, .. } => Some(format!(
-                "the server limits how often it may be asked; wait, or log in for a higher limit: skiff login {server}"
-            )),
+            Failure::Status { status: 429, .. } => Some(
+                "the server limits how often it may be asked; wait, or log in to it for a higher limit"
+                    .into(),
+            ),
             Failure::Status { status: 500.., .. } => Some("the server has a problem; try again later".into()),
             Failure::Certificate(_) => Some(format!(
                 "put the certificate of the server's authority into /etc/containers/certs.d/{server}/ca.crt, \

@@ -198,7 +198,7 @@ fn what_never_works_fails_with_a_reason_and_in_time() {
             "try again later",
         ),
         (Fault::Status("404 Not Found", "x-a", "b"), "404 Not Found", "spelling"),
-        (Fault::Status("403 Forbidden", "x-a", "b"), "403 Forbidden", "skiff login 127.0.0.1:"),
+        (Fault::Status("403 Forbidden", "x-a", "b"), "403 Forbidden", "log in to the server"),
         (Fault::Status("429 Too Many Requests", "retry-after", "3600"), "429 Too Many Requests", "log in"),
         (Fault::Flip(77), "digest", "administrator"),
         (Fault::WrongRange, "it has 3 bytes", ""),

@@ -165,6 +165,7 @@ impl Error {
             Error::OtherMachine { image, .. } => Some(Cow::Owned(format!(
                 "skiff pull {image}; or administrator: QEMU's user mode emulation runs it (binfmt_misc)"
             ))),
+            Error::Registry(error) => registry_hint(error),
             error => error.fixed_hint().map(Cow::Borrowed),
         }
     }
@@ -179,7 +180,6 @@ impl Error {
                 _ => None,
             }),
             Error::Image(error) => error.hint(),
-            Error::Registry(error) => error.hint(),
             Error::Document(error) => document_hint(error),
             Error::Reference(error) => Some(error.hint()),
             Error::Fault(fault) => Some(&*fault.hint).filter(|hint| !hint.is_empty()),
@@ -213,6 +213,17 @@ impl Error {
             Error::Registry(error) => error.is_refusal(),
             _ => false,
         }
+    }
+}
+
+/// The registry client's own hint, and the command by which users log in where that may help.
+fn registry_hint(error: &skiff_registry::Error) -> Option<Cow<'_, str>> {
+    match error {
+        skiff_registry::Error::Shared(error) => registry_hint(error),
+        skiff_registry::Error::Registry(error) if error.failure.may_need_login() => {
+            error.hint().map(|hint| Cow::Owned(format!("{hint}: skiff login {}", error.server)))
+        }
+        error => error.hint().map(Cow::Borrowed),
     }
 }
 
