@@ -162,7 +162,7 @@ done
 # Somebody has taken the port of one that was lost: it can come back when that is free.
 port=$(sed -n 's/^NodeName=n2 .* Port=\([0-9]*\) .*/\1/p' $state/lab/slurm/slurm.conf)
 on n2 kill -9 "$(of n2 'skiff cluster agent' | tail -1)"
-eventually 30 slurm_says_down
+eventually 60 slurm_says_down
 ok as alice skiff cluster remove lab --node n2
 login alice
 on n2 "${login[@]}" python3 -c 'import socket, sys, time; s = socket.create_server(("", int(sys.argv[1]))); time.sleep(100)' "$port" 3>&- &
