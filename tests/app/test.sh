@@ -149,7 +149,7 @@ equal "$forward" "ssh -J alice@ctl -N -o ExitOnForwardFailure=yes -L 127.0.0.1:$
 scancel -u alice
 idle
 fails 125 as alice skiff cluster notebook
-has "$err" 'this is no job'
+has "$err" 'not in a job'
 has "$err" 'hint: '
 fails 127 as alice env PATH=/nowhere /usr/bin/skiff app desktop
 has "$err" 'apt-get install tigervnc-standalone-server'

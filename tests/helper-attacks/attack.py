@@ -460,7 +460,7 @@ def own_limits(*more):
         if start == "join":
             asked = join(mine.pid, ordered("/bin/cat", *words[1:], stack=f"{own[resource.RLIMIT_STACK][0]:x}"), before=limited)
         elif start == "network":
-            asked = Asked(request("n", 0) + b"attack", words=[str(here), f"{own[resource.RLIMIT_STACK][0]:x}", "run", "--me", "-e", "PATH=/bin", "--", *words], env={"HOME": os.path.expanduser("~")}, before=limited)
+            asked = Asked(request("n", 0) + b"attack", words=[str(here), f"{own[resource.RLIMIT_STACK][0]:x}", "-", "run", "--me", "-e", "PATH=/bin", "--", *words], env={"HOME": os.path.expanduser("~")}, before=limited)
         else:
             asked = Asked(None)
             if os.fork() == 0:

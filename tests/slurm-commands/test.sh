@@ -98,5 +98,20 @@ has "$out" 'by alice'
 # In a throw-away environment there is nobody to ask.
 fails 125 as alice skiff run -- squeue
 has "$err" 'hint: use an environment that stays'
+# What a program inside sends to Skiff's own `slurm submit` out there cannot stop it, which would keep its locks, nor leave its memory as a core
+# file, nor choose the modes of what it writes.
+ok as alice skiff env exec dev -- /usr/bin/python3 -c '
+import array, os, socket, struct, sys
+def lists(*all): return b"".join(struct.pack("<I", len(one)) + b"".join(struct.pack("<I", len(i)) + i for i in one) for one in all)
+s = socket.socket(socket.AF_UNIX); s.connect("/run/skiff/host.sock"); s.settimeout(20)
+s.sendmsg([b"r"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
+flags = bytes(3) + struct.pack("<HHH", 24, 80, 0o777)
+body = lists([b"skiff", b"slurm", b"submit", b"--environment=dev"], [], [b"/"], [flags])
+s.sendall(struct.pack("<I", len(body)) + body)
+for signal in (19, 3, 11, 6): s.sendall(b"k" + bytes([signal]))
+said = b""
+while len(said) < 6 and (more := s.recv(1)): said += more
+sys.exit(said != b"mx" + bytes(4) and "the supervisor says %r" % said)'
+inside alice dev 'srun -n1 true'
 as alice skiff env stop dev
 idle

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use skiff_cli::AppRun;
+use skiff_output as output;
 use skiff_sandbox::command::{Command, own_env};
 use skiff_sandbox::join::{Place, as_we_are};
 use skiff_sandbox::session::{Ended, Session};
@@ -10,8 +12,6 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::inside;
 
 use crate::{Kind, serve, variable};
-use skiff_cli::AppRun;
-use skiff_output as output;
 
 /// Serves it in this allocation; the exit code.
 pub fn in_allocation(kind: Kind, wanted: &AppRun) -> Result<i32> {
@@ -22,7 +22,7 @@ pub fn in_allocation(kind: Kind, wanted: &AppRun) -> Result<i32> {
         // Scripts and interactive jobs of these run on the allocation's first host.
         return serve(kind, wanted);
     }
-    Err(Error::new("this is no job").hint(format!(
+    Err(Error::new("not in a job").hint(format!(
         "in one: salloc skiff cluster {0}, or sbatch --wrap 'skiff cluster {0}'; on this machine: skiff app {0}",
         kind.name()
     )))

@@ -14,17 +14,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use skiff_cli::{App, AppRun};
+use skiff_output as output;
 use skiff_sandbox::command::{Command, own_env};
 use skiff_sandbox::join::{Place, as_we_are};
 use skiff_sandbox::session::Ended;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::Route;
+use skiff_sys::IgnoreError;
 use skiff_sys::process::Child;
 use skiff_sys::signal::Signals;
-
-use skiff_cli::{App, AppRun};
-use skiff_output as output;
-use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 pub use cluster::in_allocation;

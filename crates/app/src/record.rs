@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
+use skiff_output as output;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-
-use crate::listener::Listener;
-use crate::{host, variable};
-use skiff_output as output;
 use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 use skiff_user::dirs::{find, make_private};
+
+use crate::listener::Listener;
+use crate::{host, variable};
 
 /// By which a node of a cluster is told its name, and how one gets to the machine that it is on, as [`reached_as`] says it; nothing of the
 /// latter if the node is in no machine's network.

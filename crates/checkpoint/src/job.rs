@@ -6,19 +6,19 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::fs::{FileType, fstat};
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::job::names::JOB_ID;
-
-use crate::{place, restore, save};
 use skiff_cli::{Job, OnSignal, Output, Restore, Save};
 use skiff_instance::{foreground, look, start};
 use skiff_output as output;
 use skiff_plan::stop;
 use skiff_runtime::record::Record;
 use skiff_spec::checkpoint::CheckpointName;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::job::names::JOB_ID;
 use skiff_sys::IgnoreError;
 use skiff_user::checkpoints::{all, dir_of};
 use skiff_user::context::Context;
+
+use crate::{place, restore, save};
 
 /// How long Slurm may take to end a job that is to start again.
 const ENDING: Duration = Duration::from_secs(120);

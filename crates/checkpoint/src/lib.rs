@@ -1,4 +1,4 @@
-//! `skiff checkpoint`: instances saved and made again.
+//! `skiff checkpoint` and `skiff job`: instances saved and made again.
 //!
 //! Processes that outlive their node: CRIU, run as the user inside the user's own namespaces, dumps an instance's processes and
 //! makes them again, here or elsewhere.
@@ -20,13 +20,13 @@ pub mod save;
 pub mod trees;
 pub mod versions;
 
-use crate::criu::Installation;
-use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::name::EnvName;
-
 use skiff_cli::{Checkpoint, Save};
 use skiff_output as output;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::name::EnvName;
 use skiff_user::context::Context;
+
+use crate::criu::Installation;
 
 pub use place::{delete_leftovers, leftovers};
 

@@ -1,15 +1,15 @@
 //! Checkpoints as they lie there: listing, showing, removing them.
 
-use crate::obstacles::{Obstacle, Process};
-use crate::record::Checkpoint;
 use serde::Serialize;
-use skiff_spec::fault::Result;
-
-use crate::place;
 use skiff_output as output;
 use skiff_spec::checkpoint::CheckpointName;
+use skiff_spec::fault::Result;
 use skiff_user::checkpoints::{all, dir_of, refuse_missing};
 use skiff_user::context::Context;
+
+use crate::obstacles::{Obstacle, Process};
+use crate::place;
+use crate::record::Checkpoint;
 
 /// One, for people and programs.
 #[derive(Serialize)]

@@ -6,16 +6,16 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::enter::{self, Inside};
 use serde::{Deserialize, Serialize};
 use skiff_net::gate;
+use skiff_runtime::network;
+use skiff_runtime::record::Record;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::{Claim, Kind, Net};
-
-use skiff_runtime::network;
-use skiff_runtime::record::Record;
 use skiff_user::context::Context;
+
+use crate::enter::{self, Inside};
 
 /// In a checkpoint: what this is.
 const FILE: &str = "network.json";

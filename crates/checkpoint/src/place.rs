@@ -1,23 +1,22 @@
-//! Where checkpoints are: a directory each, in the user's data, which is the same on every node as their home is; or in the memory of this
-//! machine, those that were made so.
+//! Checkpoints made, published and removed: whole under their names or absent, and as many older ones kept as asked.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::record::{self, Checkpoint};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::name::EnvName;
-
 use skiff_cli::Keep;
 use skiff_runtime::record::now;
 use skiff_spec::checkpoint::CheckpointName;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::name::EnvName;
 use skiff_sys::IgnoreError;
 use skiff_user::checkpoints::{all, dir_of, home, homes, made_in_memory, refuse_missing};
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, make_private, new_in, set_aside};
 use skiff_user::named;
+
+use crate::record::{self, Checkpoint};
 
 /// Makes an empty one, into which an instance can be saved; gives where it is.
 pub fn create(context: &Context, name: &EnvName, memory: bool, dry_run: bool) -> Result<PathBuf> {

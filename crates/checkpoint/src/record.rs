@@ -172,7 +172,7 @@ impl Checkpoint {
         let end = bytes.iter().take(256).position(|b| *b == b'\n').ok_or(DAMAGED)?;
         let head = std::str::from_utf8(&bytes[..end]).map_err(|_| DAMAGED)?;
         let words: Vec<&str> = head.split(' ').collect();
-        let [MAGIC, format, digest] = words[..] else { return Err("it is no checkpoint".into()) };
+        let [MAGIC, format, digest] = words[..] else { return Err("not a checkpoint".into()) };
         match format.parse::<u32>() {
             Ok(FORMAT) => {}
             Ok(other) => {
@@ -462,7 +462,7 @@ mod tests {
             let text = [b"skiff-checkpoint 1 ", &bytes[..]].concat();
             for bytes in [&bytes, &text] {
                 let refused = Checkpoint::parse(bytes).expect_err("no record");
-                assert!([DAMAGED, "it is no checkpoint"].contains(&&*refused), "{refused}");
+                assert!([DAMAGED, "not a checkpoint"].contains(&&*refused), "{refused}");
             }
         }
 
@@ -474,7 +474,7 @@ mod tests {
             let at = at % bytes.len();
             bytes[at] ^= 1 << bit;
             let refused = Checkpoint::parse(&bytes).expect_err("changed");
-            let known = [DAMAGED, "it is no checkpoint"].contains(&&*refused) || refused.starts_with("it is of format");
+            let known = [DAMAGED, "not a checkpoint"].contains(&&*refused) || refused.starts_with("it is of format");
             assert!(known, "byte {at}: {refused}");
         }
     }

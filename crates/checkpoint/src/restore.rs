@@ -4,13 +4,18 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use crate::criu::{self, CriuProcess, Installation};
-use crate::enter::Inside;
-use crate::probe;
-use crate::record::{Checkpoint, IMAGES, tidy};
 use rustix::process::{Pid, Signal};
 use serde::Serialize;
+use skiff_cli::Restore;
 use skiff_criu::rpc::{Options, RequestType};
+use skiff_env::deploy::own_layers;
+use skiff_output as output;
+use skiff_plan::stop::stop_signal;
+use skiff_plan::{self as plan, Relocation, base, get, show};
+use skiff_runtime::record::{ENV, Record, now};
+use skiff_runtime::service::{Approval, Restorer, Service};
+use skiff_runtime::supervisor::{self, Keep, Place};
+use skiff_runtime::{enter, network};
 use skiff_sandbox::first::{self, Process};
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::start::Instance;
@@ -19,22 +24,16 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::Again;
 use skiff_spec::plan::{Plan, Route, Upper};
-
-use crate::member::Member;
-use crate::place;
-use crate::trees;
-use skiff_cli::Restore;
-use skiff_env::deploy::own_layers;
-use skiff_output as output;
-use skiff_plan as plan;
-use skiff_plan::stop::stop_signal;
-use skiff_plan::{Relocation, base, get, show};
-use skiff_runtime::record::{ENV, Record, now};
-use skiff_runtime::service::{Approval, Restorer, Service};
-use skiff_runtime::supervisor::{self, Keep, Place};
-use skiff_runtime::{enter, network};
 use skiff_store::index::Entry;
 use skiff_user::context::Context;
+
+use crate::criu::{self, CriuProcess, Installation};
+use crate::enter::Inside;
+use crate::member::Member;
+use crate::place;
+use crate::probe;
+use crate::record::{Checkpoint, IMAGES, tidy};
+use crate::trees;
 
 /// In a checkpoint: the image below the instance.
 pub const IMAGE: &str = "image.json";

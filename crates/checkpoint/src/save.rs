@@ -5,35 +5,35 @@ use std::mem::take;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use crate::criu::{self, CriuProcess};
-use crate::enter::Inside;
-use crate::obstacles::{Found, Obstacle, Process, look};
-use crate::probe;
-use crate::record::{Checkpoint, IMAGES, Tree, sums, tidy};
-use crate::versions::Versions;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use serde::Serialize;
-use skiff_criu::rpc::{Options, RequestType};
-use skiff_sandbox::join::NetSpace;
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::instance::{End, Started};
-use skiff_spec::name::EnvName;
-
-use crate::member::Member;
-use crate::place::New;
-use crate::trees;
 use skiff_cli::Save;
+use skiff_criu::rpc::{Options, RequestType};
 use skiff_instance::look::not_running;
 use skiff_output as output;
 use skiff_runtime::control::{self, Live, Want};
 use skiff_runtime::enter;
 use skiff_runtime::record::{Record, now};
+use skiff_sandbox::join::NetSpace;
 use skiff_spec::checkpoint::CheckpointName;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::instance::{End, Started};
+use skiff_spec::name::EnvName;
 use skiff_sys::IgnoreError;
 use skiff_user::checkpoints::dir_of;
 use skiff_user::checkpoints::home_of;
 use skiff_user::context::Context;
+
+use crate::criu::{self, CriuProcess};
+use crate::enter::Inside;
+use crate::member::Member;
+use crate::obstacles::{Found, Obstacle, Process, look};
+use crate::place::New;
+use crate::probe;
+use crate::record::{Checkpoint, IMAGES, Tree, sums, tidy};
+use crate::trees;
+use crate::versions::Versions;
 
 /// What is said of one.
 #[derive(Serialize)]

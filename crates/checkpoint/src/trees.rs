@@ -8,19 +8,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::enter::{self, Inside};
-use crate::record::{self, Checkpoint, Of, TREES, Tree};
 use rustix::fs::CWD;
+use skiff_env::contents::ours;
+use skiff_runtime::record::Record;
 use skiff_sandbox::mounts::{bind_one, open_dir};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{LayerId, whole};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::{Plan, Route, Source, inside};
-
-use skiff_env::contents::ours;
-use skiff_runtime::record::Record;
 use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
+
+use crate::enter::{self, Inside};
+use crate::record::{self, Checkpoint, Of, TREES, Tree};
 
 /// What there is to keep of an instance with this plan.
 fn all(plan: &Plan) -> Vec<(String, Of)> {

@@ -1,9 +1,8 @@
 //! The words of `skiff checkpoint`.
 
 use clap::{Args, Subcommand};
-use skiff_spec::name::EnvName;
-
 use skiff_spec::checkpoint::CheckpointName;
+use skiff_spec::name::EnvName;
 
 use crate::{Keep, Output};
 

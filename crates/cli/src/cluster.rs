@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use skiff_plan::inside::Inside;
 use skiff_spec::network;
 use skiff_spec::scratch::ScratchPlace;
 
 use crate::{AppRun, HostArgs, Machines};
-use skiff_plan::inside::Inside;
 
 #[derive(Subcommand)]
 pub enum Cluster {

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use crate::{DryRun, Output, RootArgs};
-use skiff_plan::progress::ProgressKind;
-
 use clap::{Args, Subcommand};
+use skiff_plan::progress::ProgressKind;
 use skiff_spec::name::EnvName;
+
+use crate::{DryRun, Output, RootArgs};
 
 #[derive(Args)]
 pub struct Pull {

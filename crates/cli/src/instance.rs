@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
+use skiff_plan::inside::Inside;
 use skiff_spec::name::EnvName;
 
 use crate::{DryRun, Output, RootArgs};
-use skiff_plan::inside::Inside;
 
 #[derive(Subcommand)]
 pub enum Instance {

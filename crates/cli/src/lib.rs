@@ -1,4 +1,4 @@
-//! The words of the command line. Only what they are; what they do is elsewhere.
+//! The command line: its words, and from them to options; man pages and examples. What commands do is elsewhere, and nothing is looked up.
 
 #![expect(missing_docs, reason = "a comment on an argument is what its help says")]
 // The comments on arguments are their help, which writes brackets as the field does.
@@ -10,11 +10,10 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use skiff_spec::name::EnvName;
-use skiff_spec::network::NetName;
-
 use skiff_output as output;
 use skiff_plan::inside::Inside;
+use skiff_spec::name::EnvName;
+use skiff_spec::network::NetName;
 
 mod app;
 mod checkpoint;

@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use skiff_plan::inside::Inside;
 use skiff_spec::members::Member;
 use skiff_spec::name::EnvName;
 use skiff_spec::scratch::ScratchPlace;
 
 use crate::{BASE, HostArgs, Output};
-use skiff_plan::inside::Inside;
 
 #[derive(Subcommand)]
 pub enum Machines {

@@ -3,12 +3,12 @@
 
 use std::ffi::OsString;
 
+use skiff_plan::inside::Inside;
+use skiff_plan::{RootOptions, RootSource};
 use skiff_spec::fault::{Fault, Result};
 
 use super::root::{Contain, HostArgs, RootArgs};
 use super::{Run, Shell, Start};
-use skiff_plan::inside::Inside;
-use skiff_plan::{RootOptions, RootSource};
 
 impl Run {
     /// What `skiff run` asks for.

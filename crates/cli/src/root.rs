@@ -2,10 +2,9 @@
 //! has the group that it is in.
 
 use clap::Args;
-use skiff_spec::network::Net;
-
 use skiff_plan::get::PullWhen;
 use skiff_plan::inside::Inside;
+use skiff_spec::network::Net;
 
 /// What can be asked of every environment that is made for what runs in it.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]

@@ -5,31 +5,31 @@ mod duties;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::files::Keys;
-use crate::fleet::{MOST_MISSED, beat};
-use crate::wire::{End, Order, Report, Wanted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::fcntl_dupfd_cloexec;
+use skiff_cli::Agent as Words;
+use skiff_launch::callback;
 use skiff_launch::channel::{Channel, Come};
 use skiff_launch::frame::Stream;
 use skiff_launch::handshake::SharedSecret;
 use skiff_launch::sealed_box::Opener;
+use skiff_runtime::network;
 use skiff_sandbox::join::{Failed, NetSpace, as_root};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;
+use skiff_sys::IgnoreError;
 use skiff_sys::signal::{Mask, Signals};
+use skiff_user::context::Context;
+use skiff_user::scratch::Scratch;
 
 use crate::container::{Container, daemon_failed};
+use crate::files::Keys;
+use crate::fleet::{MOST_MISSED, beat};
 use crate::launching::HEAD;
 use crate::node::Node;
 use crate::script::{Script, with_stdio};
 use crate::visit::Visitors;
-use skiff_cli::Agent as Words;
-use skiff_launch::callback;
-use skiff_runtime::network;
-use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
-use skiff_user::scratch::Scratch;
+use crate::wire::{End, Order, Report, Wanted};
 
 /// So much of what the script says may wait for the head.
 const MOST_WAITING: usize = 1 << 20;

@@ -3,12 +3,11 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
+use skiff_output as output;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{NetSpace, Place, as_root};
 use skiff_sys::process::close_all_except;
 use skiff_sys::signal::Mask;
-
-use skiff_output as output;
 
 /// In a process forked for this: runs one, at our standard files, until it ends; its exit code. It ends with this process.
 pub fn run(init: BorrowedFd<'_>, space: NetSpace, command: &Command, place: Place) -> i32 {

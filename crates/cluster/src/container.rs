@@ -6,27 +6,27 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::files;
-use crate::wire::{Member, Wanted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitOptions, pidfd_send_signal, set_parent_process_death_signal, waitpid};
+use skiff_cli::HostArgs;
+use skiff_plan::PlanOptions;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, NetSpace, Place, as_me, as_root};
 use skiff_sandbox::start::{Instance, Options, start};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{File as PlanFile, HOSTS, Identity, Mount, Plan, Source, Upper};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::Mask;
+use skiff_user::context::Context;
 
 use crate::apart;
+use crate::files;
 use crate::script::with_stdio;
-use skiff_cli::HostArgs;
-use skiff_plan::PlanOptions;
-use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use crate::wire::{Member, Wanted};
 
 /// How long the daemon may take to listen.
 const LISTENING: Duration = Duration::from_secs(30);

@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 
+use skiff_launch::hosts;
 use skiff_spec::plan::File;
+use skiff_sys::IgnoreError;
 
 use crate::key::Key;
 use crate::wire::Member;
-use skiff_launch::hosts;
-use skiff_sys::IgnoreError;
 
 /// Where they are, inside.
 pub const DIR: &str = "/run/skiff/cluster";

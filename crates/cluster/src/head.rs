@@ -6,17 +6,17 @@ mod talk;
 pub mod terminal;
 mod waiting;
 
+use skiff_launch::frame::Stream;
+use skiff_launch::handshake::Call;
+use skiff_launch::hosts::Host;
+use skiff_launch::listener::CallbackListener;
+use skiff_launch::manager::Launch;
 use skiff_spec::fault::Result;
 use skiff_sys::signal::Signals;
 
 use crate::fleet::{self, Fleet, Limits};
 use crate::wire::{End, Order, Program, Wanted};
 use outlet::Outlet;
-use skiff_launch::frame::Stream;
-use skiff_launch::handshake::Call;
-use skiff_launch::hosts::Host;
-use skiff_launch::listener::CallbackListener;
-use skiff_launch::manager::Launch;
 use terminal::Raw;
 use waiting::Of;
 

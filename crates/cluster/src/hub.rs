@@ -17,11 +17,10 @@ use skiff_sandbox::session::{self, Ended};
 use skiff_sandbox::start::Instance;
 use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::instance::End;
+use skiff_spec::members::{Member, PREFIX};
 use skiff_spec::plan::Plan;
 use skiff_sys::IgnoreError;
 use skiff_sys::signal::Mask;
-
-use skiff_spec::members::{Member, PREFIX};
 
 /// The longest message in bytes: it names all machines that there can be.
 pub const LONGEST: usize = 128 << 10;

@@ -6,11 +6,10 @@ use std::path::Path;
 use skiff_launch::hosts::Host;
 use skiff_launch::launching::{Entrance, Launching, RemoteProgram};
 use skiff_launch::manager::{self, Launch, Surroundings, Way};
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::network::{Kind, Net, Network};
-
 use skiff_output as output;
 use skiff_runtime::network;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::network::{Kind, Net, Network};
 use skiff_user::context::Context;
 use skiff_user::dirs::{make_private, own_dir_in};
 

@@ -1,7 +1,7 @@
 //! Virtual clusters: one container on each of several hosts, for as long as one script runs; and several on one machine (in [`local`]).
 //!
 //! The *head*, which the user has started, finds the hosts, and has an *agent* started on each by the means of whoever manages
-//! them. Between the head and every agent is one [`channel`]: the end of either ends the other, and with it all that was made.
+//! them. Between the head and every agent is one [`channel`](skiff_launch::channel): the end of either ends the other, and with it all that was made.
 //! Private keys never travel: each agent makes its own, and says the public halves.
 
 mod agent;
@@ -23,10 +23,9 @@ pub mod slurm;
 mod visit;
 pub mod wire;
 
-use skiff_spec::fault::Result;
-
 use skiff_app as app;
 use skiff_cli::Cluster;
+use skiff_spec::fault::Result;
 
 pub use local::{Listed, delete_leftovers, leftovers, running};
 

@@ -4,18 +4,18 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::hub::{self, Pattern};
-use crate::slurm;
+use skiff_plan::PlanOptions;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::group::{self, Group, Network};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::members::Member;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Mount, Plan, Source, inside::PROGRAM};
-
-use skiff_plan::PlanOptions;
 use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
+
+use crate::hub::{self, Pattern};
+use crate::slurm;
 
 /// What the host has of its own Slurm; a cluster's is another.
 const HOSTS: [&str; 5] = ["/etc/slurm", "/run/munge", "/run/slurm", "/run/slurmctld", "/etc/hosts"];

@@ -5,25 +5,24 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-use crate::files;
-use crate::hub::{self, Ask, Pattern, Say};
-use crate::wire;
+use skiff_cli::HostArgs;
 use skiff_launch::handshake::SharedSecret;
+use skiff_plan::{self as plan, PlanOptions, base};
+use skiff_runtime::network;
 use skiff_sandbox::group::{Group, Network};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::members::Member;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{File as PlanFile, HOSTS, Plan, Source, Upper, inside};
-
-use crate::root::Found;
-use crate::{container, machine};
-use skiff_cli::HostArgs;
-use skiff_plan as plan;
-use skiff_plan::{PlanOptions, base};
-use skiff_runtime::network;
 use skiff_user::context::Context;
 use skiff_user::scratch::{self, Scratch};
+
+use crate::files;
+use crate::hub::{self, Ask, Pattern, Say};
+use crate::root::Found;
+use crate::wire;
+use crate::{container, machine};
 
 /// So much of what its daemon has said last is told.
 const TOLD: u64 = 2048;

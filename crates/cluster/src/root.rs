@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::wire::Root;
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
-
 use skiff_plan::get::{self, PullWhen};
 use skiff_plan::{Facts, base};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_store::index::Entry;
 use skiff_user::context::Context;
+
+use crate::wire::Root;
 
 /// As users write it.
 const HOST: &str = "host";

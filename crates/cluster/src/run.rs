@@ -3,13 +3,13 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use crate::files;
-use crate::fleet::Limits;
-use crate::head::{self, Task};
-use crate::wire::{Duty, End, Program, Root, VERSION, Wanted};
 use serde::Serialize;
+use skiff_cli::ClusterRun;
 use skiff_launch::launching::{Entrance, Launching};
 use skiff_launch::manager::Launch;
+use skiff_output as output;
+use skiff_plan::inside::Inside;
+use skiff_plan::{self as plan, in_image};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::Ended;
@@ -17,16 +17,15 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::Identity;
 use skiff_sys::signal::Signals;
+use skiff_user::context::Context;
 
 use crate::container;
+use crate::files;
+use crate::fleet::Limits;
+use crate::head::{self, Task};
 use crate::launching;
 use crate::root::Found;
-use skiff_cli::ClusterRun;
-use skiff_output as output;
-use skiff_plan as plan;
-use skiff_plan::in_image;
-use skiff_plan::inside::Inside;
-use skiff_user::context::Context;
+use crate::wire::{Duty, End, Program, Root, VERSION, Wanted};
 
 /// What is to be done, before any of it is.
 #[derive(Serialize)]

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::wire::{End, Program};
 use rustix::fs::{CWD, Mode, OFlags, fcntl_getfl, fcntl_setfl, openat};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -17,6 +16,8 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::Child;
 use skiff_sys::signal::send_to_group;
+
+use crate::wire::{End, Program};
 
 /// A running program.
 pub struct Script {

@@ -1,12 +1,10 @@
 //! Slurm's configuration, as one reads that it works where nodes are containers on one machine.
 
-use std::path::Path;
-
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 
 use skiff_spec::members::{CONTROLLER, Member};
-
 use skiff_sys::IgnoreError;
 
 /// Where it lies, inside.

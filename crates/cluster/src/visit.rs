@@ -4,28 +4,28 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use crate::fleet::Limits;
-use crate::head::{self, Task, terminal};
-use crate::wire::{Duty, End, Program, Root, VERSION, Wanted};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
+use skiff_launch::callback;
 use skiff_launch::handshake::{Call, SharedSecret};
 use skiff_launch::hosts::Host;
 use skiff_launch::listener::CallbackListener;
+use skiff_output as output;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::Ended;
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_spec::members::Member;
 use skiff_spec::plan::Identity;
 use skiff_spec::scratch::ScratchPlace;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
+use skiff_user::context::Context;
 
+use crate::fleet::Limits;
+use crate::head::{self, Task, terminal};
 use crate::launching::HEAD;
 use crate::node::Node;
-use skiff_launch::callback;
-use skiff_output as output;
-use skiff_spec::members::Member;
-use skiff_user::context::Context;
+use crate::wire::{Duty, End, Program, Root, VERSION, Wanted};
 
 /// How long it may take until a program runs.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -12,8 +12,9 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::error::{Error, Result, WithObject as _};
 
-/// CRIU's programs look for what they run themselves (`ip`, `iptables-restore`) here.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// CRIU looks for what it runs itself (`ip`, `iptables-restore`) here: where a distribution has it, not where users of a root put programs of
+/// their own.
+const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// CRIU as it is installed on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]

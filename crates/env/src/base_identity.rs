@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
-
 use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 

@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::Serialize;
+use skiff_output as output;
+use skiff_plan::base;
+use skiff_runtime::environments::Environment;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Change, ChangeKind, Depot, DiffOptions, How, SnapshotInput};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Snapshot;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Plan, inside};
+use skiff_user::context::Context;
 
 use crate::{base_identity, latest, root};
-use skiff_output as output;
-use skiff_plan::base;
-use skiff_runtime::environments::Environment;
-use skiff_user::context::Context;
 
 /// Prints what is added, changed and deleted.
 pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {

@@ -7,20 +7,20 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use skiff_ipc::{Descriptors, ReportingChild};
+use skiff_plan::get;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, Manifest, SnapshotId};
 use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Snapshot;
 use skiff_spec::plan::Base;
+use skiff_store::index::Entry;
+use skiff_sys::IgnoreError;
 use skiff_sys::process::CloneFlags;
+use skiff_user::context::Context;
 
 use crate::base_identity;
 use crate::contents::ours;
-use skiff_plan::get;
-use skiff_store::index::Entry;
-use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
 
 /// The plug-in gives a step no more than ten minutes, because srun waits no longer; what we say must come before.
 const LONGEST: u64 = 570;

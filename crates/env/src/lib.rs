@@ -1,4 +1,4 @@
-//! `skiff env ...`: environments that stay.
+//! `skiff env`, and what jobs, instances and checkpoints need of environments: snapshots, their way to a node, the identity of the base.
 
 pub mod base_identity;
 pub mod contents;
@@ -8,15 +8,13 @@ pub mod live;
 mod remove;
 pub mod root;
 
+use skiff_cli::{Env, Exec, HostArgs};
+use skiff_output as output;
+use skiff_plan::{self as plan, RootSource, show};
+use skiff_runtime::environments::{Environment, Ground};
 use skiff_spec::fault::Result;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
-
-use skiff_cli::{Env, Exec, HostArgs};
-use skiff_output as output;
-use skiff_plan as plan;
-use skiff_plan::{RootSource, show};
-use skiff_runtime::environments::{Environment, Ground};
 use skiff_user::context::Context;
 
 pub use live::{command, enter_default, exec_in, stop};

@@ -4,6 +4,12 @@ use std::ffi::OsString;
 use std::os::fd::AsFd;
 
 use serde::Serialize;
+use skiff_output as output;
+use skiff_plan::in_image;
+use skiff_plan::inside::Inside;
+use skiff_runtime::control::{self, Live, Want};
+use skiff_runtime::enter;
+use skiff_runtime::environments::{self, Environment, Ground};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::{Ended, Session};
@@ -12,15 +18,9 @@ use skiff_spec::job::names;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Identity, inside};
+use skiff_user::context::Context;
 
 use crate::root;
-use skiff_output as output;
-use skiff_plan::in_image;
-use skiff_plan::inside::Inside;
-use skiff_runtime::control::{self, Live, Want};
-use skiff_runtime::enter;
-use skiff_runtime::environments::{self, Environment, Ground};
-use skiff_user::context::Context;
 
 /// The user's shell in an environment; the default one is made on first use.
 pub fn enter(context: &Context, name: &EnvName, inside: &Inside) -> Result<i32> {

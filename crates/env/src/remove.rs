@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::name::EnvName;
-
-use crate::latest;
 use skiff_output as output;
 use skiff_runtime::environments::{self, Environment};
 use skiff_runtime::{control, lock, naming};
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::name::EnvName;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, delete};
+
+use crate::latest;
 
 /// Removes one environment.
 pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> Result<()> {

@@ -1,16 +1,14 @@
 //! The root of an environment that stays: what it is planned from, and a session in it.
 
-use skiff_spec::fault::Result;
-use skiff_spec::network::Net;
-use skiff_spec::plan::{Plan, Upper};
-use skiff_spec::settings::Settings;
-
-use skiff_plan as plan;
-use skiff_plan::{PlanOptions, base};
+use skiff_plan::{self as plan, PlanOptions, base};
 use skiff_runtime::control::Live;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::network;
 use skiff_runtime::supervisor::{Keep, Place, session_at};
+use skiff_spec::fault::Result;
+use skiff_spec::network::Net;
+use skiff_spec::plan::{Plan, Upper};
+use skiff_spec::settings::Settings;
 use skiff_user::context::Context;
 
 /// A session in one of the user's environments, which is started if it does not run.

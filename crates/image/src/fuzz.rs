@@ -7,6 +7,8 @@ use std::os::fd::AsFd;
 use rustix::fs::MemfdFlags;
 use skiff_erofs::tree::{Content, Kind, Tree};
 use skiff_oci::platform::Platform;
+use skiff_tar::fuzz::with_checksums;
+use skiff_tar::{EntryKind, TarReader};
 
 use crate::assemble::ImageLimits;
 use crate::convert::{ConversionJob, convert};
@@ -15,8 +17,6 @@ use crate::merge::Merger;
 use crate::sif;
 use crate::squashfs::Squashfs;
 use crate::transport::{self, Archive, FilePart, ImageLayout};
-use skiff_tar::fuzz::with_checksums;
-use skiff_tar::{EntryKind, TarReader};
 
 /// Layers, as tar streams one behind the other, each after its length in 512-byte records (two bytes, the lower first). Their
 /// files' data is left out.

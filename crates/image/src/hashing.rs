@@ -4,7 +4,6 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use skiff_oci::digest::Digest;
-
 use skiff_oci::hash::Hasher;
 use skiff_sys::IgnoreError;
 

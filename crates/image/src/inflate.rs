@@ -4,14 +4,13 @@
 //! processor's cache.
 
 use flate2::{Decompress, FlushDecompress, Status};
-use zstd::stream::raw::{DParameter, Decoder as Zstd, Operation};
-
 use skiff_oci::digest::Digest;
+use skiff_tar::ByteStream;
+use zstd::stream::raw::{DParameter, Decoder as Zstd, Operation};
 
 use crate::blob::Blob;
 use crate::hashing::Hashing;
 use crate::{Error, Result};
-use skiff_tar::ByteStream;
 
 const CHUNK: usize = 256 << 10;
 const GZIP: [u8; 2] = [0x1f, 0x8b];

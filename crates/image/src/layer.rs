@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use skiff_erofs::tree::{BLOCK, Content, Run, Sparse, Xattrs};
 use skiff_sys::uncached::Uncached;
+use skiff_tar::{self as tar, ByteStream, EntryKind, Segment, TarEntry, TarReader};
 
 use crate::error::Context;
 use crate::layer_entries::{LayerEntries, LayerEntry, LayerEntryKind};
@@ -14,7 +15,6 @@ use crate::space::{BlockRange, BlockSpace, Refusal, Room};
 use crate::spill::Spill;
 use crate::sum::DataSum;
 use crate::{Error, Result};
-use skiff_tar::{self as tar, ByteStream, EntryKind, Segment, TarEntry, TarReader};
 
 /// Small files' blocks are gathered into writes of this size.
 const GATHER: usize = 1 << 20;

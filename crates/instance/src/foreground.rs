@@ -3,21 +3,21 @@
 use std::os::fd::AsFd;
 
 use rustix::process::Signal;
-use skiff_sandbox::session::Ended as HowEnded;
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::instance::{End, Ended};
-use skiff_spec::name::EnvName;
-use skiff_sys::signal::Signals;
-
-use crate::logs::Follow;
-use crate::look::{not_running, stop};
-use crate::start;
 use skiff_cli::{Run, Start};
 use skiff_output as output;
 use skiff_plan::{RootOptions, RootSource};
 use skiff_runtime::lock;
 use skiff_runtime::record::{Record, State};
+use skiff_sandbox::session::Ended as HowEnded;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::instance::{End, Ended};
+use skiff_spec::name::EnvName;
+use skiff_sys::signal::Signals;
 use skiff_user::context::Context;
+
+use crate::logs::Follow;
+use crate::look::{not_running, stop};
+use crate::start;
 
 /// How long its command may take to end when it is asked to, in seconds.
 const PATIENCE: u64 = 10;

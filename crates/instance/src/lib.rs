@@ -1,4 +1,4 @@
-//! `skiff instance`: containers in the background. An instance is an environment with a name of its own, whose changes go with it, and a
+//! `skiff run`, `skiff shell` and `skiff instance`: environments for one command, in the foreground or in the background. An instance is an environment with a name of its own, whose changes go with it, and a
 //! command that it is there for; a supervisor as of any environment holds it, keeps the command's output and notes its end.
 
 pub mod foreground;
@@ -7,9 +7,8 @@ pub mod look;
 pub mod run;
 pub mod start;
 
-use skiff_spec::fault::Result;
-
 use skiff_cli::Instance;
+use skiff_spec::fault::Result;
 use skiff_user::context::Context;
 
 pub use look::{Listed, running};

@@ -8,11 +8,10 @@ use std::os::unix::fs::MetadataExt;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{SeekFrom, seek};
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::name::EnvName;
-
 use skiff_output as output;
 use skiff_runtime::record::{Record, State};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::name::EnvName;
 use skiff_user::context::Context;
 
 /// Prints it, and what follows if that is asked for, until the instance ends.

@@ -6,6 +6,14 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
+use skiff_env as env;
+use skiff_output as output;
+use skiff_plan::in_image;
+use skiff_plan::inside::Inside;
+use skiff_runtime::control::{self, Live, Want};
+use skiff_runtime::environments::Environment;
+use skiff_runtime::record::{ENV, Record, State};
+use skiff_runtime::{enter, lock, network};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::{Ended as HowEnded, Session};
@@ -15,15 +23,6 @@ use skiff_spec::job::names;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Identity, Plan, Route};
-
-use skiff_env as env;
-use skiff_output as output;
-use skiff_plan::in_image;
-use skiff_plan::inside::Inside;
-use skiff_runtime::control::{self, Live, Want};
-use skiff_runtime::environments::Environment;
-use skiff_runtime::record::{ENV, Record, State};
-use skiff_runtime::{enter, lock, network};
 use skiff_user::context::Context;
 
 /// One, for people and programs.

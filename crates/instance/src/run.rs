@@ -6,6 +6,13 @@ use std::path::Path;
 
 use rustix::process::getgid;
 use serde::{Deserialize, Serialize};
+use skiff_cli::{DryRun, Run, Shell};
+use skiff_output as output;
+use skiff_plan::described::DescribedProcess;
+use skiff_plan::replay::RUN;
+use skiff_plan::resolve::{MainProcess, RunFacts, resolve};
+use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, get, show, stop};
+use skiff_runtime::{enter, network};
 use skiff_sandbox::command::Command;
 use skiff_sandbox::first::First;
 use skiff_sandbox::helper::Helper;
@@ -16,19 +23,10 @@ use skiff_sandbox::start::{Options, start_for, start_for_me};
 use skiff_spec::fault::Result;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Identity, Plan};
-
-use crate as instance;
-use plan_file::PlanFile;
-use skiff_cli::{DryRun, Run, Shell};
-use skiff_output as output;
-use skiff_plan as plan;
-use skiff_plan::described::DescribedProcess;
-use skiff_plan::replay::RUN;
-use skiff_plan::resolve::{MainProcess, RunFacts, resolve};
-use skiff_plan::{PlanOptions, RootOptions, RootSource, base, get, show, stop};
-use skiff_runtime::{enter, network};
 use skiff_user::context::{Context, is_inside};
 use skiff_user::scratch;
+
+use plan_file::PlanFile;
 
 /// A plan and its process, on their way to where the plan's network is.
 #[derive(Serialize, Deserialize)]
@@ -40,7 +38,7 @@ struct Resolved {
 /// Runs the command; its exit code.
 pub fn run(run: &Run) -> Result<i32> {
     match (&run.checkpoint, &run.plan) {
-        (Some(name), _) => instance::foreground::run(run, name),
+        (Some(name), _) => crate::foreground::run(run, name),
         (None, Some(file)) => replay(file, &run.show),
         (None, None) => start(run.options()?, &run.show),
     }

@@ -3,16 +3,6 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use skiff_sandbox::command::Command;
-use skiff_sandbox::join::Failed;
-use skiff_snapshot::{Depot, LayerLease};
-use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::instance::Started;
-use skiff_spec::job::names;
-use skiff_spec::name::EnvName;
-use skiff_spec::plan::{Base, Identity, Plan, Upper};
-use skiff_spec::settings::Settings;
-
 use rustix::process::getgid;
 use serde::Deserialize;
 use serde::Serialize;
@@ -21,18 +11,26 @@ use skiff_env as env;
 use skiff_env::contents::{ours, take_snapshot};
 use skiff_env::deploy::{own_layers, unpack};
 use skiff_output as output;
-use skiff_plan as plan;
 use skiff_plan::described::DescribedProcess;
 use skiff_plan::resolve::{MainProcess, RunFacts, resolve};
 use skiff_plan::show::show;
 use skiff_plan::stop::stop_signal;
-use skiff_plan::{PlanOptions, RootOptions, RootSource, base, in_image};
+use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, in_image};
 use skiff_runtime::environments::Environment;
 use skiff_runtime::network;
 use skiff_runtime::record::{ENV, Record, now};
 use skiff_runtime::service::Service;
 use skiff_runtime::supervisor::{self, Keep, Place};
+use skiff_sandbox::command::Command;
+use skiff_sandbox::join::Failed;
+use skiff_snapshot::{Depot, LayerLease};
 use skiff_spec::checkpoint::CheckpointName;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::instance::Started;
+use skiff_spec::job::names;
+use skiff_spec::name::EnvName;
+use skiff_spec::plan::{Base, Identity, Plan, Upper};
+use skiff_spec::settings::Settings;
 use skiff_store::index::Entry;
 use skiff_user::checkpoints::refuse_missing;
 use skiff_user::context::Context;
@@ -93,7 +91,10 @@ impl Resolved {
         let held = layers.into_iter().flatten().map(|(_, lease)| lease).collect();
         let own = [context.uid, getgid().as_raw()];
         let process = process.map(|process| process.check(plan.untrusted, own)).transpose()?;
-        let command = process.map(|process| process.command);
+        let (command, identity, stop) = match process {
+            Some(MainProcess { command, identity, stop }) => (Some(command), identity, stop),
+            None => (None, identity, stop),
+        };
         Ok(Wanted { plan, held, snapshot, command, identity, stop, entry })
     }
 }

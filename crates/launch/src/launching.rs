@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use skiff_sys::IgnoreError;
 
 use crate::address;
 use crate::error::{OfSystem as _, Result};
@@ -12,8 +13,6 @@ use crate::handshake::Call;
 use crate::hosts::{self, Host};
 use crate::listener::CallbackListener;
 use crate::manager::{Launch, Manager, Surroundings, Way};
-
-use skiff_sys::IgnoreError;
 
 /// A program that is to run on other hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -20,20 +20,20 @@ use std::time::{Duration, Instant};
 
 use account::Account;
 pub use call::call;
-use munge::{Credential, Opening};
 use rustix::event::PollFlags;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::getuid;
 use skiff_launch::hosts;
+use skiff_output as output;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::lock;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
-use visitors::Visitors;
+use skiff_user::context::Context;
 
 use crate::peer::wait;
-use skiff_output as output;
-use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use munge::{Credential, Opening};
+use visitors::Visitors;
 
 /// What whom there is no room for hears; they come back.
 const BUSY: &str = "the agent is busy";

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use skiff_checkpoint::enter::{self, Inside};
 use skiff_criu::page_protocol::{Command, PAGE, PRESENT, of};
 use skiff_ipc::ReportingChild;
 use skiff_spec::fault::{Context as _, Fault, Result};
@@ -20,7 +21,6 @@ use crate::direct::{Ranges, Run, pieces, send_run};
 use crate::ledger::Ledger;
 use crate::page_io::write;
 use crate::squeeze::{hang_up, pair, through};
-use skiff_checkpoint::enter::{self, Inside};
 
 /// With so few bytes left another round gains nothing.
 const FEW: u64 = 16 << 20;

@@ -7,12 +7,11 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use skiff_spec::fault::{Context as _, Result};
-use skiff_spec::name::EnvName;
-
 use skiff_runtime::control::{Live, Want};
 use skiff_runtime::lock;
 use skiff_runtime::record::{Record, State};
+use skiff_spec::fault::{Context as _, Result};
+use skiff_spec::name::EnvName;
 use skiff_user::context::Context;
 
 const ARRIVAL: &str = "arrival";

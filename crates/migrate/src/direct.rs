@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{self, available_parallelism};
 
 use rustix::process::Pid;
+use skiff_checkpoint::obstacles::{children, number_inside};
 use skiff_criu::page_protocol::{Command, PAGE, PRESENT, of, process};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
@@ -24,7 +25,6 @@ use crate::block::{Block, PIECE, piece};
 use crate::early::Early;
 use crate::page_io::{self, OTHER_SIDE, bytes, strange};
 use crate::populate::Reserve;
-use skiff_checkpoint::obstacles::{children, number_inside};
 
 pub use crate::layout::{Range, Ranges};
 

@@ -6,15 +6,15 @@ use std::process::{Command, Stdio};
 use clap::ValueEnum as _;
 use rustix::process::{WaitOptions, wait};
 use serde::{Deserialize, Serialize};
-use skiff_launch::hosts;
-use skiff_sandbox::start::detach_stdio;
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
-
-use crate::{in_step, sender, way};
 use skiff_cli::{Compress, Drain, Migrate, Mode, Output};
+use skiff_launch::hosts;
 use skiff_output as output;
 use skiff_runtime::record::{Record, State};
+use skiff_sandbox::start::detach_stdio;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_user::context::Context;
+
+use crate::{in_step, sender, way};
 
 /// What has become of an instance.
 #[derive(Debug, Serialize, Deserialize)]

@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_sys::IgnoreError;
-
 use skiff_runtime::control;
 use skiff_runtime::record::Record;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_sys::IgnoreError;
 
 const FILE: &str = "leaving";
 

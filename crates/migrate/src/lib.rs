@@ -3,7 +3,7 @@
 //!
 //! At most one of the two sides ever runs the processes. They stand still on both when the sender gives them away: CRIU, which holds
 //! them here, is stopped first, so that nothing makes them run again whatever happens to the sender; then it says `go`. Whether the
-//! receiver has taken them is written down there ([`decision`]), once and for all, and can be asked for afterwards.
+//! receiver has taken them is written down there (`decision`), once and for all, and can be asked for afterwards.
 
 pub mod agent;
 pub mod ahead;
@@ -35,9 +35,8 @@ pub mod squeeze;
 pub mod talk;
 mod way;
 
-use skiff_spec::fault::Result;
-
 use skiff_cli::{Drain, Migrate};
+use skiff_spec::fault::Result;
 use skiff_user::context::Context;
 
 /// Does what was asked.

@@ -3,10 +3,9 @@
 use std::convert::Infallible;
 use std::io::{Read, Write};
 
+use skiff_checkpoint::criu::fault;
 use skiff_criu::page_protocol::{self, Command};
 use skiff_spec::fault::{Context as _, Fault, Result};
-
-use skiff_checkpoint::criu::fault;
 
 /// The other end of a connection by which pages come.
 pub const OTHER_SIDE: &str = "pages from the other side";

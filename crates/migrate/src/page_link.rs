@@ -6,20 +6,20 @@ use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::ahead::Ahead;
-use crate::direct::{self, Ranges, Run};
-use crate::sort::Sorting;
-use crate::squeeze::{self, Sending};
 use rustix::net::sockopt::set_tcp_cork;
 use rustix::process::Pid;
 use skiff_checkpoint::enter::{self, Inside};
+use skiff_cli::Compress;
 use skiff_criu::page_protocol::PAGE;
 use skiff_ipc::ReportingChild;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
+use crate::ahead::Ahead;
+use crate::direct::{self, Ranges, Run};
+use crate::sort::Sorting;
+use crate::squeeze::{self, Sending};
 use crate::talk::{Order, Report};
 use crate::way::Way;
-use skiff_cli::Compress;
 
 /// Bytes by which it is found out: 32 ms at 1 Gbit/s.
 const PROBE: usize = 4 << 20;

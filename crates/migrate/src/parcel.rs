@@ -8,10 +8,10 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, openat2, sendfile};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Deserialize, Serialize};
+use skiff_checkpoint::record;
 use skiff_spec::fault::{Context as _, Fault, Result};
 
 use crate::pages::move_bytes;
-use skiff_checkpoint::record;
 
 /// The most that is sent at once.
 const CHUNK: usize = 1 << 30;

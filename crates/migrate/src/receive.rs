@@ -6,43 +6,42 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::direct;
-use crate::direct::Stock;
-use crate::early::Early;
-use crate::memory;
-use crate::pages::Arrival;
-use crate::parcel;
-use crate::populate::Reserve;
-use crate::squeeze;
 use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::Signal;
 use skiff_checkpoint::enter::{self, Inside};
+use skiff_checkpoint::member::Member;
 use skiff_checkpoint::obstacles::Process;
 use skiff_checkpoint::record::{Checkpoint, IMAGES};
-use skiff_sandbox::mounts::open_dir;
-use skiff_sandbox::start::detach_stdio;
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::network::Net;
-use skiff_sys::signal::Signals;
-
-use crate::peer::{Peer, wait};
-use crate::talk::{CONTROL, Files, GOODS, Load, Offer, Order, Report, VERSION};
-use crate::{decision, in_step};
-use skiff_checkpoint::member::Member;
 use skiff_checkpoint::required_criu;
 use skiff_checkpoint::restore::{Gate, Revived, fits, make_again};
 use skiff_cli::Mode;
 use skiff_env::deploy::own_layers;
 use skiff_launch::callback;
 use skiff_output as output;
-use skiff_plan as plan;
-use skiff_plan::get;
+use skiff_plan::{self as plan, get};
 use skiff_runtime::control::{self, Live, Want};
 use skiff_runtime::network;
 use skiff_runtime::record::Record;
+use skiff_sandbox::mounts::open_dir;
+use skiff_sandbox::start::detach_stdio;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::network::Net;
 use skiff_sys::IgnoreError;
+use skiff_sys::signal::Signals;
 use skiff_user::context::Context;
+
+use crate::direct;
+use crate::direct::Stock;
+use crate::early::Early;
+use crate::memory;
+use crate::pages::Arrival;
+use crate::parcel;
+use crate::peer::{Peer, wait};
+use crate::populate::Reserve;
+use crate::squeeze;
+use crate::talk::{CONTROL, Files, GOODS, Load, Offer, Order, Report, VERSION};
+use crate::{decision, in_step};
 
 /// Who has started us.
 const SENDER: &str = "the sender";
@@ -102,7 +101,7 @@ fn serve(context: &Context, peer: &mut Peer, goods: OwnedFd) -> Result<Option<Re
             Ok(None)
         }
         Order::Offer(offer) => take(context, peer, goods, &offer).map(Some),
-        other => Err(Error::new(format!("an order that was not to be expected: {other:?}"))),
+        other => Err(Error::new(format!("unexpected message: {other:?}"))),
     }
 }
 
@@ -202,7 +201,7 @@ fn may_run(peer: &mut Peer, dir: &Path, token: &str) -> Result<()> {
     match peer.hear(Instant::now() + DECIDING)? {
         Order::Go if decision::take(dir)? => Ok(()),
         Order::Go => Err(Error::new("the sender has said in the meantime that it stays there")),
-        other => Err(Error::new(format!("an order that was not to be expected: {other:?}"))),
+        other => Err(Error::new(format!("unexpected message: {other:?}"))),
     }
 }
 
@@ -365,7 +364,7 @@ fn unpacked<T>(goods: &OwnedFd, packed: bool, take: impl FnOnce(BorrowedFd<'_>) 
 }
 
 fn strange() -> Error {
-    Error::new("an order that was not to be expected")
+    Error::new("unexpected message")
 }
 
 fn swallow(goods: &OwnedFd, bytes: u64) -> Result<()> {

@@ -1,14 +1,15 @@
 //! The sender's part while the processes still run: their memory goes ahead.
 
-use crate::direct::Ranges;
+use std::os::fd::AsFd;
+
 use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use serde::Serialize;
 use skiff_checkpoint::enter::Inside;
 use skiff_spec::fault::Result;
 use skiff_sys::IgnoreError;
-use std::os::fd::AsFd;
 
+use crate::direct::Ranges;
 use crate::hear::{hear_progress, last_words, strange};
 use crate::page_link::Pages;
 use crate::peer::wait;

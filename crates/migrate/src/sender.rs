@@ -6,11 +6,19 @@ use std::time::Instant;
 use rustix::fs::{CWD, FlockOperation, Mode as FileMode, OFlags, flock, openat};
 use serde::Serialize;
 use skiff_checkpoint::enter::Inside;
+use skiff_checkpoint::member::{Member, Port};
 use skiff_checkpoint::obstacles::{Found, Obstacle, Process, look};
+use skiff_checkpoint::{look as shown, save};
+use skiff_cli::{Migrate, Mode};
 use skiff_launch::handshake::SharedSecret;
+use skiff_output as output;
+use skiff_runtime::control::{Live, Want};
+use skiff_runtime::enter;
+use skiff_runtime::record::{Record, State};
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
+use skiff_user::context::Context;
 
 use crate::hand_over::{Gone, Move, Outcome};
 use crate::leaving::{self, Leaving};
@@ -18,14 +26,6 @@ use crate::progress::{Phase, Progress};
 use crate::rounds::Round;
 use crate::talk::{Order, Report};
 use crate::way::{self, Way};
-use skiff_checkpoint::member::{Member, Port};
-use skiff_checkpoint::{look as shown, save};
-use skiff_cli::{Migrate, Mode};
-use skiff_output as output;
-use skiff_runtime::control::{Live, Want};
-use skiff_runtime::enter;
-use skiff_runtime::record::{Record, State};
-use skiff_user::context::Context;
 
 /// How long the other side may take to look up what became of a move.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);

@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-use crate::direct::Ranges;
-use crate::parcel::Piece;
 use serde::{Deserialize, Serialize};
 use skiff_checkpoint::record::Checkpoint;
+use skiff_cli::Mode;
 use skiff_ipc::{Framing, Message, Protocol};
 use skiff_launch::frame::LONGEST;
 use skiff_spec::name::EnvName;
-
-use skiff_cli::Mode;
 use skiff_store::index::Entry;
+
+use crate::direct::Ranges;
+use crate::parcel::Piece;
 
 /// Both sides must be of one version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

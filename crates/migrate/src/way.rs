@@ -13,10 +13,10 @@ use skiff_launch::launcher::Launcher;
 use skiff_launch::listener::CallbackListener;
 use skiff_launch::manager::{self, Launch, Surroundings, Way as How};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_user::context::Context;
 
 use crate::peer::Peer;
 use crate::talk::{CONTROL, GOODS};
-use skiff_user::context::Context;
 
 /// How long the other machine may take to start the receiver, and that to call.
 const PATIENCE: Duration = Duration::from_secs(60);

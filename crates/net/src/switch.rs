@@ -5,11 +5,11 @@ use std::io;
 use std::net::Ipv4Addr;
 
 use rustix::process::Pid;
+use skiff_spec::network::hardware_address;
 
 use crate::device::{self, Member, Space};
 use crate::netlink::Netlink;
 use crate::wiring::host_hardware;
-use skiff_spec::network::hardware_address;
 
 const BRIDGE: &str = "switch";
 

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use rustix::net::netlink::GENERIC;
 use rustix::net::sockopt::socket_peercred;
+use skiff_sys::IgnoreError;
 use zeroize::Zeroizing;
 
 use crate::wire::{ACK, ask, attribute, message, nest, text, value_of};
-
-use skiff_sys::IgnoreError;
 
 /// How long the program may take.
 const PATIENCE: Duration = Duration::from_secs(5);

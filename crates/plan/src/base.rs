@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use skiff_runtime::environments::Ground;
 use skiff_spec::fault::Result;
 use skiff_spec::image::ImageId;
 use skiff_spec::plan::{Base, Plan, Route};
-
-use crate::Facts;
-use skiff_runtime::environments::Ground;
 use skiff_store::unpacked;
 use skiff_user::context::Context;
+
+use crate::Facts;
 
 /// Facts for the plan of an environment over an image that names these volumes.
 pub fn facts(context: &Context, id: ImageId, volumes: BTreeSet<String>) -> Result<Facts<'_>> {

@@ -11,7 +11,6 @@ use skiff_spec::config::Config;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::plan::{Accounts, Route};
-
 use skiff_sys::IgnoreError;
 use skiff_user::context::{Context, is_inside};
 

@@ -5,21 +5,21 @@ use std::str::FromStr;
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
+use skiff_output as output;
+use skiff_runtime::naming;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::job::Image;
 use skiff_store::ImageMetadata;
-
-use crate::import;
-use crate::progress::Progress;
-use skiff_output as output;
-use skiff_runtime::naming;
 use skiff_store::fetcher::process as fetcher;
 use skiff_store::file::{ImageFile, parse};
 use skiff_store::index::{Entry, now};
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{Error as StoreError, client, known};
 use skiff_user::context::Context;
+
+use crate::import;
+use crate::progress::Progress;
 
 /// When an image is pulled that is to be run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -1,16 +1,16 @@
 //! Images from files: imported by name, by the content that a job was submitted with, or because they are run.
 
 use skiff_oci::platform::Platform;
+use skiff_runtime::naming;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
-
-use crate::progress::Progress;
-use skiff_runtime::naming;
 use skiff_store::file::ImageFile;
 use skiff_store::index::{Entry, Names, now};
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{client, find};
 use skiff_user::context::Context;
+
+use crate::progress::Progress;
 
 /// Imports an image and notes its name, which is the file's if it gets none.
 pub fn import_to(

@@ -9,9 +9,9 @@ use skiff_sandbox::command::{Command, DEFAULT_PATH};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::plan::Identity;
+use skiff_user::context::Context;
 
 use crate::inside::Inside;
-use skiff_user::context::Context;
 
 /// Variables that name places of the host's root, by the beginnings of their names: inside they would lead astray.
 const HOSTS_OWN: [&str; 11] = [

@@ -6,10 +6,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use skiff_runtime::proxy::{PSEC, PSEC_OF_ROOT};
 use skiff_sandbox::command::{Command, DEFAULT_PATH, own_env};
 use skiff_spec::plan::{Identity, Route};
-
-use skiff_runtime::proxy::{PSEC, PSEC_OF_ROOT};
 use skiff_user::context::Context;
 
 /// How a command runs inside.

@@ -1,5 +1,6 @@
-//! From options and facts to a plan: which mounts an environment has, and in what order. Nothing here looks at the machine, so tests
-//! make the facts up; and nothing changes a plan after [`build`], so what `--dry-run` prints is what is carried out.
+//! What is asked for becomes a plan: [`resolve`] looks up facts and images, and pulls these if need be; then [`build`] decides which mounts an
+//! environment has, and in what order. `build` looks at nothing, so tests make the facts up; and nothing changes a plan after it, so what
+//! `--dry-run` prints is what is carried out.
 
 pub mod base;
 pub mod described;

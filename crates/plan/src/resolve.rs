@@ -3,10 +3,10 @@
 use skiff_sandbox::command::Command;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::plan::Identity;
-
-use crate::{Facts, RootOptions, RootSource, base, get, in_image};
 use skiff_store::index::Entry;
 use skiff_user::context::Context;
+
+use crate::{Facts, RootOptions, RootSource, base, get, in_image};
 
 /// What is to be run, in what, as whom: all that a plan and its command are made of.
 pub struct RunFacts<'a> {

@@ -1,9 +1,8 @@
 //! A plan, as it is shown.
 
+use skiff_output as output;
 use skiff_spec::fault::Result;
 use skiff_spec::plan::{Base, Plan, Upper};
-
-use skiff_output as output;
 
 /// Prints a plan.
 pub fn show(plan: &Plan, json: bool) -> Result<()> {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use skiff_sys::IgnoreError;
 use ureq::http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 use ureq::{Agent, Body};
 
@@ -13,8 +14,6 @@ use super::Settings;
 use super::failure::Failure;
 use super::retry::retry_after;
 use super::{proxy, tls};
-
-use skiff_sys::IgnoreError;
 
 /// More redirects are a loop.
 const MAX_REDIRECTS: usize = 8;

@@ -6,12 +6,11 @@ use std::sync::{Arc, OnceLock};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
+use skiff_sys::IgnoreError;
 use ureq::tls::{Certificate, ClientCert, RootCerts, TlsConfig, parse_pem};
 
 use super::failure::Failure;
 use crate::error::Error;
-
-use skiff_sys::IgnoreError;
 
 /// Where distributions keep their bundles of authorities: Debian, Red Hat, SUSE, Alpine.
 const BUNDLES: &[&str] = &[

@@ -16,12 +16,12 @@ use rustix::net::{
 use rustix::process::Pid;
 use skiff_ipc::{Codec, Framing, Protocol};
 use skiff_spec::fault::{Context, Fault as Error, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
 use skiff_sys::process::Child;
+use skiff_user::dirs::with_umask;
 
 use crate::lock::wait_for_lock;
-use skiff_sys::IgnoreError;
-use skiff_user::dirs::with_umask;
 
 /// The socket for the user's own commands, in the environment's directory.
 pub const CONTROL: &str = "control.sock";

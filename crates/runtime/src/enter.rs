@@ -7,7 +7,6 @@ use skiff_sandbox::session::Session;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::Identity;
-
 use skiff_user::context::Context;
 
 /// Starts a command in a running environment.

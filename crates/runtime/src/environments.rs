@@ -11,7 +11,6 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::Base;
 use skiff_spec::settings::{self, Settings};
-
 use skiff_store::index::Entry;
 use skiff_sys::IgnoreError;
 use skiff_user::context::Context;

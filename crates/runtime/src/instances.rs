@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::plan::Upper;
-
-use crate::record::{IMAGE, OUTPUT, Record, STARTED, State, home, write};
-use crate::{lock, naming};
 use skiff_store::index::Entry;
 use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, delete, make_private, new_in, set_aside, with_umask};
+
+use crate::record::{IMAGE, OUTPUT, Record, STARTED, State, home, write};
+use crate::{lock, naming};
 
 impl Record {
     /// Makes it, in place of one that has ended; gives the lock that is held as long as it runs. Nothing half-made is ever seen under

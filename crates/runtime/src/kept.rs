@@ -11,7 +11,7 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{FallocateFlags, fallocate};
 use skiff_spec::fault::{Context as _, Result};
 
-/// How many bytes are kept at least; twice as many are the most, but for what is written within [`PAUSE`].
+/// How many bytes are kept at least; twice as many are the most, but for what is written within `PAUSE`.
 pub const AT_LEAST: u64 = 64 << 20;
 /// How long after news we look again.
 const PAUSE: Duration = Duration::from_secs(1);

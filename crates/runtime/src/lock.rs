@@ -7,7 +7,6 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::lock;
-
 use skiff_user::dirs::with_umask;
 
 /// A lock that whoever runs or removes an environment holds; nothing if somebody else does.

@@ -1,16 +1,16 @@
 //! What names keep: a name that comes to mean another image, and images that have lost their last name.
 
+use skiff_output as output;
 use skiff_spec::fault::Result;
 use skiff_spec::image::ImageId;
 use skiff_spec::name::EnvName;
-
-use crate::environments::{self, Environment};
-use crate::record::{Record, State};
-use skiff_output as output;
 use skiff_store::index::{Entry, Names};
 use skiff_store::protocol::StoreRequest;
 use skiff_store::{client, unpacked};
 use skiff_user::context::Context;
+
+use crate::environments::{self, Environment};
+use crate::record::{Record, State};
 
 /// Notes the name of an image. What that meant before is given up.
 pub fn note(context: &Context, entry: &Entry) -> Result<()> {

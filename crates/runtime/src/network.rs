@@ -1,4 +1,4 @@
-//! Networks of the site's, from the user's side: how this program gets onto one, and `skiff net`.
+//! Networks of the site's, from the user's side: how this program gets onto one.
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
@@ -17,9 +17,8 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::{Claim, DIR, Net, NetName, Network};
 use skiff_spec::plan::{HOSTS, Plan, Source};
 use skiff_spec::wire::{ON_NETWORK, Request};
-use skiff_sys::process;
-
 use skiff_sys::IgnoreError;
+use skiff_sys::process;
 use skiff_user::context::Context;
 
 /// How this program was called.

@@ -13,13 +13,13 @@ use serde::de::DeserializeOwned;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Ended, Started};
 use skiff_spec::name::EnvName;
-
-use crate::control::{Live, Want};
-use crate::lock;
 use skiff_store::index::Entry;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, own_dir};
 use skiff_user::named;
+
+use crate::control::{Live, Want};
+use crate::lock;
 
 pub(super) const STARTED: &str = "instance.json";
 const ENDED: &str = "ended.json";
@@ -115,7 +115,7 @@ impl Record {
     /// What it was started as.
     pub fn started(&self) -> Result<Started> {
         read(&self.dir.join(STARTED))?
-            .ok_or_else(|| Error::new(format!("instance {}: it is gone", self.name)))
+            .ok_or_else(|| Error::new(format!("instance {}: it no longer exists", self.name)))
     }
 
     /// The image below it, with how its programs are run.

@@ -14,13 +14,13 @@ use skiff_spec::fault::{Context as _, Fault as Error};
 use skiff_spec::instance::End;
 use skiff_spec::network::Again;
 use skiff_spec::plan::{Identity, Plan, inside};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::Child;
 use skiff_sys::signal::{Mask, send_to_group};
+use skiff_user::context::Context;
 
 use crate::kept::Kept;
 use crate::record::Record;
-use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
 
 /// What to start, and how.
 pub struct Service<'a> {

@@ -15,15 +15,15 @@ use skiff_sandbox::{IDLE, STILL};
 use skiff_snapshot::LayerLease;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::{Base, Plan};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
+use skiff_user::context::Context;
 
 use crate::control::{CONTROL, HOST, Live, Want, accept, answer, listen_at};
 use crate::lock::try_lock;
 use crate::service::{Running, Service};
 use crate::{network, proxy};
-use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
 
 mod launch;
 

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use skiff_spec::fault::{Context, Result};
 use skiff_spec::plan::Accounts;
 
 use crate::mounts::{open_in_root, resolve_or_make};
-use skiff_spec::fault::{Context, Result};
 
 /// More than this no password file holds.
 const MOST: u64 = 16 << 20;

@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use crate::command::{Command, NotStarted, exit_code};
 use skiff_spec::fault::Fault;
 use skiff_sys::IgnoreError;
+
+use crate::command::{Command, NotStarted, exit_code};
 
 /// Why a command does not run.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,6 +8,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+use skiff_spec::fault::{Context, Fault, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::Mask;
@@ -20,8 +22,6 @@ use crate::init::{ADOPT, IDLE};
 use crate::join;
 use crate::place::Place;
 use crate::stage::ROOT;
-use skiff_spec::fault::{Context, Fault, Result};
-use skiff_sys::IgnoreError;
 
 /// Said to the waiting command: the new root hangs at its place, unfurnished.
 const LOOK: u8 = b'l';

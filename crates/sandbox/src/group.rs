@@ -11,7 +11,9 @@ use rustix::fs::{CWD, Mode, mkdirat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, kill_process};
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::plan::{Base, Plan};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use crate::child::{read_all, reap};
@@ -24,8 +26,6 @@ use crate::mounts::{attach, bind, bind_one, memory, open_dir};
 use crate::stage::{Extras, PLACE};
 use crate::start::{For, Instance, Making, become_init, detach_stdio, die_with_maker, hear};
 use crate::word::Word;
-use skiff_spec::fault::{Context, Fault, Result};
-use skiff_sys::IgnoreError;
 
 pub use crate::machine::{Machine, Wiring};
 

@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::network::Claim;
 use skiff_spec::plan::Base;
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
+use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
 use skiff_sys::process::{self, Child};
 
@@ -21,8 +23,6 @@ use crate::child::{read_all, reap};
 use crate::command::{Command, NotStarted};
 use crate::failed::Failed;
 use crate::order::Order;
-use skiff_spec::fault::{Context, Fault, Result};
-use skiff_sys::IgnoreError;
 
 /// The helper started, not yet asked anything. Starting it early lets it load while we do other things.
 pub struct Helper {

@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 use rustix::thread::{CapabilitySet, ThreadNameSpaceType, move_into_thread_name_spaces};
+use skiff_spec::fault::{Context, Fault};
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::{self, Mask};
 
@@ -14,7 +15,6 @@ use crate::command::Command;
 use crate::confine::{confine, drop_bounding};
 use crate::helper::Helper;
 use crate::order::Order;
-use skiff_spec::fault::{Context, Fault};
 
 pub use crate::failed::Failed;
 pub use crate::place::{Place, controlling_terminal};

@@ -1,9 +1,9 @@
 //! A machine of a group, as it is asked for.
 
 use rustix::process::Pid;
+use skiff_spec::fault::Result;
 
 use crate::helper::Layers;
-use skiff_spec::fault::Result;
 
 /// What a machine has besides its root.
 pub struct Machine<'a> {

@@ -3,9 +3,8 @@
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, getgid, getuid};
-use skiff_spec::ids::{IdMap, subordinate};
-
 use skiff_spec::fault::{Context, Result};
+use skiff_spec::ids::{IdMap, subordinate};
 use skiff_sys::IgnoreError;
 
 /// Maps the ids of the user namespace that process `pid` is in; gives how many ids there are inside.

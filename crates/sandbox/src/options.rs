@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use skiff_spec::fault::{Fault, Result};
 use skiff_spec::network::Again;
 use skiff_spec::plan::{Plan, Route};
 
 use crate::helper::Helper;
-use skiff_spec::fault::{Fault, Result};
 
 /// What an environment is started with besides its plan.
 #[derive(Default)]

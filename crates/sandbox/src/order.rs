@@ -5,13 +5,13 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use skiff_ipc::{Codec, Framing, Protocol, Unanswered};
+use skiff_spec::fault::{Fault, Result};
 use skiff_spec::wire::MOST_ORDERED;
 use skiff_sys::signal::Mask;
 
 use crate::command::{Command, os};
 use crate::place::Place;
 use crate::stack::StackLimit;
-use skiff_spec::fault::{Fault, Result};
 
 /// Said of a command whose directory will do or none.
 const ONLY_THERE: &str = "only";

@@ -12,12 +12,12 @@ use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fspick};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_ipc::{Descriptors, ReportingChild};
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::wire::Request;
 use skiff_sys::fdpass;
 use skiff_sys::process::{CloneFlags, close_inherited};
 
 use crate::helper::Helper;
-use skiff_spec::fault::{Context, Fault, Result};
 
 /// Makes the environment whose process 1 is `init` forget what it has looked up; `view` is where it shows the view of the host.
 ///

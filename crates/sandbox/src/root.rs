@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::{
     FsOpenFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsopen, unmount,
 };
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::plan::{Base, Source, Upper, inside};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
@@ -18,7 +19,6 @@ use crate::accounts;
 use crate::helper::Layers;
 use crate::mounts::{as_mount, attach_to, bind_one, by_number, is_dir, open_dir, resolve, resolve_or_make};
 use crate::stage::{Opened, PLACE, Shims, Stage};
-use skiff_spec::fault::{Context, Fault, Result};
 
 /// Stacks the layers, mounts the rest, makes it `/`. When it hangs at [`crate::stage::ROOT`], with nothing mounted on it yet, `hung` is called.
 pub fn build(stage: &mut Stage<'_>, layers: &Layers, hung: impl FnOnce()) -> Result<()> {

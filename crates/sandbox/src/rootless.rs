@@ -14,17 +14,17 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, chmod, mkdirat, open};
 use rustix::io::Errno;
 use rustix::mount::{FsOpenFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsopen};
 use rustix::process::{Pid, WaitOptions, waitpid};
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::ids::COUNT;
 use skiff_spec::locked;
 use skiff_spec::plan::Upper;
+use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exec, exit_now, fork, fork_as, keep_on_exec};
 
 use crate::confine::drop_permitted;
 use crate::mounts::{as_mount, attach, bind_one, by_number, open_dir, resolve_or_make};
 use crate::root;
 use crate::stage::{PLACE, Stage};
-use skiff_spec::fault::{Context, Fault, Result};
-use skiff_sys::IgnoreError;
 
 /// The program.
 pub const PROGRAM: &str = "/usr/bin/fuse-overlayfs";

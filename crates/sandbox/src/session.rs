@@ -8,6 +8,8 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
+use skiff_spec::fault::{Context, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, group_of, session_of};
 use skiff_sys::signal::{Mask, Received, Signals, send_to_group};
 
@@ -16,8 +18,6 @@ use crate::helper::Helper;
 use crate::init;
 use crate::place::{Place, controlling_terminal};
 use crate::start::Instance;
-use skiff_spec::fault::{Context, Result};
-use skiff_sys::IgnoreError;
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

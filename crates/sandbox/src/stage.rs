@@ -7,12 +7,12 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, statat, symlinkat};
 use rustix::io::Errno;
 use skiff_spec::config::Slurm;
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::plan::{Base, File, Mount, Plan, Route, Source, Upper};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
 use crate::mounts::{attach, bind, bind_one, made_up, memory, open_dir, terminals};
 use crate::{adopt, owners};
-use skiff_spec::fault::{Context, Fault, Result};
 
 /// A directory that every system has, covered while the new root is put together. (What a plan mounts from below it has been
 /// opened before.)

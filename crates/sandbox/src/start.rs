@@ -11,7 +11,9 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     DumpableBehavior, Pid, Signal, kill_process, set_dumpable_behavior, set_parent_process_death_signal,
 };
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::plan::{Base, Plan};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use crate::child::read_all;
@@ -27,8 +29,6 @@ use crate::stage::{Extras, Stage};
 use crate::way_out::WayOut;
 use crate::word::Word;
 use crate::{map, root, rootless};
-use skiff_spec::fault::{Context, Fault, Result};
-use skiff_sys::IgnoreError;
 
 pub use crate::child::{reap, reap_all_until};
 pub use crate::options::Options;

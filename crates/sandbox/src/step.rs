@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_ipc::{Reporter, ReportingChild};
+use skiff_spec::fault::{Context, Result};
 use skiff_sys::process::{Child, CloneFlags, close_all_except, close_inherited, exit_now};
 
 use crate::confine::confine_init;
 use crate::init::{self, Wards};
 use crate::mounts;
 use crate::start::{detach_stdio, die_with_maker};
-use skiff_spec::fault::{Context, Result};
 
 /// A running step, as its maker holds it.
 pub struct Step {

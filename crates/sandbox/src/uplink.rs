@@ -9,10 +9,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
-use skiff_sys::process::keep_on_exec;
-
 use skiff_spec::fault::{Context, Fault, Result};
 use skiff_sys::IgnoreError;
+use skiff_sys::process::keep_on_exec;
 
 /// The program, a package of its own everywhere.
 pub const PROGRAM: &str = "slirp4netns";

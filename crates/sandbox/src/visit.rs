@@ -9,14 +9,14 @@ use rustix::process::{Signal, kill_process};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use skiff_ipc::{Descriptors, ReportingChild};
+use skiff_spec::fault::{Context, Result};
 use skiff_spec::plan::Base;
+use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, close_inherited};
 
 use crate::helper::Helper;
 use crate::map;
 use crate::start::die_with_maker;
-use skiff_spec::fault::{Context, Result};
-use skiff_sys::IgnoreError;
 
 /// Runs `act` in a process that is root of a new user namespace with the user's ids; gives what it gave. `act` gets the view of
 /// `base` where the helper makes one.

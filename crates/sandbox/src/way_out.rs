@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::process::Pid;
+use skiff_spec::fault::{Fault, Result};
 use skiff_spec::network::{Again, Net, NetName};
 use skiff_spec::plan::Plan;
 use skiff_spec::wire::Request;
@@ -12,7 +13,6 @@ use skiff_spec::wire::Request;
 use crate::helper::Helper;
 use crate::options::Options;
 use crate::uplink::Uplink;
-use skiff_spec::fault::{Fault, Result};
 
 /// One that is there. It ends with this.
 pub(crate) enum WayOut {

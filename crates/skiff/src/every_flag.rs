@@ -4,14 +4,12 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use clap::{Arg, Args, Command};
-use skiff_spec::job;
-use skiff_spec::network::Net;
-
-use skiff_cli as cli;
-use skiff_cli::{Cli, Cluster, Env, HostArgs, Instance, Machines, RootArgs, Slurm};
+use skiff_cli::{self as cli, Cli, Cluster, Env, HostArgs, Instance, Machines, RootArgs, Slurm};
 use skiff_plan::inside::Inside;
 use skiff_plan::{RootOptions, RootSource};
 use skiff_slurm::wanted;
+use skiff_spec::job;
+use skiff_spec::network::Net;
 
 /// The arguments of a group, with a value for each that takes one.
 fn flags_of<A: Args>() -> Vec<Vec<String>> {

@@ -7,8 +7,17 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use skiff_app as app;
+use skiff_cli::{App, Cli, Cluster, Command, Env, Instance, Machines, Run, Slurm, Start};
 use skiff_cluster::wire;
+use skiff_cluster::{container, local, node};
+use skiff_env::root;
+use skiff_instance::{foreground, start};
 use skiff_launch::sealed_box::{self, Opener};
+use skiff_plan::{BaseFacts, Facts, PlanOptions, Relocation, RootOptions, RootSource, build, relocate};
+use skiff_runtime::environments::Environment;
+use skiff_runtime::record::Record;
+use skiff_slurm as slurm;
 use skiff_spec::config::{Config, Slurm as Site};
 use skiff_spec::image::ImageId;
 use skiff_spec::job::{Image, Snapshot};
@@ -18,16 +27,6 @@ use skiff_spec::plan::{Accounts, File as PlanFile, Identity, Plan, Route, Upper}
 use skiff_spec::scratch::ScratchPlace;
 use skiff_spec::settings::Settings;
 use skiff_sys::IgnoreError;
-
-use skiff_app as app;
-use skiff_cli::{App, Cli, Cluster, Command, Env, Instance, Machines, Run, Slurm, Start};
-use skiff_cluster::{container, local, node};
-use skiff_env::root;
-use skiff_instance::{foreground, start};
-use skiff_plan::{BaseFacts, Facts, PlanOptions, Relocation, RootOptions, RootSource, build, relocate};
-use skiff_runtime::environments::Environment;
-use skiff_runtime::record::Record;
-use skiff_slurm as slurm;
 
 /// A file's name, the machine that it is for, and the words.
 const CASES: [(&str, Machine, &str); 46] = [

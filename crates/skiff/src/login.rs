@@ -4,10 +4,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 
-use skiff_spec::fault::{Context as _, Result};
-
 use skiff_cli::Login;
 use skiff_env as env;
+use skiff_spec::fault::{Context as _, Result};
 use skiff_user::context::Context;
 
 /// The client's command, or a login shell, in the user's environment; the exit code.

@@ -17,20 +17,19 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use clap::CommandFactory;
+use skiff_app as app;
 use skiff_checkpoint as checkpoint;
 use skiff_cli::{self as cli, Cli, Command};
 use skiff_cluster as cluster;
-use skiff_migrate as migrate;
-use skiff_spec::config;
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::wire::{STORE_FETCHER, STORE_WRITER};
-
-use skiff_app as app;
 use skiff_env as env;
 use skiff_instance as instance;
+use skiff_migrate as migrate;
 use skiff_output as output;
 use skiff_runtime::{network, proxy};
 use skiff_slurm as slurm;
+use skiff_spec::config;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::wire::{STORE_FETCHER, STORE_WRITER};
 use skiff_user::context::Context;
 
 #[global_allocator]

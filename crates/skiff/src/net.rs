@@ -3,14 +3,13 @@
 use std::path::Path;
 
 use serde::Serialize;
+use skiff_cli::Net;
 use skiff_net::{lease, node};
+use skiff_output as output;
+use skiff_runtime::network::{self, all, read};
 use skiff_site::account;
 use skiff_spec::fault::Result;
 use skiff_spec::network::{DIR, Lease, NetName, Network};
-
-use skiff_cli::Net;
-use skiff_output as output;
-use skiff_runtime::network::{self, all, read};
 use skiff_user::context::Context;
 
 /// Does what was asked; the exit code.

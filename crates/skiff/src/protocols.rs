@@ -1,5 +1,4 @@
-//! The promises of all protocols on the fuzz target's seeds and on some thousand changed copies of these, the same each time. Those of this program,
-//! which no fuzz target can reach, are here as well.
+//! The promises of all protocols on the fuzz target's seeds and on some thousand changed copies of these, the same each time.
 
 use std::path::Path;
 

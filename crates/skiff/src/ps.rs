@@ -1,12 +1,11 @@
 //! `skiff ps`: everything of the user's that runs.
 
 use serde::Serialize;
-use skiff_spec::fault::{Fault as Error, Result};
-
 use skiff_cluster as cluster;
 use skiff_env::live::{self as env, ListedEnvironment};
 use skiff_instance as instance;
 use skiff_output as output;
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_user::context::Context;
 
 /// Prints those that run, and the instances and clusters that do.

@@ -3,18 +3,18 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use skiff_net::Left;
-use skiff_spec::fault::Result;
-
-use crate::net::user_name;
-use crate::{checkpoint, cluster};
 use skiff_cli::Sweep;
 use skiff_env as env;
+use skiff_net::Left;
 use skiff_output as output;
 use skiff_runtime::{environments, instances};
 use skiff_slurm as slurm;
+use skiff_spec::fault::Result;
 use skiff_user::context::Context;
 use skiff_user::{dirs, scratch};
+
+use crate::net::user_name;
+use crate::{checkpoint, cluster};
 
 #[derive(Serialize)]
 struct Found {

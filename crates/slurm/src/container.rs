@@ -2,22 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
+use skiff_env::deploy::{node_name, time_limit, until};
+use skiff_output as output;
+use skiff_plan::{self as plan, PlanOptions, RootOptions, base, get, in_image};
+use skiff_runtime::control::Live;
+use skiff_runtime::supervisor::{self, Keep, Place};
 use skiff_sandbox::command::Command;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::Container;
 use skiff_spec::plan::Upper;
-
-use crate::here::{IMAGE, private_dir, spool};
-use crate::job::Job;
-use skiff_env::deploy::{node_name, time_limit, until};
-use skiff_output as output;
-use skiff_plan as plan;
-use skiff_plan::{PlanOptions, RootOptions, base, get, in_image};
-use skiff_runtime::control::Live;
-use skiff_runtime::supervisor::{self, Keep, Place};
 use skiff_store::index::Entry;
 use skiff_user::context::Context;
 use skiff_user::{dirs, scratch};
+
+use crate::here::{IMAGE, private_dir, spool};
+use crate::job::Job;
 
 /// The running container; made if this is the first who needs it.
 pub fn running(context: &Context, job: &Job, container: &Container) -> Result<Live> {

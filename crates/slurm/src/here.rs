@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use rustix::process::getuid;
+use skiff_env::deploy::node_name;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Fault as Error, Result};
-
-use skiff_env::deploy::node_name;
 use skiff_user::context::Context;
 
 /// In the keeper's directory: what the job's root is over, if that is an image.
@@ -32,7 +31,7 @@ pub fn private_dir(dir: &Path) -> Result<TrustedDir> {
         let e = Error::from(e);
         match e.hint.is_empty() {
             true => {
-                e.hint("the prolog makes the job's directory: is the plug-in in this node's plugstack.conf?")
+                e.hint("the prolog makes the job's directory: check that this node's plugstack.conf names the plug-in")
             }
             false => e,
         }

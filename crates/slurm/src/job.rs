@@ -95,5 +95,5 @@ pub fn dir(id: u32) -> PathBuf {
 /// A variable that is a number.
 pub fn number(name: &str) -> Result<u32> {
     let text = std::env::var(name).map_err(|_| Error::new(format!("{name} is not set")))?;
-    text.parse().map_err(|_| Error::new(format!("{name}: {text:?} is no number")))
+    text.parse().map_err(|_| Error::new(format!("{name}: {text:?} is not a number")))
 }

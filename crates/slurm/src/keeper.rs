@@ -4,23 +4,22 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use skiff_cli::HostArgs;
+use skiff_env::deploy::deploy;
+use skiff_plan::{self as plan, PlanOptions, base};
+use skiff_runtime::control::{self, Live};
+use skiff_runtime::environments::Ground;
+use skiff_runtime::supervisor::{self, Keep, Place};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::job::{Descriptor, Snapshot};
 use skiff_spec::plan::Upper;
+use skiff_store::index::Entry;
+use skiff_user::context::Context;
+use skiff_user::scratch;
 
 use crate::container;
 use crate::here::{IMAGE, private_dir, spool};
 use crate::job::Job;
-use skiff_cli::HostArgs;
-use skiff_env::deploy::deploy;
-use skiff_plan as plan;
-use skiff_plan::{PlanOptions, base};
-use skiff_runtime::control::{self, Live};
-use skiff_runtime::environments::Ground;
-use skiff_runtime::supervisor::{self, Keep, Place};
-use skiff_store::index::Entry;
-use skiff_user::context::Context;
-use skiff_user::scratch;
 
 /// In the keeper's directory: in what this node's base differs from the one the environment was built on.
 pub const DIFFERENCE: &str = "base-difference";

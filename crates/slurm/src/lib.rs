@@ -22,9 +22,8 @@ pub mod wanted;
 
 use std::path::PathBuf;
 
-use skiff_spec::fault::Result;
-
 use skiff_cli::Slurm;
+use skiff_spec::fault::Result;
 
 pub use here::spool;
 pub use node::sweep_jobs;

@@ -7,17 +7,17 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::fs::Mode;
+use skiff_output as output;
 use skiff_site::{TrustedDir, account};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::{self, DESCRIPTOR, JOBS};
+use skiff_sys::IgnoreError;
+use skiff_user::context::Context;
 
 use crate::job::{FAILED, Job, USER, dir, number};
 use crate::rooms::{Rooms, numbered};
 use crate::stop::stop_job;
 use crate::trash;
-use skiff_output as output;
-use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
 
 /// How long an epilog may remove what the job's user has left on the disk, be it millions of files,
 const OWN: Duration = Duration::from_secs(10);
@@ -91,7 +91,8 @@ pub fn sweep_jobs(context: &Context, dry_run: bool) -> Result<Vec<PathBuf>> {
 
 /// The jobs that may have something on a node, as Slurm says.
 fn living_jobs() -> Result<Vec<u32>> {
-    let hint = "which jobs still run must be known before anything of one is removed: does squeue work here?";
+    let hint =
+        "which jobs still run must be known before anything of one is removed: check that squeue works here";
     let failed = |why: String| Error::new(format!("squeue: {why}")).hint(hint);
     let words = ["-h", "-a", "-r", "-t", "all", "-o", "%A %t"];
     let out = Command::new("squeue")
@@ -160,7 +161,7 @@ fn owner() -> Result<(u32, u32)> {
     let uid = [names::JOB_UID, "SLURM_UID"].iter().find_map(|name| number(name).ok());
     let uid = uid.ok_or_else(|| Error::new(format!("{} is not set", names::JOB_UID)))?;
     let gid = number(names::JOB_GID).ok().or_else(|| account::user(uid).map(|user| user.gid));
-    Ok((uid, gid.ok_or_else(|| Error::new(format!("user {uid}: his group is not known")))?))
+    Ok((uid, gid.ok_or_else(|| Error::new(format!("user {uid}: unknown primary group")))?))
 }
 
 #[cfg(test)]

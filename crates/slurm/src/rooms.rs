@@ -6,15 +6,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
+use skiff_output as output;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::JOBS;
 use skiff_sys::lock::within;
+use skiff_user::context::Context;
 
 use crate::job::{USER, dir};
 use crate::trash;
-use skiff_output as output;
-use skiff_user::context::Context;
 
 /// In the cache's directory, beside those of the users; root's.
 const ROOMS: &str = "jobs";

@@ -15,18 +15,18 @@ use skiff_checkpoint::enter::{Inside, begin};
 use skiff_image::export::{Image, Target, export, root};
 use skiff_image::spill::new_file;
 use skiff_ipc::ReportingChild;
+use skiff_output as output;
+use skiff_runtime::control::Live;
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Container;
 use skiff_spec::job::names;
 use skiff_spec::plan::inside;
+use skiff_store::index::Entry;
+use skiff_store::ours;
 use skiff_sys::signal::Signals;
 
 use crate::job::{Job, Step};
-use skiff_output as output;
-use skiff_runtime::control::Live;
-use skiff_store::index::Entry;
-use skiff_store::ours;
 
 /// Where to, in full: as `skiff export` takes it, and any other name of a file is a squashfs, as with Pyxis.
 pub fn target(text: &str) -> Result<String> {

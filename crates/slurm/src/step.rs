@@ -12,18 +12,18 @@ use rustix::io::Errno;
 use rustix::net::SocketType;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use skiff_ipc::ReportingChild;
+use skiff_runtime::control::{CONTROL, Live, Want, accept, answer, listen_at, tell_last, wants_to_be_last};
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::step::{self, Step};
 use skiff_sandbox::{IDLE, STILL};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names;
+use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, close_all_except};
+use skiff_user::context::Context;
 
 use crate::job::{self, FAILED, Job, number};
 use crate::keeper;
-use skiff_runtime::control::{CONTROL, Live, Want, accept, answer, listen_at, tell_last, wants_to_be_last};
-use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
 
 /// How long the script's `srun`s have when it has ended. Those that are to end as well have some words to exchange with their steps first;
 /// without them the steps try for seconds to reach them. The epilog does not wait for it.
@@ -41,7 +41,9 @@ pub fn begin() -> Result<()> {
     }
     let dir = step_dir(&job)?;
     fs::create_dir_all(&dir).context(|| dir.display().to_string()).map_err(|e| {
-        e.hint("the prolog makes the job's directory: is the plug-in in this node's plugstack.conf?")
+        e.hint(
+            "the prolog makes the job's directory: check that this node's plugstack.conf names the plug-in",
+        )
     })?;
     let begun = try_begin(&context, &job, &dir);
     if begun.is_err() {

@@ -2,20 +2,20 @@
 
 use std::path::Path;
 
-use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::job::Descriptor;
-use skiff_spec::job::names::{JOB, Submission};
-use skiff_spec::name::EnvName;
-use skiff_spec::plan::inside;
-
-use crate::wanted;
 use skiff_cli::{Container, Submit};
 use skiff_env::contents::take_snapshot;
 use skiff_env::latest;
 use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::proxy;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::job::Descriptor;
+use skiff_spec::job::names::{JOB, Submission};
+use skiff_spec::name::EnvName;
+use skiff_spec::plan::inside;
 use skiff_user::context::Context;
+
+use crate::wanted;
 
 /// Prints what the plug-in needs for a job that is to run in an environment or a container; the exit code.
 pub fn submit(wanted: &Submit) -> Result<i32> {
@@ -95,8 +95,7 @@ pub fn describe(context: &Context, asked: Asked<'_>) -> Result<()> {
 
 /// In a job there is the snapshot that it runs in, and for others the last that was taken.
 fn of_this_job(name: &EnvName) -> Result<()> {
-    let outside =
-        || Error::new(format!("environment {name}: there are no environments to be had in this one"));
+    let outside = || Error::new(format!("environment {name}: environments cannot be used from inside one"));
     let line = std::env::var(JOB).map_err(|_| outside().hint("submit from outside"))?;
     let own = match Descriptor::from_line(&line).map_err(Error::new)? {
         Descriptor::Snapshot(own) => own,

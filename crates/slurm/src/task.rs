@@ -5,6 +5,11 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use skiff_env::deploy::node_name;
+use skiff_output as output;
+use skiff_plan::in_image;
+use skiff_runtime::control::{Live, Want};
+use skiff_runtime::proxy::LATER;
 use skiff_sandbox::command::{Command, own_args, own_env};
 use skiff_sandbox::join::{Failed, NetSpace, as_me, as_root};
 use skiff_sandbox::session::Ended;
@@ -12,6 +17,8 @@ use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::{self, REFUGE};
 use skiff_spec::job::{Container, Descriptor};
+use skiff_sys::IgnoreError;
+use skiff_user::context::Context;
 
 use crate::container;
 use crate::job::Job;
@@ -19,13 +26,6 @@ use crate::keeper::{self, DIFFERENCE, TOLD};
 use crate::save::Saver;
 use crate::signals::TaskSignals;
 use crate::step::step_dir;
-use skiff_env::deploy::node_name;
-use skiff_output as output;
-use skiff_plan::in_image;
-use skiff_runtime::control::{Live, Want};
-use skiff_runtime::proxy::LATER;
-use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
 
 /// Whether we are called in the place of a task.
 pub fn is_task() -> bool {
@@ -145,7 +145,7 @@ fn why_not(dir: &Path) -> Error {
     let said = std::env::var_os(names::STEP_FAILURE).unwrap_or_default().to_string_lossy().into_owned();
     if said.is_empty() {
         return Error::new(format!("the step's environment was not made on this node ({})", dir.display()))
-            .hint("is the plug-in in this node's plugstack.conf? its words are in slurmd's log");
+            .hint("check that this node's plugstack.conf names the plug-in its words are in slurmd's log");
     }
     let (message, hint) = said.trim_end().split_once("\nhint: ").unwrap_or((said.trim_end(), ""));
     Error::new(message.strip_prefix("skiff: ").unwrap_or(message)).hint(hint)

@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use skiff_cli as cli;
+use skiff_plan::{self as plan, get};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{Container, Image};
+use skiff_user::context::Context;
 
 use crate::save;
-use skiff_cli as cli;
-use skiff_plan as plan;
-use skiff_plan::get;
-use skiff_user::context::Context;
 
 /// What a container is called that has no image of its own.
 const PREFIX: &str = "container:";
@@ -73,7 +72,7 @@ pub fn described(
         }
     };
     if let Some(bad) = variables.iter().find(|name| name.is_empty() || name.contains('=')) {
-        return Err(Error::new(format!("--container-env: {bad:?} is no variable's name"))
+        return Err(Error::new(format!("--container-env: {bad:?} is not a variable name"))
             .hint("it takes names alone: --container-env=NAME,NAME"));
     }
     let depot = depot()?;

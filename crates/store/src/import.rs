@@ -11,6 +11,12 @@ use rustix::fs::{Mode, OFlags, fstat, ftruncate, open};
 use serde_json::json;
 use skiff_erofs::tree::BLOCK;
 use skiff_image::Error::{Foreign, WrongDigest};
+use skiff_image::assemble::{AssemblyProgress, ImageLimits, WrittenImage};
+use skiff_image::blob::{Blob, FileBlob};
+use skiff_image::convert;
+use skiff_image::source::{Form, ImageSource};
+use skiff_image::spill::new_file;
+use skiff_image::transport::{self, FilePart, OpenedImage};
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::Hasher;
 use skiff_oci::platform::Platform;
@@ -24,12 +30,6 @@ use crate::pull::{
     watched,
 };
 use crate::store::{Begun, ImageLayer, ImageMetadata, Patience, Store, UnfinishedImage};
-use skiff_image::assemble::{AssemblyProgress, ImageLimits, WrittenImage};
-use skiff_image::blob::{Blob, FileBlob};
-use skiff_image::convert;
-use skiff_image::source::{Form, ImageSource};
-use skiff_image::spill::new_file;
-use skiff_image::transport::{self, FilePart, OpenedImage};
 
 const COPY: usize = 1 << 20;
 

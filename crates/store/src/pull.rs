@@ -9,6 +9,11 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, fsync, open};
 use skiff_erofs as erofs;
+use skiff_image::assemble::{
+    AssemblyJob, AssemblyProgress, ImageLimits, WrittenImage, assemble, default_threads,
+};
+use skiff_image::blob::Blob;
+use skiff_image::first_run;
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::sha256;
 use skiff_oci::platform::Platform;
@@ -16,18 +21,13 @@ use skiff_oci::reference::Named;
 use skiff_registry::policy::Policies;
 use skiff_registry::{BlobDir, Resolved};
 use skiff_spec::image::ImageId;
+use skiff_sys::IgnoreError;
 
 use crate::error::{Error, Result, StoreContext};
 use crate::fetcher::Fetcher;
 use crate::store::{self, Begun, ImageMetadata, Patience, Store, UnfinishedImage};
 use crate::threads;
 use access_proof::{origin_of, prove};
-use skiff_image::assemble::{
-    AssemblyJob, AssemblyProgress, ImageLimits, WrittenImage, assemble, default_threads,
-};
-use skiff_image::blob::Blob;
-use skiff_image::first_run;
-use skiff_sys::IgnoreError;
 
 /// How often is told how far it has come.
 pub(crate) const TICK: Duration = Duration::from_millis(100);

@@ -7,12 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::getuid;
+use skiff_output as output;
 use skiff_site::account;
 use skiff_spec::config::{self, Config, NO_HELPER};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::{Route, inside};
-
-use skiff_output as output;
 
 /// Variables that stand for settings, as a line of the user's own configuration would.
 const VARIABLES: [(&str, &str); 3] =

@@ -3,25 +3,25 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::files::{self, Keys};
-use crate::fleet::beat;
-use crate::key::Key;
-use crate::wire::{self, Duty, Member, Place, Report, VERSION, Wanted};
 use skiff_launch::handshake::Call;
 use skiff_launch::sealed_box::Opener;
 use skiff_launch::{address, hosts};
+use skiff_plan as plan;
+use skiff_runtime::network;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance;
+use skiff_sys::IgnoreError;
+use skiff_user::scratch;
 
 use crate::agent::{Agent, Prepared};
 use crate::container::{self, Container};
+use crate::files::{self, Keys};
+use crate::fleet::beat;
+use crate::key::Key;
 use crate::machine::{self, number};
 use crate::node::Node;
 use crate::root::Found;
-use skiff_plan as plan;
-use skiff_runtime::network;
-use skiff_sys::IgnoreError;
-use skiff_user::scratch;
+use crate::wire::{self, Duty, Member, Place, Report, VERSION, Wanted};
 
 /// Where ssh daemons listen in networks of their own.
 const SSH_PORT: u16 = 22;

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use skiff_launch::launcher::Launcher;
 use skiff_spec::fault::Fault;
 
 use super::{Fleet, Remote, Stage};
-use skiff_launch::launcher::Launcher;
 
 /// How to mend it where no agent comes up.
 const NOT_THERE: &str =

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use skiff_launch::launcher::Launcher;
+
 use super::{Fleet, Of, ready};
 use crate::wire::{Order, Report};
-use skiff_launch::launcher::Launcher;
 
 /// How long it may take before it is made to come.
 const ENDING: Duration = Duration::from_secs(15);

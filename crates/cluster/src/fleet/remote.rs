@@ -1,10 +1,10 @@
 //! One host, and its agent.
 
+use skiff_launch::channel::{Channel, Come};
 use skiff_spec::fault::{Fault, Result};
 
 use crate::key;
 use crate::wire::{Place, Report, VERSION};
-use skiff_launch::channel::{Channel, Come};
 
 /// How far it is.
 #[derive(Clone, Debug)]

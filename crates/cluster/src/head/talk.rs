@@ -1,13 +1,13 @@
 //! What agents say, and what that leads to.
 
+use skiff_launch::channel::Come;
+use skiff_launch::frame::Stream;
+use skiff_launch::hosts::Host;
 use skiff_spec::fault::{Fault, Result};
 
 use super::Head;
 use super::terminal::Raw;
 use crate::wire::{Member, Order, Place, Report};
-use skiff_launch::channel::Come;
-use skiff_launch::frame::Stream;
-use skiff_launch::hosts::Host;
 
 impl Head<'_> {
     /// An agent has said something, or has gone.

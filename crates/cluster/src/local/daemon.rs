@@ -6,13 +6,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::slurm;
+use skiff_cli::Daemon;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::members::Member;
-
-use skiff_cli::Daemon;
 use skiff_sys::IgnoreError;
 use skiff_user::context::is_inside;
+
+use crate::slurm;
 
 /// How long to wait for the controller.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Does what the node is there for; returns only if that fails, or is done.
 pub fn run(what: &Daemon) -> Result<i32> {
     if !is_inside() {
-        return Err(Error::new("cluster daemon: this is no node of a cluster"));
+        return Err(Error::new("cluster daemon: not a cluster node"));
     }
     match what {
         Daemon::Controller { alone } => controller(*alone),

@@ -7,14 +7,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::fleet::{self, Fleet, Limits, Of, Remote, Waited};
-use crate::slurm;
-use crate::wire::{self, Duty, Order, Place, Report, Wanted};
 use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skiff_launch::channel::Come;
 use skiff_launch::handshake::{Call, SharedSecret};
 use skiff_launch::hosts::Host;
+use skiff_launch::launching::Launching;
 use skiff_launch::{address, hosts, sealed_box};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::End;
@@ -22,8 +20,10 @@ use skiff_spec::members::Member;
 use skiff_spec::network::Net;
 use skiff_sys::IgnoreError;
 
+use crate::fleet::{self, Fleet, Limits, Of, Remote, Waited};
 use crate::launching;
-use skiff_launch::launching::Launching;
+use crate::slurm;
+use crate::wire::{self, Duty, Order, Place, Report, Wanted};
 
 /// What is to be on which hosts.
 pub struct Spec {

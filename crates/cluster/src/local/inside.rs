@@ -4,8 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use crate::slurm;
 use rustix::process::Signal;
+use skiff_app as app;
+use skiff_output as output;
+use skiff_plan::in_image;
+use skiff_plan::inside::Inside;
+use skiff_runtime::network;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, NetSpace, Place, as_root};
 use skiff_sandbox::session::{Ended, Session};
@@ -13,18 +17,14 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::members::Member;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
+use skiff_user::context::Context;
 
 use crate::local::known::{nodes, not_up};
 use crate::local::record::Record;
 use crate::local::wire::{Want, ask};
 use crate::machine::environment;
+use crate::slurm;
 use crate::{apart, visit};
-use skiff_app as app;
-use skiff_output as output;
-use skiff_plan::in_image;
-use skiff_plan::inside::Inside;
-use skiff_runtime::network;
-use skiff_user::context::Context;
 
 /// Runs the user's command on a node, or their shell; its exit code.
 pub fn run(

@@ -1,7 +1,7 @@
 //! Clusters that stay, on this machine or on several hosts: `skiff cluster up`, `add`, `remove`, `status`, `enter`, `exec`, `down`.
 //!
-//! A supervisor outside ([`supervisor`]) holds the group of machines, whose process 1 (`crate::hub`) makes them; workers on other
-//! hosts are made by the agents there ([`hosts`]). The commands
+//! A supervisor outside (`supervisor`) holds the group of machines, whose process 1 (`crate::hub`) makes them; workers on other
+//! hosts are made by the agents there (`hosts`). The commands
 //! do the rest: they ask it for nodes, and tell the cluster's Slurm about them.
 
 mod daemon;
@@ -15,9 +15,8 @@ mod supervisor;
 pub mod up;
 pub mod wire;
 
-use skiff_spec::fault::Result;
-
 use skiff_cli::Machines;
+use skiff_spec::fault::Result;
 use skiff_user::context::Context;
 
 pub use nodes::{Listed, running};

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
+use skiff_output as output;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::members::Member;
 use skiff_spec::name::EnvName;
+use skiff_user::context::Context;
 
 use crate::local::errand::{Errand, wait_until_ready};
 use crate::local::known::{nodes, not_up, shown_end};
 use crate::local::record::Record;
 use crate::local::wire::{Answer, Want, ask};
-use skiff_output as output;
-use skiff_user::context::Context;
 
 /// How long a cluster may take to get ready.
 pub const READY: Duration = Duration::from_secs(120);

@@ -7,22 +7,22 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::slurm;
 use serde::{Deserialize, Serialize};
 use skiff_launch::handshake::SharedSecret;
+use skiff_runtime::control::dial;
+use skiff_runtime::lock;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::members::{MOST, Member};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
-
-use crate::machine;
-use skiff_runtime::control::dial;
-use skiff_runtime::lock;
 use skiff_store::index::Entry;
 use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};
 use skiff_user::named;
+
+use crate::machine;
+use crate::slurm;
 
 const SETTINGS: &str = "cluster.json";
 const IMAGE: &str = "image.json";

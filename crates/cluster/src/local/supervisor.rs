@@ -7,11 +7,13 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::fleet::{self, Waited};
-use crate::hub::{self, Ask, Pattern, Say};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SocketFlags, SocketType, accept_with};
 use rustix::process::{PidfdFlags, Signal, pidfd_open};
+use skiff_output as output;
+use skiff_plan::{self as plan, Relocation};
+use skiff_runtime::control::{CONTROL, listen_at};
+use skiff_runtime::supervisor::apart;
 use skiff_sandbox::group::{Group, Network};
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
@@ -19,22 +21,19 @@ use skiff_spec::instance::End;
 use skiff_spec::members::Member;
 use skiff_spec::plan::{Plan, inside};
 use skiff_spec::scratch::ScratchPlace;
+use skiff_sys::IgnoreError;
 use skiff_sys::process::session_of;
 use skiff_sys::signal::Signals;
+use skiff_user::context::Context;
+use skiff_user::scratch::{self, Scratch};
 
+use crate::fleet::{self, Waited};
+use crate::hub::{self, Ask, Pattern, Say};
 use crate::local::errand::Errand;
 use crate::local::hosts::{Hosts, Lost, Spec};
 use crate::local::record::{Record, Unnamed};
 use crate::local::wire::{Answer, Want};
 use crate::machine;
-use skiff_output as output;
-use skiff_plan as plan;
-use skiff_plan::Relocation;
-use skiff_runtime::control::{CONTROL, listen_at};
-use skiff_runtime::supervisor::apart;
-use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
-use skiff_user::scratch::{self, Scratch};
 
 struct Supervisor {
     record: Record,

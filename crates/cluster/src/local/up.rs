@@ -3,19 +3,25 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use crate::fleet::Limits;
-use crate::slurm;
-use crate::wire::{Duty, VERSION, Wanted};
 use rustix::pipe::{PipeFlags, pipe_with};
+use skiff_cli::{HostArgs, Up};
 use skiff_launch::hosts as lists;
 use skiff_launch::hosts;
+use skiff_launch::launching::Launching;
+use skiff_output as output;
+use skiff_plan::{self as plan, PlanOptions, base, show};
+use skiff_runtime::lock::{try_lock, wait_for_lock};
+use skiff_runtime::record::now;
 use skiff_sandbox::command::DEFAULT_PATH;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::members::{MOST, Member, hosts as names};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, HOSTS, Identity, Plan, Source, Upper};
+use skiff_sys::IgnoreError;
+use skiff_user::context::Context;
 
+use crate::fleet::Limits;
 use crate::launching;
 use crate::local::errand::wait_until_ready;
 use crate::local::hosts::Spec;
@@ -26,15 +32,8 @@ use crate::local::supervisor::{self, Wanted as Held};
 use crate::local::wire::{Want, ask};
 use crate::machine;
 use crate::root::Found;
-use skiff_cli::{HostArgs, Up};
-use skiff_launch::launching::Launching;
-use skiff_output as output;
-use skiff_plan as plan;
-use skiff_plan::{PlanOptions, base, show};
-use skiff_runtime::lock::{try_lock, wait_for_lock};
-use skiff_runtime::record::now;
-use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use crate::slurm;
+use crate::wire::{Duty, VERSION, Wanted};
 
 /// How long one may take to end.
 const ENDING: Duration = Duration::from_secs(60);

@@ -3,15 +3,15 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use crate::hub;
 use serde::{Deserialize, Serialize};
 use skiff_ipc::{Framing, Message, Protocol};
 use skiff_launch::handshake::Call;
+use skiff_runtime::control::dial;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::members::Member;
 
-use skiff_runtime::control::dial;
+use crate::hub;
 
 /// What a command wants.
 #[derive(Debug, Serialize, Deserialize)]

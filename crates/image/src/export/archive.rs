@@ -10,13 +10,13 @@ use serde_json::json;
 use skiff_oci::digest::Digest;
 use skiff_oci::reference::Named;
 use skiff_sys::positional::write_all_at;
+use skiff_tar::{EntryKind, HEADER, TarEntry, Writer, plain_header};
 
 use super::directory::{LAYOUT, blob_path, index};
 use super::layer::{self, WrittenLayer};
 use super::replace::Replacement;
 use super::{BUFFER, Documents, Exported, Image};
 use crate::error::{Context, Error, Result};
-use skiff_tar::{EntryKind, HEADER, TarEntry, Writer, plain_header};
 
 /// What `docker load` reads.
 pub(super) fn docker(image: &Image, path: &Path, name: Option<&Named>) -> Result<Exported> {

@@ -8,10 +8,10 @@ use std::path::Path;
 use skiff_erofs::{FileEntry, Node, NodeKind, Reader};
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::Hasher;
+use skiff_tar::{EntryKind, TarEntry, Writer};
 
 use crate::assemble::ImageLimits;
 use crate::error::{Error, Result};
-use skiff_tar::{EntryKind, TarEntry, Writer};
 
 const PIECE: u64 = 1 << 20;
 /// In a layer such a name would remove another one.

@@ -5,10 +5,9 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
+use skiff_sys::IgnoreError;
 
 use crate::error::{Error, Result};
-
-use skiff_sys::IgnoreError;
 
 /// Dropped before [`Replacement::publish`], nothing of it is left. Where the file system can have files without names, nothing is
 /// left of a process that is killed either.

@@ -1,9 +1,10 @@
 //! Directories: headers, each with up to 256 entries whose inodes lie in one block of metadata.
 
+use skiff_sys::IgnoreError;
+
 use super::inode::DirLocation;
 use super::metadata::{Bad, MetadataBlocks};
 use super::tables::{Row, WrittenInode};
-use skiff_sys::IgnoreError;
 
 /// Counted for `.` and `..`, which are not there.
 const DOTS: u32 = 3;

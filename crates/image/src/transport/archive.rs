@@ -9,14 +9,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use skiff_sys::positional::write_all_at;
+use skiff_tar::{self as tar, ByteStream, EntryKind, TarReader};
 
+use super::files::{FilePart, ImageFiles};
 use crate::blob::FileBlob;
 use crate::error::{Context, Error, Result};
 use crate::inflate::{HEAD, InflateWatch, Inflater, LayerCompression};
 use crate::spill::nameless;
-use skiff_tar::{self as tar, ByteStream, EntryKind, TarReader};
-
-use super::files::{FilePart, ImageFiles};
 
 /// An image's archive has some hundred entries; each costs memory.
 const MOST_ENTRIES: usize = 100_000;

@@ -8,13 +8,12 @@ use std::path::Path;
 use rustix::process::getgid;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use skiff_spec::fault::{Context as _, Fault, Result};
-use skiff_spec::plan::{Base, Mount, Plan, Source};
-
 use skiff_plan::described::{DescribedProcess, bad_plan};
 use skiff_plan::replay::{AGAIN, asked_for, refuse_missing};
 use skiff_plan::resolve::{MainProcess, RunFacts};
 use skiff_plan::{Facts, RootOptions, base};
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_spec::plan::{Base, Mount, Plan, Source};
 use skiff_store::index::{Entry, Names};
 use skiff_user::context::Context;
 use skiff_user::scratch;

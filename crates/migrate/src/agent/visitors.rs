@@ -8,13 +8,13 @@ use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use skiff_output as output;
 use skiff_spec::fault::{Fault as Error, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::Child;
 
 use crate::agent::BUSY;
 use crate::agent::munge::{Credential, Opening};
-use skiff_output as output;
-use skiff_sys::IgnoreError;
 
 /// How long one may take to say its first byte,
 const SILENCE: Duration = Duration::from_secs(2);

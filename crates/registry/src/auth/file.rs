@@ -10,11 +10,10 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use skiff_sys::IgnoreError;
 
 use super::{Credential, Secret, helper};
 use crate::error::{Error, FileContext, Result};
-
-use skiff_sys::IgnoreError;
 
 /// No file of credentials is longer, in bytes.
 const MAX_FILE: u64 = 1 << 20;

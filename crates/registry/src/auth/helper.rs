@@ -4,11 +4,10 @@ use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 use serde::Deserialize;
+use skiff_sys::IgnoreError;
 
 use super::{Credential, Secret};
 use crate::error::{Error, Result};
-
-use skiff_sys::IgnoreError;
 
 /// The user's name that stands for "the secret is an identity token".
 const TOKEN_USER: &str = "<token>";

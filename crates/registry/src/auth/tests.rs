@@ -1,10 +1,9 @@
 use std::os::unix::fs::PermissionsExt;
 
 use proptest::prelude::*;
+use skiff_sys::IgnoreError;
 
 use super::*;
-
-use skiff_sys::IgnoreError;
 
 fn found(files: &[&str], server: &str, repository: &str) -> String {
     let parse = |text: &&str| AuthFile::parse("t", text.as_bytes()).expect("sound");

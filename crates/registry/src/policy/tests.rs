@@ -4,10 +4,9 @@ use proptest::prelude::*;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
 use serde_json::{Value, json};
+use skiff_sys::IgnoreError;
 
 use super::*;
-
-use skiff_sys::IgnoreError;
 
 struct Signer(EcdsaKeyPair);
 

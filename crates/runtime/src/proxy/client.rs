@@ -15,10 +15,12 @@ use rustix::termios::{
     tcsetwinsize,
 };
 use skiff_ipc::Codec;
+use skiff_output as output;
 use skiff_sandbox::command::{Command, NotStarted, own_args, own_env};
 use skiff_sandbox::session::Ended;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::inside;
+use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
 use skiff_sys::process::group_of;
 use skiff_sys::signal::{Signals, die_by};
@@ -26,8 +28,6 @@ use skiff_sys::signal::{Signals, die_by};
 use crate::control::new_socket;
 use crate::proxy::server::FileOf;
 use crate::proxy::words::{CommandState, OURSELVES, Request, SHIM_DIRS, SIGNAL};
-use skiff_output as output;
-use skiff_sys::IgnoreError;
 
 /// Does what the host's command `name` would do; the exit code.
 pub fn run_as(name: &OsStr) -> Result<i32> {

@@ -7,8 +7,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Signal, WaitId, WaitIdOptions, ioctl_tiocsctty, kill_process_group, setsid, waitid};
+use rustix::process::{
+    Resource, Rlimit, Signal, WaitId, WaitIdOptions, ioctl_tiocsctty, kill_process_group, setrlimit, setsid,
+    waitid,
+};
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
+use skiff_output as output;
 use skiff_sandbox::command::Command;
 use skiff_sandbox::join::{Failed, Place, as_me, as_we_are};
 use skiff_sandbox::terminal;
@@ -16,14 +20,13 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names;
 use skiff_spec::plan::Base;
 use skiff_spec::plan::inside::HOST;
+use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
 use skiff_sys::process::Child;
 use skiff_sys::signal::{Mask, Signals};
+use skiff_user::context::Context;
 
 use crate::proxy::words::{CommandState, LATER, OURSELVES, PSEC, PSEC_OF_ROOT, Request, SHIM_DIRS, SIGNAL};
-use skiff_output as output;
-use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
 
 /// Serves one client to its command's end.
 pub fn serve(context: &Context, environment: &str, base: Base, init: &Child, connection: OwnedFd) -> i32 {
@@ -57,8 +60,15 @@ fn run(
         true => own_command(context, &request)?,
         false => command(context, environment, &request)?,
     };
-    // The helper keeps it for the command.
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(u32::from(request.umask) & 0o777));
+    match is_own {
+        // What it writes is Skiff's, and its memory is for nobody inside.
+        true => setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
+            .context(|| "limit of core files")?,
+        // The helper keeps it for the command.
+        false => {
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(u32::from(request.umask) & 0o777));
+        }
+    }
     let place = Place {
         own_group: true,
         own_session: false,
@@ -85,11 +95,20 @@ fn run(
     fdpass::send(connection.as_fd(), &CommandState::Started.encode(), &started)
         .context(|| "answer to inside")?;
     drop(master);
-    Ok(accompany(&child, &signals, connection)?)
+    let passed_on = |signal: &Signal| !is_own || ENDING.contains(signal);
+    Ok(accompany(&child, &signals, connection, passed_on)?)
 }
+
+/// What a client can send to a command of Skiff's own: one that was stopped would keep its locks, and one that dumps core shows its variables.
+const ENDING: [Signal; 3] = [Signal::HUP, Signal::INT, Signal::TERM];
 
 /// This very program, whatever has come into the place of its file since.
 const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// Whether a variable makes a task of whatever begins with it. The supervisor of a job's root may have been started with it.
+fn means_task(name: &OsStr) -> bool {
+    [names::ARGV0, names::ARGV0_CARRIER].iter().any(|task| name == *task)
+}
 
 /// Skiff's own words that are answered: `skiff slurm submit ...`, which tells what a job carries.
 const SUBMIT: [&[u8]; 3] = [OURSELVES.as_bytes(), b"slurm", b"submit"];
@@ -106,7 +125,7 @@ fn own_command(context: &Context, request: &Request) -> Result<Command> {
     Ok(Command {
         argv: std::iter::once(OWN_PROGRAM.into()).chain(words).collect(),
         argv0: Some(OURSELVES.into()),
-        env: context.own_variables(),
+        env: context.own_variables().into_iter().filter(|(name, _)| !means_task(name)).collect(),
         cwd: if cwd.is_dir() { cwd } else { "/".into() },
         ..Command::default()
     })
@@ -211,7 +230,12 @@ fn real_command(context: &Context, name: &str) -> Result<PathBuf> {
 
 /// Waits with the command: passes on the client's signals, tells it of stops and of the end. If the client is gone, so shall
 /// the command be.
-fn accompany(child: &Child, signals: &Signals, connection: &OwnedFd) -> Result<()> {
+fn accompany(
+    child: &Child,
+    signals: &Signals,
+    connection: &OwnedFd,
+    passed_on: impl Fn(&Signal) -> bool,
+) -> Result<()> {
     let mut client = true;
     loop {
         let flags = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -242,7 +266,7 @@ fn accompany(child: &Child, signals: &Signals, connection: &OwnedFd) -> Result<(
                     Some(Signal::TERM)
                 }
             };
-            if let Some(signal) = asked {
+            if let Some(signal) = asked.filter(&passed_on) {
                 kill_process_group(child.pid, signal).ignore_error("it may have ended this moment");
             }
             if !client {

@@ -4,17 +4,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, set_parent_process_death_signal};
+use skiff_output as output;
 use skiff_sandbox::join::Failed;
 use skiff_snapshot::LayerLease;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::Plan;
+use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, close_inherited, exit_now, fork};
+use skiff_user::context::Context;
 
 use crate::service::Restorer;
 use crate::supervisor::{Keep, Place, Supervisor};
-use skiff_output as output;
-use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
 
 /// Forks a process that has only `kept` of our descriptors, begins something, and if that is heard of, serves it until its end; if whoever
 /// wanted it is gone, it is `unheard`, or that nothing has come of it. Gives the notes of the beginning, or the words that say why there was none; nothing if it ended without a word.

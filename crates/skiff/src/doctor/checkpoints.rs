@@ -7,19 +7,18 @@ use std::path::Path;
 use std::time::Instant;
 
 use skiff_checkpoint::enter::Inside;
+use skiff_checkpoint::installed_criu;
 use skiff_checkpoint::probe::{Found, probe};
+use skiff_plan::{self as plan, Facts, PlanOptions, RootOptions};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::start::{Options, start};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::Upper;
-
-use crate::doctor::Check;
-use skiff_checkpoint::installed_criu;
-use skiff_plan as plan;
-use skiff_plan::{Facts, PlanOptions, RootOptions};
 use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
+
+use crate::doctor::Check;
 
 const NAME: &str = "checkpoints";
 

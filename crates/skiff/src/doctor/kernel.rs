@@ -6,18 +6,17 @@ use std::path::Path;
 use std::time::Instant;
 
 use rustix::process::{WaitOptions, waitpid};
+use skiff_plan::{self as plan, Facts, PlanOptions, RootOptions};
 use skiff_sandbox::start::{Options, start};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_spec::ids::{COUNT, subordinate};
 use skiff_spec::plan::{Base, Upper};
-use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
-
-use crate::doctor::Check;
-use skiff_plan as plan;
-use skiff_plan::{Facts, PlanOptions, RootOptions};
 use skiff_sys::IgnoreError;
+use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
 use skiff_user::context::Context;
 use skiff_user::scratch;
+
+use crate::doctor::Check;
 
 /// All of them.
 pub fn checks(context: &Context) -> Vec<Check> {

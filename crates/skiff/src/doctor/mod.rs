@@ -5,9 +5,8 @@ mod kernel;
 mod site;
 
 use serde::Serialize;
-use skiff_spec::fault::Result;
-
 use skiff_output as output;
+use skiff_spec::fault::Result;
 use skiff_user::context::Context;
 
 /// How a check came out.

@@ -3,18 +3,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use skiff_sandbox::uplink::PROGRAM as UPLINK;
-use skiff_spec::config;
-
-use crate::doctor::Check;
-use crate::{cluster, net};
 use skiff_output as output;
 use skiff_runtime::{environments, instances};
+use skiff_sandbox::uplink::PROGRAM as UPLINK;
 use skiff_slurm as slurm;
+use skiff_spec::config;
 use skiff_store::client;
 use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 use skiff_user::dirs;
+
+use crate::doctor::Check;
+use crate::{cluster, net};
 
 /// All of them.
 pub fn checks(context: &Context) -> Vec<Check> {

@@ -3,19 +3,18 @@
 use std::str::FromStr;
 
 use serde::Serialize;
+use skiff_cli::{Export, Import, Pull, Store};
 use skiff_image::export::{Exported, Target, export as write};
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
-use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::image::ImageId;
-use skiff_spec::size;
-use skiff_store::UserUsage;
-
-use skiff_cli::{Export, Import, Pull, Store};
 use skiff_output as output;
 use skiff_plan::progress::Progress;
 use skiff_plan::{get, import};
 use skiff_runtime::naming;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::image::ImageId;
+use skiff_spec::size;
+use skiff_store::UserUsage;
 use skiff_store::client::{self, room};
 use skiff_store::file::{ImageFile, name_for};
 use skiff_store::index::{Entry, Names};

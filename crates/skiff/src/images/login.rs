@@ -7,16 +7,15 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use skiff_cli::Login;
+use skiff_output as output;
 use skiff_registry::auth::{self, Credential, Credentials, Secret};
 use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{Certificates, Client, Settings};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_sys::signal::{Signals, die_by};
-
-use skiff_cli::Login;
-use skiff_output as output;
 use skiff_store::ours;
 use skiff_sys::IgnoreError;
+use skiff_sys::signal::{Signals, die_by};
 
 /// What ends a program by default and comes from a terminal or from whoever wants it gone.
 const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
+use skiff_image::blob::Blob;
 use skiff_oci::digest::Digest;
 use skiff_registry::{Growing, Reader};
 
 use crate::Error;
-use skiff_image::blob::Blob;
 
 /// A blob that a registry is sending. Its digest is checked as it comes.
 pub(super) struct FetchedBlob {

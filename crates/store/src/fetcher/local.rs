@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use skiff_image::blob::Blob;
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::sha256;
 use skiff_oci::manifest::{Descriptor, Layer};
@@ -14,7 +15,6 @@ use skiff_registry::{BlobDir, Client, Fetch, Growing, Origin, Resolved};
 use super::blob::FetchedBlob;
 use super::{Fetcher, Fetching};
 use crate::error::Result;
-use skiff_image::blob::Blob;
 
 impl Fetcher for Client {
     fn digest(&self, image: &Named) -> Result<Digest> {

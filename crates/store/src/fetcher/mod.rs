@@ -20,6 +20,7 @@ mod protocol;
 mod remote;
 mod serve;
 
+use skiff_image::blob::Blob;
 use skiff_oci::digest::Digest;
 use skiff_oci::manifest::Descriptor;
 use skiff_oci::platform::Platform;
@@ -28,7 +29,6 @@ use skiff_registry::policy::Signature;
 use skiff_registry::{BlobDir, Origin, Resolved};
 
 use crate::error::Result;
-use skiff_image::blob::Blob;
 
 pub use protocol::{FetcherAnswer, FetcherQuestion, told};
 pub use remote::RemoteFetcher;

@@ -10,6 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use skiff_image::Error::WrongDigest;
+use skiff_image::blob::Blob;
 use skiff_ipc::{receive, send, send_descriptors};
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::digest_like;
@@ -18,14 +20,12 @@ use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
 use skiff_registry::policy::{Signature, Text};
 use skiff_registry::{self as registry, BlobDir, Event, Growing, MAX_INDEXES, Origin, Resolved, Source};
+use skiff_sys::IgnoreError;
 
 use super::blob::FetchedBlob;
 use super::protocol::{FetcherAnswer, FetcherQuestion, ended, nonsense};
 use super::{Fetcher, Fetching};
 use crate::error::{Error, Result};
-use skiff_image::Error::WrongDigest;
-use skiff_image::blob::Blob;
-use skiff_sys::IgnoreError;
 
 /// How much is read before the fetcher is told.
 const TELL: u64 = 1 << 20;

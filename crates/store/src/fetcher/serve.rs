@@ -4,6 +4,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use skiff_image::source::path_of;
 use skiff_ipc::{receive, receive_descriptors, send};
 use skiff_oci::digest::Digest;
 use skiff_oci::manifest::Descriptor;
@@ -11,13 +12,12 @@ use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
 use skiff_registry::policy::Text;
 use skiff_registry::{self as registry, BlobDir, Client, Event, Fetch, Origin, Resolved, Told};
+use skiff_sys::IgnoreError;
 
 use super::Fetcher;
 use super::local::ask_for;
 use super::protocol::{FetcherAnswer, FetcherQuestion, told};
 use crate::error::{Error, Result};
-use skiff_image::source::path_of;
-use skiff_sys::IgnoreError;
 
 /// Understands the wish of a user's: whom to ask, for what, for which machine.
 pub type Begin<'a> = &'a dyn Fn(&str) -> Result<(Client, Named, Platform)>;

@@ -5,6 +5,8 @@
 //! its layers once came from, proven by a certificate that the site believes. That is asked, with their credentials, for the manifest and
 //! for each layer. Or they fetch all layers whole, from wherever they like, and their digests are the proof. Who fails too often waits.
 
+use skiff_image::assemble::AssemblyProgress;
+use skiff_image::blob::Blob;
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::{Hasher, sha256};
 use skiff_oci::manifest::Descriptor;
@@ -14,8 +16,6 @@ use skiff_spec::image::ImageId;
 use crate::error::Result;
 use crate::pull::{PullJob, PullWatch, WatchedLayers, watched};
 use crate::store::ImageMetadata;
-use skiff_image::assemble::AssemblyProgress;
-use skiff_image::blob::Blob;
 
 /// How many bytes are read at once.
 const PIECE: usize = 256 << 10;

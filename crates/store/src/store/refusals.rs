@@ -5,11 +5,10 @@ use std::io::{Read, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Mode, OFlags, openat, renameat};
+use skiff_sys::IgnoreError;
 
 use super::{Store, unique};
 use crate::error::{Error, Result, StoreContext};
-
-use skiff_sys::IgnoreError;
 
 /// So many failures within this time are forgiven: a registry's password that has changed costs a few.
 const FORGIVEN: usize = 10;

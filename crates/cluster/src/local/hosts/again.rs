@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::launching;
-use crate::wire::Duty;
 use skiff_spec::fault::{Fault as Error, Result};
 
+use crate::launching;
 use crate::local::hosts::{Hosts, Lost};
+use crate::wire::Duty;
 
 /// How long to wait before it is looked again whether an address is free.
 const AGAIN: Duration = Duration::from_millis(100);

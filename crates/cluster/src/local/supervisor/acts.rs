@@ -2,14 +2,14 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::hub::Ask;
+use skiff_runtime::record::now;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::members::Member;
 
+use crate::hub::Ask;
 use crate::local::supervisor::{Machine, Supervisor};
 use crate::local::wire::{Answer, Node, Want};
 use crate::machine::number;
-use skiff_runtime::record::now;
 
 impl Supervisor {
     pub(super) fn act(&mut self, want: &Want) -> Result<(Answer, Option<OwnedFd>)> {
