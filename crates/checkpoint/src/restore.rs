@@ -76,10 +76,7 @@ pub fn carry_out(context: &Context, restore: &Restore) -> Result<Option<Restored
         checkpoint.verify(&dir)?;
         return show(&checkpoint, &record, restore.output.json).map(|()| None);
     }
-    let plan = &checkpoint.instance.plan;
-    if !plan.net.is_own(plan.dumpable) {
-        network::join(context, &plan.net)?;
-    }
+    network::join(context, checkpoint.instance.plan.network_to_join())?;
     checkpoint.verify(&dir)?;
     let member = Member::read(&dir)?;
     let revived = Revived { folder, checkpoint: &checkpoint, member, dir: &dir, used_up: false, gate: None };

@@ -76,7 +76,4 @@ pub struct Agent {
     /// File that says how to call back, or - for standard input
     #[arg(long, value_name = "FILE")]
     pub call: Option<PathBuf>,
-    /// Descriptor of the secret that a caller shares with the head
-    #[arg(long, value_name = "FD")]
-    pub secret: Option<i32>,
 }

@@ -45,13 +45,13 @@ const SIGNALS_APART: Duration = Duration::from_secs(1);
 /// Serves the head until one of the two ends; the exit code.
 pub fn run(words: &Words) -> Result<i32> {
     let context = Context::load()?;
-    let secret = match (words.secret, &words.call) {
+    let secret = match (network::attached()?, &words.call) {
         // We have called already, before we got into our network.
-        (Some(fd), _) => callback::take_over(fd)?,
+        (Some(secret), _) => secret,
         (None, Some(from)) => callback::call(from, HEAD)?,
         (None, None) => None,
     };
-    let mut agent = match join(&context, &words.net, secret.as_ref()) {
+    let mut agent = match network::attach(&context, words.net.of_site(), || &secret) {
         Ok(()) => Agent::new(&context, &words.net, secret)?,
         Err(e) => {
             let mut agent = Agent::new(&context, &words.net, secret)?;
@@ -64,12 +64,6 @@ pub fn run(words: &Words) -> Result<i32> {
     }
     agent.end();
     Ok(0)
-}
-
-/// Goes on in the container's network, where we know the secret, too.
-fn join(context: &Context, net: &Net, secret: Option<&SharedSecret>) -> Result<()> {
-    let handed_on = callback::hand_on(secret)?;
-    network::join_with(context, net, &[("--secret", handed_on.as_fd())])
 }
 
 /// Serves somebody who has a program to run on a node that is there already, and whom we have called by our standard input and output.

@@ -6,7 +6,6 @@ use skiff_runtime::environments::Environment;
 use skiff_runtime::network;
 use skiff_runtime::supervisor::{Keep, Place, session_at};
 use skiff_spec::fault::Result;
-use skiff_spec::network::Net;
 use skiff_spec::plan::{Plan, Upper};
 use skiff_spec::settings::Settings;
 use skiff_user::context::Context;
@@ -16,15 +15,16 @@ pub fn session(context: &Context, env: &Environment) -> Result<Live> {
     plan::refuse_inside(context)?;
     let name = env.name.to_string();
     let place = Place { dir: env.dir.clone(), environment: Some(name.clone()), name };
-    let net = &env.settings()?.net;
+    let settings = env.settings()?;
+    let network = settings.net.of_site();
     let live = session_at(context, &place, Keep::WhileUsed, || {
-        network::join(context, net)?;
+        network::join(context, network)?;
         let plan = plan(context, env)?;
         base::make_ready(context, &plan)?;
         Ok((plan, vec![]))
     })?;
-    if let Net::Named(name) = net {
-        network::follow(context, name, live.pid.as_raw_nonzero().get().unsigned_abs())?;
+    if let Some(name) = network {
+        network::follow(context, name, live.pid)?;
     }
     Ok(live)
 }

@@ -144,7 +144,9 @@ pub fn exec(context: &Context, name: &EnvName, inside: &Inside, words: &[OsStrin
     let record = Record::existing(context, name)?;
     let started = record.started()?;
     let live = Live::connect(&record.dir, Want::Session)?.ok_or_else(|| not_running(&record))?;
-    network::follow_for(context, &started.plan, live.pid)?;
+    if let Some(name) = started.plan.network_to_join() {
+        network::follow(context, name, live.pid)?;
+    }
     let (identity, command) = command(context, (&record, &started), inside, words)?;
     match session(context, &live, identity, &started.plan, &command) {
         Ok(ended) => Ok(output::exit_as(ended)),

@@ -39,7 +39,7 @@ struct Resolved {
 pub fn run(run: &Run) -> Result<i32> {
     match (&run.checkpoint, &run.plan) {
         (Some(name), _) => crate::foreground::run(run, name),
-        (None, Some(file)) => replay(file, &run.show),
+        (None, Some(file)) => unless_attached(|context| replay(context, file, &run.show)),
         (None, None) => start(run.options()?, &run.show),
     }
 }
@@ -50,26 +50,29 @@ pub fn shell(shell: &Shell) -> Result<i32> {
 }
 
 fn start(asked: RootOptions, show: &DryRun) -> Result<i32> {
+    unless_attached(|context| {
+        let started = helper_ahead(&asked, show.dry_run, context)?;
+        let found = resolve(&asked, context, show.dry_run)?;
+        carry_out(context, started, (asked, found), show)
+    })
+}
+
+/// What was planned before the plan's network was joined is carried out as it is; else `plan` begins.
+fn unless_attached(plan: impl FnOnce(&Context) -> Result<i32>) -> Result<i32> {
     let context = Context::load()?;
-    if let Some(resolved) = network::attached()? {
-        return go_on(&context, resolved);
+    match network::attached()? {
+        Some(resolved) => go_on(&context, resolved),
+        None => plan(&context),
     }
-    let started = helper_ahead(&asked, show.dry_run, &context)?;
-    let found = resolve(&asked, &context, show.dry_run)?;
-    carry_out(&context, started, (asked, found), show)
 }
 
 /// Carries out what `skiff run --dry-run --json` has printed to a file; the exit code.
-fn replay(file: &Path, show: &DryRun) -> Result<i32> {
-    let context = Context::load()?;
-    if let Some(resolved) = network::attached()? {
-        return go_on(&context, resolved);
-    }
-    let (asked, found) = PlanFile::parse(&PlanFile::read(file)?)?.check(&context)?;
+fn replay(context: &Context, file: &Path, show: &DryRun) -> Result<i32> {
+    let (asked, found) = PlanFile::parse(&PlanFile::read(file)?)?.check(context)?;
     if let (Some(entry), false) = (&found.entry, show.dry_run) {
-        get::again(&context, entry.clone())?;
+        get::again(context, entry.clone())?;
     }
-    carry_out(&context, None, (asked, found), show)
+    carry_out(context, None, (asked, found), show)
 }
 
 fn carry_out(
@@ -79,7 +82,7 @@ fn carry_out(
     show: &DryRun,
 ) -> Result<i32> {
     // Where changes go on a disk, a directory is made there by whoever starts it.
-    let is_for_show = show.dry_run || network::is_to_be_joined(&asked.net());
+    let is_for_show = show.dry_run || asked.net().of_site().is_some_and(|name| !network::is_on(name));
     let (upper, _scratch) = scratch::of_a_command(context, is_for_show)?;
     let RunFacts { facts, process, .. } = found;
     let plan = plan::build(PlanOptions::new(RUN, upper, asked), facts)?;
@@ -91,7 +94,7 @@ fn carry_out(
         }
         (false, _) => {}
     }
-    network::attach(context, &plan, || Resolved {
+    network::attach(context, plan.network_to_join(), || Resolved {
         plan: plan.clone(),
         process: DescribedProcess::of(process.clone()),
     })?;
@@ -153,14 +156,7 @@ fn in_new(
     plan: &Plan,
 ) -> std::result::Result<Ended, Failed> {
     let MainProcess { command, identity, stop } = process;
-    let mut session = Session::begin()?;
-    match stop.as_deref().map(|signal| (signal, stop::number(signal))) {
-        None => {}
-        Some((_, Some(number))) => session = session.stopped_by(number),
-        Some((signal, None)) => {
-            output::note(&format!("the image's stop signal {signal:?} is not known: SIGTERM it is"));
-        }
-    }
+    let session = Session::begin()?.stopped_by(stop::stop_signal(stop.as_deref()));
     if *identity == Identity::Me {
         return as_me_in_new(context, started, command, plan, session);
     }

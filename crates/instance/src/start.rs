@@ -115,7 +115,7 @@ pub fn start(start: &Start) -> Result<i32> {
     if start.show.dry_run {
         return show(&wanted.plan, start.show.json).map(|()| 0);
     }
-    network::attach(&context, &wanted.plan, || Resolved::of(&wanted))?;
+    network::attach(&context, wanted.plan.network_to_join(), || Resolved::of(&wanted))?;
     base::make_ready(&context, &wanted.plan)?;
     let started = started(start, &of, &wanted);
     let lock = record.make(&context, &started, wanted.entry.as_ref())?;

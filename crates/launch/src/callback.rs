@@ -1,16 +1,13 @@
 //! A program that was started on another host, and calls back whoever had it started.
 
-use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use skiff_ipc::from_json;
-use skiff_sys::process::inherited_fd;
 
 use crate::error::{Error, OfSystem as _, Result};
 use crate::handshake::{Call, HELLO, HandshakeError, Initiator, SharedSecret};
@@ -29,32 +26,6 @@ pub fn call(from: &Path, whom: &str) -> Result<Option<SharedSecret>> {
     let name = manager::own_name(&|name| std::env::var(name).ok()).unwrap_or_else(hosts::own_name);
     call_as(&name, &call, whom)?;
     Ok(call.secret)
-}
-
-/// The secret, if there is one, for the program that goes on in this process: in a pipe, whose number is no secret.
-///
-/// # Errors
-/// When descriptors are used up.
-pub fn hand_on(secret: Option<&SharedSecret>) -> Result<OwnedFd> {
-    let about = || "pipe to oneself";
-    let (read, write) = pipe_with(PipeFlags::CLOEXEC).of(about)?;
-    // So few bytes always fit.
-    let text = secret.map(SharedSecret::to_hex).unwrap_or_default();
-    rustix::io::write(&write, text.as_bytes()).of(about)?;
-    Ok(read)
-}
-
-/// Takes what [`hand_on`] gave, by its number.
-///
-/// # Errors
-/// When there is nothing under that number, or no secret in it.
-pub fn take_over(number: i32) -> Result<Option<SharedSecret>> {
-    let mut secret = String::new();
-    inherited_fd(number)
-        .and_then(|pipe| File::from(pipe).read_to_string(&mut secret))
-        .of(|| format!("descriptor {number}"))?;
-    let secret = Some(secret).filter(|text| !text.is_empty()).map(|text| text.parse()).transpose();
-    secret.map_err(|why| Error::Handshake { whom: format!("descriptor {number}"), why })
 }
 
 /// Calls `whom` by this name, and talks by standard input and output from then on.
@@ -140,7 +111,6 @@ fn connect(call: &Call, whom: &str) -> Result<TcpStream> {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
-    use std::os::fd::AsRawFd;
 
     use super::*;
     use crate::listener::CallbackListener;
@@ -202,16 +172,5 @@ mod tests {
         }
         std::fs::remove_file(&path).expect("removed");
         assert!(matches!(read(&path), Err(Error::System { .. })));
-    }
-
-    #[test]
-    fn a_secret_is_handed_on_as_it_was() {
-        let secret = SharedSecret::generate().expect("random bytes");
-        for secret in [Some(&secret), None] {
-            // The descriptor is closed by whoever takes it over.
-            let pipe = std::mem::ManuallyDrop::new(hand_on(secret).expect("a pipe"));
-            assert_eq!(take_over(pipe.as_raw_fd()).expect("handed on").as_ref(), secret);
-        }
-        assert!(matches!(take_over(i32::MAX), Err(Error::System { .. })));
     }
 }

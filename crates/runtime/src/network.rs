@@ -14,7 +14,7 @@ use skiff_launch::hosts;
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::stack::StackLimit;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::network::{Claim, DIR, Net, NetName, Network};
+use skiff_spec::network::{Claim, DIR, NetName, Network};
 use skiff_spec::plan::{HOSTS, Plan, Source};
 use skiff_spec::wire::{ON_NETWORK, Request};
 use skiff_sys::IgnoreError;
@@ -47,10 +47,6 @@ pub fn words() -> Result<&'static [OsString]> {
         CALL.get_or_init(|| call);
     }
     Ok(CALL.get().map_or(&[], |call| &call.words))
-}
-
-fn joined() -> Option<&'static str> {
-    CALL.get()?.network.as_deref()
 }
 
 /// Our address on the network of the site's that the helper has put us on; nothing if it has not.
@@ -86,25 +82,19 @@ fn call() -> Result<Call> {
     Ok(Call { words, network, address, resolved })
 }
 
-/// Goes on where a plan's network is, with what has been resolved so far, unless that network is to be made with the environment or we are
-/// on it: this program, from its beginning, which finds that by [`attached`].
-pub fn attach<T: Serialize>(context: &Context, plan: &Plan, resolved: impl FnOnce() -> T) -> Result<()> {
-    match &plan.net {
-        Net::Named(name) if is_to_be_attached(plan) => {
-            let text = serde_json::to_vec(&resolved()).map_err(|e| Error::new(format!("{RESOLVED}: {e}")))?;
-            let file = memfd_create("skiff-plan", MemfdFlags::CLOEXEC).context(|| RESOLVED)?;
-            let file = std::fs::File::from(file);
-            file.write_all_at(&text, 0).context(|| RESOLVED)?;
-            let request = Request::Network { name: name.clone() };
-            Err(start_again(context, name, &request, Some(file.as_fd()), &[]))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether [`attach`] would start this program again.
-pub fn is_to_be_attached(plan: &Plan) -> bool {
-    !plan.net.is_own(plan.dumpable) && is_to_be_joined(&plan.net)
+/// Goes on in a new network namespace on this network of the site's, if there is one to be on and we are not on it: this program, from its
+/// beginning, which finds by [`attached`] what has been resolved so far.
+pub fn attach<T: Serialize>(
+    context: &Context,
+    network: Option<&NetName>,
+    resolved: impl FnOnce() -> T,
+) -> Result<()> {
+    let Some(name) = network.filter(|name| !is_on(name)) else { return Ok(()) };
+    let text = serde_json::to_vec(&resolved()).map_err(|e| Error::new(format!("{RESOLVED}: {e}")))?;
+    let file = memfd_create("skiff-plan", MemfdFlags::CLOEXEC).context(|| RESOLVED)?;
+    let file = std::fs::File::from(file);
+    file.write_all_at(&text, 0).context(|| RESOLVED)?;
+    Err(start_again(context, name, &Request::Network { name: name.clone() }, Some(file.as_fd())))
 }
 
 /// What had been resolved before we came onto the network, if anything had.
@@ -116,38 +106,22 @@ pub fn attached<T: DeserializeOwned>() -> Result<Option<T>> {
     serde_json::from_slice(&text).map(Some).map_err(|e| Error::new(format!("{RESOLVED}: {e}")))
 }
 
-/// Whether [`join`] would start this program again.
-pub fn is_to_be_joined(net: &Net) -> bool {
-    matches!(net, Net::Named(name) if joined() != Some(name.as_str()))
+/// Whether this program has been started again on that network of the site's.
+pub fn is_on(name: &NetName) -> bool {
+    CALL.get().and_then(|call| call.network.as_deref()) == Some(name.as_str())
 }
 
-/// Goes on in a new network namespace on a network of the site's, unless we are in one already: this program, from its beginning.
-pub fn join(context: &Context, net: &Net) -> Result<()> {
-    join_with(context, net, &[])
-}
-
-/// The same; with more words that each take one of these descriptors.
-pub fn join_with(context: &Context, net: &Net, more: &[(&str, BorrowedFd<'_>)]) -> Result<()> {
-    match net {
-        Net::Named(name) if is_to_be_joined(net) => {
-            Err(start_again(context, name, &Request::Network { name: name.clone() }, None, more))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Goes on where the network of an environment with this plan is, whose process 1 is `pid`, unless who enters it is there by that.
-pub fn follow_for(context: &Context, plan: &Plan, pid: Pid) -> Result<()> {
-    match &plan.net {
-        Net::Named(name) if !plan.net.is_own(plan.dumpable) => {
-            follow(context, name, pid.as_raw_nonzero().get().unsigned_abs())
-        }
-        _ => Ok(()),
+/// As [`attach`], but with nothing resolved: all is looked up again there.
+pub fn join(context: &Context, network: Option<&NetName>) -> Result<()> {
+    match network.filter(|name| !is_on(name)) {
+        Some(name) => Err(start_again(context, name, &Request::Network { name: name.clone() }, None)),
+        None => Ok(()),
     }
 }
 
 /// Goes on in the network namespace of an environment's process 1, unless we are in it.
-pub fn follow(context: &Context, name: &NetName, pid: u32) -> Result<()> {
+pub fn follow(context: &Context, name: &NetName, pid: Pid) -> Result<()> {
+    let pid = pid.as_raw_nonzero().get().unsigned_abs();
     let space = |process: &str| {
         let path = format!("/proc/{process}/ns/net");
         std::fs::read_link(&path).context(|| path)
@@ -155,7 +129,7 @@ pub fn follow(context: &Context, name: &NetName, pid: u32) -> Result<()> {
     if space("self")? == space(&pid.to_string())? {
         return Ok(());
     }
-    Err(start_again(context, name, &Request::Follow { pid }, None, &[]))
+    Err(start_again(context, name, &Request::Follow { pid }, None))
 }
 
 /// Has an address kept for us when the namespace that has it has gone: our claim to it.
@@ -190,7 +164,6 @@ fn start_again(
     name: &NetName,
     request: &Request,
     resolved: Option<BorrowedFd<'_>>,
-    more: &[(&str, BorrowedFd<'_>)],
 ) -> Error {
     let Some(helper) = &context.helper else {
         return Error::new(format!("network {name}: only the helper can put you on it"))
@@ -205,10 +178,6 @@ fn start_again(
         let mut words =
             [cwd.as_raw_fd().to_string(), StackLimit::own().to_word(), resolved].map(OsString::from).to_vec();
         words.extend(self::words()?.iter().skip(1).cloned());
-        for (word, fd) in more {
-            process::keep_on_exec(*fd).context(|| *word)?;
-            words.extend([OsString::from(word), fd.as_raw_fd().to_string().into()]);
-        }
         Helper::become_it(helper, request, &words)
     };
     match again() {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::image::ImageId;
-use crate::network::Net;
+use crate::network::{Net, NetName};
 
 /// The list of hosts.
 pub const HOSTS: &str = "/etc/hosts";
@@ -168,6 +168,14 @@ pub struct Plan {
     pub net: Net,
     /// Commands that are handed to the host, as absolute paths.
     pub shims: Vec<PathBuf>,
+}
+
+impl Plan {
+    /// The network of the site's that whoever carries the plan out, or enters what runs by it, has to be on.
+    #[must_use]
+    pub fn network_to_join(&self) -> Option<&NetName> {
+        self.net.of_site().filter(|_| !self.net.is_own(self.dumpable))
+    }
 }
 
 /// Where the environment's own things are, inside.

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use skiff_app as app;
 use skiff_output as output;
 use skiff_plan::in_image;
@@ -82,7 +82,7 @@ pub fn tell(context: &Context, name: &EnvName, words: &[OsString]) -> Result<i32
 fn follow(context: &Context, record: &Record) -> Result<()> {
     let Net::Named(network) = record.settings()?.net else { return Ok(()) };
     let pid = nodes(record)?.iter().find(|node| node.name == Member::Controller).and_then(|node| node.pid);
-    let pid = pid.and_then(|pid| u32::try_from(pid).ok()).ok_or_else(|| not_up(record))?;
+    let pid = pid.filter(|pid| *pid > 0).and_then(Pid::from_raw).ok_or_else(|| not_up(record))?;
     network::follow(context, &network, pid)
 }
 

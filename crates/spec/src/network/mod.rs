@@ -91,6 +91,15 @@ impl Net {
         *self == Self::Host
     }
 
+    /// The network of the site's that it is.
+    #[must_use]
+    pub fn of_site(&self) -> Option<&NetName> {
+        match self {
+            Self::Named(name) => Some(name),
+            Self::Host | Self::None | Self::Private => None,
+        }
+    }
+
     /// Whether the network namespace belongs to the environment's own user namespace. One on a network of the site's belongs to the
     /// host, unless it is of those whose connections are to be saved, which takes power over it.
     #[must_use]
