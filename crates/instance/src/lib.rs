@@ -1,5 +1,7 @@
-//! `skiff run`, `skiff shell` and `skiff instance`: environments for one command, in the foreground or in the background. An instance is an environment with a name of its own, whose changes go with it, and a
-//! command that it is there for; a supervisor as of any environment holds it, keeps the command's output and notes its end.
+//! `skiff run`, `skiff shell` and `skiff instance`: environments for one command, in the foreground or in the background.
+//!
+//! An instance is an environment with a name of its own, whose changes go with it, and a command that it is there for; a supervisor as of
+//! any environment holds it, keeps the command's output and notes its end.
 
 pub mod foreground;
 mod logs;

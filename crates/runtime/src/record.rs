@@ -21,11 +21,11 @@ use skiff_user::named;
 use crate::control::{Live, Want};
 use crate::lock;
 
-pub(super) const STARTED: &str = "instance.json";
+pub(crate) const STARTED: &str = "instance.json";
 const ENDED: &str = "ended.json";
-pub(super) const OUTPUT: &str = "output";
+pub(crate) const OUTPUT: &str = "output";
 const ADDRESS: &str = "address.json";
-pub(super) const IMAGE: &str = "image.json";
+pub(crate) const IMAGE: &str = "image.json";
 
 /// What is in front of an environment's name, so that it is no image's.
 pub const ENV: &str = "env:";
@@ -80,7 +80,7 @@ impl Record {
         Ok(named::all(&dir, STARTED)?.into_iter().map(record).collect())
     }
 
-    pub(super) fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         dirs::is_whole(&self.dir, STARTED)
     }
 
@@ -107,7 +107,7 @@ impl Record {
         Ok(None)
     }
 
-    pub(super) fn taken(&self) -> Error {
+    pub(crate) fn taken(&self) -> Error {
         Error::new(format!("instance {0}: there is one of that name, and it runs", self.name))
             .hint(format!("`skiff instance stop {}` ends it; or choose another name", self.name))
     }
@@ -171,7 +171,7 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
-pub(super) fn write(path: &Path, data: &impl Serialize) -> Result<()> {
+pub(crate) fn write(path: &Path, data: &impl Serialize) -> Result<()> {
     let text = serde_json::to_vec(data).map_err(|e| Error::new(format!("{}: {e}", path.display())))?;
     fs::write(path, text).context(|| path.display().to_string())
 }

@@ -19,6 +19,7 @@ use skiff_sys::process::Child;
 use skiff_sys::signal::{Mask, send_to_group};
 use skiff_user::context::Context;
 
+use crate::enter;
 use crate::kept::Kept;
 use crate::record::Record;
 
@@ -140,10 +141,7 @@ impl Service<'_> {
         (place, mask): (Place, Mask),
         output: &Path,
     ) -> Result<Child, Failed> {
-        let helper = context.helper.as_deref().ok_or_else(|| {
-            Error::new("--me: without the helper you can only be root inside")
-                .hint("have the helper installed, or leave --me away")
-        })?;
+        let helper = enter::helper_for_me(context)?;
         let about = || format!("output {}", output.display());
         let file: OwnedFd = std::fs::File::options().append(true).open(output).context(about)?.into();
         rustix::stdio::dup2_stdout(&file).and_then(|()| rustix::stdio::dup2_stderr(&file)).context(about)?;

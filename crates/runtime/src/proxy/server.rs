@@ -56,40 +56,15 @@ fn run(
     let master = stand_at(&request, fds)?;
     let signals = Signals::block(&[]).context(|| "signals")?;
     let is_own = request.argv[0] == OURSELVES.as_bytes();
-    let mut command = match is_own {
-        true => own_command(context, &request)?,
-        false => command(context, environment, &request)?,
-    };
-    match is_own {
-        // What it writes is Skiff's, and its memory is for nobody inside.
-        true => setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
-            .context(|| "limit of core files")?,
-        // The helper keeps it for the command.
-        false => {
-            rustix::process::umask(rustix::fs::Mode::from_raw_mode(u32::from(request.umask) & 0o777));
-        }
-    }
     let place = Place {
         own_group: true,
         own_session: false,
         foreground: master.is_some(),
         death_signal: Signal::KILL.as_raw(),
     };
-    // Our own mask is the supervisor's, who blocks everything.
-    let mask = Mask::from_bits(0);
-    let child = if is_own {
-        as_we_are(&command, place, mask)?
-    } else if base == Base::Host {
-        let helper = context.helper.as_deref().ok_or_else(|| {
-            Error::new(format!("{}: not without the helper", command.argv[0].display()))
-                .hint("have the helper installed, or run it outside the environment")
-        })?;
-        let real = PathBuf::from(&command.argv[0]);
-        command.argv[0] = Path::new(HOST).join(real.strip_prefix("/").unwrap_or(&real)).into();
-        as_me(helper, init.pid, &command, place, mask)?
-    } else {
-        stay_outside(&mut command);
-        as_we_are(&command, place, mask)?
+    let child = match is_own {
+        true => start_own(context, &request, place)?,
+        false => start_host_command(context, (environment, base, init), &request, place)?,
     };
     let started: Vec<_> = master.iter().map(AsFd::as_fd).collect();
     fdpass::send(connection.as_fd(), &CommandState::Started.encode(), &started)
@@ -102,16 +77,46 @@ fn run(
 /// What a client can send to a command of Skiff's own: one that was stopped would keep its locks, and one that dumps core shows its variables.
 const ENDING: [Signal; 3] = [Signal::HUP, Signal::INT, Signal::TERM];
 
+/// Our own mask is the supervisor's, who blocks everything.
+const NOTHING_BLOCKED: u64 = 0;
+
 /// This very program, whatever has come into the place of its file since.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Whether a variable makes a task of whatever begins with it. The supervisor of a job's root may have been started with it.
-fn means_task(name: &OsStr) -> bool {
-    [names::ARGV0, names::ARGV0_CARRIER].iter().any(|task| name == *task)
-}
-
 /// Skiff's own words that are answered: `skiff slurm submit ...`, which tells what a job carries.
 const SUBMIT: [&[u8]; 3] = [OURSELVES.as_bytes(), b"slurm", b"submit"];
+
+/// Starts a command of Skiff's own. What it writes is Skiff's, and its memory is for nobody inside.
+fn start_own(context: &Context, request: &Request, place: Place) -> std::result::Result<Child, Failed> {
+    let command = own_command(context, request)?;
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
+        .context(|| "limit of core files")?;
+    as_we_are(&command, place, Mask::from_bits(NOTHING_BLOCKED))
+}
+
+/// Starts one of the host's commands: over the host's root inside, where its files are the environment's.
+fn start_host_command(
+    context: &Context,
+    (environment, base, init): (&str, Base, &Child),
+    request: &Request,
+    place: Place,
+) -> std::result::Result<Child, Failed> {
+    let mut command = command(context, environment, request)?;
+    // The helper keeps it for the command.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(u32::from(request.umask) & 0o777));
+    let mask = Mask::from_bits(NOTHING_BLOCKED);
+    if base != Base::Host {
+        stay_outside(&mut command);
+        return as_we_are(&command, place, mask);
+    }
+    let helper = context.helper.as_deref().ok_or_else(|| {
+        Error::new(format!("{}: not without the helper", command.argv[0].display()))
+            .hint("have the helper installed, or run it outside the environment")
+    })?;
+    let real = PathBuf::from(&command.argv[0]);
+    command.argv[0] = Path::new(HOST).join(real.strip_prefix("/").unwrap_or(&real)).into();
+    as_me(helper, init.pid, &command, place, mask)
+}
 
 /// The command that does it out here: this very program, with the supervisor's variables, where the client is. Files are named from there;
 /// what is only there inside cannot be read out here, which then shows.
@@ -125,7 +130,7 @@ fn own_command(context: &Context, request: &Request) -> Result<Command> {
     Ok(Command {
         argv: std::iter::once(OWN_PROGRAM.into()).chain(words).collect(),
         argv0: Some(OURSELVES.into()),
-        env: context.own_variables().into_iter().filter(|(name, _)| !means_task(name)).collect(),
+        env: context.own_variables().into_iter().collect(),
         cwd: if cwd.is_dir() { cwd } else { "/".into() },
         ..Command::default()
     })
