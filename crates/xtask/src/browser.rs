@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, ensure};
 
-use crate::bench::people::{Scratch, User, require};
+use crate::bench::people::{TestUser, UserDir, require};
 use crate::testbed;
 
 const CHECK: &str = include_str!("browser/check.py");
@@ -35,8 +35,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         require(&["chromedriver", "chromium", "jupyter-notebook"]).context("hint: --install")?;
         return testbed::run_again_inside(1, &[]);
     }
-    let user = User::find("alice")?;
-    let home = Scratch::new(&user, "browser-test")?;
+    let user = TestUser::find("alice")?;
+    let home = UserDir::new(&user, "browser-test")?;
     home.write("check.py", CHECK)?;
     let mut check = user.command("/usr/bin/python3");
     check.arg(home.path.join("check.py")).arg("/usr/bin/skiff").arg(&home.path);

@@ -7,9 +7,9 @@ use serde::Deserialize;
 
 use super::Setting;
 use super::migrate::HOLD;
-use super::people::{self, Scratch, Who};
+use super::people::{self, RunAs, UserDir};
 use super::picture::Bar;
-use super::record::{Claim, Machine, OVER_ALL, Record, Series};
+use super::result::{BenchResult, HostInfo, LimitCheck, OVER_ALL, Series};
 use super::{stats, workload};
 
 #[derive(clap::Args)]
@@ -35,10 +35,10 @@ struct Sample {
     read: f64,
 }
 
-pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
+pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<Bar>)> {
     people::require(&["python3", "dd"])?;
-    let machine = Machine::here()?;
-    let home = Scratch::new(&setting.user, "bench-checkpoint")?;
+    let machine = HostInfo::here()?;
+    let home = UserDir::new(&setting.user, "bench-checkpoint")?;
     home.write("hold.py", HOLD)?;
     let (mut series, mut claims) = (vec![], vec![]);
     for size in &args.sizes {
@@ -55,7 +55,7 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
             ("restored / read", stats::ratios(&restored, &read)),
             ("size / memory", all(|s| s.bytes).iter().map(|bytes| bytes / (size << 20) as f64).collect()),
         ] {
-            claims.push(Claim::new(format!("{size} MiB, {name}"), "", &ratio, f64::INFINITY));
+            claims.push(LimitCheck::new(format!("{size} MiB, {name}"), "", &ratio, f64::INFINITY));
         }
         for (name, times) in [
             ("checkpoint save", saved),
@@ -69,14 +69,14 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
     let bars =
         series.iter().map(|s| Bar::over_all(&s.name, "s", s.spread, s.name.contains("checkpoint"))).collect();
     let title = "A process with so much memory is saved and restored, s".into();
-    Ok((Record { name: "checkpoint", title, machine, lines: OVER_ALL, series, claims }, bars))
+    Ok((BenchResult { name: "checkpoint", title, machine, lines: OVER_ALL, series, claims }, bars))
 }
 
 /// `ours_first`: whether the plain write and read come after the checkpoint's.
 fn sample(setting: &Setting, dir: &Path, size: u64, ours_first: bool) -> anyhow::Result<Sample> {
     let dir = dir.display();
     let skiff = format!("export SKIFF_STATE={dir}/state XDG_DATA_HOME={dir}/data; {}", setting.skiff);
-    let user = |script: &str| Who::User(&setting.user).bash(&format!("set -eu; cd {dir}; {script}"));
+    let user = |script: &str| RunAs::User(&setting.user).bash(&format!("set -eu; cd {dir}; {script}"));
     let ours = |words: &str| -> anyhow::Result<Said> {
         Ok(serde_json::from_str(&user(&format!("{skiff} {words}"))?)?)
     };
@@ -84,7 +84,7 @@ fn sample(setting: &Setting, dir: &Path, size: u64, ours_first: bool) -> anyhow:
     let plain = |words: &str| -> anyhow::Result<f64> {
         workload::number_after(&user(&format!("LC_ALL=C dd bs=1M {words} 2>&1 | tail -n 1"))?, "copied, ")
     };
-    let cold = || Who::Root.bash("sync; echo 3 >/proc/sys/vm/drop_caches");
+    let cold = || RunAs::Root.bash("sync; echo 3 >/proc/sys/vm/drop_caches");
     user(&format!(
         "{skiff} instance start --checkpoint host held python3 {dir}/hold.py {size} random; \
          until {skiff} instance logs held | grep -q ready; do sleep 0.05; done"

@@ -2,9 +2,9 @@
 //! same job, and whether that grows with the number of hosts.
 
 use super::Setting;
-use super::people::{self, Scratch, Who};
+use super::people::{self, RunAs, UserDir};
 use super::picture::Bar;
-use super::record::{Claim, Machine, OVER_ALL, Record, Series};
+use super::result::{BenchResult, HostInfo, LimitCheck, OVER_ALL, Series};
 use super::stats;
 
 /// Seconds.
@@ -37,14 +37,14 @@ struct Way {
     command: String,
 }
 
-pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
+pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<Bar>)> {
     people::require(&["salloc", "mpicc", "mpirun"])?;
-    let machine = Machine::here()?;
-    let home = Scratch::new(&setting.user, "bench-cluster")?;
+    let machine = HostInfo::here()?;
+    let home = UserDir::new(&setting.user, "bench-cluster")?;
     home.write("empty.c", EMPTY)?;
     let program = home.path.join("empty");
     let program = program.display();
-    let user = Who::User(&setting.user);
+    let user = RunAs::User(&setting.user);
     user.bash(&format!("mpicc -o {program} {program}.c"))?;
     let skiff = &setting.skiff;
     let ways = [
@@ -67,7 +67,7 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
             }
         }
         let added = stats::differences(&samples[1], &samples[0]);
-        claims.push(Claim::new(format!("added on {nodes} hosts"), "s", &added, LIMIT));
+        claims.push(LimitCheck::new(format!("added on {nodes} hosts"), "s", &added, LIMIT));
         for (way, samples) in ways.iter().zip(samples) {
             series.push(Series::new(format!("{nodes} hosts, {}", way.name), "s", samples));
         }
@@ -82,11 +82,11 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
     // All hosts of a test bed have the same processors: if it is this that does not grow, then on hosts of their own nothing does.
     series.extend(costs);
     let title = "An empty MPI program, s".into();
-    Ok((Record { name: "cluster", title, machine, lines: OVER_ALL, series, claims }, bars))
+    Ok((BenchResult { name: "cluster", title, machine, lines: OVER_ALL, series, claims }, bars))
 }
 
 /// How long a command takes in a job on so many hosts, which is there already.
-pub fn seconds(user: Who<'_>, nodes: usize, command: &str) -> anyhow::Result<f64> {
+pub fn seconds(user: RunAs<'_>, nodes: usize, command: &str) -> anyhow::Result<f64> {
     Ok(measured(user, nodes, command)?.seconds)
 }
 
@@ -97,7 +97,7 @@ struct Taken {
     processors: f64,
 }
 
-fn measured(user: Who<'_>, nodes: usize, command: &str) -> anyhow::Result<Taken> {
+fn measured(user: RunAs<'_>, nodes: usize, command: &str) -> anyhow::Result<Taken> {
     let timed = format!(
         "busy() {{ read -r _ user nice system _ </proc/stat; b=$((user + nice + system)); }}; \
          busy; c=$b; s=$EPOCHREALTIME; {command} || exit 1; e=$EPOCHREALTIME; busy; \

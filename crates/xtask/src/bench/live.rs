@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use super::Setting;
-use super::people::{self, User};
+use super::people::{self, TestUser};
 
 /// An environment of the user, kept alive by a sleeping session, removed at the end.
-pub struct Live {
+pub struct RunningEnvironment {
     pub name: &'static str,
     skiff: String,
-    user: User,
+    user: TestUser,
     session: Child,
 }
 
-impl Live {
+impl RunningEnvironment {
     /// Makes it and waits until it runs.
     pub fn start(setting: &Setting, name: &'static str) -> anyhow::Result<Self> {
         let Setting { skiff, user, .. } = setting;
@@ -59,7 +59,7 @@ impl Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for RunningEnvironment {
     fn drop(&mut self) {
         let removal: &mut Command = &mut self.user.command(&self.skiff);
         if let Err(e) = people::output(removal.args(["env", "rm", "--force", self.name]), "skiff env rm") {

@@ -16,7 +16,7 @@ pub mod people;
 mod picture;
 mod pull;
 mod read;
-mod record;
+mod result;
 mod slurm_up;
 mod srun;
 mod start;
@@ -86,7 +86,7 @@ enum Benchmark {
 /// What every benchmark needs to know.
 pub(crate) struct Setting {
     pub rounds: usize,
-    pub user: people::User,
+    pub user: people::TestUser,
     pub skiff: String,
 }
 
@@ -112,7 +112,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     let setting = Setting {
         rounds: args.rounds,
-        user: people::User::find(&args.user)?,
+        user: people::TestUser::find(&args.user)?,
         skiff: args.skiff.to_str().context("--skiff is not UTF-8")?.into(),
     };
     let (record, bars) = match &args.benchmark {
@@ -134,7 +134,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let over: Vec<_> = record
         .claims
         .iter()
-        .filter(|c| c.verdict == record::Verdict::Over)
+        .filter(|c| c.verdict == result::Verdict::Over)
         .map(|c| c.name.as_str())
         .collect();
     ensure!(over.is_empty() || !args.strict, "over the limit: {}", over.join(", "));

@@ -9,10 +9,10 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use super::Setting;
-use super::live::Live;
-use super::people::{self, Scratch, Who};
+use super::live::RunningEnvironment;
+use super::people::{self, RunAs, UserDir};
 use super::picture::Bar;
-use super::record::{Claim, Machine, OVER_MEDIAN, Record, Series};
+use super::result::{BenchResult, HostInfo, LimitCheck, OVER_MEDIAN, Series};
 use super::workload::{self, Workload};
 
 #[derive(clap::Args)]
@@ -35,23 +35,23 @@ const INSIDE: &str = "/opt/bench-overhead";
 enum Place<'a> {
     /// On the host, in this directory.
     Host {
-        user: Who<'a>,
+        user: RunAs<'a>,
         directory: PathBuf,
     },
-    Inside(&'a Live),
+    Inside(&'a RunningEnvironment),
 }
 
-pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
+pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<Bar>)> {
     people::require(&["sysbench", "hpcc", "mpirun", "fio"])?;
-    let machine = Machine::here()?;
-    let home = Scratch::new(&setting.user, "bench-overhead")?;
-    let live = Live::start(setting, "bench-overhead")?;
+    let machine = HostInfo::here()?;
+    let home = UserDir::new(&setting.user, "bench-overhead")?;
+    let live = RunningEnvironment::start(setting, "bench-overhead")?;
     live.bash(&workload::preparation(Path::new(INSIDE)))?;
     // The very same file, not one like it: where on the disk a file lies makes more difference than the limit allows.
     let upper = setting.user.home.join(".local/share/skiff/env").join(live.name).join("upper");
     let outside = upper.join(INSIDE.trim_start_matches('/'));
     ensure!(outside.join("file").exists(), "{}: the environment's upper is elsewhere", outside.display());
-    let user = Who::User(&setting.user);
+    let user = RunAs::User(&setting.user);
     let overlay = PlainOverlay::mount(&home, &outside)?;
     let places = [
         Place::Host { user, directory: outside },
@@ -69,7 +69,7 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
     ensure!(!claims.is_empty(), "--only {}: no such workload", args.only);
     let bars = claims.iter().map(|c| Bar::over_median(&c.name, "%", c.spread, c.limit)).collect();
     let title = "Lost inside an environment against the bare host, %".into();
-    Ok((Record { name: "overhead", title, machine, lines: OVER_MEDIAN, series, claims }, bars))
+    Ok((BenchResult { name: "overhead", title, machine, lines: OVER_MEDIAN, series, claims }, bars))
 }
 
 fn measure(
@@ -77,7 +77,7 @@ fn measure(
     workload: &Workload,
     places: &[Place<'_>],
     series: &mut Vec<Series>,
-    claims: &mut Vec<Claim>,
+    claims: &mut Vec<LimitCheck>,
 ) -> anyhow::Result<()> {
     let places = if workload.on_files { places } else { &places[..2] };
     let mut samples = vec![vec![]; places.len()];
@@ -92,9 +92,9 @@ fn measure(
     let lost = |to: &[f64]| -> Vec<f64> {
         to.iter().zip(&samples[1]).map(|(to, i)| (to / i - 1.0) * 100.0).collect()
     };
-    claims.push(Claim::new(workload.name.as_str(), "%", &lost(&samples[0]), workload.limit));
+    claims.push(LimitCheck::new(workload.name.as_str(), "%", &lost(&samples[0]), workload.limit));
     if let Some(overlay) = samples.get(2) {
-        claims.push(Claim::new(
+        claims.push(LimitCheck::new(
             format!("{}, to an overlay", workload.name),
             "%",
             &lost(overlay),
@@ -125,7 +125,7 @@ struct PlainOverlay {
 }
 
 impl PlainOverlay {
-    fn mount(home: &Scratch, upper: &Path) -> anyhow::Result<Self> {
+    fn mount(home: &UserDir, upper: &Path) -> anyhow::Result<Self> {
         let [lower, work, root] = ["lower", "work", "root"].map(|name| home.path.join(name));
         for directory in [&lower, &work, &root] {
             home.make(directory)?;

@@ -7,12 +7,12 @@ use anyhow::{Context, bail, ensure};
 
 /// An ordinary user of this machine.
 #[derive(Clone)]
-pub struct User {
+pub struct TestUser {
     pub name: String,
     pub home: PathBuf,
 }
 
-impl User {
+impl TestUser {
     /// Looks the user up.
     pub fn find(name: &str) -> anyhow::Result<Self> {
         let output = Command::new("getent").args(["passwd", name]).output().context("running getent")?;
@@ -39,18 +39,18 @@ impl User {
     }
 }
 
-/// Who runs something.
+/// The user that a command runs as.
 #[derive(Clone, Copy)]
-pub enum Who<'a> {
+pub enum RunAs<'a> {
     Root,
-    User(&'a User),
+    User(&'a TestUser),
 }
 
-impl Who<'_> {
+impl RunAs<'_> {
     pub fn command(self, program: &str) -> Command {
         match self {
-            Who::Root => Command::new(program),
-            Who::User(user) => user.command(program),
+            RunAs::Root => Command::new(program),
+            RunAs::User(user) => user.command(program),
         }
     }
 
@@ -79,13 +79,13 @@ pub fn require(programs: &[&str]) -> anyhow::Result<()> {
 }
 
 /// A directory of the user's own, removed at the end.
-pub struct Scratch {
+pub struct UserDir {
     pub path: PathBuf,
-    user: User,
+    user: TestUser,
 }
 
-impl Scratch {
-    pub fn new(user: &User, name: &str) -> anyhow::Result<Self> {
+impl UserDir {
+    pub fn new(user: &TestUser, name: &str) -> anyhow::Result<Self> {
         let path = user.home.join(name);
         ensure!(!path.exists(), "{}: is there already (hint: remove it)", path.display());
         output(user.command("mkdir").arg(&path), "mkdir")?;
@@ -104,7 +104,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for UserDir {
     fn drop(&mut self) {
         remove(&self.path);
     }

@@ -9,10 +9,10 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 
 use super::Setting;
-use super::people::{self, Who};
+use super::people::{self, RunAs};
 use super::picture::Bar;
-use super::pull::{self, Image};
-use super::record::{Claim, Machine, OVER_MEDIAN, Record, Series};
+use super::pull::{self, ImageSet};
+use super::result::{BenchResult, HostInfo, LimitCheck, OVER_MEDIAN, Series};
 use super::stats;
 
 /// Ours may take as long as either of the others.
@@ -36,12 +36,12 @@ pub struct Args {
 
 /// Makes the image, unless it is there.
 pub fn prepare(args: &Args) -> anyhow::Result<()> {
-    pull::make(&args.images, Image::Six)
+    pull::make(&args.images, ImageSet::Six)
 }
 
-pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
+pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<Bar>)> {
     people::require(&["docker-registry", "mksquashfs", "mount"])?;
-    let machine = Machine::here()?;
+    let machine = HostInfo::here()?;
     let bench = Bench::new(args)?;
     let python = bench.trees("python", |tree| bench.pull(setting, args, tree))?;
     let small = bench.trees("small", |tree| bench.make_small(setting, tree))?;
@@ -83,13 +83,13 @@ impl Bench {
         fs::create_dir_all(&bench.scratch).with_context(|| format!("making {}", bench.scratch.display()))?;
         // The user reads what is imported from there.
         people::output(Command::new("chmod").arg("755").arg(&bench.scratch), "chmod")?;
-        Who::Root.bash(&pull::empty_store())?;
+        RunAs::Root.bash(&pull::empty_store())?;
         Ok(bench)
     }
 
     fn clear(&self) -> anyhow::Result<()> {
         let scratch = self.scratch.display();
-        Who::Root.bash(&format!("umount {scratch}/*-* 2>/dev/null; rm -rf {scratch}")).map(drop)
+        RunAs::Root.bash(&format!("umount {scratch}/*-* 2>/dev/null; rm -rf {scratch}")).map(drop)
     }
 
     /// The same files thrice; `make` makes two of them, and gives the file of the image that has them.
@@ -119,7 +119,7 @@ impl Bench {
 
     /// The image that `bench pull` pulls.
     fn pull(&self, setting: &Setting, args: &Args, _tree: &Path) -> anyhow::Result<PathBuf> {
-        let registry = pull::Registry::start(&args.images.join(Image::Six.name()))?;
+        let registry = pull::Registry::start(&args.images.join(ImageSet::Six.name()))?;
         stored(setting, &["pull", "-q", &registry.reference])
     }
 
@@ -184,24 +184,24 @@ impl Work<'_> {
                 rustix::fs::sync();
                 fs::write("/proc/sys/vm/drop_caches", "3").context("emptying the page cache")?;
                 // The host's programs that do the work are no part of it.
-                Who::Root.bash("chroot / true; find /etc/hostname -print0 | xargs -0 cat")?;
+                RunAs::Root.bash("chroot / true; find /etc/hostname -print0 | xargs -0 cat")?;
             } else {
-                Who::Root.bash(&script)?;
+                RunAs::Root.bash(&script)?;
             }
             let began = Instant::now();
-            Who::Root.bash(&script)?;
+            RunAs::Root.bash(&script)?;
             self.samples[kind].push(began.elapsed().as_secs_f64() * 1e3);
         }
         Ok(())
     }
 }
 
-fn evaluate(machine: Machine, works: Vec<Work<'_>>) -> (Record, Vec<Bar>) {
+fn evaluate(machine: HostInfo, works: Vec<Work<'_>>) -> (BenchResult, Vec<Bar>) {
     let (mut series, mut claims, mut bars) = (vec![], vec![], vec![]);
     for Work { name, samples, .. } in works {
         for (kind, against) in KINDS.iter().zip(&samples).skip(1) {
             let ratios = stats::ratios(&samples[0], against);
-            let claim = Claim::new(format!("{name}: image / {kind}"), "x", &ratios, LIMIT);
+            let claim = LimitCheck::new(format!("{name}: image / {kind}"), "x", &ratios, LIMIT);
             bars.push(Bar::over_median(&claim.name, "x", claim.spread, LIMIT));
             claims.push(claim);
         }
@@ -210,5 +210,5 @@ fn evaluate(machine: Machine, works: Vec<Work<'_>>) -> (Record, Vec<Bar>) {
         }
     }
     let title = "Reading from a mounted image, against ext4 and squashfs".into();
-    (Record { name: "read", title, machine, lines: OVER_MEDIAN, series, claims }, bars)
+    (BenchResult { name: "read", title, machine, lines: OVER_MEDIAN, series, claims }, bars)
 }

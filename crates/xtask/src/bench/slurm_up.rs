@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use super::Setting;
-use super::people::{self, Who};
+use super::people::{self, RunAs};
 use super::picture::Bar;
-use super::record::{Claim, Machine, OVER_ALL, Record, Series};
+use super::result::{BenchResult, HostInfo, LimitCheck, OVER_ALL, Series};
 
 /// Seconds: two nodes, many, one more.
 const LIMITS: [f64; 3] = [1.5, 5.0, 0.5];
@@ -17,10 +17,10 @@ pub struct Args {
     nodes: usize,
 }
 
-pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
+pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<Bar>)> {
     people::require(&["slurmctld", "slurmd", "munged"])?;
-    let machine = Machine::here()?;
-    let user = Who::User(&setting.user);
+    let machine = HostInfo::here()?;
+    let user = RunAs::User(&setting.user);
     let skiff = &setting.skiff;
     let srun = |nodes: usize| format!("{skiff} cluster exec bench -- srun -N{nodes} hostname");
     let timed = |command: &str| -> anyhow::Result<f64> {
@@ -48,9 +48,9 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
         "one more node takes jobs".to_owned(),
     ];
     let claims = names.iter().zip(&samples).zip(LIMITS);
-    let claims = claims.map(|((name, samples), limit)| Claim::new(name, "s", samples, limit)).collect();
+    let claims = claims.map(|((name, samples), limit)| LimitCheck::new(name, "s", samples, limit)).collect();
     let series: Vec<Series> = names.iter().zip(samples).map(|(name, s)| Series::new(name, "s", s)).collect();
     let bars = series.iter().map(|s| Bar::over_all(&s.name, "s", s.spread, true)).collect();
     let title = "a Slurm of one's own, s".to_owned();
-    Ok((Record { name: "slurm-up", title, machine, lines: OVER_ALL, series, claims }, bars))
+    Ok((BenchResult { name: "slurm-up", title, machine, lines: OVER_ALL, series, claims }, bars))
 }

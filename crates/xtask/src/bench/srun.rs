@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use super::Setting;
-use super::live::Live;
-use super::people::{self, Who};
+use super::live::RunningEnvironment;
+use super::people::{self, RunAs};
 use super::picture::Bar;
-use super::record::{Claim, Machine, OVER_ALL, Record, Series};
+use super::result::{BenchResult, HostInfo, LimitCheck, OVER_ALL, Series};
 use super::stats;
 
 /// Milliseconds.
@@ -19,15 +19,15 @@ pub struct Args {
     nodes: usize,
 }
 
-pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
+pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<Bar>)> {
     people::require(&["srun"])?;
-    let machine = Machine::here()?;
-    let live = Live::start(setting, "bench-srun")?;
+    let machine = HostInfo::here()?;
+    let live = RunningEnvironment::start(setting, "bench-srun")?;
     // Something to deploy; then once, so that the nodes have it.
     live.bash("mkdir -p /opt/bench && seq 100000 >/opt/bench/data")?;
     let srun = |environment: &str| format!("srun --environment={environment} -N{} hostname", args.nodes);
     let (without, with) = (srun("none"), srun(live.name));
-    let user = Who::User(&setting.user);
+    let user = RunAs::User(&setting.user);
     user.bash(&with)?;
 
     let mut samples = [vec![], vec![]];
@@ -47,6 +47,6 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
     let bars =
         series.iter().enumerate().map(|(i, s)| Bar::over_all(&s.name, "ms", s.spread, i == 1)).collect();
     let title = format!("srun -N{} hostname, ms", args.nodes);
-    let claims = vec![Claim::new("added by the environment", "ms", &added, LIMIT)];
-    Ok((Record { name: "srun", title, machine, lines: OVER_ALL, series, claims }, bars))
+    let claims = vec![LimitCheck::new("added by the environment", "ms", &added, LIMIT)];
+    Ok((BenchResult { name: "srun", title, machine, lines: OVER_ALL, series, claims }, bars))
 }

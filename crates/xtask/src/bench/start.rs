@@ -8,10 +8,10 @@ use anyhow::Context;
 use tempfile::TempDir;
 
 use super::Setting;
-use super::live::Live;
-use super::people::{self, Who};
+use super::live::RunningEnvironment;
+use super::people::{self, RunAs};
 use super::picture::Bar;
-use super::record::{Claim, Machine, OVER_ALL, Record, Series};
+use super::result::{BenchResult, HostInfo, LimitCheck, OVER_ALL, Series};
 use super::stats;
 
 const FLOOR_SOURCE: &str = include_str!("floor.c");
@@ -38,7 +38,7 @@ pub struct Args {
 /// Something whose starts are counted.
 struct Candidate<'a> {
     name: &'static str,
-    who: Who<'a>,
+    who: RunAs<'a>,
     script: String,
     /// Starts that the script makes.
     count: usize,
@@ -46,11 +46,11 @@ struct Candidate<'a> {
     samples: Vec<f64>,
 }
 
-pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
+pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<Bar>)> {
     people::require(&["bwrap", "unshare"])?;
-    let machine = Machine::here()?;
+    let machine = HostInfo::here()?;
     let floor = Floor::build()?;
-    let live = if args.peers_only { None } else { Some(Live::start(setting, "bench-start")?) };
+    let live = if args.peers_only { None } else { Some(RunningEnvironment::start(setting, "bench-start")?) };
     let mut candidates = peers(setting, args.starts, &floor);
     if let Some(live) = &live {
         candidates.extend(ours(setting, args.starts, live));
@@ -94,16 +94,16 @@ fn at_once(command: &str) -> String {
 }
 
 fn peers<'a>(setting: &'a Setting, count: usize, floor: &Floor) -> Vec<Candidate<'a>> {
-    let user = Who::User(&setting.user);
+    let user = RunAs::User(&setting.user);
     let plain = floor.words("");
     let with_user = floor.words("-u");
     let bwrap = "bwrap --unshare-all --share-net --dev-bind / / --proc /proc /bin/true".to_string();
     let unshare = "unshare -mpfiu --mount-proc /bin/true".to_string();
     [
         ("the loop itself: /bin/true", user, "/bin/true".to_string()),
-        ("floor: namespaces, overlay, pivot in C", Who::Root, plain),
-        ("floor, with a user namespace", Who::Root, with_user),
-        ("unshare -mpfiu --mount-proc", Who::Root, unshare),
+        ("floor: namespaces, overlay, pivot in C", RunAs::Root, plain),
+        ("floor, with a user namespace", RunAs::Root, with_user),
+        ("unshare -mpfiu --mount-proc", RunAs::Root, unshare),
         ("bubblewrap", user, bwrap),
     ]
     .into_iter()
@@ -118,7 +118,7 @@ fn peers<'a>(setting: &'a Setting, count: usize, floor: &Floor) -> Vec<Candidate
     .collect()
 }
 
-fn ours<'a>(setting: &'a Setting, count: usize, live: &Live) -> Vec<Candidate<'a>> {
+fn ours<'a>(setting: &'a Setting, count: usize, live: &RunningEnvironment) -> Vec<Candidate<'a>> {
     let run = format!("{} run -- /bin/true", setting.skiff);
     let enter = format!("{} /bin/true", live.exec_words());
     let eight = BATCHES * AT_ONCE;
@@ -131,7 +131,7 @@ fn ours<'a>(setting: &'a Setting, count: usize, live: &Live) -> Vec<Candidate<'a
     .into_iter()
     .map(|(name, script, count)| Candidate {
         name,
-        who: Who::User(&setting.user),
+        who: RunAs::User(&setting.user),
         script,
         count,
         ours: true,
@@ -140,7 +140,7 @@ fn ours<'a>(setting: &'a Setting, count: usize, live: &Live) -> Vec<Candidate<'a
     .collect()
 }
 
-fn evaluate(machine: Machine, args: &Args, candidates: &[Candidate<'_>]) -> (Record, Vec<Bar>) {
+fn evaluate(machine: HostInfo, args: &Args, candidates: &[Candidate<'_>]) -> (BenchResult, Vec<Bar>) {
     let series: Vec<_> =
         candidates.iter().map(|c| Series::new(c.name, "ms each", c.samples.clone())).collect();
     let bars =
@@ -148,11 +148,11 @@ fn evaluate(machine: Machine, args: &Args, candidates: &[Candidate<'_>]) -> (Rec
     let ratio = |name: &str, of: &str, to: &str, limit: f64| {
         let samples = |of: &str| candidates.iter().find(|c| c.name.starts_with(of)).map(|c| &c.samples);
         let values = stats::ratios(samples(of)?, samples(to)?);
-        Some(Claim::new(name, "x", &values, limit))
+        Some(LimitCheck::new(name, "x", &values, limit))
     };
     let absolute = |name: &str, of: &str, limit: f64| {
         let candidate = candidates.iter().find(|c| c.name == of)?;
-        Some(Claim::new(name, "ms", &candidate.samples, limit))
+        Some(LimitCheck::new(name, "ms", &candidate.samples, limit))
     };
     let claims = [
         absolute("skiff run", "skiff run", RUN_MS),
@@ -164,7 +164,7 @@ fn evaluate(machine: Machine, args: &Args, candidates: &[Candidate<'_>]) -> (Rec
     ];
     let title = format!("Starting {} in a row, ms each", args.starts);
     let claims = claims.into_iter().flatten().collect();
-    (Record { name: "start", title, machine, lines: OVER_ALL, series, claims }, bars)
+    (BenchResult { name: "start", title, machine, lines: OVER_ALL, series, claims }, bars)
 }
 
 /// The floor program, and the directories it works in.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::people::Scratch;
+use super::people::UserDir;
 
 /// One program with one set of arguments.
 pub struct Workload {
@@ -23,7 +23,7 @@ pub struct Workload {
 const HPL_INPUT: &str = include_str!("hpccinf.txt");
 
 /// All of them; `home` is a directory that is the same inside and outside.
-pub fn all(home: &Scratch, seconds: u32, hpl_size: u32) -> anyhow::Result<Vec<Workload>> {
+pub fn all(home: &UserDir, seconds: u32, hpl_size: u32) -> anyhow::Result<Vec<Workload>> {
     let mut all = vec![
         Workload {
             name: "sysbench cpu".into(),
@@ -62,7 +62,7 @@ pub fn hpl_input(ranks: u32, size: u32, times: usize) -> String {
 
 /// Open MPI refuses root, which the user is inside; and its PMIx would have munge vouch for "root", while munge sees the
 /// user. The variables are set outside too, so that both run the same.
-fn hpl(home: &Scratch, ranks: u32, size: u32) -> anyhow::Result<Workload> {
+fn hpl(home: &UserDir, ranks: u32, size: u32) -> anyhow::Result<Workload> {
     let directory = home.path.join(format!("hpl-{ranks}"));
     let directory = directory.to_str().context("home is not UTF-8")?;
     let input_name = format!("hpccinf-{ranks}.txt");

@@ -8,9 +8,9 @@ use anyhow::Context;
 use tempfile::TempDir;
 
 use super::Setting;
-use super::people::{self, Who};
+use super::people::{self, RunAs};
 use super::picture::Bar;
-use super::record::{Claim, Machine, OVER_ALL, Record, Series};
+use super::result::{BenchResult, HostInfo, LimitCheck, OVER_ALL, Series};
 use super::stats;
 
 const SOURCE: &str = include_str!("write.c");
@@ -45,8 +45,8 @@ struct Way {
     processor: Vec<f64>,
 }
 
-pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
-    let machine = Machine::here()?;
+pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<Bar>)> {
+    let machine = HostInfo::here()?;
     let programs = TempDir::with_prefix("skiff-write.").context("making a temporary directory")?;
     let program = build(programs.path())?;
     std::fs::create_dir_all(&args.directory)
@@ -113,7 +113,7 @@ impl Way {
         // What is still to be written from before is not this one's.
         rustix::fs::sync();
         let before = busy()?;
-        let printed = Who::Root.bash(&self.script)?;
+        let printed = RunAs::Root.bash(&self.script)?;
         self.processor.push(busy()? - before);
         self.seconds
             .push(printed.trim().parse().with_context(|| format!("{}: printed {printed:?}", self.name))?);
@@ -132,7 +132,7 @@ fn busy() -> anyhow::Result<f64> {
     Ok(used.sum::<f64>() / 100.0)
 }
 
-fn evaluate(machine: Machine, args: &Args, ways: &[Way]) -> (Record, Vec<Bar>) {
+fn evaluate(machine: HostInfo, args: &Args, ways: &[Way]) -> (BenchResult, Vec<Bar>) {
     let mut series = vec![];
     let mut bars = vec![];
     for way in ways {
@@ -147,8 +147,8 @@ fn evaluate(machine: Machine, args: &Args, ways: &[Way]) -> (Record, Vec<Bar>) {
     };
     let claims = RIVALS.map(|rival| {
         let ratios = stats::ratios(seconds(CHOSEN), seconds(rival));
-        Claim::new(format!("with work: {CHOSEN} / {rival}"), "x", &ratios, 1.0)
+        LimitCheck::new(format!("with work: {CHOSEN} / {rival}"), "x", &ratios, 1.0)
     });
     let title = format!("Writing {} MiB by {} threads and syncing, s", args.mebibytes, args.threads);
-    (Record { name: "write", title, machine, lines: OVER_ALL, series, claims: claims.into() }, bars)
+    (BenchResult { name: "write", title, machine, lines: OVER_ALL, series, claims: claims.into() }, bars)
 }

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::bench::{Setting, live::Live, people};
+use crate::bench::{Setting, live::RunningEnvironment, people};
 use crate::testbed;
 
 #[derive(clap::Args)]
@@ -30,8 +30,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !testbed::is_inside() {
         return testbed::run_again_inside(1, &[("KEEP_SYMBOLS", "1")]);
     }
-    let setting = Setting { rounds: 1, user: people::User::find("alice")?, skiff: PROGRAMS[0].into() };
-    let live = Live::start(&setting, "start-order")?;
+    let setting = Setting { rounds: 1, user: people::TestUser::find("alice")?, skiff: PROGRAMS[0].into() };
+    let live = RunningEnvironment::start(&setting, "start-order")?;
     let starts = [
         format!("{} run -- /bin/true", setting.skiff),
         format!("{} run --me -- /bin/true", setting.skiff),

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::Context;
 
-use super::steps::Place;
+use super::steps::CodeAddress;
 use crate::bench::people::output;
 
 /// So many bytes all that one line means may take, where that is more than one function.
@@ -23,7 +23,7 @@ struct Function {
 }
 
 /// The script for these programs' `places`.
-pub fn write(programs: &[&str], places: &[Place]) -> anyhow::Result<String> {
+pub fn write(programs: &[&str], places: &[CodeAddress]) -> anyhow::Result<String> {
     let functions = programs.iter().map(|program| functions(program)).collect::<anyhow::Result<Vec<_>>>()?;
     let mut patterns: Vec<&str> = vec![];
     let mut known = HashSet::new();

@@ -12,7 +12,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 /// A place in a program: which of those watched, and the address as in its symbol table.
-pub type Place = (usize, u64);
+pub type CodeAddress = (usize, u64);
 
 /// More than a hundred starts take: whatever runs longer will not end.
 const MOST_STEPS: u64 = 100_000_000;
@@ -27,7 +27,7 @@ struct Image {
 }
 
 /// The places of `programs` that `command` runs through, in the order of the first time. It begins by reading a line.
-pub fn watch(mut command: Command, programs: &[&str]) -> anyhow::Result<Vec<Place>> {
+pub fn watch(mut command: Command, programs: &[&str]) -> anyhow::Result<Vec<CodeAddress>> {
     let mut child = command.stdin(Stdio::piped()).spawn().context("starting it")?;
     let first = Pid::from_raw(i32::try_from(child.id()).context("its number")?);
     ptrace::attach(first).context("tracing it")?;
@@ -39,7 +39,7 @@ pub fn watch(mut command: Command, programs: &[&str]) -> anyhow::Result<Vec<Plac
     follow(first, programs)
 }
 
-fn follow(first: Pid, programs: &[&str]) -> anyhow::Result<Vec<Place>> {
+fn follow(first: Pid, programs: &[&str]) -> anyhow::Result<Vec<CodeAddress>> {
     let mut images: HashMap<Pid, Option<Image>> = HashMap::new();
     let mut alive = HashSet::from([first]);
     let (mut seen, mut order, mut code) = (HashSet::new(), vec![], None);
@@ -93,7 +93,7 @@ fn follow(first: Pid, programs: &[&str]) -> anyhow::Result<Vec<Place>> {
 }
 
 impl Image {
-    fn place(self, at: u64) -> Option<Place> {
+    fn place(self, at: u64) -> Option<CodeAddress> {
         (self.base..self.end).contains(&at).then(|| (self.program, at - self.base))
     }
 }

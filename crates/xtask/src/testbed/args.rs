@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The options of `cargo xtask testbed up`.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
-pub struct Up {
+pub struct BedOptions {
     /// How many compute nodes (n1, n2, ...)
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub nodes: u8,
@@ -51,7 +51,7 @@ pub struct Up {
     pub command: Vec<String>,
 }
 
-impl Up {
+impl BedOptions {
     /// Whether slurmd makes control groups, which outlive processes and namespaces.
     pub fn uses_cgroups(&self) -> bool {
         self.proctrack == "cgroup"

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::args::Up;
+use super::args::BedOptions;
 
 /// Beds are made below this: on disk (overlay uppers lie in the homes) and visible on every node.
 pub const PARENT: &str = "/var/tmp";
@@ -22,12 +22,12 @@ pub struct Bed {
     /// The directory, absolute.
     pub dir: PathBuf,
     /// The options it was made with.
-    pub args: Up,
+    pub args: BedOptions,
 }
 
 impl Bed {
     /// Lays a new bed's directory out for `args`.
-    pub fn create(args: Up) -> anyhow::Result<Self> {
+    pub fn create(args: BedOptions) -> anyhow::Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix(PREFIX)
             .permissions(fs::Permissions::from_mode(0o755))

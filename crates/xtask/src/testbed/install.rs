@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use super::journal::{Change, Journal};
+use super::journal::{HostChange, Journal};
 
 /// The part of a staged tree that goes into the bed's own /etc/slurm instead.
 pub const SLURM_CONFIG: &str = "etc/slurm";
@@ -65,7 +65,7 @@ fn put(source: &Path, target: &Path, index: usize, journal: &Journal) -> anyhow:
     let there = target.symlink_metadata().ok();
     if meta.is_dir() {
         if there.is_none() {
-            journal.note(&Change::Dir(target.into()))?;
+            journal.note(&HostChange::Dir(target.into()))?;
             fs::create_dir(target)?;
             chown(target, Some(meta.uid()), Some(meta.gid()))?;
             fs::set_permissions(target, fs::Permissions::from_mode(meta.mode() & 0o7777))?;
@@ -77,10 +77,10 @@ fn put(source: &Path, target: &Path, index: usize, journal: &Journal) -> anyhow:
         Some(_) => {
             let saved = journal.saved(index);
             // Both lie on the root file system; if not, rename says so (EXDEV) and nothing was changed.
-            journal.note(&Change::Replaced(target.into(), saved.clone()))?;
+            journal.note(&HostChange::Replaced(target.into(), saved.clone()))?;
             fs::rename(target, saved)?;
         }
-        None => journal.note(&Change::File(target.into()))?,
+        None => journal.note(&HostChange::File(target.into()))?,
     }
     if meta.is_symlink() {
         symlink(fs::read_link(source)?, target)?;

@@ -19,7 +19,7 @@ const LOCKS: &str = "/run";
 
 /// One thing that was not so before.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub enum Change {
+pub enum HostChange {
     /// A file or symbolic link that was not there.
     File(PathBuf),
     /// A file that stood there already and was moved to the second path.
@@ -122,7 +122,7 @@ impl Journal {
     }
 
     /// Writes down what is about to be done.
-    pub fn note(&self, change: &Change) -> anyhow::Result<()> {
+    pub fn note(&self, change: &HostChange) -> anyhow::Result<()> {
         fs::create_dir_all(&self.state).with_context(|| format!("cannot make {}", self.state.display()))?;
         let mut file = OpenOptions::new()
             .create(true)
@@ -142,7 +142,7 @@ impl Journal {
         let mut first_error = None;
         for line in text.lines().rev() {
             // The last line of a machine that lost power may be cut short: that change was not made yet.
-            let Ok(change) = serde_json::from_str::<Change>(line) else { continue };
+            let Ok(change) = serde_json::from_str::<HostChange>(line) else { continue };
             if let Err(error) = undo(&change) {
                 first_error.get_or_insert(error.context(format!("cannot undo {change:?}")));
             }
@@ -154,23 +154,23 @@ impl Journal {
     }
 }
 
-fn undo(change: &Change) -> anyhow::Result<()> {
+fn undo(change: &HostChange) -> anyhow::Result<()> {
     match change {
-        Change::File(path) => gone(fs::remove_file(path)),
-        Change::Replaced(path, saved) => gone(fs::rename(saved, path)),
-        Change::Dir(path) => match fs::remove_dir(path) {
+        HostChange::File(path) => gone(fs::remove_file(path)),
+        HostChange::Replaced(path, saved) => gone(fs::rename(saved, path)),
+        HostChange::Dir(path) => match fs::remove_dir(path) {
             // Somebody else put something in it meanwhile: then it is no longer ours to remove.
             Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(()),
             result => gone(result),
         },
-        Change::User(name) if has_line("/etc/passwd", name)? => {
+        HostChange::User(name) if has_line("/etc/passwd", name)? => {
             run(Command::new("userdel").args(["-f", name]))
         }
-        Change::Group(name) if has_line("/etc/group", name)? => run(Command::new("groupdel").arg(name)),
-        Change::Member(user, group) if is_member(user, group)? => {
+        HostChange::Group(name) if has_line("/etc/group", name)? => run(Command::new("groupdel").arg(name)),
+        HostChange::Member(user, group) if is_member(user, group)? => {
             run(Command::new("gpasswd").args(["-d", user, group]))
         }
-        Change::User(_) | Change::Group(_) | Change::Member(..) => Ok(()),
+        HostChange::User(_) | HostChange::Group(_) | HostChange::Member(..) => Ok(()),
     }
 }
 
@@ -215,8 +215,8 @@ pub mod tests {
         let journal = journal_in(dir.path());
         let file = dir.path().join("made");
         fs::write(&file, "").expect("file");
-        journal.note(&Change::File(file.clone())).expect("note");
-        journal.note(&Change::File(dir.path().join("never made"))).expect("note");
+        journal.note(&HostChange::File(file.clone())).expect("note");
+        journal.note(&HostChange::File(dir.path().join("never made"))).expect("note");
         let text = fs::read_to_string(&journal.path).expect("journal") + "{\"Fi";
         fs::write(&journal.path, text).expect("journal");
         journal.undo().expect("undo");

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::bed::USERS;
-use super::journal::{Change, Journal, has_line, is_member};
+use super::journal::{HostChange, Journal, has_line, is_member};
 use super::process::{run, wait_for};
 
 /// The group whose members sshd sends into an environment.
@@ -49,41 +49,41 @@ pub fn release(journal: &Journal) -> anyhow::Result<()> {
     journal.unlock()
 }
 
-fn missing() -> anyhow::Result<Vec<Change>> {
-    let mut changes: Vec<Change> = MOUNT_POINTS
+fn missing() -> anyhow::Result<Vec<HostChange>> {
+    let mut changes: Vec<HostChange> = MOUNT_POINTS
         .iter()
         .filter(|path| !Path::new(path).is_dir())
-        .map(|path| Change::Dir(PathBuf::from(path)))
+        .map(|path| HostChange::Dir(PathBuf::from(path)))
         .collect();
     if !has_line("/etc/group", GROUP)? {
-        changes.push(Change::Group(GROUP.into()));
+        changes.push(HostChange::Group(GROUP.into()));
     }
     for user in USERS {
         if !has_line("/etc/passwd", user)? {
-            changes.push(Change::User(user.into()));
+            changes.push(HostChange::User(user.into()));
         }
         if !is_member(user, GROUP)? {
-            changes.push(Change::Member(user.into(), GROUP.into()));
+            changes.push(HostChange::Member(user.into(), GROUP.into()));
         }
     }
     Ok(changes)
 }
 
-fn make(change: &Change) -> anyhow::Result<()> {
+fn make(change: &HostChange) -> anyhow::Result<()> {
     match change {
-        Change::Dir(path) => fs::create_dir(path)
+        HostChange::Dir(path) => fs::create_dir(path)
             .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o755)))
             .with_context(|| format!("cannot make {}", path.display())),
-        Change::Group(name) => run(Command::new("groupadd").args(["--system", name])),
+        HostChange::Group(name) => run(Command::new("groupadd").args(["--system", name])),
         // useradd also gives the subordinate ids that SUB_UID_COUNT of /etc/login.defs says.
-        Change::User(name) => {
+        HostChange::User(name) => {
             let keys = ["-K", "SUB_UID_COUNT=65536", "-K", "SUB_GID_COUNT=65536"];
             run(Command::new("useradd")
                 .args(["--no-create-home", "--shell", "/bin/bash"])
                 .args(keys)
                 .arg(name))
         }
-        Change::Member(user, group) => run(Command::new("gpasswd").args(["-a", user, group])),
-        Change::File(_) | Change::Replaced(..) => Ok(()),
+        HostChange::Member(user, group) => run(Command::new("gpasswd").args(["-a", user, group])),
+        HostChange::File(_) | HostChange::Replaced(..) => Ok(()),
     }
 }

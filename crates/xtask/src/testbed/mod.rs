@@ -45,7 +45,7 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Action {
     /// Bring a bed up, run a command on its login node, take everything down again
-    Up(args::Up),
+    Up(args::BedOptions),
     /// Remove what beds that were killed together with their janitor have left
     Clean,
     #[command(hide = true)]

@@ -9,13 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
 
-use super::args::Up;
+use super::args::BedOptions;
 use super::bed::Bed;
 use super::network;
 use super::process::{child_of, require_packages, wait_for};
 
 /// Runs the whole bed; gives the command's exit status (128+n if a signal ended it).
-pub fn run(mut args: Up) -> anyhow::Result<i32> {
+pub fn run(mut args: BedOptions) -> anyhow::Result<i32> {
     if !rustix::process::geteuid().is_root() {
         bail!(
             "the test bed makes namespaces and mounts and must be started by root\nhint: sudo cargo xtask testbed up ..."
@@ -35,7 +35,7 @@ pub fn run(mut args: Up) -> anyhow::Result<i32> {
 }
 
 /// The bed's processes have other working directories.
-fn make_absolute(args: &mut Up) -> anyhow::Result<()> {
+fn make_absolute(args: &mut BedOptions) -> anyhow::Result<()> {
     for path in [&mut args.install, &mut args.plugin].into_iter().flatten() {
         *path = path.canonicalize().with_context(|| format!("cannot use {}", path.display()))?;
     }

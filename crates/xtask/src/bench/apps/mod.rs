@@ -7,9 +7,9 @@ use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use super::Setting;
-use super::people::{self, Scratch, Who};
+use super::people::{self, RunAs, UserDir};
 use super::picture::Bar;
-use super::record::{Claim, Machine, OVER_MEDIAN, Record, Series};
+use super::result::{BenchResult, HostInfo, LimitCheck, OVER_MEDIAN, Series};
 use super::workload;
 use crate::testbed;
 
@@ -54,31 +54,31 @@ struct Moved {
     frozen_ms: f64,
 }
 
-pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
+pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<Bar>)> {
     people::require(&["sbatch", "hpcc", "mpirun", "python3"])?;
     people::require(&["gmx", "lmp", "vina"]).context("hint: --install")?;
-    let machine = Machine::here()?;
-    let home = Scratch::new(&setting.user, "bench-apps")?;
+    let machine = HostInfo::here()?;
+    let home = UserDir::new(&setting.user, "bench-apps")?;
     home.write("hpccinf.txt", &workload::hpl_input(1, args.hpl_size, 1))?;
     home.write("inputs.sh", include_str!("inputs.sh"))?;
     home.write("run.sh", include_str!("run.sh"))?;
     home.write("job", include_str!("job.sh"))?;
-    Who::User(&setting.user).bash(&format!("cd {} && bash inputs.sh", home.path.display()))?;
+    RunAs::User(&setting.user).bash(&format!("cd {} && bash inputs.sh", home.path.display()))?;
     let (mut series, mut claims) = (vec![], vec![]);
     for application in &args.only {
         measure(setting, &home, application, &mut series, &mut claims)?;
     }
     let bars = claims.iter().map(|c| Bar::over_median(&c.name, "%", c.spread, c.limit)).collect();
     let title = "Longer because of a move, without the time that it stood still, %".into();
-    Ok((Record { name: "apps", title, machine, lines: OVER_MEDIAN, series, claims }, bars))
+    Ok((BenchResult { name: "apps", title, machine, lines: OVER_MEDIAN, series, claims }, bars))
 }
 
 fn measure(
     setting: &Setting,
-    home: &Scratch,
+    home: &UserDir,
     application: &str,
     series: &mut Vec<Series>,
-    claims: &mut Vec<Claim>,
+    claims: &mut Vec<LimitCheck>,
 ) -> anyhow::Result<()> {
     // The right result, and when its middle is.
     let first = sample(setting, home, application, None)?;
@@ -100,7 +100,7 @@ fn measure(
     let [still, moved] = &samples;
     let longer: Vec<f64> =
         moved.iter().zip(still).map(|(m, s)| ((m.took - m.frozen) / s.took - 1.0) * 100.0).collect();
-    claims.push(Claim::new(application, "%", &longer, LIMIT));
+    claims.push(LimitCheck::new(application, "%", &longer, LIMIT));
     let seconds = |samples: &[Sample], of: fn(&Sample) -> f64| samples.iter().map(of).collect();
     for (what, values) in [
         ("undisturbed", seconds(still, |sample| sample.took)),
@@ -115,7 +115,7 @@ fn measure(
 /// Runs it once, and moves it after so many seconds.
 fn sample(
     setting: &Setting,
-    home: &Scratch,
+    home: &UserDir,
     application: &str,
     after: Option<f64>,
 ) -> anyhow::Result<Sample> {
@@ -126,7 +126,7 @@ fn sample(
     {
         write!(variables, "export {name}='{value}'; ")?;
     }
-    Who::User(&setting.user).bash(&format!(
+    RunAs::User(&setting.user).bash(&format!(
         "cd {dir}; {variables}(echo '#!/bin/bash'; cat job) >job.sh; \
          LC_ALL=C sbatch -Q --wait -N2 -o out job.sh || {{ cat out said >&2; exit 1; }}"
     ))?;

@@ -3,9 +3,9 @@
 
 use super::Setting;
 use super::cluster::{EMPTY, seconds};
-use super::people::{self, Scratch, Who};
+use super::people::{self, RunAs, UserDir};
 use super::picture::Bar;
-use super::record::{Machine, OVER_ALL, Record, Series};
+use super::result::{BenchResult, HostInfo, OVER_ALL, Series};
 use super::stats;
 use crate::testbed;
 
@@ -36,12 +36,12 @@ struct Way {
     cold: bool,
 }
 
-pub fn run(setting: &Setting) -> anyhow::Result<(Record, Vec<Bar>)> {
+pub fn run(setting: &Setting) -> anyhow::Result<(BenchResult, Vec<Bar>)> {
     people::require(&["glusterd", "gluster", "salloc", "mpicc"])?;
-    let machine = Machine::here()?;
-    Who::Root.bash(&format!("cd /\nset -- up\n{SITE}"))?;
-    let home = Scratch::new(&setting.user, "bench-gluster")?;
-    let user = Who::User(&setting.user);
+    let machine = HostInfo::here()?;
+    RunAs::Root.bash(&format!("cd /\nset -- up\n{SITE}"))?;
+    let home = UserDir::new(&setting.user, "bench-gluster")?;
+    let user = RunAs::User(&setting.user);
     let dir = home.path.display();
     user.bash(&format!("set -- {dir}/root\n{ROOT}"))?;
     home.write("empty.c", EMPTY)?;
@@ -61,7 +61,7 @@ pub fn run(setting: &Setting) -> anyhow::Result<(Record, Vec<Bar>)> {
         for index in 0..ways.len() {
             let index = (round + index) % ways.len();
             if ways[index].cold {
-                Who::Root.bash(&format!("cd /\nset -- forget\n{SITE}"))?;
+                RunAs::Root.bash(&format!("cd /\nset -- forget\n{SITE}"))?;
             } else {
                 // The one before may have been cold.
                 seconds(user, NODES, &ways[index].command)?;
@@ -77,5 +77,5 @@ pub fn run(setting: &Setting) -> anyhow::Result<(Record, Vec<Bar>)> {
         series.push(Series::new(format!("{}, added", way.name), "s", stats::differences(own, &samples[0])));
     }
     let title = format!("An empty MPI program on {NODES} hosts, home on GlusterFS, s");
-    Ok((Record { name: "gluster", title, machine, lines: OVER_ALL, series, claims: vec![] }, bars))
+    Ok((BenchResult { name: "gluster", title, machine, lines: OVER_ALL, series, claims: vec![] }, bars))
 }

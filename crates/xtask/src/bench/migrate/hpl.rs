@@ -3,8 +3,8 @@
 use anyhow::{Context, ensure};
 
 use super::super::Setting;
-use super::super::people::{self, Scratch};
-use super::super::record::{Claim, Series};
+use super::super::people::{self, UserDir};
+use super::super::result::{LimitCheck, Series};
 use super::super::{stats, workload};
 use super::{FROZEN, LARGE, LIMIT, Moved, STILL_LIMIT, TOTAL, in_job, seconds, variables};
 
@@ -14,10 +14,10 @@ const MODES: [&str; 3] = ["diskless", "precopy", "disk"];
 /// One run, in which it goes to and fro as often as there are rounds.
 pub fn measure(
     setting: &Setting,
-    home: &Scratch,
+    home: &UserDir,
     unknowns: u64,
     series: &mut Vec<Series>,
-    claims: &mut Vec<Claim>,
+    claims: &mut Vec<LimitCheck>,
 ) -> anyhow::Result<()> {
     people::require(&["hpcc"])?;
     let name = format!("HPL of {unknowns}");
@@ -54,7 +54,12 @@ pub fn measure(
         [("diskless", diskless, LIMIT), ("precopy, standing still", precopy, STILL_LIMIT)]
     {
         let limit = if mib >= LARGE as f64 { limit } else { f64::INFINITY };
-        claims.push(Claim::new(format!("{name}, {what} / disk"), "", &stats::ratios(times, disk), limit));
+        claims.push(LimitCheck::new(
+            format!("{name}, {what} / disk"),
+            "",
+            &stats::ratios(times, disk),
+            limit,
+        ));
     }
     Ok(())
 }

@@ -11,9 +11,9 @@ use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use super::Setting;
-use super::people::{self, Scratch, Who};
+use super::people::{self, RunAs, UserDir};
 use super::picture::Bar;
-use super::record::{Claim, Machine, OVER_ALL, Record, Series};
+use super::result::{BenchResult, HostInfo, LimitCheck, OVER_ALL, Series};
 use super::stats;
 
 /// Of the time that files take.
@@ -151,10 +151,10 @@ const COMPARED: [Compared; 10] = [
     },
 ];
 
-pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
+pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<Bar>)> {
     people::require(&["sbatch", "python3", "on", "tar", "tc"])?;
-    let machine = Machine::here()?;
-    let home = Scratch::new(&setting.user, "bench-migrate")?;
+    let machine = HostInfo::here()?;
+    let home = UserDir::new(&setting.user, "bench-migrate")?;
     for (name, text) in [
         ("hold.py", HOLD),
         ("job", include_str!("job.sh")),
@@ -184,7 +184,7 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)>
     let times = series.iter().filter(|s| s.unit == "s");
     let bars = times.map(|s| Bar::over_all(&s.name, "s", s.spread, ours(&s.name))).collect();
     let title = "A process with so much memory goes to another node, s".into();
-    Ok((Record { name: "migrate", title, machine, lines: OVER_ALL, series, claims }, bars))
+    Ok((BenchResult { name: "migrate", title, machine, lines: OVER_ALL, series, claims }, bars))
 }
 
 fn ours(name: &str) -> bool {
@@ -209,13 +209,18 @@ fn measured(size: u64, way: &Way, samples: &[Moved]) -> Vec<Series> {
 }
 
 /// What is said of one size.
-fn promised(size: u64, samples: &[(&Way, Vec<Moved>)]) -> Vec<Claim> {
+fn promised(size: u64, samples: &[(&Way, Vec<Moved>)]) -> Vec<LimitCheck> {
     let of = |(key, time): &(&str, Time)| {
         samples.iter().find(|(way, _)| way.key == *key).map(|(_, samples)| seconds(samples, *time))
     };
     let claim = |Compared { name, of: [one, other], limit, large }: &Compared| {
         let limit = if *large && size < LARGE { f64::INFINITY } else { *limit };
-        Some(Claim::new(format!("{size} MiB, {name}"), "", &stats::ratios(&of(one)?, &of(other)?), limit))
+        Some(LimitCheck::new(
+            format!("{size} MiB, {name}"),
+            "",
+            &stats::ratios(&of(one)?, &of(other)?),
+            limit,
+        ))
     };
     COMPARED.iter().filter_map(claim).collect()
 }
@@ -225,14 +230,14 @@ struct SlowLink;
 
 impl SlowLink {
     fn begin() -> anyhow::Result<Self> {
-        Who::Root.bash("on n1 tc qdisc add dev e-n1 root tbf rate 1gbit burst 256k latency 50ms")?;
+        RunAs::Root.bash("on n1 tc qdisc add dev e-n1 root tbf rate 1gbit burst 256k latency 50ms")?;
         Ok(Self)
     }
 }
 
 impl Drop for SlowLink {
     fn drop(&mut self) {
-        if let Err(e) = Who::Root.bash("on n1 tc qdisc del dev e-n1 root") {
+        if let Err(e) = RunAs::Root.bash("on n1 tc qdisc del dev e-n1 root") {
             eprintln!("bench: the link stays slow: {e}");
         }
     }
@@ -245,7 +250,7 @@ fn sample(setting: &Setting, dir: &Path, way: &Way, size: u64) -> anyhow::Result
     let variables =
         variables(setting, dir, &[("SIZE", &size.to_string()), ("KIND", way.kind), ("OPTIONS", options)])?;
     let as_root = |script| {
-        let said = Who::Root.bash(&format!("{variables}{script}"))?;
+        let said = RunAs::Root.bash(&format!("{variables}{script}"))?;
         anyhow::Ok(said.lines().last().unwrap_or_default().to_owned())
     };
     let said = match way.by {
@@ -274,7 +279,7 @@ fn variables(setting: &Setting, dir: &Path, others: &[(&str, &str)]) -> anyhow::
 /// Runs a script of the directory in a job on both nodes, and waits for its end.
 fn in_job(setting: &Setting, dir: &Path, variables: &str, script: &str) -> anyhow::Result<()> {
     let dir = dir.display();
-    Who::User(&setting.user)
+    RunAs::User(&setting.user)
         .bash(&format!(
             "cd {dir}; {variables}(echo '#!/bin/bash'; cat {script}) >job.sh; \
              LC_ALL=C sbatch -Q --wait -N2 -o out job.sh || {{ cat out >&2; exit 1; }}"

@@ -4,10 +4,10 @@ mod programs;
 mod site;
 
 use super::Setting;
-use super::people::{self, Scratch, Who};
+use super::people::{self, RunAs, UserDir};
 use super::picture::Bar;
-use super::record::{Claim, Machine, OVER_MEDIAN, Record, Series};
-use programs::Program;
+use super::result::{BenchResult, HostInfo, LimitCheck, OVER_MEDIAN, Series};
+use programs::BenchProgram;
 
 /// Percent that may be lost on networks that are the host's own device, or as good as.
 const LIMIT: f64 = 2.0;
@@ -70,11 +70,11 @@ pub fn prepare(args: &Args) -> anyhow::Result<()> {
     if args.install { programs::install(args.run) } else { Ok(()) }
 }
 
-pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
+pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<Bar>)> {
     people::require(&["salloc", "on", "ip", "taskset"])?;
-    let machine = Machine::here()?;
-    let home = Scratch::new(&setting.user, "bench-net")?;
-    let user = Who::User(&setting.user);
+    let machine = HostInfo::here()?;
+    let home = UserDir::new(&setting.user, "bench-net")?;
+    let user = RunAs::User(&setting.user);
     let program = programs::prepare(args.run, &home, user, args)?;
     home.write("job", &program.script)?;
     site::set_up()?;
@@ -103,11 +103,11 @@ fn in_place(setting: &Setting, place: &str, job: &str) -> String {
 
 fn report(
     which: Which,
-    machine: Machine,
-    program: &Program,
+    machine: HostInfo,
+    program: &BenchProgram,
     places: &[&str],
     samples: &[Vec<Vec<f64>>],
-) -> (Record, Vec<Bar>) {
+) -> (BenchResult, Vec<Bar>) {
     let mut series = vec![];
     for (at, (figure, unit)) in program.figures.iter().enumerate() {
         for (place, of) in places.iter().zip(samples) {
@@ -119,7 +119,7 @@ fn report(
         for (what, unit, figures) in groups(program) {
             let lost = lost(&of[figures.clone()], &samples[0][figures], unit);
             let name = format!("{what}, {place}");
-            let claim = Claim::new(&name, "%", &lost, LIMIT);
+            let claim = LimitCheck::new(&name, "%", &lost, LIMIT);
             let bar = Bar::over_median(&name, "%", claim.spread, LIMIT);
             match NATIVE.contains(place) {
                 true => {
@@ -134,11 +134,11 @@ fn report(
         }
     }
     let title = "Lost against two bare hosts, by the network between containers, %".into();
-    (Record { name: which.record(), title, machine, lines: OVER_MEDIAN, series, claims }, bars)
+    (BenchResult { name: which.record(), title, machine, lines: OVER_MEDIAN, series, claims }, bars)
 }
 
 /// Figures of the same kind, of which one word says enough: their names but for the size, their unit, and which they are.
-fn groups(program: &Program) -> Vec<(&str, &'static str, std::ops::Range<usize>)> {
+fn groups(program: &BenchProgram) -> Vec<(&str, &'static str, std::ops::Range<usize>)> {
     let count = program.figures.len();
     let kind = |at: usize| {
         let (name, unit) = &program.figures[at];
@@ -185,7 +185,7 @@ mod tests {
     fn figures_of_one_kind_are_together() {
         let names = ["to and fro 0 B", "to and fro 4 MiB", "exchange 0 B"];
         let figures = names.map(|name| (name.to_owned(), "us")).to_vec();
-        let program = Program { script: String::new(), figures, read: |_| Ok(vec![]) };
+        let program = BenchProgram { script: String::new(), figures, read: |_| Ok(vec![]) };
         assert_eq!(groups(&program), [("to and fro", "us", 0..2), ("exchange", "us", 2..3)]);
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 
-use super::super::people::{self, Scratch, Who};
+use super::super::people::{self, RunAs, UserDir};
 use super::super::workload;
 use super::Which;
 use crate::testbed;
@@ -38,7 +38,7 @@ decomposePar
 ";
 
 /// One program with its arguments.
-pub struct Program {
+pub struct BenchProgram {
     /// In the user's directory; prints what `read` reads.
     pub script: String,
     /// What it measures, in the order of the figures: what and in which unit, of which less is better but for GFLOPS.
@@ -55,7 +55,12 @@ pub fn install(which: Which) -> anyhow::Result<()> {
 }
 
 /// Makes it ready in the user's directory.
-pub fn prepare(which: Which, home: &Scratch, user: Who<'_>, args: &super::Args) -> anyhow::Result<Program> {
+pub fn prepare(
+    which: Which,
+    home: &UserDir,
+    user: RunAs<'_>,
+    args: &super::Args,
+) -> anyhow::Result<BenchProgram> {
     home.write("pinned", PINNED)?;
     let dir = home.path.display();
     user.bash(&format!("chmod +x {dir}/pinned"))?;
@@ -71,7 +76,7 @@ pub fn prepare(which: Which, home: &Scratch, user: Who<'_>, args: &super::Args) 
     }
 }
 
-fn messages(home: &Scratch, user: Who<'_>, mpirun: &str) -> anyhow::Result<Program> {
+fn messages(home: &UserDir, user: RunAs<'_>, mpirun: &str) -> anyhow::Result<BenchProgram> {
     people::require(&["mpicc", "mpirun"])?;
     home.write("messages.c", MESSAGES)?;
     let dir = home.path.display();
@@ -80,7 +85,7 @@ fn messages(home: &Scratch, user: Who<'_>, mpirun: &str) -> anyhow::Result<Progr
     let figures = ["to and fro", "exchange"]
         .iter()
         .flat_map(|what| SIZES.map(|size| (format!("{what} {}", in_bytes(size)), "us")));
-    Ok(Program {
+    Ok(BenchProgram {
         script: format!("{mpirun}mpirun ./messages {sizes}\n"),
         figures: figures.collect(),
         read: |text| {
@@ -102,10 +107,10 @@ fn in_bytes(size: u32) -> String {
     }
 }
 
-fn hpl(home: &Scratch, size: u32, mpirun: &str) -> anyhow::Result<Program> {
+fn hpl(home: &UserDir, size: u32, mpirun: &str) -> anyhow::Result<BenchProgram> {
     people::require(&["hpcc", "mpirun"])?;
     home.write("hpccinf.txt", &workload::hpl_input(2, size, HPL_TIMES))?;
-    Ok(Program {
+    Ok(BenchProgram {
         script: format!(
             "{mpirun}rm -f hpccoutf.txt\nmpirun hpcc && grep -q ^Success=1 hpccoutf.txt && cat hpccoutf.txt\n"
         ),
@@ -125,11 +130,11 @@ fn speeds(text: &str) -> anyhow::Result<Vec<f64>> {
     Ok(vec![best, HPL_TIMES as f64 / speeds.iter().map(|speed| 1.0 / speed).sum::<f64>()])
 }
 
-fn dam_break(home: &Scratch, user: Who<'_>, end: f64, mpirun: &str) -> anyhow::Result<Program> {
+fn dam_break(home: &UserDir, user: RunAs<'_>, end: f64, mpirun: &str) -> anyhow::Result<BenchProgram> {
     people::require(&["interFoam", "blockMesh", "mpirun"]).context("hint: --install")?;
     let dir = home.path.display();
     user.bash(&format!("cd {dir}\n{}", DAM_BREAK.replace("END", &end.to_string())))?;
-    Ok(Program {
+    Ok(BenchProgram {
         script: format!(
             "{mpirun}cd dam-break\nbegin=$EPOCHREALTIME\n\
              mpirun interFoam -parallel >log || {{ cat log >&2; exit 1; }}\nend=$EPOCHREALTIME\n\

@@ -1,6 +1,6 @@
 //! The networks of a site, on the hosts of a test bed: one of each kind between the first two, by real devices.
 
-use super::super::people::Who;
+use super::super::people::RunAs;
 
 /// The two hosts.
 pub const HOSTS: [&str; 2] = ["n1", "n2"];
@@ -36,7 +36,7 @@ network vxlan 34 "parent = \"e-$HOST\"" 'id = 34'
 /// Makes them.
 pub fn set_up() -> anyhow::Result<()> {
     for host in HOSTS {
-        Who::Root.bash(&format!("HOST={host}\n{SET_UP}"))?;
+        RunAs::Root.bash(&format!("HOST={host}\n{SET_UP}"))?;
     }
     Ok(())
 }

@@ -7,9 +7,9 @@ use super::memory::peak_of;
 use super::registry::Registry;
 use super::ways::{STORE, empty_store};
 use crate::bench::Setting;
-use crate::bench::people::{self, Who};
+use crate::bench::people::{self, RunAs};
 use crate::bench::picture::Bar;
-use crate::bench::record::{Claim, Machine, OVER_ALL, Record, Series};
+use crate::bench::result::{BenchResult, HostInfo, LimitCheck, OVER_ALL, Series};
 use crate::bench::stats;
 
 /// The images, by how many files they have.
@@ -18,9 +18,9 @@ pub const IMAGES: [&str; 2] = ["files-200000", "files-1000000"];
 const MORE: f64 = 800_000.0;
 const BYTES_A_FILE: f64 = 400.0;
 
-pub fn run(setting: &Setting, images: &Path) -> anyhow::Result<(Record, Vec<Bar>)> {
+pub fn run(setting: &Setting, images: &Path) -> anyhow::Result<(BenchResult, Vec<Bar>)> {
     people::require(&["docker-registry"])?;
-    let machine = Machine::here()?;
+    let machine = HostInfo::here()?;
     let [few, many] = IMAGES.map(|name| Registry::start(&images.join(name)));
     let registries = [few?, many?];
     let mut memory = [vec![], vec![]];
@@ -36,21 +36,21 @@ pub fn run(setting: &Setting, images: &Path) -> anyhow::Result<(Record, Vec<Bar>
 
 /// The most memory that the store's writer takes for a pull into an empty store, in bytes.
 fn pull(setting: &Setting, reference: &str) -> anyhow::Result<f64> {
-    Who::Root.bash(&empty_store())?;
+    RunAs::Root.bash(&empty_store())?;
     let script = format!("{} pull -q {reference}", setting.skiff);
-    let (pulled, peak) = peak_of(STORE.user, || Who::User(&setting.user).bash(&script));
+    let (pulled, peak) = peak_of(STORE.user, || RunAs::User(&setting.user).bash(&script));
     pulled?;
-    Who::Root.bash(&empty_store())?;
+    RunAs::Root.bash(&empty_store())?;
     peak.map(|bytes| bytes as f64)
 }
 
-fn evaluate(machine: Machine, memory: [Vec<f64>; 2]) -> (Record, Vec<Bar>) {
+fn evaluate(machine: HostInfo, memory: [Vec<f64>; 2]) -> (BenchResult, Vec<Bar>) {
     let [few, many] = &memory;
     let each: Vec<f64> = stats::differences(many, few).iter().map(|bytes| bytes / MORE).collect();
     let mebibytes = |bytes: &[f64]| bytes.iter().map(|bytes| bytes / f64::from(1 << 20)).collect::<Vec<_>>();
     let claims = vec![
-        Claim::new("memory for 200,000 files", "MiB", &mebibytes(few), MEMORY_MIB),
-        Claim::new("memory for each file beyond them", "B", &each, BYTES_A_FILE),
+        LimitCheck::new("memory for 200,000 files", "MiB", &mebibytes(few), MEMORY_MIB),
+        LimitCheck::new("memory for each file beyond them", "B", &each, BYTES_A_FILE),
     ];
     let series = vec![
         Series::new("memory for 200,000 files", "MiB", mebibytes(few)),
@@ -58,5 +58,5 @@ fn evaluate(machine: Machine, memory: [Vec<f64>; 2]) -> (Record, Vec<Bar>) {
     ];
     let bars = series.iter().map(|s| Bar::over_all(&s.name, "MiB", s.spread, true)).collect();
     let title = "Memory of the store's writer for many small files".into();
-    (Record { name: "pull-files", title, machine, lines: OVER_ALL, series, claims }, bars)
+    (BenchResult { name: "pull-files", title, machine, lines: OVER_ALL, series, claims }, bars)
 }

@@ -14,12 +14,12 @@ use anyhow::{Context, ensure};
 
 use self::memory::peak_of;
 pub use self::registry::Registry;
+use self::ways::{PullMethod, ways};
 pub use self::ways::{STORE, empty_store};
-use self::ways::{Way, ways};
 use super::Setting;
-use super::people::{self, User, Who};
+use super::people::{self, RunAs, TestUser};
 use super::picture::Bar;
-use super::record::{Claim, Machine, OVER_ALL, Record, Series};
+use super::result::{BenchResult, HostInfo, LimitCheck, OVER_ALL, Series};
 use super::stats;
 
 const IMAGE_SCRIPT: &str = include_str!("image.sh");
@@ -33,8 +33,8 @@ const RUNS: usize = 10;
 #[derive(clap::Args)]
 pub struct Args {
     /// Which image
-    #[arg(long, value_enum, default_value_t = Image::Six)]
-    image: Image,
+    #[arg(long, value_enum, default_value_t = ImageSet::Six)]
+    image: ImageSet,
     /// Where images are made (some minutes, the network), and found again
     #[arg(long, default_value = "target/bench-images")]
     images: PathBuf,
@@ -45,7 +45,7 @@ pub struct Args {
 
 /// See `tests/images/make-big-layers`.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Image {
+pub enum ImageSet {
     /// Six layers, 0.6 GB compressed, 1.95 GB inflated
     Six,
     /// 32 layers, 3.5 GB compressed, 10 GB inflated; wants 20 GB of disk
@@ -65,13 +65,13 @@ struct Aims {
     limit: f64,
 }
 
-impl Image {
+impl ImageSet {
     /// The directories in which the images of this choice are.
     fn names(self) -> &'static [&'static str] {
         match self {
-            Image::Six => &["six"],
-            Image::Many => &["many"],
-            Image::Files => &files::IMAGES,
+            ImageSet::Six => &["six"],
+            ImageSet::Many => &["many"],
+            ImageSet::Files => &files::IMAGES,
         }
     }
 
@@ -83,7 +83,7 @@ impl Image {
     /// Nothing, where it is not about time.
     fn aims(self) -> Option<Aims> {
         match self {
-            Image::Six => Some(Aims {
+            ImageSet::Six => Some(Aims {
                 name: "pull",
                 title: "Pulling an image of 6 layers and 1.95 GB, s",
                 skiff: 4.0,
@@ -92,7 +92,7 @@ impl Image {
                 limit: 2.5,
             }),
             // Nobody measured Sarus' way with the second one; it is no quicker than Podman's.
-            Image::Many => Some(Aims {
+            ImageSet::Many => Some(Aims {
                 name: "pull-many",
                 title: "Pulling an image of 32 layers and 10 GB, s",
                 skiff: 20.0,
@@ -100,7 +100,7 @@ impl Image {
                 sarus: 102.6,
                 limit: 15.0,
             }),
-            Image::Files => None,
+            ImageSet::Files => None,
         }
     }
 }
@@ -111,7 +111,7 @@ pub fn prepare(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The same, for whoever needs one.
-pub fn make(images: &Path, image: Image) -> anyhow::Result<()> {
+pub fn make(images: &Path, image: ImageSet) -> anyhow::Result<()> {
     for name in image.names() {
         let mut script = Command::new("bash");
         script.args(["-c", IMAGE_SCRIPT, "image.sh"]).arg(images).arg(name);
@@ -121,14 +121,14 @@ pub fn make(images: &Path, image: Image) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(Record, Vec<Bar>)> {
+pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<Bar>)> {
     let Some(aims) = args.image.aims() else { return files::run(setting, &args.images) };
     people::require(&["docker-registry", "igzip", "openssl"])?;
-    let machine = Machine::here()?;
+    let machine = HostInfo::here()?;
     let image = args.images.join(args.image.name());
     let registry = Registry::start(&image)?;
-    let user = Who::User(&setting.user);
-    let import = args.image == Image::Six;
+    let user = RunAs::User(&setting.user);
+    let import = args.image == ImageSet::Six;
     let mut ways = ways(user, &setting.skiff, &registry.reference, &image, import)?;
     let mut beside = Beside::default();
     let measured = rounds(setting, args, &registry, &mut ways, &mut beside);
@@ -141,7 +141,7 @@ fn rounds(
     setting: &Setting,
     args: &Args,
     registry: &Registry,
-    ways: &mut [Way<'_>],
+    ways: &mut [PullMethod<'_>],
     beside: &mut Beside,
 ) -> anyhow::Result<()> {
     for round in 0..setting.rounds {
@@ -170,12 +170,12 @@ struct Beside {
 }
 
 fn measure(
-    way: &mut Way<'_>,
+    way: &mut PullMethod<'_>,
     setting: &Setting,
     registry: &Registry,
     beside: &mut Beside,
 ) -> anyhow::Result<()> {
-    Who::Root.bash(&way.before)?;
+    RunAs::Root.bash(&way.before)?;
     registry.warm()?;
     // What is still to be written from before is not this one's.
     rustix::fs::sync();
@@ -189,7 +189,7 @@ fn measure(
         beside.memory.push(memory? as f64 / (1 << 20) as f64);
         beside.runs(setting, &registry.reference)?;
     }
-    Who::Root.bash(&way.before).map(drop)
+    RunAs::Root.bash(&way.before).map(drop)
 }
 
 impl Beside {
@@ -210,42 +210,47 @@ impl Beside {
     }
 }
 
-fn milliseconds(user: &User, skiff: &str, words: &[&str]) -> anyhow::Result<f64> {
+fn milliseconds(user: &TestUser, skiff: &str, words: &[&str]) -> anyhow::Result<f64> {
     let began = Instant::now();
     people::output(user.command(skiff).args(words), "skiff run")?;
     Ok(began.elapsed().as_secs_f64() * 1e3)
 }
 
-fn evaluate(machine: Machine, aims: &Aims, ways: &[Way<'_>], beside: Beside) -> (Record, Vec<Bar>) {
+fn evaluate(
+    machine: HostInfo,
+    aims: &Aims,
+    ways: &[PullMethod<'_>],
+    beside: Beside,
+) -> (BenchResult, Vec<Bar>) {
     let pulls: Vec<_> = ways
         .iter()
         .filter(|way| !way.samples.is_empty())
         .map(|way| (way, Series::new(way.name, "s", way.samples.clone())))
         .collect();
     let bars = pulls.iter().map(|(way, s)| Bar::over_all(way.name, "s", s.spread, way.ours)).collect();
-    let ours = |way: &&Way<'_>| way.ours;
+    let ours = |way: &&PullMethod<'_>| way.ours;
     let skiff = ways.iter().find(ours).map(|way| way.samples.clone()).unwrap_or_default();
     let ratio = |name: &'static str, to: &str, limit: f64| {
         let to = ways.iter().find(|way| way.name.starts_with(to) && !way.samples.is_empty())?;
-        Some(Claim::new(name, "x", &stats::ratios(&skiff, &to.samples), limit))
+        Some(LimitCheck::new(name, "x", &stats::ratios(&skiff, &to.samples), limit))
     };
     let import = ways.iter().find(|way| way.name.starts_with("skiff import"));
     let claims = [
-        Some(Claim::new("skiff pull", "s", &skiff, aims.skiff)),
+        Some(LimitCheck::new("skiff pull", "s", &skiff, aims.skiff)),
         import.map(|way| {
-            Claim::new("import of a docker save / pull", "x", &stats::ratios(&way.samples, &skiff), 1.0)
+            LimitCheck::new("import of a docker save / pull", "x", &stats::ratios(&way.samples, &skiff), 1.0)
         }),
         ratio("skiff pull / podman", "podman", aims.skiff / aims.podman),
         ratio("skiff pull / skopeo, umoci, mksquashfs", "skopeo", aims.skiff / aims.sarus),
         ratio("skiff pull / limit", "limit", aims.skiff / aims.limit),
-        Some(Claim::new("memory of the store's writer", "MiB", &beside.memory, MEMORY_MIB)),
-        Some(Claim::new(
+        Some(LimitCheck::new("memory of the store's writer", "MiB", &beside.memory, MEMORY_MIB)),
+        Some(LimitCheck::new(
             "first run in the image, added",
             "ms",
             &stats::differences(&beside.first, &beside.first_host),
             FIRST_RUN_MS,
         )),
-        Some(Claim::new(
+        Some(LimitCheck::new(
             "later runs in the image, added",
             "ms",
             &stats::differences(&beside.image, &beside.host),
@@ -259,5 +264,8 @@ fn evaluate(machine: Machine, aims: &Aims, ways: &[Way<'_>], beside: Beside) -> 
     series.push(Series::new("later runs in the image", "ms", beside.image));
     series.push(Series::new("runs on the host, between them", "ms", beside.host));
     let claims = claims.into_iter().flatten().collect();
-    (Record { name: aims.name, title: aims.title.into(), machine, lines: OVER_ALL, series, claims }, bars)
+    (
+        BenchResult { name: aims.name, title: aims.title.into(), machine, lines: OVER_ALL, series, claims },
+        bars,
+    )
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::bench::people::Who;
+use crate::bench::people::RunAs;
 
 /// A running registry; ended when dropped.
 pub struct Registry {
@@ -55,7 +55,7 @@ impl Registry {
     /// beside is not what is measured.
     pub fn warm(&self) -> anyhow::Result<()> {
         let script = format!("find '{}' -name data -exec cat {{}} + >/dev/null", self.storage.display());
-        Who::Root.bash(&script).map(drop)
+        RunAs::Root.bash(&script).map(drop)
     }
 }
 

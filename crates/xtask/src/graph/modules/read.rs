@@ -33,10 +33,10 @@ pub struct Module {
 }
 
 /// All modules of a crate; the first is its root.
-pub type Tree = Vec<Module>;
+pub type ModuleTree = Vec<Module>;
 
 /// Reads the crate whose first file is `root`.
-pub fn crate_at(name: &str, root: &Path, load: Load) -> anyhow::Result<Tree> {
+pub fn crate_at(name: &str, root: &Path, load: Load) -> anyhow::Result<ModuleTree> {
     let mut reader = Reader { tree: vec![], load, failed: None };
     let directory = root.parent().unwrap_or(Path::new("")).to_owned();
     reader.file(vec![name.into()], None, root.to_owned(), directory)?;
@@ -44,7 +44,7 @@ pub fn crate_at(name: &str, root: &Path, load: Load) -> anyhow::Result<Tree> {
 }
 
 struct Reader<'a> {
-    tree: Tree,
+    tree: ModuleTree,
     load: Load<'a>,
     failed: Option<anyhow::Error>,
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Arrows;
-use super::read::{Module, Tree};
+use super::read::{Module, ModuleTree};
 
 /// Re-exports that may lead to each other; more would be a circle among them.
 const STEPS: usize = 16;
@@ -17,7 +17,7 @@ enum Target {
 }
 
 /// The arrows between the children of each module, by the module's path.
-pub fn arrows(tree: &Tree) -> BTreeMap<String, Arrows> {
+pub fn arrows(tree: &ModuleTree) -> BTreeMap<String, Arrows> {
     let mut all: BTreeMap<String, Arrows> = BTreeMap::new();
     for (at, module) in tree.iter().enumerate() {
         for used in &module.uses {
@@ -39,7 +39,7 @@ fn siblings(from: &[String], to: &[String]) -> Option<(String, (String, String))
     Some((from[..common].join("::"), (from.get(common)?.clone(), to.get(common)?.clone())))
 }
 
-fn resolve(tree: &Tree, at: usize, path: &[String], steps: usize) -> Option<Target> {
+fn resolve(tree: &ModuleTree, at: usize, path: &[String], steps: usize) -> Option<Target> {
     let (first, mut rest) = path.split_first()?;
     let mut target = match first.as_str() {
         "crate" => Target::Module(0),
@@ -59,7 +59,7 @@ fn resolve(tree: &Tree, at: usize, path: &[String], steps: usize) -> Option<Targ
 }
 
 /// What a name stands for in a module.
-fn look_up(tree: &Tree, at: usize, name: &str, steps: usize) -> Option<Target> {
+fn look_up(tree: &ModuleTree, at: usize, name: &str, steps: usize) -> Option<Target> {
     let steps = steps.checked_sub(1)?;
     let Module { children, names, globs, own, .. } = &tree[at];
     if let Some(child) = children.get(name) {

@@ -10,15 +10,15 @@ use super::stats::Spread;
 
 /// One run of one benchmark.
 #[derive(Serialize)]
-pub struct Record {
+pub struct BenchResult {
     pub name: &'static str,
     pub title: String,
-    pub machine: Machine,
+    pub machine: HostInfo,
     /// What the lines in the picture span.
     #[serde(skip)]
     pub lines: &'static str,
     pub series: Vec<Series>,
-    pub claims: Vec<Claim>,
+    pub claims: Vec<LimitCheck>,
 }
 
 /// Measurements of one thing, in the order they were taken.
@@ -38,7 +38,7 @@ impl Series {
 
 /// A figure with its limit.
 #[derive(Serialize)]
-pub struct Claim {
+pub struct LimitCheck {
     pub name: String,
     pub unit: &'static str,
     pub spread: Spread,
@@ -56,7 +56,7 @@ pub enum Verdict {
     Over,
 }
 
-impl Claim {
+impl LimitCheck {
     pub fn new(name: impl Into<String>, unit: &'static str, values: &[f64], limit: f64) -> Self {
         let spread = Spread::of(values);
         let verdict = match spread {
@@ -70,7 +70,7 @@ impl Claim {
 
 /// Where it was measured: figures from elsewhere do not compare.
 #[derive(Serialize)]
-pub struct Machine {
+pub struct HostInfo {
     kernel: String,
     processor: String,
     cores: usize,
@@ -78,7 +78,7 @@ pub struct Machine {
     taken_at_unix: u64,
 }
 
-impl Machine {
+impl HostInfo {
     pub fn here() -> anyhow::Result<Self> {
         let read = |path: &str| std::fs::read_to_string(path).with_context(|| format!("reading {path}"));
         let information = read("/proc/cpuinfo")?;
@@ -93,11 +93,11 @@ impl Machine {
     }
 }
 
-/// For [`Record::lines`].
+/// For [`BenchResult::lines`].
 pub const OVER_ALL: &str = "minimum to maximum";
 pub const OVER_MEDIAN: &str = "where the median lies with 95 % confidence";
 
-impl Record {
+impl BenchResult {
     /// Prints the table and writes both files into `directory`.
     pub fn publish(&self, directory: &Path, bars: &[Bar]) -> anyhow::Result<()> {
         self.print();
@@ -125,7 +125,7 @@ impl Record {
         if !self.claims.is_empty() {
             println!("\n{:44} {:>10} {:>10} {:>10}", "promised", "min", "median", "max");
         }
-        for Claim { name, unit, spread, limit, verdict } in &self.claims {
+        for LimitCheck { name, unit, spread, limit, verdict } in &self.claims {
             let verdict = format!("{verdict:?}").to_lowercase();
             let Spread { min, median, max, from, to } = spread;
             println!(
@@ -146,7 +146,7 @@ mod tests {
         for (limit, verdict) in
             [(4.5, Verdict::Pass), (4.4, Verdict::Unclear), (1.0, Verdict::Unclear), (0.9, Verdict::Over)]
         {
-            assert_eq!(Claim::new("x", "", &values, limit).verdict, verdict, "{limit}");
+            assert_eq!(LimitCheck::new("x", "", &values, limit).verdict, verdict, "{limit}");
         }
     }
 }
