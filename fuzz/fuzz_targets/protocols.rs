@@ -48,7 +48,7 @@ const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
     check::<skiff_migrate::talk::Order>,
     check::<skiff_runtime::control::Want>,
     check::<skiff_runtime::proxy::words::Request>,
-    check::<skiff_sandbox::order::Order<'static>>,
+    check::<skiff_sandbox::exec_request::ExecRequest<'static>>,
     check::<skiff_sandbox::word::Word>,
     check::<skiff_spec::job::Descriptor>,
     check::<skiff_spec::wire::Request>,

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use skiff_cli::AppRun;
 use skiff_output as output;
-use skiff_sandbox::command::{Command, own_env};
-use skiff_sandbox::join::{Place, as_we_are};
-use skiff_sandbox::session::{Ended, Session};
+use skiff_sandbox::command::{CommandSpec, own_env};
+use skiff_sandbox::join::{SpawnAttr, as_we_are};
+use skiff_sandbox::session::{CommandExit, Session};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::inside;
 
@@ -56,12 +56,12 @@ fn by_srun(kind: Kind, wanted: &AppRun) -> Result<i32> {
         return output::line(&shown.join(" ")).map(|()| 0);
     }
     let cwd = std::env::current_dir().context(|| "the directory you are in")?;
-    let command = Command { argv, env: own_env(), cwd, ..Command::default() };
+    let command = CommandSpec { argv, env: own_env(), cwd, ..CommandSpec::default() };
     let session = Session::begin()?;
-    let place: Place = session.place(rustix::process::Signal::TERM.as_raw());
-    Ok(match as_we_are(&command, place, session.mask()) {
+    let attr: SpawnAttr = session.spawn_attr(rustix::process::Signal::TERM.as_raw());
+    Ok(match as_we_are(&command, attr, session.mask()) {
         Ok(child) => {
-            let ended: Ended = session.wait(&child)?;
+            let ended: CommandExit = session.wait(&child)?;
             output::exit_as(ended)
         }
         Err(why) => output::failed(why),

@@ -16,9 +16,9 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use skiff_cli::{App, AppRun};
 use skiff_output as output;
-use skiff_sandbox::command::{Command, own_env};
-use skiff_sandbox::join::{Place, as_we_are};
-use skiff_sandbox::session::Ended;
+use skiff_sandbox::command::{CommandSpec, own_env};
+use skiff_sandbox::join::{SpawnAttr, as_we_are};
+use skiff_sandbox::session::CommandExit;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::Route;
 use skiff_sys::IgnoreError;
@@ -108,7 +108,7 @@ fn serve(kind: Kind, wanted: &AppRun) -> Result<i32> {
     let (end, lifeline) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     rustix::stdio::dup2_stdin(&end).context(|| "standard input")?;
     drop(end);
-    let child = match as_we_are(&command, Place::default(), signals.before()) {
+    let child = match as_we_are(&command, SpawnAttr::default(), signals.before()) {
         Ok(child) => child,
         Err(why) => return Ok(output::failed(why)),
     };
@@ -143,7 +143,7 @@ pub fn words_before(wanted: &AppRun, route: Route) -> Vec<OsString> {
 }
 
 /// The script, in the environment or image that is wanted, by a `skiff` of its own.
-fn command(context: &Context, kind: Kind, wanted: &AppRun, listener: &Listener) -> Result<Command> {
+fn command(context: &Context, kind: Kind, wanted: &AppRun, listener: &Listener) -> Result<CommandSpec> {
     let mut argv = words_before(wanted, context.route());
     if !argv.is_empty() {
         argv.insert(0, std::env::current_exe().context(|| "own program")?.into());
@@ -152,7 +152,7 @@ fn command(context: &Context, kind: Kind, wanted: &AppRun, listener: &Listener) 
     argv.extend([listener.word().into(), LAUNCHER.into()]);
     argv.extend(wanted.words.iter().cloned());
     let cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
-    Ok(Command { argv, env: own_env(), cwd, ..Command::default() })
+    Ok(CommandSpec { argv, env: own_env(), cwd, ..CommandSpec::default() })
 }
 
 /// So many random bytes, in hexadecimal digits.
@@ -172,7 +172,7 @@ struct Running {
 
 impl Running {
     /// Waits until the app listens; how it ended, if it did before.
-    fn wait_until_ready(&mut self, listener: &Listener, uid: u32, kind: Kind) -> Result<Option<Ended>> {
+    fn wait_until_ready(&mut self, listener: &Listener, uid: u32, kind: Kind) -> Result<Option<CommandExit>> {
         let end = Instant::now() + PATIENCE;
         while !listener.is_ready(uid)? {
             if let Some(ended) = self.look(Some(&LOOK))? {
@@ -192,7 +192,7 @@ impl Running {
         Ok(None)
     }
 
-    fn wait(&mut self) -> Result<Ended> {
+    fn wait(&mut self) -> Result<CommandExit> {
         loop {
             if let Some(ended) = self.look(None)? {
                 return Ok(ended);
@@ -201,7 +201,7 @@ impl Running {
     }
 
     /// Waits for a while for its end, and passes on what we are told meanwhile.
-    fn look(&mut self, limit: Option<&Timespec>) -> Result<Option<Ended>> {
+    fn look(&mut self, limit: Option<&Timespec>) -> Result<Option<CommandExit>> {
         let mut fds =
             [PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.child.pidfd, PollFlags::IN)];
         poll(&mut fds, limit).ignore_error("interrupted or not: what is ready shows");
@@ -220,8 +220,8 @@ impl Running {
             other => other.context(|| "waiting for it")?,
         };
         Ok(status.and_then(|status| {
-            let code = status.exit_status().map(Ended::Code);
-            code.or_else(|| status.terminating_signal().map(Ended::Signal))
+            let code = status.exit_status().map(CommandExit::Code);
+            code.or_else(|| status.terminating_signal().map(CommandExit::Signal))
         }))
     }
 }

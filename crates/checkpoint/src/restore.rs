@@ -18,7 +18,7 @@ use skiff_runtime::supervisor::{self, Keep, Place};
 use skiff_runtime::{enter, network};
 use skiff_sandbox::first::{self, Process};
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::start::Instance;
+use skiff_sandbox::start::RunningContainer;
 use skiff_snapshot::LayerLease;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
@@ -217,7 +217,7 @@ impl Restorer for Revived<'_> {
         self.gate.as_ref().map(|gate| Approval { kept: gate.kept, bound: gate.bound })
     }
 
-    fn restore(&self, instance: &Instance) -> Result<Process> {
+    fn restore(&self, instance: &RunningContainer) -> Result<Process> {
         let checkpoint = self.checkpoint;
         let Plan { net, dumpable, .. } = &checkpoint.instance.plan;
         let net = enter::net_space(net, *dumpable);

@@ -316,10 +316,10 @@ impl<'a> Agent<'a> {
     fn run(&mut self, program: crate::wire::Program) -> Result<()> {
         let started = match (&self.container, &self.host) {
             (Some(container), _) => {
-                Script::start(program, |command, place| container.enter(self.context, command, place))
+                Script::start(program, |command, attr| container.enter(self.context, command, attr))
             }
-            (None, Some(init)) => Script::start(program, |command, place| {
-                as_root(init.as_fd(), NetSpace::MachineInOurs, command, place, Mask::from_bits(0))
+            (None, Some(init)) => Script::start(program, |command, attr| {
+                as_root(init.as_fd(), NetSpace::MachineInOurs, command, attr, Mask::from_bits(0))
             }),
             (None, None) => Err(Error::new("there is no container to run in")),
         };

@@ -4,17 +4,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use skiff_output as output;
-use skiff_sandbox::command::Command;
-use skiff_sandbox::join::{NetSpace, Place, as_root};
+use skiff_sandbox::command::CommandSpec;
+use skiff_sandbox::join::{NetSpace, SpawnAttr, as_root};
 use skiff_sys::process::close_all_except;
 use skiff_sys::signal::Mask;
 
 /// In a process forked for this: runs one, at our standard files, until it ends; its exit code. It ends with this process.
-pub fn run(init: BorrowedFd<'_>, space: NetSpace, command: &Command, place: Place) -> i32 {
+pub fn run(init: BorrowedFd<'_>, space: NetSpace, command: &CommandSpec, attr: SpawnAttr) -> i32 {
     // Those of its maker are its maker's.
     close_all_except(&[init]);
-    let place = Place { death_signal: Signal::KILL.as_raw(), ..place };
-    match as_root(init, space, command, place, Mask::from_bits(0)) {
+    let attr = SpawnAttr { death_signal: Signal::KILL.as_raw(), ..attr };
+    match as_root(init, space, command, attr, Mask::from_bits(0)) {
         Ok(child) => waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED)
             .ok()
             .flatten()

@@ -12,9 +12,9 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitOptions, pidfd_send_signal, set_parent_process_death_signal, waitpid};
 use skiff_cli::HostArgs;
 use skiff_plan::PlanOptions;
-use skiff_sandbox::command::Command;
-use skiff_sandbox::join::{Failed, NetSpace, Place, as_me, as_root};
-use skiff_sandbox::start::{Instance, Options, start};
+use skiff_sandbox::command::CommandSpec;
+use skiff_sandbox::join::{Failed, NetSpace, SpawnAttr, as_me, as_root};
+use skiff_sandbox::start::{RunningContainer, StartOptions, start};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::{File as PlanFile, HOSTS, Identity, Mount, Plan, Source, Upper};
@@ -47,7 +47,7 @@ const AS_ROOT: &str = "mkdir -p -m 755 /run/sshd\n\
 
 /// A running container, whose ssh daemon runs too.
 pub struct Container {
-    instance: Instance,
+    instance: RunningContainer,
     identity: Identity,
     /// The daemon.
     pub daemon: Child,
@@ -98,7 +98,7 @@ impl Container {
     /// Starts it. When this returns, its daemon listens.
     pub fn start(context: &Context, plan: &Plan, identity: Identity) -> Result<Self> {
         let helper = needs_helper(context)?;
-        let instance = start(plan, Options { helper: Some(helper), ..Options::default() })?;
+        let instance = start(plan, StartOptions { helper: Some(helper), ..StartOptions::default() })?;
         let (log, theirs) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
         let spawned = with_stdio(None, Some(theirs.as_fd()), Some(theirs.as_fd()), || {
             start_daemon(context, &instance, identity)
@@ -147,13 +147,13 @@ impl Container {
     pub fn enter(
         &self,
         context: &Context,
-        command: &Command,
-        place: Place,
+        command: &CommandSpec,
+        attr: SpawnAttr,
     ) -> std::result::Result<Child, Failed> {
         let (init, mask) = (&self.instance.init, Mask::from_bits(0));
         match self.identity {
-            Identity::Me => as_me(needs_helper(context)?, init.pid, command, place, mask),
-            Identity::Root => as_root(init.pidfd.as_fd(), NetSpace::Ours, command, place, mask),
+            Identity::Me => as_me(needs_helper(context)?, init.pid, command, attr, mask),
+            Identity::Root => as_root(init.pidfd.as_fd(), NetSpace::Ours, command, attr, mask),
         }
     }
 
@@ -176,29 +176,29 @@ impl Container {
 /// Starts the daemon, at our standard files.
 fn start_daemon(
     context: &Context,
-    instance: &Instance,
+    instance: &RunningContainer,
     identity: Identity,
 ) -> std::result::Result<Child, Failed> {
     let script = match identity {
         Identity::Me => DAEMON.into(),
         Identity::Root => [AS_ROOT, DAEMON].concat(),
     };
-    let command = Command {
+    let command = CommandSpec {
         argv: ["/bin/sh", "-c", &script].map(Into::into).to_vec(),
         env: vec![("LANG".into(), "C".into()), ("HOME".into(), context.home.clone().into())],
         cwd: "/".into(),
-        ..Command::default()
+        ..CommandSpec::default()
     };
-    let place = Place { own_session: true, death_signal: Signal::KILL.as_raw(), ..Place::default() };
+    let attr = SpawnAttr { own_session: true, death_signal: Signal::KILL.as_raw(), ..SpawnAttr::default() };
     if identity == Identity::Me {
-        return as_me(needs_helper(context)?, instance.init.pid, &command, place, Mask::from_bits(0));
+        return as_me(needs_helper(context)?, instance.init.pid, &command, attr, Mask::from_bits(0));
     }
     match fork(CloneFlags::NONE).context(|| "process for the ssh daemon")? {
         Fork::Parent(child) => Ok(child),
         Fork::Child => {
             set_parent_process_death_signal(Some(Signal::KILL))
                 .ignore_error("if we are gone already, so is the container");
-            exit_now(apart::run(instance.init.pidfd.as_fd(), NetSpace::Ours, &command, place))
+            exit_now(apart::run(instance.init.pidfd.as_fd(), NetSpace::Ours, &command, attr))
         }
     }
 }

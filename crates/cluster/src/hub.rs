@@ -9,12 +9,12 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use skiff_ipc::{Framing, Message, Protocol, receive_packet, send_packet};
 use skiff_net::switch::{self, Switch};
-use skiff_sandbox::command::Command;
+use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::first::{Apart, First};
-use skiff_sandbox::group::{Ground, Machine, Network, Wiring};
-use skiff_sandbox::join::Place;
-use skiff_sandbox::session::{self, Ended};
-use skiff_sandbox::start::Instance;
+use skiff_sandbox::group::{GroupNetwork, GroupNode, GroupResources, NetworkSetup};
+use skiff_sandbox::join::SpawnAttr;
+use skiff_sandbox::session::{self, CommandExit};
+use skiff_sandbox::start::RunningContainer;
 use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::instance::End;
 use skiff_spec::members::{Member, PREFIX};
@@ -84,7 +84,7 @@ pub struct Pattern<'a> {
     /// The root of each.
     pub plan: &'a dyn Fn(Member) -> Result<Plan>,
     /// What it is there for.
-    pub command: &'a dyn Fn(Member) -> Command,
+    pub command: &'a dyn Fn(Member) -> CommandSpec,
     /// The file inside that takes what that writes.
     pub output: &'a Path,
     /// What is to be done when one has been ended.
@@ -92,21 +92,21 @@ pub struct Pattern<'a> {
 }
 
 struct Hub<'a> {
-    ground: &'a Ground,
+    ground: &'a GroupResources,
     pattern: &'a Pattern<'a>,
     control: &'a OwnedFd,
     /// Nothing where the machines are in the host's network.
     switch: Option<Switch>,
-    machines: BTreeMap<Member, Instance>,
+    machines: BTreeMap<Member, RunningContainer>,
 }
 
 /// Serves until the supervisor's end of `control` is closed.
 ///
 /// # Errors
 /// That there can be no network.
-pub fn serve(ground: &Ground, control: &OwnedFd, pattern: &Pattern<'_>) -> Result<()> {
+pub fn serve(ground: &GroupResources, control: &OwnedFd, pattern: &Pattern<'_>) -> Result<()> {
     skiff_sys::title::set("skiff-hub");
-    let switch = (ground.network() == Network::Own).then(Switch::make).transpose();
+    let switch = (ground.network() == GroupNetwork::Own).then(Switch::make).transpose();
     let switch = switch
         .context(|| "bridge of the cluster")
         .map_err(|e| e.hint("the kernel needs bridges and veth devices in users' own network namespaces"));
@@ -155,7 +155,7 @@ impl Hub<'_> {
                 }
             },
             Ask::End(member) => {
-                self.machines.remove(member).into_iter().for_each(Instance::end);
+                self.machines.remove(member).into_iter().for_each(RunningContainer::end);
                 (self.pattern.gone)(*member);
                 send(self.control.as_fd(), &Say::Gone, &[])
             }
@@ -167,14 +167,14 @@ impl Hub<'_> {
         let Some(machine) = self.machines.get(&member) else { return Ok(()) };
         let Some(ended) = session::ended(machine.control.as_fd())? else { return Ok(()) };
         let end = match ended {
-            Ended::Code(code) => End::Exited(code),
-            Ended::Signal(number) => End::Killed(number),
+            CommandExit::Code(code) => End::Exited(code),
+            CommandExit::Signal(number) => End::Killed(number),
         };
-        self.machines.remove(&member).into_iter().for_each(Instance::end);
+        self.machines.remove(&member).into_iter().for_each(RunningContainer::end);
         send(self.control.as_fd(), &Say::Ended(member, end), &[])
     }
 
-    fn make(&mut self, member: Member) -> Result<Instance> {
+    fn make(&mut self, member: Member) -> Result<RunningContainer> {
         let (plan, command) = ((self.pattern.plan)(member)?, (self.pattern.command)(member));
         let name = member.to_string();
         let about = || format!("network of node {member}");
@@ -184,11 +184,12 @@ impl Hub<'_> {
             joined.transpose().map(drop).context(about)
         };
         let settle = || switch::settle(member.address(), PREFIX).context(about);
-        let wiring = switch.is_some().then_some(Wiring { wire: &wire, settle: &settle });
-        let machine = Machine { name: &name, wiring };
-        let place = Place { own_session: true, death_signal: Signal::KILL.as_raw(), ..Place::default() };
+        let wiring = switch.is_some().then_some(NetworkSetup { wire: &wire, settle: &settle });
+        let machine = GroupNode { name: &name, wiring };
+        let attr =
+            SpawnAttr { own_session: true, death_signal: Signal::KILL.as_raw(), ..SpawnAttr::default() };
         let apart = Some(Apart { output: self.pattern.output, filter: true });
-        let first = First { command: &command, place, mask: Mask::from_bits(0), apart };
+        let first = First { command: &command, attr, mask: Mask::from_bits(0), apart };
         let (instance, _) = self.ground.machine(&plan, &machine, &first).map_err(|why| why.into_error())?;
         Ok(instance)
     }

@@ -5,8 +5,8 @@ use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use skiff_plan::PlanOptions;
-use skiff_sandbox::command::Command;
-use skiff_sandbox::group::{self, Group, Network};
+use skiff_sandbox::command::CommandSpec;
+use skiff_sandbox::group::{self, GroupNetwork, UsernsGroup};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::members::Member;
 use skiff_spec::network::Net;
@@ -35,19 +35,19 @@ pub fn options<'a>(
 }
 
 /// What a node is there for: this program, which knows what it needs. Outside of a network of the cluster's own it is on a host of its own.
-pub fn command(member: Member, network: Network) -> Command {
+pub fn command(member: Member, network: GroupNetwork) -> CommandSpec {
     let name = member.to_string();
     let role: &[&str] = match (member, network) {
-        (Member::Controller, Network::Own) => &["controller"],
-        (Member::Controller, Network::Makers) => &["controller", "--alone"],
-        (Member::Worker(_), Network::Own) => &["worker", &name],
-        (Member::Worker(_), Network::Makers) => &["worker", "--alone", &name],
+        (Member::Controller, GroupNetwork::Own) => &["controller"],
+        (Member::Controller, GroupNetwork::Makers) => &["controller", "--alone"],
+        (Member::Worker(_), GroupNetwork::Own) => &["worker", &name],
+        (Member::Worker(_), GroupNetwork::Makers) => &["worker", "--alone", &name],
     };
-    Command {
+    CommandSpec {
         argv: [PROGRAM, "cluster", "daemon"].iter().chain(role).map(Into::into).collect(),
         env: environment(),
         cwd: "/".into(),
-        ..Command::default()
+        ..CommandSpec::default()
     }
 }
 
@@ -55,10 +55,10 @@ pub fn command(member: Member, network: Network) -> Command {
 pub fn group(
     context: &Context,
     plan: &Plan,
-    network: Network,
+    network: GroupNetwork,
     pattern: &Pattern<'_>,
     kept: &[BorrowedFd<'_>],
-) -> Result<Group> {
+) -> Result<UsernsGroup> {
     let helper = context.helper.as_deref();
     let group =
         group::start(plan.base, plan.unpacked.as_deref(), helper, network, kept, |ground, control| {

@@ -9,7 +9,7 @@ use skiff_cli::HostArgs;
 use skiff_launch::handshake::SharedSecret;
 use skiff_plan::{self as plan, PlanOptions, base};
 use skiff_runtime::network;
-use skiff_sandbox::group::{Group, Network};
+use skiff_sandbox::group::{GroupNetwork, UsernsGroup};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::members::Member;
@@ -29,7 +29,7 @@ const TOLD: u64 = 2048;
 
 /// A node that runs, or has ended by itself and is not reaped yet.
 pub struct Node {
-    group: Group,
+    group: UsernsGroup,
     name: Member,
     /// Process 1 of the machine.
     init: OwnedFd,
@@ -134,14 +134,14 @@ pub fn options(
     machine::options(options, Net::Host, places)
 }
 
-fn make(context: &Context, plan: &Plan, member: Member) -> Result<(Group, OwnedFd)> {
+fn make(context: &Context, plan: &Plan, member: Member) -> Result<(UsernsGroup, OwnedFd)> {
     let pattern = Pattern {
         plan: &|_| Ok(plan.clone()),
-        command: &|member| machine::command(member, Network::Makers),
+        command: &|member| machine::command(member, GroupNetwork::Makers),
         output: inside::OUTPUT.as_ref(),
         gone: &|_| (),
     };
-    let group = machine::group(context, plan, Network::Makers, &pattern, &[])?;
+    let group = machine::group(context, plan, GroupNetwork::Makers, &pattern, &[])?;
     let asked = hub::send(group.control.as_fd(), &Ask::Make(member), &[]);
     match asked.and_then(|()| hub::receive(group.control.as_fd())) {
         Ok((Say::Made, mut fds)) if fds.len() == 1 => Ok((group, fds.remove(0))),

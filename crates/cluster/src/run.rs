@@ -10,9 +10,9 @@ use skiff_launch::manager::Launch;
 use skiff_output as output;
 use skiff_plan::inside::Inside;
 use skiff_plan::{self as plan, in_image};
-use skiff_sandbox::command::Command;
+use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::session::Ended;
+use skiff_sandbox::session::CommandExit;
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::Identity;
@@ -55,7 +55,7 @@ pub fn run(run: &ClusterRun) -> Result<i32> {
     let end = carry_out(run, &context, &plan, &signals)?;
     Ok(match end {
         End::Code(code) => code,
-        End::Signal(number) => output::exit_as(Ended::Signal(number)),
+        End::Signal(number) => output::exit_as(CommandExit::Signal(number)),
         End::NotExecuted(errno) => output::failed(Failed::Command(plan.program.argv[0].clone(), errno)),
     })
 }
@@ -83,7 +83,7 @@ fn plan(run: &ClusterRun, net: &Net, context: &Context) -> Result<Plan> {
 }
 
 /// What lies below, and the command as the user wrote it, with the variables that belong to it there.
-fn root(run: &ClusterRun, context: &Context) -> Result<(Root, Command)> {
+fn root(run: &ClusterRun, context: &Context) -> Result<(Root, CommandSpec)> {
     let inside = Inside { me: !run.inside.root, ..run.inside.clone() };
     let found = Found::named(context, &run.base, run.dry_run)?;
     let command = match found.image() {
@@ -97,7 +97,7 @@ fn root(run: &ClusterRun, context: &Context) -> Result<(Root, Command)> {
 }
 
 /// With what leads programs to the cluster's hosts; what the user has asked for stands.
-fn program(run: &ClusterRun, name: &str, mut command: Command) -> Program {
+fn program(run: &ClusterRun, name: &str, mut command: CommandSpec) -> Program {
     let asked = |name: &str| {
         run.inside.env.iter().any(|setting| setting.to_string_lossy().split('=').next() == Some(name))
     };
@@ -116,7 +116,7 @@ fn program(run: &ClusterRun, name: &str, mut command: Command) -> Program {
     let mut first = OsString::from(format!("{}/bin:", files::DIR));
     first.push(path);
     command.set("PATH", first);
-    let Command { argv, env, cwd, only_there, .. } = command;
+    let CommandSpec { argv, env, cwd, only_there, .. } = command;
     Program { argv, env, cwd, only_there, terminal: None }
 }
 

@@ -9,8 +9,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use skiff_launch::frame::Stream;
-use skiff_sandbox::command::Command;
-use skiff_sandbox::join::{Failed, Place};
+use skiff_sandbox::command::CommandSpec;
+use skiff_sandbox::join::{Failed, SpawnAttr};
 use skiff_sandbox::terminal;
 use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::IgnoreError;
@@ -35,10 +35,10 @@ impl Script {
     /// Starts it: `enter` puts it into its container.
     pub fn start(
         program: Program,
-        enter: impl FnOnce(&Command, Place) -> std::result::Result<Child, Failed>,
+        enter: impl FnOnce(&CommandSpec, SpawnAttr) -> std::result::Result<Child, Failed>,
     ) -> Result<std::result::Result<Self, Failed>> {
         let Program { argv, env, cwd, only_there, terminal } = program;
-        let command = Command { argv, env, cwd, only_there, ..Command::default() };
+        let command = CommandSpec { argv, env, cwd, only_there, ..CommandSpec::default() };
         let (ours, theirs) = match terminal {
             None => pipes()?,
             Some(size) => at_terminal(size).context(|| "terminal")?,
@@ -46,14 +46,14 @@ impl Script {
         for fd in ours.iter().flatten() {
             fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK)).context(|| "pipe")?;
         }
-        let place = Place {
+        let attr = SpawnAttr {
             own_group: terminal.is_none(),
             own_session: terminal.is_some(),
             death_signal: Signal::KILL.as_raw(),
-            ..Place::default()
+            ..SpawnAttr::default()
         };
         let stdio = theirs.each_ref().map(|fd| Some(fd.as_fd()));
-        let started = with_stdio(stdio[0], stdio[1], stdio[2], || enter(&command, place))?;
+        let started = with_stdio(stdio[0], stdio[1], stdio[2], || enter(&command, attr))?;
         let [input, output, errors] = ours;
         let (waiting, no_more) = (VecDeque::new(), false);
         Ok(started.map(|child| Self { child, input, waiting, no_more, output, errors }))

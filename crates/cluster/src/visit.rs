@@ -10,9 +10,9 @@ use skiff_launch::handshake::{Call, SharedSecret};
 use skiff_launch::hosts::Host;
 use skiff_launch::listener::CallbackListener;
 use skiff_output as output;
-use skiff_sandbox::command::Command;
+use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::session::Ended;
+use skiff_sandbox::session::CommandExit;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::members::Member;
 use skiff_spec::plan::Identity;
@@ -35,14 +35,14 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub fn run(
     context: &Context,
     node: Member,
-    command: &Command,
+    command: &CommandSpec,
     address: String,
     key: &str,
     ask: impl FnOnce(Call) -> Result<()>,
-) -> std::result::Result<Ended, Failed> {
+) -> std::result::Result<CommandExit, Failed> {
     let listener = listen(key)?;
     let call = Call { secret: None, ..listener.call(vec![address]).map_err(Fault::from)? };
-    let Command { argv, env, cwd, only_there, .. } = command.clone();
+    let CommandSpec { argv, env, cwd, only_there, .. } = command.clone();
     let task = Task {
         hosts: &[Host { name: node.to_string(), slots: Some(1) }],
         launches: &[],
@@ -54,8 +54,8 @@ pub fn run(
     let signals = Signals::block(&[]).context(|| "signals")?;
     ask(call.clone())?;
     match head::run(&task, Some(listener), &call, &signals)? {
-        End::Code(code) => Ok(Ended::Code(code)),
-        End::Signal(number) => Ok(Ended::Signal(number)),
+        End::Code(code) => Ok(CommandExit::Code(code)),
+        End::Signal(number) => Ok(CommandExit::Signal(number)),
         End::NotExecuted(errno) => Err(Failed::Command(command.argv[0].clone(), errno)),
     }
 }

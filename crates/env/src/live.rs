@@ -10,9 +10,9 @@ use skiff_plan::inside::Inside;
 use skiff_runtime::control::{self, Live, Want};
 use skiff_runtime::enter;
 use skiff_runtime::environments::{self, Environment, Ground};
-use skiff_sandbox::command::Command;
+use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::session::{Ended, Session};
+use skiff_sandbox::session::{CommandExit, Session};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names;
 use skiff_spec::name::EnvName;
@@ -31,7 +31,12 @@ pub fn enter(context: &Context, name: &EnvName, inside: &Inside) -> Result<i32> 
 }
 
 /// A command as it runs in an environment; the user's shell if it has no words.
-pub fn command(context: &Context, env: &Environment, inside: &Inside, words: &[OsString]) -> Result<Command> {
+pub fn command(
+    context: &Context,
+    env: &Environment,
+    inside: &Inside,
+    words: &[OsString],
+) -> Result<CommandSpec> {
     match env.ground()? {
         Ground::Host => Ok(inside.command(context, words)),
         Ground::Image(entry) => in_image::in_environment(context, (entry.id, &entry.exec()?), inside, words),
@@ -77,12 +82,12 @@ fn existing_or_default(context: &Context, name: &EnvName) -> Result<Environment>
 }
 
 /// What Debian's shells show in front of the prompt.
-fn set_prompt(command: &mut Command, name: &EnvName) {
+fn set_prompt(command: &mut CommandSpec, name: &EnvName) {
     command.set("debian_chroot", name.as_str());
 }
 
 /// Runs a command in an environment, which is started if need be; the exit code.
-pub fn exec_in(context: &Context, env: &Environment, inside: &Inside, command: &Command) -> i32 {
+pub fn exec_in(context: &Context, env: &Environment, inside: &Inside, command: &CommandSpec) -> i32 {
     let mut command = command.clone();
     command.set(names::ENVIRONMENT, env.name.as_str());
     match session(context, env, inside.identity(), &command) {
@@ -95,8 +100,8 @@ fn session(
     context: &Context,
     env: &Environment,
     identity: Identity,
-    command: &Command,
-) -> std::result::Result<Ended, Failed> {
+    command: &CommandSpec,
+) -> std::result::Result<CommandExit, Failed> {
     let live = root::session(context, env)?;
     let session = Session::begin()?;
     let target = (&live.init, live.pid, enter::net_space(&env.settings()?.net, false));

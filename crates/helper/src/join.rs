@@ -17,8 +17,8 @@ use rustix::thread::{
     set_thread_res_uid,
 };
 use skiff_sandbox::command::NotStarted;
-use skiff_sandbox::join::Place;
-use skiff_sandbox::order::Order;
+use skiff_sandbox::exec_request::ExecRequest;
+use skiff_sandbox::join::SpawnAttr;
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
 use skiff_sys::IgnoreError;
@@ -43,8 +43,8 @@ const KINDS: [(&str, LinkNameSpaceType); 4] = [
 
 /// Makes a process in the namespaces of process `pid` and tells of it. When it is told to go, or was `told` before, it becomes the
 /// command.
-pub fn start(caller: &Caller, pid: u32, order: &[u8], told: bool, socket: &OwnedFd) -> Result<()> {
-    let order = Order::decode(order).ok_or_else(|| Error::new("join: that is no command"))?;
+pub fn start(caller: &Caller, pid: u32, request: &[u8], told: bool, socket: &OwnedFd) -> Result<()> {
+    let request = ExecRequest::decode(request).ok_or_else(|| Error::new("join: that is no command"))?;
     let Spaces { mount, others } = Spaces::open(caller, pid)?;
     for (kind, space) in &others {
         move_into_link_name_space(space.as_fd(), Some(*kind)).context(|| entering(pid))?;
@@ -61,7 +61,7 @@ pub fn start(caller: &Caller, pid: u32, order: &[u8], told: bool, socket: &Owned
         Fork::Child => {
             // Not even its own alarm, which a fork ends, is to end it before it is told to go.
             signal::restore(Mask::from_bits(u64::MAX));
-            let why = become_it(caller, &order, mount.as_ref(), (socket, told), &reporter);
+            let why = become_it(caller, &request, mount.as_ref(), (socket, told), &reporter);
             rustix::io::write(&reporter, &why.to_bytes())
                 .ignore_error("if the caller has gone there is nobody to tell; the exit code says it too");
             exit_now(why.exit_code())
@@ -73,7 +73,7 @@ pub fn start(caller: &Caller, pid: u32, order: &[u8], told: bool, socket: &Owned
 /// be opened after.
 fn become_it(
     caller: &Caller,
-    order: &Order<'_>,
+    request: &ExecRequest<'_>,
     mount: Option<&OwnedFd>,
     (socket, told): (&OwnedFd, bool),
     reporter: &OwnedFd,
@@ -87,18 +87,18 @@ fn become_it(
         await_go(socket);
     }
     let enter = || mount.map_or(Ok(()), |mount| enter_mounts(mount.as_fd()));
-    let limits = || caller.limits.restore().and_then(|()| order.stack.apply());
+    let limits = || caller.limits.restore().and_then(|()| request.stack.apply());
     match ready
         .and_then(|()| enter())
         .and_then(|()| limits())
-        .and_then(|()| give_up_everything(caller, order.place))
+        .and_then(|()| give_up_everything(caller, request.attr))
     {
         Ok(()) => {
             close_inherited(&[socket.as_fd(), caller.slot.as_fd()]);
             mount.iter().for_each(|mount| close_inherited(&[mount.as_fd()]));
             caller.restore_alarm_action();
-            signal::restore(order.mask);
-            order.command.exec()
+            signal::restore(request.mask);
+            request.command.exec()
         }
         Err(e) => NotStarted::Program(e),
     }
@@ -191,7 +191,7 @@ fn leave_what_mounts_do_not_need(caller: &Caller) -> std::io::Result<()> {
 }
 
 /// The rest, from root to the caller; then makes sure.
-fn give_up_everything(caller: &Caller, place: Place) -> std::io::Result<()> {
+fn give_up_everything(caller: &Caller, attr: SpawnAttr) -> std::io::Result<()> {
     let (uid, gid) = (Uid::from_raw(caller.uid), Gid::from_raw(caller.gid));
     set_thread_res_uid(uid, uid, uid)?;
     // For root as the caller nothing went by itself.
@@ -208,7 +208,7 @@ fn give_up_everything(caller: &Caller, place: Place) -> std::io::Result<()> {
     {
         return Err(std::io::ErrorKind::PermissionDenied.into());
     }
-    place.take()?;
+    attr.apply()?;
     // Loaded since the request was known (`confine`).
     if !seccomp::is_loaded() {
         return Err(std::io::ErrorKind::PermissionDenied.into());

@@ -8,7 +8,7 @@ use skiff_output as output;
 use skiff_plan::{RootOptions, RootSource};
 use skiff_runtime::lock;
 use skiff_runtime::record::{Record, State};
-use skiff_sandbox::session::Ended as HowEnded;
+use skiff_sandbox::session::CommandExit as HowEnded;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Ended};
 use skiff_spec::name::EnvName;

@@ -14,9 +14,9 @@ use skiff_runtime::control::{self, Live, Want};
 use skiff_runtime::environments::Environment;
 use skiff_runtime::record::{ENV, Record, State};
 use skiff_runtime::{enter, lock, network};
-use skiff_sandbox::command::Command;
+use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::session::{Ended as HowEnded, Session};
+use skiff_sandbox::session::{CommandExit as HowEnded, Session};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Ended, Started};
 use skiff_spec::job::names;
@@ -159,7 +159,7 @@ fn session(
     live: &Live,
     identity: Identity,
     plan: &Plan,
-    command: &Command,
+    command: &CommandSpec,
 ) -> std::result::Result<HowEnded, Failed> {
     let session = Session::begin()?;
     let net = enter::net_space(&plan.net, plan.dumpable);
@@ -173,7 +173,7 @@ fn command(
     (record, started): (&Record, &Started),
     inside: &Inside,
     words: &[OsString],
-) -> Result<(Identity, Command)> {
+) -> Result<(Identity, CommandSpec)> {
     let own = started.identity == Identity::Root || context.route() == Route::Rootless;
     let root = inside.root || (own && !inside.me);
     let inside = Inside { root, me: !root, ..inside.clone() };

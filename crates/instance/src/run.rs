@@ -13,13 +13,13 @@ use skiff_plan::replay::RUN;
 use skiff_plan::resolve::{MainProcess, RunFacts, resolve};
 use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, get, show, stop};
 use skiff_runtime::{enter, network};
-use skiff_sandbox::command::Command;
+use skiff_sandbox::command::CommandSpec;
+use skiff_sandbox::exec_request::ExecRequest;
 use skiff_sandbox::first::First;
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::order::Order;
-use skiff_sandbox::session::{Ended, Session};
-use skiff_sandbox::start::{Options, start_for, start_for_me};
+use skiff_sandbox::session::{CommandExit, Session};
+use skiff_sandbox::start::{StartOptions, start_for, start_for_me};
 use skiff_spec::fault::Result;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Identity, Plan};
@@ -154,18 +154,22 @@ fn in_new(
     started: Option<Helper>,
     process: &MainProcess,
     plan: &Plan,
-) -> std::result::Result<Ended, Failed> {
+) -> std::result::Result<CommandExit, Failed> {
     let MainProcess { command, identity, stop } = process;
     let session = Session::begin()?.stopped_by(stop::stop_signal(stop.as_deref()));
     if *identity == Identity::Me {
         return as_me_in_new(context, started, command, plan, session);
     }
     let hosts = network::hosts(plan)?;
-    let options =
-        Options { helper: context.helper.as_deref(), started, hosts: hosts.as_deref(), ..Options::default() };
-    let place = session.place(rustix::process::Signal::KILL.as_raw());
+    let options = StartOptions {
+        helper: context.helper.as_deref(),
+        started,
+        hosts: hosts.as_deref(),
+        ..StartOptions::default()
+    };
+    let attr = session.spawn_attr(rustix::process::Signal::KILL.as_raw());
     let (instance, process) =
-        start_for(plan, options, &First { command, place, mask: session.mask(), apart: None })?;
+        start_for(plan, options, &First { command, attr, mask: session.mask(), apart: None })?;
     instance.notes.iter().for_each(|note| output::note(note));
     Ok(session.wait_first(instance, process)?)
 }
@@ -173,15 +177,15 @@ fn in_new(
 fn as_me_in_new(
     context: &Context,
     started: Option<Helper>,
-    command: &Command,
+    command: &CommandSpec,
     plan: &Plan,
     session: Session,
-) -> std::result::Result<Ended, Failed> {
+) -> std::result::Result<CommandExit, Failed> {
     let (helper, hosts) = (Some(enter::helper_for_me(context)?), network::hosts(plan)?);
-    let options = Options { helper, started, hosts: hosts.as_deref(), ..Options::default() };
-    let place = session.place(rustix::process::Signal::KILL.as_raw());
-    let order = Order::new(command, place, session.mask());
-    let (instance, child, mut helper) = start_for_me(plan, options, &order)?;
+    let options = StartOptions { helper, started, hosts: hosts.as_deref(), ..StartOptions::default() };
+    let attr = session.spawn_attr(rustix::process::Signal::KILL.as_raw());
+    let request = ExecRequest::new(command, attr, session.mask());
+    let (instance, child, mut helper) = start_for_me(plan, options, &request)?;
     instance.notes.iter().for_each(|note| output::note(note));
     let ended = session.wait(&child)?;
     instance.end_inside();

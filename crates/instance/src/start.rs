@@ -21,7 +21,7 @@ use skiff_runtime::network;
 use skiff_runtime::record::{ENV, Record, now};
 use skiff_runtime::service::Service;
 use skiff_runtime::supervisor::{self, Keep, Place};
-use skiff_sandbox::command::Command;
+use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::join::Failed;
 use skiff_snapshot::{Depot, LayerLease};
 use skiff_spec::checkpoint::CheckpointName;
@@ -49,7 +49,7 @@ struct Wanted {
     /// Layers that must not be evicted.
     held: Vec<LayerLease>,
     snapshot: Option<String>,
-    command: Option<Command>,
+    command: Option<CommandSpec>,
     identity: Identity,
     stop: Option<String>,
     /// The image.
@@ -70,7 +70,7 @@ struct Resolved {
 impl Resolved {
     fn of(wanted: &Wanted) -> Self {
         let Wanted { plan, held: _, snapshot, command, identity, stop, entry } = wanted;
-        let process = |command: &Command| {
+        let process = |command: &CommandSpec| {
             let (command, identity, stop) = (command.clone(), *identity, stop.clone());
             DescribedProcess::of(MainProcess { command, identity, stop })
         };

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::session::Ended;
+use skiff_sandbox::session::CommandExit;
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_sys::IgnoreError;
 
@@ -81,11 +81,11 @@ pub fn paint(word: &str, colour: u8) -> String {
 }
 
 /// Ends as the command ended.
-pub fn exit_as(ended: Ended) -> i32 {
+pub fn exit_as(ended: CommandExit) -> i32 {
     match ended {
-        Ended::Code(code) => code,
+        CommandExit::Code(code) => code,
         // The shell that waits for us sees the signal itself, and shows what it would have shown.
-        Ended::Signal(number) => skiff_sys::signal::die_by(number),
+        CommandExit::Signal(number) => skiff_sys::signal::die_by(number),
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use serde::{Deserialize, Serialize};
-use skiff_sandbox::command::Command;
+use skiff_sandbox::command::CommandSpec;
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::plan::Identity;
 
@@ -75,7 +75,7 @@ impl DescribedProcess {
     pub fn of(process: MainProcess) -> Self {
         let MainProcess { command, identity, stop } = process;
         // What is untrusted is so by the plan, and only login shells have another name than their program's.
-        let Command { argv, argv0: _, env, cwd, only_there, user, untrusted: _, seen_as } = command;
+        let CommandSpec { argv, argv0: _, env, cwd, only_there, user, untrusted: _, seen_as } = command;
         let setting = |(name, value): &(OsString, OsString)| {
             let mut text = name.clone();
             // A value that is passed on may be a secret, and is there anyway.
@@ -117,7 +117,8 @@ impl DescribedProcess {
             _ => {}
         }
         let env = env.into_iter().map(setting).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
-        let command = Command { argv, env, cwd, only_there, user, untrusted, seen_as, ..Command::default() };
+        let command =
+            CommandSpec { argv, env, cwd, only_there, user, untrusted, seen_as, ..CommandSpec::default() };
         Ok(MainProcess { command, identity, stop })
     }
 }

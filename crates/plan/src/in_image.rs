@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use skiff_oci::manifest::ExecConfig;
-use skiff_sandbox::command::{Command, DEFAULT_PATH};
+use skiff_sandbox::command::{CommandSpec, DEFAULT_PATH};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::plan::Identity;
@@ -38,7 +38,7 @@ pub fn command(
     inside: &Inside,
     entrypoint: Option<&OsStr>,
     words: &[OsString],
-) -> Result<Command> {
+) -> Result<CommandSpec> {
     let argv = words_of(exec, entrypoint, words);
     let mut command =
         with_variables(context, (id, exec), inside, inside.identity_in_image(context.route()), &argv);
@@ -53,7 +53,7 @@ pub fn command(
 }
 
 /// Has it run as another user inside, whose name and home are known only there.
-pub fn run_as(command: &mut Command, user: &str, inside: &Inside) {
+pub fn run_as(command: &mut CommandSpec, user: &str, inside: &Inside) {
     let asked = inside.settings();
     for name in ["HOME", "USER", "LOGNAME"] {
         if !asked.iter().any(|(asked, _)| asked == name) {
@@ -70,7 +70,7 @@ pub fn in_environment(
     image: (ImageId, &ExecConfig),
     inside: &Inside,
     words: &[OsString],
-) -> Result<Command> {
+) -> Result<CommandSpec> {
     let shell = [OsString::from("/bin/sh")];
     let words = if words.is_empty() { &shell } else { words };
     Ok(with_variables(context, image, inside, inside.identity(), words))
@@ -83,7 +83,7 @@ fn with_variables(
     inside: &Inside,
     identity: Identity,
     argv: &[OsString],
-) -> Command {
+) -> CommandSpec {
     let mut command = inside.command_as(context, identity, argv);
     enter(&mut command, id, exec);
     for (name, value) in inside.settings() {
@@ -94,7 +94,7 @@ fn with_variables(
 
 /// What comes from elsewhere into an image loses what leads to places there, and gets what its maker meant. What was in this one before
 /// keeps what has been set there.
-pub fn enter(command: &mut Command, id: ImageId, exec: &ExecConfig) {
+pub fn enter(command: &mut CommandSpec, id: ImageId, exec: &ExecConfig) {
     if is_in(command, id) {
         return;
     }
@@ -115,7 +115,7 @@ pub fn enter(command: &mut Command, id: ImageId, exec: &ExecConfig) {
 }
 
 /// Whether it comes from this very image.
-pub fn is_in(command: &Command, id: ImageId) -> bool {
+pub fn is_in(command: &CommandSpec, id: ImageId) -> bool {
     command.var(IMAGE).is_some_and(|set| set == id.to_string().as_str())
 }
 

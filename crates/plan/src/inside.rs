@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use skiff_runtime::proxy::{PSEC, PSEC_OF_ROOT};
-use skiff_sandbox::command::{Command, DEFAULT_PATH, own_env};
+use skiff_sandbox::command::{CommandSpec, DEFAULT_PATH, own_env};
 use skiff_spec::plan::{Identity, Route};
 use skiff_user::context::Context;
 
@@ -54,19 +54,19 @@ impl Inside {
     }
 
     /// The command to run; the user's shell if they named none.
-    pub fn command(&self, context: &Context, argv: &[OsString]) -> Command {
+    pub fn command(&self, context: &Context, argv: &[OsString]) -> CommandSpec {
         self.command_as(context, self.identity(), argv)
     }
 
     /// Likewise, as somebody else than is usual.
-    pub fn command_as(&self, context: &Context, identity: Identity, argv: &[OsString]) -> Command {
+    pub fn command_as(&self, context: &Context, identity: Identity, argv: &[OsString]) -> CommandSpec {
         let argv = if argv.is_empty() { vec![context.shell()] } else { argv.to_vec() };
         let mut cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
         cwd.extend(&self.workdir);
         let env = environment(context, identity, self.passed_on());
         let only_there = self.workdir.is_some();
         let untrusted = self.untrusted;
-        let mut command = Command { argv, env, cwd, only_there, untrusted, ..Command::default() };
+        let mut command = CommandSpec { argv, env, cwd, only_there, untrusted, ..CommandSpec::default() };
         for (name, value) in self.settings() {
             command.set(name, value);
         }
@@ -126,7 +126,7 @@ fn environment(
     identity: Identity,
     passed_on: Option<&[&str]>,
 ) -> Vec<(OsString, OsString)> {
-    let mut command = Command { env: own_env(), ..Command::default() };
+    let mut command = CommandSpec { env: own_env(), ..CommandSpec::default() };
     command.env.retain(|(name, _)| !name.as_bytes().starts_with(b"SKIFF_"));
     command.set("HOME", context.home.clone());
     if let Some(names) = passed_on {

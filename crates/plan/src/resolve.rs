@@ -1,6 +1,6 @@
 //! From what is asked for to what is known: the image is looked up, and pulled if need be, and the command gets its words and variables.
 
-use skiff_sandbox::command::Command;
+use skiff_sandbox::command::CommandSpec;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::plan::Identity;
 use skiff_store::index::Entry;
@@ -22,7 +22,7 @@ pub struct RunFacts<'a> {
 #[derive(Clone)]
 pub struct MainProcess {
     /// The command.
-    pub command: Command,
+    pub command: CommandSpec,
     /// Who it is inside.
     pub identity: Identity,
     /// The signal that the command is to get in place of SIGTERM.
@@ -73,7 +73,7 @@ fn become_user(
     asked: &RootOptions,
     makers: Option<&str>,
     identity: Identity,
-    command: &mut Command,
+    command: &mut CommandSpec,
 ) -> Identity {
     let Some(user) = asked.user.as_deref().or(makers) else { return identity };
     if !["root", "0", "root:root", "0:0", "root:0", "0:root"].contains(&user) {

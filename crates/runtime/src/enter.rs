@@ -14,14 +14,14 @@ pub fn spawn(
     context: &Context,
     (init, pid, net): (&std::os::fd::OwnedFd, rustix::process::Pid, NetSpace),
     identity: Identity,
-    command: &skiff_sandbox::command::Command,
+    command: &skiff_sandbox::command::CommandSpec,
     session: &Session,
 ) -> std::result::Result<skiff_sys::process::Child, Failed> {
     use std::os::fd::AsFd;
-    let place = session.place(rustix::process::Signal::KILL.as_raw());
+    let attr = session.spawn_attr(rustix::process::Signal::KILL.as_raw());
     match identity {
-        Identity::Root => join::as_root(init.as_fd(), net, command, place, session.mask()),
-        Identity::Me => join::as_me(helper_for_me(context)?, pid, command, place, session.mask()),
+        Identity::Root => join::as_root(init.as_fd(), net, command, attr, session.mask()),
+        Identity::Me => join::as_me(helper_for_me(context)?, pid, command, attr, session.mask()),
     }
 }
 

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitStatus};
-use skiff_sandbox::command::Command;
+use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::first::{Apart, First, Process};
-use skiff_sandbox::join::{Failed, Place, as_me};
-use skiff_sandbox::session::{self, Ended};
-use skiff_sandbox::start::{Instance, Options, start, start_for};
+use skiff_sandbox::join::{Failed, SpawnAttr, as_me};
+use skiff_sandbox::session::{self, CommandExit};
+use skiff_sandbox::start::{RunningContainer, StartOptions, start, start_for};
 use skiff_spec::fault::{Context as _, Fault as Error};
 use skiff_spec::instance::End;
 use skiff_spec::network::Again;
@@ -26,7 +26,7 @@ use crate::record::Record;
 /// What to start, and how.
 pub struct Service<'a> {
     /// The command; without one the instance is there to be entered.
-    pub command: Option<&'a Command>,
+    pub command: Option<&'a CommandSpec>,
     /// In its place: processes that are made again.
     pub restorer: Option<&'a dyn Restorer>,
     /// Who it is inside.
@@ -45,7 +45,7 @@ pub trait Restorer {
     fn again(&self) -> Option<Again>;
 
     /// Makes them; gives the one that the instance is there for.
-    fn restore(&self, instance: &Instance) -> Result<Process, Error>;
+    fn restore(&self, instance: &RunningContainer) -> Result<Process, Error>;
 
     /// What the start depends on, if somebody has a say in whether they run.
     fn approval(&self) -> Option<Approval<'_>>;
@@ -63,7 +63,7 @@ pub struct Approval<'a> {
 /// A running command, with what serves it.
 pub struct Running {
     main: Main,
-    ended: Option<Ended>,
+    ended: Option<CommandExit>,
     kept: Kept,
 }
 
@@ -80,13 +80,13 @@ impl Service<'_> {
         &self,
         context: &Context,
         plan: &Plan,
-        options: Options<'_>,
+        options: StartOptions<'_>,
         mask: Mask,
-    ) -> Result<(Instance, Option<Running>), Failed> {
+    ) -> Result<(RunningContainer, Option<Running>), Failed> {
         let output = self.record.output();
         if let Some(restorer) = self.restorer {
             let again = restorer.again();
-            let instance = start(plan, Options { again: again.as_ref(), ..options })?;
+            let instance = start(plan, StartOptions { again: again.as_ref(), ..options })?;
             let revived = self.note_address(&instance).and_then(|()| restorer.restore(&instance));
             return match revived {
                 Ok(process) => {
@@ -106,15 +106,15 @@ impl Service<'_> {
         };
         // One that CRIU makes again is CRIU's child at first, and must not end with it. With process 1 it ends anyway.
         let death_signal = if self.checkpoint { 0 } else { Signal::KILL.as_raw() };
-        let place = Place { own_session: true, death_signal, ..Place::default() };
+        let attr = SpawnAttr { own_session: true, death_signal, ..SpawnAttr::default() };
         let (instance, main) = if self.identity == Identity::Root {
             let apart = Apart { output: Path::new(inside::OUTPUT), filter: !self.checkpoint };
-            let first = First { command, place, mask, apart: Some(apart) };
+            let first = First { command, attr, mask, apart: Some(apart) };
             let (instance, process) = start_for(plan, options, &first)?;
             (instance, Main::Inside(process))
         } else {
             let instance = start(plan, options)?;
-            match self.start_as_me(context, command, &instance, (place, mask), &output) {
+            match self.start_as_me(context, command, &instance, (attr, mask), &output) {
                 Ok(child) => (instance, Main::Me(child)),
                 Err(why) => {
                     instance.end();
@@ -128,7 +128,7 @@ impl Service<'_> {
     }
 
     /// Writes down where it is reached, if it has an address that it is to have again.
-    fn note_address(&self, instance: &Instance) -> Result<(), Error> {
+    fn note_address(&self, instance: &RunningContainer) -> Result<(), Error> {
         instance.address().map_or(Ok(()), |address| self.record.note_address(address))
     }
 
@@ -136,28 +136,28 @@ impl Service<'_> {
     fn start_as_me(
         &self,
         context: &Context,
-        command: &Command,
-        instance: &Instance,
-        (place, mask): (Place, Mask),
+        command: &CommandSpec,
+        instance: &RunningContainer,
+        (attr, mask): (SpawnAttr, Mask),
         output: &Path,
     ) -> Result<Child, Failed> {
         let helper = enter::helper_for_me(context)?;
         let about = || format!("output {}", output.display());
         let file: OwnedFd = std::fs::File::options().append(true).open(output).context(about)?.into();
         rustix::stdio::dup2_stdout(&file).and_then(|()| rustix::stdio::dup2_stderr(&file)).context(about)?;
-        let child = as_me(helper, instance.init.pid, command, place, mask);
+        let child = as_me(helper, instance.init.pid, command, attr, mask);
         skiff_sandbox::start::detach_stdio();
         child
     }
 
     /// Writes down how it ended; nothing if there was no command. Whoever has ended it since it goes on elsewhere has written that.
-    pub fn note_end(&self, ended: Option<Ended>) {
+    pub fn note_end(&self, ended: Option<CommandExit>) {
         if self.record.end_is_noted() {
             return;
         }
         let end = ended.map(|ended| match ended {
-            Ended::Code(code) => End::Exited(code),
-            Ended::Signal(number) => End::Killed(number),
+            CommandExit::Code(code) => End::Exited(code),
+            CommandExit::Signal(number) => End::Killed(number),
         });
         self.record
             .note_end(end)
@@ -187,13 +187,13 @@ impl Running {
         if let Main::Me(child) = &self.main
             && child.pid == pid
         {
-            let ended = status.exit_status().map(Ended::Code);
-            self.ended = ended.or_else(|| status.terminating_signal().map(Ended::Signal));
+            let ended = status.exit_status().map(CommandExit::Code);
+            self.ended = ended.or_else(|| status.terminating_signal().map(CommandExit::Signal));
         }
     }
 
     /// Process 1 has said something; whether that was for us.
-    pub fn hear(&mut self, instance: &Instance) -> bool {
+    pub fn hear(&mut self, instance: &RunningContainer) -> bool {
         let inside = matches!(self.main, Main::Inside(_));
         if inside && self.ended.is_none() {
             self.ended = session::ended(instance.control.as_fd()).default_on_error(
@@ -217,7 +217,7 @@ impl Running {
     }
 
     /// How it ended; one that has not, does so now, by force.
-    pub fn ended(&self) -> Ended {
-        self.ended.unwrap_or(Ended::Signal(Signal::KILL.as_raw()))
+    pub fn ended(&self) -> CommandExit {
+        self.ended.unwrap_or(CommandExit::Signal(Signal::KILL.as_raw()))
     }
 }

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, SocketFlags, SocketType, accept_with, send};
 use rustix::process::{Signal, WaitOptions, kill_process, wait};
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::start::{Instance, Options, detach_stdio, reap_all_until, start};
+use skiff_sandbox::start::{RunningContainer, StartOptions, detach_stdio, reap_all_until, start};
 use skiff_sandbox::{IDLE, STILL};
 use skiff_snapshot::LayerLease;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
@@ -86,7 +86,7 @@ struct Supervisor<'a> {
     place: &'a Place,
     keep: Keep<'a>,
     base: Base,
-    instance: Instance,
+    instance: RunningContainer,
     /// What it is kept for, if that is one thing.
     running: Option<Running>,
     control: OwnedFd,
@@ -124,7 +124,7 @@ impl<'a> Supervisor<'a> {
         let in_job = matches!(keep, Keep::UntilStopped) && plan.base == Base::Host;
         let socket = (place.environment.is_some() && !in_job && !plan.contain).then_some(socket.as_path());
         let (helper, hosts) = (context.helper.as_deref(), network::hosts(plan)?);
-        let options = Options { helper, socket, hosts: hosts.as_deref(), ..Options::default() };
+        let options = StartOptions { helper, socket, hosts: hosts.as_deref(), ..StartOptions::default() };
         let (instance, running) = match keep {
             Keep::Instance(service) => service.start(context, plan, options, signals.before())?,
             Keep::WhileUsed | Keep::WhileEntered | Keep::UntilStopped => (start(plan, options)?, None),

@@ -15,7 +15,7 @@ use crate::user::Account;
 
 /// What to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Command {
+pub struct CommandSpec {
     /// The program as typed (searched for in the `PATH` of `env` unless it has a slash) and its arguments.
     pub argv: Vec<OsString>,
     /// If set, what the program gets to see as its own name (`-bash` for a login shell).
@@ -96,7 +96,7 @@ impl NotStarted {
     }
 }
 
-impl Command {
+impl CommandSpec {
     /// The value of a variable of its environment.
     #[must_use]
     pub fn var(&self, name: &str) -> Option<&OsStr> {

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use skiff_spec::fault::Fault;
 use skiff_sys::IgnoreError;
 
-use crate::command::{Command, NotStarted, exit_code};
+use crate::command::{CommandSpec, NotStarted, exit_code};
 
 /// Why a command does not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Failed {
         }
     }
 
-    pub(crate) fn to_start(command: &Command, why: &NotStarted) -> Self {
+    pub(crate) fn to_start(command: &CommandSpec, why: &NotStarted) -> Self {
         match why {
             NotStarted::Program(e) => {
                 let name = command.argv.first().cloned().unwrap_or_default();
@@ -79,7 +79,7 @@ impl Failed {
 
     /// What was said of `command`; nothing, by the end of the pipe, when it has become the program.
     #[must_use]
-    pub fn reported(word: &[u8], command: &Command) -> Option<Self> {
+    pub fn reported(word: &[u8], command: &CommandSpec) -> Option<Self> {
         match word.split_first()? {
             (b'X', errno) => {
                 let errno = errno.try_into().map_or(0, i32::from_le_bytes);

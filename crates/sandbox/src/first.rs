@@ -14,14 +14,14 @@ use skiff_sys::fdpass;
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::Mask;
 
-use crate::command::Command;
+use crate::command::CommandSpec;
 use crate::confine::confine;
 use crate::failed::Failed;
 use crate::helper::Helper;
 use crate::init::{ADOPT, IDLE};
 use crate::join;
-use crate::place::Place;
-use crate::stage::ROOT;
+use crate::rootfs_inputs::ROOT;
+use crate::spawn_attr::SpawnAttr;
 
 /// Said to the waiting command: the new root hangs at its place, unfurnished.
 const LOOK: u8 = b'l';
@@ -31,9 +31,9 @@ const GO: u8 = b'g';
 /// What to run, and how.
 pub struct First<'a> {
     /// The command.
-    pub command: &'a Command,
+    pub command: &'a CommandSpec,
     /// How the command stands to the terminal and to its maker.
-    pub place: Place,
+    pub attr: SpawnAttr,
     /// The signal mask that it gets.
     pub mask: Mask,
     /// What it stands on, if not on its maker's descriptors.
@@ -98,8 +98,8 @@ impl First<'_> {
             }
         }
         let stand = || self.apart.map_or(Ok(()), |apart| apart.stand());
-        let place = || self.place.take().context(|| "place of the process inside");
-        match ready.and_then(|()| stand()).and_then(|()| place()) {
+        let apply = || self.attr.apply().context(|| "terminal and group of the process inside");
+        match ready.and_then(|()| stand()).and_then(|()| apply()) {
             Ok(()) => join::become_command(self.command, self.mask),
             Err(e) => e.into(),
         }

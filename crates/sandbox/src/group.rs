@@ -19,18 +19,18 @@ use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fo
 use crate::child::{read_all, reap};
 use crate::failed::Failed;
 use crate::first::{self, First, Process};
+use crate::group_node::GroupInputs;
 use crate::helper::{Helper, Layers};
-use crate::machine::Part;
 use crate::map;
 use crate::mounts::{attach, bind, bind_one, memory, open_dir};
-use crate::stage::{Extras, PLACE};
-use crate::start::{For, Instance, Making, become_init, detach_stdio, die_with_maker, hear};
+use crate::rootfs_inputs::{Extras, PLACE};
+use crate::start::{For, Making, RunningContainer, become_init, detach_stdio, die_with_maker, hear};
 use crate::word::Word;
 
-pub use crate::machine::{Machine, Wiring};
+pub use crate::group_node::{GroupNode, NetworkSetup};
 
 /// A group, as its maker holds it. It ends with the maker.
-pub struct Group {
+pub struct UsernsGroup {
     /// Process 1 of the group; when it ends, so does every machine.
     pub init: Child,
     /// A socket to it that keeps messages apart.
@@ -40,23 +40,23 @@ pub struct Group {
 }
 
 /// What all machines of a group have in common, as its process 1 holds it.
-pub struct Ground {
+pub struct GroupResources {
     /// Nothing where each machine's root is stacked by a program of its own.
     layers: Option<Layers>,
     ids: u32,
-    network: Network,
+    network: GroupNetwork,
 }
 
 /// What network the machines of a group are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Network {
+pub enum GroupNetwork {
     /// The one that the group's maker is in.
     Makers,
     /// One of its own each, and so has process 1 of the group.
     Own,
 }
 
-impl Network {
+impl GroupNetwork {
     fn namespace(self, flags: CloneFlags) -> CloneFlags {
         match self {
             Self::Makers => flags,
@@ -74,10 +74,10 @@ pub fn start(
     base: Base,
     tree: Option<&Path>,
     helper: Option<&Path>,
-    network: Network,
+    network: GroupNetwork,
     kept: &[BorrowedFd<'_>],
-    serve: impl FnOnce(&Ground, &OwnedFd),
-) -> Result<Group> {
+    serve: impl FnOnce(&GroupResources, &OwnedFd),
+) -> Result<UsernsGroup> {
     let helper = helper.map(|program| Helper::spawn_for(program, base)).transpose()?;
     let (control, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -88,7 +88,7 @@ pub fn start(
     let Fork::Parent(init) = made.map_err(|e| e.hint("`skiff doctor` says whether users may have them"))?
     else {
         drop((control, report));
-        let ground = Ground::make(tree, helper.as_ref(), network, &theirs);
+        let ground = GroupResources::make(tree, helper.as_ref(), network, &theirs);
         let word = match &ground {
             Ok(ground) => [b"+", &ground.ids.to_le_bytes()[..]].concat(),
             Err(e) => [b"-", &e.to_bytes()[..]].concat(),
@@ -118,7 +118,7 @@ pub fn start(
     match (told.split_first(), asked) {
         (Some((b'+', ids)), Ok(())) => {
             let ids = ids.try_into().map_or(0, u32::from_le_bytes);
-            Ok(Group { init, control, ids })
+            Ok(UsernsGroup { init, control, ids })
         }
         (told, asked) => {
             kill_process(init.pid, Signal::KILL)
@@ -133,7 +133,7 @@ pub fn start(
     }
 }
 
-impl Group {
+impl UsernsGroup {
     /// Ends it; when this returns, no process of it is left.
     pub fn end(self) {
         kill_process(self.init.pid, Signal::KILL).ignore_error("it may be dead already");
@@ -141,11 +141,11 @@ impl Group {
     }
 }
 
-impl Ground {
+impl GroupResources {
     fn make(
         tree: Option<&Path>,
         helper: Option<&Helper>,
-        network: Network,
+        network: GroupNetwork,
         control: &OwnedFd,
     ) -> Result<Self> {
         die_with_maker(control.as_fd())?;
@@ -173,7 +173,7 @@ impl Ground {
         if let Some(layers) = &layers {
             hang(layers)?;
         }
-        if network == Network::Own {
+        if network == GroupNetwork::Own {
             skiff_sys::net::loopback_up().context(|| "loopback device")?;
         }
         Ok(Self { layers, ids, network })
@@ -181,7 +181,7 @@ impl Ground {
 
     /// What network its machines are in.
     #[must_use]
-    pub fn network(&self) -> Network {
+    pub fn network(&self) -> GroupNetwork {
         self.network
     }
 
@@ -206,12 +206,12 @@ impl Ground {
     pub fn machine(
         &self,
         plan: &Plan,
-        machine: &Machine<'_>,
+        machine: &GroupNode<'_>,
         first: &First<'_>,
-    ) -> std::result::Result<(Instance, Process), Failed> {
+    ) -> std::result::Result<(RunningContainer, Process), Failed> {
         let program = std::env::current_exe().context(|| "own program")?;
         // Before the fork: in its own mount namespace it could not mount ours once more.
-        let part = Part { layers: self.layers()?, ids: self.ids, machine };
+        let part = GroupInputs { layers: self.layers()?, ids: self.ids, machine };
         let (control, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .context(|| "control socket")?;
@@ -236,7 +236,7 @@ impl Ground {
             kill_process(init.pid, Signal::KILL).ignore_error("it may have ended by itself");
         }
         let told = hear(report.as_fd());
-        let instance = Instance { init, control, ids: self.ids, notes: vec![], way_out: None };
+        let instance = RunningContainer { init, control, ids: self.ids, notes: vec![], way_out: None };
         let failed = match (Word::decode(&told), wired) {
             (Some((Word::Made { .. }, rest)), Ok(())) => match Failed::reported(rest, first.command) {
                 None => {

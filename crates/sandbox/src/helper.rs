@@ -20,9 +20,9 @@ use skiff_sys::fdpass;
 use skiff_sys::process::{self, Child};
 
 use crate::child::{read_all, reap};
-use crate::command::{Command, NotStarted};
+use crate::command::{CommandSpec, NotStarted};
+use crate::exec_request::ExecRequest;
 use crate::failed::Failed;
-use crate::order::Order;
 
 /// The helper started, not yet asked anything. Starting it early lets it load while we do other things.
 pub struct Helper {
@@ -182,8 +182,8 @@ impl Helper {
     ///
     /// # Errors
     /// As [`Helper::ask`], and that no program could be given such words.
-    pub(crate) fn order(&self, order: &Order<'_>, init: Pid) -> Result<()> {
-        for request in Request::orders(&order.encode()?) {
+    pub(crate) fn ask_to_run(&self, command: &ExecRequest<'_>, init: Pid) -> Result<()> {
+        for request in Request::orders(&command.encode()?) {
             self.ask(&request, &[])?;
         }
         self.ask(&Request::Join { pid: init.as_raw_nonzero().get().unsigned_abs() }, &[])
@@ -197,8 +197,8 @@ impl Helper {
         self.ask(&Request::Go, &[])
     }
 
-    /// Takes the answer to [`Helper::order`], and waits until the command runs.
-    pub(crate) fn joined(&self, command: &Command) -> std::result::Result<Child, Failed> {
+    /// Takes the answer to [`Helper::ask_to_run`], and waits until the command runs.
+    pub(crate) fn joined(&self, command: &CommandSpec) -> std::result::Result<Child, Failed> {
         let (reply, fds) = self.answer()?;
         let mut fds = fds.into_iter();
         let number = match reply {

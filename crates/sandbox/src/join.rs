@@ -11,13 +11,13 @@ use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::{self, Mask};
 
 use crate::child::{read_all, reap};
-use crate::command::Command;
+use crate::command::CommandSpec;
 use crate::confine::{confine, drop_bounding};
+use crate::exec_request::ExecRequest;
 use crate::helper::Helper;
-use crate::order::Order;
 
 pub use crate::failed::Failed;
-pub use crate::place::{Place, controlling_terminal};
+pub use crate::spawn_attr::{SpawnAttr, controlling_terminal};
 
 /// Whose network namespace an environment is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +40,8 @@ pub enum NetSpace {
 pub fn as_root(
     init: BorrowedFd<'_>,
     net: NetSpace,
-    command: &Command,
-    place: Place,
+    command: &CommandSpec,
+    attr: SpawnAttr,
     mask: Mask,
 ) -> std::result::Result<Child, Failed> {
     let gone = |e: Fault| e.hint("the environment may just have been stopped");
@@ -53,7 +53,7 @@ pub fn as_root(
     move_into_thread_name_spaces(init, ours).context(|| "the environment's namespaces").map_err(gone)?;
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let Fork::Parent(child) = fork(CloneFlags::NONE).context(|| "process inside").map_err(gone)? else {
-        let e = become_root(init, net, command, place, mask);
+        let e = become_root(init, net, command, attr, mask);
         e.report(&reporter);
         exit_now(e.exit_code())
     };
@@ -68,7 +68,13 @@ pub fn as_root(
     }
 }
 
-fn become_root(init: BorrowedFd<'_>, net: NetSpace, command: &Command, place: Place, mask: Mask) -> Failed {
+fn become_root(
+    init: BorrowedFd<'_>,
+    net: NetSpace,
+    command: &CommandSpec,
+    attr: SpawnAttr,
+    mask: Mask,
+) -> Failed {
     let mut theirs = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
     if matches!(net, NetSpace::Machine | NetSpace::MachineInOurs) {
         theirs |= ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
@@ -77,7 +83,7 @@ fn become_root(init: BorrowedFd<'_>, net: NetSpace, command: &Command, place: Pl
         .context(|| "the environment's namespaces")
         .and_then(|()| drop_bounding())
         .and_then(|()| confine(true))
-        .and_then(|()| place.take().context(|| "place of the process inside"));
+        .and_then(|()| attr.apply().context(|| "terminal and group of the process inside"));
     match ready {
         Ok(()) => become_command(command, mask),
         Err(e) => e.into(),
@@ -85,7 +91,7 @@ fn become_root(init: BorrowedFd<'_>, net: NetSpace, command: &Command, place: Pl
 }
 
 /// The last step.
-pub(crate) fn become_command(command: &Command, mask: Mask) -> Failed {
+pub(crate) fn become_command(command: &CommandSpec, mask: Mask) -> Failed {
     signal::default_action(rustix::process::Signal::PIPE.as_raw());
     signal::restore(mask);
     Failed::to_start(command, &command.exec())
@@ -98,13 +104,13 @@ pub(crate) fn become_command(command: &Command, mask: Mask) -> Failed {
 pub fn as_me(
     program: &Path,
     init: Pid,
-    command: &Command,
-    place: Place,
+    command: &CommandSpec,
+    attr: SpawnAttr,
     mask: Mask,
 ) -> std::result::Result<Child, Failed> {
     let helper = Helper::spawn(program)?;
-    let order = Order::new(command, place, mask);
-    let asked = helper.order(&order, init).and_then(|()| helper.go());
+    let request = ExecRequest::new(command, attr, mask);
+    let asked = helper.ask_to_run(&request, init).and_then(|()| helper.go());
     let joined = asked.map_err(Failed::from).and_then(|()| helper.joined(command));
     helper.finish();
     joined
@@ -114,10 +120,10 @@ pub fn as_me(
 ///
 /// # Errors
 /// As [`as_root`].
-pub fn as_we_are(command: &Command, place: Place, mask: Mask) -> std::result::Result<Child, Failed> {
+pub fn as_we_are(command: &CommandSpec, attr: SpawnAttr, mask: Mask) -> std::result::Result<Child, Failed> {
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let Fork::Parent(child) = fork(CloneFlags::NONE).context(|| "process")? else {
-        let e = match place.take().context(|| "place of the process") {
+        let e = match attr.apply().context(|| "terminal and group of the process") {
             Ok(()) => become_command(command, mask),
             Err(e) => e.into(),
         };

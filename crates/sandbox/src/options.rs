@@ -10,10 +10,10 @@ use crate::helper::Helper;
 
 /// What an environment is started with besides its plan.
 #[derive(Default)]
-pub struct Options<'a> {
+pub struct StartOptions<'a> {
     /// The helper, where the plan's route is the helper's.
     pub helper: Option<&'a Path>,
-    /// The same started ahead (see [`Options::load`]).
+    /// The same started ahead (see [`StartOptions::load`]).
     pub started: Option<Helper>,
     /// The supervisor's socket, shown inside.
     pub socket: Option<&'a Path>,
@@ -23,7 +23,7 @@ pub struct Options<'a> {
     pub again: Option<&'a Again>,
 }
 
-impl Options<'_> {
+impl StartOptions<'_> {
     /// Starts the helper, if the plan wants it and it is not started yet, and has it make ready while its caller does other things.
     ///
     /// # Errors

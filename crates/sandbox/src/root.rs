@@ -18,26 +18,26 @@ use skiff_sys::mount::{MountAttr, set_attributes};
 use crate::accounts;
 use crate::helper::Layers;
 use crate::mounts::{as_mount, attach_to, bind_one, by_number, is_dir, open_dir, resolve, resolve_or_make};
-use crate::stage::{Opened, PLACE, Shims, Stage};
+use crate::rootfs_inputs::{Opened, PLACE, RootfsInputs, Shims};
 
-/// Stacks the layers, mounts the rest, makes it `/`. When it hangs at [`crate::stage::ROOT`], with nothing mounted on it yet, `hung` is called.
-pub fn build(stage: &mut Stage<'_>, layers: &Layers, hung: impl FnOnce()) -> Result<()> {
-    stage.complete(layers.devices.as_ref())?;
+/// Stacks the layers, mounts the rest, makes it `/`. When it hangs at [`crate::rootfs_inputs::ROOT`], with nothing mounted on it yet, `hung` is called.
+pub fn build(inputs: &mut RootfsInputs<'_>, layers: &Layers, hung: impl FnOnce()) -> Result<()> {
+    inputs.complete(layers.devices.as_ref())?;
     // Before Linux 6.15 the kernel takes as layers only mounts that hang in a namespace of ours.
     if let Some(mask) = &layers.mask {
-        stage.hang(mask, "mask")?;
+        inputs.hang(mask, "mask")?;
     }
-    stage.hang(&layers.view, "view")?;
-    let root = stack(stage)?;
-    stage.hang(&root, "root")?;
+    inputs.hang(&layers.view, "view")?;
+    let root = stack(inputs)?;
+    inputs.hang(&root, "root")?;
     hung();
-    accounts::add(root.as_fd(), &stage.plan.accounts)?;
-    furnish(root.as_fd(), stage, layers.mask.as_ref().map(|_| &layers.view))
+    accounts::add(root.as_fd(), &inputs.plan.accounts)?;
+    furnish(root.as_fd(), inputs, layers.mask.as_ref().map(|_| &layers.view))
 }
 
 /// Mounts everything on the new root, which hangs somewhere, and makes it `/`.
-pub fn furnish(root: BorrowedFd<'_>, stage: &Stage<'_>, view: Option<&OwnedFd>) -> Result<()> {
-    for Opened { mount, shown } in &stage.sources {
+pub fn furnish(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>, view: Option<&OwnedFd>) -> Result<()> {
+    for Opened { mount, shown } in &inputs.sources {
         if let Some(shown) = shown {
             place(root, shown, &mount.target)?;
             if mount.source == Source::Terminals {
@@ -47,22 +47,22 @@ pub fn furnish(root: BorrowedFd<'_>, stage: &Stage<'_>, view: Option<&OwnedFd>) 
             volume(root, &mount.target)?;
         }
     }
-    place(root, &stage.program, Path::new(inside::PROGRAM))?;
-    for (mount, target) in [(view, inside::HOST), (stage.socket.as_ref(), inside::SOCKET)] {
+    place(root, &inputs.program, Path::new(inside::PROGRAM))?;
+    for (mount, target) in [(view, inside::HOST), (inputs.socket.as_ref(), inside::SOCKET)] {
         if let Some(mount) = mount {
             place(root, mount, Path::new(target))?;
         }
     }
-    if stage.plan.read_only {
+    if inputs.plan.read_only {
         set_attributes(root, MountAttr::RDONLY, false).context(|| "read-only root")?;
     }
     enter(root)
 }
 
 /// The overlay: upper, snapshots, shims, stand-ins, the host's view; one mount.
-fn stack(stage: &Stage<'_>) -> Result<OwnedFd> {
-    let plan = stage.plan;
-    let (upper, work) = (stage.own("upper", 0o755)?, stage.own("work", 0o700)?);
+fn stack(inputs: &RootfsInputs<'_>) -> Result<OwnedFd> {
+    let plan = inputs.plan;
+    let (upper, work) = (inputs.own("upper", 0o755)?, inputs.own("work", 0o700)?);
     let mut opened: Vec<OwnedFd> = vec![];
     for layer in &plan.layers {
         opened.push(open_dir(CWD, layer).context(|| format!("layer {}", layer.display()))?);
@@ -70,11 +70,11 @@ fn stack(stage: &Stage<'_>) -> Result<OwnedFd> {
     let mut lower: Vec<String> = opened.iter().map(|fd| by_number(fd.as_fd())).collect();
     // By where they hang: a number takes 10 microseconds to look up.
     let at = |name: &str| format!("{PLACE}/{name}");
-    match &stage.shims {
+    match &inputs.shims {
         Shims::Usual => lower.push(at("mask/shims")),
         Shims::These(shims) if shims.is_empty() => {}
         Shims::These(shims) => {
-            put_shims(shims, stage.dir("shims", 0o755)?.as_fd())?;
+            put_shims(shims, inputs.dir("shims", 0o755)?.as_fd())?;
             lower.push(at("shims"));
         }
     }

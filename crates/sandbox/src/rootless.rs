@@ -24,7 +24,7 @@ use skiff_sys::process::{CloneFlags, Fork, close_all_except, exec, exit_now, for
 use crate::confine::drop_permitted;
 use crate::mounts::{as_mount, attach, bind_one, by_number, open_dir, resolve_or_make};
 use crate::root;
-use crate::stage::{PLACE, Stage};
+use crate::rootfs_inputs::{PLACE, RootfsInputs};
 
 /// The program.
 pub const PROGRAM: &str = "/usr/bin/fuse-overlayfs";
@@ -44,23 +44,23 @@ pub struct Built {
 }
 
 /// Stacks with fuse-overlayfs, then mounts the rest and makes it `/`.
-pub fn build(stage: &mut Stage<'_>, ids: u32) -> Result<Built> {
+pub fn build(inputs: &mut RootfsInputs<'_>, ids: u32) -> Result<Built> {
     let device =
         open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).context(|| DEVICE).map_err(|e| {
             e.hint("administrator: modprobe fuse, chmod 666 /dev/fuse; or have Skiff's helper installed")
         })?;
-    stage.complete(None)?;
-    let options = options(stage, ids)?;
-    let log = stage.file(LOG)?;
+    inputs.complete(None)?;
+    let options = options(inputs, ids)?;
+    let log = inputs.file(LOG)?;
     // Before the server runs: what it read from a device that is not mounted would be an error to it.
     let root = mount(&device)?;
     let server = serve(&device, &log, &options)?;
     // From now on only the server has it open, so that everything that waits for the server is told when it ends.
     drop(device);
-    let built = stage
+    let built = inputs
         .hang(&root, "root")
         .and_then(|()| answers(root.as_fd()))
-        .and_then(|()| root::furnish(root.as_fd(), stage, None));
+        .and_then(|()| root::furnish(root.as_fd(), inputs, None));
     built.map_err(|e| explain(e, server, &log))?;
     Ok(Built { server, notes: notes(ids) })
 }
@@ -82,27 +82,27 @@ pub fn notes(ids: u32) -> Vec<String> {
 }
 
 /// The layers, as paths that the server finds, and whose files they are.
-fn options(stage: &Stage<'_>, ids: u32) -> Result<String> {
+fn options(inputs: &RootfsInputs<'_>, ids: u32) -> Result<String> {
     // Under names of ours: paths of the user's could have colons and commas, or lie where the stage is.
     let mut lower = vec![];
-    for (n, layer) in stage.plan.layers.iter().enumerate() {
+    for (n, layer) in inputs.plan.layers.iter().enumerate() {
         let name = format!("layer.{n}");
         let shown = open_dir(CWD, layer).and_then(|dir| bind_one(dir.as_fd()));
-        stage.hang(&shown.context(|| format!("layer {}", layer.display()))?, &name)?;
+        inputs.hang(&shown.context(|| format!("layer {}", layer.display()))?, &name)?;
         lower.push(format!("{PLACE}/{name}"));
     }
-    stand_ins(stage.dir("stand-ins", 0o755)?.as_fd()).context(|| "stand-ins")?;
+    stand_ins(inputs.dir("stand-ins", 0o755)?.as_fd()).context(|| "stand-ins")?;
     lower.push(format!("{PLACE}/stand-ins"));
     lower.push("/".into());
-    let (upper, work) = match &stage.plan.upper {
+    let (upper, work) = match &inputs.plan.upper {
         Upper::Memory { .. } => {
-            stage.own("upper", 0o755)?;
-            stage.own("work", 0o700)?;
+            inputs.own("upper", 0o755)?;
+            inputs.own("work", 0o700)?;
             ("own.upper", "own.work")
         }
         Upper::Directory(path) | Upper::Scratch(path) => {
-            let kept = stage.kept().ok_or(Errno::NOENT).and_then(bind_one);
-            stage.hang(&kept.context(|| format!("environment {}", path.display()))?, "kept")?;
+            let kept = inputs.kept().ok_or(Errno::NOENT).and_then(bind_one);
+            inputs.hang(&kept.context(|| format!("environment {}", path.display()))?, "kept")?;
             ("kept/upper", "kept/work")
         }
     };
@@ -113,7 +113,7 @@ fn options(stage: &Stage<'_>, ids: u32) -> Result<String> {
         // The last entry is asked first.
         _ => ",uidmapping=65534:0:1:65535:65535:1:0:0:65534,gidmapping=65534:0:1:65535:65535:1:0:0:65534",
     });
-    if matches!(stage.plan.upper, Upper::Memory { .. } | Upper::Scratch(_)) {
+    if matches!(inputs.plan.upper, Upper::Memory { .. } | Upper::Scratch(_)) {
         options.push_str(",volatile");
     }
     Ok(options)

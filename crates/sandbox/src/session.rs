@@ -16,12 +16,12 @@ use skiff_sys::signal::{Mask, Received, Signals, send_to_group};
 use crate::first::Process;
 use crate::helper::Helper;
 use crate::init;
-use crate::place::{Place, controlling_terminal};
-use crate::start::Instance;
+use crate::spawn_attr::{SpawnAttr, controlling_terminal};
+use crate::start::RunningContainer;
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum CommandExit {
     /// With this exit code.
     Code(i32),
     /// By this signal.
@@ -55,12 +55,12 @@ impl Session {
         Self { stop, ..self }
     }
 
-    /// Where the command shall stand.
+    /// How the command shall stand to the terminal.
     #[must_use]
-    pub fn place(&self, death_signal: i32) -> Place {
+    pub fn spawn_attr(&self, death_signal: i32) -> SpawnAttr {
         let foreground = self.have_terminal() && rustix::termios::isatty(rustix::stdio::stdin());
         self.lent.set(foreground);
-        Place { own_group: true, foreground, own_session: false, death_signal }
+        SpawnAttr { own_group: true, foreground, own_session: false, death_signal }
     }
 
     /// The signal mask that the command must get back.
@@ -73,7 +73,7 @@ impl Session {
     ///
     /// # Errors
     /// What waiting says; it does not happen to a child of ours.
-    pub fn wait(self, child: &Child) -> Result<Ended> {
+    pub fn wait(self, child: &Child) -> Result<CommandExit> {
         self.until_ended(child.pidfd.as_fd(), || Some(child.pid), || poll_child(child))
     }
 
@@ -83,7 +83,7 @@ impl Session {
     ///
     /// # Errors
     /// What waiting says.
-    pub fn wait_first(self, instance: Instance, mut process: Process) -> Result<Ended> {
+    pub fn wait_first(self, instance: RunningContainer, mut process: Process) -> Result<CommandExit> {
         let helper = RefCell::new(process.helper.take());
         let lost = Cell::new(false);
         let control = instance.control.as_fd();
@@ -105,7 +105,7 @@ impl Session {
         news: BorrowedFd<'_>,
         group: impl Fn() -> Option<Pid>,
         look: impl Fn() -> Result<Option<Change>>,
-    ) -> Result<Ended> {
+    ) -> Result<CommandExit> {
         loop {
             while let Some(change) = look()? {
                 match change {
@@ -227,7 +227,7 @@ fn parent_of(pid: Pid) -> Option<Pid> {
 /// What a look at the command shows.
 enum Change {
     Stopped(i32),
-    Ended(Ended),
+    Ended(CommandExit),
 }
 
 /// Looks at a child of ours.
@@ -240,8 +240,10 @@ fn poll_child(child: &Child) -> Result<Option<Change>> {
         }
     };
     Ok(status.and_then(|status| {
-        let ended =
-            status.exit_status().map(Ended::Code).or_else(|| status.terminating_signal().map(Ended::Signal));
+        let ended = status
+            .exit_status()
+            .map(CommandExit::Code)
+            .or_else(|| status.terminating_signal().map(CommandExit::Signal));
         ended.map(Change::Ended).or_else(|| status.stopping_signal().map(Change::Stopped))
     }))
 }
@@ -251,7 +253,7 @@ fn poll_child(child: &Child) -> Result<Option<Change>> {
 ///
 /// # Errors
 /// What reading says.
-pub fn ended(control: BorrowedFd<'_>) -> Result<Option<Ended>> {
+pub fn ended(control: BorrowedFd<'_>) -> Result<Option<CommandExit>> {
     loop {
         match hear(control, &Cell::new(false))? {
             Some(Change::Ended(ended)) => return Ok(Some(ended)),
@@ -274,12 +276,12 @@ fn hear(control: BorrowedFd<'_>, lost: &Cell<bool>) -> Result<Option<Change>> {
     let number = i32::from(word[1]);
     Ok(Some(match (n, word[0]) {
         (2, init::STOPPED) => Change::Stopped(number),
-        (2, init::EXITED) => Change::Ended(Ended::Code(number)),
-        (2, init::KILLED) => Change::Ended(Ended::Signal(number)),
+        (2, init::EXITED) => Change::Ended(CommandExit::Code(number)),
+        (2, init::KILLED) => Change::Ended(CommandExit::Signal(number)),
         // Process 1 itself was killed, and the command with it.
         _ => {
             lost.set(true);
-            Change::Ended(Ended::Signal(Signal::KILL.as_raw()))
+            Change::Ended(CommandExit::Signal(Signal::KILL.as_raw()))
         }
     }))
 }

@@ -18,23 +18,23 @@ use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fo
 
 use crate::child::read_all;
 use crate::confine::{drop_bounding, drop_permitted};
+use crate::exec_request::ExecRequest;
 use crate::failed::Failed;
 use crate::first::{self, First, Prepared};
+use crate::group_node::GroupInputs;
 use crate::helper::{Helper, Layers};
 use crate::init::{self, Wards};
-use crate::machine::Part;
 use crate::mounts::{bind_one, open_dir};
-use crate::order::Order;
-use crate::stage::{Extras, Stage};
+use crate::rootfs_inputs::{Extras, RootfsInputs};
 use crate::way_out::WayOut;
 use crate::word::Word;
 use crate::{map, root, rootless};
 
 pub use crate::child::{reap, reap_all_until};
-pub use crate::options::Options;
+pub use crate::options::StartOptions;
 
 /// A running environment, as its maker holds it.
-pub struct Instance {
+pub struct RunningContainer {
     /// Process 1.
     pub init: Child,
     /// The maker's end of the socket to process 1; closing it ends the environment.
@@ -51,7 +51,7 @@ pub struct Instance {
 ///
 /// # Errors
 /// Whatever could not be made, named; nothing of it is left then.
-pub fn start(plan: &Plan, options: Options<'_>) -> Result<Instance> {
+pub fn start(plan: &Plan, options: StartOptions<'_>) -> Result<RunningContainer> {
     launch(plan, options, For::Any).map(|Launched { instance, helper, .. }| {
         helper.into_iter().for_each(Helper::finish);
         instance
@@ -64,9 +64,9 @@ pub fn start(plan: &Plan, options: Options<'_>) -> Result<Instance> {
 /// As [`start`], and that the command could not be started.
 pub fn start_for(
     plan: &Plan,
-    options: Options<'_>,
+    options: StartOptions<'_>,
     first: &First<'_>,
-) -> std::result::Result<(Instance, first::Process), Failed> {
+) -> std::result::Result<(RunningContainer, first::Process), Failed> {
     let Launched { instance, told, helper } = launch(plan, options, For::Root(first))?;
     if let Some(why) = Failed::reported(&told, first.command) {
         instance.end();
@@ -84,15 +84,15 @@ pub fn start_for(
 /// As [`start_for`].
 pub fn start_for_me(
     plan: &Plan,
-    options: Options<'_>,
-    order: &Order<'_>,
-) -> std::result::Result<(Instance, Child, Helper), Failed> {
-    let Launched { instance, helper, .. } = launch(plan, options, For::Me(order))?;
+    options: StartOptions<'_>,
+    request: &ExecRequest<'_>,
+) -> std::result::Result<(RunningContainer, Child, Helper), Failed> {
+    let Launched { instance, helper, .. } = launch(plan, options, For::Me(request))?;
     let Some(helper) = helper else {
         instance.end();
         return Err(Fault::new("running as yourself inside needs the helper").into());
     };
-    match helper.joined(&order.command) {
+    match helper.joined(&request.command) {
         Ok(child) => {
             helper.dismiss();
             Ok((instance, child, helper))
@@ -107,7 +107,7 @@ pub fn start_for_me(
     }
 }
 
-impl Instance {
+impl RunningContainer {
     /// Ends it; when this returns, no process of it is left.
     pub fn end(self) {
         kill_process(self.init.pid, Signal::KILL).ignore_error(
@@ -143,7 +143,7 @@ impl Instance {
 
 /// What comes of making process 1.
 struct Launched {
-    instance: Instance,
+    instance: RunningContainer,
     /// What came behind its word: that of a first command that could not be started.
     told: Vec<u8>,
     /// Dismissed, if it has nothing more to do; perhaps not yet gone.
@@ -158,11 +158,11 @@ pub(crate) enum For<'a> {
     /// A command as root inside.
     Root(&'a First<'a>),
     /// One as the user.
-    Me(&'a Order<'a>),
+    Me(&'a ExecRequest<'a>),
 }
 
 /// Makes process 1 and waits for its word.
-fn launch(plan: &Plan, mut options: Options<'_>, purpose: For<'_>) -> Result<Launched> {
+fn launch(plan: &Plan, mut options: StartOptions<'_>, purpose: For<'_>) -> Result<Launched> {
     let program = std::env::current_exe().context(|| "own program")?;
     options.load(plan)?;
     let helper = options.started.take();
@@ -185,7 +185,7 @@ fn launch(plan: &Plan, mut options: Options<'_>, purpose: For<'_>) -> Result<Lau
     drop((theirs, reporter));
     let asked = give_ids(init.pid, plan.base, helper.as_ref(), control.as_fd());
     let asked = asked.and_then(|()| match (purpose, &helper) {
-        (For::Me(order), Some(helper)) => helper.order(order, init.pid),
+        (For::Me(request), Some(helper)) => helper.ask_to_run(request, init.pid),
         _ => Ok(()),
     });
     let asked = asked.and_then(|()| give_way_out(init.pid, plan, &options, control.as_fd()));
@@ -200,7 +200,7 @@ fn launch(plan: &Plan, mut options: Options<'_>, purpose: For<'_>) -> Result<Lau
     }
     match (Word::decode(&told), asked) {
         (Some((Word::Made { ids, notes }, rest)), Ok(way_out)) => Ok(Launched {
-            instance: Instance { init, control, ids, notes, way_out },
+            instance: RunningContainer { init, control, ids, notes, way_out },
             told: rest.to_vec(),
             helper,
         }),
@@ -255,7 +255,7 @@ fn give_ids(pid: Pid, base: Base, helper: Option<&Helper>, control: BorrowedFd<'
 fn give_way_out(
     pid: Pid,
     plan: &Plan,
-    options: &Options<'_>,
+    options: &StartOptions<'_>,
     control: BorrowedFd<'_>,
 ) -> Result<Option<WayOut>> {
     let way_out = WayOut::make(pid, plan, options)?;
@@ -278,7 +278,7 @@ pub(crate) struct Making<'a> {
     pub plan: &'a Plan,
     pub helper: Option<&'a Helper>,
     /// What it has of a group, if it is made in one.
-    pub part: Option<Part<'a>>,
+    pub part: Option<GroupInputs<'a>>,
     pub extras: Extras<'a>,
     pub reporter: OwnedFd,
     pub control: OwnedFd,
@@ -289,7 +289,7 @@ pub(crate) struct Making<'a> {
 struct Made<'a> {
     ids: u32,
     notes: Vec<String>,
-    _stage: Stage<'a>,
+    _inputs: RootfsInputs<'a>,
     _layers: Option<Layers>,
 }
 
@@ -350,15 +350,15 @@ fn make_root<'a>(making: &Making<'a>, wards: &mut Wards, hung: impl FnOnce()) ->
     if let Some(part) = &making.part {
         return make_root_in(making, part, wards, hung);
     }
-    let mut stage = Stage::prepare(making.plan, making.extras)?;
+    let mut inputs = RootfsInputs::prepare(making.plan, making.extras)?;
     match making.helper {
         Some(helper) => {
             let mut layers = helper.layers()?;
             if making.plan.base == Base::Directory {
                 layers = Layers { mask: None, view: directory(making.plan)?, ..layers };
             }
-            root::build(&mut stage, &layers, hung)?;
-            Ok(Made { ids: layers.ids, notes: vec![], _stage: stage, _layers: Some(layers) })
+            root::build(&mut inputs, &layers, hung)?;
+            Ok(Made { ids: layers.ids, notes: vec![], _inputs: inputs, _layers: Some(layers) })
         }
         None => {
             let mut ids = [0; 4];
@@ -369,12 +369,12 @@ fn make_root<'a>(making: &Making<'a>, wards: &mut Wards, hung: impl FnOnce()) ->
             let ids = u32::from_le_bytes(ids);
             if making.plan.unpacked.is_some() {
                 let layers = Layers { mask: None, view: directory(making.plan)?, ids, devices: None };
-                root::build(&mut stage, &layers, hung)?;
-                return Ok(Made { ids, notes: rootless::notes(ids), _stage: stage, _layers: Some(layers) });
+                root::build(&mut inputs, &layers, hung)?;
+                return Ok(Made { ids, notes: rootless::notes(ids), _inputs: inputs, _layers: Some(layers) });
             }
-            let rootless::Built { server, notes } = rootless::build(&mut stage, ids)?;
+            let rootless::Built { server, notes } = rootless::build(&mut inputs, ids)?;
             wards.server = Some(server);
-            Ok(Made { ids, notes, _stage: stage, _layers: None })
+            Ok(Made { ids, notes, _inputs: inputs, _layers: None })
         }
     }
 }
@@ -389,7 +389,7 @@ fn directory(plan: &Plan) -> Result<OwnedFd> {
 /// Likewise where the ids and the layers are the group's, once its maker says that the machine has all it needs.
 fn make_root_in<'a>(
     making: &Making<'a>,
-    part: &Part<'a>,
+    part: &GroupInputs<'a>,
     wards: &mut Wards,
     hung: impl FnOnce(),
 ) -> Result<Made<'a>> {
@@ -398,13 +398,13 @@ fn make_root_in<'a>(
     }
     rustix::system::sethostname(part.machine.name.as_bytes()).context(|| "host name")?;
     part.machine.wiring.as_ref().map_or(Ok(()), |wiring| (wiring.settle)())?;
-    let mut stage = Stage::prepare(making.plan, making.extras)?;
+    let mut inputs = RootfsInputs::prepare(making.plan, making.extras)?;
     if let Some(layers) = &part.layers {
-        root::build(&mut stage, layers, hung)?;
+        root::build(&mut inputs, layers, hung)?;
     } else {
-        wards.server = Some(rootless::build(&mut stage, part.ids)?.server);
+        wards.server = Some(rootless::build(&mut inputs, part.ids)?.server);
     }
-    Ok(Made { ids: part.ids, notes: vec![], _stage: stage, _layers: None })
+    Ok(Made { ids: part.ids, notes: vec![], _inputs: inputs, _layers: None })
 }
 
 /// Makes this process die when its maker does. `lifeline` ends then: only the maker has its other end.

@@ -14,7 +14,7 @@ use crate::mounts;
 use crate::start::{detach_stdio, die_with_maker};
 
 /// A running step, as its maker holds it.
-pub struct Step {
+pub struct RunningStep {
     /// Process 1 of its PID namespace.
     pub init: Child,
     /// The maker's end of the socket to process 1; closing it ends the step.
@@ -26,7 +26,7 @@ pub struct Step {
 ///
 /// # Errors
 /// When the environment is gone or its `/proc` cannot be made anew.
-pub fn begin(environment: BorrowedFd<'_>) -> Result<Step> {
+pub fn begin(environment: BorrowedFd<'_>) -> Result<RunningStep> {
     let spaces = ThreadNameSpaceType::USER
         | ThreadNameSpaceType::MOUNT
         | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
@@ -39,7 +39,7 @@ pub fn begin(environment: BorrowedFd<'_>) -> Result<Step> {
         become_init(&theirs, reporter)
     })?;
     drop(theirs);
-    child.begun().map(|(init, ())| Step { init, control })
+    child.begun().map(|(init, ())| RunningStep { init, control })
 }
 
 fn become_init(control: &OwnedFd, reporter: Reporter<()>) -> ! {

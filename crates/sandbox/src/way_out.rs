@@ -11,7 +11,7 @@ use skiff_spec::plan::Plan;
 use skiff_spec::wire::Request;
 
 use crate::helper::Helper;
-use crate::options::Options;
+use crate::options::StartOptions;
 use crate::uplink::Uplink;
 
 /// One that is there. It ends with this.
@@ -30,7 +30,7 @@ impl WayOut {
 
     /// Makes the way out of the environment whose process 1 is `pid`. To an address that it is to have again it is shut, until somebody inside opens it
     /// (`skiff_net::gate`).
-    pub fn make(pid: Pid, plan: &Plan, options: &Options<'_>) -> Result<Option<Self>> {
+    pub fn make(pid: Pid, plan: &Plan, options: &StartOptions<'_>) -> Result<Option<Self>> {
         match &plan.net {
             Net::Private => Ok(Some(Self::User { _stack: Uplink::start(pid)? })),
             Net::Named(name) if Self::is_wanted(plan) => {

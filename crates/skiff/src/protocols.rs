@@ -15,7 +15,7 @@ const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
     check::<skiff_cluster::hub::Ask>,
     check::<skiff_cluster::wire::Order>,
     check::<skiff_store::fetcher::FetcherQuestion>,
-    check::<skiff_sandbox::order::Order<'static>>,
+    check::<skiff_sandbox::exec_request::ExecRequest<'static>>,
     check::<skiff_sandbox::word::Word>,
     check::<skiff_spec::job::Descriptor>,
     check::<skiff_spec::wire::Request>,

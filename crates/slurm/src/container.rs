@@ -7,7 +7,7 @@ use skiff_output as output;
 use skiff_plan::{self as plan, PlanOptions, RootOptions, base, get, in_image};
 use skiff_runtime::control::Live;
 use skiff_runtime::supervisor::{self, Keep, Place};
-use skiff_sandbox::command::Command;
+use skiff_sandbox::command::CommandSpec;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::Container;
 use skiff_spec::plan::Upper;
@@ -75,7 +75,7 @@ fn image(context: &Context, container: &Container, dir: &Path) -> Result<Entry> 
 }
 
 /// Has a task run as its container's image and options say.
-pub fn enter(command: &mut Command, job: &Job, container: &Container, entry: &Entry) -> Result<()> {
+pub fn enter(command: &mut CommandSpec, job: &Job, container: &Container, entry: &Entry) -> Result<()> {
     let exec = entry.exec()?;
     let RootOptions { inside, entrypoint, .. } = container.into();
     // What a task of the job's own container starts goes on as that one is.

@@ -11,8 +11,8 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use rustix::process::{
     Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, set_parent_process_death_signal, waitid,
 };
-use skiff_sandbox::join::Place;
-use skiff_sandbox::session::Ended;
+use skiff_sandbox::join::SpawnAttr;
+use skiff_sandbox::session::CommandExit;
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::IgnoreError;
@@ -53,8 +53,8 @@ impl TaskSignals {
 
     /// Where the program shall stand. With a terminal of its own (`srun --pty`) we lead its session, as Slurm has made us; the
     /// program leads its foreground.
-    pub fn place(&self) -> Place {
-        Place {
+    pub fn spawn_attr(&self) -> SpawnAttr {
+        SpawnAttr {
             own_group: self.pty,
             foreground: self.pty,
             own_session: false,
@@ -68,7 +68,7 @@ impl TaskSignals {
     }
 
     /// Waits for the program's end.
-    pub fn wait(mut self, child: &Child) -> Result<Ended> {
+    pub fn wait(mut self, child: &Child) -> Result<CommandExit> {
         loop {
             if let Some(ended) = self.look(child)? {
                 return Ok(ended);
@@ -88,7 +88,7 @@ impl TaskSignals {
     }
 
     /// How the program ended, if it did.
-    fn look(&self, child: &Child) -> Result<Option<Ended>> {
+    fn look(&self, child: &Child) -> Result<Option<CommandExit>> {
         let flags = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         loop {
             let status = match waitid(WaitId::PidFd(child.pidfd.as_fd()), flags) {
@@ -97,10 +97,10 @@ impl TaskSignals {
             };
             let Some(status) = status else { return Ok(None) };
             if let Some(code) = status.exit_status() {
-                return Ok(Some(Ended::Code(code)));
+                return Ok(Some(CommandExit::Code(code)));
             }
             if let Some(signal) = status.terminating_signal() {
-                return Ok(Some(Ended::Signal(signal)));
+                return Ok(Some(CommandExit::Signal(signal)));
             }
             if self.pty && status.stopping_signal() != Some(Signal::STOP.as_raw()) {
                 // No shell is there to continue it; without us its group would be an orphan, which keys do not stop.

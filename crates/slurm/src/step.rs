@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_
 use skiff_ipc::ReportingChild;
 use skiff_runtime::control::{CONTROL, Live, Want, accept, answer, listen_at, tell_last, wants_to_be_last};
 use skiff_sandbox::start::detach_stdio;
-use skiff_sandbox::step::{self, Step};
+use skiff_sandbox::step::{self, RunningStep};
 use skiff_sandbox::{IDLE, STILL};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names;
@@ -74,7 +74,12 @@ fn try_begin(context: &Context, job: &Job, dir: &Path) -> Result<()> {
     watcher?.begun().map(drop)
 }
 
-fn prepare(dir: &Path, root: &Live, stepd: &OwnedFd, reporter: BorrowedFd<'_>) -> Result<(Watcher, Step)> {
+fn prepare(
+    dir: &Path,
+    root: &Live,
+    stepd: &OwnedFd,
+    reporter: BorrowedFd<'_>,
+) -> Result<(Watcher, RunningStep)> {
     rustix::process::setsid().context(|| "session")?;
     close_all_except(&[root.init.as_fd(), root.connection(), stepd.as_fd(), reporter]);
     detach_stdio();
@@ -127,7 +132,7 @@ impl Task {
 impl Watcher {
     /// Until slurmstepd or process 1 is gone, or the last task (slurmstepd waits for those who hold its output open, and what the
     /// tasks have left behind may), or someone says so.
-    fn watch(&mut self, step: &Step, stepd: &OwnedFd) {
+    fn watch(&mut self, step: &RunningStep, stepd: &OwnedFd) {
         let (mut end, mut enough) = (None, None);
         loop {
             let now = Instant::now();
@@ -202,7 +207,7 @@ impl Watcher {
     }
 
     /// Ends every process of the step and removes its directory.
-    fn end(&self, step: &Step, name: &OsStr) {
+    fn end(&self, step: &RunningStep, name: &OsStr) {
         kill_process(step.init.pid, Signal::KILL).ignore_error("it may have ended already");
         // All others of its namespace go before it does.
         while matches!(waitpid(Some(step.init.pid), WaitOptions::empty()), Err(Errno::INTR)) {}

@@ -10,9 +10,9 @@ use skiff_output as output;
 use skiff_plan::in_image;
 use skiff_runtime::control::{Live, Want};
 use skiff_runtime::proxy::LATER;
-use skiff_sandbox::command::{Command, own_args, own_env};
+use skiff_sandbox::command::{CommandSpec, own_args, own_env};
 use skiff_sandbox::join::{Failed, NetSpace, as_me, as_root};
-use skiff_sandbox::session::Ended;
+use skiff_sandbox::session::CommandExit;
 use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::{self, REFUGE};
@@ -40,7 +40,7 @@ pub fn run_task() -> i32 {
     }
 }
 
-fn in_step() -> std::result::Result<Ended, Failed> {
+fn in_step() -> std::result::Result<CommandExit, Failed> {
     if std::env::var_os(names::ARGV0_CARRIER).is_some() {
         return Err(Error::new(
             "this node's Slurm has not loaded Skiff's plug-in, so the job's environment was not made",
@@ -63,16 +63,16 @@ fn in_step() -> std::result::Result<Ended, Failed> {
         Descriptor::Snapshot(_) => None,
     };
     let signals = TaskSignals::take()?;
-    let (command, place, mask) = (command(&context, &job)?, signals.place(), signals.mask());
+    let (command, attr, mask) = (command(&context, &job)?, signals.spawn_attr(), signals.mask());
     let child = match &job.descriptor {
         Descriptor::Container(Container { root: true, .. }) => {
-            as_root(step.init.as_fd(), NetSpace::Ours, &command, place, mask)?
+            as_root(step.init.as_fd(), NetSpace::Ours, &command, attr, mask)?
         }
-        _ => as_me(helper, step.pid, &command, place, mask)?,
+        _ => as_me(helper, step.pid, &command, attr, mask)?,
     };
     let ended = signals.wait(&child)?;
     // If it has failed, others may wait for it for ever, and Slurm ends them only when it hears of that.
-    let others = ended == Ended::Code(0);
+    let others = ended == CommandExit::Code(0);
     match saver.map(|saver| save(saver, &job, &step, others)) {
         Some(Err(e)) if others => Err(e.into()),
         Some(Err(e)) => {
@@ -92,7 +92,7 @@ fn save(saver: Saver, job: &Job, step: &Live, after_others: bool) -> Result<()> 
 }
 
 /// The user's own program with what Slurm gave it; our own variables stay behind.
-fn command(context: &Context, job: &Job) -> Result<Command> {
+fn command(context: &Context, job: &Job) -> Result<CommandSpec> {
     let program = std::env::var_os(names::ARGV0).unwrap_or_default();
     let argv: Vec<OsString> = if program.is_empty() {
         // `skiff slurm task -- PROGRAM ...`
@@ -106,7 +106,7 @@ fn command(context: &Context, job: &Job) -> Result<Command> {
     let ours = [names::ARGV0, names::STEP_ENVIRONMENT, names::STEP];
     let env = own_env().into_iter().filter(|(name, _)| !ours.iter().any(|o| name == o)).collect();
     let cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
-    let mut command = Command { argv, env, cwd, ..Command::default() };
+    let mut command = CommandSpec { argv, env, cwd, ..CommandSpec::default() };
     if let Some(directory) = only_inside(&command) {
         command.cwd = directory;
         // The plug-in's word to srun; a step that the task starts begins where that is started.
@@ -132,7 +132,7 @@ fn command(context: &Context, job: &Job) -> Result<Command> {
 }
 
 /// The directory that the job was submitted from, if this node does not have it and Slurm therefore went to its refuge.
-fn only_inside(command: &Command) -> Option<PathBuf> {
+fn only_inside(command: &CommandSpec) -> Option<PathBuf> {
     if command.cwd != Path::new(REFUGE) {
         return None;
     }

@@ -10,9 +10,9 @@ use skiff_output as output;
 use skiff_plan::in_image;
 use skiff_plan::inside::Inside;
 use skiff_runtime::network;
-use skiff_sandbox::command::Command;
-use skiff_sandbox::join::{Failed, NetSpace, Place, as_root};
-use skiff_sandbox::session::{Ended, Session};
+use skiff_sandbox::command::CommandSpec;
+use skiff_sandbox::join::{Failed, NetSpace, SpawnAttr, as_root};
+use skiff_sandbox::session::{CommandExit, Session};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::members::Member;
 use skiff_spec::name::EnvName;
@@ -73,9 +73,15 @@ fn reached_as(context: &Context, record: &Record, node: Member) -> Result<String
 pub fn tell(context: &Context, name: &EnvName, words: &[OsString]) -> Result<i32> {
     let record = Record::existing(context, name)?;
     follow(context, &record)?;
-    let command = Command { argv: words.to_vec(), env: environment(), cwd: "/".into(), ..Command::default() };
+    let command =
+        CommandSpec { argv: words.to_vec(), env: environment(), cwd: "/".into(), ..CommandSpec::default() };
     let init = handle(&record, Member::Controller)?;
-    Ok(apart::run(init.as_fd(), space(&record)?, &command, Place { own_group: true, ..Place::default() }))
+    Ok(apart::run(
+        init.as_fd(),
+        space(&record)?,
+        &command,
+        SpawnAttr { own_group: true, ..SpawnAttr::default() },
+    ))
 }
 
 /// Goes on in the controller's network, if that is one of the site's: from there all nodes are reached, and reach us.
@@ -99,15 +105,15 @@ fn session(
     context: &Context,
     record: &Record,
     node: Member,
-    command: &Command,
-) -> std::result::Result<Ended, Failed> {
+    command: &CommandSpec,
+) -> std::result::Result<CommandExit, Failed> {
     if record.settings()?.over_hosts && node != Member::Controller {
         return visit(context, record, node, command);
     }
     let (init, space) = (handle(record, node)?, space(record)?);
     let session = Session::begin()?;
-    let place = session.place(Signal::KILL.as_raw());
-    let child = as_root(init.as_fd(), space, command, place, session.mask())?;
+    let attr = session.spawn_attr(Signal::KILL.as_raw());
+    let child = as_root(init.as_fd(), space, command, attr, session.mask())?;
     Ok(session.wait(&child)?)
 }
 
@@ -116,8 +122,8 @@ fn visit(
     context: &Context,
     record: &Record,
     node: Member,
-    command: &Command,
-) -> std::result::Result<Ended, Failed> {
+    command: &CommandSpec,
+) -> std::result::Result<CommandExit, Failed> {
     let controller = nodes(record)?.into_iter().find(|node| node.name == Member::Controller);
     let address = controller.ok_or_else(|| not_up(record))?.address;
     let call = |call| ask(&record.dir, &Want::Visit(node, call))?.map(drop).ok_or_else(|| not_up(record));

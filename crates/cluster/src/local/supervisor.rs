@@ -14,7 +14,7 @@ use skiff_output as output;
 use skiff_plan::{self as plan, Relocation};
 use skiff_runtime::control::{CONTROL, listen_at};
 use skiff_runtime::supervisor::apart;
-use skiff_sandbox::group::{Group, Network};
+use skiff_sandbox::group::{GroupNetwork, UsernsGroup};
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::End;
@@ -53,7 +53,7 @@ struct Supervisor {
 enum Held {
     /// A group on this machine, with a network of its own.
     Here {
-        group: Group,
+        group: UsernsGroup,
         /// Where the machines' changes go, if not to memory.
         scratch: Option<Scratch>,
     },
@@ -271,7 +271,7 @@ impl Supervisor {
         }
     }
 
-    fn group(&self) -> Result<&Group> {
+    fn group(&self) -> Result<&UsernsGroup> {
         match &self.held {
             Held::Here { group, .. } => Ok(group),
             Held::Hosts(_) => Err(Error::new("the nodes are held by agents")),
@@ -340,7 +340,7 @@ impl Held {
         let (scratch, note) = scratch::make(context, &scratch)?;
         let pattern = Pattern {
             plan: &|member| of_member(&plan, record, scratch.as_ref(), member),
-            command: &|member| machine::command(member, Network::Own),
+            command: &|member| machine::command(member, GroupNetwork::Own),
             output: inside::OUTPUT.as_ref(),
             // What stays is removed with all of them.
             gone: &|member| {
@@ -352,7 +352,7 @@ impl Held {
         };
         // There it makes and removes what each node changes.
         let kept: Vec<_> = scratch.iter().map(Scratch::dir).collect();
-        let group = machine::group(context, &plan, Network::Own, &pattern, &kept)?;
+        let group = machine::group(context, &plan, GroupNetwork::Own, &pattern, &kept)?;
         Ok((Self::Here { group, scratch }, note))
     }
 

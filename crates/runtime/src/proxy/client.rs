@@ -16,8 +16,8 @@ use rustix::termios::{
 };
 use skiff_ipc::Codec;
 use skiff_output as output;
-use skiff_sandbox::command::{Command, NotStarted, own_args, own_env};
-use skiff_sandbox::session::Ended;
+use skiff_sandbox::command::{CommandSpec, NotStarted, own_args, own_env};
+use skiff_sandbox::session::CommandExit;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::inside;
 use skiff_sys::IgnoreError;
@@ -66,7 +66,8 @@ fn directly(name: &OsStr) -> Error {
     };
     let argv = std::iter::once(real.into_os_string()).chain(own_args(1)).collect();
     let cwd = std::env::current_dir().unwrap_or_else(|_| "/".into());
-    let command = Command { argv, argv0: Some(name.to_owned()), env: own_env(), cwd, ..Command::default() };
+    let command =
+        CommandSpec { argv, argv0: Some(name.to_owned()), env: own_env(), cwd, ..CommandSpec::default() };
     let (NotStarted::User(e) | NotStarted::Directory(e) | NotStarted::Program(e) | NotStarted::Untrusted(e)) =
         command.exec();
     Error::new(format!("{}: {e}", name.display()))
@@ -93,8 +94,8 @@ fn through(name: &OsStr, socket: &OwnedFd, terminals: [bool; 3]) -> Result<i32> 
     let ended = relay.run();
     relay.restore();
     match ended? {
-        Ended::Code(code) => Ok(code),
-        Ended::Signal(signal) => die_by(signal),
+        CommandExit::Code(code) => Ok(code),
+        CommandExit::Signal(signal) => die_by(signal),
     }
 }
 
@@ -124,7 +125,7 @@ struct Relay<'a> {
 }
 
 impl Relay<'_> {
-    fn run(&mut self) -> Result<Ended> {
+    fn run(&mut self) -> Result<CommandExit> {
         loop {
             let typing = self.master.is_some() && self.terminals[0] && self.in_foreground();
             let mut fds =
@@ -159,7 +160,7 @@ impl Relay<'_> {
     }
 
     /// One word of the server's; how the command ended, if it did.
-    fn hear(&mut self) -> Result<Option<Ended>> {
+    fn hear(&mut self) -> Result<Option<CommandExit>> {
         let lost = || "the environment's supervisor";
         let (mut word, fds) = fdpass::receive(self.socket.as_fd(), 1).context(lost)?;
         if let Some(first) = word.first() {
@@ -178,8 +179,8 @@ impl Relay<'_> {
                 self.make_raw();
                 self.send_signal(Signal::CONT.as_raw());
             }
-            Some(CommandState::Exited(code)) => return Ok(Some(Ended::Code(code))),
-            Some(CommandState::Killed(signal)) => return Ok(Some(Ended::Signal(signal))),
+            Some(CommandState::Exited(code)) => return Ok(Some(CommandExit::Code(code))),
+            Some(CommandState::Killed(signal)) => return Ok(Some(CommandExit::Signal(signal))),
             None => {
                 return Err(
                     Error::new("the environment's supervisor has gone").hint("was the environment stopped?")

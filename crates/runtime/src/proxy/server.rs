@@ -13,8 +13,8 @@ use rustix::process::{
 };
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use skiff_output as output;
-use skiff_sandbox::command::Command;
-use skiff_sandbox::join::{Failed, Place, as_me, as_we_are};
+use skiff_sandbox::command::CommandSpec;
+use skiff_sandbox::join::{Failed, SpawnAttr, as_me, as_we_are};
 use skiff_sandbox::terminal;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names;
@@ -56,15 +56,15 @@ fn run(
     let master = stand_at(&request, fds)?;
     let signals = Signals::block(&[]).context(|| "signals")?;
     let is_own = request.argv[0] == OURSELVES.as_bytes();
-    let place = Place {
+    let attr = SpawnAttr {
         own_group: true,
         own_session: false,
         foreground: master.is_some(),
         death_signal: Signal::KILL.as_raw(),
     };
     let child = match is_own {
-        true => start_own(context, &request, place)?,
-        false => start_host_command(context, (environment, base, init), &request, place)?,
+        true => start_own(context, &request, attr)?,
+        false => start_host_command(context, (environment, base, init), &request, attr)?,
     };
     let started: Vec<_> = master.iter().map(AsFd::as_fd).collect();
     fdpass::send(connection.as_fd(), &CommandState::Started.encode(), &started)
@@ -87,11 +87,11 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 const SUBMIT: [&[u8]; 3] = [OURSELVES.as_bytes(), b"slurm", b"submit"];
 
 /// Starts a command of Skiff's own. What it writes is Skiff's, and its memory is for nobody inside.
-fn start_own(context: &Context, request: &Request, place: Place) -> std::result::Result<Child, Failed> {
+fn start_own(context: &Context, request: &Request, attr: SpawnAttr) -> std::result::Result<Child, Failed> {
     let command = own_command(context, request)?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
         .context(|| "limit of core files")?;
-    as_we_are(&command, place, Mask::from_bits(NOTHING_BLOCKED))
+    as_we_are(&command, attr, Mask::from_bits(NOTHING_BLOCKED))
 }
 
 /// Starts one of the host's commands: over the host's root inside, where its files are the environment's.
@@ -99,7 +99,7 @@ fn start_host_command(
     context: &Context,
     (environment, base, init): (&str, Base, &Child),
     request: &Request,
-    place: Place,
+    attr: SpawnAttr,
 ) -> std::result::Result<Child, Failed> {
     let mut command = command(context, environment, request)?;
     // The helper keeps it for the command.
@@ -107,7 +107,7 @@ fn start_host_command(
     let mask = Mask::from_bits(NOTHING_BLOCKED);
     if base != Base::Host {
         stay_outside(&mut command);
-        return as_we_are(&command, place, mask);
+        return as_we_are(&command, attr, mask);
     }
     let helper = context.helper.as_deref().ok_or_else(|| {
         Error::new(format!("{}: not without the helper", command.argv[0].display()))
@@ -115,24 +115,24 @@ fn start_host_command(
     })?;
     let real = PathBuf::from(&command.argv[0]);
     command.argv[0] = Path::new(HOST).join(real.strip_prefix("/").unwrap_or(&real)).into();
-    as_me(helper, init.pid, &command, place, mask)
+    as_me(helper, init.pid, &command, attr, mask)
 }
 
 /// The command that does it out here: this very program, with the supervisor's variables, where the client is. Files are named from there;
 /// what is only there inside cannot be read out here, which then shows.
-fn own_command(context: &Context, request: &Request) -> Result<Command> {
+fn own_command(context: &Context, request: &Request) -> Result<CommandSpec> {
     if request.argv.len() < SUBMIT.len() || request.argv.iter().zip(SUBMIT).any(|(word, known)| word != known)
     {
         return Err(Error::new("request from inside: not one that is answered"));
     }
     let words = request.argv[1..].iter().map(|word| OsString::from_vec(word.clone()));
     let cwd = PathBuf::from(OsString::from_vec(request.cwd.clone()));
-    Ok(Command {
+    Ok(CommandSpec {
         argv: std::iter::once(OWN_PROGRAM.into()).chain(words).collect(),
         argv0: Some(OURSELVES.into()),
         env: context.own_variables().into_iter().collect(),
         cwd: if cwd.is_dir() { cwd } else { "/".into() },
-        ..Command::default()
+        ..CommandSpec::default()
     })
 }
 
@@ -165,7 +165,7 @@ fn new_terminal(like: &OwnedFd, size: [u16; 2]) -> rustix::io::Result<(OwnedFd, 
 }
 
 /// The real command, with what it needs to know of the environment it is called from.
-fn command(context: &Context, environment: &str, request: &Request) -> Result<Command> {
+fn command(context: &Context, environment: &str, request: &Request) -> Result<CommandSpec> {
     let os = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
     let name = os(&request.argv[0]);
     let name = Path::new(&name).file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
@@ -177,12 +177,12 @@ fn command(context: &Context, environment: &str, request: &Request) -> Result<Co
             OsString::from_vec(pair.get(at + 1..).unwrap_or_default().to_vec()),
         )
     };
-    let mut command = Command {
+    let mut command = CommandSpec {
         argv: std::iter::once(real.into_os_string()).chain(request.argv[1..].iter().map(os)).collect(),
         argv0: Some(name.clone().into()),
         env: request.env.iter().map(split).collect(),
         cwd: PathBuf::from(os(&request.cwd)),
-        ..Command::default()
+        ..CommandSpec::default()
     };
     leave_root(&mut command);
     let user = context.user();
@@ -196,13 +196,13 @@ fn command(context: &Context, environment: &str, request: &Request) -> Result<Co
 }
 
 /// What root inside needs and the host's commands, which run as the user, must not get: jobs would inherit it.
-fn leave_root(command: &mut Command) {
+fn leave_root(command: &mut CommandSpec) {
     command.env.retain(|(name, value)| name != PSEC || value != PSEC_OF_ROOT);
 }
 
 /// Over an image the host's programs find nothing of what they need inside. They run on the host then; what they are given there are
 /// the environment's directory and variables all the same, for jobs.
-fn stay_outside(command: &mut Command) {
+fn stay_outside(command: &mut CommandSpec) {
     command.set("PWD", command.cwd.clone());
     if !command.cwd.is_dir() {
         // As Slurm does where a directory is missing; the task then goes where PWD says.

@@ -11,7 +11,7 @@ use skiff_checkpoint::installed_criu;
 use skiff_checkpoint::probe::{Found, probe};
 use skiff_plan::{self as plan, Facts, PlanOptions, RootOptions};
 use skiff_sandbox::join::NetSpace;
-use skiff_sandbox::start::{Options, start};
+use skiff_sandbox::start::{StartOptions, start};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::Upper;
@@ -61,14 +61,13 @@ fn try_in_new(context: &Context, act: impl FnOnce(Inside<'_>, &Path) -> Result<F
     let plan = plan::build(options, Facts::of_host(context)?)?;
     let scratch = std::env::temp_dir().join(format!("skiff-doctor.{}", std::process::id()));
     fs::DirBuilder::new().mode(0o700).create(&scratch).context(|| scratch.display().to_string())?;
-    let found = start(&plan, Options { helper: context.helper.as_deref(), ..Options::default() }).and_then(
-        |instance| {
+    let found = start(&plan, StartOptions { helper: context.helper.as_deref(), ..StartOptions::default() })
+        .and_then(|instance| {
             let inside = Inside { init: instance.init.pidfd.as_fd(), net: NetSpace::Its, number: None };
             let found = act(inside, &scratch);
             instance.end();
             found
-        },
-    );
+        });
     fs::remove_dir_all(&scratch).ignore_error("the check is what counts");
     found
 }

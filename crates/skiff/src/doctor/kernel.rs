@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rustix::process::{WaitOptions, waitpid};
 use skiff_plan::{self as plan, Facts, PlanOptions, RootOptions};
-use skiff_sandbox::start::{Options, start};
+use skiff_sandbox::start::{StartOptions, start};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_spec::ids::{COUNT, subordinate};
 use skiff_spec::plan::{Base, Upper};
@@ -218,7 +218,9 @@ fn whole(context: &Context) -> Check {
     let begun = Instant::now();
     let started = Facts::of_host(context)
         .and_then(|facts| plan::build(PlanOptions::new("doctor", upper, RootOptions::default()), facts))
-        .and_then(|plan| start(&plan, Options { helper: context.helper.as_deref(), ..Options::default() }));
+        .and_then(|plan| {
+            start(&plan, StartOptions { helper: context.helper.as_deref(), ..StartOptions::default() })
+        });
     match started {
         Ok(instance) => {
             let took = begun.elapsed();

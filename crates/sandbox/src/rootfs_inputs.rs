@@ -40,7 +40,7 @@ pub struct Extras<'a> {
 }
 
 /// Everything for one root.
-pub struct Stage<'a> {
+pub struct RootfsInputs<'a> {
     /// The plan.
     pub plan: &'a Plan,
     /// The mounts of the plan that are to be, in order.
@@ -85,7 +85,7 @@ impl<'a> Shims<'a> {
     }
 }
 
-impl<'a> Stage<'a> {
+impl<'a> RootfsInputs<'a> {
     /// Opens and makes what needs no ids.
     pub fn prepare(plan: &'a Plan, extras: Extras<'a>) -> Result<Self> {
         let (kept, size) = match &plan.upper {

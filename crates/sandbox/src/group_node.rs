@@ -6,15 +6,15 @@ use skiff_spec::fault::Result;
 use crate::helper::Layers;
 
 /// What a machine has besides its root.
-pub struct Machine<'a> {
+pub struct GroupNode<'a> {
     /// Host name of the machine.
     pub name: &'a str,
     /// How its network namespace gets a device, if it has one of its own.
-    pub wiring: Option<Wiring<'a>>,
+    pub wiring: Option<NetworkSetup<'a>>,
 }
 
 /// How a machine gets into a network.
-pub struct Wiring<'a> {
+pub struct NetworkSetup<'a> {
     /// Gives its network namespace a device: called by the maker with a process in it.
     pub wire: &'a dyn Fn(Pid) -> Result<()>,
     /// Sets that up: called in the machine, with all rights over it.
@@ -22,8 +22,8 @@ pub struct Wiring<'a> {
 }
 
 /// What a machine in the making has from its group.
-pub(crate) struct Part<'a> {
+pub(crate) struct GroupInputs<'a> {
     pub layers: Option<Layers>,
     pub ids: u32,
-    pub machine: &'a Machine<'a>,
+    pub machine: &'a GroupNode<'a>,
 }

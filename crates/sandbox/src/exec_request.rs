@@ -9,30 +9,30 @@ use skiff_spec::fault::{Fault, Result};
 use skiff_spec::wire::MOST_ORDERED;
 use skiff_sys::signal::Mask;
 
-use crate::command::{Command, os};
-use crate::place::Place;
+use crate::command::{CommandSpec, os};
+use crate::spawn_attr::SpawnAttr;
 use crate::stack::StackLimit;
 
 /// Said of a command whose directory will do or none.
 const ONLY_THERE: &str = "only";
 
 /// What to start, and how.
-pub struct Order<'a> {
+pub struct ExecRequest<'a> {
     /// The command. Whom root inside would become means nothing here.
-    pub command: Cow<'a, Command>,
+    pub command: Cow<'a, CommandSpec>,
     /// How the command stands to the terminal and to its maker.
-    pub place: Place,
+    pub attr: SpawnAttr,
     /// The signal mask that it gets.
     pub mask: Mask,
     /// The soft limit of the stack that it gets.
     pub stack: StackLimit,
 }
 
-impl<'a> Order<'a> {
+impl<'a> ExecRequest<'a> {
     /// With the limits of this process.
     #[must_use]
-    pub fn new(command: &'a Command, place: Place, mask: Mask) -> Self {
-        Self { command: Cow::Borrowed(command), place, mask, stack: StackLimit::own() }
+    pub fn new(command: &'a CommandSpec, attr: SpawnAttr, mask: Mask) -> Self {
+        Self { command: Cow::Borrowed(command), attr, mask, stack: StackLimit::own() }
     }
 
     /// As bytes.
@@ -40,10 +40,10 @@ impl<'a> Order<'a> {
     /// # Errors
     /// When one of its texts has a zero byte in it: no program could be given that.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let Self { command, place, mask, stack } = self;
+        let Self { command, attr, mask, stack } = self;
         let only_there = if command.only_there { ONLY_THERE } else { "" };
         let mut bytes = vec![];
-        push(&mut bytes, &[place.to_word().as_ref()])?;
+        push(&mut bytes, &[attr.to_word().as_ref()])?;
         push(&mut bytes, &[format!("{:x}", mask.to_bits()).as_ref()])?;
         push(&mut bytes, &[stack.to_word().as_ref()])?;
         push(&mut bytes, &[only_there.as_ref()])?;
@@ -61,9 +61,9 @@ impl<'a> Order<'a> {
 
     /// From bytes; nothing if that is not what they are.
     #[must_use]
-    pub fn decode(bytes: &[u8]) -> Option<Order<'static>> {
+    pub fn decode(bytes: &[u8]) -> Option<ExecRequest<'static>> {
         let mut texts = bytes.strip_suffix(&[0])?.split(|byte| *byte == 0).map(OsStr::from_bytes);
-        let place = Place::from_word(texts.next()?.to_str()?)?;
+        let attr = SpawnAttr::from_word(texts.next()?.to_str()?)?;
         let mask = u64::from_str_radix(texts.next()?.to_str()?, 16).ok()?;
         let stack = StackLimit::from_word(texts.next()?.to_str()?)?;
         let only_there = texts.next()? == ONLY_THERE;
@@ -73,13 +73,18 @@ impl<'a> Order<'a> {
         let argv: Vec<OsString> = texts.by_ref().take(count).map(OsString::from).collect();
         let env = texts.map(variable).collect::<Option<_>>()?;
         let argv0 = Some(argv0).filter(|name| !name.is_empty());
-        let command = Command { argv, argv0, env, cwd, only_there, ..Command::default() };
+        let command = CommandSpec { argv, argv0, env, cwd, only_there, ..CommandSpec::default() };
         let whole = command.argv.len() == count;
-        whole.then_some(Order { command: Cow::Owned(command), place, mask: Mask::from_bits(mask), stack })
+        whole.then_some(ExecRequest {
+            command: Cow::Owned(command),
+            attr,
+            mask: Mask::from_bits(mask),
+            stack,
+        })
     }
 }
 
-impl Codec for Order<'static> {
+impl Codec for ExecRequest<'static> {
     const LONGEST: usize = MOST_ORDERED;
 
     fn to_bytes(&self) -> Option<Vec<u8>> {
@@ -91,7 +96,7 @@ impl Codec for Order<'static> {
     }
 }
 
-impl Protocol for Order<'static> {
+impl Protocol for ExecRequest<'static> {
     type Answer = Unanswered;
     const NAME: &'static str = "Command for the helper";
     const SIDES: [&'static str; 2] = ["`skiff`, as the user", "the process that the setuid helper makes"];
@@ -128,38 +133,40 @@ mod tests {
         StackLimit::from_word(word).expect("a limit")
     }
 
-    fn order() -> Order<'static> {
-        let command = Command {
+    fn request() -> ExecRequest<'static> {
+        let command = CommandSpec {
             argv: vec!["sh".into(), "".into(), os(b"\xff=")],
             argv0: Some("-sh".into()),
             env: vec![("A".into(), "1=2".into()), ("B".into(), "".into()), ("".into(), "x".into())],
             cwd: "/a b".into(),
             only_there: true,
-            ..Command::default()
+            ..CommandSpec::default()
         };
-        let place = Place { own_group: true, death_signal: 9, ..Place::default() };
-        Order { command: Cow::Owned(command), place, mask: Mask::from_bits(5), stack: limit("40000000") }
+        let attr = SpawnAttr { own_group: true, death_signal: 9, ..SpawnAttr::default() };
+        ExecRequest { command: Cow::Owned(command), attr, mask: Mask::from_bits(5), stack: limit("40000000") }
     }
 
     #[test]
     fn orders_come_back_as_they_went() {
-        let plain = Command { argv: vec!["a".into()], cwd: "/".into(), ..Command::default() };
-        for order in
-            [order(), Order { command: Cow::Owned(plain), stack: limit("ffffffffffffffff"), ..order() }]
-        {
-            let back = Order::decode(&order.encode().expect("no zero bytes")).expect("as encoded");
-            assert_eq!((back.command, back.place, back.stack), (order.command, order.place, order.stack));
-            assert_eq!(back.mask.to_bits(), order.mask.to_bits());
+        let plain = CommandSpec { argv: vec!["a".into()], cwd: "/".into(), ..CommandSpec::default() };
+        for request in [
+            request(),
+            ExecRequest { command: Cow::Owned(plain), stack: limit("ffffffffffffffff"), ..request() },
+        ] {
+            let back = ExecRequest::decode(&request.encode().expect("no zero bytes")).expect("as encoded");
+            assert_eq!((back.command, back.attr, back.stack), (request.command, request.attr, request.stack));
+            assert_eq!(back.mask.to_bits(), request.mask.to_bits());
         }
     }
 
     #[test]
     fn what_would_be_taken_for_more_texts_is_refused() {
         for word in [os(b"a\0b"), os(b"\0")] {
-            let in_word = Command { argv: vec![word.clone()], ..Command::default() };
-            let in_variable = Command { env: vec![("A".into(), word)], ..Command::default() };
+            let in_word = CommandSpec { argv: vec![word.clone()], ..CommandSpec::default() };
+            let in_variable = CommandSpec { env: vec![("A".into(), word)], ..CommandSpec::default() };
             for command in [in_word, in_variable] {
-                let refused = Order { command: Cow::Owned(command), ..order() }.encode().expect_err("a zero");
+                let refused =
+                    ExecRequest { command: Cow::Owned(command), ..request() }.encode().expect_err("a zero");
                 assert!(refused.message.contains("can have a zero byte"), "{refused}");
             }
         }
@@ -167,10 +174,10 @@ mod tests {
 
     #[test]
     fn half_an_order_is_none() {
-        let whole = order().encode().expect("no zero bytes");
+        let whole = request().encode().expect("no zero bytes");
         let program = whole.windows(3).position(|at| at == b"sh\0").expect("there").max(1);
         for end in 0..program + 2 {
-            assert!(Order::decode(&whole[..end]).is_none(), "{end} bytes");
+            assert!(ExecRequest::decode(&whole[..end]).is_none(), "{end} bytes");
         }
         for bad in [
             "",
@@ -181,7 +188,7 @@ mod tests {
             "0000\0x\x000\0\0/\0\x001\0a\0",
             "0000\x000\0x\0\0/\0\x001\0a\0",
         ] {
-            assert!(Order::decode(bad.as_bytes()).is_none(), "{bad:?}");
+            assert!(ExecRequest::decode(bad.as_bytes()).is_none(), "{bad:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use skiff_sys::signal;
 
 /// How the process stands to the terminal and to its maker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct SpawnAttr {
     /// Whether the process gets a process group of its own.
     pub own_group: bool,
     /// Whether its process group becomes the terminal's foreground.
@@ -18,7 +18,7 @@ pub struct Place {
     pub death_signal: i32,
 }
 
-impl Place {
+impl SpawnAttr {
     /// As one word for the helper's command line.
     #[must_use]
     pub fn to_word(self) -> String {
@@ -38,11 +38,11 @@ impl Place {
         Some(Self { own_group: flag(0)?, foreground: flag(1)?, own_session: flag(2)?, death_signal })
     }
 
-    /// Takes this place, in the new process.
+    /// Makes it so, in the new process.
     ///
     /// # Errors
     /// None that matters: a terminal that is gone is no reason not to run.
-    pub fn take(self) -> io::Result<()> {
+    pub fn apply(self) -> io::Result<()> {
         if self.own_session {
             rustix::process::setsid()?;
             let terminal = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
@@ -79,15 +79,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_come_back_as_they_went() {
+    fn attributes_come_back_as_they_went() {
         for p in [
-            Place::default(),
-            Place { own_group: true, foreground: true, own_session: true, death_signal: 9 },
+            SpawnAttr::default(),
+            SpawnAttr { own_group: true, foreground: true, own_session: true, death_signal: 9 },
         ] {
-            assert_eq!(Place::from_word(&p.to_word()), Some(p));
+            assert_eq!(SpawnAttr::from_word(&p.to_word()), Some(p));
         }
         for bad in ["", "0", "00", "000", "2009", "000-1", "00065", "000x"] {
-            assert_eq!(Place::from_word(bad), None, "{bad}");
+            assert_eq!(SpawnAttr::from_word(bad), None, "{bad}");
         }
     }
 }
