@@ -3,9 +3,9 @@
 
 use std::os::unix::net::UnixDatagram;
 
-use skiff_criu::page_protocol::{Command, bytes, of, process};
+use skiff_criu::page_protocol::{PageServerCommand, bytes, of, process};
 use skiff_criu::pagemap::Pagemap;
-use skiff_criu::rpc::{Features, Response};
+use skiff_criu::rpc::{CriuResponse, Features};
 use skiff_criu::{Criu, CriuEvent, Error};
 
 libfuzzer_sys::fuzz_target!(|said: &[u8]| {
@@ -13,7 +13,9 @@ libfuzzer_sys::fuzz_target!(|said: &[u8]| {
     let said = &said[..said.len().min(60 << 10)];
     if !said.is_empty() {
         match answered(said).0.next_event() {
-            Ok(CriuEvent::Done(Response { success, .. })) => assert!(success, "a failure taken for success"),
+            Ok(CriuEvent::Done(CriuResponse { success, .. })) => {
+                assert!(success, "a failure taken for success")
+            }
             Ok(CriuEvent::Stage(_)) | Err(Error::InvalidAnswer(_) | Error::Failed { .. }) => {}
             Err(other) => panic!("{other:?}"),
         }
@@ -25,11 +27,11 @@ libfuzzer_sys::fuzz_target!(|said: &[u8]| {
     }
 
     let (mut rest, mut map) = (said, Pagemap::new(1));
-    while let Ok(command) = Command::read(&mut rest) {
-        if command != Command::Close {
-            assert_eq!(Command::parse(&command.bytes()).expect("known"), command);
+    while let Ok(command) = PageServerCommand::read(&mut rest) {
+        if command != PageServerCommand::Close {
+            assert_eq!(PageServerCommand::parse(&command.bytes()).expect("known"), command);
         }
-        if let Command::Add { of: owner, address, pages, flags } = command {
+        if let PageServerCommand::Add { of: owner, address, pages, flags } = command {
             assert!(process(owner).is_none_or(|pid| of(pid) == owner), "two owners in one");
             bytes(pages).ok();
             map.add(address, pages, flags);

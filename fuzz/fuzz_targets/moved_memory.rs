@@ -6,8 +6,8 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use skiff_migrate::direct::{Ranges, Stock, fill};
-use skiff_migrate::early::Early;
+use skiff_migrate::direct::{MemoryRanges, Stock, fill};
+use skiff_migrate::early::PrecopyBuffer;
 use skiff_migrate::pages::Arrival;
 use skiff_migrate::populate::Reserve;
 use skiff_migrate::squeeze::{Taking, pair};
@@ -22,8 +22,8 @@ libfuzzer_sys::fuzz_target!(init: without_sigpipe(), |bytes: &[u8]| {
     // As much as a socket holds that nobody reads.
     let bytes = &bytes[..bytes.len().min(64 << 10)];
     // No process has this number.
-    let ranges = Ranges::from([(i32::MAX, vec![(0x1000, 0x5000), (0x8000, 0x9000)])]);
-    let early = Early::new(&ranges, 16 << 10).expect("a file");
+    let ranges = MemoryRanges::from([(i32::MAX, vec![(0x1000, 0x5000), (0x8000, 0x9000)])]);
+    let early = PrecopyBuffer::new(&ranges, 16 << 10).expect("a file");
     early.receive(&mut &bytes[..], |_| ()).ok();
     let reserve = Reserve::new(0).expect("a file");
     for early in [None, Some(&early)] {

@@ -11,10 +11,10 @@ use skiff_sandbox::session::{CommandExit, Session};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::inside;
 
-use crate::{Kind, serve, variable};
+use crate::{AppType, serve, variable};
 
 /// Serves it in this allocation; the exit code.
-pub fn in_allocation(kind: Kind, wanted: &AppRun) -> Result<i32> {
+pub fn in_allocation(kind: AppType, wanted: &AppRun) -> Result<i32> {
     if variable("SLURM_JOB_ID").is_some() {
         return by_srun(kind, wanted);
     }
@@ -29,7 +29,7 @@ pub fn in_allocation(kind: Kind, wanted: &AppRun) -> Result<i32> {
 }
 
 /// By a step on the first node, which the job manager brings the environment or the image to.
-fn by_srun(kind: Kind, wanted: &AppRun) -> Result<i32> {
+fn by_srun(kind: AppType, wanted: &AppRun) -> Result<i32> {
     let mut argv: Vec<OsString> = ["srun", "-Q", "-N1", "-n1", "--overlap"].map(OsString::from).into();
     let mut put_in = Path::new(inside::PROGRAM).exists();
     if let Some(name) = &wanted.environment {

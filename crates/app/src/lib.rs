@@ -28,7 +28,7 @@ use skiff_user::context::Context;
 
 pub use cluster::in_allocation;
 use listener::Listener;
-use record::{Kept, Record};
+use record::{PublishedApp, RunningApp};
 pub use record::{REACHED_AS, reached_as};
 
 /// What is run, wherever that is.
@@ -43,14 +43,14 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// What is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum AppType {
     /// Jupyter.
     Notebook,
     /// Xvnc and noVNC.
     Desktop,
 }
 
-impl Kind {
+impl AppType {
     /// As a word.
     pub fn name(self) -> &'static str {
         match self {
@@ -75,13 +75,13 @@ impl Kind {
 /// Does what was asked; the exit code.
 pub fn run(app: &App) -> Result<i32> {
     match app {
-        App::Notebook(wanted) => serve(Kind::Notebook, wanted),
-        App::Desktop(wanted) => serve(Kind::Desktop, wanted),
+        App::Notebook(wanted) => serve(AppType::Notebook, wanted),
+        App::Desktop(wanted) => serve(AppType::Desktop, wanted),
         App::List(output) => record::list(&Context::load()?, output.json).map(|()| 0),
     }
 }
 
-fn serve(kind: Kind, wanted: &AppRun) -> Result<i32> {
+fn serve(kind: AppType, wanted: &AppRun) -> Result<i32> {
     let context = Context::load()?;
     let reached = record::reached(&context)?;
     let port = wanted.port.map_or_else(listener::free_port, Ok)?;
@@ -116,8 +116,8 @@ fn serve(kind: Kind, wanted: &AppRun) -> Result<i32> {
     if let Some(ended) = running.wait_until_ready(&listener, context.uid, kind)? {
         return Ok(output::exit_as(ended));
     }
-    let record = Record::new(kind.name(), (port, &listener), kind.url(port, &token), &reached);
-    let kept = Kept::write(&context, &record)?;
+    let record = RunningApp::new(kind.name(), (port, &listener), kind.url(port, &token), &reached);
+    let kept = PublishedApp::write(&context, &record)?;
     if wanted.json {
         output::json(&record)?
     } else {
@@ -143,7 +143,7 @@ pub fn words_before(wanted: &AppRun, route: Route) -> Vec<OsString> {
 }
 
 /// The script, in the environment or image that is wanted, by a `skiff` of its own.
-fn command(context: &Context, kind: Kind, wanted: &AppRun, listener: &Listener) -> Result<CommandSpec> {
+fn command(context: &Context, kind: AppType, wanted: &AppRun, listener: &Listener) -> Result<CommandSpec> {
     let mut argv = words_before(wanted, context.route());
     if !argv.is_empty() {
         argv.insert(0, std::env::current_exe().context(|| "own program")?.into());
@@ -172,7 +172,12 @@ struct Running {
 
 impl Running {
     /// Waits until the app listens; how it ended, if it did before.
-    fn wait_until_ready(&mut self, listener: &Listener, uid: u32, kind: Kind) -> Result<Option<CommandExit>> {
+    fn wait_until_ready(
+        &mut self,
+        listener: &Listener,
+        uid: u32,
+        kind: AppType,
+    ) -> Result<Option<CommandExit>> {
         let end = Instant::now() + PATIENCE;
         while !listener.is_ready(uid)? {
             if let Some(ended) = self.look(Some(&LOOK))? {

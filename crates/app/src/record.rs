@@ -23,7 +23,7 @@ pub const REACHED_AS: &str = "SKIFF_REACHED_AS";
 
 /// One of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Record {
+pub struct RunningApp {
     /// `notebook` or `desktop`.
     pub kind: String,
     /// The machine that it runs on.
@@ -42,7 +42,7 @@ pub struct Record {
     pub job: Option<String>,
 }
 
-impl Record {
+impl RunningApp {
     /// Of the one that this process serves.
     pub fn new(kind: &str, (port, listener): (u16, &Listener), url: String, reached: &str) -> Self {
         let (there, by_way) = reached.split_once(' ').unwrap_or((reached, ""));
@@ -101,15 +101,15 @@ pub fn reached_as(user: &str, host: &str) -> String {
 }
 
 /// A record in its place, locked; removed when this is.
-pub struct Kept {
+pub struct PublishedApp {
     dir: TrustedDir,
     name: String,
     _lock: OwnedFd,
 }
 
-impl Kept {
+impl PublishedApp {
     /// Writes it where only its user looks.
-    pub fn write(context: &Context, record: &Record) -> Result<Self> {
+    pub fn write(context: &Context, record: &RunningApp) -> Result<Self> {
         let dir = make_private(&dir(context))?;
         let stem = record.socket.as_deref().and_then(Path::file_stem).map(|name| name.to_string_lossy());
         let stem = stem.unwrap_or_else(|| record.port.to_string().into());
@@ -129,7 +129,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for PublishedApp {
     fn drop(&mut self) {
         self.dir
             .remove_file(&self.name)
@@ -143,10 +143,10 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
     if json {
         return output::json(&all);
     }
-    all.iter().try_for_each(Record::tell)
+    all.iter().try_for_each(RunningApp::tell)
 }
 
-fn all(context: &Context) -> Result<Vec<Record>> {
+fn all(context: &Context) -> Result<Vec<RunningApp>> {
     let Some(dir) = find(&dir(context))? else { return Ok(vec![]) };
     let mut all = vec![];
     for name in
@@ -156,7 +156,7 @@ fn all(context: &Context) -> Result<Vec<Record>> {
         let Ok(file) = dir.file(&name, OFlags::RDONLY | OFlags::NONBLOCK, 0).map(fs::File::from) else {
             continue;
         };
-        let Ok(record) = serde_json::from_reader::<_, Record>(&file) else { continue };
+        let Ok(record) = serde_json::from_reader::<_, RunningApp>(&file) else { continue };
         if record.is_gone(&file) {
             dir.remove_file(&name).ignore_error("what cannot be removed is looked at again the next time");
             let socket = record.socket.as_deref().and_then(Path::file_name);

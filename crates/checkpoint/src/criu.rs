@@ -5,14 +5,14 @@ use std::path::Path;
 
 use rustix::process::Pid;
 use skiff_criu::CarryOutError;
-use skiff_criu::rpc::{CgroupMode, NetworkLock, Options, RequestType, Response};
+use skiff_criu::rpc::{CgroupMode, CriuResponse, NetworkLock, Options, RequestType};
 pub use skiff_criu::{CriuEvent, Installation};
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::Child;
 
-use crate::enter::{self, Inside};
+use crate::enter::{self, EnterTarget};
 
 /// The oldest that is good enough: before, it does not run on new kernels, or not without privilege.
 pub const OLDEST: (i32, i32) = (4, 1);
@@ -70,7 +70,7 @@ impl CriuProcess {
     /// When the environment is gone or the folder is not whole.
     pub fn start(
         installation: &Installation,
-        inside: Inside<'_>,
+        inside: EnterTarget<'_>,
         images: Option<BorrowedFd<'_>>,
     ) -> Result<Self> {
         Self::start_with(installation, inside, images, &[])
@@ -82,7 +82,7 @@ impl CriuProcess {
     /// As [`CriuProcess::start`].
     pub fn start_with(
         installation: &Installation,
-        inside: Inside<'_>,
+        inside: EnterTarget<'_>,
         images: Option<BorrowedFd<'_>>,
         also: &[BorrowedFd<'_>],
     ) -> Result<Self> {
@@ -129,7 +129,7 @@ impl CriuProcess {
         kind: RequestType,
         options: Options,
         at: impl FnMut(&str) -> Result<()>,
-    ) -> Result<Response> {
+    ) -> Result<CriuResponse> {
         self.talk.carry_out(kind, options, at).map_err(|why| match why {
             CarryOutError::Criu(error) => fault(error),
             CarryOutError::Refused(refused) => refused,

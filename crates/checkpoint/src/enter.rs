@@ -17,7 +17,7 @@ use skiff_sys::signal::{Mask, restore};
 
 /// Where to go.
 #[derive(Clone, Copy)]
-pub struct Inside<'a> {
+pub struct EnterTarget<'a> {
     /// A handle of process 1.
     pub init: BorrowedFd<'a>,
     /// Whose network namespace it is in.
@@ -31,7 +31,7 @@ pub struct Inside<'a> {
 /// # Errors
 /// Its own, or that the environment is gone.
 pub fn run<T: Serialize + DeserializeOwned>(
-    inside: Inside<'_>,
+    inside: EnterTarget<'_>,
     keep: &[BorrowedFd<'_>],
     act: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
@@ -43,7 +43,7 @@ pub fn run<T: Serialize + DeserializeOwned>(
 /// # Errors
 /// When there are no processes to be had.
 pub fn begin<T: Serialize + DeserializeOwned>(
-    inside: Inside<'_>,
+    inside: EnterTarget<'_>,
     keep: &[BorrowedFd<'_>],
     act: impl FnOnce() -> Result<T>,
 ) -> Result<ReportingChild<T>> {
@@ -66,7 +66,7 @@ pub fn begin<T: Serialize + DeserializeOwned>(
 /// # Errors
 /// That of `become_it`, or that the environment is gone.
 pub fn start(
-    inside: Inside<'_>,
+    inside: EnterTarget<'_>,
     keep: &[BorrowedFd<'_>],
     become_it: impl FnOnce() -> Fault,
 ) -> Result<Child> {
@@ -77,7 +77,7 @@ pub fn start(
 ///
 /// # Errors
 /// As [`start`].
-pub fn start_patient(inside: Inside<'_>) -> Result<Child> {
+pub fn start_patient(inside: EnterTarget<'_>) -> Result<Child> {
     let ready = || {
         setsid().context(|| "session")?;
         // The ones that it has were opened outside.
@@ -106,7 +106,11 @@ pub fn wait_for(child: &Child) -> bool {
 }
 
 /// The process in between: only the children of one that has joined a PID namespace are in it.
-fn between<T: Serialize>(inside: Inside<'_>, reporter: Reporter<T>, act: impl FnOnce() -> Result<T>) -> i32 {
+fn between<T: Serialize>(
+    inside: EnterTarget<'_>,
+    reporter: Reporter<T>,
+    act: impl FnOnce() -> Result<T>,
+) -> i32 {
     match join_then_fork(inside) {
         Ok(Fork::Child) => {
             // If nobody is there any more, nobody wants to know.
@@ -123,7 +127,7 @@ fn between<T: Serialize>(inside: Inside<'_>, reporter: Reporter<T>, act: impl Fn
     }
 }
 
-fn join_then_fork(inside: Inside<'_>) -> Result<Fork> {
+fn join_then_fork(inside: EnterTarget<'_>) -> Result<Fork> {
     let mut ours = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID;
     if inside.net != NetSpace::Ours {
         ours |= ThreadNameSpaceType::NETWORK;
@@ -137,7 +141,7 @@ fn join_then_fork(inside: Inside<'_>) -> Result<Fork> {
     }
 }
 
-fn join_the_rest(Inside { init, number, .. }: Inside<'_>) -> Result<()> {
+fn join_the_rest(EnterTarget { init, number, .. }: EnterTarget<'_>) -> Result<()> {
     let theirs = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
     move_into_thread_name_spaces(init, theirs).context(|| "the environment's namespaces")?;
     if let Some(number) = number {

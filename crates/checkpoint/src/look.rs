@@ -7,7 +7,7 @@ use skiff_spec::fault::Result;
 use skiff_user::checkpoints::{all, dir_of, refuse_missing};
 use skiff_user::context::Context;
 
-use crate::obstacles::{Obstacle, Process};
+use crate::obstacles::{Obstacle, SavedProcess};
 use crate::place;
 use crate::record::Checkpoint;
 
@@ -122,9 +122,9 @@ pub fn show(context: &Context, slot: &CheckpointName, json: bool) -> Result<()> 
 }
 
 /// A process in a line.
-pub fn process(process: &Process) -> String {
+pub fn process(process: &SavedProcess) -> String {
     let count = |count, what| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    let Process { pid, name, threads, memory, files, sockets, .. } = process;
+    let SavedProcess { pid, name, threads, memory, files, sockets, .. } = process;
     let (threads, memory) = (count(threads.len(), "thread"), output::size(*memory));
     let (files, sockets) = (count(*files, "file"), count(*sockets, "socket"));
     format!("process      {pid} {name} ({threads}, {memory}, {files}, {sockets})")

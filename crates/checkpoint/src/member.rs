@@ -15,7 +15,7 @@ use skiff_spec::instance::Started;
 use skiff_spec::network::{Claim, Kind, Net};
 use skiff_user::context::Context;
 
-use crate::enter::{self, Inside};
+use crate::enter::{self, EnterTarget};
 
 /// In a checkpoint: what this is.
 const FILE: &str = "network.json";
@@ -25,16 +25,16 @@ const RENEWED_AFTER: u64 = 60;
 /// What there is of one.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Member {
+pub struct SavedInterface {
     kind: Kind,
     /// What gives it its address again.
     pub claim: Claim,
 }
 
-impl Member {
+impl SavedInterface {
     /// Of an instance that is to be saved, from when on its address is kept; nothing if it has none of its own.
     pub fn leaving(context: &Context, record: &Record, started: &Started) -> Result<Option<Self>> {
-        let (Net::Named(name), Some(port)) = (&started.net, Port::of(record, started)?) else {
+        let (Net::Named(name), Some(port)) = (&started.net, InstanceInterface::of(record, started)?) else {
             return Ok(None);
         };
         Ok(Some(Self { kind: port.kind, claim: network::keep(context, name, port.address)? }))
@@ -70,19 +70,19 @@ impl Member {
     }
 
     /// Where it is reached.
-    pub fn port(&self) -> Port {
-        Port { kind: self.kind, address: self.claim.address }
+    pub fn port(&self) -> InstanceInterface {
+        InstanceInterface { kind: self.kind, address: self.claim.address }
     }
 }
 
 /// Where an instance is reached, whose network namespace is the user's own: its end of the wire.
 #[derive(Clone, Copy, Debug)]
-pub struct Port {
+pub struct InstanceInterface {
     kind: Kind,
     address: Ipv4Addr,
 }
 
-impl Port {
+impl InstanceInterface {
     /// Finds the member of a running instance; nothing if it has none.
     pub fn of(record: &Record, started: &Started) -> Result<Option<Self>> {
         let Net::Named(name) = &started.net else { return Ok(None) };
@@ -91,16 +91,16 @@ impl Port {
     }
 
     /// Lets it be heard. Its connections must be there: to what is for one that is not, the kernel answers that there is none.
-    pub fn open(self, inside: Inside<'_>) -> Result<()> {
+    pub fn open(self, inside: EnterTarget<'_>) -> Result<()> {
         self.turn(inside, gate::open)
     }
 
     /// Shuts it out, so that nobody hears of the end of connections that are to go on elsewhere.
-    pub fn shut(self, inside: Inside<'_>) -> Result<()> {
+    pub fn shut(self, inside: EnterTarget<'_>) -> Result<()> {
         self.turn(inside, gate::shut)
     }
 
-    fn turn(self, inside: Inside<'_>, gate: impl Fn(Ipv4Addr, Kind) -> io::Result<()>) -> Result<()> {
+    fn turn(self, inside: EnterTarget<'_>, gate: impl Fn(Ipv4Addr, Kind) -> io::Result<()>) -> Result<()> {
         let Self { kind, address } = self;
         enter::run(inside, &[], || gate(address, kind).context(|| format!("address {address}")))
     }

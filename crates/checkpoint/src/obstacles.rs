@@ -15,7 +15,7 @@ use skiff_sys::IgnoreError;
 /// One process of an environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Process {
+pub struct SavedProcess {
     /// PID inside.
     pub pid: i32,
     /// PID of the parent.
@@ -47,9 +47,9 @@ pub struct Obstacle {
 
 /// What was found.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct PreflightReport {
     /// The processes of the environment's command, that one first.
-    pub processes: Vec<Process>,
+    pub processes: Vec<SavedProcess>,
     /// What cannot be saved.
     pub obstacles: Vec<Obstacle>,
 }
@@ -58,8 +58,8 @@ pub struct Found {
 ///
 /// # Errors
 /// When `/proc` does not show them.
-pub fn look(init: Pid, own_network: bool) -> Result<Found> {
-    let mut found = Found::default();
+pub fn look(init: Pid, own_network: bool) -> Result<PreflightReport> {
+    let mut found = PreflightReport::default();
     let mut tops: Vec<(i32, i32)> = vec![];
     for outer in children(init.as_raw_nonzero().get())? {
         // What has ended meanwhile is none of ours.
@@ -79,7 +79,7 @@ pub fn look(init: Pid, own_network: bool) -> Result<Found> {
         found.processes.push(process);
     }
     for (_, outer) in &tops[1..] {
-        let Some(Process { pid, name, .. }) = read(*outer) else { continue };
+        let Some(SavedProcess { pid, name, .. }) = read(*outer) else { continue };
         let why = "its parent has ended; only what descends from the instance's command can be saved".into();
         found.obstacles.push(Obstacle { pid, name, why });
     }
@@ -123,7 +123,7 @@ fn has_ended(e: &io::Error) -> bool {
     matches!(Errno::from_io_error(e), Some(Errno::NOENT | Errno::SRCH))
 }
 
-fn read(outer: i32) -> Option<Process> {
+fn read(outer: i32) -> Option<SavedProcess> {
     let status = text(format!("/proc/{outer}/status")).ok()?;
     let parent = last_number(&status, "PPid:").and_then(number_inside).unwrap_or(0);
     let mut threads: Vec<i32> = fs::read_dir(format!("/proc/{outer}/task"))
@@ -138,7 +138,7 @@ fn read(outer: i32) -> Option<Process> {
         files += usize::from(target.is_absolute());
         sockets += usize::from(target.to_string_lossy().starts_with("socket:"));
     }
-    Some(Process {
+    Some(SavedProcess {
         files,
         sockets,
         pid: last_number(&status, "NSpid:")?,
@@ -162,7 +162,7 @@ fn number(status: &str, name: &str) -> u64 {
     field(status, name).and_then(|text| text.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-fn obstacles(outer: i32, process: &Process, own_network: bool, found: &mut Vec<Obstacle>) {
+fn obstacles(outer: i32, process: &SavedProcess, own_network: bool, found: &mut Vec<Obstacle>) {
     let mut say = |why: String| {
         found.push(Obstacle { pid: process.pid, name: process.name.clone(), why });
     };

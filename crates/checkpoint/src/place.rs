@@ -28,7 +28,7 @@ pub fn create(context: &Context, name: &EnvName, memory: bool, dry_run: bool) ->
     }
     let dir = home.join(name.as_str());
     if !dry_run {
-        let mut new = New::make(home, name)?;
+        let mut new = NewCheckpoint::make(home, name)?;
         fs::rename(&new.dir, &dir).context(|| dir.display().to_string())?;
         new.published = true;
     }
@@ -60,7 +60,7 @@ pub fn is_empty(dir: &Path) -> bool {
 }
 
 /// A new directory with what belongs into one, where nobody looks for checkpoints. Dropped before it is published, it is removed.
-pub struct New {
+pub struct NewCheckpoint {
     /// Directory of the new checkpoint.
     pub dir: PathBuf,
     home: PathBuf,
@@ -68,7 +68,7 @@ pub struct New {
     published: bool,
 }
 
-impl New {
+impl NewCheckpoint {
     /// Makes it beside those that lie in `home`.
     pub fn make(home: PathBuf, name: &EnvName) -> Result<Self> {
         make_private(&home)?;
@@ -115,7 +115,7 @@ impl New {
     }
 }
 
-impl Drop for New {
+impl Drop for NewCheckpoint {
     fn drop(&mut self) {
         if !self.published {
             self.remove();

@@ -9,11 +9,11 @@ use skiff_criu::rpc::{Options, RequestType};
 use skiff_spec::fault::{Fault, Result};
 
 use crate::criu::{self, CriuProcess, OLDEST, fault};
-use crate::enter::{self, Inside};
+use crate::enter::{self, EnterTarget};
 
 /// What was found.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct CriuFeatures {
     /// CRIU's version.
     pub version: String,
     /// Pages that were written can be told, so that a dump can begin while the processes run.
@@ -41,14 +41,14 @@ pub fn version(criu: &CriuProcess) -> Result<String> {
 ///
 /// # Errors
 /// What does not work.
-pub fn probe(installation: &Installation, inside: Inside<'_>, scratch: &Path) -> Result<Found> {
+pub fn probe(installation: &Installation, inside: EnterTarget<'_>, scratch: &Path) -> Result<CriuFeatures> {
     let criu = CriuProcess::start(installation, inside, None)?;
     let version = version(&criu)?;
     let features = criu.talk().features().map_err(fault)?;
     // It may say what it likes of its end: it has answered.
     criu.end();
     dump_and_restore(installation, inside, scratch)?;
-    Ok(Found {
+    Ok(CriuFeatures {
         version,
         dirty_pages: features.mem_track.unwrap_or_default(),
         lazy_pages: features.lazy_pages.unwrap_or_default(),
@@ -58,10 +58,10 @@ pub fn probe(installation: &Installation, inside: Inside<'_>, scratch: &Path) ->
 /// Numbers that nothing has in an environment just made: of the process and of the CRIU that makes it again.
 const NUMBERS: (i32, i32) = (77, 200);
 
-fn dump_and_restore(installation: &Installation, inside: Inside<'_>, scratch: &Path) -> Result<()> {
+fn dump_and_restore(installation: &Installation, inside: EnterTarget<'_>, scratch: &Path) -> Result<()> {
     let images =
         std::fs::File::open(scratch).map_err(|e| Fault::new(format!("{}: {e}", scratch.display())))?;
-    let numbered = |number| Inside { number: Pid::from_raw(number), ..inside };
+    let numbered = |number| EnterTarget { number: Pid::from_raw(number), ..inside };
     let patient = enter::start_patient(numbered(NUMBERS.0))?;
     let options = Options { pid: Some(NUMBERS.0), ..criu::options(inside.net) };
     let criu = CriuProcess::start(installation, inside, Some(images.as_fd()))?;

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::instance::Started;
 
-use crate::obstacles::Process;
+use crate::obstacles::SavedProcess;
 use crate::versions::Versions;
 
 /// The record's file.
@@ -49,28 +49,28 @@ pub struct Checkpoint {
     /// What the instance was started as.
     pub instance: Started,
     /// Processes of the instance; the first is its command.
-    pub processes: Vec<Process>,
+    pub processes: Vec<SavedProcess>,
     /// Whether it went on afterwards.
     pub left_running: bool,
     /// Directories that belong to it.
-    pub trees: Vec<Tree>,
+    pub trees: Vec<SavedTree>,
     /// Bytes that its command had written to its output.
     #[serde(default)]
     pub written: u64,
     /// What it was made with and on.
     pub made_with: Versions,
     /// All files beside the record.
-    pub files: Vec<Sum>,
+    pub files: Vec<FileDigest>,
 }
 
 /// A directory that is kept in one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tree {
+pub struct SavedTree {
     /// The file, below [`TREES`].
     pub file: String,
     /// What it holds.
-    pub of: Of,
+    pub of: TreeContents,
     /// The digest of the file in the words of its format.
     pub id: String,
 }
@@ -78,7 +78,7 @@ pub struct Tree {
 /// What a tree holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Of {
+pub enum TreeContents {
     /// A directory of the instance's own (`upper`, `tmp` ...), by its name there.
     Own(String),
     /// What lies in memory, mounted at this path inside.
@@ -87,7 +87,7 @@ pub enum Of {
     Output,
 }
 
-impl std::fmt::Display for Of {
+impl std::fmt::Display for TreeContents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Own(name) if name == "upper" => f.write_str("what it has changed"),
@@ -101,7 +101,7 @@ impl std::fmt::Display for Of {
 /// A file and what it must be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sum {
+pub struct FileDigest {
     /// Relative to the checkpoint's directory.
     pub path: String,
     /// In bytes.
@@ -115,7 +115,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// When there is none: nothing that we wrote.
-    pub fn main(&self) -> Result<&Process> {
+    pub fn main(&self) -> Result<&SavedProcess> {
         self.processes.first().ok_or_else(|| Fault::new("the checkpoint has no process in it"))
     }
 
@@ -211,7 +211,7 @@ impl Checkpoint {
             }
         }
         for want in &self.files {
-            let is = Sum::of(dir, &want.path)?;
+            let is = FileDigest::of(dir, &want.path)?;
             if is != *want {
                 return Err(damaged(format!("{} is damaged", want.path)));
             }
@@ -220,7 +220,7 @@ impl Checkpoint {
     }
 }
 
-impl Sum {
+impl FileDigest {
     /// Reads a file of a checkpoint.
     ///
     /// # Errors
@@ -260,13 +260,13 @@ pub fn open(dir: &Path, path: &str) -> Result<File> {
 ///
 /// # Errors
 /// What reading says.
-pub fn sums(dir: &Path) -> Result<Vec<Sum>> {
+pub fn sums(dir: &Path) -> Result<Vec<FileDigest>> {
     for part in [IMAGES, TREES] {
         File::open(dir.join(part)).and_then(|part| part.sync_all()).context(|| part.to_owned())?;
     }
     let flushed = |path: String| {
         open(dir, &path)?.sync_all().context(|| path.clone())?;
-        Sum::of(dir, &path)
+        FileDigest::of(dir, &path)
     };
     files(dir)?.into_iter().map(flushed).collect()
 }
@@ -354,7 +354,7 @@ mod tests {
             started: 1,
             plan,
         };
-        let process = Process {
+        let process = SavedProcess {
             pid: 2,
             parent: 1,
             name: "a".into(),
@@ -370,7 +370,7 @@ mod tests {
             machine: "x86_64".into(),
             processor: vec!["sse".into()],
         };
-        let tree = Tree { file: "upper".into(), of: Of::Own("upper".into()), id: "00".into() };
+        let tree = SavedTree { file: "upper".into(), of: TreeContents::Own("upper".into()), id: "00".into() };
         let (trees, files, processes) = (vec![tree], vec![], vec![process]);
         let (created, left_running, written) = (7, false, 9);
         Checkpoint { created, instance, processes, left_running, trees, written, made_with, files }

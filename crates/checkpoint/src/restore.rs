@@ -28,8 +28,8 @@ use skiff_store::index::Entry;
 use skiff_user::context::Context;
 
 use crate::criu::{self, CriuProcess, Installation};
-use crate::enter::Inside;
-use crate::member::Member;
+use crate::enter::EnterTarget;
+use crate::member::SavedInterface;
 use crate::place;
 use crate::probe;
 use crate::record::{Checkpoint, IMAGES, tidy};
@@ -78,8 +78,9 @@ pub fn carry_out(context: &Context, restore: &Restore) -> Result<Option<Restored
     }
     network::join(context, checkpoint.instance.plan.network_to_join())?;
     checkpoint.verify(&dir)?;
-    let member = Member::read(&dir)?;
-    let revived = Revived { folder, checkpoint: &checkpoint, member, dir: &dir, used_up: false, gate: None };
+    let member = SavedInterface::read(&dir)?;
+    let revived =
+        CriuRestorer { folder, checkpoint: &checkpoint, member, dir: &dir, used_up: false, gate: None };
     make_again(context, &record, &revived).map_err(about)?;
     Ok(Some(Restored {
         instance: record.name.to_string(),
@@ -92,8 +93,8 @@ pub fn carry_out(context: &Context, restore: &Restore) -> Result<Option<Restored
 }
 
 /// Makes the instance, and all of it; nothing is left of it if anything fails.
-pub fn make_again(context: &Context, record: &Record, revived: &Revived<'_>) -> Result<()> {
-    let Revived { checkpoint, dir, .. } = revived;
+pub fn make_again(context: &Context, record: &Record, revived: &CriuRestorer<'_>) -> Result<()> {
+    let CriuRestorer { checkpoint, dir, .. } = revived;
     let entry = match Entry::read(&dir.join(IMAGE))? {
         Some(entry) => Some(get::again(context, entry)?),
         None => None,
@@ -155,7 +156,7 @@ fn launch(
     context: &Context,
     record: &Record,
     (started, entry): (&Started, Option<&Entry>),
-    revived: &Revived<'_>,
+    revived: &CriuRestorer<'_>,
     held: &[LayerLease],
     lock: &OwnedFd,
 ) -> std::result::Result<(), Failed> {
@@ -182,13 +183,13 @@ fn launch(
 }
 
 /// Processes that are to be made again, in an instance that is started for them.
-pub struct Revived<'a> {
+pub struct CriuRestorer<'a> {
     /// What makes them.
     pub folder: Installation,
     /// What they were.
     pub checkpoint: &'a Checkpoint,
     /// What they were on a network of the site's.
-    pub member: Option<Member>,
+    pub member: Option<SavedInterface>,
     /// Where its files are.
     pub dir: &'a Path,
     /// What has been read of those may go.
@@ -202,12 +203,12 @@ pub struct Gate<'a> {
     /// Descriptors that are needed until then.
     pub kept: &'a [BorrowedFd<'a>],
     /// The question, to somebody who may still change the processes inside.
-    pub ask: &'a dyn Fn(Inside<'_>) -> Result<()>,
+    pub ask: &'a dyn Fn(EnterTarget<'_>) -> Result<()>,
     /// Whether the instance ends with the process that starts it.
     pub bound: bool,
 }
 
-impl Restorer for Revived<'_> {
+impl Restorer for CriuRestorer<'_> {
     fn again(&self) -> Option<Again> {
         let claim = self.member.as_ref()?.claim.clone();
         Some(Again { claim, moves: self.gate.is_some() })
@@ -221,12 +222,12 @@ impl Restorer for Revived<'_> {
         let checkpoint = self.checkpoint;
         let Plan { net, dumpable, .. } = &checkpoint.instance.plan;
         let net = enter::net_space(net, *dumpable);
-        let inside = Inside { init: instance.init.pidfd.as_fd(), net, number: None };
+        let inside = EnterTarget { init: instance.init.pidfd.as_fd(), net, number: None };
         trees::put_back_memory(inside, checkpoint, self.dir)?;
         let images = self.dir.join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
         // Their numbers must be free, so CRIU itself takes one that none of them has.
-        let inside = Inside { number: Pid::from_raw(checkpoint.free_number()), ..inside };
+        let inside = EnterTarget { number: Pid::from_raw(checkpoint.free_number()), ..inside };
         let criu = CriuProcess::start(&self.folder, inside, Some(images.as_fd()))?;
         probe::version(&criu).and_then(|version| checkpoint.made_with.fit_criu(&version))?;
         let main =
@@ -237,7 +238,7 @@ impl Restorer for Revived<'_> {
             // They are all there, and do not run yet: whenever the first of them ends, process 1 knows whose end that is.
             if stage == "post-restore" {
                 process = Some(first::adopt(instance.control.as_fd(), main)?);
-                let inside = Inside { number: None, ..inside };
+                let inside = EnterTarget { number: None, ..inside };
                 self.gate.as_ref().map_or(Ok(()), |gate| (gate.ask)(inside))?;
                 // Their connections are asleep, but known to the kernel.
                 self.member.as_ref().map_or(Ok(()), |member| member.port().open(inside))?;

@@ -26,12 +26,12 @@ use skiff_user::checkpoints::home_of;
 use skiff_user::context::Context;
 
 use crate::criu::{self, CriuProcess};
-use crate::enter::Inside;
-use crate::member::Member;
-use crate::obstacles::{Found, Obstacle, Process, look};
-use crate::place::New;
+use crate::enter::EnterTarget;
+use crate::member::SavedInterface;
+use crate::obstacles::{Obstacle, PreflightReport, SavedProcess, look};
+use crate::place::NewCheckpoint;
 use crate::probe;
-use crate::record::{Checkpoint, IMAGES, Tree, sums, tidy};
+use crate::record::{Checkpoint, IMAGES, SavedTree, sums, tidy};
 use crate::trees;
 use crate::versions::Versions;
 
@@ -70,8 +70,8 @@ pub fn carry_out(context: &Context, save: &Save) -> Result<Option<Saved>> {
     if live.sessions > 0 {
         output::note("a session is open in it (`instance exec`): that is not saved");
     }
-    let inside = Inside { init: live.init.as_fd(), net, number: None };
-    let new = New::make(home_of(context, &slot)?, &slot.name)?;
+    let inside = EnterTarget { init: live.init.as_fd(), net, number: None };
+    let new = NewCheckpoint::make(home_of(context, &slot)?, &slot.name)?;
     let saving =
         Saving { context, record: &record, started: &started, init: live.pid, inside, found: &found, save };
     saving.carry_out(new, &slot).map(Some).map_err(about)
@@ -114,11 +114,11 @@ pub fn refuse(record: &Record, obstacles: &[Obstacle]) -> Result<()> {
         .hint("it goes on as it was; `skiff checkpoint save --dry-run` shows what is in the way"))
 }
 
-fn show(slot: &CheckpointName, found: &Found, json: bool) -> Result<()> {
+fn show(slot: &CheckpointName, found: &PreflightReport, json: bool) -> Result<()> {
     #[derive(Serialize)]
     struct Shown<'a> {
         checkpoint: String,
-        processes: &'a [Process],
+        processes: &'a [SavedProcess],
         obstacles: &'a [Obstacle],
     }
     if json {
@@ -141,16 +141,16 @@ struct Saving<'a> {
     record: &'a Record,
     started: &'a Started,
     init: Pid,
-    inside: Inside<'a>,
-    found: &'a Found,
+    inside: EnterTarget<'a>,
+    found: &'a PreflightReport,
     save: &'a Save,
 }
 
 impl Saving<'_> {
     /// Does it. If anything fails the processes go on, and nothing is left of it.
-    fn carry_out(&self, new: New, slot: &CheckpointName) -> Result<Saved> {
+    fn carry_out(&self, new: NewCheckpoint, slot: &CheckpointName) -> Result<Saved> {
         let begun = Instant::now();
-        let member = Member::leaving(self.context, self.record, self.started)?;
+        let member = SavedInterface::leaving(self.context, self.record, self.started)?;
         member.iter().try_for_each(|member| member.write(&new.dir))?;
         let images = new.dir.join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
@@ -224,15 +224,20 @@ impl Saving<'_> {
     }
 
     /// Does what it ends with, and is shut out of its network from before then.
-    fn shut<T>(&self, member: Option<&Member>, end: impl FnOnce() -> Result<T>) -> Result<T> {
-        let Some(port) = member.map(Member::port) else { return end() };
+    fn shut<T>(&self, member: Option<&SavedInterface>, end: impl FnOnce() -> Result<T>) -> Result<T> {
+        let Some(port) = member.map(SavedInterface::port) else { return end() };
         port.shut(self.inside)?;
         // If it is not to end after all, it is to be heard again.
         end().inspect_err(|_| port.open(self.inside).ignore_error("the first error is the one to tell"))
     }
 
     /// Makes it a checkpoint.
-    fn commit(&self, new: New, (processes, trees): (Vec<Process>, Vec<Tree>), criu: &str) -> Result<u64> {
+    fn commit(
+        &self,
+        new: NewCheckpoint,
+        (processes, trees): (Vec<SavedProcess>, Vec<SavedTree>),
+        criu: &str,
+    ) -> Result<u64> {
         if let Some(entry) = self.record.image()? {
             entry.write(&new.dir.join(super::restore::IMAGE))?;
         }

@@ -19,33 +19,33 @@ use skiff_spec::plan::{Plan, Route, Source, inside};
 use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
-use crate::enter::{self, Inside};
-use crate::record::{self, Checkpoint, Of, TREES, Tree};
+use crate::enter::{self, EnterTarget};
+use crate::record::{self, Checkpoint, SavedTree, TREES, TreeContents};
 
 /// What there is to keep of an instance with this plan.
-fn all(plan: &Plan) -> Vec<(String, Of)> {
+fn all(plan: &Plan) -> Vec<(String, TreeContents)> {
     let own = plan.mounts.iter().filter_map(|mount| match &mount.source {
-        Source::Own(name) => Some((name.clone(), Of::Own(name.clone()))),
+        Source::Own(name) => Some((name.clone(), TreeContents::Own(name.clone()))),
         _ => None,
     });
     let memory = plan.mounts.iter().enumerate().filter_map(|(n, mount)| match &mount.source {
-        Source::Memory { .. } => Some((format!("memory.{n}"), Of::Memory(mount.target.clone()))),
+        Source::Memory { .. } => Some((format!("memory.{n}"), TreeContents::Memory(mount.target.clone()))),
         _ => None,
     });
-    let upper = ("upper".to_owned(), Of::Own("upper".into()));
-    [upper].into_iter().chain(own).chain(memory).chain([("output".into(), Of::Output)]).collect()
+    let upper = ("upper".to_owned(), TreeContents::Own("upper".into()));
+    [upper].into_iter().chain(own).chain(memory).chain([("output".into(), TreeContents::Output)]).collect()
 }
 
 /// Writes all of them into a checkpoint's directory. Nothing may change them meanwhile.
-pub fn keep(inside: Inside<'_>, plan: &Plan, record: &Record, dir: &Path) -> Result<Vec<Tree>> {
+pub fn keep(inside: EnterTarget<'_>, plan: &Plan, record: &Record, dir: &Path) -> Result<Vec<SavedTree>> {
     let output = Output::hold(record)?;
     let all = all(plan);
     let mut opened: Vec<(OwnedFd, Option<OwnedFd>)> = vec![];
     for (file, of) in &all {
         let from = match of {
-            Of::Own(name) => Some(record.dir.join(name)),
-            Of::Output => Some(output.dir.clone()),
-            Of::Memory(_) => None,
+            TreeContents::Own(name) => Some(record.dir.join(name)),
+            TreeContents::Output => Some(output.dir.clone()),
+            TreeContents::Memory(_) => None,
         };
         let open = |path: PathBuf| open_dir(CWD, &path).context(|| path.display().to_string());
         opened.push((create(&dir.join(TREES).join(file))?, from.map(open).transpose()?));
@@ -60,7 +60,7 @@ pub fn keep(inside: Inside<'_>, plan: &Plan, record: &Record, dir: &Path) -> Res
         let mut ids = vec![];
         for ((name, of), (file, from)) in all.iter().zip(&opened) {
             let from = match (of, from) {
-                (Of::Memory(target), _) => Some(without_mounts(target)?),
+                (TreeContents::Memory(target), _) => Some(without_mounts(target)?),
                 _ => None,
             }
             .or_else(|| from.as_ref().and_then(|fd| fd.try_clone().ok()))
@@ -73,7 +73,7 @@ pub fn keep(inside: Inside<'_>, plan: &Plan, record: &Record, dir: &Path) -> Res
         }
         Ok(ids)
     })?;
-    Ok(all.into_iter().zip(ids).map(|((file, of), id)| Tree { file, of, id }).collect())
+    Ok(all.into_iter().zip(ids).map(|((file, of), id)| SavedTree { file, of, id }).collect())
 }
 
 /// Puts those that lie on the disk back into an instance's new directory, before it is started.
@@ -85,9 +85,9 @@ pub fn put_back_own(context: &Context, checkpoint: &Checkpoint, dir: &Path, reco
     as_root_of_ids(helper, plan.base, |_| {
         for tree in &checkpoint.trees {
             let (to, over) = match &tree.of {
-                Of::Own(name) => (record.dir.join(own_name(plan, name)?), false),
-                Of::Output => (record.dir.clone(), true),
-                Of::Memory(_) => continue,
+                TreeContents::Own(name) => (record.dir.join(own_name(plan, name)?), false),
+                TreeContents::Output => (record.dir.clone(), true),
+                TreeContents::Memory(_) => continue,
             };
             let target = open_dir(CWD, &to).context(|| to.display().to_string())?;
             put_back(tree, dir, target.as_fd(), over)?;
@@ -97,10 +97,10 @@ pub fn put_back_own(context: &Context, checkpoint: &Checkpoint, dir: &Path, reco
 }
 
 /// Puts those that lie in memory back into a started instance.
-pub fn put_back_memory(inside: Inside<'_>, checkpoint: &Checkpoint, dir: &Path) -> Result<()> {
+pub fn put_back_memory(inside: EnterTarget<'_>, checkpoint: &Checkpoint, dir: &Path) -> Result<()> {
     let mut opened = vec![];
     for tree in &checkpoint.trees {
-        if let Of::Memory(target) = &tree.of {
+        if let TreeContents::Memory(target) = &tree.of {
             opened.push((tree, target, record::open(dir, &format!("{TREES}/{}", tree.file))?));
         }
     }
@@ -114,12 +114,12 @@ pub fn put_back_memory(inside: Inside<'_>, checkpoint: &Checkpoint, dir: &Path) 
     })
 }
 
-fn put_back(tree: &Tree, dir: &Path, target: BorrowedFd<'_>, over: bool) -> Result<()> {
+fn put_back(tree: &SavedTree, dir: &Path, target: BorrowedFd<'_>, over: bool) -> Result<()> {
     let file = record::open(dir, &format!("{TREES}/{}", tree.file))?;
     whole::put_back(file, &tree.file, &id(tree)?, target, over).map_err(ours)
 }
 
-fn id(tree: &Tree) -> Result<LayerId> {
+fn id(tree: &SavedTree) -> Result<LayerId> {
     tree.id.parse().map_err(|e| Error::new(format!("{}: {e}", tree.file)))
 }
 
@@ -140,8 +140,8 @@ fn without_mounts(target: &Path) -> Result<OwnedFd> {
 }
 
 /// Places in memory that are only there for something to be mounted on, relative to it.
-fn places_in(plan: &Plan, of: &Of) -> Vec<PathBuf> {
-    let Of::Memory(target) = of else { return vec![] };
+fn places_in(plan: &Plan, of: &TreeContents) -> Vec<PathBuf> {
+    let TreeContents::Memory(target) = of else { return vec![] };
     let targets = plan.mounts.iter().map(|mount| mount.target.as_path()).chain([Path::new(inside::DIR)]);
     let below = |place: &Path| place.strip_prefix(target).ok().map(Path::to_owned);
     targets.filter_map(below).filter(|place| !place.as_os_str().is_empty()).collect()

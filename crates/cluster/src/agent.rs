@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::fcntl_dupfd_cloexec;
 use skiff_cli::Agent as Words;
 use skiff_launch::callback;
-use skiff_launch::channel::{Channel, Come};
+use skiff_launch::channel::{Channel, Incoming};
 use skiff_launch::frame::Stream;
 use skiff_launch::handshake::SharedSecret;
 use skiff_launch::sealed_box::Opener;
@@ -22,14 +22,14 @@ use skiff_sys::signal::{Mask, Signals};
 use skiff_user::context::Context;
 use skiff_user::scratch::Scratch;
 
-use crate::container::{Container, daemon_failed};
+use crate::container::{SshContainer, daemon_failed};
 use crate::files::Keys;
 use crate::fleet::{MOST_MISSED, beat};
 use crate::launching::HEAD;
-use crate::node::Node;
+use crate::node::RunningNode;
 use crate::script::{Script, with_stdio};
-use crate::visit::Visitors;
-use crate::wire::{End, Order, Report, Wanted};
+use crate::visit::RemoteExecs;
+use crate::wire::{AgentMessage, ContainerSpec, HeadMessage, ProgramEnd};
 
 /// So much of what the script says may wait for the head.
 const MOST_WAITING: usize = 1 << 20;
@@ -83,14 +83,14 @@ struct Agent<'a> {
     secret: Option<SharedSecret>,
     channel: Channel,
     signals: Signals,
-    wanted: Option<Prepared>,
-    container: Option<Container>,
-    node: Option<Node>,
+    wanted: Option<PreparedRole>,
+    container: Option<SshContainer>,
+    node: Option<RunningNode>,
     /// Where the container's changes go, if not to memory.
     scratch: Option<Scratch>,
     /// Process 1 of the node that we only visit.
     host: Option<OwnedFd>,
-    visitors: Visitors,
+    visitors: RemoteExecs,
     script: Option<Script>,
     /// Whether the manager is ending the job: it has told the daemon, too, but the script may take its time.
     told_to_end: bool,
@@ -105,8 +105,8 @@ struct Agent<'a> {
 }
 
 /// What is kept from the first order to the second.
-struct Prepared {
-    wanted: Wanted,
+struct PreparedRole {
+    wanted: ContainerSpec,
     keys: Keys,
     /// For secrets.
     opener: Option<Opener>,
@@ -117,7 +117,7 @@ struct Prepared {
 }
 
 /// What there may be to do.
-enum Of {
+enum AgentEvent {
     Signals,
     Channel,
     ToHead,
@@ -149,7 +149,7 @@ impl<'a> Agent<'a> {
             node: None,
             scratch: None,
             host: None,
-            visitors: Visitors::default(),
+            visitors: RemoteExecs::default(),
             script: None,
             told_to_end: false,
             daemon_ended: None,
@@ -161,7 +161,7 @@ impl<'a> Agent<'a> {
     }
 
     fn fail(&mut self, e: &Error) {
-        self.channel.tell(&Report::Failed(e.message.clone(), e.hint.clone()));
+        self.channel.tell(&AgentMessage::Failed(e.message.clone(), e.hint.clone()));
         let until = Instant::now() + PATIENCE;
         // It ends us when it has heard.
         while Instant::now() < until {
@@ -175,8 +175,8 @@ impl<'a> Agent<'a> {
             if ready && !self.channel.receive() {
                 return;
             }
-            while let Ok(Some(come)) = self.channel.take::<Order>() {
-                if come == Come::Message(Order::End) {
+            while let Ok(Some(come)) = self.channel.take::<HeadMessage>() {
+                if come == Incoming::Message(HeadMessage::End) {
                     return;
                 }
             }
@@ -188,28 +188,28 @@ impl<'a> Agent<'a> {
         loop {
             for of in self.wait()? {
                 match of {
-                    Of::Signals => {
+                    AgentEvent::Signals => {
                         self.hear_signals();
                         // A node of a cluster has nobody whom it could tell.
                         if self.told_to_end && self.node.is_some() {
                             return Ok(());
                         }
                     }
-                    Of::Channel => {
+                    AgentEvent::Channel => {
                         if !self.hear()? {
                             return Ok(());
                         }
                     }
-                    Of::ToHead => self.channel.flush(),
-                    Of::Log => self.read_log(),
-                    Of::Node => self.hear_node()?,
-                    Of::Daemon => {
+                    AgentEvent::ToHead => self.channel.flush(),
+                    AgentEvent::Log => self.read_log(),
+                    AgentEvent::Node => self.hear_node()?,
+                    AgentEvent::Daemon => {
                         self.read_log();
                         self.daemon_ended = Some(Instant::now());
                     }
-                    Of::Output(stream) => self.pass_output(stream),
-                    Of::Input => self.feed(&[]),
-                    Of::Script => self.script_ended()?,
+                    AgentEvent::Output(stream) => self.pass_output(stream),
+                    AgentEvent::Input => self.feed(&[]),
+                    AgentEvent::Script => self.script_ended()?,
                 }
             }
             if !self.told_to_end && self.daemon_ended.is_some_and(|ended| ended.elapsed() >= SIGNALS_APART) {
@@ -217,7 +217,7 @@ impl<'a> Agent<'a> {
             }
             if Instant::now() >= self.next_beat {
                 self.next_beat = Instant::now() + self.beat;
-                self.channel.tell(&Report::Beat);
+                self.channel.tell(&AgentMessage::Beat);
                 self.visitors.bury();
                 self.missed += 1;
                 if self.missed > MOST_MISSED {
@@ -228,25 +228,25 @@ impl<'a> Agent<'a> {
         }
     }
 
-    fn wait(&self) -> Result<Vec<Of>> {
-        let mut waited: Vec<(Of, BorrowedFd<'_>, PollFlags)> = vec![
-            (Of::Signals, self.signals.as_fd(), PollFlags::IN),
-            (Of::Channel, self.channel.input(), PollFlags::IN),
+    fn wait(&self) -> Result<Vec<AgentEvent>> {
+        let mut waited: Vec<(AgentEvent, BorrowedFd<'_>, PollFlags)> = vec![
+            (AgentEvent::Signals, self.signals.as_fd(), PollFlags::IN),
+            (AgentEvent::Channel, self.channel.input(), PollFlags::IN),
         ];
         let mut wait = |of, fd, flags| waited.push((of, fd, flags));
-        self.channel.output().into_iter().for_each(|fd| wait(Of::ToHead, fd, PollFlags::OUT));
+        self.channel.output().into_iter().for_each(|fd| wait(AgentEvent::ToHead, fd, PollFlags::OUT));
         if let Some(container) = self.container.as_ref().filter(|_| self.daemon_ended.is_none()) {
-            wait(Of::Log, container.log.as_fd(), PollFlags::IN);
-            wait(Of::Daemon, container.daemon.pidfd.as_fd(), PollFlags::IN);
+            wait(AgentEvent::Log, container.log.as_fd(), PollFlags::IN);
+            wait(AgentEvent::Daemon, container.daemon.pidfd.as_fd(), PollFlags::IN);
         }
-        self.node.iter().for_each(|node| wait(Of::Node, node.control(), PollFlags::IN));
+        self.node.iter().for_each(|node| wait(AgentEvent::Node, node.control(), PollFlags::IN));
         if let Some(script) = &self.script {
             if self.channel.backlog() < MOST_WAITING {
-                script.outputs().for_each(|(stream, fd)| wait(Of::Output(stream), fd, PollFlags::IN));
+                script.outputs().for_each(|(stream, fd)| wait(AgentEvent::Output(stream), fd, PollFlags::IN));
             }
-            script.input().into_iter().for_each(|fd| wait(Of::Input, fd, PollFlags::OUT));
+            script.input().into_iter().for_each(|fd| wait(AgentEvent::Input, fd, PollFlags::OUT));
             // Last: what it said before its end goes before that.
-            wait(Of::Script, script.child.pidfd.as_fd(), PollFlags::IN);
+            wait(AgentEvent::Script, script.child.pidfd.as_fd(), PollFlags::IN);
         }
         let mut next = self.next_beat;
         if let Some(ended) = self.daemon_ended.filter(|_| !self.told_to_end) {
@@ -285,29 +285,31 @@ impl<'a> Agent<'a> {
             return Ok(false);
         }
         self.missed = 0;
-        while let Some(come) = self.channel.take::<Order>()? {
+        while let Some(come) = self.channel.take::<HeadMessage>()? {
             match come {
-                Come::Data(Stream::Input, bytes) => self.feed(&bytes),
-                Come::Data(..) | Come::Message(Order::Beat) => {}
-                Come::Message(Order::Prepare(wanted)) => self.prepare(wanted)?,
-                Come::Message(Order::Start(members)) => self.start(&members)?,
-                Come::Message(Order::Serve(node)) => self.be_node(&node)?,
-                Come::Message(Order::Leave) => self.node.take().into_iter().for_each(Node::end),
-                Come::Message(Order::Admit(call)) => self.admit(call),
-                Come::Message(Order::Run(program)) => self.run(*program)?,
-                Come::Message(Order::Signal(number)) => {
+                Incoming::Data(Stream::Input, bytes) => self.feed(&bytes),
+                Incoming::Data(..) | Incoming::Message(HeadMessage::Beat) => {}
+                Incoming::Message(HeadMessage::Prepare(wanted)) => self.prepare(wanted)?,
+                Incoming::Message(HeadMessage::Start(members)) => self.start(&members)?,
+                Incoming::Message(HeadMessage::Serve(node)) => self.be_node(&node)?,
+                Incoming::Message(HeadMessage::Leave) => {
+                    self.node.take().into_iter().for_each(RunningNode::end)
+                }
+                Incoming::Message(HeadMessage::Admit(call)) => self.admit(call),
+                Incoming::Message(HeadMessage::Run(program)) => self.run(*program)?,
+                Incoming::Message(HeadMessage::Signal(number)) => {
                     self.script.iter().for_each(|script| script.signal(number));
                 }
-                Come::Message(Order::Resize(size)) => {
+                Incoming::Message(HeadMessage::Resize(size)) => {
                     self.script.iter().for_each(|script| script.resize(size));
                 }
-                Come::Message(Order::Closed(stream)) => {
+                Incoming::Message(HeadMessage::Closed(stream)) => {
                     self.script.iter_mut().for_each(|script| script.close(stream));
                 }
-                Come::Message(Order::InputEnd) => {
+                Incoming::Message(HeadMessage::InputEnd) => {
                     self.script.iter_mut().for_each(Script::end_input);
                 }
-                Come::Message(Order::End) => return Ok(false),
+                Incoming::Message(HeadMessage::End) => return Ok(false),
             }
         }
         Ok(true)
@@ -325,7 +327,9 @@ impl<'a> Agent<'a> {
         };
         match started? {
             Ok(script) => self.script = Some(script),
-            Err(Failed::Command(_, errno)) => self.channel.tell(&Report::Ended(End::NotExecuted(errno))),
+            Err(Failed::Command(_, errno)) => {
+                self.channel.tell(&AgentMessage::Ended(ProgramEnd::NotExecuted(errno)))
+            }
             Err(Failed::Skiff(e)) => return Err(e),
         }
         Ok(())
@@ -335,7 +339,7 @@ impl<'a> Agent<'a> {
         let Some(script) = &mut self.script else { return };
         let gone = if bytes.is_empty() { script.flush() } else { script.feed(bytes) };
         if gone > 0 {
-            self.channel.tell(&Report::Took(u32::try_from(gone).unwrap_or(u32::MAX)));
+            self.channel.tell(&AgentMessage::Took(u32::try_from(gone).unwrap_or(u32::MAX)));
         }
     }
 
@@ -353,7 +357,7 @@ impl<'a> Agent<'a> {
             }
         }
         self.script = None;
-        self.channel.tell(&Report::Ended(end));
+        self.channel.tell(&AgentMessage::Ended(end));
         Ok(())
     }
 
@@ -374,6 +378,6 @@ impl<'a> Agent<'a> {
         }
         let script = self.script.as_ref().map(|script| &script.child);
         self.container.into_iter().for_each(|container| container.end(script));
-        self.node.into_iter().for_each(Node::end);
+        self.node.into_iter().for_each(RunningNode::end);
     }
 }

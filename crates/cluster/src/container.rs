@@ -26,7 +26,7 @@ use skiff_user::context::Context;
 use crate::apart;
 use crate::files;
 use crate::script::with_stdio;
-use crate::wire::{Member, Wanted};
+use crate::wire::{ClusterMember, ContainerSpec};
 
 /// How long the daemon may take to listen.
 const LISTENING: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ const AS_ROOT: &str = "mkdir -p -m 755 /run/sshd\n\
     sed -i \"s,^\\(root:[^:]*:0:0:[^:]*\\):[^:]*:,\\1:$HOME:,\" /etc/passwd\n";
 
 /// A running container, whose ssh daemon runs too.
-pub struct Container {
+pub struct SshContainer {
     instance: RunningContainer,
     identity: Identity,
     /// The daemon.
@@ -70,11 +70,11 @@ pub fn memory(context: &Context) -> Upper {
 
 /// What a container asks for: these files in the cluster's directory, the names of all its hosts, and how ssh reaches them.
 pub fn options(
-    wanted: &Wanted,
+    wanted: &ContainerSpec,
     upper: Upper,
     net: &Net,
     made: Vec<PlanFile>,
-    (members, own_hosts): (&[Member], &str),
+    (members, own_hosts): (&[ClusterMember], &str),
 ) -> PlanOptions {
     let mount =
         |target: &str, source, read_only| Mount { source, target: target.into(), read_only, optional: false };
@@ -94,7 +94,7 @@ pub fn options(
     }
 }
 
-impl Container {
+impl SshContainer {
     /// Starts it. When this returns, its daemon listens.
     pub fn start(context: &Context, plan: &Plan, identity: Identity) -> Result<Self> {
         let helper = needs_helper(context)?;

@@ -8,8 +8,8 @@ use skiff_launch::hosts;
 use skiff_spec::plan::File;
 use skiff_sys::IgnoreError;
 
-use crate::key::Key;
-use crate::wire::Member;
+use crate::key::SshKey;
+use crate::wire::ClusterMember;
 
 /// Where they are, inside.
 pub const DIR: &str = "/run/skiff/cluster";
@@ -19,14 +19,19 @@ pub const DROP_IN: &str = "/etc/ssh/ssh_config.d/00-skiff-cluster.conf";
 /// The keys of one container.
 pub struct Keys {
     /// By which its daemon proves who it is.
-    pub host: Key,
+    pub host: SshKey,
     /// By which its user does.
-    pub user: Key,
+    pub user: SshKey,
 }
 
 /// All files of the container of member `index`, whose sessions have these variables.
 #[must_use]
-pub fn all(members: &[Member], index: usize, keys: &Keys, variables: &[(OsString, OsString)]) -> Vec<File> {
+pub fn all(
+    members: &[ClusterMember],
+    index: usize,
+    keys: &Keys,
+    variables: &[(OsString, OsString)],
+) -> Vec<File> {
     let open = |name: &str, text| File { name: name.into(), mode: 0o644, text };
     let own = |name: &str, text| File { name: name.into(), mode: 0o600, text };
     vec![
@@ -94,12 +99,12 @@ pub fn variables(name: &str, is_root: bool) -> Vec<(&'static str, String)> {
     variables
 }
 
-fn lines(members: &[Member], line: impl Fn(&Member) -> String) -> String {
+fn lines(members: &[ClusterMember], line: impl Fn(&ClusterMember) -> String) -> String {
     members.iter().map(|member| line(member) + "\n").collect()
 }
 
 /// What this member may also be called: nothing that another one could be called, too.
-fn names(members: &[Member], member: &Member) -> Vec<String> {
+fn names(members: &[ClusterMember], member: &ClusterMember) -> Vec<String> {
     let mut names = vec![member.name.clone()];
     let short = member.name.split('.').next().unwrap_or_default();
     let is_number = member.name.bytes().all(|b| b.is_ascii_digit() || b == b'.');
@@ -118,7 +123,7 @@ fn names(members: &[Member], member: &Member) -> Vec<String> {
 /// What `ssh` needs to get to the cluster's hosts without a flag. (Not the user's name: they have the same everywhere, which may be another
 /// than the hosts know them by.)
 #[must_use]
-pub fn ssh_config(members: &[Member]) -> String {
+pub fn ssh_config(members: &[ClusterMember]) -> String {
     let mut text = String::new();
     let mut write = |line: std::fmt::Arguments<'_>| {
         text.write_fmt(line).ignore_error("writing to a string does not fail")
@@ -161,13 +166,13 @@ pub fn ssh_config(members: &[Member]) -> String {
 }
 
 /// For all other hosts, what holds without us.
-fn for_others(members: &[Member]) -> String {
+fn for_others(members: &[ClusterMember]) -> String {
     let ours: Vec<String> = members.iter().flat_map(|m| names(members, m)).map(|n| format!("!{n}")).collect();
     format!("Host * {}\n    Include config\n    Include /etc/ssh/ssh_config\n", ours.join(" "))
 }
 
 /// The daemon runs without privilege, so that nobody but its own user can log in; who proves who they are by a key made for this cluster.
-fn sshd_config(member: &Member, variables: &[(OsString, OsString)]) -> String {
+fn sshd_config(member: &ClusterMember, variables: &[(OsString, OsString)]) -> String {
     let address = match member.place.address {
         std::net::IpAddr::V4(address) => address.to_string(),
         std::net::IpAddr::V6(address) => format!("[{address}]"),
@@ -248,8 +253,8 @@ pub fn is_a_sessions_own(name: &std::ffi::OsStr) -> bool {
 
 /// `/etc/hosts` with the members, whose names mean nothing else in it any more.
 #[must_use]
-pub fn etc_hosts(members: &[Member], own: &str) -> String {
-    let called = |member: &Member| {
+pub fn etc_hosts(members: &[ClusterMember], own: &str) -> String {
+    let called = |member: &ClusterMember| {
         let address = member.place.address.to_string();
         let mut called = names(members, member);
         called.retain(|name| *name != address);
@@ -261,10 +266,10 @@ pub fn etc_hosts(members: &[Member], own: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Place;
+    use crate::wire::SshAddress;
 
-    fn member(name: &str, address: &str, slots: u32) -> Member {
-        let place = Place {
+    fn member(name: &str, address: &str, slots: u32) -> ClusterMember {
+        let place = SshAddress {
             version: String::new(),
             address: address.parse().expect("an address"),
             port: 2222,
@@ -274,13 +279,14 @@ mod tests {
             megabytes: 1,
             opener: vec![],
         };
-        Member { name: name.into(), slots, place }
+        ClusterMember { name: name.into(), slots, place }
     }
 
     #[test]
     fn lists_of_hosts() {
         let members = [member("n1.site", "10.0.0.1", 2), member("n2", "10.0.0.2", 1)];
-        let keys = Keys { host: Key::generate("").expect("a key"), user: Key::generate("").expect("a key") };
+        let keys =
+            Keys { host: SshKey::generate("").expect("a key"), user: SshKey::generate("").expect("a key") };
         let files = all(&members, 1, &keys, &[("A".into(), "b c".into()), ("B".into(), "x\ny".into())]);
         let text = |name: &str| files.iter().find(|f| f.name == name).map_or("", |f| f.text.as_str());
         assert_eq!(text("nodefile"), "n1.site\nn1.site\nn2\n");

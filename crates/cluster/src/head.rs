@@ -15,10 +15,10 @@ use skiff_spec::fault::Result;
 use skiff_sys::signal::Signals;
 
 use crate::fleet::{self, Fleet, Limits};
-use crate::wire::{End, Order, Program, Wanted};
+use crate::wire::{ContainerSpec, HeadMessage, Program, ProgramEnd};
 use outlet::Outlet;
 use terminal::Raw;
-use waiting::Of;
+use waiting::HeadEvent;
 
 /// So much of the program's output may wait for whoever reads it.
 const MOST_WAITING: usize = 1 << 20;
@@ -27,13 +27,13 @@ const MOST_WAITING: usize = 1 << 20;
 const ENDS: &str = "lost; the cluster ends with it";
 
 /// What is to be done.
-pub struct Task<'a> {
+pub struct ProgramRun<'a> {
     /// The hosts.
     pub hosts: &'a [Host],
     /// What starts the agents.
     pub launches: &'a [Launch],
     /// What the containers are to be.
-    pub wanted: &'a Wanted,
+    pub wanted: &'a ContainerSpec,
     /// What runs in the first.
     pub program: Program,
     /// How long the hosts may take.
@@ -47,11 +47,11 @@ pub struct Task<'a> {
 /// # Errors
 /// Why there was no cluster, or is none any more. In any case nothing of it is left.
 pub fn run(
-    task: &Task<'_>,
+    task: &ProgramRun<'_>,
     listener: Option<CallbackListener>,
     call: &Call,
     signals: &Signals,
-) -> Result<End> {
+) -> Result<ProgramEnd> {
     let mut head = Head::new(task, listener, signals);
     let outcome = head.fleet.launch(task.launches, call).and_then(|()| head.serve());
     head.fleet.end();
@@ -59,7 +59,7 @@ pub fn run(
 }
 
 struct Head<'a> {
-    task: &'a Task<'a>,
+    task: &'a ProgramRun<'a>,
     signals: &'a Signals,
     fleet: Fleet,
     running: bool,
@@ -67,13 +67,13 @@ struct Head<'a> {
     errors: Outlet,
     /// Bytes of input that have not been passed on yet; nothing when there is no more.
     input: Option<usize>,
-    ended: Option<End>,
+    ended: Option<ProgramEnd>,
     /// As long as the program has a terminal.
     raw: Option<Raw>,
 }
 
 impl<'a> Head<'a> {
-    fn new(task: &'a Task<'a>, listener: Option<CallbackListener>, signals: &'a Signals) -> Self {
+    fn new(task: &'a ProgramRun<'a>, listener: Option<CallbackListener>, signals: &'a Signals) -> Self {
         Self {
             task,
             signals,
@@ -87,7 +87,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    fn serve(&mut self) -> Result<End> {
+    fn serve(&mut self) -> Result<ProgramEnd> {
         loop {
             let ready = self.wait();
             for of in ready {
@@ -101,24 +101,24 @@ impl<'a> Head<'a> {
         }
     }
 
-    fn attend(&mut self, of: Of) -> Result<()> {
+    fn attend(&mut self, of: HeadEvent) -> Result<()> {
         match of {
-            Of::Signals => self.hear_signals()?,
-            Of::Input => self.pass_input(),
-            Of::Outlet => {
+            HeadEvent::Signals => self.hear_signals()?,
+            HeadEvent::Input => self.pass_input(),
+            HeadEvent::Outlet => {
                 self.output.flush();
                 self.errors.flush();
             }
-            Of::Fleet(fleet::Of::Listener) => self.fleet.accept()?,
-            Of::Fleet(fleet::Of::Launcher(at)) => self.fleet.bury(at).map_err(|(_, e)| e)?,
-            Of::Fleet(fleet::Of::Said(at)) => {
+            HeadEvent::Fleet(fleet::FleetEvent::Listener) => self.fleet.accept()?,
+            HeadEvent::Fleet(fleet::FleetEvent::Launcher(at)) => self.fleet.bury(at).map_err(|(_, e)| e)?,
+            HeadEvent::Fleet(fleet::FleetEvent::Said(at)) => {
                 let said = self.fleet.words(at);
                 if self.running {
                     self.errors.push(&said);
                 }
             }
-            Of::Fleet(fleet::Of::To(at)) => self.fleet.flush(at),
-            Of::Fleet(fleet::Of::From(at)) => self.hear(at)?,
+            HeadEvent::Fleet(fleet::FleetEvent::To(at)) => self.fleet.flush(at),
+            HeadEvent::Fleet(fleet::FleetEvent::From(at)) => self.hear(at)?,
         }
         Ok(())
     }
@@ -127,11 +127,11 @@ impl<'a> Head<'a> {
         while let Ok(Some(signal)) = self.signals.next() {
             let number = signal.number;
             match on_signal(number, self.running) {
-                OnSignal::End => self.ended = Some(End::Signal(number)),
-                OnSignal::Pass => self.fleet.tell(0, &Order::Signal(number)),
+                OnSignal::End => self.ended = Some(ProgramEnd::Signal(number)),
+                OnSignal::Pass => self.fleet.tell(0, &HeadMessage::Signal(number)),
                 OnSignal::Resize => {
                     let size = terminal::size().filter(|_| self.raw.is_some());
-                    size.into_iter().for_each(|size| self.fleet.tell(0, &Order::Resize(size)));
+                    size.into_iter().for_each(|size| self.fleet.tell(0, &HeadMessage::Resize(size)));
                 }
                 OnSignal::Nothing => {}
             }
@@ -145,7 +145,7 @@ impl<'a> Head<'a> {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Ok(0) | Err(_) => {
                 self.input = None;
-                self.fleet.tell(0, &Order::InputEnd);
+                self.fleet.tell(0, &HeadMessage::InputEnd);
             }
             Ok(n) => {
                 self.input = self.input.map(|under_way| under_way + n);

@@ -25,9 +25,9 @@ use skiff_sys::signal::Mask;
 /// The longest message in bytes: it names all machines that there can be.
 pub const LONGEST: usize = 128 << 10;
 
-/// What the supervisor asks for. Each is answered by one [`Say`] that is not [`Say::Ended`].
+/// What the supervisor asks for. Each is answered by one [`HubReply`] that is not [`HubReply::Ended`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ask {
+pub enum HubRequest {
     /// A machine.
     Make(Member),
     /// The end of one.
@@ -36,7 +36,7 @@ pub enum Ask {
 
 /// What it is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Say {
+pub enum HubReply {
     /// The machine is there; a handle of its process 1 comes along.
     Made,
     /// The machine has ended.
@@ -47,17 +47,17 @@ pub enum Say {
     Ended(Member, End),
 }
 
-impl Message for Ask {
+impl Message for HubRequest {
     const LONGEST: usize = LONGEST;
 }
 
-impl Message for Say {
+impl Message for HubReply {
     const LONGEST: usize = LONGEST;
     const DESCRIPTORS: usize = 1;
 }
 
-impl Protocol for Ask {
-    type Answer = Say;
+impl Protocol for HubRequest {
+    type Answer = HubReply;
     const NAME: &'static str = "Hub of a cluster";
     const SIDES: [&'static str; 2] = ["the cluster's supervisor", "the hub, which makes its machines"];
     const FRAMING: Framing = Framing::Packets;
@@ -80,7 +80,7 @@ pub fn receive<M: Message>(socket: BorrowedFd<'_>) -> Result<(M, Vec<OwnedFd>)> 
 }
 
 /// What machines are made by.
-pub struct Pattern<'a> {
+pub struct NodeTemplate<'a> {
     /// The root of each.
     pub plan: &'a dyn Fn(Member) -> Result<Plan>,
     /// What it is there for.
@@ -93,7 +93,7 @@ pub struct Pattern<'a> {
 
 struct Hub<'a> {
     ground: &'a GroupResources,
-    pattern: &'a Pattern<'a>,
+    pattern: &'a NodeTemplate<'a>,
     control: &'a OwnedFd,
     /// Nothing where the machines are in the host's network.
     switch: Option<Switch>,
@@ -104,7 +104,7 @@ struct Hub<'a> {
 ///
 /// # Errors
 /// That there can be no network.
-pub fn serve(ground: &GroupResources, control: &OwnedFd, pattern: &Pattern<'_>) -> Result<()> {
+pub fn serve(ground: &GroupResources, control: &OwnedFd, pattern: &NodeTemplate<'_>) -> Result<()> {
     skiff_sys::title::set("skiff-hub");
     let switch = (ground.network() == GroupNetwork::Own).then(Switch::make).transpose();
     let switch = switch
@@ -114,8 +114,8 @@ pub fn serve(ground: &GroupResources, control: &OwnedFd, pattern: &Pattern<'_>) 
         Ok(switch) => Hub { ground, pattern, control, switch, machines: BTreeMap::new() },
         Err(e) => {
             // Whatever is asked, this is the answer.
-            receive::<Ask>(control.as_fd())?;
-            return send(control.as_fd(), &Say::Failed(e), &[]);
+            receive::<HubRequest>(control.as_fd())?;
+            return send(control.as_fd(), &HubReply::Failed(e), &[]);
         }
     };
     loop {
@@ -141,23 +141,23 @@ impl Hub<'_> {
         Ok(())
     }
 
-    fn answer(&mut self, ask: &Ask) -> Result<()> {
+    fn answer(&mut self, ask: &HubRequest) -> Result<()> {
         match ask {
-            Ask::Make(member) => match self.make(*member) {
+            HubRequest::Make(member) => match self.make(*member) {
                 Ok(machine) => {
-                    send(self.control.as_fd(), &Say::Made, &[machine.init.pidfd.as_fd()])?;
+                    send(self.control.as_fd(), &HubReply::Made, &[machine.init.pidfd.as_fd()])?;
                     self.machines.insert(*member, machine);
                     Ok(())
                 }
                 Err(e) => {
-                    let why = Say::Failed(e.about(&format!("node {member}")));
+                    let why = HubReply::Failed(e.about(&format!("node {member}")));
                     send(self.control.as_fd(), &why, &[])
                 }
             },
-            Ask::End(member) => {
+            HubRequest::End(member) => {
                 self.machines.remove(member).into_iter().for_each(RunningContainer::end);
                 (self.pattern.gone)(*member);
-                send(self.control.as_fd(), &Say::Gone, &[])
+                send(self.control.as_fd(), &HubReply::Gone, &[])
             }
         }
     }
@@ -171,7 +171,7 @@ impl Hub<'_> {
             CommandExit::Signal(number) => End::Killed(number),
         };
         self.machines.remove(&member).into_iter().for_each(RunningContainer::end);
-        send(self.control.as_fd(), &Say::Ended(member, end), &[])
+        send(self.control.as_fd(), &HubReply::Ended(member, end), &[])
     }
 
     fn make(&mut self, member: Member) -> Result<RunningContainer> {

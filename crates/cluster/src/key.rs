@@ -9,7 +9,7 @@ use ring::signature::{Ed25519KeyPair, KeyPair};
 use skiff_spec::fault::{Fault, Result};
 
 /// Both halves.
-pub struct Key {
+pub struct SshKey {
     /// As a file that only its owner may read.
     pub private: String,
     /// As a line.
@@ -18,7 +18,7 @@ pub struct Key {
 
 const KIND: &[u8] = b"ssh-ed25519";
 
-impl Key {
+impl SshKey {
     /// A new one.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ mod tests {
         std::fs::create_dir_all(&dir).expect("a directory");
         // Of several lengths, for the padding.
         for comment in ["", "a", "skiff", "a longer one"] {
-            let key = Key::generate(comment).expect("random bytes");
+            let key = SshKey::generate(comment).expect("random bytes");
             let path = dir.join("key");
             std::fs::write(&path, &key.private).expect("a file");
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("its mode");
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn only_lines_of_keys_pass() {
-        let key = Key::generate("").expect("random bytes").public;
+        let key = SshKey::generate("").expect("random bytes").public;
         for bad in
             ["", "ssh-ed25519 ", "ssh-rsa AAAA", &format!("{key}\n{key}"), &format!("x {key}"), &key[..60]]
         {

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use skiff_launch::hosts::Host;
-use skiff_launch::launching::{Entrance, Launching, RemoteProgram};
-use skiff_launch::manager::{self, Launch, Surroundings, Way};
+use skiff_launch::launching::{CallbackSetup, Launching, RemoteProgram};
+use skiff_launch::manager::{self, ConnectMethod, Launch, Surroundings};
 use skiff_output as output;
 use skiff_runtime::network;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
@@ -38,8 +38,8 @@ pub fn here(context: &Context, times: u16, net: &Net) -> Result<Launching> {
 }
 
 /// Opens the way in that agents started so need.
-pub fn open(launching: &Launching, launches: &[Launch]) -> Result<Entrance> {
-    if launches.iter().any(|launch| launch.way == Way::CallBackByFile) {
+pub fn open(launching: &Launching, launches: &[Launch]) -> Result<CallbackSetup> {
+    if launches.iter().any(|launch| launch.way == ConnectMethod::CallBackByFile) {
         make_private(launching.call_file().parent().unwrap_or(Path::new("/")))?;
     }
     launching.open(launches).map_err(|e| match e {

@@ -27,15 +27,15 @@ use skiff_app as app;
 use skiff_cli::Cluster;
 use skiff_spec::fault::Result;
 
-pub use local::{Listed, delete_leftovers, leftovers, running};
+pub use local::{ListedCluster, delete_leftovers, leftovers, running};
 
 /// Carries a command out; the exit code.
 pub fn run(command: &Cluster) -> Result<i32> {
     match command {
         Cluster::Run(wanted) => run::run(wanted),
         Cluster::Machines(command) => local::run(command),
-        Cluster::Notebook(wanted) => app::in_allocation(app::Kind::Notebook, wanted),
-        Cluster::Desktop(wanted) => app::in_allocation(app::Kind::Desktop, wanted),
+        Cluster::Notebook(wanted) => app::in_allocation(app::AppType::Notebook, wanted),
+        Cluster::Desktop(wanted) => app::in_allocation(app::AppType::Desktop, wanted),
         Cluster::Agent(words) => agent::run(words),
     }
 }

@@ -14,7 +14,7 @@ use skiff_spec::plan::{Mount, Plan, Source, inside::PROGRAM};
 use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
-use crate::hub::{self, Pattern};
+use crate::hub::{self, NodeTemplate};
 use crate::slurm;
 
 /// What the host has of its own Slurm; a cluster's is another.
@@ -56,7 +56,7 @@ pub fn group(
     context: &Context,
     plan: &Plan,
     network: GroupNetwork,
-    pattern: &Pattern<'_>,
+    pattern: &NodeTemplate<'_>,
     kept: &[BorrowedFd<'_>],
 ) -> Result<UsernsGroup> {
     let helper = context.helper.as_deref();

@@ -19,8 +19,8 @@ use skiff_user::context::Context;
 use skiff_user::scratch::{self, Scratch};
 
 use crate::files;
-use crate::hub::{self, Ask, Pattern, Say};
-use crate::root::Found;
+use crate::hub::{self, HubReply, HubRequest, NodeTemplate};
+use crate::root::ResolvedBase;
 use crate::wire;
 use crate::{container, machine};
 
@@ -28,7 +28,7 @@ use crate::{container, machine};
 const TOLD: u64 = 2048;
 
 /// A node that runs, or has ended by itself and is not reaped yet.
-pub struct Node {
+pub struct RunningNode {
     group: UsernsGroup,
     name: Member,
     /// Process 1 of the machine.
@@ -39,9 +39,14 @@ pub struct Node {
     _scratch: Option<Scratch>,
 }
 
-impl Node {
+impl RunningNode {
     /// Makes it.
-    pub fn start(context: &Context, wanted: &wire::Wanted, node: &wire::Node, key: String) -> Result<Self> {
+    pub fn start(
+        context: &Context,
+        wanted: &wire::ContainerSpec,
+        node: &wire::NodeSpec,
+        key: String,
+    ) -> Result<Self> {
         let (path, log) = open_log(node.log.clone())?;
         let scratch = scratch::make(context, &wanted.scratch).map(|(scratch, _)| scratch);
         let made = scratch.and_then(|scratch| {
@@ -76,7 +81,7 @@ impl Node {
     /// How it has ended, when there is something to hear.
     pub fn ended(&self) -> Result<Option<End>> {
         match hub::receive(self.control())? {
-            (Say::Ended(_, end), _) => Ok(Some(end)),
+            (HubReply::Ended(_, end), _) => Ok(Some(end)),
             _ => Ok(None),
         }
     }
@@ -100,12 +105,12 @@ impl Node {
 
 fn plan(
     context: &Context,
-    wanted: &wire::Wanted,
-    node: &wire::Node,
+    wanted: &wire::ContainerSpec,
+    node: &wire::NodeSpec,
     (upper, log): (Upper, PathBuf),
     key: String,
 ) -> Result<Plan> {
-    let facts = Found::on_node(context, &wanted.root)?.facts(context)?;
+    let facts = ResolvedBase::on_node(context, &wanted.root)?.facts(context)?;
     let options = options(wanted, (upper, log), node, key, &network::own_hosts());
     let plan = plan::build(options, facts)?;
     base::make_ready(context, &plan)?;
@@ -114,9 +119,9 @@ fn plan(
 
 /// What a node asks for, whose daemon writes to `log`: the configuration of the cluster's Slurm is in the place of the host's.
 pub fn options(
-    wanted: &wire::Wanted,
+    wanted: &wire::ContainerSpec,
     (upper, log): (Upper, PathBuf),
-    node: &wire::Node,
+    node: &wire::NodeSpec,
     key: String,
     own_hosts: &str,
 ) -> PlanOptions {
@@ -135,20 +140,20 @@ pub fn options(
 }
 
 fn make(context: &Context, plan: &Plan, member: Member) -> Result<(UsernsGroup, OwnedFd)> {
-    let pattern = Pattern {
+    let pattern = NodeTemplate {
         plan: &|_| Ok(plan.clone()),
         command: &|member| machine::command(member, GroupNetwork::Makers),
         output: inside::OUTPUT.as_ref(),
         gone: &|_| (),
     };
     let group = machine::group(context, plan, GroupNetwork::Makers, &pattern, &[])?;
-    let asked = hub::send(group.control.as_fd(), &Ask::Make(member), &[]);
+    let asked = hub::send(group.control.as_fd(), &HubRequest::Make(member), &[]);
     match asked.and_then(|()| hub::receive(group.control.as_fd())) {
-        Ok((Say::Made, mut fds)) if fds.len() == 1 => Ok((group, fds.remove(0))),
+        Ok((HubReply::Made, mut fds)) if fds.len() == 1 => Ok((group, fds.remove(0))),
         other => {
             group.end();
             match other? {
-                (Say::Failed(why), _) => Err(why),
+                (HubReply::Failed(why), _) => Err(why),
                 _ => Err(Error::new(format!("node {member}: made without a handle"))),
             }
         }

@@ -16,7 +16,7 @@ const HOST: &str = "host";
 const DIRECTORY: &str = "dir:";
 
 /// A root, found.
-pub enum Found {
+pub enum ResolvedBase {
     /// The host's own.
     Host,
     /// An image of this host's store.
@@ -25,7 +25,7 @@ pub enum Found {
     Directory(PathBuf),
 }
 
-impl Found {
+impl ResolvedBase {
     /// What the user has named; an image is pulled if need be, unless nothing is to be done.
     pub fn named(context: &Context, base: &str, dry_run: bool) -> Result<Self> {
         if let Some(path) = base.strip_prefix(DIRECTORY) {

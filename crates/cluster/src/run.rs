@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use skiff_cli::ClusterRun;
-use skiff_launch::launching::{Entrance, Launching};
+use skiff_launch::launching::{CallbackSetup, Launching};
 use skiff_launch::manager::Launch;
 use skiff_output as output;
 use skiff_plan::inside::Inside;
@@ -22,10 +22,10 @@ use skiff_user::context::Context;
 use crate::container;
 use crate::files;
 use crate::fleet::Limits;
-use crate::head::{self, Task};
+use crate::head::{self, ProgramRun};
 use crate::launching;
-use crate::root::Found;
-use crate::wire::{Duty, End, Program, Root, VERSION, Wanted};
+use crate::root::ResolvedBase;
+use crate::wire::{ContainerSpec, Program, ProgramEnd, Role, Root, VERSION};
 
 /// What is to be done, before any of it is.
 #[derive(Serialize)]
@@ -33,7 +33,7 @@ struct Plan {
     #[serde(flatten)]
     launching: Launching,
     launches: Vec<Launch>,
-    wanted: Wanted,
+    wanted: ContainerSpec,
     program: Program,
     network: String,
 }
@@ -50,13 +50,15 @@ pub fn run(run: &ClusterRun) -> Result<i32> {
     }
     // Whatever the hosts would all say, once and at once.
     let options = container::options(&plan.wanted, container::memory(&context), &net, vec![], (&[], ""));
-    plan::build(options, Found::on_node(&context, &plan.wanted.root)?.facts(&context)?)?;
+    plan::build(options, ResolvedBase::on_node(&context, &plan.wanted.root)?.facts(&context)?)?;
     let signals = Signals::block(&[]).context(|| "signals")?;
     let end = carry_out(run, &context, &plan, &signals)?;
     Ok(match end {
-        End::Code(code) => code,
-        End::Signal(number) => output::exit_as(CommandExit::Signal(number)),
-        End::NotExecuted(errno) => output::failed(Failed::Command(plan.program.argv[0].clone(), errno)),
+        ProgramEnd::Code(code) => code,
+        ProgramEnd::Signal(number) => output::exit_as(CommandExit::Signal(number)),
+        ProgramEnd::NotExecuted(errno) => {
+            output::failed(Failed::Command(plan.program.argv[0].clone(), errno))
+        }
     })
 }
 
@@ -65,12 +67,12 @@ fn plan(run: &ClusterRun, net: &Net, context: &Context) -> Result<Plan> {
     let name = format!("cluster-{}", std::process::id());
     let (root, command) = root(run, context)?;
     let program = program(run, &name, command);
-    let wanted = Wanted {
+    let wanted = ContainerSpec {
         version: VERSION.into(),
         name: name.clone(),
         hosts: launching.hosts.iter().map(|host| host.name.clone()).collect(),
         index: 0,
-        duty: Duty::Script,
+        duty: Role::Script,
         root,
         identity: if run.inside.root { Identity::Root } else { Identity::Me },
         scratch: run.scratch.clone().unwrap_or_default(),
@@ -85,7 +87,7 @@ fn plan(run: &ClusterRun, net: &Net, context: &Context) -> Result<Plan> {
 /// What lies below, and the command as the user wrote it, with the variables that belong to it there.
 fn root(run: &ClusterRun, context: &Context) -> Result<(Root, CommandSpec)> {
     let inside = Inside { me: !run.inside.root, ..run.inside.clone() };
-    let found = Found::named(context, &run.base, run.dry_run)?;
+    let found = ResolvedBase::named(context, &run.base, run.dry_run)?;
     let command = match found.image() {
         Some(entry) => {
             let exec = entry.config()?.exec;
@@ -120,9 +122,9 @@ fn program(run: &ClusterRun, name: &str, mut command: CommandSpec) -> Program {
     Program { argv, env, cwd, only_there, terminal: None }
 }
 
-fn carry_out(run: &ClusterRun, context: &Context, plan: &Plan, signals: &Signals) -> Result<End> {
-    let Entrance { listener, call, .. } = &mut launching::open(&plan.launching, &plan.launches)?;
-    let task = Task {
+fn carry_out(run: &ClusterRun, context: &Context, plan: &Plan, signals: &Signals) -> Result<ProgramEnd> {
+    let CallbackSetup { listener, call, .. } = &mut launching::open(&plan.launching, &plan.launches)?;
+    let task = ProgramRun {
         hosts: &plan.launching.hosts,
         launches: &plan.launches,
         wanted: &plan.wanted,

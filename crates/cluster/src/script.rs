@@ -17,7 +17,7 @@ use skiff_sys::IgnoreError;
 use skiff_sys::process::Child;
 use skiff_sys::signal::send_to_group;
 
-use crate::wire::{End, Program};
+use crate::wire::{Program, ProgramEnd};
 
 /// A running program.
 pub struct Script {
@@ -138,7 +138,7 @@ impl Script {
     }
 
     /// How it has ended, when its process says that it has.
-    pub fn ended(&self) -> Result<Option<End>> {
+    pub fn ended(&self) -> Result<Option<ProgramEnd>> {
         let flags = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         let status = loop {
             match waitid(WaitId::PidFd(self.child.pidfd.as_fd()), flags) {
@@ -147,7 +147,10 @@ impl Script {
             }
         };
         Ok(status.and_then(|status| {
-            status.exit_status().map(End::Code).or_else(|| status.terminating_signal().map(End::Signal))
+            status
+                .exit_status()
+                .map(ProgramEnd::Code)
+                .or_else(|| status.terminating_signal().map(ProgramEnd::Signal))
         }))
     }
 }

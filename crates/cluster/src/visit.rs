@@ -22,10 +22,10 @@ use skiff_sys::signal::Signals;
 use skiff_user::context::Context;
 
 use crate::fleet::Limits;
-use crate::head::{self, Task, terminal};
+use crate::head::{self, ProgramRun, terminal};
 use crate::launching::HEAD;
-use crate::node::Node;
-use crate::wire::{Duty, End, Program, Root, VERSION, Wanted};
+use crate::node::RunningNode;
+use crate::wire::{ContainerSpec, Program, ProgramEnd, Role, Root, VERSION};
 
 /// How long it may take until a program runs.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -43,7 +43,7 @@ pub fn run(
     let listener = listen(key)?;
     let call = Call { secret: None, ..listener.call(vec![address]).map_err(Fault::from)? };
     let CommandSpec { argv, env, cwd, only_there, .. } = command.clone();
-    let task = Task {
+    let task = ProgramRun {
         hosts: &[Host { name: node.to_string(), slots: Some(1) }],
         launches: &[],
         wanted: &wanted(node, context.config.cluster.silence_seconds),
@@ -54,9 +54,9 @@ pub fn run(
     let signals = Signals::block(&[]).context(|| "signals")?;
     ask(call.clone())?;
     match head::run(&task, Some(listener), &call, &signals)? {
-        End::Code(code) => Ok(CommandExit::Code(code)),
-        End::Signal(number) => Ok(CommandExit::Signal(number)),
-        End::NotExecuted(errno) => Err(Failed::Command(command.argv[0].clone(), errno)),
+        ProgramEnd::Code(code) => Ok(CommandExit::Code(code)),
+        ProgramEnd::Signal(number) => Ok(CommandExit::Signal(number)),
+        ProgramEnd::NotExecuted(errno) => Err(Failed::Command(command.argv[0].clone(), errno)),
     }
 }
 
@@ -66,13 +66,13 @@ fn listen(key: &str) -> Result<CallbackListener> {
 }
 
 /// There is nothing to be made.
-fn wanted(node: Member, silence: u32) -> Wanted {
-    Wanted {
+fn wanted(node: Member, silence: u32) -> ContainerSpec {
+    ContainerSpec {
         version: VERSION.into(),
         name: node.to_string(),
         hosts: vec![node.to_string()],
         index: 0,
-        duty: Duty::Visit,
+        duty: Role::Visit,
         root: Root::Host,
         identity: Identity::Root,
         scratch: ScratchPlace::Memory,
@@ -84,13 +84,13 @@ fn wanted(node: Member, silence: u32) -> Wanted {
 
 /// Programs on a node of ours, each served by a process.
 #[derive(Default)]
-pub struct Visitors(Vec<Child>);
+pub struct RemoteExecs(Vec<Child>);
 
-impl Visitors {
+impl RemoteExecs {
     /// Calls one, whom `receive` serves in a process of its own, given the node's process 1.
     pub fn admit(
         &mut self,
-        node: &Node,
+        node: &RunningNode,
         call: &Call,
         receive: impl FnOnce(OwnedFd) -> Result<()>,
     ) -> Result<()> {

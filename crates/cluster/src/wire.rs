@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use skiff_ipc::{Framing, Message, Protocol};
 use skiff_launch::frame::{LONGEST, Stream};
 use skiff_launch::handshake::Call;
-use skiff_launch::sealed_box::Sealed;
+use skiff_launch::sealed_box::SealedBox;
 use skiff_spec::image::ImageId;
 use skiff_spec::instance;
 use skiff_spec::plan::Identity;
@@ -20,11 +20,11 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The head to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Order {
+pub enum HeadMessage {
     /// Get ready, and say where you will be reached.
-    Prepare(Wanted),
+    Prepare(ContainerSpec),
     /// The list of members, which is complete; start your container.
-    Start(Vec<Member>),
+    Start(Vec<ClusterMember>),
     /// Run this in it.
     Run(Box<Program>),
     /// Send the program this signal.
@@ -32,7 +32,7 @@ pub enum Order {
     /// New number of rows and columns of the program's terminal.
     Resize([u16; 2]),
     /// Be this node.
-    Serve(Box<Node>),
+    Serve(Box<NodeSpec>),
     /// Be it no more.
     Leave,
     /// Let somebody in who is to be called like that: the secret is to be derived from its key.
@@ -50,9 +50,9 @@ pub enum Order {
 /// An agent to the head.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Report {
+pub enum AgentMessage {
     /// Where it will be reached, and by what it proves who it is.
-    Prepared(Place),
+    Prepared(SshAddress),
     /// The agent's container runs, and its ssh daemon listens.
     Started,
     /// The agent serves as the node, whose process 1 has this PID on its host.
@@ -62,7 +62,7 @@ pub enum Report {
     /// So many bytes of input have been passed on.
     Took(u32),
     /// How the program has ended.
-    Ended(End),
+    Ended(ProgramEnd),
     /// The node has ended by itself: how, and the last lines of its output.
     Left(instance::End, String),
     /// The agent cannot go on: message and hint.
@@ -71,16 +71,16 @@ pub enum Report {
     Beat,
 }
 
-impl Message for Order {
+impl Message for HeadMessage {
     const LONGEST: usize = LONGEST;
 }
 
-impl Message for Report {
+impl Message for AgentMessage {
     const LONGEST: usize = LONGEST;
 }
 
-impl Protocol for Order {
-    type Answer = Report;
+impl Protocol for HeadMessage {
+    type Answer = AgentMessage;
     const NAME: &'static str = "Agents";
     const SIDES: [&'static str; 2] = ["the head of a cluster", "the agent on a host"];
     const FRAMING: Framing = Framing::Own(
@@ -90,7 +90,7 @@ impl Protocol for Order {
 
 /// What all containers have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct ContainerSpec {
     /// The head's version.
     pub version: String,
     /// What the cluster is called in lists.
@@ -100,7 +100,7 @@ pub struct Wanted {
     /// Which of them this is.
     pub index: usize,
     /// What the containers are there for.
-    pub duty: Duty,
+    pub duty: Role,
     /// What lies below.
     pub root: Root,
     /// Who the user is inside.
@@ -118,7 +118,7 @@ pub struct Wanted {
 /// What a container is there for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Duty {
+pub enum Role {
     /// An ssh daemon, by which programs get in; and in the first, the script.
     Script,
     /// The root is there already: a program is to run on a node of the cluster's own Slurm.
@@ -134,15 +134,15 @@ pub enum Duty {
 
 /// What an agent needs to be a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
+pub struct NodeSpec {
     /// Which.
     pub name: skiff_spec::members::Member,
     /// Where the controller and all nodes are, by their names.
-    pub members: Vec<Member>,
+    pub members: Vec<ClusterMember>,
     /// The text of `slurm.conf`.
     pub conf: String,
     /// By which the cluster's nodes know each other.
-    pub key: Sealed,
+    pub key: SealedBox,
     /// The file that takes what its daemon says, if that is to be kept.
     pub log: Option<PathBuf>,
 }
@@ -166,7 +166,7 @@ pub enum Root {
 
 /// Where a container is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct SshAddress {
     /// The agent's version.
     pub version: String,
     /// Address of the member.
@@ -185,7 +185,7 @@ pub struct Place {
     pub opener: Vec<u8>,
 }
 
-impl Place {
+impl SshAddress {
     /// Whether both are one and the same.
     #[must_use]
     pub fn is_at(&self, other: &Self) -> bool {
@@ -195,13 +195,13 @@ impl Place {
 
 /// A container of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
+pub struct ClusterMember {
     /// The name of its host.
     pub name: String,
     /// How many processes are meant to run there.
     pub slots: u32,
     /// Where it is.
-    pub place: Place,
+    pub place: SshAddress,
 }
 
 /// A program.
@@ -222,7 +222,7 @@ pub struct Program {
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum End {
+pub enum ProgramEnd {
     /// With this exit code.
     Code(i32),
     /// By this signal.

@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use crate::error::{Error, Result, WithObject as _};
 use crate::installation::{CriuExec, Installation, program_of};
 use crate::log;
-use crate::rpc::{Features, Options, Request, RequestType, Response, Version};
+use crate::rpc::{CriuRequest, CriuResponse, Features, Options, RequestType, Version};
 
 /// Bytes of the longest answer that is read; CRIU's own clients read no longer ones.
 const LONGEST: usize = 64 << 10;
@@ -42,7 +42,7 @@ pub enum CriuEvent {
     /// `post-restore`, `network-unlock`, `pre-resume`, `post-resume`.
     Stage(String),
     /// CRIU has done what it was asked for.
-    Done(Response),
+    Done(CriuResponse),
 }
 
 /// Why [`Criu::carry_out`] failed.
@@ -114,10 +114,10 @@ impl Criu {
     /// # Errors
     /// See [`Error`].
     pub fn version(&self) -> Result<Version> {
-        self.send(&Request {
+        self.send(&CriuRequest {
             kind: RequestType::Version.into(),
             keep_open: Some(true),
-            ..Request::default()
+            ..CriuRequest::default()
         })?;
         self.receive()?.version.ok_or(Error::Incomplete("version"))
     }
@@ -128,11 +128,11 @@ impl Criu {
     /// See [`Error`].
     pub fn features(&self) -> Result<Features> {
         let all = Features { mem_track: Some(true), lazy_pages: Some(true), pidfd_store: Some(true) };
-        self.send(&Request {
+        self.send(&CriuRequest {
             kind: RequestType::FeatureCheck.into(),
             features: Some(all),
             keep_open: Some(true),
-            ..Request::default()
+            ..CriuRequest::default()
         })?;
         let answer = self.receive()?;
         if answer.success {
@@ -158,7 +158,7 @@ impl Criu {
             options.log_level = options.log_level.or(Some(LOG_LEVEL));
             options.log_to_stderr = Some(true);
         }
-        self.send(&Request { kind: kind.into(), options: Some(options), ..Request::default() })
+        self.send(&CriuRequest { kind: kind.into(), options: Some(options), ..CriuRequest::default() })
     }
 
     /// Waits for the next event of what was asked for.
@@ -178,10 +178,10 @@ impl Criu {
     /// # Errors
     /// [`Error::Io`] when CRIU has exited.
     pub fn proceed(&self, well: bool) -> Result<()> {
-        self.send(&Request {
+        self.send(&CriuRequest {
             kind: RequestType::Notify.into(),
             notify_success: Some(well),
-            ..Request::default()
+            ..CriuRequest::default()
         })
     }
 
@@ -195,7 +195,7 @@ impl Criu {
         kind: RequestType,
         options: Options,
         mut at: impl FnMut(&str) -> Result<(), E>,
-    ) -> Result<Response, CarryOutError<E>> {
+    ) -> Result<CriuResponse, CarryOutError<E>> {
         self.ask(kind, options)?;
         let mut refused = None;
         loop {
@@ -242,7 +242,7 @@ impl Criu {
         self.log.as_ref().and_then(log::errors_in)
     }
 
-    fn send(&self, request: &Request) -> Result<()> {
+    fn send(&self, request: &CriuRequest) -> Result<()> {
         match retry_on_intr(|| send(&self.socket, &request.encode_to_vec(), SendFlags::NOSIGNAL)) {
             // It may have said before why it ended.
             Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Err(self.exited()),
@@ -250,13 +250,13 @@ impl Criu {
         }
     }
 
-    fn receive(&self) -> Result<Response> {
+    fn receive(&self) -> Result<CriuResponse> {
         let mut bytes = vec![0; LONGEST];
         match retry_on_intr(|| recv(&self.socket, &mut bytes[..], RecvFlags::empty())) {
             Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => Err(self.exited()),
             received => {
                 let (length, _) = received.on("read from", "CRIU's socket")?;
-                Ok(Response::decode(&bytes[..length])?)
+                Ok(CriuResponse::decode(&bytes[..length])?)
             }
         }
     }
@@ -265,7 +265,7 @@ impl Criu {
         Error::Exited { log: self.log_errors() }
     }
 
-    fn failed(&self, answer: &Response) -> Error {
+    fn failed(&self, answer: &CriuResponse) -> Error {
         let said = answer.message.as_deref().map(log::message).filter(|why| !why.is_empty());
         let errno = answer.errno.filter(|errno| *errno != 0);
         let of_system = || errno.map(|errno| std::io::Error::from_raw_os_error(errno).to_string());

@@ -2,7 +2,7 @@
 //! program of yours that does something better with the pages.
 //!
 //! CRIU opens the pages of a process (or of a piece of shared memory), adds runs of pages, each followed by their bytes, and closes. Numbers are in the
-//! order of bytes of the host. After [`Command::Close`] CRIU waits for four zero bytes. This is the protocol of CRIU 4.2 and later: before, the number of
+//! order of bytes of the host. After [`PageServerCommand::Close`] CRIU waits for four zero bytes. This is the protocol of CRIU 4.2 and later: before, the number of
 //! pages had 32 bits. Source: `criu/page-xfer.c`.
 
 use std::io::{Read, Write};
@@ -27,7 +27,7 @@ const CLOSE: [u16; 2] = [0x1024, 0x1023];
 
 /// One command. `of` holds the number of a process, or of a piece of shared memory, above the eight bits of the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum PageServerCommand {
     /// Pages of this follow.
     Open(u64),
     /// A run of pages.
@@ -45,7 +45,7 @@ pub enum Command {
     Close,
 }
 
-impl Command {
+impl PageServerCommand {
     /// Reads the next command.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ pub fn bytes(pages: u64) -> Result<u64> {
     pages.checked_mul(PAGE).ok_or(Error::TooManyPages(pages))
 }
 
-/// What the pages of a process belong to, for [`Command::Open`].
+/// What the pages of a process belong to, for [`PageServerCommand::Open`].
 #[must_use]
 pub fn of(pid: i32) -> u64 {
     u64::from(pid.unsigned_abs()) << 8 | u64::from(PROCESS)
@@ -127,18 +127,23 @@ mod tests {
     #[test]
     fn what_is_said_is_understood() {
         for command in [
-            Command::Open(2 << 8 | 1),
-            Command::Add { of: 9 << 8 | 2, address: 0x7fff_0000_1000, pages: 1 << 40, flags: PRESENT },
-            Command::Close,
+            PageServerCommand::Open(2 << 8 | 1),
+            PageServerCommand::Add {
+                of: 9 << 8 | 2,
+                address: 0x7fff_0000_1000,
+                pages: 1 << 40,
+                flags: PRESENT,
+            },
+            PageServerCommand::Close,
         ] {
-            assert_eq!(Command::read(&mut &command.bytes()[..]).expect("known"), command);
+            assert_eq!(PageServerCommand::read(&mut &command.bytes()[..]).expect("known"), command);
         }
-        let close = Command::Close.bytes();
+        let close = PageServerCommand::Close.bytes();
         for (bytes, reason) in [
             (&[0; COMMAND][..], "unknown page command 0x0"),
             (&close[1..], "cannot read from the connection for pages: failed to fill whole buffer"),
         ] {
-            let refused = Command::read(&mut &bytes[..]).expect_err(reason);
+            let refused = PageServerCommand::read(&mut &bytes[..]).expect_err(reason);
             assert_eq!(refused.to_string(), reason);
         }
     }

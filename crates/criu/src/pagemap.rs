@@ -41,7 +41,7 @@ impl Pagemap {
         image
     }
 
-    /// Adds a run of `pages` pages from `address`, with flags as in [`Command::Add`](crate::page_protocol::Command::Add).
+    /// Adds a run of `pages` pages from `address`, with flags as in [`PageServerCommand::Add`](crate::page_protocol::PageServerCommand::Add).
     pub fn add(&mut self, address: u64, pages: u64, flags: u16) {
         self.append(&Entry { address, old_pages: 0, flags: Some(flags.into()), pages: Some(pages) });
     }

@@ -225,7 +225,7 @@ pub struct Features {
 
 /// A request; or whether CRIU is to proceed from a stage (`criu_req`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Request {
+pub struct CriuRequest {
     /// What is asked for (`type`).
     #[prost(enumeration = "RequestType", required, tag = "1")]
     pub kind: i32,
@@ -299,7 +299,7 @@ impl fmt::Display for Version {
 
 /// An answer, or a stage that CRIU has reached (`criu_resp`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Response {
+pub struct CriuResponse {
     /// What this answers (`type`).
     #[prost(enumeration = "RequestType", required, tag = "1")]
     pub kind: i32,
@@ -348,7 +348,7 @@ mod tests {
             ..Options::default()
         };
         let request =
-            Request { kind: RequestType::Dump.into(), options: Some(options), ..Request::default() };
+            CriuRequest { kind: RequestType::Dump.into(), options: Some(options), ..CriuRequest::default() };
         let minus_one = [0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
         let rest = [0x10, 2, 0x80, 4, 2, 0x98, 4, 1, 0xa2, 4, 2, b'/', b'i'];
         let inner = [&minus_one[..], &rest].concat();
@@ -372,11 +372,11 @@ mod tests {
     #[test]
     fn what_is_not_known_in_an_answer_is_passed_over() {
         let bytes = [0x08, 6, 0x10, 1, 0x2a, 3, 0x0a, 1, b'x', 0xf8, 0x7f, 5];
-        let answer = Response::decode(&bytes[..]).expect("valid");
+        let answer = CriuResponse::decode(&bytes[..]).expect("valid");
         assert_eq!((answer.kind, answer.success), (RequestType::Notify.into(), true));
         assert_eq!(answer.notify.and_then(|n| n.stage).as_deref(), Some("x"));
         for (cut, reason) in [(1, "invalid varint"), (5, "invalid varint"), (7, "buffer underflow")] {
-            let refused = Response::decode(&bytes[..cut]).expect_err("cut").to_string();
+            let refused = CriuResponse::decode(&bytes[..cut]).expect_err("cut").to_string();
             assert!(refused.contains(reason), "{cut} bytes: {refused}");
         }
     }

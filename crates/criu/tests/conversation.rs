@@ -11,18 +11,20 @@ use std::thread::{JoinHandle, spawn};
 
 use proptest::prelude::{any, proptest};
 use prost::Message;
-use skiff_criu::rpc::{Features, Notify, Options, Request, RequestType, Response, RestoredTree, Version};
+use skiff_criu::rpc::{
+    CriuRequest, CriuResponse, Features, Notify, Options, RequestType, RestoredTree, Version,
+};
 use skiff_criu::{CarryOutError, Criu, CriuEvent, Error, Installation};
 
 /// A peer that gives these answers, one to each request, and closes; the requests that it got.
-fn peer(answers: Vec<Vec<u8>>) -> (Criu, JoinHandle<Vec<Request>>) {
+fn peer(answers: Vec<Vec<u8>>) -> (Criu, JoinHandle<Vec<CriuRequest>>) {
     let (ours, theirs) = pair();
     let talk = move || {
         let mut requests = vec![];
         for answer in answers {
             let mut bytes = vec![0; 1 << 16];
             let length = theirs.recv(&mut bytes).unwrap();
-            requests.push(Request::decode(&bytes[..length]).unwrap());
+            requests.push(CriuRequest::decode(&bytes[..length]).unwrap());
             theirs.send(&answer).unwrap();
         }
         requests
@@ -38,18 +40,19 @@ fn pair() -> (UnixDatagram, UnixDatagram) {
     (ours.into(), theirs.into())
 }
 
-fn answer(kind: RequestType, success: bool) -> Response {
-    Response { kind: kind.into(), success, ..Response::default() }
+fn answer(kind: RequestType, success: bool) -> CriuResponse {
+    CriuResponse { kind: kind.into(), success, ..CriuResponse::default() }
 }
 
 fn stage(name: &str) -> Vec<u8> {
     let notify = Some(Notify { stage: Some(name.into()), pid: None });
-    Response { notify, ..answer(RequestType::Notify, true) }.encode_to_vec()
+    CriuResponse { notify, ..answer(RequestType::Notify, true) }.encode_to_vec()
 }
 
 #[test]
 fn a_restore_is_seen_through_stage_by_stage() {
-    let restored = Response { restored: Some(RestoredTree { pid: 7 }), ..answer(RequestType::Restore, true) };
+    let restored =
+        CriuResponse { restored: Some(RestoredTree { pid: 7 }), ..answer(RequestType::Restore, true) };
     let (criu, talk) = peer(vec![stage("pre-restore"), stage("post-restore"), restored.encode_to_vec()]);
     let mut stages = vec![];
     let options = Options { images_dir_fd: 5, notify_scripts: Some(true), ..Options::default() };
@@ -92,7 +95,7 @@ fn what_the_caller_refuses_is_taken_back_and_its_error_told() {
 fn failures_are_told_apart() {
     let failed = |errno, message: Option<&str>| {
         let message = message.map(str::to_owned);
-        Response { errno, message, ..answer(RequestType::Dump, false) }.encode_to_vec()
+        CriuResponse { errno, message, ..answer(RequestType::Dump, false) }.encode_to_vec()
     };
     let dump = |bytes: Vec<u8>| {
         let (criu, talk) = peer(vec![bytes]);
@@ -128,8 +131,8 @@ fn questions_leave_the_conversation_open() {
     let version = Version { major: 4, minor: 2, sublevel: Some(1), gitid: None };
     let features = Features { mem_track: Some(false), lazy_pages: Some(true), pidfd_store: None };
     let (criu, talk) = peer(vec![
-        Response { version: Some(version), ..answer(RequestType::Version, true) }.encode_to_vec(),
-        Response { features: Some(features), ..answer(RequestType::FeatureCheck, true) }.encode_to_vec(),
+        CriuResponse { version: Some(version), ..answer(RequestType::Version, true) }.encode_to_vec(),
+        CriuResponse { features: Some(features), ..answer(RequestType::FeatureCheck, true) }.encode_to_vec(),
         answer(RequestType::FeatureCheck, false).encode_to_vec(),
         answer(RequestType::Version, true).encode_to_vec(),
     ]);
@@ -164,7 +167,7 @@ echo '(00.1) Error (criu/x.c:1): x: no' >&2"#;
     criu.ask(RequestType::Dump, Options { pid: Some(1), ..Options::default() }).unwrap();
     let error = criu.next_event().unwrap_err();
     assert_eq!(error.to_string(), "CRIU has exited without an answer; its log says: x: no");
-    let request = Request::decode(&*fs::read(dir.path().join("request")).unwrap()).unwrap();
+    let request = CriuRequest::decode(&*fs::read(dir.path().join("request")).unwrap()).unwrap();
     let options = request.options.unwrap();
     assert_eq!((options.images_dir_fd, options.images_dir.as_deref()), (-1, dir.path().to_str()));
     assert_eq!((options.log_level, options.log_to_stderr), (Some(2), Some(true)));

@@ -22,7 +22,7 @@ pub struct Channel {
 
 /// What has come.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Come<T> {
+pub enum Incoming<T> {
     /// A message.
     Message(T),
     /// Bytes of the program's.
@@ -116,7 +116,7 @@ impl Channel {
     ///
     /// # Errors
     /// When the other side does not talk as we do.
-    pub fn take<M: Message>(&mut self) -> Result<Option<Come<M>>> {
+    pub fn take<M: Message>(&mut self) -> Result<Option<Incoming<M>>> {
         let received = &self.received[self.taken..];
         let strange = || {
             let said = String::from_utf8_lossy(&received[..received.len().min(200)]);
@@ -128,8 +128,10 @@ impl Channel {
             Some((frame, length)) => {
                 self.taken += length;
                 Ok(Some(match frame {
-                    Frame::Data(stream, bytes) => Come::Data(stream, bytes),
-                    Frame::Message(text) => Come::Message(from_json(&text).map_err(Error::UnknownMessage)?),
+                    Frame::Data(stream, bytes) => Incoming::Data(stream, bytes),
+                    Frame::Message(text) => {
+                        Incoming::Message(from_json(&text).map_err(Error::UnknownMessage)?)
+                    }
                 }))
             }
         }

@@ -53,12 +53,12 @@ impl Frame {
     ///
     /// # Errors
     /// When that is none of our talk.
-    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, Nonsense> {
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, InvalidFrame> {
         let Some((head, rest)) = bytes.split_first_chunk::<5>() else { return Ok(None) };
         let [kind, length @ ..] = *head;
         let length = u32::from_be_bytes(length) as usize;
         if length > LONGEST || !b"m012".contains(&kind) {
-            return Err(Nonsense);
+            return Err(InvalidFrame);
         }
         let Some(body) = rest.get(..length) else { return Ok(None) };
         let body = body.to_vec();
@@ -74,7 +74,7 @@ impl Frame {
 
 /// What is no talk of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nonsense;
+pub struct InvalidFrame;
 
 #[cfg(test)]
 mod tests {
@@ -108,7 +108,7 @@ mod tests {
         let Frame::Message(text) = Frame::message(&message) else { panic!("a message") };
         assert_eq!(serde_json::from_slice(&text).ok(), Some(message));
         for nonsense in [&b"SSH-2.0-x"[..], b"m\xff\xff\xff\xff", b"x\0\0\0\0"] {
-            assert_eq!(Frame::decode(nonsense), Err(Nonsense));
+            assert_eq!(Frame::decode(nonsense), Err(InvalidFrame));
         }
     }
 

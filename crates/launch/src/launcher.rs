@@ -14,7 +14,7 @@ use skiff_sys::signal::{Mask, start_with};
 use crate::channel::Channel;
 use crate::error::{Error, OfSystem as _, Result};
 use crate::handshake::Call;
-use crate::manager::{Launch, Way};
+use crate::manager::{ConnectMethod, Launch};
 
 /// So much of what a launcher says is kept for the case that it fails.
 const KEPT: usize = 4096;
@@ -57,17 +57,19 @@ impl Launcher {
             command.env_remove(name);
         }
         match launch.way {
-            Way::Pipes => command.stdin(Stdio::piped()).stdout(Stdio::piped()),
-            Way::CallBack => command.stdin(Stdio::piped()).stdout(Stdio::null()),
-            Way::CallBackByFile => command.stdin(Stdio::null()).stdout(Stdio::null()),
+            ConnectMethod::Pipes => command.stdin(Stdio::piped()).stdout(Stdio::piped()),
+            ConnectMethod::CallBack => command.stdin(Stdio::piped()).stdout(Stdio::null()),
+            ConnectMethod::CallBackByFile => command.stdin(Stdio::null()).stdout(Stdio::null()),
         };
         let mut child = command.spawn().map_err(|why| Error::NoLauncher { program: about(), why })?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(rustix::io::Errno::SRCH).of(about)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).of(about)?;
         let channel = match (launch.way, child.stdin.take(), child.stdout.take()) {
-            (Way::Pipes, Some(to), Some(from)) => Some(Channel::new(from.into(), to.into()).of(about)?),
-            (Way::CallBack, Some(mut to), _) => {
+            (ConnectMethod::Pipes, Some(to), Some(from)) => {
+                Some(Channel::new(from.into(), to.into()).of(about)?)
+            }
+            (ConnectMethod::CallBack, Some(mut to), _) => {
                 let text = serde_json::to_string(call).of(about)?;
                 writeln!(to, "{text}").ignore_error("if it does not read it, it has ended, which shows soon");
                 None

@@ -12,7 +12,7 @@ use crate::error::{OfSystem as _, Result};
 use crate::handshake::Call;
 use crate::hosts::{self, Host};
 use crate::listener::CallbackListener;
-use crate::manager::{Launch, Manager, Surroundings, Way};
+use crate::manager::{ConnectMethod, Launch, Manager, Surroundings};
 
 /// A program that is to run on other hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct Launching {
 }
 
 /// The way in for programs that call back, as long as it is open.
-pub struct Entrance {
+pub struct CallbackSetup {
     /// Where they call; nothing where nobody does.
     pub listener: Option<CallbackListener>,
     /// What they need to know for that.
@@ -92,32 +92,32 @@ impl Launching {
     #[must_use]
     pub fn one_more_here(&self) -> Launch {
         let (argv, hosts) = (self.argv(Manager::Ssh), vec![self.hosts.len()]);
-        Launch { argv, without: vec![], way: Way::Pipes, hosts }
+        Launch { argv, without: vec![], way: ConnectMethod::Pipes, hosts }
     }
 
     /// Opens the way in that programs started so need.
     ///
     /// # Errors
     /// When no port is free, or the file cannot be written.
-    pub fn open(&self, launches: &[Launch]) -> Result<Entrance> {
-        let calls = launches.iter().any(|launch| launch.way != Way::Pipes);
+    pub fn open(&self, launches: &[Launch]) -> Result<CallbackSetup> {
+        let calls = launches.iter().any(|launch| launch.way != ConnectMethod::Pipes);
         let listener = if calls { Some(CallbackListener::open()?) } else { None };
         let call = match &listener {
             Some(listener) => listener.call(address::of_this_host(&self.hosts))?,
             None => Call { hosts: vec![], port: 0, secret: None, word: String::new() },
         };
-        let by_file = launches.iter().any(|launch| launch.way == Way::CallBackByFile);
+        let by_file = launches.iter().any(|launch| launch.way == ConnectMethod::CallBackByFile);
         let _file = by_file.then(|| CallFile::write(&self.program.call_file, &call)).transpose()?;
-        Ok(Entrance { listener, call, _file })
+        Ok(CallbackSetup { listener, call, _file })
     }
 
     /// The program's arguments, with how it is to call back where this manager starts it.
     fn argv(&self, manager: Manager) -> Vec<OsString> {
         let RemoteProgram { argv, call_option, call_file } = &self.program;
         let from = match manager.way() {
-            Way::Pipes => None,
-            Way::CallBack => Some("-".into()),
-            Way::CallBackByFile => Some(call_file.into()),
+            ConnectMethod::Pipes => None,
+            ConnectMethod::CallBack => Some("-".into()),
+            ConnectMethod::CallBackByFile => Some(call_file.into()),
         };
         let call = from.into_iter().flat_map(|from| [(*call_option).into(), from]);
         argv.iter().cloned().chain(call).collect()
@@ -171,11 +171,11 @@ mod tests {
     #[test]
     fn programs_are_told_how_to_call_back_as_their_manager_allows() {
         for (manager, way, words) in [
-            (Manager::Slurm, Way::CallBack, "/bin/program serve --call -"),
-            (Manager::Pbs, Way::CallBackByFile, "/bin/program serve --call /shared/call"),
-            (Manager::Lsf, Way::Pipes, "/bin/program serve"),
-            (Manager::GridEngine, Way::Pipes, "/bin/program serve"),
-            (Manager::Ssh, Way::Pipes, "/bin/program serve"),
+            (Manager::Slurm, ConnectMethod::CallBack, "/bin/program serve --call -"),
+            (Manager::Pbs, ConnectMethod::CallBackByFile, "/bin/program serve --call /shared/call"),
+            (Manager::Lsf, ConnectMethod::Pipes, "/bin/program serve"),
+            (Manager::GridEngine, ConnectMethod::Pipes, "/bin/program serve"),
+            (Manager::Ssh, ConnectMethod::Pipes, "/bin/program serve"),
         ] {
             let launching = launching(manager, Path::new("/shared/call"));
             let words_of = |launch: &Launch| {
@@ -192,7 +192,7 @@ mod tests {
             let more = launching.one_more_here();
             assert_eq!(
                 (words_of(&more).as_str(), more.way, &more.hosts[..]),
-                ("/bin/program serve", Way::Pipes, &[2][..])
+                ("/bin/program serve", ConnectMethod::Pipes, &[2][..])
             );
             assert_eq!(manager.leads_session(), !matches!(manager, Manager::Slurm | Manager::Ssh));
         }

@@ -218,7 +218,7 @@ mod tests {
 
     use super::*;
     use crate::handshake::Initiator;
-    use crate::manager::{Launch, Way};
+    use crate::manager::{ConnectMethod, Launch};
 
     /// Serves everybody who has come until somebody has, or nobody is left.
     fn serve(listener: &mut CallbackListener) -> Vec<(String, Channel)> {
@@ -274,7 +274,7 @@ mod tests {
     /// A launcher of one program, which does this.
     fn launcher(script: &str, call: &Call) -> Launcher {
         let argv = ["sh", "-c", script].map(Into::into).to_vec();
-        let launch = Launch { argv, without: vec![], way: Way::CallBack, hosts: vec![0] };
+        let launch = Launch { argv, without: vec![], way: ConnectMethod::CallBack, hosts: vec![0] };
         Launcher::start(&launch, call).expect("started").0
     }
 

@@ -25,7 +25,7 @@ pub struct Opener {
 
 /// A secret that one agent can open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sealed(Vec<u8>);
+pub struct SealedBox(Vec<u8>);
 
 /// Why a secret cannot be sealed or opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,11 +80,11 @@ impl Opener {
     ///
     /// # Errors
     /// The secret was sealed for another request, or not by the head.
-    pub fn open(mut self, sealed: &Sealed) -> Result<Vec<u8>> {
+    pub fn open(mut self, sealed: &SealedBox) -> Result<Vec<u8>> {
         self.read(sealed)
     }
 
-    fn read(&mut self, sealed: &Sealed) -> Result<Vec<u8>> {
+    fn read(&mut self, sealed: &SealedBox) -> Result<Vec<u8>> {
         let mut plain = vec![0; sealed.0.len()];
         let opened = self.state.read_message(&sealed.0, &mut plain);
         let length = opened.map_err(|_| SealedBoxError::NotSealedForThis)?;
@@ -97,7 +97,7 @@ impl Opener {
 ///
 /// # Errors
 /// When that is none, or not of an agent with this proof; the secret is too long.
-pub fn seal(secret: &[u8], request: &[u8], proof: Option<&SharedSecret>) -> Result<Sealed> {
+pub fn seal(secret: &[u8], request: &[u8], proof: Option<&SharedSecret>) -> Result<SealedBox> {
     if secret.len() > LONGEST {
         return Err(SealedBoxError::TooLong);
     }
@@ -107,7 +107,7 @@ pub fn seal(secret: &[u8], request: &[u8], proof: Option<&SharedSecret>) -> Resu
     let mut sealed = vec![0; FRAME + secret.len()];
     let length = state.write_message(secret, &mut sealed).map_err(no_random_bytes)?;
     sealed.truncate(length);
-    Ok(Sealed(sealed))
+    Ok(SealedBox(sealed))
 }
 
 #[cfg(test)]
@@ -159,7 +159,7 @@ mod tests {
         let mut good = opener(Some(&proof));
         let sealed = seal(b"key", &good.request(), Some(&proof)).expect("sealed");
         for bad in spoilt(&sealed.0) {
-            assert_eq!(good.read(&Sealed(bad.clone())), BY_ANOTHER, "{} bytes", bad.len());
+            assert_eq!(good.read(&SealedBox(bad.clone())), BY_ANOTHER, "{} bytes", bad.len());
         }
         assert_eq!(good.open(&sealed), Ok(b"key".to_vec()));
         let long = seal(&[0; LONGEST + 1], &opener(None).request(), None);

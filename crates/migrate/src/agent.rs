@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use account::Account;
+use account::TargetAccount;
 pub use call::call;
 use rustix::event::PollFlags;
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -32,8 +32,8 @@ use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fo
 use skiff_user::context::Context;
 
 use crate::peer::wait;
-use munge::{Credential, Opening};
-use visitors::Visitors;
+use munge::{MungeCredential, Opening};
+use visitors::AgentConnections;
 
 /// What whom there is no room for hears; they come back.
 const BUSY: &str = "the agent is busy";
@@ -73,7 +73,7 @@ pub fn serve(context: &Context) -> Result<i32> {
     }
     let listener = listen(port).context(|| format!("port {port}"))?;
     output::note(&format!("waiting for users at port {port}"));
-    let mut visitors = Visitors::default();
+    let mut visitors = AgentConnections::default();
     loop {
         let ready = {
             let visitors_fds = visitors.descriptors().map(|fd| (fd, PollFlags::IN));
@@ -101,7 +101,7 @@ fn listen(port: u16) -> std::io::Result<TcpListener> {
     Ok(listener)
 }
 
-fn accept(listener: &TcpListener, visitors: &mut Visitors) {
+fn accept(listener: &TcpListener, visitors: &mut AgentConnections) {
     let turned_away = visitors.turned_away;
     for _ in 0..AT_ONCE {
         match listener.accept() {
@@ -123,7 +123,7 @@ fn accept(listener: &TcpListener, visitors: &mut Visitors) {
 }
 
 /// A process that starts a receiver; none if there cannot be one now.
-fn start(visitor: &TcpStream, source: IpAddr, credential: &Credential) -> Option<Child> {
+fn start(visitor: &TcpStream, source: IpAddr, credential: &MungeCredential) -> Option<Child> {
     match fork(CloneFlags::NONE) {
         Ok(Fork::Parent(child)) => Some(child),
         Ok(Fork::Child) => {
@@ -138,7 +138,7 @@ fn start(visitor: &TcpStream, source: IpAddr, credential: &Credential) -> Option
 }
 
 /// In a process of its own: starts the receiver, or says why not.
-fn attend(mut visitor: &TcpStream, source: IpAddr, credential: &Credential) -> i32 {
+fn attend(mut visitor: &TcpStream, source: IpAddr, credential: &MungeCredential) -> i32 {
     let Err(why) = receive(visitor, credential) else { return 0 };
     // To root's journal, and to the user, if they are still there.
     output::note(&format!("{source}: {why}"));
@@ -147,14 +147,14 @@ fn attend(mut visitor: &TcpStream, source: IpAddr, credential: &Credential) -> i
 }
 
 /// The receiver is nobody's child: whoever is being looked at takes one of few places, and it may be at it for long.
-fn receive(visitor: &TcpStream, credential: &Credential) -> Result<()> {
+fn receive(visitor: &TcpStream, credential: &MungeCredential) -> Result<()> {
     if credential.uid == 0 {
         return Err(Error::new("root gets no receiver"));
     }
     let here = hosts::own_name();
     let reached_at = visitor.local_addr().context(|| "visitor")?.ip();
     let words = request::call_for(&credential.payload, &here, reached_at)?;
-    let account = Account::fit(credential.uid)?;
+    let account = TargetAccount::fit(credential.uid)?;
     let place = place(credential.uid)?;
     let exe = std::env::current_exe().context(|| "own program")?;
     // The receiver's standard error.
@@ -188,8 +188,8 @@ fn is_systemd() -> bool {
 
 /// What runs the words behind it as a user, with PAM's word on the account and a session of PAM's. Only systemd can be told which service of PAM's
 /// that is; `su` has its own. The user's slice has the limits that the site has for the user's other sessions.
-fn session(account: &Account, by_systemd: bool) -> Vec<String> {
-    let Account { name, uid, .. } = account;
+fn session(account: &TargetAccount, by_systemd: bool) -> Vec<String> {
+    let TargetAccount { name, uid, .. } = account;
     if by_systemd {
         vec![
             "systemd-run".into(),
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_session_is_of_the_users_account() {
-        let account = Account::named("bob", 1001);
+        let account = TargetAccount::named("bob", 1001);
         let by_systemd = session(&account, true);
         for word in ["--uid=bob", "--slice=user-1001.slice", "--property=PAMName=skiff"] {
             assert!(by_systemd.iter().any(|other| other == word), "{by_systemd:?}");

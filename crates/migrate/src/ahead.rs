@@ -10,14 +10,14 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use skiff_checkpoint::enter::{self, Inside};
-use skiff_criu::page_protocol::{Command, PAGE, PRESENT, of};
+use skiff_checkpoint::enter::{self, EnterTarget};
+use skiff_criu::page_protocol::{PAGE, PRESENT, PageServerCommand, of};
 use skiff_ipc::ReportingChild;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 
 use crate::block::Block;
-use crate::direct::{Ranges, Run, pieces, send_run};
+use crate::direct::{MemoryRanges, PageRun, pieces, send_run};
 use crate::ledger::Ledger;
 use crate::page_io::write;
 use crate::squeeze::{hang_up, pair, through};
@@ -37,7 +37,7 @@ const ROUND: usize = 16;
 
 /// A round that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Round {
+pub struct PrecopyRound {
     /// Bytes that were sent.
     pub bytes: u64,
     /// How long it took.
@@ -45,17 +45,22 @@ pub struct Round {
 }
 
 /// Memory being sent before the processes are stopped.
-pub struct Ahead {
+pub struct Precopy {
     talk: File,
     doing: Option<ReportingChild<u64>>,
 }
 
-impl Ahead {
+impl Precopy {
     /// Begins to send what is in these ranges of the processes inside by `link`.
     ///
     /// # Errors
     /// When there are no processes or descriptors to be had.
-    pub fn begin(inside: Inside<'_>, link: BorrowedFd<'_>, packed: bool, ranges: &Ranges) -> Result<Self> {
+    pub fn begin(
+        inside: EnterTarget<'_>,
+        link: BorrowedFd<'_>,
+        packed: bool,
+        ranges: &MemoryRanges,
+    ) -> Result<Self> {
         let (ours, theirs) = pair()?;
         let doing = enter::begin(inside, &[link, theirs.as_fd()], || {
             let talk = File::from(theirs.try_clone().context(about)?);
@@ -74,7 +79,7 @@ impl Ahead {
     ///
     /// # Errors
     /// Why it has failed.
-    pub fn rounds(&mut self) -> Result<Vec<Round>> {
+    pub fn rounds(&mut self) -> Result<Vec<PrecopyRound>> {
         let mut count = [0];
         let mut said = vec![];
         let heard = self.talk.read_exact(&mut count).and_then(|()| {
@@ -82,7 +87,7 @@ impl Ahead {
             self.talk.read_exact(&mut said)
         });
         match heard {
-            Ok(()) => Ok(said.chunks(ROUND).map(Round::parse).collect()),
+            Ok(()) => Ok(said.chunks(ROUND).map(PrecopyRound::parse).collect()),
             // It says itself why it has ended.
             Err(e) => Err(self
                 .doing
@@ -104,9 +109,9 @@ impl Ahead {
     ///
     /// # Errors
     /// When it has ended.
-    pub fn send(mut self, runs: &[Run]) -> Result<ReportingChild<u64>> {
+    pub fn send(mut self, runs: &[PageRun]) -> Result<ReportingChild<u64>> {
         let doing = self.doing.take().ok_or_else(|| Fault::new(format!("{}: it has ended", about())))?;
-        let said: Vec<u8> = runs.iter().flat_map(Run::bytes).collect();
+        let said: Vec<u8> = runs.iter().flat_map(PageRun::bytes).collect();
         let words = [&(runs.len() as u64).to_ne_bytes()[..], &said].concat();
         match (&self.talk).write_all(&words) {
             Ok(()) => Ok(doing),
@@ -115,7 +120,7 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for Precopy {
     fn drop(&mut self) {
         if let Some(doing) = self.doing.take() {
             hang_up(&self.talk);
@@ -128,7 +133,7 @@ fn about() -> &'static str {
     "memory that is sent ahead"
 }
 
-impl Round {
+impl PrecopyRound {
     fn bytes(self) -> [u8; ROUND] {
         let mut bytes = [0; ROUND];
         bytes[..8].copy_from_slice(&self.bytes.to_ne_bytes());
@@ -142,7 +147,7 @@ impl Round {
     }
 }
 
-impl Run {
+impl PageRun {
     fn bytes(&self) -> Vec<u8> {
         [&self.pid.to_ne_bytes()[..], &self.address.to_ne_bytes(), &self.pages.to_ne_bytes()].concat()
     }
@@ -155,7 +160,7 @@ impl Run {
 }
 
 /// All of it, inside; how many bytes went by the link.
-fn serve(mut talk: &File, link: BorrowedFd<'_>, packed: bool, ranges: &Ranges) -> Result<u64> {
+fn serve(mut talk: &File, link: BorrowedFd<'_>, packed: bool, ranges: &MemoryRanges) -> Result<u64> {
     let mut ledger = Ledger::new(ranges)?;
     let mut rounds = vec![];
     let ahead = through(link, packed, |link| {
@@ -176,7 +181,7 @@ fn serve(mut talk: &File, link: BorrowedFd<'_>, packed: bool, ranges: &Ranges) -
     }
     let mut said = vec![];
     talk.take(u64::from_ne_bytes(count).saturating_mul(RUN as u64)).read_to_end(&mut said).context(about)?;
-    let runs: Vec<Run> = said.chunks_exact(RUN).map(Run::parse).collect();
+    let runs: Vec<PageRun> = said.chunks_exact(RUN).map(PageRun::parse).collect();
     let mut plain = 0;
     let rest = through(link, packed, |link| {
         plain = send_rest(&ledger, &runs, link)?;
@@ -193,8 +198,8 @@ fn heard(mut talk: &File, word: &mut [u8]) -> Result<bool> {
     }
 }
 
-fn all_rounds(ledger: &mut Ledger, link: &mut File, talk: &File) -> Result<Vec<Round>> {
-    let (mut rounds, mut there): (Vec<Round>, u64) = (vec![], 0);
+fn all_rounds(ledger: &mut Ledger, link: &mut File, talk: &File) -> Result<Vec<PrecopyRound>> {
+    let (mut rounds, mut there): (Vec<PrecopyRound>, u64) = (vec![], 0);
     while !enough(&rounds, there) {
         let begun = Instant::now();
         let out = Mutex::new((&mut *link, 0));
@@ -204,24 +209,24 @@ fn all_rounds(ledger: &mut Ledger, link: &mut File, talk: &File) -> Result<Vec<R
             }
             let mut out = out.lock().map_err(|_| Fault::new(format!("{}: a thread has failed", about())))?;
             let pages = bytes.len() as u64 / PAGE;
-            write(&Command::Add { of: of(pid), address, pages, flags: PRESENT }, out.0)?;
+            write(&PageServerCommand::Add { of: of(pid), address, pages, flags: PRESENT }, out.0)?;
             out.0.write_all(bytes).context(|| "connection for pages")?;
             out.1 += bytes.len() as u64;
             Ok(())
         })?;
         let bytes = out.into_inner().map_or(0, |(_, bytes)| bytes);
-        rounds.push(Round { bytes, time: begun.elapsed() });
+        rounds.push(PrecopyRound { bytes, time: begun.elapsed() });
     }
-    write(&Command::Close, link)?;
+    write(&PageServerCommand::Close, link)?;
     Ok(rounds)
 }
 
 /// Whether they are to be stopped now, with so much memory.
-fn enough(rounds: &[Round], size: u64) -> bool {
+fn enough(rounds: &[PrecopyRound], size: u64) -> bool {
     let [.., last] = rounds else { return false };
     let before = rounds.len().checked_sub(2).and_then(|at| rounds.get(at));
     let no_shorter =
-        |before: &Round| last.bytes.saturating_mul(SHORTER.1) > before.bytes.saturating_mul(SHORTER.0);
+        |before: &PrecopyRound| last.bytes.saturating_mul(SHORTER.1) > before.bytes.saturating_mul(SHORTER.0);
     last.bytes <= FEW.max(size / FEW_OF) || rounds.len() >= MOST_ROUNDS || before.is_some_and(no_shorter)
 }
 
@@ -233,15 +238,15 @@ fn gone(talk: &File) -> bool {
 }
 
 /// Of what has not changed that it has not, of all else what it is; how many bytes of that.
-fn send_rest(ledger: &Ledger, runs: &[Run], link: &mut File) -> Result<u64> {
+fn send_rest(ledger: &Ledger, runs: &[PageRun], link: &mut File) -> Result<u64> {
     let (mut block, mut sent) = (Block::new(), 0);
     let mut link = std::io::BufWriter::new(link);
     for run in runs {
         for (known, address, pages) in ledger.divide(run) {
-            let part = Run { pid: run.pid, address, pages };
+            let part = PageRun { pid: run.pid, address, pages };
             if known {
                 for (address, pages) in pieces(&part)? {
-                    write(&Command::Add { of: of(run.pid), address, pages, flags: 0 }, &mut link)?;
+                    write(&PageServerCommand::Add { of: of(run.pid), address, pages, flags: 0 }, &mut link)?;
                 }
             } else {
                 send_run(&part, &mut block, &mut link)?;
@@ -249,7 +254,7 @@ fn send_rest(ledger: &Ledger, runs: &[Run], link: &mut File) -> Result<u64> {
             }
         }
     }
-    write(&Command::Close, &mut link)?;
+    write(&PageServerCommand::Close, &mut link)?;
     link.flush().context(|| "connection for pages")?;
     Ok(sent)
 }
@@ -260,7 +265,7 @@ mod tests {
 
     #[test]
     fn rounds_go_on_while_they_make_it_less() {
-        let round = |bytes| Round { bytes, time: Duration::from_micros(7) };
+        let round = |bytes| PrecopyRound { bytes, time: Duration::from_micros(7) };
         let mib = 1 << 20;
         for (bytes, size, over) in [
             (&[][..], 900, false),
@@ -273,11 +278,11 @@ mod tests {
             (&[900, 600, 400, 300, 200, 140, 100, 70, 50], 900, false),
             (&[900, 600, 400, 300, 200, 140, 100, 70, 50, 30], 900, true),
         ] {
-            let rounds: Vec<Round> = bytes.iter().map(|bytes| round(bytes * mib)).collect();
+            let rounds: Vec<PrecopyRound> = bytes.iter().map(|bytes| round(bytes * mib)).collect();
             assert_eq!(enough(&rounds, size * mib), over, "{bytes:?}");
         }
-        assert_eq!(Round::parse(&round(5).bytes()), round(5));
-        let run = Run { pid: 70000, address: 0x7fff_0000_1000, pages: 1 << 40 };
-        assert_eq!(Run::parse(&run.bytes()), run);
+        assert_eq!(PrecopyRound::parse(&round(5).bytes()), round(5));
+        let run = PageRun { pid: 70000, address: 0x7fff_0000_1000, pages: 1 << 40 };
+        assert_eq!(PageRun::parse(&run.bytes()), run);
     }
 }

@@ -16,17 +16,17 @@ use std::thread::{self, available_parallelism};
 
 use rustix::process::Pid;
 use skiff_checkpoint::obstacles::{children, number_inside};
-use skiff_criu::page_protocol::{Command, PAGE, PRESENT, of, process};
+use skiff_criu::page_protocol::{PAGE, PRESENT, PageServerCommand, of, process};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::memory::{read_of, write_of};
 
 use crate::block::{Block, PIECE, piece};
-use crate::early::Early;
+use crate::early::PrecopyBuffer;
 use crate::page_io::{self, OTHER_SIDE, bytes, strange};
 use crate::populate::Reserve;
 
-pub use crate::layout::{Range, Ranges};
+pub use crate::layout::{AddressRange, MemoryRanges};
 
 /// Smaller mappings than this are no faster this way.
 const LEAST: u64 = 1 << 20;
@@ -37,7 +37,7 @@ const MOST_THREADS: usize = 4;
 
 /// Memory of a process that is to go so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct PageRun {
     /// PID of the process inside.
     pub pid: i32,
     /// Where.
@@ -50,9 +50,9 @@ pub struct Run {
 ///
 /// # Errors
 /// When `/proc` does not show them.
-pub fn ranges(init: Pid) -> Result<Ranges> {
+pub fn ranges(init: Pid) -> Result<MemoryRanges> {
     let mut open = children(init.as_raw_nonzero().get())?;
-    let mut all = Ranges::new();
+    let mut all = MemoryRanges::new();
     while let Some(outer) = open.pop() {
         open.extend(children(outer)?);
         // What has ended meanwhile has none.
@@ -61,7 +61,7 @@ pub fn ranges(init: Pid) -> Result<Ranges> {
             "what has ended since has none either: it goes, as all that is not listed, by CRIU",
         );
         let maps = String::from_utf8_lossy(&maps);
-        let mut ranges: Vec<Range> = maps.lines().filter_map(mapping).collect();
+        let mut ranges: Vec<AddressRange> = maps.lines().filter_map(mapping).collect();
         // One that has grown while they were told may be told twice.
         ranges.dedup_by(|next, last| next.0 < last.1);
         all.insert(pid, ranges);
@@ -70,7 +70,7 @@ pub fn ranges(init: Pid) -> Result<Ranges> {
 }
 
 /// The place of a private mapping without a file that may be read and written, by its line of `/proc/PID/maps`.
-fn mapping(line: &str) -> Option<Range> {
+fn mapping(line: &str) -> Option<AddressRange> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
     let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
@@ -83,8 +83,8 @@ fn mapping(line: &str) -> Option<Range> {
 }
 
 /// Without those that two processes have at the same place: they may be one's, and the other's until it writes there.
-fn of_one(mut all: Ranges) -> Ranges {
-    let mut count: HashMap<Range, usize> = HashMap::new();
+fn of_one(mut all: MemoryRanges) -> MemoryRanges {
+    let mut count: HashMap<AddressRange, usize> = HashMap::new();
     all.values().flatten().for_each(|range| *count.entry(*range).or_default() += 1);
     all.values_mut().for_each(|ranges| ranges.retain(|range| count[range] == 1));
     all
@@ -92,7 +92,7 @@ fn of_one(mut all: Ranges) -> Ranges {
 
 /// Only what is in both.
 #[must_use]
-pub fn in_both(mut one: Ranges, other: &Ranges) -> Ranges {
+pub fn in_both(mut one: MemoryRanges, other: &MemoryRanges) -> MemoryRanges {
     one.retain(|pid, _| other.contains_key(pid));
     for (pid, ranges) in &mut one {
         let theirs = &other[pid];
@@ -109,7 +109,7 @@ pub fn in_both(mut one: Ranges, other: &Ranges) -> Ranges {
 
 /// Divides a run of a process's pages into those that go so and the others, in their order.
 #[must_use]
-pub fn divide(ranges: &[Range], address: u64, pages: u64) -> Vec<(bool, u64, u64)> {
+pub fn divide(ranges: &[AddressRange], address: u64, pages: u64) -> Vec<(bool, u64, u64)> {
     let end = address.saturating_add(bytes(pages).unwrap_or(u64::MAX));
     let (mut parts, mut at) = (vec![], address);
     let mut part = |direct, from: u64, to: u64| {
@@ -132,27 +132,27 @@ pub fn divide(ranges: &[Range], address: u64, pages: u64) -> Vec<(bool, u64, u64
 ///
 /// # Errors
 /// When the connection is lost, or one cannot be read.
-pub fn send(runs: &[Run], socket: &mut impl Write) -> Result<()> {
+pub fn send(runs: &[PageRun], socket: &mut impl Write) -> Result<()> {
     let mut block = Block::new();
     for run in runs {
         send_run(run, &mut block, socket)?;
     }
-    page_io::write(&Command::Close, socket)
+    page_io::write(&PageServerCommand::Close, socket)
 }
 
 /// One of them.
-pub(crate) fn send_run(run: &Run, block: &mut Block, socket: &mut impl Write) -> Result<()> {
+pub(crate) fn send_run(run: &PageRun, block: &mut Block, socket: &mut impl Write) -> Result<()> {
     for (address, pages) in pieces(run)? {
         let bytes = block.resize(pages * PAGE);
         all(run.pid, address, pages * PAGE, |at, done| read_of(run.pid, at, &mut bytes[done..]))?;
-        page_io::write(&Command::Add { of: of(run.pid), address, pages, flags: PRESENT }, socket)?;
+        page_io::write(&PageServerCommand::Add { of: of(run.pid), address, pages, flags: PRESENT }, socket)?;
         socket.write_all(bytes).context(|| "connection for pages")?;
     }
     Ok(())
 }
 
 /// What is sent of it at a time: from where on, how many pages.
-pub(crate) fn pieces(run: &Run) -> Result<impl Iterator<Item = (u64, u64)> + use<>> {
+pub(crate) fn pieces(run: &PageRun) -> Result<impl Iterator<Item = (u64, u64)> + use<>> {
     let (address, end) = (run.address, run.address + bytes(run.pages)?);
     Ok((address..end).step_by(PIECE as usize).map(move |at| (at, PIECE.min(end - at) / PAGE)))
 }
@@ -182,7 +182,7 @@ pub struct Stock<'a> {
     /// Memory for it.
     pub reserve: &'a Reserve,
     /// What has come of it already.
-    pub early: Option<&'a Early>,
+    pub early: Option<&'a PrecopyBuffer>,
 }
 
 /// A piece that has come, now or before.
@@ -246,11 +246,11 @@ fn receive(
 ) -> Result<()> {
     loop {
         let (pid, address, pages, flags) = match page_io::read(socket)? {
-            Command::Add { of, address, pages, flags } => {
+            PageServerCommand::Add { of, address, pages, flags } => {
                 (process(of).ok_or_else(strange)?, address, pages, flags)
             }
-            Command::Open(_) => return Err(strange()),
-            Command::Close => return Ok(()),
+            PageServerCommand::Open(_) => return Err(strange()),
+            PageServerCommand::Close => return Ok(()),
         };
         let length = piece(address, pages).ok_or_else(strange)?;
         let before = flags & PRESENT == 0;
@@ -312,16 +312,16 @@ mod tests {
         ] {
             assert_eq!(mapping(line), range, "{line}");
         }
-        let all = Ranges::from([(2, vec![(1, 5), (7, 9)]), (3, vec![(1, 5), (7, 8)]), (4, vec![])]);
-        let own = Ranges::from([(2, vec![(7, 9)]), (3, vec![(7, 8)]), (4, vec![])]);
+        let all = MemoryRanges::from([(2, vec![(1, 5), (7, 9)]), (3, vec![(1, 5), (7, 8)]), (4, vec![])]);
+        let own = MemoryRanges::from([(2, vec![(7, 9)]), (3, vec![(7, 8)]), (4, vec![])]);
         assert_eq!(of_one(all), own);
-        let since = Ranges::from([(2, vec![(7, 9)]), (3, vec![(3, 10)])]);
-        assert_eq!(in_both(own, &since), Ranges::from([(2, vec![(7, 9)]), (3, vec![(7, 8)])]));
+        let since = MemoryRanges::from([(2, vec![(7, 9)]), (3, vec![(3, 10)])]);
+        assert_eq!(in_both(own, &since), MemoryRanges::from([(2, vec![(7, 9)]), (3, vec![(7, 8)])]));
         let (grown, split) = (
-            Ranges::from([(2, vec![(1, 9), (12, 20)])]),
-            Ranges::from([(2, vec![(0, 3), (5, 7), (8, 14), (20, 21)])]),
+            MemoryRanges::from([(2, vec![(1, 9), (12, 20)])]),
+            MemoryRanges::from([(2, vec![(0, 3), (5, 7), (8, 14), (20, 21)])]),
         );
-        assert_eq!(in_both(grown, &split), Ranges::from([(2, vec![(1, 3), (5, 7), (8, 9), (12, 14)])]));
+        assert_eq!(in_both(grown, &split), MemoryRanges::from([(2, vec![(1, 3), (5, 7), (8, 9), (12, 14)])]));
     }
 
     #[test]
@@ -346,7 +346,7 @@ mod tests {
         let memory: Vec<u8> = (0..3 * PIECE).map(|at| (at / 4096) as u8 ^ at as u8).collect();
         let start = memory.as_ptr().addr() as u64 + 1;
         let (child, pid) = copy();
-        let runs = [(0, 1), (1, 1), (2, PIECE / 4096 + 3)].map(|(page, pages)| Run {
+        let runs = [(0, 1), (1, 1), (2, PIECE / 4096 + 3)].map(|(page, pages)| PageRun {
             pid,
             address: start + page * 4096,
             pages,
@@ -369,13 +369,13 @@ mod tests {
             refused(&sent[..sent.len() - 40]),
             "pages from the other side: failed to fill whole buffer"
         );
-        let nowhere = Command::Add {
+        let nowhere = PageServerCommand::Add {
             of: u64::from(pid.unsigned_abs()) << 8 | 1,
             address: 4096,
             pages: 1,
             flags: PRESENT,
         };
-        let said = [&nowhere.bytes()[..], &[0; 4096], &Command::Close.bytes()].concat();
+        let said = [&nowhere.bytes()[..], &[0; 4096], &PageServerCommand::Close.bytes()].concat();
         let no_memory = format!("memory of process {pid} at 0x1000: Bad address (os error 14)");
         assert_eq!(refused(&said), no_memory);
         let said = [&nowhere.bytes()[..], &[0; 4096]].concat().repeat(4 * QUEUE);

@@ -7,19 +7,19 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
-use skiff_criu::page_protocol::{Command, PAGE, PRESENT, process};
+use skiff_criu::page_protocol::{PAGE, PRESENT, PageServerCommand, process};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 
 use crate::block::{Block, piece, zeros};
-use crate::layout::{Layout, Ranges};
+use crate::layout::{MemoryLayout, MemoryRanges};
 use crate::page_io::{self, OTHER_SIDE, strange};
 
 /// Memory that has been received before the processes are stopped.
 #[derive(Debug)]
-pub struct Early {
+pub struct PrecopyBuffer {
     file: File,
-    layout: Layout,
+    layout: MemoryLayout,
     /// Bytes that it may take.
     most: u64,
 }
@@ -28,13 +28,13 @@ fn about() -> &'static str {
     "memory that comes ahead"
 }
 
-impl Early {
+impl PrecopyBuffer {
     /// With room for what is in these ranges, but for so many bytes at most: what is known of how many there are is of before.
     ///
     /// # Errors
     /// When they are none, or descriptors are used up.
-    pub fn new(ranges: &Ranges, most: u64) -> Result<Self> {
-        let layout = Layout::new(ranges)?;
+    pub fn new(ranges: &MemoryRanges, most: u64) -> Result<Self> {
+        let layout = MemoryLayout::new(ranges)?;
         let file = File::from(memfd_create("early", MemfdFlags::CLOEXEC).context(about)?);
         ftruncate(&file, layout.size()).context(about)?;
         Ok(Self { file, layout, most })
@@ -48,9 +48,9 @@ impl Early {
         let mut block = Block::new();
         loop {
             let (of, address, pages, flags) = match page_io::read(socket)? {
-                Command::Add { of, address, pages, flags } => (of, address, pages, flags),
-                Command::Open(_) => return Err(strange()),
-                Command::Close => return Ok(()),
+                PageServerCommand::Add { of, address, pages, flags } => (of, address, pages, flags),
+                PageServerCommand::Open(_) => return Err(strange()),
+                PageServerCommand::Close => return Ok(()),
             };
             let length = piece(address, pages).filter(|_| flags & PRESENT != 0).ok_or_else(strange)?;
             let place = process(of).and_then(|pid| self.layout.place(pid, address, length));
@@ -94,7 +94,7 @@ impl Early {
     }
 }
 
-impl AsFd for Early {
+impl AsFd for PrecopyBuffer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -107,14 +107,19 @@ mod tests {
 
     fn add(flags: u16, pages: u64, address: u64, byte: u8) -> Vec<u8> {
         let there = if flags & PRESENT == 0 { 0 } else { pages * PAGE };
-        [&Command::Add { of: of(2), address, pages, flags }.bytes()[..], &vec![byte; there as usize]].concat()
+        [
+            &PageServerCommand::Add { of: of(2), address, pages, flags }.bytes()[..],
+            &vec![byte; there as usize],
+        ]
+        .concat()
     }
 
-    fn early_for(most: u64) -> Early {
-        Early::new(&Ranges::from([(2, vec![(0x1000, 0x4000), (0x8000, 0x9000)])]), most).expect("a file")
+    fn early_for(most: u64) -> PrecopyBuffer {
+        PrecopyBuffer::new(&MemoryRanges::from([(2, vec![(0x1000, 0x4000), (0x8000, 0x9000)])]), most)
+            .expect("a file")
     }
 
-    fn early() -> Early {
+    fn early() -> PrecopyBuffer {
         early_for(4 * PAGE)
     }
 
@@ -125,7 +130,9 @@ mod tests {
             [add(PRESENT, 3, 0x1000, 1), add(PRESENT, 1, 0x8000, 2), add(PRESENT, 1, 0x2000, 3)].concat();
         let mut told = 0;
         early
-            .receive(&mut &[said, Command::Close.bytes().into()].concat()[..], |bytes| told += bytes)
+            .receive(&mut &[said, PageServerCommand::Close.bytes().into()].concat()[..], |bytes| {
+                told += bytes
+            })
             .expect("taken");
         assert_eq!(told, 5 * PAGE);
         let mut there = vec![0; 0x3000];
@@ -146,9 +153,13 @@ mod tests {
 
     #[test]
     fn what_is_cut_or_strange_is_an_error() {
-        let shared =
-            Command::Add { of: 2 << 8 | u64::from(SHARED), address: 0x1000, pages: 1, flags: PRESENT };
-        let too_many = Command::Add { of: of(2), address: 0x1000, pages: 1 << 60, flags: PRESENT };
+        let shared = PageServerCommand::Add {
+            of: 2 << 8 | u64::from(SHARED),
+            address: 0x1000,
+            pages: 1,
+            flags: PRESENT,
+        };
+        let too_many = PageServerCommand::Add { of: of(2), address: 0x1000, pages: 1 << 60, flags: PRESENT };
         let (ends, strange) = ("failed to fill whole buffer", "not as they were announced");
         for (what, said, reason) in [
             ("nothing", vec![], ends),
@@ -160,7 +171,7 @@ mod tests {
             ("none that came before", add(0, 1, 0x1000, 1), strange),
             ("too many", too_many.bytes().into(), strange),
             ("of no process", [&shared.bytes()[..], &[0; 4096]].concat(), strange),
-            ("of one that comes", Command::Open(of(2)).bytes().into(), strange),
+            ("of one that comes", PageServerCommand::Open(of(2)).bytes().into(), strange),
         ] {
             let refused = early().receive(&mut &said[..], |_| ()).expect_err(what);
             assert_eq!(refused.message, format!("pages from the other side: {reason}"), "{what}");

@@ -10,12 +10,12 @@ use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::Pid;
 use skiff_checkpoint::criu::{self, CriuEvent, CriuProcess};
-use skiff_checkpoint::enter::Inside;
-use skiff_checkpoint::member::Member;
-use skiff_checkpoint::obstacles::{Found, look};
-use skiff_checkpoint::place::New;
+use skiff_checkpoint::enter::EnterTarget;
+use skiff_checkpoint::member::SavedInterface;
+use skiff_checkpoint::obstacles::{PreflightReport, look};
+use skiff_checkpoint::place::NewCheckpoint;
 use skiff_checkpoint::probe;
-use skiff_checkpoint::record::{Checkpoint, IMAGES, Tree, sums};
+use skiff_checkpoint::record::{Checkpoint, IMAGES, SavedTree, sums};
 use skiff_checkpoint::restore::IMAGE;
 use skiff_checkpoint::versions::Versions;
 use skiff_checkpoint::{required_criu, trees};
@@ -31,17 +31,17 @@ use skiff_user::checkpoints::home;
 use skiff_user::context::Context;
 
 use crate::direct;
-use crate::direct::{Ranges, Run};
-use crate::hear::{Said, hear_progress, last_words, said, strange};
-use crate::leaving::{self, Leaving};
+use crate::direct::{MemoryRanges, PageRun};
+use crate::hear::{DestinationProgress, hear_progress, last_words, said, strange};
+use crate::leaving::{self, InDoubtRecord};
 use crate::memory;
 use crate::page_link::{Pages, Sorted};
 use crate::parcel;
-use crate::peer::{Peer, wait};
+use crate::peer::{ControlChannel, wait};
 use crate::progress::Progress;
-use crate::rounds::{self, Round};
-use crate::talk::{Files, Load, Offer, Order, Report, VERSION};
-use crate::way::Way;
+use crate::rounds::{self, RoundReport};
+use crate::talk::{DestinationMessage, FileLocation, Offer, RestoreRequest, SourceMessage, VERSION};
+use crate::way::ReceiverLink;
 
 /// How long the other side may take to look at the offer: it may have to get an image.
 const CONSIDERING: Duration = Duration::from_secs(600);
@@ -53,27 +53,27 @@ const SLOWEST: u64 = 64 << 20;
 const STARTING: Duration = Duration::from_secs(30);
 
 /// One that is to be moved.
-pub struct Move<'a> {
+pub struct Migration<'a> {
     pub context: &'a Context,
     pub record: &'a Record,
     pub started: &'a Started,
     pub init: Pid,
-    pub inside: Inside<'a>,
-    pub found: &'a Found,
-    pub member: Option<Member>,
+    pub inside: EnterTarget<'a>,
+    pub found: &'a PreflightReport,
+    pub member: Option<SavedInterface>,
     pub words: &'a Migrate,
 }
 
 /// What has become of it, if it is not simply still here.
-pub enum Outcome {
+pub enum SwitchoverOutcome {
     /// The instance runs on the destination.
-    Gone(Gone),
+    Gone(TransferStats),
     /// The instance was given away, and nobody has said whether it has been taken. It stands still here.
     Unknown(Error),
 }
 
 /// One that has gone.
-pub struct Gone {
+pub struct TransferStats {
     /// How long it stood still.
     pub frozen: Duration,
     /// Bytes of its memory.
@@ -83,16 +83,16 @@ pub struct Gone {
     /// Bytes of all else.
     pub files: u64,
     /// What of its memory went before it stood still.
-    pub rounds: Vec<Round>,
+    pub rounds: Vec<RoundReport>,
 }
 
 /// Where CRIU writes what is no page, and we what is no process. It goes when this is dropped.
-enum Scratch {
+enum DumpDir {
     Memory(OwnedFd),
-    Shared(New),
+    Shared(NewCheckpoint),
 }
 
-impl Scratch {
+impl DumpDir {
     fn dir(&self) -> PathBuf {
         match self {
             Self::Memory(dir) => PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())),
@@ -102,23 +102,30 @@ impl Scratch {
 }
 
 /// Why it was not given away: it goes on here, unless that is not known.
-enum Kept {
+enum SwitchoverError {
     Stays(Error),
     Unknown(Error),
 }
 
-impl From<Error> for Kept {
+impl From<Error> for SwitchoverError {
     fn from(why: Error) -> Self {
         Self::Stays(why)
     }
 }
 
-impl Move<'_> {
+impl Migration<'_> {
     /// Does it. If it fails, the instance goes on here and nothing is left on either side.
-    pub fn carry_out(&self, mut way: Way, token: String, progress: &mut Progress) -> Result<Outcome> {
+    pub fn carry_out(
+        &self,
+        mut way: ReceiverLink,
+        token: String,
+        progress: &mut Progress,
+    ) -> Result<SwitchoverOutcome> {
         let scratch = match self.words.mode {
-            Mode::Diskless | Mode::Precopy => Scratch::Memory(memory::make(memory::available()? / 2)?),
-            Mode::Disk | Mode::Lazy => Scratch::Shared(New::make(home(self.context)?, &self.record.name)?),
+            Mode::Diskless | Mode::Precopy => DumpDir::Memory(memory::make(memory::available()? / 2)?),
+            Mode::Disk | Mode::Lazy => {
+                DumpDir::Shared(NewCheckpoint::make(home(self.context)?, &self.record.name)?)
+            }
         };
         let images = scratch.dir().join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
@@ -161,10 +168,10 @@ impl Move<'_> {
                 criu.end();
                 way.leave();
                 let memory = progress.bytes();
-                Ok(Outcome::Gone(Gone { frozen, memory, sent, files, rounds }))
+                Ok(SwitchoverOutcome::Gone(TransferStats { frozen, memory, sent, files, rounds }))
             }
-            Err(Kept::Unknown(why)) => Ok(Outcome::Unknown(why)),
-            Err(Kept::Stays(why)) => {
+            Err(SwitchoverError::Unknown(why)) => Ok(SwitchoverOutcome::Unknown(why)),
+            Err(SwitchoverError::Stays(why)) => {
                 criu.take_back();
                 criu.end();
                 Err(why)
@@ -173,7 +180,7 @@ impl Move<'_> {
     }
 
     /// What is known of it, with these processes and trees.
-    fn checkpoint(&self, criu: &str, found: &Found, trees: Vec<Tree>) -> Result<Checkpoint> {
+    fn checkpoint(&self, criu: &str, found: &PreflightReport, trees: Vec<SavedTree>) -> Result<Checkpoint> {
         Ok(Checkpoint {
             created: now(),
             instance: self.started.clone(),
@@ -186,9 +193,14 @@ impl Move<'_> {
         })
     }
 
-    fn offer(&self, peer: &mut Peer, token: &str, (criu, ranges): (&str, &Ranges)) -> Result<()> {
+    fn offer(
+        &self,
+        peer: &mut ControlChannel,
+        token: &str,
+        (criu, ranges): (&str, &MemoryRanges),
+    ) -> Result<()> {
         let checkpoint = self.checkpoint(criu, self.found, vec![])?;
-        peer.tell(&Order::Offer(Box::new(Offer {
+        peer.tell(&SourceMessage::Offer(Box::new(Offer {
             version: VERSION.into(),
             token: token.into(),
             checkpoint,
@@ -197,8 +209,8 @@ impl Move<'_> {
             direct: ranges.clone(),
         })))?;
         match peer.hear(Instant::now() + CONSIDERING)? {
-            Report::Welcome => Ok(()),
-            Report::Failed(message, hint) => Err(Error { message, hint }),
+            DestinationMessage::Welcome => Ok(()),
+            DestinationMessage::Failed(message, hint) => Err(Error { message, hint }),
             other => Err(strange(&other)),
         }
     }
@@ -207,8 +219,8 @@ impl Move<'_> {
     fn dump(
         &self,
         criu: &CriuProcess,
-        way: &mut Way,
-        (pages, ranges): (&mut Pages, Ranges),
+        way: &mut ReceiverLink,
+        (pages, ranges): (&mut Pages, MemoryRanges),
         progress: &mut Progress,
     ) -> Result<()> {
         let page_server = match self.words.mode {
@@ -230,7 +242,9 @@ impl Move<'_> {
                 true => Ok(false),
                 false => hear_progress(&mut way.peer, progress),
             };
-            if let Err(why) = heard.and_then(|held| if held { Err(strange(&Report::Held)) } else { Ok(()) }) {
+            if let Err(why) =
+                heard.and_then(|held| if held { Err(strange(&DestinationMessage::Held)) } else { Ok(()) })
+            {
                 // CRIU then finds that there is nobody to send to.
                 shutdown(&way.goods, Shutdown::Both)
                     .ignore_error("a connection that is lost has ended already");
@@ -251,11 +265,11 @@ impl Move<'_> {
     /// Sends all but the memory; how many bytes that were.
     fn send(
         &self,
-        way: &mut Way,
-        scratch: &Scratch,
+        way: &mut ReceiverLink,
+        scratch: &DumpDir,
         criu: &str,
         progress: &mut Progress,
-    ) -> std::result::Result<u64, Kept> {
+    ) -> std::result::Result<u64, SwitchoverError> {
         let dir = scratch.dir();
         // Now that they stand still.
         let found = look(self.init, self.inside.net == NetSpace::Its)?;
@@ -267,16 +281,19 @@ impl Move<'_> {
         member.transpose()?.iter().try_for_each(|member| member.write(&dir))?;
         let mut checkpoint = self.checkpoint(criu, &found, trees)?;
         let size;
-        if let Scratch::Shared(new) = scratch {
+        if let DumpDir::Shared(new) = scratch {
             checkpoint.files = sums(&new.dir)?;
             checkpoint.write(&new.dir)?;
             size = checkpoint.size();
-            way.peer.tell(&Order::Restore(Box::new(Load { checkpoint, files: Files::Lie(dir) })))?;
+            way.peer.tell(&SourceMessage::Restore(Box::new(RestoreRequest {
+                checkpoint,
+                files: FileLocation::Lie(dir),
+            })))?;
         } else {
             let pieces = parcel::contents(&dir)?;
             size = pieces.iter().map(|piece| piece.size).sum();
-            let files = Files::Follow(pieces.clone());
-            way.peer.tell(&Order::Restore(Box::new(Load { checkpoint, files })))?;
+            let files = FileLocation::Follow(pieces.clone());
+            way.peer.tell(&SourceMessage::Restore(Box::new(RestoreRequest { checkpoint, files })))?;
             parcel::send(&dir, &pieces, way.goods.as_fd()).map_err(|lost| last_words(&mut way.peer, lost))?;
         }
         progress.done("files");
@@ -287,17 +304,17 @@ impl Move<'_> {
     /// more went by the link.
     fn fill(
         &self,
-        way: &mut Way,
-        (pages, runs): (&mut Pages, &[Run]),
+        way: &mut ReceiverLink,
+        (pages, runs): (&mut Pages, &[PageRun]),
         progress: &mut Progress,
-    ) -> std::result::Result<(u64, u64), Kept> {
+    ) -> std::result::Result<(u64, u64), SwitchoverError> {
         if !self.words.mode.is_diskless() {
             self.wait_until_held(&mut way.peer, false, progress)?;
             progress.done("memory");
             return Ok((0, 0));
         }
         let until = Instant::now() + MAKING + Duration::from_secs(progress.size() / SLOWEST);
-        while said(way.peer.hear(until)?, progress)? != Said::Made {}
+        while said(way.peer.hear(until)?, progress)? != DestinationProgress::Made {}
         progress.done("make");
         let before = progress.bytes();
         let sending = pages.send(way, self.inside, runs)?;
@@ -325,35 +342,45 @@ impl Move<'_> {
         Ok((before, sent))
     }
 
-    fn wait_until_held(&self, peer: &mut Peer, mut held: bool, progress: &mut Progress) -> Result<()> {
+    fn wait_until_held(
+        &self,
+        peer: &mut ControlChannel,
+        mut held: bool,
+        progress: &mut Progress,
+    ) -> Result<()> {
         let until = Instant::now() + MAKING + Duration::from_secs(progress.size() / SLOWEST);
         while !held {
-            held = said(peer.hear(until)?, progress)? == Said::Held;
+            held = said(peer.hear(until)?, progress)? == DestinationProgress::Held;
         }
         Ok(())
     }
 
     /// Gives them away, which all stand ready there.
-    fn give_away(&self, criu: &CriuProcess, peer: &mut Peer, token: String) -> std::result::Result<(), Kept> {
+    fn give_away(
+        &self,
+        criu: &CriuProcess,
+        peer: &mut ControlChannel,
+        token: String,
+    ) -> std::result::Result<(), SwitchoverError> {
         // A key on the terminal does not come in between, from here until all is said.
         let _signals = Signals::block(&[]).context(|| "signals")?;
-        let leaving = Leaving::begin(self.record, criu.number()?, &self.words.node, token)?;
+        let leaving = InDoubtRecord::begin(self.record, criu.number()?, &self.words.node, token)?;
         // There it has the address, too, and is heard from then on.
-        let port = self.member.as_ref().map(Member::port);
+        let port = self.member.as_ref().map(SavedInterface::port);
         if let Err(why) = port.map_or(Ok(()), |port| port.shut(self.inside)) {
             leaving.stay(self.record)?;
             return Err(why.into());
         }
-        let running = peer.tell(&Order::Go).and_then(|()| peer.hear(Instant::now() + STARTING));
+        let running = peer.tell(&SourceMessage::Go).and_then(|()| peer.hear(Instant::now() + STARTING));
         match running {
-            Ok(Report::Running) => Ok(()),
-            Ok(Report::Failed(message, hint)) => {
+            Ok(DestinationMessage::Running) => Ok(()),
+            Ok(DestinationMessage::Failed(message, hint)) => {
                 port.map_or(Ok(()), |port| port.open(self.inside))?;
                 leaving.stay(self.record)?;
                 Err(Error { message, hint }.into())
             }
-            Ok(other) => Err(Kept::Unknown(strange(&other))),
-            Err(why) => Err(Kept::Unknown(why)),
+            Ok(other) => Err(SwitchoverError::Unknown(strange(&other))),
+            Err(why) => Err(SwitchoverError::Unknown(why)),
         }
     }
 }

@@ -4,33 +4,33 @@ use std::time::{Duration, Instant};
 
 use skiff_spec::fault::{Fault as Error, Result};
 
-use crate::peer::Peer;
+use crate::peer::ControlChannel;
 use crate::progress::Progress;
-use crate::talk::Report;
+use crate::talk::DestinationMessage;
 
 /// How long it may take to say why it has closed the connection.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Why it takes no more, if it still says so.
-pub fn last_words(peer: &mut Peer, lost: Error) -> Error {
+pub fn last_words(peer: &mut ControlChannel, lost: Error) -> Error {
     let until = Instant::now() + FAREWELL;
     loop {
         match peer.hear(until) {
-            Ok(Report::Received(_)) => {}
-            Ok(Report::Failed(message, hint)) => return Error { message, hint },
+            Ok(DestinationMessage::Received(_)) => {}
+            Ok(DestinationMessage::Failed(message, hint)) => return Error { message, hint },
             _ => return lost,
         }
     }
 }
 
 /// Hears how many bytes have arrived; whether those are all, and the processes stand ready.
-pub fn hear_progress(peer: &mut Peer, progress: &mut Progress) -> Result<bool> {
+pub fn hear_progress(peer: &mut ControlChannel, progress: &mut Progress) -> Result<bool> {
     peer.read()?;
     while let Some(report) = peer.heard()? {
         match said(report, progress)? {
-            Said::Received => {}
-            Said::Held => return Ok(true),
-            Said::Made => return Err(strange(&Report::Made)),
+            DestinationProgress::Received => {}
+            DestinationProgress::Held => return Ok(true),
+            DestinationProgress::Made => return Err(strange(&DestinationMessage::Made)),
         }
     }
     Ok(false)
@@ -38,7 +38,7 @@ pub fn hear_progress(peer: &mut Peer, progress: &mut Progress) -> Result<bool> {
 
 /// How far the other side is.
 #[derive(PartialEq, Eq)]
-pub enum Said {
+pub enum DestinationProgress {
     /// More of the memory has arrived.
     Received,
     /// The processes are there.
@@ -48,19 +48,19 @@ pub enum Said {
 }
 
 /// How far it is; notes how much has arrived.
-pub fn said(report: Report, progress: &mut Progress) -> Result<Said> {
+pub fn said(report: DestinationMessage, progress: &mut Progress) -> Result<DestinationProgress> {
     match report {
-        Report::Held => Ok(Said::Held),
-        Report::Made => Ok(Said::Made),
-        Report::Received(bytes) => {
+        DestinationMessage::Held => Ok(DestinationProgress::Held),
+        DestinationMessage::Made => Ok(DestinationProgress::Made),
+        DestinationMessage::Received(bytes) => {
             progress.arrived(bytes);
-            Ok(Said::Received)
+            Ok(DestinationProgress::Received)
         }
-        Report::Failed(message, hint) => Err(Error { message, hint }),
+        DestinationMessage::Failed(message, hint) => Err(Error { message, hint }),
         other => Err(strange(&other)),
     }
 }
 
-pub fn strange(report: &Report) -> Error {
+pub fn strange(report: &DestinationMessage) -> Error {
     Error::new(format!("the other side says {report:?}, which was not to be expected"))
 }

@@ -6,43 +6,43 @@ use skiff_criu::page_protocol::PAGE;
 use skiff_spec::fault::{Fault, Result};
 
 /// A part of a process's memory: from this address to before that.
-pub type Range = (u64, u64);
+pub type AddressRange = (u64, u64);
 
 /// Where in processes, by their numbers inside, memory is that can go so.
-pub type Ranges = HashMap<i32, Vec<Range>>;
+pub type MemoryRanges = HashMap<i32, Vec<AddressRange>>;
 
 /// More than this does not go ahead, or what is noted of it would take too much itself: programs may have terabytes, and nothing in them.
 const MOST: u64 = 1 << 40;
 
 /// Memory of a process in that row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct MemoryPart {
     /// The process's number inside.
     pub pid: i32,
     /// Where it is there.
-    pub range: Range,
+    pub range: AddressRange,
     /// Where it is in the row.
     pub at: u64,
 }
 
 /// The row.
 #[derive(Debug)]
-pub struct Layout {
+pub struct MemoryLayout {
     /// By process and address.
-    parts: Vec<Part>,
+    parts: Vec<MemoryPart>,
     size: u64,
 }
 
-impl Layout {
+impl MemoryLayout {
     /// Lays out these ranges, as many of them as may go.
     ///
     /// # Errors
     /// When they are none.
-    pub fn new(ranges: &Ranges) -> Result<Self> {
-        let mut all: Vec<(i32, Range)> =
+    pub fn new(ranges: &MemoryRanges) -> Result<Self> {
+        let mut all: Vec<(i32, AddressRange)> =
             ranges.iter().flat_map(|(pid, ranges)| ranges.iter().map(|range| (*pid, *range))).collect();
         all.sort_unstable();
-        let (mut parts, mut size): (Vec<Part>, u64) = (vec![], 0);
+        let (mut parts, mut size): (Vec<MemoryPart>, u64) = (vec![], 0);
         for (pid, (start, end)) in all {
             let behind = parts.last().is_none_or(|last| last.pid != pid || last.range.1 <= start);
             if !behind || start >= end || (start | end) % PAGE != 0 {
@@ -51,7 +51,7 @@ impl Layout {
                 )));
             }
             if end - start <= MOST - size {
-                parts.push(Part { pid, range: (start, end), at: size });
+                parts.push(MemoryPart { pid, range: (start, end), at: size });
                 size += end - start;
             }
         }
@@ -66,13 +66,13 @@ impl Layout {
 
     /// All of it.
     #[must_use]
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[MemoryPart] {
         &self.parts
     }
 
     /// Parts of one process.
     #[must_use]
-    pub fn of(&self, pid: i32) -> &[Part] {
+    pub fn of(&self, pid: i32) -> &[MemoryPart] {
         let from = self.parts.partition_point(|part| part.pid < pid);
         let to = self.parts.partition_point(|part| part.pid <= pid);
         self.parts.get(from..to).unwrap_or_default()
@@ -94,11 +94,11 @@ mod tests {
 
     #[test]
     fn memory_has_its_place() {
-        let ranges = Ranges::from([
+        let ranges = MemoryRanges::from([
             (7, vec![(0x5000, 0x7000), (0x1000, 0x2000), (0x2000, 0x3000)]),
             (2, vec![(0x1000, 0x3000)]),
         ]);
-        let layout = Layout::new(&ranges).expect("a row");
+        let layout = MemoryLayout::new(&ranges).expect("a row");
         assert_eq!(layout.size(), 0x6000);
         assert_eq!(layout.of(7).len(), 3);
         for (pid, address, bytes, place) in [
@@ -123,11 +123,14 @@ mod tests {
         for ranges in
             [vec![(0x2000, 0x1000)], vec![(0x1000, 0x1800)], vec![(0x1000, 0x3000), (0x2000, 0x4000)]]
         {
-            let refused = Layout::new(&Ranges::from([(2, ranges.clone())])).expect_err("no memory");
+            let refused =
+                MemoryLayout::new(&MemoryRanges::from([(2, ranges.clone())])).expect_err("no memory");
             assert!(refused.message.ends_with("is no part of it"), "{ranges:?}: {refused}");
         }
-        let layout =
-            Layout::new(&Ranges::from([(2, vec![(0x1000, MOST + 0x2000), (MOST + 0x2000, MOST + 0x3000)])]));
+        let layout = MemoryLayout::new(&MemoryRanges::from([(
+            2,
+            vec![(0x1000, MOST + 0x2000), (MOST + 0x2000, MOST + 0x3000)],
+        )]));
         assert_eq!(layout.expect("a row").parts().len(), 1);
     }
 }

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// One that is being given away.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Leaving {
+pub struct InDoubtRecord {
     /// The other machine.
     pub node: String,
     /// By which the move is known there.
@@ -32,7 +32,7 @@ pub struct Leaving {
     started: u64,
 }
 
-impl Leaving {
+impl InDoubtRecord {
     /// Writes it down, and stops CRIU, so that nobody but us can make the processes run again.
     pub fn begin(record: &Record, criu: Pid, node: &str, token: String) -> Result<Self> {
         let number = criu.as_raw_nonzero().get();

@@ -18,8 +18,8 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::memory::read_of;
 
 use crate::block::{Block, PIECE, zeros};
-use crate::direct::{Range, Ranges, Run};
-use crate::layout::{Layout, Part};
+use crate::direct::{AddressRange, MemoryRanges, PageRun};
+use crate::layout::{MemoryLayout, MemoryPart};
 
 /// More processors than these do not read memory faster.
 const MOST_THREADS: usize = 8;
@@ -35,7 +35,7 @@ const NONE: Code = [0; 2];
 
 /// Codes of the pages that have been sent.
 pub struct Ledger {
-    layout: Layout,
+    layout: MemoryLayout,
     codes: Vec<Code>,
     key: [u64; 4],
 }
@@ -60,8 +60,8 @@ impl Ledger {
     ///
     /// # Errors
     /// When they are none, or the kernel gives no key.
-    pub fn new(ranges: &Ranges) -> Result<Self> {
-        let layout = Layout::new(ranges)?;
+    pub fn new(ranges: &MemoryRanges) -> Result<Self> {
+        let layout = MemoryLayout::new(ranges)?;
         let pages =
             usize::try_from(layout.size() / PAGE).map_err(|_| Fault::new("memory: too much of it"))?;
         Ok(Self { layout, codes: vec![NONE; pages], key: key()? })
@@ -110,8 +110,8 @@ impl Ledger {
 
     /// Divides a run of pages into those that are over there as they are here (true) and the others, in their order.
     #[must_use]
-    pub fn divide(&self, run: &Run) -> Vec<(bool, u64, u64)> {
-        let ranges: Vec<Range> = self.layout.of(run.pid).iter().map(|part| part.range).collect();
+    pub fn divide(&self, run: &PageRun) -> Vec<(bool, u64, u64)> {
+        let ranges: Vec<AddressRange> = self.layout.of(run.pid).iter().map(|part| part.range).collect();
         let mut parts = vec![];
         for (known, address, pages) in crate::direct::divide(&ranges, run.address, run.pages) {
             let place = known.then(|| self.layout.place(run.pid, address, pages * PAGE)).flatten();
@@ -142,7 +142,7 @@ impl Ledger {
 
     /// Reads all that is in memory; of what is not, nothing is noted from then on.
     fn look(&mut self, threads: usize, act: impl Fn(Seen<'_>) -> Result<()> + Sync) -> Result<()> {
-        let mut parts: Vec<(Part, &mut [Code])> = vec![];
+        let mut parts: Vec<(MemoryPart, &mut [Code])> = vec![];
         let mut left = &mut self.codes[..];
         for part in self.layout.parts() {
             let (codes, rest) = left.split_at_mut(((part.range.1 - part.range.0) / PAGE) as usize);
@@ -292,7 +292,7 @@ mod tests {
         let page = |number: u64| start + number * PAGE;
         let (child, pid) = copy();
         // Beyond it there may be anything, but nothing that one can have.
-        let mut ledger = Ledger::new(&Ranges::from([
+        let mut ledger = Ledger::new(&MemoryRanges::from([
             (pid, vec![(start, page(PAGES))]),
             (pid + 1, vec![(0x1000, 0x9000)]),
         ]))
@@ -316,7 +316,7 @@ mod tests {
             write_of(pid, page(number) + 17, b"other").expect("written");
         }
         assert_eq!(round(&mut ledger), [(page(3), 2), (page(70), 1)]);
-        let run = Run { pid, address: page(0), pages: PAGES };
+        let run = PageRun { pid, address: page(0), pages: PAGES };
         assert_eq!(ledger.divide(&run), [(true, page(0), PAGES)]);
         // Back to what it was once: that is not what was sent last.
         let mut was = [0; 5];
@@ -336,12 +336,12 @@ mod tests {
         write_of(pid, page(199), b"more").expect("written");
         ledger.compare().expect("compared");
         // What it was never for.
-        let beside = Run { pid, address: page(198), pages: 3 };
+        let beside = PageRun { pid, address: page(198), pages: 3 };
         assert_eq!(
             ledger.divide(&beside),
             [(known, page(198), 1), (other, page(199), 1), (other, page(200), 1)]
         );
-        assert_eq!(ledger.divide(&Run { pid: 1, ..run }), [(other, page(0), PAGES)]);
+        assert_eq!(ledger.divide(&PageRun { pid: 1, ..run }), [(other, page(0), PAGES)]);
         kill_process(child, Signal::KILL).expect("killed");
         waitpid(Some(child), WaitOptions::empty()).expect("gone");
         ledger.compare().expect("compared");

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::io::{Read, Write};
 
 use skiff_checkpoint::criu::fault;
-use skiff_criu::page_protocol::{self, Command};
+use skiff_criu::page_protocol::{self, PageServerCommand};
 use skiff_spec::fault::{Context as _, Fault, Result};
 
 /// The other end of a connection by which pages come.
@@ -14,15 +14,15 @@ pub const OTHER_SIDE: &str = "pages from the other side";
 ///
 /// # Errors
 /// When there is none, or one that is not known.
-pub fn read(socket: &mut impl Read) -> Result<Command> {
-    Command::read(socket).map_err(|e| about(OTHER_SIDE, e))
+pub fn read(socket: &mut impl Read) -> Result<PageServerCommand> {
+    PageServerCommand::read(socket).map_err(|e| about(OTHER_SIDE, e))
 }
 
 /// Sends a command.
 ///
 /// # Errors
 /// When nobody is there any more.
-pub fn write(command: &Command, socket: &mut impl Write) -> Result<()> {
+pub fn write(command: &PageServerCommand, socket: &mut impl Write) -> Result<()> {
     command.write(socket).map_err(|e| about("connection for pages", e))
 }
 

@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_tcp_cork;
 use rustix::process::Pid;
-use skiff_checkpoint::enter::{self, Inside};
+use skiff_checkpoint::enter::{self, EnterTarget};
 use skiff_cli::Compress;
 use skiff_criu::page_protocol::PAGE;
 use skiff_ipc::ReportingChild;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use crate::ahead::Ahead;
-use crate::direct::{self, Ranges, Run};
+use crate::ahead::Precopy;
+use crate::direct::{self, MemoryRanges, PageRun};
 use crate::sort::Sorting;
 use crate::squeeze::{self, Sending};
-use crate::talk::{Order, Report};
-use crate::way::Way;
+use crate::talk::{DestinationMessage, SourceMessage};
+use crate::way::ReceiverLink;
 
 /// Bytes by which it is found out: 32 ms at 1 Gbit/s.
 const PROBE: usize = 4 << 20;
@@ -35,7 +35,7 @@ pub struct Pages {
     ours: Option<OwnedFd>,
     packed: bool,
     /// What sends some of them before the processes are stopped.
-    ahead: Option<Ahead>,
+    ahead: Option<Precopy>,
     sorting: Option<Sorting>,
     sending: Option<Sending>,
 }
@@ -44,7 +44,7 @@ pub struct Pages {
 #[derive(Default)]
 pub struct Sorted {
     /// Memory that goes straight from the processes.
-    pub runs: Vec<Run>,
+    pub runs: Vec<PageRun>,
     /// Bytes that went by the link, if they were counted.
     pub sent: Option<u64>,
 }
@@ -62,18 +62,23 @@ impl Pages {
     }
 
     /// Finds out whether they are to be packed, and says so to the other side.
-    pub fn choose(&mut self, way: &mut Way, compress: Compress) -> Result<()> {
+    pub fn choose(&mut self, way: &mut ReceiverLink, compress: Compress) -> Result<()> {
         self.packed = compress == Compress::Auto && speed(way)? < FAST;
-        way.peer.tell(&Order::Memory { packed: self.packed })
+        way.peer.tell(&SourceMessage::Memory { packed: self.packed })
     }
 
     /// Begins to send what is in these ranges while the processes run.
-    pub fn begin_ahead(&mut self, way: &Way, inside: Inside<'_>, ranges: &Ranges) -> Result<&mut Ahead> {
-        Ok(self.ahead.insert(Ahead::begin(inside, way.goods.as_fd(), self.packed, ranges)?))
+    pub fn begin_ahead(
+        &mut self,
+        way: &ReceiverLink,
+        inside: EnterTarget<'_>,
+        ranges: &MemoryRanges,
+    ) -> Result<&mut Precopy> {
+        Ok(self.ahead.insert(Precopy::begin(inside, way.goods.as_fd(), self.packed, ranges)?))
     }
 
     /// Begins with what CRIU says of what descends from `init`; the number of the descriptor that CRIU is to talk to.
-    pub fn begin(&mut self, way: &Way, init: Pid, ranges: Ranges) -> Result<i32> {
+    pub fn begin(&mut self, way: &ReceiverLink, init: Pid, ranges: MemoryRanges) -> Result<i32> {
         let ours = self.ours.take().ok_or_else(|| Error::new("connection for pages: it has been used"))?;
         let out = if self.packed {
             let (end, theirs) = squeeze::pair()?;
@@ -83,13 +88,13 @@ impl Pages {
             cork(way, true)?;
             way.goods.try_clone().context(about)?
         };
-        let stopped = self.ahead.as_ref().map(Ahead::stopped).transpose()?;
+        let stopped = self.ahead.as_ref().map(Precopy::stopped).transpose()?;
         self.sorting = Some(Sorting::begin(ours, out, (init, ranges), stopped)?);
         Ok(self.criu.as_raw_fd())
     }
 
     /// CRIU has said all, or nothing more of it is wanted.
-    pub fn end(&mut self, way: &Way) -> Result<Sorted> {
+    pub fn end(&mut self, way: &ReceiverLink) -> Result<Sorted> {
         let Some(sorting) = self.sorting.take() else { return Ok(Sorted::default()) };
         let runs = sorting.end();
         let sent = self.sending.take().map(Sending::end).transpose();
@@ -101,7 +106,12 @@ impl Pages {
 
     /// Sends what CRIU has left where it was, but for what is over there already. What is being done gives the number of bytes that went by the link, before it,
     /// too.
-    pub fn send(&mut self, way: &Way, inside: Inside<'_>, runs: &[Run]) -> Result<ReportingChild<u64>> {
+    pub fn send(
+        &mut self,
+        way: &ReceiverLink,
+        inside: EnterTarget<'_>,
+        runs: &[PageRun],
+    ) -> Result<ReportingChild<u64>> {
         if let Some(ahead) = self.ahead.take() {
             return ahead.send(runs);
         }
@@ -119,19 +129,19 @@ fn about() -> &'static str {
 }
 
 /// Whether small words wait for more.
-fn cork(way: &Way, so: bool) -> Result<()> {
+fn cork(way: &ReceiverLink, so: bool) -> Result<()> {
     set_tcp_cork(&way.goods, so).context(about)
 }
 
 /// Bytes a second.
-fn speed(way: &mut Way) -> Result<f64> {
-    way.peer.tell(&Order::Probe(PROBE as u64))?;
+fn speed(way: &mut ReceiverLink) -> Result<f64> {
+    way.peer.tell(&SourceMessage::Probe(PROBE as u64))?;
     let begun = Instant::now();
     let goods = way.goods.try_clone().context(about)?;
     File::from(goods).write_all(&vec![0; PROBE]).context(about)?;
     match way.peer.hear(begun + PATIENCE)? {
-        Report::Probed => Ok(PROBE as f64 / begun.elapsed().as_secs_f64()),
-        Report::Failed(message, hint) => Err(Error { message, hint }),
+        DestinationMessage::Probed => Ok(PROBE as f64 / begun.elapsed().as_secs_f64()),
+        DestinationMessage::Failed(message, hint) => Err(Error { message, hint }),
         other => Err(super::hear::strange(&other)),
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags, ftruncate, openat};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
-use skiff_criu::page_protocol::{Command, PRESENT, PROCESS, SHARED};
+use skiff_criu::page_protocol::{PRESENT, PROCESS, PageServerCommand, SHARED};
 use skiff_criu::pagemap::Pagemap;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
@@ -79,11 +79,11 @@ impl Arrival {
         let (mut total, mut told) = (0, 0);
         loop {
             match page_io::read(&mut talk)? {
-                Command::Open(of) => self.open(of)?,
-                Command::Add { of, address, pages, flags } => {
+                PageServerCommand::Open(of) => self.open(of)?,
+                PageServerCommand::Add { of, address, pages, flags } => {
                     total += self.add(socket, of, (address, pages, flags))?;
                 }
-                Command::Close => {
+                PageServerCommand::Close => {
                     self.close()?;
                     tell(total);
                     return Ok(total);
@@ -195,14 +195,14 @@ mod tests {
     use rustix::fs::CWD;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-    const CLOSE: Command = Command::Close;
+    const CLOSE: PageServerCommand = PageServerCommand::Close;
 
     fn open(of: u64) -> Vec<u8> {
-        Command::Open(of).bytes().into()
+        PageServerCommand::Open(of).bytes().into()
     }
 
     fn add(flags: u16, pages: u64, address: u64, of: u64) -> Vec<u8> {
-        Command::Add { of, address, pages, flags }.bytes().into()
+        PageServerCommand::Add { of, address, pages, flags }.bytes().into()
     }
 
     /// What is said; the images then.

@@ -19,7 +19,7 @@ const CHUNK: usize = 1 << 30;
 /// One file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Piece {
+pub struct TransferFile {
     /// Path in the checkpoint's directory.
     pub path: String,
     /// Length in bytes.
@@ -30,10 +30,10 @@ pub struct Piece {
 ///
 /// # Errors
 /// What reading says.
-pub fn contents(dir: &std::path::Path) -> Result<Vec<Piece>> {
+pub fn contents(dir: &std::path::Path) -> Result<Vec<TransferFile>> {
     let piece = |path: String| {
         let size = record::open(dir, &path)?.metadata().context(|| path.clone())?.len();
-        Ok(Piece { path, size })
+        Ok(TransferFile { path, size })
     };
     record::files(dir)?.into_iter().map(piece).collect()
 }
@@ -42,7 +42,7 @@ pub fn contents(dir: &std::path::Path) -> Result<Vec<Piece>> {
 ///
 /// # Errors
 /// When the connection is lost.
-pub fn send(dir: &std::path::Path, pieces: &[Piece], socket: BorrowedFd<'_>) -> Result<()> {
+pub fn send(dir: &std::path::Path, pieces: &[TransferFile], socket: BorrowedFd<'_>) -> Result<()> {
     for piece in pieces {
         let about = || format!("{} on its way", piece.path);
         let file = record::open(dir, &piece.path)?;
@@ -63,7 +63,7 @@ pub fn send(dir: &std::path::Path, pieces: &[Piece], socket: BorrowedFd<'_>) -> 
 ///
 /// # Errors
 /// When the connection is lost, there is no room, or one is not to lie in that directory.
-pub fn receive(dir: BorrowedFd<'_>, pieces: &[Piece], socket: BorrowedFd<'_>) -> Result<()> {
+pub fn receive(dir: BorrowedFd<'_>, pieces: &[TransferFile], socket: BorrowedFd<'_>) -> Result<()> {
     let pipe = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     for piece in pieces {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -116,7 +116,7 @@ mod tests {
             ("/tmp/outside", "Invalid cross-device link (os error 18)"),
             ("images/new", "pages from the other side: it has closed the connection"),
         ] {
-            let piece = Piece { path: path.into(), size: 5 };
+            let piece = TransferFile { path: path.into(), size: 5 };
             let refused = receive(target.as_fd(), &[piece], theirs.as_fd()).expect_err(path);
             assert_eq!(refused.message, format!("{path}: {reason}"));
         }

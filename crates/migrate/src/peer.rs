@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use skiff_ipc::Message;
-use skiff_launch::channel::{Channel, Come};
+use skiff_launch::channel::{Channel, Incoming};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 /// Connection to the other side.
-pub struct Peer {
+pub struct ControlChannel {
     channel: Channel,
     name: String,
 }
 
-impl Peer {
+impl ControlChannel {
     /// By a channel.
     pub fn new(channel: Channel, name: &str) -> Self {
         Self { channel, name: name.into() }
@@ -54,8 +54,10 @@ impl Peer {
     /// What has been read of what it says, without waiting.
     pub fn heard<M: Message>(&mut self) -> Result<Option<M>> {
         match self.channel.take().map_err(|e| Error::from(e).about(&self.name))? {
-            Some(Come::Message(word)) => Ok(Some(word)),
-            Some(Come::Data(..)) => Err(Error::new(format!("{}: it says what is not understood", self.name))),
+            Some(Incoming::Message(word)) => Ok(Some(word)),
+            Some(Incoming::Data(..)) => {
+                Err(Error::new(format!("{}: it says what is not understood", self.name)))
+            }
             None => Ok(None),
         }
     }
@@ -69,7 +71,7 @@ impl Peer {
     }
 }
 
-impl AsFd for Peer {
+impl AsFd for ControlChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.input()
     }

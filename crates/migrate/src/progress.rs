@@ -10,14 +10,14 @@ use skiff_sys::IgnoreError;
 
 /// A part of a move and how long it took.
 #[derive(Clone, Debug, Serialize)]
-pub struct Phase {
+pub struct MigrationPhase {
     phase: &'static str,
     ms: u128,
 }
 
 /// Progress of a move, so far.
 pub struct Progress {
-    phases: Vec<Phase>,
+    phases: Vec<MigrationPhase>,
     since: Instant,
     /// Bytes that are expected.
     size: u64,
@@ -36,7 +36,7 @@ impl Progress {
 
     /// A part is over.
     pub fn done(&mut self, phase: &'static str) {
-        self.phases.push(Phase { phase, ms: self.since.elapsed().as_millis() });
+        self.phases.push(MigrationPhase { phase, ms: self.since.elapsed().as_millis() });
         self.since = Instant::now();
         self.clear();
     }
@@ -61,7 +61,7 @@ impl Progress {
     }
 
     /// All that has been done.
-    pub fn phases(&self) -> &[Phase] {
+    pub fn phases(&self) -> &[MigrationPhase] {
         &self.phases
     }
 

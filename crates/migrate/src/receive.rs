@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::Signal;
-use skiff_checkpoint::enter::{self, Inside};
-use skiff_checkpoint::member::Member;
-use skiff_checkpoint::obstacles::Process;
+use skiff_checkpoint::enter::{self, EnterTarget};
+use skiff_checkpoint::member::SavedInterface;
+use skiff_checkpoint::obstacles::SavedProcess;
 use skiff_checkpoint::record::{Checkpoint, IMAGES};
 use skiff_checkpoint::required_criu;
-use skiff_checkpoint::restore::{Gate, Revived, fits, make_again};
+use skiff_checkpoint::restore::{CriuRestorer, Gate, fits, make_again};
 use skiff_cli::Mode;
 use skiff_env::deploy::own_layers;
 use skiff_launch::callback;
@@ -33,14 +33,16 @@ use skiff_user::context::Context;
 
 use crate::direct;
 use crate::direct::Stock;
-use crate::early::Early;
+use crate::early::PrecopyBuffer;
 use crate::memory;
 use crate::pages::Arrival;
 use crate::parcel;
-use crate::peer::{Peer, wait};
+use crate::peer::{ControlChannel, wait};
 use crate::populate::Reserve;
 use crate::squeeze;
-use crate::talk::{CONTROL, Files, GOODS, Load, Offer, Order, Report, VERSION};
+use crate::talk::{
+    CONTROL, DestinationMessage, FileLocation, GOODS, Offer, RestoreRequest, SourceMessage, VERSION,
+};
 use crate::{decision, in_step};
 
 /// Who has started us.
@@ -59,7 +61,7 @@ const SLACK: u64 = 64 << 20;
 /// Serves the sender; the exit code.
 pub fn receive(context: &Context) -> Result<i32> {
     let call = callback::read(Path::new("-"))?;
-    let mut peer = Peer::over(callback::dial(&call, CONTROL, SENDER)?, SENDER)?;
+    let mut peer = ControlChannel::over(callback::dial(&call, CONTROL, SENDER)?, SENDER)?;
     let goods = callback::dial(&call, GOODS, SENDER)?;
     match serve(context, &mut peer, goods) {
         Ok(None) => Ok(0),
@@ -68,7 +70,7 @@ pub fn receive(context: &Context) -> Result<i32> {
             stay(&record)
         }
         Err(why) => {
-            peer.tell(&Report::Failed(why.message.clone(), why.hint.clone()))
+            peer.tell(&DestinationMessage::Failed(why.message.clone(), why.hint.clone()))
                 .ignore_error("if it does not hear that, it has heard that we are gone");
             Ok(0)
         }
@@ -94,40 +96,40 @@ fn stay(record: &Record) -> Result<i32> {
 }
 
 /// Does what the sender wants; the instance, if one has come.
-fn serve(context: &Context, peer: &mut Peer, goods: OwnedFd) -> Result<Option<Record>> {
+fn serve(context: &Context, peer: &mut ControlChannel, goods: OwnedFd) -> Result<Option<Record>> {
     match peer.hear(Instant::now() + PATIENCE)? {
-        Order::Ask(instance, token) => {
-            peer.tell(&Report::Taken(decision::ask(context, &instance, &token)?))?;
+        SourceMessage::Ask(instance, token) => {
+            peer.tell(&DestinationMessage::Taken(decision::ask(context, &instance, &token)?))?;
             Ok(None)
         }
-        Order::Offer(offer) => take(context, peer, goods, &offer).map(Some),
+        SourceMessage::Offer(offer) => take(context, peer, goods, &offer).map(Some),
         other => Err(Error::new(format!("unexpected message: {other:?}"))),
     }
 }
 
-fn take(context: &Context, peer: &mut Peer, goods: OwnedFd, offer: &Offer) -> Result<Record> {
+fn take(context: &Context, peer: &mut ControlChannel, goods: OwnedFd, offer: &Offer) -> Result<Record> {
     let record = consider(context, offer)?;
     let images = match offer.mode {
         mode if mode.is_diskless() => Some(Images::prepare(offer)?),
         _ => None,
     };
-    peer.tell(&Report::Welcome)?;
+    peer.tell(&DestinationMessage::Welcome)?;
     let images = images.map(|images| images.receive(peer, goods)).transpose()?;
-    let Order::Restore(load) = peer.hear(Instant::now() + PATIENCE)? else { return Err(strange()) };
-    let Load { checkpoint, files } = *load;
+    let SourceMessage::Restore(load) = peer.hear(Instant::now() + PATIENCE)? else { return Err(strange()) };
+    let RestoreRequest { checkpoint, files } = *load;
     let dir = match (&files, &images) {
-        (Files::Follow(pieces), Some(images)) => {
+        (FileLocation::Follow(pieces), Some(images)) => {
             parcel::receive(images.dir.as_fd(), pieces, images.goods.as_fd())?;
             path(&images.dir)
         }
-        (Files::Lie(dir), None) => {
+        (FileLocation::Lie(dir), None) => {
             visible(dir, &checkpoint)?;
             dir.clone()
         }
         _ => return Err(Error::new("the files do not come by the way that was said")),
     };
     restore(context, (peer, &offer.token), &record, (&checkpoint, &dir), images.as_ref())?;
-    peer.tell(&Report::Running)?;
+    peer.tell(&DestinationMessage::Running)?;
     Ok(record)
 }
 
@@ -169,7 +171,7 @@ fn visible(dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
 /// Makes the processes, and lets them go when the sender says so.
 fn restore(
     context: &Context,
-    (peer, token): (&Peer, &str),
+    (peer, token): (&ControlChannel, &str),
     record: &Record,
     (checkpoint, dir): (&Checkpoint, &Path),
     images: Option<&Received>,
@@ -177,30 +179,32 @@ fn restore(
     let control = peer.as_fd();
     let ours = images.iter().flat_map(|images| images.descriptors().chain([images.dir.as_fd()]));
     let kept: Vec<BorrowedFd<'_>> = ours.chain([control]).collect();
-    let over = |control: BorrowedFd<'_>| Peer::over(control.try_clone_to_owned().context(|| SENDER)?, SENDER);
+    let over = |control: BorrowedFd<'_>| {
+        ControlChannel::over(control.try_clone_to_owned().context(|| SENDER)?, SENDER)
+    };
     // In the supervisor, which has a copy of the connections.
-    let ask = |inside: Inside<'_>| {
+    let ask = |inside: EnterTarget<'_>| {
         let mut peer = over(control)?;
         if let Some(images) = images {
-            peer.tell(&Report::Made)?;
+            peer.tell(&DestinationMessage::Made)?;
             let kept: Vec<BorrowedFd<'_>> = images.descriptors().chain([control]).collect();
             enter::run(inside, &kept, || images.fill(&mut over(control)?))?;
         }
         may_run(&mut peer, &record.dir, token)
     };
     let gate = Some(Gate { kept: &kept, ask: &ask, bound: in_step() });
-    let (folder, member) = (required_criu()?, Member::read(dir)?);
+    let (folder, member) = (required_criu()?, SavedInterface::read(dir)?);
     let used_up = images.is_some();
-    make_again(context, record, &Revived { folder, checkpoint, member, dir, used_up, gate })
+    make_again(context, record, &CriuRestorer { folder, checkpoint, member, dir, used_up, gate })
 }
 
 /// All stands ready: whether it is to run here.
-fn may_run(peer: &mut Peer, dir: &Path, token: &str) -> Result<()> {
+fn may_run(peer: &mut ControlChannel, dir: &Path, token: &str) -> Result<()> {
     decision::announce(dir, token)?;
-    peer.tell(&Report::Held)?;
+    peer.tell(&DestinationMessage::Held)?;
     match peer.hear(Instant::now() + DECIDING)? {
-        Order::Go if decision::take(dir)? => Ok(()),
-        Order::Go => Err(Error::new("the sender has said in the meantime that it stays there")),
+        SourceMessage::Go if decision::take(dir)? => Ok(()),
+        SourceMessage::Go => Err(Error::new("the sender has said in the meantime that it stays there")),
         other => Err(Error::new(format!("unexpected message: {other:?}"))),
     }
 }
@@ -214,7 +218,7 @@ struct Images {
     dir: OwnedFd,
     arrival: Arrival,
     reserve: Reserve,
-    early: Option<Early>,
+    early: Option<PrecopyBuffer>,
 }
 
 /// The same when what processes are made of has come.
@@ -226,7 +230,7 @@ struct Received {
     /// Memory for that.
     reserve: Reserve,
     /// What of it has come before they were stopped.
-    early: Option<Early>,
+    early: Option<PrecopyBuffer>,
     /// Bytes of their memory that are there.
     bytes: u64,
 }
@@ -234,7 +238,7 @@ struct Received {
 impl Images {
     /// Makes it. CRIU gives back what it has read of an image, so that little is there twice: as an image, and as the process.
     fn prepare(offer: &Offer) -> Result<Self> {
-        let memory = |process: &Process| {
+        let memory = |process: &SavedProcess| {
             let direct = offer.direct.get(&process.pid).map_or(&[][..], Vec::as_slice);
             let direct =
                 direct.iter().map(|(from, to)| to.saturating_sub(*from)).fold(0, u64::saturating_add);
@@ -256,7 +260,8 @@ impl Images {
         let dir = memory::make(available - twice)?;
         let into = open_dir(dir.as_fd(), Path::new(IMAGES)).context(|| "directory in memory")?;
         let ahead = offer.mode == Mode::Precopy;
-        let early = ahead.then(|| Early::new(&offer.direct, available - twice - SLACK)).transpose()?;
+        let early =
+            ahead.then(|| PrecopyBuffer::new(&offer.direct, available - twice - SLACK)).transpose()?;
         // What has come early gives back as much as it takes to have it in the processes.
         let straight = if ahead { 0 } else { all - images.iter().map(|(_, bytes)| bytes).sum::<u64>() };
         let reserve = Reserve::new(straight)?;
@@ -264,14 +269,14 @@ impl Images {
     }
 
     /// Takes what CRIU says of the memory of all processes.
-    fn receive(self, peer: &mut Peer, goods: OwnedFd) -> Result<Received> {
+    fn receive(self, peer: &mut ControlChannel, goods: OwnedFd) -> Result<Received> {
         let packed = loop {
             match peer.hear(Instant::now() + PATIENCE)? {
-                Order::Probe(bytes) => {
+                SourceMessage::Probe(bytes) => {
                     swallow(&goods, bytes)?;
-                    peer.tell(&Report::Probed)?;
+                    peer.tell(&DestinationMessage::Probed)?;
                 }
-                Order::Memory { packed } => break packed,
+                SourceMessage::Memory { packed } => break packed,
                 _ => return Err(strange()),
             }
         };
@@ -283,7 +288,7 @@ impl Images {
         let mut told = Ok(());
         let tell = |bytes| {
             // If it does not hear that, the connection for pages is lost, too.
-            told = peer.tell(&Report::Received(bytes));
+            told = peer.tell(&DestinationMessage::Received(bytes));
         };
         let bytes = unpacked(&goods, packed, |socket| self.arrival.receive(socket, tell))?;
         told.map(|()| Received {
@@ -299,7 +304,7 @@ impl Images {
 
 impl Received {
     /// Takes the rest of their memory, inside.
-    fn fill(&self, peer: &mut Peer) -> Result<()> {
+    fn fill(&self, peer: &mut ControlChannel) -> Result<()> {
         let mut steps = Steps::from(peer, self.bytes);
         let stock = Stock { reserve: &self.reserve, early: self.early.as_ref() };
         unpacked(&self.goods, self.packed, |socket| {
@@ -310,20 +315,22 @@ impl Received {
 
     /// What of it is needed until all memory is there.
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        [self.goods.as_fd(), self.reserve.as_fd()].into_iter().chain(self.early.as_ref().map(Early::as_fd))
+        [self.goods.as_fd(), self.reserve.as_fd()]
+            .into_iter()
+            .chain(self.early.as_ref().map(PrecopyBuffer::as_fd))
     }
 }
 
 /// Tells the sender from time to time how many bytes have come.
 struct Steps<'a> {
-    peer: &'a mut Peer,
+    peer: &'a mut ControlChannel,
     bytes: u64,
     told: u64,
     lost: Result<()>,
 }
 
 impl<'a> Steps<'a> {
-    fn from(peer: &'a mut Peer, bytes: u64) -> Self {
+    fn from(peer: &'a mut ControlChannel, bytes: u64) -> Self {
         Self { peer, bytes, told: bytes, lost: Ok(()) }
     }
 
@@ -332,13 +339,13 @@ impl<'a> Steps<'a> {
         if self.bytes - self.told >= STEP {
             self.told = self.bytes;
             // If it does not hear that, the connection for pages is lost, too.
-            self.lost = self.peer.tell(&Report::Received(self.bytes));
+            self.lost = self.peer.tell(&DestinationMessage::Received(self.bytes));
         }
     }
 
     fn end(self) -> Result<()> {
         self.lost?;
-        self.peer.tell(&Report::Received(self.bytes))
+        self.peer.tell(&DestinationMessage::Received(self.bytes))
     }
 }
 

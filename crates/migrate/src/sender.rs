@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use rustix::fs::{CWD, FlockOperation, Mode as FileMode, OFlags, flock, openat};
 use serde::Serialize;
-use skiff_checkpoint::enter::Inside;
-use skiff_checkpoint::member::{Member, Port};
-use skiff_checkpoint::obstacles::{Found, Obstacle, Process, look};
+use skiff_checkpoint::enter::EnterTarget;
+use skiff_checkpoint::member::{InstanceInterface, SavedInterface};
+use skiff_checkpoint::obstacles::{Obstacle, PreflightReport, SavedProcess, look};
 use skiff_checkpoint::{look as shown, save};
 use skiff_cli::{Migrate, Mode};
 use skiff_launch::handshake::SharedSecret;
@@ -20,19 +20,19 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_user::context::Context;
 
-use crate::hand_over::{Gone, Move, Outcome};
-use crate::leaving::{self, Leaving};
-use crate::progress::{Phase, Progress};
-use crate::rounds::Round;
-use crate::talk::{Order, Report};
-use crate::way::{self, Way};
+use crate::hand_over::{Migration, SwitchoverOutcome, TransferStats};
+use crate::leaving::{self, InDoubtRecord};
+use crate::progress::{MigrationPhase, Progress};
+use crate::rounds::RoundReport;
+use crate::talk::{DestinationMessage, SourceMessage};
+use crate::way::{self, ReceiverLink};
 
 /// How long the other side may take to look up what became of a move.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// What is said of a move.
 #[derive(Serialize)]
-pub struct Moved {
+pub struct MigrationReport {
     instance: String,
     node: String,
     mode: Mode,
@@ -44,27 +44,27 @@ pub struct Moved {
     /// Of everything else.
     file_bytes: u64,
     /// While they ran.
-    rounds: Vec<Round>,
+    rounds: Vec<RoundReport>,
     /// How long the processes stood still.
     frozen_ms: u128,
     /// How long it took in all.
     total_ms: u128,
-    phases: Vec<Phase>,
+    phases: Vec<MigrationPhase>,
 }
 
 /// Moves an instance, and says so.
 pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
     match carry_out(context, words)? {
-        Done::Moved(moved) => say(words, &moved),
-        Done::Before => output::line(words.instance.as_str()),
-        Done::Shown => Ok(()),
+        MigrationOutcome::Moved(moved) => say(words, &moved),
+        MigrationOutcome::Before => output::line(words.instance.as_str()),
+        MigrationOutcome::Shown => Ok(()),
     }
 }
 
 /// What has come of it.
-pub enum Done {
+pub enum MigrationOutcome {
     /// The instance has gone.
-    Moved(Moved),
+    Moved(MigrationReport),
     /// The instance had gone before, which was not known.
     Before,
     /// The move was only shown.
@@ -72,11 +72,11 @@ pub enum Done {
 }
 
 /// Moves an instance.
-pub fn carry_out(context: &Context, words: &Migrate) -> Result<Done> {
+pub fn carry_out(context: &Context, words: &Migrate) -> Result<MigrationOutcome> {
     let begun = Instant::now();
     refuse_lazy(words.mode)?;
     if !words.dry_run && settle_ended(context, &words.instance)? {
-        return Ok(Done::Before);
+        return Ok(MigrationOutcome::Before);
     }
     let (record, started, live) = save::running(context, &words.instance)?;
     let about = |e: Error| e.about(&format!("instance {}", record.name));
@@ -84,11 +84,11 @@ pub fn carry_out(context: &Context, words: &Migrate) -> Result<Done> {
     let net = enter::net_space(&started.net, started.plan.dumpable);
     let look = || look(live.pid, net == NetSpace::Its).map_err(about);
     if words.dry_run {
-        return show(words, &launch.argv, &look()?).map(|()| Done::Shown);
+        return show(words, &launch.argv, &look()?).map(|()| MigrationOutcome::Shown);
     }
     let _lock = lock(&record)?;
     if settle(context, &record)? {
-        return Ok(Done::Before);
+        return Ok(MigrationOutcome::Before);
     }
     let found = look()?;
     save::refuse(&record, &found.obstacles)?;
@@ -96,11 +96,11 @@ pub fn carry_out(context: &Context, words: &Migrate) -> Result<Done> {
         output::note("a session is open in it (`instance exec`): that does not go along");
     }
     let mut progress = Progress::begin(found.processes.iter().map(|process| process.memory).sum());
-    let way = Way::open(context, &words.node)?;
+    let way = ReceiverLink::open(context, &words.node)?;
     progress.done("connect");
-    let inside = Inside { init: live.init.as_fd(), net, number: None };
-    let member = Member::leaving(context, &record, &started).map_err(about)?;
-    let going = Move {
+    let inside = EnterTarget { init: live.init.as_fd(), net, number: None };
+    let member = SavedInterface::leaving(context, &record, &started).map_err(about)?;
+    let going = Migration {
         context,
         record: &record,
         started: &started,
@@ -111,13 +111,15 @@ pub fn carry_out(context: &Context, words: &Migrate) -> Result<Done> {
         words,
     };
     match going.carry_out(way, SharedSecret::generate()?.to_hex(), &mut progress).map_err(about)? {
-        Outcome::Gone(gone) => Ok(Done::Moved(Moved::of(&going, &gone, begun, &progress))),
-        Outcome::Unknown(why) => {
+        SwitchoverOutcome::Gone(gone) => {
+            Ok(MigrationOutcome::Moved(MigrationReport::of(&going, &gone, begun, &progress)))
+        }
+        SwitchoverOutcome::Unknown(why) => {
             // Whoever asks now gets an answer that stays true.
             let (name, node) = (&record.name, &words.node);
             output::note(&format!("instance {name}: {why}; asking {node} what has become of it"));
             match settle(context, &record)? {
-                true => Ok(Done::Before),
+                true => Ok(MigrationOutcome::Before),
                 false => Err(about(why).hint("it goes on here, as it was")),
             }
         }
@@ -136,8 +138,8 @@ fn refuse_lazy(mode: Mode) -> Result<()> {
     }
 }
 
-impl Moved {
-    fn of(going: &Move<'_>, gone: &Gone, begun: Instant, progress: &Progress) -> Self {
+impl MigrationReport {
+    fn of(going: &Migration<'_>, gone: &TransferStats, begun: Instant, progress: &Progress) -> Self {
         Self {
             instance: going.record.name.to_string(),
             node: going.words.node.clone(),
@@ -171,7 +173,7 @@ fn lock(record: &Record) -> Result<std::os::fd::OwnedFd> {
 
 /// If a move of it has lost its connection when it was given away: finds out whether it has gone, and makes that so here.
 fn settle(context: &Context, record: &Record) -> Result<bool> {
-    let Some(left) = Leaving::left(record)? else { return Ok(false) };
+    let Some(left) = InDoubtRecord::left(record)? else { return Ok(false) };
     let taken = ask(context, record, &left).map_err(|e| {
         let (name, node) = (&record.name, &left.node);
         let why =
@@ -192,7 +194,7 @@ fn settle(context: &Context, record: &Record) -> Result<bool> {
 /// The same where nothing of it runs here any more: a sender that was killed may have ended what had gone, and not have said so.
 fn settle_ended(context: &Context, instance: &EnvName) -> Result<bool> {
     let record = Record::existing(context, instance)?;
-    if Leaving::left(&record)?.is_none() || matches!(record.state()?, State::Running(_)) {
+    if InDoubtRecord::left(&record)?.is_none() || matches!(record.state()?, State::Running(_)) {
         return Ok(false);
     }
     let _lock = lock(&record)?;
@@ -202,28 +204,29 @@ fn settle_ended(context: &Context, instance: &EnvName) -> Result<bool> {
 /// Opens the instance's network again, out of which it was shut when it was given away.
 fn listen_again(record: &Record) -> Result<()> {
     let started = record.started()?;
-    if let (Some(port), Some(live)) = (Port::of(record, &started)?, Live::connect(&record.dir, Want::Status)?)
+    if let (Some(port), Some(live)) =
+        (InstanceInterface::of(record, &started)?, Live::connect(&record.dir, Want::Status)?)
     {
-        port.open(Inside { init: live.init.as_fd(), net: NetSpace::Its, number: None })?;
+        port.open(EnterTarget { init: live.init.as_fd(), net: NetSpace::Its, number: None })?;
     }
     Ok(())
 }
 
-fn ask(context: &Context, record: &Record, left: &Leaving) -> Result<bool> {
-    let mut way = Way::open(context, &left.node)?;
-    way.peer.tell(&Order::Ask(record.name.clone(), left.token.clone()))?;
+fn ask(context: &Context, record: &Record, left: &InDoubtRecord) -> Result<bool> {
+    let mut way = ReceiverLink::open(context, &left.node)?;
+    way.peer.tell(&SourceMessage::Ask(record.name.clone(), left.token.clone()))?;
     match way.peer.hear(Instant::now() + PATIENCE)? {
-        Report::Taken(taken) => Ok(taken),
-        Report::Failed(message, hint) => Err(Error { message, hint }),
+        DestinationMessage::Taken(taken) => Ok(taken),
+        DestinationMessage::Failed(message, hint) => Err(Error { message, hint }),
         other => Err(Error::new(format!("{}: it says {other:?}", left.node))),
     }
 }
 
-fn say(words: &Migrate, moved: &Moved) -> Result<()> {
+fn say(words: &Migrate, moved: &MigrationReport) -> Result<()> {
     if words.output.json {
         return output::json(moved);
     }
-    let Moved { processes, instance, node, memory_bytes, frozen_ms, total_ms, .. } = moved;
+    let MigrationReport { processes, instance, node, memory_bytes, frozen_ms, total_ms, .. } = moved;
     let size = output::size(*memory_bytes);
     output::note(&format!(
         "{processes} processes of instance {instance} go on on {node}: {size} in {total_ms} ms, of which they stood still {frozen_ms} ms"
@@ -231,14 +234,14 @@ fn say(words: &Migrate, moved: &Moved) -> Result<()> {
     output::line(instance)
 }
 
-fn show(words: &Migrate, argv: &[std::ffi::OsString], found: &Found) -> Result<()> {
+fn show(words: &Migrate, argv: &[std::ffi::OsString], found: &PreflightReport) -> Result<()> {
     #[derive(Serialize)]
     struct Shown<'a> {
         instance: &'a str,
         node: &'a str,
         mode: Mode,
         start: Vec<String>,
-        processes: &'a [Process],
+        processes: &'a [SavedProcess],
         obstacles: &'a [Obstacle],
     }
     let start: Vec<String> = argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();

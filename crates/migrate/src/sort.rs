@@ -10,11 +10,11 @@ use std::thread::{JoinHandle, spawn};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::Pid;
-use skiff_criu::page_protocol::{Command, PRESENT, process};
+use skiff_criu::page_protocol::{PRESENT, PageServerCommand, process};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 
-use crate::direct::{self, Ranges, Run};
+use crate::direct::{self, MemoryRanges, PageRun};
 use crate::page_io;
 use crate::pages::{PIPE, move_bytes};
 use crate::squeeze::hang_up;
@@ -22,7 +22,7 @@ use crate::squeeze::hang_up;
 /// A thread that does so.
 pub struct Sorting {
     ours: Arc<File>,
-    thread: JoinHandle<Result<Vec<Run>>>,
+    thread: JoinHandle<Result<Vec<PageRun>>>,
 }
 
 impl Sorting {
@@ -34,7 +34,7 @@ impl Sorting {
     pub fn begin(
         ours: OwnedFd,
         out: OwnedFd,
-        (init, ranges): (Pid, Ranges),
+        (init, ranges): (Pid, MemoryRanges),
         stopped: Option<OwnedFd>,
     ) -> Result<Self> {
         let about = || "connection for pages";
@@ -63,7 +63,7 @@ impl Sorting {
     ///
     /// # Errors
     /// When the connection is lost.
-    pub fn end(self) -> Result<Vec<Run>> {
+    pub fn end(self) -> Result<Vec<PageRun>> {
         hang_up(&self.ours);
         self.thread.join().unwrap_or_else(|_| Err(Fault::new("connection for pages: its thread has ended")))
     }
@@ -75,33 +75,33 @@ struct Sorter {
     nowhere: OwnedFd,
     pipe: (OwnedFd, OwnedFd),
     init: Pid,
-    ranges: Ranges,
+    ranges: MemoryRanges,
     /// Whether the processes are known to stand still.
     stopped: bool,
     /// Who wants to know that.
     news: Option<File>,
-    runs: Vec<Run>,
+    runs: Vec<PageRun>,
 }
 
 impl Sorter {
-    fn sort(mut self) -> Result<Vec<Run>> {
+    fn sort(mut self) -> Result<Vec<PageRun>> {
         loop {
             let command = page_io::read(&mut &*self.criu)?;
             match command {
-                Command::Open(_) => {
+                PageServerCommand::Open(_) => {
                     self.look_again()?;
                     // There are no pages from before.
                     self.answer(&[0])?;
                 }
-                Command::Add { of, address, pages, flags } if flags & PRESENT != 0 => {
+                PageServerCommand::Add { of, address, pages, flags } if flags & PRESENT != 0 => {
                     self.divide(of, address, pages, flags)?;
                     continue;
                 }
-                Command::Add { .. } => {}
-                Command::Close => self.answer(&0_i32.to_ne_bytes())?,
+                PageServerCommand::Add { .. } => {}
+                PageServerCommand::Close => self.answer(&0_i32.to_ne_bytes())?,
             }
             page_io::write(&command, &mut self.out)?;
-            if command == Command::Close {
+            if command == PageServerCommand::Close {
                 return Ok(self.runs);
             }
         }
@@ -126,11 +126,11 @@ impl Sorter {
         for (stays, address, pages) in direct::divide(ranges, address, pages) {
             let to = match pid.filter(|_| stays) {
                 Some(pid) => {
-                    self.runs.push(Run { pid, address, pages });
+                    self.runs.push(PageRun { pid, address, pages });
                     self.nowhere.as_fd()
                 }
                 None => {
-                    page_io::write(&Command::Add { of, address, pages, flags }, &mut self.out)?;
+                    page_io::write(&PageServerCommand::Add { of, address, pages, flags }, &mut self.out)?;
                     self.out.as_fd()
                 }
             };
@@ -159,14 +159,14 @@ mod tests {
         let (criu, ours) = pair().expect("sockets");
         let (out, link) = pair().expect("sockets");
         let init = rustix::process::getpid();
-        let sorting = Sorting::begin(ours, out, (init, Ranges::new()), None).expect("begun");
+        let sorting = Sorting::begin(ours, out, (init, MemoryRanges::new()), None).expect("begun");
         let (mut criu, mut link) = (File::from(criu), File::from(link));
         let page = [7; 4096];
-        let add = Command::Add { of: 2 << 8 | 1, address: 0x1000, pages: 1, flags: PRESENT };
-        let hole = Command::Add { of: 2 << 8 | 1, address: 0x3000, pages: 5, flags: 2 };
-        Command::Open(2 << 8 | 1).write(&mut criu).expect("said");
+        let add = PageServerCommand::Add { of: 2 << 8 | 1, address: 0x1000, pages: 1, flags: PRESENT };
+        let hole = PageServerCommand::Add { of: 2 << 8 | 1, address: 0x3000, pages: 5, flags: 2 };
+        PageServerCommand::Open(2 << 8 | 1).write(&mut criu).expect("said");
         criu.read_exact(&mut [1]).expect("an answer");
-        for bytes in [&add.bytes()[..], &page, &hole.bytes(), &Command::Close.bytes()] {
+        for bytes in [&add.bytes()[..], &page, &hole.bytes(), &PageServerCommand::Close.bytes()] {
             criu.write_all(bytes).expect("said");
         }
         let mut well = [1; 4];
@@ -176,11 +176,11 @@ mod tests {
         let mut came = vec![];
         link.read_to_end(&mut came).expect("read");
         let all = [
-            &Command::Open(2 << 8 | 1).bytes()[..],
+            &PageServerCommand::Open(2 << 8 | 1).bytes()[..],
             &add.bytes(),
             &page,
             &hole.bytes(),
-            &Command::Close.bytes(),
+            &PageServerCommand::Close.bytes(),
         ];
         assert!(came == all.concat());
     }
@@ -191,9 +191,9 @@ mod tests {
         let (out, link) = pair().expect("sockets");
         drop(link);
         let sorting =
-            Sorting::begin(ours, out, (rustix::process::getpid(), Ranges::new()), None).expect("begun");
+            Sorting::begin(ours, out, (rustix::process::getpid(), MemoryRanges::new()), None).expect("begun");
         let mut criu = File::from(criu);
-        Command::Open(2 << 8 | 1).write(&mut criu).expect("said");
+        PageServerCommand::Open(2 << 8 | 1).write(&mut criu).expect("said");
         criu.read_exact(&mut [1]).expect("an answer");
         assert_eq!(criu.read(&mut [0]).expect("its end"), 0);
         let lost = sorting.end().expect_err("nobody listens");
@@ -211,7 +211,7 @@ mod tests {
             nowhere: nowhere.into(),
             pipe: pipe_with(PipeFlags::CLOEXEC).expect("a pipe"),
             init: rustix::process::getpid(),
-            ranges: Ranges::from([(2, vec![(0x2000, 0x4000)])]),
+            ranges: MemoryRanges::from([(2, vec![(0x2000, 0x4000)])]),
             stopped: true,
             news: None,
             runs: vec![],
@@ -219,7 +219,7 @@ mod tests {
         let pages = [[1; 4096], [2; 4096], [3; 4096], [4; 4096]].concat();
         theirs.write_all(&pages).expect("said");
         sorter.divide(2 << 8 | 1, 0x1000, 4, PRESENT).expect("divided");
-        assert_eq!(sorter.runs, [Run { pid: 2, address: 0x2000, pages: 2 }]);
+        assert_eq!(sorter.runs, [PageRun { pid: 2, address: 0x2000, pages: 2 }]);
         // Shared memory of that number, and another process, have no such place.
         for of in [2 << 8 | 2, 3 << 8 | 1] {
             theirs.write_all(&pages[..4096]).expect("said");
@@ -229,7 +229,7 @@ mod tests {
         drop(sorter);
         let mut came = vec![];
         File::from(link).read_to_end(&mut came).expect("read");
-        let add = |of, address| Command::Add { of, address, pages: 1, flags: PRESENT }.bytes();
+        let add = |of, address| PageServerCommand::Add { of, address, pages: 1, flags: PRESENT }.bytes();
         let wanted = [
             &add(2 << 8 | 1, 0x1000)[..],
             &pages[..4096],

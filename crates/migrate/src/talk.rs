@@ -10,8 +10,8 @@ use skiff_launch::frame::LONGEST;
 use skiff_spec::name::EnvName;
 use skiff_store::index::Entry;
 
-use crate::direct::Ranges;
-use crate::parcel::Piece;
+use crate::direct::MemoryRanges;
+use crate::parcel::TransferFile;
 
 /// Both sides must be of one version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -24,7 +24,7 @@ pub const GOODS: &str = "goods";
 /// The sender to the receiver. Closing the connection takes everything back that is not decided.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Order {
+pub enum SourceMessage {
     /// Offers an instance; the answer says whether it can come.
     Offer(Box<Offer>),
     /// So many bytes come on the other connection, for nothing but to see how long they take.
@@ -35,23 +35,23 @@ pub enum Order {
         packed: bool,
     },
     /// All of it is there, or comes now: make the processes, and hold them.
-    Restore(Box<Load>),
+    Restore(Box<RestoreRequest>),
     /// Hands the processes over.
     Go,
     /// Whether an instance has been taken that was offered with this token. If not, it will not be any more.
     Ask(EnvName, String),
 }
 
-impl Message for Order {
+impl Message for SourceMessage {
     const LONGEST: usize = LONGEST;
 }
 
-impl Message for Report {
+impl Message for DestinationMessage {
     const LONGEST: usize = LONGEST;
 }
 
-impl Protocol for Order {
-    type Answer = Report;
+impl Protocol for SourceMessage {
+    type Answer = DestinationMessage;
     const NAME: &'static str = "Migration";
     const SIDES: [&'static str; 2] = ["the source", "the destination"];
     const FRAMING: Framing =
@@ -72,24 +72,24 @@ pub struct Offer {
     /// How it comes.
     pub mode: Mode,
     /// Memory of processes that comes straight into those that are made of them, as it is now.
-    pub direct: Ranges,
+    pub direct: MemoryRanges,
 }
 
 /// What has come.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Load {
+pub struct RestoreRequest {
     /// What the instance is.
     pub checkpoint: Checkpoint,
     /// Where its files are.
-    pub files: Files,
+    pub files: FileLocation,
 }
 
 /// Where files are.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Files {
+pub enum FileLocation {
     /// Files that follow on the other connection.
-    Follow(Vec<Piece>),
+    Follow(Vec<TransferFile>),
     /// In this directory, which both see.
     Lie(PathBuf),
 }
@@ -97,7 +97,7 @@ pub enum Files {
 /// The receiver to the sender.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Report {
+pub enum DestinationMessage {
     /// The instance can come.
     Welcome,
     /// What was to be seen has come.

@@ -11,21 +11,21 @@ use skiff_launch::channel::Channel;
 use skiff_launch::hosts::{self, Host};
 use skiff_launch::launcher::Launcher;
 use skiff_launch::listener::CallbackListener;
-use skiff_launch::manager::{self, Launch, Surroundings, Way as How};
+use skiff_launch::manager::{self, ConnectMethod, Launch, Surroundings};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_user::context::Context;
 
-use crate::peer::Peer;
+use crate::peer::ControlChannel;
 use crate::talk::{CONTROL, GOODS};
 
 /// How long the other machine may take to start the receiver, and that to call.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A receiver that has called.
-pub struct Way {
+pub struct ReceiverLink {
     launcher: Launcher,
     /// The talk with it.
-    pub peer: Peer,
+    pub peer: ControlChannel,
     /// The connection for pages and files.
     pub goods: OwnedFd,
 }
@@ -35,10 +35,10 @@ pub fn launch(context: &Context, node: &str) -> Result<Launch> {
     let exe = std::env::current_exe().context(|| "own program")?;
     let agent = Some(context.config.migrate.port).filter(|port| *port != 0).map(|port| {
         let argv = vec![exe.clone().into(), "agent-call".into(), node.into(), port.to_string().into()];
-        Launch { argv, without: vec![], way: How::CallBack, hosts: vec![0] }
+        Launch { argv, without: vec![], way: ConnectMethod::CallBack, hosts: vec![0] }
     });
     let launch = launch_words(node, &[exe.into(), "migrate-receive".into()], agent)?;
-    Ok(Launch { way: How::CallBack, ..launch })
+    Ok(Launch { way: ConnectMethod::CallBack, ..launch })
 }
 
 /// What starts a program on another machine: the manager of the job that we are in, if it is a node of that; else `otherwise`, or ssh.
@@ -66,7 +66,7 @@ pub fn others(node: &str) -> Result<Vec<String>> {
     }
 }
 
-impl Way {
+impl ReceiverLink {
     /// Starts it and waits for its call.
     pub fn open(context: &Context, node: &str) -> Result<Self> {
         let launch = launch(context, node)?;
@@ -75,7 +75,7 @@ impl Way {
         let (mut launcher, _) = Launcher::start(&launch, &call)?;
         let [control, goods] = called(node, &mut launcher, &mut listener)?;
         let goods = goods.into_connection().context(|| node.to_owned())?;
-        Ok(Self { launcher, peer: Peer::new(control, node), goods })
+        Ok(Self { launcher, peer: ControlChannel::new(control, node), goods })
     }
 
     /// The receiver stays as long as the instance does, where it must.

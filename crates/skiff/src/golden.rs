@@ -171,7 +171,7 @@ impl Machine {
             }
             Command::Cluster(Cluster::Machines(Machines::Up(up))) if up.here => {
                 let dir = PathBuf::from("/home/alice/cluster/lab");
-                let record = local::record::Record { name: up.name.clone(), dir };
+                let record = local::record::ClusterDir { name: up.name.clone(), dir };
                 self.build(local::up::options(&up, memory(), None, &record), &up.base)
             }
             Command::Cluster(Cluster::Machines(Machines::Up(up))) => {
@@ -256,8 +256,8 @@ fn settings(mounts: Vec<String>, net: Net) -> Settings {
     Settings { name: dev().name, base: "host".into(), image: None, created: 1, mounts, net }
 }
 
-fn member(name: &str, address: &str) -> wire::Member {
-    let place = wire::Place {
+fn member(name: &str, address: &str) -> wire::ClusterMember {
+    let place = wire::SshAddress {
         version: wire::VERSION.into(),
         address: address.parse().expect("an address"),
         port: 2222,
@@ -267,16 +267,16 @@ fn member(name: &str, address: &str) -> wire::Member {
         megabytes: 1024,
         opener: vec![],
     };
-    wire::Member { name: name.into(), slots: 1, place }
+    wire::ClusterMember { name: name.into(), slots: 1, place }
 }
 
-fn wanted(mounts: Vec<String>) -> wire::Wanted {
-    wire::Wanted {
+fn wanted(mounts: Vec<String>) -> wire::ContainerSpec {
+    wire::ContainerSpec {
         version: wire::VERSION.into(),
         name: "cluster-1".into(),
         hosts: vec!["n1".into(), "n2".into()],
         index: 0,
-        duty: wire::Duty::Script,
+        duty: wire::Role::Script,
         root: wire::Root::Host,
         identity: Identity::Me,
         scratch: ScratchPlace::Memory,
@@ -286,9 +286,9 @@ fn wanted(mounts: Vec<String>) -> wire::Wanted {
     }
 }
 
-fn worker() -> wire::Node {
+fn worker() -> wire::NodeSpec {
     let opener = Opener::generate(None).expect("a key");
-    wire::Node {
+    wire::NodeSpec {
         name: members::Member::Worker(1),
         members: vec![member("controller", "10.1.0.1"), member("n1", "10.1.0.2")],
         conf: "ClusterName=lab\n".into(),

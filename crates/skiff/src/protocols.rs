@@ -5,15 +5,15 @@ use std::path::Path;
 use skiff_ipc::check;
 
 const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
-    check::<skiff_cluster::local::wire::Want>,
+    check::<skiff_cluster::local::wire::SupervisorRequest>,
     check::<skiff_runtime::control::Want>,
     check::<skiff_store::protocol::StoreRequest>,
     check::<skiff_migrate::agent::request::BoundCall>,
-    check::<skiff_migrate::talk::Order>,
+    check::<skiff_migrate::talk::SourceMessage>,
     check::<skiff_runtime::proxy::words::Request>,
     check::<skiff_launch::handshake::Call>,
-    check::<skiff_cluster::hub::Ask>,
-    check::<skiff_cluster::wire::Order>,
+    check::<skiff_cluster::hub::HubRequest>,
+    check::<skiff_cluster::wire::HeadMessage>,
     check::<skiff_store::fetcher::FetcherQuestion>,
     check::<skiff_sandbox::exec_request::ExecRequest<'static>>,
     check::<skiff_sandbox::word::Word>,

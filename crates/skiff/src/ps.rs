@@ -20,7 +20,7 @@ pub fn show(context: &Context, json: bool) -> Result<()> {
         return output::json(&values.collect::<Result<Vec<_>>>()?);
     }
     let rows = envs.iter().map(env::row).chain(instances.iter().map(instance::Listed::row));
-    let rows: Vec<_> = rows.chain(clusters.iter().map(cluster::Listed::row)).collect();
+    let rows: Vec<_> = rows.chain(clusters.iter().map(cluster::ListedCluster::row)).collect();
     output::table(&["NAME", "BASE", "CREATED", "RUNNING", "PID"], &rows)
 }
 

@@ -16,10 +16,10 @@ use skiff_user::context::Context;
 use skiff_user::{dirs, scratch};
 
 use crate::here::{IMAGE, private_dir, spool};
-use crate::job::Job;
+use crate::job::SlurmJob;
 
 /// The running container; made if this is the first who needs it.
-pub fn running(context: &Context, job: &Job, container: &Container) -> Result<Live> {
+pub fn running(context: &Context, job: &SlurmJob, container: &Container) -> Result<Live> {
     let dir = job.keeper_dir();
     let own = private_dir(&dir)?;
     let kept = match container.name {
@@ -75,7 +75,7 @@ fn image(context: &Context, container: &Container, dir: &Path) -> Result<Entry> 
 }
 
 /// Has a task run as its container's image and options say.
-pub fn enter(command: &mut CommandSpec, job: &Job, container: &Container, entry: &Entry) -> Result<()> {
+pub fn enter(command: &mut CommandSpec, job: &SlurmJob, container: &Container, entry: &Entry) -> Result<()> {
     let exec = entry.exec()?;
     let RootOptions { inside, entrypoint, .. } = container.into();
     // What a task of the job's own container starts goes on as that one is.

@@ -14,7 +14,7 @@ pub const USER: &str = "user";
 pub const FAILED: &str = "failed";
 
 /// One job.
-pub struct Job {
+pub struct SlurmJob {
     /// Id of the job.
     pub id: u32,
     /// What it runs in.
@@ -23,10 +23,10 @@ pub struct Job {
     pub step: Option<String>,
 }
 
-impl Job {
+impl SlurmJob {
     /// From the variables that the plug-in sets; nothing if the job has no environment.
     pub fn from_variables() -> Result<Option<Self>> {
-        let step = Step::from_variable()?;
+        let step = JobStep::from_variable()?;
         let id = step.as_ref().map_or_else(|| number(names::JOB_ID), |step| Ok(step.job))?;
         let line = [names::PROLOG_JOB, names::JOB].iter().find_map(|name| std::env::var(name).ok());
         // `--export=NONE` keeps variables from the job; the prolog has written it down.
@@ -68,14 +68,14 @@ impl Job {
 }
 
 /// A step of a job, as both are called on this node.
-pub struct Step {
+pub struct JobStep {
     /// The job.
     pub job: u32,
     /// A number, `batch` or `interactive`.
     pub name: String,
 }
 
-impl Step {
+impl JobStep {
     /// From the plug-in's `JOB.STEP`; nothing where there is no step.
     pub fn from_variable() -> Result<Option<Self>> {
         let Ok(text) = std::env::var(names::STEP) else { return Ok(None) };

@@ -19,7 +19,7 @@ use skiff_user::scratch;
 
 use crate::container;
 use crate::here::{IMAGE, private_dir, spool};
-use crate::job::Job;
+use crate::job::SlurmJob;
 
 /// In the keeper's directory: in what this node's base differs from the one the environment was built on.
 pub const DIFFERENCE: &str = "base-difference";
@@ -27,14 +27,14 @@ pub const DIFFERENCE: &str = "base-difference";
 pub const TOLD: &str = "base-difference.told";
 
 /// The job's running root; made if this is the first who needs it.
-pub fn running(context: &Context, job: &Job) -> Result<Live> {
+pub fn running(context: &Context, job: &SlurmJob) -> Result<Live> {
     match &job.descriptor {
         Descriptor::Snapshot(snapshot) => of_snapshot(context, job, snapshot),
         Descriptor::Container(container) => container::running(context, job, container),
     }
 }
 
-fn of_snapshot(context: &Context, job: &Job, snapshot: &Snapshot) -> Result<Live> {
+fn of_snapshot(context: &Context, job: &SlurmJob, snapshot: &Snapshot) -> Result<Live> {
     let dir = job.keeper_dir();
     let own = private_dir(&dir)?;
     let name = snapshot.environment.to_string();
@@ -63,7 +63,7 @@ pub fn options(snapshot: &Snapshot, upper: Upper, layers: Vec<PathBuf>, spool: P
 }
 
 /// The image that a job's root is over; nothing for the host's. For a job whose root runs.
-pub fn image(job: &Job) -> Result<Option<Entry>> {
+pub fn image(job: &SlurmJob) -> Result<Option<Entry>> {
     Ok(Entry::read(&job.keeper_dir().join(IMAGE))?)
 }
 

@@ -14,8 +14,8 @@ use skiff_spec::job::names::{self, DESCRIPTOR, JOBS};
 use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
-use crate::job::{FAILED, Job, USER, dir, number};
-use crate::rooms::{Rooms, numbered};
+use crate::job::{FAILED, SlurmJob, USER, dir, number};
+use crate::rooms::{JobDirs, numbered};
 use crate::stop::stop_job;
 use crate::trash;
 
@@ -27,7 +27,7 @@ const OTHERS: Duration = Duration::from_millis(200);
 /// Before a job's first step on this node: makes the directories that its user needs. The rest is their steps' work, who have their
 /// rights, are accounted to their job and can tell them what fails.
 pub fn prolog() -> Result<()> {
-    let Some(job) = Job::from_variables()? else { return Ok(()) };
+    let Some(job) = SlurmJob::from_variables()? else { return Ok(()) };
     // Others' rights to pass through are not slurmd's umask's to decide.
     rustix::process::umask(Mode::from_raw_mode(0o022));
     let prepared = prepare(&job);
@@ -40,10 +40,10 @@ pub fn prolog() -> Result<()> {
     prepared
 }
 
-fn prepare(job: &Job) -> Result<()> {
+fn prepare(job: &SlurmJob) -> Result<()> {
     let user = owner()?;
     let context = Context::load()?;
-    let dir = Rooms::make(&context)?.give(job.id, user)?;
+    let dir = JobDirs::make(&context)?.give(job.id, user)?;
     // A step may bring an environment into a job that has none; the others must not find it.
     if std::env::var_os(names::STEP).is_none() {
         let line = job.descriptor.to_line().map_err(|e| Error::new(format!("job {}: {e}", job.id)))?;
@@ -55,7 +55,7 @@ fn prepare(job: &Job) -> Result<()> {
 /// After a job's last step on this node: ends what is left of it and removes its directory.
 pub fn epilog() -> Result<()> {
     let id = number(names::JOB_ID)?;
-    let rooms = Rooms::find(&Context::load()?);
+    let rooms = JobDirs::find(&Context::load()?);
     // Where the cache is not to be trusted, the prolog has left the job why.
     let removed = remove_job(id, rooms.as_ref().ok().and_then(Option::as_ref));
     if let Ok(Some(rooms)) = &rooms
@@ -69,7 +69,7 @@ pub fn epilog() -> Result<()> {
 
 /// Removes what jobs that are no longer here have left (an epilog that failed, or never ran); gives their directories.
 pub fn sweep_jobs(context: &Context, dry_run: bool) -> Result<Vec<PathBuf>> {
-    let rooms = Rooms::find(context)?;
+    let rooms = JobDirs::find(context)?;
     let mut jobs: BTreeMap<u32, PathBuf> = BTreeMap::new();
     // Where a job has both, the directory in /run is the one to be shown.
     for parent in rooms.iter().chain(&TrustedDir::find(Path::new(JOBS), 0)?) {

@@ -22,14 +22,14 @@ const ROOMS: &str = "jobs";
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Root's directories on a node's disk: nobody else can exchange them, or anything in them.
-pub struct Rooms {
+pub struct JobDirs {
     /// The directory of the cache.
     cache: TrustedDir,
     /// The user's directory of rooms.
     pub dir: TrustedDir,
 }
 
-impl Rooms {
+impl JobDirs {
     /// As the configuration says; made where they are missing.
     pub fn make(context: &Context) -> Result<Self> {
         let path = Path::new(&context.config.slurm.cache);

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use rustix::fs::{Access, CWD, Mode, OFlags, access, open};
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::pipe::{PipeFlags, pipe_with};
-use skiff_checkpoint::enter::{Inside, begin};
+use skiff_checkpoint::enter::{EnterTarget, begin};
 use skiff_image::export::{Image, Target, export, root};
 use skiff_image::spill::new_file;
 use skiff_ipc::ReportingChild;
@@ -26,7 +26,7 @@ use skiff_store::index::Entry;
 use skiff_store::ours;
 use skiff_sys::signal::Signals;
 
-use crate::job::{Job, Step};
+use crate::job::{JobStep, SlurmJob};
 
 /// Where to, in full: as `skiff export` takes it, and any other name of a file is a squashfs, as with Pyxis.
 pub fn target(text: &str) -> Result<String> {
@@ -80,7 +80,7 @@ pub struct Saver {
 impl Saver {
     /// One, if it is this task that is to see to it: the first node's first of the step that the words were said of. A batch script's
     /// steps are in its container, too, but they are not its end.
-    pub fn of(job: &Job, container: &Container, step: &Live) -> Result<Option<Self>> {
+    pub fn of(job: &SlurmJob, container: &Container, step: &Live) -> Result<Option<Self>> {
         let Some(target) = &container.save else { return Ok(None) };
         let is_first = |name| std::env::var(name).is_ok_and(|number| number == "0");
         if !is_first("SLURM_NODEID") || !is_the_step(job, container)? {
@@ -98,7 +98,7 @@ impl Saver {
         let room = open(&dir, flags, Mode::empty()).context(|| shown.clone())?;
         let image = new_file(room.as_fd(), &shown).map_err(ours)?;
         let (word, go) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-        let inside = Inside { init: step.init.as_fd(), net: NetSpace::Ours, number: None };
+        let inside = EnterTarget { init: step.init.as_fd(), net: NetSpace::Ours, number: None };
         let doing = begin(inside, &[word.as_fd(), image.as_fd(), room.as_fd()], || {
             // Those of the job are for its programs: one that ends in peace when it is told to may be what is to be kept.
             let _held = Signals::block(&[]).context(|| "signals")?;
@@ -132,11 +132,11 @@ fn is_ours(path: &[u8], target: Option<&[u8]>) -> bool {
     path == inside::DIR.as_bytes() || target == Some(inside::PROGRAM.as_bytes())
 }
 
-fn is_the_step(job: &Job, container: &Container) -> Result<bool> {
+fn is_the_step(job: &SlurmJob, container: &Container) -> Result<bool> {
     if job.step.is_some() {
         return Ok(true);
     }
-    let Some(step) = Step::from_variable()? else { return Ok(false) };
+    let Some(step) = JobStep::from_variable()? else { return Ok(false) };
     Ok(if container.script { step.name == names::BATCH } else { step.name == "0" })
 }
 

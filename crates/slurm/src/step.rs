@@ -22,7 +22,7 @@ use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, close_all_except};
 use skiff_user::context::Context;
 
-use crate::job::{self, FAILED, Job, number};
+use crate::job::{self, FAILED, SlurmJob, number};
 use crate::keeper;
 
 /// How long the script's `srun`s have when it has ended. Those that are to end as well have some words to exchange with their steps first;
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Makes the step ready; returns when its tasks can enter.
 pub fn begin() -> Result<()> {
     let context = Context::load_silently()?;
-    let Some(job) = Job::from_variables()? else { return Ok(()) };
+    let Some(job) = SlurmJob::from_variables()? else { return Ok(()) };
     if let Ok(why) = fs::read(job::dir(job.id).join(FAILED)) {
         return Err(Error::from_bytes(&why));
     }
@@ -52,7 +52,7 @@ pub fn begin() -> Result<()> {
     begun
 }
 
-fn try_begin(context: &Context, job: &Job, dir: &Path) -> Result<()> {
+fn try_begin(context: &Context, job: &SlurmJob, dir: &Path) -> Result<()> {
     let stepd = number(names::STEPD_PID)?;
     let stepd = i32::try_from(stepd)
         .ok()
@@ -219,8 +219,8 @@ impl Watcher {
 }
 
 /// Where this step has its socket.
-pub fn step_dir(job: &Job) -> Result<PathBuf> {
+pub fn step_dir(job: &SlurmJob) -> Result<PathBuf> {
     let step =
-        job::Step::from_variable()?.ok_or_else(|| Error::new(format!("{} is not set", names::STEP)))?;
+        job::JobStep::from_variable()?.ok_or_else(|| Error::new(format!("{} is not set", names::STEP)))?;
     Ok(job.user_dir().join(format!("step.{}", step.name)))
 }

@@ -24,14 +24,14 @@ pub fn submit(wanted: &Submit) -> Result<i32> {
         return Ok(code);
     }
     match asked(wanted)? {
-        Asked::Environment(name) if Path::new(inside::PROGRAM).exists() => of_this_job(&name)?,
+        RequestedRoot::Environment(name) if Path::new(inside::PROGRAM).exists() => of_this_job(&name)?,
         asked => describe(&Context::load()?, asked)?,
     }
     Ok(0)
 }
 
 /// What a job is to run in.
-pub enum Asked<'a> {
+pub enum RequestedRoot<'a> {
     /// An environment of the user's.
     Environment(EnvName),
     /// A container; whether it is for a step.
@@ -43,21 +43,21 @@ pub enum Asked<'a> {
 }
 
 /// What the words say.
-pub fn asked(wanted: &Submit) -> Result<Asked<'_>> {
+pub fn asked(wanted: &Submit) -> Result<RequestedRoot<'_>> {
     match (wanted.environment.as_deref(), wanted.container.is_asked_for()) {
-        (None, true) => Ok(Asked::Container(&wanted.container, wanted.step)),
+        (None, true) => Ok(RequestedRoot::Container(&wanted.container, wanted.step)),
         (Some(environment), true) => {
             Err(Error::new(format!("--environment={environment} and --container-... exclude each other"))
                 .hint("an environment over an image is made by: skiff env create NAME --base image:IMAGE"))
         }
         (None, false) => Err(Error::new("neither --environment nor --container-image is given")),
         (Some(environment), false) => match environment.strip_prefix(skiff_store::PREFIX) {
-            _ if !environment.contains(':') => parse(environment).map(Asked::Environment),
+            _ if !environment.contains(':') => parse(environment).map(RequestedRoot::Environment),
             // A job that is submitted from one in a container gets the same, with its mounts and all else.
             image => match (own(wanted.step).filter(|own| own.environment() == environment), image) {
-                (Some(own), _) => Ok(Asked::Same(Box::new(own))),
-                (None, Some(image)) => Ok(Asked::Image(image, wanted.step)),
-                (None, None) => parse(environment).map(Asked::Environment),
+                (Some(own), _) => Ok(RequestedRoot::Same(Box::new(own))),
+                (None, Some(image)) => Ok(RequestedRoot::Image(image, wanted.step)),
+                (None, None) => parse(environment).map(RequestedRoot::Environment),
             },
         },
     }
@@ -75,21 +75,21 @@ fn own(step: bool) -> Option<Descriptor> {
 }
 
 /// Takes a snapshot or finds the image, and prints what the job carries.
-pub fn describe(context: &Context, asked: Asked<'_>) -> Result<()> {
+pub fn describe(context: &Context, asked: RequestedRoot<'_>) -> Result<()> {
     let of = |asked: &Container, step| wanted::container(context, asked, step).map(Descriptor::Container);
     print(&match asked {
-        Asked::Environment(name) => {
+        RequestedRoot::Environment(name) => {
             let taken = take_snapshot(context, &Environment::existing(context, name)?)?;
             for path in &taken.skipped {
                 output::note(&format!("not in the snapshot for the job: /{path} (a socket or device)"));
             }
             Descriptor::Snapshot(taken.descriptor)
         }
-        Asked::Container(asked, step) => of(asked, step)?,
-        Asked::Image(image, step) => {
+        RequestedRoot::Container(asked, step) => of(asked, step)?,
+        RequestedRoot::Image(image, step) => {
             of(&Container { image: Some(image.into()), ..Container::default() }, step)?
         }
-        Asked::Same(own) => *own,
+        RequestedRoot::Same(own) => *own,
     })
 }
 

@@ -21,7 +21,7 @@ use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 
 use crate::container;
-use crate::job::Job;
+use crate::job::SlurmJob;
 use crate::keeper::{self, DIFFERENCE, TOLD};
 use crate::save::Saver;
 use crate::signals::TaskSignals;
@@ -49,7 +49,7 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
         .into());
     }
     let context = Context::load_silently()?;
-    let job = Job::from_variables()?.ok_or_else(|| Error::new("this task's job has no environment"))?;
+    let job = SlurmJob::from_variables()?.ok_or_else(|| Error::new("this task's job has no environment"))?;
     let dir = step_dir(&job)?;
     let step = Live::connect(&dir, Want::Session)?.ok_or_else(|| why_not(&dir))?;
     tell_difference(&context, &job);
@@ -83,7 +83,7 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
     }
 }
 
-fn save(saver: Saver, job: &Job, step: &Live, after_others: bool) -> Result<()> {
+fn save(saver: Saver, job: &SlurmJob, step: &Live, after_others: bool) -> Result<()> {
     let below = keeper::image(job)?.ok_or_else(|| Error::new("the container's image is not known"))?;
     if after_others {
         step.wait_for_others()?;
@@ -92,7 +92,7 @@ fn save(saver: Saver, job: &Job, step: &Live, after_others: bool) -> Result<()> 
 }
 
 /// The user's own program with what Slurm gave it; our own variables stay behind.
-fn command(context: &Context, job: &Job) -> Result<CommandSpec> {
+fn command(context: &Context, job: &SlurmJob) -> Result<CommandSpec> {
     let program = std::env::var_os(names::ARGV0).unwrap_or_default();
     let argv: Vec<OsString> = if program.is_empty() {
         // `skiff slurm task -- PROGRAM ...`
@@ -157,7 +157,7 @@ fn is_first() -> bool {
 }
 
 /// Says once per job and node if the base is another one.
-fn tell_difference(context: &Context, job: &Job) {
+fn tell_difference(context: &Context, job: &SlurmJob) {
     if !is_first() || context.config.base.mismatch != Mismatch::Warn {
         return;
     }

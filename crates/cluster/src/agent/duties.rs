@@ -13,21 +13,21 @@ use skiff_spec::instance;
 use skiff_sys::IgnoreError;
 use skiff_user::scratch;
 
-use crate::agent::{Agent, Prepared};
-use crate::container::{self, Container};
+use crate::agent::{Agent, PreparedRole};
+use crate::container::{self, SshContainer};
 use crate::files::{self, Keys};
 use crate::fleet::beat;
-use crate::key::Key;
+use crate::key::SshKey;
 use crate::machine::{self, number};
-use crate::node::Node;
-use crate::root::Found;
-use crate::wire::{self, Duty, Member, Place, Report, VERSION, Wanted};
+use crate::node::RunningNode;
+use crate::root::ResolvedBase;
+use crate::wire::{self, AgentMessage, ClusterMember, ContainerSpec, Role, SshAddress, VERSION};
 
 /// Where ssh daemons listen in networks of their own.
 const SSH_PORT: u16 = 22;
 
 impl Agent<'_> {
-    pub(super) fn prepare(&mut self, wanted: Wanted) -> Result<()> {
+    pub(super) fn prepare(&mut self, wanted: ContainerSpec) -> Result<()> {
         if wanted.version != VERSION {
             return Err(Error::new(format!("its skiff is version {VERSION}, the head's {}", wanted.version))
                 .hint("have the same version installed on all hosts"));
@@ -35,27 +35,28 @@ impl Agent<'_> {
         plan::refuse_inside(self.context)?;
         self.beat = beat(wanted.silence);
         let (port, controller) = match &wanted.duty {
-            Duty::Node { port, controller } => (*port, controller.map(|address| address.to_string())),
+            Role::Node { port, controller } => (*port, controller.map(|address| address.to_string())),
             // It is there, and reached by no ports of ours.
-            Duty::Visit => (Some(SSH_PORT), None),
-            Duty::Script => {
+            Role::Visit => (Some(SSH_PORT), None),
+            Role::Script => {
                 container::needs_helper(self.context)?;
                 (None, None)
             }
         };
         let (address, port, held) = match network::address() {
             Some(address) => (IpAddr::V4(address), port.unwrap_or(SSH_PORT), None),
-            None if wanted.duty == Duty::Visit => (Ipv4Addr::LOCALHOST.into(), SSH_PORT, None),
+            None if wanted.duty == Role::Visit => (Ipv4Addr::LOCALHOST.into(), SSH_PORT, None),
             None => {
                 let address = address::among(&others(&wanted, controller.as_deref())?)?;
                 let (held, port) = address::hold_port(address, port)?;
                 (address, port, Some(held))
             }
         };
-        let keys = Keys { host: Key::generate("skiff-cluster")?, user: Key::generate("skiff-cluster")? };
+        let keys =
+            Keys { host: SshKey::generate("skiff-cluster")?, user: SshKey::generate("skiff-cluster")? };
         let opener = Opener::generate(self.secret.as_ref())?;
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        self.channel.tell(&Report::Prepared(Place {
+        self.channel.tell(&AgentMessage::Prepared(SshAddress {
             version: VERSION.into(),
             address,
             port,
@@ -65,18 +66,18 @@ impl Agent<'_> {
             megabytes: machine::memory().unwrap_or(1024),
             opener: opener.request(),
         }));
-        self.wanted = Some(Prepared { wanted, keys, opener: Some(opener), key: vec![], _port: held });
+        self.wanted = Some(PreparedRole { wanted, keys, opener: Some(opener), key: vec![], _port: held });
         Ok(())
     }
 
-    pub(super) fn start(&mut self, members: &[Member]) -> Result<()> {
+    pub(super) fn start(&mut self, members: &[ClusterMember]) -> Result<()> {
         let strange = || Error::new("the cluster's head: orders in a strange sequence");
-        let Prepared { wanted, keys, _port, .. } = self.wanted.take().ok_or_else(strange)?;
+        let PreparedRole { wanted, keys, _port, .. } = self.wanted.take().ok_or_else(strange)?;
         if wanted.index >= members.len() || self.container.is_some() {
             return Err(strange());
         }
-        if wanted.duty == Duty::Visit {
-            self.channel.tell(&Report::Started);
+        if wanted.duty == Role::Visit {
+            self.channel.tell(&AgentMessage::Started);
             return Ok(());
         }
         let made = files::all(members, wanted.index, &keys, &wanted.variables);
@@ -84,21 +85,21 @@ impl Agent<'_> {
         // All hosts would say the same.
         note.filter(|_| wanted.index == 0)
             .into_iter()
-            .for_each(|note| self.channel.tell(&Report::Note(note)));
+            .for_each(|note| self.channel.tell(&AgentMessage::Note(note)));
         let upper = scratch.as_ref().map(|scratch| scratch.upper(scratch::ONLY)).transpose()?;
         self.scratch = scratch;
         let upper = upper.unwrap_or_else(|| container::memory(self.context));
         let options = container::options(&wanted, upper, self.net, made, (members, &network::own_hosts()));
-        let facts = Found::on_node(self.context, &wanted.root)?.facts(self.context)?;
+        let facts = ResolvedBase::on_node(self.context, &wanted.root)?.facts(self.context)?;
         let plan = plan::build(options, facts)?;
-        let container = Container::start(self.context, &plan, wanted.identity)?;
-        container.notes().iter().for_each(|note| self.channel.tell(&Report::Note(note.clone())));
+        let container = SshContainer::start(self.context, &plan, wanted.identity)?;
+        container.notes().iter().for_each(|note| self.channel.tell(&AgentMessage::Note(note.clone())));
         self.container = Some(container);
-        self.channel.tell(&Report::Started);
+        self.channel.tell(&AgentMessage::Started);
         Ok(())
     }
 
-    pub(super) fn be_node(&mut self, node: &wire::Node) -> Result<()> {
+    pub(super) fn be_node(&mut self, node: &wire::NodeSpec) -> Result<()> {
         let strange = || Error::new("the cluster's head: orders in a strange sequence");
         let Some(prepared) = self.wanted.as_mut().filter(|_| self.node.is_none()) else {
             return Err(strange());
@@ -108,8 +109,8 @@ impl Agent<'_> {
             prepared.key = opener.open(&node.key)?;
         }
         let key = String::from_utf8(prepared.key.clone()).map_err(|_| strange())?;
-        let made = Node::start(self.context, &prepared.wanted, node, key)?;
-        self.channel.tell(&Report::Serves(number(made.init()).unwrap_or(0)));
+        let made = RunningNode::start(self.context, &prepared.wanted, node, key)?;
+        self.channel.tell(&AgentMessage::Serves(number(made.init()).unwrap_or(0)));
         self.node = Some(made);
         Ok(())
     }
@@ -135,14 +136,14 @@ impl Agent<'_> {
             // Its group has.
             Err(_) => instance::End::Killed(rustix::process::Signal::KILL.as_raw()),
         };
-        self.channel.tell(&Report::Left(ended, node.words()));
-        self.node.take().into_iter().for_each(Node::end);
+        self.channel.tell(&AgentMessage::Left(ended, node.words()));
+        self.node.take().into_iter().for_each(RunningNode::end);
         Ok(())
     }
 }
 
 /// By which names or addresses this host may know the others. (The controller's agent is not in the list, though its host may be.)
-fn others<'a>(wanted: &'a Wanted, controller: Option<&'a str>) -> Result<Vec<&'a str>> {
+fn others<'a>(wanted: &'a ContainerSpec, controller: Option<&'a str>) -> Result<Vec<&'a str>> {
     let here = hosts::own_name();
     let is_other = |name: &&str| match wanted.hosts.get(wanted.index) {
         Some(own) => name != own,

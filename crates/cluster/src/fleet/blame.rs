@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_launch::launcher::Launcher;
 use skiff_spec::fault::Fault;
 
-use super::{Fleet, Remote, Stage};
+use super::{Fleet, Remote, RemoteState};
 
 /// How to mend it where no agent comes up.
 const NOT_THERE: &str =
@@ -67,9 +67,9 @@ impl Fleet {
     pub(super) fn all_late(&self) -> Fault {
         let all_prepared = self.remotes.iter().all(|remote| remote.place().is_some());
         let is_late = |remote: &Remote| match &remote.stage {
-            Stage::Started(_) => false,
-            Stage::Prepared(_) => all_prepared,
-            Stage::Launched => true,
+            RemoteState::Started(_) => false,
+            RemoteState::Prepared(_) => all_prepared,
+            RemoteState::Launched => true,
         };
         let late: Vec<usize> = (0..self.remotes.len()).filter(|at| is_late(&self.remotes[*at])).collect();
         match all_prepared {

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use skiff_launch::launcher::Launcher;
 
-use super::{Fleet, Of, ready};
-use crate::wire::{Order, Report};
+use super::{Fleet, FleetEvent, ready};
+use crate::wire::{AgentMessage, HeadMessage};
 
 /// How long it may take before it is made to come.
 const ENDING: Duration = Duration::from_secs(15);
@@ -18,7 +18,7 @@ impl Fleet {
     pub fn end(&mut self) {
         let until = Instant::now() + ENDING;
         for at in 0..self.remotes.len() {
-            self.tell(at, &Order::End);
+            self.tell(at, &HeadMessage::End);
         }
         // Without a listener, an agent that comes late finds nobody, and ends.
         self.listener = None;
@@ -33,11 +33,11 @@ impl Fleet {
             }
             for of in self.wait_for_the_end(until) {
                 match of {
-                    Of::From(at) => self.hear_the_end(at),
-                    Of::To(at) => self.flush(at),
-                    Of::Said(at) => drop(self.words(at)),
-                    Of::Launcher(at) => drop(self.launchers[at].bury()),
-                    Of::Listener => {}
+                    FleetEvent::From(at) => self.hear_the_end(at),
+                    FleetEvent::To(at) => self.flush(at),
+                    FleetEvent::Said(at) => drop(self.words(at)),
+                    FleetEvent::Launcher(at) => drop(self.launchers[at].bury()),
+                    FleetEvent::Listener => {}
                 }
             }
         }
@@ -55,7 +55,7 @@ impl Fleet {
         of_it.iter().filter(|launcher| !launcher.ended).for_each(|launcher| launcher.wait_until(until));
     }
 
-    fn wait_for_the_end(&self, until: Instant) -> Vec<Of> {
+    fn wait_for_the_end(&self, until: Instant) -> Vec<FleetEvent> {
         let mut waited = vec![];
         self.wait_for(&mut waited, |of| of, None);
         ready(&waited, until)
@@ -76,7 +76,7 @@ impl Fleet {
         let Some(channel) = &mut self.remotes[at].channel else { return };
         let is_there = channel.receive();
         let is_sound = loop {
-            match channel.take::<Report>() {
+            match channel.take::<AgentMessage>() {
                 Ok(Some(_)) => {}
                 Ok(None) => break true,
                 Err(_) => break false,

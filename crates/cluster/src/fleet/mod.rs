@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_spec::fault::{Fault, Result};
 
-use crate::wire::{Order, Place, Report, Wanted};
-pub use remote::{Remote, Stage};
-use skiff_launch::channel::{Channel, Come};
+use crate::wire::{AgentMessage, ContainerSpec, HeadMessage, SshAddress};
+pub use remote::{Remote, RemoteState};
+use skiff_launch::channel::{Channel, Incoming};
 use skiff_launch::handshake::Call;
 use skiff_launch::hosts::{self, Host};
 use skiff_launch::launcher::Launcher;
@@ -45,7 +45,7 @@ pub struct Fleet {
     /// One for each host, in the order of the hosts.
     pub remotes: Vec<Remote>,
     hosts: Vec<Host>,
-    wanted: Wanted,
+    wanted: ContainerSpec,
     launchers: Vec<Launcher>,
     listener: Option<CallbackListener>,
     limits: Limits,
@@ -58,7 +58,7 @@ pub struct Fleet {
 
 /// What a descriptor is of that one waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of {
+pub enum FleetEvent {
     /// Somebody calls back.
     Listener,
     /// A launcher has ended.
@@ -77,7 +77,12 @@ pub type Waited<'a, O> = (O, BorrowedFd<'a>, PollFlags);
 impl Fleet {
     /// Nothing is started yet. The hosts are to be what `wanted` says.
     #[must_use]
-    pub fn new(hosts: &[Host], wanted: &Wanted, limits: Limits, listener: Option<CallbackListener>) -> Self {
+    pub fn new(
+        hosts: &[Host],
+        wanted: &ContainerSpec,
+        limits: Limits,
+        listener: Option<CallbackListener>,
+    ) -> Self {
         Self {
             remotes: hosts.iter().map(|host| Remote::new(&host.name)).collect(),
             hosts: hosts.to_vec(),
@@ -108,12 +113,12 @@ impl Fleet {
 
     /// An agent is there.
     fn connect(&mut self, at: usize, mut channel: Channel) {
-        channel.tell(&Order::Prepare(Wanted { index: at, ..self.wanted.clone() }));
+        channel.tell(&HeadMessage::Prepare(ContainerSpec { index: at, ..self.wanted.clone() }));
         self.remotes[at].channel = Some(channel);
     }
 
     /// Says something to one of them, if it is there.
-    pub fn tell(&mut self, at: usize, order: &Order) {
+    pub fn tell(&mut self, at: usize, order: &HeadMessage) {
         self.remotes[at].channel.iter_mut().for_each(|channel| channel.tell(order));
     }
 
@@ -127,29 +132,29 @@ impl Fleet {
     pub fn wait_for<'a, O>(
         &'a self,
         waited: &mut Vec<Waited<'a, O>>,
-        of: impl Fn(Of) -> O,
+        of: impl Fn(FleetEvent) -> O,
         deaf: Option<usize>,
     ) {
         let mut wait = |what, fd, flags| waited.push((of(what), fd, flags));
         self.listener
             .iter()
             .flat_map(CallbackListener::descriptors)
-            .for_each(|fd| wait(Of::Listener, fd, PollFlags::IN));
+            .for_each(|fd| wait(FleetEvent::Listener, fd, PollFlags::IN));
         for (at, launcher) in self.launchers.iter().enumerate() {
-            launcher.end().into_iter().for_each(|fd| wait(Of::Launcher(at), fd, PollFlags::IN));
-            launcher.words().into_iter().for_each(|fd| wait(Of::Said(at), fd, PollFlags::IN));
+            launcher.end().into_iter().for_each(|fd| wait(FleetEvent::Launcher(at), fd, PollFlags::IN));
+            launcher.words().into_iter().for_each(|fd| wait(FleetEvent::Said(at), fd, PollFlags::IN));
         }
         for (at, remote) in self.remotes.iter().enumerate() {
             let Some(channel) = &remote.channel else { continue };
             if deaf != Some(at) {
-                wait(Of::From(at), channel.input(), PollFlags::IN);
+                wait(FleetEvent::From(at), channel.input(), PollFlags::IN);
             }
-            channel.output().into_iter().for_each(|fd| wait(Of::To(at), fd, PollFlags::OUT));
+            channel.output().into_iter().for_each(|fd| wait(FleetEvent::To(at), fd, PollFlags::OUT));
         }
     }
 
     /// Forgets the agent of one host, with what had started only that, and lets another come in its place, which is told this.
-    pub fn begin_again(&mut self, at: usize, wanted: &Wanted, listener: Option<CallbackListener>) {
+    pub fn begin_again(&mut self, at: usize, wanted: &ContainerSpec, listener: Option<CallbackListener>) {
         self.forget_launchers(at);
         self.remotes[at] = Remote::new(&self.hosts[at].name);
         self.wanted = wanted.clone();
@@ -158,7 +163,7 @@ impl Fleet {
 
     /// Has nothing more to do with an agent, which ends when it notices.
     pub fn dismiss(&mut self, at: usize) {
-        self.tell(at, &Order::End);
+        self.tell(at, &HeadMessage::End);
         self.remotes[at].channel = None;
     }
 
@@ -213,7 +218,7 @@ impl Fleet {
     ///
     /// # Errors
     /// When it does not talk as we do.
-    pub fn take(&mut self, at: usize) -> Result<Option<Come<Report>>> {
+    pub fn take(&mut self, at: usize) -> Result<Option<Incoming<AgentMessage>>> {
         self.remotes[at].take()
     }
 
@@ -221,7 +226,7 @@ impl Fleet {
     ///
     /// # Errors
     /// When that would lead others astray.
-    pub fn prepared(&mut self, at: usize, place: Place) -> Result<()> {
+    pub fn prepared(&mut self, at: usize, place: SshAddress) -> Result<()> {
         let name = &self.remotes[at].name;
         remote::check(name, &place)?;
         let twin = self.remotes.iter().find(|remote| remote.place().is_some_and(|it| it.is_at(&place)));
@@ -232,12 +237,12 @@ impl Fleet {
             ))
             .hint("administrator: on a network that joins hosts each gives away addresses of its own: `[nodes]`"));
         }
-        self.remotes[at].stage = Stage::Prepared(place);
+        self.remotes[at].stage = RemoteState::Prepared(place);
         Ok(())
     }
 
     /// Where all will be reached, once all have said so. Nobody else is to come then, and they may be told to start.
-    pub fn all_prepared(&mut self) -> Option<Vec<Place>> {
+    pub fn all_prepared(&mut self) -> Option<Vec<SshAddress>> {
         let place = |remote: &Remote| remote.place().cloned();
         let places = self.remotes.iter().map(place).collect::<Option<Vec<_>>>()?;
         self.listener = None;
@@ -275,10 +280,11 @@ impl Fleet {
         self.next_beat = now + beat(self.wanted.silence);
         let mut silent = vec![];
         for at in 0..self.remotes.len() {
-            self.tell(at, &Order::Beat);
+            self.tell(at, &HeadMessage::Beat);
             let remote = &mut self.remotes[at];
             // While it starts, it may be busy.
-            if matches!(remote.stage, Stage::Started(_)) && remote.channel.is_some() && deaf != Some(at) {
+            if matches!(remote.stage, RemoteState::Started(_)) && remote.channel.is_some() && deaf != Some(at)
+            {
                 remote.missed += 1;
             }
             if remote.missed > MOST_MISSED {

@@ -11,19 +11,19 @@ use skiff_spec::plan::Identity;
 use skiff_spec::scratch::ScratchPlace;
 
 use super::*;
-use crate::key::Key;
-use crate::wire::{Duty, Root, VERSION};
+use crate::key::SshKey;
+use crate::wire::{Role, Root, VERSION};
 
 const LIMITS: Limits = Limits { answer: Duration::from_secs(5), start: Duration::from_secs(9) };
 
 fn fleet(names: &[&str], listener: Option<CallbackListener>) -> Fleet {
     let hosts: Vec<Host> = names.iter().map(|name| Host { name: (*name).into(), slots: None }).collect();
-    let wanted = Wanted {
+    let wanted = ContainerSpec {
         version: VERSION.into(),
         name: "lab".into(),
         hosts: names.iter().map(|name| (*name).into()).collect(),
         index: 0,
-        duty: Duty::Script,
+        duty: Role::Script,
         root: Root::Host,
         identity: Identity::Me,
         scratch: ScratchPlace::Memory,
@@ -34,13 +34,13 @@ fn fleet(names: &[&str], listener: Option<CallbackListener>) -> Fleet {
     Fleet::new(&hosts, &wanted, LIMITS, listener)
 }
 
-fn place(address: &str, port: u16) -> Place {
-    Place {
+fn place(address: &str, port: u16) -> SshAddress {
+    SshAddress {
         version: VERSION.into(),
         address: address.parse().expect("an address"),
         port,
-        host_key: Key::generate("host").expect("random bytes").public,
-        user_key: Key::generate("user").expect("random bytes").public,
+        host_key: SshKey::generate("host").expect("random bytes").public,
+        user_key: SshKey::generate("user").expect("random bytes").public,
         processors: 2,
         megabytes: 1024,
         opener: vec![],
@@ -56,7 +56,7 @@ fn channel() -> (Channel, UnixStream) {
 
 #[test]
 fn a_place_that_would_lead_others_astray_is_refused() {
-    let change = |change: &dyn Fn(&mut Place)| {
+    let change = |change: &dyn Fn(&mut SshAddress)| {
         let mut place = place("10.0.0.1", 22);
         change(&mut place);
         fleet(&["n1"], None).prepared(0, place).map_err(|e| e.message)
@@ -114,9 +114,9 @@ fn who_is_late_is_named_by_what_all_wait_for() {
         for (remote, stage) in fleet.remotes.iter_mut().zip(stages) {
             let place = place("10.0.0.1", 22);
             remote.stage = match stage {
-                Launched => Stage::Launched,
-                Prepared => Stage::Prepared(place),
-                Started => Stage::Started(place),
+                Launched => RemoteState::Launched,
+                Prepared => RemoteState::Prepared(place),
+                Started => RemoteState::Started(place),
             };
         }
         assert_eq!(fleet.all_late().message, late);
@@ -141,7 +141,7 @@ fn only_agents_that_serve_and_are_listened_to_can_be_missed() {
         let mut fleet = fleet(&["n1"], None);
         let (channel, _other) = channel();
         fleet.remotes[0].channel = is_there.then_some(channel);
-        fleet.remotes[0].stage = Stage::Prepared(place("10.0.0.1", 22));
+        fleet.remotes[0].stage = RemoteState::Prepared(place("10.0.0.1", 22));
         if started {
             fleet.remotes[0].started();
         }
@@ -208,7 +208,7 @@ fn what_cannot_be_started_is_the_fault_of_the_host_that_it_was_for() {
     let launch = |words: &str, hosts: Vec<usize>| Launch {
         argv: ["sh", "-c", words].map(Into::into).to_vec(),
         without: vec![],
-        way: skiff_launch::manager::Way::CallBack,
+        way: skiff_launch::manager::ConnectMethod::CallBack,
         hosts,
     };
     // Nobody is to be called: it would find no port.

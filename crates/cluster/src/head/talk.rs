@@ -1,13 +1,13 @@
 //! What agents say, and what that leads to.
 
-use skiff_launch::channel::Come;
+use skiff_launch::channel::Incoming;
 use skiff_launch::frame::Stream;
 use skiff_launch::hosts::Host;
 use skiff_spec::fault::{Fault, Result};
 
 use super::Head;
 use super::terminal::Raw;
-use crate::wire::{Member, Order, Place, Report};
+use crate::wire::{AgentMessage, ClusterMember, HeadMessage, SshAddress};
 
 impl Head<'_> {
     /// An agent has said something, or has gone.
@@ -16,15 +16,15 @@ impl Head<'_> {
         loop {
             match self.fleet.take(at)? {
                 None => break,
-                Some(Come::Data(stream, bytes)) => {
+                Some(Incoming::Data(stream, bytes)) => {
                     let outlet = if stream == Stream::Output { &mut self.output } else { &mut self.errors };
                     outlet.push(&bytes);
                     if outlet.is_closed() {
                         // The program is to learn of it as it would of a pipe.
-                        self.fleet.tell(0, &Order::Closed(stream));
+                        self.fleet.tell(0, &HeadMessage::Closed(stream));
                     }
                 }
-                Some(Come::Message(report)) => self.take(at, report)?,
+                Some(Incoming::Message(report)) => self.take(at, report)?,
             }
         }
         if is_there || self.ended.is_some() {
@@ -34,39 +34,39 @@ impl Head<'_> {
         Err(self.fleet.lost(at, super::ENDS, ""))
     }
 
-    fn take(&mut self, at: usize, report: Report) -> Result<()> {
+    fn take(&mut self, at: usize, report: AgentMessage) -> Result<()> {
         let name = self.fleet.remotes[at].name.clone();
         match report {
-            Report::Prepared(place) => {
+            AgentMessage::Prepared(place) => {
                 self.fleet.prepared(at, place)?;
                 self.start_if_all_are_prepared();
             }
-            Report::Started => {
+            AgentMessage::Started => {
                 self.fleet.remotes[at].started();
                 self.run_if_all_have_started();
             }
-            Report::Note(text) => (self.task.note)(&format!("host {name}: {text}")),
-            Report::Took(n) => {
+            AgentMessage::Note(text) => (self.task.note)(&format!("host {name}: {text}")),
+            AgentMessage::Took(n) => {
                 let n = usize::try_from(n).unwrap_or(usize::MAX);
                 self.input = self.input.map(|under_way| under_way.saturating_sub(n));
             }
-            Report::Ended(end) if at == 0 => self.ended = Some(end),
-            Report::Ended(_) | Report::Left(..) | Report::Serves(_) => {}
-            Report::Failed(message, hint) => {
+            AgentMessage::Ended(end) if at == 0 => self.ended = Some(end),
+            AgentMessage::Ended(_) | AgentMessage::Left(..) | AgentMessage::Serves(_) => {}
+            AgentMessage::Failed(message, hint) => {
                 return Err(Fault { message, hint }.about(&format!("host {name}")));
             }
-            Report::Beat => {}
+            AgentMessage::Beat => {}
         }
         Ok(())
     }
 
     fn start_if_all_are_prepared(&mut self) {
         let Some(places) = self.fleet.all_prepared() else { return };
-        let member = |(host, place): (&Host, Place)| {
+        let member = |(host, place): (&Host, SshAddress)| {
             let slots = host.slots.unwrap_or(place.processors).max(1);
-            Member { name: host.name.clone(), slots, place }
+            ClusterMember { name: host.name.clone(), slots, place }
         };
-        let order = Order::Start(self.task.hosts.iter().zip(places).map(member).collect());
+        let order = HeadMessage::Start(self.task.hosts.iter().zip(places).map(member).collect());
         (0..self.fleet.remotes.len()).for_each(|at| self.fleet.tell(at, &order));
     }
 
@@ -79,6 +79,6 @@ impl Head<'_> {
         let program = self.task.program.clone();
         // Until now the keys that end us were ours.
         self.raw = program.terminal.and_then(|_| Raw::begin());
-        self.fleet.tell(0, &Order::Run(Box::new(program)));
+        self.fleet.tell(0, &HeadMessage::Run(Box::new(program)));
     }
 }

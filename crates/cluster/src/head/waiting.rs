@@ -12,25 +12,26 @@ const INPUT_WINDOW: usize = 128 << 10;
 
 /// What a descriptor that we wait for is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum HeadEvent {
     Signals,
     Input,
     Outlet,
-    Fleet(fleet::Of),
+    Fleet(fleet::FleetEvent),
 }
 
 impl Head<'_> {
     /// Waits until there is something to do.
-    pub(super) fn wait(&self) -> Vec<Of> {
-        let mut waited: Vec<Waited<'_, Of>> = vec![(Of::Signals, self.signals.as_fd(), PollFlags::IN)];
+    pub(super) fn wait(&self) -> Vec<HeadEvent> {
+        let mut waited: Vec<Waited<'_, HeadEvent>> =
+            vec![(HeadEvent::Signals, self.signals.as_fd(), PollFlags::IN)];
         let mut wait = |of, fd, flags| waited.push((of, fd, flags));
         if self.wants_input() {
-            wait(Of::Input, rustix::stdio::stdin(), PollFlags::IN);
+            wait(HeadEvent::Input, rustix::stdio::stdin(), PollFlags::IN);
         }
         for outlet in [&self.output, &self.errors] {
-            outlet.waits().into_iter().for_each(|fd| wait(Of::Outlet, fd, PollFlags::OUT));
+            outlet.waits().into_iter().for_each(|fd| wait(HeadEvent::Outlet, fd, PollFlags::OUT));
         }
-        self.fleet.wait_for(&mut waited, Of::Fleet, self.deaf());
+        self.fleet.wait_for(&mut waited, HeadEvent::Fleet, self.deaf());
         let mut ready = fleet::ready(&waited, self.fleet.wakes_at());
         ready.dedup();
         ready

@@ -16,8 +16,8 @@ use skiff_spec::plan::inside::PROGRAM;
 use skiff_sys::IgnoreError;
 
 use crate::local::known::{not_up, refuse_lost};
-use crate::local::record::Record;
-use crate::local::wire::{Want, ask};
+use crate::local::record::ClusterDir;
+use crate::local::wire::{SupervisorRequest, ask};
 
 /// A command of ours that runs on the controller. It is killed when this is dropped before it has ended.
 pub struct Errand {
@@ -28,7 +28,7 @@ pub struct Errand {
 
 impl Errand {
     /// Starts one: what it writes is kept.
-    pub fn start(record: &Record, words: &[&str]) -> Result<Self> {
+    pub fn start(record: &ClusterDir, words: &[&str]) -> Result<Self> {
         let about = || "process for the controller";
         let (said, theirs) = pipe_with(PipeFlags::CLOEXEC).context(about)?;
         // To join a machine is for good, and so is to get into its network; so another process of this program does it.
@@ -68,10 +68,10 @@ impl Drop for Errand {
 }
 
 /// Why waiting was no use: because the controller is gone, as a rule.
-fn not_ready(record: &Record, said: Error) -> Error {
+fn not_ready(record: &ClusterDir, said: Error) -> Error {
     // The supervisor may be about to notice.
     for _ in 0..100 {
-        if !matches!(ask(&record.dir, &Want::Status), Ok(Some(_))) {
+        if !matches!(ask(&record.dir, &SupervisorRequest::Status), Ok(Some(_))) {
             return not_up(record);
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -80,7 +80,7 @@ fn not_ready(record: &Record, said: Error) -> Error {
 }
 
 /// Waits until these workers take jobs. If the controller, or one of them, is gone meanwhile, that is the error.
-pub fn wait_until_ready(record: &Record, workers: &[Member], limit: Duration) -> Result<()> {
+pub fn wait_until_ready(record: &ClusterDir, workers: &[Member], limit: Duration) -> Result<()> {
     let names: Vec<String> = workers.iter().map(Member::to_string).collect();
     let words: Vec<&str> =
         [PROGRAM, "cluster", "daemon", "ready"].into_iter().chain(names.iter().map(String::as_str)).collect();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use skiff_launch::channel::Come;
+use skiff_launch::channel::Incoming;
 use skiff_launch::handshake::{Call, SharedSecret};
 use skiff_launch::hosts::Host;
 use skiff_launch::launching::Launching;
@@ -20,19 +20,19 @@ use skiff_spec::members::Member;
 use skiff_spec::network::Net;
 use skiff_sys::IgnoreError;
 
-use crate::fleet::{self, Fleet, Limits, Of, Remote, Waited};
+use crate::fleet::{self, Fleet, FleetEvent, Limits, Remote, Waited};
 use crate::launching;
 use crate::slurm;
-use crate::wire::{self, Duty, Order, Place, Report, Wanted};
+use crate::wire::{self, AgentMessage, ContainerSpec, HeadMessage, Role, SshAddress};
 
 /// What is to be on which hosts.
-pub struct Spec {
+pub struct HostsSpec {
     /// The hosts, and how they are reached.
     pub launching: Launching,
     /// The network that the agents are in.
     pub net: Net,
     /// What the nodes are to be.
-    pub wanted: Wanted,
+    pub wanted: ContainerSpec,
     /// What takes the words of the controller's daemon.
     pub log: PathBuf,
     /// How long the hosts may take.
@@ -45,11 +45,11 @@ pub struct Spec {
 
 /// The nodes' hosts.
 pub struct Hosts {
-    spec: Spec,
+    spec: HostsSpec,
     fleet: Fleet,
     /// What only the head and the agent of each host know; nothing where nobody else hears the two.
     proofs: Vec<Option<SharedSecret>>,
-    members: Vec<wire::Member>,
+    members: Vec<wire::ClusterMember>,
     /// The controller's process 1, once that is there.
     controller: Option<OwnedFd>,
     conf: String,
@@ -71,7 +71,7 @@ pub type Lost = (Member, Option<End>, String);
 
 impl Hosts {
     /// Has agents started on all hosts; returns when it is known where all will be.
-    pub fn begin(mut spec: Spec, key: String, maker: &OwnedFd) -> Result<Self> {
+    pub fn begin(mut spec: HostsSpec, key: String, maker: &OwnedFd) -> Result<Self> {
         spec.wanted.duty = duty(&spec)?;
         let mut launches = spec.launching.launches();
         launches.push(spec.launching.one_more_here());
@@ -104,13 +104,13 @@ impl Hosts {
 
     /// Puts down where all are.
     fn describe(&mut self) {
-        let places: Vec<Place> =
+        let places: Vec<SshAddress> =
             self.fleet.remotes.iter().filter_map(|remote| remote.place().cloned()).collect();
         if let Some((controller, workers)) = places.split_last() {
             let address = (controller.address, controller.port).into();
             self.conf = slurm::conf(address, as_configured(&self.spec, workers));
         }
-        let named = |(at, place)| wire::Member { name: self.member(at).to_string(), slots: 1, place };
+        let named = |(at, place)| wire::ClusterMember { name: self.member(at).to_string(), slots: 1, place };
         self.members = places.into_iter().enumerate().map(named).collect();
     }
 
@@ -163,7 +163,7 @@ impl Hosts {
     }
 
     /// What to wait for.
-    pub fn wait_for<'a, O>(&'a self, waited: &mut Vec<Waited<'a, O>>, of: impl Fn(Of) -> O) {
+    pub fn wait_for<'a, O>(&'a self, waited: &mut Vec<Waited<'a, O>>, of: impl Fn(FleetEvent) -> O) {
         self.fleet.wait_for(waited, of, None);
     }
 
@@ -173,7 +173,7 @@ impl Hosts {
     }
 
     /// Does what there is to do; workers that have ended by themselves.
-    pub fn attend(&mut self, ready: &[Of]) -> Vec<Lost> {
+    pub fn attend(&mut self, ready: &[FleetEvent]) -> Vec<Lost> {
         self.news(ready)
             .default_on_error("nobody is at the door, which is where something could be wrong with all")
             .into_iter()
@@ -182,17 +182,17 @@ impl Hosts {
     }
 
     /// What has become known of the hosts.
-    fn news(&mut self, ready: &[Of]) -> Result<Vec<(usize, News)>> {
+    fn news(&mut self, ready: &[FleetEvent]) -> Result<Vec<(usize, News)>> {
         let mut news = vec![];
         for of in ready {
             match of {
-                Of::Listener => self.fleet.accept()?,
-                Of::Launcher(at) => {
+                FleetEvent::Listener => self.fleet.accept()?,
+                FleetEvent::Launcher(at) => {
                     news.extend(self.fleet.bury(*at).err().map(|(at, e)| (at, News::Failed(e))))
                 }
-                Of::Said(at) => drop(self.fleet.words(*at)),
-                Of::To(at) => self.fleet.flush(*at),
-                Of::From(at) => news.extend(self.hear(*at).map(|news| (*at, news))),
+                FleetEvent::Said(at) => drop(self.fleet.words(*at)),
+                FleetEvent::To(at) => self.fleet.flush(*at),
+                FleetEvent::From(at) => news.extend(self.hear(*at).map(|news| (*at, news))),
             }
         }
         for at in self.fleet.beat(Instant::now(), None) {
@@ -217,17 +217,17 @@ impl Hosts {
         let mut news = None;
         while let Some(come) = self.fleet.take(at)? {
             match come {
-                Come::Message(Report::Prepared(place)) => self.fleet.prepared(at, place)?,
-                Come::Message(Report::Serves(pid)) => self.serves(at, pid)?,
-                Come::Message(Report::Left(end, words)) => {
+                Incoming::Message(AgentMessage::Prepared(place)) => self.fleet.prepared(at, place)?,
+                Incoming::Message(AgentMessage::Serves(pid)) => self.serves(at, pid)?,
+                Incoming::Message(AgentMessage::Left(end, words)) => {
                     self.fleet.remotes[at].stopped();
                     news = Some(News::Left(end, words));
                 }
-                Come::Message(Report::Failed(message, hint)) => {
+                Incoming::Message(AgentMessage::Failed(message, hint)) => {
                     let host = format!("host {}", self.fleet.remotes[at].name);
                     return Err(Error { message, hint }.about(&host));
                 }
-                Come::Message(_) | Come::Data(..) => {}
+                Incoming::Message(_) | Incoming::Data(..) => {}
             }
         }
         Ok(news)
@@ -266,8 +266,8 @@ impl Hosts {
             let key = sealed_box::seal(self.key.as_bytes(), opener, self.proofs[*at].as_ref())?;
             let (members, conf) = (self.members.clone(), self.conf.clone());
             let log = (*at == self.most()).then(|| self.spec.log.clone());
-            let node = wire::Node { name: self.member(*at), members, conf, key, log };
-            self.fleet.tell(*at, &Order::Serve(Box::new(node)));
+            let node = wire::NodeSpec { name: self.member(*at), members, conf, key, log };
+            self.fleet.tell(*at, &HeadMessage::Serve(Box::new(node)));
         }
         Ok(())
     }
@@ -297,11 +297,11 @@ impl Hosts {
             }
             let ready = {
                 let maker = self.maker.iter().map(|maker| (None, maker.as_fd(), PollFlags::IN));
-                let mut waited: Vec<Waited<'_, Option<Of>>> = maker.collect();
+                let mut waited: Vec<Waited<'_, Option<FleetEvent>>> = maker.collect();
                 self.fleet.wait_for(&mut waited, Some, None);
                 fleet::ready(&waited, self.fleet.wakes_at().min(end))
             };
-            let ready = ready.into_iter().collect::<Option<Vec<Of>>>();
+            let ready = ready.into_iter().collect::<Option<Vec<FleetEvent>>>();
             let ready = ready.ok_or_else(|| Error::new("whoever was making the cluster is gone"))?;
             for (at, news) in self.news(&ready)? {
                 match news {
@@ -315,14 +315,14 @@ impl Hosts {
     /// Has the agent of a worker call somebody.
     pub fn admit(&mut self, member: Member, call: Call) {
         if let Some(at) = self.number(member) {
-            self.fleet.tell(at, &Order::Admit(call));
+            self.fleet.tell(at, &HeadMessage::Admit(call));
         }
     }
 
     /// Ends a node, if it is there.
     pub fn end(&mut self, member: Member) {
         if let Some(at) = self.number(member) {
-            self.fleet.tell(at, &Order::Leave);
+            self.fleet.tell(at, &HeadMessage::Leave);
             self.fleet.remotes[at].stopped();
         }
     }
@@ -342,19 +342,19 @@ impl Hosts {
 
 /// What the agents are to be. On a network of the site's each has all ports of its own; on the hosts', they need to know where
 /// the controller is, if that is on none of them: one of them is reached by the address that it has on the way there.
-fn duty(Spec { launching, net, .. }: &Spec) -> Result<Duty> {
+fn duty(HostsSpec { launching, net, .. }: &HostsSpec) -> Result<Role> {
     if matches!(net, Net::Named(_)) {
-        return Ok(Duty::Node { port: Some(slurm::WORKER_PORT), controller: None });
+        return Ok(Role::Node { port: Some(slurm::WORKER_PORT), controller: None });
     }
     let names = launching.hosts.iter().map(|host| host.name.as_str());
     let others: Vec<&str> = names.clone().filter(|name| !hosts::is_here(name, &launching.here)).collect();
     let controller = if others.len() == names.count() { Some(address::among(&others)?) } else { None };
-    Ok(Duty::Node { port: None, controller })
+    Ok(Role::Node { port: None, controller })
 }
 
 /// The workers as the controller is to know them: all hosts, of which the first have one from the beginning.
-fn as_configured(spec: &Spec, places: &[Place]) -> Vec<slurm::Worker> {
-    let worker = |((n, name), place): ((usize, Member), &Place)| slurm::Worker {
+fn as_configured(spec: &HostsSpec, places: &[SshAddress]) -> Vec<slurm::Worker> {
+    let worker = |((n, name), place): ((usize, Member), &SshAddress)| slurm::Worker {
         name,
         address: (place.address, place.port).into(),
         cpus: spec.cpus.map_or(place.processors as usize, usize::from),

@@ -20,8 +20,8 @@ use skiff_spec::network::Net;
 use skiff_user::context::Context;
 
 use crate::local::known::{nodes, not_up};
-use crate::local::record::Record;
-use crate::local::wire::{Want, ask};
+use crate::local::record::ClusterDir;
+use crate::local::wire::{SupervisorRequest, ask};
 use crate::machine::environment;
 use crate::slurm;
 use crate::{apart, visit};
@@ -34,7 +34,7 @@ pub fn run(
     inside: &Inside,
     words: &[OsString],
 ) -> Result<i32> {
-    let record = Record::existing(context, name)?;
+    let record = ClusterDir::existing(context, name)?;
     if inside.me {
         return Err(Error::new("--me: on a cluster's nodes you are root inside, and yourself outside"));
     }
@@ -60,7 +60,7 @@ pub fn run(
 }
 
 /// What a node is told of itself for the user's browser.
-fn reached_as(context: &Context, record: &Record, node: Member) -> Result<String> {
+fn reached_as(context: &Context, record: &ClusterDir, node: Member) -> Result<String> {
     let settings = record.settings()?;
     if !settings.over_hosts || settings.net != Net::Host {
         return Ok(node.to_string());
@@ -71,7 +71,7 @@ fn reached_as(context: &Context, record: &Record, node: Member) -> Result<String
 
 /// Runs a command of ours on the controller; its exit code.
 pub fn tell(context: &Context, name: &EnvName, words: &[OsString]) -> Result<i32> {
-    let record = Record::existing(context, name)?;
+    let record = ClusterDir::existing(context, name)?;
     follow(context, &record)?;
     let command =
         CommandSpec { argv: words.to_vec(), env: environment(), cwd: "/".into(), ..CommandSpec::default() };
@@ -85,7 +85,7 @@ pub fn tell(context: &Context, name: &EnvName, words: &[OsString]) -> Result<i32
 }
 
 /// Goes on in the controller's network, if that is one of the site's: from there all nodes are reached, and reach us.
-fn follow(context: &Context, record: &Record) -> Result<()> {
+fn follow(context: &Context, record: &ClusterDir) -> Result<()> {
     let Net::Named(network) = record.settings()?.net else { return Ok(()) };
     let pid = nodes(record)?.iter().find(|node| node.name == Member::Controller).and_then(|node| node.pid);
     let pid = pid.filter(|pid| *pid > 0).and_then(Pid::from_raw).ok_or_else(|| not_up(record))?;
@@ -103,7 +103,7 @@ fn asked(inside: &Inside, name: &OsStr) -> bool {
 
 fn session(
     context: &Context,
-    record: &Record,
+    record: &ClusterDir,
     node: Member,
     command: &CommandSpec,
 ) -> std::result::Result<CommandExit, Failed> {
@@ -120,22 +120,24 @@ fn session(
 /// Runs it on a node that is on another host.
 fn visit(
     context: &Context,
-    record: &Record,
+    record: &ClusterDir,
     node: Member,
     command: &CommandSpec,
 ) -> std::result::Result<CommandExit, Failed> {
     let controller = nodes(record)?.into_iter().find(|node| node.name == Member::Controller);
     let address = controller.ok_or_else(|| not_up(record))?.address;
-    let call = |call| ask(&record.dir, &Want::Visit(node, call))?.map(drop).ok_or_else(|| not_up(record));
+    let call = |call| {
+        ask(&record.dir, &SupervisorRequest::Visit(node, call))?.map(drop).ok_or_else(|| not_up(record))
+    };
     visit::run(context, node, command, address, &record.key()?, call)
 }
 
 /// Whose network its nodes are in.
-fn space(record: &Record) -> Result<NetSpace> {
+fn space(record: &ClusterDir) -> Result<NetSpace> {
     Ok(if record.settings()?.over_hosts { NetSpace::MachineInOurs } else { NetSpace::Machine })
 }
 
-fn handle(record: &Record, node: Member) -> Result<OwnedFd> {
-    let (_, fds) = ask(&record.dir, &Want::Enter(node))?.ok_or_else(|| not_up(record))?;
+fn handle(record: &ClusterDir, node: Member) -> Result<OwnedFd> {
+    let (_, fds) = ask(&record.dir, &SupervisorRequest::Enter(node))?.ok_or_else(|| not_up(record))?;
     fds.into_iter().next().ok_or_else(|| Error::new(format!("node {node}: no handle of it came")))
 }

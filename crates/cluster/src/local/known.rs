@@ -4,19 +4,19 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::members::Member;
 
-use crate::local::record::Record;
-use crate::local::wire::{Answer, Node, Want, ask};
+use crate::local::record::ClusterDir;
+use crate::local::wire::{NodeStatus, SupervisorReply, SupervisorRequest, ask};
 
 /// The nodes as its supervisor knows them.
-pub fn nodes(record: &Record) -> Result<Vec<Node>> {
-    match ask(&record.dir, &Want::Status)? {
-        Some((Answer::Nodes(nodes), _)) => Ok(nodes),
+pub fn nodes(record: &ClusterDir) -> Result<Vec<NodeStatus>> {
+    match ask(&record.dir, &SupervisorRequest::Status)? {
+        Some((SupervisorReply::Nodes(nodes), _)) => Ok(nodes),
         _ => Err(not_up(record)),
     }
 }
 
 /// Refuses if one of these, or the controller, has ended.
-pub fn refuse_lost(record: &Record, members: &[Member]) -> Result<()> {
+pub fn refuse_lost(record: &ClusterDir, members: &[Member]) -> Result<()> {
     let lost = nodes(record)?.into_iter().find_map(|node| {
         (members.contains(&node.name) && node.lost.is_some()).then_some((node.name, node.lost))
     });
@@ -41,7 +41,7 @@ pub fn shown_end(end: Option<End>) -> String {
 }
 
 /// That it does not run, and why, as far as its controller has said.
-pub fn not_up(record: &Record) -> Error {
+pub fn not_up(record: &ClusterDir) -> Error {
     let (said, hint) = record.last_words(Member::Controller);
     let said = if said.is_empty() { said } else { format!("; its controller wrote last: {said}") };
     let error = Error::new(format!("cluster {}: it does not run any more{said}", record.name));

@@ -19,7 +19,7 @@ use skiff_cli::Machines;
 use skiff_spec::fault::Result;
 use skiff_user::context::Context;
 
-pub use nodes::{Listed, running};
+pub use nodes::{ListedCluster, running};
 pub use record::{delete_leftovers, leftovers};
 
 /// Carries a command out; the exit code.

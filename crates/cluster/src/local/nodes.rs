@@ -13,15 +13,15 @@ use skiff_user::context::Context;
 
 use crate::local::errand::{Errand, wait_until_ready};
 use crate::local::known::{nodes, not_up, shown_end};
-use crate::local::record::Record;
-use crate::local::wire::{Answer, Want, ask};
+use crate::local::record::ClusterDir;
+use crate::local::wire::{SupervisorReply, SupervisorRequest, ask};
 
 /// How long a cluster may take to get ready.
 pub const READY: Duration = Duration::from_secs(120);
 
 /// Adds some; returns when they take jobs.
 pub fn add(context: &Context, name: &EnvName, count: u16, dry_run: bool) -> Result<()> {
-    let record = Record::existing(context, name)?;
+    let record = ClusterDir::existing(context, name)?;
     let there: Vec<Member> = nodes(&record)?.iter().map(|node| node.name).collect();
     let new = added(name, &there, record.settings()?.most, count)?;
     if dry_run {
@@ -29,8 +29,8 @@ pub fn add(context: &Context, name: &EnvName, count: u16, dry_run: bool) -> Resu
     }
     // The controller refuses nodes that it does not expect.
     expect(&record, &new, "RESUME", "")?;
-    let made =
-        ask(&record.dir, &Want::Make(new.clone())).and_then(|answer| answer.ok_or_else(|| not_up(&record)));
+    let made = ask(&record.dir, &SupervisorRequest::Make(new.clone()))
+        .and_then(|answer| answer.ok_or_else(|| not_up(&record)));
     if let Err(e) = made {
         expect(&record, &new, "FUTURE", "")?;
         return Err(e);
@@ -47,7 +47,7 @@ pub fn remove(
     named: &[Member],
     dry_run: bool,
 ) -> Result<()> {
-    let record = Record::existing(context, name)?;
+    let record = ClusterDir::existing(context, name)?;
     let there: Vec<Member> =
         nodes(&record)?.iter().map(|node| node.name).filter(|node| *node != Member::Controller).collect();
     let go = removed(name, &there, count, named)?;
@@ -56,7 +56,7 @@ pub fn remove(
     }
     // What runs there is told to be lost before it is.
     expect(&record, &go, "DOWN", "Reason=removed")?;
-    ask(&record.dir, &Want::End(go.clone()))?.ok_or_else(|| not_up(&record))?;
+    ask(&record.dir, &SupervisorRequest::End(go.clone()))?.ok_or_else(|| not_up(&record))?;
     expect(&record, &go, "FUTURE", "")?;
     output::line(&names(&go).join(" "))
 }
@@ -90,7 +90,7 @@ fn removed(name: &EnvName, there: &[Member], count: Option<u16>, named: &[Member
 }
 
 /// Tells the cluster's Slurm what state nodes are in.
-fn expect(record: &Record, nodes: &[Member], state: &str, more: &str) -> Result<()> {
+fn expect(record: &ClusterDir, nodes: &[Member], state: &str, more: &str) -> Result<()> {
     let (list, state) = (format!("NodeName={}", names(nodes).join(",")), format!("State={state}"));
     let words: Vec<&str> =
         ["scontrol", "update", &list, &state, more].into_iter().filter(|word| !word.is_empty()).collect();
@@ -134,7 +134,7 @@ struct Status {
 
 /// Prints how its nodes fare.
 pub fn status(context: &Context, name: &EnvName, json: bool) -> Result<()> {
-    let record = Record::existing(context, name)?;
+    let record = ClusterDir::existing(context, name)?;
     let settings = record.settings()?;
     let nodes = nodes(&record)?;
     let slurm = slurm_states(&record);
@@ -177,7 +177,7 @@ pub fn status(context: &Context, name: &EnvName, json: bool) -> Result<()> {
 }
 
 /// What the cluster's Slurm says of its nodes; nothing if it does not answer soon.
-fn slurm_states(record: &Record) -> BTreeMap<String, String> {
+fn slurm_states(record: &ClusterDir) -> BTreeMap<String, String> {
     let said = Errand::start(record, &["sinfo", "-h", "-N", "-o", "%N %t"])
         .and_then(|mut errand| errand.wait(Duration::from_secs(5)));
     let Ok(Some((0, text))) = said else { return BTreeMap::new() };
@@ -187,7 +187,7 @@ fn slurm_states(record: &Record) -> BTreeMap<String, String> {
 
 /// One cluster, for people and programs.
 #[derive(Serialize)]
-pub struct Listed {
+pub struct ListedCluster {
     name: String,
     base: String,
     made: u64,
@@ -197,7 +197,7 @@ pub struct Listed {
     path: String,
 }
 
-impl Listed {
+impl ListedCluster {
     /// A row as `skiff ps` has it.
     pub fn row(&self) -> Vec<String> {
         let (name, base) = (self.name.clone(), self.base.clone());
@@ -206,18 +206,18 @@ impl Listed {
 }
 
 /// Lists the clusters that are up.
-pub fn running(context: &Context) -> Result<Vec<Listed>> {
+pub fn running(context: &Context) -> Result<Vec<ListedCluster>> {
     Ok(listed(context)?.into_iter().filter(|cluster| cluster.state == "up").collect())
 }
 
-fn listed(context: &Context) -> Result<Vec<Listed>> {
-    let one = |record: &Record| -> Result<Listed> {
+fn listed(context: &Context) -> Result<Vec<ListedCluster>> {
+    let one = |record: &ClusterDir| -> Result<ListedCluster> {
         let settings = record.settings()?;
-        let nodes = match ask(&record.dir, &Want::Status)? {
-            Some((Answer::Nodes(nodes), _)) => Some(nodes.len().saturating_sub(1)),
+        let nodes = match ask(&record.dir, &SupervisorRequest::Status)? {
+            Some((SupervisorReply::Nodes(nodes), _)) => Some(nodes.len().saturating_sub(1)),
             _ => None,
         };
-        Ok(Listed {
+        Ok(ListedCluster {
             name: record.name.to_string(),
             base: settings.base,
             made: settings.made,
@@ -226,7 +226,7 @@ fn listed(context: &Context) -> Result<Vec<Listed>> {
             path: record.dir.display().to_string(),
         })
     };
-    let all = Record::all(context)?;
+    let all = ClusterDir::all(context)?;
     // One that has gone meanwhile is none.
     all.iter()
         .map(|record| (record, one(record)))
@@ -241,7 +241,7 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
     if json {
         return output::json(&all);
     }
-    let row = |l: &Listed| {
+    let row = |l: &ListedCluster| {
         vec![l.name.clone(), l.base.clone(), output::time(l.made), l.state.into(), l.nodes.to_string()]
     };
     output::table(&["NAME", "BASE", "MADE", "STATE", "NODES"], &all.iter().map(row).collect::<Vec<_>>())

@@ -32,7 +32,7 @@ const KEY: &str = "munge/key";
 /// What a cluster was made as.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Settings {
+pub struct ClusterSettings {
     /// What lies below each node: `host`, `image:REFERENCE` or `dir:PATH`.
     pub base: String,
     /// How many nodes it began with.
@@ -61,7 +61,7 @@ fn most() -> u16 {
 
 /// One cluster.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct ClusterDir {
     /// Name of the cluster.
     pub name: EnvName,
     /// Directory of the cluster.
@@ -69,7 +69,7 @@ pub struct Record {
 }
 
 /// The directory of a cluster before it has the cluster's name.
-pub struct Unnamed {
+pub struct UnpublishedDir {
     /// Directory of the new cluster.
     pub dir: PathBuf,
     /// The lock that is held as long as the cluster is up.
@@ -80,7 +80,7 @@ fn home(context: &Context) -> Result<PathBuf> {
     own_dir(context, "cluster")
 }
 
-impl Record {
+impl ClusterDir {
     /// By name, whether there is one or not.
     pub fn named(context: &Context, name: &EnvName) -> Result<Self> {
         Ok(Self { name: name.clone(), dir: home(context)?.join(name.as_str()) })
@@ -109,7 +109,12 @@ impl Record {
     }
 
     /// Makes all that is kept of it, under another name.
-    pub fn prepare(&self, context: &Context, settings: &Settings, image: Option<&Entry>) -> Result<Unnamed> {
+    pub fn prepare(
+        &self,
+        context: &Context,
+        settings: &ClusterSettings,
+        image: Option<&Entry>,
+    ) -> Result<UnpublishedDir> {
         if self.is_there() {
             if !self.is_dead()? {
                 return Err(self.taken());
@@ -124,7 +129,7 @@ impl Record {
             self.fill(&dir, settings, image)
         });
         match filled {
-            Ok(lock) => Ok(Unnamed { dir, lock }),
+            Ok(lock) => Ok(UnpublishedDir { dir, lock }),
             Err(e) => {
                 fs::remove_dir_all(&dir)
                     .ignore_error("the first error is the one to tell; what stays `skiff sweep` removes");
@@ -134,7 +139,7 @@ impl Record {
     }
 
     /// Gives it its name. Nothing half-made is ever seen under that.
-    pub fn publish(&self, unnamed: &Unnamed) -> Result<()> {
+    pub fn publish(&self, unnamed: &UnpublishedDir) -> Result<()> {
         fs::rename(&unnamed.dir, &self.dir).or_else(|e| {
             fs::remove_dir_all(&unnamed.dir)
                 .ignore_error("the first error is the one to tell; what stays `skiff sweep` removes");
@@ -151,7 +156,7 @@ impl Record {
             .hint(format!("`skiff cluster down {}` ends it", self.name))
     }
 
-    fn fill(&self, new: &Path, settings: &Settings, image: Option<&Entry>) -> Result<OwnedFd> {
+    fn fill(&self, new: &Path, settings: &ClusterSettings, image: Option<&Entry>) -> Result<OwnedFd> {
         make_private(new)?;
         for part in ["slurm", "munge", "logs"] {
             let dir = new.join(part);
@@ -178,7 +183,7 @@ impl Record {
     }
 
     /// What it was made as.
-    pub fn settings(&self) -> Result<Settings> {
+    pub fn settings(&self) -> Result<ClusterSettings> {
         let path = self.dir.join(SETTINGS);
         let text = fs::read(&path).context(|| path.display().to_string())?;
         serde_json::from_slice(&text).map_err(|e| Error::new(format!("{}: {e}", path.display())))
@@ -246,7 +251,7 @@ impl Record {
 /// Clusters whose supervisors were killed, and what interrupted commands have left.
 pub fn leftovers(context: &Context) -> Result<Vec<PathBuf>> {
     let mut left = dirs::leftovers(&home(context)?);
-    for record in Record::all(context)? {
+    for record in ClusterDir::all(context)? {
         if record.is_dead()? {
             left.push(record.dir);
         }

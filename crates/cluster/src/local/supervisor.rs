@@ -28,17 +28,17 @@ use skiff_user::context::Context;
 use skiff_user::scratch::{self, Scratch};
 
 use crate::fleet::{self, Waited};
-use crate::hub::{self, Ask, Pattern, Say};
+use crate::hub::{self, HubReply, HubRequest, NodeTemplate};
 use crate::local::errand::Errand;
-use crate::local::hosts::{Hosts, Lost, Spec};
-use crate::local::record::{Record, Unnamed};
-use crate::local::wire::{Answer, Want};
+use crate::local::hosts::{Hosts, HostsSpec, Lost};
+use crate::local::record::{ClusterDir, UnpublishedDir};
+use crate::local::wire::{SupervisorReply, SupervisorRequest};
 use crate::machine;
 
 struct Supervisor {
-    record: Record,
+    record: ClusterDir,
     held: Held,
-    nodes: BTreeMap<Member, Machine>,
+    nodes: BTreeMap<Member, HeldNode>,
     /// The first process of the job that this is, where nothing else tells its end.
     job: Option<OwnedFd>,
     /// Whoever is making the cluster, until it is made.
@@ -62,14 +62,14 @@ enum Held {
 }
 
 /// What is to hold them.
-pub enum Wanted {
+pub enum NodeBackend {
     /// A group: the root of each node, and where changes to it go.
     Here(Box<Plan>, ScratchPlace),
     /// An agent each.
-    Hosts(Box<Spec>),
+    Hosts(Box<HostsSpec>),
 }
 
-struct Machine {
+struct HeldNode {
     /// Process 1 of the node, if that is on this host.
     init: Option<OwnedFd>,
     since: u64,
@@ -78,14 +78,14 @@ struct Machine {
 
 /// What there may be to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
+enum SupervisorEvent {
     Signals,
     Group,
     Listener,
     Errand,
     Job,
     Maker,
-    Host(fleet::Of),
+    Host(fleet::FleetEvent),
 }
 
 /// What comes next.
@@ -103,9 +103,9 @@ enum Next {
 /// then remove it.
 pub fn launch(
     context: &Context,
-    record: &Record,
-    wanted: Wanted,
-    (unnamed, maker): (Unnamed, &OwnedFd),
+    record: &ClusterDir,
+    wanted: NodeBackend,
+    (unnamed, maker): (UnpublishedDir, &OwnedFd),
 ) -> Result<()> {
     let begin = || {
         record.publish(&unnamed).map_err(|e| e.to_bytes())?;
@@ -135,11 +135,11 @@ pub fn launch(
 impl Supervisor {
     fn begin(
         context: &Context,
-        record: &Record,
-        wanted: Wanted,
+        record: &ClusterDir,
+        wanted: NodeBackend,
         maker: &OwnedFd,
     ) -> Result<(Self, Option<String>)> {
-        let job = if let Wanted::Hosts(spec) = &wanted { job(spec) } else { None };
+        let job = if let NodeBackend::Hosts(spec) = &wanted { job(spec) } else { None };
         rustix::process::setsid().context(|| "session")?;
         detach_stdio();
         let signals = Signals::block(&[]).context(|| "signals")?;
@@ -175,19 +175,22 @@ impl Supervisor {
         }
     }
 
-    fn wait(&self) -> Vec<Of> {
-        let mut waited: Vec<Waited<'_, Of>> = vec![
-            (Of::Signals, self.signals.as_fd(), PollFlags::IN),
-            (Of::Listener, self.listener.as_fd(), PollFlags::IN),
+    fn wait(&self) -> Vec<SupervisorEvent> {
+        let mut waited: Vec<Waited<'_, SupervisorEvent>> = vec![
+            (SupervisorEvent::Signals, self.signals.as_fd(), PollFlags::IN),
+            (SupervisorEvent::Listener, self.listener.as_fd(), PollFlags::IN),
         ];
-        waited.extend(self.errands.iter().map(|errand| (Of::Errand, errand.end(), PollFlags::IN)));
-        waited.extend(self.job.iter().map(|job| (Of::Job, job.as_fd(), PollFlags::IN)));
-        waited.extend(self.maker.iter().map(|maker| (Of::Maker, maker.as_fd(), PollFlags::IN)));
+        waited
+            .extend(self.errands.iter().map(|errand| (SupervisorEvent::Errand, errand.end(), PollFlags::IN)));
+        waited.extend(self.job.iter().map(|job| (SupervisorEvent::Job, job.as_fd(), PollFlags::IN)));
+        waited.extend(self.maker.iter().map(|maker| (SupervisorEvent::Maker, maker.as_fd(), PollFlags::IN)));
         let mut until = Instant::now() + Duration::from_secs(3600);
         match &self.held {
-            Held::Here { group, .. } => waited.push((Of::Group, group.control.as_fd(), PollFlags::IN)),
+            Held::Here { group, .. } => {
+                waited.push((SupervisorEvent::Group, group.control.as_fd(), PollFlags::IN))
+            }
             Held::Hosts(hosts) => {
-                hosts.wait_for(&mut waited, Of::Host);
+                hosts.wait_for(&mut waited, SupervisorEvent::Host);
                 until = hosts.wakes_at();
             }
         }
@@ -195,24 +198,26 @@ impl Supervisor {
     }
 
     /// Does what there is to do.
-    fn attend(&mut self, ready: &[Of]) -> Next {
+    fn attend(&mut self, ready: &[SupervisorEvent]) -> Next {
         let mut told_to_end = false;
         while let Ok(Some(signal)) = self.signals.next() {
             told_to_end |= signal.number == Signal::TERM.as_raw();
         }
         self.errands.retain_mut(|errand| matches!(errand.wait(Duration::ZERO), Ok(None)));
-        if ready.contains(&Of::Group) && self.hear().is_err() {
+        if ready.contains(&SupervisorEvent::Group) && self.hear().is_err() {
             return Next::End;
         }
-        let of_hosts: Vec<fleet::Of> =
-            ready.iter().filter_map(|of| if let Of::Host(of) = of { Some(*of) } else { None }).collect();
+        let of_hosts: Vec<fleet::FleetEvent> = ready
+            .iter()
+            .filter_map(|of| if let SupervisorEvent::Host(of) = of { Some(*of) } else { None })
+            .collect();
         let lost = self.hosts_mut().map(|hosts| hosts.attend(&of_hosts)).unwrap_or_default();
         self.bury(lost);
-        let is_alone = ready.contains(&Of::Maker) && !self.is_made();
-        if told_to_end || is_alone || ready.contains(&Of::Job) {
+        let is_alone = ready.contains(&SupervisorEvent::Maker) && !self.is_made();
+        if told_to_end || is_alone || ready.contains(&SupervisorEvent::Job) {
             return Next::EndForGood;
         }
-        if ready.contains(&Of::Listener) && !self.answer_one() { Next::End } else { Next::GoOn }
+        if ready.contains(&SupervisorEvent::Listener) && !self.answer_one() { Next::End } else { Next::GoOn }
     }
 
     /// Whether the cluster is as it was wanted; otherwise its maker is gone.
@@ -261,9 +266,9 @@ impl Supervisor {
     }
 
     /// Takes what the hub says by itself; gives what else it says.
-    fn hear(&mut self) -> Result<Option<(Say, Vec<OwnedFd>)>> {
+    fn hear(&mut self) -> Result<Option<(HubReply, Vec<OwnedFd>)>> {
         match hub::receive(self.group()?.control.as_fd())? {
-            (Say::Ended(member, end), _) => {
+            (HubReply::Ended(member, end), _) => {
                 self.mark_lost(member, end);
                 Ok(None)
             }
@@ -289,11 +294,11 @@ impl Supervisor {
     }
 
     /// Has the hub do something, and waits for it.
-    fn order(&mut self, ask: &Ask) -> Result<Vec<OwnedFd>> {
+    fn order(&mut self, ask: &HubRequest) -> Result<Vec<OwnedFd>> {
         hub::send(self.group()?.control.as_fd(), ask, &[])?;
         loop {
             match self.hear()? {
-                Some((Say::Failed(why), _)) => return Err(why),
+                Some((HubReply::Failed(why), _)) => return Err(why),
                 Some((_, fds)) => return Ok(fds),
                 None => {}
             }
@@ -308,15 +313,15 @@ impl Supervisor {
         if poll(&mut [PollFd::new(&connection, PollFlags::IN)], Some(&limit)) != Ok(1) {
             return true;
         }
-        let Ok((want, _)) = hub::receive::<Want>(connection.as_fd()) else { return true };
+        let Ok((want, _)) = hub::receive::<SupervisorRequest>(connection.as_fd()) else { return true };
         let (answer, handle) = match self.act(&want) {
             Ok(answer) => answer,
-            Err(why) => (Answer::Failed(why), None),
+            Err(why) => (SupervisorReply::Failed(why), None),
         };
         let handle: Vec<BorrowedFd<'_>> = handle.iter().map(AsFd::as_fd).collect();
         hub::send(connection.as_fd(), &answer, &handle)
             .ignore_error("if the command is gone there is nobody to tell");
-        !matches!(want, Want::Down)
+        !matches!(want, SupervisorRequest::Down)
     }
 }
 
@@ -324,13 +329,13 @@ impl Held {
     /// Begins; the second is what is worth knowing of it.
     fn begin(
         context: &Context,
-        record: &Record,
-        wanted: Wanted,
+        record: &ClusterDir,
+        wanted: NodeBackend,
         maker: &OwnedFd,
     ) -> Result<(Self, Option<String>)> {
         let (plan, scratch) = match wanted {
-            Wanted::Here(plan, scratch) => (plan, scratch),
-            Wanted::Hosts(spec) => {
+            NodeBackend::Here(plan, scratch) => (plan, scratch),
+            NodeBackend::Hosts(spec) => {
                 let mut hosts = Hosts::begin(*spec, record.key()?, maker)?;
                 let configured = record.configure(hosts.conf());
                 configured.inspect_err(|_| hosts.end_all())?;
@@ -338,7 +343,7 @@ impl Held {
             }
         };
         let (scratch, note) = scratch::make(context, &scratch)?;
-        let pattern = Pattern {
+        let pattern = NodeTemplate {
             plan: &|member| of_member(&plan, record, scratch.as_ref(), member),
             command: &|member| machine::command(member, GroupNetwork::Own),
             output: inside::OUTPUT.as_ref(),
@@ -370,14 +375,14 @@ impl Held {
 
 /// The first process of the job that this is: managers have one lead a session. (Slurm ends its step, and so do all agents; but others may
 /// leave those alone that they do not know, as an agent on this very host that is our child.)
-fn job(spec: &Spec) -> Option<OwnedFd> {
+fn job(spec: &HostsSpec) -> Option<OwnedFd> {
     // Without a leader in sight there is only the loss of the hosts.
     let leader = spec.launching.manager.leads_session().then(|| session_of(None).ok().flatten())??;
     pidfd_open(leader, PidfdFlags::empty()).ok()
 }
 
 /// The root of one node on this machine.
-fn of_member(plan: &Plan, record: &Record, scratch: Option<&Scratch>, member: Member) -> Result<Plan> {
+fn of_member(plan: &Plan, record: &ClusterDir, scratch: Option<&Scratch>, member: Member) -> Result<Plan> {
     let (name, output) = (member.to_string(), record.log(member));
     std::fs::File::options()
         .append(true)

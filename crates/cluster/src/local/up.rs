@@ -24,25 +24,25 @@ use skiff_user::context::Context;
 use crate::fleet::Limits;
 use crate::launching;
 use crate::local::errand::wait_until_ready;
-use crate::local::hosts::Spec;
+use crate::local::hosts::HostsSpec;
 use crate::local::known::not_up;
 use crate::local::nodes::READY;
-use crate::local::record::{Record, Settings};
-use crate::local::supervisor::{self, Wanted as Held};
-use crate::local::wire::{Want, ask};
+use crate::local::record::{ClusterDir, ClusterSettings};
+use crate::local::supervisor::{self, NodeBackend as Held};
+use crate::local::wire::{SupervisorRequest, ask};
 use crate::machine;
-use crate::root::Found;
+use crate::root::ResolvedBase;
 use crate::slurm;
-use crate::wire::{Duty, VERSION, Wanted};
+use crate::wire::{ContainerSpec, Role, VERSION};
 
 /// How long one may take to end.
 const ENDING: Duration = Duration::from_secs(60);
 
 /// Makes one; returns when its nodes take jobs.
 pub fn up(context: &Context, wanted: &Up) -> Result<()> {
-    let record = Record::named(context, &wanted.name)?;
+    let record = ClusterDir::named(context, &wanted.name)?;
     let launching = find_hosts(context, wanted)?;
-    let found = Found::named(context, &wanted.base, wanted.dry_run)?;
+    let found = ResolvedBase::named(context, &wanted.base, wanted.dry_run)?;
     let nodes = count(wanted.nodes, launching.as_ref().map(|launching| launching.hosts.len()))?;
     let net = launching.as_ref().map(|_| wanted.host.net.clone().unwrap_or_default());
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
@@ -61,7 +61,7 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
     base::make_ready(context, &plan)?;
     let cpus =
         wanted.cpus.map(usize::from).or_else(|| std::thread::available_parallelism().ok().map(Into::into));
-    let settings = Settings {
+    let settings = ClusterSettings {
         base: found.text(),
         nodes,
         most: launching.as_ref().map_or(MOST, |it| u16::try_from(it.hosts.len()).unwrap_or(MOST)),
@@ -122,16 +122,16 @@ fn count(asked: Option<u16>, there: Option<usize>) -> Result<u16> {
 fn spec(
     context: &Context,
     wanted: &Up,
-    found: &Found,
-    (launching, record): (Launching, &Record),
+    found: &ResolvedBase,
+    (launching, record): (Launching, &ClusterDir),
     first: u16,
-) -> Spec {
-    let asked = Wanted {
+) -> HostsSpec {
+    let asked = ContainerSpec {
         version: VERSION.into(),
         name: wanted.name.to_string(),
         hosts: launching.hosts.iter().map(|host| host.name.clone()).collect(),
         index: 0,
-        duty: Duty::Node { port: None, controller: None },
+        duty: Role::Node { port: None, controller: None },
         root: found.root(),
         identity: Identity::Root,
         scratch: wanted.scratch.clone().unwrap_or_default(),
@@ -144,14 +144,14 @@ fn spec(
         Limits { answer, start: answer.max(Duration::from_secs(context.config.slurm.fetch_seconds)) };
     let log = record.log(Member::Controller);
     let net = wanted.host.net.clone().unwrap_or_default();
-    Spec { launching, net, wanted: asked, log, limits, first, cpus: wanted.cpus }
+    HostsSpec { launching, net, wanted: asked, log, limits, first, cpus: wanted.cpus }
 }
 
 /// Has the supervisor make the nodes; `made` tells it then that the cluster stays.
-fn begin(record: &Record, nodes: u16, made: &OwnedFd) -> Result<()> {
+fn begin(record: &ClusterDir, nodes: u16, made: &OwnedFd) -> Result<()> {
     let workers: Vec<Member> = (1..=nodes).map(Member::Worker).collect();
     let all = std::iter::once(Member::Controller).chain(workers.iter().copied()).collect();
-    ask(&record.dir, &Want::Make(all))?.ok_or_else(|| not_up(record))?;
+    ask(&record.dir, &SupervisorRequest::Make(all))?.ok_or_else(|| not_up(record))?;
     wait_until_ready(record, &workers, READY)?;
     // Until now it would have ended with us.
     rustix::io::write(made, b"+").map(drop).context(|| "the cluster's supervisor")
@@ -159,7 +159,7 @@ fn begin(record: &Record, nodes: u16, made: &OwnedFd) -> Result<()> {
 
 /// What the words ask of the root of every node, on the network of its hosts, or in a new one on this machine if there is none. The
 /// configuration of the cluster's Slurm, which is in the cluster's directory, is in the place of the host's.
-pub fn options(wanted: &Up, upper: Upper, net: Option<Net>, record: &Record) -> PlanOptions {
+pub fn options(wanted: &Up, upper: Upper, net: Option<Net>, record: &ClusterDir) -> PlanOptions {
     let kept = |part| Source::Bind(record.dir.join(part));
     let mut places = vec![("/etc/slurm", kept("slurm")), ("/run/munge", kept("munge"))];
     if net.is_none() {
@@ -187,7 +187,7 @@ fn show(plan: &Plan, launching: Option<&Launching>, json: bool) -> Result<()> {
 
 /// Ends one, or removes what is left of it.
 pub fn down(context: &Context, name: &EnvName, dry_run: bool) -> Result<()> {
-    let record = Record::existing(context, name)?;
+    let record = ClusterDir::existing(context, name)?;
     match dry_run {
         true => output::line(&format!("end cluster {name}, and remove {}", record.dir.display())),
         false => end(&record),
@@ -195,7 +195,7 @@ pub fn down(context: &Context, name: &EnvName, dry_run: bool) -> Result<()> {
 }
 
 /// Waits for the lock; not for ever, but what its nodes have left on a disk may take a while to remove.
-fn wait_until_gone(record: &Record) -> Result<Option<OwnedFd>> {
+fn wait_until_gone(record: &ClusterDir) -> Result<Option<OwnedFd>> {
     let end = Instant::now() + ENDING;
     loop {
         wait_for_lock(&record.dir)?;
@@ -206,8 +206,8 @@ fn wait_until_gone(record: &Record) -> Result<Option<OwnedFd>> {
     }
 }
 
-fn end(record: &Record) -> Result<()> {
-    ask(&record.dir, &Want::Down)?;
+fn end(record: &ClusterDir) -> Result<()> {
+    ask(&record.dir, &SupervisorRequest::Down)?;
     let waited = wait_until_gone(record);
     if !record.dir.exists() {
         // Its supervisor has just ended by itself, as its allocation has.

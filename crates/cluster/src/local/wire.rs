@@ -15,7 +15,7 @@ use crate::hub;
 
 /// What a command wants.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Want {
+pub enum SupervisorRequest {
     /// To know who is there.
     Status,
     /// A handle of a node's process 1.
@@ -32,26 +32,26 @@ pub enum Want {
 
 /// What it is told.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Answer {
+pub enum SupervisorReply {
     /// Who is there.
-    Nodes(Vec<Node>),
-    /// Success; for [`Want::Enter`] with the pidfd.
+    Nodes(Vec<NodeStatus>),
+    /// Success; for [`SupervisorRequest::Enter`] with the pidfd.
     Done,
     /// Refused, or failed on the way.
     Failed(Error),
 }
 
-impl Message for Want {
+impl Message for SupervisorRequest {
     const LONGEST: usize = hub::LONGEST;
 }
 
-impl Message for Answer {
+impl Message for SupervisorReply {
     const LONGEST: usize = hub::LONGEST;
     const DESCRIPTORS: usize = 1;
 }
 
-impl Protocol for Want {
-    type Answer = Answer;
+impl Protocol for SupervisorRequest {
+    type Answer = SupervisorReply;
     const NAME: &'static str = "Supervisor of a cluster";
     const SIDES: [&'static str; 2] = ["`skiff cluster`", "the cluster's supervisor"];
     const FRAMING: Framing = Framing::Packets;
@@ -59,7 +59,7 @@ impl Protocol for Want {
 
 /// A node as the supervisor knows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Node {
+pub struct NodeStatus {
     /// The node's name.
     pub name: Member,
     /// Where the others reach it.
@@ -75,11 +75,11 @@ pub struct Node {
 }
 
 /// Asks the supervisor of the cluster at `dir`; nothing if none runs.
-pub fn ask(dir: &Path, want: &Want) -> Result<Option<(Answer, Vec<OwnedFd>)>> {
+pub fn ask(dir: &Path, want: &SupervisorRequest) -> Result<Option<(SupervisorReply, Vec<OwnedFd>)>> {
     let Some(socket) = dial(dir)? else { return Ok(None) };
     hub::send(socket.as_fd(), want, &[])?;
     match hub::receive(socket.as_fd()) {
-        Ok((Answer::Failed(why), _)) => Err(why),
+        Ok((SupervisorReply::Failed(why), _)) => Err(why),
         Ok(answer) => Ok(Some(answer)),
         // Without an answer it closes the connection only at its end.
         Err(_) => Ok(None),

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::{ManagerEntry, Surroundings, Way, file, invalid, one_each, words_of};
+use super::{ConnectMethod, ManagerEntry, Surroundings, file, invalid, one_each, words_of};
 use crate::error::Result;
 use crate::hosts::Host;
 
@@ -11,7 +11,7 @@ pub const ENTRY: ManagerEntry = ManagerEntry {
     variables: &["JOB_ID", "PE_HOSTFILE"],
     hosts,
     launches: |around, hosts, program| one_each(around, hosts, program, words),
-    way: Way::Pipes,
+    way: ConnectMethod::Pipes,
     leads_session: true,
     tells_programs: None,
 };

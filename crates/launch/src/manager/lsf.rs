@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::{ManagerEntry, Surroundings, Way, file, invalid, one_each, var, words_of};
+use super::{ConnectMethod, ManagerEntry, Surroundings, file, invalid, one_each, var, words_of};
 use crate::error::Result;
 use crate::hosts::{self, Host};
 
@@ -11,7 +11,7 @@ pub const ENTRY: ManagerEntry = ManagerEntry {
     variables: &["LSB_JOBID", "LSB_HOSTS|LSB_MCPU_HOSTS|LSB_DJOB_HOSTFILE"],
     hosts,
     launches: |around, hosts, program| one_each(around, hosts, program, words),
-    way: Way::Pipes,
+    way: ConnectMethod::Pipes,
     leads_session: true,
     tells_programs: None,
 };

@@ -49,7 +49,7 @@ pub struct Launch {
     /// Variables of ours that would mislead it.
     pub without: Vec<&'static str>,
     /// How the agents get to talk to us.
-    pub way: Way,
+    pub way: ConnectMethod,
     /// For which hosts it is, by their numbers.
     pub hosts: Vec<usize>,
 }
@@ -57,7 +57,7 @@ pub struct Launch {
 /// How agents and head get to talk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
+pub enum ConnectMethod {
     /// By the launcher's standard input and output, which are the agent's.
     Pipes,
     /// The agent calls back; what it needs for that comes by its standard input.
@@ -77,7 +77,7 @@ struct ManagerEntry {
     /// What starts a program on hosts: all at once, by as few processes as the manager allows.
     launches: fn(&Surroundings<'_>, &[Host], &[OsString]) -> Vec<Launch>,
     /// How the programs get to talk to us.
-    way: Way,
+    way: ConnectMethod,
     /// Whether the job's first process leads a session.
     leads_session: bool,
     /// What it tells programs that it starts.
@@ -130,7 +130,7 @@ impl Manager {
 
     /// How programs that it starts get to talk to us.
     #[must_use]
-    pub fn way(self) -> Way {
+    pub fn way(self) -> ConnectMethod {
         self.entry().way
     }
 
@@ -212,7 +212,7 @@ pub fn launch_on(
     let is_of_job =
         |(_, list): &(Manager, Vec<Host>)| list.iter().any(|of_job| hosts::same(&of_job.name, host));
     let managed = find(around, None).ok().filter(is_of_job).and_then(|(manager, _)| by(manager));
-    let managed = managed.filter(|launch| launch.way != Way::CallBackByFile);
+    let managed = managed.filter(|launch| launch.way != ConnectMethod::CallBackByFile);
     managed.or(otherwise).or_else(|| by(Manager::Ssh)).ok_or(Error::NothingToStart)
 }
 
@@ -225,7 +225,7 @@ fn one_each(
 ) -> Vec<Launch> {
     let launch = |(at, host): (usize, &Host)| {
         let argv = if hosts::is_here(&host.name, &around.here) { agent.to_vec() } else { words(host, agent) };
-        Launch { argv, without: vec![], way: Way::Pipes, hosts: vec![at] }
+        Launch { argv, without: vec![], way: ConnectMethod::Pipes, hosts: vec![at] }
     };
     hosts.iter().enumerate().map(launch).collect()
 }

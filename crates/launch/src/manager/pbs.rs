@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use super::{Launch, ManagerEntry, Surroundings, Way, file, invalid, words_of};
+use super::{ConnectMethod, Launch, ManagerEntry, Surroundings, file, invalid, words_of};
 use crate::error::Result;
 use crate::hosts::{self, Host};
 
@@ -12,7 +12,7 @@ pub const ENTRY: ManagerEntry = ManagerEntry {
     variables: &["PBS_JOBID", "PBS_NODEFILE"],
     hosts,
     launches,
-    way: Way::CallBackByFile,
+    way: ConnectMethod::CallBackByFile,
     leads_session: true,
     tells_programs: None,
 };

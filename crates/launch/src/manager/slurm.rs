@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use skiff_spec::job::names;
 
-use super::{Launch, ManagerEntry, Surroundings, Told, Way, invalid, var, words_of};
+use super::{ConnectMethod, Launch, ManagerEntry, Surroundings, Told, invalid, var, words_of};
 use crate::error::Result;
 use crate::hosts::Host;
 
@@ -39,7 +39,7 @@ pub const ENTRY: ManagerEntry = ManagerEntry {
     variables: &["SLURM_JOB_ID", "SLURM_JOB_NODELIST"],
     hosts,
     launches: |_, hosts, program| vec![launch(hosts, program)],
-    way: Way::CallBack,
+    way: ConnectMethod::CallBack,
     leads_session: false,
     tells_programs: Some(Told { started_from: "SLURM_LAUNCH_NODE_IPADDR", own_name: "SLURMD_NODENAME" }),
 };

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use super::{ManagerEntry, Surroundings, Way, one_each, words_of};
+use super::{ConnectMethod, ManagerEntry, Surroundings, one_each, words_of};
 use crate::error::{Error, OfSystem as _, Result};
 use crate::hosts::{self, Host};
 
@@ -14,7 +14,7 @@ pub const ENTRY: ManagerEntry = ManagerEntry {
     // Only a file lists them.
     hosts: |_| Ok(vec![]),
     launches: |around, hosts, program| one_each(around, hosts, program, words),
-    way: Way::Pipes,
+    way: ConnectMethod::Pipes,
     leads_session: false,
     tells_programs: None,
 };

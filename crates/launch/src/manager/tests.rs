@@ -77,7 +77,8 @@ fn lists_without_hosts_are_told_apart() {
 fn one_other_host_is_reached_by_the_job_that_it_is_of_or_by_ssh() {
     let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n[1-2]")];
     let pbs = [("PBS_JOBID", "7"), ("PBS_NODEFILE", "/nodes")];
-    let agent = Launch { argv: vec!["agent".into()], without: vec![], way: Way::CallBack, hosts: vec![0] };
+    let agent =
+        Launch { argv: vec!["agent".into()], without: vec![], way: ConnectMethod::CallBack, hosts: vec![0] };
     let program = ["receive".into()];
     for (vars, host, otherwise, first) in [
         (&slurm, "n2", None, Ok("srun")),

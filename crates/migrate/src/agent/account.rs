@@ -14,13 +14,13 @@ const NOLOGIN: [&str; 2] = ["/run/nologin", "/etc/nologin"];
 
 /// A user, as the name services know them.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct TargetAccount {
     pub name: String,
     pub uid: u32,
     shell: PathBuf,
 }
 
-impl Account {
+impl TargetAccount {
     /// By uid, if nothing is wrong with it.
     pub fn fit(uid: u32) -> Result<Self> {
         let passwd = entry("passwd", &uid.to_string())?;
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn accounts_that_are_no_answer() {
-        let shell = |line| Account::parse(line, 7).map(|account| account.shell);
+        let shell = |line| TargetAccount::parse(line, 7).map(|account| account.shell);
         assert_eq!(shell("bob:x:7:7::/home/bob:/bin/bash").as_deref(), Some(Path::new("/bin/bash")));
         for line in
             ["bob:x:8:7::/home/bob:/bin/bash", "-bob:x:7:7::/:/bin/sh", ":x:7:7::/:/bin/sh", "bob:x:7", ""]
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn shells_that_are_none() {
-        let account = |shell: &str| Account { shell: shell.into(), ..Account::named("bob", 7) };
+        let account = |shell: &str| TargetAccount { shell: shell.into(), ..TargetAccount::named("bob", 7) };
         for shell in ["/usr/sbin/nologin", "/sbin/nologin", "/bin/false", "/nowhere/bash", "/etc/passwd", "/"]
         {
             let refused = account(shell).refuse_shell().expect_err(shell);

@@ -24,7 +24,7 @@ const HINT: &str = "the machines need munge's one key and clocks that agree";
 
 /// Who has shown a credential, and what is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Credential {
+pub struct MungeCredential {
     pub uid: u32,
     pub payload: Vec<u8>,
 }
@@ -66,7 +66,7 @@ impl Opening {
     ///
     /// # Errors
     /// Why the credential does not count.
-    pub fn go_on(&mut self) -> Result<Option<Credential>> {
+    pub fn go_on(&mut self) -> Result<Option<MungeCredential>> {
         let mut buffer = [0; 4096];
         loop {
             let ended = match self.socket.read(&mut buffer) {
@@ -110,7 +110,7 @@ fn request(credential: &[u8]) -> Vec<u8> {
 }
 
 /// What munged has answered; nothing if more is to come.
-fn answered(bytes: &[u8]) -> Result<Option<Credential>> {
+fn answered(bytes: &[u8]) -> Result<Option<MungeCredential>> {
     let strange = || Error::new("munged: invalid reply");
     let Some((header, body)) = bytes.split_at_checked(HEADER) else { return Ok(None) };
     let mut header = Fields(header);
@@ -129,7 +129,7 @@ fn answered(bytes: &[u8]) -> Result<Option<Credential>> {
 }
 
 /// The fields of its answer, of which two matter here.
-fn opened(mut body: Fields<'_>) -> Option<Result<Credential>> {
+fn opened(mut body: Fields<'_>) -> Option<Result<MungeCredential>> {
     let error = body.byte()?;
     let why = body.counted()?;
     if error != 0 {
@@ -143,7 +143,7 @@ fn opened(mut body: Fields<'_>) -> Option<Result<Credential>> {
     let uid = body.number()?;
     let _gid_and_for_whom = (body.number()?, body.number()?, body.number()?);
     let length = body.number()? as usize;
-    Some(Ok(Credential { uid, payload: body.bytes(length)?.to_vec() }))
+    Some(Ok(MungeCredential { uid, payload: body.bytes(length)?.to_vec() }))
 }
 
 struct Fields<'a>(&'a [u8]);
@@ -194,7 +194,7 @@ pub(super) mod tests {
     #[test]
     fn who_it_is_munge_says_and_nobody_else() {
         let whole = answer(0, "", 1000, b"UID: 0\n");
-        let want = Credential { uid: 1000, payload: b"UID: 0\n".to_vec() };
+        let want = MungeCredential { uid: 1000, payload: b"UID: 0\n".to_vec() };
         assert_eq!(answered(&whole).expect("opened"), Some(want));
         for end in 0..whole.len() {
             assert_eq!(answered(&whole[..end]).expect("more is to come"), None, "{end}");

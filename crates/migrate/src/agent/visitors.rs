@@ -14,7 +14,7 @@ use skiff_sys::IgnoreError;
 use skiff_sys::process::Child;
 
 use crate::agent::BUSY;
-use crate::agent::munge::{Credential, Opening};
+use crate::agent::munge::{MungeCredential, Opening};
 
 /// How long one may take to say its first byte,
 const SILENCE: Duration = Duration::from_secs(2);
@@ -47,7 +47,7 @@ const MOST_WAITING_EACH: usize = 4;
 const TOLD: Duration = Duration::from_secs(1);
 
 /// A connection.
-pub struct Visitor {
+pub struct AgentConnection {
     stream: TcpStream,
     source: IpAddr,
     since: Instant,
@@ -63,7 +63,7 @@ enum State {
     /// Munged is opening it.
     Asked(Opening, Instant),
     /// Munged has said whose it is.
-    Proven(Credential),
+    Proven(MungeCredential),
     /// A process starts that user's receiver.
     Attended(Child, u32, Instant),
     /// The visitor has been refused. To close with bytes of the visitor's unread would be a reset, which takes from it
@@ -75,8 +75,8 @@ enum State {
 
 /// All of them, the oldest first.
 #[derive(Default)]
-pub struct Visitors {
-    all: Vec<Visitor>,
+pub struct AgentConnections {
+    all: Vec<AgentConnection>,
     /// Of credentials refused since the journal was told: how many, the last one's source, and why.
     refused: Option<(u64, IpAddr, String)>,
     /// When that was.
@@ -85,15 +85,20 @@ pub struct Visitors {
     pub turned_away: u64,
 }
 
-impl Visitors {
+impl AgentConnections {
     /// Takes one more. It may have said something already.
     pub fn add(&mut self, stream: TcpStream, from: IpAddr, now: Instant) {
         // One that cannot be read without waiting is not read.
         if stream.set_nonblocking(true).is_err() {
             return;
         }
-        let mut visitor =
-            Visitor { stream, source: source(from), since: now, line: vec![], state: State::Speaking };
+        let mut visitor = AgentConnection {
+            stream,
+            source: source(from),
+            since: now,
+            line: vec![],
+            state: State::Speaking,
+        };
         visitor.read(now);
         self.all.push(visitor);
         while let Some(crowd) = self.crowd() {
@@ -134,7 +139,7 @@ impl Visitors {
 
     /// What is to be waited for, in the order in which [`Self::go_on`] wants the answers.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.all.iter().filter_map(Visitor::descriptor)
+        self.all.iter().filter_map(AgentConnection::descriptor)
     }
 
     /// Reads, counts the time, and forgets who has gone.
@@ -164,7 +169,7 @@ impl Visitors {
         &mut self,
         now: Instant,
         mut open: impl FnMut(&[u8]) -> Result<Option<Opening>>,
-        mut start: impl FnMut(&TcpStream, IpAddr, &Credential) -> Option<Child>,
+        mut start: impl FnMut(&TcpStream, IpAddr, &MungeCredential) -> Option<Child>,
     ) {
         while let Some(next) = self.next_to_ask() {
             match open(&next.line) {
@@ -183,8 +188,8 @@ impl Visitors {
     }
 
     /// Of the source for which it is asked least, the oldest.
-    fn next_to_ask(&mut self) -> Option<&mut Visitor> {
-        let is_asked = |one: &&Visitor| matches!(one.state, State::Asked(..));
+    fn next_to_ask(&mut self) -> Option<&mut AgentConnection> {
+        let is_asked = |one: &&AgentConnection| matches!(one.state, State::Asked(..));
         let asked: Vec<IpAddr> = self.all.iter().filter(is_asked).map(|one| one.source).collect();
         let of = |source: IpAddr| asked.iter().filter(|other| **other == source).count();
         let ready = self.all.iter_mut().filter(|one| matches!(one.state, State::Ready));
@@ -192,8 +197,8 @@ impl Visitors {
     }
 
     /// Of the user for whom fewest are started, the oldest.
-    fn next_to_start(&mut self) -> Option<(&mut Visitor, Credential)> {
-        let started: Vec<u32> = self.all.iter().filter_map(Visitor::attended).collect();
+    fn next_to_start(&mut self) -> Option<(&mut AgentConnection, MungeCredential)> {
+        let started: Vec<u32> = self.all.iter().filter_map(AgentConnection::attended).collect();
         let of = |uid: u32| started.iter().filter(|other| **other == uid).count();
         let proven = self.all.iter_mut().filter_map(|one| match &one.state {
             State::Proven(credential) => Some(credential.clone()).map(|credential| (one, credential)),
@@ -223,7 +228,7 @@ impl Visitors {
 
     /// How long nothing happens by itself.
     pub fn next_deadline(&self, now: Instant) -> Option<Duration> {
-        let next = self.all.iter().filter_map(Visitor::deadline).min();
+        let next = self.all.iter().filter_map(AgentConnection::deadline).min();
         let left = next.map(|until| until.saturating_duration_since(now));
         // That munged has room again nobody tells.
         let is_waiting = self.all.iter().any(|one| matches!(one.state, State::Ready));
@@ -231,7 +236,7 @@ impl Visitors {
     }
 }
 
-impl Visitor {
+impl AgentConnection {
     /// Whether it stays when there is no room: who is attended to does; else who has said more, then who is younger.
     fn worth(&self) -> Option<u8> {
         match self.state {
@@ -385,7 +390,7 @@ mod tests {
     use super::*;
 
     /// A visitor from an address, and its own end.
-    fn come(visitors: &mut Visitors, listener: &TcpListener, from: IpAddr, says: &str) -> TcpStream {
+    fn come(visitors: &mut AgentConnections, listener: &TcpListener, from: IpAddr, says: &str) -> TcpStream {
         let mut own = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
         own.write_all(says.as_bytes()).expect("is heard");
         visitors.add(listener.accept().expect("comes").0, from, Instant::now());
@@ -400,14 +405,14 @@ mod tests {
         Ipv4Addr::new(10, 0, 0, last).into()
     }
 
-    fn ready(visitors: &Visitors) -> Vec<String> {
+    fn ready(visitors: &AgentConnections) -> Vec<String> {
         let ready = visitors.all.iter().filter(|one| matches!(one.state, State::Ready));
         ready.map(|one| String::from_utf8_lossy(&one.line).into_owned()).collect()
     }
 
     #[test]
     fn who_speaks_is_never_turned_away_for_who_does_not() {
-        let (listener, mut visitors) = (listener(), Visitors::default());
+        let (listener, mut visitors) = (listener(), AgentConnections::default());
         let mut held = vec![come(&mut visitors, &listener, ip(1), "first\n")];
         for n in 0..MOST_EACH + 20 {
             held.push(come(&mut visitors, &listener, ip(1), if n % 2 == 0 { "" } else { "half" }));
@@ -425,7 +430,7 @@ mod tests {
 
     #[test]
     fn the_largest_crowd_makes_room() {
-        let (listener, mut visitors) = (listener(), Visitors::default());
+        let (listener, mut visitors) = (listener(), AgentConnections::default());
         let mut held = vec![come(&mut visitors, &listener, ip(0), "")];
         for n in 0..MOST {
             held.push(come(&mut visitors, &listener, ip(1 + u8::try_from(n / MOST_EACH).expect("few")), "x"));
@@ -439,11 +444,11 @@ mod tests {
 
     #[test]
     fn nobody_stays_for_long() {
-        let (listener, mut visitors) = (listener(), Visitors::default());
+        let (listener, mut visitors) = (listener(), AgentConnections::default());
         let _held =
             [come(&mut visitors, &listener, ip(1), ""), come(&mut visitors, &listener, ip(1), "half")];
         let now = Instant::now();
-        let states = |visitors: &mut Visitors, after: Duration| {
+        let states = |visitors: &mut AgentConnections, after: Duration| {
             visitors.go_on(&[false, false], now + after);
             visitors.all.iter().map(|one| matches!(one.state, State::Leaving(_))).collect::<Vec<_>>()
         };
@@ -457,7 +462,7 @@ mod tests {
 
     #[test]
     fn what_was_said_by_one_that_has_hung_up_is_not_looked_at() {
-        let (listener, mut visitors) = (listener(), Visitors::default());
+        let (listener, mut visitors) = (listener(), AgentConnections::default());
         let [stays, goes] = [1, 2].map(|last| come(&mut visitors, &listener, ip(last), "x\n"));
         drop(goes);
         visitors.go_on(&[false, true], Instant::now());
@@ -472,7 +477,7 @@ mod tests {
     }
 
     /// A turn: munged answers at once what each has said, a uid; nothing that is started ends.
-    fn turn(visitors: &mut Visitors, started: &mut Vec<(u32, std::process::Child)>) {
+    fn turn(visitors: &mut AgentConnections, started: &mut Vec<(u32, std::process::Child)>) {
         let munged = |line: &[u8]| {
             let uid = std::str::from_utf8(line).expect("text").parse();
             let (ours, mut munged) = UnixStream::pair().expect("a pair");
@@ -494,7 +499,7 @@ mod tests {
 
     #[test]
     fn one_user_takes_no_more_than_a_part_be_the_credentials_true_or_false() {
-        let (listener, mut visitors) = (listener(), Visitors::default());
+        let (listener, mut visitors) = (listener(), AgentConnections::default());
         let (mut held, mut started) = (vec![], vec![]);
         for n in 0..40 {
             held.push(come(&mut visitors, &listener, ip(1), if n % 2 == 0 { "7\n" } else { "false\n" }));
@@ -520,7 +525,7 @@ mod tests {
 
     #[test]
     fn what_takes_too_long_to_start_is_killed_and_waited_for_without_haste() {
-        let (listener, mut visitors) = (listener(), Visitors::default());
+        let (listener, mut visitors) = (listener(), AgentConnections::default());
         let mut started = vec![];
         let _held = come(&mut visitors, &listener, ip(1), "7\n");
         for _ in 0..3 {

@@ -6,9 +6,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Instant;
 
-use skiff_checkpoint::enter::Inside;
+use skiff_checkpoint::enter::EnterTarget;
 use skiff_checkpoint::installed_criu;
-use skiff_checkpoint::probe::{Found, probe};
+use skiff_checkpoint::probe::{CriuFeatures, probe};
 use skiff_plan::{self as plan, Facts, PlanOptions, RootOptions};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::start::{StartOptions, start};
@@ -42,7 +42,7 @@ pub fn check(context: &Context) -> Check {
     }
 }
 
-fn shown(found: &Found, begun: Instant) -> String {
+fn shown(found: &CriuFeatures, begun: Instant) -> String {
     let took = begun.elapsed().as_secs_f64();
     let yes = |there| if there { "yes" } else { "no" };
     format!(
@@ -54,7 +54,10 @@ fn shown(found: &Found, begun: Instant) -> String {
 }
 
 /// In an environment made for this, with a network of its own, as instances have it that take their connections along.
-fn try_in_new(context: &Context, act: impl FnOnce(Inside<'_>, &Path) -> Result<Found>) -> Result<Found> {
+fn try_in_new(
+    context: &Context,
+    act: impl FnOnce(EnterTarget<'_>, &Path) -> Result<CriuFeatures>,
+) -> Result<CriuFeatures> {
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     let asked = RootOptions { net: Some(Net::None), dumpable: true, ..RootOptions::default() };
     let options = PlanOptions::new("doctor", upper, asked);
@@ -63,7 +66,7 @@ fn try_in_new(context: &Context, act: impl FnOnce(Inside<'_>, &Path) -> Result<F
     fs::DirBuilder::new().mode(0o700).create(&scratch).context(|| scratch.display().to_string())?;
     let found = start(&plan, StartOptions { helper: context.helper.as_deref(), ..StartOptions::default() })
         .and_then(|instance| {
-            let inside = Inside { init: instance.init.pidfd.as_fd(), net: NetSpace::Its, number: None };
+            let inside = EnterTarget { init: instance.init.pidfd.as_fd(), net: NetSpace::Its, number: None };
             let found = act(inside, &scratch);
             instance.end();
             found

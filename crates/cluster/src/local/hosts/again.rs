@@ -6,7 +6,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 
 use crate::launching;
 use crate::local::hosts::{Hosts, Lost};
-use crate::wire::Duty;
+use crate::wire::Role;
 
 /// How long to wait before it is looked again whether an address is free.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -42,7 +42,7 @@ impl Hosts {
     }
 
     fn call_one_again(&mut self, at: usize, was: Option<u16>) -> Result<Vec<Lost>> {
-        if let Duty::Node { port, .. } = &mut self.spec.wanted.duty {
+        if let Role::Node { port, .. } = &mut self.spec.wanted.duty {
             *port = was;
         }
         let launches = self.spec.launching.launch(at);

@@ -6,16 +6,16 @@ use skiff_runtime::record::now;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::members::Member;
 
-use crate::hub::Ask;
-use crate::local::supervisor::{Machine, Supervisor};
-use crate::local::wire::{Answer, Node, Want};
+use crate::hub::HubRequest;
+use crate::local::supervisor::{HeldNode, Supervisor};
+use crate::local::wire::{NodeStatus, SupervisorReply, SupervisorRequest};
 use crate::machine::number;
 
 impl Supervisor {
-    pub(super) fn act(&mut self, want: &Want) -> Result<(Answer, Option<OwnedFd>)> {
+    pub(super) fn act(&mut self, want: &SupervisorRequest) -> Result<(SupervisorReply, Option<OwnedFd>)> {
         match want {
-            Want::Status => return Ok((Answer::Nodes(self.nodes()), None)),
-            Want::Enter(member) => {
+            SupervisorRequest::Status => return Ok((SupervisorReply::Nodes(self.nodes()), None)),
+            SupervisorRequest::Enter(member) => {
                 let node = self
                     .nodes
                     .get(member)
@@ -23,19 +23,19 @@ impl Supervisor {
                     .ok_or_else(|| not_there(*member))?;
                 let init = node.init.as_ref().ok_or_else(|| self.elsewhere(*member))?;
                 let handle = init.try_clone().context(|| format!("node {member}"))?;
-                return Ok((Answer::Done, Some(handle)));
+                return Ok((SupervisorReply::Done, Some(handle)));
             }
-            Want::Visit(member, call) => {
+            SupervisorRequest::Visit(member, call) => {
                 let node = self.nodes.get(member).filter(|node| node.lost.is_none());
                 let there = node.is_some();
                 let hosts = self.hosts_mut().filter(|_| there);
                 hosts.ok_or_else(|| not_there(*member))?.admit(*member, call.clone());
             }
-            Want::Make(members) => self.make(members)?,
-            Want::End(members) => members.iter().try_for_each(|member| self.end_one(*member))?,
-            Want::Down => {}
+            SupervisorRequest::Make(members) => self.make(members)?,
+            SupervisorRequest::End(members) => members.iter().try_for_each(|member| self.end_one(*member))?,
+            SupervisorRequest::Down => {}
         }
-        Ok((Answer::Done, None))
+        Ok((SupervisorReply::Done, None))
     }
 
     /// Makes these, or none of them.
@@ -47,7 +47,7 @@ impl Supervisor {
             let lost = hosts.make(members)?;
             let init = |member: &Member| hosts.handle(*member).map(OwnedFd::try_clone).transpose();
             let inits = members.iter().map(init).collect::<std::io::Result<Vec<_>>>();
-            let machine = |init| Machine { init, since: now(), lost: None };
+            let machine = |init| HeldNode { init, since: now(), lost: None };
             let made = inits.context(|| "handles of nodes")?.into_iter().map(machine);
             self.nodes.extend(members.iter().copied().zip(made));
             self.bury(lost);
@@ -64,16 +64,16 @@ impl Supervisor {
     }
 
     fn make_here(&mut self, member: Member) -> Result<()> {
-        let handle = self.order(&Ask::Make(member))?.into_iter().next();
+        let handle = self.order(&HubRequest::Make(member))?.into_iter().next();
         let init = handle.ok_or_else(|| Error::new(format!("node {member}: made without a handle")))?;
-        self.nodes.insert(member, Machine { init: Some(init), since: now(), lost: None });
+        self.nodes.insert(member, HeldNode { init: Some(init), since: now(), lost: None });
         Ok(())
     }
 
     fn end_one(&mut self, member: Member) -> Result<()> {
         match self.hosts_mut() {
             Some(hosts) => hosts.end(member),
-            None => drop(self.order(&Ask::End(member))?),
+            None => drop(self.order(&HubRequest::End(member))?),
         }
         self.nodes.remove(&member);
         Ok(())
@@ -84,11 +84,11 @@ impl Supervisor {
         Error::new(format!("node {member}: it is on host {}", host.unwrap_or_default()))
     }
 
-    fn nodes(&self) -> Vec<Node> {
+    fn nodes(&self) -> Vec<NodeStatus> {
         let known = self.nodes.iter().map(|(name, machine)| {
             let place = self.hosts().and_then(|hosts| hosts.place(*name));
             let (address, host) = place.map_or((None, None), |(address, host)| (Some(address), Some(host)));
-            Node {
+            NodeStatus {
                 name: *name,
                 address: address.unwrap_or_else(|| name.address().to_string()),
                 host,
