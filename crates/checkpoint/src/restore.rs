@@ -24,7 +24,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::Again;
 use skiff_spec::plan::{Plan, Route, Upper};
-use skiff_store::index::Entry;
+use skiff_store::index::ImageName;
 use skiff_user::context::Context;
 
 use crate::criu::{self, CriuProcess, Installation};
@@ -95,7 +95,7 @@ pub fn carry_out(context: &Context, restore: &Restore) -> Result<Option<Restored
 /// Makes the instance, and all of it; nothing is left of it if anything fails.
 pub fn make_again(context: &Context, record: &Record, revived: &CriuRestorer<'_>) -> Result<()> {
     let CriuRestorer { checkpoint, dir, .. } = revived;
-    let entry = match Entry::read(&dir.join(IMAGE))? {
+    let entry = match ImageName::read(&dir.join(IMAGE))? {
         Some(entry) => Some(get::again(context, entry)?),
         None => None,
     };
@@ -155,7 +155,7 @@ fn plan(context: &Context, checkpoint: &Checkpoint, record: &Record) -> Result<(
 fn launch(
     context: &Context,
     record: &Record,
-    (started, entry): (&Started, Option<&Entry>),
+    (started, entry): (&Started, Option<&ImageName>),
     revived: &CriuRestorer<'_>,
     held: &[LayerLease],
     lock: &OwnedFd,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use skiff_plan::get::{self, PullWhen};
 use skiff_plan::{Facts, base};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_store::index::Entry;
+use skiff_store::index::ImageName;
 use skiff_user::context::Context;
 
 use crate::wire::Root;
@@ -20,7 +20,7 @@ pub enum ResolvedBase {
     /// The host's own.
     Host,
     /// An image of this host's store.
-    Image(Box<Entry>),
+    Image(Box<ImageName>),
     /// A directory.
     Directory(PathBuf),
 }
@@ -76,7 +76,7 @@ impl ResolvedBase {
     }
 
     /// The image, if it is one.
-    pub fn image(&self) -> Option<&Entry> {
+    pub fn image(&self) -> Option<&ImageName> {
         match self {
             Self::Image(entry) => Some(entry),
             Self::Host | Self::Directory(_) => None,

@@ -19,7 +19,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Plan, inside};
 use skiff_user::context::Context;
 
-use crate::{base_identity, latest, root};
+use crate::{base_fingerprint, latest, root};
 
 /// Prints what is added, changed and deleted.
 pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {
@@ -75,7 +75,7 @@ fn leave_out_places(changes: &mut Vec<Change>, plan: &Plan) {
 
 /// A snapshot and what it took.
 #[derive(Serialize, serde::Deserialize)]
-pub struct Taken {
+pub struct SnapshotReport {
     /// What a job carries.
     #[serde(flatten)]
     pub descriptor: Snapshot,
@@ -90,21 +90,21 @@ pub struct Taken {
 }
 
 /// Takes a snapshot of an environment into the depot.
-pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
+pub fn take_snapshot(context: &Context, env: &Environment) -> Result<SnapshotReport> {
     let depot_dir = context.depot()?;
-    let kept = base_identity::kept_in_home(context);
+    let kept = base_fingerprint::kept_in_home(context);
     let ground = env.ground()?;
     // Out here: in the user namespace root's directories could not be told from those of others.
     let depot = Depot::open(&depot_dir).map_err(ours)?;
-    let identity: BTreeMap<String, String> = match ground.image() {
-        Some(entry) => base_identity::of_image(entry.id, &entry.reference),
-        None => base_identity::here(&kept)?.record(&depot_dir)?,
+    let fingerprint: BTreeMap<String, String> = match ground.image() {
+        Some(entry) => base_fingerprint::of_image(entry.id, &entry.reference),
+        None => base_fingerprint::here(&kept)?.record(&depot_dir)?,
     };
     let base = ground.base();
     let own = own_view(context, base)?;
     let dir = env.dir.clone();
     let name = env.name.clone();
-    let taken: Taken = as_root_of_ids(context.helper.as_deref(), base, |view| {
+    let report: SnapshotReport = as_root_of_ids(context.helper.as_deref(), base, |view| {
         let (upper, state, base) =
             (open_dir(&dir.join("upper"))?, open_dir(&dir)?, view_of_base(view, &own)?);
         let input = SnapshotInput {
@@ -112,7 +112,7 @@ pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
             upper: upper.as_fd(),
             base: base.as_fd(),
             state: state.as_fd(),
-            base_identity: &identity,
+            base_fingerprint: &fingerprint,
         };
         let pushed = skiff_snapshot::push(&depot, &input).map_err(ours)?;
         let how = match pushed.how {
@@ -130,24 +130,35 @@ pub fn take_snapshot(context: &Context, env: &Environment) -> Result<Taken> {
                 .into(),
         };
         let skipped = pushed.skipped.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
-        Ok(Taken { descriptor, how: how.into(), entries: pushed.entries, bytes: pushed.bytes, skipped })
+        Ok(SnapshotReport {
+            descriptor,
+            how: how.into(),
+            entries: pushed.entries,
+            bytes: pushed.bytes,
+            skipped,
+        })
     })?;
-    latest::set(&depot_dir, &taken.descriptor)?;
-    Ok(taken)
+    latest::set(&depot_dir, &report.descriptor)?;
+    Ok(report)
 }
 
 /// Takes a snapshot and says which.
 pub fn snapshot(context: &Context, name: &EnvName, json: bool) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
-    let taken = take_snapshot(context, &env)?;
+    let report = take_snapshot(context, &env)?;
     if json {
-        return output::json(&taken);
+        return output::json(&report);
     }
-    for path in &taken.skipped {
+    for path in &report.skipped {
         output::note(&format!("left out: /{path} (a socket or device)"));
     }
-    output::note(&format!("{}: {} entries, {} written", taken.how, taken.entries, output::size(taken.bytes)));
-    output::line(&taken.descriptor.snapshot)
+    output::note(&format!(
+        "{}: {} entries, {} written",
+        report.how,
+        report.entries,
+        output::size(report.bytes)
+    ));
+    output::line(&report.descriptor.snapshot)
 }
 
 /// Where a base is to be seen without the helper: the host as the user sees it, an image unpacked.

@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 use skiff_ipc::{Descriptors, ReportingChild};
 use skiff_plan::get;
 use skiff_sandbox::visit::as_root_of_ids;
-use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, Manifest, SnapshotId};
+use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, SnapshotId, SnapshotManifest};
 use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Snapshot;
 use skiff_spec::plan::Base;
-use skiff_store::index::Entry;
+use skiff_store::index::ImageName;
 use skiff_sys::IgnoreError;
 use skiff_sys::process::CloneFlags;
 use skiff_user::context::Context;
 
-use crate::base_identity;
+use crate::base_fingerprint;
 use crate::contents::ours;
 
 /// The plug-in gives a step no more than ten minutes, because srun waits no longer; what we say must come before.
@@ -32,7 +32,7 @@ pub struct Deployed {
     /// The layers' directories, bottom first, held so that no eviction takes them.
     pub layers: Vec<(PathBuf, LayerLease)>,
     /// The image below them; nothing if that is the host's root.
-    pub image: Option<Entry>,
+    pub image: Option<ImageName>,
 }
 
 /// What the process that fetches says.
@@ -40,7 +40,7 @@ pub struct Deployed {
 struct Fetched {
     difference: String,
     layers: Vec<PathBuf>,
-    image: Option<Entry>,
+    image: Option<ImageName>,
 }
 
 /// Brings a job's snapshot to this node, unless its base is another one and such jobs are refused; within the time that the
@@ -76,7 +76,7 @@ fn fetch(context: &Context, job: &Snapshot) -> Result<Fetched> {
     let manifest = depot.manifest(&id).map_err(ours)?;
     let cache = open_cache(context, &cache_dir(context))?;
     let about_node = |e: Error| e.about(&format!("node {}", node_name()));
-    let image = base_identity::image_of(&manifest.base)?
+    let image = base_fingerprint::image_of(&manifest.base)?
         .map(|(id, name)| get::on_node(context, id, name).map_err(about_node))
         .transpose()?;
     // An image is the same everywhere.
@@ -86,11 +86,11 @@ fn fetch(context: &Context, job: &Snapshot) -> Result<Fetched> {
 }
 
 /// Compares this node's base with the one the environment was built on.
-fn difference(context: &Context, job: &Snapshot, manifest: &Manifest) -> Result<String> {
+fn difference(context: &Context, job: &Snapshot, manifest: &SnapshotManifest) -> Result<String> {
     if context.config.base.mismatch == Mismatch::Ignore {
         return Ok(String::new());
     }
-    let here = base_identity::here(&cache_dir(context).join("packages"))?;
+    let here = base_fingerprint::here(&cache_dir(context).join("packages"))?;
     let found = here.difference(&manifest.base, Path::new(&job.depot)).unwrap_or_default();
     if found.is_empty() || context.config.base.mismatch == Mismatch::Warn {
         return Ok(found);
@@ -118,7 +118,7 @@ pub fn layers(
     context: &Context,
     dir: &Path,
     depot: &Depot,
-    (id, manifest): (&SnapshotId, &Manifest),
+    (id, manifest): (&SnapshotId, &SnapshotManifest),
 ) -> Result<Vec<PathBuf>> {
     layers_in(context, &open_cache(context, dir)?, dir, (depot, id, manifest))
 }
@@ -127,7 +127,7 @@ fn layers_in(
     context: &Context,
     cache: &Cache,
     dir: &Path,
-    (depot, id, manifest): (&Depot, &SnapshotId, &Manifest),
+    (depot, id, manifest): (&Depot, &SnapshotId, &SnapshotManifest),
 ) -> Result<Vec<PathBuf>> {
     let paths = |layers: Vec<LayerDir>| layers.into_iter().map(|layer| layer.path).collect::<Vec<_>>();
     if let Some(found) = cache.all_there(manifest).map_err(|e| in_cache(e, dir))? {

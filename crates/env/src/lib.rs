@@ -1,6 +1,6 @@
 //! `skiff env`, and what jobs, instances and checkpoints need of environments: snapshots, their way to a node, the identity of the base.
 
-pub mod base_identity;
+pub mod base_fingerprint;
 pub mod contents;
 pub mod deploy;
 pub mod latest;

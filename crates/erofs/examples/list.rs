@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write, stdout};
 
-use skiff_erofs::{NodeKind, Reader, verify};
+use skiff_erofs::{InodeKind, Reader, verify};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args_os().nth(1).ok_or("usage: list FILE")?;
@@ -13,13 +13,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut out = BufWriter::new(stdout().lock());
     for file in reader.files() {
         let file = file?;
-        let target = match file.node.kind {
-            NodeKind::Symlink => format!(" -> {}", reader.target(&file.node)?.escape_ascii()),
+        let target = match file.inode.kind {
+            InodeKind::Symlink => format!(" -> {}", reader.target(&file.inode)?.escape_ascii()),
             _ => String::new(),
         };
-        let node = &file.node;
+        let inode = &file.inode;
         let name = file.path.escape_ascii();
-        writeln!(out, "{:04o} {}:{} {:>12} /{name}{target}", node.mode, node.uid, node.gid, node.size)?;
+        writeln!(out, "{:04o} {}:{} {:>12} /{name}{target}", inode.mode, inode.uid, inode.gid, inode.size)?;
     }
     writeln!(out, "{} files under {} names", verified.inodes, verified.names)?;
     out.flush()?;

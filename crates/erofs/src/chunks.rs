@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::format::{CHUNK_BITS_MAX, CHUNK_INDEX_SIZE};
-use super::tree::{BLOCK, Run, Sparse};
+use super::tree::{BLOCK, BlockRun, Sparse};
 
 /// How a file with holes is cut into chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) enum Chunk<'a> {
     /// The data lies in one piece, from this block on.
     Whole(u32),
     /// These blocks of the file are to be put together from what these runs have of them.
-    Mixed(Range<u64>, &'a [Run]),
+    Mixed(Range<u64>, &'a [BlockRun]),
 }
 
 impl Chunking {
@@ -64,7 +64,7 @@ impl Chunking {
 }
 
 /// The blocks of the file that a run has.
-pub(super) fn of_file(run: &Run) -> Range<u64> {
+pub(super) fn of_file(run: &BlockRun) -> Range<u64> {
     u64::from(run.at)..u64::from(run.at) + u64::from(run.blocks)
 }
 
@@ -72,12 +72,12 @@ fn span(number: u64, bits: u32, blocks: u64) -> Range<u64> {
     number << bits..((number + 1) << bits).min(blocks)
 }
 
-fn covers(run: &Run, span: &Range<u64>) -> bool {
+fn covers(run: &BlockRun, span: &Range<u64>) -> bool {
     of_file(run).start <= span.start && of_file(run).end >= span.end
 }
 
 /// Blocks of chunks that hold data but do not lie within one run; only those at a run's ends can be such.
-fn copied(runs: &[Run], blocks: u64, bits: u32) -> u64 {
+fn copied(runs: &[BlockRun], blocks: u64, bits: u32) -> u64 {
     let mut copied = 0;
     let mut last = None;
     for run in runs.iter().filter(|run| run.blocks > 0) {
@@ -102,7 +102,7 @@ mod tests {
     const TIB: u64 = 1 << 40;
 
     fn sparse(size: u64, runs: &[(u32, u32, u32)]) -> Sparse {
-        let runs = runs.iter().map(|&(at, block, blocks)| Run { at, block, blocks }).collect();
+        let runs = runs.iter().map(|&(at, block, blocks)| BlockRun { at, block, blocks }).collect();
         Sparse { size, runs }
     }
 
@@ -138,7 +138,7 @@ mod tests {
             let mut at = 0;
             for (index, (hole, blocks)) in gaps.iter().enumerate() {
                 at += hole;
-                file.runs.push(Run { at, block: 1000 * (index as u32 + 1), blocks: *blocks });
+                file.runs.push(BlockRun { at, block: 1000 * (index as u32 + 1), blocks: *blocks });
                 at += blocks;
             }
             file.size = u64::from(at) * BLOCK + extra;

@@ -6,14 +6,14 @@ use super::format::{BLOCK_SIZE, DIRENT_SIZE, NAME_MAX, get16, get64, put16, put6
 use super::tree::InodeId;
 
 /// A name and what it names.
-pub(super) type Named<'t> = (&'t [u8], InodeId);
+pub(super) type Dirent<'t> = (&'t [u8], InodeId);
 
 /// All entries of a directory, `.` and `..` in their places among the others; or why one cannot be.
 pub(super) fn entries(
     children: &BTreeMap<Box<[u8]>, InodeId>,
     directory: InodeId,
     parent: InodeId,
-) -> Result<Vec<Named<'_>>, String> {
+) -> Result<Vec<Dirent<'_>>, String> {
     let mut entries = Vec::with_capacity(children.len() + 2);
     for (name, &child) in children {
         check(name)?;
@@ -41,11 +41,11 @@ fn check(name: &[u8]) -> Result<(), String> {
 
 /// The entries of each block, and how many of its bytes they take.
 pub(super) fn blocks<'a, 't>(
-    mut entries: &'a [Named<'t>],
-) -> impl Iterator<Item = (&'a [Named<'t>], usize)> + use<'a, 't> {
+    mut entries: &'a [Dirent<'t>],
+) -> impl Iterator<Item = (&'a [Dirent<'t>], usize)> + use<'a, 't> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
-        let fits = |(name, _): &&Named<'_>| {
+        let fits = |(name, _): &&Dirent<'_>| {
             bytes += DIRENT_SIZE + name.len();
             bytes <= BLOCK_SIZE
         };
@@ -58,14 +58,14 @@ pub(super) fn blocks<'a, 't>(
 }
 
 /// How many bytes a directory has. Only its last block may be shorter than a block.
-pub(super) fn size(entries: &[Named<'_>]) -> u64 {
+pub(super) fn size(entries: &[Dirent<'_>]) -> u64 {
     let (count, last) = blocks(entries).fold((0, 0), |(count, _), (_, bytes)| (count + 1, bytes));
     (count - 1) * BLOCK_SIZE as u64 + last as u64
 }
 
 /// Writes one block's entries into `place`, which has as many bytes as they take or a whole block. `target` gives the inode's
 /// number and its type.
-pub(super) fn encode(entries: &[Named<'_>], place: &mut [u8], target: impl Fn(InodeId) -> (u64, u8)) {
+pub(super) fn encode(entries: &[Dirent<'_>], place: &mut [u8], target: impl Fn(InodeId) -> (u64, u8)) {
     let mut name_at = entries.len() * DIRENT_SIZE;
     for (index, (name, id)) in entries.iter().enumerate() {
         let (number, file_type) = target(*id);
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn blocks_are_filled_to_their_last_byte() {
         let names: Vec<Vec<u8>> = (0..400u16).map(|number| format!("{number:04}").into_bytes()).collect();
-        let entries: Vec<Named<'_>> = names.iter().map(|name| (&name[..], InodeId(0))).collect();
+        let entries: Vec<Dirent<'_>> = names.iter().map(|name| (&name[..], InodeId(0))).collect();
         assert_eq!(size(&entries[..256]), 4096);
         assert_eq!(size(&entries[..257]), 4096 + 16);
         assert_eq!(size(&entries[..255]), 4080);
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn blocks_come_back_and_others_are_refused() {
         let names: Vec<Vec<u8>> = (0..200u16).map(|number| format!("{number:05}").into_bytes()).collect();
-        let entries: Vec<Named<'_>> =
+        let entries: Vec<Dirent<'_>> =
             (0..).zip(&names).map(|(number, name)| (&name[..], InodeId(number))).collect();
         for length in [200 * 17, BLOCK_SIZE] {
             let mut block = vec![0; length];

@@ -4,8 +4,8 @@ use super::Result;
 use super::dirents;
 use super::format::BLOCK_SIZE;
 use super::layout::DEPTH_MAX;
-use super::read::{Node, NodeKind, Reader};
-use super::source::Source;
+use super::read::{InodeKind, Reader, StoredInode};
+use super::source::ReadAt;
 use super::tree::BLOCK;
 
 /// A file under one of its names.
@@ -14,7 +14,7 @@ pub struct FileEntry {
     /// From the root, without a slash before it; the root's is empty.
     pub path: Vec<u8>,
     /// The file.
-    pub node: Node,
+    pub inode: StoredInode,
 }
 
 /// Goes through an image: each directory before what is in it, names in the order of their bytes. Memory grows with the depth
@@ -31,7 +31,7 @@ pub struct Files<'r, S> {
 
 /// A directory that is being read.
 struct Frame {
-    node: Node,
+    inode: StoredInode,
     /// The block after the one whose entries these are.
     block: u64,
     entries: std::vec::IntoIter<dirents::Read>,
@@ -39,7 +39,7 @@ struct Frame {
     path_len: usize,
 }
 
-impl<S: Source> Reader<S> {
+impl<S: ReadAt> Reader<S> {
     /// All files.
     pub fn files(&self) -> Files<'_, S> {
         let names_left = self.most_names();
@@ -49,17 +49,21 @@ impl<S: Source> Reader<S> {
     /// What is in a directory itself under names that are wanted.
     ///
     /// # Errors
-    /// As [`Reader::node`].
-    pub fn children(&self, directory: &Node, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Node>> {
+    /// As [`Reader::inode`].
+    pub fn children(
+        &self,
+        directory: &StoredInode,
+        is_wanted: impl Fn(&[u8]) -> bool,
+    ) -> Result<Vec<StoredInode>> {
         let names = self.names(directory)?.into_iter();
-        names.filter(|(name, _)| is_wanted(name)).map(|(_, number)| self.node(number)).collect()
+        names.filter(|(name, _)| is_wanted(name)).map(|(_, number)| self.inode(number)).collect()
     }
 
     /// The names in a directory itself but `.` and `..`, sorted by their bytes, and the numbers of the inodes that they name.
     ///
     /// # Errors
-    /// As [`Reader::node`].
-    pub fn names(&self, directory: &Node) -> Result<Vec<(Box<[u8]>, u64)>> {
+    /// As [`Reader::inode`].
+    pub fn names(&self, directory: &StoredInode) -> Result<Vec<(Box<[u8]>, u64)>> {
         let mut names = vec![];
         for block in 0..directory.size.div_ceil(BLOCK) {
             let entries = self.entries(directory, block)?.into_iter();
@@ -75,7 +79,7 @@ impl<S: Source> Reader<S> {
     }
 
     /// The entries in one block of a directory.
-    pub(super) fn entries(&self, directory: &Node, block: u64) -> Result<Vec<dirents::Read>> {
+    pub(super) fn entries(&self, directory: &StoredInode, block: u64) -> Result<Vec<dirents::Read>> {
         let length = (directory.size - block * BLOCK).min(BLOCK) as usize;
         let mut bytes = [0; BLOCK_SIZE];
         self.read_at(directory, &mut bytes[..length], block * BLOCK)?;
@@ -83,12 +87,12 @@ impl<S: Source> Reader<S> {
     }
 }
 
-impl<S: Source> Files<'_, S> {
+impl<S: ReadAt> Files<'_, S> {
     fn step(&mut self) -> Result<Option<FileEntry>> {
         if std::mem::take(&mut self.fresh) {
-            let node = self.reader.root()?;
-            self.enter(node)?;
-            return Ok(Some(FileEntry { path: vec![], node }));
+            let inode = self.reader.root()?;
+            self.enter(inode)?;
+            return Ok(Some(FileEntry { path: vec![], inode }));
         }
         while let Some(frame) = self.stack.last_mut() {
             self.path.truncate(frame.path_len);
@@ -103,14 +107,14 @@ impl<S: Source> Files<'_, S> {
                         self.path.push(b'/');
                     }
                     self.path.extend(&*entry.name);
-                    let node = self.reader.node(entry.number)?;
-                    if node.kind == NodeKind::Directory {
-                        self.enter(node)?;
+                    let inode = self.reader.inode(entry.number)?;
+                    if inode.kind == InodeKind::Directory {
+                        self.enter(inode)?;
                     }
-                    return Ok(Some(FileEntry { path: self.path.clone(), node }));
+                    return Ok(Some(FileEntry { path: self.path.clone(), inode }));
                 }
-                None if frame.block * BLOCK < frame.node.size => {
-                    frame.entries = self.reader.entries(&frame.node, frame.block)?.into_iter();
+                None if frame.block * BLOCK < frame.inode.size => {
+                    frame.entries = self.reader.entries(&frame.inode, frame.block)?.into_iter();
                     frame.block += 1;
                 }
                 None => {
@@ -121,16 +125,16 @@ impl<S: Source> Files<'_, S> {
         Ok(None)
     }
 
-    fn enter(&mut self, node: Node) -> Result<()> {
+    fn enter(&mut self, inode: StoredInode) -> Result<()> {
         if self.stack.len() >= DEPTH_MAX {
-            return Err(self.reader.bad(node.number, "lies too deep"));
+            return Err(self.reader.bad(inode.number, "lies too deep"));
         }
-        self.stack.push(Frame { node, block: 0, entries: vec![].into_iter(), path_len: self.path.len() });
+        self.stack.push(Frame { inode, block: 0, entries: vec![].into_iter(), path_len: self.path.len() });
         Ok(())
     }
 }
 
-impl<S: Source> Iterator for Files<'_, S> {
+impl<S: ReadAt> Iterator for Files<'_, S> {
     type Item = Result<FileEntry>;
 
     fn next(&mut self) -> Option<Result<FileEntry>> {

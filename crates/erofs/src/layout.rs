@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::format::{BLOCK_SIZE, SLOT};
 use super::pack::{Packer, fits_behind_border};
 use super::shape::{Data, Shape, shape};
-use super::tree::{InodeId, Kind, Tree, XattrsId};
+use super::tree::{FileKind, InodeId, Tree, XattrsId};
 use super::xattr::XattrPlan;
 use super::{Error, Result};
 
@@ -118,11 +118,11 @@ pub(super) fn order(tree: &Tree) -> Result<Vec<Visit>> {
             return Err(unstorable(tree, visit.id, "a directory has one name only".to_owned()));
         }
         order.push(visit);
-        let Kind::Directory(children) = &tree.inode(visit.id).kind else { continue };
+        let FileKind::Directory(children) = &tree.inode(visit.id).kind else { continue };
         let first = stack.len();
         for &id in children.values() {
             let child = Visit { id, parent: visit.id };
-            if matches!(tree.inode(id).kind, Kind::Directory(_)) {
+            if matches!(tree.inode(id).kind, FileKind::Directory(_)) {
                 stack.push((child, depth + 1));
             } else if !std::mem::replace(&mut seen[id.0 as usize], true) {
                 order.push(child);
@@ -158,7 +158,7 @@ fn path(tree: &Tree, wanted: InodeId) -> String {
         if id == wanted || steps > tree.len() {
             return if path.is_empty() { "/".to_owned() } else { path };
         }
-        if let Kind::Directory(children) = &tree.inode(id).kind {
+        if let FileKind::Directory(children) = &tree.inode(id).kind {
             for (name, &child) in children {
                 stack.push((child, format!("{path}/{}", name.escape_ascii())));
             }

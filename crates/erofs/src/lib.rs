@@ -43,8 +43,8 @@ mod xattr;
 pub use error::{Error, Result};
 pub use files::{FileEntry, Files};
 pub use format::{MAGIC, SUPER_OFFSET};
-pub use read::{Extent, Node, NodeKind, Reader};
-pub use source::Source;
+pub use read::{Extent, InodeKind, Reader, StoredInode};
+pub use source::ReadAt;
 pub use verify::{Verified, check_seal, verify, verify_stored, verify_stored_unsealed};
 pub use write::{Summary, Tails, finish};
 pub use xattr::is_storable;
@@ -52,7 +52,7 @@ pub use xattr::is_storable;
 /// For fuzzing and tests of what others may forge: nothing else may call it.
 #[doc(hidden)]
 pub mod fuzz {
-    use super::{NodeKind, Reader, verify};
+    use super::{InodeKind, Reader, verify};
 
     /// Makes the UUID and the checksum fit an image that was changed.
     pub fn reseal(image: &mut [u8]) {
@@ -66,14 +66,14 @@ pub mod fuzz {
         let mut names = 0;
         let mut read = |file: super::Result<super::FileEntry>| -> super::Result<()> {
             names += 1;
-            let node = file?.node;
-            reader.xattrs(&node)?;
-            if node.kind == NodeKind::Symlink {
-                reader.target(&node)?;
+            let inode = file?.inode;
+            reader.xattrs(&inode)?;
+            if inode.kind == InodeKind::Symlink {
+                reader.target(&inode)?;
             }
             let mut buffer = [0; 5000];
-            for extent in reader.extents(&node).take(10_000) {
-                reader.read_at(&node, &mut buffer, extent?.at)?;
+            for extent in reader.extents(&inode).take(10_000) {
+                reader.read_at(&inode, &mut buffer, extent?.at)?;
             }
             Ok(())
         };

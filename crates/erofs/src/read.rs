@@ -7,7 +7,7 @@ use super::format::{
     BLOCK_BITS, BLOCK_SIZE, CHUNK_BITS_MAX, CHUNK_INDEX_SIZE, DataLayout, HOLE, INODE_SIZE, RawInode, SLOT,
     Superblock, TARGET_MAX, decode_device, encode_device, file_type, get32,
 };
-use super::source::{Cached, Source};
+use super::source::{Cached, ReadAt};
 use super::tree::BLOCK;
 use super::{Error, Result};
 
@@ -20,11 +20,11 @@ pub struct Reader<S> {
 
 /// A file of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Node {
+pub struct StoredInode {
     /// Inode number in the image, which `stat` gives too.
     pub number: u64,
     /// What it is.
-    pub kind: NodeKind,
+    pub kind: InodeKind,
     /// Permission bits with setuid, setgid and sticky.
     pub mode: u16,
     /// Owner.
@@ -47,7 +47,7 @@ pub struct Node {
 
 /// What a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeKind {
+pub enum InodeKind {
     /// A directory.
     Directory,
     /// A regular file.
@@ -75,36 +75,36 @@ pub struct Extent {
     pub place: Option<u64>,
 }
 
-impl NodeKind {
+impl InodeKind {
     /// How a mode and a directory entry call it.
     pub(super) fn type_of(self) -> (u16, u8) {
         match self {
-            NodeKind::Directory => file_type::DIRECTORY,
-            NodeKind::File => file_type::REGULAR,
-            NodeKind::Symlink => file_type::SYMLINK,
-            NodeKind::CharDevice(..) => file_type::CHAR_DEVICE,
-            NodeKind::BlockDevice(..) => file_type::BLOCK_DEVICE,
-            NodeKind::Fifo => file_type::FIFO,
-            NodeKind::Socket => file_type::SOCKET,
+            InodeKind::Directory => file_type::DIRECTORY,
+            InodeKind::File => file_type::REGULAR,
+            InodeKind::Symlink => file_type::SYMLINK,
+            InodeKind::CharDevice(..) => file_type::CHAR_DEVICE,
+            InodeKind::BlockDevice(..) => file_type::BLOCK_DEVICE,
+            InodeKind::Fifo => file_type::FIFO,
+            InodeKind::Socket => file_type::SOCKET,
         }
     }
 
-    fn of(raw: &RawInode) -> Option<NodeKind> {
+    fn of(raw: &RawInode) -> Option<InodeKind> {
         let device = decode_device(raw.data);
         let kinds = [
-            NodeKind::Directory,
-            NodeKind::File,
-            NodeKind::Symlink,
-            NodeKind::CharDevice(device.0, device.1),
-            NodeKind::BlockDevice(device.0, device.1),
-            NodeKind::Fifo,
-            NodeKind::Socket,
+            InodeKind::Directory,
+            InodeKind::File,
+            InodeKind::Symlink,
+            InodeKind::CharDevice(device.0, device.1),
+            InodeKind::BlockDevice(device.0, device.1),
+            InodeKind::Fifo,
+            InodeKind::Socket,
         ];
         kinds.into_iter().find(|kind| kind.type_of().0 == raw.mode & 0o17_0000)
     }
 }
 
-impl<S: Source> Reader<S> {
+impl<S: ReadAt> Reader<S> {
     /// Opens an image; `name` is for messages.
     ///
     /// # Errors
@@ -138,13 +138,13 @@ impl<S: Source> Reader<S> {
     /// The root directory.
     ///
     /// # Errors
-    /// As [`Reader::node`]; and if it is no directory.
-    pub fn root(&self) -> Result<Node> {
-        let node = self.node(u64::from(self.superblock.root))?;
-        if node.kind == NodeKind::Directory {
-            Ok(node)
+    /// As [`Reader::inode`]; and if it is no directory.
+    pub fn root(&self) -> Result<StoredInode> {
+        let inode = self.inode(u64::from(self.superblock.root))?;
+        if inode.kind == InodeKind::Directory {
+            Ok(inode)
         } else {
-            Err(self.bad(node.number, "is the root, and no directory"))
+            Err(self.bad(inode.number, "is the root, and no directory"))
         }
     }
 
@@ -152,7 +152,7 @@ impl<S: Source> Reader<S> {
     ///
     /// # Errors
     /// [`Error::BadImage`] if there is none, or one that we do not write; [`Error::Io`].
-    pub fn node(&self, number: u64) -> Result<Node> {
+    pub fn inode(&self, number: u64) -> Result<StoredInode> {
         let place = number.checked_mul(SLOT).and_then(|place| place.checked_add(self.metadata_start()));
         let place = place.filter(|place| place.saturating_add(INODE_SIZE as u64) <= self.source.size());
         let place = place.ok_or_else(|| self.bad(number, "lies outside the image"))?;
@@ -160,8 +160,8 @@ impl<S: Source> Reader<S> {
         self.read_metadata(&mut bytes, place)?;
         let raw =
             RawInode::decode(&bytes).ok_or_else(|| self.bad(number, "is of a form that we do not write"))?;
-        let kind = NodeKind::of(&raw).ok_or_else(|| self.bad(number, "is of no type"))?;
-        let node = Node {
+        let kind = InodeKind::of(&raw).ok_or_else(|| self.bad(number, "is of no type"))?;
+        let inode = StoredInode {
             number,
             kind,
             mode: raw.mode & 0o7777,
@@ -175,19 +175,19 @@ impl<S: Source> Reader<S> {
             xattr_size: raw.xattr_size,
             data: raw.data,
         };
-        self.check(&node, &raw).map_err(|why| self.bad(number, why))?;
-        Ok(node)
+        self.check(&inode, &raw).map_err(|why| self.bad(number, why))?;
+        Ok(inode)
     }
 
     /// The target of a symbolic link.
     ///
     /// # Errors
     /// As [`Reader::read_at`]; and if it is no path.
-    pub fn target(&self, node: &Node) -> Result<Vec<u8>> {
-        let mut target = vec![0; node.size.min(TARGET_MAX as u64) as usize];
-        self.read_at(node, &mut target, 0)?;
+    pub fn target(&self, inode: &StoredInode) -> Result<Vec<u8>> {
+        let mut target = vec![0; inode.size.min(TARGET_MAX as u64) as usize];
+        self.read_at(inode, &mut target, 0)?;
         if target.is_empty() || target.contains(&0) {
-            return Err(self.bad(node.number, "has a target that is no path"));
+            return Err(self.bad(inode.number, "has a target that is no path"));
         }
         Ok(target)
     }
@@ -196,9 +196,9 @@ impl<S: Source> Reader<S> {
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::BadImage`] where the file's table leads out of the data.
-    pub fn read_at(&self, node: &Node, mut buffer: &mut [u8], mut at: u64) -> Result<usize> {
+    pub fn read_at(&self, inode: &StoredInode, mut buffer: &mut [u8], mut at: u64) -> Result<usize> {
         let mut total = 0;
-        while let Some(extent) = self.extent(node, at)?.filter(|_| !buffer.is_empty()) {
+        while let Some(extent) = self.extent(inode, at)?.filter(|_| !buffer.is_empty()) {
             let skip = at - extent.at;
             let count = (extent.length - skip).min(buffer.len() as u64) as usize;
             let (here, rest) = buffer.split_at_mut(count);
@@ -217,10 +217,10 @@ impl<S: Source> Reader<S> {
     }
 
     /// Where the bytes of a file lie, from its start to its end.
-    pub fn extents<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = Result<Extent>> + 'a {
+    pub fn extents<'a>(&'a self, inode: &'a StoredInode) -> impl Iterator<Item = Result<Extent>> + 'a {
         let mut at = 0;
         std::iter::from_fn(move || {
-            let next = self.extent(node, at).transpose()?;
+            let next = self.extent(inode, at).transpose()?;
             // After an error: the end.
             at = next.as_ref().map_or(u64::MAX, |extent| extent.at + extent.length);
             Some(next)
@@ -228,48 +228,51 @@ impl<S: Source> Reader<S> {
     }
 
     /// The extent in which a byte of a file lies; none behind its end.
-    fn extent(&self, node: &Node, at: u64) -> Result<Option<Extent>> {
-        if at >= node.size {
+    fn extent(&self, inode: &StoredInode, at: u64) -> Result<Option<Extent>> {
+        if at >= inode.size {
             return Ok(None);
         }
-        let full = node.size / BLOCK * BLOCK;
-        let flat = |length| Extent { at: 0, length, place: Some(u64::from(node.data) * BLOCK) };
-        Ok(Some(match node.layout {
-            DataLayout::Flat => flat(node.size),
+        let full = inode.size / BLOCK * BLOCK;
+        let flat = |length| Extent { at: 0, length, place: Some(u64::from(inode.data) * BLOCK) };
+        Ok(Some(match inode.layout {
+            DataLayout::Flat => flat(inode.size),
             DataLayout::Inline if at < full => flat(full),
             DataLayout::Inline => {
-                Extent { at: full, length: node.size - full, place: Some(self.behind(node)) }
+                Extent { at: full, length: inode.size - full, place: Some(self.behind(inode)) }
             }
-            DataLayout::Chunked => self.chunk(node, at)?,
+            DataLayout::Chunked => self.chunk(inode, at)?,
         }))
     }
 
-    fn chunk(&self, node: &Node, at: u64) -> Result<Extent> {
-        let bits = BLOCK_BITS + node.data;
+    fn chunk(&self, inode: &StoredInode, at: u64) -> Result<Extent> {
+        let bits = BLOCK_BITS + inode.data;
         let number = at >> bits;
         let mut entry = [0; CHUNK_INDEX_SIZE as usize];
-        self.read_metadata(&mut entry, self.behind(node) + number * CHUNK_INDEX_SIZE)?;
+        self.read_metadata(&mut entry, self.behind(inode) + number * CHUNK_INDEX_SIZE)?;
         let start = number << bits;
-        let length = (node.size - start).min(1 << bits);
+        let length = (inode.size - start).min(1 << bits);
         let block = get32(&entry, 0);
         if block != HOLE && !self.is_data(block, length.div_ceil(BLOCK)) {
-            return Err(self.bad(node.number, "has a piece that does not lie among the data"));
+            return Err(self.bad(inode.number, "has a piece that does not lie among the data"));
         }
         let place = (block != HOLE).then_some(u64::from(block) * BLOCK);
         Ok(Extent { at: start, length, place })
     }
 
     /// What can be told of an inode alone.
-    fn check(&self, node: &Node, raw: &RawInode) -> std::result::Result<(), &'static str> {
-        let Node { size, layout, .. } = *node;
-        let head = self.place(node) % BLOCK + INODE_SIZE as u64 + u64::from(node.xattr_size);
-        let behind = self.behind(node);
-        let end = behind.saturating_add(self.length_behind(node));
+    fn check(&self, inode: &StoredInode, raw: &RawInode) -> std::result::Result<(), &'static str> {
+        let StoredInode { size, layout, .. } = *inode;
+        let head = self.place(inode) % BLOCK + INODE_SIZE as u64 + u64::from(inode.xattr_size);
+        let behind = self.behind(inode);
+        let end = behind.saturating_add(self.length_behind(inode));
         let tail = size % BLOCK;
-        if raw.short_number != node.number as u32 {
+        if raw.short_number != inode.number as u32 {
             return Err("calls itself by another number");
         }
-        if node.uid == u32::MAX || node.gid == u32::MAX || node.mtime_nsec >= 1_000_000_000 || node.links == 0
+        if inode.uid == u32::MAX
+            || inode.gid == u32::MAX
+            || inode.mtime_nsec >= 1_000_000_000
+            || inode.links == 0
         {
             return Err("has no owner, no time or no name");
         }
@@ -279,21 +282,21 @@ impl<S: Source> Reader<S> {
         if layout == DataLayout::Inline && (tail == 0 || behind % BLOCK + tail > BLOCK) {
             return Err("has a tail across the end of a block");
         }
-        let sound = match node.kind {
-            NodeKind::File => match layout {
-                DataLayout::Flat => tail == 0 && self.is_data_or_none(node.data, size / BLOCK),
-                DataLayout::Inline => self.is_data_or_none(node.data, size / BLOCK),
-                DataLayout::Chunked => size > 0 && self.superblock.chunked && node.data <= CHUNK_BITS_MAX,
+        let sound = match inode.kind {
+            InodeKind::File => match layout {
+                DataLayout::Flat => tail == 0 && self.is_data_or_none(inode.data, size / BLOCK),
+                DataLayout::Inline => self.is_data_or_none(inode.data, size / BLOCK),
+                DataLayout::Chunked => size > 0 && self.superblock.chunked && inode.data <= CHUNK_BITS_MAX,
             },
-            NodeKind::Directory => size > 0 && self.has_own_blocks(node),
-            NodeKind::Symlink => {
+            InodeKind::Directory => size > 0 && self.has_own_blocks(inode),
+            InodeKind::Symlink => {
                 let beside = layout != DataLayout::Inline || head + size <= BLOCK;
-                (1..=TARGET_MAX as u64).contains(&size) && beside && self.has_own_blocks(node)
+                (1..=TARGET_MAX as u64).contains(&size) && beside && self.has_own_blocks(inode)
             }
-            NodeKind::CharDevice(major, minor) | NodeKind::BlockDevice(major, minor) => {
-                size == 0 && layout == DataLayout::Flat && encode_device(major, minor) == Some(node.data)
+            InodeKind::CharDevice(major, minor) | InodeKind::BlockDevice(major, minor) => {
+                size == 0 && layout == DataLayout::Flat && encode_device(major, minor) == Some(inode.data)
             }
-            NodeKind::Fifo | NodeKind::Socket => size == 0 && layout == DataLayout::Flat && node.data == 0,
+            InodeKind::Fifo | InodeKind::Socket => size == 0 && layout == DataLayout::Flat && inode.data == 0,
         };
         if sound { Ok(()) } else { Err("has data that does not lie where it must") }
     }
@@ -308,44 +311,44 @@ impl<S: Source> Reader<S> {
     }
 
     /// Whether a directory's or link's blocks are of the metadata.
-    fn has_own_blocks(&self, node: &Node) -> bool {
-        let count = self.own_blocks(node);
-        let end = u64::from(node.data).saturating_add(count);
-        match node.layout {
+    fn has_own_blocks(&self, inode: &StoredInode) -> bool {
+        let count = self.own_blocks(inode);
+        let end = u64::from(inode.data).saturating_add(count);
+        match inode.layout {
             DataLayout::Chunked => false,
-            _ if count == 0 => node.data == 0,
-            _ => node.data >= self.superblock.metadata && end <= u64::from(self.superblock.shared_xattrs),
+            _ if count == 0 => inode.data == 0,
+            _ => inode.data >= self.superblock.metadata && end <= u64::from(self.superblock.shared_xattrs),
         }
     }
 
     /// How many blocks of metadata a directory or link has for itself.
-    pub(super) fn own_blocks(&self, node: &Node) -> u64 {
-        match node.layout {
-            _ if !matches!(node.kind, NodeKind::Directory | NodeKind::Symlink) => 0,
-            DataLayout::Flat => node.size.div_ceil(BLOCK),
-            _ => node.size / BLOCK,
+    pub(super) fn own_blocks(&self, inode: &StoredInode) -> u64 {
+        match inode.layout {
+            _ if !matches!(inode.kind, InodeKind::Directory | InodeKind::Symlink) => 0,
+            DataLayout::Flat => inode.size.div_ceil(BLOCK),
+            _ => inode.size / BLOCK,
         }
     }
 
     /// How many bytes stand behind an inode and its extended attributes.
-    pub(super) fn length_behind(&self, node: &Node) -> u64 {
-        match node.layout {
+    pub(super) fn length_behind(&self, inode: &StoredInode) -> u64 {
+        match inode.layout {
             DataLayout::Flat => 0,
-            DataLayout::Inline => node.size % BLOCK,
+            DataLayout::Inline => inode.size % BLOCK,
             DataLayout::Chunked => {
-                let bits = BLOCK_BITS + node.data.min(CHUNK_BITS_MAX);
-                node.size.div_ceil(1 << bits) * CHUNK_INDEX_SIZE
+                let bits = BLOCK_BITS + inode.data.min(CHUNK_BITS_MAX);
+                inode.size.div_ceil(1 << bits) * CHUNK_INDEX_SIZE
             }
         }
     }
 
     /// Where an inode lies.
-    pub(super) fn place(&self, node: &Node) -> u64 {
-        self.metadata_start() + node.number * SLOT
+    pub(super) fn place(&self, inode: &StoredInode) -> u64 {
+        self.metadata_start() + inode.number * SLOT
     }
 
-    fn behind(&self, node: &Node) -> u64 {
-        self.place(node) + INODE_SIZE as u64 + u64::from(node.xattr_size)
+    fn behind(&self, inode: &StoredInode) -> u64 {
+        self.place(inode) + INODE_SIZE as u64 + u64::from(inode.xattr_size)
     }
 
     /// Where the files' data ends and the metadata begins, in bytes from the start of the image.

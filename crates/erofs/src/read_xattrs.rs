@@ -2,8 +2,8 @@
 
 use super::Result;
 use super::format::{INODE_SIZE, XATTR_HEADER, get16, get32};
-use super::read::{Node, Reader};
-use super::source::Source;
+use super::read::{Reader, StoredInode};
+use super::source::ReadAt;
 use super::tree::{BLOCK, Xattrs};
 use super::xattr::join;
 
@@ -15,15 +15,15 @@ pub(super) struct Unread {
     value_len: u16,
 }
 
-impl<S: Source> Reader<S> {
+impl<S: ReadAt> Reader<S> {
     /// The extended attributes of a file, sorted by name.
     ///
     /// # Errors
     /// [`super::Error::BadImage`] if they are not as we write them, [`super::Error::Io`].
-    pub fn xattrs(&self, node: &Node) -> Result<Xattrs> {
-        let (shared, mut unread) = self.unread_xattrs(node)?;
+    pub fn xattrs(&self, inode: &StoredInode) -> Result<Xattrs> {
+        let (shared, mut unread) = self.unread_xattrs(inode)?;
         for id in shared {
-            unread.push(self.shared_xattr(node, id)?);
+            unread.push(self.shared_xattr(inode, id)?);
         }
         unread.sort_by(|one, other| one.name.cmp(&other.name));
         let read = |xattr: Unread| {
@@ -35,13 +35,13 @@ impl<S: Source> Reader<S> {
     }
 
     /// The places of shared attributes that a file has, and those behind it.
-    pub(super) fn unread_xattrs(&self, node: &Node) -> Result<(Vec<u32>, Vec<Unread>)> {
-        let bad = || self.bad(node.number, "has extended attributes that are not what we write");
-        if node.xattr_size == 0 {
+    pub(super) fn unread_xattrs(&self, inode: &StoredInode) -> Result<(Vec<u32>, Vec<Unread>)> {
+        let bad = || self.bad(inode.number, "has extended attributes that are not what we write");
+        if inode.xattr_size == 0 {
             return Ok((vec![], vec![]));
         }
-        let mut at = self.place(node) + INODE_SIZE as u64;
-        let end = at + u64::from(node.xattr_size);
+        let mut at = self.place(inode) + INODE_SIZE as u64;
+        let end = at + u64::from(inode.xattr_size);
         let mut header = [0; XATTR_HEADER as usize];
         self.read_metadata(&mut header, at)?;
         at += header.len() as u64;
@@ -64,10 +64,10 @@ impl<S: Source> Reader<S> {
     }
 
     /// A shared attribute.
-    pub(super) fn shared_xattr(&self, node: &Node, id: u32) -> Result<Unread> {
+    pub(super) fn shared_xattr(&self, inode: &StoredInode, id: u32) -> Result<Unread> {
         let at = u64::from(self.superblock.shared_xattrs) * BLOCK + u64::from(id) * 4;
         let found = self.unread_xattr(at, self.size())?;
-        let bad = || self.bad(node.number, "has an extended attribute that is not among the shared ones");
+        let bad = || self.bad(inode.number, "has an extended attribute that is not among the shared ones");
         found.map(|(xattr, _)| xattr).ok_or_else(bad)
     }
 

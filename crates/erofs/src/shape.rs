@@ -4,7 +4,7 @@ use super::chunks::{Chunking, of_file};
 use super::dirents;
 use super::format::{BLOCK_SIZE, CHUNK_INDEX_SIZE, INODE_SIZE, TARGET_MAX, encode_device, file_type};
 use super::pack::fits_behind_border;
-use super::tree::{Attributes, BLOCK, Content, InodeId, Kind, Sparse, Tree};
+use super::tree::{Attributes, BLOCK, Content, FileKind, InodeId, Sparse, Tree};
 use super::xattr::XattrPlan;
 
 /// One inode's measures.
@@ -55,34 +55,36 @@ pub(super) fn shape(
         })
     };
     let (size, data) = match &inode.kind {
-        Kind::Directory(children) => {
+        FileKind::Directory(children) => {
             let size = dirents::size(&dirents::entries(children, id, id)?);
             (size, beside(head, size))
         }
-        Kind::Symlink(target) => {
+        FileKind::Symlink(target) => {
             check_target(target)?;
             (target.len() as u64, beside(head, target.len() as u64))
         }
-        Kind::File(Content::Whole { size, block, .. }) => (*size, whole(head, *size, *block, data_blocks)?),
-        Kind::File(Content::Sparse(sparse)) => (sparse.size, chunked(sparse, data_blocks)?),
-        Kind::CharDevice(major, minor) | Kind::BlockDevice(major, minor) => {
+        FileKind::File(Content::Whole { size, block, .. }) => {
+            (*size, whole(head, *size, *block, data_blocks)?)
+        }
+        FileKind::File(Content::Sparse(sparse)) => (sparse.size, chunked(sparse, data_blocks)?),
+        FileKind::CharDevice(major, minor) | FileKind::BlockDevice(major, minor) => {
             (0, Data::Device(device(*major, *minor)?))
         }
-        Kind::Fifo | Kind::Socket => (0, Data::Device(0)),
+        FileKind::Fifo | FileKind::Socket => (0, Data::Device(0)),
     };
     Ok(Shape { head, xattr_size, size, data })
 }
 
 /// How a kind of file is called in a mode, and in a directory's entry.
-pub(super) fn type_of(kind: &Kind) -> (u16, u8) {
+pub(super) fn type_of(kind: &FileKind) -> (u16, u8) {
     match kind {
-        Kind::Directory(_) => file_type::DIRECTORY,
-        Kind::File(_) => file_type::REGULAR,
-        Kind::Symlink(_) => file_type::SYMLINK,
-        Kind::CharDevice(..) => file_type::CHAR_DEVICE,
-        Kind::BlockDevice(..) => file_type::BLOCK_DEVICE,
-        Kind::Fifo => file_type::FIFO,
-        Kind::Socket => file_type::SOCKET,
+        FileKind::Directory(_) => file_type::DIRECTORY,
+        FileKind::File(_) => file_type::REGULAR,
+        FileKind::Symlink(_) => file_type::SYMLINK,
+        FileKind::CharDevice(..) => file_type::CHAR_DEVICE,
+        FileKind::BlockDevice(..) => file_type::BLOCK_DEVICE,
+        FileKind::Fifo => file_type::FIFO,
+        FileKind::Socket => file_type::SOCKET,
     }
 }
 

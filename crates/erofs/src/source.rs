@@ -7,7 +7,7 @@ use std::io;
 use rustix::io::Errno;
 
 /// Bytes that can be read at any place, and whose number does not change.
-pub trait Source {
+pub trait ReadAt {
     /// How many there are.
     ///
     /// # Errors
@@ -21,7 +21,7 @@ pub trait Source {
     fn read(&self, buffer: &mut [u8], at: u64) -> io::Result<()>;
 }
 
-impl Source for File {
+impl ReadAt for File {
     fn size(&self) -> io::Result<u64> {
         Ok(rustix::fs::fstat(self)?.st_size as u64)
     }
@@ -42,7 +42,7 @@ impl Source for File {
     }
 }
 
-impl Source for &[u8] {
+impl ReadAt for &[u8] {
     fn size(&self) -> io::Result<u64> {
         Ok(self.len() as u64)
     }
@@ -72,7 +72,7 @@ struct Part {
     bytes: Vec<u8>,
 }
 
-impl<S: Source> Cached<S> {
+impl<S: ReadAt> Cached<S> {
     pub fn new(source: S) -> io::Result<Cached<S>> {
         let size = source.size()?;
         Ok(Cached { source, size, parts: RefCell::new(vec![Part::default(); PARTS as usize]) })

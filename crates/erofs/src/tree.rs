@@ -40,7 +40,7 @@ pub struct Inode {
     /// Owner, mode, time.
     pub attributes: Attributes,
     /// What it is, and what it holds.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// Where the file's last bytes are to be read from: a number that only the `tails` of [`finish`](super::finish) interprets. For container
     /// images it is the layer's, counted from the bottom.
     pub layer: u32,
@@ -50,7 +50,7 @@ pub struct Inode {
 
 /// What a file is, and what it holds.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Kind {
+pub enum FileKind {
     /// A directory, with the names in it, sorted by their bytes.
     Directory(BTreeMap<Box<[u8]>, InodeId>),
     /// A regular file.
@@ -89,12 +89,12 @@ pub struct Sparse {
     /// Length in bytes; the last block of data may reach beyond it, and is zero there.
     pub size: u64,
     /// Sorted, apart from each other.
-    pub runs: Vec<Run>,
+    pub runs: Vec<BlockRun>,
 }
 
 /// Some blocks of a sparse file that lie one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+pub struct BlockRun {
     /// Number of the first one in the file.
     pub at: u32,
     /// Number of the first one in the image file.
@@ -121,7 +121,7 @@ impl Tree {
     /// A tree with nothing in it but a root directory with these attributes and the extended attributes `xattrs`.
     pub fn new(root: Attributes) -> Tree {
         let known_xattrs = HashMap::from([(vec![], XattrsId(0))]);
-        let kind = Kind::Directory(BTreeMap::new());
+        let kind = FileKind::Directory(BTreeMap::new());
         let root = Inode { attributes: Attributes { xattrs: XattrsId(0), ..root }, kind, layer: 0, names: 1 };
         Tree { inodes: vec![root], xattrs: vec![vec![]], known_xattrs }
     }
@@ -162,7 +162,7 @@ impl Tree {
 
     /// Gives an inode one more name. `false`, and nothing is changed, if `directory` is not a directory or has that name already.
     pub fn link(&mut self, directory: InodeId, name: &[u8], id: InodeId) -> bool {
-        let Kind::Directory(children) = &mut self.inode_mut(directory).kind else { return false };
+        let FileKind::Directory(children) = &mut self.inode_mut(directory).kind else { return false };
         if children.contains_key(name) {
             return false;
         }
@@ -174,7 +174,8 @@ impl Tree {
     /// Takes all names of devices away. A device is a way to the machine's, whoever owns the file: the kernel mounts images as root of the
     /// machine, and what keeps devices from being opened is a flag of each mount, which who mounts can leave out.
     pub fn remove_devices(&mut self) {
-        let is_device = |inode: &Inode| matches!(inode.kind, Kind::CharDevice(..) | Kind::BlockDevice(..));
+        let is_device =
+            |inode: &Inode| matches!(inode.kind, FileKind::CharDevice(..) | FileKind::BlockDevice(..));
         if !self.inodes.iter().any(is_device) {
             return;
         }
@@ -183,7 +184,7 @@ impl Tree {
             if *is_device {
                 inode.names = 0;
             }
-            if let Kind::Directory(children) = &mut inode.kind {
+            if let FileKind::Directory(children) = &mut inode.kind {
                 children.retain(|_, id| !devices[id.0 as usize]);
             }
         }

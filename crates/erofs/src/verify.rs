@@ -9,9 +9,9 @@ use super::Result;
 use super::dirents;
 use super::format::{BLOCK_SIZE, INODE_SIZE};
 use super::layout::DEPTH_MAX;
-use super::read::{Node, NodeKind, Reader};
+use super::read::{InodeKind, Reader, StoredInode};
 use super::seal::Seal;
-use super::source::Source;
+use super::source::ReadAt;
 use super::tree::BLOCK;
 
 /// What an image was found to be.
@@ -31,7 +31,7 @@ pub struct Verified {
 ///
 /// # Errors
 /// As [`verify`].
-pub fn verify_stored<S: Source>(reader: &Reader<S>) -> Result<Verified> {
+pub fn verify_stored<S: ReadAt>(reader: &Reader<S>) -> Result<Verified> {
     let verified = verify_stored_unsealed(reader)?;
     check_seal(reader)?;
     Ok(verified)
@@ -41,7 +41,7 @@ pub fn verify_stored<S: Source>(reader: &Reader<S>) -> Result<Verified> {
 ///
 /// # Errors
 /// As [`verify`].
-pub fn verify_stored_unsealed<S: Source>(reader: &Reader<S>) -> Result<Verified> {
+pub fn verify_stored_unsealed<S: ReadAt>(reader: &Reader<S>) -> Result<Verified> {
     let verified = verify_unsealed(reader)?;
     if verified.devices > 0 {
         return Err(reader.bad_image("it has devices, which an image in a store must not"));
@@ -53,13 +53,13 @@ pub fn verify_stored_unsealed<S: Source>(reader: &Reader<S>) -> Result<Verified>
 ///
 /// # Errors
 /// [`super::Error::BadImage`] with the first thing that is wrong, [`super::Error::Io`].
-pub fn verify<S: Source>(reader: &Reader<S>) -> Result<Verified> {
+pub fn verify<S: ReadAt>(reader: &Reader<S>) -> Result<Verified> {
     let verified = verify_unsealed(reader)?;
     check_seal(reader)?;
     Ok(verified)
 }
 
-fn verify_unsealed<S: Source>(reader: &Reader<S>) -> Result<Verified> {
+fn verify_unsealed<S: ReadAt>(reader: &Reader<S>) -> Result<Verified> {
     let root = reader.root()?;
     let mut walk = Walk {
         reader,
@@ -71,7 +71,7 @@ fn verify_unsealed<S: Source>(reader: &Reader<S>) -> Result<Verified> {
         several: HashMap::new(),
         shared_xattrs: HashMap::new(),
     };
-    let mut stack = vec![Pending { node: root, parent: root.number, depth: 1 }];
+    let mut stack = vec![Pending { inode: root, parent: root.number, depth: 1 }];
     walk.claim(&root)?;
     while let Some(directory) = stack.pop() {
         walk.directory(&directory, &mut stack)?;
@@ -82,7 +82,7 @@ fn verify_unsealed<S: Source>(reader: &Reader<S>) -> Result<Verified> {
 
 /// A directory whose turn will come.
 struct Pending {
-    node: Node,
+    inode: StoredInode,
     parent: u64,
     depth: usize,
 }
@@ -102,100 +102,100 @@ struct Walk<'r, S> {
     shared_xattrs: HashMap<u32, Vec<u8>>,
 }
 
-impl<S: Source> Walk<'_, S> {
+impl<S: ReadAt> Walk<'_, S> {
     fn directory(&mut self, directory: &Pending, stack: &mut Vec<Pending>) -> Result<()> {
-        let Pending { node, parent, depth } = directory;
-        let bad = |why| self.reader.bad(node.number, why);
+        let Pending { inode, parent, depth } = directory;
+        let bad = |why| self.reader.bad(inode.number, why);
         if *depth > DEPTH_MAX {
             return Err(bad("lies too deep"));
         }
         let first = stack.len();
         let mut last: Option<Box<[u8]>> = None;
         let (mut subdirectories, mut dots) = (0u32, 0);
-        for block in 0..node.size.div_ceil(BLOCK) {
-            let entries = self.reader.entries(node, block)?;
+        for block in 0..inode.size.div_ceil(BLOCK) {
+            let entries = self.reader.entries(inode, block)?;
             if last.as_ref().is_some_and(|last| *last >= entries[0].name) {
-                return Err(self.reader.bad(node.number, "has names that are not sorted"));
+                return Err(self.reader.bad(inode.number, "has names that are not sorted"));
             }
             last = entries.last().map(|entry| entry.name.clone());
             for entry in entries {
                 let expected = match &*entry.name {
-                    b"." => node.number,
+                    b"." => inode.number,
                     b".." => *parent,
                     _ => {
-                        let child = self.child(node, &entry)?;
-                        if child.kind == NodeKind::Directory {
+                        let child = self.child(inode, &entry)?;
+                        if child.kind == InodeKind::Directory {
                             subdirectories += 1;
-                            stack.push(Pending { node: child, parent: node.number, depth: depth + 1 });
+                            stack.push(Pending { inode: child, parent: inode.number, depth: depth + 1 });
                         }
                         continue;
                     }
                 };
                 dots += 1;
-                if entry.number != expected || entry.file_type != NodeKind::Directory.type_of().1 {
-                    return Err(self.reader.bad(node.number, "has a wrong '.' or '..'"));
+                if entry.number != expected || entry.file_type != InodeKind::Directory.type_of().1 {
+                    return Err(self.reader.bad(inode.number, "has a wrong '.' or '..'"));
                 }
             }
         }
         // The first one's turn comes first: so they were written.
         stack[first..].reverse();
         if dots != 2 {
-            return Err(self.reader.bad(node.number, "has no '.' or no '..'"));
+            return Err(self.reader.bad(inode.number, "has no '.' or no '..'"));
         }
-        if u64::from(node.links) != 2 + u64::from(subdirectories) {
-            return Err(self.reader.bad(node.number, "does not have as many directories in it as it says"));
+        if u64::from(inode.links) != 2 + u64::from(subdirectories) {
+            return Err(self.reader.bad(inode.number, "does not have as many directories in it as it says"));
         }
         Ok(())
     }
 
     /// One name in a directory.
-    fn child(&mut self, directory: &Node, entry: &dirents::Read) -> Result<Node> {
+    fn child(&mut self, directory: &StoredInode, entry: &dirents::Read) -> Result<StoredInode> {
         self.names += 1;
         if self.names > self.reader.most_names() {
             return Err(self.reader.bad_image("its directories overlap"));
         }
-        let node = self.reader.node(entry.number)?;
-        if entry.file_type != node.kind.type_of().1 {
+        let inode = self.reader.inode(entry.number)?;
+        if entry.file_type != inode.kind.type_of().1 {
             return Err(self.reader.bad(directory.number, "calls a file something that it is not"));
         }
-        if node.kind != NodeKind::Directory && node.links > 1 {
-            if let Some(left) = self.several.get_mut(&node.number) {
+        if inode.kind != InodeKind::Directory && inode.links > 1 {
+            if let Some(left) = self.several.get_mut(&inode.number) {
                 let fewer = left.checked_sub(1);
-                *left = fewer.ok_or_else(|| self.reader.bad(node.number, "has more names than it says"))?;
-                return Ok(node);
+                *left = fewer.ok_or_else(|| self.reader.bad(inode.number, "has more names than it says"))?;
+                return Ok(inode);
             }
-            self.several.insert(node.number, node.links - 1);
+            self.several.insert(inode.number, inode.links - 1);
         } else {
-            self.once.push(node.number);
+            self.once.push(inode.number);
         }
-        self.claim(&node)?;
-        Ok(node)
+        self.claim(&inode)?;
+        Ok(inode)
     }
 
     /// Checks an inode that was not met before, and takes the metadata that is its own.
-    fn claim(&mut self, node: &Node) -> Result<()> {
+    fn claim(&mut self, inode: &StoredInode) -> Result<()> {
         self.inodes += 1;
-        let beside = INODE_SIZE as u64 + u64::from(node.xattr_size) + self.reader.length_behind(node);
-        let own = beside.saturating_add(self.reader.own_blocks(node).saturating_mul(BLOCK));
+        let beside = INODE_SIZE as u64 + u64::from(inode.xattr_size) + self.reader.length_behind(inode);
+        let own = beside.saturating_add(self.reader.own_blocks(inode).saturating_mul(BLOCK));
         let left = self.unclaimed.checked_sub(own);
         self.unclaimed = left.ok_or_else(|| self.reader.bad_image("its inodes overlap"))?;
-        self.xattrs(node)?;
-        match node.kind {
-            NodeKind::CharDevice(..) | NodeKind::BlockDevice(..) => {
+        self.xattrs(inode)?;
+        match inode.kind {
+            InodeKind::CharDevice(..) | InodeKind::BlockDevice(..) => {
                 self.devices += 1;
                 Ok(())
             }
-            NodeKind::Symlink => self.reader.target(node).map(|_| ()),
-            NodeKind::File => self.reader.extents(node).try_for_each(|extent| extent.map(|_| ())),
+            InodeKind::Symlink => self.reader.target(inode).map(|_| ()),
+            InodeKind::File => self.reader.extents(inode).try_for_each(|extent| extent.map(|_| ())),
             _ => Ok(()),
         }
     }
 
-    fn xattrs(&mut self, node: &Node) -> Result<()> {
-        let (shared, inline) = self.reader.unread_xattrs(node)?;
+    fn xattrs(&mut self, inode: &StoredInode) -> Result<()> {
+        let (shared, inline) = self.reader.unread_xattrs(inode)?;
         for id in &shared {
             if !self.shared_xattrs.contains_key(id) {
-                let name = self.reader.shared_xattr(node, *id)?.name;
+                let name = self.reader.shared_xattr(inode, *id)?.name;
                 self.shared_xattrs.insert(*id, name);
             }
         }
@@ -203,7 +203,7 @@ impl<S: Source> Walk<'_, S> {
         let mut names = HashSet::new();
         for name in inline.iter().map(|xattr| &xattr.name).chain(shared_names) {
             if !names.insert(name) {
-                return Err(self.reader.bad(node.number, "has an extended attribute twice"));
+                return Err(self.reader.bad(inode.number, "has an extended attribute twice"));
             }
         }
         Ok(())
@@ -229,7 +229,7 @@ impl<S: Source> Walk<'_, S> {
 ///
 /// # Errors
 /// [`super::Error::BadImage`] if it is not, [`super::Error::Io`].
-pub fn check_seal<S: Source>(reader: &Reader<S>) -> Result<()> {
+pub fn check_seal<S: ReadAt>(reader: &Reader<S>) -> Result<()> {
     let mut seal = Seal::default();
     let mut unsealed = reader.superblock;
     unsealed.uuid = [0; 16];

@@ -13,7 +13,7 @@ use super::format::{BLOCK_SIZE, CHUNK_INDEX_SIZE, DataLayout, HOLE, INODE_SIZE, 
 use super::layout::{Layout, Visit, order, xattr_uses};
 use super::seal::Seal;
 use super::shape::{Data, Shape, shape, type_of};
-use super::tree::{BLOCK, Content, Inode, InodeId, Kind, Sparse, Tree};
+use super::tree::{BLOCK, Content, FileKind, Inode, InodeId, Sparse, Tree};
 use super::xattr::XattrPlan;
 use super::{Error, Result};
 
@@ -178,7 +178,7 @@ impl<'a> Writer<'a> {
 
     fn tails<E: From<Error>>(mut self, spilled: &mut Tails<'_, E>) -> Result<Seal, E> {
         let layout = self.layout;
-        let is_file = |visit: &&Visit| matches!(self.tree.inode(visit.id).kind, Kind::File(_));
+        let is_file = |visit: &&Visit| matches!(self.tree.inode(visit.id).kind, FileKind::File(_));
         for visit in layout.order.iter().filter(is_file) {
             self.inode(*visit, spilled)?;
         }
@@ -203,9 +203,9 @@ impl<'a> Writer<'a> {
         self.scratch = xattrs;
         let behind = place + shape.head as u64;
         match &inode.kind {
-            Kind::Directory(children) => self.directory(children, visit, &shape, behind)?,
-            Kind::Symlink(target) => self.target(target, &shape, behind)?,
-            Kind::File(Content::Whole { tail: at, .. }) => match shape.data {
+            FileKind::Directory(children) => self.directory(children, visit, &shape, behind)?,
+            FileKind::Symlink(target) => self.target(target, &shape, behind)?,
+            FileKind::File(Content::Whole { tail: at, .. }) => match shape.data {
                 Data::Tail { tail, .. } => spilled(inode.layer, *at, self.tails.within_block(behind, tail)?)?,
                 Data::LoneTail { first, count } => {
                     let mut block = [0; BLOCK_SIZE];
@@ -214,7 +214,7 @@ impl<'a> Writer<'a> {
                 }
                 _ => {}
             },
-            Kind::File(Content::Sparse(sparse)) => {
+            FileKind::File(Content::Sparse(sparse)) => {
                 if let Data::Chunks(chunking) = shape.data {
                     self.chunks(sparse, chunking, behind)?;
                 }
@@ -236,8 +236,9 @@ impl<'a> Writer<'a> {
             Data::Device(number) => (DataLayout::Flat, number),
         };
         let links = match &inode.kind {
-            Kind::Directory(children) => {
-                let is_directory = |id: &&InodeId| matches!(self.tree.inode(**id).kind, Kind::Directory(_));
+            FileKind::Directory(children) => {
+                let is_directory =
+                    |id: &&InodeId| matches!(self.tree.inode(**id).kind, FileKind::Directory(_));
                 2 + children.values().filter(is_directory).count() as u32
             }
             _ => inode.names,

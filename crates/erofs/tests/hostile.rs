@@ -9,7 +9,7 @@ use std::path::Path;
 use common::mounted::{Mounted, of_directory};
 use common::seen::{assert_same, of_image};
 use common::{Builder, bytes, is_root, plain};
-use skiff_erofs::tree::{Attributes, Kind, Tree};
+use skiff_erofs::tree::{Attributes, FileKind, Tree};
 use skiff_erofs::{Reader, fuzz, verify};
 
 /// A small image with something of each kind, all of whose bytes count.
@@ -32,10 +32,10 @@ fn small() -> (Vec<u8>, common::Image) {
     }
     builder.file(a, "inline", Attributes { xattrs: one, ..plain() }, b"alone");
     builder.sparse(a, "sparse", 100 * 4096, &[(3, bytes(8192, 5)), (50, bytes(4096, 6))]);
-    builder.add(a, "link", plain(), Kind::Symlink(Box::from(&b"target"[..])));
-    builder.add(a, "long-link", plain(), Kind::Symlink(vec![b'l'; 4090].into()));
-    builder.add(a, "device", plain(), Kind::CharDevice(5, 1));
-    builder.add(a, "fifo", plain(), Kind::Fifo);
+    builder.add(a, "link", plain(), FileKind::Symlink(Box::from(&b"target"[..])));
+    builder.add(a, "long-link", plain(), FileKind::Symlink(vec![b'l'; 4090].into()));
+    builder.add(a, "device", plain(), FileKind::CharDevice(5, 1));
+    builder.add(a, "fifo", plain(), FileKind::Fifo);
     let image = builder.finish(dir);
     (std::fs::read(&image.path).unwrap(), image)
 }
@@ -153,7 +153,7 @@ fn what_is_wrong_is_said() {
     let reader = Reader::open(&good[..], "good.erofs").unwrap();
     let inode = |path: &[u8]| {
         let file = reader.files().map(Result::unwrap).find(|file| file.path == path).unwrap();
-        start + file.node.number as usize * 32
+        start + file.inode.number as usize * 32
     };
     // The nine entries of a/b, before their names.
     let b = good.windows(12).position(|window| window == b"...manyxattr").unwrap() - 9 * 12;

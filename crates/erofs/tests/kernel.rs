@@ -79,8 +79,8 @@ fn files_over_4_gib_are_read_to_their_end() {
     let file = File::open(mounted.path().join("large")).unwrap();
     assert_eq!(file.metadata().unwrap().len(), size);
     let reader = Reader::open(File::open(&image.path).unwrap(), "image.erofs").unwrap();
-    let node = reader.files().map(Result::unwrap).find(|file| file.path == b"large").unwrap().node;
-    assert_eq!(node.size, size);
+    let inode = reader.files().map(Result::unwrap).find(|file| file.path == b"large").unwrap().inode;
+    assert_eq!(inode.size, size);
     for (at, expected) in [
         (0, bytes(4096, 1)),
         (5 << 30, vec![0; 4096]),
@@ -91,7 +91,7 @@ fn files_over_4_gib_are_read_to_their_end() {
         file.read_exact_at(&mut found, at).unwrap();
         assert!(found == expected, "at {at}");
         found.fill(0xAA);
-        assert_eq!(reader.read_at(&node, &mut found, at).unwrap(), expected.len());
+        assert_eq!(reader.read_at(&inode, &mut found, at).unwrap(), expected.len());
         assert!(found == expected, "by our own reader at {at}");
     }
     assert_eq!(std::fs::read(mounted.path().join("behind")).unwrap(), bytes(8192, 3));

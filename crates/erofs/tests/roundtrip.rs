@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use common::seen::{assert_same, of_image, of_tree};
 use common::{Builder, bytes, of_everything, plain};
 use proptest::prelude::*;
-use skiff_erofs::tree::{Attributes, Content, InodeId, Kind, Run, Sparse, Tree, XattrsId};
+use skiff_erofs::tree::{Attributes, BlockRun, Content, FileKind, InodeId, Sparse, Tree, XattrsId};
 use skiff_erofs::{Reader, verify};
 
 fn made(make: impl FnOnce(&mut Builder)) -> (common::Image, common::seen::Seen) {
@@ -101,7 +101,7 @@ fn what_cannot_be_stored_is_named() {
             builder.file(directory, "file", attributes, b"x");
         })
     };
-    let kind = |kind: Kind| {
+    let kind = |kind: FileKind| {
         refused(&|builder, directory| {
             builder.add(directory, "file", plain(), kind.clone());
         })
@@ -113,22 +113,25 @@ fn what_cannot_be_stored_is_named() {
         })
     };
     let sparse = |size, runs: &[(u32, u32, u32)]| {
-        let runs = runs.iter().map(|&(at, block, blocks)| Run { at, block, blocks }).collect();
-        kind(Kind::File(Content::Sparse(Box::new(Sparse { size, runs }))))
+        let runs = runs.iter().map(|&(at, block, blocks)| BlockRun { at, block, blocks }).collect();
+        kind(FileKind::File(Content::Sparse(Box::new(Sparse { size, runs }))))
     };
     for (message, why) in [
         (file(Attributes { uid: u32::MAX, ..plain() }), "owner 4294967295:100"),
         (file(Attributes { mtime_nsec: 1_000_000_000, ..plain() }), "nanoseconds"),
         (file(Attributes { mode: 0o10_000, ..plain() }), "mode 10000"),
-        (kind(Kind::CharDevice(4096, 0)), "device number 4096:0"),
-        (kind(Kind::BlockDevice(0, 1 << 20)), "device number 0:1048576"),
-        (kind(Kind::Symlink(vec![b'x'; 4096].into())), "4096 bytes, and 4095"),
-        (kind(Kind::Symlink(Box::from(&b"a\0b"[..]))), "no path"),
-        (kind(Kind::Symlink(Box::default())), "no path"),
+        (kind(FileKind::CharDevice(4096, 0)), "device number 4096:0"),
+        (kind(FileKind::BlockDevice(0, 1 << 20)), "device number 0:1048576"),
+        (kind(FileKind::Symlink(vec![b'x'; 4096].into())), "4096 bytes, and 4095"),
+        (kind(FileKind::Symlink(Box::from(&b"a\0b"[..]))), "no path"),
+        (kind(FileKind::Symlink(Box::default())), "no path"),
         (xattr(b"system.nfs4_acl", b"x"), "named 'system.nfs4_acl'"),
         (xattr(b"user.x", &[0; 65_536]), "has 65536 bytes"),
-        (kind(Kind::File(Content::Whole { size: 4096, block: 1, tail: 0 })), "are not those of data"),
-        (kind(Kind::File(Content::Whole { size: 4096, block: u32::MAX, tail: 0 })), "are not those of data"),
+        (kind(FileKind::File(Content::Whole { size: 4096, block: 1, tail: 0 })), "are not those of data"),
+        (
+            kind(FileKind::File(Content::Whole { size: 4096, block: u32::MAX, tail: 0 })),
+            "are not those of data",
+        ),
         (sparse(1 << 63, &[]), "possible"),
         (sparse(8192, &[(0, 0, 1)]), "are not those of data"),
         (sparse(4096, &[(1, 1, 0), (0, 1, 1)]), "are not those of data"),
@@ -201,7 +204,7 @@ fn carry_out(builder: &mut Builder, steps: &[Step]) {
                 continue;
             }
         };
-        let Kind::Directory(children) = &builder.tree.inode(here).kind else { unreachable!() };
+        let FileKind::Directory(children) = &builder.tree.inode(here).kind else { unreachable!() };
         if children.contains_key(name.as_bytes()) || matches!(&name[..], "." | "..") {
             continue;
         }
@@ -222,10 +225,10 @@ fn carry_out(builder: &mut Builder, steps: &[Step]) {
                 builder.sparse(here, name, u64::from(at) * 4096 + more, &runs);
             }
             Step::Symlink(_, length) => {
-                builder.add(here, name, plain(), Kind::Symlink(vec![b't'; *length].into()));
+                builder.add(here, name, plain(), FileKind::Symlink(vec![b't'; *length].into()));
             }
             Step::Device(_, major, minor) => {
-                builder.add(here, name, plain(), Kind::BlockDevice(*major, *minor));
+                builder.add(here, name, plain(), FileKind::BlockDevice(*major, *minor));
             }
             Step::Name(_) => {
                 if let Some(id) = last_file {

@@ -26,7 +26,7 @@ use skiff_sys::{caps, ns};
 
 use crate::caller::Caller;
 use crate::files::NOBODY;
-use crate::mask::{self, Mask};
+use crate::mask::{self, MaskGeneration};
 use crate::namespaces::{check_owner, open_ns};
 use crate::owned::{self, Owners};
 use crate::{image, state};
@@ -48,7 +48,7 @@ pub struct Given {
 const ATTRIBUTES: MountAttr = MountAttr::RDONLY.and(MountAttr::NOSUID).and(MountAttr::NODEV);
 
 /// What the answer is made of and what does not depend on the process that it is for.
-pub struct Prepared {
+pub struct PreparedBase {
     ids: Ids,
     below: Below,
 }
@@ -57,7 +57,7 @@ pub struct Prepared {
 enum Below {
     /// `owned`: the stand-ins as a copy for this user.
     Host {
-        mask: Mask,
+        mask: MaskGeneration,
         owned: Option<OwnedFd>,
         root: OwnedFd,
     },
@@ -68,10 +68,10 @@ enum Below {
 }
 
 /// Answers [`Prepare`](skiff_spec::wire::Request::Prepare).
-pub fn prepare(caller: &Caller, image: Option<ImageId>) -> Result<Prepared> {
+pub fn prepare(caller: &Caller, image: Option<ImageId>) -> Result<PreparedBase> {
     let ids = Ids::of(caller)?;
     if let Some(id) = image {
-        return Ok(Prepared { ids, below: Below::Image { id, root: image::open(caller, id)? } });
+        return Ok(PreparedBase { ids, below: Below::Image { id, root: image::open(caller, id)? } });
     }
     let mask = mask::current(caller.uid)?;
     let owned = if owned::shared_will_do() {
@@ -83,17 +83,17 @@ pub fn prepare(caller: &Caller, image: Option<ImageId>) -> Result<Prepared> {
     // Not recursive: what is mounted below `/` (other disks, /proc, /home) is not part of the base.
     let root = open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
         .context(|| "/")?;
-    Ok(Prepared { ids, below: Below::Host { mask, owned, root } })
+    Ok(PreparedBase { ids, below: Below::Host { mask, owned, root } })
 }
 
-impl Prepared {
+impl PreparedBase {
     /// Answers [`Base`](skiff_spec::wire::Request::Base) and [`Image`](skiff_spec::wire::Request::Image). Whoever owns the files in an image:
     /// inside they are of the user's ids.
     pub fn give(self, caller: &Caller, pid: u32) -> Result<Given> {
         let target = self.ids.give(caller, pid)?;
         let user_ns = target.user_ns.as_fd();
         let (mounts, host) = match self.below {
-            Below::Host { mask: Mask { layers, empty }, owned, root } => {
+            Below::Host { mask: MaskGeneration { layers, empty }, owned, root } => {
                 let layers = match owned {
                     Some(owned) => owned,
                     None => map_owners(layers.as_fd(), user_ns, "the stand-ins").map(|()| layers)?,

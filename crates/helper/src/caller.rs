@@ -6,9 +6,9 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_sys::{caps, signal};
 
-use crate::limits::Limits;
+use crate::limits::LiftedLimits;
 use crate::quota::Slot;
-use crate::site::Config;
+use crate::site::HelperConfig;
 
 /// Seconds after which a helper ends, whatever it is doing: a file system or a server may never answer. (What it leaves half-made is not
 /// under its name yet.)
@@ -29,11 +29,11 @@ pub struct Caller {
     /// The alarm that ends this process in any case.
     deadline: signal::Deadline,
     /// The limits that the caller came with.
-    pub limits: Limits,
+    pub limits: LiftedLimits,
     /// The lock by which this process counts as one of the caller's helpers.
     pub slot: Slot,
     /// What the administrator has decided.
-    pub config: Config,
+    pub config: HelperConfig,
 }
 
 impl Caller {
@@ -46,9 +46,9 @@ impl Caller {
             return Err(Error::new("the helper does not run as root")
                 .hint("it must belong to root with mode 4755, on a file system mounted without nosuid"));
         }
-        let limits = Limits::lift();
+        let limits = LiftedLimits::lift();
         let uid = getuid().as_raw();
-        let config = Config::read()?;
+        let config = HelperConfig::read()?;
         config.refuse_subordinate(uid)?;
         let caller = Self {
             uid,

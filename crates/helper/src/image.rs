@@ -49,7 +49,7 @@ const IMAGES: [u64; 2] = [0xE0F5_E1E2, 0x7371_7368];
 
 /// The image as a mount that hangs nowhere yet.
 pub fn open(caller: &Caller, id: ImageId) -> Result<OwnedFd> {
-    let store = Store::open(caller)?;
+    let store = StoreDir::open(caller)?;
     store.check_permit(caller, id)?;
     let dir = place()?;
     let name = id.to_string();
@@ -71,7 +71,7 @@ pub fn open(caller: &Caller, id: ImageId) -> Result<OwnedFd> {
 }
 
 /// Mounts an image on its directory; nothing if another user's helper lets go of all this moment (see [`make_room`]).
-fn mount_in(dir: &OwnedFd, store: &Store, id: ImageId) -> Result<Option<OwnedFd>> {
+fn mount_in(dir: &OwnedFd, store: &StoreDir, id: ImageId) -> Result<Option<OwnedFd>> {
     let (what, name) = (|| format!("image {id}"), id.to_string());
     let root = store
         .mount(id)?
@@ -91,7 +91,7 @@ fn mount_in(dir: &OwnedFd, store: &Store, id: ImageId) -> Result<Option<OwnedFd>
 
 /// Lets go of images that are no longer in the store: until then they take up its room. What runs on them goes on.
 pub fn release(caller: &Caller) -> Result<()> {
-    let store = Store::open(caller)?;
+    let store = StoreDir::open(caller)?;
     let_go(&place()?, |id| store.has_not(id))
 }
 
@@ -154,16 +154,16 @@ fn mount_as(format: ImageFormat, source: &str) -> rustix::io::Result<OwnedFd> {
 }
 
 /// The trusted store.
-pub struct Store {
+pub struct StoreDir {
     path: String,
     dir: OwnedFd,
     owner: u32,
     group: u32,
-    /// What the administrator says of [`Store::format`].
+    /// What the administrator says of [`StoreDir::format`].
     format: Option<ImageFormat>,
 }
 
-impl Store {
+impl StoreDir {
     /// Opens it, if nobody but root can have put it there and nobody but a system user can write to it.
     pub fn open(caller: &Caller) -> Result<Self> {
         let Site { store: path, image_format: format, .. } = caller.config.site.clone();

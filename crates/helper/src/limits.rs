@@ -16,9 +16,9 @@ const LEAST: [(Resource, Option<u64>); 8] = [
 ];
 
 /// The limits of the caller's that are lifted. Whatever becomes a program of the caller's restores them before.
-pub struct Limits([Option<Rlimit>; LEAST.len()]);
+pub struct LiftedLimits([Option<Rlimit>; LEAST.len()]);
 
-impl Limits {
+impl LiftedLimits {
     /// Lifts those that are lower than a helper needs.
     pub fn lift() -> Self {
         Self(LEAST.map(|(resource, least)| {

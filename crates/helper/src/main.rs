@@ -200,7 +200,7 @@ fn environment(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> 
 }
 
 /// For who does not ask for that ahead.
-fn prepare_at_once(caller: &Caller, image: Option<ImageId>) -> Result<base::Prepared> {
+fn prepare_at_once(caller: &Caller, image: Option<ImageId>) -> Result<base::PreparedBase> {
     let prepared = base::prepare(caller, image)?;
     confine::to_environment().map(|()| prepared)
 }

@@ -58,7 +58,7 @@ const EXCHANGE: Duration = Duration::from_millis(10);
 pub const TRIES: usize = 3;
 
 /// The current generation.
-pub struct Mask {
+pub struct MaskGeneration {
     /// The directory of the layers, as a mount that hangs nowhere yet.
     pub layers: OwnedFd,
     /// An empty directory.
@@ -67,7 +67,7 @@ pub struct Mask {
 
 /// Opens the current generation, made anew if it is old. Each user makes it on their own, as whoever does can be stopped (a frozen control
 /// group). While another helper of the user's does, what is old will do; where there is nothing, the work is done twice.
-pub fn current(uid: u32) -> Result<Mask> {
+pub fn current(uid: u32) -> Result<MaskGeneration> {
     let state = host_state();
     let old = match open_current(&state) {
         Some((mask, true)) => return Ok(mask),
@@ -103,7 +103,7 @@ fn host_state() -> String {
 const STATE: &str = "trusted.skiff.state";
 
 /// The generation mounted now, and whether it is fresh; nothing if there is none, or it has just been taken away.
-fn open_current(state: &str) -> Option<(Mask, bool)> {
+fn open_current(state: &str) -> Option<(MaskGeneration, bool)> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat2(CWD, PLACE, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).ok()?;
     let mut buffer = [0u8; 512];
@@ -114,7 +114,7 @@ fn open_current(state: &str) -> Option<(Mask, bool)> {
     let layers = open_tree(&root, LAYERS, flags).ok()?;
     let empty =
         openat(&root, EMPTY, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    Some((Mask { layers, empty }, of == state && (0..AGE).contains(&age)))
+    Some((MaskGeneration { layers, empty }, of == state && (0..AGE).contains(&age)))
 }
 
 fn now() -> i64 {

@@ -12,14 +12,14 @@ const SUBUID: &str = "/etc/subuid";
 const SUBGID: &str = "/etc/subgid";
 
 /// What every request needs to know, read once.
-pub struct Config {
+pub struct HelperConfig {
     /// The helper's own configuration.
     pub site: Site,
     /// The text of [`SUBUID`].
     subuid: Option<String>,
 }
 
-impl Config {
+impl HelperConfig {
     /// Reads it. While it is broken nobody is served, as nobody knows then whose ids are whose.
     pub fn read() -> Result<Self> {
         let text = read_if_exists(FILE)?.unwrap_or_default();

@@ -27,7 +27,7 @@ use skiff_sys::process::{CloneFlags, Fork, close_all_except, exec_open, fork, ke
 use skiff_sys::{caps, fdpass, signal};
 
 use crate::caller::Caller;
-use crate::image::Store;
+use crate::image::StoreDir;
 use crate::quota::Slot;
 use crate::{files, state};
 
@@ -50,7 +50,7 @@ pub fn start(caller: &Caller, fds: Vec<OwnedFd>, socket: &OwnedFd) -> Result<()>
     let [talk] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| Error::new("store: one socket is needed"))?;
     // Above the standard ones, which it gets new.
     let talk = fcntl_dupfd_cloexec(&talk, 3).context(what)?;
-    let store = Store::open(caller)?;
+    let store = StoreDir::open(caller)?;
     let (uid, gid) = store.owner();
     if uid == 0 {
         return Err(Error::new(format!("store {}: belongs to root", store.path())).hint(

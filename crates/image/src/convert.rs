@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use skiff_erofs::finish;
 use skiff_erofs::tree::{
-    Attributes, BLOCK, Content, Inode, InodeId, Kind, Run, Sparse, Tree, Xattrs, XattrsId,
+    Attributes, BLOCK, BlockRun, Content, FileKind, Inode, InodeId, Sparse, Tree, Xattrs, XattrsId,
 };
 use skiff_sys::positional::write_all_at;
 
@@ -134,7 +134,7 @@ impl Converter<'_> {
         while let Some((directory, parent)) = stack.pop() {
             let first = stack.len();
             for (name, found) in foreign.children(&directory)? {
-                let is_directory = |id: &InodeId| matches!(tree.inode(*id).kind, Kind::Directory(_));
+                let is_directory = |id: &InodeId| matches!(tree.inode(*id).kind, FileKind::Directory(_));
                 let id = match known.get(&found.number) {
                     // It was moved, and has been met where it was.
                     Some(id) if foreign.may_change() && is_directory(id) => continue,
@@ -171,16 +171,16 @@ impl Converter<'_> {
         }
         let is_directory = matches!(kind, ForeignFileType::Directory);
         let kind = match kind {
-            ForeignFileType::Directory => Kind::Directory(Default::default()),
-            ForeignFileType::File => Kind::File(self.content(foreign, &file)?),
-            ForeignFileType::Symlink(target) => Kind::Symlink(target),
-            ForeignFileType::CharDevice(major, minor) => Kind::CharDevice(major, minor),
-            ForeignFileType::BlockDevice(major, minor) => Kind::BlockDevice(major, minor),
-            ForeignFileType::Fifo => Kind::Fifo,
-            ForeignFileType::Socket => Kind::Socket,
+            ForeignFileType::Directory => FileKind::Directory(Default::default()),
+            ForeignFileType::File => FileKind::File(self.content(foreign, &file)?),
+            ForeignFileType::Symlink(target) => FileKind::Symlink(target),
+            ForeignFileType::CharDevice(major, minor) => FileKind::CharDevice(major, minor),
+            ForeignFileType::BlockDevice(major, minor) => FileKind::BlockDevice(major, minor),
+            ForeignFileType::Fifo => FileKind::Fifo,
+            ForeignFileType::Socket => FileKind::Socket,
         };
         // Linux has no permissions of symbolic links; some programs write some.
-        let mode = if matches!(kind, Kind::Symlink(_)) { 0o777 } else { attributes.mode };
+        let mode = if matches!(kind, FileKind::Symlink(_)) { 0o777 } else { attributes.mode };
         let attributes = Attributes { mode, xattrs: intern(tree, xattrs), ..attributes };
         let id = tree.add(Inode { attributes, kind, layer: 0, names: 0 });
         // Only of what may be met again a note is kept; of a directory, to notice that it is.
@@ -196,7 +196,7 @@ impl Converter<'_> {
     fn name(&self, tree: &mut Tree, parent: InodeId, name: Box<[u8]>, id: InodeId) -> Result<()> {
         tree.inode_mut(id).names += 1;
         let shown = name.escape_ascii().to_string();
-        let Kind::Directory(children) = &mut tree.inode_mut(parent).kind else {
+        let FileKind::Directory(children) = &mut tree.inode_mut(parent).kind else {
             unreachable!("only directories are asked for what is in them");
         };
         if children.insert(name, id).is_some() {
@@ -273,7 +273,7 @@ impl Converter<'_> {
         placing.blocks = at.checked_add(blocks).ok_or_else(full)?;
         match placing.runs.last_mut() {
             Some(last) if last.at + last.blocks == at => last.blocks += blocks,
-            _ => placing.runs.push(Run { at, block: self.next_block, blocks }),
+            _ => placing.runs.push(BlockRun { at, block: self.next_block, blocks }),
         }
         let next = self.next_block.checked_add(blocks).ok_or_else(full)?;
         if self.gathered.len() + bytes.len() > GATHER {
@@ -326,7 +326,7 @@ struct Placing {
     blocks: u32,
     /// The bytes behind them: less than a block.
     part: Vec<u8>,
-    runs: Vec<Run>,
+    runs: Vec<BlockRun>,
     holes: bool,
 }
 

@@ -4,7 +4,7 @@
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Advice, fadvise};
-use skiff_erofs::{Node, NodeKind, Reader, Source};
+use skiff_erofs::{InodeKind, ReadAt, Reader, StoredInode};
 use skiff_sys::IgnoreError;
 
 use crate::Result;
@@ -46,10 +46,10 @@ const LARGEST: u64 = 16 << 20;
 ///
 /// # Errors
 /// The image cannot be read, or is damaged.
-pub fn prepare<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>) -> Result<()> {
+pub fn prepare<S: ReadAt>(reader: &Reader<S>, file: BorrowedFd<'_>) -> Result<()> {
     find_places(reader)?;
-    for node in wanted(reader)? {
-        for extent in reader.extents(&node) {
+    for inode in wanted(reader)? {
+        for extent in reader.extents(&inode) {
             let extent = extent?;
             if let (Some(place), Some(length)) = (extent.place, std::num::NonZeroU64::new(extent.length)) {
                 fadvise(file, place, Some(length), Advice::WillNeed)
@@ -61,7 +61,7 @@ pub fn prepare<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>) -> Result<()
 }
 
 /// To find them is to have the kernel read what the image says of them, there or not.
-fn find_places<S: Source>(reader: &Reader<S>) -> Result<()> {
+fn find_places<S: ReadAt>(reader: &Reader<S>) -> Result<()> {
     for (path, names) in PLACES {
         if let Some(directory) = directory(reader, path)? {
             reader.children(&directory, |name| names.contains(&name))?;
@@ -70,13 +70,13 @@ fn find_places<S: Source>(reader: &Reader<S>) -> Result<()> {
     Ok(())
 }
 
-fn wanted<S: Source>(reader: &Reader<S>) -> Result<Vec<Node>> {
+fn wanted<S: ReadAt>(reader: &Reader<S>) -> Result<Vec<StoredInode>> {
     let mut wanted = vec![];
     for path in LIBRARIES {
         let Some(directory) = directory(reader, path)? else { continue };
         let of_machines =
             reader.children(&directory, |name| name.windows(6).any(|part| part == b"-linux"))?;
-        let of_machines = of_machines.into_iter().filter(|child| child.kind == NodeKind::Directory);
+        let of_machines = of_machines.into_iter().filter(|child| child.kind == InodeKind::Directory);
         for directory in std::iter::once(directory).chain(of_machines) {
             let is_one = |name: &[u8]| LIBRARY_NAMES.iter().any(|begin| name.starts_with(begin));
             wanted.extend(reader.children(&directory, is_one)?);
@@ -87,20 +87,20 @@ fn wanted<S: Source>(reader: &Reader<S>) -> Result<Vec<Node>> {
             wanted.extend(reader.children(&directory, |name| PROGRAM_NAMES.contains(&name))?);
         }
     }
-    wanted.retain(|node| node.kind == NodeKind::File && node.size <= LARGEST);
+    wanted.retain(|inode| inode.kind == InodeKind::File && inode.size <= LARGEST);
     Ok(wanted)
 }
 
 /// The directory of this path, if there is one on which no link lies: behind a link are files that have another path too.
-fn directory<S: Source>(reader: &Reader<S>, path: &[u8]) -> Result<Option<Node>> {
-    let mut node = reader.root()?;
+fn directory<S: ReadAt>(reader: &Reader<S>, path: &[u8]) -> Result<Option<StoredInode>> {
+    let mut inode = reader.root()?;
     for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
-        match reader.children(&node, |name| name == part)?.first() {
-            Some(next) if next.kind == NodeKind::Directory => node = *next,
+        match reader.children(&inode, |name| name == part)?.first() {
+            Some(next) if next.kind == InodeKind::Directory => inode = *next,
             _ => return Ok(None),
         }
     }
-    Ok(Some(node))
+    Ok(Some(inode))
 }
 
 #[cfg(test)]
@@ -151,7 +151,7 @@ mod tests {
             ("usr/lib64/libtinfo.so.6", 5007),
             ("usr/lib/libc-2.31.so", 1),
         ]);
-        let mut sizes: Vec<u64> = wanted(&reader).unwrap().iter().map(|node| node.size).collect();
+        let mut sizes: Vec<u64> = wanted(&reader).unwrap().iter().map(|inode| inode.size).collect();
         sizes.sort_unstable();
         assert_eq!(sizes, [1, 5001, 5004, 5005, 5007]);
         let any = tempfile::tempfile().unwrap();

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use rustix::fs::MemfdFlags;
-use skiff_erofs::tree::{Content, Kind, Tree};
+use skiff_erofs::tree::{Content, FileKind, Tree};
 use skiff_oci::platform::Platform;
 use skiff_tar::fuzz::with_checksums;
 use skiff_tar::{EntryKind, TarReader};
@@ -57,7 +57,7 @@ fn check(tree: &Tree) {
     let mut ahead = vec![Tree::ROOT];
     while let Some(id) = ahead.pop() {
         names[id.0 as usize] += 1;
-        if let Kind::Directory(children) = &tree.inode(id).kind {
+        if let FileKind::Directory(children) = &tree.inode(id).kind {
             assert_eq!(names[id.0 as usize], 1, "a directory with two parents");
             assert!(
                 children.keys().all(|name| !name.is_empty() && !name.contains(&b'/') && **name != *b"..")

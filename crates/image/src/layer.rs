@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use skiff_erofs::tree::{BLOCK, Content, Run, Sparse, Xattrs};
+use skiff_erofs::tree::{BLOCK, BlockRun, Content, Sparse, Xattrs};
 use skiff_sys::uncached::Uncached;
 use skiff_tar::{self as tar, ByteStream, EntryKind, Segment, TarEntry, TarReader};
 
@@ -285,15 +285,15 @@ pub(crate) fn note(
 }
 
 /// The blocks in which there is data. Their place in the image is not known yet.
-fn runs(map: &[Segment]) -> Vec<Run> {
-    let mut runs: Vec<Run> = vec![];
+fn runs(map: &[Segment]) -> Vec<BlockRun> {
+    let mut runs: Vec<BlockRun> = vec![];
     for segment in map.iter().filter(|segment| segment.len > 0) {
         // The file is below 16 TiB, and the segment within it.
         let first = (segment.offset / BLOCK) as u32;
         let end = (segment.offset + segment.len).div_ceil(BLOCK) as u32;
         match runs.last_mut() {
             Some(last) if first <= last.at + last.blocks => last.blocks = end - last.at,
-            _ => runs.push(Run { at: first, block: 0, blocks: end - first }),
+            _ => runs.push(BlockRun { at: first, block: 0, blocks: end - first }),
         }
     }
     runs

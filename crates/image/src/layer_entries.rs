@@ -2,7 +2,7 @@
 //!
 //! An entry is a string of numbers in LEB128 and of byte strings with their length before them. Nobody else sees this.
 
-use skiff_erofs::tree::{Content, Run, Sparse, Xattrs};
+use skiff_erofs::tree::{BlockRun, Content, Sparse, Xattrs};
 
 /// An entry of a layer. What is a file's data lies in the image and the layer's spill already.
 #[derive(Debug, Clone, PartialEq)]
@@ -177,9 +177,9 @@ impl Decoder<'_> {
         }
     }
 
-    fn run(&mut self) -> Run {
+    fn run(&mut self) -> BlockRun {
         let [at, block, blocks] = std::array::from_fn(|_| self.number() as u32);
-        Run { at, block, blocks }
+        BlockRun { at, block, blocks }
     }
 
     fn number(&mut self) -> u64 {
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn records_come_back_as_they_went_in() {
-        let sparse = Sparse { size: u64::MAX, runs: vec![Run { at: 1, block: u32::MAX, blocks: 3 }] };
+        let sparse = Sparse { size: u64::MAX, runs: vec![BlockRun { at: 1, block: u32::MAX, blocks: 3 }] };
         let kinds = [
             LayerEntryKind::File(Content::Whole { size: 1 << 40, block: 7, tail: 127 }),
             LayerEntryKind::File(Content::Sparse(Box::new(sparse))),

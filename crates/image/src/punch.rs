@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use skiff_erofs::tree::{BLOCK, Content, Kind, Tree};
+use skiff_erofs::tree::{BLOCK, Content, FileKind, Tree};
 use skiff_sys::positional::write_all_at;
 
 use crate::Result;
@@ -36,11 +36,11 @@ fn live(tree: &Tree) -> Vec<BlockRange> {
     let mut blocks: Vec<BlockRange> = vec![];
     for inode in tree.inodes().filter(|inode| inode.names > 0) {
         match &inode.kind {
-            Kind::File(Content::Whole { size, block, .. }) if *size >= BLOCK => {
+            FileKind::File(Content::Whole { size, block, .. }) if *size >= BLOCK => {
                 // A file's blocks lie within the image, whose blocks have numbers of 32 bits.
                 blocks.push(*block..*block + (size / BLOCK) as u32);
             }
-            Kind::File(Content::Sparse(sparse)) => {
+            FileKind::File(Content::Sparse(sparse)) => {
                 blocks.extend(sparse.runs.iter().map(|run| run.block..run.block + run.blocks));
             }
             _ => {}

@@ -11,7 +11,7 @@ use rustix::fs::{
     fsetxattr, ftruncate, linkat, mkdirat, openat, openat2, symlinkat, utimensat,
 };
 use rustix::io::Errno;
-use skiff_erofs::{FileEntry, Node, NodeKind, Reader, Source};
+use skiff_erofs::{FileEntry, InodeKind, ReadAt, Reader, StoredInode};
 
 use crate::error::{Context, Error, Result};
 
@@ -33,15 +33,15 @@ pub struct LeftOut {
 ///
 /// # Errors
 /// The image is damaged, or the system refuses what it should not.
-pub fn unpack<S: Source>(reader: &Reader<S>, target: BorrowedFd<'_>) -> Result<LeftOut> {
+pub fn unpack<S: ReadAt>(reader: &Reader<S>, target: BorrowedFd<'_>) -> Result<LeftOut> {
     let mut unpacker =
         TreeUnpacker { reader, target, links: HashMap::new(), times: vec![], left_out: LeftOut::default() };
     for file in reader.files() {
         unpacker.file(&file?)?;
     }
     // What was made in them has changed the times of directories, and a mode may keep even its owner out: those come last.
-    for (path, node) in std::mem::take(&mut unpacker.times).into_iter().rev() {
-        unpacker.seal(&path, &node)?;
+    for (path, inode) in std::mem::take(&mut unpacker.times).into_iter().rev() {
+        unpacker.seal(&path, &inode)?;
     }
     Ok(unpacker.left_out)
 }
@@ -51,47 +51,47 @@ struct TreeUnpacker<'a, S> {
     target: BorrowedFd<'a>,
     /// Files with several names: where the first one is.
     links: HashMap<u64, Vec<u8>>,
-    times: Vec<(Vec<u8>, Node)>,
+    times: Vec<(Vec<u8>, StoredInode)>,
     left_out: LeftOut,
 }
 
-impl<S: Source> TreeUnpacker<'_, S> {
-    fn file(&mut self, FileEntry { path, node }: &FileEntry) -> Result<()> {
+impl<S: ReadAt> TreeUnpacker<'_, S> {
+    fn file(&mut self, FileEntry { path, inode }: &FileEntry) -> Result<()> {
         if path.is_empty() {
-            self.times.push((vec![], *node));
-            return self.own(path, node);
+            self.times.push((vec![], *inode));
+            return self.own(path, inode);
         }
-        if node.links > 1 && node.kind != NodeKind::Directory {
-            if let Some(first) = self.links.get(&node.number) {
+        if inode.links > 1 && inode.kind != InodeKind::Directory {
+            if let Some(first) = self.links.get(&inode.number) {
                 let ((from, old), (to, new)) = (self.parent(first)?, self.parent(path)?);
                 return linkat(&from, old, &to, new, AtFlags::empty()).on("link", shown(path));
             }
-            self.links.insert(node.number, path.clone());
+            self.links.insert(inode.number, path.clone());
         }
         let (dir, name) = self.parent(path)?;
-        match node.kind {
-            NodeKind::Directory => {
+        match inode.kind {
+            InodeKind::Directory => {
                 mkdirat(&dir, name, Mode::from_raw_mode(0o700)).on("make", shown(path))?;
-                self.times.push((path.clone(), *node));
-                return self.own(path, node);
+                self.times.push((path.clone(), *inode));
+                return self.own(path, inode);
             }
-            NodeKind::File => self.content(&dir, name, path, node)?,
-            NodeKind::Symlink => {
-                let link = self.reader.target(node)?;
+            InodeKind::File => self.content(&dir, name, path, inode)?,
+            InodeKind::Symlink => {
+                let link = self.reader.target(inode)?;
                 symlinkat(&link[..], &dir, name).on("make", shown(path))?;
             }
-            NodeKind::Fifo => {
+            InodeKind::Fifo => {
                 let kind = rustix::fs::FileType::Fifo;
                 rustix::fs::mknodat(&dir, name, kind, Mode::from_raw_mode(0o600), 0)
                     .on("make", shown(path))?;
             }
-            NodeKind::CharDevice(..) | NodeKind::BlockDevice(..) | NodeKind::Socket => {
+            InodeKind::CharDevice(..) | InodeKind::BlockDevice(..) | InodeKind::Socket => {
                 self.left_out.devices += 1;
                 return Ok(());
             }
         }
-        self.own(path, node)?;
-        self.seal(path, node)
+        self.own(path, inode)?;
+        self.seal(path, inode)
     }
 
     /// The directory that a path's last part is in. Only directories that were made here are gone through.
@@ -106,18 +106,18 @@ impl<S: Source> TreeUnpacker<'_, S> {
         Ok((dir, name))
     }
 
-    fn content(&self, dir: &OwnedFd, name: &[u8], path: &[u8], node: &Node) -> Result<()> {
+    fn content(&self, dir: &OwnedFd, name: &[u8], path: &[u8], inode: &StoredInode) -> Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(dir, name, flags, Mode::from_raw_mode(0o600)).on("create", shown(path))?;
-        ftruncate(&file, node.size).on("write to", shown(path))?;
-        let mut piece = vec![0; PIECE.min(node.size as usize)];
-        for extent in self.reader.extents(node) {
+        ftruncate(&file, inode.size).on("write to", shown(path))?;
+        let mut piece = vec![0; PIECE.min(inode.size as usize)];
+        for extent in self.reader.extents(inode) {
             let extent = extent?;
             let end = extent.at + extent.length;
             let mut at = if extent.place.is_some() { extent.at } else { end };
             while at < end {
                 let wanted = (end - at).min(piece.len() as u64) as usize;
-                let got = self.reader.read_at(node, &mut piece[..wanted], at)?;
+                let got = self.reader.read_at(inode, &mut piece[..wanted], at)?;
                 if got == 0 {
                     return Err(Error::BadImage { file: shown(path), why: "it ends too early".into() });
                 }
@@ -129,8 +129,8 @@ impl<S: Source> TreeUnpacker<'_, S> {
         Ok(())
     }
 
-    fn own(&mut self, path: &[u8], node: &Node) -> Result<()> {
-        let (uid, gid) = (Some(Uid::from_raw(node.uid)), Some(Gid::from_raw(node.gid)));
+    fn own(&mut self, path: &[u8], inode: &StoredInode) -> Result<()> {
+        let (uid, gid) = (Some(Uid::from_raw(inode.uid)), Some(Gid::from_raw(inode.gid)));
         let set = match path {
             [] => chownat(self.target, ".", uid, gid, AtFlags::SYMLINK_NOFOLLOW),
             _ => {
@@ -149,24 +149,24 @@ impl<S: Source> TreeUnpacker<'_, S> {
     }
 
     /// Attributes, mode and time, which nothing changes after.
-    fn seal(&mut self, path: &[u8], node: &Node) -> Result<()> {
+    fn seal(&mut self, path: &[u8], inode: &StoredInode) -> Result<()> {
         let (dir, name) = match path {
             [] => self.parent(b".")?,
             path => self.parent(path)?,
         };
-        if node.kind != NodeKind::Symlink {
-            self.xattrs(&dir, name, path, node)?;
-            chmodat(&dir, name, Mode::from_raw_mode(node.mode.into()), AtFlags::empty())
+        if inode.kind != InodeKind::Symlink {
+            self.xattrs(&dir, name, path, inode)?;
+            chmodat(&dir, name, Mode::from_raw_mode(inode.mode.into()), AtFlags::empty())
                 .on("set the mode of", shown(path))?;
         }
-        let time = Timespec { tv_sec: node.mtime, tv_nsec: node.mtime_nsec.into() };
+        let time = Timespec { tv_sec: inode.mtime, tv_nsec: inode.mtime_nsec.into() };
         let times = Timestamps { last_access: time, last_modification: time };
         utimensat(&dir, name, &times, AtFlags::SYMLINK_NOFOLLOW).on("set the time of", shown(path))
     }
 
-    fn xattrs(&mut self, dir: &OwnedFd, name: &[u8], path: &[u8], node: &Node) -> Result<()> {
-        let xattrs = self.reader.xattrs(node)?;
-        if xattrs.is_empty() || !matches!(node.kind, NodeKind::File | NodeKind::Directory) {
+    fn xattrs(&mut self, dir: &OwnedFd, name: &[u8], path: &[u8], inode: &StoredInode) -> Result<()> {
+        let xattrs = self.reader.xattrs(inode)?;
+        if xattrs.is_empty() || !matches!(inode.kind, InodeKind::File | InodeKind::Directory) {
             return Ok(());
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -85,7 +85,7 @@ fn a_gzip_stream_of_more_than_4_gib_is_unpacked_whole() {
         let read = |path: &str, at: u64, len: usize| {
             let found = reader.files().map(Result::unwrap).find(|file| file.path == path.as_bytes());
             let mut buffer = vec![0xAA; len];
-            assert_eq!(reader.read_at(&found.unwrap().node, &mut buffer, at).unwrap(), len);
+            assert_eq!(reader.read_at(&found.unwrap().inode, &mut buffer, at).unwrap(), len);
             buffer
         };
         let mounted = is_root("the kernel's view").then(|| Mounted::new(&image.path).unwrap());

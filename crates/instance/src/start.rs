@@ -31,7 +31,7 @@ use skiff_spec::job::names;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Identity, Plan, Upper};
 use skiff_spec::settings::Settings;
-use skiff_store::index::Entry;
+use skiff_store::index::ImageName;
 use skiff_user::checkpoints::refuse_missing;
 use skiff_user::context::Context;
 use skiff_user::scratch;
@@ -53,7 +53,7 @@ struct Wanted {
     identity: Identity,
     stop: Option<String>,
     /// The image.
-    entry: Option<Entry>,
+    entry: Option<ImageName>,
 }
 
 /// The same, on its way to where the plan's network is.
@@ -64,7 +64,7 @@ struct Resolved {
     process: Option<DescribedProcess>,
     identity: Identity,
     stop: Option<String>,
-    entry: Option<Entry>,
+    entry: Option<ImageName>,
 }
 
 impl Resolved {

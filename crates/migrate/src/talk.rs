@@ -8,7 +8,7 @@ use skiff_cli::Mode;
 use skiff_ipc::{Framing, Message, Protocol};
 use skiff_launch::frame::LONGEST;
 use skiff_spec::name::EnvName;
-use skiff_store::index::Entry;
+use skiff_store::index::ImageName;
 
 use crate::direct::MemoryRanges;
 use crate::parcel::TransferFile;
@@ -68,7 +68,7 @@ pub struct Offer {
     /// What the instance is, as far as that is known while it runs.
     pub checkpoint: Checkpoint,
     /// The image below it.
-    pub image: Option<Entry>,
+    pub image: Option<ImageName>,
     /// How it comes.
     pub mode: Mode,
     /// Memory of processes that comes straight into those that are made of them, as it is now.

@@ -17,7 +17,7 @@ use crate::platform::Platform;
 
 pub use config::{ExecConfig, History, ImageConfig};
 pub use media::{ACCEPTED, Compression};
-use media::{Kind, document_kind, layer_kind};
+use media::{DocumentType, document_type, layer_kind};
 
 /// No manifest, index or configuration is longer, in bytes: registries refuse longer ones too.
 pub const MAX_DOCUMENT: u64 = 4 << 20;
@@ -88,7 +88,7 @@ pub struct Manifest {
 
 /// One image of an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct IndexEntry {
     /// Manifest of the image.
     pub manifest: Descriptor,
     /// What it runs on, if the index says so.
@@ -99,7 +99,7 @@ pub struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Index {
     /// In the order of preference.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<IndexEntry>,
 }
 
 /// What a reference leads to.
@@ -156,16 +156,18 @@ pub fn parse(object: &str, bytes: &[u8], content_type: Option<&str>) -> Result<D
     if raw.schema != Some(2) {
         return Err(bad("its schemaVersion is not 2".into()));
     }
-    let kind = document_kind(&raw.media_type, content_type).map_err(bad)?;
+    let kind = document_type(&raw.media_type, content_type).map_err(bad)?;
     match (kind, raw.manifests, raw.config, raw.layers) {
         (_, Some(_), _, Some(_)) => Err(bad("it is both an image and an index".into())),
-        (Kind::Manifest | Kind::Untold, None, Some(config), Some(layers)) => {
+        (DocumentType::Manifest | DocumentType::Untold, None, Some(config), Some(layers)) => {
             manifest(config, layers).map(Document::Manifest).map_err(bad)
         }
-        (Kind::Index | Kind::Untold, Some(entries), None, None) => Ok(Document::Index(index(entries))),
-        (Kind::Manifest, ..) => Err(bad("it has no configuration or no layers".into())),
-        (Kind::Index, ..) => Err(bad("it has no list of manifests".into())),
-        (Kind::Untold, ..) => Err(bad("it is neither an image nor an index".into())),
+        (DocumentType::Index | DocumentType::Untold, Some(entries), None, None) => {
+            Ok(Document::Index(index(entries)))
+        }
+        (DocumentType::Manifest, ..) => Err(bad("it has no configuration or no layers".into())),
+        (DocumentType::Index, ..) => Err(bad("it has no list of manifests".into())),
+        (DocumentType::Untold, ..) => Err(bad("it is neither an image nor an index".into())),
     }
 }
 
@@ -187,7 +189,7 @@ fn index(entries: Vec<RawEntry>) -> Index {
             .platform
             .filter(|p| !p.architecture.is_empty())
             .map(|p| Platform::new(&p.os, &p.architecture, p.variant.as_deref()));
-        Entry { manifest: raw.manifest, platform }
+        IndexEntry { manifest: raw.manifest, platform }
     };
     Index { entries: entries.into_iter().map(entry).collect() }
 }
@@ -198,12 +200,12 @@ impl Index {
     /// # Errors
     /// Lists what there is instead.
     pub fn choose(&self, object: &str, wanted: &Platform) -> Result<&Descriptor> {
-        let suits = |entry: &Entry| entry.platform.as_ref().and_then(|offered| wanted.distance(offered));
+        let suits = |entry: &IndexEntry| entry.platform.as_ref().and_then(|offered| wanted.distance(offered));
         let best = self.entries.iter().filter_map(|entry| suits(entry).map(|distance| (distance, entry)));
         if let Some((_, entry)) = best.min_by_key(|(distance, _)| *distance) {
             return Ok(&entry.manifest);
         }
-        if let [Entry { manifest, platform: None }] = &self.entries[..] {
+        if let [IndexEntry { manifest, platform: None }] = &self.entries[..] {
             return Ok(manifest);
         }
         let mut offered: Vec<_> = self.entries.iter().filter_map(|e| e.platform.as_ref()).collect();

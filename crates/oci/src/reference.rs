@@ -11,7 +11,7 @@ use crate::digest::Digest;
 
 mod grammar;
 
-use grammar::{Fault, MAX_REPOSITORY, check_name, check_tag, normal, split_server};
+use grammar::{BadPart, MAX_REPOSITORY, check_name, check_tag, normal, split_server};
 
 /// The server meant where Docker's users name none.
 pub const DEFAULT_SERVER: &str = "docker.io";
@@ -77,7 +77,7 @@ pub struct ShortName {
 
 /// Which part of a reference was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum ReferencePart {
     /// All of it.
     Whole,
     /// Host and port.
@@ -98,25 +98,25 @@ pub enum Part {
 pub struct ReferenceError {
     text: String,
     /// Where it is wrong.
-    pub part: Part,
+    pub part: ReferencePart,
     reason: &'static str,
     hint: String,
 }
 
 impl ReferenceError {
-    fn new(text: &str, (part, reason): Fault) -> Self {
+    fn new(text: &str, (part, reason): BadPart) -> Self {
         let capitals = text.bytes().any(|b| b.is_ascii_uppercase());
         let hint = match part {
-            Part::Repository if capitals && text.len() <= MAX_REPOSITORY => {
+            ReferencePart::Repository if capitals && text.len() <= MAX_REPOSITORY => {
                 format!("repositories are named in lower case: {}", text.to_lowercase())
             }
-            Part::Tag => "a tag has letters, digits, '_', '.' and '-', at most 128".into(),
-            Part::Digest => "a digest is written NAME@sha256:64_HEX_DIGITS".into(),
-            Part::Path => {
+            ReferencePart::Tag => "a tag has letters, digits, '_', '.' and '-', at most 128".into(),
+            ReferencePart::Digest => "a digest is written NAME@sha256:64_HEX_DIGITS".into(),
+            ReferencePart::Path => {
                 "files are named *.sqsh, *.squashfs, *.erofs, *.sif, or begin with docker-archive:, oci-archive:, oci:, dir:"
                     .into()
             }
-            Part::Whole | Part::Server | Part::Repository => {
+            ReferencePart::Whole | ReferencePart::Server | ReferencePart::Repository => {
                 "it is written [SERVER[:PORT]/]NAME[:TAG][@sha256:DIGEST]".into()
             }
         };
@@ -132,15 +132,15 @@ impl ReferenceError {
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for ReferencePart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Part::Whole => "it",
-            Part::Server => "the server",
-            Part::Repository => "the repository",
-            Part::Tag => "the tag",
-            Part::Digest => "the digest",
-            Part::Path => "the path",
+            ReferencePart::Whole => "it",
+            ReferencePart::Server => "the server",
+            ReferencePart::Repository => "the repository",
+            ReferencePart::Tag => "the tag",
+            ReferencePart::Digest => "the digest",
+            ReferencePart::Path => "the path",
         })
     }
 }
@@ -219,7 +219,9 @@ impl FromStr for Named {
         match registry(text).map_err(|fault| ReferenceError::new(text, fault))? {
             ImageReference::Short(short) => Ok(short.at_docker_hub()),
             ImageReference::Registry(named) => Ok(named),
-            _ => Err(ReferenceError::new(text, (Part::Whole, "does not name an image of a registry"))),
+            _ => {
+                Err(ReferenceError::new(text, (ReferencePart::Whole, "does not name an image of a registry")))
+            }
         }
     }
 }
@@ -265,17 +267,17 @@ impl FromStr for ImageReference {
     }
 }
 
-fn parse(text: &str) -> Result<ImageReference, Fault> {
+fn parse(text: &str) -> Result<ImageReference, BadPart> {
     if text.len() > MAX_REFERENCE {
-        return Err((Part::Whole, "is longer than 4096 bytes"));
+        return Err((ReferencePart::Whole, "is longer than 4096 bytes"));
     }
     if text.chars().any(char::is_control) {
-        return Err((Part::Whole, "holds a control character"));
+        return Err((ReferencePart::Whole, "holds a control character"));
     }
     let file_and_tag = |rest: &str| {
         let (path, tag) = rest.split_once(':').map_or((rest, None), |(path, tag)| (path, Some(tag)));
         if tag.is_some_and(str::is_empty) {
-            return Err((Part::Tag, "is empty"));
+            return Err((ReferencePart::Tag, "is empty"));
         }
         Ok((some_path(path)?, tag.map(String::from)))
     };
@@ -296,7 +298,9 @@ fn parse(text: &str) -> Result<ImageReference, Fault> {
         Some(("dir", rest)) if !is_port(rest) => some_path(rest).map(ImageReference::Dir),
         _ => match image_file(text) {
             Some(file) => Ok(file),
-            None if looks_like_a_path(text) => Err((Part::Path, "does not tell what kind of image it is")),
+            None if looks_like_a_path(text) => {
+                Err((ReferencePart::Path, "does not tell what kind of image it is"))
+            }
             None => registry(text),
         },
     }
@@ -308,8 +312,8 @@ fn is_port(rest: &str) -> bool {
     port.is_some_and(|port| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))
 }
 
-fn some_path(path: &str) -> Result<PathBuf, Fault> {
-    if path.is_empty() { Err((Part::Path, "is empty")) } else { Ok(path.into()) }
+fn some_path(path: &str) -> Result<PathBuf, BadPart> {
+    if path.is_empty() { Err((ReferencePart::Path, "is empty")) } else { Ok(path.into()) }
 }
 
 fn looks_like_a_path(text: &str) -> bool {
@@ -327,12 +331,12 @@ fn image_file(text: &str) -> Option<ImageReference> {
 }
 
 /// `[SERVER/]NAME[:TAG][@DIGEST]`; or as Enroot writes it, `[USER@]SERVER#NAME[:TAG]`.
-fn registry(text: &str) -> Result<ImageReference, Fault> {
+fn registry(text: &str) -> Result<ImageReference, BadPart> {
     if text.is_empty() {
-        return Err((Part::Whole, "is empty"));
+        return Err((ReferencePart::Whole, "is empty"));
     }
     if text.contains(char::is_whitespace) {
-        return Err((Part::Whole, "holds a space"));
+        return Err((ReferencePart::Whole, "holds a space"));
     }
     let (enroots_server, text) = match text.split_once('#') {
         // Which user is logged in there is not the name's to say.
@@ -341,7 +345,7 @@ fn registry(text: &str) -> Result<ImageReference, Fault> {
     };
     let (rest, digest) = match text.split_once('@') {
         Some((rest, digest)) => {
-            (rest, Some(digest.parse::<Digest>().map_err(|e| (Part::Digest, e.reason()))?))
+            (rest, Some(digest.parse::<Digest>().map_err(|e| (ReferencePart::Digest, e.reason()))?))
         }
         None => (text, None),
     };
@@ -354,7 +358,7 @@ fn registry(text: &str) -> Result<ImageReference, Fault> {
     let (server, repository) = match enroots_server {
         // In full it is written with a slash, and must be the same then.
         Some(server) if split_server(&format!("{server}/{name}")).0 != Some(server) => {
-            return Err((Part::Server, "before '#' must have a dot or a port"));
+            return Err((ReferencePart::Server, "before '#' must have a dot or a port"));
         }
         Some(server) => (Some(server), name),
         None => split_server(name),

@@ -13,7 +13,7 @@ use skiff_spec::job::Image;
 use skiff_store::ImageMetadata;
 use skiff_store::fetcher::process as fetcher;
 use skiff_store::file::{ImageFile, parse};
-use skiff_store::index::{Entry, now};
+use skiff_store::index::{ImageName, now};
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{Error as StoreError, client, known};
 use skiff_user::context::Context;
@@ -34,7 +34,7 @@ pub enum PullWhen {
 }
 
 /// The image that a command is to run in.
-pub fn to_run(context: &Context, text: &str, when: PullWhen) -> Result<Entry> {
+pub fn to_run(context: &Context, text: &str, when: PullWhen) -> Result<ImageName> {
     if when != PullWhen::Never && ImageFile::of(text).is_some() {
         return import::find_or_import(context, text);
     }
@@ -65,7 +65,7 @@ pub fn to_run(context: &Context, text: &str, when: PullWhen) -> Result<Entry> {
 /// Which image a job that is being submitted is to run in: the one that the user has pulled; else what the name means now, so that all
 /// nodes get the same. Only a file's image is brought into this machine's store: a node asks the registry by itself.
 pub fn pin(context: &Context, text: &str) -> Result<Image> {
-    let of = |Entry { id, reference, .. }| Image { id, reference };
+    let of = |ImageName { id, reference, .. }| Image { id, reference };
     if ImageFile::of(text).is_some() {
         return import::find_or_import(context, text).map(of);
     }
@@ -86,12 +86,12 @@ fn is_id(text: &str) -> bool {
 }
 
 /// The very image that something was run in before, by what was noted then.
-pub fn again(context: &Context, entry: Entry) -> Result<Entry> {
+pub fn again(context: &Context, entry: ImageName) -> Result<ImageName> {
     if client::has(context, entry.id) { Ok(entry) } else { by_id(context, entry) }
 }
 
 /// An image that the user has pulled, on a node that may not have it.
-fn by_id(context: &Context, entry: Entry) -> Result<Entry> {
+fn by_id(context: &Context, entry: ImageName) -> Result<ImageName> {
     if entry.origin.is_some() {
         return Err(not_here(entry.id, &entry.reference));
     }
@@ -101,14 +101,14 @@ fn by_id(context: &Context, entry: Entry) -> Result<Entry> {
 }
 
 /// The image of this id as this node's store has it, which gets it if need be. Its name stays what it is to the user.
-pub fn on_node(context: &Context, id: ImageId, reference: &str) -> Result<Entry> {
+pub fn on_node(context: &Context, id: ImageId, reference: &str) -> Result<ImageName> {
     let StoreReply::Found(record) = client::ask(context, StoreRequest::Find(id), &mut |_| ())? else {
         return Err(strange(reference));
     };
     match record {
         Some(record) => {
             let ImageMetadata { size, config, .. } = *record;
-            Ok(Entry { reference: reference.into(), id, pulled: 0, size, config, origin: None })
+            Ok(ImageName { reference: reference.into(), id, pulled: 0, size, config, origin: None })
         }
         None => match ImageFile::of(reference) {
             Some(file) => import::exactly(context, &file, id),
@@ -118,7 +118,12 @@ pub fn on_node(context: &Context, id: ImageId, reference: &str) -> Result<Entry>
 }
 
 /// By digest: images of the same name may be others by now.
-fn fetch_exactly(context: &Context, id: ImageId, reference: &str, progress: &mut Progress) -> Result<Entry> {
+fn fetch_exactly(
+    context: &Context,
+    id: ImageId,
+    reference: &str,
+    progress: &mut Progress,
+) -> Result<ImageName> {
     let missing = || not_here(id, reference);
     let named = Named::from_str(reference).map_err(|_| missing())?;
     let digest = Digest::Sha256(id.0);
@@ -128,17 +133,22 @@ fn fetch_exactly(context: &Context, id: ImageId, reference: &str, progress: &mut
     if entry.id != id {
         return Err(missing());
     }
-    Ok(Entry { reference: reference.into(), ..entry })
+    Ok(ImageName { reference: reference.into(), ..entry })
 }
 
 /// Pulls an image and notes its name.
-pub fn pull(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<Entry> {
+pub fn pull(
+    context: &Context,
+    image: &str,
+    platform: &Platform,
+    progress: &mut Progress,
+) -> Result<ImageName> {
     let entry = fetch(context, image, platform, progress)?;
     naming::note(context, &entry)?;
     Ok(entry)
 }
 
-fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<Entry> {
+fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<ImageName> {
     let mut ask = client::pull(context, image, &platform.to_string())?;
     // A store of their own they fill themselves, by their own policy.
     let vouched = context.helper.as_ref().map_or(Ok(None), |_| fetcher::vouched(&mut ask))?;
@@ -157,7 +167,7 @@ fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Pro
         .hint("pull it again"));
     }
     let ImageMetadata { size, config, .. } = *record;
-    Ok(Entry { reference: name, id, pulled: now(), size, config, origin: None })
+    Ok(ImageName { reference: name, id, pulled: now(), size, config, origin: None })
 }
 
 fn not_here(id: ImageId, reference: &str) -> Error {

@@ -5,7 +5,7 @@ use skiff_runtime::naming;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_store::file::ImageFile;
-use skiff_store::index::{Entry, Names, now};
+use skiff_store::index::{ImageName, Names, now};
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{client, find};
 use skiff_user::context::Context;
@@ -19,14 +19,14 @@ pub fn import_to(
     name: Option<String>,
     platform: &Platform,
     progress: &mut Progress,
-) -> Result<Entry> {
+) -> Result<ImageName> {
     let entry = read(context, file, name, platform, progress)?;
     naming::note(context, &entry)?;
     Ok(entry)
 }
 
 /// The image that a file is known to hold, for a machine that does not have it.
-pub fn exactly(context: &Context, file: &ImageFile, id: ImageId) -> Result<Entry> {
+pub fn exactly(context: &Context, file: &ImageFile, id: ImageId) -> Result<ImageName> {
     let entry = read(context, file, None, &Platform::host(), &mut Progress::new(None, true))?;
     if entry.id != id {
         return Err(Error::new(format!("image {}: the file holds another image by now", file.name))
@@ -41,7 +41,7 @@ fn read(
     name: Option<String>,
     platform: &Platform,
     progress: &mut Progress,
-) -> Result<Entry> {
+) -> Result<ImageName> {
     // What changes while it is read has another stamp next time.
     let origin = Some(file.stamp()?);
     let said = client::import(context, file.open()?, platform, &mut |word| match word {
@@ -54,12 +54,12 @@ fn read(
         return Err(Error::new(format!("image {}: the store's writer answered something else", file.name)));
     };
     let reference = name.unwrap_or_else(|| file.name.clone());
-    Ok(Entry { reference, id, pulled: now(), size: record.size, config: record.config, origin })
+    Ok(ImageName { reference, id, pulled: now(), size: record.size, config: record.config, origin })
 }
 
 /// The image that the user wants to run: one that they have pulled or imported, or in a file, from where it is imported unless that has
 /// been done.
-pub fn find_or_import(context: &Context, text: &str) -> Result<Entry> {
+pub fn find_or_import(context: &Context, text: &str) -> Result<ImageName> {
     let Some(file) = ImageFile::of(text) else { return Ok(find(context, text)?) };
     if let Some(entry) = Names::of(context)?.find(&file.name)?
         && entry.origin == Some(file.stamp()?)

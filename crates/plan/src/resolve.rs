@@ -3,7 +3,7 @@
 use skiff_sandbox::command::CommandSpec;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::plan::Identity;
-use skiff_store::index::Entry;
+use skiff_store::index::ImageName;
 use skiff_user::context::Context;
 
 use crate::{Facts, RootOptions, RootSource, base, get, in_image};
@@ -15,7 +15,7 @@ pub struct RunFacts<'a> {
     /// The process.
     pub process: MainProcess,
     /// The image that it is to be run in.
-    pub entry: Option<Entry>,
+    pub entry: Option<ImageName>,
 }
 
 /// What is run, and as whom.

@@ -111,9 +111,9 @@ fn readable() -> Vec<PathBuf> {
     if let Some(only) = std::env::var_os("REGISTRY_AUTH_FILE") {
         return vec![only.into()];
     }
-    let runtime = crate::places::from_env("XDG_RUNTIME_DIR").map(|dir| dir.join("containers/auth.json"));
-    let docker = crate::places::from_env("DOCKER_CONFIG")
-        .or_else(|| Some(crate::places::home()?.join(".docker")))
+    let runtime = crate::user_dirs::from_env("XDG_RUNTIME_DIR").map(|dir| dir.join("containers/auth.json"));
+    let docker = crate::user_dirs::from_env("DOCKER_CONFIG")
+        .or_else(|| Some(crate::user_dirs::home()?.join(".docker")))
         .map(|dir| dir.join("config.json"));
     [runtime, user_file(), docker].into_iter().flatten().collect()
 }
@@ -128,5 +128,5 @@ fn writable() -> Result<PathBuf> {
 }
 
 fn user_file() -> Option<PathBuf> {
-    Some(crate::places::config_home()?.join("containers/auth.json"))
+    Some(crate::user_dirs::config_home()?.join("containers/auth.json"))
 }

@@ -164,7 +164,7 @@ impl Error {
         }
     }
 
-    /// Whether the work begun with a [`Reader`](super::Reader) is to be begun again, with a new one.
+    /// Whether the work begun with a [`BlobReader`](super::BlobReader) is to be begun again, with a new one.
     pub fn is_restart(&self) -> bool {
         matches!(self, Error::Restarted { .. })
     }

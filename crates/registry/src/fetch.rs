@@ -16,12 +16,12 @@ use super::chunks::Chunks;
 use super::failure::{Failure, RegistryError};
 use super::growing::{Growing, Tell};
 use super::http::Http;
+use super::ingest::{BlobDir, IngestLock};
 use super::memory::PIECE;
 use super::memory::{Memory, Reserved};
-use super::part::{BlobDir, Taken};
 use super::retry;
-use super::transfer::{Origin, Transfer, Trouble};
-use super::{Settings, Source};
+use super::transfer::{BlobLocation, Transfer, Trouble};
+use super::{ClientSettings, Repositories};
 use crate::error::{Error, Result};
 use queue::{Job, Open, Phase, Queue, Ranges, Task, Turn};
 
@@ -42,7 +42,7 @@ pub struct Fetch {
 
 struct Shared {
     http: Http,
-    source: Source,
+    source: Repositories,
     dir: BlobDir,
     memory: Arc<Memory>,
     queue: Mutex<Queue>,
@@ -58,8 +58,8 @@ fn readers() -> usize {
 
 impl Fetch {
     pub(super) fn start(
-        settings: Settings,
-        source: Source,
+        settings: ClientSettings,
+        source: Repositories,
         dir: BlobDir,
         tell: Option<Tell>,
     ) -> Result<Fetch> {
@@ -211,7 +211,7 @@ impl Shared {
         };
         let chunks = Chunks::new(blob.size, self.http.settings().chunk);
         let opened = match self.dir.take(&blob.digest, chunks) {
-            Ok(Taken::ByAnother(bytes)) => {
+            Ok(IngestLock::ByAnother(bytes)) => {
                 growing.followed(bytes);
                 let mut queue = self.queue();
                 let job = &mut queue.jobs[index];
@@ -220,7 +220,7 @@ impl Shared {
                 job.not_before = Some(Instant::now() + job.pause);
                 return;
             }
-            Ok(Taken::Ours(part)) => Transfer::new(blob.digest, part, growing),
+            Ok(IngestLock::Ours(ingest)) => Transfer::new(blob.digest, ingest, growing),
             Err(e) => return self.give_up(index, e),
         };
         let transfer = Arc::new(opened);
@@ -253,17 +253,17 @@ impl Shared {
         }
     }
 
-    /// The registry's places first, then those that the manifest names.
-    fn origin(&self, index: usize, origin: usize) -> Result<Origin, Failure> {
-        if let Some(place) = self.source.places.get(origin) {
-            return Ok(Origin::Place(Arc::clone(place)));
+    /// The registry's repositories first, then those that the manifest names.
+    fn origin(&self, index: usize, origin: usize) -> Result<BlobLocation, Failure> {
+        if let Some(repository) = self.source.repositories.get(origin) {
+            return Ok(BlobLocation::Repository(Arc::clone(repository)));
         }
         let queue = self.queue();
-        let url = &queue.jobs[index].blob.urls[origin - self.source.places.len()];
+        let url = &queue.jobs[index].blob.urls[origin - self.source.repositories.len()];
         let bad = || Failure::Nonsense(format!("the manifest names {url:?} for it, which is no URL"));
         let uri: ureq::http::Uri = url.parse().map_err(|_| bad())?;
         let is_web = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
-        if is_web { Ok(Origin::Url(uri)) } else { Err(bad()) }
+        if is_web { Ok(BlobLocation::Url(uri)) } else { Err(bad()) }
     }
 
     /// Notes how a transfer ended.
@@ -314,7 +314,7 @@ impl Shared {
         }
     }
 
-    /// Tries again after a pause, or at the next place, or gives up.
+    /// Tries again after a pause, or at the next repository, or gives up.
     fn after_failure(&self, mut queue: MutexGuard<'_, Queue>, index: usize, failure: Failure) {
         let job = &mut queue.jobs[index];
         job.failures += 1;
@@ -337,9 +337,9 @@ impl Shared {
         self.give_up(index, RegistryError::new(&server, object, failures, failure).into());
     }
 
-    /// Whether there is a further place to ask.
+    /// Whether there is a further repository to ask.
     fn next_origin(&self, job: &mut Job) -> bool {
-        let origins = self.source.places.len() + job.blob.urls.len();
+        let origins = self.source.repositories.len() + job.blob.urls.len();
         let Phase::Open(open) = &mut job.phase else {
             return false;
         };
@@ -392,7 +392,7 @@ impl Shared {
         if job.restarts > RESTARTS {
             let restarts = job.restarts;
             drop(queue);
-            let server = self.source.places.first().map_or("", |place| &place.server);
+            let server = self.source.repositories.first().map_or("", |repository| &repository.server);
             let object = format!("the blob {}", transfer.digest());
             return self.give_up(index, RegistryError::new(server, object, restarts, failure).into());
         }
@@ -424,8 +424,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let blobs = BlobDir::open(dir.path()).unwrap();
         // Nobody to ask: no thread would do its work if this were.
-        let nowhere = Source { places: Arc::new([]) };
-        let settings = Settings { parallel: 2, ..Settings::default() };
+        let nowhere = Repositories { repositories: Arc::new([]) };
+        let settings = ClientSettings { parallel: 2, ..ClientSettings::default() };
         let fetch = Fetch::start(settings, nowhere, blobs, None).unwrap();
         let (ended, has_ended) = std::sync::mpsc::channel();
         for number in 0..3u8 {

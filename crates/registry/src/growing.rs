@@ -13,8 +13,8 @@ use skiff_sys::IgnoreError;
 
 use super::chunks::Chunks;
 use super::error::Told;
-use super::kept::{self, Kept, Pieces};
 use super::memory::Piece;
+use super::pieces::{self, PieceMap, Pieces};
 use crate::error::{Error, FileContext, Result};
 
 /// No file is cut into smaller chunks: another process's word for it shall not cost memory.
@@ -93,7 +93,7 @@ struct State {
     /// How many bytes are there without a gap, from the blob's beginning.
     prefix: u64,
     /// What of it is in memory, for those who read it.
-    kept: Kept<Piece>,
+    pieces: PieceMap<Piece>,
     /// Whether anybody does.
     is_read: bool,
     /// Who waits for bytes: from where to where.
@@ -116,7 +116,7 @@ impl Growing {
     pub(super) fn served(blob: &Descriptor, tell: Tell) -> Growing {
         let growing = Growing::create(blob.digest, blob.size, Some(tell));
         growing.change(|state| {
-            state.kept = Kept::hashed_elsewhere();
+            state.pieces = PieceMap::hashed_elsewhere();
             state.is_read = true;
         });
         growing
@@ -132,7 +132,7 @@ impl Growing {
             file: None,
             filled: vec![],
             prefix: 0,
-            kept: Kept::default(),
+            pieces: PieceMap::default(),
             is_read: false,
             waiting: vec![],
             followed: 0,
@@ -196,7 +196,7 @@ impl Growing {
 
     /// Another process has read all before `end`.
     pub(super) fn read_before(&self, end: u64) {
-        self.change(|state| state.kept.read(0, end));
+        self.change(|state| state.pieces.read(0, end));
     }
 
     /// How often all was thrown away because the digest was wrong.
@@ -248,17 +248,17 @@ impl Growing {
     pub fn abandon(&self) {
         self.change(|state| {
             state.abandoned = true;
-            state.kept.clear();
+            state.pieces.clear();
         });
     }
 
     /// Someone who reads it from now on.
-    pub fn reader(self: &Arc<Self>) -> Reader {
+    pub fn reader(self: &Arc<Self>) -> BlobReader {
         let round = self.change(|state| {
             state.is_read = true;
             state.round
         });
-        Reader { round, growing: Arc::clone(self) }
+        BlobReader { round, growing: Arc::clone(self) }
     }
 
     fn gone(&self) -> Error {
@@ -291,7 +291,7 @@ impl Growing {
                 let (round, bytes) = (state.round, *filled);
                 self.tell(Event::Filled { round, chunk, bytes });
                 if let Some(piece) = piece.filter(|_| state.is_read && !state.abandoned) {
-                    state.kept.insert(at, piece);
+                    state.pieces.insert(at, piece);
                 }
                 state.advance(chunks);
                 state.status = Status::Fetching;
@@ -305,13 +305,13 @@ impl Growing {
     }
 
     /// What is in memory of these bytes.
-    pub(super) fn kept(&self, begin: u64, end: u64) -> Pieces<Piece> {
-        self.state().kept.within(begin, end)
+    pub(super) fn pieces(&self, begin: u64, end: u64) -> Pieces<Piece> {
+        self.state().pieces.within(begin, end)
     }
 
     /// All before `end` has been hashed.
     pub(super) fn hashed(&self, end: u64) {
-        self.state().kept.hashed(end);
+        self.state().pieces.hashed(end);
     }
 
     /// Whether these bytes must come at once: somebody waits for some of them, or nobody will ever read.
@@ -326,7 +326,7 @@ impl Growing {
     /// How many bytes are there that nobody has read.
     pub(super) fn ahead(&self) -> u64 {
         let state = self.state();
-        state.filled.iter().sum::<u64>().saturating_sub(state.kept.read_before())
+        state.filled.iter().sum::<u64>().saturating_sub(state.pieces.read_before())
     }
 
     pub(super) fn prefix(&self) -> u64 {
@@ -407,7 +407,7 @@ impl State {
         self.round += 1;
         self.prefix = 0;
         self.filled.fill(0);
-        self.kept.clear();
+        self.pieces.clear();
         self.waiting.clear();
     }
 
@@ -435,12 +435,12 @@ impl State {
 
 /// Reads a blob. Fails with [`Error::is_restart`] when the bytes turn out to be wrong and are fetched anew: then all that
 /// was made of them is to be thrown away, and [`Growing::reader`] gives a reader of the new ones.
-pub struct Reader {
+pub struct BlobReader {
     growing: Arc<Growing>,
     round: u32,
 }
 
-impl Reader {
+impl BlobReader {
     /// The blob that is read.
     pub fn growing(&self) -> &Arc<Growing> {
         &self.growing
@@ -469,15 +469,15 @@ impl Reader {
         if buffer.is_empty() {
             return Ok(());
         }
-        let (file, kept) = self.wait_for(offset, end)?;
-        let read = kept::fill(&kept, buffer, offset, |buffer, at| {
+        let (file, pieces) = self.wait_for(offset, end)?;
+        let read = pieces::fill(&pieces, buffer, offset, |buffer, at| {
             skiff_sys::positional::read_exact_at(file.as_fd(), buffer, at).on("read", name())
         });
-        drop(kept);
+        drop(pieces);
         let mut state = self.growing.state();
         // What was read may have been thrown away at that moment: then it is no wonder that it was short, or wrong.
         self.check(&state)?;
-        state.kept.read(offset, end);
+        state.pieces.read(offset, end);
         read
     }
 
@@ -509,7 +509,7 @@ impl Reader {
         }
         self.check(&state)?;
         match &state.file {
-            Some((file, _)) => Ok((Arc::clone(file), state.kept.within(begin, end))),
+            Some((file, _)) => Ok((Arc::clone(file), state.pieces.within(begin, end))),
             None => unreachable!("what has bytes has a file"),
         }
     }

@@ -10,7 +10,7 @@ use skiff_sys::IgnoreError;
 use ureq::http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 use ureq::{Agent, Body};
 
-use super::Settings;
+use super::ClientSettings;
 use super::failure::Failure;
 use super::retry::retry_after;
 use super::{proxy, tls};
@@ -22,9 +22,9 @@ const MAX_EXPLANATION: u64 = 16 << 10;
 /// Big enough that a blob costs few system calls.
 const INPUT_BUFFER: usize = 256 << 10;
 
-/// What to ask.
+/// What to request.
 #[derive(Debug, Clone)]
-pub(super) struct Ask {
+pub(super) struct HttpRequest {
     pub method: Method,
     pub uri: Uri,
     /// Sent to the first server only, never to where it redirects.
@@ -36,25 +36,25 @@ pub(super) struct Ask {
     pub form: Option<String>,
 }
 
-impl Ask {
-    pub(super) fn get(uri: Uri) -> Ask {
-        Ask { method: Method::GET, uri, authorization: None, accept: None, range: None, form: None }
+impl HttpRequest {
+    pub(super) fn get(uri: Uri) -> HttpRequest {
+        HttpRequest { method: Method::GET, uri, authorization: None, accept: None, range: None, form: None }
     }
 }
 
 /// The connections of one pull.
 pub(super) struct Http {
-    settings: Settings,
+    settings: ClientSettings,
     agents: Mutex<HashMap<(String, bool), Agent>>,
     closed: AtomicBool,
 }
 
 impl Http {
-    pub(super) fn new(settings: Settings) -> Http {
+    pub(super) fn new(settings: ClientSettings) -> Http {
         Http { settings, agents: Mutex::default(), closed: AtomicBool::new(false) }
     }
 
-    pub(super) fn settings(&self) -> &Settings {
+    pub(super) fn settings(&self) -> &ClientSettings {
         &self.settings
     }
 
@@ -68,11 +68,16 @@ impl Http {
     }
 
     /// Asks, and follows redirects. Gives the answer, whatever its status, and where it came from.
-    pub(super) fn send(&self, ask: &Ask, insecure: bool) -> Result<(Response<Body>, Uri), Failure> {
-        let mut uri = ask.uri.clone();
+    pub(super) fn send(
+        &self,
+        request: &HttpRequest,
+        insecure: bool,
+    ) -> Result<(Response<Body>, Uri), Failure> {
+        let mut uri = request.uri.clone();
         for _ in 0..=MAX_REDIRECTS {
-            let same_server = authority(&uri) == authority(&ask.uri) && uri.scheme() == ask.uri.scheme();
-            let response = self.send_once(ask, &uri, same_server, insecure)?;
+            let same_server =
+                authority(&uri) == authority(&request.uri) && uri.scheme() == request.uri.scheme();
+            let response = self.send_once(request, &uri, same_server, insecure)?;
             let location = match response.status().as_u16() {
                 301 | 302 | 303 | 307 | 308 => response.headers().get(header::LOCATION),
                 _ => return Ok((response, uri)),
@@ -91,29 +96,29 @@ impl Http {
 
     fn send_once(
         &self,
-        ask: &Ask,
+        request: &HttpRequest,
         uri: &Uri,
         same_server: bool,
         insecure: bool,
     ) -> Result<Response<Body>, Failure> {
-        let mut request = Request::builder().method(ask.method.clone()).uri(uri.clone());
-        if let Some(authorization) = ask.authorization.as_ref().filter(|_| same_server) {
-            request = request.header(header::AUTHORIZATION, authorization);
+        let mut builder = Request::builder().method(request.method.clone()).uri(uri.clone());
+        if let Some(authorization) = request.authorization.as_ref().filter(|_| same_server) {
+            builder = builder.header(header::AUTHORIZATION, authorization);
         }
-        if let Some(accept) = ask.accept {
-            request = request.header(header::ACCEPT, accept);
+        if let Some(accept) = request.accept {
+            builder = builder.header(header::ACCEPT, accept);
         }
-        if let Some((first, last)) = ask.range {
-            request = request.header(header::RANGE, format!("bytes={first}-{last}"));
+        if let Some((first, last)) = request.range {
+            builder = builder.header(header::RANGE, format!("bytes={first}-{last}"));
         }
         let agent = self.agent(uri, insecure)?;
         let bad = |e: ureq::http::Error| Failure::Nonsense(format!("a request that cannot be sent: {e}"));
-        let answer = match &ask.form {
+        let answer = match &request.form {
             Some(form) => {
-                let request = request.header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
-                agent.run(request.body(form.as_str()).map_err(bad)?)
+                let builder = builder.header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
+                agent.run(builder.body(form.as_str()).map_err(bad)?)
             }
-            None => agent.run(request.body(()).map_err(bad)?),
+            None => agent.run(builder.body(()).map_err(bad)?),
         };
         answer.map_err(|e| connection_failure(e, uri))
     }
@@ -133,7 +138,7 @@ impl Http {
     }
 
     fn new_agent(&self, uri: &Uri, insecure: bool) -> Result<Agent, Failure> {
-        let Settings { connect, stall, parallel, certificates, certs_d, agent, .. } = &self.settings;
+        let ClientSettings { connect, stall, parallel, certificates, certs_d, agent, .. } = &self.settings;
         let (scheme, host) = (uri.scheme_str().unwrap_or_default(), uri.host().unwrap_or_default());
         let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
         let through = proxy::proxy_for(scheme, host, port, |name| std::env::var(name).ok());

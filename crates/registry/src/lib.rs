@@ -4,7 +4,7 @@
 //! # The way through it
 //!
 //! ```text
-//! Client::resolve(NAME, PLATFORM)  -> manifest, configuration, and the Source they came from
+//! Client::resolve(NAME, PLATFORM)  -> manifest, configuration, and the Repositories they came from
 //! Client::fetch(SOURCE, BLOBS)     -> Fetch: threads that bring blobs into a directory, in parallel ranges
 //! Fetch::blob(DESCRIPTOR)          -> Growing: that blob's bytes, readable while they arrive
 //! ```
@@ -21,19 +21,19 @@ mod fetch;
 pub mod fuzz;
 mod growing;
 mod http;
-mod kept;
+mod ingest;
 mod memory;
 mod origin;
-mod part;
-mod place;
-mod places;
+mod pieces;
 pub mod policy;
 mod proxy;
 pub mod registries_conf;
+mod repository;
 mod retry;
 mod tls;
 mod token;
 mod transfer;
+mod user_dirs;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,10 +47,10 @@ use ureq::http::{Method, header};
 pub use error::{Error, Result, Told};
 pub use failure::{Failure, RegistryError};
 pub use fetch::Fetch;
-pub use growing::{Event, Growing, Reader, Status, Tell};
+pub use growing::{BlobReader, Event, Growing, Status, Tell};
+pub use ingest::BlobDir;
 pub use origin::Origin;
-pub use part::BlobDir;
-pub use place::asked_for;
+pub use repository::asked_for;
 use skiff_oci::hash;
 use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig, MAX_DOCUMENT, Manifest};
 pub use tls::{Certificates, site_places};
@@ -58,7 +58,7 @@ pub use tls::{Certificates, site_places};
 use crate::auth::{Credential, Credentials};
 use crate::registries_conf::{Endpoint, RegistriesConf};
 use http::{Http, header_text, read_body};
-use place::{Place, Wish};
+use repository::{Repository, Wish};
 
 /// An index may lead to an index, but not for long.
 pub const MAX_INDEXES: usize = 3;
@@ -67,7 +67,7 @@ const MIRROR_TRIES: u32 = 2;
 
 /// How to deal with servers.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ClientSettings {
     /// What the program is called in requests: `NAME/VERSION`.
     pub agent: String,
     /// How long a connection may take to come about.
@@ -88,9 +88,9 @@ pub struct Settings {
     pub certs_d: Vec<PathBuf>,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for ClientSettings {
+    fn default() -> ClientSettings {
+        ClientSettings {
             agent: concat!("skiff/", env!("CARGO_PKG_VERSION")).into(),
             connect: Duration::from_secs(10),
             // A registry that fetches from another one first is silent for long.
@@ -115,15 +115,15 @@ pub struct Client {
 
 /// Where an image was found; its blobs are there too.
 #[derive(Clone)]
-pub struct Source {
+pub struct Repositories {
     /// Repositories that may have the layers, the one that gave the manifest first.
-    places: Arc<[Arc<Place>]>,
+    repositories: Arc<[Arc<Repository>]>,
 }
 
-impl Source {
+impl Repositories {
     /// A source that another process knows.
-    pub fn elsewhere() -> Source {
-        Source { places: Arc::new([]) }
+    pub fn elsewhere() -> Repositories {
+        Repositories { repositories: Arc::new([]) }
     }
 }
 
@@ -147,7 +147,7 @@ pub struct Resolved {
     /// Bytes of the configuration.
     pub config_bytes: Vec<u8>,
     /// Where to fetch its layers.
-    pub source: Source,
+    pub source: Repositories,
 }
 
 struct Received {
@@ -159,11 +159,11 @@ struct Received {
 
 impl Client {
     /// One with the site's and the user's configuration.
-    pub fn new(settings: Settings, conf: RegistriesConf, credentials: Credentials) -> Client {
+    pub fn new(settings: ClientSettings, conf: RegistriesConf, credentials: Credentials) -> Client {
         Client { http: Http::new(settings), conf, credentials: Arc::new(credentials) }
     }
 
-    /// Completes a name without a server: the first of registries.conf's places that has it.
+    /// Completes a name without a server: the first of registries.conf's repositories that has it.
     ///
     /// # Errors
     /// None has it, or one failed otherwise.
@@ -188,8 +188,8 @@ impl Client {
         let path = format!("manifests/{}", image.wanted());
         let wish = Wish { method: &Method::HEAD, path: &path, accept: Some(manifest::ACCEPTED), range: None };
         let object = format!("the digest of {image}");
-        let (_, digest) = self.first_that_has(image, &object, |place| {
-            let (response, _) = place.ask(&self.http, wish)?;
+        let (_, digest) = self.first_that_has(image, &object, |repository| {
+            let (response, _) = repository.ask(&self.http, wish)?;
             let digest =
                 header_text(response.headers(), header::HeaderName::from_static("docker-content-digest"));
             Ok(digest.and_then(|text| text.parse::<Digest>().ok()))
@@ -249,16 +249,16 @@ impl Client {
         let mut endpoints = self.conf.endpoints(&named)?;
         let insecure = endpoints.pop().is_some_and(|itself| itself.insecure);
         let endpoint = Endpoint { server: named.server().into(), repository: String::new(), insecure };
-        let place = Place::new(endpoint, Arc::clone(&self.credentials), false);
+        let repository = Repository::new(endpoint, Arc::clone(&self.credentials), false);
         let tries = self.http.settings().tries;
-        self.insist(&place, "a login", tries, || place.try_login(&self.http, credential))
+        self.insist(&repository, "a login", tries, || repository.try_login(&self.http, credential))
     }
 
     /// Begins to fetch blobs of an image into a directory.
     ///
     /// # Errors
     /// Threads cannot be started.
-    pub fn fetch(&self, source: &Source, dir: BlobDir) -> Result<Fetch> {
+    pub fn fetch(&self, source: &Repositories, dir: BlobDir) -> Result<Fetch> {
         Fetch::start(self.http.settings().clone(), source.clone(), dir, None)
     }
 
@@ -266,7 +266,7 @@ impl Client {
     ///
     /// # Errors
     /// Threads cannot be started.
-    pub fn fetch_for(&self, source: &Source, dir: BlobDir, tell: Tell) -> Result<Fetch> {
+    pub fn fetch_for(&self, source: &Repositories, dir: BlobDir, tell: Tell) -> Result<Fetch> {
         Fetch::start(self.http.settings().clone(), source.clone(), dir, Some(tell))
     }
 
@@ -274,15 +274,15 @@ impl Client {
     ///
     /// # Errors
     /// It cannot be had, is longer than a manifest may be, or is not what its descriptor says.
-    pub fn small_blob(&self, source: &Source, object: &str, blob: &Descriptor) -> Result<Vec<u8>> {
+    pub fn small_blob(&self, source: &Repositories, object: &str, blob: &Descriptor) -> Result<Vec<u8>> {
         if blob.size > MAX_DOCUMENT {
             let why = format!("it has {} bytes; {MAX_DOCUMENT} are the limit", blob.size);
             return Err(skiff_oci::Error::BadManifest { object: object.into(), why }.into());
         }
         let path = format!("blobs/{}", blob.digest);
-        self.ask_source(source, object, |place| {
+        self.ask_source(source, object, |repository| {
             let wish = Wish { method: &Method::GET, path: &path, accept: None, range: None };
-            let (response, from) = place.ask(&self.http, wish)?;
+            let (response, from) = repository.ask(&self.http, wish)?;
             let bytes = read_body(response, blob.size, http::authority(&from))?;
             checked(bytes, &blob.digest)
         })
@@ -292,31 +292,32 @@ impl Client {
     ///
     /// # Errors
     /// The registry cannot be asked.
-    pub fn beside(&self, source: &Source, image: &Named, tag: &str) -> Result<Option<Vec<u8>>> {
+    pub fn beside(&self, source: &Repositories, image: &Named, tag: &str) -> Result<Option<Vec<u8>>> {
         let object = format!("{tag} of {}", image.name());
-        match self
-            .ask_source(source, &object, |place| self.receive(place, tag, None).map(|(bytes, ..)| bytes))
-        {
+        match self.ask_source(source, &object, |repository| {
+            self.receive(repository, tag, None).map(|(bytes, ..)| bytes)
+        }) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(Error::Registry(e)) if e.failure.is_missing() => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    fn document(&self, image: &Named) -> Result<(Source, Received)> {
+    fn document(&self, image: &Named) -> Result<(Repositories, Received)> {
         let object = format!("the manifest of {image}");
         let wanted = image.wanted();
-        let (source, (bytes, content_type, digest)) =
-            self.first_that_has(image, &object, |place| self.receive(place, &wanted, image.digest()))?;
+        let (source, (bytes, content_type, digest)) = self
+            .first_that_has(image, &object, |repository| self.receive(repository, &wanted, image.digest()))?;
         let document = manifest::parse(&format!("manifest of {image}"), &bytes, content_type.as_deref())?;
         Ok((source, Received { digest, bytes, content_type, document }))
     }
 
-    fn manifest_of(&self, source: &Source, image: &Named, chosen: &Descriptor) -> Result<Received> {
+    fn manifest_of(&self, source: &Repositories, image: &Named, chosen: &Descriptor) -> Result<Received> {
         let object = format!("the manifest {} of {image}", chosen.digest);
         let wanted = chosen.digest.to_string();
-        let (bytes, content_type, digest) =
-            self.ask_source(source, &object, |place| self.receive(place, &wanted, Some(&chosen.digest)))?;
+        let (bytes, content_type, digest) = self.ask_source(source, &object, |repository| {
+            self.receive(repository, &wanted, Some(&chosen.digest))
+        })?;
         chosen.check(&object, &bytes)?;
         let document = manifest::parse(&object, &bytes, content_type.as_deref())?;
         Ok(Received { digest, bytes, content_type, document })
@@ -325,13 +326,13 @@ impl Client {
     /// Bytes, media type and digest of what a tag or digest names.
     fn receive(
         &self,
-        place: &Place,
+        repository: &Repository,
         wanted: &str,
         pinned: Option<&Digest>,
     ) -> Result<(Vec<u8>, Option<String>, Digest), Failure> {
         let path = format!("manifests/{wanted}");
         let wish = Wish { method: &Method::GET, path: &path, accept: Some(manifest::ACCEPTED), range: None };
-        let (response, from) = place.ask(&self.http, wish)?;
+        let (response, from) = repository.ask(&self.http, wish)?;
         let content_type = header_text(response.headers(), header::CONTENT_TYPE).map(String::from);
         let told = header_text(response.headers(), header::HeaderName::from_static("docker-content-digest"))
             .and_then(|text| text.parse::<Digest>().ok());
@@ -347,7 +348,7 @@ impl Client {
 
     fn config(
         &self,
-        source: &Source,
+        source: &Repositories,
         image: &Named,
         manifest: &Manifest,
         platform: &Platform,
@@ -359,54 +360,55 @@ impl Client {
         Ok((config, bytes))
     }
 
-    /// Asks all places that may have an image, mirrors first; gives the answer, and the places with that one in front.
+    /// Asks all repositories that may have an image, mirrors first; gives the answer, and the repositories with that one in front.
     fn first_that_has<T>(
         &self,
         image: &Named,
         object: &str,
-        ask: impl Fn(&Place) -> Result<T, Failure>,
-    ) -> Result<(Source, T)> {
+        ask: impl Fn(&Repository) -> Result<T, Failure>,
+    ) -> Result<(Repositories, T)> {
         let endpoints = self.conf.endpoints(image)?;
         let last = endpoints.len().saturating_sub(1);
-        let place = |(at, endpoint)| Arc::new(Place::new(endpoint, Arc::clone(&self.credentials), at < last));
-        let mut places: Vec<_> = endpoints.into_iter().enumerate().map(place).collect();
-        for at in 0..places.len() {
+        let repository =
+            |(at, endpoint)| Arc::new(Repository::new(endpoint, Arc::clone(&self.credentials), at < last));
+        let mut repositories: Vec<_> = endpoints.into_iter().enumerate().map(repository).collect();
+        for at in 0..repositories.len() {
             let tries = self.http.settings().tries;
             let tries = if at < last { tries.min(MIRROR_TRIES) } else { tries };
-            match self.insist(&places[at], object, tries, || ask(&places[at])) {
+            match self.insist(&repositories[at], object, tries, || ask(&repositories[at])) {
                 Ok(answer) => {
-                    places.rotate_left(at);
-                    return Ok((Source { places: places.into() }, answer));
+                    repositories.rotate_left(at);
+                    return Ok((Repositories { repositories: repositories.into() }, answer));
                 }
-                // Whatever a mirror lacks, the place itself may have.
+                // Whatever a mirror lacks, the repository itself may have.
                 Err(_) if at < last => {}
                 Err(e) => return Err(e),
             }
         }
-        unreachable!("an image has at least the place that its name says")
+        unreachable!("an image has at least the repository that its name says")
     }
 
-    /// Asks the places of an image in turn.
+    /// Asks the repositories of an image in turn.
     fn ask_source<T>(
         &self,
-        source: &Source,
+        source: &Repositories,
         object: &str,
-        ask: impl Fn(&Place) -> Result<T, Failure>,
+        ask: impl Fn(&Repository) -> Result<T, Failure>,
     ) -> Result<T> {
         let mut first_error = None;
-        for place in source.places.iter() {
-            match self.insist(place, object, self.http.settings().tries, || ask(place)) {
+        for repository in source.repositories.iter() {
+            match self.insist(repository, object, self.http.settings().tries, || ask(repository)) {
                 Ok(answer) => return Ok(answer),
                 Err(e) => first_error = first_error.or(Some(e)),
             }
         }
-        Err(first_error.unwrap_or_else(|| unreachable!("a source has places")))
+        Err(first_error.unwrap_or_else(|| unreachable!("a source has repositories")))
     }
 
     /// Tries again and again, with pauses, what may succeed later.
     fn insist<T>(
         &self,
-        place: &Place,
+        repository: &Repository,
         object: &str,
         tries: u32,
         mut ask: impl FnMut() -> Result<T, Failure>,
@@ -420,7 +422,7 @@ impl Client {
             failures += 1;
             match retry::pause(&failure, failures, tries) {
                 Some(pause) => std::thread::sleep(pause),
-                None => return Err(RegistryError::new(&place.server, object, failures, failure).into()),
+                None => return Err(RegistryError::new(&repository.server, object, failures, failure).into()),
             }
         }
     }

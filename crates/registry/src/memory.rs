@@ -4,7 +4,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::kept::Held;
+use super::pieces::Held;
 
 /// How many bytes are written at once.
 pub(super) const PIECE: usize = 256 << 10;

@@ -12,8 +12,8 @@ use skiff_sys::IgnoreError;
 use ureq::http::Method;
 
 use super::http::{Http, authority, read_body};
-use super::place::{Place, Wish, asked_for};
-use super::{Client, Settings, Source, checked};
+use super::repository::{Repository, Wish, asked_for};
+use super::{Client, ClientSettings, Repositories, checked};
 use crate::error::Result;
 use crate::registries_conf::Endpoint;
 
@@ -29,28 +29,29 @@ pub struct Origin {
     pub repository: String,
 }
 
-impl Place {
+impl Repository {
     /// Gives the repository as an origin, where a certificate that the site believes proves what server answers.
-    pub(super) fn origin(&self, settings: &Settings) -> Option<Origin> {
+    pub(super) fn origin(&self, settings: &ClientSettings) -> Option<Origin> {
         let is_verified = !self.insecure() && settings.certificates.leave_to_site(asked_for(&self.server));
         (is_verified && !self.is_mirror).then(|| self.address())
     }
 
     fn address(&self) -> Origin {
-        Origin { server: self.server.clone(), repository: self.repository.clone() }
+        Origin { server: self.server.clone(), repository: self.path.clone() }
     }
 }
 
 impl Client {
     /// Where this image was found, if that can be an origin.
-    pub fn origin(&self, source: &Source) -> Option<Origin> {
-        source.places.first()?.origin(self.http.settings())
+    pub fn origin(&self, source: &Repositories) -> Option<Origin> {
+        source.repositories.first()?.origin(self.http.settings())
     }
 
-    /// The places of an image that could be origins, if the site's authorities vouch for them.
-    pub fn claimed_origins(&self, source: &Source) -> Vec<Origin> {
-        let places = source.places.iter().filter(|place| !place.insecure() && !place.is_mirror);
-        places.map(|place| place.address()).collect()
+    /// The repositories of an image that could be origins, if the site's authorities vouch for them.
+    pub fn claimed_origins(&self, source: &Repositories) -> Vec<Origin> {
+        let repositories =
+            source.repositories.iter().filter(|repository| !repository.insecure() && !repository.is_mirror);
+        repositories.map(|repository| repository.address()).collect()
     }
 
     /// Has an origin show that it gives this user this manifest and all of these layers.
@@ -60,27 +61,27 @@ impl Client {
     pub fn ask_origin(&self, origin: &Origin, manifest: &Digest, layers: &[&Descriptor]) -> Result<()> {
         let settings = self.http.settings();
         let certificates = settings.certificates.without_authorities();
-        let http = Http::new(Settings { certificates, ..settings.clone() });
+        let http = Http::new(ClientSettings { certificates, ..settings.clone() });
         let Origin { server, repository } = origin.clone();
-        let place = Place::new(
+        let repository = Repository::new(
             Endpoint { server, repository, insecure: false },
             Arc::clone(&self.credentials),
             false,
         );
         let object = format!("the manifest {manifest}, which you want to use,");
-        self.insist(&place, &object, settings.tries, || {
+        self.insist(&repository, &object, settings.tries, || {
             let path = format!("manifests/{manifest}");
             let wish =
                 Wish { method: &Method::GET, path: &path, accept: Some(manifest::ACCEPTED), range: None };
-            let (response, from) = place.ask(&http, wish)?;
+            let (response, from) = repository.ask(&http, wish)?;
             checked(read_body(response, MAX_DOCUMENT, authority(&from))?, manifest)
         })?;
         for layer in layers.iter().filter(|layer| layer.size > 0) {
-            self.insist(&place, &format!("the blob {}", layer.digest), settings.tries, || {
+            self.insist(&repository, &format!("the blob {}", layer.digest), settings.tries, || {
                 let path = format!("blobs/{}", layer.digest);
                 // Where a registry redirects to, it signs for GET and not for HEAD. One byte: only whether it gives it counts.
                 let wish = Wish { method: &Method::GET, path: &path, accept: None, range: Some((0, 0)) };
-                place.ask(&http, wish).map(drop)
+                repository.ask(&http, wish).map(drop)
             })?;
         }
         Ok(())

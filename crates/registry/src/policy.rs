@@ -19,7 +19,7 @@ use skiff_oci::reference::Named;
 
 use crate::Resolved;
 use crate::error::{Error, Result};
-use identity::Identity;
+use identity::IdentityMatch;
 pub use signature::{PublicKey, Signature, read_payload};
 
 /// The site's file.
@@ -46,7 +46,7 @@ enum Requirement {
     /// A signature by one of the keys, for an identity that matches.
     Signed {
         keys: Vec<PublicKey>,
-        identity: Identity,
+        identity: IdentityMatch,
     },
     /// Says what is not understood.
     Unknown(String),
@@ -67,7 +67,7 @@ impl Policies {
     /// # Errors
     /// It cannot be read, or is no policy.
     pub fn of_user() -> Result<Policies> {
-        let path = crate::places::config_home().map(|home| home.join("containers/policy.json"));
+        let path = crate::user_dirs::config_home().map(|home| home.join("containers/policy.json"));
         Ok(Policies(path.map_or(Ok(None), |path| read(&path))?.into_iter().collect()))
     }
 
@@ -75,8 +75,8 @@ impl Policies {
     ///
     /// # Errors
     /// It is no policy.
-    pub fn of_text(text: Option<&Text>) -> Result<Policies> {
-        Ok(Policies(text.map(Text::parse).transpose()?.into_iter().collect()))
+    pub fn of_text(text: Option<&PolicyFiles>) -> Result<Policies> {
+        Ok(Policies(text.map(PolicyFiles::parse).transpose()?.into_iter().collect()))
     }
 
     /// These and no others.
@@ -149,28 +149,28 @@ impl Policies {
 
 /// A file, if it is there.
 fn read(path: &Path) -> Result<Option<Policy>> {
-    Text::read(path)?.map(|text| text.parse()).transpose()
+    PolicyFiles::read(path)?.map(|text| text.parse()).transpose()
 }
 
 /// A policy's file and the keys that it names, wherever these lie: for a process that cannot open them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Text {
+pub struct PolicyFiles {
     file: String,
     bytes: Vec<u8>,
     /// What was read at each path, or why it cannot be.
     keys: BTreeMap<String, Result<Vec<u8>, String>>,
 }
 
-impl Text {
+impl PolicyFiles {
     /// The site's, if there is one.
     ///
     /// # Errors
     /// It cannot be read, or is no policy.
-    pub fn of_site() -> Result<Option<Text>> {
-        Text::read(Path::new(SITE_FILE))
+    pub fn of_site() -> Result<Option<PolicyFiles>> {
+        PolicyFiles::read(Path::new(SITE_FILE))
     }
 
-    fn read(path: &Path) -> Result<Option<Text>> {
+    fn read(path: &Path) -> Result<Option<PolicyFiles>> {
         let file = path.display().to_string();
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
@@ -184,7 +184,7 @@ impl Text {
             key
         };
         parse::policy(&file, &bytes, &mut read).map_err(|why| Error::Config { file: file.clone(), why })?;
-        Ok(Some(Text { file, bytes, keys }))
+        Ok(Some(PolicyFiles { file, bytes, keys }))
     }
 
     fn parse(&self) -> Result<Policy> {

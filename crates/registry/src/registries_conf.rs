@@ -217,7 +217,7 @@ fn files() -> Vec<PathBuf> {
         return vec![only.into()];
     }
     let site = Path::new("/etc/containers");
-    let user = crate::places::config_home().map(|home| home.join("containers"));
+    let user = crate::user_dirs::config_home().map(|home| home.join("containers"));
     let main = user.iter().map(|dir| dir.join("registries.conf")).find(|file| file.exists());
     let mut files = vec![main.unwrap_or_else(|| site.join("registries.conf"))];
     for dir in std::iter::once(site).chain(user.as_deref()) {

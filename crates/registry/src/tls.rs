@@ -51,7 +51,7 @@ impl Certificates {
     /// A file of those in `certs.d` cannot be read.
     pub fn of_user(concerned: impl Fn(&str) -> bool) -> Result<Certificates, Error> {
         let mut files = vec![];
-        let certs_d = crate::places::config_home().map(|home| home.join("containers/certs.d"));
+        let certs_d = crate::user_dirs::config_home().map(|home| home.join("containers/certs.d"));
         for dir in certs_d.iter().flat_map(|dir| entries(dir)).filter(|dir| dir.is_dir()) {
             let server = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let found = match concerned(&server) {
@@ -131,7 +131,8 @@ pub(super) fn config(
 
 /// What `$SSL_CERT_FILE` and `$SSL_CERT_DIR` have, as OpenSSL knows them; nothing if neither is set.
 fn named_roots() -> Option<Vec<Vec<u8>>> {
-    let (file, dir) = (crate::places::from_env("SSL_CERT_FILE"), crate::places::from_env("SSL_CERT_DIR"));
+    let (file, dir) =
+        (crate::user_dirs::from_env("SSL_CERT_FILE"), crate::user_dirs::from_env("SSL_CERT_DIR"));
     let named = file.is_some() || dir.is_some();
     let files = file.into_iter().chain(dir.iter().flat_map(|dir| entries(dir)));
     // A file that cannot be read says no more than one that is missing: no server is believed for it.

@@ -9,7 +9,7 @@ use ureq::http::{Method, Uri};
 
 use super::challenge::Challenge;
 use super::failure::Failure;
-use super::http::{Ask, Http, authority, read_body, status_failure};
+use super::http::{Http, HttpRequest, authority, read_body, status_failure};
 use crate::auth::Credential;
 
 /// No token's answer is longer, in bytes.
@@ -91,7 +91,7 @@ pub fn parse_token(answer: &[u8]) -> Option<String> {
     (!token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic())).then_some(token)
 }
 
-fn token_request(challenge: &Challenge, asker: &Asker<'_>) -> Result<Ask, Failure> {
+fn token_request(challenge: &Challenge, asker: &Asker<'_>) -> Result<HttpRequest, Failure> {
     let parameter = |name: &str| challenge.parameters.get(name).map(String::as_str);
     let realm = parameter("realm").unwrap_or_default();
     let bad = || Failure::Nonsense(format!("its token service {realm:?} is no URL"));
@@ -111,7 +111,11 @@ fn token_request(challenge: &Challenge, asker: &Asker<'_>) -> Result<Ask, Failur
     query.extend(asker.scope.map(|scope| ("scope", scope)));
     if let Some(Credential::IdentityToken(token)) = asker.credential {
         query.extend([("grant_type", "refresh_token"), ("client_id", "skiff"), ("refresh_token", &token.0)]);
-        return Ok(Ask { method: Method::POST, form: Some(encoded(&query)), ..Ask::get(service) });
+        return Ok(HttpRequest {
+            method: Method::POST,
+            form: Some(encoded(&query)),
+            ..HttpRequest::get(service)
+        });
     }
     let authorization = match asker.credential {
         Some(Credential::Basic { user, password }) => {
@@ -122,7 +126,7 @@ fn token_request(challenge: &Challenge, asker: &Asker<'_>) -> Result<Ask, Failur
     };
     let join = if realm.contains('?') { '&' } else { '?' };
     let uri = format!("{realm}{join}{}", encoded(&query)).parse().map_err(|_| bad())?;
-    Ok(Ask { authorization, ..Ask::get(uri) })
+    Ok(HttpRequest { authorization, ..HttpRequest::get(uri) })
 }
 
 /// As forms are written (WHATWG URL, application/x-www-form-urlencoded).
@@ -143,7 +147,11 @@ mod tests {
     use crate::auth::Secret;
     use crate::challenge;
 
-    fn request(header: &str, credential: Option<&Credential>, insecure: bool) -> Result<Ask, Failure> {
+    fn request(
+        header: &str,
+        credential: Option<&Credential>,
+        insecure: bool,
+    ) -> Result<HttpRequest, Failure> {
         let asker = Asker { scope: Some("repository:a/b:pull"), credential, insecure };
         token_request(&challenge::parse(header)[0], &asker)
     }

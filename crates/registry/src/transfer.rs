@@ -11,16 +11,16 @@ use ureq::http::{Method, Response, StatusCode, Uri, header};
 
 use super::failure::Failure;
 use super::growing::Growing;
-use super::http::{Ask, Http, authority, header_text, io_failure, is_good, status_failure};
+use super::http::{Http, HttpRequest, authority, header_text, io_failure, is_good, status_failure};
+use super::ingest::Ingest;
 use super::memory::{Memory, PIECE, Piece, Reserved};
-use super::part::Part;
-use super::place::{Place, Wish};
+use super::repository::{Repository, Wish};
 use crate::error::{Error, Result};
 
 /// A blob that is being fetched.
 pub(super) struct Transfer {
     digest: Digest,
-    part: Part,
+    ingest: Ingest,
     growing: Arc<Growing>,
     hashed: Mutex<Hashed>,
     /// Where the registry redirected to, which will do for the other ranges too.
@@ -35,31 +35,31 @@ struct Hashed {
 }
 
 /// Who has the blob.
-pub(super) enum Origin {
+pub(super) enum BlobLocation {
     /// A registry.
-    Place(Arc<Place>),
+    Repository(Arc<Repository>),
     /// A server that the manifest names for a layer that registries may not distribute.
     Url(Uri),
 }
 
-impl Origin {
+impl BlobLocation {
     pub(super) fn server(&self) -> &str {
         match self {
-            Origin::Place(place) => &place.server,
-            Origin::Url(uri) => authority(uri),
+            BlobLocation::Repository(repository) => &repository.server,
+            BlobLocation::Url(uri) => authority(uri),
         }
     }
 
     /// What is noted of it beside the blob.
-    pub(super) fn noted(&self, settings: &super::Settings) -> Option<super::Origin> {
+    pub(super) fn noted(&self, settings: &super::ClientSettings) -> Option<super::Origin> {
         match self {
-            Origin::Place(place) => place.origin(settings),
-            Origin::Url(_) => None,
+            BlobLocation::Repository(repository) => repository.origin(settings),
+            BlobLocation::Url(_) => None,
         }
     }
 
     fn insecure(&self) -> bool {
-        matches!(self, Origin::Place(place) if place.insecure())
+        matches!(self, BlobLocation::Repository(repository) if repository.insecure())
     }
 }
 
@@ -86,15 +86,15 @@ impl Hashed {
 }
 
 impl Transfer {
-    pub(super) fn new(digest: Digest, part: Part, growing: Arc<Growing>) -> Transfer {
-        growing.opened(part.data(), part.chunks(), part.filled());
+    pub(super) fn new(digest: Digest, ingest: Ingest, growing: Arc<Growing>) -> Transfer {
+        growing.opened(ingest.data(), ingest.chunks(), ingest.filled());
         let hashed = Hashed::new(&digest);
-        Transfer { digest, part, growing, hashed: Mutex::new(hashed), location: Mutex::default() }
+        Transfer { digest, ingest, growing, hashed: Mutex::new(hashed), location: Mutex::default() }
     }
 
     /// The chunks that are still to be fetched, in the order to ask for them.
     pub(super) fn missing(&self) -> Vec<usize> {
-        let chunks = self.part.chunks();
+        let chunks = self.ingest.chunks();
         let is_missing = |i: &usize| {
             let (begin, end) = chunks.range(*i);
             self.growing.filled(*i) < end - begin
@@ -108,24 +108,24 @@ impl Transfer {
 
     /// Room in memory for a chunk.
     pub(super) fn room(&self, chunk: usize, memory: &Arc<Memory>) -> Option<Reserved> {
-        let (begin, end) = self.part.chunks().range(chunk);
+        let (begin, end) = self.ingest.chunks().range(chunk);
         memory.reserve(end - begin)
     }
 
     /// Whether a chunk must come at once, if need be by the disk.
     pub(super) fn is_urgent(&self, chunk: usize) -> bool {
-        let (begin, end) = self.part.chunks().range(chunk);
+        let (begin, end) = self.ingest.chunks().range(chunk);
         self.growing.is_urgent(begin, end)
     }
 
     /// Whether a chunk says how much room the blob needs.
     pub(super) fn is_edge(&self, chunk: usize) -> bool {
-        self.part.chunks().is_edge(chunk)
+        self.ingest.chunks().is_edge(chunk)
     }
 
     /// How many bytes are here, or will be when so many requests are answered, that nobody has read.
     pub(super) fn ahead(&self, requests: usize) -> u64 {
-        self.growing.ahead() + self.part.chunks().chunk_size() * requests as u64
+        self.growing.ahead() + self.ingest.chunks().chunk_size() * requests as u64
     }
 
     /// How many bytes of a chunk, or of all, are here.
@@ -138,18 +138,18 @@ impl Transfer {
     pub(super) fn chunk(
         &self,
         http: &Http,
-        origin: &Origin,
+        origin: &BlobLocation,
         chunk: usize,
         mut room: Option<Reserved>,
         buffer: &mut [u8],
     ) -> Result<(), Trouble> {
-        let (begin, end) = self.part.chunks().range(chunk);
+        let (begin, end) = self.ingest.chunks().range(chunk);
         let begin = begin + self.growing.filled(chunk);
         // Brought by a request for the whole blob that broke off later.
         if begin == end {
             return Ok(());
         }
-        let size = self.part.chunks().size();
+        let size = self.ingest.chunks().size();
         let (response, from) = self.ask(http, origin, Some((begin, end - 1)))?;
         if response.status() == StatusCode::OK && (begin, end) != (0, size) {
             return Err(Trouble::NoRanges);
@@ -182,8 +182,8 @@ impl Transfer {
     }
 
     /// Fetches the blob as a whole; what is there already is not written again, since it may have been read.
-    pub(super) fn whole(&self, http: &Http, origin: &Origin, piece: &mut [u8]) -> Result<(), Trouble> {
-        let chunks = self.part.chunks();
+    pub(super) fn whole(&self, http: &Http, origin: &BlobLocation, piece: &mut [u8]) -> Result<(), Trouble> {
+        let chunks = self.ingest.chunks();
         let (response, from) = self.ask(http, origin, None)?;
         self.check_range(&response, 0, chunks.size())?;
         let mut body = response.into_body().into_reader();
@@ -205,7 +205,7 @@ impl Transfer {
 
     /// The next bytes come from there.
     pub(super) fn comes_from(&self, origin: Option<super::Origin>) {
-        self.part.comes_from(origin);
+        self.ingest.comes_from(origin);
     }
 
     /// Once all is there: its digest, if it is not the one asked for.
@@ -223,7 +223,7 @@ impl Transfer {
 
     /// Releases a blob that is whole and written to no more.
     pub(super) fn release(&self) -> Result<()> {
-        self.part.release()
+        self.ingest.release()
     }
 
     /// Throws all away, to begin again.
@@ -232,7 +232,7 @@ impl Transfer {
         *hashed = Hashed::new(&self.digest);
         self.forget_location();
         self.growing.restart();
-        self.part.reset()
+        self.ingest.reset()
     }
 
     pub(super) fn forget_location(&self) {
@@ -242,12 +242,13 @@ impl Transfer {
     fn ask(
         &self,
         http: &Http,
-        origin: &Origin,
+        origin: &BlobLocation,
         range: Option<(u64, u64)>,
     ) -> Result<(Response<Body>, Uri), Failure> {
         let known = self.location.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(location) = known {
-            let (response, from) = http.send(&Ask { range, ..Ask::get(location) }, origin.insecure())?;
+            let (response, from) =
+                http.send(&HttpRequest { range, ..HttpRequest::get(location) }, origin.insecure())?;
             if is_good(response.status()) {
                 return Ok((response, from));
             }
@@ -255,17 +256,18 @@ impl Transfer {
             self.forget_location();
         }
         match origin {
-            Origin::Place(place) => {
+            BlobLocation::Repository(repository) => {
                 let path = format!("blobs/{}", self.digest);
                 let wish = Wish { method: &Method::GET, path: &path, accept: None, range };
-                let (response, from) = place.ask(http, wish)?;
-                if !place.is_here(&from) {
+                let (response, from) = repository.ask(http, wish)?;
+                if !repository.is_here(&from) {
                     *self.location.lock().unwrap_or_else(PoisonError::into_inner) = Some(from.clone());
                 }
                 Ok((response, from))
             }
-            Origin::Url(uri) => {
-                let (response, from) = http.send(&Ask { range, ..Ask::get(uri.clone()) }, false)?;
+            BlobLocation::Url(uri) => {
+                let (response, from) =
+                    http.send(&HttpRequest { range, ..HttpRequest::get(uri.clone()) }, false)?;
                 if is_good(response.status()) { Ok((response, from)) } else { Err(status_failure(response)) }
             }
         }
@@ -273,7 +275,7 @@ impl Transfer {
 
     /// The answer must be about the bytes asked for, of a blob of the size that the manifest says.
     fn check_range(&self, response: &Response<Body>, begin: u64, end: u64) -> Result<(), Failure> {
-        let size = self.part.chunks().size();
+        let size = self.ingest.chunks().size();
         if response.status() == StatusCode::OK {
             return match response.body().content_length() {
                 Some(length) if length != size => {
@@ -297,10 +299,10 @@ impl Transfer {
             return Ok(());
         }
         if self.growing.is_served() {
-            self.part.write_cached(bytes, at).map_err(Trouble::Fatal)?;
+            self.ingest.write_cached(bytes, at).map_err(Trouble::Fatal)?;
             return self.note(chunk, bytes.len() as u64, cached);
         }
-        self.part.write(bytes, at).map_err(Trouble::Fatal)?;
+        self.ingest.write(bytes, at).map_err(Trouble::Fatal)?;
         if let Ok(mut hashed) = self.hashed.try_lock()
             && hashed.bytes == at
         {
@@ -315,14 +317,14 @@ impl Transfer {
         if piece.is_empty() {
             return Ok(());
         }
-        self.part.write(&piece, at).map_err(Trouble::Fatal)?;
+        self.ingest.write(&piece, at).map_err(Trouble::Fatal)?;
         self.note(chunk, piece.len() as u64, Some(piece))
     }
 
     /// More of a chunk is in the file.
     fn note(&self, chunk: usize, bytes: u64, piece: Option<Piece>) -> Result<(), Trouble> {
         self.growing.extend(chunk, bytes, piece);
-        self.part.mark(chunk, self.growing.filled(chunk)).map_err(Trouble::Fatal)?;
+        self.ingest.mark(chunk, self.growing.filled(chunk)).map_err(Trouble::Fatal)?;
         self.hash_what_is_there().map_err(Trouble::Fatal)
     }
 
@@ -349,7 +351,7 @@ impl Transfer {
             let wanted = PIECE.min((self.growing.prefix() - hashed.bytes) as usize);
             let Hashed { hasher, bytes, buffer } = hashed;
             let end = *bytes + wanted as u64;
-            match self.growing.kept(*bytes, end).first() {
+            match self.growing.pieces(*bytes, end).first() {
                 Some((begin, piece)) if begin <= bytes => {
                     let have = &piece[(*bytes - begin) as usize..];
                     hasher.update(have);
@@ -359,7 +361,7 @@ impl Transfer {
                     // Up to where the next one in memory begins.
                     let wanted = next.map_or(wanted, |(begin, _)| (begin - *bytes) as usize);
                     buffer.resize(PIECE, 0);
-                    self.part.read(&mut buffer[..wanted], *bytes)?;
+                    self.ingest.read(&mut buffer[..wanted], *bytes)?;
                     hasher.update(&buffer[..wanted]);
                     *bytes += wanted as u64;
                 }

@@ -11,7 +11,7 @@ use skiff_oci::manifest::{Descriptor, Manifest};
 use skiff_oci::platform::Platform;
 use skiff_registry::auth::Credentials;
 use skiff_registry::registries_conf::RegistriesConf;
-use skiff_registry::{BlobDir, Client, Error, Growing, Result, Settings, Source, Status};
+use skiff_registry::{BlobDir, Client, ClientSettings, Error, Growing, Repositories, Result, Status};
 use support::faults::{Fault, FaultProxy};
 use support::images::{noise, push_image};
 use support::server::{Access, Registry};
@@ -44,7 +44,7 @@ impl Bench {
         client(settings())
     }
 
-    fn resolve(&self, client: &Client) -> (Source, Manifest) {
+    fn resolve(&self, client: &Client) -> (Repositories, Manifest) {
         let name = format!("{}/team/tool:1", self.proxy.server).parse().expect("a name");
         let resolved = client.resolve(&name, &Platform::linux("amd64", None)).expect("an image");
         self.proxy.seen();
@@ -62,7 +62,7 @@ impl Bench {
         self.pull_with(&client, &source, &manifest)
     }
 
-    fn pull_with(&self, client: &Client, source: &Source, manifest: &Manifest) -> Result<()> {
+    fn pull_with(&self, client: &Client, source: &Repositories, manifest: &Manifest) -> Result<()> {
         let fetch = client.fetch(source, self.blobs())?;
         let growing: Vec<_> = manifest.layers.iter().map(|layer| fetch.blob(&layer.blob)).collect();
         for (growing, expected) in growing.iter().zip(&self.layers) {
@@ -81,18 +81,18 @@ impl Bench {
     }
 }
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> ClientSettings {
+    ClientSettings {
         stall: Duration::from_millis(500),
         connect: Duration::from_secs(2),
         tries: 4,
         parallel: 4,
         chunk: MIB as u64,
-        ..Settings::default()
+        ..ClientSettings::default()
     }
 }
 
-fn client(settings: Settings) -> Client {
+fn client(settings: ClientSettings) -> Client {
     Client::new(settings, RegistriesConf::default(), Credentials::default())
 }
 
@@ -446,7 +446,7 @@ fn who_waits_for_another_layer_holds_up_nobody() {
     let Some(bench) = Bench::new(&[5 * MIB, 5 * MIB, 5 * MIB]) else { return };
     // Two ranges fill it, or none does.
     for memory in [2 * MIB, 0] {
-        let client = client(Settings { memory: memory as u64, ..settings() });
+        let client = client(ClientSettings { memory: memory as u64, ..settings() });
         let (source, manifest) = bench.resolve(&client);
         let fetch = client.fetch(&source, bench.blobs()).expect("threads");
         let growing: Vec<_> = manifest.layers.iter().map(|layer| fetch.blob(&layer.blob)).collect();

@@ -12,7 +12,7 @@ use skiff_oci::platform::Platform;
 use skiff_registry::auth::Credentials;
 use skiff_registry::policy::{Policies, Policy};
 use skiff_registry::registries_conf::RegistriesConf;
-use skiff_registry::{Client, Error, Resolved, Settings};
+use skiff_registry::{Client, ClientSettings, Error, Resolved};
 use support::images::{noise, push_blob, push_image, push_index, push_manifest};
 use support::server::{Access, Registry};
 
@@ -61,7 +61,7 @@ fn a_site_can_demand_signed_images() {
     openssl(dir, &["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "key.pem"]);
     openssl(dir, &["ec", "-in", "key.pem", "-pubout", "-out", "key.pub"]);
 
-    let client = Client::new(Settings::default(), RegistriesConf::default(), Credentials::default());
+    let client = Client::new(ClientSettings::default(), RegistriesConf::default(), Credentials::default());
     let resolve = |tag: &str| -> Resolved {
         let name = format!("{server}/team/tool:{tag}").parse().expect("a name");
         client.resolve(&name, &Platform::linux("amd64", None)).expect("an image")

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use skiff_oci::platform::Platform;
 use skiff_registry::auth::Credentials;
 use skiff_registry::registries_conf::RegistriesConf;
-use skiff_registry::{Client, Settings};
+use skiff_registry::{Client, ClientSettings};
 use support::images::{noise, push_image};
 use support::server::{Access, Registry};
 use support::web::{Head, Listener, answer};
@@ -51,8 +51,11 @@ fn a_proxy_is_gone_through() {
     if let Ok(conf) = std::env::var(CONF) {
         let mut registries = RegistriesConf::default();
         registries.add("test", &conf).expect("a configuration");
-        let client =
-            Client::new(Settings { tries: 1, ..Settings::default() }, registries, Credentials::default());
+        let client = Client::new(
+            ClientSettings { tries: 1, ..ClientSettings::default() },
+            registries,
+            Credentials::default(),
+        );
         let resolve =
             |name: &str| client.resolve(&name.parse().expect("a name"), &Platform::linux("amd64", None));
         assert_eq!(resolve("images.example/team/tool:1").expect("an image").manifest.bytes(), 100);

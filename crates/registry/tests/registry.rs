@@ -9,7 +9,7 @@ use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
 use skiff_registry::auth::{AuthFile, Credential, Credentials, Secret};
 use skiff_registry::registries_conf::RegistriesConf;
-use skiff_registry::{BlobDir, Client, Error, Result, Settings};
+use skiff_registry::{BlobDir, Client, ClientSettings, Error, Result};
 use support::faults::{Fault, FaultProxy};
 use support::images::{noise, push_image, push_index, push_manifest};
 use support::server::{Access, PASSWORD, Registry, USER};
@@ -17,8 +17,8 @@ use support::token::{IDENTITY_TOKEN, TokenService, make_certificate};
 
 const NEEDED: &[&str] = &["docker-registry", "setpriv", "openssl"];
 
-fn settings() -> Settings {
-    Settings { stall: Duration::from_secs(5), tries: 3, ..Settings::default() }
+fn settings() -> ClientSettings {
+    ClientSettings { stall: Duration::from_secs(5), tries: 3, ..ClientSettings::default() }
 }
 
 fn client(conf: &str, auth: &str) -> Client {
@@ -232,7 +232,7 @@ fn tls_is_checked_against_what_the_site_trusts() {
     let certs_d = dir.path().join("certs.d");
     std::fs::create_dir_all(certs_d.join(&outer.server)).expect("a directory");
     std::fs::copy(&certificate, certs_d.join(&outer.server).join("ca.crt")).expect("a certificate");
-    let settings = Settings { certs_d: vec![certs_d], ..settings() };
+    let settings = ClientSettings { certs_d: vec![certs_d], ..settings() };
     let client = Client::new(settings, RegistriesConf::default(), Credentials::default());
     client.resolve(&image, &amd64()).expect("the site's own certificate");
 }

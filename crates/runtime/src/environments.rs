@@ -11,7 +11,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::Base;
 use skiff_spec::settings::{self, Settings};
-use skiff_store::index::Entry;
+use skiff_store::index::ImageName;
 use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, HINT, is_whole, make_parts, make_ready, new_name, own_dir, sweep, with_umask};
@@ -33,7 +33,7 @@ pub enum Ground {
     /// The host's root.
     Host,
     /// An image, as it was when the environment was made: its name may come to mean another.
-    Image(Entry),
+    Image(ImageName),
 }
 
 impl Ground {
@@ -43,7 +43,7 @@ impl Ground {
     }
 
     /// The image, if it is one.
-    pub fn image(&self) -> Option<&Entry> {
+    pub fn image(&self) -> Option<&ImageName> {
         match self {
             Self::Host => None,
             Self::Image(entry) => Some(entry),
@@ -145,7 +145,7 @@ impl Environment {
     pub fn ground(&self) -> Result<Ground> {
         let Some(id) = self.settings()?.image else { return Ok(Ground::Host) };
         let path = self.dir.join(IMAGE);
-        match Entry::read(&path)? {
+        match ImageName::read(&path)? {
             Some(entry) if entry.id == id => Ok(Ground::Image(entry)),
             _ => {
                 Err(Error::new(format!("{}: not of the image that {} names", path.display(), settings::FILE))

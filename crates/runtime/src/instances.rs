@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::plan::Upper;
-use skiff_store::index::Entry;
+use skiff_store::index::ImageName;
 use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, delete, make_private, new_in, set_aside, with_umask};
@@ -20,7 +20,7 @@ use crate::{lock, naming};
 impl Record {
     /// Makes it, in place of one that has ended; gives the lock that is held as long as it runs. Nothing half-made is ever seen under
     /// its name.
-    pub fn make(&self, context: &Context, started: &Started, image: Option<&Entry>) -> Result<OwnedFd> {
+    pub fn make(&self, context: &Context, started: &Started, image: Option<&ImageName>) -> Result<OwnedFd> {
         let all = home(context)?;
         let new = new_in(&all, &self.name);
         let made = with_umask(|| {
@@ -44,7 +44,7 @@ impl Record {
         made
     }
 
-    fn fill(&self, new: &Path, started: &Started, image: Option<&Entry>) -> Result<OwnedFd> {
+    fn fill(&self, new: &Path, started: &Started, image: Option<&ImageName>) -> Result<OwnedFd> {
         let made = make_private(new)?;
         if !matches!(started.plan.upper, Upper::Memory { .. }) {
             dirs::check_file_system(new)?;

@@ -4,7 +4,7 @@ use skiff_output as output;
 use skiff_spec::fault::Result;
 use skiff_spec::image::ImageId;
 use skiff_spec::name::EnvName;
-use skiff_store::index::{Entry, Names};
+use skiff_store::index::{ImageName, Names};
 use skiff_store::protocol::StoreRequest;
 use skiff_store::{client, unpacked};
 use skiff_user::context::Context;
@@ -13,7 +13,7 @@ use crate::environments::{self, Environment};
 use crate::record::{Record, State};
 
 /// Notes the name of an image. What that meant before is given up.
-pub fn note(context: &Context, entry: &Entry) -> Result<()> {
+pub fn note(context: &Context, entry: &ImageName) -> Result<()> {
     let names = Names::of(context)?;
     let before = names.find(&entry.reference).ok().flatten();
     names.put(entry)?;

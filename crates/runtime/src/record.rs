@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Ended, Started};
 use skiff_spec::name::EnvName;
-use skiff_store::index::Entry;
+use skiff_store::index::ImageName;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, own_dir};
 use skiff_user::named;
@@ -119,8 +119,8 @@ impl Record {
     }
 
     /// The image below it, with how its programs are run.
-    pub fn image(&self) -> Result<Option<Entry>> {
-        Ok(Entry::read(&self.dir.join(IMAGE))?)
+    pub fn image(&self) -> Result<Option<ImageName>> {
+        Ok(ImageName::read(&self.dir.join(IMAGE))?)
     }
 
     /// How it fares.

@@ -11,7 +11,7 @@ use skiff_sandbox::command::CommandSpec;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::Container;
 use skiff_spec::plan::Upper;
-use skiff_store::index::Entry;
+use skiff_store::index::ImageName;
 use skiff_user::context::Context;
 use skiff_user::{dirs, scratch};
 
@@ -50,9 +50,9 @@ pub fn options(container: &Container, upper: Upper, spool: PathBuf) -> PlanOptio
 }
 
 /// The image that it is over: the one that it was made over, if it is there already.
-fn image(context: &Context, container: &Container, dir: &Path) -> Result<Entry> {
+fn image(context: &Context, container: &Container, dir: &Path) -> Result<ImageName> {
     let record = dir.join(IMAGE);
-    if let Some(entry) = Entry::read(&record)? {
+    if let Some(entry) = ImageName::read(&record)? {
         return Ok(entry);
     }
     let node = node_name();
@@ -75,7 +75,12 @@ fn image(context: &Context, container: &Container, dir: &Path) -> Result<Entry> 
 }
 
 /// Has a task run as its container's image and options say.
-pub fn enter(command: &mut CommandSpec, job: &SlurmJob, container: &Container, entry: &Entry) -> Result<()> {
+pub fn enter(
+    command: &mut CommandSpec,
+    job: &SlurmJob,
+    container: &Container,
+    entry: &ImageName,
+) -> Result<()> {
     let exec = entry.exec()?;
     let RootOptions { inside, entrypoint, .. } = container.into();
     // What a task of the job's own container starts goes on as that one is.
@@ -107,7 +112,7 @@ pub fn enter(command: &mut CommandSpec, job: &SlurmJob, container: &Container, e
 }
 
 /// Says so if a container of this name was there, and is of another image.
-pub fn tell_image(container: &Container, entry: &Entry) {
+pub fn tell_image(container: &Container, entry: &ImageName) {
     if let (Some(name), Some(wanted)) = (&container.name, &container.image)
         && wanted.id != entry.id
     {

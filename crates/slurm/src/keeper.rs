@@ -13,7 +13,7 @@ use skiff_runtime::supervisor::{self, Keep, Place};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::job::{Descriptor, Snapshot};
 use skiff_spec::plan::Upper;
-use skiff_store::index::Entry;
+use skiff_store::index::ImageName;
 use skiff_user::context::Context;
 use skiff_user::scratch;
 
@@ -63,8 +63,8 @@ pub fn options(snapshot: &Snapshot, upper: Upper, layers: Vec<PathBuf>, spool: P
 }
 
 /// The image that a job's root is over; nothing for the host's. For a job whose root runs.
-pub fn image(job: &SlurmJob) -> Result<Option<Entry>> {
-    Ok(Entry::read(&job.keeper_dir().join(IMAGE))?)
+pub fn image(job: &SlurmJob) -> Result<Option<ImageName>> {
+    Ok(ImageName::read(&job.keeper_dir().join(IMAGE))?)
 }
 
 /// Ends all steps that still run of the job whose user's room we are in, and all its roots (there may be several, for steps with

@@ -12,7 +12,7 @@ use rustix::fs::{Access, CWD, Mode, OFlags, access, open};
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skiff_checkpoint::enter::{EnterTarget, begin};
-use skiff_image::export::{Image, Target, export, root};
+use skiff_image::export::{OpenImage, Target, export, root};
 use skiff_image::spill::new_file;
 use skiff_ipc::ReportingChild;
 use skiff_output as output;
@@ -22,7 +22,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Container;
 use skiff_spec::job::names;
 use skiff_spec::plan::inside;
-use skiff_store::index::Entry;
+use skiff_store::index::ImageName;
 use skiff_store::ours;
 use skiff_sys::signal::Signals;
 
@@ -114,11 +114,11 @@ impl Saver {
     }
 
     /// Writes the file. `below` is the image that the container was made of: where there is room for it, what that says goes along.
-    pub fn save(self, below: &Entry) -> Result<()> {
+    pub fn save(self, below: &ImageName) -> Result<()> {
         let about = |e: Error| e.about("--container-save");
         rustix::io::write(&self.go, &[0]).context(|| "--container-save")?;
         self.doing.end().map_err(about)?;
-        let image = Image { name: below.id.to_string(), config: below.config.clone(), file: self.image };
+        let image = OpenImage { name: below.id.to_string(), config: below.config.clone(), file: self.image };
         let written = export(&image, &self.target).map_err(|e| about(ours(e)))?;
         if written.sockets > 0 {
             output::note(&format!("{} sockets are left out: tar archives have none", written.sockets));

@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         upper: upper.as_fd(),
         base: base.as_fd(),
         state: state.as_fd(),
-        base_identity: &none,
+        base_fingerprint: &none,
     };
     for step in ["push", "push again", "push again"] {
         let begin = Instant::now();

@@ -26,7 +26,7 @@ use crate::digest::{LayerId, SnapshotId};
 use crate::error::{Context, Error, Result, show};
 use crate::file::{read_to_end, write_atomically};
 use crate::layer::{LayerReader, expect, unpack};
-use crate::manifest::{LayerRef, Manifest};
+use crate::manifest::{LayerRef, SnapshotManifest};
 use crate::remove::remove_all;
 use crate::tree::{dir_flags, names};
 
@@ -127,7 +127,7 @@ impl Cache {
     }
 
     /// All layers of a snapshot, bottom first, if none has to be unpacked. Runs anywhere.
-    pub fn all_there(&self, manifest: &Manifest) -> Result<Option<Vec<LayerDir>>> {
+    pub fn all_there(&self, manifest: &SnapshotManifest) -> Result<Option<Vec<LayerDir>>> {
         let one = |layer: &LayerRef| {
             let path = self.path.join(LAYERS).join(layer.digest.to_string()).join(TREE);
             Ok(self.lease(&path)?.map(|lease| LayerDir { path, lease }))

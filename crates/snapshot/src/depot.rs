@@ -22,8 +22,8 @@ use skiff_site::TrustedDir;
 use crate::digest::{LayerId, SnapshotId};
 use crate::error::{Context, Error, Result, show};
 use crate::file::{TEMP_PREFIX, Temp, read_to_end, write_durably};
-use crate::layer::Sealed;
-use crate::manifest::{self, LayerRef, Manifest};
+use crate::layer::FinishedLayer;
+use crate::manifest::{self, LayerRef, SnapshotManifest};
 use crate::tree::{dir_flags, names};
 
 const LAYERS: &str = "layers";
@@ -89,22 +89,22 @@ impl Depot {
     }
 
     /// The manifest of a snapshot.
-    pub fn manifest(&self, id: &SnapshotId) -> Result<Manifest> {
+    pub fn manifest(&self, id: &SnapshotId) -> Result<SnapshotManifest> {
         self.read_manifest(id, LOOKS)
     }
 
     /// The same without waiting for one that is not seen yet.
-    pub(crate) fn manifest_now(&self, id: &SnapshotId) -> Result<Manifest> {
+    pub(crate) fn manifest_now(&self, id: &SnapshotId) -> Result<SnapshotManifest> {
         self.read_manifest(id, 1)
     }
 
-    fn read_manifest(&self, id: &SnapshotId, looks: u32) -> Result<Manifest> {
+    fn read_manifest(&self, id: &SnapshotId, looks: u32) -> Result<SnapshotManifest> {
         let name = manifest_name(id);
         let file = self.find(&self.snapshots, &name, looks, || format!("snapshot {id}"))?;
         let bytes =
             read_to_end(file.as_fd(), manifest::MAX_SIZE).on("read", self.object(SNAPSHOTS, &name))?;
         let too_long = || Error::BadManifest { snapshot: id.to_string(), why: "it is too long".into() };
-        Manifest::parse(id, &bytes.ok_or_else(too_long)?)
+        SnapshotManifest::parse(id, &bytes.ok_or_else(too_long)?)
     }
 
     /// Removes snapshots that are not in `keep` and were not used for `older_than`, then what nothing refers to any more.
@@ -181,21 +181,21 @@ impl Depot {
     }
 
     /// Makes a finished layer, which is in `temp`, part of the depot. On return it is on disk.
-    pub(crate) fn add_layer(&self, temp: Temp<'_>, sealed: &Sealed) -> Result<LayerRef> {
-        let name = layer_name(&sealed.id);
-        let layer = LayerRef { digest: sealed.id, size: sealed.size };
+    pub(crate) fn add_layer(&self, temp: Temp<'_>, finished: &FinishedLayer) -> Result<LayerRef> {
+        let name = layer_name(&finished.id);
+        let layer = LayerRef { digest: finished.id, size: finished.size };
         if self.use_layer(&layer)? {
             return Ok(layer);
         }
         let object = self.object(LAYERS, &name);
-        rustix::fs::fsync(&sealed.file).on("sync", &object)?;
+        rustix::fs::fsync(&finished.file).on("sync", &object)?;
         temp.publish(&name).on("rename into place", &object)?;
         rustix::fs::fsync(&self.layers).on("sync", &object)?;
         Ok(layer)
     }
 
     /// Writes a manifest. On return it is on disk.
-    pub(crate) fn add_manifest(&self, manifest: &Manifest) -> Result<SnapshotId> {
+    pub(crate) fn add_manifest(&self, manifest: &SnapshotManifest) -> Result<SnapshotId> {
         let (id, bytes) = manifest.bytes()?;
         write_durably(self.snapshots.as_fd(), &manifest_name(&id), &bytes)?;
         Ok(id)
@@ -210,7 +210,7 @@ impl Depot {
     }
 
     /// Makes a snapshot and its layers young; false if it is not whole.
-    pub(crate) fn use_snapshot(&self, id: &SnapshotId, manifest: &Manifest) -> Result<bool> {
+    pub(crate) fn use_snapshot(&self, id: &SnapshotId, manifest: &SnapshotManifest) -> Result<bool> {
         for layer in &manifest.layers {
             if !self.use_layer(layer)? {
                 return Ok(false);

@@ -7,9 +7,9 @@ use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::base::{Base, Found};
+use crate::base::{BaseEntry, BaseRoot};
 use crate::error::{Context, Result};
-use crate::tree::{Kind, Node, join, names, open_beneath, order, split, walk};
+use crate::tree::{NodeType, TreeNode, join, names, open_beneath, order, split, walk};
 use crate::xattr;
 
 const PIECE: usize = 128 * 1024;
@@ -96,7 +96,7 @@ impl Default for DiffOptions<'_> {
 /// copied up but is still the same. Files are the same if type, mode, owner, attributes, size, time and content are.
 pub fn diff(upper: BorrowedFd<'_>, base: BorrowedFd<'_>, options: &DiffOptions<'_>) -> Result<Vec<Change>> {
     let nodes = walk(upper)?;
-    let mut differ = Differ { upper, base: Base(base), options, changes: Vec::new() };
+    let mut differ = Differ { upper, base: BaseRoot(base), options, changes: Vec::new() };
     // Directories on the way to the current node, and whether the base is hidden in them.
     let mut hiding: Vec<(&[u8], bool)> = Vec::new();
     for (at, node) in nodes.iter().enumerate() {
@@ -104,10 +104,10 @@ pub fn diff(upper: BorrowedFd<'_>, base: BorrowedFd<'_>, options: &DiffOptions<'
             hiding.pop();
         }
         let found = differ.base.look(&node.path)?;
-        if let Kind::Dir { opaque } = node.kind {
+        if let NodeType::Dir { opaque } = node.kind {
             let hides = opaque || hiding.last().is_some_and(|(_, hides)| *hides);
             hiding.push((&node.path, hides));
-            if hides && matches!(found, Found::Here { kind: Kind::Dir { .. }, .. }) {
+            if hides && matches!(found, BaseEntry::Here { kind: NodeType::Dir { .. }, .. }) {
                 differ.hidden(&nodes[at..])?;
             }
         }
@@ -119,21 +119,21 @@ pub fn diff(upper: BorrowedFd<'_>, base: BorrowedFd<'_>, options: &DiffOptions<'
 
 struct Differ<'a> {
     upper: BorrowedFd<'a>,
-    base: Base<'a>,
+    base: BaseRoot<'a>,
     options: &'a DiffOptions<'a>,
     changes: Vec<Change>,
 }
 
 impl Differ<'_> {
-    fn node(&mut self, node: &Node, found: Found) -> Result<()> {
+    fn node(&mut self, node: &TreeNode, found: BaseEntry) -> Result<()> {
         let kind = match (node.kind, found) {
-            (Kind::Whiteout, Found::Absent) => return Ok(()),
-            (Kind::Whiteout, _) => ChangeKind::Deleted,
-            (_, Found::Absent) => ChangeKind::Added,
+            (NodeType::Whiteout, BaseEntry::Absent) => return Ok(()),
+            (NodeType::Whiteout, _) => ChangeKind::Deleted,
+            (_, BaseEntry::Absent) => ChangeKind::Added,
             // A place where something is mounted or that is closed: of a directory, nothing can be told.
-            (Kind::Dir { .. }, Found::Unknown) => return Ok(()),
-            (_, Found::Unknown) => ChangeKind::Changed,
-            (_, Found::Here { kind, stat, fd }) => {
+            (NodeType::Dir { .. }, BaseEntry::Unknown) => return Ok(()),
+            (_, BaseEntry::Unknown) => ChangeKind::Changed,
+            (_, BaseEntry::Here { kind, stat, fd }) => {
                 if self.is_same(node, kind, &stat, &fd)? {
                     return Ok(());
                 }
@@ -145,7 +145,7 @@ impl Differ<'_> {
     }
 
     /// Tells what the base has in a directory that hides it, and the upper has not. `nodes` begins with the directory.
-    fn hidden(&mut self, nodes: &[Node]) -> Result<()> {
+    fn hidden(&mut self, nodes: &[TreeNode]) -> Result<()> {
         let dir = &nodes[0].path[..];
         let children = nodes[1..].iter().take_while(|node| crate::tree::is_within(&node.path, dir));
         let own: BTreeSet<&[u8]> =
@@ -162,10 +162,10 @@ impl Differ<'_> {
         Ok(())
     }
 
-    fn is_same(&self, node: &Node, kind: Kind, base: &Stat, fd: &OwnedFd) -> Result<bool> {
+    fn is_same(&self, node: &TreeNode, kind: NodeType, base: &Stat, fd: &OwnedFd) -> Result<bool> {
         let stamp = &node.stamp;
         let owner = (self.options.map_owner)(base.st_uid, base.st_gid);
-        let modes = node.kind == Kind::Symlink || (base.st_mode ^ stamp.mode) & 0o7777 == 0;
+        let modes = node.kind == NodeType::Symlink || (base.st_mode ^ stamp.mode) & 0o7777 == 0;
         let kinds = kind == node.kind || (kind.is_dir() && node.kind.is_dir());
         if !kinds || !modes || owner != (stamp.uid, stamp.gid) {
             return Ok(false);
@@ -173,17 +173,17 @@ impl Differ<'_> {
         let times = crate::tree::Stamp::from(base).mtime == stamp.mtime;
         let sizes = u64::try_from(base.st_size) == Ok(stamp.size);
         match node.kind {
-            Kind::File if !times || !sizes => Ok(false),
-            Kind::File | Kind::Dir { .. } => self.is_same_inside(node),
-            Kind::Symlink => self.is_same_link(node, fd),
-            Kind::Fifo => Ok(true),
-            Kind::Whiteout | Kind::Other => Ok(crate::tree::Stamp::from(base).rdev == stamp.rdev),
+            NodeType::File if !times || !sizes => Ok(false),
+            NodeType::File | NodeType::Dir { .. } => self.is_same_inside(node),
+            NodeType::Symlink => self.is_same_link(node, fd),
+            NodeType::Fifo => Ok(true),
+            NodeType::Whiteout | NodeType::Other => Ok(crate::tree::Stamp::from(base).rdev == stamp.rdev),
         }
     }
 
     /// Compares attributes and, of files, content. What vanished or is closed counts as changed, except for directories:
     /// of those only what can be seen is compared.
-    fn is_same_inside(&self, node: &Node) -> Result<bool> {
+    fn is_same_inside(&self, node: &TreeNode) -> Result<bool> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let own = open_beneath(self.upper, &node.path, flags);
         let bases = open_beneath(self.base.0, &node.path, flags);
@@ -198,7 +198,7 @@ impl Differ<'_> {
         if node.kind.is_dir() { Ok(true) } else { same_content(&own, &bases).on("compare", &node.path) }
     }
 
-    fn is_same_link(&self, node: &Node, base: &OwnedFd) -> Result<bool> {
+    fn is_same_link(&self, node: &TreeNode, base: &OwnedFd) -> Result<bool> {
         let Ok(own) = open_beneath(self.upper, &node.path, OFlags::PATH | OFlags::NOFOLLOW) else {
             return Ok(false);
         };

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::digest::SnapshotId;
 use crate::error::{Context, Result};
 use crate::file::{read_to_end, write_atomically};
-use crate::tree::{Kind, MAX_PATH, Node, Stamp, order};
+use crate::tree::{MAX_PATH, NodeType, Stamp, TreeNode, order};
 
 const MAGIC: &[u8; 8] = b"SKIFFIDX";
 const VERSION: u32 = 1;
@@ -52,21 +52,23 @@ impl Clock {
 
 /// An upper at its last snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Index {
+pub(crate) struct SnapshotIndex {
     pub(crate) snapshot: SnapshotId,
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<TreeNode>,
 }
 
-impl Index {
+impl SnapshotIndex {
     /// The index in an environment's directory; nothing if there is none that can be used.
-    pub(crate) fn load(state: BorrowedFd<'_>) -> Result<Option<Index>> {
+    pub(crate) fn load(state: BorrowedFd<'_>) -> Result<Option<SnapshotIndex>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(state, NAME, flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(errno).on("open", NAME),
         };
-        Ok(read_to_end(file.as_fd(), MAX_SIZE).on("read", NAME)?.and_then(|bytes| Index::parse(&bytes)))
+        Ok(read_to_end(file.as_fd(), MAX_SIZE)
+            .on("read", NAME)?
+            .and_then(|bytes| SnapshotIndex::parse(&bytes)))
     }
 
     pub(crate) fn save(&self, state: BorrowedFd<'_>) -> Result<()> {
@@ -88,23 +90,23 @@ impl Index {
     }
 
     /// Parses an index; nothing if it is not one, or not whole.
-    pub(crate) fn parse(bytes: &[u8]) -> Option<Index> {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<SnapshotIndex> {
         let (body, digest) = bytes.split_at_checked(bytes.len().checked_sub(32)?)?;
         if blake3::hash(body).as_bytes() != digest {
             return None;
         }
-        Index::parse_body(body)
+        SnapshotIndex::parse_body(body)
     }
 
     /// The part before the digest. Apart, so that fuzzing gets past the digest.
-    pub(crate) fn parse_body(body: &[u8]) -> Option<Index> {
+    pub(crate) fn parse_body(body: &[u8]) -> Option<SnapshotIndex> {
         let mut rest = body.strip_prefix(MAGIC)?;
         if take(&mut rest)? != VERSION.to_le_bytes() {
             return None;
         }
         let snapshot = SnapshotId(take(&mut rest)?);
         let count = u64::from_le_bytes(take(&mut rest)?);
-        let mut nodes: Vec<Node> = Vec::new();
+        let mut nodes: Vec<TreeNode> = Vec::new();
         for _ in 0..count {
             let node = get(&mut rest)?;
             if nodes.last().is_some_and(|last| !order(&last.path, &node.path).is_lt()) {
@@ -112,22 +114,22 @@ impl Index {
             }
             nodes.push(node);
         }
-        rest.is_empty().then_some(Index { snapshot, nodes })
+        rest.is_empty().then_some(SnapshotIndex { snapshot, nodes })
     }
 }
 
-fn put(out: &mut Vec<u8>, node: &Node) {
-    let Node { path, kind, stamp, fingerprint, young, data: _ } = node;
+fn put(out: &mut Vec<u8>, node: &TreeNode) {
+    let TreeNode { path, kind, stamp, fingerprint, young, data: _ } = node;
     out.extend((path.len() as u16).to_le_bytes());
     out.extend(path);
     out.push(match kind {
-        Kind::Dir { opaque: false } => 0,
-        Kind::Dir { opaque: true } => 1,
-        Kind::File => 2,
-        Kind::Symlink => 3,
-        Kind::Fifo => 4,
-        Kind::Whiteout => 5,
-        Kind::Other => 6,
+        NodeType::Dir { opaque: false } => 0,
+        NodeType::Dir { opaque: true } => 1,
+        NodeType::File => 2,
+        NodeType::Symlink => 3,
+        NodeType::Fifo => 4,
+        NodeType::Whiteout => 5,
+        NodeType::Other => 6,
     });
     for number in [stamp.ino, stamp.size, stamp.nlink, stamp.rdev] {
         out.extend(number.to_le_bytes());
@@ -144,7 +146,7 @@ fn put(out: &mut Vec<u8>, node: &Node) {
     out.extend(fingerprint.iter().flatten());
 }
 
-fn get(rest: &mut &[u8]) -> Option<Node> {
+fn get(rest: &mut &[u8]) -> Option<TreeNode> {
     let length = usize::from(u16::from_le_bytes(take(rest)?));
     if length > MAX_PATH {
         return None;
@@ -153,13 +155,13 @@ fn get(rest: &mut &[u8]) -> Option<Node> {
     let path = path.to_vec();
     *rest = after;
     let kind = match take::<1>(rest)? {
-        [0] => Kind::Dir { opaque: false },
-        [1] => Kind::Dir { opaque: true },
-        [2] => Kind::File,
-        [3] => Kind::Symlink,
-        [4] => Kind::Fifo,
-        [5] => Kind::Whiteout,
-        [6] => Kind::Other,
+        [0] => NodeType::Dir { opaque: false },
+        [1] => NodeType::Dir { opaque: true },
+        [2] => NodeType::File,
+        [3] => NodeType::Symlink,
+        [4] => NodeType::Fifo,
+        [5] => NodeType::Whiteout,
+        [6] => NodeType::Other,
         _ => return None,
     };
     let [ino, size, nlink, rdev] = [long(rest)?, long(rest)?, long(rest)?, long(rest)?];
@@ -176,7 +178,7 @@ fn get(rest: &mut &[u8]) -> Option<Node> {
         _ => return None,
     };
     let stamp = Stamp { ino, size, mtime, ctime, mode, uid, gid, nlink, rdev };
-    Some(Node { path, kind, stamp, fingerprint, young, data: 0 })
+    Some(TreeNode { path, kind, stamp, fingerprint, young, data: 0 })
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
@@ -203,10 +205,10 @@ fn time(rest: &mut &[u8]) -> Option<(i64, u32)> {
 mod tests {
     use super::*;
 
-    fn sample() -> Index {
+    fn sample() -> SnapshotIndex {
         let stamp =
             Stamp { ino: 7, size: 1 << 40, mtime: (-5, 999_999_999), ctime: (9, 1), ..Stamp::default() };
-        let node = |path: &[u8], kind, fingerprint| Node {
+        let node = |path: &[u8], kind, fingerprint| TreeNode {
             path: path.to_vec(),
             kind,
             stamp,
@@ -215,30 +217,30 @@ mod tests {
             data: 0,
         };
         let nodes = vec![
-            node(b"", Kind::Dir { opaque: false }, None),
-            node(b"a", Kind::Dir { opaque: true }, Some([3; 32])),
-            node(b"a/\xff\n", Kind::File, None),
-            node(b"a-b", Kind::Whiteout, None),
+            node(b"", NodeType::Dir { opaque: false }, None),
+            node(b"a", NodeType::Dir { opaque: true }, Some([3; 32])),
+            node(b"a/\xff\n", NodeType::File, None),
+            node(b"a-b", NodeType::Whiteout, None),
         ];
-        Index { snapshot: SnapshotId([9; 32]), nodes }
+        SnapshotIndex { snapshot: SnapshotId([9; 32]), nodes }
     }
 
     #[test]
     fn an_index_comes_back_as_it_was() {
-        assert_eq!(Index::parse(&sample().bytes()), Some(sample()));
+        assert_eq!(SnapshotIndex::parse(&sample().bytes()), Some(sample()));
     }
 
     #[test]
     fn a_torn_or_altered_index_is_no_index() {
         let bytes = sample().bytes();
         for length in 0..bytes.len() {
-            assert_eq!(Index::parse(&bytes[..length]), None);
-            assert_eq!(Index::parse_body(&bytes[..length.min(bytes.len() - 33)]), None);
+            assert_eq!(SnapshotIndex::parse(&bytes[..length]), None);
+            assert_eq!(SnapshotIndex::parse_body(&bytes[..length.min(bytes.len() - 33)]), None);
         }
         for at in 0..bytes.len() {
             let mut altered = bytes.clone();
             altered[at] ^= 1;
-            assert_eq!(Index::parse(&altered), None);
+            assert_eq!(SnapshotIndex::parse(&altered), None);
         }
     }
 

@@ -26,7 +26,7 @@ pub use depot::{Depot, Pruned};
 pub use diff::{Change, ChangeKind, DiffOptions, diff};
 pub use digest::{BadDigest, LayerId, SnapshotId};
 pub use error::{Error, Result};
-pub use manifest::{LayerRef, Manifest};
+pub use manifest::{LayerRef, SnapshotManifest};
 pub use snapshot::{How, Pushed, SnapshotInput, last_snapshot, push};
 
 /// The parsers of foreign bytes, for fuzzing: nothing else may call them.
@@ -49,11 +49,12 @@ pub mod fuzz {
 
     /// An index without its digest.
     pub fn index(bytes: &[u8]) -> bool {
-        crate::index::Index::parse(bytes).is_some() | crate::index::Index::parse_body(bytes).is_some()
+        crate::index::SnapshotIndex::parse(bytes).is_some()
+            | crate::index::SnapshotIndex::parse_body(bytes).is_some()
     }
 
     /// A manifest of unknown digest.
     pub fn manifest(bytes: &[u8]) -> bool {
-        crate::manifest::Manifest::parse_unnamed(bytes).is_ok()
+        crate::manifest::SnapshotManifest::parse_unnamed(bytes).is_ok()
     }
 }

@@ -17,7 +17,7 @@ const MAX_LAYERS: usize = 64;
 /// A snapshot of an environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Manifest {
+pub struct SnapshotManifest {
     /// Version of this format.
     pub format: u32,
     /// The environment's name.
@@ -40,14 +40,20 @@ pub struct LayerRef {
     pub size: u64,
 }
 
-impl Manifest {
+impl SnapshotManifest {
     pub(crate) fn new(
         environment: &str,
         base: &BTreeMap<String, String>,
         created: u64,
         layers: Vec<LayerRef>,
-    ) -> Manifest {
-        Manifest { format: FORMAT, environment: environment.into(), base: base.clone(), created, layers }
+    ) -> SnapshotManifest {
+        SnapshotManifest {
+            format: FORMAT,
+            environment: environment.into(),
+            base: base.clone(),
+            created,
+            layers,
+        }
     }
 
     /// Encodes the manifest: the same bytes for equal manifests, and their digest.
@@ -60,18 +66,18 @@ impl Manifest {
     }
 
     /// Parses the manifest of `id`.
-    pub fn parse(id: &SnapshotId, bytes: &[u8]) -> Result<Manifest> {
+    pub fn parse(id: &SnapshotId, bytes: &[u8]) -> Result<SnapshotManifest> {
         let bad = |why: String| Error::BadManifest { snapshot: id.to_string(), why };
         if blake3::hash(bytes).as_bytes() != &id.0 {
             return Err(bad("its content has another digest".into()));
         }
-        Manifest::parse_unnamed(bytes).map_err(bad)
+        SnapshotManifest::parse_unnamed(bytes).map_err(bad)
     }
 
     /// Parses a manifest of unknown digest. Apart, so that fuzzing gets past the digest.
     #[doc(hidden)]
-    pub fn parse_unnamed(bytes: &[u8]) -> std::result::Result<Manifest, String> {
-        let manifest: Manifest = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    pub fn parse_unnamed(bytes: &[u8]) -> std::result::Result<SnapshotManifest, String> {
+        let manifest: SnapshotManifest = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if manifest.format != FORMAT {
             return Err(format!(
                 "format {} is unknown here; install the same Skiff everywhere",
@@ -89,17 +95,22 @@ impl Manifest {
 mod tests {
     use super::*;
 
-    fn sample() -> Manifest {
+    fn sample() -> SnapshotManifest {
         let base = BTreeMap::from([("release".into(), "12".into()), ("arch".into(), "x86_64".into())]);
-        Manifest::new("work", &base, 1_700_000_000, vec![LayerRef { digest: LayerId([1; 32]), size: 5 }])
+        SnapshotManifest::new(
+            "work",
+            &base,
+            1_700_000_000,
+            vec![LayerRef { digest: LayerId([1; 32]), size: 5 }],
+        )
     }
 
     #[test]
     fn a_manifest_is_named_by_its_bytes() {
         let (id, bytes) = sample().bytes().unwrap();
-        assert_eq!(Manifest::parse(&id, &bytes).unwrap(), sample());
+        assert_eq!(SnapshotManifest::parse(&id, &bytes).unwrap(), sample());
         let other = SnapshotId([0; 32]);
-        assert!(Manifest::parse(&other, &bytes).unwrap_err().to_string().contains("digest"));
+        assert!(SnapshotManifest::parse(&other, &bytes).unwrap_err().to_string().contains("digest"));
     }
 
     #[test]
@@ -112,10 +123,10 @@ mod tests {
             ("\"size\":5", "\"size\":-5", "invalid value"),
             ("{\"digest\"", "[{\"digest\"", "invalid"),
         ] {
-            let error = Manifest::parse_unnamed(text.replacen(from, to, 1).as_bytes()).unwrap_err();
+            let error = SnapshotManifest::parse_unnamed(text.replacen(from, to, 1).as_bytes()).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
-        let empty = Manifest { layers: Vec::new(), ..sample() };
-        assert!(Manifest::parse_unnamed(&empty.bytes().unwrap().1).unwrap_err().contains("0 layers"));
+        let empty = SnapshotManifest { layers: Vec::new(), ..sample() };
+        assert!(SnapshotManifest::parse_unnamed(&empty.bytes().unwrap().1).unwrap_err().contains("0 layers"));
     }
 }

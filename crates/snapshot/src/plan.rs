@@ -5,14 +5,14 @@
 
 use std::os::fd::BorrowedFd;
 
-use crate::base::{Base, find};
+use crate::base::{BaseRoot, find};
 use crate::error::Result;
 use crate::layer::{Item, fingerprint};
-use crate::tree::{Kind, Node, Stamp, is_within, link_groups, order, split};
+use crate::tree::{NodeType, Stamp, TreeNode, is_within, link_groups, order, split};
 
 /// What to ship.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Plan {
+pub(crate) enum SnapshotPlan {
     /// The last snapshot still tells all; `stale`: but its index should be written again.
     Unchanged { stale: bool },
     /// A layer on top of the last snapshot's.
@@ -22,10 +22,10 @@ pub(crate) enum Plan {
 }
 
 /// Everything, for a layer without any below it.
-pub(crate) fn full(nodes: &[Node]) -> Vec<Item> {
-    let ship = |(node, at): (usize, &Node)| Item::Ship {
+pub(crate) fn full(nodes: &[TreeNode]) -> Vec<Item> {
+    let ship = |(node, at): (usize, &TreeNode)| Item::Ship {
         node,
-        opaque: at.kind == Kind::Dir { opaque: true },
+        opaque: at.kind == NodeType::Dir { opaque: true },
         fresh: true,
     };
     nodes.iter().enumerate().map(ship).collect()
@@ -33,19 +33,19 @@ pub(crate) fn full(nodes: &[Node]) -> Vec<Item> {
 
 /// Takes out what cannot be shipped (sockets, devices) and gives the paths of it. Where one hides something of the base, a
 /// whiteout takes its place.
-pub(crate) fn take_out_unshippable(nodes: &mut Vec<Node>, base: Base<'_>) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn take_out_unshippable(nodes: &mut Vec<TreeNode>, base: BaseRoot<'_>) -> Result<Vec<Vec<u8>>> {
     let mut skipped = Vec::new();
     let mut hiding = Vec::new();
-    for node in nodes.iter().filter(|node| node.kind == Kind::Other) {
+    for node in nodes.iter().filter(|node| node.kind == NodeType::Other) {
         skipped.push(node.path.clone());
         hiding.push(base.shows(nodes, &node.path)?);
     }
     let mut hiding = hiding.into_iter();
     nodes.retain_mut(|node| {
-        if node.kind != Kind::Other {
+        if node.kind != NodeType::Other {
             return true;
         }
-        node.kind = Kind::Whiteout;
+        node.kind = NodeType::Whiteout;
         hiding.next().unwrap_or(false)
     });
     Ok(skipped)
@@ -53,11 +53,11 @@ pub(crate) fn take_out_unshippable(nodes: &mut Vec<Node>, base: Base<'_>) -> Res
 
 /// What changed from `old`, the last snapshot's nodes, to `new`.
 pub(crate) fn incremental(
-    old: &[Node],
-    new: &mut [Node],
+    old: &[TreeNode],
+    new: &mut [TreeNode],
     upper: BorrowedFd<'_>,
-    base: Base<'_>,
-) -> Result<Plan> {
+    base: BaseRoot<'_>,
+) -> Result<SnapshotPlan> {
     let stale = settle(old, new, upper)?;
     let mut plan = Planner {
         new,
@@ -70,19 +70,19 @@ pub(crate) fn incremental(
     };
     plan.compare(old)?;
     if let Some(path) = plan.full {
-        return Ok(Plan::Full(path));
+        return Ok(SnapshotPlan::Full(path));
     }
     if plan.whiteouts.is_empty() && plan.ship.iter().all(Option::is_none) {
-        return Ok(Plan::Unchanged { stale });
+        return Ok(SnapshotPlan::Unchanged { stale });
     }
     plan.complete_link_groups();
     plan.add_parents();
-    Ok(Plan::Incremental(plan.items()))
+    Ok(SnapshotPlan::Incremental(plan.items()))
 }
 
 /// Gives nodes of `new` that are as the last snapshot holds them its fingerprint, after comparing where the stamps cannot tell.
 /// True if something was compared so: the index should then be written again, so that it need not be the next time.
-fn settle(old: &[Node], new: &mut [Node], upper: BorrowedFd<'_>) -> Result<bool> {
+fn settle(old: &[TreeNode], new: &mut [TreeNode], upper: BorrowedFd<'_>) -> Result<bool> {
     let mut compared = false;
     let mut new = new.iter_mut().peekable();
     for before in old {
@@ -102,19 +102,19 @@ fn settle(old: &[Node], new: &mut [Node], upper: BorrowedFd<'_>) -> Result<bool>
 }
 
 /// Whether what a layer would hold of the two stamps is the same.
-fn travels_alike(a: &Node, b: &Node) -> bool {
-    let travels = |node: &Node| {
+fn travels_alike(a: &TreeNode, b: &TreeNode) -> bool {
+    let travels = |node: &TreeNode| {
         let Stamp { size, mtime, mode, uid, gid, .. } = node.stamp;
-        (mtime, mode, uid, gid, if node.kind == Kind::File { size } else { 0 })
+        (mtime, mode, uid, gid, if node.kind == NodeType::File { size } else { 0 })
     };
     travels(a) == travels(b)
 }
 
 /// Whether `now` is what the last snapshot holds as `before`.
-fn is_same(before: &Node, now: &Node) -> bool {
-    if before.kind == Kind::Whiteout {
+fn is_same(before: &TreeNode, now: &TreeNode) -> bool {
+    if before.kind == NodeType::Whiteout {
         // The kernel makes all whiteouts of an upper one inode with many names: its stamp says nothing.
-        return now.kind == Kind::Whiteout;
+        return now.kind == NodeType::Whiteout;
     }
     let trusted = before.stamp == now.stamp && !before.young;
     before.kind == now.kind
@@ -128,8 +128,8 @@ struct Ship {
 }
 
 struct Planner<'a> {
-    new: &'a [Node],
-    base: Base<'a>,
+    new: &'a [TreeNode],
+    base: BaseRoot<'a>,
     ship: Vec<Option<Ship>>,
     whiteouts: Vec<Vec<u8>>,
     /// A directory that becomes opaque in this layer, so that all in it has to be shipped again.
@@ -141,7 +141,7 @@ struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     /// Goes through both lists, which are in the same order.
-    fn compare(&mut self, old: &[Node]) -> Result<()> {
+    fn compare(&mut self, old: &[TreeNode]) -> Result<()> {
         let (mut old, mut at) = (old.iter().peekable(), 0);
         while self.full.is_none() {
             let ordering = match (old.peek(), self.new.get(at)) {
@@ -166,11 +166,11 @@ impl<'a> Planner<'a> {
     }
 
     fn added(&mut self, at: usize) {
-        let opaque = self.new[at].kind == Kind::Dir { opaque: true };
+        let opaque = self.new[at].kind == NodeType::Dir { opaque: true };
         self.ship[at] = Some(Ship { opaque, fresh: true });
     }
 
-    fn both(&mut self, before: &Node, at: usize) -> Result<()> {
+    fn both(&mut self, before: &TreeNode, at: usize) -> Result<()> {
         let new = self.new;
         let now = &new[at];
         if self.is_forced(&now.path) {
@@ -179,21 +179,21 @@ impl<'a> Planner<'a> {
         }
         let mut opaque = false;
         match (before.kind, now.kind) {
-            (Kind::Dir { opaque: true }, Kind::Dir { opaque: true }) => {}
-            (Kind::Dir { opaque: false }, Kind::Dir { opaque: true }) => {
+            (NodeType::Dir { opaque: true }, NodeType::Dir { opaque: true }) => {}
+            (NodeType::Dir { opaque: false }, NodeType::Dir { opaque: true }) => {
                 opaque = true;
                 self.forced = Some(&now.path);
             }
             // The layers before hide the base here: by an opaque directory, or by something else than one.
-            (Kind::Dir { opaque: true }, Kind::Dir { .. }) if self.base.merges(new, &now.path)? => {
+            (NodeType::Dir { opaque: true }, NodeType::Dir { .. }) if self.base.merges(new, &now.path)? => {
                 self.full = Some(now.path.clone());
             }
-            (Kind::Dir { .. }, Kind::Dir { .. }) => {}
-            (_, Kind::Dir { opaque: true }) => opaque = true,
-            (_, Kind::Dir { opaque: false }) if self.base.merges(new, &now.path)? => {
+            (NodeType::Dir { .. }, NodeType::Dir { .. }) => {}
+            (_, NodeType::Dir { opaque: true }) => opaque = true,
+            (_, NodeType::Dir { opaque: false }) if self.base.merges(new, &now.path)? => {
                 self.full = Some(now.path.clone());
             }
-            (Kind::Dir { .. }, _) => self.covered = Some(now.path.clone()),
+            (NodeType::Dir { .. }, _) => self.covered = Some(now.path.clone()),
             _ => {}
         }
         if opaque || !is_same(before, now) {
@@ -202,7 +202,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    fn vanished(&mut self, before: &Node) -> Result<()> {
+    fn vanished(&mut self, before: &TreeNode) -> Result<()> {
         let path = &before.path[..];
         let covered = self.covered.as_ref().is_some_and(|dir| is_within(path, dir));
         let in_directory = find(self.new, split(path).0).is_some_and(|node| node.kind.is_dir());
@@ -214,7 +214,7 @@ impl<'a> Planner<'a> {
         }
         if self.base.shows(self.new, path)? {
             self.full = Some(path.to_vec());
-        } else if before.kind != Kind::Whiteout {
+        } else if before.kind != NodeType::Whiteout {
             self.whiteouts.push(path.to_vec());
         }
         Ok(())

@@ -9,16 +9,16 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
-use crate::base::Base;
+use crate::base::BaseRoot;
 use crate::depot::Depot;
 use crate::digest::SnapshotId;
 use crate::error::{Context, Error, Result};
 use crate::file::Temp;
-use crate::index::{Clock, Index};
-use crate::layer::{Item, LayerWriter, Sealed, pack};
-use crate::manifest::{LayerRef, Manifest};
-use crate::plan::{Plan, full, incremental, take_out_unshippable};
-use crate::tree::{Kind, Node, walk};
+use crate::index::{Clock, SnapshotIndex};
+use crate::layer::{FinishedLayer, Item, LayerWriter, pack};
+use crate::manifest::{LayerRef, SnapshotManifest};
+use crate::plan::{SnapshotPlan, full, incremental, take_out_unshippable};
+use crate::tree::{NodeType, TreeNode, walk};
 
 /// The longest chain of layers; the next snapshot is a full one.
 const MAX_CHAIN: usize = 8;
@@ -43,7 +43,7 @@ pub struct SnapshotInput<'a> {
     /// The environment's own directory, where the index and a lock file are kept.
     pub state: BorrowedFd<'a>,
     /// What the base is, for the comparison on the nodes.
-    pub base_identity: &'a BTreeMap<String, String>,
+    pub base_fingerprint: &'a BTreeMap<String, String>,
 }
 
 /// How a snapshot came about.
@@ -76,7 +76,7 @@ pub struct Pushed {
 
 /// The snapshot that the environment's index is based on: pruning should keep it.
 pub fn last_snapshot(state: BorrowedFd<'_>) -> Result<Option<SnapshotId>> {
-    Ok(Index::load(state)?.map(|index| index.snapshot))
+    Ok(SnapshotIndex::load(state)?.map(|index| index.snapshot))
 }
 
 /// Takes a snapshot. The environment may be in use meanwhile: each file is taken in one of its states, but files are taken
@@ -104,24 +104,24 @@ fn lock(state: BorrowedFd<'_>) -> Result<OwnedFd> {
 
 /// The last snapshot, if it is whole in the depot.
 struct Last {
-    index: Index,
-    manifest: Manifest,
+    index: SnapshotIndex,
+    manifest: SnapshotManifest,
 }
 
 fn attempt_push(depot: &Depot, input: &SnapshotInput<'_>, only_full: bool) -> Result<Pushed> {
     let clock = Clock::now();
-    let base = Base(input.base);
+    let base = BaseRoot(input.base);
     let mut nodes = walk(input.upper)?;
     let skipped = take_out_unshippable(&mut nodes, base)?;
     let last = if only_full { None } else { find_last(depot, input.state)? };
     let plan = match &last {
         Some(last) => incremental(&last.index.nodes, &mut nodes, input.upper, base)?,
-        None => Plan::Full(Vec::new()),
+        None => SnapshotPlan::Full(Vec::new()),
     };
     let mut work = Work { depot, input, clock, nodes, skipped };
     match (plan, last) {
-        (Plan::Unchanged { stale }, Some(last)) => work.unchanged(last, stale),
-        (Plan::Incremental(items), Some(last)) if !is_worn(&last.manifest, &items, &work.nodes) => {
+        (SnapshotPlan::Unchanged { stale }, Some(last)) => work.unchanged(last, stale),
+        (SnapshotPlan::Incremental(items), Some(last)) if !is_worn(&last.manifest, &items, &work.nodes) => {
             work.add(&items, last)
         }
         _ => work.all(),
@@ -129,7 +129,7 @@ fn attempt_push(depot: &Depot, input: &SnapshotInput<'_>, only_full: bool) -> Re
 }
 
 fn find_last(depot: &Depot, state: BorrowedFd<'_>) -> Result<Option<Last>> {
-    let Some(index) = Index::load(state)? else { return Ok(None) };
+    let Some(index) = SnapshotIndex::load(state)? else { return Ok(None) };
     let manifest = match depot.manifest_now(&index.snapshot) {
         Ok(manifest) => manifest,
         // Pruned, damaged, or another depot.
@@ -140,7 +140,7 @@ fn find_last(depot: &Depot, state: BorrowedFd<'_>) -> Result<Option<Last>> {
 }
 
 /// Whether a chain should be made anew instead of getting one more layer.
-fn is_worn(manifest: &Manifest, items: &[Item], nodes: &[Node]) -> bool {
+fn is_worn(manifest: &SnapshotManifest, items: &[Item], nodes: &[TreeNode]) -> bool {
     if manifest.layers.len() >= MAX_CHAIN {
         return true;
     }
@@ -153,12 +153,13 @@ fn is_worn(manifest: &Manifest, items: &[Item], nodes: &[Node]) -> bool {
         .sum();
     let chain: u64 = manifest.layers.iter().map(|layer| layer.size).sum::<u64>() + added;
     let mut seen = BTreeSet::new();
-    let once = |node: &&Node| node.stamp.nlink < 2 || node.kind != Kind::File || seen.insert(node.stamp.ino);
+    let once =
+        |node: &&TreeNode| node.stamp.nlink < 2 || node.kind != NodeType::File || seen.insert(node.stamp.ino);
     let live: u64 = nodes.iter().filter(once).map(weight).sum();
     chain > 2 * live + SLACK
 }
 
-fn weight(node: &Node) -> u64 {
+fn weight(node: &TreeNode) -> u64 {
     node.data + ENTRY + node.path.len() as u64
 }
 
@@ -166,7 +167,7 @@ struct Work<'a> {
     depot: &'a Depot,
     input: &'a SnapshotInput<'a>,
     clock: Clock,
-    nodes: Vec<Node>,
+    nodes: Vec<TreeNode>,
     skipped: Vec<Vec<u8>>,
 }
 
@@ -175,7 +176,7 @@ impl<'a> Work<'a> {
         let Last { index, manifest } = last;
         let id = index.snapshot;
         let same =
-            manifest.base == *self.input.base_identity && manifest.environment == self.input.environment;
+            manifest.base == *self.input.base_fingerprint && manifest.environment == self.input.environment;
         if !same {
             return self.state(manifest.layers, How::Restated, (0, 0));
         }
@@ -188,33 +189,33 @@ impl<'a> Work<'a> {
     /// Writes a full layer.
     fn all(&mut self) -> Result<Pushed> {
         let items = full(&self.nodes);
-        let (temp, sealed) = self.layer(&items)?;
-        let layer = self.depot.add_layer(temp, &sealed)?;
-        self.state(vec![layer], How::Full, (sealed.entries, sealed.size))
+        let (temp, finished) = self.layer(&items)?;
+        let layer = self.depot.add_layer(temp, &finished)?;
+        self.state(vec![layer], How::Full, (finished.entries, finished.size))
     }
 
     /// Writes a layer of `items` on top of the last snapshot's.
     fn add(mut self, items: &[Item], last: Last) -> Result<Pushed> {
-        let (temp, sealed) = self.layer(items)?;
+        let (temp, finished) = self.layer(items)?;
         let mut layers = last.manifest.layers.clone();
-        match layers.iter().rposition(|layer| layer.digest == sealed.id) {
+        match layers.iter().rposition(|layer| layer.digest == finished.id) {
             // What is on top already.
             Some(at) if at + 1 == layers.len() => return self.unchanged(last, true),
             // No overlay takes one directory twice.
             Some(_) => return self.all(),
             None => {}
         }
-        layers.push(self.depot.add_layer(temp, &sealed)?);
-        self.state(layers, How::Incremental, (sealed.entries, sealed.size))
+        layers.push(self.depot.add_layer(temp, &finished)?);
+        self.state(layers, How::Incremental, (finished.entries, finished.size))
     }
 
     /// Writes a layer file that is not part of the depot yet. Nodes that vanished meanwhile are forgotten.
-    fn layer(&mut self, items: &[Item]) -> Result<(Temp<'a>, Sealed)> {
+    fn layer(&mut self, items: &[Item]) -> Result<(Temp<'a>, FinishedLayer)> {
         let (temp, file) = self.depot.new_layer()?;
         let object = self.depot.path().join(temp.name()).into_os_string().into_encoded_bytes();
         let mut writer = LayerWriter::new(file, object)?;
         let outcome = pack(self.input.upper, items, &mut self.nodes, &mut writer)?;
-        let sealed = writer.finish()?;
+        let finished = writer.finish()?;
         let mut gone = outcome.gone.into_iter().peekable();
         let mut at = 0;
         self.nodes.retain(|_| {
@@ -222,13 +223,14 @@ impl<'a> Work<'a> {
             at += 1;
             !is_gone
         });
-        Ok((temp, sealed))
+        Ok((temp, finished))
     }
 
     /// Writes the manifest of `layers`, then the index.
     fn state(&mut self, layers: Vec<LayerRef>, how: How, written: (u64, u64)) -> Result<Pushed> {
         let created = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec.cast_unsigned();
-        let manifest = Manifest::new(self.input.environment, self.input.base_identity, created, layers);
+        let manifest =
+            SnapshotManifest::new(self.input.environment, self.input.base_fingerprint, created, layers);
         let id = self.depot.add_manifest(&manifest)?;
         // Someone may have pruned a layer just before the manifest named it.
         if !self.depot.use_snapshot(&id, &manifest)? {
@@ -242,6 +244,6 @@ impl<'a> Work<'a> {
     fn save_index(&mut self, snapshot: SnapshotId) -> Result<()> {
         let mut nodes = std::mem::take(&mut self.nodes);
         nodes.iter_mut().for_each(|node| node.young = self.clock.is_young(&node.stamp));
-        Index { snapshot, nodes }.save(self.input.state)
+        SnapshotIndex { snapshot, nodes }.save(self.input.state)
     }
 }

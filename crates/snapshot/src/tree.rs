@@ -23,7 +23,7 @@ const TRIES: u32 = 8;
 
 /// What a path in an upper is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum NodeType {
     /// A directory; opaque ones hide what lies under them in the base.
     Dir {
         opaque: bool,
@@ -37,20 +37,20 @@ pub(crate) enum Kind {
     Other,
 }
 
-impl Kind {
+impl NodeType {
     pub(crate) fn is_dir(self) -> bool {
-        matches!(self, Kind::Dir { .. })
+        matches!(self, NodeType::Dir { .. })
     }
 
     /// The kind of what `stat` describes; a directory's opacity has to be asked for apart.
-    pub(crate) fn of(stat: &Stat) -> Kind {
+    pub(crate) fn of(stat: &Stat) -> NodeType {
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Kind::Dir { opaque: false },
-            FileType::RegularFile => Kind::File,
-            FileType::Symlink => Kind::Symlink,
-            FileType::Fifo => Kind::Fifo,
-            FileType::CharacterDevice if stat.st_rdev == 0 => Kind::Whiteout,
-            _ => Kind::Other,
+            FileType::Directory => NodeType::Dir { opaque: false },
+            FileType::RegularFile => NodeType::File,
+            FileType::Symlink => NodeType::Symlink,
+            FileType::Fifo => NodeType::Fifo,
+            FileType::CharacterDevice if stat.st_rdev == 0 => NodeType::Whiteout,
+            _ => NodeType::Other,
         }
     }
 }
@@ -89,9 +89,9 @@ impl From<&Stat> for Stamp {
 
 /// One path of a tree. The root has the empty path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Node {
+pub(crate) struct TreeNode {
     pub(crate) path: Vec<u8>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: NodeType,
     pub(crate) stamp: Stamp,
     /// What the entry was when it was shipped, attributes and content, where that is known (see `index`).
     pub(crate) fingerprint: Option<[u8; 32]>,
@@ -101,12 +101,12 @@ pub(crate) struct Node {
     pub(crate) data: u64,
 }
 
-impl Node {
-    fn new(path: Vec<u8>, kind: Kind, stat: &Stat) -> Node {
+impl TreeNode {
+    fn new(path: Vec<u8>, kind: NodeType, stat: &Stat) -> TreeNode {
         let stamp = Stamp::from(stat);
         let room = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
-        let data = if kind == Kind::File { stamp.size.min(room) } else { 0 };
-        Node { path, kind, stamp, fingerprint: None, young: false, data }
+        let data = if kind == NodeType::File { stamp.size.min(room) } else { 0 };
+        TreeNode { path, kind, stamp, fingerprint: None, young: false, data }
     }
 }
 
@@ -258,12 +258,12 @@ pub(crate) fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
 }
 
 /// All of a tree in [`order`], root first. What vanishes meanwhile is left out.
-pub(crate) fn walk(root: BorrowedFd<'_>) -> Result<Vec<Node>> {
+pub(crate) fn walk(root: BorrowedFd<'_>) -> Result<Vec<TreeNode>> {
     let mut stack = DirStack::new(root)?;
     let stat = rustix::fs::fstat(stack.dir()).on("look at", "/")?;
     let device = stat.st_dev;
     let opaque = xattr::is_opaque(stack.dir()).on("read the attributes of", "/")?;
-    let mut nodes = vec![Node::new(Vec::new(), Kind::Dir { opaque }, &stat)];
+    let mut nodes = vec![TreeNode::new(Vec::new(), NodeType::Dir { opaque }, &stat)];
     let mut pending = vec![names(stack.dir()).on("read the directory", "/")?.into_iter()];
     while let Some(level) = pending.last_mut() {
         let Some(name) = level.next() else {
@@ -285,16 +285,16 @@ pub(crate) fn walk(root: BorrowedFd<'_>) -> Result<Vec<Node>> {
 }
 
 /// Looks at `name` in the current directory and enters it if it is one; nothing if it vanished.
-fn look(stack: &mut DirStack, name: &[u8], device: u64) -> Result<Option<(Node, bool)>> {
+fn look(stack: &mut DirStack, name: &[u8], device: u64) -> Result<Option<(TreeNode, bool)>> {
     for _ in 0..TRIES {
         let stat = match rustix::fs::statat(stack.dir(), name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(errno).on("look at", stack.child(name)),
         };
-        let kind = Kind::of(&stat);
+        let kind = NodeType::of(&stat);
         if !kind.is_dir() {
-            return Ok(Some((Node::new(stack.child(name), kind, &stat), false)));
+            return Ok(Some((TreeNode::new(stack.child(name), kind, &stat), false)));
         }
         match stack.enter(name)? {
             Ok(()) => {}
@@ -309,7 +309,7 @@ fn look(stack: &mut DirStack, name: &[u8], device: u64) -> Result<Option<(Node, 
 }
 
 /// The node of the directory just entered, as its descriptor shows it.
-fn entered(stack: &DirStack, device: u64) -> Result<Node> {
+fn entered(stack: &DirStack, device: u64) -> Result<TreeNode> {
     let stat = rustix::fs::fstat(stack.dir()).on("look at", stack.path())?;
     if stat.st_dev != device {
         return Err(Error::Unsupported {
@@ -318,14 +318,14 @@ fn entered(stack: &DirStack, device: u64) -> Result<Node> {
         });
     }
     let opaque = xattr::is_opaque(stack.dir()).on("read the attributes of", stack.path())?;
-    Ok(Node::new(stack.path().to_vec(), Kind::Dir { opaque }, &stat))
+    Ok(TreeNode::new(stack.path().to_vec(), NodeType::Dir { opaque }, &stat))
 }
 
 /// The files of `nodes` that have several names, by inode.
-pub(crate) fn link_groups(nodes: &[Node]) -> HashMap<u64, Vec<usize>> {
+pub(crate) fn link_groups(nodes: &[TreeNode]) -> HashMap<u64, Vec<usize>> {
     let mut groups: HashMap<u64, Vec<usize>> = HashMap::new();
     for (at, node) in nodes.iter().enumerate() {
-        if node.kind == Kind::File && node.stamp.nlink > 1 {
+        if node.kind == NodeType::File && node.stamp.nlink > 1 {
             groups.entry(node.stamp.ino).or_default().push(at);
         }
     }

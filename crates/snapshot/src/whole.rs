@@ -8,7 +8,7 @@ use crate::digest::LayerId;
 use crate::error::Result;
 use crate::layer::{LayerReader, LayerWriter, expect, pack, unpack, unpack_over};
 use crate::plan::full;
-use crate::tree::{Kind, Node, walk};
+use crate::tree::{NodeType, TreeNode, walk};
 
 /// What was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,15 +32,15 @@ pub fn keep(
     let mut nodes = walk(dir)?;
     let mut skipped = vec![];
     let parents = |path: &[u8]| -> Vec<usize> { (1..path.len()).filter(|at| path[*at] == b'/').collect() };
-    nodes.retain(|node: &Node| {
+    nodes.retain(|node: &TreeNode| {
         let path = &node.path[..];
         if left_out(path) || parents(path).into_iter().any(|end| left_out(&path[..end])) {
             return false;
         }
-        if node.kind == Kind::Other {
+        if node.kind == NodeType::Other {
             skipped.push(path.to_vec());
         }
-        node.kind != Kind::Other
+        node.kind != NodeType::Other
     });
     let items = full(&nodes);
     let mut writer = LayerWriter::new(file, name.as_bytes().to_vec())?;

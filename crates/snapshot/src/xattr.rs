@@ -10,7 +10,7 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 /// Names and values, sorted by name.
-pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+pub(crate) type XattrList = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What an overlay mounted with `userxattr` writes and reads.
 pub(crate) const OPAQUE: &[u8] = b"user.overlay.opaque";
@@ -71,8 +71,8 @@ fn list(fd: BorrowedFd<'_>) -> rustix::io::Result<Vec<u8>> {
 }
 
 /// The attributes of an open file or directory that travel. An overlay indirection on it is an error (EXDEV).
-pub(crate) fn read(fd: BorrowedFd<'_>) -> rustix::io::Result<Xattrs> {
-    let mut kept = Xattrs::new();
+pub(crate) fn read(fd: BorrowedFd<'_>) -> rustix::io::Result<XattrList> {
+    let mut kept = XattrList::new();
     for name in list(fd)?.split(|byte| *byte == 0) {
         if is_indirection(name) {
             return Err(Errno::XDEV);
@@ -102,7 +102,7 @@ fn get(fd: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<Option<Vec<u8>>> {
 }
 
 /// Sets attributes on an open file or directory.
-pub(crate) fn write(fd: BorrowedFd<'_>, xattrs: &Xattrs) -> rustix::io::Result<()> {
+pub(crate) fn write(fd: BorrowedFd<'_>, xattrs: &XattrList) -> rustix::io::Result<()> {
     xattrs
         .iter()
         .try_for_each(|(name, value)| rustix::fs::fsetxattr(fd, &name[..], value, XattrFlags::empty()))

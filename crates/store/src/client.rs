@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use skiff_image::export::Image;
+use skiff_image::export::OpenImage;
 use skiff_image::source::ImageSource;
 use skiff_ipc as ipc;
 use skiff_oci::platform::Platform;
@@ -27,7 +27,7 @@ use skiff_user::context::Context;
 
 use crate::error::{Error, Result, talk};
 use crate::file::parse;
-use crate::index::Entry;
+use crate::index::ImageName;
 use crate::protocol::{RegistryLogin, StoreReply, StoreRequest};
 use crate::store::Quota;
 use crate::writer;
@@ -141,7 +141,7 @@ pub fn import(
 }
 
 /// An image of the user's, its file open.
-pub fn open_image(context: &Context, entry: &Entry) -> Result<Image> {
+pub fn open_image(context: &Context, entry: &ImageName) -> Result<OpenImage> {
     let id = entry.id;
     let (record, file) = match &context.helper {
         None => writer::open(&own(context), context.uid, id)?,
@@ -154,7 +154,7 @@ pub fn open_image(context: &Context, entry: &Entry) -> Result<Image> {
             }
         }
     };
-    Ok(Image { name: id.to_string(), config: record.config, file })
+    Ok(OpenImage { name: id.to_string(), config: record.config, file })
 }
 
 /// The store of a user without the helper.

@@ -21,7 +21,7 @@ const LONGEST: usize = 200;
 
 /// One name of an image.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Entry {
+pub struct ImageName {
     /// The name in full: `docker.io/library/debian:12`; or the archive or directory it was imported from.
     pub reference: String,
     /// The image.
@@ -37,7 +37,7 @@ pub struct Entry {
     pub origin: Option<FileStamp>,
 }
 
-impl Entry {
+impl ImageName {
     /// How its programs are run, and what else it says of itself.
     pub fn config(&self) -> Result<ImageConfig> {
         let bytes = serde_json::to_vec(&self.config)?;
@@ -68,7 +68,7 @@ fn emulates() -> bool {
     kinds.flatten().any(|kind| kind.file_name().to_string_lossy().starts_with("qemu-"))
 }
 
-impl Entry {
+impl ImageName {
     /// Reads one; nothing if there is none.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         let text = match fs::read(path) {
@@ -106,15 +106,15 @@ impl Names {
     }
 
     /// What a name in full stands for, if it was pulled.
-    pub fn find(&self, reference: &str) -> Result<Option<Entry>> {
+    pub fn find(&self, reference: &str) -> Result<Option<ImageName>> {
         if !self.is_there {
             return Ok(None);
         }
-        Entry::read(&self.dir.join(file_name(reference))).map_err(|e| Error::BadName(Box::new(e)))
+        ImageName::read(&self.dir.join(file_name(reference))).map_err(|e| Error::BadName(Box::new(e)))
     }
 
     /// All, by name.
-    pub fn all(&self) -> Result<Vec<Entry>> {
+    pub fn all(&self) -> Result<Vec<ImageName>> {
         if !self.is_there {
             return Ok(vec![]);
         }
@@ -124,7 +124,8 @@ impl Names {
             let path = entry.context(|| self.dir.display().to_string())?.path();
             if path.extension().is_some_and(|e| e == "json") {
                 // Gone meanwhile, or somebody else's idea of a file.
-                let read = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok());
+                let read =
+                    fs::read(&path).ok().and_then(|text| serde_json::from_slice::<ImageName>(&text).ok());
                 all.extend(read);
             }
         }
@@ -133,7 +134,7 @@ impl Names {
     }
 
     /// Notes a name, in place of what it meant before.
-    pub fn put(&self, entry: &Entry) -> Result<()> {
+    pub fn put(&self, entry: &ImageName) -> Result<()> {
         let what = || self.dir.display().to_string();
         make_private(&self.dir)?;
         let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
@@ -143,7 +144,7 @@ impl Names {
     }
 
     /// Forgets a name.
-    pub fn remove(&self, entry: &Entry) -> Result<()> {
+    pub fn remove(&self, entry: &ImageName) -> Result<()> {
         let path = self.dir.join(file_name(&entry.reference));
         match fs::remove_file(&path) {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(e).context(|| path.display().to_string())?,

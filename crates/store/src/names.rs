@@ -5,7 +5,7 @@ use skiff_user::context::Context;
 
 use crate::error::{Error, Result};
 use crate::file::{ImageFile, parse};
-use crate::index::{Entry, Names};
+use crate::index::{ImageName, Names};
 
 /// What names an image as a base: `image:REF`.
 pub const PREFIX: &str = "image:";
@@ -13,16 +13,16 @@ pub const PREFIX: &str = "image:";
 const FEWEST_DIGITS: usize = 8;
 
 /// The image that the user means: one they have pulled or imported.
-pub fn find(context: &Context, text: &str) -> Result<Entry> {
+pub fn find(context: &Context, text: &str) -> Result<ImageName> {
     known(context, text)?.ok_or_else(|| Error::NotPulled(text.into()))
 }
 
 /// Likewise, if there is one.
-pub fn known(context: &Context, text: &str) -> Result<Option<Entry>> {
+pub fn known(context: &Context, text: &str) -> Result<Option<ImageName>> {
     meant(&Names::of(context)?, text)
 }
 
-fn meant(names: &Names, text: &str) -> Result<Option<Entry>> {
+fn meant(names: &Names, text: &str) -> Result<Option<ImageName>> {
     if let Some(entry) = by_digits(names, text)? {
         return Ok(Some(entry));
     }
@@ -37,13 +37,13 @@ fn meant(names: &Names, text: &str) -> Result<Option<Entry>> {
     Ok(None)
 }
 
-fn by_digits(names: &Names, text: &str) -> Result<Option<Entry>> {
+fn by_digits(names: &Names, text: &str) -> Result<Option<ImageName>> {
     let digits = text.strip_prefix("sha256:").unwrap_or(text);
     if digits.len() < FEWEST_DIGITS || !digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
         return Ok(None);
     }
     let all = names.all()?;
-    let mut found: Vec<&Entry> = all.iter().filter(|e| e.id.to_string().starts_with(digits)).collect();
+    let mut found: Vec<&ImageName> = all.iter().filter(|e| e.id.to_string().starts_with(digits)).collect();
     found.dedup_by_key(|e| e.id);
     match found[..] {
         [] => Ok(None),
@@ -86,7 +86,8 @@ mod tests {
             ("/no/such/x.sqsh", id(0xcc, 1)),
         ] {
             let config = serde_json::json!({});
-            let entry = Entry { reference: reference.into(), id, pulled: 1, size: 1, config, origin: None };
+            let entry =
+                ImageName { reference: reference.into(), id, pulled: 1, size: 1, config, origin: None };
             none.put(&entry).expect("noted");
         }
         let names = Names::in_dir(images).expect("names");

@@ -15,7 +15,7 @@ use common::tools::{has, run, write_oci};
 use common::{Builder, bytes, is_root, of_all_but_huge};
 use serde_json::{Value, json};
 use skiff_erofs::tree::Tree;
-use skiff_image::export::{Exported, Image, Target, export};
+use skiff_image::export::{Exported, OpenImage, Target, export};
 use skiff_store::pull::Pulled;
 
 /// Files of all kinds, as an image of a store.
@@ -29,7 +29,7 @@ fn everything(store: &TestStore) -> Pulled {
 
 fn export_to(store: &TestStore, image: &Pulled, target: &str) -> skiff_image::Result<Exported> {
     let file = store.store.open_image(image.id).unwrap();
-    let image = Image { name: image.id.to_string(), config: image.record.config.clone(), file };
+    let image = OpenImage { name: image.id.to_string(), config: image.record.config.clone(), file };
     export(&image, &target.parse::<Target>().unwrap())
 }
 

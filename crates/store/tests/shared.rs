@@ -21,7 +21,7 @@ use skiff_oci::platform::Platform;
 use skiff_registry::auth::Credentials;
 use skiff_registry::policy::Policies;
 use skiff_registry::registries_conf::RegistriesConf;
-use skiff_registry::{BlobDir, Client, Settings};
+use skiff_registry::{BlobDir, Client, ClientSettings};
 use skiff_store::Store;
 use skiff_store::fetcher::{FetcherQuestion, RemoteFetcher, serve, told};
 use skiff_store::pull::{PullJob, Pulled, pull};
@@ -129,7 +129,7 @@ fn respond(
 }
 
 fn client() -> Client {
-    let settings = Settings { tries: 2, ..Settings::default() };
+    let settings = ClientSettings { tries: 2, ..ClientSettings::default() };
     Client::new(settings, RegistriesConf::default(), Credentials::default())
 }
 

@@ -15,7 +15,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::members::{MOST, Member};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
-use skiff_store::index::Entry;
+use skiff_store::index::ImageName;
 use skiff_sys::IgnoreError;
 use skiff_user::context::Context;
 use skiff_user::dirs::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};
@@ -113,7 +113,7 @@ impl ClusterDir {
         &self,
         context: &Context,
         settings: &ClusterSettings,
-        image: Option<&Entry>,
+        image: Option<&ImageName>,
     ) -> Result<UnpublishedDir> {
         if self.is_there() {
             if !self.is_dead()? {
@@ -156,7 +156,7 @@ impl ClusterDir {
             .hint(format!("`skiff cluster down {}` ends it", self.name))
     }
 
-    fn fill(&self, new: &Path, settings: &ClusterSettings, image: Option<&Entry>) -> Result<OwnedFd> {
+    fn fill(&self, new: &Path, settings: &ClusterSettings, image: Option<&ImageName>) -> Result<OwnedFd> {
         make_private(new)?;
         for part in ["slurm", "munge", "logs"] {
             let dir = new.join(part);
@@ -208,8 +208,8 @@ impl ClusterDir {
     }
 
     /// The image below it.
-    pub fn image(&self) -> Result<Option<Entry>> {
-        Ok(Entry::read(&self.dir.join(IMAGE))?)
+    pub fn image(&self) -> Result<Option<ImageName>> {
+        Ok(ImageName::read(&self.dir.join(IMAGE))?)
     }
 
     /// What a node's daemon has written.

@@ -11,7 +11,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use skiff_erofs::tree::{Attributes, BLOCK, Content, Inode, InodeId, Kind, Run, Sparse, Tree, XattrsId};
+use skiff_erofs::tree::{
+    Attributes, BLOCK, BlockRun, Content, FileKind, Inode, InodeId, Sparse, Tree, XattrsId,
+};
 use skiff_erofs::{self as erofs, Summary};
 
 /// Whether this process may do what the test needs. A test that is skipped says so, and fails where nothing may be skipped.
@@ -75,7 +77,7 @@ impl Builder {
         parent: InodeId,
         name: impl AsRef<[u8]>,
         attributes: Attributes,
-        kind: Kind,
+        kind: FileKind,
     ) -> InodeId {
         let id = self.tree.add(Inode { attributes, kind, layer: 3, names: 0 });
         self.name(parent, name, id);
@@ -88,7 +90,7 @@ impl Builder {
     }
 
     pub fn directory(&mut self, parent: InodeId, name: impl AsRef<[u8]>) -> InodeId {
-        self.add(parent, name, Attributes { mode: 0o755, ..plain() }, Kind::Directory(Default::default()))
+        self.add(parent, name, Attributes { mode: 0o755, ..plain() }, FileKind::Directory(Default::default()))
     }
 
     pub fn file(
@@ -103,7 +105,7 @@ impl Builder {
         let tail = self.spill.len() as u64;
         self.spill.extend(&bytes[full..]);
         let content = Content::Whole { size: bytes.len() as u64, block, tail };
-        self.add(parent, name, attributes, Kind::File(content))
+        self.add(parent, name, attributes, FileKind::File(content))
     }
 
     /// A file with holes: `runs` are pieces of data and the blocks of the file where they begin.
@@ -116,11 +118,11 @@ impl Builder {
     ) -> InodeId {
         let runs = runs.iter().map(|(at, bytes)| {
             let blocks = (bytes.len() as u64 / BLOCK) as u32;
-            Run { at: *at, block: self.blocks(bytes), blocks }
+            BlockRun { at: *at, block: self.blocks(bytes), blocks }
         });
         let runs = runs.collect();
         let content = Content::Sparse(Box::new(Sparse { size, runs }));
-        self.add(parent, name, plain(), Kind::File(content))
+        self.add(parent, name, plain(), FileKind::File(content))
     }
 
     /// Puts whole blocks into the data region; gives the first one.
@@ -146,7 +148,7 @@ impl Builder {
         }
         self.next_block += (size / BLOCK) as u32;
         self.spill.extend(bytes((size % BLOCK) as usize, size));
-        self.add(parent, name, plain(), Kind::File(Content::Whole { size, block, tail }))
+        self.add(parent, name, plain(), FileKind::File(Content::Whole { size, block, tail }))
     }
 
     /// Writes the metadata.
@@ -256,16 +258,16 @@ fn links_and_devices(builder: &mut Builder) {
             directory,
             format!("link-{length}"),
             Attributes { mode: 0o777, ..plain() },
-            Kind::Symlink(target),
+            FileKind::Symlink(target),
         );
     }
     for (number, (major, minor)) in [(0, 0), (8, 17), (4095, (1 << 20) - 1), (1, 256)].into_iter().enumerate()
     {
-        builder.add(directory, format!("char-{number}"), plain(), Kind::CharDevice(major, minor));
-        builder.add(directory, format!("block-{number}"), plain(), Kind::BlockDevice(major, minor));
+        builder.add(directory, format!("char-{number}"), plain(), FileKind::CharDevice(major, minor));
+        builder.add(directory, format!("block-{number}"), plain(), FileKind::BlockDevice(major, minor));
     }
-    builder.add(directory, "fifo", plain(), Kind::Fifo);
-    builder.add(directory, "socket", plain(), Kind::Socket);
+    builder.add(directory, "fifo", plain(), FileKind::Fifo);
+    builder.add(directory, "socket", plain(), FileKind::Socket);
     let hard = builder.file(root, "hard", plain(), &bytes(5000, 9));
     builder.name(directory, "hard", hard);
     builder.name(directory, "hard-2", hard);
@@ -318,7 +320,7 @@ fn attributes(builder: &mut Builder) {
             directory,
             format!("link-{length}"),
             Attributes { xattrs, ..plain() },
-            Kind::Symlink(target),
+            FileKind::Symlink(target),
         );
     }
     let inline: Vec<(Vec<u8>, Vec<u8>)> =
@@ -332,11 +334,11 @@ fn attributes(builder: &mut Builder) {
         directory,
         "many-dir",
         Attributes { xattrs: once, mode: 0o755, ..plain() },
-        Kind::Directory(Default::default()),
+        FileKind::Directory(Default::default()),
     );
     let acl = builder.xattrs(&[(b"system.posix_acl_access", ACL), (b"system.posix_acl_default", ACL)]);
     let acl = Attributes { xattrs: acl, mode: 0o640, ..plain() };
-    builder.add(directory, "acl", acl, Kind::Directory(Default::default()));
+    builder.add(directory, "acl", acl, FileKind::Directory(Default::default()));
 }
 
 fn holes(builder: &mut Builder) {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use skiff_erofs::tree::{BLOCK, Content, InodeId, Kind, Tree};
-use skiff_erofs::{FileEntry, NodeKind, Reader};
+use skiff_erofs::tree::{BLOCK, Content, FileKind, InodeId, Tree};
+use skiff_erofs::{FileEntry, InodeKind, Reader};
 
 use super::Builder;
 
@@ -53,7 +53,7 @@ pub fn of_tree(builder: &Builder) -> Seen {
     let mut stack = vec![(vec![], Tree::ROOT)];
     let mut paths = BTreeMap::new();
     while let Some((path, id)) = stack.pop() {
-        if let Kind::Directory(children) = &builder.tree.inode(id).kind {
+        if let FileKind::Directory(children) = &builder.tree.inode(id).kind {
             stack.extend(children.iter().map(|(name, child)| ([&path[..], b"/", name].concat(), *child)));
         }
         paths.insert(path, id);
@@ -78,30 +78,31 @@ fn entry(builder: &Builder, id: InodeId) -> Entry {
         ..Entry::default()
     };
     entry.mode |= match &inode.kind {
-        Kind::Directory(children) => {
-            let is_directory = |id: &&InodeId| matches!(builder.tree.inode(**id).kind, Kind::Directory(_));
+        FileKind::Directory(children) => {
+            let is_directory =
+                |id: &&InodeId| matches!(builder.tree.inode(**id).kind, FileKind::Directory(_));
             entry.links = 2 + children.values().filter(is_directory).count() as u32;
             libc_mode::DIRECTORY
         }
-        Kind::File(content) => {
+        FileKind::File(content) => {
             add_content(builder, content, &mut entry);
             libc_mode::REGULAR
         }
-        Kind::Symlink(target) => {
+        FileKind::Symlink(target) => {
             entry.target = target.to_vec();
             entry.size = target.len() as u64;
             libc_mode::SYMLINK
         }
-        Kind::CharDevice(major, minor) => {
+        FileKind::CharDevice(major, minor) => {
             entry.device = (*major, *minor);
             libc_mode::CHAR
         }
-        Kind::BlockDevice(major, minor) => {
+        FileKind::BlockDevice(major, minor) => {
             entry.device = (*major, *minor);
             libc_mode::BLOCK
         }
-        Kind::Fifo => libc_mode::FIFO,
-        Kind::Socket => libc_mode::SOCKET,
+        FileKind::Fifo => libc_mode::FIFO,
+        FileKind::Socket => libc_mode::SOCKET,
     };
     entry
 }
@@ -147,42 +148,42 @@ pub fn of_image(path: &std::path::Path) -> Seen {
     let reader = Reader::open(std::fs::File::open(path).unwrap(), "image.erofs").unwrap();
     let mut seen = Seen::new();
     for file in reader.files() {
-        let FileEntry { mut path, node } = file.unwrap();
+        let FileEntry { mut path, inode } = file.unwrap();
         if !path.is_empty() {
             path.insert(0, b'/');
         }
-        let (mode, device) = match node.kind {
-            NodeKind::Directory => (libc_mode::DIRECTORY, (0, 0)),
-            NodeKind::File => (libc_mode::REGULAR, (0, 0)),
-            NodeKind::Symlink => (libc_mode::SYMLINK, (0, 0)),
-            NodeKind::CharDevice(major, minor) => (libc_mode::CHAR, (major, minor)),
-            NodeKind::BlockDevice(major, minor) => (libc_mode::BLOCK, (major, minor)),
-            NodeKind::Fifo => (libc_mode::FIFO, (0, 0)),
-            NodeKind::Socket => (libc_mode::SOCKET, (0, 0)),
+        let (mode, device) = match inode.kind {
+            InodeKind::Directory => (libc_mode::DIRECTORY, (0, 0)),
+            InodeKind::File => (libc_mode::REGULAR, (0, 0)),
+            InodeKind::Symlink => (libc_mode::SYMLINK, (0, 0)),
+            InodeKind::CharDevice(major, minor) => (libc_mode::CHAR, (major, minor)),
+            InodeKind::BlockDevice(major, minor) => (libc_mode::BLOCK, (major, minor)),
+            InodeKind::Fifo => (libc_mode::FIFO, (0, 0)),
+            InodeKind::Socket => (libc_mode::SOCKET, (0, 0)),
         };
         let mut entry = Entry {
-            mode: mode | u32::from(node.mode),
-            owner: (node.uid, node.gid),
-            mtime: (node.mtime, node.mtime_nsec),
-            links: node.links,
-            same_as: format!("{}", node.number).into_bytes(),
+            mode: mode | u32::from(inode.mode),
+            owner: (inode.uid, inode.gid),
+            mtime: (inode.mtime, inode.mtime_nsec),
+            links: inode.links,
+            same_as: format!("{}", inode.number).into_bytes(),
             device,
-            size: if node.kind == NodeKind::Directory { 0 } else { node.size },
+            size: if inode.kind == InodeKind::Directory { 0 } else { inode.size },
             xattrs: reader
-                .xattrs(&node)
+                .xattrs(&inode)
                 .unwrap()
                 .into_iter()
                 .map(|(name, value)| (name.into(), value.into()))
                 .collect(),
             ..Entry::default()
         };
-        if node.kind == NodeKind::Symlink {
-            entry.target = reader.target(&node).unwrap();
+        if inode.kind == InodeKind::Symlink {
+            entry.target = reader.target(&inode).unwrap();
         }
-        if node.kind == NodeKind::File {
-            for extent in reader.extents(&node).map(Result::unwrap).filter(|extent| extent.place.is_some()) {
+        if inode.kind == InodeKind::File {
+            for extent in reader.extents(&inode).map(Result::unwrap).filter(|extent| extent.place.is_some()) {
                 let mut bytes = vec![0; extent.length as usize];
-                assert_eq!(reader.read_at(&node, &mut bytes, extent.at).unwrap(), bytes.len());
+                assert_eq!(reader.read_at(&inode, &mut bytes, extent.at).unwrap(), bytes.len());
                 add_blocks(&mut entry.blocks, extent.at / BLOCK, &bytes);
             }
         }

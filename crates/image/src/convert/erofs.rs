@@ -1,7 +1,7 @@
 //! An EROFS file that someone gave us, as far as it is like ours: without compression, for one.
 
 use skiff_erofs::tree::{Attributes, XattrsId};
-use skiff_erofs::{MAGIC, Node, NodeKind, Reader, SUPER_OFFSET, Source};
+use skiff_erofs::{InodeKind, MAGIC, ReadAt, Reader, SUPER_OFFSET, StoredInode};
 
 use super::{Children, FilePiece, Foreign, ForeignFile, ForeignFileType};
 use crate::transport::FilePart;
@@ -9,19 +9,19 @@ use crate::{Error, Result};
 
 const BUFFER: u64 = 256 << 10;
 
-impl<S: Source> Foreign for Reader<S> {
-    type File = Node;
+impl<S: ReadAt> Foreign for Reader<S> {
+    type File = StoredInode;
 
-    fn root(&self) -> Result<ForeignFile<Node>> {
+    fn root(&self) -> Result<ForeignFile<StoredInode>> {
         found(self, Reader::root(self)?)
     }
 
-    fn children(&self, directory: &Node) -> Result<Children<Node>> {
+    fn children(&self, directory: &StoredInode) -> Result<Children<StoredInode>> {
         let names = self.names(directory)?.into_iter();
-        names.map(|(name, number)| Ok((name, found(self, self.node(number)?)?))).collect()
+        names.map(|(name, number)| Ok((name, found(self, self.inode(number)?)?))).collect()
     }
 
-    fn pieces(&self, file: &Node, each: &mut dyn FnMut(FilePiece<'_>) -> Result<()>) -> Result<()> {
+    fn pieces(&self, file: &StoredInode, each: &mut dyn FnMut(FilePiece<'_>) -> Result<()>) -> Result<()> {
         let mut buffer = vec![0; BUFFER.min(file.size) as usize];
         for extent in self.extents(file) {
             let extent = extent?;
@@ -44,20 +44,20 @@ impl<S: Source> Foreign for Reader<S> {
     }
 }
 
-fn found<S: Source>(reader: &Reader<S>, node: Node) -> Result<ForeignFile<Node>> {
-    let kind = match node.kind {
-        NodeKind::Directory => ForeignFileType::Directory,
-        NodeKind::File => ForeignFileType::File,
-        NodeKind::Symlink => ForeignFileType::Symlink(reader.target(&node)?.into()),
-        NodeKind::CharDevice(major, minor) => ForeignFileType::CharDevice(major, minor),
-        NodeKind::BlockDevice(major, minor) => ForeignFileType::BlockDevice(major, minor),
-        NodeKind::Fifo => ForeignFileType::Fifo,
-        NodeKind::Socket => ForeignFileType::Socket,
+fn found<S: ReadAt>(reader: &Reader<S>, inode: StoredInode) -> Result<ForeignFile<StoredInode>> {
+    let kind = match inode.kind {
+        InodeKind::Directory => ForeignFileType::Directory,
+        InodeKind::File => ForeignFileType::File,
+        InodeKind::Symlink => ForeignFileType::Symlink(reader.target(&inode)?.into()),
+        InodeKind::CharDevice(major, minor) => ForeignFileType::CharDevice(major, minor),
+        InodeKind::BlockDevice(major, minor) => ForeignFileType::BlockDevice(major, minor),
+        InodeKind::Fifo => ForeignFileType::Fifo,
+        InodeKind::Socket => ForeignFileType::Socket,
     };
-    let Node { mode, uid, gid, mtime, mtime_nsec, .. } = node;
+    let StoredInode { mode, uid, gid, mtime, mtime_nsec, .. } = inode;
     let attributes = Attributes { mode, uid, gid, mtime, mtime_nsec, xattrs: XattrsId(0) };
-    let xattrs = reader.xattrs(&node)?;
-    Ok(ForeignFile { number: node.number, links: node.links, file: node, attributes, xattrs, kind })
+    let xattrs = reader.xattrs(&inode)?;
+    Ok(ForeignFile { number: inode.number, links: inode.links, file: inode, attributes, xattrs, kind })
 }
 
 /// Whether it begins like one.

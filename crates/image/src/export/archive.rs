@@ -15,11 +15,11 @@ use skiff_tar::{EntryKind, HEADER, TarEntry, Writer, plain_header};
 use super::directory::{LAYOUT, blob_path, index};
 use super::layer::{self, WrittenLayer};
 use super::replace::Replacement;
-use super::{BUFFER, Documents, Exported, Image};
+use super::{BUFFER, Documents, Exported, OpenImage};
 use crate::error::{Context, Error, Result};
 
 /// What `docker load` reads.
-pub(super) fn docker(image: &Image, path: &Path, name: Option<&Named>) -> Result<Exported> {
+pub(super) fn docker(image: &OpenImage, path: &Path, name: Option<&Named>) -> Result<Exported> {
     let config_path = |digest: &Digest| format!("{}.json", digest.hex());
     let layer_path = |digest: &Digest| format!("{}/layer.tar", digest.hex());
     write(image, path, &layer_path, &|layer, documents| {
@@ -31,7 +31,7 @@ pub(super) fn docker(image: &Image, path: &Path, name: Option<&Named>) -> Result
 }
 
 /// An OCI layout.
-pub(super) fn oci(image: &Image, path: &Path, tag: Option<&str>) -> Result<Exported> {
+pub(super) fn oci(image: &OpenImage, path: &Path, tag: Option<&str>) -> Result<Exported> {
     write(image, path, &blob_path, &|_, documents| {
         let config = blob_path(&skiff_oci::hash::sha256(&documents.config));
         vec![
@@ -47,7 +47,7 @@ pub(super) fn oci(image: &Image, path: &Path, tag: Option<&str>) -> Result<Expor
 type Beside<'a> = dyn Fn(&WrittenLayer, &Documents) -> Vec<(String, Vec<u8>)> + 'a;
 
 fn write(
-    image: &Image,
+    image: &OpenImage,
     path: &Path,
     layer_path: &dyn Fn(&Digest) -> String,
     beside: &Beside<'_>,

@@ -11,7 +11,7 @@ use skiff_oci::hash::sha256;
 
 use super::layer;
 use super::replace::Replacement;
-use super::{BUFFER, Documents, Exported, Image};
+use super::{BUFFER, Documents, Exported, OpenImage};
 use crate::error::{Context, Error, Result};
 use crate::transport::MANIFEST_TYPE;
 
@@ -23,7 +23,7 @@ pub(super) fn blob_path(digest: &Digest) -> String {
     format!("blobs/{}/{}", digest.algorithm(), digest.hex())
 }
 
-pub(super) fn oci(image: &Image, dir: &Path, tag: Option<&str>) -> Result<Exported> {
+pub(super) fn oci(image: &OpenImage, dir: &Path, tag: Option<&str>) -> Result<Exported> {
     let blobs = dir.join("blobs/sha256");
     std::fs::create_dir_all(&blobs).map_err(|e| Error::io("write", blobs.display().to_string(), &e))?;
     // Two that add images at once must not lose each other's.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use skiff_erofs::{FileEntry, Node, NodeKind, Reader};
+use skiff_erofs::{FileEntry, InodeKind, Reader, StoredInode};
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::Hasher;
 use skiff_tar::{EntryKind, TarEntry, Writer};
@@ -60,44 +60,44 @@ struct LayerWriter<'a> {
 
 impl LayerWriter<'_> {
     fn file(&mut self, file: FileEntry) -> Result<()> {
-        let FileEntry { mut path, node } = file;
+        let FileEntry { mut path, inode } = file;
         if path.rsplit(|byte| *byte == b'/').next().is_some_and(|name| name.starts_with(WHITEOUT)) {
             let file = format!("/{}", path.escape_ascii());
             let why = "in a layer a name that begins with .wh. stands for a removed file".into();
             return Err(Error::Unstorable { file, why });
         }
-        let first = self.first_names.get(&node.number).cloned();
-        let kind = match (first, node.kind) {
+        let first = self.first_names.get(&inode.number).cloned();
+        let kind = match (first, inode.kind) {
             (Some(first), _) => EntryKind::HardLink(first),
-            (None, NodeKind::Directory) => EntryKind::Directory,
-            (None, NodeKind::File) => EntryKind::File(node.size),
-            (None, NodeKind::Symlink) => EntryKind::Symlink(self.reader.target(&node)?),
-            (None, NodeKind::CharDevice(major, minor)) => EntryKind::CharDevice(major, minor),
-            (None, NodeKind::BlockDevice(major, minor)) => EntryKind::BlockDevice(major, minor),
-            (None, NodeKind::Fifo) => EntryKind::Fifo,
-            (None, NodeKind::Socket) => {
+            (None, InodeKind::Directory) => EntryKind::Directory,
+            (None, InodeKind::File) => EntryKind::File(inode.size),
+            (None, InodeKind::Symlink) => EntryKind::Symlink(self.reader.target(&inode)?),
+            (None, InodeKind::CharDevice(major, minor)) => EntryKind::CharDevice(major, minor),
+            (None, InodeKind::BlockDevice(major, minor)) => EntryKind::BlockDevice(major, minor),
+            (None, InodeKind::Fifo) => EntryKind::Fifo,
+            (None, InodeKind::Socket) => {
                 self.sockets += 1;
                 return Ok(());
             }
         };
         if kind == EntryKind::Directory {
             path.extend(if path.is_empty() { &b"./"[..] } else { b"/" });
-        } else if node.links > 1 {
-            self.first_names.entry(node.number).or_insert_with(|| path.clone());
+        } else if inode.links > 1 {
+            self.first_names.entry(inode.number).or_insert_with(|| path.clone());
         }
         let is_link = matches!(kind, EntryKind::HardLink(_));
-        let xattrs = if is_link { vec![] } else { self.reader.xattrs(&node)? };
+        let xattrs = if is_link { vec![] } else { self.reader.xattrs(&inode)? };
         let xattrs = xattrs.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-        let Node { mode, uid, gid, mtime, mtime_nsec, .. } = node;
+        let StoredInode { mode, uid, gid, mtime, mtime_nsec, .. } = inode;
         let has_data = matches!(kind, EntryKind::File(_));
         let entry = TarEntry { path, kind, mode, uid, gid, mtime, mtime_nsec, xattrs };
         self.tar.entry(&entry).map_err(|e| failed(self.path, &e))?;
-        if has_data { self.content(&node, &entry.path) } else { Ok(()) }
+        if has_data { self.content(&inode, &entry.path) } else { Ok(()) }
     }
 
     /// Holes become zeros.
-    fn content(&mut self, node: &Node, path: &[u8]) -> Result<()> {
-        self.expanded = self.expanded.saturating_add(node.size);
+    fn content(&mut self, inode: &StoredInode, path: &[u8]) -> Result<()> {
+        self.expanded = self.expanded.saturating_add(inode.size);
         let limit = ImageLimits::default().bytes;
         if self.expanded > limit {
             let file = format!("/{}", path.escape_ascii());
@@ -105,11 +105,11 @@ impl LayerWriter<'_> {
             return Err(Error::Unstorable { file, why });
         }
         let mut at = 0;
-        while at < node.size {
-            self.buffer.resize((node.size - at).min(PIECE) as usize, 0);
-            let count = self.reader.read_at(node, &mut self.buffer, at)?;
+        while at < inode.size {
+            self.buffer.resize((inode.size - at).min(PIECE) as usize, 0);
+            let count = self.reader.read_at(inode, &mut self.buffer, at)?;
             if count == 0 {
-                let why = format!("inode {} is cut off", node.number);
+                let why = format!("inode {} is cut off", inode.number);
                 return Err(Error::BadImage { file: path.escape_ascii().to_string(), why });
             }
             self.tar.data(&self.buffer[..count]).map_err(|e| failed(self.path, &e))?;

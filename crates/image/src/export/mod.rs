@@ -100,7 +100,7 @@ pub struct Exported {
 }
 
 /// An image whose file is open.
-pub struct Image {
+pub struct OpenImage {
     /// Name of the image, for messages.
     pub name: String,
     /// The image's configuration as it came: JSON of the OCI image specification.
@@ -113,7 +113,7 @@ pub struct Image {
 ///
 /// # Errors
 /// It holds what archives cannot, or the target cannot be written to: then that is as it was, but for blobs that no index names.
-pub fn export(image: &Image, target: &Target) -> Result<Exported> {
+pub fn export(image: &OpenImage, target: &Target) -> Result<Exported> {
     match target {
         Target::DockerArchive { file, name } => archive::docker(image, file, name.as_ref()),
         Target::OciArchive { file, tag } => archive::oci(image, file, tag.as_deref()),
@@ -126,7 +126,7 @@ pub fn export(image: &Image, target: &Target) -> Result<Exported> {
     }
 }
 
-impl Image {
+impl OpenImage {
     fn reader(&self) -> Result<Reader<File>> {
         let name = format!("image {}", self.name);
         let file = self.file.try_clone().map_err(|e| Error::io("open", name.clone(), &e))?;

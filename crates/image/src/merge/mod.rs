@@ -9,7 +9,7 @@ mod whiteout;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use path::{Components, components, display};
-use skiff_erofs::tree::{Attributes, Inode, InodeId, Kind, Tree, XattrsId};
+use skiff_erofs::tree::{Attributes, FileKind, Inode, InodeId, Tree, XattrsId};
 
 use crate::layer_entries::{LayerEntries, LayerEntry, LayerEntryKind};
 use whiteout::Special;
@@ -141,15 +141,15 @@ impl Merger {
             attributes.mode = 0o777;
         }
         let kind = match record.kind {
-            LayerEntryKind::File(content) => Kind::File(content),
-            LayerEntryKind::Symlink(target) => Kind::Symlink(target),
-            LayerEntryKind::Directory => Kind::Directory(BTreeMap::new()),
-            LayerEntryKind::CharDevice(major, minor) => Kind::CharDevice(major, minor),
-            LayerEntryKind::BlockDevice(major, minor) => Kind::BlockDevice(major, minor),
-            LayerEntryKind::Fifo => Kind::Fifo,
+            LayerEntryKind::File(content) => FileKind::File(content),
+            LayerEntryKind::Symlink(target) => FileKind::Symlink(target),
+            LayerEntryKind::Directory => FileKind::Directory(BTreeMap::new()),
+            LayerEntryKind::CharDevice(major, minor) => FileKind::CharDevice(major, minor),
+            LayerEntryKind::BlockDevice(major, minor) => FileKind::BlockDevice(major, minor),
+            LayerEntryKind::Fifo => FileKind::Fifo,
             LayerEntryKind::HardLink(_) => unreachable!("hard links make no inode"),
         };
-        if matches!(&kind, Kind::Symlink(target) if target.is_empty()) {
+        if matches!(&kind, FileKind::Symlink(target) if target.is_empty()) {
             return Err("a symbolic link to nothing".into());
         }
         let id = self.new_inode(attributes, kind)?;
@@ -157,7 +157,7 @@ impl Merger {
         Ok(())
     }
 
-    fn new_inode(&mut self, attributes: Attributes, kind: Kind) -> Result<InodeId, Astray> {
+    fn new_inode(&mut self, attributes: Attributes, kind: FileKind) -> Result<InodeId, Astray> {
         if self.tree.len() == u32::MAX as usize {
             return Err(Astray::TooManyFiles);
         }
@@ -196,13 +196,13 @@ impl Merger {
     }
 
     fn is_directory(&self, id: InodeId) -> bool {
-        matches!(self.tree.inode(id).kind, Kind::Directory(_))
+        matches!(self.tree.inode(id).kind, FileKind::Directory(_))
     }
 
     /// A directory's entry of this name.
     fn child(&self, directory: InodeId, name: &[u8]) -> Option<InodeId> {
         match &self.tree.inode(directory).kind {
-            Kind::Directory(children) => children.get(name).copied(),
+            FileKind::Directory(children) => children.get(name).copied(),
             _ => None,
         }
     }
@@ -216,7 +216,7 @@ impl Merger {
 
     fn children_mut(&mut self, directory: InodeId) -> &mut BTreeMap<Box<[u8]>, InodeId> {
         match &mut self.tree.inode_mut(directory).kind {
-            Kind::Directory(children) => children,
+            FileKind::Directory(children) => children,
             kind => unreachable!("{kind:?} was found to be a directory"),
         }
     }
@@ -239,7 +239,7 @@ impl Merger {
         while let Some(id) = ids.pop() {
             let inode = self.tree.inode_mut(id);
             inode.names -= 1;
-            if let Kind::Directory(children) = &mut inode.kind {
+            if let FileKind::Directory(children) = &mut inode.kind {
                 ids.extend(std::mem::take(children).into_values());
             }
         }
@@ -252,7 +252,7 @@ impl Merger {
             return Ok(*id);
         }
         let id = self.walk(parents, |merger, directory, name| {
-            let id = merger.new_inode(MISSING, Kind::Directory(BTreeMap::new()))?;
+            let id = merger.new_inode(MISSING, FileKind::Directory(BTreeMap::new()))?;
             merger.children_mut(directory).insert(name.into(), id);
             Ok(Some(id))
         })?;
@@ -290,13 +290,13 @@ impl Merger {
                 },
             };
             match &self.tree.inode(next).kind {
-                Kind::Directory(_) if trail.len() == DEEPEST => return Err(Astray::TooDeep),
-                Kind::Directory(_) => trail.push(next),
+                FileKind::Directory(_) if trail.len() == DEEPEST => return Err(Astray::TooDeep),
+                FileKind::Directory(_) => trail.push(next),
                 _ if !self.replaced.is_empty() && self.replaced.contains(&(here, name.clone())) => {
                     return Ok(None);
                 }
-                Kind::Symlink(_) if links == MOST_LINKS => return Err(Astray::TooManyLinks),
-                Kind::Symlink(target) => {
+                FileKind::Symlink(_) if links == MOST_LINKS => return Err(Astray::TooManyLinks),
+                FileKind::Symlink(target) => {
                     links += 1;
                     if target.starts_with(b"/") {
                         trail.truncate(1);

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 
 use skiff_erofs::tree::BLOCK;
-use skiff_erofs::{Extent, Node, NodeKind, Reader, Source};
+use skiff_erofs::{Extent, InodeKind, ReadAt, Reader, StoredInode};
 use skiff_sys::positional::write_all_at;
 
 use crate::error::{Context, Error, Result};
@@ -31,7 +31,7 @@ const GZIP: u16 = 1;
 ///
 /// # Errors
 /// Of the system; [`Error::Unstorable`] for what no squashfs can hold.
-pub fn add<S: Source>(reader: &Reader<S>, file: BorrowedFd<'_>, name: &str) -> Result<()> {
+pub fn add<S: ReadAt>(reader: &Reader<S>, file: BorrowedFd<'_>, name: &str) -> Result<()> {
     let mut writer = HybridWriter {
         reader,
         out: Out::new(file, name, reader.size()),
@@ -68,11 +68,11 @@ struct HybridWriter<'a, S> {
 
 /// A directory, by its place among all, and that of the one it is in.
 struct Directory {
-    node: Node,
+    inode: StoredInode,
     parent: usize,
 }
 
-impl<S: Source> HybridWriter<'_, S> {
+impl<S: ReadAt> HybridWriter<'_, S> {
     /// Inodes and directories; the root's. What a directory names is written before it: so the directories are gone through from the
     /// last to the first, as each stands behind the one it is in.
     fn tree(&mut self) -> Result<WrittenInode> {
@@ -83,10 +83,10 @@ impl<S: Source> HybridWriter<'_, S> {
         for (index, directory) in directories.iter().enumerate().rev() {
             let mut entries = vec![];
             let mut below = 0;
-            for (name, number) in self.reader.names(&directory.node)? {
-                let child = self.reader.node(number)?;
+            for (name, number) in self.reader.names(&directory.inode)? {
+                let child = self.reader.inode(number)?;
                 let inode = match child.kind {
-                    NodeKind::Directory => {
+                    InodeKind::Directory => {
                         below += 1;
                         written.remove(&number).ok_or_else(|| self.bad(number, "is in two directories"))?
                     }
@@ -98,26 +98,26 @@ impl<S: Source> HybridWriter<'_, S> {
             // As mksquashfs has it, what the root is in comes after all inodes.
             let parent = if index == 0 { u32::MAX } else { directory.parent as u32 + 1 };
             let place = directory::write(&mut self.directories, &entries);
-            let place = place.ok_or_else(|| self.bad(directory.node.number, "is too large"))?;
-            let inode = self.directory(&directory.node, (number, parent), 2 + below, &place)?;
-            written.insert(directory.node.number, inode);
+            let place = place.ok_or_else(|| self.bad(directory.inode.number, "is too large"))?;
+            let inode = self.directory(&directory.inode, (number, parent), 2 + below, &place)?;
+            written.insert(directory.inode.number, inode);
             last = Some(inode);
         }
         last.ok_or_else(|| self.bad(0, "is missing"))
     }
 
     fn directories_in_order(&self) -> Result<Vec<Directory>> {
-        let mut all = vec![Directory { node: self.reader.root()?, parent: 0 }];
+        let mut all = vec![Directory { inode: self.reader.root()?, parent: 0 }];
         let mut next = 0;
         while next < all.len() {
-            for (_, number) in self.reader.names(&all[next].node)? {
-                let node = self.reader.node(number)?;
-                if node.kind == NodeKind::Directory {
+            for (_, number) in self.reader.names(&all[next].inode)? {
+                let inode = self.reader.inode(number)?;
+                if inode.kind == InodeKind::Directory {
                     // Whoever forged the image may have led a directory into itself.
                     if all.len() as u64 > self.reader.most_names() {
                         return Err(self.bad(number, "is in itself"));
                     }
-                    all.push(Directory { node, parent: next });
+                    all.push(Directory { inode, parent: next });
                 }
             }
             next += 1;
@@ -127,13 +127,13 @@ impl<S: Source> HybridWriter<'_, S> {
 
     fn directory(
         &mut self,
-        node: &Node,
+        inode: &StoredInode,
         (number, parent): (u32, u32),
         links: u32,
         place: &inode::DirLocation,
     ) -> Result<WrittenInode> {
-        let xattrs = self.xattrs(node)?;
-        let written = self.head(node, number)?;
+        let xattrs = self.xattrs(inode)?;
+        let written = self.head(inode, number)?;
         self.inodes.put32(links);
         self.inodes.put32(place.size);
         self.inodes.put32(place.block);
@@ -146,58 +146,59 @@ impl<S: Source> HybridWriter<'_, S> {
     }
 
     /// A file that is no directory; once, however many names it has.
-    fn other(&mut self, node: &Node) -> Result<WrittenInode> {
-        if let Some(written) = self.several.get(&node.number) {
+    fn other(&mut self, inode: &StoredInode) -> Result<WrittenInode> {
+        if let Some(written) = self.several.get(&inode.number) {
             return Ok(*written);
         }
-        let xattrs = self.xattrs(node)?;
-        self.count = self.count.checked_add(1).ok_or_else(|| self.bad(node.number, "is one of too many"))?;
-        let written = match node.kind {
-            NodeKind::File => self.file(node, xattrs)?,
-            NodeKind::Symlink => {
-                let target = self.reader.target(node)?;
-                let written = self.head(node, self.count)?;
-                self.inodes.put32(node.links);
+        let xattrs = self.xattrs(inode)?;
+        self.count = self.count.checked_add(1).ok_or_else(|| self.bad(inode.number, "is one of too many"))?;
+        let written = match inode.kind {
+            InodeKind::File => self.file(inode, xattrs)?,
+            InodeKind::Symlink => {
+                let target = self.reader.target(inode)?;
+                let written = self.head(inode, self.count)?;
+                self.inodes.put32(inode.links);
                 self.inodes.put32(target.len() as u32);
                 self.inodes.put(&target);
                 self.inodes.put32(xattrs);
                 written
             }
             _ => {
-                let written = self.head(node, self.count)?;
-                self.inodes.put32(node.links);
-                if let NodeKind::CharDevice(major, minor) | NodeKind::BlockDevice(major, minor) = node.kind {
+                let written = self.head(inode, self.count)?;
+                self.inodes.put32(inode.links);
+                if let InodeKind::CharDevice(major, minor) | InodeKind::BlockDevice(major, minor) = inode.kind
+                {
                     self.inodes.put32(minor & 0xff | major << 8 | (minor & !0xff) << 12);
                 }
                 self.inodes.put32(xattrs);
                 written
             }
         };
-        if node.links > 1 {
-            self.several.insert(node.number, written);
+        if inode.links > 1 {
+            self.several.insert(inode.number, written);
         }
         Ok(written)
     }
 
-    fn file(&mut self, node: &Node, xattrs: u32) -> Result<WrittenInode> {
-        let Pieces { start, blocks, tail } = self.pieces(node)?;
+    fn file(&mut self, inode: &StoredInode, xattrs: u32) -> Result<WrittenInode> {
+        let Pieces { start, blocks, tail } = self.pieces(inode)?;
         let holes = blocks.iter().filter(|block| **block == 0).count() as u64;
         let fragment = match tail {
             None => NO_FRAGMENT,
             Some(place) => {
                 let number = self.fragments.len() / FRAGMENT_SIZE;
                 self.fragments.put64(place);
-                self.fragments.put32((node.size % BLOCK) as u32 | STORED);
+                self.fragments.put32((inode.size % BLOCK) as u32 | STORED);
                 self.fragments.put32(0);
-                u32::try_from(number).map_err(|_| self.bad(node.number, "has one tail too many"))?
+                u32::try_from(number).map_err(|_| self.bad(inode.number, "has one tail too many"))?
             }
         };
-        let written = self.head(node, self.count)?;
+        let written = self.head(inode, self.count)?;
         self.inodes.put64(start);
-        self.inodes.put64(node.size);
+        self.inodes.put64(inode.size);
         // The kernel counts what is left in units of 512 bytes; less than nothing would be very much.
-        self.inodes.put64((holes * BLOCK).min(node.size.saturating_sub(1)));
-        self.inodes.put32(node.links);
+        self.inodes.put64((holes * BLOCK).min(inode.size.saturating_sub(1)));
+        self.inodes.put32(inode.links);
         self.inodes.put32(fragment);
         // Where in the fragment it begins.
         self.inodes.put32(0);
@@ -207,8 +208,8 @@ impl<S: Source> HybridWriter<'_, S> {
     }
 
     /// Where a file's content is. If its blocks do not follow each other, they are copied.
-    fn pieces(&mut self, node: &Node) -> Result<Pieces> {
-        let left = self.blocks_left.checked_sub(node.size.div_ceil(BLOCK));
+    fn pieces(&mut self, inode: &StoredInode) -> Result<Pieces> {
+        let left = self.blocks_left.checked_sub(inode.size.div_ceil(BLOCK));
         self.blocks_left = left.ok_or_else(|| Error::Unstorable {
             file: "all of its files".into(),
             why: format!(
@@ -218,7 +219,7 @@ impl<S: Source> HybridWriter<'_, S> {
         })?;
         let (mut blocks, mut tail) = (vec![], None);
         let (mut start, mut next, mut in_order) = (None, None, true);
-        for extent in self.reader.extents(node) {
+        for extent in self.reader.extents(inode) {
             let Extent { length, place, .. } = extent?;
             let full = length / BLOCK;
             let Some(place) = place else {
@@ -237,32 +238,32 @@ impl<S: Source> HybridWriter<'_, S> {
             }
         }
         if !in_order {
-            start = Some(self.copied(node, &blocks)?);
+            start = Some(self.copied(inode, &blocks)?);
         }
         Ok(Pieces { start: start.unwrap_or(0), blocks, tail })
     }
 
     /// Copies the blocks of a file that are no holes behind the image; gives where they begin.
-    fn copied(&mut self, node: &Node, blocks: &[u32]) -> Result<u64> {
+    fn copied(&mut self, inode: &StoredInode, blocks: &[u32]) -> Result<u64> {
         let start = self.out.at();
         let mut block = [0; BLOCK as usize];
         for (number, _) in (0u64..).zip(blocks).filter(|(_, length)| **length > 0) {
-            self.reader.read_at(node, &mut block, number * BLOCK)?;
+            self.reader.read_at(inode, &mut block, number * BLOCK)?;
             self.out.put(&block)?;
         }
         Ok(start)
     }
 
     /// What all inodes begin with.
-    fn head(&mut self, node: &Node, number: u32) -> Result<WrittenInode> {
-        let too_many = || self.bad(node.number, "lies too far behind");
+    fn head(&mut self, inode: &StoredInode, number: u32) -> Result<WrittenInode> {
+        let too_many = || self.bad(inode.number, "lies too far behind");
         let place = self.inodes.next().ok_or_else(too_many)?;
-        let (uid, gid) = (self.id(node.uid)?, self.id(node.gid)?);
-        self.inodes.put16(kind_of(node).1);
-        self.inodes.put16(node.mode);
+        let (uid, gid) = (self.id(inode.uid)?, self.id(inode.gid)?);
+        self.inodes.put16(kind_of(inode).1);
+        self.inodes.put16(inode.mode);
         self.inodes.put16(uid);
         self.inodes.put16(gid);
-        self.inodes.put32(node.mtime.clamp(0, u32::MAX.into()) as u32);
+        self.inodes.put32(inode.mtime.clamp(0, u32::MAX.into()) as u32);
         self.inodes.put32(number);
         Ok(WrittenInode { place, number })
     }
@@ -282,9 +283,9 @@ impl<S: Source> HybridWriter<'_, S> {
     }
 
     /// The number of a file's set of extended attributes.
-    fn xattrs(&mut self, node: &Node) -> Result<u32> {
-        let number = self.sets.number(self.reader.xattrs(node)?);
-        number.ok_or_else(|| self.bad(node.number, "has one attribute too many"))
+    fn xattrs(&mut self, inode: &StoredInode) -> Result<u32> {
+        let number = self.sets.number(self.reader.xattrs(inode)?);
+        number.ok_or_else(|| self.bad(inode.number, "has one attribute too many"))
     }
 
     /// The tables, in the order in which the kernel wants them; then the superblock.
@@ -342,15 +343,15 @@ struct Pieces {
 }
 
 /// How directories call what a file is, and how its inode in the long form, which alone has extended attributes.
-fn kind_of(node: &Node) -> (u16, u16) {
-    let kind = match node.kind {
-        NodeKind::Directory => 1,
-        NodeKind::File => 2,
-        NodeKind::Symlink => 3,
-        NodeKind::BlockDevice(..) => 4,
-        NodeKind::CharDevice(..) => 5,
-        NodeKind::Fifo => 6,
-        NodeKind::Socket => 7,
+fn kind_of(inode: &StoredInode) -> (u16, u16) {
+    let kind = match inode.kind {
+        InodeKind::Directory => 1,
+        InodeKind::File => 2,
+        InodeKind::Symlink => 3,
+        InodeKind::BlockDevice(..) => 4,
+        InodeKind::CharDevice(..) => 5,
+        InodeKind::Fifo => 6,
+        InodeKind::Socket => 7,
     };
     (kind, kind + 7)
 }

@@ -25,7 +25,7 @@ pub(crate) struct SquashfsInode {
 
 pub(super) enum InodeType {
     Directory(DirLocation),
-    File(File),
+    File(DataLocation),
     Symlink(Box<[u8]>),
     BlockDevice(u32),
     CharDevice(u32),
@@ -42,7 +42,7 @@ pub(super) struct DirLocation {
 }
 
 /// Where a file's content is.
-pub(super) struct File {
+pub(super) struct DataLocation {
     pub size: u64,
     /// First block of the file in the image.
     pub start: u64,
@@ -115,14 +115,22 @@ fn long_directory(cursor: &mut Cursor<'_>) -> Result<Rest, Bad> {
 fn file(cursor: &mut Cursor<'_>) -> Result<Rest, Bad> {
     let (start, fragment) = (cursor.u32()?.into(), cursor.u32()?);
     let (offset, size) = (cursor.u32()?, cursor.u32()?.into());
-    Ok((1, u32::MAX, InodeType::File(File { size, start, fragment, offset, lengths: cursor.reference() })))
+    Ok((
+        1,
+        u32::MAX,
+        InodeType::File(DataLocation { size, start, fragment, offset, lengths: cursor.reference() }),
+    ))
 }
 
 fn long_file(cursor: &mut Cursor<'_>) -> Result<Rest, Bad> {
     let (start, size, _sparse) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
     let (links, fragment) = (cursor.u32()?, cursor.u32()?);
     let (offset, xattrs) = (cursor.u32()?, cursor.u32()?);
-    Ok((links, xattrs, InodeType::File(File { size, start, fragment, offset, lengths: cursor.reference() })))
+    Ok((
+        links,
+        xattrs,
+        InodeType::File(DataLocation { size, start, fragment, offset, lengths: cursor.reference() }),
+    ))
 }
 
 /// Reads inodes whose long form only has extended attributes behind it.

@@ -19,7 +19,7 @@ use crate::convert::{Children, FilePiece, Foreign, ForeignFile};
 use crate::error::{Error, Result};
 use crate::transport::FilePart;
 
-use inode::{File, SquashfsInode};
+use inode::{DataLocation, SquashfsInode};
 use metadata::{Cursor, LookupTable, MetadataBlocks, u16_at, u32_at, u64_at};
 use unpack::Decompressor;
 use xattrs::XattrTable;
@@ -190,7 +190,7 @@ impl Squashfs {
 
     fn file_pieces(
         &self,
-        file: &File,
+        file: &DataLocation,
         lengths: &mut Cursor<'_>,
         each: &mut dyn FnMut(FilePiece<'_>) -> Result<()>,
     ) -> Result<()> {

@@ -14,7 +14,7 @@ use skiff_plan::resolve::{MainProcess, RunFacts};
 use skiff_plan::{Facts, RootOptions, base};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::{Base, Mount, Plan, Source};
-use skiff_store::index::{Entry, Names};
+use skiff_store::index::{ImageName, Names};
 use skiff_user::context::Context;
 use skiff_user::scratch;
 
@@ -115,7 +115,7 @@ fn refuse_control_characters(plan: &Plan) -> Result<()> {
     }
 }
 
-fn facts(context: &Context, base: Base) -> Result<(Facts<'_>, Option<Entry>)> {
+fn facts(context: &Context, base: Base) -> Result<(Facts<'_>, Option<ImageName>)> {
     match base {
         Base::Host => Ok((Facts::of_host(context)?, None)),
         Base::Image(id) => {

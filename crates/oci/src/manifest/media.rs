@@ -19,7 +19,7 @@ pub enum Compression {
 
 /// What a document says it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum DocumentType {
     Manifest,
     Index,
     /// The document does not say; OCI allows that.
@@ -27,24 +27,24 @@ pub(super) enum Kind {
 }
 
 /// By what the document says it is and what the server says it is, which must not disagree.
-pub(super) fn document_kind(own: &str, told: Option<&str>) -> Result<Kind, String> {
+pub(super) fn document_type(own: &str, told: Option<&str>) -> Result<DocumentType, String> {
     let told = told.map_or("", |told| told.split(';').next().unwrap_or_default().trim());
-    match (kind(own), kind(told)) {
+    match (type_of(own), type_of(told)) {
         (None, _) => Err(format!("its media type {own:?} is none of an image")),
-        (Some(Kind::Untold), told) => Ok(told.unwrap_or(Kind::Untold)),
-        (Some(own), None | Some(Kind::Untold)) => Ok(own),
+        (Some(DocumentType::Untold), told) => Ok(told.unwrap_or(DocumentType::Untold)),
+        (Some(own), None | Some(DocumentType::Untold)) => Ok(own),
         (Some(one), Some(other)) if one == other => Ok(one),
         _ => Err(format!("it says it is {own:?}, the server says it is {told:?}")),
     }
 }
 
-fn kind(media_type: &str) -> Option<Kind> {
+fn type_of(media_type: &str) -> Option<DocumentType> {
     match media_type {
-        "" | "application/json" | "application/octet-stream" | "text/plain" => Some(Kind::Untold),
+        "" | "application/json" | "application/octet-stream" | "text/plain" => Some(DocumentType::Untold),
         "application/vnd.oci.image.manifest.v1+json"
-        | "application/vnd.docker.distribution.manifest.v2+json" => Some(Kind::Manifest),
+        | "application/vnd.docker.distribution.manifest.v2+json" => Some(DocumentType::Manifest),
         "application/vnd.oci.image.index.v1+json"
-        | "application/vnd.docker.distribution.manifest.list.v2+json" => Some(Kind::Index),
+        | "application/vnd.docker.distribution.manifest.list.v2+json" => Some(DocumentType::Index),
         _ => None,
     }
 }

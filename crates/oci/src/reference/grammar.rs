@@ -1,12 +1,12 @@
 //! What servers, repositories and tags may be called: the grammar of distribution/reference.
 
-use super::{DEFAULT_SERVER, Part};
+use super::{DEFAULT_SERVER, ReferencePart};
 
 /// A repository's longest name.
 pub(super) const MAX_REPOSITORY: usize = 255;
 
 /// The part that is wrong, and what is wrong with it.
-pub(super) type Fault = (Part, &'static str);
+pub(super) type BadPart = (ReferencePart, &'static str);
 
 /// The first component is a server if it cannot be a repository: a dot, a colon, a bracket, capitals, or `localhost`.
 pub(super) fn split_server(name: &str) -> (Option<&str>, &str) {
@@ -30,18 +30,18 @@ pub(super) fn normal(server: &str, repository: &str) -> (String, String) {
 }
 
 /// Server and repository, each held to the grammar.
-pub(super) fn check_name(server: &str, repository: &str) -> Result<(), Fault> {
+pub(super) fn check_name(server: &str, repository: &str) -> Result<(), BadPart> {
     check_server(server)?;
     check_repository(repository)?;
     // As long as it is in full: that is what is shown, and must be readable again.
     if normal(server, repository).1.len() > MAX_REPOSITORY {
-        return Err((Part::Repository, "is longer than 255 characters, with library/ before it"));
+        return Err((ReferencePart::Repository, "is longer than 255 characters, with library/ before it"));
     }
     Ok(())
 }
 
-fn check_server(server: &str) -> Result<(), Fault> {
-    let refuse = |reason| Err((Part::Server, reason));
+fn check_server(server: &str) -> Result<(), BadPart> {
+    let refuse = |reason| Err((ReferencePart::Server, reason));
     if server.is_empty() {
         return refuse("is empty");
     }
@@ -80,8 +80,8 @@ fn check_server(server: &str) -> Result<(), Fault> {
     }
 }
 
-fn check_repository(repository: &str) -> Result<(), Fault> {
-    let refuse = |reason| Err((Part::Repository, reason));
+fn check_repository(repository: &str) -> Result<(), BadPart> {
+    let refuse = |reason| Err((ReferencePart::Repository, reason));
     if repository.len() > MAX_REPOSITORY {
         return refuse("is longer than 255 characters");
     }
@@ -121,14 +121,14 @@ fn check_component(bytes: &[u8]) -> Result<(), &'static str> {
     Ok(())
 }
 
-pub(super) fn check_tag(tag: &str) -> Result<(), Fault> {
+pub(super) fn check_tag(tag: &str) -> Result<(), BadPart> {
     let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     match tag.as_bytes() {
-        [] => Err((Part::Tag, "is empty")),
-        bytes if bytes.len() > 128 => Err((Part::Tag, "is longer than 128 characters")),
-        [first, ..] if !word(*first) => Err((Part::Tag, "must begin with a letter, a digit or '_'")),
+        [] => Err((ReferencePart::Tag, "is empty")),
+        bytes if bytes.len() > 128 => Err((ReferencePart::Tag, "is longer than 128 characters")),
+        [first, ..] if !word(*first) => Err((ReferencePart::Tag, "must begin with a letter, a digit or '_'")),
         bytes if !bytes.iter().all(|b| word(*b) || b".-".contains(b)) => {
-            Err((Part::Tag, "may hold only letters, digits, '_', '.' and '-'"))
+            Err((ReferencePart::Tag, "may hold only letters, digits, '_', '.' and '-'"))
         }
         _ => Ok(()),
     }

@@ -169,29 +169,29 @@ fn read_all(file: OwnedFd, path: &Path) -> Result<Vec<u8>> {
 
 /// Adds an entry, or gives it to the helper that the file names.
 pub(super) fn save(path: &Path, key: &str, user: &str, password: &Secret) -> Result<String> {
-    let (place, mut content) =
-        Place::open(path, true)?.ok_or_else(|| bad("auth.json", "it vanished".into()))?;
-    let file = AuthFile::parse(&place.shown(), content.to_string().as_bytes())?;
+    let (locked, mut content) =
+        LockedFile::open(path, true)?.ok_or_else(|| bad("auth.json", "it vanished".into()))?;
+    let file = AuthFile::parse(&locked.shown(), content.to_string().as_bytes())?;
     if let Some(name) = file.helper_of(key) {
         helper::store(name, server_key(key), user, password)?;
         return Ok(format!("docker-credential-{name}"));
     }
     let auth = BASE64_STANDARD.encode(format!("{user}:{}", password.0));
-    let root = content.as_object_mut().ok_or_else(|| bad(&place.shown(), "it is no object".into()))?;
+    let root = content.as_object_mut().ok_or_else(|| bad(&locked.shown(), "it is no object".into()))?;
     let auths = root.entry("auths").or_insert_with(|| Value::Object(Map::new()));
-    let auths = auths.as_object_mut().ok_or_else(|| bad(&place.shown(), "auths is no object".into()))?;
+    let auths = auths.as_object_mut().ok_or_else(|| bad(&locked.shown(), "auths is no object".into()))?;
     auths.retain(|written, _| plain_server(written) != key);
     auths.insert(key.into(), json!({ "auth": auth }));
-    place.write(&content)?;
-    Ok(place.shown())
+    locked.write(&content)?;
+    Ok(locked.shown())
 }
 
 /// Removes the entries for `key`; gives the places where there were some.
 pub(super) fn forget(path: &Path, key: &str) -> Result<Vec<String>> {
-    let Some((place, mut content)) = Place::open(path, false)? else {
+    let Some((locked, mut content)) = LockedFile::open(path, false)? else {
         return Ok(vec![]);
     };
-    let file = AuthFile::parse(&place.shown(), content.to_string().as_bytes())?;
+    let file = AuthFile::parse(&locked.shown(), content.to_string().as_bytes())?;
     let mut places = vec![];
     if let Some(name) = file.helper_of(key)
         && helper::erase(name, server_key(key))?
@@ -202,23 +202,23 @@ pub(super) fn forget(path: &Path, key: &str) -> Result<Vec<String>> {
         let before = auths.len();
         auths.retain(|written, _| plain_server(written) != key);
         if auths.len() < before {
-            place.write(&content)?;
-            places.push(place.shown());
+            locked.write(&content)?;
+            places.push(locked.shown());
         }
     }
     Ok(places)
 }
 
 /// A file's directory, locked against others who log in, and the file's name there.
-struct Place {
+struct LockedFile {
     dir: OwnedFd,
     path: PathBuf,
     name: String,
 }
 
-impl Place {
+impl LockedFile {
     /// With what the file says now; nothing if there is no such directory and none is to be made.
-    fn open(path: &Path, make: bool) -> Result<Option<(Place, Value)>> {
+    fn open(path: &Path, make: bool) -> Result<Option<(LockedFile, Value)>> {
         // Who keeps their files elsewhere and links to them wants the link kept.
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -236,9 +236,9 @@ impl Place {
             dir => dir.on("open", parent.to_string_lossy())?,
         };
         rustix::fs::flock(&dir, FlockOperation::LockExclusive).on("lock", parent.to_string_lossy())?;
-        let place = Place { dir, name: name.to_string_lossy().into(), path: path.clone() };
-        let content = place.read()?;
-        Ok(Some((place, content)))
+        let locked = LockedFile { dir, name: name.to_string_lossy().into(), path: path.clone() };
+        let content = locked.read()?;
+        Ok(Some((locked, content)))
     }
 
     fn shown(&self) -> String {

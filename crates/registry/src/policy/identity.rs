@@ -4,7 +4,7 @@ use skiff_oci::reference::Named;
 
 /// How the two names must agree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Identity {
+pub(super) enum IdentityMatch {
     /// Repository and tag, or repository and digest.
     Exact,
     /// The repository where the image is asked for by digest, else repository and tag.
@@ -19,16 +19,16 @@ pub(super) enum Identity {
     Remap { prefix: String, signed_prefix: String },
 }
 
-impl Identity {
+impl IdentityMatch {
     /// Whether a signature for `signed` is one for `asked`.
     pub(super) fn matches(&self, asked: &Named, signed: &Named) -> bool {
         match self {
-            Identity::Exact => exact(asked, signed),
-            Identity::RepoDigestOrExact => repo_digest_or_exact(asked, &asked.name(), signed),
-            Identity::Repository => asked.name() == signed.name(),
-            Identity::ExactReference(only) => is_full(signed) && only == signed,
-            Identity::ExactRepository(only) => *only == signed.name(),
-            Identity::Remap { prefix, signed_prefix } => {
+            IdentityMatch::Exact => exact(asked, signed),
+            IdentityMatch::RepoDigestOrExact => repo_digest_or_exact(asked, &asked.name(), signed),
+            IdentityMatch::Repository => asked.name() == signed.name(),
+            IdentityMatch::ExactReference(only) => is_full(signed) && only == signed,
+            IdentityMatch::ExactRepository(only) => *only == signed.name(),
+            IdentityMatch::Remap { prefix, signed_prefix } => {
                 let name = asked.name();
                 let rest = name.strip_prefix(prefix).filter(|rest| {
                     rest.is_empty()

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use skiff_oci::reference::Named;
 
-use super::identity::Identity;
+use super::identity::IdentityMatch;
 use super::signature::PublicKey;
 use super::{Policy, Requirement};
 
@@ -133,7 +133,7 @@ fn signed(object: Value, read: Read<'_>) -> Result<Requirement, String> {
     }
     Ok(Requirement::Signed {
         keys,
-        identity: signed_identity.map_or(Ok(Identity::RepoDigestOrExact), identity)?,
+        identity: signed_identity.map_or(Ok(IdentityMatch::RepoDigestOrExact), identity)?,
     })
 }
 
@@ -148,24 +148,24 @@ enum RawIdentity {
     RemapIdentity { prefix: String, signed_prefix: String },
 }
 
-fn identity(value: Value) -> Result<Identity, String> {
+fn identity(value: Value) -> Result<IdentityMatch, String> {
     let bad = |e: String| format!("the signedIdentity ({e})");
     let named = |text: String| text.parse::<Named>().map_err(|e| bad(e.to_string()));
     Ok(match serde_json::from_value(value).map_err(|e| bad(e.to_string()))? {
-        RawIdentity::MatchExact {} => Identity::Exact,
-        RawIdentity::MatchRepoDigestOrExact {} => Identity::RepoDigestOrExact,
-        RawIdentity::MatchRepository {} => Identity::Repository,
+        RawIdentity::MatchExact {} => IdentityMatch::Exact,
+        RawIdentity::MatchRepoDigestOrExact {} => IdentityMatch::RepoDigestOrExact,
+        RawIdentity::MatchRepository {} => IdentityMatch::Repository,
         RawIdentity::ExactReference { docker_reference } => {
-            Identity::ExactReference(named(docker_reference)?)
+            IdentityMatch::ExactReference(named(docker_reference)?)
         }
         RawIdentity::ExactRepository { docker_repository } => {
-            Identity::ExactRepository(named(docker_repository)?.name())
+            IdentityMatch::ExactRepository(named(docker_repository)?.name())
         }
         RawIdentity::RemapIdentity { prefix, signed_prefix } => {
             if prefix.is_empty() || signed_prefix.is_empty() {
                 return Err(bad("a prefix is empty".into()));
             }
-            Identity::Remap { prefix, signed_prefix }
+            IdentityMatch::Remap { prefix, signed_prefix }
         }
     })
 }

@@ -12,7 +12,7 @@ use skiff_oci::digest::Digest;
 use skiff_oci::manifest::Descriptor;
 use skiff_oci::reference::Named;
 
-use super::identity::Identity;
+use super::identity::IdentityMatch;
 use crate::error::Result;
 use crate::{Client, Resolved};
 
@@ -144,7 +144,7 @@ impl Signature {
     pub(super) fn holds(
         &self,
         keys: &[PublicKey],
-        identity: &Identity,
+        identity: &IdentityMatch,
         image: &Named,
         digests: &[Digest],
     ) -> Result<(), String> {

@@ -162,23 +162,25 @@ fn a_signature_counts_for_its_key_its_image_and_its_name() {
 
 #[test]
 fn names_must_agree_as_the_policy_says() {
-    let exact = |name: &str| Identity::ExactReference(named(name));
-    let remap =
-        |prefix: &str, signed: &str| Identity::Remap { prefix: prefix.into(), signed_prefix: signed.into() };
+    let exact = |name: &str| IdentityMatch::ExactReference(named(name));
+    let remap = |prefix: &str, signed: &str| IdentityMatch::Remap {
+        prefix: prefix.into(),
+        signed_prefix: signed.into(),
+    };
     let pinned = format!("q.io/t/x@{}", digest('a'));
     for (identity, asked, signed, agree) in [
-        (Identity::Exact, "q.io/t/x:1", "q.io/t/x:1", true),
-        (Identity::Exact, "q.io/t/x:1", "q.io/t/x:2", false),
-        (Identity::Exact, &pinned, "q.io/t/x:1", false),
-        (Identity::RepoDigestOrExact, &pinned, "q.io/t/x:1", true),
-        (Identity::RepoDigestOrExact, &pinned, "q.io/t/y:1", false),
-        (Identity::RepoDigestOrExact, "q.io/t/x:1", "q.io/t/x", false),
-        (Identity::Repository, "q.io/t/x:1", "q.io/t/x", true),
-        (Identity::Repository, "q.io/t/x:1", "q.io/t/xy", false),
+        (IdentityMatch::Exact, "q.io/t/x:1", "q.io/t/x:1", true),
+        (IdentityMatch::Exact, "q.io/t/x:1", "q.io/t/x:2", false),
+        (IdentityMatch::Exact, &pinned, "q.io/t/x:1", false),
+        (IdentityMatch::RepoDigestOrExact, &pinned, "q.io/t/x:1", true),
+        (IdentityMatch::RepoDigestOrExact, &pinned, "q.io/t/y:1", false),
+        (IdentityMatch::RepoDigestOrExact, "q.io/t/x:1", "q.io/t/x", false),
+        (IdentityMatch::Repository, "q.io/t/x:1", "q.io/t/x", true),
+        (IdentityMatch::Repository, "q.io/t/x:1", "q.io/t/xy", false),
         (exact("q.io/t/x:9"), "other.io/z", "q.io/t/x:9", true),
         (exact("q.io/t/x:9"), "other.io/z", "q.io/t/x:8", false),
-        (Identity::ExactRepository("q.io/t/x".into()), "other.io/z:1", "q.io/t/x:8", true),
-        (Identity::ExactRepository("q.io/t/x".into()), "other.io/z:1", "q.io/t/y:8", false),
+        (IdentityMatch::ExactRepository("q.io/t/x".into()), "other.io/z:1", "q.io/t/x:8", true),
+        (IdentityMatch::ExactRepository("q.io/t/x".into()), "other.io/z:1", "q.io/t/y:8", false),
         (remap("mirror.io", "q.io"), "mirror.io/t/x:1", "q.io/t/x:1", true),
         (remap("mirror.io", "q.io"), "mirror.iox/t/x:1", "q.iox/t/x:1", false),
         (remap("mirror.io/a", "q.io/b"), "mirror.io/a/x:1", "q.io/b/x:1", true),

@@ -17,7 +17,7 @@ use skiff_spec::size;
 use skiff_store::UserUsage;
 use skiff_store::client::{self, room};
 use skiff_store::file::{ImageFile, name_for};
-use skiff_store::index::{Entry, Names};
+use skiff_store::index::{ImageName, Names};
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{find, ours};
 use skiff_user::context::Context;
@@ -113,7 +113,7 @@ pub struct Listed {
 
 impl Listed {
     /// Lists an image by the user's note of it.
-    pub fn of(entry: &Entry) -> Self {
+    pub fn of(entry: &ImageName) -> Self {
         let created = entry.config().ok().and_then(|c| c.created);
         let named = Named::from_str(&entry.reference).ok();
         Self {

@@ -11,7 +11,7 @@ use skiff_cli::Login;
 use skiff_output as output;
 use skiff_registry::auth::{self, Credential, Credentials, Secret};
 use skiff_registry::registries_conf::RegistriesConf;
-use skiff_registry::{Certificates, Client, Settings};
+use skiff_registry::{Certificates, Client, ClientSettings};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_store::ours;
 use skiff_sys::IgnoreError;
@@ -37,7 +37,7 @@ pub fn login(server: &str, login: &Login) -> Result<()> {
     let password = Secret(password);
     let conf = RegistriesConf::load().map_err(ours)?;
     let certificates = Certificates::of_user(|_| true).map_err(ours)?;
-    let settings = Settings { certificates, ..Settings::default() };
+    let settings = ClientSettings { certificates, ..ClientSettings::default() };
     let client = Client::new(settings, conf, Credentials::default());
     let server = server.trim_end_matches('/');
     let credential = Credential::Basic { user: user.clone(), password: password.clone() };

@@ -6,9 +6,9 @@ use rustix::fs::{OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::write::Extents;
-use super::{Attr, CHUNK, Record};
+use super::{Attr, CHUNK, LayerRecord};
 use crate::error::{Context, Error, Result, show};
-use crate::tree::{Kind, Node, Stamp, open_beneath};
+use crate::tree::{NodeType, Stamp, TreeNode, open_beneath};
 use crate::xattr;
 
 /// Files below this size are asked for holes only if they take less room than they are long.
@@ -16,11 +16,11 @@ const SMALL: u64 = 64 * 1024;
 
 /// What an entry is, attributes and content, for comparing where stamps cannot tell; nothing if it did not hold still or
 /// is of a kind that is not compared so. Names do not count.
-pub(crate) fn fingerprint(root: BorrowedFd<'_>, node: &Node) -> Result<Option<[u8; 32]>> {
+pub(crate) fn fingerprint(root: BorrowedFd<'_>, node: &TreeNode) -> Result<Option<[u8; 32]>> {
     let flags = match node.kind {
-        Kind::Dir { .. } => OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW,
-        Kind::File if node.stamp.nlink == 1 => OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK,
-        Kind::Symlink | Kind::Fifo => OFlags::PATH | OFlags::NOFOLLOW,
+        NodeType::Dir { .. } => OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW,
+        NodeType::File if node.stamp.nlink == 1 => OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK,
+        NodeType::Symlink | NodeType::Fifo => OFlags::PATH | OFlags::NOFOLLOW,
         _ => return Ok(None),
     };
     let Ok(fd) = open_beneath(root, &node.path, flags) else { return Ok(None) };
@@ -29,14 +29,14 @@ pub(crate) fn fingerprint(root: BorrowedFd<'_>, node: &Node) -> Result<Option<[u
         return Ok(None);
     }
     let print = match node.kind {
-        Kind::Dir { .. } => {
+        NodeType::Dir { .. } => {
             digest(&directory_record(&attr(fd.as_fd(), &stat, &node.path)?, node.kind), &[], None)
         }
-        Kind::Symlink => {
+        NodeType::Symlink => {
             let target = rustix::fs::readlinkat(&fd, c"", Vec::new()).on("read the link", &node.path)?;
             symlink_digest(&bare_attr(&stat), target.as_bytes())
         }
-        Kind::Fifo => fifo_digest(&bare_attr(&stat)),
+        NodeType::Fifo => fifo_digest(&bare_attr(&stat)),
         _ => {
             let extents = extents(fd.as_fd(), node.stamp.size, &stat).on("look for holes in", &node.path)?;
             let Some(data) = hash(fd.as_fd(), &extents).on("read", &node.path)? else { return Ok(None) };
@@ -48,24 +48,24 @@ pub(crate) fn fingerprint(root: BorrowedFd<'_>, node: &Node) -> Result<Option<[u
     Ok(same.then_some(print))
 }
 
-pub(super) fn directory_record(attr: &Attr, kind: Kind) -> Record {
-    Record::Dir { name: Vec::new(), attr: attr.clone(), opaque: kind == Kind::Dir { opaque: true } }
+pub(super) fn directory_record(attr: &Attr, kind: NodeType) -> LayerRecord {
+    LayerRecord::Dir { name: Vec::new(), attr: attr.clone(), opaque: kind == NodeType::Dir { opaque: true } }
 }
 
-pub(super) fn file_record(attr: Attr, size: u64) -> Record {
-    Record::File { name: Vec::new(), attr, linked: false, size }
+pub(super) fn file_record(attr: Attr, size: u64) -> LayerRecord {
+    LayerRecord::File { name: Vec::new(), attr, linked: false, size }
 }
 
 pub(super) fn symlink_digest(attr: &Attr, target: &[u8]) -> [u8; 32] {
-    let record = Record::Symlink { name: Vec::new(), attr: attr.clone(), target: target.to_vec() };
+    let record = LayerRecord::Symlink { name: Vec::new(), attr: attr.clone(), target: target.to_vec() };
     digest(&record, &[], None)
 }
 
 pub(super) fn fifo_digest(attr: &Attr) -> [u8; 32] {
-    digest(&Record::Fifo { name: Vec::new(), attr: attr.clone() }, &[], None)
+    digest(&LayerRecord::Fifo { name: Vec::new(), attr: attr.clone() }, &[], None)
 }
 
-pub(super) fn digest(record: &Record, extents: &[(u64, u64)], data: Option<[u8; 32]>) -> [u8; 32] {
+pub(super) fn digest(record: &LayerRecord, extents: &[(u64, u64)], data: Option<[u8; 32]>) -> [u8; 32] {
     let mut bytes = Vec::new();
     record.encode(&mut bytes);
     for (offset, length) in extents {

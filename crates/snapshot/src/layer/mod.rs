@@ -30,13 +30,13 @@ pub(crate) use entry::fingerprint;
 pub(crate) use pack::{Item, pack};
 pub(crate) use read::LayerReader;
 pub(crate) use unpack::{expect, unpack, unpack_over};
-pub(crate) use write::{LayerWriter, Sealed};
+pub(crate) use write::{FinishedLayer, LayerWriter};
 
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 
-use crate::xattr::Xattrs;
+use crate::xattr::XattrList;
 
 pub(crate) const MAGIC: &[u8; 8] = b"SKIFFLAY";
 pub(crate) const VERSION: u32 = 1;
@@ -82,13 +82,13 @@ pub struct Attr {
     /// Seconds and nanoseconds of the last change of the content.
     pub mtime: (i64, u32),
     /// Extended attributes, sorted by name.
-    pub xattrs: Xattrs,
+    pub xattrs: XattrList,
 }
 
 /// One record of a layer. A file's content is read apart, before the next record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)] // the format above says what each field is
-pub enum Record {
+pub enum LayerRecord {
     Dir { name: Vec<u8>, attr: Attr, opaque: bool },
     File { name: Vec<u8>, attr: Attr, linked: bool, size: u64 },
     Symlink { name: Vec<u8>, attr: Attr, target: Vec<u8> },
@@ -99,37 +99,37 @@ pub enum Record {
     End { records: u64, data: u64 },
 }
 
-impl Record {
+impl LayerRecord {
     /// Appends the record's bytes. Names and values longer than the kernel allows do not come from a file system.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Record::Dir { name, attr, opaque } => {
+            LayerRecord::Dir { name, attr, opaque } => {
                 head(out, tag::DIR, name);
                 attr.encode(out);
                 out.push(u8::from(*opaque));
             }
-            Record::File { name, attr, linked, size } => {
+            LayerRecord::File { name, attr, linked, size } => {
                 head(out, tag::FILE, name);
                 attr.encode(out);
                 out.push(u8::from(*linked));
                 out.extend(size.to_le_bytes());
             }
-            Record::Symlink { name, attr, target } => {
+            LayerRecord::Symlink { name, attr, target } => {
                 head(out, tag::SYMLINK, name);
                 attr.encode(out);
                 short(out, target);
             }
-            Record::Fifo { name, attr } => {
+            LayerRecord::Fifo { name, attr } => {
                 head(out, tag::FIFO, name);
                 attr.encode(out);
             }
-            Record::Whiteout { name } => head(out, tag::WHITEOUT, name),
-            Record::Link { name, number } => {
+            LayerRecord::Whiteout { name } => head(out, tag::WHITEOUT, name),
+            LayerRecord::Link { name, number } => {
                 head(out, tag::LINK, name);
                 out.extend(number.to_le_bytes());
             }
-            Record::Up => out.push(tag::UP),
-            Record::End { records, data } => {
+            LayerRecord::Up => out.push(tag::UP),
+            LayerRecord::End { records, data } => {
                 out.push(tag::END);
                 out.extend(records.to_le_bytes());
                 out.extend(data.to_le_bytes());

@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use super::entry::{
     attr, bare_attr, digest, directory_record, extents, fifo_digest, file_record, fstat, symlink_digest,
 };
-use super::{LayerWriter, Record};
+use super::{LayerRecord, LayerWriter};
 use crate::error::{Context, Error, Result, show};
-use crate::tree::{DirStack, Kind, Node, Stamp, split};
+use crate::tree::{DirStack, NodeType, Stamp, TreeNode, split};
 
 /// How often a file that changes while it is read is read again, and how long to wait before.
 const TRIES: u32 = 6;
@@ -39,7 +39,7 @@ pub(crate) struct Outcome {
 pub(crate) fn pack(
     root: BorrowedFd<'_>,
     items: &[Item],
-    nodes: &mut [Node],
+    nodes: &mut [TreeNode],
     writer: &mut LayerWriter,
 ) -> Result<Outcome> {
     let mut packer = Packer {
@@ -63,7 +63,7 @@ pub(crate) fn pack(
         }
     }
     while packer.open.pop().is_some() {
-        packer.writer.record(&Record::Up)?;
+        packer.writer.record(&LayerRecord::Up)?;
     }
     Ok(packer.outcome)
 }
@@ -80,7 +80,7 @@ struct Packer<'a> {
 
 impl Packer<'_> {
     /// Appends one node; false if it is gone.
-    fn ship(&mut self, node: &mut Node, opaque: bool) -> Result<bool> {
+    fn ship(&mut self, node: &mut TreeNode, opaque: bool) -> Result<bool> {
         if node.kind.is_dir() {
             return self.directory(node, opaque);
         }
@@ -90,12 +90,12 @@ impl Packer<'_> {
         }
         let name = name.to_vec();
         match node.kind {
-            Kind::File if self.links.contains_key(&node.stamp.ino) => self.link(node, &name),
-            Kind::File => self.file(node, &name),
-            Kind::Symlink => self.symlink(node, &name),
-            Kind::Fifo => self.fifo(node, &name),
-            Kind::Whiteout => self.writer.record(&Record::Whiteout { name }).map(|()| true),
-            Kind::Other | Kind::Dir { .. } => Err(moved(&node.path)),
+            NodeType::File if self.links.contains_key(&node.stamp.ino) => self.link(node, &name),
+            NodeType::File => self.file(node, &name),
+            NodeType::Symlink => self.symlink(node, &name),
+            NodeType::Fifo => self.fifo(node, &name),
+            NodeType::Whiteout => self.writer.record(&LayerRecord::Whiteout { name }).map(|()| true),
+            NodeType::Other | NodeType::Dir { .. } => Err(moved(&node.path)),
         }
     }
 
@@ -121,12 +121,12 @@ impl Packer<'_> {
                 break;
             }
             self.open.pop();
-            self.writer.record(&Record::Up)?;
+            self.writer.record(&LayerRecord::Up)?;
         }
         Err(moved(parent))
     }
 
-    fn directory(&mut self, node: &mut Node, opaque: bool) -> Result<bool> {
+    fn directory(&mut self, node: &mut TreeNode, opaque: bool) -> Result<bool> {
         if node.path.is_empty() {
             self.stack.go(b"")?.on("open", "/")?;
         } else {
@@ -139,7 +139,7 @@ impl Packer<'_> {
         let attr = attr(dir, &fstat(dir, &node.path)?, &node.path)?;
         let name = split(&node.path).1.to_vec();
         node.fingerprint = Some(digest(&directory_record(&attr, node.kind), &[], None));
-        self.writer.record(&Record::Dir { name, attr, opaque })?;
+        self.writer.record(&LayerRecord::Dir { name, attr, opaque })?;
         self.open.push(node.path.clone());
         Ok(true)
     }
@@ -156,11 +156,11 @@ impl Packer<'_> {
     fn whiteout(&mut self, path: &[u8]) -> Result<()> {
         let (parent, name) = split(path);
         self.close_to(parent)?;
-        self.writer.record(&Record::Whiteout { name: name.to_vec() })
+        self.writer.record(&LayerRecord::Whiteout { name: name.to_vec() })
     }
 
     /// Another name of a file that is in the layer, if it still is one.
-    fn link(&mut self, node: &mut Node, name: &[u8]) -> Result<bool> {
+    fn link(&mut self, node: &mut TreeNode, name: &[u8]) -> Result<bool> {
         match rustix::fs::statat(self.stack.dir(), name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if Stamp::from(&stat).ino == node.stamp.ino => {}
             Ok(_) => return Err(moved(&node.path)),
@@ -169,30 +169,30 @@ impl Packer<'_> {
         }
         let number = self.links[&node.stamp.ino];
         node.fingerprint = None;
-        self.writer.record(&Record::Link { name: name.to_vec(), number })?;
+        self.writer.record(&LayerRecord::Link { name: name.to_vec(), number })?;
         Ok(true)
     }
 
-    fn symlink(&mut self, node: &mut Node, name: &[u8]) -> Result<bool> {
+    fn symlink(&mut self, node: &mut TreeNode, name: &[u8]) -> Result<bool> {
         let Some((fd, stat)) = self.peek(node, name)? else { return Ok(false) };
         let target =
             rustix::fs::readlinkat(&fd, c"", Vec::new()).on("read the link", &node.path)?.into_bytes();
         let attr = bare_attr(&stat);
         node.fingerprint = Some(symlink_digest(&attr, &target));
-        self.writer.record(&Record::Symlink { name: name.to_vec(), attr, target })?;
+        self.writer.record(&LayerRecord::Symlink { name: name.to_vec(), attr, target })?;
         Ok(true)
     }
 
-    fn fifo(&mut self, node: &mut Node, name: &[u8]) -> Result<bool> {
+    fn fifo(&mut self, node: &mut TreeNode, name: &[u8]) -> Result<bool> {
         let Some((_, stat)) = self.peek(node, name)? else { return Ok(false) };
         let attr = bare_attr(&stat);
         node.fingerprint = Some(fifo_digest(&attr));
-        self.writer.record(&Record::Fifo { name: name.to_vec(), attr })?;
+        self.writer.record(&LayerRecord::Fifo { name: name.to_vec(), attr })?;
         Ok(true)
     }
 
     /// Holds on to an entry that cannot be opened; nothing if it is gone.
-    fn peek(&self, node: &Node, name: &[u8]) -> Result<Option<(OwnedFd, Stat)>> {
+    fn peek(&self, node: &TreeNode, name: &[u8]) -> Result<Option<(OwnedFd, Stat)>> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = match rustix::fs::openat(self.stack.dir(), name, flags, Mode::empty()) {
             Ok(fd) => fd,
@@ -200,14 +200,14 @@ impl Packer<'_> {
             Err(errno) => return Err(errno).on("open", &node.path),
         };
         let stat = fstat(fd.as_fd(), &node.path)?;
-        if Kind::of(&stat) != node.kind {
+        if NodeType::of(&stat) != node.kind {
             return Err(moved(&node.path));
         }
         Ok(Some((fd, stat)))
     }
 
     /// A regular file, read until it holds still.
-    fn file(&mut self, node: &mut Node, name: &[u8]) -> Result<bool> {
+    fn file(&mut self, node: &mut TreeNode, name: &[u8]) -> Result<bool> {
         let mut prefix = None;
         for attempt in 0..TRIES {
             if attempt > 0 {
@@ -228,21 +228,21 @@ impl Packer<'_> {
     fn try_file(
         &mut self,
         fd: BorrowedFd<'_>,
-        node: &mut Node,
+        node: &mut TreeNode,
         name: &[u8],
         prefix: &mut Option<(u64, [u8; 32])>,
     ) -> Result<bool> {
         let linked = node.stamp.nlink > 1;
         let stat = fstat(fd, &node.path)?;
         let before = Stamp::from(&stat);
-        if Kind::of(&stat) != Kind::File || (linked && before.ino != node.stamp.ino) {
+        if NodeType::of(&stat) != NodeType::File || (linked && before.ino != node.stamp.ino) {
             return Err(moved(&node.path));
         }
         let size = prefix.map_or(before.size, |(size, _)| size.min(before.size));
         let attr = attr(fd, &stat, &node.path)?;
         let extents = extents(fd, size, &stat).on("look for holes in", &node.path)?;
         let bare = file_record(attr.clone(), size);
-        self.writer.record(&Record::File { name: name.to_vec(), attr, linked, size })?;
+        self.writer.record(&LayerRecord::File { name: name.to_vec(), attr, linked, size })?;
         let data = self.writer.content(fd, &extents, &node.path)?;
         let after = Stamp::from(&fstat(fd, &node.path)?);
         let known = data.map(|data| (size, data)).filter(|_| after.size >= size);

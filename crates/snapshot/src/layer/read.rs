@@ -4,11 +4,11 @@ use std::io::Read;
 
 use rustix::io::Errno;
 
-use super::{Attr, CHUNK, MAGIC, NO_EXTENT, Record, VERSION, tag};
+use super::{Attr, CHUNK, LayerRecord, MAGIC, NO_EXTENT, VERSION, tag};
 use crate::digest::LayerId;
 use crate::error::{Context, Error, Result, show};
 use crate::tree::{MAX_PATH, join, split};
-use crate::xattr::{self, Xattrs};
+use crate::xattr::{self, XattrList};
 
 /// All values of one entry's extended attributes together.
 const MAX_XATTRS: usize = 16 << 20;
@@ -75,7 +75,7 @@ impl<R: Read> LayerReader<R> {
     }
 
     /// The next record; nothing after the end. What was not read of a file's content is read over, and checked.
-    pub fn record(&mut self) -> Result<Option<Record>> {
+    pub fn record(&mut self) -> Result<Option<LayerRecord>> {
         while self.extent()?.is_some() {
             while self.piece()?.is_some() {}
         }
@@ -87,7 +87,7 @@ impl<R: Read> LayerReader<R> {
         Ok(Some(record))
     }
 
-    fn parse(&mut self) -> Result<Record> {
+    fn parse(&mut self) -> Result<LayerRecord> {
         let [tag] = self.array()?;
         if self.last.is_empty()
             && !(tag == tag::DIR && self.records == 0 || tag == tag::END && self.records > 0)
@@ -103,36 +103,36 @@ impl<R: Read> LayerReader<R> {
                 if target.is_empty() || target.contains(&0) {
                     return Err(self.bad("a symbolic link's target is empty or holds a NUL"));
                 }
-                Record::Symlink { name, attr, target }
+                LayerRecord::Symlink { name, attr, target }
             }
-            tag::FIFO => Record::Fifo { name: self.entry()?, attr: self.bare_attr()? },
-            tag::WHITEOUT => Record::Whiteout { name: self.entry()? },
+            tag::FIFO => LayerRecord::Fifo { name: self.entry()?, attr: self.bare_attr()? },
+            tag::WHITEOUT => LayerRecord::Whiteout { name: self.entry()? },
             tag::LINK => {
                 let (name, number) = (self.entry()?, self.int()?);
                 if number >= self.links {
                     return Err(self.bad("a link to a file that did not come before"));
                 }
-                Record::Link { name, number }
+                LayerRecord::Link { name, number }
             }
             tag::UP => {
                 self.last.pop();
                 self.path.truncate(split(&self.path).0.len());
-                Record::Up
+                LayerRecord::Up
             }
             tag::END => self.end()?,
             _ => return Err(self.bad(&format!("a record of unknown kind {tag}"))),
         })
     }
 
-    fn dir(&mut self) -> Result<Record> {
+    fn dir(&mut self) -> Result<LayerRecord> {
         let name = if self.last.is_empty() { self.string(0)? } else { self.entry()? };
         let (attr, opaque) = (self.attr()?, self.flag()?);
         self.path = join(&self.path, &name);
         self.last.push(None);
-        Ok(Record::Dir { name, attr, opaque })
+        Ok(LayerRecord::Dir { name, attr, opaque })
     }
 
-    fn file(&mut self) -> Result<Record> {
+    fn file(&mut self) -> Result<LayerRecord> {
         let (name, attr, linked) = (self.entry()?, self.attr()?, self.flag()?);
         let size = self.long()?;
         if size > i64::MAX.cast_unsigned() {
@@ -140,10 +140,10 @@ impl<R: Read> LayerReader<R> {
         }
         self.links = self.links.saturating_add(u32::from(linked));
         self.content = Some(Content { size, next: 0, left: 0, hasher: blake3::Hasher::new() });
-        Ok(Record::File { name, attr, linked, size })
+        Ok(LayerRecord::File { name, attr, linked, size })
     }
 
-    fn end(&mut self) -> Result<Record> {
+    fn end(&mut self) -> Result<LayerRecord> {
         let (records, data) = (self.long()?, self.long()?);
         if !self.last.is_empty() || (records, data) != (self.records, self.data) {
             return Err(self.bad("it ends too early"));
@@ -152,7 +152,7 @@ impl<R: Read> LayerReader<R> {
             return Err(self.bad("something follows its end"));
         }
         self.ended = true;
-        Ok(Record::End { records, data })
+        Ok(LayerRecord::End { records, data })
     }
 
     /// The name of an entry of the current directory.
@@ -193,12 +193,12 @@ impl<R: Read> LayerReader<R> {
         Ok(attr)
     }
 
-    fn xattrs(&mut self) -> Result<Xattrs> {
+    fn xattrs(&mut self) -> Result<XattrList> {
         let count = usize::from(u16::from_le_bytes(self.array()?));
         if count > xattr::MAX_COUNT {
             return Err(self.bad("too many extended attributes"));
         }
-        let (mut xattrs, mut total) = (Xattrs::new(), 0);
+        let (mut xattrs, mut total) = (XattrList::new(), 0);
         for _ in 0..count {
             let name = self.string(xattr::MAX_NAME)?;
             let length = self.int()? as usize;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use super::{Attr, LayerReader, Record};
+use super::{Attr, LayerReader, LayerRecord};
 use crate::digest::LayerId;
 use crate::error::{Context, Error, Result};
 use crate::tree::{DirStack, join, open_beneath, split};
@@ -72,16 +72,16 @@ struct Unpacker {
 }
 
 impl Unpacker {
-    fn take<R: Read>(&mut self, record: Record, reader: &mut LayerReader<R>) -> Result<()> {
+    fn take<R: Read>(&mut self, record: LayerRecord, reader: &mut LayerReader<R>) -> Result<()> {
         match record {
-            Record::Dir { name, attr, opaque } => self.dir(&name, attr, opaque),
-            Record::File { name, attr, linked, size } => self.file(&name, &attr, linked, size, reader),
-            Record::Symlink { name, attr, target } => {
+            LayerRecord::Dir { name, attr, opaque } => self.dir(&name, attr, opaque),
+            LayerRecord::File { name, attr, linked, size } => self.file(&name, &attr, linked, size, reader),
+            LayerRecord::Symlink { name, attr, target } => {
                 let made = rustix::fs::symlinkat(&target[..], self.stack.dir(), &name[..]);
                 made.on("make the symbolic link", self.stack.child(&name))?;
                 self.by_name(&name, &attr)
             }
-            Record::Fifo { name, attr } => {
+            LayerRecord::Fifo { name, attr } => {
                 let made = rustix::fs::mknodat(self.stack.dir(), &name[..], FileType::Fifo, owner_only(), 0);
                 made.on("make the fifo", self.stack.child(&name))?;
                 self.by_name(&name, &attr)?;
@@ -90,19 +90,19 @@ impl Unpacker {
                 rustix::fs::chmodat(self.stack.dir(), &name[..], mode, AtFlags::empty())
                     .on("change the mode of", self.stack.child(&name))
             }
-            Record::Whiteout { name } => {
+            LayerRecord::Whiteout { name } => {
                 let kind = FileType::CharacterDevice;
                 rustix::fs::mknodat(self.stack.dir(), &name[..], kind, Mode::empty(), 0)
                     .on("make the whiteout", self.stack.child(&name))
             }
-            Record::Link { name, number } => self.link(&name, number),
-            Record::Up => {
+            LayerRecord::Link { name, number } => self.link(&name, number),
+            LayerRecord::Up => {
                 if let Some((attr, opaque)) = self.attrs.pop() {
                     finish_dir(self.stack.dir(), &attr, opaque, self.stack.path())?;
                 }
                 self.stack.leave()
             }
-            Record::End { .. } => Ok(()),
+            LayerRecord::End { .. } => Ok(()),
         }
     }
 

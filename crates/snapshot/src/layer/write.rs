@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use super::{CHUNK, MAGIC, NO_EXTENT, Record, VERSION};
+use super::{CHUNK, LayerRecord, MAGIC, NO_EXTENT, VERSION};
 use crate::digest::LayerId;
 use crate::error::{Context, Result};
 
@@ -39,7 +39,7 @@ pub(crate) struct Mark {
 }
 
 /// A layer whose bytes are all in its file, but not yet known to be on disk.
-pub(crate) struct Sealed {
+pub(crate) struct FinishedLayer {
     pub(crate) file: OwnedFd,
     pub(crate) id: LayerId,
     pub(crate) size: u64,
@@ -57,12 +57,12 @@ impl LayerWriter {
     }
 
     /// Appends a record. A file's content has to follow by [`LayerWriter::content`].
-    pub(crate) fn record(&mut self, record: &Record) -> Result<()> {
+    pub(crate) fn record(&mut self, record: &LayerRecord) -> Result<()> {
         let mut bytes = std::mem::take(&mut self.scratch);
         bytes.clear();
         record.encode(&mut bytes);
         self.state.records += 1;
-        self.state.entries += u64::from(!matches!(record, Record::Up | Record::End { .. }));
+        self.state.entries += u64::from(!matches!(record, LayerRecord::Up | LayerRecord::End { .. }));
         let done = self.meta(&bytes);
         self.scratch = bytes;
         done
@@ -158,11 +158,11 @@ impl LayerWriter {
     }
 
     /// Ends the layer.
-    pub(crate) fn finish(mut self) -> Result<Sealed> {
-        let end = Record::End { records: self.state.records, data: self.state.data };
+    pub(crate) fn finish(mut self) -> Result<FinishedLayer> {
+        let end = LayerRecord::End { records: self.state.records, data: self.state.data };
         self.record(&end)?;
         self.flush().on("write to", &self.object)?;
-        Ok(Sealed {
+        Ok(FinishedLayer {
             file: self.file,
             id: LayerId(*self.state.catalog.finalize().as_bytes()),
             size: self.state.written,

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
-use skiff_snapshot::{Depot, LayerId, Manifest, SnapshotId};
+use skiff_snapshot::{Depot, LayerId, SnapshotId, SnapshotManifest};
 
 pub const FILE: u8 = 2;
 
@@ -138,6 +138,6 @@ pub fn ship(depot: &Depot, bytes: &[u8], id: &LayerId, size: u64) -> SnapshotId 
     );
     let id = SnapshotId(*blake3::hash(manifest.as_bytes()).as_bytes());
     std::fs::write(depot.path().join(format!("snapshots/{id}.json")), &manifest).unwrap();
-    let _: Manifest = depot.manifest(&id).unwrap();
+    let _: SnapshotManifest = depot.manifest(&id).unwrap();
     id
 }

@@ -255,9 +255,9 @@ pub fn input<'a>(
     upper: BorrowedFd<'a>,
     base: BorrowedFd<'a>,
     state: BorrowedFd<'a>,
-    base_identity: &'a BTreeMap<String, String>,
+    base_fingerprint: &'a BTreeMap<String, String>,
 ) -> SnapshotInput<'a> {
-    SnapshotInput { environment: "test", upper, base, state, base_identity }
+    SnapshotInput { environment: "test", upper, base, state, base_fingerprint }
 }
 
 pub fn whiteout(path: &Path) {

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use skiff_image::blob::Blob;
 use skiff_oci::digest::Digest;
-use skiff_registry::{Growing, Reader};
+use skiff_registry::{BlobReader, Growing};
 
 use crate::Error;
 
@@ -12,7 +12,7 @@ use crate::Error;
 pub(super) struct FetchedBlob {
     name: String,
     growing: Arc<Growing>,
-    reader: RwLock<Reader>,
+    reader: RwLock<BlobReader>,
 }
 
 impl FetchedBlob {
@@ -22,7 +22,7 @@ impl FetchedBlob {
         FetchedBlob { name, growing: Arc::clone(growing), reader: RwLock::new(growing.reader()) }
     }
 
-    pub fn reader(&self) -> RwLockReadGuard<'_, Reader> {
+    pub fn reader(&self) -> RwLockReadGuard<'_, BlobReader> {
         self.reader.read().unwrap_or_else(PoisonError::into_inner)
     }
 }

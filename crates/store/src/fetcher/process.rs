@@ -11,9 +11,9 @@ use skiff_oci::hash::sha256;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
 use skiff_registry::auth::{Credential, Credentials, Secret};
-use skiff_registry::policy::{Policies, Text};
+use skiff_registry::policy::{Policies, PolicyFiles};
 use skiff_registry::registries_conf::RegistriesConf;
-use skiff_registry::{BlobDir, Certificates, Client, Settings, site_places};
+use skiff_registry::{BlobDir, Certificates, Client, ClientSettings, site_places};
 use skiff_spec::fault::Context as _;
 use skiff_spec::image::ImageId;
 use skiff_sys::allow::{self, Network};
@@ -40,7 +40,7 @@ pub fn run(words: &[String]) -> Result<()> {
         .context(|| "fetcher")?;
     let socket = UnixStream::from(skiff_sys::process::inherited_fd(socket).context(|| "socket")?);
     // Before anybody is asked: it may lie, and have its keys, where this process reads nothing later.
-    let policy = Text::of_site();
+    let policy = PolicyFiles::of_site();
     let blobs = Store::open(Path::new(store)).and_then(|store| store.blobs(uid))?;
     confine(&blobs)?;
     let dir = BlobDir::open(&blobs)?;
@@ -125,7 +125,7 @@ fn client(
         };
         credentials.add(place.clone(), credential);
     }
-    let settings = Settings { certificates: certificates.clone(), ..Settings::default() };
+    let settings = ClientSettings { certificates: certificates.clone(), ..ClientSettings::default() };
     Ok(Client::new(settings, conf, credentials))
 }
 

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use skiff_ipc::{self as ipc, Framing, Message, Protocol};
-use skiff_registry::policy::{Signature, Text};
+use skiff_registry::policy::{PolicyFiles, Signature};
 use skiff_registry::{self as registry, Event, Origin, Told};
 
 use crate::error::Error;
@@ -78,7 +78,7 @@ pub enum FetcherQuestion {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FetcherAnswer {
     /// The site's policy, if there is one.
-    Policy(Option<Text>),
+    Policy(Option<PolicyFiles>),
     /// Where a file lies, if that is known.
     Place(Option<String>),
     /// The image's name in full.

@@ -18,8 +18,10 @@ use skiff_oci::hash::digest_like;
 use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig};
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
-use skiff_registry::policy::{Signature, Text};
-use skiff_registry::{self as registry, BlobDir, Event, Growing, MAX_INDEXES, Origin, Resolved, Source};
+use skiff_registry::policy::{PolicyFiles, Signature};
+use skiff_registry::{
+    self as registry, BlobDir, Event, Growing, MAX_INDEXES, Origin, Repositories, Resolved,
+};
 use skiff_sys::IgnoreError;
 
 use super::blob::FetchedBlob;
@@ -82,7 +84,7 @@ impl RemoteFetcher {
     ///
     /// # Errors
     /// It cannot be read, or is no policy.
-    pub fn policy(&self) -> Result<Option<Text>> {
+    pub fn policy(&self) -> Result<Option<PolicyFiles>> {
         match self.ask(&FetcherQuestion::Policy)? {
             FetcherAnswer::Policy(text) => Ok(text),
             _ => Err(nonsense()),
@@ -297,7 +299,7 @@ fn follow(
                     documents: kept,
                     config,
                     config_bytes,
-                    source: Source::elsewhere(),
+                    source: Repositories::elsewhere(),
                 });
             }
         }

@@ -10,7 +10,7 @@ use skiff_oci::digest::Digest;
 use skiff_oci::manifest::Descriptor;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
-use skiff_registry::policy::Text;
+use skiff_registry::policy::PolicyFiles;
 use skiff_registry::{self as registry, BlobDir, Client, Event, Fetch, Origin, Resolved, Told};
 use skiff_sys::IgnoreError;
 
@@ -29,7 +29,7 @@ pub type Begin<'a> = &'a dyn Fn(&str) -> Result<(Client, Named, Platform)>;
 pub fn serve(
     link: UnixStream,
     dir: &BlobDir,
-    policy: registry::Result<Option<Text>>,
+    policy: registry::Result<Option<PolicyFiles>>,
     begin: Begin<'_>,
 ) -> Result<()> {
     let to = link.try_clone().map_err(|e| Error::io("use", "the socket to the store's writer".into(), &e))?;
@@ -57,7 +57,7 @@ fn place(link: &UnixStream) -> Result<FetcherAnswer> {
 struct Server<'a> {
     dir: &'a BlobDir,
     /// Told once.
-    policy: Option<registry::Result<Option<Text>>>,
+    policy: Option<registry::Result<Option<PolicyFiles>>>,
     begin: Begin<'a>,
     to: Arc<Mutex<UnixStream>>,
     pull: Option<RequestedImage>,

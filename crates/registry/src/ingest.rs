@@ -22,7 +22,7 @@ const MAGIC: &[u8; 16] = b"skiff-blob-00003";
 const HEADER: usize = 32;
 const ENTRY: usize = 8;
 
-/// A directory of blobs, whole ones and parts.
+/// A directory of blobs, whole and partly fetched.
 #[derive(Clone)]
 pub struct BlobDir {
     dir: Arc<OwnedFd>,
@@ -76,10 +76,10 @@ impl BlobDir {
     }
 
     /// Takes a blob over to fetch it, or learns how far another has come with it.
-    pub(super) fn take(&self, digest: &Digest, chunks: Chunks) -> Result<Taken> {
+    pub(super) fn take(&self, digest: &Digest, chunks: Chunks) -> Result<IngestLock> {
         let names = Names::of(digest);
         let Some(journal) = self.lock(&names)? else {
-            return Ok(Taken::ByAnother(self.received(&names, chunks)));
+            return Ok(IngestLock::ByAnother(self.received(&names, chunks)));
         };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let data = rustix::fs::openat(&self.dir, &names.data, flags, Mode::RUSR | Mode::WUSR)
@@ -90,15 +90,15 @@ impl BlobDir {
             < (HEADER + chunks.count() * ENTRY) as i64
             || filled(journal.as_fd(), chunks).iter().all(|bytes| *bytes == 0);
         let origin = Note::new(&self.dir, names.origin.clone(), is_empty);
-        let part =
-            Part { data: Arc::new(data), uncached: Uncached::default(), journal, chunks, shown, origin };
-        let is_known = part.size()? == chunks.size() && part.read_header() == Some(header(chunks));
-        if !is_known && let Err(e) = part.reset() {
+        let ingest =
+            Ingest { data: Arc::new(data), uncached: Uncached::default(), journal, chunks, shown, origin };
+        let is_known = ingest.size()? == chunks.size() && ingest.read_header() == Some(header(chunks));
+        if !is_known && let Err(e) = ingest.reset() {
             // Who cannot have the room leaves none taken.
             self.unlink(&names).ignore_error("the first error is the one to tell");
             return Err(e);
         }
-        Ok(Taken::Ours(part))
+        Ok(IngestLock::Ours(ingest))
     }
 
     /// The journal, locked; nothing if another has it.
@@ -164,15 +164,15 @@ impl Names {
 }
 
 /// Who fetches a blob.
-pub(super) enum Taken {
+pub(super) enum IngestLock {
     /// We do.
-    Ours(Part),
+    Ours(Ingest),
     /// Another process does, and has this many bytes.
     ByAnother(u64),
 }
 
 /// A blob that this process fetches: nobody else writes to it.
-pub(super) struct Part {
+pub(super) struct Ingest {
     data: Arc<OwnedFd>,
     uncached: Uncached,
     journal: OwnedFd,
@@ -181,7 +181,7 @@ pub(super) struct Part {
     origin: Note,
 }
 
-impl Part {
+impl Ingest {
     /// The next bytes come from there.
     pub(super) fn comes_from(&self, origin: Option<Origin>) {
         self.origin.comes_from(origin);

@@ -19,7 +19,7 @@ impl Held for Vec<u8> {
 pub(super) type Pieces<P> = Vec<(u64, Arc<P>)>;
 
 /// Pieces of a blob by where they begin; they lie apart.
-pub(super) struct Kept<P> {
+pub(super) struct PieceMap<P> {
     pieces: BTreeMap<u64, Arc<P>>,
     /// Nobody here hashes it.
     is_hashed_elsewhere: bool,
@@ -29,16 +29,16 @@ pub(super) struct Kept<P> {
     read: u64,
 }
 
-impl<P> Default for Kept<P> {
+impl<P> Default for PieceMap<P> {
     fn default() -> Self {
-        Kept { pieces: BTreeMap::new(), is_hashed_elsewhere: false, hashed: 0, read: 0 }
+        PieceMap { pieces: BTreeMap::new(), is_hashed_elsewhere: false, hashed: 0, read: 0 }
     }
 }
 
-impl<P: Held> Kept<P> {
+impl<P: Held> PieceMap<P> {
     /// One that is only to be read.
-    pub(super) fn hashed_elsewhere() -> Kept<P> {
-        Kept { is_hashed_elsewhere: true, ..Kept::default() }
+    pub(super) fn hashed_elsewhere() -> PieceMap<P> {
+        PieceMap { is_hashed_elsewhere: true, ..PieceMap::default() }
     }
 
     pub(super) fn insert(&mut self, at: u64, piece: P) {
@@ -73,7 +73,7 @@ impl<P: Held> Kept<P> {
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Kept { is_hashed_elsewhere: self.is_hashed_elsewhere, ..Kept::default() };
+        *self = PieceMap { is_hashed_elsewhere: self.is_hashed_elsewhere, ..PieceMap::default() };
     }
 
     fn release(&mut self) {
@@ -86,7 +86,7 @@ impl<P: Held> Kept<P> {
     }
 }
 
-/// Fills `buffer` with the bytes from `offset`, from pieces that [`Kept::within`] gave, and by `read` where there is none.
+/// Fills `buffer` with the bytes from `offset`, from pieces that [`PieceMap::within`] gave, and by `read` where there is none.
 pub(super) fn fill<P: Deref<Target = [u8]>, E>(
     pieces: &[(u64, Arc<P>)],
     buffer: &mut [u8],
@@ -115,21 +115,22 @@ mod tests {
 
     #[test]
     fn a_piece_goes_when_it_is_both_hashed_and_read() {
-        let mut kept = Kept::default();
-        kept.insert(0, vec![1; 10]);
-        kept.insert(20, vec![2; 10]);
-        let begins = |kept: &Kept<Vec<u8>>| kept.within(0, 100).iter().map(|(at, _)| *at).collect::<Vec<_>>();
-        kept.hashed(30);
-        kept.read(26, 30);
-        assert_eq!((begins(&kept), kept.read_before()), (vec![0, 20], 0), "a look at the end");
-        kept.read(0, 5);
-        kept.read(0, 9);
-        assert_eq!((begins(&kept), kept.read_before()), (vec![0, 20], 9));
-        kept.read(9, 20);
-        assert_eq!(begins(&kept), [20]);
-        kept.insert(30, vec![3; 10]);
-        kept.read(20, 40);
-        assert_eq!(begins(&kept), [30], "not hashed yet");
+        let mut map = PieceMap::default();
+        map.insert(0, vec![1; 10]);
+        map.insert(20, vec![2; 10]);
+        let begins =
+            |map: &PieceMap<Vec<u8>>| map.within(0, 100).iter().map(|(at, _)| *at).collect::<Vec<_>>();
+        map.hashed(30);
+        map.read(26, 30);
+        assert_eq!((begins(&map), map.read_before()), (vec![0, 20], 0), "a look at the end");
+        map.read(0, 5);
+        map.read(0, 9);
+        assert_eq!((begins(&map), map.read_before()), (vec![0, 20], 9));
+        map.read(9, 20);
+        assert_eq!(begins(&map), [20]);
+        map.insert(30, vec![3; 10]);
+        map.read(20, 40);
+        assert_eq!(begins(&map), [30], "not hashed yet");
     }
 
     proptest! {
@@ -140,15 +141,15 @@ mod tests {
             len in 0usize..60,
         ) {
             let file: Vec<u8> = (0..120).collect();
-            let mut kept = Kept::default();
+            let mut map = PieceMap::default();
             let mut at = 0;
             for (gap, piece) in cuts {
                 at += gap;
-                kept.insert(at as u64, file[at..at + piece].to_vec());
+                map.insert(at as u64, file[at..at + piece].to_vec());
                 at += piece;
             }
             let mut buffer = vec![0; len];
-            let pieces = kept.within(begin as u64, (begin + len) as u64);
+            let pieces = map.within(begin as u64, (begin + len) as u64);
             let mut from_file = 0;
             fill(&pieces, &mut buffer, begin as u64, |buffer, at| {
                 from_file += buffer.len();

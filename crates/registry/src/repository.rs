@@ -7,7 +7,7 @@ use ureq::http::{Method, Response, Uri, header};
 
 use super::challenge::{self, Challenge};
 use super::failure::Failure;
-use super::http::{Ask, Http, authority, is_good, status_failure};
+use super::http::{Http, HttpRequest, authority, is_good, status_failure};
 use super::is_loopback;
 use super::token::{self, Asker};
 use crate::auth::{Credential, Credentials};
@@ -25,11 +25,12 @@ pub fn asked_for(server: &str) -> &str {
 const MAX_RENEWALS: u32 = 2;
 
 /// A repository at a server.
-pub(super) struct Place {
+pub(super) struct Repository {
     pub(super) server: String,
-    pub(super) repository: String,
+    /// The path at the server.
+    pub(super) path: String,
     insecure: bool,
-    /// Whether it stands in for the place that the name says.
+    /// Whether it stands in for the repository that the name says.
     pub(super) is_mirror: bool,
     credentials: Arc<Credentials>,
     /// `https://HOST`, once it is known whether it is https.
@@ -45,7 +46,7 @@ struct Held {
     generation: u64,
 }
 
-/// What to ask of a place.
+/// What to ask of a repository.
 #[derive(Clone, Copy)]
 pub(super) struct Wish<'a> {
     pub method: &'a Method,
@@ -55,14 +56,14 @@ pub(super) struct Wish<'a> {
     pub range: Option<(u64, u64)>,
 }
 
-impl Place {
-    pub(super) fn new(endpoint: Endpoint, credentials: Arc<Credentials>, is_mirror: bool) -> Place {
+impl Repository {
+    pub(super) fn new(endpoint: Endpoint, credentials: Arc<Credentials>, is_mirror: bool) -> Repository {
         let Endpoint { server, repository, insecure } = endpoint;
         // As Docker does: what never leaves the machine needs no TLS.
         let insecure = insecure || is_loopback(host_of(&server));
-        Place {
+        Repository {
             server,
-            repository,
+            path: repository,
             insecure,
             is_mirror,
             credentials,
@@ -84,37 +85,37 @@ impl Place {
     /// Asks, with a token where one is wanted. Gives good answers (200, 206), and where they came from.
     pub(super) fn ask(&self, http: &Http, wish: Wish<'_>) -> Result<(Response<Body>, Uri), Failure> {
         let uri = self.uri(http, wish.path)?;
-        let scope = format!("repository:{}:pull", self.repository);
+        let scope = format!("repository:{}:pull", self.path);
         let Wish { accept, range, .. } = wish;
-        let ask = Ask { method: wish.method.clone(), accept, range, ..Ask::get(uri) };
-        let (response, from) = self.ask_as_user(http, ask, Some(&scope), None)?;
+        let request = HttpRequest { method: wish.method.clone(), accept, range, ..HttpRequest::get(uri) };
+        let (response, from) = self.ask_as_user(http, request, Some(&scope), None)?;
         if is_good(response.status()) { Ok((response, from)) } else { Err(status_failure(response)) }
     }
 
     /// Whether the server takes this login.
     pub(super) fn try_login(&self, http: &Http, credential: &Credential) -> Result<(), Failure> {
         let uri = format!("{}/v2/", self.base(http)?).parse().map_err(|_| self.no_name())?;
-        let (response, _) = self.ask_as_user(http, Ask::get(uri), None, Some(credential))?;
+        let (response, _) = self.ask_as_user(http, HttpRequest::get(uri), None, Some(credential))?;
         if is_good(response.status()) { Ok(()) } else { Err(status_failure(response)) }
     }
 
     fn ask_as_user(
         &self,
         http: &Http,
-        mut ask: Ask,
+        mut request: HttpRequest,
         scope: Option<&str>,
         credential: Option<&Credential>,
     ) -> Result<(Response<Body>, Uri), Failure> {
         let mut renewals = 0;
         loop {
             let held = self.held().clone();
-            ask.authorization = held.authorization;
-            let (response, from) = http.send(&ask, self.insecure)?;
-            let is_ours = authority(&from) == authority(&ask.uri);
+            request.authorization = held.authorization;
+            let (response, from) = http.send(&request, self.insecure)?;
+            let is_ours = authority(&from) == authority(&request.uri);
             if response.status().as_u16() != 401 || !is_ours {
                 return Ok((response, from));
             }
-            if renewals == MAX_RENEWALS || (renewals > 0 && is_basic(&ask)) {
+            if renewals == MAX_RENEWALS || (renewals > 0 && is_basic(&request)) {
                 let Failure::Status { message, .. } = status_failure(response) else {
                     unreachable!("a status")
                 };
@@ -145,7 +146,7 @@ impl Place {
         let credential = match credential {
             Some(given) => Some(given),
             None => {
-                let found = self.credentials.find(&self.server, &self.repository);
+                let found = self.credentials.find(&self.server, &self.path);
                 stored = found.map_err(|e| Failure::Unauthorized(e.to_string()))?;
                 stored.as_ref()
             }
@@ -157,7 +158,7 @@ impl Place {
     }
 
     fn uri(&self, http: &Http, path: &str) -> Result<Uri, Failure> {
-        let uri = format!("{}/v2/{}/{path}", self.base(http)?, self.repository);
+        let uri = format!("{}/v2/{}/{path}", self.base(http)?, self.path);
         uri.parse().map_err(|_| self.no_name())
     }
 
@@ -179,7 +180,7 @@ impl Place {
         let plain = format!("http://{host}");
         let answers = |base: &str| -> Result<(), Failure> {
             let uri = format!("{base}/v2/").parse().map_err(|_| self.no_name())?;
-            http.send(&Ask::get(uri), true).map(|(response, _)| {
+            http.send(&HttpRequest::get(uri), true).map(|(response, _)| {
                 status_failure(response);
             })
         };
@@ -195,8 +196,8 @@ impl Place {
     }
 }
 
-fn is_basic(ask: &Ask) -> bool {
-    ask.authorization.as_ref().is_some_and(|value| value.starts_with("Basic "))
+fn is_basic(request: &HttpRequest) -> bool {
+    request.authorization.as_ref().is_some_and(|value| value.starts_with("Basic "))
 }
 
 fn challenges(response: &Response<Body>) -> Vec<Challenge> {

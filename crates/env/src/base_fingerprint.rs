@@ -12,7 +12,7 @@ use skiff_user::context::Context;
 
 /// The release, the architecture, the packages of a root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct BaseFingerprint {
     release: String,
     architecture: String,
     /// `name version` of every installed package; empty where no package database is known.
@@ -27,10 +27,10 @@ const NAMED: usize = 5;
 
 /// This node's. The list of packages is kept in `keep`, a file of the user's, until the package database changes: reading that takes
 /// a tenth of a second, for RPM a whole one.
-pub fn here(keep: &Path) -> Result<Identity> {
+pub fn here(keep: &Path) -> Result<BaseFingerprint> {
     let release =
         fs::read_to_string("/etc/os-release").or_else(|_| fs::read_to_string("/usr/lib/os-release"));
-    Ok(Identity {
+    Ok(BaseFingerprint {
         release: release_of(
             &release.default_on_error("a host that does not say its release is compared by its packages"),
         ),
@@ -39,7 +39,7 @@ pub fn here(keep: &Path) -> Result<Identity> {
     })
 }
 
-impl Identity {
+impl BaseFingerprint {
     /// Writes the list of packages into the depot (once for each different one) and gives what a manifest holds.
     pub fn record(&self, depot: &Path) -> Result<BTreeMap<String, String>> {
         let list: String = self.packages.iter().map(|p| format!("{p}\n")).collect();
