@@ -50,7 +50,7 @@ const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
     check::<skiff_runtime::proxy::words::Request>,
     check::<skiff_sandbox::exec_request::ExecRequest<'static>>,
     check::<skiff_sandbox::word::Word>,
-    check::<skiff_spec::job::Descriptor>,
+    check::<skiff_spec::job::JobSpec>,
     check::<skiff_spec::wire::Request>,
 ];
 

@@ -24,7 +24,7 @@ use skiff_spec::plan::Route;
 use skiff_sys::IgnoreError;
 use skiff_sys::process::Child;
 use skiff_sys::signal::Signals;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 pub use cluster::in_allocation;
 use listener::Listener;
@@ -77,12 +77,12 @@ pub fn run(app: &App) -> Result<i32> {
     match app {
         App::Notebook(wanted) => serve(AppType::Notebook, wanted),
         App::Desktop(wanted) => serve(AppType::Desktop, wanted),
-        App::List(output) => record::list(&Context::load()?, output.json).map(|()| 0),
+        App::List(output) => record::list(&UserContext::load()?, output.json).map(|()| 0),
     }
 }
 
 fn serve(kind: AppType, wanted: &AppRun) -> Result<i32> {
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     let reached = record::reached(&context)?;
     let port = wanted.port.map_or_else(listener::free_port, Ok)?;
     let listener = match wanted.tcp {
@@ -143,7 +143,12 @@ pub fn words_before(wanted: &AppRun, route: Route) -> Vec<OsString> {
 }
 
 /// The script, in the environment or image that is wanted, by a `skiff` of its own.
-fn command(context: &Context, kind: AppType, wanted: &AppRun, listener: &Listener) -> Result<CommandSpec> {
+fn command(
+    context: &UserContext,
+    kind: AppType,
+    wanted: &AppRun,
+    listener: &Listener,
+) -> Result<CommandSpec> {
     let mut argv = words_before(wanted, context.route());
     if !argv.is_empty() {
         argv.insert(0, std::env::current_exe().context(|| "own program")?.into());

@@ -11,7 +11,7 @@ use skiff_output as output;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::dirs::{find, make_private};
 
 use crate::listener::Listener;
@@ -77,7 +77,7 @@ impl RunningApp {
 }
 
 /// How one gets to where this process is.
-pub fn reached(context: &Context) -> Result<String> {
+pub fn reached(context: &UserContext) -> Result<String> {
     let Some(told) = variable(REACHED_AS) else { return Ok(reached_as(&context.user(), &host())) };
     let node = host();
     match told.split_once(' ') {
@@ -109,7 +109,7 @@ pub struct PublishedApp {
 
 impl PublishedApp {
     /// Writes it where only its user looks.
-    pub fn write(context: &Context, record: &RunningApp) -> Result<Self> {
+    pub fn write(context: &UserContext, record: &RunningApp) -> Result<Self> {
         let dir = make_private(&dir(context))?;
         let stem = record.socket.as_deref().and_then(Path::file_stem).map(|name| name.to_string_lossy());
         let stem = stem.unwrap_or_else(|| record.port.to_string().into());
@@ -138,7 +138,7 @@ impl Drop for PublishedApp {
 }
 
 /// Prints all that run.
-pub fn list(context: &Context, json: bool) -> Result<()> {
+pub fn list(context: &UserContext, json: bool) -> Result<()> {
     let all = all(context)?;
     if json {
         return output::json(&all);
@@ -146,7 +146,7 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
     all.iter().try_for_each(RunningApp::tell)
 }
 
-fn all(context: &Context) -> Result<Vec<RunningApp>> {
+fn all(context: &UserContext) -> Result<Vec<RunningApp>> {
     let Some(dir) = find(&dir(context))? else { return Ok(vec![]) };
     let mut all = vec![];
     for name in
@@ -172,11 +172,11 @@ fn all(context: &Context) -> Result<Vec<RunningApp>> {
 }
 
 /// The directory of records and sockets.
-pub fn dir(context: &Context) -> PathBuf {
+pub fn dir(context: &UserContext) -> PathBuf {
     context.data().join("apps")
 }
 
 /// The same, made if there is none, for its user alone.
-pub fn make_dir(context: &Context) -> Result<PathBuf> {
+pub fn make_dir(context: &UserContext) -> Result<PathBuf> {
     make_private(&dir(context)).map(|dir| dir.path().to_owned())
 }

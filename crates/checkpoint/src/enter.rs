@@ -13,7 +13,7 @@ use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, fork, fork_as};
-use skiff_sys::signal::{Mask, restore};
+use skiff_sys::signal::{SignalMask, restore};
 
 /// Where to go.
 #[derive(Clone, Copy)]
@@ -55,7 +55,7 @@ pub fn begin<T: Serialize + DeserializeOwned>(
         // It sees by its socket that nobody is there any more.
         setsid().ignore_error("it fails only in who leads a group already");
         // Whoever starts it may hear of their signals in another way; CRIU wants them as they come.
-        restore(Mask::from_bits(0));
+        restore(SignalMask::from_bits(0));
         between(inside, reporter, act)
     })
 }

@@ -16,7 +16,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names::JOB_ID;
 use skiff_sys::IgnoreError;
 use skiff_user::checkpoints::{all, dir_of};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::{place, restore, save};
 
@@ -34,7 +34,7 @@ pub fn run(command: Job) -> Result<i32> {
 }
 
 fn checkpoint_on_signal(words: &OnSignal) -> Result<i32> {
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     let signal = stop::number(&words.signal)
         .ok_or_else(|| Error::new(format!("--signal {}: there is no such signal", words.signal)))?;
     let job = std::env::var(JOB_ID).map_err(|_| {
@@ -83,7 +83,7 @@ fn checkpoint_on_signal(words: &OnSignal) -> Result<i32> {
 }
 
 /// Makes it again; how many bytes of its output need not be shown, nothing if that was only to be shown.
-fn go_on(context: &Context, words: &OnSignal, checkpoint: CheckpointName) -> Result<Option<u64>> {
+fn go_on(context: &UserContext, words: &OnSignal, checkpoint: CheckpointName) -> Result<Option<u64>> {
     let (dry_run, output) = (words.start.show.dry_run, Output { json: words.start.show.json });
     let restored = restore::carry_out(context, &Restore { dry_run, output, checkpoint, instance: None })?;
     let Some(restored) = restored else { return Ok(None) };
@@ -96,7 +96,7 @@ fn go_on(context: &Context, words: &OnSignal, checkpoint: CheckpointName) -> Res
     Ok(Some(if has_it { restored.written } else { 0 }))
 }
 
-fn try_to_save(context: &Context, words: &OnSignal) -> Result<()> {
+fn try_to_save(context: &UserContext, words: &OnSignal) -> Result<()> {
     let save = Save {
         name: None,
         leave_running: false,

@@ -24,7 +24,7 @@ use skiff_cli::{Checkpoint, Save};
 use skiff_output as output;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::criu::Installation;
 
@@ -32,7 +32,7 @@ pub use place::{delete_leftovers, leftovers};
 
 /// Does what was asked.
 pub fn run(command: Checkpoint) -> Result<()> {
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     match command {
         Checkpoint::Create { mem_dir, dry_run, checkpoint } => {
             create(&context, &checkpoint, mem_dir, dry_run)
@@ -48,7 +48,7 @@ pub fn run(command: Checkpoint) -> Result<()> {
     }
 }
 
-fn create(context: &Context, name: &EnvName, memory: bool, dry_run: bool) -> Result<()> {
+fn create(context: &UserContext, name: &EnvName, memory: bool, dry_run: bool) -> Result<()> {
     let dir = place::create(context, name, memory, dry_run)?;
     match dry_run {
         true => output::line(&format!("make {}", dir.display())),

@@ -5,7 +5,7 @@ use skiff_output as output;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::Result;
 use skiff_user::checkpoints::{all, dir_of, refuse_missing};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::obstacles::{Obstacle, SavedProcess};
 use crate::place;
@@ -33,7 +33,7 @@ struct Listed {
 }
 
 impl Listed {
-    fn of(context: &Context, slot: &CheckpointName) -> Result<Self> {
+    fn of(context: &UserContext, slot: &CheckpointName) -> Result<Self> {
         let dir = dir_of(context, slot)?;
         let read = Checkpoint::read(&dir).ok();
         let read = read.as_ref();
@@ -52,7 +52,7 @@ impl Listed {
 }
 
 /// Prints all.
-pub fn list(context: &Context, json: bool) -> Result<()> {
+pub fn list(context: &UserContext, json: bool) -> Result<()> {
     let all: Vec<Listed> =
         all(context)?.iter().map(|slot| Listed::of(context, slot)).collect::<Result<_>>()?;
     if json {
@@ -81,7 +81,7 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
 }
 
 /// Prints what is in one.
-pub fn show(context: &Context, slot: &CheckpointName, json: bool) -> Result<()> {
+pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<()> {
     refuse_missing(context, slot)?;
     if place::is_empty(&dir_of(context, slot)?) {
         let listed = Listed::of(context, slot)?;
@@ -136,7 +136,7 @@ pub fn obstacle(obstacle: &Obstacle) -> String {
 }
 
 /// Removes one, also one that is damaged.
-pub fn delete(context: &Context, slot: &CheckpointName, dry_run: bool) -> Result<()> {
+pub fn delete(context: &UserContext, slot: &CheckpointName, dry_run: bool) -> Result<()> {
     refuse_missing(context, slot)?;
     let dir = dir_of(context, slot)?;
     match dry_run {

@@ -12,8 +12,8 @@ use skiff_runtime::network;
 use skiff_runtime::record::Record;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
-use skiff_spec::network::{Claim, Kind, Net};
-use skiff_user::context::Context;
+use skiff_spec::network::{Net, NetworkDriver, Reservation};
+use skiff_user::context::UserContext;
 
 use crate::enter::{self, EnterTarget};
 
@@ -26,14 +26,14 @@ const RENEWED_AFTER: u64 = 60;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedInterface {
-    kind: Kind,
+    kind: NetworkDriver,
     /// What gives it its address again.
-    pub claim: Claim,
+    pub claim: Reservation,
 }
 
 impl SavedInterface {
     /// Of an instance that is to be saved, from when on its address is kept; nothing if it has none of its own.
-    pub fn leaving(context: &Context, record: &Record, started: &Started) -> Result<Option<Self>> {
+    pub fn leaving(context: &UserContext, record: &Record, started: &Started) -> Result<Option<Self>> {
         let (Net::Named(name), Some(port)) = (&started.net, InstanceInterface::of(record, started)?) else {
             return Ok(None);
         };
@@ -41,7 +41,7 @@ impl SavedInterface {
     }
 
     /// The same while the instance still has the address: on the way to another node only a claim of the last minutes counts.
-    pub fn renewed(&self, context: &Context, started: &Started) -> Result<Self> {
+    pub fn renewed(&self, context: &UserContext, started: &Started) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         let claim = match &started.net {
             Net::Named(name) if now.saturating_sub(self.claim.in_use) > RENEWED_AFTER => {
@@ -78,7 +78,7 @@ impl SavedInterface {
 /// Where an instance is reached, whose network namespace is the user's own: its end of the wire.
 #[derive(Clone, Copy, Debug)]
 pub struct InstanceInterface {
-    kind: Kind,
+    kind: NetworkDriver,
     address: Ipv4Addr,
 }
 
@@ -100,7 +100,11 @@ impl InstanceInterface {
         self.turn(inside, gate::shut)
     }
 
-    fn turn(self, inside: EnterTarget<'_>, gate: impl Fn(Ipv4Addr, Kind) -> io::Result<()>) -> Result<()> {
+    fn turn(
+        self,
+        inside: EnterTarget<'_>,
+        gate: impl Fn(Ipv4Addr, NetworkDriver) -> io::Result<()>,
+    ) -> Result<()> {
         let Self { kind, address } = self;
         enter::run(inside, &[], || gate(address, kind).context(|| format!("address {address}")))
     }

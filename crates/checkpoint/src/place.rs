@@ -12,14 +12,14 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_sys::IgnoreError;
 use skiff_user::checkpoints::{all, dir_of, home, homes, made_in_memory, refuse_missing};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, make_private, new_in, set_aside};
 use skiff_user::named;
 
 use crate::record::{self, Checkpoint};
 
 /// Makes an empty one, into which an instance can be saved; gives where it is.
-pub fn create(context: &Context, name: &EnvName, memory: bool, dry_run: bool) -> Result<PathBuf> {
+pub fn create(context: &UserContext, name: &EnvName, memory: bool, dry_run: bool) -> Result<PathBuf> {
     let slot = CheckpointName::newest(name);
     let home = if memory { made_in_memory(context)? } else { home(context)? };
     if all(context)?.contains(&slot) {
@@ -36,7 +36,7 @@ pub fn create(context: &Context, name: &EnvName, memory: bool, dry_run: bool) ->
 }
 
 /// Directory and record of the checkpoint, which must exist.
-pub fn existing(context: &Context, name: &CheckpointName) -> Result<(PathBuf, Checkpoint)> {
+pub fn existing(context: &UserContext, name: &CheckpointName) -> Result<(PathBuf, Checkpoint)> {
     refuse_missing(context, name)?;
     let dir = dir_of(context, name)?;
     if is_empty(&dir) {
@@ -48,7 +48,7 @@ pub fn existing(context: &Context, name: &CheckpointName) -> Result<(PathBuf, Ch
 }
 
 /// Removes all of this name.
-pub fn remove_all(context: &Context, name: &EnvName) -> Result<()> {
+pub fn remove_all(context: &UserContext, name: &EnvName) -> Result<()> {
     let mut ours = all(context)?.into_iter().filter(|one| one.name == *name);
     ours.try_for_each(|one| remove(&dir_of(context, &one)?, &one.name))
 }
@@ -155,12 +155,12 @@ pub fn remove(dir: &Path, name: &EnvName) -> Result<()> {
 }
 
 /// What was killed while it was made or removed.
-pub fn leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+pub fn leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     Ok(homes(context)?.iter().flat_map(|home| dirs::leftovers(home)).collect())
 }
 
 /// Removes that.
-pub fn delete_leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+pub fn delete_leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     let left = leftovers(context)?;
     for dir in &left {
         fs::remove_dir_all(dir).context(|| dir.display().to_string())?;

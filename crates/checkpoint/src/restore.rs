@@ -22,10 +22,10 @@ use skiff_sandbox::start::RunningContainer;
 use skiff_snapshot::LayerLease;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
-use skiff_spec::network::Again;
+use skiff_spec::network::ReservationRequest;
 use skiff_spec::plan::{Plan, Route, Upper};
 use skiff_store::index::ImageName;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::criu::{self, CriuProcess, Installation};
 use crate::enter::EnterTarget;
@@ -51,7 +51,7 @@ pub struct Restored {
 }
 
 /// Makes an instance again, and says so.
-pub fn restore(context: &Context, words: &Restore) -> Result<()> {
+pub fn restore(context: &UserContext, words: &Restore) -> Result<()> {
     let Some(restored) = carry_out(context, words)? else { return Ok(()) };
     if words.output.json {
         return output::json(&restored);
@@ -62,7 +62,7 @@ pub fn restore(context: &Context, words: &Restore) -> Result<()> {
 }
 
 /// Makes an instance again; nothing if that was only to be shown.
-pub fn carry_out(context: &Context, restore: &Restore) -> Result<Option<Restored>> {
+pub fn carry_out(context: &UserContext, restore: &Restore) -> Result<Option<Restored>> {
     let begun = std::time::Instant::now();
     let slot = &restore.checkpoint;
     let (dir, checkpoint) = place::existing(context, slot)?;
@@ -93,7 +93,7 @@ pub fn carry_out(context: &Context, restore: &Restore) -> Result<Option<Restored
 }
 
 /// Makes the instance, and all of it; nothing is left of it if anything fails.
-pub fn make_again(context: &Context, record: &Record, revived: &CriuRestorer<'_>) -> Result<()> {
+pub fn make_again(context: &UserContext, record: &Record, revived: &CriuRestorer<'_>) -> Result<()> {
     let CriuRestorer { checkpoint, dir, .. } = revived;
     let entry = match ImageName::read(&dir.join(IMAGE))? {
         Some(entry) => Some(get::again(context, entry)?),
@@ -124,7 +124,7 @@ fn show(checkpoint: &Checkpoint, record: &Record, json: bool) -> Result<()> {
 }
 
 /// Whether it can go on here.
-pub fn fits(context: &Context, checkpoint: &Checkpoint) -> Result<()> {
+pub fn fits(context: &UserContext, checkpoint: &Checkpoint) -> Result<()> {
     checkpoint.made_with.fit()?;
     if checkpoint.instance.plan.route == Route::Helper && context.helper.is_none() {
         return Err(Error::new("its root was made with Skiff's helper, and here there is none")
@@ -134,7 +134,7 @@ pub fn fits(context: &Context, checkpoint: &Checkpoint) -> Result<()> {
 }
 
 /// The plan that it had, with what is another's now.
-fn plan(context: &Context, checkpoint: &Checkpoint, record: &Record) -> Result<(Plan, Vec<LayerLease>)> {
+fn plan(context: &UserContext, checkpoint: &Checkpoint, record: &Record) -> Result<(Plan, Vec<LayerLease>)> {
     let saved = &checkpoint.instance.plan;
     let found =
         checkpoint.instance.snapshot.as_ref().map(|snapshot| own_layers(context, snapshot)).transpose()?;
@@ -153,7 +153,7 @@ fn plan(context: &Context, checkpoint: &Checkpoint, record: &Record) -> Result<(
 }
 
 fn launch(
-    context: &Context,
+    context: &UserContext,
     record: &Record,
     (started, entry): (&Started, Option<&ImageName>),
     revived: &CriuRestorer<'_>,
@@ -209,9 +209,9 @@ pub struct Gate<'a> {
 }
 
 impl Restorer for CriuRestorer<'_> {
-    fn again(&self) -> Option<Again> {
-        let claim = self.member.as_ref()?.claim.clone();
-        Some(Again { claim, moves: self.gate.is_some() })
+    fn reserved(&self) -> Option<ReservationRequest> {
+        let reservation = self.member.as_ref()?.claim.clone();
+        Some(ReservationRequest { reservation, moves: self.gate.is_some() })
     }
 
     fn approval(&self) -> Option<Approval<'_>> {

@@ -23,7 +23,7 @@ use skiff_spec::name::EnvName;
 use skiff_sys::IgnoreError;
 use skiff_user::checkpoints::dir_of;
 use skiff_user::checkpoints::home_of;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::criu::{self, CriuProcess};
 use crate::enter::EnterTarget;
@@ -51,12 +51,12 @@ pub struct Saved {
 }
 
 /// Saves an instance, and says so.
-pub fn save(context: &Context, words: &Save) -> Result<()> {
+pub fn save(context: &UserContext, words: &Save) -> Result<()> {
     carry_out(context, words)?.map_or(Ok(()), |saved| say(words, &saved))
 }
 
 /// Saves an instance; nothing if that was only to be shown.
-pub fn carry_out(context: &Context, save: &Save) -> Result<Option<Saved>> {
+pub fn carry_out(context: &UserContext, save: &Save) -> Result<Option<Saved>> {
     let (record, started, live) = running(context, &save.instance)?;
     let net = enter::net_space(&started.net, started.plan.dumpable);
     let about = |e: Error| e.about(&format!("instance {}", record.name));
@@ -78,7 +78,7 @@ pub fn carry_out(context: &Context, save: &Save) -> Result<Option<Saved>> {
 }
 
 /// The instance, which must run and be made to be saved.
-pub fn running(context: &Context, instance: &EnvName) -> Result<(Record, Started, Live)> {
+pub fn running(context: &UserContext, instance: &EnvName) -> Result<(Record, Started, Live)> {
     let record = Record::existing(context, instance)?;
     let started = record.started()?;
     if !started.checkpoint {
@@ -137,7 +137,7 @@ fn show(slot: &CheckpointName, found: &PreflightReport, json: bool) -> Result<()
 
 /// One that is being saved.
 struct Saving<'a> {
-    context: &'a Context,
+    context: &'a UserContext,
     record: &'a Record,
     started: &'a Started,
     init: Pid,

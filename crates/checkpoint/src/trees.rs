@@ -17,7 +17,7 @@ use skiff_snapshot::{LayerId, whole};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::{Plan, Route, Source, inside};
 use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::enter::{self, EnterTarget};
 use crate::record::{self, Checkpoint, SavedTree, TREES, TreeContents};
@@ -77,7 +77,12 @@ pub fn keep(inside: EnterTarget<'_>, plan: &Plan, record: &Record, dir: &Path) -
 }
 
 /// Puts those that lie on the disk back into an instance's new directory, before it is started.
-pub fn put_back_own(context: &Context, checkpoint: &Checkpoint, dir: &Path, record: &Record) -> Result<()> {
+pub fn put_back_own(
+    context: &UserContext,
+    checkpoint: &Checkpoint,
+    dir: &Path,
+    record: &Record,
+) -> Result<()> {
     let plan = &checkpoint.instance.plan;
     let helper = context.helper.as_deref().filter(|_| plan.route == Route::Helper);
     // An empty one is there, with which nothing can be done yet.

@@ -18,8 +18,8 @@ use skiff_sandbox::join::{Failed, NetSpace, as_root};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_sys::IgnoreError;
-use skiff_sys::signal::{Mask, Signals};
-use skiff_user::context::Context;
+use skiff_sys::signal::{SignalMask, Signals};
+use skiff_user::context::UserContext;
 use skiff_user::scratch::Scratch;
 
 use crate::container::{SshContainer, daemon_failed};
@@ -44,7 +44,7 @@ const SIGNALS_APART: Duration = Duration::from_secs(1);
 
 /// Serves the head until one of the two ends; the exit code.
 pub fn run(words: &Words) -> Result<i32> {
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     let secret = match (network::attached()?, &words.call) {
         // We have called already, before we got into our network.
         (Some(secret), _) => secret,
@@ -67,7 +67,7 @@ pub fn run(words: &Words) -> Result<i32> {
 }
 
 /// Serves somebody who has a program to run on a node that is there already, and whom we have called by our standard input and output.
-pub fn receive(context: &Context, init: OwnedFd) -> Result<()> {
+pub fn receive(context: &UserContext, init: OwnedFd) -> Result<()> {
     let mut agent = Agent { host: Some(init), ..Agent::new(context, &Net::Host, None)? };
     if let Err(e) = agent.serve() {
         agent.fail(&e);
@@ -77,7 +77,7 @@ pub fn receive(context: &Context, init: OwnedFd) -> Result<()> {
 }
 
 struct Agent<'a> {
-    context: &'a Context,
+    context: &'a UserContext,
     net: &'a Net,
     /// What only the head and we know; nothing where nobody else hears the two.
     secret: Option<SharedSecret>,
@@ -130,7 +130,7 @@ enum AgentEvent {
 }
 
 impl<'a> Agent<'a> {
-    fn new(context: &'a Context, net: &'a Net, secret: Option<SharedSecret>) -> Result<Self> {
+    fn new(context: &'a UserContext, net: &'a Net, secret: Option<SharedSecret>) -> Result<Self> {
         let signals = Signals::block(&[]).context(|| "signals")?;
         // What is started from here on must not find the head at its standard files.
         let about = || "the cluster's head";
@@ -321,7 +321,7 @@ impl<'a> Agent<'a> {
                 Script::start(program, |command, attr| container.enter(self.context, command, attr))
             }
             (None, Some(init)) => Script::start(program, |command, attr| {
-                as_root(init.as_fd(), NetSpace::MachineInOurs, command, attr, Mask::from_bits(0))
+                as_root(init.as_fd(), NetSpace::MachineInOurs, command, attr, SignalMask::from_bits(0))
             }),
             (None, None) => Err(Error::new("there is no container to run in")),
         };

@@ -20,8 +20,8 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::{File as PlanFile, HOSTS, Identity, Mount, Plan, Source, Upper};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
-use skiff_sys::signal::Mask;
-use skiff_user::context::Context;
+use skiff_sys::signal::SignalMask;
+use skiff_user::context::UserContext;
 
 use crate::apart;
 use crate::files;
@@ -56,7 +56,7 @@ pub struct SshContainer {
 }
 
 /// Refuses where there is nobody who could put a process into it as the user.
-pub fn needs_helper(context: &Context) -> Result<&Path> {
+pub fn needs_helper(context: &UserContext) -> Result<&Path> {
     context.helper.as_deref().ok_or_else(|| {
         Error::new("a cluster's containers cannot be made without Skiff's helper")
             .hint("administrator: install it on all hosts; `skiff doctor` says what is missing")
@@ -64,7 +64,7 @@ pub fn needs_helper(context: &Context) -> Result<&Path> {
 }
 
 /// In memory, as much as the configuration says.
-pub fn memory(context: &Context) -> Upper {
+pub fn memory(context: &UserContext) -> Upper {
     Upper::Memory { size: context.config.run.memory.clone() }
 }
 
@@ -96,7 +96,7 @@ pub fn options(
 
 impl SshContainer {
     /// Starts it. When this returns, its daemon listens.
-    pub fn start(context: &Context, plan: &Plan, identity: Identity) -> Result<Self> {
+    pub fn start(context: &UserContext, plan: &Plan, identity: Identity) -> Result<Self> {
         let helper = needs_helper(context)?;
         let instance = start(plan, StartOptions { helper: Some(helper), ..StartOptions::default() })?;
         let (log, theirs) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
@@ -146,11 +146,11 @@ impl SshContainer {
     /// Puts a program into it; as root once, as this process moves with that.
     pub fn enter(
         &self,
-        context: &Context,
+        context: &UserContext,
         command: &CommandSpec,
         attr: SpawnAttr,
     ) -> std::result::Result<Child, Failed> {
-        let (init, mask) = (&self.instance.init, Mask::from_bits(0));
+        let (init, mask) = (&self.instance.init, SignalMask::from_bits(0));
         match self.identity {
             Identity::Me => as_me(needs_helper(context)?, init.pid, command, attr, mask),
             Identity::Root => as_root(init.pidfd.as_fd(), NetSpace::Ours, command, attr, mask),
@@ -175,7 +175,7 @@ impl SshContainer {
 
 /// Starts the daemon, at our standard files.
 fn start_daemon(
-    context: &Context,
+    context: &UserContext,
     instance: &RunningContainer,
     identity: Identity,
 ) -> std::result::Result<Child, Failed> {
@@ -191,7 +191,7 @@ fn start_daemon(
     };
     let attr = SpawnAttr { own_session: true, death_signal: Signal::KILL.as_raw(), ..SpawnAttr::default() };
     if identity == Identity::Me {
-        return as_me(needs_helper(context)?, instance.init.pid, &command, attr, Mask::from_bits(0));
+        return as_me(needs_helper(context)?, instance.init.pid, &command, attr, SignalMask::from_bits(0));
     }
     match fork(CloneFlags::NONE).context(|| "process for the ssh daemon")? {
         Fork::Parent(child) => Ok(child),

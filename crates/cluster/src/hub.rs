@@ -20,7 +20,7 @@ use skiff_spec::instance::End;
 use skiff_spec::members::{Member, PREFIX};
 use skiff_spec::plan::Plan;
 use skiff_sys::IgnoreError;
-use skiff_sys::signal::Mask;
+use skiff_sys::signal::SignalMask;
 
 /// The longest message in bytes: it names all machines that there can be.
 pub const LONGEST: usize = 128 << 10;
@@ -184,12 +184,12 @@ impl Hub<'_> {
             joined.transpose().map(drop).context(about)
         };
         let settle = || switch::settle(member.address(), PREFIX).context(about);
-        let wiring = switch.is_some().then_some(NetworkSetup { wire: &wire, settle: &settle });
-        let machine = GroupNode { name: &name, wiring };
+        let network = switch.is_some().then_some(NetworkSetup { wire: &wire, settle: &settle });
+        let machine = GroupNode { name: &name, network };
         let attr =
             SpawnAttr { own_session: true, death_signal: Signal::KILL.as_raw(), ..SpawnAttr::default() };
         let apart = Some(Apart { output: self.pattern.output, filter: true });
-        let first = First { command: &command, attr, mask: Mask::from_bits(0), apart };
+        let first = First { command: &command, attr, mask: SignalMask::from_bits(0), apart };
         let (instance, _) = self.ground.machine(&plan, &machine, &first).map_err(|why| why.into_error())?;
         Ok(instance)
     }

@@ -9,15 +9,15 @@ use skiff_launch::manager::{self, ConnectMethod, Launch, Surroundings};
 use skiff_output as output;
 use skiff_runtime::network;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::network::{Kind, Net, Network};
-use skiff_user::context::Context;
+use skiff_spec::network::{Net, Network, NetworkDriver};
+use skiff_user::context::UserContext;
 use skiff_user::dirs::{make_private, own_dir_in};
 
 /// Whom agents call.
 pub const HEAD: &str = "the cluster's head";
 
 /// Finds the hosts of a cluster: those of a file, or of the allocation that this is.
-pub fn find(context: &Context, file: Option<&Path>, nodes: Option<u32>, net: &Net) -> Result<Launching> {
+pub fn find(context: &UserContext, file: Option<&Path>, nodes: Option<u32>, net: &Net) -> Result<Launching> {
     refuse_useless(net)?;
     let (manager, mut hosts) = manager::find(&Surroundings::of_this_process(), file)?;
     if let Some(nodes) = nodes {
@@ -32,7 +32,7 @@ pub fn find(context: &Context, file: Option<&Path>, nodes: Option<u32>, net: &Ne
 }
 
 /// This host alone, so many times.
-pub fn here(context: &Context, times: u16, net: &Net) -> Result<Launching> {
+pub fn here(context: &UserContext, times: u16, net: &Net) -> Result<Launching> {
     refuse_useless(net)?;
     Ok(Launching::here(times, agent(context, net)?))
 }
@@ -76,7 +76,7 @@ pub fn is_allocation() -> bool {
 }
 
 /// What runs on each host. Its network is one that its host joins for it.
-fn agent(context: &Context, net: &Net) -> Result<RemoteProgram> {
+fn agent(context: &UserContext, net: &Net) -> Result<RemoteProgram> {
     let exe = std::env::current_exe().context(|| "own program")?;
     let mut argv: Vec<OsString> = vec![exe.into(), "cluster".into(), "agent".into()];
     if let Net::Named(name) = net {
@@ -113,7 +113,7 @@ fn refuse_apart(net: &Net, hosts: usize) -> Result<()> {
 
 /// Whether members on one of so many hosts do not reach those on another.
 fn keeps_apart(network: &Network, hosts: usize) -> bool {
-    hosts > 1 && network.kind == Kind::Bridge && network.parent.is_none()
+    hosts > 1 && network.kind == NetworkDriver::Bridge && network.parent.is_none()
 }
 
 #[cfg(test)]

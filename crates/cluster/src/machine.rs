@@ -12,7 +12,7 @@ use skiff_spec::members::Member;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Mount, Plan, Source, inside::PROGRAM};
 use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::hub::{self, NodeTemplate};
 use crate::slurm;
@@ -53,7 +53,7 @@ pub fn command(member: Member, network: GroupNetwork) -> CommandSpec {
 
 /// Makes the group that machines are made in, whose process 1 keeps these descriptors of ours.
 pub fn group(
-    context: &Context,
+    context: &UserContext,
     plan: &Plan,
     network: GroupNetwork,
     pattern: &NodeTemplate<'_>,

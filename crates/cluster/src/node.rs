@@ -15,7 +15,7 @@ use skiff_spec::instance::End;
 use skiff_spec::members::Member;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{File as PlanFile, HOSTS, Plan, Source, Upper, inside};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::scratch::{self, Scratch};
 
 use crate::files;
@@ -42,7 +42,7 @@ pub struct RunningNode {
 impl RunningNode {
     /// Makes it.
     pub fn start(
-        context: &Context,
+        context: &UserContext,
         wanted: &wire::ContainerSpec,
         node: &wire::NodeSpec,
         key: String,
@@ -104,7 +104,7 @@ impl RunningNode {
 }
 
 fn plan(
-    context: &Context,
+    context: &UserContext,
     wanted: &wire::ContainerSpec,
     node: &wire::NodeSpec,
     (upper, log): (Upper, PathBuf),
@@ -139,7 +139,7 @@ pub fn options(
     machine::options(options, Net::Host, places)
 }
 
-fn make(context: &Context, plan: &Plan, member: Member) -> Result<(UsernsGroup, OwnedFd)> {
+fn make(context: &UserContext, plan: &Plan, member: Member) -> Result<(UsernsGroup, OwnedFd)> {
     let pattern = NodeTemplate {
         plan: &|_| Ok(plan.clone()),
         command: &|member| machine::command(member, GroupNetwork::Makers),

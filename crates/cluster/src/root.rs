@@ -7,7 +7,7 @@ use skiff_plan::get::{self, PullWhen};
 use skiff_plan::{Facts, base};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_store::index::ImageName;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::wire::Root;
 
@@ -27,7 +27,7 @@ pub enum ResolvedBase {
 
 impl ResolvedBase {
     /// What the user has named; an image is pulled if need be, unless nothing is to be done.
-    pub fn named(context: &Context, base: &str, dry_run: bool) -> Result<Self> {
+    pub fn named(context: &UserContext, base: &str, dry_run: bool) -> Result<Self> {
         if let Some(path) = base.strip_prefix(DIRECTORY) {
             let path = fs::canonicalize(path).context(|| format!("base dir:{path}"))?;
             if !path.is_dir() {
@@ -46,7 +46,7 @@ impl ResolvedBase {
     }
 
     /// What has been asked for from another host; an image is pulled if need be.
-    pub fn on_node(context: &Context, root: &Root) -> Result<Self> {
+    pub fn on_node(context: &UserContext, root: &Root) -> Result<Self> {
         Ok(match root {
             Root::Host => Self::Host,
             Root::Image { id, reference } => Self::Image(Box::new(get::on_node(context, *id, reference)?)),
@@ -84,7 +84,7 @@ impl ResolvedBase {
     }
 
     /// What the plan of a container over it depends on.
-    pub fn facts<'a>(&self, context: &'a Context) -> Result<Facts<'a>> {
+    pub fn facts<'a>(&self, context: &'a UserContext) -> Result<Facts<'a>> {
         match self {
             Self::Host => Facts::of_host(context),
             Self::Image(entry) => base::facts(context, entry.id, entry.exec()?.volumes),

@@ -17,7 +17,7 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::Identity;
 use skiff_sys::signal::Signals;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::container;
 use crate::files;
@@ -40,7 +40,7 @@ struct Plan {
 
 /// Runs the script; the exit code.
 pub fn run(run: &ClusterRun) -> Result<i32> {
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     plan::refuse_inside(&context)?;
     container::needs_helper(&context)?;
     let net = run.host.net.clone().unwrap_or_default();
@@ -62,7 +62,7 @@ pub fn run(run: &ClusterRun) -> Result<i32> {
     })
 }
 
-fn plan(run: &ClusterRun, net: &Net, context: &Context) -> Result<Plan> {
+fn plan(run: &ClusterRun, net: &Net, context: &UserContext) -> Result<Plan> {
     let launching = launching::find(context, run.hostfile.as_deref(), run.nodes, net)?;
     let name = format!("cluster-{}", std::process::id());
     let (root, command) = root(run, context)?;
@@ -85,7 +85,7 @@ fn plan(run: &ClusterRun, net: &Net, context: &Context) -> Result<Plan> {
 }
 
 /// What lies below, and the command as the user wrote it, with the variables that belong to it there.
-fn root(run: &ClusterRun, context: &Context) -> Result<(Root, CommandSpec)> {
+fn root(run: &ClusterRun, context: &UserContext) -> Result<(Root, CommandSpec)> {
     let inside = Inside { me: !run.inside.root, ..run.inside.clone() };
     let found = ResolvedBase::named(context, &run.base, run.dry_run)?;
     let command = match found.image() {
@@ -122,7 +122,7 @@ fn program(run: &ClusterRun, name: &str, mut command: CommandSpec) -> Program {
     Program { argv, env, cwd, only_there, terminal: None }
 }
 
-fn carry_out(run: &ClusterRun, context: &Context, plan: &Plan, signals: &Signals) -> Result<ProgramEnd> {
+fn carry_out(run: &ClusterRun, context: &UserContext, plan: &Plan, signals: &Signals) -> Result<ProgramEnd> {
     let CallbackSetup { listener, call, .. } = &mut launching::open(&plan.launching, &plan.launches)?;
     let task = ProgramRun {
         hosts: &plan.launching.hosts,

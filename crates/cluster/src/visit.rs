@@ -19,7 +19,7 @@ use skiff_spec::plan::Identity;
 use skiff_spec::scratch::ScratchPlace;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::fleet::Limits;
 use crate::head::{self, ProgramRun, terminal};
@@ -33,7 +33,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Runs a command on a node, whose agent `ask` asks to come to where the call says; all hosts reach this one at `address`, and `key` is what
 /// the cluster's nodes know each other by.
 pub fn run(
-    context: &Context,
+    context: &UserContext,
     node: Member,
     command: &CommandSpec,
     address: String,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 /// The release, the architecture, the packages of a root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,7 +143,7 @@ fn release_of(text: &str) -> String {
 }
 
 /// On a login node: where `here` keeps its list, each host its own, as the home may be on all of them.
-pub fn kept_in_home(context: &Context) -> PathBuf {
+pub fn kept_in_home(context: &UserContext) -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| context.home.join(".cache"), PathBuf::from);
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     cache.join("skiff").join(format!("packages.{host}"))

@@ -17,12 +17,12 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Snapshot;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Plan, inside};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::{base_fingerprint, latest, root};
 
 /// Prints what is added, changed and deleted.
-pub fn diff(context: &Context, name: &EnvName, json: bool) -> Result<()> {
+pub fn diff(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
     let upper = env.dir.join("upper");
     let base = env.ground()?.base();
@@ -90,7 +90,7 @@ pub struct SnapshotReport {
 }
 
 /// Takes a snapshot of an environment into the depot.
-pub fn take_snapshot(context: &Context, env: &Environment) -> Result<SnapshotReport> {
+pub fn take_snapshot(context: &UserContext, env: &Environment) -> Result<SnapshotReport> {
     let depot_dir = context.depot()?;
     let kept = base_fingerprint::kept_in_home(context);
     let ground = env.ground()?;
@@ -143,7 +143,7 @@ pub fn take_snapshot(context: &Context, env: &Environment) -> Result<SnapshotRep
 }
 
 /// Takes a snapshot and says which.
-pub fn snapshot(context: &Context, name: &EnvName, json: bool) -> Result<()> {
+pub fn snapshot(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
     let report = take_snapshot(context, &env)?;
     if json {
@@ -162,7 +162,7 @@ pub fn snapshot(context: &Context, name: &EnvName, json: bool) -> Result<()> {
 }
 
 /// Where a base is to be seen without the helper: the host as the user sees it, an image unpacked.
-fn own_view(context: &Context, base: Base) -> Result<PathBuf> {
+fn own_view(context: &UserContext, base: Base) -> Result<PathBuf> {
     Ok(base::unpacked(context, base)?.unwrap_or_else(|| "/".into()))
 }
 

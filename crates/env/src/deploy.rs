@@ -17,7 +17,7 @@ use skiff_spec::plan::Base;
 use skiff_store::index::ImageName;
 use skiff_sys::IgnoreError;
 use skiff_sys::process::CloneFlags;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::base_fingerprint;
 use crate::contents::ours;
@@ -45,7 +45,7 @@ struct Fetched {
 
 /// Brings a job's snapshot to this node, unless its base is another one and such jobs are refused; within the time that the
 /// configuration gives.
-pub fn deploy(context: &Context, job: &Snapshot) -> Result<Deployed> {
+pub fn deploy(context: &UserContext, job: &Snapshot) -> Result<Deployed> {
     let (end, _) = time_limit(context);
     for _ in 0..3 {
         let Fetched { difference, layers, image } = fetch_until(context, job, end)?;
@@ -58,7 +58,7 @@ pub fn deploy(context: &Context, job: &Snapshot) -> Result<Deployed> {
         .hint("slurm.cache_bytes in the configuration is too small for this environment"))
 }
 
-fn fetch_until(context: &Context, job: &Snapshot, end: Instant) -> Result<Fetched> {
+fn fetch_until(context: &UserContext, job: &Snapshot, end: Instant) -> Result<Fetched> {
     let Some(fetched) = until(end, || fetch(context, job))? else {
         let (name, depot, node) = (&job.environment, &job.depot, node_name());
         let (_, limit) = time_limit(context);
@@ -68,7 +68,7 @@ fn fetch_until(context: &Context, job: &Snapshot, end: Instant) -> Result<Fetche
     Ok(fetched)
 }
 
-fn fetch(context: &Context, job: &Snapshot) -> Result<Fetched> {
+fn fetch(context: &UserContext, job: &Snapshot) -> Result<Fetched> {
     let id = job.snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
     let depot = Depot::open_existing(Path::new(&job.depot)).map_err(ours).map_err(|e| {
         e.hint("the depot must be on a file system that all nodes share: `depot` in the configuration, or SKIFF_DEPOT")
@@ -86,7 +86,7 @@ fn fetch(context: &Context, job: &Snapshot) -> Result<Fetched> {
 }
 
 /// Compares this node's base with the one the environment was built on.
-fn difference(context: &Context, job: &Snapshot, manifest: &SnapshotManifest) -> Result<String> {
+fn difference(context: &UserContext, job: &Snapshot, manifest: &SnapshotManifest) -> Result<String> {
     if context.config.base.mismatch == Mismatch::Ignore {
         return Ok(String::new());
     }
@@ -103,7 +103,7 @@ fn difference(context: &Context, job: &Snapshot, manifest: &SnapshotManifest) ->
 
 /// Holds layers of a cache; nothing if one of them has been evicted.
 pub fn hold(
-    context: &Context,
+    context: &UserContext,
     dir: &Path,
     layers: Vec<PathBuf>,
 ) -> Result<Option<Vec<(PathBuf, LayerLease)>>> {
@@ -115,7 +115,7 @@ pub fn hold(
 
 /// The snapshot's layers in a cache of the user's, bottom first, unpacked unless they are there already.
 pub fn layers(
-    context: &Context,
+    context: &UserContext,
     dir: &Path,
     depot: &Depot,
     (id, manifest): (&SnapshotId, &SnapshotManifest),
@@ -124,7 +124,7 @@ pub fn layers(
 }
 
 fn layers_in(
-    context: &Context,
+    context: &UserContext,
     cache: &Cache,
     dir: &Path,
     (depot, id, manifest): (&Depot, &SnapshotId, &SnapshotManifest),
@@ -140,11 +140,11 @@ fn layers_in(
     })
 }
 
-fn cache_dir(context: &Context) -> PathBuf {
+fn cache_dir(context: &UserContext) -> PathBuf {
     Path::new(&context.config.slurm.cache).join(context.uid.to_string())
 }
 
-fn open_cache(context: &Context, dir: &Path) -> Result<Cache> {
+fn open_cache(context: &UserContext, dir: &Path) -> Result<Cache> {
     Cache::open(dir, context.config.slurm.cache_bytes).map_err(|e| in_cache(e, dir))
 }
 
@@ -158,7 +158,7 @@ fn in_cache(e: skiff_snapshot::Error, dir: &Path) -> Error {
 }
 
 /// When whatever a step needs from elsewhere must be here.
-pub fn time_limit(context: &Context) -> (Instant, u64) {
+pub fn time_limit(context: &UserContext) -> (Instant, u64) {
     let seconds = context.config.slurm.fetch_seconds.min(LONGEST);
     (Instant::now() + Duration::from_secs(seconds), seconds)
 }
@@ -178,7 +178,7 @@ pub fn until<T: Serialize + DeserializeOwned>(
 }
 
 /// Unpacks a snapshot; bottom first.
-pub fn unpack(context: &Context, depot: &Depot, snapshot: &str) -> Result<Vec<(PathBuf, LayerLease)>> {
+pub fn unpack(context: &UserContext, depot: &Depot, snapshot: &str) -> Result<Vec<(PathBuf, LayerLease)>> {
     let id = snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
     let manifest = depot.manifest(&id).map_err(ours)?;
     let cache = context.state()?.join("layers");
@@ -201,7 +201,7 @@ pub fn node_name() -> String {
 }
 
 /// The layers of an environment's snapshot on this machine, bottom first.
-pub fn own_layers(context: &Context, snapshot: &str) -> Result<Vec<(PathBuf, LayerLease)>> {
+pub fn own_layers(context: &UserContext, snapshot: &str) -> Result<Vec<(PathBuf, LayerLease)>> {
     let depot = Depot::open_existing(&context.depot()?).map_err(ours)?;
     unpack(context, &depot, snapshot)
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::process::getuid;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::job::{Descriptor, Snapshot};
+use skiff_spec::job::{JobSpec, Snapshot};
 use skiff_spec::name::EnvName;
 
 const LATEST: &str = "latest";
@@ -18,9 +18,8 @@ fn records(depot: &Path) -> Result<Option<TrustedDir>> {
 /// Writes down a snapshot just taken.
 pub fn set(depot: &Path, snapshot: &Snapshot) -> Result<()> {
     let name = snapshot.environment.as_str();
-    let line = Descriptor::Snapshot(snapshot.clone())
-        .to_line()
-        .map_err(|e| Error::new(format!("job descriptor: {e}")))?;
+    let line =
+        JobSpec::Snapshot(snapshot.clone()).to_line().map_err(|e| Error::new(format!("job spec: {e}")))?;
     let records = TrustedDir::make(&depot.join(LATEST), getuid().as_raw(), 0o755)?;
     if records.read(name).is_ok_and(|found| found.as_deref() == Some(line.as_bytes())) {
         return Ok(());
@@ -29,7 +28,7 @@ pub fn set(depot: &Path, snapshot: &Snapshot) -> Result<()> {
 }
 
 /// The last snapshot of an environment, if there is one.
-pub fn get(depot: &Path, name: &EnvName) -> Result<Option<Descriptor>> {
+pub fn get(depot: &Path, name: &EnvName) -> Result<Option<JobSpec>> {
     let Some(records) = records(depot)? else { return Ok(None) };
     let Some(line) = records.read(name.as_str())? else { return Ok(None) };
     let wrong = |e: &dyn std::fmt::Display| {
@@ -37,7 +36,7 @@ pub fn get(depot: &Path, name: &EnvName) -> Result<Option<Descriptor>> {
             .hint("the next submission writes it anew")
     };
     let line = String::from_utf8(line).map_err(|e| wrong(&e))?;
-    Descriptor::from_line(&line).map(Some).map_err(|e| wrong(&e))
+    JobSpec::from_line(&line).map(Some).map_err(|e| wrong(&e))
 }
 
 /// Forgets that of an environment that is removed.

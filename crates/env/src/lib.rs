@@ -15,14 +15,14 @@ use skiff_runtime::environments::{Environment, Ground};
 use skiff_spec::fault::Result;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 pub use live::{command, enter_default, exec_in, stop};
 pub use remove::delete_leftovers;
 
 /// Does what was asked; the exit code.
 pub fn run(command: &Env) -> Result<i32> {
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     match command {
         Env::Create { name, base, host, dry_run } => {
             create(&context, name, base, host, *dry_run)?;
@@ -51,7 +51,7 @@ pub fn run(command: &Env) -> Result<i32> {
     Ok(0)
 }
 
-fn create(context: &Context, name: &EnvName, base: &str, host: &HostArgs, dry_run: bool) -> Result<()> {
+fn create(context: &UserContext, name: &EnvName, base: &str, host: &HostArgs, dry_run: bool) -> Result<()> {
     let HostArgs { mounts, net } = host;
     let ground = match RootSource::of_base(base)? {
         RootSource::Host => Ground::Host,

@@ -18,12 +18,12 @@ use skiff_spec::job::names;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Identity, inside};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::root;
 
 /// The user's shell in an environment; the default one is made on first use.
-pub fn enter(context: &Context, name: &EnvName, inside: &Inside) -> Result<i32> {
+pub fn enter(context: &UserContext, name: &EnvName, inside: &Inside) -> Result<i32> {
     let env = existing_or_default(context, name)?;
     let mut command = command(context, &env, inside, &[])?;
     set_prompt(&mut command, name);
@@ -32,7 +32,7 @@ pub fn enter(context: &Context, name: &EnvName, inside: &Inside) -> Result<i32> 
 
 /// A command as it runs in an environment; the user's shell if it has no words.
 pub fn command(
-    context: &Context,
+    context: &UserContext,
     env: &Environment,
     inside: &Inside,
     words: &[OsString],
@@ -44,7 +44,7 @@ pub fn command(
 }
 
 /// As a login does: `command` by the login shell if there is one, else the shell as a login shell.
-pub fn enter_default(context: &Context, name: &EnvName, command: Option<OsString>) -> Result<i32> {
+pub fn enter_default(context: &UserContext, name: &EnvName, command: Option<OsString>) -> Result<i32> {
     let env = existing_or_default(context, name)?;
     let inside = Inside { root: true, workdir: Some(context.home.clone()), ..Inside::default() };
     let shell = context.shell();
@@ -67,7 +67,7 @@ pub fn enter_default(context: &Context, name: &EnvName, command: Option<OsString
     Ok(exec_in(context, &env, &inside, &command))
 }
 
-fn existing_or_default(context: &Context, name: &EnvName) -> Result<Environment> {
+fn existing_or_default(context: &UserContext, name: &EnvName) -> Result<Environment> {
     let found = Environment::existing(context, name.clone());
     if found.is_ok() || *name != EnvName::default_name() {
         return found;
@@ -87,7 +87,7 @@ fn set_prompt(command: &mut CommandSpec, name: &EnvName) {
 }
 
 /// Runs a command in an environment, which is started if need be; the exit code.
-pub fn exec_in(context: &Context, env: &Environment, inside: &Inside, command: &CommandSpec) -> i32 {
+pub fn exec_in(context: &UserContext, env: &Environment, inside: &Inside, command: &CommandSpec) -> i32 {
     let mut command = command.clone();
     command.set(names::ENVIRONMENT, env.name.as_str());
     match session(context, env, inside.identity(), &command) {
@@ -97,7 +97,7 @@ pub fn exec_in(context: &Context, env: &Environment, inside: &Inside, command: &
 }
 
 fn session(
-    context: &Context,
+    context: &UserContext,
     env: &Environment,
     identity: Identity,
     command: &CommandSpec,
@@ -127,7 +127,7 @@ pub struct ListedEnvironment {
 }
 
 /// Prints the user's environments.
-pub fn list(context: &Context, json: bool) -> Result<()> {
+pub fn list(context: &UserContext, json: bool) -> Result<()> {
     print(&listed(context)?, json)
 }
 
@@ -150,7 +150,7 @@ pub fn row(l: &ListedEnvironment) -> Vec<String> {
 }
 
 /// All of the user's.
-pub fn listed(context: &Context) -> Result<Vec<ListedEnvironment>> {
+pub fn listed(context: &UserContext) -> Result<Vec<ListedEnvironment>> {
     let one = |env: Environment| -> Result<ListedEnvironment> {
         let settings = env.settings()?;
         let live = Live::connect(&env.dir, Want::Status)?;
@@ -168,7 +168,7 @@ pub fn listed(context: &Context) -> Result<Vec<ListedEnvironment>> {
 }
 
 /// Ends a running environment with everything in it.
-pub fn stop(context: &Context, name: &EnvName) -> Result<()> {
+pub fn stop(context: &UserContext, name: &EnvName) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
     match control::stop_at(&env.dir)? {
         true => Ok(()),
@@ -180,7 +180,7 @@ pub fn stop(context: &Context, name: &EnvName) -> Result<()> {
 }
 
 /// Makes a running environment see what has changed on the host.
-pub fn refresh(context: &Context, name: &EnvName) -> Result<()> {
+pub fn refresh(context: &UserContext, name: &EnvName) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
     if env.ground()?.image().is_some() {
         // An image does not change.

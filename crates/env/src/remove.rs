@@ -7,13 +7,13 @@ use skiff_runtime::environments::{self, Environment};
 use skiff_runtime::{control, lock, naming};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, delete};
 
 use crate::latest;
 
 /// Removes one environment.
-pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> Result<()> {
+pub fn remove(context: &UserContext, name: &EnvName, force: bool, dry_run: bool) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
     match (force, dry_run) {
         (true, true) => {
@@ -45,7 +45,7 @@ pub fn remove(context: &Context, name: &EnvName, force: bool, dry_run: bool) -> 
 }
 
 /// Deletes what interrupted removals and creations have left.
-pub fn delete_leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+pub fn delete_leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     let all = environments::home(context)?;
     let left = dirs::leftovers(&all);
     left.iter().try_for_each(|dir| delete(context, dir.clone()))?;

@@ -8,10 +8,10 @@ use skiff_runtime::supervisor::{Keep, Place, session_at};
 use skiff_spec::fault::Result;
 use skiff_spec::plan::{Plan, Upper};
 use skiff_spec::settings::Settings;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 /// A session in one of the user's environments, which is started if it does not run.
-pub fn session(context: &Context, env: &Environment) -> Result<Live> {
+pub fn session(context: &UserContext, env: &Environment) -> Result<Live> {
     plan::refuse_inside(context)?;
     let name = env.name.to_string();
     let place = Place { dir: env.dir.clone(), environment: Some(name.clone()), name };
@@ -30,7 +30,7 @@ pub fn session(context: &Context, env: &Environment) -> Result<Live> {
 }
 
 /// The plan by which an environment runs.
-pub fn plan(context: &Context, env: &Environment) -> Result<Plan> {
+pub fn plan(context: &UserContext, env: &Environment) -> Result<Plan> {
     plan::build(options(env, env.settings()?.clone()), base::of_ground(context, &env.ground()?)?)
 }
 

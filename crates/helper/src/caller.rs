@@ -25,7 +25,7 @@ pub struct Caller {
     /// The caller's umask, which is for their programs, not for the helper.
     pub umask: Mode,
     /// The signal mask that the caller came with.
-    mask: signal::Mask,
+    mask: signal::SignalMask,
     /// The alarm that ends this process in any case.
     deadline: signal::Deadline,
     /// The limits that the caller came with.

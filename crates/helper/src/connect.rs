@@ -9,9 +9,9 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use skiff_net::claim::{KEY, Key};
+use skiff_net::site_key::{KEY, SiteKey};
 use skiff_spec::fault::{Context, Fault as Error, Result};
-use skiff_spec::network::{Again, Claim, NetName};
+use skiff_spec::network::{NetName, Reservation, ReservationRequest};
 use skiff_sys::ns;
 
 use crate::caller::Caller;
@@ -19,19 +19,24 @@ use crate::namespaces::{check_owner, open_ns};
 use crate::{files, network};
 
 /// Answers [`Connect`](skiff_spec::wire::Request::Connect).
-pub fn make(caller: &Caller, pid: u32, name: &NetName, again: Option<&Again>) -> Result<(Ipv4Addr, OwnedFd)> {
+pub fn make(
+    caller: &Caller,
+    pid: u32,
+    name: &NetName,
+    reserved: Option<&ReservationRequest>,
+) -> Result<(Ipv4Addr, OwnedFd)> {
     let network = network::allowed(caller, name)?;
     let inside = own_space(caller, pid)?;
-    let key = again.map_or(Ok(None), |_| key())?;
+    let key = reserved.map_or(Ok(None), |_| key())?;
     let secret = network::secret(&network)?;
     skiff_net::enter_hosts()?;
-    let again = again.map(|again| (again, key.as_ref()));
+    let reserved = reserved.map(|reserved| (reserved, key.as_ref()));
     let node = skiff_net::node()?;
-    skiff_net::gate::connect(name, &network, (&node, caller.uid), inside.as_fd(), secret.as_ref(), again)
+    skiff_net::gate::connect(name, &network, (&node, caller.uid), inside.as_fd(), secret.as_ref(), reserved)
 }
 
 /// Answers [`Leave`](skiff_spec::wire::Request::Leave).
-pub fn leave(caller: &Caller, name: &NetName, address: Ipv4Addr) -> Result<Claim> {
+pub fn leave(caller: &Caller, name: &NetName, address: Ipv4Addr) -> Result<Reservation> {
     let network = network::allowed(caller, name)?;
     let key = key()?;
     skiff_net::enter_hosts()?;
@@ -61,7 +66,7 @@ fn own_space(caller: &Caller, pid: u32) -> Result<OwnedFd> {
 }
 
 /// The site's key, if there is one.
-fn key() -> Result<Option<Key>> {
+fn key() -> Result<Option<SiteKey>> {
     let Some(content) = files::read_secret_if_exists(KEY)? else { return Ok(None) };
-    Key::new(&content).map(Some).map_err(|why| Error::new(format!("{KEY}: {why}")))
+    SiteKey::new(&content).map(Some).map_err(|why| Error::new(format!("{KEY}: {why}")))
 }

@@ -23,7 +23,7 @@ use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, close_as_exec_does, close_inherited, exit_now, fork};
-use skiff_sys::signal::{self, Mask};
+use skiff_sys::signal::{self, SignalMask};
 use skiff_sys::{caps, fdpass, ns, seccomp};
 
 use crate::caller::Caller;
@@ -60,7 +60,7 @@ pub fn start(caller: &Caller, pid: u32, request: &[u8], told: bool, socket: &Own
         }
         Fork::Child => {
             // Not even its own alarm, which a fork ends, is to end it before it is told to go.
-            signal::restore(Mask::from_bits(u64::MAX));
+            signal::restore(SignalMask::from_bits(u64::MAX));
             let why = become_it(caller, &request, mount.as_ref(), (socket, told), &reporter);
             rustix::io::write(&reporter, &why.to_bytes())
                 .ignore_error("if the caller has gone there is nobody to tell; the exit code says it too");

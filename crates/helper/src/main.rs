@@ -133,13 +133,13 @@ fn answer(socket: &OwnedFd, asked_by: &mut AskedBy) -> Result<()> {
         Request::Refresh => refresh::forget(&fds).and_then(done),
         Request::Network { name } => network::enter(&caller, &name),
         Request::Follow { pid } => network::follow(&caller, pid),
-        Request::Connect { pid, name, again } => {
-            let (address, between) = connect::make(&caller, pid, &name, again.as_ref())?;
+        Request::Connect { pid, name, reserved } => {
+            let (address, between) = connect::make(&caller, pid, &name, reserved.as_ref())?;
             tell(&Reply::Address(address), &[between.as_fd()])
         }
         Request::Leave { name, address } => {
-            let claim = connect::leave(&caller, &name, address)?;
-            tell(&Reply::Kept(claim), &[])
+            let reservation = connect::leave(&caller, &name, address)?;
+            tell(&Reply::Kept(reservation), &[])
         }
         Request::Free { name, address } => connect::free(&caller, &name, address).and_then(done),
         Request::Store => writer::start(&caller, fds, socket),

@@ -11,8 +11,8 @@ use std::os::unix::ffi::OsStringExt;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use skiff_net::claim::KEY;
-use skiff_net::tunnel::{MUNGE_KEY, Secret};
+use skiff_net::site_key::KEY;
+use skiff_net::tunnel::{MUNGE_KEY, TunnelSecret};
 use skiff_sandbox::command::{own_args, own_env};
 use skiff_sandbox::mounts;
 use skiff_spec::account::{Group, User};
@@ -46,7 +46,7 @@ fn join(caller: &Caller, name: &NetName) -> Result<Ipv4Addr> {
 }
 
 /// What the keys of an encrypted network come from: the site's key, or else munge's.
-pub fn secret(network: &Network) -> Result<Option<Secret>> {
+pub fn secret(network: &Network) -> Result<Option<TunnelSecret>> {
     if !network.encrypt {
         return Ok(None);
     }
@@ -55,7 +55,7 @@ pub fn secret(network: &Network) -> Result<Option<Secret>> {
         None => files::read_services_secret_if_exists(MUNGE_KEY)?.map(|key| (MUNGE_KEY, key)),
     };
     let secret = |(path, content): (&str, Zeroizing<Vec<u8>>)| {
-        Secret::new(&content).map_err(|why| Error::new(format!("{path}: {why}")))
+        TunnelSecret::new(&content).map_err(|why| Error::new(format!("{path}: {why}")))
     };
     found.map(secret).transpose()
 }

@@ -195,7 +195,7 @@ fn outlive_callers_limits(caller: &Caller) -> std::io::Result<()> {
     }
     let timers = [Signal::ALARM, Signal::VTALARM, Signal::PROF];
     let bits = timers.iter().fold(0, |bits, signal| bits | 1 << (signal.as_raw() - 1));
-    signal::restore(signal::Mask::from_bits(bits));
+    signal::restore(signal::SignalMask::from_bits(bits));
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Ended};
 use skiff_spec::name::EnvName;
 use skiff_sys::signal::Signals;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::logs::Follow;
 use crate::look::{not_running, stop};
@@ -30,7 +30,7 @@ const OURS: [Signal; 5] = [Signal::TSTP, Signal::CONT, Signal::TTIN, Signal::TTO
 pub fn run(run: &Run, instance: &EnvName) -> Result<i32> {
     match start::start(&of_run(run, instance)?)? {
         0 if !run.show.dry_run => {
-            let context = Context::load()?;
+            let context = UserContext::load()?;
             let ended = attend(&context, &Record::named(&context, instance)?, 0, |_| Ok(false))?;
             Ok(ended.map_or(0, output::exit_as))
         }
@@ -78,7 +78,7 @@ pub fn of_run(run: &Run, instance: &EnvName) -> Result<Start> {
 /// Waits for its end; how its command ended. `skipped` bytes of its output are not shown. Other signals than those that end
 /// things are for `heard`; when that says so, nobody waits any longer.
 pub fn attend(
-    context: &Context,
+    context: &UserContext,
     record: &Record,
     skipped: u64,
     mut heard: impl FnMut(i32) -> Result<bool>,

@@ -11,7 +11,7 @@ pub mod start;
 
 use skiff_cli::Instance;
 use skiff_spec::fault::Result;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 pub use look::{Listed, running};
 
@@ -20,7 +20,7 @@ pub fn run(command: &Instance) -> Result<i32> {
     if let Instance::Start(start) = command {
         return start::start(start);
     }
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     match command {
         Instance::Start(_) => {}
         Instance::List(output) => look::list(&context, output.json)?,

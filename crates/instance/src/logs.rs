@@ -12,10 +12,10 @@ use skiff_output as output;
 use skiff_runtime::record::{Record, State};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 /// Prints it, and what follows if that is asked for, until the instance ends.
-pub fn show(context: &Context, name: &EnvName, follow: bool) -> Result<()> {
+pub fn show(context: &UserContext, name: &EnvName, follow: bool) -> Result<()> {
     let record = Record::existing(context, name)?;
     if follow {
         return Follow::begin(&record, 0)?.until(None).map(drop);

@@ -23,7 +23,7 @@ use skiff_spec::job::names;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Identity, Plan, Route};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 /// One, for people and programs.
 #[derive(Serialize)]
@@ -109,7 +109,7 @@ impl Listed {
     }
 }
 
-fn listed(context: &Context) -> Result<Vec<Listed>> {
+fn listed(context: &UserContext) -> Result<Vec<Listed>> {
     let all = Record::all(context)?;
     let looked = all.iter().map(|record| (record, Listed::of(record)));
     // One that has gone meanwhile is none.
@@ -117,7 +117,7 @@ fn listed(context: &Context) -> Result<Vec<Listed>> {
 }
 
 /// Prints all.
-pub fn list(context: &Context, json: bool) -> Result<()> {
+pub fn list(context: &UserContext, json: bool) -> Result<()> {
     let all = listed(context)?;
     if json {
         return output::json(&all);
@@ -134,13 +134,13 @@ pub fn list(context: &Context, json: bool) -> Result<()> {
 }
 
 /// Lists the instances that run.
-pub fn running(context: &Context) -> Result<Vec<Listed>> {
+pub fn running(context: &UserContext) -> Result<Vec<Listed>> {
     let all = listed(context)?;
     Ok(all.into_iter().filter(|listed| listed.state == "running").collect())
 }
 
 /// Runs a command in one; its exit code.
-pub fn exec(context: &Context, name: &EnvName, inside: &Inside, words: &[OsString]) -> Result<i32> {
+pub fn exec(context: &UserContext, name: &EnvName, inside: &Inside, words: &[OsString]) -> Result<i32> {
     let record = Record::existing(context, name)?;
     let started = record.started()?;
     let live = Live::connect(&record.dir, Want::Session)?.ok_or_else(|| not_running(&record))?;
@@ -155,7 +155,7 @@ pub fn exec(context: &Context, name: &EnvName, inside: &Inside, words: &[OsStrin
 }
 
 fn session(
-    context: &Context,
+    context: &UserContext,
     live: &Live,
     identity: Identity,
     plan: &Plan,
@@ -169,7 +169,7 @@ fn session(
 
 /// As the instance's own command would be run, unless the user wants to be somebody else.
 fn command(
-    context: &Context,
+    context: &UserContext,
     (record, started): (&Record, &Started),
     inside: &Inside,
     words: &[OsString],
@@ -212,7 +212,7 @@ pub fn not_running(record: &Record) -> Error {
 }
 
 /// Ends one, kindly at first.
-pub fn stop(context: &Context, name: &EnvName, seconds: u64) -> Result<()> {
+pub fn stop(context: &UserContext, name: &EnvName, seconds: u64) -> Result<()> {
     let record = Record::existing(context, name)?;
     let live = Live::connect(&record.dir, Want::End)?.ok_or_else(|| not_running(&record))?;
     let limit = Timespec::try_from(Duration::from_secs(seconds))
@@ -228,7 +228,7 @@ pub fn stop(context: &Context, name: &EnvName, seconds: u64) -> Result<()> {
 }
 
 /// Removes what is kept of one.
-pub fn remove(context: &Context, name: &EnvName, force: bool) -> Result<()> {
+pub fn remove(context: &UserContext, name: &EnvName, force: bool) -> Result<()> {
     let record = Record::existing(context, name)?;
     let mut lock = record.lock_ended()?;
     if lock.is_none() && force {

@@ -23,7 +23,7 @@ use skiff_sandbox::start::{StartOptions, start_for, start_for_me};
 use skiff_spec::fault::Result;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Identity, Plan};
-use skiff_user::context::{Context, is_inside};
+use skiff_user::context::{UserContext, is_inside};
 use skiff_user::scratch;
 
 use plan_file::PlanFile;
@@ -58,8 +58,8 @@ fn start(asked: RootOptions, show: &DryRun) -> Result<i32> {
 }
 
 /// What was planned before the plan's network was joined is carried out as it is; else `plan` begins.
-fn unless_attached(plan: impl FnOnce(&Context) -> Result<i32>) -> Result<i32> {
-    let context = Context::load()?;
+fn unless_attached(plan: impl FnOnce(&UserContext) -> Result<i32>) -> Result<i32> {
+    let context = UserContext::load()?;
     match network::attached()? {
         Some(resolved) => go_on(&context, resolved),
         None => plan(&context),
@@ -67,7 +67,7 @@ fn unless_attached(plan: impl FnOnce(&Context) -> Result<i32>) -> Result<i32> {
 }
 
 /// Carries out what `skiff run --dry-run --json` has printed to a file; the exit code.
-fn replay(context: &Context, file: &Path, show: &DryRun) -> Result<i32> {
+fn replay(context: &UserContext, file: &Path, show: &DryRun) -> Result<i32> {
     let (asked, found) = PlanFile::parse(&PlanFile::read(file)?)?.check(context)?;
     if let (Some(entry), false) = (&found.entry, show.dry_run) {
         get::again(context, entry.clone())?;
@@ -76,7 +76,7 @@ fn replay(context: &Context, file: &Path, show: &DryRun) -> Result<i32> {
 }
 
 fn carry_out(
-    context: &Context,
+    context: &UserContext,
     started: Option<Helper>,
     (asked, found): (RootOptions, RunFacts<'_>),
     show: &DryRun,
@@ -102,14 +102,14 @@ fn carry_out(
 }
 
 /// Carries out, on the plan's network, what was planned before that was joined.
-fn go_on(context: &Context, resolved: Resolved) -> Result<i32> {
+fn go_on(context: &UserContext, resolved: Resolved) -> Result<i32> {
     let Resolved { plan, process } = resolved;
     let process = process.check(plan.untrusted, [context.uid, getgid().as_raw()])?;
     let (upper, _scratch) = scratch::of_a_command(context, false)?;
     begin(context, None, &process, &plan::with_changes_in(plan, upper))
 }
 
-fn begin(context: &Context, started: Option<Helper>, process: &MainProcess, plan: &Plan) -> Result<i32> {
+fn begin(context: &UserContext, started: Option<Helper>, process: &MainProcess, plan: &Plan) -> Result<i32> {
     base::make_ready(context, plan)?;
     match in_new(context, started, process, plan) {
         Ok(ended) => Ok(output::exit_as(ended)),
@@ -138,7 +138,7 @@ fn show_process(process: &MainProcess) -> Result<()> {
 }
 
 /// Every start needs the helper: it loads while we plan. Over the host's root it makes ready, too; which image it is to be is not known yet.
-fn helper_ahead(asked: &RootOptions, dry_run: bool, context: &Context) -> Result<Option<Helper>> {
+fn helper_ahead(asked: &RootOptions, dry_run: bool, context: &UserContext) -> Result<Option<Helper>> {
     let sure = asked.net() == Net::Host && !dry_run && !is_inside();
     match &context.helper {
         Some(helper) if sure && asked.source == RootSource::Host => {
@@ -150,7 +150,7 @@ fn helper_ahead(asked: &RootOptions, dry_run: bool, context: &Context) -> Result
 }
 
 fn in_new(
-    context: &Context,
+    context: &UserContext,
     started: Option<Helper>,
     process: &MainProcess,
     plan: &Plan,
@@ -175,7 +175,7 @@ fn in_new(
 }
 
 fn as_me_in_new(
-    context: &Context,
+    context: &UserContext,
     started: Option<Helper>,
     command: &CommandSpec,
     plan: &Plan,

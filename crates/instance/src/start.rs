@@ -33,7 +33,7 @@ use skiff_spec::plan::{Base, Identity, Plan, Upper};
 use skiff_spec::settings::Settings;
 use skiff_store::index::ImageName;
 use skiff_user::checkpoints::refuse_missing;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::scratch;
 
 /// What an instance is of.
@@ -84,7 +84,7 @@ impl Resolved {
         }
     }
 
-    fn wanted(self, context: &Context) -> Result<Wanted> {
+    fn wanted(self, context: &UserContext) -> Result<Wanted> {
         let Self { plan, snapshot, process, identity, stop, entry } = self;
         // They are on this machine; but whoever held them has gone.
         let layers = snapshot.as_ref().map(|snapshot| own_layers(context, snapshot)).transpose()?;
@@ -101,7 +101,7 @@ impl Resolved {
 
 /// Starts it; the exit code: that of a command that cannot be started, too.
 pub fn start(start: &Start) -> Result<i32> {
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     let record = Record::named(&context, &start.instance)?;
     let of = Of::read(&context, &start.of)?;
     record.refuse_taken()?;
@@ -129,7 +129,7 @@ pub fn start(start: &Start) -> Result<i32> {
 }
 
 fn launch(
-    context: &Context,
+    context: &UserContext,
     start: &Start,
     of: &Of,
     record: &Record,
@@ -182,7 +182,7 @@ fn started(start: &Start, of: &Of, wanted: &Wanted) -> Started {
 impl Of {
     /// Reads the word. One that may be either is an environment's name if the user has such an environment: they made it themselves, and an
     /// image can be named in other ways.
-    fn read(context: &Context, word: &str) -> Result<Self> {
+    fn read(context: &UserContext, word: &str) -> Result<Self> {
         if word == "host" {
             return Ok(Self::Host);
         }
@@ -203,7 +203,7 @@ impl Of {
     }
 }
 
-fn wanted(context: &Context, start: &Start, of: &Of, record: &Record) -> Result<Wanted> {
+fn wanted(context: &UserContext, start: &Start, of: &Of, record: &Record) -> Result<Wanted> {
     let asked = start.options();
     let upper = if asked.dumpable {
         // On the disk, where it can be saved.
@@ -231,7 +231,7 @@ pub fn options(asked: RootOptions, record: &Record, upper: Upper) -> PlanOptions
 }
 
 /// As `skiff run` has it.
-fn of_base(context: &Context, start: &Start, options: PlanOptions) -> Result<Wanted> {
+fn of_base(context: &UserContext, start: &Start, options: PlanOptions) -> Result<Wanted> {
     let entered = options.asked.source == RootSource::Host && start.command.is_empty();
     let found = resolve(&options.asked, context, start.show.dry_run)?;
     let RunFacts { facts, process, entry } = found;
@@ -243,7 +243,7 @@ fn of_base(context: &Context, start: &Start, options: PlanOptions) -> Result<Wan
 
 /// Over a snapshot of the environment, as a job is: it goes on meanwhile, and there can be several instances of it.
 fn of_environment(
-    context: &Context,
+    context: &UserContext,
     start: &Start,
     env: &Environment,
     options: PlanOptions,
@@ -289,7 +289,7 @@ pub fn over_environment(options: PlanOptions, settings: Settings, layers: Vec<Pa
 }
 
 /// Takes one, and unpacks it; bottom first.
-fn snapshot(context: &Context, env: &Environment) -> Result<(String, Vec<(PathBuf, LayerLease)>)> {
+fn snapshot(context: &UserContext, env: &Environment) -> Result<(String, Vec<(PathBuf, LayerLease)>)> {
     let taken = take_snapshot(context, env)?;
     for path in &taken.skipped {
         output::note(&format!("not in the instance: /{path} (a socket or device)"));

@@ -1,6 +1,6 @@
 //! Protocols of `spec`, which knows nothing of processes.
 
-use skiff_spec::job::Descriptor;
+use skiff_spec::job::JobSpec;
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
 
 use crate::{Codec, Framing, Protocol, Unanswered};
@@ -38,7 +38,7 @@ impl Protocol for Request {
     );
 }
 
-impl Codec for Descriptor {
+impl Codec for JobSpec {
     const LONGEST: usize = LONGEST_DESCRIPTOR;
 
     fn to_bytes(&self) -> Option<Vec<u8>> {
@@ -54,9 +54,9 @@ impl Codec for Descriptor {
 /// The kernel starts no program with a longer variable (`MAX_ARG_STRLEN`).
 const LONGEST_DESCRIPTOR: usize = 128 << 10;
 
-impl Protocol for Descriptor {
+impl Protocol for JobSpec {
     type Answer = Unanswered;
-    const NAME: &'static str = "Job descriptor";
+    const NAME: &'static str = "Job spec";
     const SIDES: [&'static str; 2] = ["`skiff slurm submit`", "`skiff slurm` on each node"];
     const FRAMING: Framing =
         Framing::Own("Slurm carries it as the value of a variable, so it is one line of JSON.");

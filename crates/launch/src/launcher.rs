@@ -9,7 +9,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use skiff_sys::IgnoreError;
-use skiff_sys::signal::{Mask, start_with};
+use skiff_sys::signal::{SignalMask, start_with};
 
 use crate::channel::Channel;
 use crate::error::{Error, OfSystem as _, Result};
@@ -52,7 +52,7 @@ impl Launcher {
         // A key on the terminal is for the script; what it does to us is for us to decide.
         command.process_group(0);
         // It must hear when it is told to end.
-        start_with(&mut command, Mask::from_bits(0));
+        start_with(&mut command, SignalMask::from_bits(0));
         for name in &launch.without {
             command.env_remove(name);
         }

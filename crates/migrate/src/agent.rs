@@ -29,7 +29,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::lock;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::peer::wait;
 use munge::{MungeCredential, Opening};
@@ -56,7 +56,7 @@ const SYSTEMD: &str = "/run/systemd/system";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Serves until it is ended.
-pub fn serve(context: &Context) -> Result<i32> {
+pub fn serve(context: &UserContext) -> Result<i32> {
     if !getuid().is_root() {
         return Err(Error::new("the agent starts programs as whoever asks for it: only root can do that")
             .hint("systemctl enable --now skiff-agent; users need no agent of their own where they have ssh or a job"));

@@ -12,7 +12,7 @@ use skiff_runtime::lock;
 use skiff_runtime::record::{Record, State};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::name::EnvName;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 const ARRIVAL: &str = "arrival";
 const DECISION: &str = "decision";
@@ -34,7 +34,7 @@ pub fn take(dir: &Path) -> Result<bool> {
 }
 
 /// Whether the one that was offered with this token has been taken. If nobody has said so yet, it never will be.
-pub fn ask(context: &Context, instance: &EnvName, token: &str) -> Result<bool> {
+pub fn ask(context: &UserContext, instance: &EnvName, token: &str) -> Result<bool> {
     let record = Record::named(context, instance)?;
     let is_it = || fs::read_to_string(record.dir.join(ARRIVAL)).is_ok_and(|there| there == token);
     if !is_it() || decide(&record.dir, REFUSED)? {

@@ -12,7 +12,7 @@ use skiff_output as output;
 use skiff_runtime::record::{Record, State};
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::{in_step, sender, way};
 
@@ -29,7 +29,7 @@ struct Left {
 }
 
 /// Does it; the exit code: whether any has stayed.
-pub fn drain(context: &Context, words: &Drain) -> Result<i32> {
+pub fn drain(context: &UserContext, words: &Drain) -> Result<i32> {
     let here = hosts::own_name();
     let is_here = hosts::same(&words.node, &here);
     let targets = match words.to.is_empty() {
@@ -51,7 +51,7 @@ pub fn drain(context: &Context, words: &Drain) -> Result<i32> {
 }
 
 /// Moves the instances of this host.
-fn leave(context: &Context, words: &Drain, targets: &[String]) -> Result<Vec<Left>> {
+fn leave(context: &UserContext, words: &Drain, targets: &[String]) -> Result<Vec<Left>> {
     let mut all = vec![];
     let mut turn = 0;
     for record in Record::all(context)? {

@@ -28,7 +28,7 @@ use skiff_spec::instance::Started;
 use skiff_sys::IgnoreError;
 use skiff_sys::signal::Signals;
 use skiff_user::checkpoints::home;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::direct;
 use crate::direct::{MemoryRanges, PageRun};
@@ -54,7 +54,7 @@ const STARTING: Duration = Duration::from_secs(30);
 
 /// One that is to be moved.
 pub struct Migration<'a> {
-    pub context: &'a Context,
+    pub context: &'a UserContext,
     pub record: &'a Record,
     pub started: &'a Started,
     pub init: Pid,

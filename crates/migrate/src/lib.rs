@@ -37,16 +37,16 @@ mod way;
 
 use skiff_cli::{Drain, Migrate};
 use skiff_spec::fault::Result;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 /// Does what was asked.
 pub fn run(words: &Migrate) -> Result<()> {
-    sender::migrate(&Context::load()?, words)
+    sender::migrate(&UserContext::load()?, words)
 }
 
 /// Has all instances that can leave a machine; the exit code.
 pub fn drain(words: &Drain) -> Result<i32> {
-    drain::drain(&Context::load()?, words)
+    drain::drain(&UserContext::load()?, words)
 }
 
 /// What Slurm sets for programs of a step, and ends with it.
@@ -58,7 +58,7 @@ fn in_step() -> bool {
 
 /// Serves those who have neither ssh nor a job to get here by; the exit code.
 pub fn agent() -> Result<i32> {
-    agent::serve(&Context::load()?)
+    agent::serve(&UserContext::load()?)
 }
 
 /// Asks the agent of another machine to start a receiver; the exit code.
@@ -68,5 +68,5 @@ pub fn call_agent(node: &str, port: u16) -> Result<i32> {
 
 /// On the other machine; the exit code.
 pub fn receive() -> Result<i32> {
-    receive::receive(&Context::load()?)
+    receive::receive(&UserContext::load()?)
 }

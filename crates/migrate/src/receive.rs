@@ -29,7 +29,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_sys::IgnoreError;
 use skiff_sys::signal::Signals;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::direct;
 use crate::direct::Stock;
@@ -59,7 +59,7 @@ const TWICE: u64 = 128 << 20;
 const SLACK: u64 = 64 << 20;
 
 /// Serves the sender; the exit code.
-pub fn receive(context: &Context) -> Result<i32> {
+pub fn receive(context: &UserContext) -> Result<i32> {
     let call = callback::read(Path::new("-"))?;
     let mut peer = ControlChannel::over(callback::dial(&call, CONTROL, SENDER)?, SENDER)?;
     let goods = callback::dial(&call, GOODS, SENDER)?;
@@ -96,7 +96,7 @@ fn stay(record: &Record) -> Result<i32> {
 }
 
 /// Does what the sender wants; the instance, if one has come.
-fn serve(context: &Context, peer: &mut ControlChannel, goods: OwnedFd) -> Result<Option<Record>> {
+fn serve(context: &UserContext, peer: &mut ControlChannel, goods: OwnedFd) -> Result<Option<Record>> {
     match peer.hear(Instant::now() + PATIENCE)? {
         SourceMessage::Ask(instance, token) => {
             peer.tell(&DestinationMessage::Taken(decision::ask(context, &instance, &token)?))?;
@@ -107,7 +107,7 @@ fn serve(context: &Context, peer: &mut ControlChannel, goods: OwnedFd) -> Result
     }
 }
 
-fn take(context: &Context, peer: &mut ControlChannel, goods: OwnedFd, offer: &Offer) -> Result<Record> {
+fn take(context: &UserContext, peer: &mut ControlChannel, goods: OwnedFd, offer: &Offer) -> Result<Record> {
     let record = consider(context, offer)?;
     let images = match offer.mode {
         mode if mode.is_diskless() => Some(Images::prepare(offer)?),
@@ -134,7 +134,7 @@ fn take(context: &Context, peer: &mut ControlChannel, goods: OwnedFd, offer: &Of
 }
 
 /// Whether it can come, as far as that shows beforehand; gets what it needs.
-fn consider(context: &Context, offer: &Offer) -> Result<Record> {
+fn consider(context: &UserContext, offer: &Offer) -> Result<Record> {
     if offer.version != VERSION {
         return Err(Error::new(format!("skiff here is version {VERSION}, the sender's {}", offer.version))
             .hint("have the same version installed on both machines"));
@@ -170,7 +170,7 @@ fn visible(dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
 
 /// Makes the processes, and lets them go when the sender says so.
 fn restore(
-    context: &Context,
+    context: &UserContext,
     (peer, token): (&ControlChannel, &str),
     record: &Record,
     (checkpoint, dir): (&Checkpoint, &Path),

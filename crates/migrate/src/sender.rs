@@ -18,7 +18,7 @@ use skiff_runtime::record::{Record, State};
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::hand_over::{Migration, SwitchoverOutcome, TransferStats};
 use crate::leaving::{self, InDoubtRecord};
@@ -53,7 +53,7 @@ pub struct MigrationReport {
 }
 
 /// Moves an instance, and says so.
-pub fn migrate(context: &Context, words: &Migrate) -> Result<()> {
+pub fn migrate(context: &UserContext, words: &Migrate) -> Result<()> {
     match carry_out(context, words)? {
         MigrationOutcome::Moved(moved) => say(words, &moved),
         MigrationOutcome::Before => output::line(words.instance.as_str()),
@@ -72,7 +72,7 @@ pub enum MigrationOutcome {
 }
 
 /// Moves an instance.
-pub fn carry_out(context: &Context, words: &Migrate) -> Result<MigrationOutcome> {
+pub fn carry_out(context: &UserContext, words: &Migrate) -> Result<MigrationOutcome> {
     let begun = Instant::now();
     refuse_lazy(words.mode)?;
     if !words.dry_run && settle_ended(context, &words.instance)? {
@@ -172,7 +172,7 @@ fn lock(record: &Record) -> Result<std::os::fd::OwnedFd> {
 }
 
 /// If a move of it has lost its connection when it was given away: finds out whether it has gone, and makes that so here.
-fn settle(context: &Context, record: &Record) -> Result<bool> {
+fn settle(context: &UserContext, record: &Record) -> Result<bool> {
     let Some(left) = InDoubtRecord::left(record)? else { return Ok(false) };
     let taken = ask(context, record, &left).map_err(|e| {
         let (name, node) = (&record.name, &left.node);
@@ -192,7 +192,7 @@ fn settle(context: &Context, record: &Record) -> Result<bool> {
 }
 
 /// The same where nothing of it runs here any more: a sender that was killed may have ended what had gone, and not have said so.
-fn settle_ended(context: &Context, instance: &EnvName) -> Result<bool> {
+fn settle_ended(context: &UserContext, instance: &EnvName) -> Result<bool> {
     let record = Record::existing(context, instance)?;
     if InDoubtRecord::left(&record)?.is_none() || matches!(record.state()?, State::Running(_)) {
         return Ok(false);
@@ -212,7 +212,7 @@ fn listen_again(record: &Record) -> Result<()> {
     Ok(())
 }
 
-fn ask(context: &Context, record: &Record, left: &InDoubtRecord) -> Result<bool> {
+fn ask(context: &UserContext, record: &Record, left: &InDoubtRecord) -> Result<bool> {
     let mut way = ReceiverLink::open(context, &left.node)?;
     way.peer.tell(&SourceMessage::Ask(record.name.clone(), left.token.clone()))?;
     match way.peer.hear(Instant::now() + PATIENCE)? {

@@ -13,7 +13,7 @@ use skiff_launch::launcher::Launcher;
 use skiff_launch::listener::CallbackListener;
 use skiff_launch::manager::{self, ConnectMethod, Launch, Surroundings};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::peer::ControlChannel;
 use crate::talk::{CONTROL, GOODS};
@@ -31,7 +31,7 @@ pub struct ReceiverLink {
 }
 
 /// What starts it.
-pub fn launch(context: &Context, node: &str) -> Result<Launch> {
+pub fn launch(context: &UserContext, node: &str) -> Result<Launch> {
     let exe = std::env::current_exe().context(|| "own program")?;
     let agent = Some(context.config.migrate.port).filter(|port| *port != 0).map(|port| {
         let argv = vec![exe.clone().into(), "agent-call".into(), node.into(), port.to_string().into()];
@@ -68,7 +68,7 @@ pub fn others(node: &str) -> Result<Vec<String>> {
 
 impl ReceiverLink {
     /// Starts it and waits for its call.
-    pub fn open(context: &Context, node: &str) -> Result<Self> {
+    pub fn open(context: &UserContext, node: &str) -> Result<Self> {
         let launch = launch(context, node)?;
         let mut listener = CallbackListener::open()?;
         let call = listener.call(address::of_this_host(&[Host { name: node.into(), slots: None }]))?;

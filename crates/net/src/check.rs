@@ -4,13 +4,13 @@ use std::io;
 
 use skiff_ipc::{Descriptors, ReportingChild};
 use skiff_spec::fault::Context as _;
-use skiff_spec::network::{Kind, NetName, Network};
+use skiff_spec::network::{NetName, Network, NetworkDriver};
 use skiff_sys::process::CloneFlags;
 
 use crate::firewall::{self, Guard};
 use crate::netlink::Netlink;
-use crate::tunnel::{self, Secret, Tunnel};
-use crate::{device, wireguard, wiring};
+use crate::tunnel::{self, Tunnel, TunnelSecret};
+use crate::{device, host_link, wireguard};
 
 /// All that is found.
 #[must_use]
@@ -24,7 +24,7 @@ pub fn wrong_here(name: &NetName, network: &Network, node: &str) -> Vec<String> 
             Err(e) => wrong.push(format!("device {parent}: {e}")),
         }
     }
-    if network.kind == Kind::Routed && !wiring::forwards() {
+    if network.kind == NetworkDriver::Routed && !host_link::forwards() {
         wrong.push("the host passes no packets on: sysctl net.ipv4.ip_forward=1".into());
     }
     wrong.extend(without_wireguard(name, network));
@@ -55,16 +55,16 @@ fn without_rules(name: &NetName, network: &Network, node: &str) -> Option<String
         make_rules(name, network, node).context(|| "nftables")
     });
     let why = child.ok()?.end().err()?;
-    Some(format!("{why}: {}", wiring::NEEDS_RULES))
+    Some(format!("{why}: {}", host_link::NEEDS_RULES))
 }
 
 fn make_rules(name: &NetName, network: &Network, node: &str) -> io::Result<()> {
     firewall::protect_member(network, None)?;
-    if network.kind != Kind::VxLan {
+    if network.kind != NetworkDriver::VxLan {
         return Ok(());
     }
     // With keys that nobody has: only the device's name is in the rules.
-    let tunnel = Secret::new(&[0; 32]).ok().filter(|_| network.encrypt);
+    let tunnel = TunnelSecret::new(&[0; 32]).ok().filter(|_| network.encrypt);
     let tunnel = tunnel.and_then(|secret| Tunnel::new(name, network, node, &secret).ok());
     let (id, port) = (network.id.unwrap_or_default(), 1);
     Guard { name, network, node, id, port, travels: false, tunnel: tunnel.as_ref() }.apply()

@@ -93,13 +93,13 @@ pub enum Space<'a> {
 }
 
 /// A member's device, in the namespace `space`.
-pub struct Member<'a> {
+pub struct InterfaceConfig<'a> {
     pub space: Space<'a>,
     pub hardware: [u8; 6],
     pub mtu: Option<u32>,
 }
 
-impl Member<'_> {
+impl InterfaceConfig<'_> {
     fn message(&self) -> LinkMessage {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(INSIDE.into()));

@@ -15,7 +15,7 @@ use skiff_spec::network::{NetName, Network, Reach, Subnet, hardware_address};
 use crate::device::{BRIDGES, WIRES};
 use crate::nft::{
     self, ACCEPT, DEVICE_IN, DEVICE_OUT, DROP, ESTABLISHED, FIRST, FORWARD, Family, From, Hook, INPUT, Is,
-    OUTPUT, PREROUTING, PROTOCOL, RELATED, SECOND, SENDER, Step, Table, compare, connection_state,
+    OUTPUT, PREROUTING, PROTOCOL, RELATED, RuleExpr, SECOND, SENDER, Table, compare, connection_state,
     device_towards_source, jump, load, lookup, mask, meta, untracked, verdict,
 };
 use crate::tunnel::Tunnel;
@@ -37,16 +37,16 @@ const ROOTS_BELOW: u16 = 1024;
 /// Of ICMP, what says that a packet did not arrive: unreachable, too late, malformed.
 const FAILURES: [u8; 3] = [3, 11, 12];
 
-fn source() -> Step {
+fn source() -> RuleExpr {
     load(From::Network, 12, 4, FIRST)
 }
 
-fn destination() -> Step {
+fn destination() -> RuleExpr {
     load(From::Network, 16, 4, FIRST)
 }
 
 /// Whether the first register is an address of a block.
-fn is_in(block: Subnet) -> Vec<Step> {
+fn is_in(block: Subnet) -> Vec<RuleExpr> {
     let bits = u32::MAX << (32 - block.prefix());
     vec![mask(bits.to_be_bytes()), compare(Is::Equal, &block.first().octets())]
 }
@@ -69,7 +69,7 @@ pub fn protect_member(network: &Network, host: Option<Ipv4Addr>) -> io::Result<(
     }
     table.chain("in", Some(&hook(INPUT, 0, DROP)));
     table.ranges("reach", &reaching(network, host));
-    let accept = |steps: &[Step]| [steps, &[verdict(ACCEPT)]].concat();
+    let accept = |steps: &[RuleExpr]| [steps, &[verdict(ACCEPT)]].concat();
     table.rule("in", &accept(&is_loopback(DEVICE_IN)));
     table.rule("in", &accept(&is_member(source())));
     table.rule("in", &accept(&[source(), lookup("reach", true)]));
@@ -89,7 +89,7 @@ pub fn protect_member(network: &Network, host: Option<Ipv4Addr>) -> io::Result<(
 /// (`filter::pass_from` checks this for members whose users can remove these rules.)
 fn forbid_roots_ports(table: &mut Table, hook: &Hook) {
     table.chain("out", Some(hook));
-    let accept = |steps: &[Step]| [steps, &[verdict(ACCEPT)]].concat();
+    let accept = |steps: &[RuleExpr]| [steps, &[verdict(ACCEPT)]].concat();
     table.rule("out", &accept(&is_loopback(DEVICE_OUT)));
     table.rule("out", &accept(&[destination(), lookup("members", true)]));
     table.rule("out", &accept(&is_known()));
@@ -100,24 +100,24 @@ fn forbid_roots_ports(table: &mut Table, hook: &Hook) {
 }
 
 /// Whether a packet comes from oneself, or goes there.
-fn is_loopback(device: u32) -> [Step; 2] {
+fn is_loopback(device: u32) -> [RuleExpr; 2] {
     is_device(device, Is::Equal, "lo")
 }
 
 /// Whether a packet's device (`DEVICE_IN` or `DEVICE_OUT`) is one of this name, or is not.
-fn is_device(which: u32, is: Is, name: &str) -> [Step; 2] {
+fn is_device(which: u32, is: Is, name: &str) -> [RuleExpr; 2] {
     // As the kernel has names: with zeros behind, so that no longer name begins like it.
     let mut bytes = [0; 16];
     bytes[..name.len()].copy_from_slice(name.as_bytes());
     [meta(which), compare(is, &bytes)]
 }
 
-fn is_protocol(number: u8) -> [Step; 2] {
+fn is_protocol(number: u8) -> [RuleExpr; 2] {
     [meta(PROTOCOL), compare(Is::Equal, &[number])]
 }
 
 /// Whether a packet belongs to what has begun already.
-fn is_known() -> [Step; 3] {
+fn is_known() -> [RuleExpr; 3] {
     let known = (ESTABLISHED | RELATED).to_ne_bytes();
     [connection_state(), mask(known), compare(Is::Not, &[0; 4])]
 }
@@ -217,7 +217,7 @@ impl Guard<'_> {
     }
 
     /// The node that a datagram comes from. In a tunnel its address is at the end of the one that it has there ([`inner_address`](crate::tunnel::inner_address)).
-    fn sending_node(&self) -> Step {
+    fn sending_node(&self) -> RuleExpr {
         const IPV6_SOURCE: u32 = 8;
         if self.tunnel.is_some() { load(From::Network, IPV6_SOURCE + 12, 4, FIRST) } else { source() }
     }
@@ -282,7 +282,7 @@ impl Guard<'_> {
     }
 
     /// Whether a packet is of this VXLAN.
-    fn ours(&self) -> Vec<Step> {
+    fn ours(&self) -> Vec<RuleExpr> {
         vec![
             meta(PROTOCOL),
             compare(Is::Equal, &[UDP]),
@@ -294,7 +294,7 @@ impl Guard<'_> {
     }
 
     /// What a datagram must not carry.
-    fn not_believed(&self) -> Vec<Vec<Step>> {
+    fn not_believed(&self) -> Vec<Vec<RuleExpr>> {
         const IPV4: [u8; 2] = [8, 0];
         const ARP: [u8; 2] = [8, 6];
         // With that of `odd_hardware` somebody asks who has an address.
@@ -335,7 +335,7 @@ fn close_tunnel(table: &mut Table, tunnel: &Tunnel) {
     }
 }
 
-fn dropping(steps: &[Step]) -> Vec<Step> {
+fn dropping(steps: &[RuleExpr]) -> Vec<RuleExpr> {
     [steps, &[verdict(DROP)]].concat()
 }
 

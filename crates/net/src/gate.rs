@@ -12,20 +12,20 @@ use std::time::Instant;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use skiff_spec::fault::{Context, Fault, Result};
-use skiff_spec::network::{Again, Kind, NetName, Network, hardware_address};
+use skiff_spec::network::{NetName, Network, NetworkDriver, ReservationRequest, hardware_address};
 
-use crate::claim::Key;
-use crate::device::{self, By, GOES_WITHIN, INSIDE, Member, ROUTER, Space};
+use crate::device::{self, By, GOES_WITHIN, INSIDE, InterfaceConfig, ROUTER, Space};
+use crate::host_link::{host_hardware, needs_rules, odd_hardware};
 use crate::lease::Leases;
 use crate::netlink::Netlink;
-use crate::tunnel::Secret;
-use crate::wiring::{host_hardware, needs_rules, odd_hardware};
+use crate::site_key::SiteKey;
+use crate::tunnel::TunnelSecret;
 use crate::{Made, filter, firewall, make, set_up_space};
 
 /// The end of the wire in the namespace between.
 const WIRE: &str = "wire";
 
-/// Joins the network namespace `inside` to a network; its address there, and the namespace between. With a claim it gets that address
+/// Joins the network namespace `inside` to a network; its address there, and the namespace between. With a reservation it gets that address
 /// again, and is shut out of the network until [`open`]: who is not there yet must not answer. This thread is in `inside` then.
 ///
 /// # Errors
@@ -35,20 +35,20 @@ pub fn connect(
     network: &Network,
     (node, uid): (&str, u32),
     inside: BorrowedFd<'_>,
-    secret: Option<&Secret>,
-    again: Option<(&Again, Option<&Key>)>,
+    secret: Option<&TunnelSecret>,
+    reserved: Option<(&ReservationRequest, Option<&SiteKey>)>,
 ) -> Result<(Ipv4Addr, OwnedFd)> {
     let about = || format!("network {name}");
-    if let Some((again, _)) = again {
-        wait_until_gone(name, again.claim.address)?;
+    if let Some((reserved, _)) = reserved {
+        wait_until_gone(name, reserved.reservation.address)?;
     }
-    let Made { space, wiring, address, host } = make(name, network, (node, uid), secret, again)?;
+    let Made { space, host_link, address, host } = make(name, network, (node, uid), secret, reserved)?;
     let between = || format!("network {name}: the way to {address}");
     let mut netlink = Netlink::open().context(between)?;
     shut_space().context(between)?;
     let outer = found(&mut netlink, INSIDE).context(between)?;
-    let hardware = if again.is_some() { odd_hardware(address) } else { hardware_address(address) };
-    let member = Member { space: Space::Fd(inside), hardware, mtu: Some(outer.mtu) };
+    let hardware = if reserved.is_some() { odd_hardware(address) } else { hardware_address(address) };
+    let member = InterfaceConfig { space: Space::Fd(inside), hardware, mtu: Some(outer.mtu) };
     member.veth(&mut netlink, WIRE, host_hardware(address)).context(between)?;
     let wire = found(&mut netlink, WIRE).context(between)?.index;
     let hardware = hardware_address(address);
@@ -64,7 +64,7 @@ pub fn connect(
     let mut own = Netlink::open().context(about)?;
     // With its own hardware address it says where it is now.
     fs::write(format!("/proc/sys/net/ipv4/conf/{INSIDE}/arp_notify"), "1").context(between)?;
-    wiring.configure(&mut own, network, address).context(between)?;
+    host_link.configure(&mut own, network, address).context(between)?;
     Ok((address, space))
 }
 
@@ -98,7 +98,7 @@ fn needs_filters(e: Fault) -> Fault {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn open(address: Ipv4Addr, kind: Kind) -> io::Result<()> {
+pub fn open(address: Ipv4Addr, kind: NetworkDriver) -> io::Result<()> {
     turn(address, kind, hardware_address(address))
 }
 
@@ -106,15 +106,15 @@ pub fn open(address: Ipv4Addr, kind: Kind) -> io::Result<()> {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn shut(address: Ipv4Addr, kind: Kind) -> io::Result<()> {
+pub fn shut(address: Ipv4Addr, kind: NetworkDriver) -> io::Result<()> {
     turn(address, kind, odd_hardware(address))
 }
 
-fn turn(address: Ipv4Addr, kind: Kind, hardware: [u8; 6]) -> io::Result<()> {
+fn turn(address: Ipv4Addr, kind: NetworkDriver, hardware: [u8; 6]) -> io::Result<()> {
     let mut netlink = Netlink::open()?;
     let index = found(&mut netlink, INSIDE)?.index;
     device::set_hardware(&mut netlink, index, hardware)?;
-    if kind == Kind::Routed {
+    if kind == NetworkDriver::Routed {
         // With the old hardware address the kernel has forgotten its neighbours.
         device::set_neighbour(&mut netlink, index, ROUTER, host_hardware(address))?;
         device::set_route(&mut netlink, None, &By::Gateway(ROUTER, index))?;

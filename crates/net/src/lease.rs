@@ -19,7 +19,7 @@ use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::network::{Lease, NetName, Network, hardware_address};
 
 use crate::device;
-use crate::lock::{Locks, Part};
+use crate::lock::{LockScope, Locks};
 use crate::netlink::Netlink;
 
 /// Where leases are.
@@ -35,7 +35,7 @@ pub struct Leases {
 }
 
 /// An address that was free. It is locked as long as the [`Leases`] it is of are there, so that nobody takes it for free before its device is.
-pub struct Taken {
+pub struct LockedAddress {
     /// The address.
     pub address: Ipv4Addr,
     /// Who may still have it, on another node: for whom it was kept once, or somebody of whom nothing is known since the last boot.
@@ -64,7 +64,7 @@ impl Leases {
 
     /// Keeps the devices that members share from being removed meanwhile.
     pub fn use_devices(&self) -> Result<()> {
-        self.locks.share(Part::Devices)
+        self.locks.share(LockScope::Devices)
     }
 
     /// Takes the lowest free address, but for those to be `passed_by`, for a namespace that the kernel on the host calls `space`. If there is
@@ -76,7 +76,7 @@ impl Leases {
         node: &str,
         lease: &Lease,
         passed_by: &[Ipv4Addr],
-    ) -> Result<Taken> {
+    ) -> Result<LockedAddress> {
         let about = |why: String| Fault::new(format!("network {}: {why}", lease.network));
         let known = self.check_user_limit(host, network, node, lease, None)?;
         let addresses = network.addresses(node).map_err(about)?;
@@ -112,8 +112,8 @@ impl Leases {
         address: Ipv4Addr,
         lease: &Lease,
         kept: Option<&Lease>,
-    ) -> Result<Option<Taken>> {
-        if !self.locks.try_take(Part::Address(address))? {
+    ) -> Result<Option<LockedAddress>> {
+        if !self.locks.try_take(LockScope::Address(address))? {
             return Ok(None);
         }
         let before = self.read(address)?;
@@ -123,7 +123,7 @@ impl Leases {
             None => false,
         };
         if is_held {
-            self.locks.release(Part::Address(address))?;
+            self.locks.release(LockScope::Address(address))?;
             return Ok(None);
         }
         let possible_holder = match &before {
@@ -131,7 +131,7 @@ impl Leases {
             None => Some(Lease { uid: Lease::UNKNOWN, ..lease.clone() }),
         };
         self.write(address, lease)?;
-        Ok(Some(Taken { address, possible_holder, before }))
+        Ok(Some(LockedAddress { address, possible_holder, before }))
     }
 
     /// All leases, unless the user of a new one has as many as they may, not counting that of one address. Their other processes then wait until
@@ -144,7 +144,7 @@ impl Leases {
         lease: &Lease,
         but_for: Option<Ipv4Addr>,
     ) -> Result<BTreeMap<Ipv4Addr, Lease>> {
-        self.locks.take(Part::User(lease.uid))?;
+        self.locks.take(LockScope::User(lease.uid))?;
         let known: BTreeMap<_, _> = all(&self.dir)?.into_iter().collect();
         let (mut held, mut kept) = (0, 0);
         for (address, of_user) in known.iter().filter(|(_, known)| known.uid == lease.uid) {
@@ -167,7 +167,7 @@ impl Leases {
     /// Keeps an address that was taken for who has it on another node.
     pub fn reserve_for(&self, network: &Network, address: Ipv4Addr, lease: Lease) -> Result<()> {
         self.write(address, &Lease { until: Some(kept_until(network)), ..lease })?;
-        self.locks.release(Part::Address(address))
+        self.locks.release(LockScope::Address(address))
     }
 
     /// Has it that an address was never taken.
@@ -208,10 +208,11 @@ impl Leases {
     /// Looks at all. Removes what is left of those that have gone, if it is to; then the devices that members share stay locked if nobody
     /// is there to use them.
     pub fn sweep(&self, host: &mut Netlink, remove: bool) -> Result<Swept> {
-        let mut swept = Swept { gone: vec![], kept: vec![], in_use: !self.locks.try_take(Part::Devices)? };
+        let mut swept =
+            Swept { gone: vec![], kept: vec![], in_use: !self.locks.try_take(LockScope::Devices)? };
         for (address, lease) in all(&self.dir)? {
             // Who is about to take it decides.
-            if !self.locks.try_take(Part::Address(address))? {
+            if !self.locks.try_take(LockScope::Address(address))? {
                 swept.in_use = true;
                 continue;
             }
@@ -225,7 +226,7 @@ impl Leases {
                 }
                 swept.gone.push(address);
             }
-            self.locks.release(Part::Address(address))?;
+            self.locks.release(LockScope::Address(address))?;
         }
         Ok(swept)
     }

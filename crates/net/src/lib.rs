@@ -4,22 +4,22 @@
 //! under another one, as they could not on the host. All of this needs the rights of root; the helper has them.
 
 mod check;
-pub mod claim;
 mod device;
 mod filter;
 mod firewall;
 pub mod gate;
+mod host_link;
 pub mod lease;
 mod lock;
 mod netlink;
 mod nft;
 mod probe;
 mod reservations;
+pub mod site_key;
 pub mod switch;
 pub mod tunnel;
 mod wire;
 mod wireguard;
-mod wiring;
 
 use std::fs;
 use std::io;
@@ -28,15 +28,15 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use skiff_spec::fault::{Context, Fault, Result};
-use skiff_spec::network::{Again, Claim, Lease, NetName, Network, hardware_address};
+use skiff_spec::network::{Lease, NetName, Network, Reservation, ReservationRequest, hardware_address};
 
 pub use crate::check::wrong_here;
-use crate::claim::Key;
-use crate::device::{Member, Space};
-use crate::lease::{Leases, Taken};
+use crate::device::{InterfaceConfig, Space};
+use crate::host_link::HostLink;
+use crate::lease::{Leases, LockedAddress};
 use crate::netlink::Netlink;
-use crate::tunnel::Secret;
-use crate::wiring::Wiring;
+use crate::site_key::SiteKey;
+use crate::tunnel::TunnelSecret;
 
 /// Moves this thread into a new network namespace that is a member of a network; its address there. An encrypted network needs the `secret`.
 ///
@@ -47,21 +47,21 @@ pub fn enter(
     network: &Network,
     node: &str,
     uid: u32,
-    secret: Option<&Secret>,
+    secret: Option<&TunnelSecret>,
 ) -> Result<Ipv4Addr> {
-    let Made { wiring, address, host, .. } = make(name, network, (node, uid), secret, None)?;
+    let Made { host_link, address, host, .. } = make(name, network, (node, uid), secret, None)?;
     let about = || format!("network {name}: address {address}");
     set_up_space().context(about)?;
-    firewall::protect_member(network, host).context(about).map_err(wiring::needs_rules)?;
+    firewall::protect_member(network, host).context(about).map_err(host_link::needs_rules)?;
     let mut inside = Netlink::open().context(about)?;
-    wiring.configure(&mut inside, network, address).context(about)?;
+    host_link.configure(&mut inside, network, address).context(about)?;
     Ok(address)
 }
 
 /// A network namespace that belongs to the host, with a device on a network.
 struct Made {
     space: OwnedFd,
-    wiring: Wiring,
+    host_link: HostLink,
     address: Ipv4Addr,
     /// This host, as it is seen there.
     host: Option<Ipv4Addr>,
@@ -72,15 +72,15 @@ fn make(
     name: &NetName,
     network: &Network,
     (node, uid): (&str, u32),
-    secret: Option<&Secret>,
-    again: Option<(&Again, Option<&Key>)>,
+    secret: Option<&TunnelSecret>,
+    reserved: Option<(&ReservationRequest, Option<&SiteKey>)>,
 ) -> Result<Made> {
     let about = || format!("network {name}");
     let leases = Leases::open(name)?;
     leases.use_devices()?;
     let mut host = Netlink::open().context(about)?;
     // Whatever is wrong with the host's side shows before there is a namespace.
-    let wiring = wiring::prepare(&mut host, name, network, node, secret)?;
+    let host_link = host_link::prepare(&mut host, name, network, node, secret)?;
     skiff_sys::ns::unshare_network().context(|| "a network namespace")?;
     let space = own_space().context(|| "a network namespace")?;
     let number = lease::number_of(&mut host, space.as_fd()).context(about)?;
@@ -88,24 +88,24 @@ fn make(
     let travels = reservations::moves_between_nodes(network);
     let mut passed_by = vec![];
     loop {
-        let Taken { address, possible_holder, before } = match again {
+        let LockedAddress { address, possible_holder, before } = match reserved {
             None => leases.take(&mut host, network, node, &lease, &passed_by)?,
-            Some(again) => leases.take_reserved(&mut host, network, node, &lease, again)?,
+            Some(reserved) => leases.take_reserved(&mut host, network, node, &lease, reserved)?,
         };
         let hardware = hardware_address(address);
-        let member = Member { space: Space::Fd(space.as_fd()), hardware, mtu: wiring.mtu };
+        let member = InterfaceConfig { space: Space::Fd(space.as_fd()), hardware, mtu: host_link.mtu };
         let possible_holder = possible_holder.filter(|_| travels);
-        let connected = wiring.connect(&mut host, &member, address).map_err(|e| e.about(&about()));
+        let connected = host_link.connect(&mut host, &member, address).map_err(|e| e.about(&about()));
         let had = connected.and_then(|()| match possible_holder {
             Some(other) if probe::is_answered(address).context(about)? => Ok(Some(other)),
             _ => Ok(None),
         });
         let other = match had {
             Ok(None) => {
-                let host = wiring.host_seen_from(&mut host, network, address);
-                return Ok(Made { space, wiring, address, host });
+                let host = host_link.host_seen_from(&mut host, network, address);
+                return Ok(Made { space, host_link, address, host });
             }
-            Ok(Some(other)) if again.is_none() => other,
+            Ok(Some(other)) if reserved.is_none() => other,
             refused => {
                 // It is not theirs: nothing says that it were.
                 leases.restore_lease(address, before.as_ref())?;
@@ -120,7 +120,7 @@ fn make(
     }
 }
 
-/// Keeps an address that a user has for when they come back to it: their claim.
+/// Keeps an address that a user has for when they come back to it: their reservation.
 ///
 /// # Errors
 /// That they do not have it.
@@ -129,12 +129,12 @@ pub fn keep(
     network: &Network,
     node: &str,
     (uid, address): (u32, Ipv4Addr),
-    key: Option<&Key>,
-) -> Result<Claim> {
+    key: Option<&SiteKey>,
+) -> Result<Reservation> {
     let about = || format!("network {name}");
     let mut host = Netlink::open().context(about)?;
-    let claim = Leases::open(name)?.keep(&mut host, network, node, (uid, address))?;
-    Ok(key.map_or_else(|| claim.clone(), |key| key.prove(&claim, uid, name)))
+    let reservation = Leases::open(name)?.keep(&mut host, network, node, (uid, address))?;
+    Ok(key.map_or_else(|| reservation.clone(), |key| key.prove(&reservation, uid, name)))
 }
 
 /// Moves this thread into the host's network namespace, whatever it was in.
@@ -191,7 +191,7 @@ pub fn sweep(remove: bool) -> Result<Vec<Left>> {
         left.extend(swept.kept.into_iter().map(|(address, lease)| Left::Kept(address, lease)));
         if !swept.in_use {
             let devices =
-                wiring::take_down(&mut host, &name, remove).context(|| format!("network {name}"))?;
+                host_link::take_down(&mut host, &name, remove).context(|| format!("network {name}"))?;
             left.extend(devices.into_iter().map(Left::Device));
         }
     }

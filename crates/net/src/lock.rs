@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// What can be locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum LockScope {
     /// An address: by whoever takes it, frees it or changes its lease. Who looks for a free one passes by those that are locked.
     Address(Ipv4Addr),
     /// How many addresses a user has: by their own processes, one after the other.
@@ -33,7 +33,7 @@ pub enum Part {
     Devices,
 }
 
-impl Part {
+impl LockScope {
     fn bytes(self) -> Range<u64> {
         let (kind, number) = match self {
             Self::Address(address) => (0, u32::from(address)),
@@ -74,7 +74,7 @@ impl Locks {
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn try_take(&self, part: Part) -> Result<bool> {
+    pub fn try_take(&self, part: LockScope) -> Result<bool> {
         self.set(part, Lock::Exclusive)
     }
 
@@ -82,7 +82,7 @@ impl Locks {
     ///
     /// # Errors
     /// That somebody still has it after five seconds, and who.
-    pub fn take(&self, part: Part) -> Result<()> {
+    pub fn take(&self, part: LockScope) -> Result<()> {
         self.wait(part, Lock::Exclusive)
     }
 
@@ -90,7 +90,7 @@ impl Locks {
     ///
     /// # Errors
     /// As [`Locks::take`].
-    pub fn share(&self, part: Part) -> Result<()> {
+    pub fn share(&self, part: LockScope) -> Result<()> {
         self.wait(part, Lock::Shared)
     }
 
@@ -98,24 +98,24 @@ impl Locks {
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn release(&self, part: Part) -> Result<()> {
+    pub fn release(&self, part: LockScope) -> Result<()> {
         self.set(part, Lock::None).map(drop)
     }
 
-    fn wait(&self, part: Part, how: Lock) -> Result<()> {
+    fn wait(&self, part: LockScope, how: Lock) -> Result<()> {
         let taken = lock::within(LIMIT, || self.set(part, how).map(|taken| taken.then_some(())))?;
         taken.ok_or_else(|| self.busy(part))
     }
 
-    fn set(&self, part: Part, how: Lock) -> Result<bool> {
+    fn set(&self, part: LockScope, how: Lock) -> Result<bool> {
         lock::set(self.file.as_fd(), part.bytes(), how).context(|| self.path.display().to_string())
     }
 
-    fn busy(&self, part: Part) -> Fault {
+    fn busy(&self, part: LockScope) -> Fault {
         let what = match part {
-            Part::Address(address) => format!("address {address}"),
-            Part::User(uid) => format!("addresses of user {uid}"),
-            Part::Devices => "devices".into(),
+            LockScope::Address(address) => format!("address {address}"),
+            LockScope::User(uid) => format!("addresses of user {uid}"),
+            LockScope::Devices => "devices".into(),
         };
         // Only for the message: who has ended meanwhile is not known.
         let pid = lock::holder(self.file.as_fd(), part.bytes()).ok().flatten();
@@ -141,7 +141,7 @@ mod tests {
     use std::process::Command;
     use std::time::Instant;
 
-    const ADDRESS: Part = Part::Address(Ipv4Addr::new(10, 0, 0, 1));
+    const ADDRESS: LockScope = LockScope::Address(Ipv4Addr::new(10, 0, 0, 1));
 
     /// Not a test of its own: what `nobody_waits_for_another_user` starts, since a process's own locks are never in its way.
     #[test]
@@ -149,10 +149,10 @@ mod tests {
     fn holds_until_killed() {
         let dir = std::env::var_os("SKIFF_TEST_LOCKS").expect("a directory");
         let locks = Locks::open_in(Path::new(&dir), &"lab".parse().unwrap()).unwrap();
-        for part in [ADDRESS, Part::User(7)] {
+        for part in [ADDRESS, LockScope::User(7)] {
             assert!(locks.try_take(part).unwrap());
         }
-        locks.share(Part::Devices).unwrap();
+        locks.share(LockScope::Devices).unwrap();
         std::fs::write(Path::new(&dir).join("ready"), "").unwrap();
         std::thread::sleep(Duration::from_secs(60));
     }
@@ -171,13 +171,13 @@ mod tests {
         }
         let locks = Locks::open_in(dir.path(), &"lab".parse().unwrap()).unwrap();
         assert!(!locks.try_take(ADDRESS).unwrap());
-        for free in [Part::User(8), Part::Address([10, 0, 0, 2].into())] {
+        for free in [LockScope::User(8), LockScope::Address([10, 0, 0, 2].into())] {
             assert!(locks.try_take(free).unwrap(), "{free:?}");
         }
-        locks.share(Part::Devices).unwrap();
-        assert!(!locks.try_take(Part::Devices).unwrap(), "root's sweep has to leave them");
+        locks.share(LockScope::Devices).unwrap();
+        assert!(!locks.try_take(LockScope::Devices).unwrap(), "root's sweep has to leave them");
         let begun = Instant::now();
-        let refused = locks.take(Part::User(7)).unwrap_err();
+        let refused = locks.take(LockScope::User(7)).unwrap_err();
         assert!((LIMIT..LIMIT * 2).contains(&begun.elapsed()), "the wait is bounded");
         assert!(refused.message.contains(&format!("process {}", holder.id())), "{refused}");
         holder.kill().unwrap();

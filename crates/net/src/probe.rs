@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use skiff_spec::network::hardware_address;
 
 use crate::device::{self, INSIDE};
+use crate::host_link::odd_hardware;
 use crate::netlink::Netlink;
-use crate::wiring::odd_hardware;
 
 /// How often the kernel asks, and how long it waits each time.
 const TIMES: u32 = 3;

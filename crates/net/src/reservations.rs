@@ -7,12 +7,12 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use skiff_spec::fault::{Fault, Result};
-use skiff_spec::network::{Again, Claim, Lease, Network};
+use skiff_spec::network::{Lease, Network, Reservation, ReservationRequest};
 
-use crate::claim::{KEY, Key};
-use crate::lease::{IN_USE, Leases, Taken, kept_until, now};
-use crate::lock::Part;
+use crate::lease::{IN_USE, Leases, LockedAddress, kept_until, now};
+use crate::lock::LockScope;
 use crate::netlink::Netlink;
+use crate::site_key::{KEY, SiteKey};
 
 impl Leases {
     /// Takes an address that the user had before and that was kept for them, on this node or on another.
@@ -22,9 +22,9 @@ impl Leases {
         network: &Network,
         node: &str,
         lease: &Lease,
-        (Again { claim, moves }, key): (&Again, Option<&Key>),
-    ) -> Result<Taken> {
-        let address = claim.address;
+        (ReservationRequest { reservation, moves }, key): (&ReservationRequest, Option<&SiteKey>),
+    ) -> Result<LockedAddress> {
+        let address = reservation.address;
         let what = format!("network {}: address {address}", lease.network);
         if !network.has_member(address) {
             return Err(Fault::new(format!("{what}: none of its members' any more")));
@@ -37,30 +37,31 @@ impl Leases {
             {
                 return Err(Fault::new("somebody has it, on this node").hint(IN_USE));
             }
-            let until = reserved_until(network, node, lease, old.as_ref(), (claim, key))?;
+            let until = reserved_until(network, node, lease, old.as_ref(), (reservation, key))?;
             Ok((old, until))
         };
         let mut check_free = || check_free().map_err(|e| e.about(&what));
         check_free()?;
-        self.locks.take(Part::Address(address))?;
+        self.locks.take(LockScope::Address(address))?;
         let (before, until) = check_free()?;
         let new = Lease { until, ..lease.clone() };
         self.write(address, &new)?;
         // Who answers then is this user. (A node that was booted anew, or whose root has freed the address, may have given it to somebody else.)
-        let moves = *moves && new.is_kept(now()) && key.is_some_and(|key| was_in_use(claim, lease, key));
-        Ok(Taken { address, possible_holder: (!moves).then_some(new), before })
+        let moves =
+            *moves && new.is_kept(now()) && key.is_some_and(|key| was_in_use(reservation, lease, key));
+        Ok(LockedAddress { address, possible_holder: (!moves).then_some(new), before })
     }
 
-    /// Keeps an address that the user has until they come back to it: their claim, without a proof. Until when it is kept never becomes earlier: there may
-    /// be a claim to it. One that another node has given them is kept there, and so no longer here.
+    /// Keeps an address that the user has until they come back to it: their reservation, without a proof. Until when it is kept never becomes earlier: there may
+    /// be one of it on another node. One that another node has given them is kept there, and so no longer here.
     pub fn keep(
         &self,
         host: &mut Netlink,
         network: &Network,
         node: &str,
         (uid, address): (u32, Ipv4Addr),
-    ) -> Result<Claim> {
-        self.locks.take(Part::User(uid))?;
+    ) -> Result<Reservation> {
+        self.locks.take(LockScope::User(uid))?;
         let mut of_user = || -> Result<Lease> {
             match self.read(address)? {
                 Some(lease) if lease.uid == uid && self.is_held(host, &lease, address)? => Ok(lease),
@@ -68,7 +69,7 @@ impl Leases {
             }
         };
         of_user()?;
-        self.locks.take(Part::Address(address))?;
+        self.locks.take(LockScope::Address(address))?;
         let lease = of_user()?;
         let until = match (lease.until, network.gives_away(node, address)) {
             (Some(until), false) => until,
@@ -76,15 +77,15 @@ impl Leases {
         };
         let in_use = if self.lives(host, &lease, address)? { now() } else { 0 };
         self.write(address, &Lease { until: Some(until), ..lease })?;
-        Ok(Claim { address, until, in_use, proof: None })
+        Ok(Reservation { address, until, in_use, proof: None })
     }
 
     /// Frees an address that is kept for this user; for root, anybody's.
     ///
-    /// Where addresses move between nodes, it is only root's to free: the user's claim to it is good on other nodes until it is no longer kept, and
+    /// Where addresses move between nodes, it is only root's to free: the user's reservation is good on other nodes until it is no longer kept, and
     /// somebody else would have it then.
     pub fn free(&self, host: &mut Netlink, network: &Network, address: Ipv4Addr, uid: u32) -> Result<()> {
-        self.locks.take(Part::User(uid))?;
+        self.locks.take(LockScope::User(uid))?;
         let moves = uid != 0 && moves_between_nodes(network);
         let mut check = || match self.read(address)? {
             Some(lease) if moves && lease.uid == uid && lease.is_kept(now()) => Err(Fault::new(format!(
@@ -101,7 +102,7 @@ impl Leases {
             None => Err(Fault::new(format!("address {address}: nobody has it on this node"))),
         };
         check()?;
-        self.locks.take(Part::Address(address))?;
+        self.locks.take(LockScope::Address(address))?;
         check()?;
         self.restore_lease(address, None)
     }
@@ -142,29 +143,30 @@ pub(crate) fn moves_between_nodes(network: &Network) -> bool {
 const MOVES_WITHIN: u64 = 15 * 60;
 
 /// Whether another node says that the user had the address in use a moment ago.
-fn was_in_use(claim: &Claim, lease: &Lease, key: &Key) -> bool {
-    now().abs_diff(claim.in_use) <= MOVES_WITHIN && key.proves(claim, lease.uid, &lease.network)
+fn was_in_use(reservation: &Reservation, lease: &Lease, key: &SiteKey) -> bool {
+    now().abs_diff(reservation.in_use) <= MOVES_WITHIN && key.proves(reservation, lease.uid, &lease.network)
 }
 
-/// Until when an address is kept for the user of a new lease, as the `old` one says, or their claim.
+/// Until when an address is kept for the user of a new lease, as the `old` one says, or their reservation.
 fn reserved_until(
     network: &Network,
     node: &str,
     lease: &Lease,
     old: Option<&Lease>,
-    (claim, key): (&Claim, Option<&Key>),
+    (reservation, key): (&Reservation, Option<&SiteKey>),
 ) -> Result<Option<u64>> {
     match old {
         // Of an address that another node gives away, this one knows no more than that until that time.
         Some(old)
-            if old.uid == lease.uid && (network.gives_away(node, claim.address) || old.is_kept(now())) =>
+            if old.uid == lease.uid
+                && (network.gives_away(node, reservation.address) || old.is_kept(now())) =>
         {
             Ok(old.until)
         }
         Some(old) if old.is_kept(now()) && old.uid != Lease::UNKNOWN => {
             Err(Fault::new("it is kept for somebody else"))
         }
-        _ => claimed_until(network, lease, claim, key).map(Some),
+        _ => reserved_elsewhere_until(network, lease, reservation, key).map(Some),
     }
 }
 
@@ -188,23 +190,28 @@ fn beyond_limit(kept: Vec<(Ipv4Addr, Lease)>, most: u32) -> Vec<(Ipv4Addr, Lease
 }
 
 /// Until when another node keeps an address for a user, if that is proved.
-fn claimed_until(network: &Network, lease: &Lease, claim: &Claim, key: Option<&Key>) -> Result<u64> {
+fn reserved_elsewhere_until(
+    network: &Network,
+    lease: &Lease,
+    reservation: &Reservation,
+    key: Option<&SiteKey>,
+) -> Result<u64> {
     if !network.spans_nodes() {
         return Err(Fault::new("it was another node's, and this network's addresses stay where they are")
             .hint("restore the checkpoint on the node where it was saved"));
     }
-    let (Some(key), Some(_)) = (key, &claim.proof) else {
+    let (Some(key), Some(_)) = (key, &reservation.proof) else {
         return Err(Fault::new(format!("it was another node's, and without the site's key nobody can tell whose ({KEY})"))
             .hint("restore it on the node where it was saved; administrator: the same key on all nodes, before it is saved: docs/networks.md"));
     };
-    if !key.proves(claim, lease.uid, &lease.network) {
+    if !key.proves(reservation, lease.uid, &lease.network) {
         return Err(Fault::new("it was not yours, or another key was in use then"));
     }
-    if claim.until <= now() {
+    if reservation.until <= now() {
         return Err(Fault::new("it is no longer kept for you")
             .hint("administrator: `kept_hours` in the network's description"));
     }
-    Ok(claim.until)
+    Ok(reservation.until)
 }
 
 #[cfg(test)]
@@ -213,20 +220,21 @@ mod tests {
 
     #[test]
     fn only_what_was_in_use_a_moment_ago_is_moved() {
-        let key = Key::new(&[b'a'; 32]).unwrap();
+        let key = SiteKey::new(&[b'a'; 32]).unwrap();
         let lease = Lease { network: "lab".parse().unwrap(), uid: 7, space: 0, until: None };
-        let claim = |in_use| {
-            let claim = Claim { address: [10, 0, 0, 1].into(), until: u64::MAX, in_use, proof: None };
-            key.prove(&claim, 7, &lease.network)
+        let reservation = |in_use| {
+            let reservation =
+                Reservation { address: [10, 0, 0, 1].into(), until: u64::MAX, in_use, proof: None };
+            key.prove(&reservation, 7, &lease.network)
         };
-        assert!(was_in_use(&claim(now()), &lease, &key));
-        assert!(was_in_use(&claim(now() + MOVES_WITHIN / 2), &lease, &key), "a clock that is ahead");
+        assert!(was_in_use(&reservation(now()), &lease, &key));
+        assert!(was_in_use(&reservation(now() + MOVES_WITHIN / 2), &lease, &key), "a clock that is ahead");
         for old in [0, now() - MOVES_WITHIN - 5, now() + MOVES_WITHIN + 5] {
-            assert!(!was_in_use(&claim(old), &lease, &key), "{old}");
-            let refreshed = Claim { in_use: now(), ..claim(old) };
+            assert!(!was_in_use(&reservation(old), &lease, &key), "{old}");
+            let refreshed = Reservation { in_use: now(), ..reservation(old) };
             assert!(!was_in_use(&refreshed, &lease, &key), "the user's own word");
         }
-        assert!(!was_in_use(&Claim { proof: None, ..claim(now()) }, &lease, &key));
+        assert!(!was_in_use(&Reservation { proof: None, ..reservation(now()) }, &lease, &key));
     }
 
     #[test]

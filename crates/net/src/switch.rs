@@ -7,9 +7,9 @@ use std::net::Ipv4Addr;
 use rustix::process::Pid;
 use skiff_spec::network::hardware_address;
 
-use crate::device::{self, Member, Space};
+use crate::device::{self, InterfaceConfig, Space};
+use crate::host_link::host_hardware;
 use crate::netlink::Netlink;
-use crate::wiring::host_hardware;
 
 const BRIDGE: &str = "switch";
 
@@ -40,7 +40,7 @@ impl Switch {
     pub fn join(&mut self, name: &str, member: Pid, address: Ipv4Addr) -> io::Result<()> {
         device::remove(&mut self.netlink, name)?;
         let hardware = hardware_address(address);
-        let device = Member { space: Space::Of(member), hardware, mtu: None };
+        let device = InterfaceConfig { space: Space::Of(member), hardware, mtu: None };
         device.veth(&mut self.netlink, name, host_hardware(address))?;
         let index = index(&mut self.netlink, name)?;
         device::attach(&mut self.netlink, index, self.bridge)?;

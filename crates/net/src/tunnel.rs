@@ -16,10 +16,10 @@ use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::network::{NetName, Network};
 use zeroize::Zeroizing;
 
-use crate::claim::{KEY, derive_key};
 use crate::device::{self, Device};
 use crate::netlink::Netlink;
-use crate::wireguard::{Peer, Settings};
+use crate::site_key::{KEY, derive_key};
+use crate::wireguard::{Peer, WireguardConfig};
 
 /// Where munge's key is.
 pub const MUNGE_KEY: &str = "/etc/munge/munge.key";
@@ -35,9 +35,9 @@ const LEAST_MTU: u32 = 1280;
 const PORT: u16 = 479;
 
 /// What all keys of a site's tunnels come from.
-pub struct Secret(Zeroizing<[u8; 32]>);
+pub struct TunnelSecret(Zeroizing<[u8; 32]>);
 
-impl Secret {
+impl TunnelSecret {
     /// From the content of a file of root's that all nodes have.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ pub fn device_name(name: &NetName) -> String {
 pub struct Tunnel {
     /// Device of the tunnel.
     pub device: String,
-    settings: Settings,
+    settings: WireguardConfig,
     address: Ipv6Addr,
 }
 
@@ -81,7 +81,7 @@ impl Tunnel {
     ///
     /// # Errors
     /// That this node is none of the network's.
-    pub fn new(name: &NetName, network: &Network, node: &str, secret: &Secret) -> Result<Self> {
+    pub fn new(name: &NetName, network: &Network, node: &str, secret: &TunnelSecret) -> Result<Self> {
         let own = network.nodes.get(node).and_then(|node| node.address);
         let own = own.ok_or_else(|| Fault::new(format!("node {node}: not in `nodes`")))?;
         let port = network.port.unwrap_or(PORT);
@@ -92,7 +92,7 @@ impl Tunnel {
             allowed: inner_address(address),
         };
         let peers = others.filter_map(|(other, node)| Some((other, node.address?))).map(peer).collect();
-        let settings = Settings { private_key: secret.private_key(name, node), port, peers };
+        let settings = WireguardConfig { private_key: secret.private_key(name, node), port, peers };
         Ok(Self { device: device_name(name), settings, address: inner_address(own) })
     }
 
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn each_node_knows_the_others_keys_and_its_own() {
         let (lab, network) = ("lab".parse().unwrap(), network());
-        let secret = Secret::new(&[7; 40]).unwrap();
+        let secret = TunnelSecret::new(&[7; 40]).unwrap();
         let tunnel = |node| Tunnel::new(&lab, &network, node, &secret).unwrap();
         let (n1, n2) = (tunnel("n1"), tunnel("n2"));
         assert_eq!(n1.settings.peers.len(), 1);
@@ -208,14 +208,18 @@ mod tests {
     #[test]
     fn keys_are_one_nodes_of_one_network_of_one_site() {
         let (lab, la): (NetName, NetName) = ("lab".parse().unwrap(), "la".parse().unwrap());
-        let secret = Secret::new(&[7; 40]).unwrap();
+        let secret = TunnelSecret::new(&[7; 40]).unwrap();
         let key = secret.private_key(&lab, "n1");
-        assert_eq!(key, Secret::new(&[7; 40]).unwrap().private_key(&lab, "n1"));
+        assert_eq!(key, TunnelSecret::new(&[7; 40]).unwrap().private_key(&lab, "n1"));
         assert_ne!(key, secret.private_key(&lab, "n2"));
         assert_ne!(key, secret.private_key(&la, "bn1"));
-        assert_ne!(key, Secret::new(&[8; 40]).unwrap().private_key(&lab, "n1"));
+        assert_ne!(key, TunnelSecret::new(&[8; 40]).unwrap().private_key(&lab, "n1"));
         for short in [&[7; 31][..], b"short                            \n"] {
-            assert_eq!(Secret::new(short).err().as_deref(), Some("key shorter than 32 bytes"), "{short:?}");
+            assert_eq!(
+                TunnelSecret::new(short).err().as_deref(),
+                Some("key shorter than 32 bytes"),
+                "{short:?}"
+            );
         }
     }
 

@@ -32,7 +32,7 @@ pub struct Peer {
 }
 
 /// What a device is to have; all that it had before goes.
-pub struct Settings {
+pub struct WireguardConfig {
     /// Private key of the device.
     pub private_key: Zeroizing<[u8; 32]>,
     /// The UDP port that its datagrams come from and go to.
@@ -41,7 +41,7 @@ pub struct Settings {
     pub peers: Vec<Peer>,
 }
 
-impl Settings {
+impl WireguardConfig {
     /// Has the device of this name have them: the kernel's, or a program's.
     pub fn apply(&self, device: &str, is_kernels: bool) -> io::Result<()> {
         if is_kernels { self.tell_kernel(device) } else { self.tell_program(device) }
@@ -189,13 +189,13 @@ fn hex(bytes: &[u8; 32]) -> Zeroizing<String> {
 mod tests {
     use super::*;
 
-    fn settings(peers: u8) -> Settings {
+    fn settings(peers: u8) -> WireguardConfig {
         let peer = |last| Peer {
             key: [last; 32],
             endpoint: SocketAddrV4::new([192, 0, 2, last].into(), 479),
             allowed: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, last.into()),
         };
-        Settings {
+        WireguardConfig {
             private_key: Zeroizing::new([0xff; 32]),
             port: 479,
             peers: (1..=peers).map(peer).collect(),

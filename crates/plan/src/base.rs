@@ -8,17 +8,17 @@ use skiff_spec::fault::Result;
 use skiff_spec::image::ImageId;
 use skiff_spec::plan::{Base, Plan, Route};
 use skiff_store::unpacked;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::Facts;
 
 /// Facts for the plan of an environment over an image that names these volumes.
-pub fn facts(context: &Context, id: ImageId, volumes: BTreeSet<String>) -> Result<Facts<'_>> {
+pub fn facts(context: &UserContext, id: ImageId, volumes: BTreeSet<String>) -> Result<Facts<'_>> {
     Facts::of_image(context, id, volumes, unpacked_path(context, Base::Image(id)))
 }
 
 /// Facts for the plan of an environment over this.
-pub fn of_ground<'a>(context: &'a Context, ground: &Ground) -> Result<Facts<'a>> {
+pub fn of_ground<'a>(context: &'a UserContext, ground: &Ground) -> Result<Facts<'a>> {
     match ground {
         Ground::Host => Facts::of_host(context),
         Ground::Image(entry) => facts(context, entry.id, entry.exec()?.volumes),
@@ -26,7 +26,7 @@ pub fn of_ground<'a>(context: &'a Context, ground: &Ground) -> Result<Facts<'a>>
 }
 
 /// The directory that stands for an image's mount without the helper, whether it is there yet or not.
-pub fn unpacked_path(context: &Context, base: Base) -> Option<PathBuf> {
+pub fn unpacked_path(context: &UserContext, base: Base) -> Option<PathBuf> {
     match (base, context.route()) {
         (Base::Image(id), Route::Rootless) => Some(unpacked::path(context, id)),
         _ => None,
@@ -34,12 +34,12 @@ pub fn unpacked_path(context: &Context, base: Base) -> Option<PathBuf> {
 }
 
 /// Has the image's files unpacked where the plan cannot have them mounted.
-pub fn make_ready(context: &Context, plan: &Plan) -> Result<()> {
+pub fn make_ready(context: &UserContext, plan: &Plan) -> Result<()> {
     unpacked(context, plan.base).map(drop)
 }
 
 /// The directory of an image's unpacked files, where its file is not mounted; unpacks them if need be.
-pub fn unpacked(context: &Context, base: Base) -> Result<Option<PathBuf>> {
+pub fn unpacked(context: &UserContext, base: Base) -> Result<Option<PathBuf>> {
     match (base, context.route()) {
         (Base::Image(id), Route::Rootless) => Ok(Some(unpacked::tree(context, id, skiff_output::note)?)),
         _ => Ok(None),

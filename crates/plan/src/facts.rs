@@ -12,7 +12,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::plan::{Accounts, Route};
 use skiff_sys::IgnoreError;
-use skiff_user::context::{Context, is_inside};
+use skiff_user::context::{UserContext, is_inside};
 
 /// Parts of a system that may lie on a disk of their own; a clone of `/` does not show them.
 const PARTS: [&str; 5] = ["/usr", "/var", "/opt", "/srv", "/usr/local"];
@@ -64,13 +64,13 @@ pub enum BaseFacts {
 
 impl<'a> Facts<'a> {
     /// Facts for an environment over the host's root.
-    pub fn of_host(context: &'a Context) -> Result<Self> {
+    pub fn of_host(context: &'a UserContext) -> Result<Self> {
         Self::over(context, BaseFacts::Host { separate: separate_parts() })
     }
 
     /// Facts for an environment over an image, whose files are in the directory `unpacked` if they cannot be mounted.
     pub fn of_image(
-        context: &'a Context,
+        context: &'a UserContext,
         id: ImageId,
         volumes: BTreeSet<String>,
         unpacked: Option<PathBuf>,
@@ -79,11 +79,11 @@ impl<'a> Facts<'a> {
     }
 
     /// Facts for an environment over a directory.
-    pub fn of_directory(context: &'a Context, tree: &Path) -> Result<Self> {
+    pub fn of_directory(context: &'a UserContext, tree: &Path) -> Result<Self> {
         Self::over(context, BaseFacts::Directory { tree: tree.into(), accounts: accounts(context) })
     }
 
-    fn over(context: &'a Context, base: BaseFacts) -> Result<Self> {
+    fn over(context: &'a UserContext, base: BaseFacts) -> Result<Self> {
         refuse_inside(context)?;
         // Its target where it is a link.
         let real = skiff_sys::path::canonical(Path::new("/etc/resolv.conf")).ok();
@@ -99,7 +99,7 @@ impl<'a> Facts<'a> {
 }
 
 /// Refuses inside an environment: the helper has no power there.
-pub fn refuse_inside(context: &Context) -> Result<()> {
+pub fn refuse_inside(context: &UserContext) -> Result<()> {
     if context.route() == Route::Helper && is_inside() {
         return Err(Error::new("this is the inside of an environment, from where no other can be used")
             .hint("leave it first, or ask for it from another login"));
@@ -118,7 +118,7 @@ fn separate_parts() -> Vec<&'static str> {
 }
 
 /// The user's own account and groups: programs look up who they are.
-fn accounts(context: &Context) -> Accounts {
+fn accounts(context: &UserContext) -> Accounts {
     let home = context.home.display();
     let (uid, gid) = (context.uid, rustix::process::getgid().as_raw());
     let user = account::user(uid)

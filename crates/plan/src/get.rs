@@ -9,14 +9,14 @@ use skiff_output as output;
 use skiff_runtime::naming;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
-use skiff_spec::job::Image;
+use skiff_spec::job::JobImage;
 use skiff_store::ImageMetadata;
 use skiff_store::fetcher::process as fetcher;
 use skiff_store::file::{ImageFile, parse};
 use skiff_store::index::{ImageName, now};
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{Error as StoreError, client, known};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::import;
 use crate::progress::Progress;
@@ -34,7 +34,7 @@ pub enum PullWhen {
 }
 
 /// The image that a command is to run in.
-pub fn to_run(context: &Context, text: &str, when: PullWhen) -> Result<ImageName> {
+pub fn to_run(context: &UserContext, text: &str, when: PullWhen) -> Result<ImageName> {
     if when != PullWhen::Never && ImageFile::of(text).is_some() {
         return import::find_or_import(context, text);
     }
@@ -64,8 +64,8 @@ pub fn to_run(context: &Context, text: &str, when: PullWhen) -> Result<ImageName
 
 /// Which image a job that is being submitted is to run in: the one that the user has pulled; else what the name means now, so that all
 /// nodes get the same. Only a file's image is brought into this machine's store: a node asks the registry by itself.
-pub fn pin(context: &Context, text: &str) -> Result<Image> {
-    let of = |ImageName { id, reference, .. }| Image { id, reference };
+pub fn pin(context: &UserContext, text: &str) -> Result<JobImage> {
+    let of = |ImageName { id, reference, .. }| JobImage { id, reference };
     if ImageFile::of(text).is_some() {
         return import::find_or_import(context, text).map(of);
     }
@@ -77,7 +77,7 @@ pub fn pin(context: &Context, text: &str) -> Result<Image> {
     }
     let ask = client::pull(context, text, &Platform::host().to_string())?;
     let (id, reference) = fetcher::resolve(&ask)?;
-    Ok(Image { id, reference })
+    Ok(JobImage { id, reference })
 }
 
 /// Digits alone say nothing of where an image could be had.
@@ -86,12 +86,12 @@ fn is_id(text: &str) -> bool {
 }
 
 /// The very image that something was run in before, by what was noted then.
-pub fn again(context: &Context, entry: ImageName) -> Result<ImageName> {
+pub fn again(context: &UserContext, entry: ImageName) -> Result<ImageName> {
     if client::has(context, entry.id) { Ok(entry) } else { by_id(context, entry) }
 }
 
 /// An image that the user has pulled, on a node that may not have it.
-fn by_id(context: &Context, entry: ImageName) -> Result<ImageName> {
+fn by_id(context: &UserContext, entry: ImageName) -> Result<ImageName> {
     if entry.origin.is_some() {
         return Err(not_here(entry.id, &entry.reference));
     }
@@ -101,7 +101,7 @@ fn by_id(context: &Context, entry: ImageName) -> Result<ImageName> {
 }
 
 /// The image of this id as this node's store has it, which gets it if need be. Its name stays what it is to the user.
-pub fn on_node(context: &Context, id: ImageId, reference: &str) -> Result<ImageName> {
+pub fn on_node(context: &UserContext, id: ImageId, reference: &str) -> Result<ImageName> {
     let StoreReply::Found(record) = client::ask(context, StoreRequest::Find(id), &mut |_| ())? else {
         return Err(strange(reference));
     };
@@ -119,7 +119,7 @@ pub fn on_node(context: &Context, id: ImageId, reference: &str) -> Result<ImageN
 
 /// By digest: images of the same name may be others by now.
 fn fetch_exactly(
-    context: &Context,
+    context: &UserContext,
     id: ImageId,
     reference: &str,
     progress: &mut Progress,
@@ -138,7 +138,7 @@ fn fetch_exactly(
 
 /// Pulls an image and notes its name.
 pub fn pull(
-    context: &Context,
+    context: &UserContext,
     image: &str,
     platform: &Platform,
     progress: &mut Progress,
@@ -148,7 +148,12 @@ pub fn pull(
     Ok(entry)
 }
 
-fn fetch(context: &Context, image: &str, platform: &Platform, progress: &mut Progress) -> Result<ImageName> {
+fn fetch(
+    context: &UserContext,
+    image: &str,
+    platform: &Platform,
+    progress: &mut Progress,
+) -> Result<ImageName> {
     let mut ask = client::pull(context, image, &platform.to_string())?;
     // A store of their own they fill themselves, by their own policy.
     let vouched = context.helper.as_ref().map_or(Ok(None), |_| fetcher::vouched(&mut ask))?;

@@ -8,13 +8,13 @@ use skiff_store::file::ImageFile;
 use skiff_store::index::{ImageName, Names, now};
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{client, find};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::progress::Progress;
 
 /// Imports an image and notes its name, which is the file's if it gets none.
 pub fn import_to(
-    context: &Context,
+    context: &UserContext,
     file: &ImageFile,
     name: Option<String>,
     platform: &Platform,
@@ -26,7 +26,7 @@ pub fn import_to(
 }
 
 /// The image that a file is known to hold, for a machine that does not have it.
-pub fn exactly(context: &Context, file: &ImageFile, id: ImageId) -> Result<ImageName> {
+pub fn exactly(context: &UserContext, file: &ImageFile, id: ImageId) -> Result<ImageName> {
     let entry = read(context, file, None, &Platform::host(), &mut Progress::new(None, true))?;
     if entry.id != id {
         return Err(Error::new(format!("image {}: the file holds another image by now", file.name))
@@ -36,7 +36,7 @@ pub fn exactly(context: &Context, file: &ImageFile, id: ImageId) -> Result<Image
 }
 
 fn read(
-    context: &Context,
+    context: &UserContext,
     file: &ImageFile,
     name: Option<String>,
     platform: &Platform,
@@ -59,7 +59,7 @@ fn read(
 
 /// The image that the user wants to run: one that they have pulled or imported, or in a file, from where it is imported unless that has
 /// been done.
-pub fn find_or_import(context: &Context, text: &str) -> Result<ImageName> {
+pub fn find_or_import(context: &UserContext, text: &str) -> Result<ImageName> {
     let Some(file) = ImageFile::of(text) else { return Ok(find(context, text)?) };
     if let Some(entry) = Names::of(context)?.find(&file.name)?
         && entry.origin == Some(file.stamp()?)

@@ -9,7 +9,7 @@ use skiff_sandbox::command::{CommandSpec, DEFAULT_PATH};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::plan::Identity;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::inside::Inside;
 
@@ -33,7 +33,7 @@ const IMAGE: &str = "SKIFF_IMAGE";
 
 /// The command: `words` behind the image's entry point; without any, what its maker meant to be run.
 pub fn command(
-    context: &Context,
+    context: &UserContext,
     (id, exec): (ImageId, &ExecConfig),
     inside: &Inside,
     entrypoint: Option<&OsStr>,
@@ -66,7 +66,7 @@ pub fn run_as(command: &mut CommandSpec, user: &str, inside: &Inside) {
 /// A command in an environment over an image. There one works: it is for the user to say what runs where, and a shell is what they
 /// get if they say nothing; their own may be missing.
 pub fn in_environment(
-    context: &Context,
+    context: &UserContext,
     image: (ImageId, &ExecConfig),
     inside: &Inside,
     words: &[OsString],
@@ -78,7 +78,7 @@ pub fn in_environment(
 
 /// The user's variables without those of the host's root, the image's, and what they have asked for, each the stronger the later.
 fn with_variables(
-    context: &Context,
+    context: &UserContext,
     (id, exec): (ImageId, &ExecConfig),
     inside: &Inside,
     identity: Identity,

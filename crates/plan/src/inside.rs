@@ -9,7 +9,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use skiff_runtime::proxy::{PSEC, PSEC_OF_ROOT};
 use skiff_sandbox::command::{CommandSpec, DEFAULT_PATH, own_env};
 use skiff_spec::plan::{Identity, Route};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 /// How a command runs inside.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -54,12 +54,12 @@ impl Inside {
     }
 
     /// The command to run; the user's shell if they named none.
-    pub fn command(&self, context: &Context, argv: &[OsString]) -> CommandSpec {
+    pub fn command(&self, context: &UserContext, argv: &[OsString]) -> CommandSpec {
         self.command_as(context, self.identity(), argv)
     }
 
     /// Likewise, as somebody else than is usual.
-    pub fn command_as(&self, context: &Context, identity: Identity, argv: &[OsString]) -> CommandSpec {
+    pub fn command_as(&self, context: &UserContext, identity: Identity, argv: &[OsString]) -> CommandSpec {
         let argv = if argv.is_empty() { vec![context.shell()] } else { argv.to_vec() };
         let mut cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
         cwd.extend(&self.workdir);
@@ -122,7 +122,7 @@ fn split(setting: &OsString) -> (OsString, Option<OsString>) {
 
 /// The user's variables, with what differs inside. What steers Skiff itself stays outside.
 fn environment(
-    context: &Context,
+    context: &UserContext,
     identity: Identity,
     passed_on: Option<&[&str]>,
 ) -> Vec<(OsString, OsString)> {

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use skiff_spec::fault::{Fault, Result};
-use skiff_spec::job::Container;
+use skiff_spec::job::JobContainer;
 use skiff_spec::network::Net;
 use skiff_spec::settings::Settings;
 
@@ -98,9 +98,9 @@ impl From<Settings> for RootOptions {
 }
 
 /// What `--container-...` of Slurm's commands ask for.
-impl From<&Container> for RootOptions {
-    fn from(container: &Container) -> Self {
-        let Container {
+impl From<&JobContainer> for RootOptions {
+    fn from(container: &JobContainer) -> Self {
+        let JobContainer {
             image,
             mounts,
             workdir,

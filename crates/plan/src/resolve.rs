@@ -4,7 +4,7 @@ use skiff_sandbox::command::CommandSpec;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::plan::Identity;
 use skiff_store::index::ImageName;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::{Facts, RootOptions, RootSource, base, get, in_image};
 
@@ -30,7 +30,7 @@ pub struct MainProcess {
 }
 
 /// Looks up what is asked for; the image is here then, but for a dry run.
-pub fn resolve<'a>(asked: &RootOptions, context: &'a Context, dry_run: bool) -> Result<RunFacts<'a>> {
+pub fn resolve<'a>(asked: &RootOptions, context: &'a UserContext, dry_run: bool) -> Result<RunFacts<'a>> {
     let inside = &asked.inside;
     let RootSource::Image(image) = &asked.source else {
         if asked.untrusted {

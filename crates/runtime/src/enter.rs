@@ -7,11 +7,11 @@ use skiff_sandbox::session::Session;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::Identity;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 /// Starts a command in a running environment.
 pub fn spawn(
-    context: &Context,
+    context: &UserContext,
     (init, pid, net): (&std::os::fd::OwnedFd, rustix::process::Pid, NetSpace),
     identity: Identity,
     command: &skiff_sandbox::command::CommandSpec,
@@ -31,7 +31,7 @@ pub fn net_space(net: &Net, dumpable: bool) -> NetSpace {
 }
 
 /// The helper, without which nobody inside is themselves.
-pub fn helper_for_me(context: &Context) -> Result<&Path> {
+pub fn helper_for_me(context: &UserContext) -> Result<&Path> {
     context.helper.as_deref().ok_or_else(|| {
         Error::new("--me: without the helper you can only be root inside")
             .hint("have the helper installed, or leave --me away")

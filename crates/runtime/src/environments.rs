@@ -13,7 +13,7 @@ use skiff_spec::plan::Base;
 use skiff_spec::settings::{self, Settings};
 use skiff_store::index::ImageName;
 use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, HINT, is_whole, make_parts, make_ready, new_name, own_dir, sweep, with_umask};
 use skiff_user::named;
 
@@ -68,13 +68,13 @@ const IMAGE: &str = "image.json";
 const ALL: &str = "env";
 
 /// Where all of them are, or will be. If it is there, nobody else can exchange it: what is in it is run as this user.
-pub fn home(context: &Context) -> Result<PathBuf> {
+pub fn home(context: &UserContext) -> Result<PathBuf> {
     own_dir(context, ALL)
 }
 
 impl Environment {
     /// By name, whether it exists or not.
-    pub fn named(context: &Context, name: EnvName) -> Result<Self> {
+    pub fn named(context: &UserContext, name: EnvName) -> Result<Self> {
         Ok(Self::in_dir(&home(context)?, name))
     }
 
@@ -84,7 +84,7 @@ impl Environment {
     }
 
     /// By name; it must exist.
-    pub fn existing(context: &Context, name: EnvName) -> Result<Self> {
+    pub fn existing(context: &UserContext, name: EnvName) -> Result<Self> {
         let all = context.state()?.join(ALL);
         let mut env = Self::in_dir(&all, name);
         // Every command begins here, and to walk to the directory is most of the work: so the settings are read on the same occasion.
@@ -178,7 +178,7 @@ fn read_settings(dir: &TrustedDir) -> Result<Settings> {
 }
 
 /// All environments of the user, by name.
-pub fn list(context: &Context) -> Result<Vec<Environment>> {
+pub fn list(context: &UserContext) -> Result<Vec<Environment>> {
     let dir = home(context)?;
     let environment = |name| Environment::in_dir(&dir, name);
     Ok(named::all(&dir, settings::FILE)?.into_iter().map(environment).collect())

@@ -11,7 +11,7 @@ use skiff_spec::instance::Started;
 use skiff_spec::plan::Upper;
 use skiff_store::index::ImageName;
 use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, delete, make_private, new_in, set_aside, with_umask};
 
 use crate::record::{IMAGE, OUTPUT, Record, STARTED, State, home, write};
@@ -20,7 +20,12 @@ use crate::{lock, naming};
 impl Record {
     /// Makes it, in place of one that has ended; gives the lock that is held as long as it runs. Nothing half-made is ever seen under
     /// its name.
-    pub fn make(&self, context: &Context, started: &Started, image: Option<&ImageName>) -> Result<OwnedFd> {
+    pub fn make(
+        &self,
+        context: &UserContext,
+        started: &Started,
+        image: Option<&ImageName>,
+    ) -> Result<OwnedFd> {
         let all = home(context)?;
         let new = new_in(&all, &self.name);
         let made = with_umask(|| {
@@ -63,7 +68,7 @@ impl Record {
     }
 
     /// Removes it if it is there and has ended.
-    fn remove_ended(&self, context: &Context) -> Result<()> {
+    fn remove_ended(&self, context: &UserContext) -> Result<()> {
         if !self.is_there() {
             return Ok(());
         }
@@ -72,7 +77,7 @@ impl Record {
     }
 
     /// Removes it; whoever has the lock may.
-    pub fn remove(&self, context: &Context, lock: OwnedFd) -> Result<()> {
+    pub fn remove(&self, context: &UserContext, lock: OwnedFd) -> Result<()> {
         let (image, on_disk) =
             self.started().map_or((None, true), |s| (s.image, !matches!(s.plan.upper, Upper::Memory { .. })));
         let aside = set_aside(&self.dir, &self.name)?;
@@ -89,14 +94,14 @@ impl Record {
 }
 
 /// What was killed while it was made or removed, and instances that were.
-pub fn leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+pub fn leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     let mut left = dirs::leftovers(&home(context)?);
     left.extend(lost(context)?.into_iter().map(|record| record.dir));
     Ok(left)
 }
 
 /// Removes those.
-pub fn delete_leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+pub fn delete_leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     let left = leftovers(context)?;
     for record in lost(context)? {
         if let Some(lock) = lock::try_lock(&record.dir)? {
@@ -109,7 +114,7 @@ pub fn delete_leftovers(context: &Context) -> Result<Vec<PathBuf>> {
     Ok(left)
 }
 
-fn lost(context: &Context) -> Result<Vec<Record>> {
+fn lost(context: &UserContext) -> Result<Vec<Record>> {
     let mut lost = vec![];
     for record in Record::all(context)? {
         // One that is just starting has no socket yet, but its lock is held.

@@ -7,13 +7,13 @@ use skiff_spec::name::EnvName;
 use skiff_store::index::{ImageName, Names};
 use skiff_store::protocol::StoreRequest;
 use skiff_store::{client, unpacked};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::environments::{self, Environment};
 use crate::record::{Record, State};
 
 /// Notes the name of an image. What that meant before is given up.
-pub fn note(context: &Context, entry: &ImageName) -> Result<()> {
+pub fn note(context: &UserContext, entry: &ImageName) -> Result<()> {
     let names = Names::of(context)?;
     let before = names.find(&entry.reference).ok().flatten();
     names.put(entry)?;
@@ -30,7 +30,7 @@ pub fn note(context: &Context, entry: &ImageName) -> Result<()> {
 }
 
 /// Gives up an image that has no name any more and no environment or running instance over it; gives the one that keeps it.
-pub fn give_up(context: &Context, id: ImageId) -> Result<Option<String>> {
+pub fn give_up(context: &UserContext, id: ImageId) -> Result<Option<String>> {
     if Names::of(context)?.all()?.iter().any(|entry| entry.id == id) {
         return Ok(None);
     }
@@ -43,7 +43,7 @@ pub fn give_up(context: &Context, id: ImageId) -> Result<Option<String>> {
 }
 
 /// An environment that has this image below it, or an instance that runs on it.
-fn what_is_over(context: &Context, id: ImageId) -> Result<Option<String>> {
+fn what_is_over(context: &UserContext, id: ImageId) -> Result<Option<String>> {
     // One that cannot be read is said elsewhere; it may not keep images from being removed.
     let over = |env: &Environment| env.settings().is_ok_and(|settings| settings.image == Some(id));
     let env = environments::list(context)?.into_iter().find(over).map(|env| env.name);
@@ -54,7 +54,7 @@ fn what_is_over(context: &Context, id: ImageId) -> Result<Option<String>> {
 }
 
 /// The instance that runs on an image.
-fn running_over(context: &Context, id: ImageId) -> Result<Option<EnvName>> {
+fn running_over(context: &UserContext, id: ImageId) -> Result<Option<EnvName>> {
     // What cannot be read is said elsewhere; it may not keep images from being removed.
     let over = |record: &Record| {
         record.started().is_ok_and(|started| started.image == Some(id))

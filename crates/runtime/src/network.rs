@@ -14,12 +14,12 @@ use skiff_launch::hosts;
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::stack::StackLimit;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::network::{Claim, DIR, NetName, Network};
+use skiff_spec::network::{DIR, NetName, Network, Reservation};
 use skiff_spec::plan::{HOSTS, Plan, Source};
 use skiff_spec::wire::{ON_NETWORK, Request};
 use skiff_sys::IgnoreError;
 use skiff_sys::process;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 /// How this program was called.
 struct Call {
@@ -85,7 +85,7 @@ fn call() -> Result<Call> {
 /// Goes on in a new network namespace on this network of the site's, if there is one to be on and we are not on it: this program, from its
 /// beginning, which finds by [`attached`] what has been resolved so far.
 pub fn attach<T: Serialize>(
-    context: &Context,
+    context: &UserContext,
     network: Option<&NetName>,
     resolved: impl FnOnce() -> T,
 ) -> Result<()> {
@@ -112,7 +112,7 @@ pub fn is_on(name: &NetName) -> bool {
 }
 
 /// As [`attach`], but with nothing resolved: all is looked up again there.
-pub fn join(context: &Context, network: Option<&NetName>) -> Result<()> {
+pub fn join(context: &UserContext, network: Option<&NetName>) -> Result<()> {
     match network.filter(|name| !is_on(name)) {
         Some(name) => Err(start_again(context, name, &Request::Network { name: name.clone() }, None)),
         None => Ok(()),
@@ -120,7 +120,7 @@ pub fn join(context: &Context, network: Option<&NetName>) -> Result<()> {
 }
 
 /// Goes on in the network namespace of an environment's process 1, unless we are in it.
-pub fn follow(context: &Context, name: &NetName, pid: Pid) -> Result<()> {
+pub fn follow(context: &UserContext, name: &NetName, pid: Pid) -> Result<()> {
     let pid = pid.as_raw_nonzero().get().unsigned_abs();
     let space = |process: &str| {
         let path = format!("/proc/{process}/ns/net");
@@ -132,21 +132,21 @@ pub fn follow(context: &Context, name: &NetName, pid: Pid) -> Result<()> {
     Err(start_again(context, name, &Request::Follow { pid }, None))
 }
 
-/// Has an address kept for us when the namespace that has it has gone: our claim to it.
-pub fn keep(context: &Context, name: &NetName, address: Ipv4Addr) -> Result<Claim> {
+/// Has an address kept for us when the namespace that has it has gone: our reservation.
+pub fn keep(context: &UserContext, name: &NetName, address: Ipv4Addr) -> Result<Reservation> {
     let helper = context.helper.as_deref().ok_or_else(|| {
         Error::new(format!("network {name}: only the helper can keep an address"))
             .hint("have the helper installed")
     })?;
     let helper = Helper::spawn(helper)?;
     helper.ask(&Request::Leave { name: name.clone(), address }, &[])?;
-    let claim = helper.claim();
+    let reservation = helper.reservation();
     helper.finish();
-    claim
+    reservation
 }
 
 /// Frees an address that is kept for us; any, for root.
-pub fn free(context: &Context, name: &NetName, address: Ipv4Addr) -> Result<()> {
+pub fn free(context: &UserContext, name: &NetName, address: Ipv4Addr) -> Result<()> {
     let helper = context.helper.as_deref().ok_or_else(|| {
         Error::new(format!("network {name}: only the helper can free an address"))
             .hint("have the helper installed")
@@ -160,7 +160,7 @@ pub fn free(context: &Context, name: &NetName, address: Ipv4Addr) -> Result<()> 
 
 /// Why that was not possible; if it was, this does not return.
 fn start_again(
-    context: &Context,
+    context: &UserContext,
     name: &NetName,
     request: &Request,
     resolved: Option<BorrowedFd<'_>>,

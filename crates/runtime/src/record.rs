@@ -14,7 +14,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Ended, Started};
 use skiff_spec::name::EnvName;
 use skiff_store::index::ImageName;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, own_dir};
 use skiff_user::named;
 
@@ -53,18 +53,18 @@ pub enum State {
 }
 
 /// Where all of them are.
-pub fn home(context: &Context) -> Result<PathBuf> {
+pub fn home(context: &UserContext) -> Result<PathBuf> {
     own_dir(context, "instance")
 }
 
 impl Record {
     /// By name, whether there is one or not.
-    pub fn named(context: &Context, name: &EnvName) -> Result<Self> {
+    pub fn named(context: &UserContext, name: &EnvName) -> Result<Self> {
         Ok(Self { name: name.clone(), dir: home(context)?.join(name.as_str()) })
     }
 
     /// By name; there must be one.
-    pub fn existing(context: &Context, name: &EnvName) -> Result<Self> {
+    pub fn existing(context: &UserContext, name: &EnvName) -> Result<Self> {
         let record = Self::named(context, name)?;
         if record.is_there() {
             return Ok(record);
@@ -74,7 +74,7 @@ impl Record {
     }
 
     /// All, by name.
-    pub fn all(context: &Context) -> Result<Vec<Self>> {
+    pub fn all(context: &UserContext) -> Result<Vec<Self>> {
         let dir = home(context)?;
         let record = |name: EnvName| Self { dir: dir.join(name.as_str()), name };
         Ok(named::all(&dir, STARTED)?.into_iter().map(record).collect())

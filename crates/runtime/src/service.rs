@@ -12,12 +12,12 @@ use skiff_sandbox::session::{self, CommandExit};
 use skiff_sandbox::start::{RunningContainer, StartOptions, start, start_for};
 use skiff_spec::fault::{Context as _, Fault as Error};
 use skiff_spec::instance::End;
-use skiff_spec::network::Again;
+use skiff_spec::network::ReservationRequest;
 use skiff_spec::plan::{Identity, Plan, inside};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::Child;
-use skiff_sys::signal::{Mask, send_to_group};
-use skiff_user::context::Context;
+use skiff_sys::signal::{SignalMask, send_to_group};
+use skiff_user::context::UserContext;
 
 use crate::enter;
 use crate::kept::Kept;
@@ -42,7 +42,7 @@ pub struct Service<'a> {
 /// Makes processes again that ran elsewhere or before, in an instance that is started for them.
 pub trait Restorer {
     /// What gives them their address again.
-    fn again(&self) -> Option<Again>;
+    fn reserved(&self) -> Option<ReservationRequest>;
 
     /// Makes them; gives the one that the instance is there for.
     fn restore(&self, instance: &RunningContainer) -> Result<Process, Error>;
@@ -78,15 +78,15 @@ impl Service<'_> {
     /// Carries out the plan, with the command in it.
     pub fn start(
         &self,
-        context: &Context,
+        context: &UserContext,
         plan: &Plan,
         options: StartOptions<'_>,
-        mask: Mask,
+        mask: SignalMask,
     ) -> Result<(RunningContainer, Option<Running>), Failed> {
         let output = self.record.output();
         if let Some(restorer) = self.restorer {
-            let again = restorer.again();
-            let instance = start(plan, StartOptions { again: again.as_ref(), ..options })?;
+            let reserved = restorer.reserved();
+            let instance = start(plan, StartOptions { reserved: reserved.as_ref(), ..options })?;
             let revived = self.note_address(&instance).and_then(|()| restorer.restore(&instance));
             return match revived {
                 Ok(process) => {
@@ -135,10 +135,10 @@ impl Service<'_> {
     /// Through the helper, which hands our own standard descriptors on: for as long as that takes, they are the output.
     fn start_as_me(
         &self,
-        context: &Context,
+        context: &UserContext,
         command: &CommandSpec,
         instance: &RunningContainer,
-        (attr, mask): (SpawnAttr, Mask),
+        (attr, mask): (SpawnAttr, SignalMask),
         output: &Path,
     ) -> Result<Child, Failed> {
         let helper = enter::helper_for_me(context)?;

@@ -18,7 +18,7 @@ use skiff_spec::plan::{Base, Plan};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::control::{CONTROL, HOST, Live, Want, accept, answer, listen_at};
 use crate::lock::try_lock;
@@ -55,7 +55,7 @@ pub enum Keep<'a> {
 /// A session in the environment that runs at `place`; if none does, one is started by the plan that `make` gives (and what that
 /// holds stays held as long as it runs).
 pub fn session_at(
-    context: &Context,
+    context: &UserContext,
     place: &Place,
     keep: Keep<'_>,
     make: impl Fn() -> Result<(Plan, Vec<LayerLease>)>,
@@ -82,7 +82,7 @@ pub fn session_at(
 }
 
 struct Supervisor<'a> {
-    context: &'a Context,
+    context: &'a UserContext,
     place: &'a Place,
     keep: Keep<'a>,
     base: Base,
@@ -108,7 +108,7 @@ struct Woken {
 
 impl<'a> Supervisor<'a> {
     fn begin(
-        context: &'a Context,
+        context: &'a UserContext,
         place: &'a Place,
         keep: Keep<'a>,
         plan: &Plan,

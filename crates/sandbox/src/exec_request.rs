@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use skiff_ipc::{Codec, Framing, Protocol, Unanswered};
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::wire::MOST_ORDERED;
-use skiff_sys::signal::Mask;
+use skiff_sys::signal::SignalMask;
 
 use crate::command::{CommandSpec, os};
 use crate::spawn_attr::SpawnAttr;
@@ -23,7 +23,7 @@ pub struct ExecRequest<'a> {
     /// How the command stands to the terminal and to its maker.
     pub attr: SpawnAttr,
     /// The signal mask that it gets.
-    pub mask: Mask,
+    pub mask: SignalMask,
     /// The soft limit of the stack that it gets.
     pub stack: StackLimit,
 }
@@ -31,7 +31,7 @@ pub struct ExecRequest<'a> {
 impl<'a> ExecRequest<'a> {
     /// With the limits of this process.
     #[must_use]
-    pub fn new(command: &'a CommandSpec, attr: SpawnAttr, mask: Mask) -> Self {
+    pub fn new(command: &'a CommandSpec, attr: SpawnAttr, mask: SignalMask) -> Self {
         Self { command: Cow::Borrowed(command), attr, mask, stack: StackLimit::own() }
     }
 
@@ -78,7 +78,7 @@ impl<'a> ExecRequest<'a> {
         whole.then_some(ExecRequest {
             command: Cow::Owned(command),
             attr,
-            mask: Mask::from_bits(mask),
+            mask: SignalMask::from_bits(mask),
             stack,
         })
     }
@@ -143,7 +143,12 @@ mod tests {
             ..CommandSpec::default()
         };
         let attr = SpawnAttr { own_group: true, death_signal: 9, ..SpawnAttr::default() };
-        ExecRequest { command: Cow::Owned(command), attr, mask: Mask::from_bits(5), stack: limit("40000000") }
+        ExecRequest {
+            command: Cow::Owned(command),
+            attr,
+            mask: SignalMask::from_bits(5),
+            stack: limit("40000000"),
+        }
     }
 
     #[test]

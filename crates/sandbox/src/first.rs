@@ -12,7 +12,7 @@ use skiff_spec::fault::{Context, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
-use skiff_sys::signal::Mask;
+use skiff_sys::signal::SignalMask;
 
 use crate::command::CommandSpec;
 use crate::confine::confine;
@@ -35,7 +35,7 @@ pub struct First<'a> {
     /// How the command stands to the terminal and to its maker.
     pub attr: SpawnAttr,
     /// The signal mask that it gets.
-    pub mask: Mask,
+    pub mask: SignalMask,
     /// What it stands on, if not on its maker's descriptors.
     pub apart: Option<Apart<'a>>,
 }

@@ -226,18 +226,18 @@ impl GroupResources {
             become_init(Making { plan, helper: None, part, extras, reporter, control: theirs, purpose })
         };
         drop((theirs, reporter, part));
-        let wired = machine
-            .wiring
+        let connected = machine
+            .network
             .as_ref()
-            .map_or(Ok(()), |wiring| (wiring.wire)(init.pid))
+            .map_or(Ok(()), |network| (network.wire)(init.pid))
             .and_then(|()| rustix::io::write(&control, &[1]).map(drop).context(|| "control socket"));
-        if wired.is_err() {
+        if connected.is_err() {
             // It waits for that.
             kill_process(init.pid, Signal::KILL).ignore_error("it may have ended by itself");
         }
         let told = hear(report.as_fd());
         let instance = RunningContainer { init, control, ids: self.ids, notes: vec![], way_out: None };
-        let failed = match (Word::decode(&told), wired) {
+        let failed = match (Word::decode(&told), connected) {
             (Some((Word::Made { .. }, rest)), Ok(())) => match Failed::reported(rest, first.command) {
                 None => {
                     let process = first::receive(instance.control.as_fd(), None)?;

@@ -10,7 +10,7 @@ pub struct GroupNode<'a> {
     /// Host name of the machine.
     pub name: &'a str,
     /// How its network namespace gets a device, if it has one of its own.
-    pub wiring: Option<NetworkSetup<'a>>,
+    pub network: Option<NetworkSetup<'a>>,
 }
 
 /// How a machine gets into a network.

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use skiff_spec::fault::{Context, Fault, Result};
-use skiff_spec::network::Claim;
+use skiff_spec::network::Reservation;
 use skiff_spec::plan::Base;
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
 use skiff_sys::IgnoreError;
@@ -246,9 +246,9 @@ impl Helper {
     ///
     /// # Errors
     /// As [`Helper::done`].
-    pub fn claim(&self) -> Result<Claim> {
+    pub fn reservation(&self) -> Result<Reservation> {
         match self.answer()? {
-            (Reply::Kept(claim), _) => Ok(claim),
+            (Reply::Kept(reservation), _) => Ok(reservation),
             _ => Err(self.unexpected()),
         }
     }

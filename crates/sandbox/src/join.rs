@@ -8,7 +8,7 @@ use rustix::process::Pid;
 use rustix::thread::{CapabilitySet, ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_spec::fault::{Context, Fault};
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
-use skiff_sys::signal::{self, Mask};
+use skiff_sys::signal::{self, SignalMask};
 
 use crate::child::{read_all, reap};
 use crate::command::CommandSpec;
@@ -42,7 +42,7 @@ pub fn as_root(
     net: NetSpace,
     command: &CommandSpec,
     attr: SpawnAttr,
-    mask: Mask,
+    mask: SignalMask,
 ) -> std::result::Result<Child, Failed> {
     let gone = |e: Fault| e.hint("the environment may just have been stopped");
     // Not into its mount namespace: that is to go when the environment does, not when we do.
@@ -73,7 +73,7 @@ fn become_root(
     net: NetSpace,
     command: &CommandSpec,
     attr: SpawnAttr,
-    mask: Mask,
+    mask: SignalMask,
 ) -> Failed {
     let mut theirs = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
     if matches!(net, NetSpace::Machine | NetSpace::MachineInOurs) {
@@ -91,7 +91,7 @@ fn become_root(
 }
 
 /// The last step.
-pub(crate) fn become_command(command: &CommandSpec, mask: Mask) -> Failed {
+pub(crate) fn become_command(command: &CommandSpec, mask: SignalMask) -> Failed {
     signal::default_action(rustix::process::Signal::PIPE.as_raw());
     signal::restore(mask);
     Failed::to_start(command, &command.exec())
@@ -106,7 +106,7 @@ pub fn as_me(
     init: Pid,
     command: &CommandSpec,
     attr: SpawnAttr,
-    mask: Mask,
+    mask: SignalMask,
 ) -> std::result::Result<Child, Failed> {
     let helper = Helper::spawn(program)?;
     let request = ExecRequest::new(command, attr, mask);
@@ -120,7 +120,11 @@ pub fn as_me(
 ///
 /// # Errors
 /// As [`as_root`].
-pub fn as_we_are(command: &CommandSpec, attr: SpawnAttr, mask: Mask) -> std::result::Result<Child, Failed> {
+pub fn as_we_are(
+    command: &CommandSpec,
+    attr: SpawnAttr,
+    mask: SignalMask,
+) -> std::result::Result<Child, Failed> {
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let Fork::Parent(child) = fork(CloneFlags::NONE).context(|| "process")? else {
         let e = match attr.apply().context(|| "terminal and group of the process") {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use skiff_spec::fault::{Fault, Result};
-use skiff_spec::network::Again;
+use skiff_spec::network::ReservationRequest;
 use skiff_spec::plan::{Plan, Route};
 
 use crate::helper::Helper;
@@ -20,7 +20,7 @@ pub struct StartOptions<'a> {
     /// The list of hosts inside, where the plan has one with the environment's address ([`skiff_spec::plan::Source::Hosts`]).
     pub hosts: Option<&'a str>,
     /// The address that it had before, where the plan's network is one of the site's that it has power over.
-    pub again: Option<&'a Again>,
+    pub reserved: Option<&'a ReservationRequest>,
 }
 
 impl StartOptions<'_> {

@@ -11,7 +11,7 @@ use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use skiff_spec::fault::{Context, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, group_of, session_of};
-use skiff_sys::signal::{Mask, Received, Signals, send_to_group};
+use skiff_sys::signal::{Received, SignalMask, Signals, send_to_group};
 
 use crate::first::Process;
 use crate::helper::Helper;
@@ -65,7 +65,7 @@ impl Session {
 
     /// The signal mask that the command must get back.
     #[must_use]
-    pub fn mask(&self) -> Mask {
+    pub fn mask(&self) -> SignalMask {
         self.signals.before()
     }
 

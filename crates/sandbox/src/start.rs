@@ -397,7 +397,7 @@ fn make_root_in<'a>(
         return Err(Fault::new(format!("machine {}: its maker is gone", part.machine.name)));
     }
     rustix::system::sethostname(part.machine.name.as_bytes()).context(|| "host name")?;
-    part.machine.wiring.as_ref().map_or(Ok(()), |wiring| (wiring.settle)())?;
+    part.machine.network.as_ref().map_or(Ok(()), |network| (network.settle)())?;
     let mut inputs = RootfsInputs::prepare(making.plan, making.extras)?;
     if let Some(layers) = &part.layers {
         root::build(&mut inputs, layers, hung)?;

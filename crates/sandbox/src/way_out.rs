@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::process::Pid;
 use skiff_spec::fault::{Fault, Result};
-use skiff_spec::network::{Again, Net, NetName};
+use skiff_spec::network::{Net, NetName, ReservationRequest};
 use skiff_spec::plan::Plan;
 use skiff_spec::wire::Request;
 
@@ -34,21 +34,26 @@ impl WayOut {
         match &plan.net {
             Net::Private => Ok(Some(Self::User { _stack: Uplink::start(pid)? })),
             Net::Named(name) if Self::is_wanted(plan) => {
-                connect(options.helper, pid, name, options.again).map(Some)
+                connect(options.helper, pid, name, options.reserved).map(Some)
             }
             _ => Ok(None),
         }
     }
 }
 
-fn connect(helper: Option<&Path>, pid: Pid, name: &NetName, again: Option<&Again>) -> Result<WayOut> {
+fn connect(
+    helper: Option<&Path>,
+    pid: Pid,
+    name: &NetName,
+    reserved: Option<&ReservationRequest>,
+) -> Result<WayOut> {
     let helper = helper.ok_or_else(|| {
         Fault::new(format!("network {name}: only the helper can put you on it"))
             .hint("have the helper installed, or use --net private")
     })?;
     let helper = Helper::spawn(helper)?;
     let pid = pid.as_raw_nonzero().get().unsigned_abs();
-    helper.ask(&Request::Connect { pid, name: name.clone(), again: again.cloned() }, &[])?;
+    helper.ask(&Request::Connect { pid, name: name.clone(), reserved: reserved.cloned() }, &[])?;
     let answer = helper.connected();
     helper.finish();
     let (address, between) = answer?;

@@ -20,7 +20,7 @@ use skiff_runtime::record::Record;
 use skiff_slurm as slurm;
 use skiff_spec::config::{Config, Slurm as Site};
 use skiff_spec::image::ImageId;
-use skiff_spec::job::{Image, Snapshot};
+use skiff_spec::job::{JobImage, Snapshot};
 use skiff_spec::members;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, File as PlanFile, Identity, Plan, Route, Upper};
@@ -235,7 +235,7 @@ impl Machine {
             let layers = vec!["/cache/top".into(), "/cache/bottom".into()];
             return self.build(slurm::keeper::options(&snapshot, memory(), layers, spool), "host");
         }
-        let image = submit.container.image.clone().map(|reference| Image { id: IMAGE, reference });
+        let image = submit.container.image.clone().map(|reference| JobImage { id: IMAGE, reference });
         let container = slurm::wanted::described(&submit.container, image, false, || Ok("/depot".into()));
         let container = container.expect("a container");
         let kept = container.name.is_some().then(|| Upper::Directory("/var/cache/jobs/1/kept".into()));

@@ -7,14 +7,14 @@ use std::os::unix::process::ExitStatusExt;
 use skiff_cli::Login;
 use skiff_env as env;
 use skiff_spec::fault::{Context as _, Result};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 /// The client's command, or a login shell, in the user's environment; the exit code.
 pub fn login(login: &Login) -> Result<i32> {
     if let Some(words) = outside() {
         return run_outside(&words);
     }
-    let context = Context::load_for_login()?;
+    let context = UserContext::load_for_login()?;
     env::enter_default(&context, &login.environment, asked())
 }
 

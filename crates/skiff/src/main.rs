@@ -30,7 +30,7 @@ use skiff_slurm as slurm;
 use skiff_spec::config;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::wire::{STORE_FETCHER, STORE_WRITER};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 #[global_allocator]
 static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new(64 << 10);
@@ -76,7 +76,7 @@ fn other_name() -> Option<OsString> {
 }
 
 fn show_config(json: bool) -> Result<()> {
-    let config = Context::load()?.config;
+    let config = UserContext::load()?.config;
     if json {
         return output::json(&config);
     }
@@ -118,8 +118,8 @@ fn run(cli: Cli) -> Result<i32> {
         Command::Logout { server, output } => images::login::logout(&server, output.json)?,
         Command::Store(command) => return images::commands::store(&command),
         Command::Slurm(command) => return slurm::run(&command),
-        Command::Ps(output) => ps::show(&Context::load()?, output.json)?,
-        Command::Stop { name } => env::stop(&Context::load()?, &name)?,
+        Command::Ps(output) => ps::show(&UserContext::load()?, output.json)?,
+        Command::Stop { name } => env::stop(&UserContext::load()?, &name)?,
         Command::Doctor(output) => return doctor::doctor(output.json),
         Command::Sweep(sweep) => sweep::sweep(&sweep)?,
         Command::Config(output) => show_config(output.json)?,

@@ -10,14 +10,14 @@ use skiff_runtime::network::{self, all, read};
 use skiff_site::account;
 use skiff_spec::fault::Result;
 use skiff_spec::network::{DIR, Lease, NetName, Network};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 /// Does what was asked; the exit code.
 pub fn run(command: &Net) -> Result<i32> {
     match command {
         Net::List(output) => list(output.json).map(|()| 0),
         Net::Show { name, output } => show(name, output.json).map(|()| 0),
-        Net::Release { name, address } => network::free(&Context::load()?, name, *address).map(|()| 0),
+        Net::Release { name, address } => network::free(&UserContext::load()?, name, *address).map(|()| 0),
         Net::Check { name, output } => check(name.as_ref(), output.json),
     }
 }

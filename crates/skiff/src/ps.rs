@@ -6,10 +6,10 @@ use skiff_env::live::{self as env, ListedEnvironment};
 use skiff_instance as instance;
 use skiff_output as output;
 use skiff_spec::fault::{Fault as Error, Result};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 /// Prints those that run, and the instances and clusters that do.
-pub fn show(context: &Context, json: bool) -> Result<()> {
+pub fn show(context: &UserContext, json: bool) -> Result<()> {
     let envs: Vec<ListedEnvironment> = env::listed(context)?.into_iter().filter(|l| l.running).collect();
     let instances = instance::running(context)?;
     let clusters = cluster::running(context)?;

@@ -10,7 +10,7 @@ use skiff_output as output;
 use skiff_runtime::{environments, instances};
 use skiff_slurm as slurm;
 use skiff_spec::fault::Result;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::{dirs, scratch};
 
 use crate::net::user_name;
@@ -29,7 +29,7 @@ struct Found {
 /// Shows and removes what is left: root's job directories and networks, the user's own half-made or half-removed environments
 /// and checkpoints, and instances that were killed.
 pub fn sweep(sweep: &Sweep) -> Result<()> {
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     let own = match sweep.dry_run {
         true => dirs::leftovers(&environments::home(&context)?),
         false => env::delete_leftovers(&context)?,

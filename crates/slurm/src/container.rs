@@ -9,17 +9,17 @@ use skiff_runtime::control::Live;
 use skiff_runtime::supervisor::{self, Keep, Place};
 use skiff_sandbox::command::CommandSpec;
 use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::job::Container;
+use skiff_spec::job::JobContainer;
 use skiff_spec::plan::Upper;
 use skiff_store::index::ImageName;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::{dirs, scratch};
 
 use crate::here::{IMAGE, private_dir, spool};
 use crate::job::SlurmJob;
 
 /// The running container; made if this is the first who needs it.
-pub fn running(context: &Context, job: &SlurmJob, container: &Container) -> Result<Live> {
+pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) -> Result<Live> {
     let dir = job.keeper_dir();
     let own = private_dir(&dir)?;
     let kept = match container.name {
@@ -44,13 +44,13 @@ pub fn running(context: &Context, job: &SlurmJob, container: &Container) -> Resu
 }
 
 /// What `--container-...` ask for, and the place of the job's scripts.
-pub fn options(container: &Container, upper: Upper, spool: PathBuf) -> PlanOptions {
+pub fn options(container: &JobContainer, upper: Upper, spool: PathBuf) -> PlanOptions {
     let (name, asked) = (container.environment.clone(), container.into());
     PlanOptions { services: vec![spool], ..PlanOptions::new(name, upper, asked) }
 }
 
 /// The image that it is over: the one that it was made over, if it is there already.
-fn image(context: &Context, container: &Container, dir: &Path) -> Result<ImageName> {
+fn image(context: &UserContext, container: &JobContainer, dir: &Path) -> Result<ImageName> {
     let record = dir.join(IMAGE);
     if let Some(entry) = ImageName::read(&record)? {
         return Ok(entry);
@@ -78,7 +78,7 @@ fn image(context: &Context, container: &Container, dir: &Path) -> Result<ImageNa
 pub fn enter(
     command: &mut CommandSpec,
     job: &SlurmJob,
-    container: &Container,
+    container: &JobContainer,
     entry: &ImageName,
 ) -> Result<()> {
     let exec = entry.exec()?;
@@ -112,7 +112,7 @@ pub fn enter(
 }
 
 /// Says so if a container of this name was there, and is of another image.
-pub fn tell_image(container: &Container, entry: &ImageName) {
+pub fn tell_image(container: &JobContainer, entry: &ImageName) {
     if let (Some(name), Some(wanted)) = (&container.name, &container.image)
         && wanted.id != entry.id
     {

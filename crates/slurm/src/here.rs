@@ -6,13 +6,13 @@ use rustix::process::getuid;
 use skiff_env::deploy::node_name;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Fault as Error, Result};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 /// In the keeper's directory: what the job's root is over, if that is an image.
 pub const IMAGE: &str = "image.json";
 
 /// Where slurmd puts batch scripts.
-pub fn spool(context: &Context) -> PathBuf {
+pub fn spool(context: &UserContext) -> PathBuf {
     if !context.config.slurm.spool.is_empty() {
         return PathBuf::from(&context.config.slurm.spool);
     }

@@ -1,10 +1,10 @@
-//! A job on this node: its number, its owner, its descriptor, its directory.
+//! A job on this node: its number, its owner, its spec, its directory.
 
 use std::path::{Path, PathBuf};
 
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::job::names::{self, DESCRIPTOR, JOBS};
-use skiff_spec::job::{Container, Descriptor};
+use skiff_spec::job::names::{self, JOB_SPEC_FILE, JOBS};
+use skiff_spec::job::{JobContainer, JobSpec};
 use skiff_sys::IgnoreError;
 
 /// In a job's directory: a link to what belongs to the job's user. That lies on the disk of the cache: `/run` is memory, which
@@ -18,7 +18,7 @@ pub struct SlurmJob {
     /// Id of the job.
     pub id: u32,
     /// What it runs in.
-    pub descriptor: Descriptor,
+    pub spec: JobSpec,
     /// The step that has asked for that; nothing if the job was submitted with it.
     pub step: Option<String>,
 }
@@ -32,16 +32,15 @@ impl SlurmJob {
         // `--export=NONE` keeps variables from the job; the prolog has written it down.
         let line = match line.filter(|l| !l.is_empty()) {
             Some(line) => line,
-            None => match std::fs::read_to_string(dir(id).join(DESCRIPTOR)) {
+            None => match std::fs::read_to_string(dir(id).join(JOB_SPEC_FILE)) {
                 Ok(line) => line,
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-                Err(e) => return Err(e).context(|| format!("job {id}: its descriptor")),
+                Err(e) => return Err(e).context(|| format!("job {id}: its spec")),
             },
         };
-        let descriptor =
-            Descriptor::from_line(line.trim()).map_err(|e| Error::new(format!("job {id}: {e}")))?;
-        let is_steps = matches!(&descriptor, Descriptor::Container(container) if container.step);
-        Ok(Some(Self { id, descriptor, step: step.filter(|_| is_steps).map(|step| step.name) }))
+        let spec = JobSpec::from_line(line.trim()).map_err(|e| Error::new(format!("job {id}: {e}")))?;
+        let is_steps = matches!(&spec, JobSpec::Container(container) if container.step);
+        Ok(Some(Self { id, spec, step: step.filter(|_| is_steps).map(|step| step.name) }))
     }
 
     /// The part of its directory that belongs to the user.
@@ -51,13 +50,13 @@ impl SlurmJob {
 
     /// Where the keeper of its root has its sockets.
     pub fn keeper_dir(&self) -> PathBuf {
-        let name = match (&self.descriptor, &self.step) {
-            (Descriptor::Snapshot(snapshot), _) => snapshot.snapshot[..16].to_owned(),
-            (Descriptor::Container(Container { name: Some(name), .. }), _) => format!("named.{name}"),
-            (Descriptor::Container(_), Some(step)) => format!("container.{step}"),
-            (Descriptor::Container(_), None) => {
+        let name = match (&self.spec, &self.step) {
+            (JobSpec::Snapshot(snapshot), _) => snapshot.snapshot[..16].to_owned(),
+            (JobSpec::Container(JobContainer { name: Some(name), .. }), _) => format!("named.{name}"),
+            (JobSpec::Container(_), Some(step)) => format!("container.{step}"),
+            (JobSpec::Container(_), None) => {
                 let line = self
-                    .descriptor
+                    .spec
                     .to_line()
                     .default_on_error("all text; and what could not become a line has not come here by one");
                 blake3::hash(line.as_bytes()).to_hex()[..16].to_owned()

@@ -11,10 +11,10 @@ use skiff_runtime::control::{self, Live};
 use skiff_runtime::environments::Ground;
 use skiff_runtime::supervisor::{self, Keep, Place};
 use skiff_spec::fault::{Context as _, Result};
-use skiff_spec::job::{Descriptor, Snapshot};
+use skiff_spec::job::{JobSpec, Snapshot};
 use skiff_spec::plan::Upper;
 use skiff_store::index::ImageName;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::scratch;
 
 use crate::container;
@@ -27,14 +27,14 @@ pub const DIFFERENCE: &str = "base-difference";
 pub const TOLD: &str = "base-difference.told";
 
 /// The job's running root; made if this is the first who needs it.
-pub fn running(context: &Context, job: &SlurmJob) -> Result<Live> {
-    match &job.descriptor {
-        Descriptor::Snapshot(snapshot) => of_snapshot(context, job, snapshot),
-        Descriptor::Container(container) => container::running(context, job, container),
+pub fn running(context: &UserContext, job: &SlurmJob) -> Result<Live> {
+    match &job.spec {
+        JobSpec::Snapshot(snapshot) => of_snapshot(context, job, snapshot),
+        JobSpec::Container(container) => container::running(context, job, container),
     }
 }
 
-fn of_snapshot(context: &Context, job: &SlurmJob, snapshot: &Snapshot) -> Result<Live> {
+fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Result<Live> {
     let dir = job.keeper_dir();
     let own = private_dir(&dir)?;
     let name = snapshot.environment.to_string();

@@ -1,6 +1,6 @@
 //! The job manager's side: what the plug-in calls, on the submitting host and on the nodes.
 //!
-//! A job carries one line (its *descriptor*) that names a snapshot or an image. On a node the snapshot is fetched into the user's cache
+//! A job carries one line (its *spec*) that names a snapshot or an image. On a node the snapshot is fetched into the user's cache
 //! and becomes the lower layers of one root per job (an image that of one per job, or per step that asks for it), which a *keeper* (the
 //! supervisor of an environment without a name) holds; every step has process 1 of its own over that root, which dies with its slurmstepd; every task is a wrapper that
 //! puts the real program into the step as the user.

@@ -10,9 +10,9 @@ use rustix::fs::Mode;
 use skiff_output as output;
 use skiff_site::{TrustedDir, account};
 use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::job::names::{self, DESCRIPTOR, JOBS};
+use skiff_spec::job::names::{self, JOB_SPEC_FILE, JOBS};
 use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::job::{FAILED, SlurmJob, USER, dir, number};
 use crate::rooms::{JobDirs, numbered};
@@ -42,12 +42,12 @@ pub fn prolog() -> Result<()> {
 
 fn prepare(job: &SlurmJob) -> Result<()> {
     let user = owner()?;
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     let dir = JobDirs::make(&context)?.give(job.id, user)?;
     // A step may bring an environment into a job that has none; the others must not find it.
     if std::env::var_os(names::STEP).is_none() {
-        let line = job.descriptor.to_line().map_err(|e| Error::new(format!("job {}: {e}", job.id)))?;
-        dir.write(DESCRIPTOR, line.as_bytes(), 0o644)?;
+        let line = job.spec.to_line().map_err(|e| Error::new(format!("job {}: {e}", job.id)))?;
+        dir.write(JOB_SPEC_FILE, line.as_bytes(), 0o644)?;
     }
     Ok(())
 }
@@ -55,7 +55,7 @@ fn prepare(job: &SlurmJob) -> Result<()> {
 /// After a job's last step on this node: ends what is left of it and removes its directory.
 pub fn epilog() -> Result<()> {
     let id = number(names::JOB_ID)?;
-    let rooms = JobDirs::find(&Context::load()?);
+    let rooms = JobDirs::find(&UserContext::load()?);
     // Where the cache is not to be trusted, the prolog has left the job why.
     let removed = remove_job(id, rooms.as_ref().ok().and_then(Option::as_ref));
     if let Ok(Some(rooms)) = &rooms
@@ -68,7 +68,7 @@ pub fn epilog() -> Result<()> {
 }
 
 /// Removes what jobs that are no longer here have left (an epilog that failed, or never ran); gives their directories.
-pub fn sweep_jobs(context: &Context, dry_run: bool) -> Result<Vec<PathBuf>> {
+pub fn sweep_jobs(context: &UserContext, dry_run: bool) -> Result<Vec<PathBuf>> {
     let rooms = JobDirs::find(context)?;
     let mut jobs: BTreeMap<u32, PathBuf> = BTreeMap::new();
     // Where a job has both, the directory in /run is the one to be shown.

@@ -11,7 +11,7 @@ use skiff_site::TrustedDir;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::JOBS;
 use skiff_sys::lock::within;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::job::{USER, dir};
 use crate::trash;
@@ -31,7 +31,7 @@ pub struct JobDirs {
 
 impl JobDirs {
     /// As the configuration says; made where they are missing.
-    pub fn make(context: &Context) -> Result<Self> {
+    pub fn make(context: &UserContext) -> Result<Self> {
         let path = Path::new(&context.config.slurm.cache);
         let cache = TrustedDir::make(path, 0, 0o755).and_then(TrustedDir::private);
         let both = cache.and_then(|cache| {
@@ -42,7 +42,7 @@ impl JobDirs {
     }
 
     /// Finds the user's rooms, if there are any.
-    pub fn find(context: &Context) -> Result<Option<TrustedDir>> {
+    pub fn find(context: &UserContext) -> Result<Option<TrustedDir>> {
         let path = Path::new(&context.config.slurm.cache).join(ROOMS);
         let found = TrustedDir::find(&path, 0).and_then(|dir| dir.map(TrustedDir::private).transpose());
         found.map_err(|e| mend(e.into(), &path))

@@ -19,7 +19,7 @@ use skiff_output as output;
 use skiff_runtime::control::Live;
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::job::Container;
+use skiff_spec::job::JobContainer;
 use skiff_spec::job::names;
 use skiff_spec::plan::inside;
 use skiff_store::index::ImageName;
@@ -80,7 +80,7 @@ pub struct Saver {
 impl Saver {
     /// One, if it is this task that is to see to it: the first node's first of the step that the words were said of. A batch script's
     /// steps are in its container, too, but they are not its end.
-    pub fn of(job: &SlurmJob, container: &Container, step: &Live) -> Result<Option<Self>> {
+    pub fn of(job: &SlurmJob, container: &JobContainer, step: &Live) -> Result<Option<Self>> {
         let Some(target) = &container.save else { return Ok(None) };
         let is_first = |name| std::env::var(name).is_ok_and(|number| number == "0");
         if !is_first("SLURM_NODEID") || !is_the_step(job, container)? {
@@ -132,7 +132,7 @@ fn is_ours(path: &[u8], target: Option<&[u8]>) -> bool {
     path == inside::DIR.as_bytes() || target == Some(inside::PROGRAM.as_bytes())
 }
 
-fn is_the_step(job: &SlurmJob, container: &Container) -> Result<bool> {
+fn is_the_step(job: &SlurmJob, container: &JobContainer) -> Result<bool> {
     if job.step.is_some() {
         return Ok(true);
     }

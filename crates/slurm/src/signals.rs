@@ -17,7 +17,7 @@ use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork, session_of};
-use skiff_sys::signal::{Mask, Signals};
+use skiff_sys::signal::{SignalMask, Signals};
 
 /// How long after us a witness may get the same signal. Usually it is before us: Slurm signals the youngest first.
 const GRACE: Duration = Duration::from_millis(2);
@@ -63,7 +63,7 @@ impl TaskSignals {
     }
 
     /// What the program must not find blocked.
-    pub fn mask(&self) -> Mask {
+    pub fn mask(&self) -> SignalMask {
         self.own.before()
     }
 

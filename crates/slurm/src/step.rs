@@ -20,7 +20,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names;
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, close_all_except};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::job::{self, FAILED, SlurmJob, number};
 use crate::keeper;
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Makes the step ready; returns when its tasks can enter.
 pub fn begin() -> Result<()> {
-    let context = Context::load_silently()?;
+    let context = UserContext::load_silently()?;
     let Some(job) = SlurmJob::from_variables()? else { return Ok(()) };
     if let Ok(why) = fs::read(job::dir(job.id).join(FAILED)) {
         return Err(Error::from_bytes(&why));
@@ -52,7 +52,7 @@ pub fn begin() -> Result<()> {
     begun
 }
 
-fn try_begin(context: &Context, job: &SlurmJob, dir: &Path) -> Result<()> {
+fn try_begin(context: &UserContext, job: &SlurmJob, dir: &Path) -> Result<()> {
     let stepd = number(names::STEPD_PID)?;
     let stepd = i32::try_from(stepd)
         .ok()

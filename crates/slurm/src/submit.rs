@@ -9,11 +9,11 @@ use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::proxy;
 use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::job::Descriptor;
+use skiff_spec::job::JobSpec;
 use skiff_spec::job::names::{JOB, Submission};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::inside;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::wanted;
 
@@ -25,7 +25,7 @@ pub fn submit(wanted: &Submit) -> Result<i32> {
     }
     match asked(wanted)? {
         RequestedRoot::Environment(name) if Path::new(inside::PROGRAM).exists() => of_this_job(&name)?,
-        asked => describe(&Context::load()?, asked)?,
+        asked => describe(&UserContext::load()?, asked)?,
     }
     Ok(0)
 }
@@ -39,7 +39,7 @@ pub enum RequestedRoot<'a> {
     /// A container of an image about which nothing else is said; likewise.
     Image(&'a str, bool),
     /// What the job runs in that we are in.
-    Same(Box<Descriptor>),
+    Same(Box<JobSpec>),
 }
 
 /// What the words say.
@@ -64,9 +64,9 @@ pub fn asked(wanted: &Submit) -> Result<RequestedRoot<'_>> {
 }
 
 /// What the job runs in that we are in, for another one or for one of its steps.
-fn own(step: bool) -> Option<Descriptor> {
-    let mut own = Descriptor::from_line(&std::env::var(JOB).ok()?).ok()?;
-    if let Descriptor::Container(container) = &mut own {
+fn own(step: bool) -> Option<JobSpec> {
+    let mut own = JobSpec::from_line(&std::env::var(JOB).ok()?).ok()?;
+    if let JobSpec::Container(container) = &mut own {
         container.step = step;
         // It is that one's end that was meant.
         container.save = None;
@@ -75,15 +75,15 @@ fn own(step: bool) -> Option<Descriptor> {
 }
 
 /// Takes a snapshot or finds the image, and prints what the job carries.
-pub fn describe(context: &Context, asked: RequestedRoot<'_>) -> Result<()> {
-    let of = |asked: &Container, step| wanted::container(context, asked, step).map(Descriptor::Container);
+pub fn describe(context: &UserContext, asked: RequestedRoot<'_>) -> Result<()> {
+    let of = |asked: &Container, step| wanted::container(context, asked, step).map(JobSpec::Container);
     print(&match asked {
         RequestedRoot::Environment(name) => {
             let taken = take_snapshot(context, &Environment::existing(context, name)?)?;
             for path in &taken.skipped {
                 output::note(&format!("not in the snapshot for the job: /{path} (a socket or device)"));
             }
-            Descriptor::Snapshot(taken.descriptor)
+            JobSpec::Snapshot(taken.descriptor)
         }
         RequestedRoot::Container(asked, step) => of(asked, step)?,
         RequestedRoot::Image(image, step) => {
@@ -97,13 +97,13 @@ pub fn describe(context: &Context, asked: RequestedRoot<'_>) -> Result<()> {
 fn of_this_job(name: &EnvName) -> Result<()> {
     let outside = || Error::new(format!("environment {name}: environments cannot be used from inside one"));
     let line = std::env::var(JOB).map_err(|_| outside().hint("submit from outside"))?;
-    let own = match Descriptor::from_line(&line).map_err(Error::new)? {
-        Descriptor::Snapshot(own) => own,
+    let own = match JobSpec::from_line(&line).map_err(Error::new)? {
+        JobSpec::Snapshot(own) => own,
         // Its commands run on the host, where all are to be had.
-        Descriptor::Container(_) => return Err(outside()),
+        JobSpec::Container(_) => return Err(outside()),
     };
     if own.environment == *name {
-        return print(&Descriptor::Snapshot(own));
+        return print(&JobSpec::Snapshot(own));
     }
     let found = latest::get(Path::new(&own.depot), name)?.ok_or_else(|| {
         Error::new(format!("environment {name}: no snapshot of it was ever taken, and in a job none can be"))
@@ -112,10 +112,10 @@ fn of_this_job(name: &EnvName) -> Result<()> {
     print(&found)
 }
 
-fn print(descriptor: &Descriptor) -> Result<()> {
-    let line = descriptor.to_line().map_err(|e| Error::new(format!("job descriptor: {e}")))?;
-    let (environment, depot) = (descriptor.environment().to_owned(), descriptor.depot().to_owned());
-    output::bytes(Submission { descriptor: line, environment, depot }.to_lines().as_bytes())
+fn print(spec: &JobSpec) -> Result<()> {
+    let line = spec.to_line().map_err(|e| Error::new(format!("job spec: {e}")))?;
+    let (environment, depot) = (spec.environment().to_owned(), spec.depot().to_owned());
+    output::bytes(Submission { spec: line, environment, depot }.to_lines().as_bytes())
 }
 
 fn parse(environment: &str) -> Result<EnvName> {

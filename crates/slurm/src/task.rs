@@ -16,9 +16,9 @@ use skiff_sandbox::session::CommandExit;
 use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::{self, REFUGE};
-use skiff_spec::job::{Container, Descriptor};
+use skiff_spec::job::{JobContainer, JobSpec};
 use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::container;
 use crate::job::SlurmJob;
@@ -48,7 +48,7 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
         .hint("administrator: plugstack.conf of this node must name skiff_spank.so")
         .into());
     }
-    let context = Context::load_silently()?;
+    let context = UserContext::load_silently()?;
     let job = SlurmJob::from_variables()?.ok_or_else(|| Error::new("this task's job has no environment"))?;
     let dir = step_dir(&job)?;
     let step = Live::connect(&dir, Want::Session)?.ok_or_else(|| why_not(&dir))?;
@@ -58,14 +58,14 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
             .hint("administrator: install Skiff's helper on this node")
     })?;
     // Made first: as root of a container we could not go in once more.
-    let saver = match &job.descriptor {
-        Descriptor::Container(container) => Saver::of(&job, container, &step)?,
-        Descriptor::Snapshot(_) => None,
+    let saver = match &job.spec {
+        JobSpec::Container(container) => Saver::of(&job, container, &step)?,
+        JobSpec::Snapshot(_) => None,
     };
     let signals = TaskSignals::take()?;
     let (command, attr, mask) = (command(&context, &job)?, signals.spawn_attr(), signals.mask());
-    let child = match &job.descriptor {
-        Descriptor::Container(Container { root: true, .. }) => {
+    let child = match &job.spec {
+        JobSpec::Container(JobContainer { root: true, .. }) => {
             as_root(step.init.as_fd(), NetSpace::Ours, &command, attr, mask)?
         }
         _ => as_me(helper, step.pid, &command, attr, mask)?,
@@ -92,7 +92,7 @@ fn save(saver: Saver, job: &SlurmJob, step: &Live, after_others: bool) -> Result
 }
 
 /// The user's own program with what Slurm gave it; our own variables stay behind.
-fn command(context: &Context, job: &SlurmJob) -> Result<CommandSpec> {
+fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
     let program = std::env::var_os(names::ARGV0).unwrap_or_default();
     let argv: Vec<OsString> = if program.is_empty() {
         // `skiff slurm task -- PROGRAM ...`
@@ -118,9 +118,9 @@ fn command(context: &Context, job: &SlurmJob) -> Result<CommandSpec> {
         }
     }
     if let Some(entry) = keeper::image(job)? {
-        match &job.descriptor {
-            Descriptor::Snapshot(_) => in_image::enter(&mut command, entry.id, &entry.exec()?),
-            Descriptor::Container(container) => {
+        match &job.spec {
+            JobSpec::Snapshot(_) => in_image::enter(&mut command, entry.id, &entry.exec()?),
+            JobSpec::Container(container) => {
                 container::enter(&mut command, job, container, &entry)?;
                 if is_first() {
                     container::tell_image(container, &entry);
@@ -157,7 +157,7 @@ fn is_first() -> bool {
 }
 
 /// Says once per job and node if the base is another one.
-fn tell_difference(context: &Context, job: &SlurmJob) {
+fn tell_difference(context: &UserContext, job: &SlurmJob) {
     if !is_first() || context.config.base.mismatch != Mismatch::Warn {
         return;
     }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use skiff_cli as cli;
 use skiff_plan::{self as plan, get};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::job::{Container, Image};
-use skiff_user::context::Context;
+use skiff_spec::job::{JobContainer, JobImage};
+use skiff_user::context::UserContext;
 
 use crate::save;
 
@@ -33,7 +33,7 @@ const AS_EVER: [&str; 14] = [
 ];
 
 /// Settles which image it is, and whether everything said of it can be meant.
-pub fn container(context: &Context, asked: &cli::Container, step: bool) -> Result<Container> {
+pub fn container(context: &UserContext, asked: &cli::Container, step: bool) -> Result<JobContainer> {
     let image = asked.image.as_deref().map(|image| get::pin(context, image)).transpose()?;
     described(asked, image, step, || utf8(&context.depot()?))
 }
@@ -41,10 +41,10 @@ pub fn container(context: &Context, asked: &cli::Container, step: bool) -> Resul
 /// The same, where the image is known.
 pub fn described(
     asked: &cli::Container,
-    image: Option<Image>,
+    image: Option<JobImage>,
     step: bool,
     depot: impl FnOnce() -> Result<String>,
-) -> Result<Container> {
+) -> Result<JobContainer> {
     let cli::Container {
         script,
         mounts,
@@ -76,7 +76,7 @@ pub fn described(
             .hint("it takes names alone: --container-env=NAME,NAME"));
     }
     let depot = depot()?;
-    Ok(Container {
+    Ok(JobContainer {
         environment,
         image,
         step,

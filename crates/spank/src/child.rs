@@ -19,20 +19,20 @@ const LONGEST_PIPE: usize = 1 << 20;
 const DYING: Duration = Duration::from_secs(1);
 
 /// One run of `skiff slurm ...`.
-pub struct Run {
+pub struct SkiffCommand {
     command: Command,
     output: Output,
     limit: Option<Duration>,
 }
 
 /// How a run ended.
-pub struct Outcome {
+pub struct CommandResult {
     pub status: ExitStatus,
-    /// Standard output for [`Run::as_caller`], standard error for the others.
+    /// Standard output for [`SkiffCommand::as_caller`], standard error for the others.
     pub output: Vec<u8>,
 }
 
-impl Run {
+impl SkiffCommand {
     /// In srun, sbatch and salloc: with the caller's own environment; errors go to their terminal.
     pub fn as_caller(program: &Path, arguments: &[&str]) -> Result<Self, Error> {
         let (mut run, output) = Self::new(program, arguments)?;
@@ -78,7 +78,7 @@ impl Run {
     }
 
     /// Runs it to its end.
-    pub fn run(self) -> Result<Outcome, Error> {
+    pub fn run(self) -> Result<CommandResult, Error> {
         let Self { mut command, mut output, limit } = self;
         let mut child = command.spawn()?;
         let until = limit.map(|limit| Instant::now() + limit);
@@ -90,7 +90,7 @@ impl Run {
                 output.read()?;
             }
             if ended {
-                return Ok(Outcome { status: child.wait()?, output: output.bytes });
+                return Ok(CommandResult { status: child.wait()?, output: output.bytes });
             }
             if left.is_some_and(|left| left.is_zero()) {
                 child.kill()?;

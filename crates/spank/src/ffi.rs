@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 /// Numbers of `spank_item_t` in spank.h that are 32-bit values.
 #[derive(Clone, Copy)]
 #[repr(i32)]
-pub enum Item {
+pub enum SpankItem {
     JobUid = 0,
     JobGid = 1,
     JobId = 2,
@@ -26,7 +26,7 @@ pub const STEP_INTERACTIVE: u32 = 0xffff_fffa;
 
 /// In which process a hook runs (`spank_context_t`).
 #[derive(Clone, Copy, PartialEq)]
-pub enum Context {
+pub enum HookContext {
     /// srun
     Local,
     /// slurmstepd
@@ -84,37 +84,37 @@ impl Spank {
     }
 
     /// In which process we are.
-    pub fn context(&self) -> Context {
+    pub fn context(&self) -> HookContext {
         let Some(function) = slurm!(c"spank_context" as unsafe extern "C" fn() -> c_int) else {
-            return Context::Other;
+            return HookContext::Other;
         };
         // SAFETY: takes nothing and only reads Slurm's state.
         match unsafe { function() } {
-            1 => Context::Local,
-            2 => Context::Remote,
-            3 => Context::Allocator,
-            5 => Context::JobScript,
-            _ => Context::Other,
+            1 => HookContext::Local,
+            2 => HookContext::Remote,
+            3 => HookContext::Allocator,
+            5 => HookContext::JobScript,
+            _ => HookContext::Other,
         }
     }
 
     /// A 32-bit item of the job.
-    pub fn item(&self, item: Item) -> Option<u32> {
+    pub fn item(&self, item: SpankItem) -> Option<u32> {
         let mut value = 0u32;
         let function = slurm!(c"spank_get_item" as GetItem)?;
-        // SAFETY: all of `Item` are 32-bit values that Slurm writes through the pointer.
+        // SAFETY: all of `SpankItem` are 32-bit values that Slurm writes through the pointer.
         (unsafe { function(self.0, item as c_int, &raw mut value) } == 0).then_some(value)
     }
 
     /// The command as Slurm will run it: Slurm's own array, whose elements may be exchanged.
-    pub fn command(&self) -> Option<Command> {
+    pub fn command(&self) -> Option<TaskCommand> {
         let (mut count, mut array) = (0 as c_int, std::ptr::null_mut::<*mut c_char>());
         let function = slurm!(c"spank_get_item" as GetItem)?;
         // SAFETY: S_JOB_ARGV takes `int *, char ***`.
         let answer = unsafe { function(self.0, S_JOB_ARGV, &raw mut count, &raw mut array) };
         let count = usize::try_from(count).ok().filter(|count| *count > 0)?;
         (answer == 0).then_some(())?;
-        Some(Command { array: NonNull::new(array)?, count })
+        Some(TaskCommand { array: NonNull::new(array)?, count })
     }
 
     /// A variable of the task's environment (in slurmstepd).
@@ -187,12 +187,12 @@ impl Spank {
 }
 
 /// Slurm's array of a command's words.
-pub struct Command {
+pub struct TaskCommand {
     array: NonNull<*mut c_char>,
     count: usize,
 }
 
-impl Command {
+impl TaskCommand {
     /// How many words there are.
     pub fn len(&self) -> usize {
         self.count

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use skiff_spec::job::names::{DESCRIPTOR, JOBS, NONE};
+use skiff_spec::job::names::{JOB_SPEC_FILE, JOBS, NONE};
 
 /// Whether a variable says that there shall be none.
 pub fn switched_off(value: Option<OsString>) -> bool {
@@ -13,7 +13,7 @@ pub fn switched_off(value: Option<OsString>) -> bool {
 
 /// Whether this node has prepared the job because it has an environment.
 pub fn job_is_here(id: &OsString) -> bool {
-    directory(id).is_some_and(|dir| dir.join(DESCRIPTOR).exists())
+    directory(id).is_some_and(|dir| dir.join(JOB_SPEC_FILE).exists())
 }
 
 /// The job's directory, which a step that brought an environment may have been the reason for too.

@@ -20,14 +20,14 @@ mod job;
 mod multi_prog;
 mod node;
 mod option;
-mod settings;
+mod plugin_args;
 mod submit;
 mod version;
 
 use std::ffi::{c_char, c_int, c_void};
 
-use ffi::{Context, Spank};
-use settings::Settings;
+use ffi::{HookContext, Spank};
+use plugin_args::PluginArgs;
 
 /// Slurm looks this up by name; it is also part of the name of the variable in which the option travels.
 #[unsafe(no_mangle)]
@@ -46,19 +46,19 @@ type Arguments = *const *const c_char;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_init(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
     // SAFETY: the pointers are Slurm's, valid during this call.
-    let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
-    if spank.context() == Context::Local {
+    let (spank, args) = unsafe { (Spank::new(spank), PluginArgs::parse(argc, argv)) };
+    if spank.context() == HookContext::Local {
         submit::leave_inner_directory();
     }
-    if matches!(spank.context(), Context::Local | Context::Allocator) {
+    if matches!(spank.context(), HookContext::Local | HookContext::Allocator) {
         option::forget_jobs_container();
     }
     match spank.context() {
         // The callback only stores the values, which Slurm itself carries to the nodes.
-        Context::Local | Context::Allocator | Context::Remote => {
-            option::register(&spank, settings.containers)
+        HookContext::Local | HookContext::Allocator | HookContext::Remote => {
+            option::register(&spank, args.containers)
         }
-        Context::JobScript | Context::Other => 0,
+        HookContext::JobScript | HookContext::Other => 0,
     }
 }
 
@@ -71,10 +71,12 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
     argv: Arguments,
 ) -> c_int {
     // SAFETY: the pointers are Slurm's, valid during this call.
-    let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
+    let (spank, args) = unsafe { (Spank::new(spank), PluginArgs::parse(argc, argv)) };
     match spank.context() {
-        context @ (Context::Local | Context::Allocator) => submit::after_options(&spank, context, &settings),
-        Context::Remote | Context::JobScript | Context::Other => {}
+        context @ (HookContext::Local | HookContext::Allocator) => {
+            submit::after_options(&spank, context, &args)
+        }
+        HookContext::Remote | HookContext::JobScript | HookContext::Other => {}
     }
     0
 }
@@ -88,8 +90,8 @@ pub unsafe extern "C" fn slurm_spank_local_user_init(
     argv: Arguments,
 ) -> c_int {
     // SAFETY: the pointers are Slurm's, valid during this call.
-    let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
-    submit::wrap_command(&spank, &settings);
+    let (spank, args) = unsafe { (Spank::new(spank), PluginArgs::parse(argc, argv)) };
+    submit::wrap_command(&spank, &args);
     0
 }
 
@@ -98,8 +100,8 @@ pub unsafe extern "C" fn slurm_spank_local_user_init(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_job_prolog(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
     // SAFETY: the pointers are Slurm's, valid during this call.
-    let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
-    node::prolog(&spank, &settings);
+    let (spank, args) = unsafe { (Spank::new(spank), PluginArgs::parse(argc, argv)) };
+    node::prolog(&spank, &args);
     // A prolog that fails drains the node; the task's wrapper finds nothing prepared and says so to the user instead.
     0
 }
@@ -109,8 +111,8 @@ pub unsafe extern "C" fn slurm_spank_job_prolog(spank: *mut c_void, argc: c_int,
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_job_epilog(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
     // SAFETY: the pointers are Slurm's, valid during this call.
-    let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
-    node::epilog(&spank, &settings);
+    let (spank, args) = unsafe { (Spank::new(spank), PluginArgs::parse(argc, argv)) };
+    node::epilog(&spank, &args);
     0
 }
 
@@ -119,8 +121,8 @@ pub unsafe extern "C" fn slurm_spank_job_epilog(spank: *mut c_void, argc: c_int,
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_user_init(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
     // SAFETY: the pointers are Slurm's, valid during this call.
-    let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
-    node::begin_step(&spank, &settings);
+    let (spank, args) = unsafe { (Spank::new(spank), PluginArgs::parse(argc, argv)) };
+    node::begin_step(&spank, &args);
     0
 }
 
@@ -129,6 +131,6 @@ pub unsafe extern "C" fn slurm_spank_user_init(spank: *mut c_void, argc: c_int, 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_task_init(spank: *mut c_void, argc: c_int, argv: Arguments) -> c_int {
     // SAFETY: the pointers are Slurm's, valid during this call.
-    let (spank, settings) = unsafe { (Spank::new(spank), Settings::parse(argc, argv)) };
-    node::begin_task(&spank, &settings)
+    let (spank, args) = unsafe { (Spank::new(spank), PluginArgs::parse(argc, argv)) };
+    node::begin_task(&spank, &args)
 }

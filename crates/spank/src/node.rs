@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use skiff_spec::job::names;
 
-use crate::child::Run;
+use crate::child::SkiffCommand;
 use crate::ffi::{
-    Item, STEP_BATCH, STEP_EXTERN, STEP_INTERACTIVE, Spank, c_string, error, info, own_variable,
+    STEP_BATCH, STEP_EXTERN, STEP_INTERACTIVE, Spank, SpankItem, c_string, error, info, own_variable,
 };
 use crate::job::{directory, job_is_here, switched_off};
-use crate::settings::Settings;
+use crate::plugin_args::PluginArgs;
 use crate::{guard, option};
 
 const PROLOG_LIMIT: Duration = Duration::from_secs(60);
@@ -32,26 +32,26 @@ static FAILURE: OnceLock<CString> = OnceLock::new();
 const LONGEST_FAILURE: usize = 16 << 10;
 
 /// Before the job's first process on this node.
-pub fn prolog(spank: &Spank, settings: &Settings) {
+pub fn prolog(spank: &Spank, args: &PluginArgs) {
     // Only a job submitted with an environment has it: all others cost nothing.
-    if let (Some(descriptor), Some(job)) = (own_variable(names::PROLOG_JOB), Job::of(spank)) {
-        run_for_job("prolog", Some(descriptor), &job, settings, PROLOG_LIMIT);
+    if let (Some(spec), Some(job)) = (own_variable(names::PROLOG_JOB), Job::of(spank)) {
+        run_for_job("prolog", Some(spec), &job, args, PROLOG_LIMIT);
     }
 }
 
 /// After the job's last process on this node. Steps may have brought an environment into a job that had none.
-pub fn epilog(spank: &Spank, settings: &Settings) {
+pub fn epilog(spank: &Spank, args: &PluginArgs) {
     let Some(job) = Job::of(spank) else { return };
-    let descriptor = own_variable(names::PROLOG_JOB);
-    if descriptor.is_some() || directory(&job.id.to_string().into()).is_some() {
-        run_for_job("epilog", descriptor, &job, settings, EPILOG_LIMIT);
+    let spec = own_variable(names::PROLOG_JOB);
+    if spec.is_some() || directory(&job.id.to_string().into()).is_some() {
+        run_for_job("epilog", spec, &job, args, EPILOG_LIMIT);
     }
 }
 
 /// In slurmstepd, with the user's effective ids, before any task is forked.
-pub fn begin_step(spank: &Spank, settings: &Settings) {
+pub fn begin_step(spank: &Spank, args: &PluginArgs) {
     let Some(job) = Job::of(spank) else { return };
-    let step = spank.item(Item::StepId).unwrap_or(STEP_EXTERN);
+    let step = spank.item(SpankItem::StepId).unwrap_or(STEP_EXTERN);
     let wanted = step != STEP_EXTERN && step_has_environment(spank, &job);
     if STEP_HAS_ENVIRONMENT.set(wanted).is_err() || !wanted {
         return;
@@ -60,23 +60,23 @@ pub fn begin_step(spank: &Spank, settings: &Settings) {
     let mut variables = job.variables();
     variables.push((names::STEP, name.into()));
     variables.push((names::STEPD_PID, std::process::id().to_string().into()));
-    if let Some(tasks) = spank.item(Item::LocalTasks) {
+    if let Some(tasks) = spank.item(SpankItem::LocalTasks) {
         variables.push((names::STEP_TASKS, tasks.to_string().into()));
     }
     if let Some(name) = option::environment() {
         variables.push((names::STEP_ENVIRONMENT, OsString::from_vec(name.into_bytes())));
     }
-    let descriptor = descriptor(spank);
-    if let (Some(descriptor), None) = (&descriptor, directory(&job.id.to_string().into())) {
+    let spec = spec(spank);
+    if let (Some(spec), None) = (&spec, directory(&job.id.to_string().into())) {
         // The step brings an environment into a job that had none, so its prolog made nothing ready.
-        prepare_late(descriptor.clone(), &job, name, settings);
+        prepare_late(spec.clone(), &job, name, args);
     }
-    variables.extend(descriptor.map(|value| (names::JOB, value)));
+    variables.extend(spec.map(|value| (names::JOB, value)));
     // Not SLURMD_NODENAME: until Slurm has set up the tasks that is the node on which srun was typed.
     for name in ["HOME", "USER"] {
         variables.extend(spank.variable(name).map(|value| (name, value)));
     }
-    let run = Run::on_node(&settings.skiff, &["slurm", "step-begin"], variables, STEP_LIMIT);
+    let run = SkiffCommand::on_node(&args.skiff, &["slurm", "step-begin"], variables, STEP_LIMIT);
     let outcome = run.and_then(|run| run.for_user(job.uid, job.gid).run());
     if let Some(why) = failure(&outcome) {
         // The wrapper of each task finds nothing prepared, and tells the user why.
@@ -86,7 +86,7 @@ pub fn begin_step(spank: &Spank, settings: &Settings) {
 }
 
 /// What is said of a failure; nothing if there is none.
-fn failure(outcome: &Result<crate::child::Outcome, std::io::Error>) -> Option<CString> {
+fn failure(outcome: &Result<crate::child::CommandResult, std::io::Error>) -> Option<CString> {
     let said = match outcome {
         Ok(outcome) if outcome.status.success() => return None,
         Ok(outcome) => {
@@ -97,17 +97,17 @@ fn failure(outcome: &Result<crate::child::Outcome, std::io::Error>) -> Option<CS
     CString::new(said).ok()
 }
 
-fn prepare_late(descriptor: OsString, job: &Job, step: &str, settings: &Settings) {
+fn prepare_late(spec: OsString, job: &Job, step: &str, args: &PluginArgs) {
     let mut variables = job.variables();
     // It is this step's environment, not the job's: `skiff` then does not write it down as such.
     variables.push((names::STEP, step.into()));
-    variables.push((names::PROLOG_JOB, descriptor));
-    let run = Run::on_node(&settings.skiff, &["slurm", "prolog"], variables, PROLOG_LIMIT);
+    variables.push((names::PROLOG_JOB, spec));
+    let run = SkiffCommand::on_node(&args.skiff, &["slurm", "prolog"], variables, PROLOG_LIMIT);
     report("prolog", job, run.and_then(|run| run.for_root().run()), info);
 }
 
 /// In a task, as the user, before TaskProlog, limits and exec. Non-zero keeps Slurm from running the command.
-pub fn begin_task(spank: &Spank, settings: &Settings) -> c_int {
+pub fn begin_task(spank: &Spank, args: &PluginArgs) -> c_int {
     if guard::disarm(spank).is_none() {
         return refuse("cannot restore BASH_ENV");
     }
@@ -119,14 +119,14 @@ pub fn begin_task(spank: &Spank, settings: &Settings) -> c_int {
             0
         };
     }
-    match set_task_variables(spank).and_then(|()| wrap(spank, settings)) {
+    match set_task_variables(spank).and_then(|()| wrap(spank, args)) {
         Some(()) => 0,
         None => refuse("cannot put the environment's wrapper before the command"),
     }
 }
 
 fn set_task_variables(spank: &Spank) -> Option<()> {
-    if let Some(value) = descriptor(spank).and_then(c_string) {
+    if let Some(value) = spec(spank).and_then(c_string) {
         set(spank, names::JOB, &value)?;
     }
     set(spank, names::STEP, &c_string(STEP.get()?)?)?;
@@ -139,13 +139,13 @@ fn set_task_variables(spank: &Spank) -> Option<()> {
     }
 }
 
-fn wrap(spank: &Spank, settings: &Settings) -> Option<()> {
+fn wrap(spank: &Spank, args: &PluginArgs) -> Option<()> {
     if let Some(argv0) = spank.variable(names::ARGV0_CARRIER) {
         // srun has put the wrapper before the command already.
         set(spank, names::ARGV0, &c_string(argv0)?)?;
         return spank.unset_variable(names::ARGV0_CARRIER).then_some(());
     }
-    let skiff = c_string(&settings.skiff)?;
+    let skiff = c_string(&args.skiff)?;
     if let Some(done) = spank.prepend(&[&skiff, c"slurm", c"task", c"--"]) {
         set(spank, names::ARGV0, c"")?;
         return done.then_some(());
@@ -160,7 +160,7 @@ fn set(spank: &Spank, name: &str, value: &CStr) -> Option<()> {
 }
 
 /// What srun or sbatch said of the environment, if it reached this step.
-fn descriptor(spank: &Spank) -> Option<OsString> {
+fn spec(spank: &Spank) -> Option<OsString> {
     let given = |name| spank.variable(name).filter(|value| !value.is_empty());
     given(names::JOB_CARRIER).or_else(|| given(names::JOB))
 }
@@ -181,7 +181,7 @@ fn step_has_environment(spank: &Spank, job: &Job) -> bool {
         None => {
             // Asked for one, the step has one, whether what it needs to know of it came through or not.
             !option::container().is_empty()
-                || descriptor(spank).is_some()
+                || spec(spank).is_some()
                 || spank.variable(names::ARGV0_CARRIER).is_some()
                 || job_is_here(&job.id.to_string().into())
         }
@@ -205,9 +205,9 @@ struct Job {
 impl Job {
     fn of(spank: &Spank) -> Option<Self> {
         Some(Self {
-            id: spank.item(Item::JobId)?,
-            uid: spank.item(Item::JobUid)?,
-            gid: spank.item(Item::JobGid)?,
+            id: spank.item(SpankItem::JobId)?,
+            uid: spank.item(SpankItem::JobUid)?,
+            gid: spank.item(SpankItem::JobGid)?,
         })
     }
 
@@ -221,21 +221,21 @@ impl Job {
     }
 }
 
-fn run_for_job(
-    what: &'static str,
-    descriptor: Option<OsString>,
-    job: &Job,
-    settings: &Settings,
-    limit: Duration,
-) {
+fn run_for_job(what: &'static str, spec: Option<OsString>, job: &Job, args: &PluginArgs, limit: Duration) {
     let mut variables = job.variables();
-    variables.extend(descriptor.map(|value| (names::PROLOG_JOB, value)));
+    variables.extend(spec.map(|value| (names::PROLOG_JOB, value)));
     variables.extend(own_variable("SLURMD_NODENAME").map(|value| ("SLURMD_NODENAME", value)));
-    let outcome = Run::on_node(&settings.skiff, &["slurm", what], variables, limit).and_then(Run::run);
+    let outcome =
+        SkiffCommand::on_node(&args.skiff, &["slurm", what], variables, limit).and_then(SkiffCommand::run);
     report(what, job, outcome, error);
 }
 
-fn report(what: &str, job: &Job, outcome: Result<crate::child::Outcome, std::io::Error>, say: fn(&str)) {
+fn report(
+    what: &str,
+    job: &Job,
+    outcome: Result<crate::child::CommandResult, std::io::Error>,
+    say: fn(&str),
+) {
     match outcome {
         Ok(outcome) => {
             for line in String::from_utf8_lossy(&outcome.output).lines() {

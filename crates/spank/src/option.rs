@@ -76,7 +76,7 @@ pub fn register(spank: &Spank, containers: bool) -> c_int {
 }
 
 /// Forgets what sbatch or salloc said of a container: Slurm repeats it in every srun of the job, where it would be mixed with what that
-/// one says. What the job runs in its descriptor says.
+/// one says. What the job runs in its spec says.
 pub fn forget_jobs_container() {
     for name in OPTIONS.0[1..].iter().map(name) {
         let name = name.to_string_lossy().replace('-', "_");

@@ -9,10 +9,12 @@ use std::sync::Mutex;
 use skiff_spec::job::names::{self, Submission};
 use skiff_spec::plan::inside::HOST;
 
-use crate::child::Run;
-use crate::ffi::{Context, Spank, c_string, error, info, own_variable, set_own_variable, unset_own_variable};
+use crate::child::SkiffCommand;
+use crate::ffi::{
+    HookContext, Spank, c_string, error, info, own_variable, set_own_variable, unset_own_variable,
+};
 use crate::job::{job_is_here, switched_off};
-use crate::settings::Settings;
+use crate::plugin_args::PluginArgs;
 use crate::{ffi, guard, multi_prog, option};
 
 /// Our exit status when nothing was submitted.
@@ -40,8 +42,8 @@ pub fn leave_inner_directory() {
 }
 
 /// In sbatch: warns of the one thing that cannot work there.
-fn warn_of_inner_directory(context: Context) {
-    if context == Context::Allocator
+fn warn_of_inner_directory(context: HookContext) {
+    if context == HookContext::Allocator
         && guard::is_sbatch()
         && let Ok(cwd) = std::env::current_dir()
         && is_only_inside(&cwd)
@@ -63,9 +65,9 @@ fn is_only_inside(cwd: &Path) -> bool {
         && device(cwd).is_some_and(|own| device(Path::new("/")) == Some(own))
 }
 
-/// Finds out which environment or container is meant, and puts its descriptor into the job. Ends the process if that fails: a
+/// Finds out which environment or container is meant, and puts the job spec into the job. Ends the process if that fails: a
 /// plug-in listed as `optional` could otherwise not prevent the job from running on the bare nodes.
-pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
+pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
     let by_variable = own_variable(names::ENVIRONMENT).and_then(c_string);
     let mut words = option::container();
     let of_job = words.is_empty() && option::own_environment().is_none_or(|name| Some(name) == by_variable);
@@ -80,7 +82,7 @@ pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
     if words.is_empty() {
         return;
     }
-    if option::saves() && context == Context::Allocator && !guard::is_sbatch() {
+    if option::saves() && context == HookContext::Allocator && !guard::is_sbatch() {
         give_up("--container-save is for srun and sbatch: salloc runs nothing in the job's container");
     }
     if let Ok(mut first) = FIRST.lock()
@@ -96,20 +98,24 @@ pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
         return;
     }
     // A step of the job's own environment uses the job's snapshot.
-    if of_job && context == Context::Local && own_variable(names::JOB_ID).is_some() && job_has_environment() {
+    if of_job
+        && context == HookContext::Local
+        && own_variable(names::JOB_ID).is_some()
+        && job_has_environment()
+    {
         return;
     }
-    if context == Context::Local && own_variable(names::JOB_ID).is_some() {
+    if context == HookContext::Local && own_variable(names::JOB_ID).is_some() {
         words.push(STEP.to_owned());
     }
-    if option::saves() && context == Context::Allocator {
+    if option::saves() && context == HookContext::Allocator {
         words.push(SCRIPT.to_owned());
     }
-    match submission(&words, &settings.skiff) {
-        Ok(Submission { descriptor, environment, depot }) => {
+    match submission(&words, &args.skiff) {
+        Ok(Submission { spec, environment, depot }) => {
             warn_of_inner_directory(context);
-            set(names::JOB, &descriptor);
-            set(names::JOB_CARRIER, &descriptor);
+            set(names::JOB, &spec);
+            set(names::JOB_CARRIER, &spec);
             if !environment.is_empty() {
                 set(names::ENVIRONMENT, &environment);
             }
@@ -117,9 +123,9 @@ pub fn after_options(spank: &Spank, context: Context, settings: &Settings) {
                 give_up(&format!("cannot guard the script against nodes without Skiff: {error}"));
             }
             let taken =
-                c_string(&descriptor).is_some_and(|value| spank.set_job_control_variable(names::JOB, &value));
+                c_string(&spec).is_some_and(|value| spank.set_job_control_variable(names::JOB, &value));
             if !taken {
-                give_up("Slurm does not take the environment's descriptor for the job's prolog");
+                give_up("Slurm does not take the job spec for the job's prolog");
             }
         }
         Err(reason) => give_up(&format!("{}: {reason}", shown(&words))),
@@ -146,14 +152,14 @@ fn shown(words: &[CString]) -> String {
 
 /// In srun, before the step starts: puts skiff in the command's place, so that on a node without the plug-in the
 /// command fails ("/usr/bin/skiff: No such file or directory") instead of running on the bare node.
-pub fn wrap_command(spank: &Spank, settings: &Settings) {
+pub fn wrap_command(spank: &Spank, args: &PluginArgs) {
     // Never inherited from the task this srun may have been started in.
     unset_own_variable(names::ARGV0);
     unset_own_variable(names::ARGV0_CARRIER);
     if !step_has_environment() {
         return;
     }
-    let wrapped = match (spank.command(), c_string(&settings.skiff)) {
+    let wrapped = match (spank.command(), c_string(&args.skiff)) {
         (Some(command), Some(skiff)) => wrap(&command, &skiff),
         _ => None,
     };
@@ -174,7 +180,7 @@ fn job_has_environment() -> bool {
         || own_variable(names::JOB_ID).is_some_and(|id| job_is_here(&id))
 }
 
-fn wrap(command: &ffi::Command, skiff: &CStr) -> Option<()> {
+fn wrap(command: &ffi::TaskCommand, skiff: &CStr) -> Option<()> {
     let first = command.word(0)?;
     let rules = multi_prog_rules(command, &first);
     let argv0 = if rules.is_some() { c"" } else { first.as_c_str() };
@@ -189,7 +195,7 @@ fn wrap(command: &ffi::Command, skiff: &CStr) -> Option<()> {
 
 /// With `--multi-prog`, srun has put the text of the file that is the first word into the second. There is no other
 /// sign of that option.
-fn multi_prog_rules(command: &ffi::Command, first: &CStr) -> Option<CString> {
+fn multi_prog_rules(command: &ffi::TaskCommand, first: &CStr) -> Option<CString> {
     let second = (command.len() >= 2).then(|| command.word(1)).flatten()?;
     let file = std::fs::read(Path::new(std::ffi::OsStr::from_bytes(first.to_bytes()))).ok()?;
     (!file.is_empty() && file == second.to_bytes()).then_some(second)
@@ -203,7 +209,7 @@ fn submission(words: &[CString], skiff: &Path) -> Result<Submission, String> {
     let texts: Result<Vec<&str>, _> = words.iter().map(|word| word.to_str()).collect();
     let texts = texts.map_err(|_| "it is not valid text".to_owned())?;
     let failed = |reason: &dyn std::fmt::Display| format!("cannot run {}: {reason}", skiff.display());
-    let run = Run::as_caller(skiff, &[&["slurm", "submit"], &texts[..]].concat())
+    let run = SkiffCommand::as_caller(skiff, &[&["slurm", "submit"], &texts[..]].concat())
         .map_err(|error| failed(&error))?;
     let outcome = run.run().map_err(|error| failed(&error))?;
     if !outcome.status.success() {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 mod merge;
 
-pub use merge::{ConfigError, Ignored, Merged, Text, merge, place};
+pub use merge::{ConfigError, ConfigText, Ignored, Merged, merge, place};
 
 /// The administrator's main file; `conf.d/*.toml` beside it follows in order of names.
 pub const SITE_FILE: &str = "/etc/skiff/config.toml";
@@ -218,10 +218,14 @@ mod tests {
 
     use super::*;
 
-    fn texts(list: &[(&str, bool)]) -> Vec<Text> {
+    fn texts(list: &[(&str, bool)]) -> Vec<ConfigText> {
         list.iter()
             .enumerate()
-            .map(|(i, (text, site))| Text { origin: format!("t{i}"), text: (*text).into(), site: *site })
+            .map(|(i, (text, site))| ConfigText {
+                origin: format!("t{i}"),
+                text: (*text).into(),
+                site: *site,
+            })
             .collect()
     }
 
@@ -329,7 +333,7 @@ mod tests {
                 text += &format!("{bare}\n");
             }
         }
-        let config = merge(&[Text { origin: "sample".into(), text: text.clone(), site: true }])
+        let config = merge(&[ConfigText { origin: "sample".into(), text: text.clone(), site: true }])
             .expect("it parses")
             .config;
         assert_eq!(config, Config::default());

@@ -1,6 +1,6 @@
 //! The parsers of what others say, for fuzzing: each takes any bytes, and panics where what must hold of every outcome does not.
 
-use crate::config::{self, Text};
+use crate::config::{self, ConfigText};
 use crate::ids::{COUNT, IdMap, subordinate};
 use crate::site::Site;
 use crate::wire::{MOST_BYTES, Reply, Request};
@@ -58,7 +58,7 @@ pub fn site(bytes: &[u8]) {
 
 /// The configuration: the site's text and the user's, parted by a null byte.
 pub fn configuration(bytes: &[u8]) {
-    let text = |bytes: &[u8], site| Text {
+    let text = |bytes: &[u8], site| ConfigText {
         origin: "fuzz".into(),
         text: String::from_utf8_lossy(bytes).into(),
         site,
@@ -66,9 +66,10 @@ pub fn configuration(bytes: &[u8]) {
     let mut parts = bytes.splitn(2, |b| *b == 0);
     let ours = text(parts.next().unwrap_or_default(), true);
     let theirs = text(parts.next().unwrap_or_default(), false);
-    let Ok(locked) =
-        config::merge(&[Text { text: format!("lock = ['slurm', 'helper']\n{}", ours.text), ..ours }, theirs])
-    else {
+    let Ok(locked) = config::merge(&[
+        ConfigText { text: format!("lock = ['slurm', 'helper']\n{}", ours.text), ..ours },
+        theirs,
+    ]) else {
         return;
     };
     let alone = text(bytes.split(|b| *b == 0).next().unwrap_or_default(), true);

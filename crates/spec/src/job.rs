@@ -12,11 +12,11 @@ use crate::name::EnvName;
 /// What a job runs in, and where a node gets it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum Descriptor {
+pub enum JobSpec {
     /// One of the user's environments, as it was at submission.
     Snapshot(Snapshot),
     /// An image, asked for by `--container-image` and the like.
-    Container(Container),
+    Container(JobContainer),
 }
 
 /// Names the snapshot a job runs in, and where a node gets it.
@@ -34,12 +34,12 @@ pub struct Snapshot {
 /// An image and how a job's tasks are put into it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Container {
+pub struct JobContainer {
     /// How it is called in the place of an environment: `image:NAME`, or `container:NAME`.
     pub environment: String,
     /// The image; nothing if an earlier step of the job has made the container, or the next one must.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<Image>,
+    pub image: Option<JobImage>,
     /// Whether a step of a job has asked for it, which is then alone in it.
     #[serde(default)]
     pub step: bool,
@@ -66,7 +66,7 @@ pub struct Container {
     /// Where its files are written to at the end, as `skiff export` takes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub save: Option<String>,
-    /// Whether that is when the job's script has ended: its steps have the same descriptor, also where no script runs.
+    /// Whether that is when the job's script has ended: its steps have the same spec, also where no script runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub script: bool,
     /// The user's depot, on a file system that all nodes share.
@@ -76,14 +76,14 @@ pub struct Container {
 /// Which image: its name alone may mean another one by the time a node asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Image {
+pub struct JobImage {
     /// The image.
     pub id: ImageId,
     /// Full name of the image, or the file it is in.
     pub reference: String,
 }
 
-impl Descriptor {
+impl JobSpec {
     /// What it is called: an environment's name, or what stands in its place.
     #[must_use]
     pub fn environment(&self) -> &str {
@@ -116,13 +116,13 @@ impl Descriptor {
     /// # Errors
     /// Says which field is wrong.
     pub fn from_line(line: &str) -> Result<Self, String> {
-        let value: Value = serde_json::from_str(line).map_err(|e| format!("job descriptor: {e}"))?;
-        let descriptor = if value.get("snapshot").is_some() {
+        let value: Value = serde_json::from_str(line).map_err(|e| format!("job spec: {e}"))?;
+        let spec = if value.get("snapshot").is_some() {
             Self::Snapshot(read(value)?)
         } else {
             Self::Container(read(value)?)
         };
-        descriptor.check().map_err(|why| format!("job descriptor: {why}")).map(|()| descriptor)
+        spec.check().map_err(|why| format!("job spec: {why}")).map(|()| spec)
     }
 
     fn check(&self) -> Result<(), String> {
@@ -146,7 +146,7 @@ impl Descriptor {
 }
 
 fn read<T: DeserializeOwned>(value: Value) -> Result<T, String> {
-    serde_json::from_value(value).map_err(|e| format!("job descriptor: {e}"))
+    serde_json::from_value(value).map_err(|e| format!("job spec: {e}"))
 }
 
 #[cfg(test)]
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn only_harmless_descriptors_are_taken() {
         let good = format!(r#"{{"environment":"dev","snapshot":"{}","depot":"/d"}}"#, "a1".repeat(32));
-        let d = Descriptor::from_line(&good).expect("the good one");
+        let d = JobSpec::from_line(&good).expect("the good one");
         assert_eq!(d.to_line().expect("plain text"), good);
         for (from, to, reason) in [
             ("dev", "../x", "environment name \"../x\": holds a slash"),
@@ -165,16 +165,16 @@ mod tests {
             ("/d", "d", "depot \"d\" is no absolute path"),
             ("\"depot\"", "\"x\":1,\"depot\"", "unknown field `x`"),
         ] {
-            let refused = Descriptor::from_line(&good.replacen(from, to, 1)).expect_err(to);
+            let refused = JobSpec::from_line(&good.replacen(from, to, 1)).expect_err(to);
             assert!(refused.contains(reason), "{from} -> {to}: {refused}");
         }
     }
 
     #[test]
     fn containers_come_back_as_they_went() {
-        let container = Container {
+        let container = JobContainer {
             environment: "image:docker.io/library/debian:12".into(),
-            image: Some(Image { id: ImageId([7; 32]), reference: "docker.io/library/debian:12".into() }),
+            image: Some(JobImage { id: ImageId([7; 32]), reference: "docker.io/library/debian:12".into() }),
             step: true,
             name: Some("kept".parse().expect("a name")),
             mounts: vec!["/a:/b:ro".into()],
@@ -188,8 +188,8 @@ mod tests {
             script: true,
             depot: "/d".into(),
         };
-        let line = Descriptor::Container(container.clone()).to_line().expect("plain text");
-        assert_eq!(Descriptor::from_line(&line), Ok(Descriptor::Container(container)));
+        let line = JobSpec::Container(container.clone()).to_line().expect("plain text");
+        assert_eq!(JobSpec::from_line(&line), Ok(JobSpec::Container(container)));
         for (from, to, reason) in [
             ("\"kept\"", "\"../x\"", "environment name \"../x\": holds a slash"),
             ("\"/w\"", "\"w\"", "working directory \"w\" is no absolute path"),
@@ -197,7 +197,7 @@ mod tests {
             ("0707", "07/7", "no image id"),
             ("root", "x", "unknown field `x`"),
         ] {
-            let refused = Descriptor::from_line(&line.replacen(from, to, 1)).expect_err(to);
+            let refused = JobSpec::from_line(&line.replacen(from, to, 1)).expect_err(to);
             assert!(refused.contains(reason), "{from} -> {to}: {refused}");
         }
     }

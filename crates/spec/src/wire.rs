@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 
 use crate::image::ImageId;
-use crate::network::{Again, Claim, NetName};
+use crate::network::{NetName, Reservation, ReservationRequest};
 
 /// The descriptor under which the helper finds the socket.
 pub const SOCKET_FD: i32 = 3;
@@ -86,9 +86,9 @@ pub enum Request {
         /// One of the site's networks.
         name: NetName,
         /// The address that it is to have, which the caller had before.
-        again: Option<Again>,
+        reserved: Option<ReservationRequest>,
     },
-    /// Keep an address for the caller when the network namespace that has it has gone. The answer is their claim.
+    /// Keep an address for the caller when the network namespace that has it has gone. The answer is their reservation.
     Leave {
         /// Of which network.
         name: NetName,
@@ -139,9 +139,9 @@ impl Request {
             Self::Network { name } | Self::Leave { name, .. } | Self::Free { name, .. } => {
                 bytes.extend(name.as_str().bytes());
             }
-            Self::Connect { name, again, .. } => {
-                bytes.push(again.as_ref().map_or(0, |again| 1 + u8::from(again.moves)));
-                bytes.extend(again.iter().flat_map(|again| again.claim.encode()));
+            Self::Connect { name, reserved, .. } => {
+                bytes.push(reserved.as_ref().map_or(0, |reserved| 1 + u8::from(reserved.moves)));
+                bytes.extend(reserved.iter().flat_map(|reserved| reserved.reservation.encode()));
                 bytes.extend(name.as_str().bytes());
             }
             _ => {}
@@ -168,11 +168,11 @@ impl Request {
             (b'l', []) if is_zero => Some(Self::Release),
             (b's', []) if is_zero => Some(Self::Store),
             (b'n', name) if is_zero => Some(Self::Network { name: net_name(name)? }),
-            (b'c', [0, name @ ..]) => Some(Self::Connect { pid, name: net_name(name)?, again: None }),
+            (b'c', [0, name @ ..]) => Some(Self::Connect { pid, name: net_name(name)?, reserved: None }),
             (b'c', [how @ (1 | 2), rest @ ..]) => {
-                let (claim, name) = Claim::decode(rest)?;
-                let again = Some(Again { claim, moves: *how == 2 });
-                Some(Self::Connect { pid, name: net_name(name)?, again })
+                let (reservation, name) = Reservation::decode(rest)?;
+                let reserved = Some(ReservationRequest { reservation, moves: *how == 2 });
+                Some(Self::Connect { pid, name: net_name(name)?, reserved })
             }
             (b'k', name) => Some(Self::Leave { name: net_name(name)?, address: number.into() }),
             (b'd', name) => Some(Self::Free { name: net_name(name)?, address: number.into() }),
@@ -198,7 +198,7 @@ pub enum Reply {
     /// For [`Connect`](Request::Connect), with what keeps it: the address.
     Address(Ipv4Addr),
     /// For [`Leave`](Request::Leave): it is done.
-    Kept(Claim),
+    Kept(Reservation),
     /// Not done: as much of this is at work for the user as there may be. Some of it will end.
     Busy,
     /// Not done, and nothing has changed: why, and how to mend it.
@@ -219,7 +219,7 @@ impl Reply {
             Self::Ids(count) => [&[VERSION, b'+', b'i'][..], &count.to_le_bytes()].concat(),
             Self::Process(pid) => [&[VERSION, b'+', b'p'][..], &pid.to_le_bytes()].concat(),
             Self::Address(address) => [&[VERSION, b'+', b'a'][..], &address.octets()].concat(),
-            Self::Kept(claim) => [&[VERSION, b'k'][..], &claim.encode()].concat(),
+            Self::Kept(reservation) => [&[VERSION, b'k'][..], &reservation.encode()].concat(),
             Self::Busy => vec![VERSION, b'b'],
             Self::Refused { message, hint } => {
                 [&[VERSION, b'-'][..], message.as_bytes(), b"\n", hint.as_bytes()].concat()
@@ -237,8 +237,8 @@ impl Reply {
             [VERSION, b'+', b'i', count @ ..] => Some(Self::Ids(u32::from_le_bytes(count.try_into().ok()?))),
             [VERSION, b'+', b'p', pid @ ..] => Some(Self::Process(u32::from_le_bytes(pid.try_into().ok()?))),
             [VERSION, b'+', b'a', a, b, c, d] => Some(Self::Address(Ipv4Addr::new(*a, *b, *c, *d))),
-            [VERSION, b'k', claim @ ..] => match Claim::decode(claim)? {
-                (claim, []) => Some(Self::Kept(claim)),
+            [VERSION, b'k', reservation @ ..] => match Reservation::decode(reservation)? {
+                (reservation, []) => Some(Self::Kept(reservation)),
                 _ => None,
             },
             [VERSION, b'b'] => Some(Self::Busy),
@@ -256,12 +256,12 @@ impl Reply {
 mod tests {
     use super::*;
 
-    fn claim(proof: Option<[u8; Claim::PROOF]>) -> Claim {
-        Claim { address: Ipv4Addr::new(10, 1, 2, 3), until: 1 << 40, in_use: 1 << 30, proof }
+    fn reservation(proof: Option<[u8; Reservation::PROOF]>) -> Reservation {
+        Reservation { address: Ipv4Addr::new(10, 1, 2, 3), until: 1 << 40, in_use: 1 << 30, proof }
     }
 
-    fn again(moves: bool) -> Option<Again> {
-        Some(Again { claim: claim(None), moves })
+    fn reserved(moves: bool) -> Option<ReservationRequest> {
+        Some(ReservationRequest { reservation: reservation(None), moves })
     }
 
     #[test]
@@ -279,9 +279,9 @@ mod tests {
             Request::Store,
             Request::Network { name: "lab".parse().unwrap() },
             Request::Follow { pid: 9 },
-            Request::Connect { pid: 9, name: "lab".parse().unwrap(), again: None },
-            Request::Connect { pid: 9, name: "lab".parse().unwrap(), again: again(false) },
-            Request::Connect { pid: 9, name: "lab".parse().unwrap(), again: again(true) },
+            Request::Connect { pid: 9, name: "lab".parse().unwrap(), reserved: None },
+            Request::Connect { pid: 9, name: "lab".parse().unwrap(), reserved: reserved(false) },
+            Request::Connect { pid: 9, name: "lab".parse().unwrap(), reserved: reserved(true) },
             Request::Leave { name: "lab".parse().unwrap(), address: Ipv4Addr::new(10, 1, 2, 3) },
             Request::Free { name: "lab".parse().unwrap(), address: Ipv4Addr::new(10, 1, 2, 3) },
         ];
@@ -315,7 +315,7 @@ mod tests {
             b"\x02c\x07\0\0\0\0",
             b"\x02c\x07\0\0\0\x01lab",
             b"\x02c\x07\0\0\0\x02lab",
-            &[&b"\x02c\x07\0\0\0\x03"[..], &claim(None).encode(), b"lab"].concat(),
+            &[&b"\x02c\x07\0\0\0\x03"[..], &reservation(None).encode(), b"lab"].concat(),
             b"\x02k\x07\0\0\0",
         ] {
             assert_eq!(Request::decode(bad), None, "{bad:?}");
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn replies_come_back_as_they_went() {
         let refused = Reply::Refused { message: "no".into(), hint: "do".into() };
-        let kept = [None, Some([7; Claim::PROOF])].map(|proof| Reply::Kept(claim(proof)));
+        let kept = [None, Some([7; Reservation::PROOF])].map(|proof| Reply::Kept(reservation(proof)));
         let address = Reply::Address(Ipv4Addr::new(10, 1, 2, 3));
         let others = [Reply::Done, Reply::Ids(65537), Reply::Process(7), address, Reply::Busy, refused];
         for r in others.into_iter().chain(kept) {

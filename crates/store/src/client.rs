@@ -23,7 +23,7 @@ use skiff_spec::plan::Base;
 use skiff_spec::site::{self, ImageFormat, Site};
 use skiff_spec::wire::Request;
 use skiff_sys::lock;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::error::{Error, Result, talk};
 use crate::file::parse;
@@ -37,7 +37,7 @@ const BUSY: Duration = Duration::from_secs(60);
 
 /// Has the store's writer do something; `heard` gets what it says on the way, and the last word is given.
 pub fn ask(
-    context: &Context,
+    context: &UserContext,
     ask: StoreRequest,
     heard: &mut (dyn FnMut(StoreReply) + Send),
 ) -> Result<StoreReply> {
@@ -114,7 +114,7 @@ impl Writer {
 
 /// Has an image imported.
 pub fn import(
-    context: &Context,
+    context: &UserContext,
     source: ImageSource,
     platform: &Platform,
     heard: &mut (dyn FnMut(StoreReply) + Send),
@@ -141,7 +141,7 @@ pub fn import(
 }
 
 /// An image of the user's, its file open.
-pub fn open_image(context: &Context, entry: &ImageName) -> Result<OpenImage> {
+pub fn open_image(context: &UserContext, entry: &ImageName) -> Result<OpenImage> {
     let id = entry.id;
     let (record, file) = match &context.helper {
         None => writer::open(&own(context), context.uid, id)?,
@@ -158,17 +158,17 @@ pub fn open_image(context: &Context, entry: &ImageName) -> Result<OpenImage> {
 }
 
 /// The store of a user without the helper.
-pub fn own(context: &Context) -> PathBuf {
+pub fn own(context: &UserContext) -> PathBuf {
     context.data().join("store")
 }
 
 /// Nothing mounts what is in there.
-fn in_own<'a>(context: &Context, store: &'a Path) -> writer::StoreAccess<'a> {
+fn in_own<'a>(context: &UserContext, store: &'a Path) -> writer::StoreAccess<'a> {
     writer::StoreAccess { store, uid: context.uid, format: ImageFormat::Erofs, quota: Quota::Unlimited }
 }
 
 fn ask_own(
-    context: &Context,
+    context: &UserContext,
     ask: StoreRequest,
     heard: &mut (dyn FnMut(StoreReply) + Send),
 ) -> Result<StoreReply> {
@@ -186,7 +186,7 @@ fn ask_own(
 
 /// Whether an image seems to be in this machine's store for this user, so that it need not be pulled. Whether it may be used the
 /// helper decides.
-pub fn has(context: &Context, id: ImageId) -> bool {
+pub fn has(context: &UserContext, id: ImageId) -> bool {
     let (store, format) = match &context.helper {
         // What cannot be read or understood is the helper's to complain of.
         Some(_) => {
@@ -205,7 +205,7 @@ pub fn has(context: &Context, id: ImageId) -> bool {
 
 /// Has an image of the trusted store mounted, which takes a millisecond, so that its first start finds it so. What cannot be is told by that
 /// start.
-pub fn mount(context: &Context, id: ImageId) {
+pub fn mount(context: &UserContext, id: ImageId) {
     if let Some(helper) = &context.helper
         && let Ok(helper) = Helper::spawn_for(helper, Base::Image(id))
     {
@@ -214,7 +214,7 @@ pub fn mount(context: &Context, id: ImageId) {
 }
 
 /// Lets go of what is no longer in the trusted store.
-pub fn release(context: &Context) -> Result<()> {
+pub fn release(context: &UserContext) -> Result<()> {
     let Some(helper) = &context.helper else { return Ok(()) };
     let helper = Helper::spawn(helper)?;
     helper.ask(&Request::Release, &[])?;
@@ -224,7 +224,7 @@ pub fn release(context: &Context) -> Result<()> {
 }
 
 /// What a pull needs to know of the user: their registries, and their credentials for those that the image may be in.
-pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<StoreRequest> {
+pub fn pull(context: &UserContext, reference: &str, platform: &str) -> Result<StoreRequest> {
     let registries = RegistriesConf::texts()?;
     let mut conf = RegistriesConf::default();
     registries.iter().try_for_each(|(file, text)| conf.add(file, text))?;
@@ -265,7 +265,7 @@ pub fn pull(context: &Context, reference: &str, platform: &str) -> Result<StoreR
 }
 
 /// The room that the store takes.
-pub fn room(context: &Context) -> Result<crate::Usage> {
+pub fn room(context: &UserContext) -> Result<crate::Usage> {
     match ask(context, StoreRequest::Usage, &mut |_| ())? {
         StoreReply::Usage(usage) => Ok(usage),
         _ => Err(Error::OtherAnswer("store".into())),

@@ -10,7 +10,7 @@ use skiff_oci::manifest::{ExecConfig, ImageConfig};
 use skiff_oci::platform::Platform;
 use skiff_spec::fault::Context as _;
 use skiff_spec::image::ImageId;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, make_private};
 
 use crate::error::{Error, Result};
@@ -96,7 +96,7 @@ pub struct Names {
 
 impl Names {
     /// Opens the user's names of images.
-    pub fn of(context: &Context) -> Result<Self> {
+    pub fn of(context: &UserContext) -> Result<Self> {
         Self::in_dir(context.data().join("images"))
     }
 

@@ -1,7 +1,7 @@
 //! Which of a user's images a text means.
 
 use skiff_oci::reference::ImageReference;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::error::{Error, Result};
 use crate::file::{ImageFile, parse};
@@ -13,12 +13,12 @@ pub const PREFIX: &str = "image:";
 const FEWEST_DIGITS: usize = 8;
 
 /// The image that the user means: one they have pulled or imported.
-pub fn find(context: &Context, text: &str) -> Result<ImageName> {
+pub fn find(context: &UserContext, text: &str) -> Result<ImageName> {
     known(context, text)?.ok_or_else(|| Error::NotPulled(text.into()))
 }
 
 /// Likewise, if there is one.
-pub fn known(context: &Context, text: &str) -> Result<Option<ImageName>> {
+pub fn known(context: &UserContext, text: &str) -> Result<Option<ImageName>> {
     meant(&Names::of(context)?, text)
 }
 

@@ -16,7 +16,7 @@ use skiff_spec::fault::{self, Context as _};
 use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::plan::Base;
 use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::client;
 use crate::error::{Result, ours};
@@ -26,7 +26,7 @@ use crate::store::Store;
 ///
 /// # Errors
 /// The image is not there, or cannot be unpacked.
-pub fn tree(context: &Context, id: ImageId, note: fn(&str)) -> Result<PathBuf> {
+pub fn tree(context: &UserContext, id: ImageId, note: fn(&str)) -> Result<PathBuf> {
     let (all, tree) = (home(context), path(context, id));
     note_use(context, id);
     if tree.exists() {
@@ -48,12 +48,12 @@ pub fn tree(context: &Context, id: ImageId, note: fn(&str)) -> Result<PathBuf> {
 }
 
 /// Where they are, or will be.
-pub fn path(context: &Context, id: ImageId) -> PathBuf {
+pub fn path(context: &UserContext, id: ImageId) -> PathBuf {
     home(context).join(id.to_string())
 }
 
 /// As the helper does in the trusted store: what was not used for longest is collected first.
-fn note_use(context: &Context, id: ImageId) {
+fn note_use(context: &UserContext, id: ImageId) {
     let permit = client::own(context).join(names::permit(context.uid, id));
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     let times = Timestamps { last_access: now, last_modification: now };
@@ -61,7 +61,7 @@ fn note_use(context: &Context, id: ImageId) {
         .ignore_error("a store that takes no changes is good enough to run from");
 }
 
-fn fill(context: &Context, id: ImageId, tree: &std::path::Path) -> Result<LeftOut> {
+fn fill(context: &UserContext, id: ImageId, tree: &std::path::Path) -> Result<LeftOut> {
     let new = tree.with_extension("new");
     remove(context, &new)?;
     let store = client::own(context);
@@ -98,7 +98,7 @@ fn tell(LeftOut { devices, owners, xattrs }: LeftOut, note: fn(&str)) {
 }
 
 /// Removes an image's files.
-pub fn forget(context: &Context, id: ImageId) -> Result<()> {
+pub fn forget(context: &UserContext, id: ImageId) -> Result<()> {
     let tree = path(context, id);
     remove(context, &tree)?;
     match fs::remove_file(tree.with_extension("lock")) {
@@ -110,7 +110,7 @@ pub fn forget(context: &Context, id: ImageId) -> Result<()> {
 }
 
 /// As root of the user's ids: some of the files belong to others of them.
-fn remove(context: &Context, tree: &std::path::Path) -> Result<()> {
+fn remove(context: &UserContext, tree: &std::path::Path) -> Result<()> {
     if !tree.exists() || context.helper.is_some() {
         return Ok(());
     }
@@ -118,6 +118,6 @@ fn remove(context: &Context, tree: &std::path::Path) -> Result<()> {
     Ok(as_root_of_ids(None, Base::Host, |_| gone())?)
 }
 
-fn home(context: &Context) -> PathBuf {
+fn home(context: &UserContext) -> PathBuf {
     client::own(context).join("trees")
 }

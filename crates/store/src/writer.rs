@@ -18,7 +18,7 @@ use skiff_registry::policy::Policies;
 use skiff_spec::fault::Context as _;
 use skiff_spec::image::ImageId;
 use skiff_spec::site::ImageFormat;
-use skiff_sys::allow::{self, Network};
+use skiff_sys::allow::{self, NetworkAccess};
 use skiff_sys::landlock;
 
 use crate::error::{Error, Result, talk};
@@ -106,7 +106,7 @@ fn confine(store: &Path) -> Result<()> {
     let dir = rustix::fs::open(store, flags, Mode::empty()).context(|| store.display().to_string())?;
     // A kernel without Landlock goes without: `skiff doctor` says so.
     landlock::confine_changes_to(dir.as_fd()).context(|| "the store's writer: Landlock")?;
-    Ok(allow::only_listed(Network::Unused).context(|| "the store's writer: seccomp")?)
+    Ok(allow::only_listed(NetworkAccess::Unused).context(|| "the store's writer: seccomp")?)
 }
 
 /// Imports from files that the user has opened.

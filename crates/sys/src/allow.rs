@@ -135,7 +135,7 @@ const FAMILIES: &[libc::c_int] = &[libc::AF_INET, libc::AF_INET6, libc::AF_UNIX,
 
 /// Whether a program uses the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Network {
+pub enum NetworkAccess {
     /// The process makes sockets of the Internet.
     Used,
     /// The process makes no socket: what it has it was given.
@@ -147,17 +147,17 @@ pub enum Network {
 ///
 /// # Errors
 /// `EACCES` without it, `EINVAL` on a kernel without seccomp filters.
-pub fn only_listed(network: Network) -> io::Result<()> {
+pub fn only_listed(network: NetworkAccess) -> io::Result<()> {
     install(&mut filter(network))
 }
 
-fn filter(network: Network) -> Vec<libc::sock_filter> {
+fn filter(network: NetworkAccess) -> Vec<libc::sock_filter> {
     let mut f = only_known(X32, None);
-    let of_network = if network == Network::Used { NETWORK_CALLS } else { &[] };
+    let of_network = if network == NetworkAccess::Used { NETWORK_CALLS } else { &[] };
     for call in CALLS.iter().chain(OLD_CALLS).chain(of_network) {
         f.extend([jump(*call as u32, 0, 1), ret(ALLOW)]);
     }
-    if network == Network::Used {
+    if network == NetworkAccess::Used {
         let families: Vec<u32> = FAMILIES.iter().map(|family| *family as u32).collect();
         f.extend(with_first(libc::SYS_socket, &families));
     } else {
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     /// In a thread of its own, which alone is confined.
-    fn confined(network: Network, work: impl FnOnce() + Send) {
+    fn confined(network: NetworkAccess, work: impl FnOnce() + Send) {
         let done = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 rustix::thread::set_no_new_privs(true).expect("no_new_privs");
@@ -216,7 +216,7 @@ mod tests {
     fn work_goes_on() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its address");
-        confined(Network::Used, || {
+        confined(NetworkAccess::Used, || {
             let path = std::env::temp_dir().join(format!("skiff-allow-test-{}", std::process::id()));
             std::fs::write(&path, "x").expect("written");
             assert_eq!(std::fs::read(&path).expect("read"), b"x");
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn nothing_else_does() {
-        confined(Network::Used, || {
+        confined(NetworkAccess::Used, || {
             let child = std::process::Command::new("/bin/true").spawn();
             assert_eq!(child.expect_err("a process").kind(), ErrorKind::Unsupported);
             let own = rustix::process::getpid();
@@ -247,7 +247,7 @@ mod tests {
         let (mut ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its address");
-        confined(Network::Unused, || {
+        confined(NetworkAccess::Unused, || {
             use std::io::{Read, Write};
             ours.write_all(b"x").expect("written");
             theirs.read_exact(&mut [0]).expect("read");

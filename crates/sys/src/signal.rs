@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The signals a process had blocked before [`Signals::block`]; a program it starts must get them back.
 #[derive(Clone, Copy)]
-pub struct Mask(libc::sigset_t);
+pub struct SignalMask(libc::sigset_t);
 
 /// The kernel knows signals 1 to this.
 const LAST: i32 = 64;
 
-impl Mask {
+impl SignalMask {
     /// Signal N is bit N-1: how a mask crosses an exec on a command line.
     #[must_use]
     pub fn to_bits(self) -> u64 {
@@ -36,7 +36,7 @@ impl Mask {
     }
 }
 
-/// What [`hold`] has blocked, as in [`Mask::to_bits`].
+/// What [`hold`] has blocked, as in [`SignalMask::to_bits`].
 static HELD: AtomicU64 = AtomicU64::new(0);
 
 /// Blocks a signal from now on, so that one that comes before somebody looks waits for that. It is this process's own affair:
@@ -49,7 +49,7 @@ pub fn hold(number: i32) {
 /// A queue of the blocked signals.
 pub struct Signals {
     fd: OwnedFd,
-    before: Mask,
+    before: SignalMask,
 }
 
 /// One signal that came.
@@ -85,8 +85,8 @@ impl Signals {
 
     /// What was blocked before, for programs that are started.
     #[must_use]
-    pub fn before(&self) -> Mask {
-        Mask::from_bits(self.before.to_bits() & !HELD.load(Relaxed))
+    pub fn before(&self) -> SignalMask {
+        SignalMask::from_bits(self.before.to_bits() & !HELD.load(Relaxed))
     }
 
     /// Blocks what was blocked before, and nothing else.
@@ -146,12 +146,12 @@ pub fn block_one(number: i32) {
 }
 
 /// Blocks all signals but faults and those in `except`; what was blocked before.
-pub fn block_all(except: &[i32]) -> Mask {
+pub fn block_all(except: &[i32]) -> SignalMask {
     block(except).1
 }
 
 /// The same; also what is blocked now.
-fn block(except: &[i32]) -> (libc::sigset_t, Mask) {
+fn block(except: &[i32]) -> (libc::sigset_t, SignalMask) {
     // SAFETY: a zeroed sigset_t is valid memory for sigfillset and sigprocmask to write; numbers are valid.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
@@ -161,7 +161,7 @@ fn block(except: &[i32]) -> (libc::sigset_t, Mask) {
             libc::sigdelset(&raw mut set, *number);
         }
         libc::sigprocmask(libc::SIG_SETMASK, &raw const set, &raw mut before);
-        (set, Mask(before))
+        (set, SignalMask(before))
     }
 }
 
@@ -200,14 +200,14 @@ impl Deadline {
 }
 
 /// Gives a program about to be exec'd the mask it would have had without us.
-pub fn restore(mask: Mask) {
+pub fn restore(mask: SignalMask) {
     // SAFETY: the set came from the kernel.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut()) };
 }
 
 /// Has a program start with these signals blocked. The standard library hands its caller's mask on, and who waits for signals has all of
 /// them blocked: such a program could only be killed.
-pub fn start_with(command: &mut std::process::Command, mask: Mask) {
+pub fn start_with(command: &mut std::process::Command, mask: SignalMask) {
     let set = move || {
         restore(mask);
         Ok(())
@@ -240,12 +240,12 @@ pub fn die_by(number: i32) -> ! {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mask, Signals, hold};
+    use super::{SignalMask, Signals, hold};
 
     #[test]
     fn masks_come_back_as_they_went() {
         for bits in [0, 1, 1 << 63, 0b1010 << 8] {
-            assert_eq!(Mask::from_bits(bits).to_bits(), bits, "{bits:x}");
+            assert_eq!(SignalMask::from_bits(bits).to_bits(), bits, "{bits:x}");
         }
     }
     #[test]

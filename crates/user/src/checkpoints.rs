@@ -8,22 +8,22 @@ use skiff_site::TrustedDir;
 use skiff_spec::checkpoint::{CheckpointName, IMAGES};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
-use crate::context::Context;
+use crate::context::UserContext;
 use crate::dirs::{make_private, own_dir_in};
 use crate::named;
 
 /// Where those are that lie on the disk.
-pub fn home(context: &Context) -> Result<PathBuf> {
+pub fn home(context: &UserContext) -> Result<PathBuf> {
     own_dir_in(context.data().join("checkpoint"))
 }
 
 /// Where those are that lie in memory. Everybody may write there, so somebody else may have made it first.
-fn in_memory(context: &Context) -> PathBuf {
+fn in_memory(context: &UserContext) -> PathBuf {
     PathBuf::from(format!("/dev/shm/skiff-{}", context.uid))
 }
 
 /// The same, made if it is missing: it must be this user's alone.
-pub fn made_in_memory(context: &Context) -> Result<PathBuf> {
+pub fn made_in_memory(context: &UserContext) -> Result<PathBuf> {
     let dir = in_memory(context);
     let made = make_private(&dir).and_then(|made| {
         let about = fstat(&made).context(|| dir.display().to_string())?;
@@ -38,7 +38,7 @@ pub fn made_in_memory(context: &Context) -> Result<PathBuf> {
 }
 
 /// Both, as far as there is anything of this user's.
-pub fn homes(context: &Context) -> Result<Vec<PathBuf>> {
+pub fn homes(context: &UserContext) -> Result<Vec<PathBuf>> {
     // What another user has made there first holds nothing of this one's.
     let memory = TrustedDir::open(&in_memory(context), context.uid).and_then(TrustedDir::private);
     let memory = memory.ok().map(|dir| dir.path().to_owned());
@@ -46,18 +46,18 @@ pub fn homes(context: &Context) -> Result<Vec<PathBuf>> {
 }
 
 /// The directory that one of this name lies in, or would.
-pub fn home_of(context: &Context, name: &CheckpointName) -> Result<PathBuf> {
+pub fn home_of(context: &UserContext, name: &CheckpointName) -> Result<PathBuf> {
     let there = homes(context)?.into_iter().find(|home| home.join(name.to_string()).exists());
     there.map_or_else(|| home(context), Ok)
 }
 
 /// Directory of the checkpoint, whether it exists or not.
-pub fn dir_of(context: &Context, name: &CheckpointName) -> Result<PathBuf> {
+pub fn dir_of(context: &UserContext, name: &CheckpointName) -> Result<PathBuf> {
     Ok(home_of(context, name)?.join(name.to_string()))
 }
 
 /// Refuses if there is no such checkpoint.
-pub fn refuse_missing(context: &Context, name: &CheckpointName) -> Result<()> {
+pub fn refuse_missing(context: &UserContext, name: &CheckpointName) -> Result<()> {
     let all = all(context)?;
     if all.contains(name) {
         return Ok(());
@@ -67,7 +67,7 @@ pub fn refuse_missing(context: &Context, name: &CheckpointName) -> Result<()> {
 }
 
 /// All, by name, the newest of each first.
-pub fn all(context: &Context) -> Result<Vec<CheckpointName>> {
+pub fn all(context: &UserContext) -> Result<Vec<CheckpointName>> {
     let mut all: Vec<CheckpointName> = vec![];
     for home in homes(context)? {
         // It is there from the first, and also where nothing has been saved yet.

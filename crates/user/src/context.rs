@@ -18,7 +18,7 @@ const VARIABLES: [(&str, &str); 3] =
     [("SKIFF_HELPER", "helper"), ("SKIFF_STATE", "state"), ("SKIFF_DEPOT", "depot")];
 
 /// The user and the site.
-pub struct Context {
+pub struct UserContext {
     /// The merged configuration.
     pub config: Config,
     /// The user's uid.
@@ -31,7 +31,7 @@ pub struct Context {
     variables: bool,
 }
 
-impl Context {
+impl UserContext {
     /// Reads environment and configuration; what is ignored of them is said.
     pub fn load() -> Result<Self> {
         let (context, ignored) = Self::read()?;

@@ -11,7 +11,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::plan::Base;
 use skiff_sys::IgnoreError;
 
-use crate::context::Context;
+use crate::context::UserContext;
 
 /// Directories of an environment and their modes. Work must be on the file system of upper.
 const PARTS: [(&str, u32); 4] = [("upper", 0o755), ("work", 0o700), ("tmp", 0o1777), ("vartmp", 0o1777)];
@@ -25,7 +25,7 @@ const NEW: &str = ".new.";
 pub const HINT: &str = "the directory for environments must be yours to write to, and have room: `state` in the configuration, or SKIFF_STATE";
 
 /// A directory of the user's state, by name; see [`own_dir_in`].
-pub fn own_dir(context: &Context, name: &str) -> Result<PathBuf> {
+pub fn own_dir(context: &UserContext, name: &str) -> Result<PathBuf> {
     own_dir_in(context.state()?.join(name))
 }
 
@@ -169,7 +169,7 @@ pub fn check_file_system(dir: &Path) -> Result<()> {
 }
 
 /// Deletes a directory whose files belong to any of the user's ids.
-pub fn delete(context: &Context, dir: PathBuf) -> Result<()> {
+pub fn delete(context: &UserContext, dir: PathBuf) -> Result<()> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else { return Ok(()) };
     let parent = TrustedDir::open(parent, getuid().as_raw())?;
     as_root_of_ids(context.helper.as_deref(), Base::Host, |_| Ok(parent.remove_tree(name)?))

@@ -18,7 +18,7 @@ use skiff_spec::scratch::ScratchPlace;
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
-use crate::context::Context;
+use crate::context::UserContext;
 use crate::dirs::{check_file_system, delete, make_parts, with_umask};
 
 /// What all of them begin with, before the user's number.
@@ -49,7 +49,7 @@ pub fn memory_takes_attributes() -> bool {
 }
 
 /// Where changes go that are not kept: to memory, or into a new directory in `dir`, which is removed with all that is in it.
-pub fn not_kept(context: &Context, dir: &TrustedDir) -> Result<Upper> {
+pub fn not_kept(context: &UserContext, dir: &TrustedDir) -> Result<Upper> {
     if memory_will_do() {
         return Ok(Upper::Memory { size: context.config.run.memory.clone() });
     }
@@ -70,7 +70,7 @@ pub fn not_kept(context: &Context, dir: &TrustedDir) -> Result<Upper> {
 
 /// Where the changes of a command go: to memory, or, if that cannot hold them, to a disk, where they are as long as the second that is
 /// returned. If that is only to be shown, nothing is made, and it is the directory that one would be made in.
-pub fn of_a_command(context: &Context, is_for_show: bool) -> Result<(Upper, Option<Scratch>)> {
+pub fn of_a_command(context: &UserContext, is_for_show: bool) -> Result<(Upper, Option<Scratch>)> {
     let memory = || Upper::Memory { size: context.config.run.memory.clone() };
     match (memory_will_do(), is_for_show) {
         (true, _) => Ok((memory(), None)),
@@ -95,7 +95,7 @@ pub struct Scratch {
 }
 
 /// Makes one where that has been asked for; nothing, and why if that is of interest, if changes are to go to memory.
-pub fn make(context: &Context, wanted: &ScratchPlace) -> Result<(Option<Scratch>, Option<String>)> {
+pub fn make(context: &UserContext, wanted: &ScratchPlace) -> Result<(Option<Scratch>, Option<String>)> {
     match wanted {
         ScratchPlace::Memory => Ok((None, None)),
         ScratchPlace::Directory(dir) => {
@@ -120,7 +120,7 @@ fn usual() -> PathBuf {
 }
 
 impl Scratch {
-    fn make(context: &Context, all: &Path) -> Result<Self> {
+    fn make(context: &UserContext, all: &Path) -> Result<Self> {
         check_file_system(all).map_err(|e| e.hint("--scratch DIR, on a local disk, or --scratch memory"))?;
         // Nobody has cleared up after those whose janitor was killed, too.
         delete_dead(context, all)?;
@@ -162,7 +162,7 @@ impl Drop for Scratch {
 }
 
 /// Removes the directory when its owner ends.
-fn watch(context: &Context, dir: &Path, gone: &OwnedFd) {
+fn watch(context: &UserContext, dir: &Path, gone: &OwnedFd) {
     // Whoever ends the owner with all of its session is not to end this.
     setsid().ignore_error("it fails only in who leads a group already");
     skiff_sys::title::set("skiff-janitor");
@@ -181,7 +181,7 @@ fn open(all: &Path) -> skiff_site::Result<TrustedDir> {
 }
 
 /// A new one, held.
-fn new(context: &Context, all: &Path) -> Result<(TrustedDir, OwnedFd)> {
+fn new(context: &UserContext, all: &Path) -> Result<(TrustedDir, OwnedFd)> {
     let all = open(all)?;
     loop {
         let mut random = [0; 8];
@@ -204,7 +204,7 @@ fn hold(dir: &TrustedDir) -> Option<OwnedFd> {
 }
 
 /// Scratch directories that belong to nobody any more, and now to whoever asks.
-fn dead(context: &Context, all: &Path) -> Vec<(PathBuf, OwnedFd)> {
+fn dead(context: &UserContext, all: &Path) -> Vec<(PathBuf, OwnedFd)> {
     let own = format!("{BEGIN}{}.", context.uid);
     // What cannot be trusted, or not be read, holds nothing that is to be removed.
     let Ok(all) = open(all) else { return vec![] };
@@ -215,18 +215,18 @@ fn dead(context: &Context, all: &Path) -> Vec<(PathBuf, OwnedFd)> {
     dirs.filter_map(|dir| hold(&dir).map(|lock| (dir.path().to_owned(), lock))).collect()
 }
 
-fn delete_dead(context: &Context, all: &Path) -> Result<Vec<PathBuf>> {
+fn delete_dead(context: &UserContext, all: &Path) -> Result<Vec<PathBuf>> {
     let dead = dead(context, all);
     dead.iter().try_for_each(|(dir, _)| delete(context, dir.clone()))?;
     Ok(dead.into_iter().map(|(dir, _)| dir).collect())
 }
 
 /// What killed ones have left in the directory for temporary files.
-pub fn leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+pub fn leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     Ok(dead(context, &usual()).into_iter().map(|(dir, _)| dir).collect())
 }
 
 /// Removes those.
-pub fn delete_leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+pub fn delete_leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     delete_dead(context, &usual())
 }

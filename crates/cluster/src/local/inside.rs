@@ -17,7 +17,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::members::Member;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::local::known::{nodes, not_up};
 use crate::local::record::ClusterDir;
@@ -28,7 +28,7 @@ use crate::{apart, visit};
 
 /// Runs the user's command on a node, or their shell; its exit code.
 pub fn run(
-    context: &Context,
+    context: &UserContext,
     name: &EnvName,
     node: Member,
     inside: &Inside,
@@ -60,7 +60,7 @@ pub fn run(
 }
 
 /// What a node is told of itself for the user's browser.
-fn reached_as(context: &Context, record: &ClusterDir, node: Member) -> Result<String> {
+fn reached_as(context: &UserContext, record: &ClusterDir, node: Member) -> Result<String> {
     let settings = record.settings()?;
     if !settings.over_hosts || settings.net != Net::Host {
         return Ok(node.to_string());
@@ -70,7 +70,7 @@ fn reached_as(context: &Context, record: &ClusterDir, node: Member) -> Result<St
 }
 
 /// Runs a command of ours on the controller; its exit code.
-pub fn tell(context: &Context, name: &EnvName, words: &[OsString]) -> Result<i32> {
+pub fn tell(context: &UserContext, name: &EnvName, words: &[OsString]) -> Result<i32> {
     let record = ClusterDir::existing(context, name)?;
     follow(context, &record)?;
     let command =
@@ -85,7 +85,7 @@ pub fn tell(context: &Context, name: &EnvName, words: &[OsString]) -> Result<i32
 }
 
 /// Goes on in the controller's network, if that is one of the site's: from there all nodes are reached, and reach us.
-fn follow(context: &Context, record: &ClusterDir) -> Result<()> {
+fn follow(context: &UserContext, record: &ClusterDir) -> Result<()> {
     let Net::Named(network) = record.settings()?.net else { return Ok(()) };
     let pid = nodes(record)?.iter().find(|node| node.name == Member::Controller).and_then(|node| node.pid);
     let pid = pid.filter(|pid| *pid > 0).and_then(Pid::from_raw).ok_or_else(|| not_up(record))?;
@@ -102,7 +102,7 @@ fn asked(inside: &Inside, name: &OsStr) -> bool {
 }
 
 fn session(
-    context: &Context,
+    context: &UserContext,
     record: &ClusterDir,
     node: Member,
     command: &CommandSpec,
@@ -119,7 +119,7 @@ fn session(
 
 /// Runs it on a node that is on another host.
 fn visit(
-    context: &Context,
+    context: &UserContext,
     record: &ClusterDir,
     node: Member,
     command: &CommandSpec,

@@ -17,7 +17,7 @@ pub mod wire;
 
 use skiff_cli::Machines;
 use skiff_spec::fault::Result;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 pub use nodes::{ListedCluster, running};
 pub use record::{delete_leftovers, leftovers};
@@ -27,7 +27,7 @@ pub fn run(command: &Machines) -> Result<i32> {
     if let Machines::Daemon(what) = command {
         return daemon::run(what);
     }
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     match command {
         Machines::Daemon(_) => {}
         Machines::Up(wanted) => up::up(&context, wanted)?,

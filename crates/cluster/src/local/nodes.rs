@@ -9,7 +9,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance::End;
 use skiff_spec::members::Member;
 use skiff_spec::name::EnvName;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::local::errand::{Errand, wait_until_ready};
 use crate::local::known::{nodes, not_up, shown_end};
@@ -20,7 +20,7 @@ use crate::local::wire::{SupervisorReply, SupervisorRequest, ask};
 pub const READY: Duration = Duration::from_secs(120);
 
 /// Adds some; returns when they take jobs.
-pub fn add(context: &Context, name: &EnvName, count: u16, dry_run: bool) -> Result<()> {
+pub fn add(context: &UserContext, name: &EnvName, count: u16, dry_run: bool) -> Result<()> {
     let record = ClusterDir::existing(context, name)?;
     let there: Vec<Member> = nodes(&record)?.iter().map(|node| node.name).collect();
     let new = added(name, &there, record.settings()?.most, count)?;
@@ -41,7 +41,7 @@ pub fn add(context: &Context, name: &EnvName, count: u16, dry_run: bool) -> Resu
 
 /// Takes some away: those named, or those with the highest numbers.
 pub fn remove(
-    context: &Context,
+    context: &UserContext,
     name: &EnvName,
     count: Option<u16>,
     named: &[Member],
@@ -133,7 +133,7 @@ struct Status {
 }
 
 /// Prints how its nodes fare.
-pub fn status(context: &Context, name: &EnvName, json: bool) -> Result<()> {
+pub fn status(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
     let record = ClusterDir::existing(context, name)?;
     let settings = record.settings()?;
     let nodes = nodes(&record)?;
@@ -206,11 +206,11 @@ impl ListedCluster {
 }
 
 /// Lists the clusters that are up.
-pub fn running(context: &Context) -> Result<Vec<ListedCluster>> {
+pub fn running(context: &UserContext) -> Result<Vec<ListedCluster>> {
     Ok(listed(context)?.into_iter().filter(|cluster| cluster.state == "up").collect())
 }
 
-fn listed(context: &Context) -> Result<Vec<ListedCluster>> {
+fn listed(context: &UserContext) -> Result<Vec<ListedCluster>> {
     let one = |record: &ClusterDir| -> Result<ListedCluster> {
         let settings = record.settings()?;
         let nodes = match ask(&record.dir, &SupervisorRequest::Status)? {
@@ -236,7 +236,7 @@ fn listed(context: &Context) -> Result<Vec<ListedCluster>> {
 }
 
 /// Prints the user's clusters.
-pub fn list(context: &Context, json: bool) -> Result<()> {
+pub fn list(context: &UserContext, json: bool) -> Result<()> {
     let all = listed(context)?;
     if json {
         return output::json(&all);

@@ -17,7 +17,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_store::index::ImageName;
 use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};
 use skiff_user::named;
 
@@ -76,18 +76,18 @@ pub struct UnpublishedDir {
     pub lock: OwnedFd,
 }
 
-fn home(context: &Context) -> Result<PathBuf> {
+fn home(context: &UserContext) -> Result<PathBuf> {
     own_dir(context, "cluster")
 }
 
 impl ClusterDir {
     /// By name, whether there is one or not.
-    pub fn named(context: &Context, name: &EnvName) -> Result<Self> {
+    pub fn named(context: &UserContext, name: &EnvName) -> Result<Self> {
         Ok(Self { name: name.clone(), dir: home(context)?.join(name.as_str()) })
     }
 
     /// By name; there must be one.
-    pub fn existing(context: &Context, name: &EnvName) -> Result<Self> {
+    pub fn existing(context: &UserContext, name: &EnvName) -> Result<Self> {
         let record = Self::named(context, name)?;
         if record.is_there() {
             return Ok(record);
@@ -102,7 +102,7 @@ impl ClusterDir {
     }
 
     /// All, by name.
-    pub fn all(context: &Context) -> Result<Vec<Self>> {
+    pub fn all(context: &UserContext) -> Result<Vec<Self>> {
         let dir = home(context)?;
         let record = |name: EnvName| Self { dir: dir.join(name.as_str()), name };
         Ok(named::all(&dir, SETTINGS)?.into_iter().map(record).collect())
@@ -111,7 +111,7 @@ impl ClusterDir {
     /// Makes all that is kept of it, under another name.
     pub fn prepare(
         &self,
-        context: &Context,
+        context: &UserContext,
         settings: &ClusterSettings,
         image: Option<&ImageName>,
     ) -> Result<UnpublishedDir> {
@@ -249,7 +249,7 @@ impl ClusterDir {
 }
 
 /// Clusters whose supervisors were killed, and what interrupted commands have left.
-pub fn leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+pub fn leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     let mut left = dirs::leftovers(&home(context)?);
     for record in ClusterDir::all(context)? {
         if record.is_dead()? {
@@ -260,7 +260,7 @@ pub fn leftovers(context: &Context) -> Result<Vec<PathBuf>> {
 }
 
 /// Removes those.
-pub fn delete_leftovers(context: &Context) -> Result<Vec<PathBuf>> {
+pub fn delete_leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     let left = leftovers(context)?;
     for dir in &left {
         fs::remove_dir_all(dir).context(|| format!("removing {}", dir.display()))?;

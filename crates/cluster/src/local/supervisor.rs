@@ -24,7 +24,7 @@ use skiff_spec::scratch::ScratchPlace;
 use skiff_sys::IgnoreError;
 use skiff_sys::process::session_of;
 use skiff_sys::signal::Signals;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::scratch::{self, Scratch};
 
 use crate::fleet::{self, Waited};
@@ -102,7 +102,7 @@ enum Next {
 /// `maker`. Only the supervisor names what is kept of the cluster: whoever makes the cluster may be killed at any moment, and nobody else would
 /// then remove it.
 pub fn launch(
-    context: &Context,
+    context: &UserContext,
     record: &ClusterDir,
     wanted: NodeBackend,
     (unnamed, maker): (UnpublishedDir, &OwnedFd),
@@ -134,7 +134,7 @@ pub fn launch(
 
 impl Supervisor {
     fn begin(
-        context: &Context,
+        context: &UserContext,
         record: &ClusterDir,
         wanted: NodeBackend,
         maker: &OwnedFd,
@@ -328,7 +328,7 @@ impl Supervisor {
 impl Held {
     /// Begins; the second is what is worth knowing of it.
     fn begin(
-        context: &Context,
+        context: &UserContext,
         record: &ClusterDir,
         wanted: NodeBackend,
         maker: &OwnedFd,

@@ -19,7 +19,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, HOSTS, Identity, Plan, Source, Upper};
 use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::fleet::Limits;
 use crate::launching;
@@ -39,7 +39,7 @@ use crate::wire::{ContainerSpec, Role, VERSION};
 const ENDING: Duration = Duration::from_secs(60);
 
 /// Makes one; returns when its nodes take jobs.
-pub fn up(context: &Context, wanted: &Up) -> Result<()> {
+pub fn up(context: &UserContext, wanted: &Up) -> Result<()> {
     let record = ClusterDir::named(context, &wanted.name)?;
     let launching = find_hosts(context, wanted)?;
     let found = ResolvedBase::named(context, &wanted.base, wanted.dry_run)?;
@@ -85,7 +85,7 @@ pub fn up(context: &Context, wanted: &Up) -> Result<()> {
 
 /// The hosts that it is to be on, which are this one so many times if there are no others but a network is asked for; nothing if
 /// it is to be in a network of its own on this machine, as it is if the allocation is just this.
-fn find_hosts(context: &Context, wanted: &Up) -> Result<Option<Launching>> {
+fn find_hosts(context: &UserContext, wanted: &Up) -> Result<Option<Launching>> {
     let here = || match &wanted.host.net {
         None => Ok(None),
         Some(net) => launching::here(context, wanted.nodes.ok_or_else(how_many)?, net).map(Some),
@@ -120,7 +120,7 @@ fn count(asked: Option<u16>, there: Option<usize>) -> Result<u16> {
 }
 
 fn spec(
-    context: &Context,
+    context: &UserContext,
     wanted: &Up,
     found: &ResolvedBase,
     (launching, record): (Launching, &ClusterDir),
@@ -186,7 +186,7 @@ fn show(plan: &Plan, launching: Option<&Launching>, json: bool) -> Result<()> {
 }
 
 /// Ends one, or removes what is left of it.
-pub fn down(context: &Context, name: &EnvName, dry_run: bool) -> Result<()> {
+pub fn down(context: &UserContext, name: &EnvName, dry_run: bool) -> Result<()> {
     let record = ClusterDir::existing(context, name)?;
     match dry_run {
         true => output::line(&format!("end cluster {name}, and remove {}", record.dir.display())),

@@ -15,7 +15,7 @@ use skiff_plan::{Facts, RootOptions, base};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::{Base, Mount, Plan, Source};
 use skiff_store::index::{ImageName, Names};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::scratch;
 
 /// A plan means the same only to one version.
@@ -40,7 +40,7 @@ pub struct PlanFile {
 
 impl PlanFile {
     /// For this user.
-    pub fn new(context: &Context, plan: Plan, process: MainProcess) -> Self {
+    pub fn new(context: &UserContext, plan: Plan, process: MainProcess) -> Self {
         let process = DescribedProcess::of(process);
         let (uid, gid) = (context.uid, getgid().as_raw());
         Self { version: VERSION.into(), uid, gid, plan, process }
@@ -82,7 +82,7 @@ impl PlanFile {
     }
 
     /// What was asked for, and of what the plan and its process are made again, if it is for this user and would be made here.
-    pub fn check(self, context: &Context) -> Result<(RootOptions, RunFacts<'_>)> {
+    pub fn check(self, context: &UserContext) -> Result<(RootOptions, RunFacts<'_>)> {
         let Self { version: _, uid, gid, plan, process } = self;
         let own = [context.uid, getgid().as_raw()];
         if [uid, gid] != own {
@@ -115,7 +115,7 @@ fn refuse_control_characters(plan: &Plan) -> Result<()> {
     }
 }
 
-fn facts(context: &Context, base: Base) -> Result<(Facts<'_>, Option<ImageName>)> {
+fn facts(context: &UserContext, base: Base) -> Result<(Facts<'_>, Option<ImageName>)> {
     match base {
         Base::Host => Ok((Facts::of_host(context)?, None)),
         Base::Image(id) => {

@@ -37,7 +37,7 @@ pub struct Hook {
 }
 
 /// A step of a rule: it goes on to the next if this one finds what it looks for.
-pub type Step = Vec<u8>;
+pub type RuleExpr = Vec<u8>;
 
 /// What part of a packet.
 #[derive(Clone, Copy)]
@@ -57,7 +57,7 @@ pub enum Is {
 }
 
 /// Takes bytes of the packet into a register.
-pub fn load(from: From, at: u32, length: u32, register: u32) -> Step {
+pub fn load(from: From, at: u32, length: u32, register: u32) -> RuleExpr {
     expression(
         "payload",
         &[
@@ -70,18 +70,18 @@ pub fn load(from: From, at: u32, length: u32, register: u32) -> Step {
 }
 
 /// Takes what the kernel knows of the packet into the first register.
-pub fn meta(key: u32) -> Step {
+pub fn meta(key: u32) -> RuleExpr {
     expression("meta", &[number(NFTA_META_DREG, FIRST), number(NFTA_META_KEY, key)])
 }
 
 /// Takes what is known of its connection into the first register, as bits in the host's order.
-pub fn connection_state() -> Step {
+pub fn connection_state() -> RuleExpr {
     expression("ct", &[number(NFTA_CT_DREG, FIRST), number(NFTA_CT_KEY, NFT_CT_STATE)])
 }
 
 /// Takes the number of the device that the packet came by into the first register if this host would send to the packet's source by the same
 /// device, else 0 (`fib saddr . iif oif`).
-pub fn device_towards_source() -> Step {
+pub fn device_towards_source() -> RuleExpr {
     let flags = NFTA_FIB_F_SADDR | NFTA_FIB_F_IIF;
     expression(
         "fib",
@@ -94,7 +94,7 @@ pub fn device_towards_source() -> Step {
 }
 
 /// Compares the first register.
-pub fn compare(is: Is, bytes: &[u8]) -> Step {
+pub fn compare(is: Is, bytes: &[u8]) -> RuleExpr {
     expression(
         "cmp",
         &[number(NFTA_CMP_SREG, FIRST), number(NFTA_CMP_OP, is as u32), data(NFTA_CMP_DATA, bytes)],
@@ -102,7 +102,7 @@ pub fn compare(is: Is, bytes: &[u8]) -> Step {
 }
 
 /// Leaves only these bits in the first register.
-pub fn mask(bits: [u8; 4]) -> Step {
+pub fn mask(bits: [u8; 4]) -> RuleExpr {
     expression(
         "bitwise",
         &[
@@ -116,7 +116,7 @@ pub fn mask(bits: [u8; 4]) -> Step {
 }
 
 /// Looks the registers from the first on up in a set.
-pub fn lookup(set: &str, is_in: bool) -> Step {
+pub fn lookup(set: &str, is_in: bool) -> RuleExpr {
     let flags = if is_in { 0 } else { NFT_LOOKUP_F_INV };
     expression(
         "lookup",
@@ -125,23 +125,23 @@ pub fn lookup(set: &str, is_in: bool) -> Step {
 }
 
 /// Ends a packet's way through the table.
-pub fn verdict(code: u32) -> Step {
+pub fn verdict(code: u32) -> RuleExpr {
     immediate_verdict(&[number(NFTA_VERDICT_CODE, code)])
 }
 
 /// Has the rest of the table looked at by another chain.
-pub fn jump(chain: &str) -> Step {
+pub fn jump(chain: &str) -> RuleExpr {
     immediate_verdict(&[number(NFTA_VERDICT_CODE, NFT_JUMP), text(NFTA_VERDICT_CHAIN, chain)])
 }
 
-fn immediate_verdict(parts: &[Vec<u8>]) -> Step {
+fn immediate_verdict(parts: &[Vec<u8>]) -> RuleExpr {
     let verdict = nest(NFTA_DATA_VERDICT, parts);
     let data = nest(NFTA_IMMEDIATE_DATA, &[verdict]);
     expression("immediate", &[number(NFTA_IMMEDIATE_DREG, NFT_REG_VERDICT), data])
 }
 
 /// Has nobody remember the packet's connection.
-pub fn untracked() -> Step {
+pub fn untracked() -> RuleExpr {
     expression("notrack", &[])
 }
 
@@ -188,7 +188,7 @@ impl Table {
     }
 
     /// Adds a rule to the end of a chain.
-    pub fn rule(&mut self, chain: &str, steps: &[Step]) {
+    pub fn rule(&mut self, chain: &str, steps: &[RuleExpr]) {
         let expressions = nest(NFTA_RULE_EXPRESSIONS, &[steps.concat()]);
         self.add(NFT_MSG_NEWRULE, CREATE | APPEND, &[text(NFTA_RULE_CHAIN, chain), expressions]);
     }
@@ -314,7 +314,7 @@ fn data(kind: u16, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// One of a rule's expressions.
-fn expression(name: &str, parts: &[Vec<u8>]) -> Step {
+fn expression(name: &str, parts: &[Vec<u8>]) -> RuleExpr {
     nest(NFTA_LIST_ELEM, &[text(NFTA_EXPR_NAME, name), nest(NFTA_EXPR_DATA, parts)])
 }
 

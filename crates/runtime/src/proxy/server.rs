@@ -23,13 +23,13 @@ use skiff_spec::plan::inside::HOST;
 use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
 use skiff_sys::process::Child;
-use skiff_sys::signal::{Mask, Signals};
-use skiff_user::context::Context;
+use skiff_sys::signal::{SignalMask, Signals};
+use skiff_user::context::UserContext;
 
 use crate::proxy::words::{CommandState, LATER, OURSELVES, PSEC, PSEC_OF_ROOT, Request, SHIM_DIRS, SIGNAL};
 
 /// Serves one client to its command's end.
-pub fn serve(context: &Context, environment: &str, base: Base, init: &Child, connection: OwnedFd) -> i32 {
+pub fn serve(context: &UserContext, environment: &str, base: Base, init: &Child, connection: OwnedFd) -> i32 {
     match run(context, environment, base, init, &connection) {
         Ok(()) => 0,
         Err(why) => {
@@ -42,7 +42,7 @@ pub fn serve(context: &Context, environment: &str, base: Base, init: &Child, con
 }
 
 fn run(
-    context: &Context,
+    context: &UserContext,
     environment: &str,
     base: Base,
     init: &Child,
@@ -87,16 +87,20 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 const SUBMIT: [&[u8]; 3] = [OURSELVES.as_bytes(), b"slurm", b"submit"];
 
 /// Starts a command of Skiff's own. What it writes is Skiff's, and its memory is for nobody inside.
-fn start_own(context: &Context, request: &Request, attr: SpawnAttr) -> std::result::Result<Child, Failed> {
+fn start_own(
+    context: &UserContext,
+    request: &Request,
+    attr: SpawnAttr,
+) -> std::result::Result<Child, Failed> {
     let command = own_command(context, request)?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
         .context(|| "limit of core files")?;
-    as_we_are(&command, attr, Mask::from_bits(NOTHING_BLOCKED))
+    as_we_are(&command, attr, SignalMask::from_bits(NOTHING_BLOCKED))
 }
 
 /// Starts one of the host's commands: over the host's root inside, where its files are the environment's.
 fn start_host_command(
-    context: &Context,
+    context: &UserContext,
     (environment, base, init): (&str, Base, &Child),
     request: &Request,
     attr: SpawnAttr,
@@ -104,7 +108,7 @@ fn start_host_command(
     let mut command = command(context, environment, request)?;
     // The helper keeps it for the command.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(u32::from(request.umask) & 0o777));
-    let mask = Mask::from_bits(NOTHING_BLOCKED);
+    let mask = SignalMask::from_bits(NOTHING_BLOCKED);
     if base != Base::Host {
         stay_outside(&mut command);
         return as_we_are(&command, attr, mask);
@@ -120,7 +124,7 @@ fn start_host_command(
 
 /// The command that does it out here: this very program, with the supervisor's variables, where the client is. Files are named from there;
 /// what is only there inside cannot be read out here, which then shows.
-fn own_command(context: &Context, request: &Request) -> Result<CommandSpec> {
+fn own_command(context: &UserContext, request: &Request) -> Result<CommandSpec> {
     if request.argv.len() < SUBMIT.len() || request.argv.iter().zip(SUBMIT).any(|(word, known)| word != known)
     {
         return Err(Error::new("request from inside: not one that is answered"));
@@ -165,7 +169,7 @@ fn new_terminal(like: &OwnedFd, size: [u16; 2]) -> rustix::io::Result<(OwnedFd, 
 }
 
 /// The real command, with what it needs to know of the environment it is called from.
-fn command(context: &Context, environment: &str, request: &Request) -> Result<CommandSpec> {
+fn command(context: &UserContext, environment: &str, request: &Request) -> Result<CommandSpec> {
     let os = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
     let name = os(&request.argv[0]);
     let name = Path::new(&name).file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
@@ -216,7 +220,7 @@ fn stay_outside(command: &mut CommandSpec) {
 }
 
 /// The host's own program.
-fn real_command(context: &Context, name: &str) -> Result<PathBuf> {
+fn real_command(context: &UserContext, name: &str) -> Result<PathBuf> {
     let refused = || {
         Error::new(format!("{name}: not among the host's commands"))
             .hint("`slurm.commands` in the configuration lists them")

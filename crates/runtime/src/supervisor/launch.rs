@@ -11,7 +11,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::Plan;
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, close_inherited, exit_now, fork};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::service::Restorer;
 use crate::supervisor::{Keep, Place, Supervisor};
@@ -56,7 +56,7 @@ pub fn apart<S>(
 
 /// Starts the supervisor; returns when the environment runs, or why it does not.
 pub fn launch(
-    context: &Context,
+    context: &UserContext,
     place: &Place,
     keep: Keep<'_>,
     plan: &Plan,

@@ -16,14 +16,14 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::network::Net;
 use skiff_spec::plan::Upper;
 use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 use crate::doctor::Check;
 
 const NAME: &str = "checkpoints";
 
 /// The check.
-pub fn check(context: &Context) -> Check {
+pub fn check(context: &UserContext) -> Check {
     let Some(folder) = installed_criu() else {
         let mend = "administrator: packaging/get-criu makes the folder PREFIX/libexec/skiff/criu";
         return Check::warn(NAME, "no CRIU: instances cannot be saved", mend);
@@ -55,7 +55,7 @@ fn shown(found: &CriuFeatures, begun: Instant) -> String {
 
 /// In an environment made for this, with a network of its own, as instances have it that take their connections along.
 fn try_in_new(
-    context: &Context,
+    context: &UserContext,
     act: impl FnOnce(EnterTarget<'_>, &Path) -> Result<CriuFeatures>,
 ) -> Result<CriuFeatures> {
     let upper = Upper::Memory { size: context.config.run.memory.clone() };

@@ -13,13 +13,13 @@ use skiff_spec::ids::{COUNT, subordinate};
 use skiff_spec::plan::{Base, Upper};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, exit_now, fork};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::scratch;
 
 use crate::doctor::Check;
 
 /// All of them.
-pub fn checks(context: &Context) -> Vec<Check> {
+pub fn checks(context: &UserContext) -> Vec<Check> {
     let mut checks =
         vec![user_namespaces(), apparmor(), helper(context), id_range(context), fuse_overlayfs(context)];
     if context.helper.is_some() {
@@ -108,7 +108,7 @@ fn memory() -> Check {
     }
 }
 
-fn helper(context: &Context) -> Check {
+fn helper(context: &UserContext) -> Check {
     const NAME: &str = "helper";
     let Some(path) = &context.helper else {
         return Check::warn(
@@ -148,7 +148,7 @@ fn helper(context: &Context) -> Check {
     Check::pass(NAME, format!("{shown}, setuid root"))
 }
 
-fn id_range(context: &Context) -> Check {
+fn id_range(context: &UserContext) -> Check {
     const NAME: &str = "id range";
     let user = context.user();
     let of = |file: &str| {
@@ -174,7 +174,7 @@ fn id_range(context: &Context) -> Check {
     }
 }
 
-fn id_mapped_mounts(context: &Context) -> Check {
+fn id_mapped_mounts(context: &UserContext) -> Check {
     const NAME: &str = "id-mapped mounts";
     match as_root_of_ids(context.helper.as_deref(), Base::Host, |_| Ok(())) {
         Ok(()) => Check::pass(NAME, "the helper gives a view of the host's root"),
@@ -182,7 +182,7 @@ fn id_mapped_mounts(context: &Context) -> Check {
     }
 }
 
-fn fuse_overlayfs(context: &Context) -> Check {
+fn fuse_overlayfs(context: &UserContext) -> Check {
     const NAME: &str = "fuse-overlayfs";
     let program = Path::new(skiff_sandbox::FUSE_OVERLAYFS).exists();
     let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
@@ -212,7 +212,7 @@ fn root_file_system() -> Check {
     Check::warn(NAME, found, "only what lies on the same file system as / can be changed in an environment")
 }
 
-fn whole(context: &Context) -> Check {
+fn whole(context: &UserContext) -> Check {
     const NAME: &str = "an environment";
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     let begun = Instant::now();

@@ -7,7 +7,7 @@ mod site;
 use serde::Serialize;
 use skiff_output as output;
 use skiff_spec::fault::Result;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -69,7 +69,7 @@ pub fn doctor(json: bool) -> Result<i32> {
 }
 
 fn all() -> Vec<Check> {
-    let context = match Context::load() {
+    let context = match UserContext::load() {
         Ok(context) => context,
         // Nothing else can be judged without it.
         Err(e) => return vec![Check::fail("configuration", e.message, e.hint)],

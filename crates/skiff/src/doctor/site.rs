@@ -10,14 +10,14 @@ use skiff_slurm as slurm;
 use skiff_spec::config;
 use skiff_store::client;
 use skiff_sys::IgnoreError;
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 use skiff_user::dirs;
 
 use crate::doctor::Check;
 use crate::{cluster, net};
 
 /// All of them.
-pub fn checks(context: &Context) -> Vec<Check> {
+pub fn checks(context: &UserContext) -> Vec<Check> {
     let mut checks = vec![state(context), leftovers(context), store(context), private_network(), networks()];
     if slurm_is_here() {
         checks.extend([plug_in(), depot(context), spool(context), munge()]);
@@ -40,7 +40,7 @@ pub fn configuration() -> String {
     }
 }
 
-fn state(context: &Context) -> Check {
+fn state(context: &UserContext) -> Check {
     const NAME: &str = "state directory";
     let tried = environments::home(context).and_then(|dir| dirs::make_ready(&dir).map(|_| dir));
     match tried {
@@ -50,7 +50,7 @@ fn state(context: &Context) -> Check {
 }
 
 /// What crashes have left of the user's environments and instances.
-fn leftovers(context: &Context) -> Check {
+fn leftovers(context: &UserContext) -> Check {
     const NAME: &str = "leftovers";
     let found = environments::home(context).map(|dir| dirs::leftovers(&dir).len()).and_then(|environments| {
         Ok(environments + instances::leftovers(context)?.len() + cluster::leftovers(context)?.len())
@@ -66,7 +66,7 @@ fn leftovers(context: &Context) -> Check {
     }
 }
 
-fn store(context: &Context) -> Check {
+fn store(context: &UserContext) -> Check {
     const NAME: &str = "store of images";
     match client::room(context) {
         Ok(usage) => Check::pass(NAME, format!("{} in use", output::size(usage.total()))),
@@ -163,7 +163,7 @@ fn plugstack_lines() -> Vec<(PathBuf, String)> {
     all
 }
 
-fn depot(context: &Context) -> Check {
+fn depot(context: &UserContext) -> Check {
     const NAME: &str = "depot";
     const LOCAL: [u64; 3] = [0xEF53, 0x5846_5342, 0x0102_1994];
     let dir = match context.depot() {
@@ -182,7 +182,7 @@ fn depot(context: &Context) -> Check {
     Check::pass(NAME, dir.display().to_string())
 }
 
-fn spool(context: &Context) -> Check {
+fn spool(context: &UserContext) -> Check {
     const NAME: &str = "spool bind";
     let dir = slurm::spool(context);
     match dir.exists() {

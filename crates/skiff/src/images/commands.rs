@@ -20,14 +20,14 @@ use skiff_store::file::{ImageFile, name_for};
 use skiff_store::index::{ImageName, Names};
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{find, ours};
-use skiff_user::context::Context;
+use skiff_user::context::UserContext;
 
 /// Digits of an id that tell images apart for a person.
 const SHOWN_DIGITS: usize = 12;
 
 /// `skiff pull`: prints the image's id.
 pub fn pull(pull: &Pull) -> Result<()> {
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     let way = &pull.way;
     let platform = platform(way.arch.as_deref())?;
     let mut progress = Progress::new(way.progress, way.quiet);
@@ -41,7 +41,7 @@ pub fn pull(pull: &Pull) -> Result<()> {
 
 /// `skiff import`: prints the image's id.
 pub fn import(import: &Import) -> Result<()> {
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     let way = &import.way;
     let platform = platform(way.arch.as_deref())?;
     let name = import.name.as_deref().map(name_for).transpose()?;
@@ -57,7 +57,7 @@ pub fn import(import: &Import) -> Result<()> {
 
 /// `skiff export`: prints the digest of what was written, where it has one.
 pub fn export(export: &Export) -> Result<()> {
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     let mut target = Target::from_str(&export.target).map_err(ours)?;
     let entry = find(&context, &export.image)?;
     if let Target::DockerArchive { name: name @ None, .. } = &mut target {
@@ -132,7 +132,7 @@ impl Listed {
 
 /// `skiff images`.
 pub fn list(json: bool) -> Result<()> {
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     let all: Vec<Listed> = Names::of(&context)?.all()?.iter().map(Listed::of).collect();
     if json {
         return output::json(&all);
@@ -167,7 +167,7 @@ struct Forgotten {
 
 /// `skiff rmi`: forgets names; an image without one is given up.
 pub fn remove(images: &[String], json: bool) -> Result<()> {
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     let names = Names::of(&context)?;
     let mut all = vec![];
     for image in images {
@@ -195,7 +195,7 @@ struct Inspected {
 
 /// `skiff inspect`: prints what is known of an image, as JSON; or its files.
 pub fn inspect(image: &str, files: bool) -> Result<()> {
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     let entry = find(&context, image)?;
     if files {
         let mut printed = Ok(());
@@ -222,7 +222,7 @@ pub fn inspect(image: &str, files: bool) -> Result<()> {
 
 /// `skiff store ...`.
 pub fn store(command: &Store) -> Result<i32> {
-    let context = Context::load()?;
+    let context = UserContext::load()?;
     match command {
         Store::Du(output) => usage(&context, output.json)?,
         Store::Gc { budget, dry_run, output } => collect(&context, budget.as_deref(), *dry_run, output.json)?,
@@ -231,7 +231,7 @@ pub fn store(command: &Store) -> Result<i32> {
     Ok(0)
 }
 
-fn usage(context: &Context, json: bool) -> Result<()> {
+fn usage(context: &UserContext, json: bool) -> Result<()> {
     let usage = room(context)?;
     if json {
         return output::json(&usage);
@@ -262,7 +262,7 @@ fn usage_of_users(users: &[UserUsage]) -> Result<()> {
     )
 }
 
-fn collect(context: &Context, budget: Option<&str>, dry_run: bool, json: bool) -> Result<()> {
+fn collect(context: &UserContext, budget: Option<&str>, dry_run: bool, json: bool) -> Result<()> {
     let not_understood = |text: &str| {
         Error::new(format!("size {text:?}: not understood"))
             .hint("it is a number, with K, M, G or T behind it")
@@ -289,7 +289,7 @@ fn collect(context: &Context, budget: Option<&str>, dry_run: bool, json: bool) -
     output::line(&format!("{verb} {} in all", output::size(done.bytes)))
 }
 
-fn verify(context: &Context, image: Option<&str>, json: bool) -> Result<i32> {
+fn verify(context: &UserContext, image: Option<&str>, json: bool) -> Result<i32> {
     let only = image.map(|image| find(context, image)).transpose()?.map(|entry| entry.id);
     let StoreReply::Verified(checked) = client::ask(context, StoreRequest::Verify(only), &mut |_| ())? else {
         return Err(Error::new("store: the writer answered something else"));

@@ -21,7 +21,7 @@ pub struct ConfigError {
 }
 
 /// One text of configuration.
-pub struct Text {
+pub struct ConfigText {
     /// The file, for messages.
     pub origin: String,
     /// Content of the file.
@@ -62,7 +62,7 @@ impl fmt::Display for Ignored {
 ///
 /// # Errors
 /// Names the file and the place.
-pub fn merge(texts: &[Text]) -> Result<Merged, ConfigError> {
+pub fn merge(texts: &[ConfigText]) -> Result<Merged, ConfigError> {
     let mut tables = vec![];
     let mut locked: Vec<String> = vec![];
     for text in texts {
@@ -89,7 +89,7 @@ pub fn merge(texts: &[Text]) -> Result<Merged, ConfigError> {
 }
 
 /// Which of the texts it is that has something Skiff does not know, or of another type. Only a text's own parser knows the line.
-fn culprit(texts: &[Text], tables: Vec<Table>, error: &toml::de::Error) -> ConfigError {
+fn culprit(texts: &[ConfigText], tables: Vec<Table>, error: &toml::de::Error) -> ConfigError {
     let wrong = texts.iter().zip(tables).find(|(_, table)| Config::is_not(table));
     match wrong {
         Some((text, _)) => {
@@ -110,7 +110,7 @@ impl Config {
     }
 }
 
-impl Text {
+impl ConfigText {
     /// With the line itself, as the parser does not say which key it was.
     fn error(&self, error: &toml::de::Error) -> ConfigError {
         let (mut place_in, mut reason) = (String::new(), error.message().trim().replace('\n', ", "));

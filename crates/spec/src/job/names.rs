@@ -4,7 +4,7 @@
 //! The plug-in takes nothing else of this crate. Slurm loads it into its daemons as root, so it holds no parser of documents: what it has to know stands on a
 //! line of its own.
 
-/// In a task, and in a submission from one: the descriptor of the job. The prolog and the epilog see it as [`PROLOG_JOB`].
+/// In a task, and in a submission from one: the spec of the job. The prolog and the epilog see it as [`PROLOG_JOB`].
 pub const JOB: &str = "SKIFF_JOB";
 /// The same on its way from srun and sbatch to a node, or [`NONE`]. `--export=NONE` leaves only variables that begin with `SLURM_`.
 pub const JOB_CARRIER: &str = "SLURM_SKIFF_JOB";
@@ -45,8 +45,8 @@ pub const INTERACTIVE: &str = "interactive";
 
 /// The directory in which each job with an environment has one on its node; root's.
 pub const JOBS: &str = "/run/skiff/jobs";
-/// In a job's directory: the descriptor, if the job was submitted with an environment; root's.
-pub const DESCRIPTOR: &str = "descriptor";
+/// In a job's directory: the job spec, if the job was submitted with an environment; root's.
+pub const JOB_SPEC_FILE: &str = "descriptor";
 /// Where slurmstepd goes if it cannot go to the job's directory.
 pub const REFUGE: &str = "/tmp";
 
@@ -54,7 +54,7 @@ pub const REFUGE: &str = "/tmp";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
     /// What the job carries: one line of JSON, which the plug-in hands on unread.
-    pub descriptor: String,
+    pub spec: String,
     /// Name of the environment, or what stands in its place.
     pub environment: String,
     /// The user's directory on a file system that all nodes share.
@@ -70,16 +70,16 @@ impl Submission {
             true => "\n".to_owned(),
             false => format!("{text}\n"),
         };
-        [&self.descriptor, &self.environment, &self.depot].map(|text| line(text)).concat()
+        [&self.spec, &self.environment, &self.depot].map(|text| line(text)).concat()
     }
 
     /// From exactly three lines, of which the first is not empty.
     #[must_use]
     pub fn from_lines(text: &str) -> Option<Self> {
         let mut lines = text.strip_suffix('\n')?.split('\n').map(str::to_owned);
-        let (descriptor, environment, depot) = (lines.next()?, lines.next()?, lines.next()?);
-        let is_whole = lines.next().is_none() && !descriptor.is_empty() && !text.contains('\0');
-        is_whole.then_some(Self { descriptor, environment, depot })
+        let (spec, environment, depot) = (lines.next()?, lines.next()?, lines.next()?);
+        let is_whole = lines.next().is_none() && !spec.is_empty() && !text.contains('\0');
+        is_whole.then_some(Self { spec, environment, depot })
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     fn submission(environment: &str, depot: &str) -> Submission {
-        Submission { descriptor: "{}".into(), environment: environment.into(), depot: depot.into() }
+        Submission { spec: "{}".into(), environment: environment.into(), depot: depot.into() }
     }
 
     #[test]

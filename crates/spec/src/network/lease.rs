@@ -44,10 +44,10 @@ impl Lease {
     }
 }
 
-/// What a user has of an address that they want to have again: who has kept it for them until when.
+/// An address that is kept for a user who wants it again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Claim {
+pub struct Reservation {
     /// The address.
     pub address: Ipv4Addr,
     /// Until when nobody else gets it, in seconds since 1970.
@@ -57,16 +57,16 @@ pub struct Claim {
     pub in_use: u64,
     /// That this is so, told by who has the site's key; without it, only the node that has kept the address knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub proof: Option<[u8; Claim::PROOF]>,
+    pub proof: Option<[u8; Reservation::PROOF]>,
 }
 
-/// How a user wants an address again.
+/// A user asks for an address that was kept for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Again {
-    /// That it is theirs.
-    pub claim: Claim,
+pub struct ReservationRequest {
+    /// What was kept for the user.
+    pub reservation: Reservation,
     /// The address is still in use where it was, and the user moves it from there to here: nobody need be asked who has
-    /// it, if it was in use there a moment ago ([`Claim::in_use`]).
+    /// it, if it was in use there a moment ago ([`Reservation::in_use`]).
     pub moves: bool,
 }
 
@@ -74,7 +74,7 @@ fn is_unknown(seconds: &u64) -> bool {
     *seconds == 0
 }
 
-impl Claim {
+impl Reservation {
     /// How long a proof is, in bytes.
     pub const PROOF: usize = 32;
     const BYTES: usize = 4 + 8 + 8 + 1 + Self::PROOF;
@@ -83,7 +83,7 @@ impl Claim {
     #[must_use]
     pub fn proved(&self, uid: u32, network: &NetName) -> Vec<u8> {
         let head = [&self.address.octets()[..], &self.until.to_le_bytes(), &uid.to_le_bytes()].concat();
-        // Claims of earlier versions say nothing of it. A time of today has zero bytes, and no name has.
+        // Reservations of earlier versions say nothing of it. A time of today has zero bytes, and no name has.
         let in_use = if self.in_use == 0 { vec![] } else { self.in_use.to_le_bytes().to_vec() };
         [&head[..], &in_use, network.as_str().as_bytes()].concat()
     }

@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-pub use lease::{Again, Claim, Lease};
+pub use lease::{Lease, Reservation, ReservationRequest};
 pub use reach::Reach;
 pub use subnet::Subnet;
 
@@ -151,7 +151,7 @@ impl fmt::Display for Net {
 /// How the members of a network are joined to each other and to the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum NetworkDriver {
     /// Each has a device of its own on the parent's wire.
     MacVlan,
     /// A bridge of this node's, perhaps with a parent on it.
@@ -162,7 +162,7 @@ pub enum Kind {
     Routed,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for NetworkDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::MacVlan => "macvlan",
@@ -176,7 +176,7 @@ impl fmt::Display for Kind {
 /// A user or a group, by number or by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Who {
+pub enum UserOrGroup {
     /// Numeric id.
     Id(u32),
     /// Name, as in `/etc/passwd` or `/etc/group`.
@@ -198,7 +198,7 @@ pub struct Node {
 #[serde(deny_unknown_fields)]
 pub struct Network {
     /// How it is made.
-    pub kind: Kind,
+    pub kind: NetworkDriver,
     /// The host's device that leads out.
     pub parent: Option<String>,
     /// All addresses of the network.
@@ -220,9 +220,9 @@ pub struct Network {
     #[serde(default)]
     pub encrypt: bool,
     /// Who may use it, besides those of `groups`; everybody, if neither is given.
-    pub users: Option<Vec<Who>>,
+    pub users: Option<Vec<UserOrGroup>>,
     /// Whose members may use it.
-    pub groups: Option<Vec<Who>>,
+    pub groups: Option<Vec<UserOrGroup>>,
     /// How many addresses one user may have on one node, with those that are kept for them; a quarter of what the node gives away, if not given.
     pub most_each: Option<u32>,
     /// How many stay kept for one user on one node when another needs an address; half of `most_each`, if not given.
@@ -257,13 +257,13 @@ impl Network {
     }
 
     fn check(&self) -> Result<(), String> {
-        if matches!(self.kind, Kind::MacVlan | Kind::VxLan) && self.parent.is_none() {
+        if matches!(self.kind, NetworkDriver::MacVlan | NetworkDriver::VxLan) && self.parent.is_none() {
             return Err(format!("a network of kind {} needs `parent`", self.kind));
         }
-        if self.kind == Kind::VxLan && self.id.is_none_or(|id| id == 0 || id >= 1 << 24) {
+        if self.kind == NetworkDriver::VxLan && self.id.is_none_or(|id| id == 0 || id >= 1 << 24) {
             return Err("a network of kind vxlan needs an `id` from 1 to 16777215".into());
         }
-        if self.kind != Kind::VxLan && (self.id.is_some() || self.port.is_some() || self.encrypt) {
+        if self.kind != NetworkDriver::VxLan && (self.id.is_some() || self.port.is_some() || self.encrypt) {
             return Err("`id`, `port` and `encrypt` are for networks of kind vxlan".into());
         }
         if self.encrypt && self.port.is_some_and(|port| !(1..1024).contains(&port)) {
@@ -282,7 +282,7 @@ impl Network {
         if self.kept_hours > A_YEAR {
             return Err(format!("`kept_hours` is at most {A_YEAR}"));
         }
-        if self.kind == Kind::VxLan
+        if self.kind == NetworkDriver::VxLan
             && (self.nodes.is_empty() || self.nodes.values().any(|n| n.address.is_none()))
         {
             return Err("a network of kind vxlan needs `nodes`, each with its `address`".into());
@@ -360,9 +360,9 @@ impl Network {
     #[must_use]
     pub fn spans_nodes(&self) -> bool {
         match self.kind {
-            Kind::MacVlan | Kind::VxLan => true,
-            Kind::Bridge => self.parent.is_some(),
-            Kind::Routed => false,
+            NetworkDriver::MacVlan | NetworkDriver::VxLan => true,
+            NetworkDriver::Bridge => self.parent.is_some(),
+            NetworkDriver::Routed => false,
         }
     }
 
@@ -408,9 +408,9 @@ impl Network {
         user_id: impl Fn(&str) -> Option<u32>,
         group_id: impl Fn(&str) -> Option<u32>,
     ) -> bool {
-        let is = |who: &Who, id: &dyn Fn(&str) -> Option<u32>, one: u32| match who {
-            Who::Id(number) => *number == one,
-            Who::Name(name) => id(name) == Some(one),
+        let is = |who: &UserOrGroup, id: &dyn Fn(&str) -> Option<u32>, one: u32| match who {
+            UserOrGroup::Id(number) => *number == one,
+            UserOrGroup::Name(name) => id(name) == Some(one),
         };
         let (users, groups) = (self.users.iter().flatten(), self.groups.iter().flatten());
         (self.users.is_none() && self.groups.is_none())

@@ -16,7 +16,7 @@ use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{BlobDir, Certificates, Client, ClientSettings, site_places};
 use skiff_spec::fault::Context as _;
 use skiff_spec::image::ImageId;
-use skiff_sys::allow::{self, Network};
+use skiff_sys::allow::{self, NetworkAccess};
 use skiff_sys::landlock;
 
 use crate::error::{Error, Result};
@@ -59,7 +59,7 @@ fn confine(blobs: &Path) -> Result<()> {
     let readable: Vec<OwnedFd> = readable.iter().filter_map(|path| open(path, OFlags::PATH).ok()).collect();
     // A kernel without Landlock goes without: `skiff doctor` says so.
     landlock::confine_to(dir.as_fd(), &readable).context(|| "the store's fetcher: Landlock")?;
-    Ok(allow::only_listed(Network::Used).context(|| "the store's fetcher: seccomp")?)
+    Ok(allow::only_listed(NetworkAccess::Used).context(|| "the store's fetcher: seccomp")?)
 }
 
 fn begin(wish: &str) -> Result<(Client, Named, Platform)> {

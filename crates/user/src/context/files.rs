@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{geteuid, getuid};
-use skiff_spec::config::{self, ConfigError, Merged, Text};
+use skiff_spec::config::{self, ConfigError, ConfigText, Merged};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use crate::context::is_inside;
@@ -18,7 +18,7 @@ use crate::context::is_inside;
 const LONGEST: u64 = 1 << 20;
 
 /// What the files say.
-pub struct Files {
+pub struct ConfigFiles {
     /// All of them, or only the site's if there is a fault in the user's own.
     pub merged: Merged,
     /// That fault.
@@ -26,24 +26,24 @@ pub struct Files {
 }
 
 /// Reads them.
-pub fn read(home: &Path) -> Result<Files> {
+pub fn read(home: &Path) -> Result<ConfigFiles> {
     let mut texts = vec![];
     for path in std::iter::once(config::SITE_FILE.into()).chain(site_files()?) {
         let about = |e: Error| e.hint("administrator: it must be a file of text that all users can read");
         let Some((text, _)) = read_text(&path).map_err(about)? else { continue };
         refuse_unless_roots(&path)?;
-        texts.push(Text { origin: path.display().to_string(), text, site: true });
+        texts.push(ConfigText { origin: path.display().to_string(), text, site: true });
     }
     let own = read_own(&own_file(home));
     let (own, own_fault) = own.map_or_else(|e| (None, Some(e)), |own| (own, None));
     let alone = texts.len();
     texts.extend(own);
     match config::merge(&texts) {
-        Ok(merged) => Ok(Files { merged, own_fault }),
+        Ok(merged) => Ok(ConfigFiles { merged, own_fault }),
         Err(e) if e.site => Err(error(&e)),
         Err(e) => {
             let merged = config::merge(&texts[..alone]).map_err(|e| error(&e))?;
-            Ok(Files { merged, own_fault: Some(error(&e)) })
+            Ok(ConfigFiles { merged, own_fault: Some(error(&e)) })
         }
     }
 }
@@ -60,7 +60,7 @@ fn own_file(home: &Path) -> PathBuf {
 }
 
 /// In the name of the one who runs us, so it must be theirs: `sudo` may leave HOME another user's.
-fn read_own(path: &Path) -> Result<Option<Text>> {
+fn read_own(path: &Path) -> Result<Option<ConfigText>> {
     let about =
         |e: Error| e.hint("your configuration must be a file of text that is yours: correct or remove it");
     let Some((text, meta)) = read_text(path).map_err(about)? else { return Ok(None) };
@@ -68,7 +68,7 @@ fn read_own(path: &Path) -> Result<Option<Text>> {
         return Err(stranger(path, &meta)
             .hint("your configuration must be yours and not writable by others: chmod o-w"));
     }
-    Ok(Some(Text { origin: path.display().to_string(), text, site: false }))
+    Ok(Some(ConfigText { origin: path.display().to_string(), text, site: false }))
 }
 
 /// A directory that cannot be listed is an error: what the site locks in there must not be missed.

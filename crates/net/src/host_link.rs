@@ -6,14 +6,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use skiff_spec::fault::{Context, Fault, Result};
-use skiff_spec::network::{Kind, NetName, Network, Reach, Subnet, hardware_address};
+use skiff_spec::network::{NetName, Network, NetworkDriver, Reach, Subnet, hardware_address};
 
-use crate::claim;
-use crate::device::{self, BRIDGES, By, Device, Forwarding, Member, Vxlan, WIRES};
+use crate::device::{self, BRIDGES, By, Device, Forwarding, InterfaceConfig, Vxlan, WIRES};
 use crate::firewall::{self, FROM_PORTS, Guard};
 use crate::netlink::Netlink;
 use crate::nft::Family;
-use crate::tunnel::{self, Secret, Tunnel};
+use crate::site_key;
+use crate::tunnel::{self, Tunnel, TunnelSecret};
 
 /// What a datagram of IPv4 around a packet takes; and one of IPv6.
 const VXLAN_BYTES: u32 = 50;
@@ -22,7 +22,7 @@ const VXLAN_BYTES_IN_TUNNEL: u32 = 70;
 const VXLAN_PORT: u16 = 4789;
 
 /// How a member is joined.
-pub struct Wiring {
+pub struct HostLink {
     to: To,
     /// The largest packet, if it is not to be what the kernel takes by itself.
     pub mtu: Option<u32>,
@@ -40,8 +40,8 @@ pub fn prepare(
     name: &NetName,
     network: &Network,
     node: &str,
-    secret: Option<&Secret>,
-) -> Result<Wiring> {
+    secret: Option<&TunnelSecret>,
+) -> Result<HostLink> {
     let about = || format!("network {name}");
     let parent = match &network.parent {
         Some(parent) => Some(parent_device(host, name, parent)?),
@@ -49,8 +49,8 @@ pub fn prepare(
     };
     let mut mtu = network.mtu;
     let to = match (network.kind, &parent) {
-        (Kind::MacVlan, Some(parent)) => To::Parent(parent.index),
-        (Kind::Routed, _) => {
+        (NetworkDriver::MacVlan, Some(parent)) => To::Parent(parent.index),
+        (NetworkDriver::Routed, _) => {
             for (_, other) in network.nodes.iter().filter(|(other, _)| *other != node) {
                 if let Some(address) = other.address {
                     let said = || format!("network {name}: route to {}", other.range);
@@ -59,7 +59,7 @@ pub fn prepare(
             }
             To::Routes
         }
-        (Kind::VxLan, Some(parent)) => {
+        (NetworkDriver::VxLan, Some(parent)) => {
             let tunnel = own_tunnel(name, network, node, secret)?;
             let guarded = Guarded::make(host, (name, network, node), tunnel.as_ref(), parent)?;
             let fits = mtu.unwrap_or(guarded.fits);
@@ -76,7 +76,7 @@ pub fn prepare(
             To::Bridge(bridge)
         }
     };
-    Ok(Wiring { to, mtu })
+    Ok(HostLink { to, mtu })
 }
 
 fn parent_device(host: &mut Netlink, name: &NetName, parent: &str) -> Result<Device> {
@@ -125,7 +125,7 @@ fn shared_bridge(
 fn own_gateway(network: &Network, node: &str) -> Option<Ipv4Addr> {
     let ours = match network.nodes.get(node) {
         Some(node) => node.range.contains(network.gateway?),
-        None => network.kind == Kind::Bridge && network.parent.is_none(),
+        None => network.kind == NetworkDriver::Bridge && network.parent.is_none(),
     };
     network.gateway.filter(|_| ours)
 }
@@ -138,7 +138,7 @@ fn own_tunnel(
     name: &NetName,
     network: &Network,
     node: &str,
-    secret: Option<&Secret>,
+    secret: Option<&TunnelSecret>,
 ) -> Result<Option<Tunnel>> {
     let about = |e: Fault| e.about(&format!("network {name}"));
     match (network.encrypt, secret) {
@@ -175,7 +175,7 @@ impl Guarded {
         // That of an encrypted network is its tunnel's.
         let port = network.port.filter(|_| !network.encrypt).unwrap_or(VXLAN_PORT);
         let id = network.id.unwrap_or_default();
-        let travels = Path::new(claim::KEY).exists();
+        let travels = Path::new(site_key::KEY).exists();
         let guard = Guard { name, network, node, id, port, travels, tunnel };
         let is_new = !guard.is_there().context(about).map_err(needs_rules)?;
         if is_new {
@@ -253,9 +253,9 @@ pub fn needs_rules(e: Fault) -> Fault {
     e.hint(NEEDS_RULES)
 }
 
-impl Wiring {
+impl HostLink {
     /// Makes the member's device, and the host's end of it.
-    pub fn connect(&self, host: &mut Netlink, member: &Member<'_>, address: Ipv4Addr) -> Result<()> {
+    pub fn connect(&self, host: &mut Netlink, member: &InterfaceConfig<'_>, address: Ipv4Addr) -> Result<()> {
         let about = || format!("device of {address}");
         if let To::Parent(parent) = self.to {
             return member.macvlan(host, parent).context(about);

@@ -8,14 +8,14 @@ const DEFAULT_PROGRAM: &str = "/usr/bin/skiff";
 
 /// What the administrator may set.
 #[derive(Debug, PartialEq)]
-pub struct Settings {
+pub struct PluginArgs {
     /// `skiff=PATH`: the program; it must have the same path on all nodes.
     pub skiff: PathBuf,
     /// `containers=no`: without the options that are called as in Pyxis, for sites where Pyxis has them.
     pub containers: bool,
 }
 
-impl Settings {
+impl PluginArgs {
     /// # Safety
     /// `argv` must point to `argc` C strings, or be null with `argc` zero.
     pub unsafe fn parse(argc: c_int, argv: *const *const c_char) -> Self {
@@ -30,27 +30,27 @@ impl Settings {
     }
 
     fn from_words<'a>(words: impl Iterator<Item = &'a [u8]>) -> Self {
-        let mut settings = Self { skiff: DEFAULT_PROGRAM.into(), containers: true };
+        let mut args = Self { skiff: DEFAULT_PROGRAM.into(), containers: true };
         for word in words {
             match (word, word.strip_prefix(b"skiff=")) {
                 (_, Some(path)) if path.starts_with(b"/") => {
-                    settings.skiff = Path::new(std::ffi::OsStr::from_bytes(path)).into()
+                    args.skiff = Path::new(std::ffi::OsStr::from_bytes(path)).into()
                 }
-                (b"containers=no", _) => settings.containers = false,
-                (b"containers=yes", _) => settings.containers = true,
+                (b"containers=no", _) => args.containers = false,
+                (b"containers=yes", _) => args.containers = true,
                 _ => crate::ffi::error(&format!(
                     "plugstack.conf: unknown argument '{}'; known are skiff=/ABSOLUTE/PATH and containers=yes|no",
                     String::from_utf8_lossy(word)
                 )),
             }
         }
-        settings
+        args
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Settings;
+    use super::PluginArgs;
 
     #[test]
     fn the_program_can_be_set() {
@@ -61,9 +61,9 @@ mod tests {
             (&[b"other=1", b"skiff=/a"], "/a"),
         ];
         for (words, path) in cases {
-            let settings = Settings::from_words(words.iter().copied());
-            assert_eq!((settings.skiff.to_str(), settings.containers), (Some(path), true));
+            let args = PluginArgs::from_words(words.iter().copied());
+            assert_eq!((args.skiff.to_str(), args.containers), (Some(path), true));
         }
-        assert!(!Settings::from_words([&b"containers=no"[..]].into_iter()).containers);
+        assert!(!PluginArgs::from_words([&b"containers=no"[..]].into_iter()).containers);
     }
 }

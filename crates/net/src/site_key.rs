@@ -1,7 +1,7 @@
 //! What tells another node that an address was a user's: a message authentication code by a key that root has on all nodes, and
 //! nobody else.
 
-use skiff_spec::network::{Claim, NetName};
+use skiff_spec::network::{NetName, Reservation};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Where the site's key is.
@@ -13,9 +13,9 @@ const PURPOSE: &str = "skiff 2026-11 address of a saved instance";
 const LEAST_BYTES: usize = 32;
 
 /// The site's key.
-pub struct Key(Zeroizing<[u8; 32]>);
+pub struct SiteKey(Zeroizing<[u8; 32]>);
 
-impl Key {
+impl SiteKey {
     /// From the content of its file, of which all but white space at its end counts.
     ///
     /// # Errors
@@ -24,19 +24,19 @@ impl Key {
         derive_key(PURPOSE, content).map(Self)
     }
 
-    /// The same claim, with its proof.
+    /// The same reservation, with its proof.
     #[must_use]
-    pub fn prove(&self, claim: &Claim, uid: u32, network: &NetName) -> Claim {
-        let proof = blake3::keyed_hash(&self.0, &claim.proved(uid, network));
-        Claim { proof: Some(*proof.as_bytes()), ..claim.clone() }
+    pub fn prove(&self, reservation: &Reservation, uid: u32, network: &NetName) -> Reservation {
+        let proof = blake3::keyed_hash(&self.0, &reservation.proved(uid, network));
+        Reservation { proof: Some(*proof.as_bytes()), ..reservation.clone() }
     }
 
-    /// Whether a claim is this user's.
+    /// Whether a reservation is this user's.
     #[must_use]
-    pub fn proves(&self, claim: &Claim, uid: u32, network: &NetName) -> bool {
+    pub fn proves(&self, reservation: &Reservation, uid: u32, network: &NetName) -> bool {
         // blake3's hashes are compared in constant time.
-        let wanted = blake3::keyed_hash(&self.0, &claim.proved(uid, network));
-        claim.proof.is_some_and(|proof| wanted == blake3::Hash::from_bytes(proof))
+        let wanted = blake3::keyed_hash(&self.0, &reservation.proved(uid, network));
+        reservation.proof.is_some_and(|proof| wanted == blake3::Hash::from_bytes(proof))
     }
 }
 
@@ -62,22 +62,22 @@ mod tests {
 
     #[test]
     fn a_claim_is_one_users_of_one_address_until_one_moment() {
-        let key = |text: &str| Key::new(text.as_bytes()).unwrap();
+        let key = |text: &str| SiteKey::new(text.as_bytes()).unwrap();
         let (ours, other) = (key(&"a".repeat(32)), key(&"b".repeat(32)));
         let lab: NetName = "lab".parse().unwrap();
-        let claim = Claim { address: [10, 0, 0, 1].into(), until: 100, in_use: 50, proof: None };
-        assert!(!ours.proves(&claim, 7, &lab), "without a proof");
-        let proved = ours.prove(&claim, 7, &lab);
+        let reservation = Reservation { address: [10, 0, 0, 1].into(), until: 100, in_use: 50, proof: None };
+        assert!(!ours.proves(&reservation, 7, &lab), "without a proof");
+        let proved = ours.prove(&reservation, 7, &lab);
         assert!(ours.proves(&proved, 7, &lab));
         assert!(!other.proves(&proved, 7, &lab), "another key");
         assert!(!ours.proves(&proved, 8, &lab), "another user");
         assert!(!ours.proves(&proved, 7, &"la".parse().unwrap()), "another network");
         for forged in [
-            Claim { until: 101, ..proved.clone() },
-            Claim { in_use: 51, ..proved.clone() },
-            Claim { in_use: 0, ..proved.clone() },
-            Claim { address: [10, 0, 0, 2].into(), ..proved.clone() },
-            Claim { proof: Some([0; 32]), ..proved },
+            Reservation { until: 101, ..proved.clone() },
+            Reservation { in_use: 51, ..proved.clone() },
+            Reservation { in_use: 0, ..proved.clone() },
+            Reservation { address: [10, 0, 0, 2].into(), ..proved.clone() },
+            Reservation { proof: Some([0; 32]), ..proved },
         ] {
             assert!(!ours.proves(&forged, 7, &lab), "{forged:?}");
         }
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn what_can_be_guessed_is_no_key() {
         for short in ["", &format!("{}\n\n\n", "a".repeat(31))] {
-            let refused = Key::new(short.as_bytes()).err();
+            let refused = SiteKey::new(short.as_bytes()).err();
             assert_eq!(refused.as_deref(), Some("key shorter than 32 bytes"), "{short:?}");
         }
     }
