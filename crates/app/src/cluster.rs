@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use skiff_cli::AppRun;
+use skiff_cli::AppRunArgs;
 use skiff_output as output;
 use skiff_sandbox::command::{CommandSpec, own_env};
 use skiff_sandbox::join::{SpawnAttr, as_we_are};
@@ -14,7 +14,7 @@ use skiff_spec::plan::inside;
 use crate::{AppType, serve, variable};
 
 /// Serves it in this allocation; the exit code.
-pub fn in_allocation(kind: AppType, wanted: &AppRun) -> Result<i32> {
+pub fn in_allocation(kind: AppType, wanted: &AppRunArgs) -> Result<i32> {
     if variable("SLURM_JOB_ID").is_some() {
         return by_srun(kind, wanted);
     }
@@ -29,7 +29,7 @@ pub fn in_allocation(kind: AppType, wanted: &AppRun) -> Result<i32> {
 }
 
 /// By a step on the first node, which the job manager brings the environment or the image to.
-fn by_srun(kind: AppType, wanted: &AppRun) -> Result<i32> {
+fn by_srun(kind: AppType, wanted: &AppRunArgs) -> Result<i32> {
     let mut argv: Vec<OsString> = ["srun", "-Q", "-N1", "-n1", "--overlap"].map(OsString::from).into();
     let mut put_in = Path::new(inside::PROGRAM).exists();
     if let Some(name) = &wanted.environment {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use skiff_cli::{App, AppRun};
+use skiff_cli::{AppCommand, AppRunArgs};
 use skiff_output as output;
 use skiff_sandbox::command::{CommandSpec, own_env};
 use skiff_sandbox::join::{SpawnAttr, as_we_are};
@@ -73,15 +73,15 @@ impl AppType {
 }
 
 /// Does what was asked; the exit code.
-pub fn run(app: &App) -> Result<i32> {
+pub fn run(app: &AppCommand) -> Result<i32> {
     match app {
-        App::Notebook(wanted) => serve(AppType::Notebook, wanted),
-        App::Desktop(wanted) => serve(AppType::Desktop, wanted),
-        App::List(output) => record::list(&UserContext::load()?, output.json).map(|()| 0),
+        AppCommand::Notebook(wanted) => serve(AppType::Notebook, wanted),
+        AppCommand::Desktop(wanted) => serve(AppType::Desktop, wanted),
+        AppCommand::List(output) => record::list(&UserContext::load()?, output.json).map(|()| 0),
     }
 }
 
-fn serve(kind: AppType, wanted: &AppRun) -> Result<i32> {
+fn serve(kind: AppType, wanted: &AppRunArgs) -> Result<i32> {
     let context = UserContext::load()?;
     let reached = record::reached(&context)?;
     let port = wanted.port.map_or_else(listener::free_port, Ok)?;
@@ -129,7 +129,7 @@ fn serve(kind: AppType, wanted: &AppRun) -> Result<i32> {
 }
 
 /// The words of the `skiff` that brings an app into its environment or image; none if it runs where its user is.
-pub fn words_before(wanted: &AppRun, route: Route) -> Vec<OsString> {
+pub fn words_before(wanted: &AppRunArgs, route: Route) -> Vec<OsString> {
     // Without the helper there is only root.
     let identity = if wanted.root || route == Route::Rootless { "--root" } else { "--me" };
     match (&wanted.environment, &wanted.image) {
@@ -146,7 +146,7 @@ pub fn words_before(wanted: &AppRun, route: Route) -> Vec<OsString> {
 fn command(
     context: &UserContext,
     kind: AppType,
-    wanted: &AppRun,
+    wanted: &AppRunArgs,
     listener: &Listener,
 ) -> Result<CommandSpec> {
     let mut argv = words_before(wanted, context.route());

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::fs::{FileType, fstat};
-use skiff_cli::{Job, OnSignal, Output, Restore, Save};
+use skiff_cli::{JobCommand, OnSignalArgs, OutputArgs, RestoreArgs, SaveArgs};
 use skiff_instance::{foreground, look, start};
 use skiff_output as output;
 use skiff_plan::stop;
@@ -24,16 +24,16 @@ use crate::{place, restore, save};
 const ENDING: Duration = Duration::from_secs(120);
 
 /// Does what was asked; the exit code.
-pub fn run(command: Job) -> Result<i32> {
+pub fn run(command: JobCommand) -> Result<i32> {
     match command {
-        Job::CheckpointOnSignal(mut words) => {
+        JobCommand::CheckpointOnSignal(mut words) => {
             words.start.checkpoint.get_or_insert_default();
             checkpoint_on_signal(&words)
         }
     }
 }
 
-fn checkpoint_on_signal(words: &OnSignal) -> Result<i32> {
+fn checkpoint_on_signal(words: &OnSignalArgs) -> Result<i32> {
     let context = UserContext::load()?;
     let signal = stop::number(&words.signal)
         .ok_or_else(|| Error::new(format!("--signal {}: there is no such signal", words.signal)))?;
@@ -83,9 +83,9 @@ fn checkpoint_on_signal(words: &OnSignal) -> Result<i32> {
 }
 
 /// Makes it again; how many bytes of its output need not be shown, nothing if that was only to be shown.
-fn go_on(context: &UserContext, words: &OnSignal, checkpoint: CheckpointName) -> Result<Option<u64>> {
-    let (dry_run, output) = (words.start.show.dry_run, Output { json: words.start.show.json });
-    let restored = restore::carry_out(context, &Restore { dry_run, output, checkpoint, instance: None })?;
+fn go_on(context: &UserContext, words: &OnSignalArgs, checkpoint: CheckpointName) -> Result<Option<u64>> {
+    let (dry_run, output) = (words.start.show.dry_run, OutputArgs { json: words.start.show.json });
+    let restored = restore::carry_out(context, &RestoreArgs { dry_run, output, checkpoint, instance: None })?;
     let Some(restored) = restored else { return Ok(None) };
     output::note(&format!("instance {} goes on from its checkpoint", words.start.instance));
     // Where Slurm appends to the job's file, it has that already.
@@ -96,13 +96,13 @@ fn go_on(context: &UserContext, words: &OnSignal, checkpoint: CheckpointName) ->
     Ok(Some(if has_it { restored.written } else { 0 }))
 }
 
-fn try_to_save(context: &UserContext, words: &OnSignal) -> Result<()> {
-    let save = Save {
+fn try_to_save(context: &UserContext, words: &OnSignalArgs) -> Result<()> {
+    let save = SaveArgs {
         name: None,
         leave_running: false,
         keep: words.keep,
         dry_run: false,
-        output: Output { json: false },
+        output: OutputArgs { json: false },
         instance: words.start.instance.clone(),
     };
     save::carry_out(context, &save)?;

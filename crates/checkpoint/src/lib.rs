@@ -20,7 +20,7 @@ pub mod save;
 pub mod trees;
 pub mod versions;
 
-use skiff_cli::{Checkpoint, Save};
+use skiff_cli::{CheckpointCommand, SaveArgs};
 use skiff_output as output;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
@@ -31,18 +31,18 @@ use crate::criu::Installation;
 pub use place::{delete_leftovers, leftovers};
 
 /// Does what was asked.
-pub fn run(command: Checkpoint) -> Result<()> {
+pub fn run(command: CheckpointCommand) -> Result<()> {
     let context = UserContext::load()?;
     match command {
-        Checkpoint::Create { mem_dir, dry_run, checkpoint } => {
+        CheckpointCommand::Create { mem_dir, dry_run, checkpoint } => {
             create(&context, &checkpoint, mem_dir, dry_run)
         }
-        Checkpoint::Save(save) => save::save(&context, &save),
-        Checkpoint::Instance(save) => save::save(&context, &Save { leave_running: true, ..save }),
-        Checkpoint::Restore(restore) => restore::restore(&context, &restore),
-        Checkpoint::List(output) => look::list(&context, output.json),
-        Checkpoint::Show { checkpoint, output } => look::show(&context, &checkpoint, output.json),
-        Checkpoint::Delete { checkpoints, dry_run } => {
+        CheckpointCommand::Save(save) => save::save(&context, &save),
+        CheckpointCommand::Instance(save) => save::save(&context, &SaveArgs { leave_running: true, ..save }),
+        CheckpointCommand::Restore(restore) => restore::restore(&context, &restore),
+        CheckpointCommand::List(output) => look::list(&context, output.json),
+        CheckpointCommand::Show { checkpoint, output } => look::show(&context, &checkpoint, output.json),
+        CheckpointCommand::Delete { checkpoints, dry_run } => {
             checkpoints.iter().try_for_each(|slot| look::delete(&context, slot, dry_run))
         }
     }

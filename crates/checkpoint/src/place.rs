@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use skiff_cli::Keep;
+use skiff_cli::Retention;
 use skiff_runtime::record::now;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
@@ -82,7 +82,7 @@ impl NewCheckpoint {
     }
 
     /// Gives it its name. The one that had it is the next older then, and so on; those that are not to be kept go.
-    pub fn publish(mut self, keep: Keep) -> Result<()> {
+    pub fn publish(mut self, keep: Retention) -> Result<()> {
         let dir = |newer| self.home.join(CheckpointName { name: self.name.clone(), newer }.to_string());
         let ours = || -> Result<Vec<CheckpointName>> {
             let all: Vec<CheckpointName> = named::all(&self.home, record::IMAGES)?;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal};
 use serde::Serialize;
-use skiff_cli::Restore;
+use skiff_cli::RestoreArgs;
 use skiff_criu::rpc::{Options, RequestType};
 use skiff_env::deploy::own_layers;
 use skiff_output as output;
@@ -51,7 +51,7 @@ pub struct Restored {
 }
 
 /// Makes an instance again, and says so.
-pub fn restore(context: &UserContext, words: &Restore) -> Result<()> {
+pub fn restore(context: &UserContext, words: &RestoreArgs) -> Result<()> {
     let Some(restored) = carry_out(context, words)? else { return Ok(()) };
     if words.output.json {
         return output::json(&restored);
@@ -62,7 +62,7 @@ pub fn restore(context: &UserContext, words: &Restore) -> Result<()> {
 }
 
 /// Makes an instance again; nothing if that was only to be shown.
-pub fn carry_out(context: &UserContext, restore: &Restore) -> Result<Option<Restored>> {
+pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<Restored>> {
     let begun = std::time::Instant::now();
     let slot = &restore.checkpoint;
     let (dir, checkpoint) = place::existing(context, slot)?;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use serde::Serialize;
-use skiff_cli::Save;
+use skiff_cli::SaveArgs;
 use skiff_criu::rpc::{Options, RequestType};
 use skiff_instance::look::not_running;
 use skiff_output as output;
@@ -51,12 +51,12 @@ pub struct Saved {
 }
 
 /// Saves an instance, and says so.
-pub fn save(context: &UserContext, words: &Save) -> Result<()> {
+pub fn save(context: &UserContext, words: &SaveArgs) -> Result<()> {
     carry_out(context, words)?.map_or(Ok(()), |saved| say(words, &saved))
 }
 
 /// Saves an instance; nothing if that was only to be shown.
-pub fn carry_out(context: &UserContext, save: &Save) -> Result<Option<Saved>> {
+pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<Option<Saved>> {
     let (record, started, live) = running(context, &save.instance)?;
     let net = enter::net_space(&started.net, started.plan.dumpable);
     let about = |e: Error| e.about(&format!("instance {}", record.name));
@@ -90,7 +90,7 @@ pub fn running(context: &UserContext, instance: &EnvName) -> Result<(Record, Sta
     Ok((record, started, live))
 }
 
-fn say(save: &Save, saved: &Saved) -> Result<()> {
+fn say(save: &SaveArgs, saved: &Saved) -> Result<()> {
     if save.output.json {
         return output::json(saved);
     }
@@ -143,7 +143,7 @@ struct Saving<'a> {
     init: Pid,
     inside: EnterTarget<'a>,
     found: &'a PreflightReport,
-    save: &'a Save,
+    save: &'a SaveArgs,
 }
 
 impl Saving<'_> {

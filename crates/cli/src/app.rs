@@ -5,25 +5,25 @@ use std::ffi::OsString;
 use clap::{Args, Subcommand};
 use skiff_spec::name::EnvName;
 
-use crate::Output;
+use crate::OutputArgs;
 
 pub const HELP: &str = "The app runs until this command ends. It listens on a Unix socket that only you can reach, and asks for a token that is \
 new each time. The output says how to forward a port by ssh, and which address to open in the browser. `skiff app list` prints both again.";
 
 #[derive(Subcommand)]
-pub enum App {
+pub enum AppCommand {
     /// Run Jupyter
     #[command(after_help = HELP)]
-    Notebook(AppRun),
+    Notebook(AppRunArgs),
     /// Run a desktop: Xvnc and noVNC
     #[command(after_help = HELP)]
-    Desktop(AppRun),
+    Desktop(AppRunArgs),
     /// List your running apps, on all hosts
-    List(Output),
+    List(OutputArgs),
 }
 
 #[derive(Args, Debug)]
-pub struct AppRun {
+pub struct AppRunArgs {
     /// Environment to run in [default: the current one]
     #[arg(long, value_name = "NAME")]
     pub environment: Option<EnvName>,

@@ -8,24 +8,24 @@ use skiff_plan::inside::Inside;
 use skiff_spec::network;
 use skiff_spec::scratch::ScratchPlace;
 
-use crate::{AppRun, HostArgs, Machines};
+use crate::{AppRunArgs, HostArgs, NodesCommand};
 
 #[derive(Subcommand)]
-pub enum Cluster {
+pub enum ClusterCommand {
     /// Run a script in a cluster of containers, one on each host of a job or a list
     #[command(after_help = HELP)]
-    Run(ClusterRun),
+    Run(ClusterRunArgs),
     #[command(flatten)]
-    Machines(Machines),
+    Machines(NodesCommand),
     /// Run Jupyter on the first node of the current job
     #[command(after_help = super::app::HELP)]
-    Notebook(AppRun),
+    Notebook(AppRunArgs),
     /// Run a desktop on the first node of the current job
     #[command(after_help = super::app::HELP)]
-    Desktop(AppRun),
+    Desktop(AppRunArgs),
     /// On a host: create the container and supervise it
     #[command(hide = true)]
-    Agent(Agent),
+    Agent(AgentArgs),
 }
 
 const HELP: &str = "The hosts are those of the surrounding job (Slurm, PBS, LSF, Grid Engine), or of --hostfile. The script runs in the first \
@@ -37,7 +37,7 @@ are removed, and the script's exit code is returned.";
 #[command(mut_arg("mounts", |mounts| mounts.help("Mount a directory or file of each host: SOURCE[:TARGET[:ro]]")))]
 #[command(mut_arg("root", |root| root.help("Run as root inside, by ssh too")))]
 #[command(mut_arg("me", |me| me.help("Run as yourself, unprivileged (the default)")))]
-pub struct ClusterRun {
+pub struct ClusterRunArgs {
     /// Base: host, image:IMAGE, or dir:PATH (a root that all hosts see)
     #[arg(long, value_name = "BASE", default_value = super::BASE)]
     pub base: String,
@@ -69,7 +69,7 @@ pub struct ClusterRun {
 }
 
 #[derive(Args, Debug)]
-pub struct Agent {
+pub struct AgentArgs {
     /// Network of the container
     #[arg(long, default_value_t)]
     pub net: network::Net,

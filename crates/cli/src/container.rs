@@ -6,7 +6,7 @@ use clap::Args;
 use skiff_spec::name::EnvName;
 
 #[derive(Args)]
-pub struct Submit {
+pub struct SubmitArgs {
     /// Environment, or image:IMAGE
     #[arg(long)]
     pub environment: Option<String>,
@@ -14,11 +14,11 @@ pub struct Submit {
     #[arg(long)]
     pub step: bool,
     #[command(flatten)]
-    pub container: Container,
+    pub container: ContainerArgs,
 }
 
 #[derive(Args, Default, PartialEq, Eq)]
-pub struct Container {
+pub struct ContainerArgs {
     /// Prepare a job that has a script
     #[arg(long, conflicts_with = "step")]
     pub script: bool,
@@ -66,7 +66,7 @@ pub struct Container {
     pub save: Option<String>,
 }
 
-impl Container {
+impl ContainerArgs {
     /// Whether anything was said.
     pub fn is_asked_for(&self) -> bool {
         // The plug-in says by itself whether there is a script.

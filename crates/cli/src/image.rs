@@ -6,14 +6,14 @@ use clap::{Args, Subcommand};
 use skiff_plan::progress::ProgressKind;
 use skiff_spec::name::EnvName;
 
-use crate::{DryRun, Output, RootArgs};
+use crate::{DryRunArgs, OutputArgs, RootArgs};
 
 #[derive(Args)]
-pub struct Pull {
+pub struct PullArgs {
     /// Image: [SERVER/]NAME[:TAG|@DIGEST]
     pub image: String,
     #[command(flatten)]
-    pub way: Way,
+    pub way: TransferArgs,
 }
 
 pub const IMPORTED: &str = "\
@@ -23,13 +23,13 @@ The content says which. To choose one of several images in a file, or to name th
 `skiff run` accepts these forms, too, and file names that begin with / or a dot.";
 
 #[derive(Args)]
-pub struct Import {
+pub struct ImportArgs {
     /// File or directory to import
     pub file: String,
     /// Image name: [SERVER/]NAME[:TAG] [default: the file's name]
     pub name: Option<String>,
     #[command(flatten)]
-    pub way: Way,
+    pub way: TransferArgs,
 }
 
 pub const EXPORTED: &str = "\
@@ -42,31 +42,31 @@ TARGET is one of
   FILE.sqsh, FILE.squashfs    the same file, also readable as squashfs (Apptainer, Enroot)";
 
 #[derive(Args)]
-pub struct Export {
+pub struct ExportArgs {
     /// Image name or digest
     pub image: String,
     /// Target file or directory
     pub target: String,
     #[command(flatten)]
-    pub output: Output,
+    pub output: OutputArgs,
 }
 
 #[derive(Args)]
-pub struct Shell {
+pub struct ShellArgs {
     #[command(flatten)]
     pub root: RootArgs,
     /// Enter an image you do not trust, as in `skiff run`
     #[arg(long)]
     pub untrusted: bool,
     #[command(flatten)]
-    pub show: DryRun,
+    pub show: DryRunArgs,
     /// Image name, digest or file
     pub image: String,
 }
 
 /// Options of pulling and importing.
 #[derive(Args)]
-pub struct Way {
+pub struct TransferArgs {
     /// Platform: amd64, arm64, linux/arm/v7 ... [default: this host's]
     #[arg(long, visible_alias = "platform", value_name = "ARCH")]
     pub arch: Option<String>,
@@ -82,9 +82,9 @@ pub struct Way {
 }
 
 #[derive(Subcommand)]
-pub enum Store {
+pub enum StoreCommand {
     /// Show disk usage
-    Du(Output),
+    Du(OutputArgs),
     /// Remove unused data; with a budget also what exceeds quotas, then what was not used for longest
     Gc {
         /// Size to shrink the store to: 20G, 500M ...
@@ -94,19 +94,19 @@ pub enum Store {
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
-        output: Output,
+        output: OutputArgs,
     },
     /// Check the files of your images [default: all]; exit code 1 if one is damaged
     Verify {
         /// Image to check
         image: Option<String>,
         #[command(flatten)]
-        output: Output,
+        output: OutputArgs,
     },
 }
 
 #[derive(Args)]
-pub struct Login {
+pub struct LoginArgs {
     /// Registry: docker.io, quay.io/team ...
     pub server: Option<String>,
     /// User name at the registry [default: asked for]

@@ -6,15 +6,15 @@ use clap::{Args, Subcommand};
 use skiff_plan::inside::Inside;
 use skiff_spec::name::EnvName;
 
-use crate::{DryRun, Output, RootArgs};
+use crate::{DryRunArgs, OutputArgs, RootArgs};
 
 #[derive(Subcommand)]
-pub enum Instance {
+pub enum InstanceCommand {
     /// Start a container in the background
-    Start(Start),
+    Start(StartArgs),
     /// List instances, running and ended
     #[command(visible_alias = "ls")]
-    List(Output),
+    List(OutputArgs),
     /// Run a command in an instance
     Exec {
         #[command(flatten)]
@@ -68,7 +68,7 @@ Without COMMAND an image runs its own command; any other instance waits to be en
     "Network: host, none, private, or a site network [default: the environment's, or host]"
 )))]
 #[command(mut_arg("writable", |writable| writable.help("Make the image writable; changes are discarded with the instance")))]
-pub struct Start {
+pub struct StartArgs {
     #[command(flatten)]
     pub root: RootArgs,
     /// Make it checkpointable: root inside, changes on disk, no system call filter. =NAME is the checkpoint that it is
@@ -79,7 +79,7 @@ pub struct Start {
     #[arg(long, value_name = "PROGRAM")]
     pub entrypoint: Option<OsString>,
     #[command(flatten)]
-    pub show: DryRun,
+    pub show: DryRunArgs,
     /// Image or environment to run, or host
     pub of: String,
     /// Instance name

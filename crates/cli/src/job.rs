@@ -2,13 +2,13 @@
 
 use clap::{Args, Subcommand};
 
-use crate::{Keep, Start};
+use crate::{Retention, StartArgs};
 
 #[derive(Subcommand)]
-pub enum Job {
+pub enum JobCommand {
     /// Run an instance; before the job's time limit, save it and requeue the job
     #[command(after_help = BATCH)]
-    CheckpointOnSignal(OnSignal),
+    CheckpointOnSignal(OnSignalArgs),
 }
 
 const BATCH: &str = "\
@@ -20,16 +20,16 @@ The first run starts the instance; later ones resume it from its checkpoint.
 The exit code is the command's.";
 
 #[derive(Args)]
-pub struct OnSignal {
+pub struct OnSignalArgs {
     /// Signal at which to save the instance
     #[arg(long, default_value = "USR1")]
     pub signal: String,
     /// How many checkpoints to keep, or how old ones (30m, 12h, 7d, 2w), or both: 5,7d. Older ones are INSTANCE@1, INSTANCE@2 ...
     #[arg(long, value_name = "N|AGE", default_value = "1")]
-    pub keep: Keep,
+    pub keep: Retention,
     /// Do not requeue the job
     #[arg(long)]
     pub no_requeue: bool,
     #[command(flatten)]
-    pub start: Start,
+    pub start: StartArgs,
 }

@@ -23,26 +23,26 @@ mod examples;
 mod image;
 mod instance;
 mod job;
-mod keep;
 mod machines;
 pub mod manual;
 mod migrate;
 mod options;
+mod retention;
 mod root;
 mod suggest;
 
-pub use app::{App, AppRun};
-pub use checkpoint::{Checkpoint, Restore, Save};
-pub use cluster::{Agent, Cluster, ClusterRun};
-pub use container::{Container, Submit};
+pub use app::{AppCommand, AppRunArgs};
+pub use checkpoint::{CheckpointCommand, RestoreArgs, SaveArgs};
+pub use cluster::{AgentArgs, ClusterCommand, ClusterRunArgs};
+pub use container::{ContainerArgs, SubmitArgs};
 use image::{EXPORTED, IMPORTED};
-pub use image::{Export, Import, Login, Pull, Shell, Store};
-pub use instance::{Instance, Start};
-pub use job::{Job, OnSignal};
-pub use keep::Keep;
-pub use machines::{Daemon, Machines, Up};
-pub use migrate::{Compress, Drain, Migrate, Mode};
-pub use root::{DryRun, HostArgs, RootArgs};
+pub use image::{ExportArgs, ImportArgs, LoginArgs, PullArgs, ShellArgs, StoreCommand};
+pub use instance::{InstanceCommand, StartArgs};
+pub use job::{JobCommand, OnSignalArgs};
+pub use machines::{DaemonCommand, NodesCommand, UpArgs};
+pub use migrate::{Compress, DrainArgs, MigrateArgs, Mode};
+pub use retention::Retention;
+pub use root::{DryRunArgs, HostArgs, RootArgs};
 
 /// Your own software environment on a machine you do not own
 #[derive(Parser)]
@@ -59,7 +59,7 @@ pub use root::{DryRun, HostArgs, RootArgs};
 )]
 pub struct Cli {
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CliCommand,
 }
 
 impl Cli {
@@ -90,7 +90,7 @@ impl Cli {
         let asks = words.iter().any(|word| word == "--help");
         let described = if asks { with_examples(Self::command(), "") } else { Self::command() };
         let mut cli = Self::from_arg_matches(&described.try_get_matches_from(words)?)?;
-        if let Command::Run(run) = &mut cli.command {
+        if let CliCommand::Run(run) = &mut cli.command {
             run.look_for_dashes(words);
         }
         Ok(cli)
@@ -119,7 +119,7 @@ fn with_examples(command: clap::Command, path: &str) -> clap::Command {
     }
 }
 
-impl Run {
+impl RunArgs {
     /// What stands before the words that were left over; the parser itself does not tell.
     fn look_for_dashes(&mut self, words: &[OsString]) {
         let before = words.len().checked_sub(self.command.len() + 1).and_then(|at| words.get(at));
@@ -129,62 +129,66 @@ impl Run {
 
 /// Reads what needs no description to be read: a program's words behind `--` or an image, and no option before. Programs that start
 /// others write it so, a hundred times a second, and to describe all commands takes 0.2 ms, a tenth of a start.
-fn plain(words: &[OsString]) -> Option<Command> {
+fn plain(words: &[OsString]) -> Option<CliCommand> {
     let is_word = |word: &OsString| !word.as_bytes().starts_with(b"-");
     match words {
         [run, dashes, command @ ..] if run == "run" && dashes == "--" => {
-            Some(Command::Run(Run { over_host: true, command: command.into(), ..Run::default() }))
+            Some(CliCommand::Run(RunArgs { over_host: true, command: command.into(), ..RunArgs::default() }))
         }
         [run, command @ ..] if run == "run" && command.first().is_some_and(is_word) => {
-            Some(Command::Run(Run { command: command.into(), ..Run::default() }))
+            Some(CliCommand::Run(RunArgs { command: command.into(), ..RunArgs::default() }))
         }
         [env, exec, name, dashes, command @ ..]
             if env == "env" && exec == "exec" && dashes == "--" && !command.is_empty() =>
         {
             let name = name.to_str()?.parse().ok()?;
-            Some(Command::Env(Env::Exec(Exec { inside: Inside::default(), name, command: command.into() })))
+            Some(CliCommand::Env(EnvCommand::Exec(ExecArgs {
+                inside: Inside::default(),
+                name,
+                command: command.into(),
+            })))
         }
         _ => None,
     }
 }
 
 /// Reads `run` with options by the description of that alone; what it cannot read is told by the whole.
-fn run_alone(words: &[OsString]) -> Option<Command> {
+fn run_alone(words: &[OsString]) -> Option<CliCommand> {
     if words.first()? != "run" {
         return None;
     }
-    let alone = Run::augment_args(clap::Command::new("run"));
-    let mut run = Run::from_arg_matches(&alone.try_get_matches_from(words).ok()?).ok()?;
+    let alone = RunArgs::augment_args(clap::Command::new("run"));
+    let mut run = RunArgs::from_arg_matches(&alone.try_get_matches_from(words).ok()?).ok()?;
     run.look_for_dashes(words);
-    Some(Command::Run(run))
+    Some(CliCommand::Run(run))
 }
 
 /// What lies below if nothing is said.
 const BASE: &str = "host";
 
 #[derive(Subcommand)]
-pub enum Command {
+pub enum CliCommand {
     /// Run a command in a throw-away environment over the host's root
-    Run(Run),
+    Run(RunArgs),
     /// Start a shell in an image
-    Shell(Shell),
+    Shell(ShellArgs),
     /// Manage persistent environments
     #[command(subcommand)]
-    Env(Env),
+    Env(EnvCommand),
     /// Manage background containers
     #[command(subcommand)]
-    Instance(Instance),
+    Instance(InstanceCommand),
     /// Checkpoint and restore instances
     #[command(subcommand)]
-    Checkpoint(Checkpoint),
+    Checkpoint(CheckpointCommand),
     /// Checkpoint and requeue batch jobs
     #[command(subcommand)]
-    Job(Job),
+    Job(JobCommand),
     /// Move a running instance to another host
     #[command(after_help = migrate::HELP)]
-    Migrate(Migrate),
+    Migrate(MigrateArgs),
     /// Move all movable instances from a host to others
-    Drain(Drain),
+    Drain(DrainArgs),
     /// Receive an instance (started on the destination)
     #[command(hide = true)]
     MigrateReceive,
@@ -199,7 +203,7 @@ pub enum Command {
         port: u16,
     },
     /// Show running environments, instances and clusters
-    Ps(Output),
+    Ps(OutputArgs),
     /// Stop a running environment and every process in it
     Stop {
         /// Environment name
@@ -208,30 +212,30 @@ pub enum Command {
     },
     /// Run Jupyter or a desktop for the browser on your own computer
     #[command(subcommand)]
-    App(App),
+    App(AppCommand),
     /// Manage virtual clusters: containers on the hosts of a job, or on this host
     #[command(subcommand)]
-    Cluster(Cluster),
+    Cluster(ClusterCommand),
     /// Show and check the site's networks
     #[command(subcommand)]
-    Net(Net),
+    Net(NetCommand),
     /// Pull an image from a registry
-    Pull(Pull),
+    Pull(PullArgs),
     /// Import an image from a file or directory
     #[command(after_help = IMPORTED)]
-    Import(Import),
+    Import(ImportArgs),
     /// Export an image to a file or directory
     #[command(after_help = EXPORTED)]
-    Export(Export),
+    Export(ExportArgs),
     /// List your images
-    Images(Output),
+    Images(OutputArgs),
     /// Remove images from your list; delete unused data
     Rmi {
         /// Image names or digests
         #[arg(required = true, value_name = "IMAGE")]
         images: Vec<String>,
         #[command(flatten)]
-        output: Output,
+        output: OutputArgs,
     },
     /// Show image metadata as JSON
     Inspect {
@@ -246,23 +250,23 @@ pub enum Command {
     },
     /// Log in to a registry; or, without SERVER, enter the default environment (for sshd's ForceCommand)
     #[command(after_help = "In sshd_config:\n  Match Group skiff\n      ForceCommand /usr/bin/skiff login")]
-    Login(Login),
+    Login(LoginArgs),
     /// Remove the stored login for a registry
     Logout {
         /// Registry host, as given to `skiff login`
         server: String,
         #[command(flatten)]
-        output: Output,
+        output: OutputArgs,
     },
     /// Inspect, prune and verify the image store
     #[command(subcommand)]
-    Store(Store),
+    Store(StoreCommand),
     /// Check this host and suggest fixes
-    Doctor(Output),
+    Doctor(OutputArgs),
     /// Remove leftovers of crashed environments and jobs on this host
-    Sweep(Sweep),
+    Sweep(SweepArgs),
     /// Show the configuration in force
-    Config(Output),
+    Config(OutputArgs),
     /// Print completions for a shell
     Completion {
         /// Shell to complete in
@@ -276,7 +280,7 @@ pub enum Command {
     },
     /// Commands for the Slurm plug-in
     #[command(subcommand, hide = true)]
-    Slurm(Slurm),
+    Slurm(SlurmCommand),
 }
 
 /// A plan says all of this itself.
@@ -291,7 +295,7 @@ const BESIDE_PLAN: [&str; 18] = [
     "Network: host, none, private (outgoing connections only), or a site network (`skiff net list`) [default: host, or none \
      with --untrusted]"
 )))]
-pub struct Run {
+pub struct RunArgs {
     #[command(flatten)]
     pub root: RootArgs,
     /// Base to run over: host, or image:IMAGE (then all other words are the command)
@@ -304,7 +308,7 @@ pub struct Run {
     #[arg(long, conflicts_with = "checkpoint")]
     pub untrusted: bool,
     #[command(flatten)]
-    pub show: DryRun,
+    pub show: DryRunArgs,
     /// Run as an instance of this name, which can be checkpointed and migrated
     #[arg(long, value_name = "INSTANCE", conflicts_with = "me")]
     pub checkpoint: Option<EnvName>,
@@ -330,16 +334,16 @@ pub struct Run {
 }
 
 #[derive(Subcommand)]
-pub enum Net {
+pub enum NetCommand {
     /// List networks
     #[command(visible_alias = "ls")]
-    List(Output),
+    List(OutputArgs),
     /// Show a network and who holds its addresses on this node
     Show {
         /// Network name
         name: NetName,
         #[command(flatten)]
-        output: Output,
+        output: OutputArgs,
     },
     /// Free an address reserved for one of your saved instances (root: for anyone's)
     Release {
@@ -353,12 +357,12 @@ pub enum Net {
         /// Network name [default: all]
         name: Option<NetName>,
         #[command(flatten)]
-        output: Output,
+        output: OutputArgs,
     },
 }
 
 #[derive(Subcommand)]
-pub enum Env {
+pub enum EnvCommand {
     /// Create an environment
     #[command(mut_arg("net", |net| net.help(
         "Network: host, none, private, or a site network; jobs always use the host's [default: host]"
@@ -390,17 +394,17 @@ pub enum Env {
         json: bool,
     },
     /// Run a command in an environment
-    Exec(Exec),
+    Exec(ExecArgs),
     /// List your environments
     #[command(visible_alias = "ls")]
-    List(Output),
+    List(OutputArgs),
     /// Show files added (A), changed (C) and deleted (D) since the base
     Diff {
         /// Environment name
         #[arg(default_value_t = EnvName::default_name())]
         name: EnvName,
         #[command(flatten)]
-        output: Output,
+        output: OutputArgs,
     },
     /// Show the host's latest changes in a running environment
     Refresh {
@@ -414,7 +418,7 @@ pub enum Env {
         #[arg(default_value_t = EnvName::default_name())]
         name: EnvName,
         #[command(flatten)]
-        output: Output,
+        output: OutputArgs,
     },
     /// Stop a running environment and every process in it
     Stop {
@@ -438,7 +442,7 @@ pub enum Env {
 }
 
 #[derive(Args, Debug)]
-pub struct Exec {
+pub struct ExecArgs {
     #[command(flatten)]
     pub inside: Inside,
     /// Environment name
@@ -449,25 +453,25 @@ pub struct Exec {
 }
 
 #[derive(Args)]
-pub struct Output {
+pub struct OutputArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Args)]
-pub struct Sweep {
+pub struct SweepArgs {
     /// Print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
-    pub output: Output,
+    pub output: OutputArgs,
 }
 
 #[derive(Subcommand)]
-pub enum Slurm {
+pub enum SlurmCommand {
     /// At submission: take the snapshot or find the image, print the job spec
-    Submit(Submit),
+    Submit(SubmitArgs),
     /// On a node before a job: create its directories
     Prolog,
     /// On a node after a job: remove everything of it
@@ -488,7 +492,7 @@ mod tests {
 
     #[test]
     fn a_plan_stands_alone() {
-        let run = Run::augment_args(clap::Command::new("run"));
+        let run = RunArgs::augment_args(clap::Command::new("run"));
         // Whether it is shown, and what is accepted for habit.
         let others = ["dry_run", "json", "plan", "remove", "tty", "interactive"];
         let ids = run.get_arguments().map(|arg| arg.get_id().as_str());
@@ -529,13 +533,13 @@ mod tests {
             "run --mee a",
             "run --me --root a",
         ];
-        let shown = |command: Command| match command {
-            Command::Run(run) => format!("{run:?}"),
-            Command::Env(Env::Exec(exec)) => format!("{exec:?}"),
+        let shown = |command: CliCommand| match command {
+            CliCommand::Run(run) => format!("{run:?}"),
+            CliCommand::Env(EnvCommand::Exec(exec)) => format!("{exec:?}"),
             _ => String::new(),
         };
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
-        let check = |line: &str, read: fn(&[OsString]) -> Option<Command>| {
+        let check = |line: &str, read: fn(&[OsString]) -> Option<CliCommand>| {
             let command = read(&words(line)).unwrap_or_else(|| panic!("{line}: not read"));
             let described = Cli::of(&words(&format!("skiff {line}"))).ok();
             assert_eq!(Some(shown(command)), described.map(|cli| shown(cli.command)), "{line}");

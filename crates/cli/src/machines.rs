@@ -9,12 +9,12 @@ use skiff_spec::members::Member;
 use skiff_spec::name::EnvName;
 use skiff_spec::scratch::ScratchPlace;
 
-use crate::{BASE, HostArgs, Output};
+use crate::{BASE, HostArgs, OutputArgs};
 
 #[derive(Subcommand)]
-pub enum Machines {
+pub enum NodesCommand {
     /// Create a cluster of containers, on this host or the hosts of an allocation, ready for srun
-    Up(Up),
+    Up(UpArgs),
     /// Add nodes
     Add {
         /// Cluster name
@@ -45,7 +45,7 @@ pub enum Machines {
         /// Cluster name
         name: Option<EnvName>,
         #[command(flatten)]
-        output: Output,
+        output: OutputArgs,
     },
     /// Start your shell on a node
     Enter {
@@ -80,7 +80,7 @@ pub enum Machines {
     },
     /// On a node: start its Slurm daemons
     #[command(subcommand, hide = true)]
-    Daemon(Daemon),
+    Daemon(DaemonCommand),
     /// Run a Skiff command on the controller
     #[command(hide = true)]
     Tell {
@@ -108,7 +108,7 @@ node are discarded with it. Your home and the site's mounts are there.";
 #[command(mut_arg("mounts", |mounts| mounts.help(
     "Mount a host directory or file on each node: SOURCE[:TARGET[:ro]]"
 )))]
-pub struct Up {
+pub struct UpArgs {
     /// Cluster name
     pub name: EnvName,
     /// Run a Slurm in it: the base's slurmctld, slurmd and munged
@@ -146,7 +146,7 @@ pub struct Up {
 }
 
 #[derive(Subcommand)]
-pub enum Daemon {
+pub enum DaemonCommand {
     /// Start munged and slurmctld
     Controller {
         /// Expect the workers on other hosts

@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use skiff_spec::name::EnvName;
 
-use crate::Output;
+use crate::OutputArgs;
 
 pub const HELP: &str = "\
 The instance must have been started with --checkpoint. NODE is a node of the
@@ -12,7 +12,7 @@ current job, or a host that ssh reaches without a prompt. Skiff and CRIU must be
 installed there.";
 
 #[derive(Args)]
-pub struct Migrate {
+pub struct MigrateArgs {
     /// How memory is transferred
     #[arg(long, value_enum, default_value_t)]
     pub mode: Mode,
@@ -23,7 +23,7 @@ pub struct Migrate {
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
-    pub output: Output,
+    pub output: OutputArgs,
     /// Instance name
     pub instance: EnvName,
     /// Destination host
@@ -31,7 +31,7 @@ pub struct Migrate {
 }
 
 #[derive(Args)]
-pub struct Drain {
+pub struct DrainArgs {
     /// Destination hosts, used in turn [default: the other nodes of the current job]
     #[arg(long, value_name = "NODE", value_delimiter = ',')]
     pub to: Vec<String>,
@@ -42,7 +42,7 @@ pub struct Drain {
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
-    pub output: Output,
+    pub output: OutputArgs,
     /// Host to empty: this one, or one as for `skiff migrate`
     pub node: String,
 }

@@ -7,10 +7,10 @@ use skiff_plan::inside::Inside;
 use skiff_plan::{RootOptions, RootSource};
 use skiff_spec::fault::{Fault, Result};
 
-use super::root::{Contain, HostArgs, RootArgs};
-use super::{Run, Shell, Start};
+use super::root::{ContainArgs, HostArgs, RootArgs};
+use super::{RunArgs, ShellArgs, StartArgs};
 
-impl Run {
+impl RunArgs {
     /// What `skiff run` asks for.
     pub fn options(&self) -> Result<RootOptions> {
         let Self {
@@ -42,7 +42,7 @@ impl Run {
     }
 }
 
-impl Shell {
+impl ShellArgs {
     /// What `skiff shell` asks for: the image's best shell.
     pub fn options(&self) -> RootOptions {
         let Self { root, untrusted, show: _, image } = self;
@@ -57,7 +57,7 @@ impl Shell {
     }
 }
 
-impl Start {
+impl StartArgs {
     /// What `skiff instance start` asks for; what lies below is looked up.
     pub fn options(&self) -> RootOptions {
         let Self { root, checkpoint, entrypoint, show: _, of: _, instance: _, command } = self;
@@ -75,7 +75,7 @@ impl Start {
 impl From<RootArgs> for RootOptions {
     fn from(args: RootArgs) -> Self {
         let RootArgs { inside, writable, user, pull, host, contain } = args;
-        let Contain { contain, containall, no_home } = contain;
+        let ContainArgs { contain, containall, no_home } = contain;
         Self {
             inside: Inside { cleanenv: inside.cleanenv || containall, ..inside },
             user,

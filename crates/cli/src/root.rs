@@ -23,7 +23,7 @@ pub struct RootArgs {
     #[command(flatten)]
     pub host: HostArgs,
     #[command(flatten)]
-    pub contain: Contain,
+    pub contain: ContainArgs,
 }
 
 /// What of the host an environment is connected to.
@@ -39,7 +39,7 @@ pub struct HostArgs {
 
 /// What of the host is left out; the words and their meaning are Apptainer's.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Contain {
+pub struct ContainArgs {
     /// Hide the host's files, devices and commands: empty home, minimal /dev, no mounts but your own
     #[arg(long)]
     pub contain: bool,
@@ -53,7 +53,7 @@ pub struct Contain {
 
 /// Whether something is only shown.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
-pub struct DryRun {
+pub struct DryRunArgs {
     /// Print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,

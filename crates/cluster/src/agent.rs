@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::fcntl_dupfd_cloexec;
-use skiff_cli::Agent as Words;
+use skiff_cli::AgentArgs;
 use skiff_launch::callback;
 use skiff_launch::channel::{Channel, Incoming};
 use skiff_launch::frame::Stream;
@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const SIGNALS_APART: Duration = Duration::from_secs(1);
 
 /// Serves the head until one of the two ends; the exit code.
-pub fn run(words: &Words) -> Result<i32> {
+pub fn run(words: &AgentArgs) -> Result<i32> {
     let context = UserContext::load()?;
     let secret = match (network::attached()?, &words.call) {
         // We have called already, before we got into our network.

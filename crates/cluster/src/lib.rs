@@ -24,18 +24,18 @@ mod visit;
 pub mod wire;
 
 use skiff_app as app;
-use skiff_cli::Cluster;
+use skiff_cli::ClusterCommand;
 use skiff_spec::fault::Result;
 
 pub use local::{ListedCluster, delete_leftovers, leftovers, running};
 
 /// Carries a command out; the exit code.
-pub fn run(command: &Cluster) -> Result<i32> {
+pub fn run(command: &ClusterCommand) -> Result<i32> {
     match command {
-        Cluster::Run(wanted) => run::run(wanted),
-        Cluster::Machines(command) => local::run(command),
-        Cluster::Notebook(wanted) => app::in_allocation(app::AppType::Notebook, wanted),
-        Cluster::Desktop(wanted) => app::in_allocation(app::AppType::Desktop, wanted),
-        Cluster::Agent(words) => agent::run(words),
+        ClusterCommand::Run(wanted) => run::run(wanted),
+        ClusterCommand::Machines(command) => local::run(command),
+        ClusterCommand::Notebook(wanted) => app::in_allocation(app::AppType::Notebook, wanted),
+        ClusterCommand::Desktop(wanted) => app::in_allocation(app::AppType::Desktop, wanted),
+        ClusterCommand::Agent(words) => agent::run(words),
     }
 }

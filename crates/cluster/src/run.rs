@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use serde::Serialize;
-use skiff_cli::ClusterRun;
+use skiff_cli::ClusterRunArgs;
 use skiff_launch::launching::{CallbackSetup, Launching};
 use skiff_launch::manager::Launch;
 use skiff_output as output;
@@ -39,7 +39,7 @@ struct Plan {
 }
 
 /// Runs the script; the exit code.
-pub fn run(run: &ClusterRun) -> Result<i32> {
+pub fn run(run: &ClusterRunArgs) -> Result<i32> {
     let context = UserContext::load()?;
     plan::refuse_inside(&context)?;
     container::needs_helper(&context)?;
@@ -62,7 +62,7 @@ pub fn run(run: &ClusterRun) -> Result<i32> {
     })
 }
 
-fn plan(run: &ClusterRun, net: &Net, context: &UserContext) -> Result<Plan> {
+fn plan(run: &ClusterRunArgs, net: &Net, context: &UserContext) -> Result<Plan> {
     let launching = launching::find(context, run.hostfile.as_deref(), run.nodes, net)?;
     let name = format!("cluster-{}", std::process::id());
     let (root, command) = root(run, context)?;
@@ -85,7 +85,7 @@ fn plan(run: &ClusterRun, net: &Net, context: &UserContext) -> Result<Plan> {
 }
 
 /// What lies below, and the command as the user wrote it, with the variables that belong to it there.
-fn root(run: &ClusterRun, context: &UserContext) -> Result<(Root, CommandSpec)> {
+fn root(run: &ClusterRunArgs, context: &UserContext) -> Result<(Root, CommandSpec)> {
     let inside = Inside { me: !run.inside.root, ..run.inside.clone() };
     let found = ResolvedBase::named(context, &run.base, run.dry_run)?;
     let command = match found.image() {
@@ -99,7 +99,7 @@ fn root(run: &ClusterRun, context: &UserContext) -> Result<(Root, CommandSpec)> 
 }
 
 /// With what leads programs to the cluster's hosts; what the user has asked for stands.
-fn program(run: &ClusterRun, name: &str, mut command: CommandSpec) -> Program {
+fn program(run: &ClusterRunArgs, name: &str, mut command: CommandSpec) -> Program {
     let asked = |name: &str| {
         run.inside.env.iter().any(|setting| setting.to_string_lossy().split('=').next() == Some(name))
     };
@@ -122,7 +122,7 @@ fn program(run: &ClusterRun, name: &str, mut command: CommandSpec) -> Program {
     Program { argv, env, cwd, only_there, terminal: None }
 }
 
-fn carry_out(run: &ClusterRun, context: &UserContext, plan: &Plan, signals: &Signals) -> Result<ProgramEnd> {
+fn carry_out(run: &ClusterRunArgs, context: &UserContext, plan: &Plan, signals: &Signals) -> Result<ProgramEnd> {
     let CallbackSetup { listener, call, .. } = &mut launching::open(&plan.launching, &plan.launches)?;
     let task = ProgramRun {
         hosts: &plan.launching.hosts,

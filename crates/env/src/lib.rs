@@ -8,7 +8,7 @@ pub mod live;
 mod remove;
 pub mod root;
 
-use skiff_cli::{Env, Exec, HostArgs};
+use skiff_cli::{EnvCommand, ExecArgs, HostArgs};
 use skiff_output as output;
 use skiff_plan::{self as plan, RootSource, show};
 use skiff_runtime::environments::{Environment, Ground};
@@ -21,28 +21,28 @@ pub use live::{command, enter_default, exec_in, stop};
 pub use remove::delete_leftovers;
 
 /// Does what was asked; the exit code.
-pub fn run(command: &Env) -> Result<i32> {
+pub fn run(command: &EnvCommand) -> Result<i32> {
     let context = UserContext::load()?;
     match command {
-        Env::Create { name, base, host, dry_run } => {
+        EnvCommand::Create { name, base, host, dry_run } => {
             create(&context, name, base, host, *dry_run)?;
         }
-        Env::Enter { inside, name, dry_run: false, .. } => return live::enter(&context, name, inside),
-        Env::Enter { name, json, .. } => {
+        EnvCommand::Enter { inside, name, dry_run: false, .. } => return live::enter(&context, name, inside),
+        EnvCommand::Enter { name, json, .. } => {
             let env = Environment::named(&context, name.clone())?;
             show::show(&crate::root::plan(&context, &env)?, *json)?;
         }
-        Env::Exec(Exec { inside, name, command }) => {
+        EnvCommand::Exec(ExecArgs { inside, name, command }) => {
             let env = Environment::existing(&context, name.clone())?;
             let command = live::command(&context, &env, inside, command)?;
             return Ok(exec_in(&context, &env, inside, &command));
         }
-        Env::List(output) => live::list(&context, output.json)?,
-        Env::Diff { name, output } => contents::diff(&context, name, output.json)?,
-        Env::Refresh { name } => live::refresh(&context, name)?,
-        Env::Snapshot { name, output } => contents::snapshot(&context, name, output.json)?,
-        Env::Stop { name } => stop(&context, name)?,
-        Env::Rm { names, force, dry_run } => {
+        EnvCommand::List(output) => live::list(&context, output.json)?,
+        EnvCommand::Diff { name, output } => contents::diff(&context, name, output.json)?,
+        EnvCommand::Refresh { name } => live::refresh(&context, name)?,
+        EnvCommand::Snapshot { name, output } => contents::snapshot(&context, name, output.json)?,
+        EnvCommand::Stop { name } => stop(&context, name)?,
+        EnvCommand::Rm { names, force, dry_run } => {
             for name in names {
                 remove::remove(&context, name, *force, *dry_run)?;
             }

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use rustix::process::Signal;
-use skiff_cli::{Run, Start};
+use skiff_cli::{RunArgs, StartArgs};
 use skiff_output as output;
 use skiff_plan::{RootOptions, RootSource};
 use skiff_runtime::lock;
@@ -27,7 +27,7 @@ const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUI
 const OURS: [Signal; 5] = [Signal::TSTP, Signal::CONT, Signal::TTIN, Signal::TTOU, Signal::WINCH];
 
 /// `skiff run --checkpoint`: starts one of this name, and waits for its end; the exit code.
-pub fn run(run: &Run, instance: &EnvName) -> Result<i32> {
+pub fn run(run: &RunArgs, instance: &EnvName) -> Result<i32> {
     match start::start(&of_run(run, instance)?)? {
         0 if !run.show.dry_run => {
             let context = UserContext::load()?;
@@ -39,8 +39,8 @@ pub fn run(run: &Run, instance: &EnvName) -> Result<i32> {
 }
 
 /// The words of `skiff instance start` that `skiff run --checkpoint` stands for.
-pub fn of_run(run: &Run, instance: &EnvName) -> Result<Start> {
-    let Run {
+pub fn of_run(run: &RunArgs, instance: &EnvName) -> Result<StartArgs> {
+    let RunArgs {
         root,
         entrypoint,
         show,
@@ -64,7 +64,7 @@ pub fn of_run(run: &Run, instance: &EnvName) -> Result<Start> {
         }
         RootSource::Host => "host".into(),
     };
-    Ok(Start {
+    Ok(StartArgs {
         root: root.clone(),
         checkpoint: Some(None),
         entrypoint: entrypoint.clone(),

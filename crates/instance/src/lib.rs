@@ -9,27 +9,27 @@ pub mod look;
 pub mod run;
 pub mod start;
 
-use skiff_cli::Instance;
+use skiff_cli::InstanceCommand;
 use skiff_spec::fault::Result;
 use skiff_user::context::UserContext;
 
 pub use look::{Listed, running};
 
 /// Does what was asked; the exit code.
-pub fn run(command: &Instance) -> Result<i32> {
-    if let Instance::Start(start) = command {
+pub fn run(command: &InstanceCommand) -> Result<i32> {
+    if let InstanceCommand::Start(start) = command {
         return start::start(start);
     }
     let context = UserContext::load()?;
     match command {
-        Instance::Start(_) => {}
-        Instance::List(output) => look::list(&context, output.json)?,
-        Instance::Exec { inside, instance, command } => {
+        InstanceCommand::Start(_) => {}
+        InstanceCommand::List(output) => look::list(&context, output.json)?,
+        InstanceCommand::Exec { inside, instance, command } => {
             return look::exec(&context, instance, inside, command);
         }
-        Instance::Logs { follow, instance } => logs::show(&context, instance, *follow)?,
-        Instance::Stop { time, instance } => look::stop(&context, instance, *time)?,
-        Instance::Rm { instances, force } => {
+        InstanceCommand::Logs { follow, instance } => logs::show(&context, instance, *follow)?,
+        InstanceCommand::Stop { time, instance } => look::stop(&context, instance, *time)?,
+        InstanceCommand::Rm { instances, force } => {
             instances.iter().try_for_each(|name| look::remove(&context, name, *force))?;
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::process::getgid;
 use serde::{Deserialize, Serialize};
-use skiff_cli::{DryRun, Run, Shell};
+use skiff_cli::{DryRunArgs, RunArgs, ShellArgs};
 use skiff_output as output;
 use skiff_plan::described::DescribedProcess;
 use skiff_plan::replay::RUN;
@@ -36,7 +36,7 @@ struct Resolved {
 }
 
 /// Runs the command; its exit code.
-pub fn run(run: &Run) -> Result<i32> {
+pub fn run(run: &RunArgs) -> Result<i32> {
     match (&run.checkpoint, &run.plan) {
         (Some(name), _) => crate::foreground::run(run, name),
         (None, Some(file)) => unless_attached(|context| replay(context, file, &run.show)),
@@ -45,11 +45,11 @@ pub fn run(run: &Run) -> Result<i32> {
 }
 
 /// Runs a shell in an image; its exit code.
-pub fn shell(shell: &Shell) -> Result<i32> {
+pub fn shell(shell: &ShellArgs) -> Result<i32> {
     start(shell.options(), &shell.show)
 }
 
-fn start(asked: RootOptions, show: &DryRun) -> Result<i32> {
+fn start(asked: RootOptions, show: &DryRunArgs) -> Result<i32> {
     unless_attached(|context| {
         let started = helper_ahead(&asked, show.dry_run, context)?;
         let found = resolve(&asked, context, show.dry_run)?;
@@ -67,7 +67,7 @@ fn unless_attached(plan: impl FnOnce(&UserContext) -> Result<i32>) -> Result<i32
 }
 
 /// Carries out what `skiff run --dry-run --json` has printed to a file; the exit code.
-fn replay(context: &UserContext, file: &Path, show: &DryRun) -> Result<i32> {
+fn replay(context: &UserContext, file: &Path, show: &DryRunArgs) -> Result<i32> {
     let (asked, found) = PlanFile::parse(&PlanFile::read(file)?)?.check(context)?;
     if let (Some(entry), false) = (&found.entry, show.dry_run) {
         get::again(context, entry.clone())?;
@@ -79,7 +79,7 @@ fn carry_out(
     context: &UserContext,
     started: Option<Helper>,
     (asked, found): (RootOptions, RunFacts<'_>),
-    show: &DryRun,
+    show: &DryRunArgs,
 ) -> Result<i32> {
     // Where changes go on a disk, a directory is made there by whoever starts it.
     let is_for_show = show.dry_run || asked.net().of_site().is_some_and(|name| !network::is_on(name));

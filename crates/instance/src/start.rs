@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::getgid;
 use serde::Deserialize;
 use serde::Serialize;
-use skiff_cli::Start;
+use skiff_cli::StartArgs;
 use skiff_env as env;
 use skiff_env::contents::{ours, take_snapshot};
 use skiff_env::deploy::{own_layers, unpack};
@@ -100,7 +100,7 @@ impl Resolved {
 }
 
 /// Starts it; the exit code: that of a command that cannot be started, too.
-pub fn start(start: &Start) -> Result<i32> {
+pub fn start(start: &StartArgs) -> Result<i32> {
     let context = UserContext::load()?;
     let record = Record::named(&context, &start.instance)?;
     let of = Of::read(&context, &start.of)?;
@@ -130,7 +130,7 @@ pub fn start(start: &Start) -> Result<i32> {
 
 fn launch(
     context: &UserContext,
-    start: &Start,
+    start: &StartArgs,
     of: &Of,
     record: &Record,
     wanted: &Wanted,
@@ -155,7 +155,7 @@ fn launch(
     supervisor::launch(context, &place, Keep::Instance(&service), &wanted.plan, &wanted.held, lock)
 }
 
-fn started(start: &Start, of: &Of, wanted: &Wanted) -> Started {
+fn started(start: &StartArgs, of: &Of, wanted: &Wanted) -> Started {
     let words = wanted.command.iter().flat_map(|command| &command.argv);
     Started {
         name: start.instance.clone(),
@@ -203,7 +203,7 @@ impl Of {
     }
 }
 
-fn wanted(context: &UserContext, start: &Start, of: &Of, record: &Record) -> Result<Wanted> {
+fn wanted(context: &UserContext, start: &StartArgs, of: &Of, record: &Record) -> Result<Wanted> {
     let asked = start.options();
     let upper = if asked.dumpable {
         // On the disk, where it can be saved.
@@ -231,7 +231,7 @@ pub fn options(asked: RootOptions, record: &Record, upper: Upper) -> PlanOptions
 }
 
 /// As `skiff run` has it.
-fn of_base(context: &UserContext, start: &Start, options: PlanOptions) -> Result<Wanted> {
+fn of_base(context: &UserContext, start: &StartArgs, options: PlanOptions) -> Result<Wanted> {
     let entered = options.asked.source == RootSource::Host && start.command.is_empty();
     let found = resolve(&options.asked, context, start.show.dry_run)?;
     let RunFacts { facts, process, entry } = found;
@@ -244,7 +244,7 @@ fn of_base(context: &UserContext, start: &Start, options: PlanOptions) -> Result
 /// Over a snapshot of the environment, as a job is: it goes on meanwhile, and there can be several instances of it.
 fn of_environment(
     context: &UserContext,
-    start: &Start,
+    start: &StartArgs,
     env: &Environment,
     options: PlanOptions,
 ) -> Result<Wanted> {

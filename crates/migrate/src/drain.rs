@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use clap::ValueEnum as _;
 use rustix::process::{WaitOptions, wait};
 use serde::{Deserialize, Serialize};
-use skiff_cli::{Compress, Drain, Migrate, Mode, Output};
+use skiff_cli::{Compress, DrainArgs, MigrateArgs, Mode, OutputArgs};
 use skiff_launch::hosts;
 use skiff_output as output;
 use skiff_runtime::record::{Record, State};
@@ -29,7 +29,7 @@ struct Left {
 }
 
 /// Does it; the exit code: whether any has stayed.
-pub fn drain(context: &UserContext, words: &Drain) -> Result<i32> {
+pub fn drain(context: &UserContext, words: &DrainArgs) -> Result<i32> {
     let here = hosts::own_name();
     let is_here = hosts::same(&words.node, &here);
     let targets = match words.to.is_empty() {
@@ -51,7 +51,7 @@ pub fn drain(context: &UserContext, words: &Drain) -> Result<i32> {
 }
 
 /// Moves the instances of this host.
-fn leave(context: &UserContext, words: &Drain, targets: &[String]) -> Result<Vec<Left>> {
+fn leave(context: &UserContext, words: &DrainArgs, targets: &[String]) -> Result<Vec<Left>> {
     let mut all = vec![];
     let mut turn = 0;
     for record in Record::all(context)? {
@@ -84,14 +84,14 @@ fn leave(context: &UserContext, words: &Drain, targets: &[String]) -> Result<Vec
     Ok(all)
 }
 
-fn moving(record: &Record, node: &str, mode: Mode) -> Migrate {
-    let output = Output { json: false };
+fn moving(record: &Record, node: &str, mode: Mode) -> MigrateArgs {
+    let output = OutputArgs { json: false };
     let compress = Compress::Auto;
-    Migrate { mode, compress, dry_run: false, output, instance: record.name.clone(), node: node.into() }
+    MigrateArgs { mode, compress, dry_run: false, output, instance: record.name.clone(), node: node.into() }
 }
 
 /// Moves the instances of another host, by running this program there.
-fn there(words: &Drain, targets: &[String]) -> Result<Vec<Left>> {
+fn there(words: &DrainArgs, targets: &[String]) -> Result<Vec<Left>> {
     let node = &words.node;
     let exe = std::env::current_exe().context(|| "own program")?;
     let mode = words.mode.to_possible_value().map_or_else(String::new, |mode| mode.get_name().to_owned());
@@ -119,7 +119,7 @@ fn there(words: &Drain, targets: &[String]) -> Result<Vec<Left>> {
     })
 }
 
-fn say(words: &Drain, all: &[Left]) -> Result<()> {
+fn say(words: &DrainArgs, all: &[Left]) -> Result<()> {
     if words.output.json {
         // In one line: whoever has started us on another machine waits for its end.
         let text = serde_json::to_string(all).map_err(|e| Error::new(format!("JSON: {e}")))?;

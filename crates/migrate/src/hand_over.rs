@@ -19,7 +19,7 @@ use skiff_checkpoint::record::{Checkpoint, IMAGES, SavedTree, sums};
 use skiff_checkpoint::restore::IMAGE;
 use skiff_checkpoint::versions::Versions;
 use skiff_checkpoint::{required_criu, trees};
-use skiff_cli::{Migrate, Mode};
+use skiff_cli::{MigrateArgs, Mode};
 use skiff_criu::rpc::{Options, PageServer, RequestType};
 use skiff_runtime::record::{Record, now};
 use skiff_sandbox::join::NetSpace;
@@ -61,7 +61,7 @@ pub struct Migration<'a> {
     pub inside: EnterTarget<'a>,
     pub found: &'a PreflightReport,
     pub member: Option<SavedInterface>,
-    pub words: &'a Migrate,
+    pub words: &'a MigrateArgs,
 }
 
 /// What has become of it, if it is not simply still here.

@@ -35,17 +35,17 @@ pub mod squeeze;
 pub mod talk;
 mod way;
 
-use skiff_cli::{Drain, Migrate};
+use skiff_cli::{DrainArgs, MigrateArgs};
 use skiff_spec::fault::Result;
 use skiff_user::context::UserContext;
 
 /// Does what was asked.
-pub fn run(words: &Migrate) -> Result<()> {
+pub fn run(words: &MigrateArgs) -> Result<()> {
     sender::migrate(&UserContext::load()?, words)
 }
 
 /// Has all instances that can leave a machine; the exit code.
-pub fn drain(words: &Drain) -> Result<i32> {
+pub fn drain(words: &DrainArgs) -> Result<i32> {
     drain::drain(&UserContext::load()?, words)
 }
 

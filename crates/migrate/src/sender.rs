@@ -9,7 +9,7 @@ use skiff_checkpoint::enter::EnterTarget;
 use skiff_checkpoint::member::{InstanceInterface, SavedInterface};
 use skiff_checkpoint::obstacles::{Obstacle, PreflightReport, SavedProcess, look};
 use skiff_checkpoint::{look as shown, save};
-use skiff_cli::{Migrate, Mode};
+use skiff_cli::{MigrateArgs, Mode};
 use skiff_launch::handshake::SharedSecret;
 use skiff_output as output;
 use skiff_runtime::control::{Live, Want};
@@ -53,7 +53,7 @@ pub struct MigrationReport {
 }
 
 /// Moves an instance, and says so.
-pub fn migrate(context: &UserContext, words: &Migrate) -> Result<()> {
+pub fn migrate(context: &UserContext, words: &MigrateArgs) -> Result<()> {
     match carry_out(context, words)? {
         MigrationOutcome::Moved(moved) => say(words, &moved),
         MigrationOutcome::Before => output::line(words.instance.as_str()),
@@ -72,7 +72,7 @@ pub enum MigrationOutcome {
 }
 
 /// Moves an instance.
-pub fn carry_out(context: &UserContext, words: &Migrate) -> Result<MigrationOutcome> {
+pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<MigrationOutcome> {
     let begun = Instant::now();
     refuse_lazy(words.mode)?;
     if !words.dry_run && settle_ended(context, &words.instance)? {
@@ -222,7 +222,7 @@ fn ask(context: &UserContext, record: &Record, left: &InDoubtRecord) -> Result<b
     }
 }
 
-fn say(words: &Migrate, moved: &MigrationReport) -> Result<()> {
+fn say(words: &MigrateArgs, moved: &MigrationReport) -> Result<()> {
     if words.output.json {
         return output::json(moved);
     }
@@ -234,7 +234,7 @@ fn say(words: &Migrate, moved: &MigrationReport) -> Result<()> {
     output::line(instance)
 }
 
-fn show(words: &Migrate, argv: &[std::ffi::OsString], found: &PreflightReport) -> Result<()> {
+fn show(words: &MigrateArgs, argv: &[std::ffi::OsString], found: &PreflightReport) -> Result<()> {
     #[derive(Serialize)]
     struct Shown<'a> {
         instance: &'a str,

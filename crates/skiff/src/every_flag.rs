@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use clap::{Arg, Args, Command};
-use skiff_cli::{self as cli, Cli, Cluster, Env, HostArgs, Instance, Machines, RootArgs, Slurm};
+use skiff_cli::{
+    self as cli, Cli, ClusterCommand, EnvCommand, HostArgs, InstanceCommand, NodesCommand, RootArgs,
+    SlurmCommand,
+};
 use skiff_plan::inside::Inside;
 use skiff_plan::{RootOptions, RootSource};
 use skiff_slurm::wanted;
@@ -50,12 +53,14 @@ fn asked(before: &[&str], flag: &[String], behind: &[&str]) -> RootOptions {
     let words = before.iter().copied().chain(flag.iter().map(String::as_str)).chain(behind.iter().copied());
     let words: Vec<OsString> = words.map(OsString::from).collect();
     let asked = match Cli::read(&words).command {
-        cli::Command::Run(run) => run.options().expect("options"),
-        cli::Command::Shell(shell) => shell.options(),
-        cli::Command::Instance(Instance::Start(start)) => start.options(),
-        cli::Command::Env(Env::Create { host, .. }) => host.into(),
-        cli::Command::Cluster(Cluster::Run(run)) => RootOptions { inside: run.inside, ..run.host.into() },
-        cli::Command::Cluster(Cluster::Machines(Machines::Up(up))) => up.host.into(),
+        cli::CliCommand::Run(run) => run.options().expect("options"),
+        cli::CliCommand::Shell(shell) => shell.options(),
+        cli::CliCommand::Instance(InstanceCommand::Start(start)) => start.options(),
+        cli::CliCommand::Env(EnvCommand::Create { host, .. }) => host.into(),
+        cli::CliCommand::Cluster(ClusterCommand::Run(run)) => {
+            RootOptions { inside: run.inside, ..run.host.into() }
+        }
+        cli::CliCommand::Cluster(ClusterCommand::Machines(NodesCommand::Up(up))) => up.host.into(),
         _ => panic!("{words:?}: asks nothing of a root"),
     };
     RootOptions { source: RootSource::Host, argv: vec![], ..asked }
@@ -110,7 +115,7 @@ fn what_connects_to_the_host_reaches_the_planner_from_every_command() {
 fn container(flag: &[String]) -> job::JobContainer {
     let words = ["skiff", "slurm", "submit", "--container-image=debian:12"].map(OsString::from);
     let words = words.into_iter().chain(flag.iter().map(OsString::from)).collect::<Vec<_>>();
-    let cli::Command::Slurm(Slurm::Submit(submit)) = Cli::read(&words).command else { panic!("{words:?}") };
+    let cli::CliCommand::Slurm(SlurmCommand::Submit(submit)) = Cli::read(&words).command else { panic!("{words:?}") };
     let image = job::JobImage { id: skiff_spec::image::ImageId([1; 32]), reference: "debian:12".into() };
     wanted::described(&submit.container, Some(image), false, || Ok("/depot".into())).expect("a container")
 }
@@ -121,7 +126,7 @@ fn every_option_of_slurm_reaches_the_job() {
     let usual = ["script", "image", "home", "no_root", "no_entrypoint", "writable"];
     // What a job itself does, or each of its tasks.
     let of_the_job = ["name", "variables", "save"];
-    let group = cli::Container::augment_args(Command::new("group"));
+    let group = cli::ContainerArgs::augment_args(Command::new("group"));
     let without = container(&[]);
     for arg in group.get_arguments().filter(|arg| !usual.contains(&arg.get_id().as_str())) {
         let id = arg.get_id().as_str();
@@ -139,7 +144,7 @@ fn every_option_of_slurm_reaches_the_job() {
 
 #[test]
 fn the_plug_in_has_the_same_options() {
-    let group = cli::Container::augment_args(Command::new("group"));
+    let group = cli::ContainerArgs::augment_args(Command::new("group"));
     let read: BTreeSet<_> = group.get_arguments().filter_map(Arg::get_long).collect();
     let source = include_str!("../../spank/src/option.rs");
     let told: BTreeSet<_> = source

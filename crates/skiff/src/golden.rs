@@ -8,7 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use skiff_app as app;
-use skiff_cli::{App, Cli, Cluster, Command, Env, Instance, Machines, Run, Slurm, Start};
+use skiff_cli::{
+    AppCommand, Cli, CliCommand, ClusterCommand, EnvCommand, InstanceCommand, NodesCommand, RunArgs,
+    SlurmCommand, StartArgs,
+};
 use skiff_cluster::wire;
 use skiff_cluster::{container, local, node};
 use skiff_env::root;
@@ -153,32 +156,32 @@ impl Machine {
 
     fn plan_of(self, words: Vec<OsString>) -> Plan {
         match Cli::read(&words).command {
-            Command::Run(run) => self.run(&run),
-            Command::Shell(shell) => self.command(shell.options()),
-            Command::Instance(Instance::Start(start)) => self.instance(&start),
-            Command::Env(Env::Create { base, host, .. }) => {
+            CliCommand::Run(run) => self.run(&run),
+            CliCommand::Shell(shell) => self.command(shell.options()),
+            CliCommand::Instance(InstanceCommand::Start(start)) => self.instance(&start),
+            CliCommand::Env(EnvCommand::Create { base, host, .. }) => {
                 let settings = settings(host.mounts, host.net.unwrap_or_default());
                 self.build(root::options(&dev(), settings), &base)
             }
-            Command::Checkpoint(_) => self.restored(),
-            Command::Slurm(Slurm::Submit(submit)) => self.job(&submit),
-            Command::Cluster(Cluster::Run(run)) => {
+            CliCommand::Checkpoint(_) => self.restored(),
+            CliCommand::Slurm(SlurmCommand::Submit(submit)) => self.job(&submit),
+            CliCommand::Cluster(ClusterCommand::Run(run)) => {
                 let members = [member("n1", "10.1.0.1"), member("n2", "10.1.0.2")];
                 let made = vec![PlanFile { name: "nodes".into(), mode: 0o644, text: "n1\nn2\n".into() }];
                 let (wanted, net) = (wanted(run.host.mounts), run.host.net.unwrap_or_default());
                 let options = container::options(&wanted, memory(), &net, made, (&members, HOSTS));
                 self.build(options, &run.base)
             }
-            Command::Cluster(Cluster::Machines(Machines::Up(up))) if up.here => {
+            CliCommand::Cluster(ClusterCommand::Machines(NodesCommand::Up(up))) if up.here => {
                 let dir = PathBuf::from("/home/alice/cluster/lab");
                 let record = local::record::ClusterDir { name: up.name.clone(), dir };
                 self.build(local::up::options(&up, memory(), None, &record), &up.base)
             }
-            Command::Cluster(Cluster::Machines(Machines::Up(up))) => {
+            CliCommand::Cluster(ClusterCommand::Machines(NodesCommand::Up(up))) => {
                 let (wanted, places) = (wanted(up.host.mounts), (memory(), "/tmp/log".into()));
                 self.build(node::options(&wanted, places, &worker(), "secret".into(), HOSTS), &up.base)
             }
-            Command::App(App::Notebook(wanted) | App::Desktop(wanted)) => {
+            CliCommand::App(AppCommand::Notebook(wanted) | AppCommand::Desktop(wanted)) => {
                 let before = app::words_before(&wanted, self.route);
                 self.plan_of([&["skiff".into()], &before[..], &["/bin/sh".into()]].concat())
             }
@@ -186,7 +189,7 @@ impl Machine {
         }
     }
 
-    fn run(self, run: &Run) -> Plan {
+    fn run(self, run: &RunArgs) -> Plan {
         if let Some(name) = &run.checkpoint {
             return self.instance(&foreground::of_run(run, name).expect("an instance"));
         }
@@ -201,7 +204,7 @@ impl Machine {
         self.build(PlanOptions::new("run", memory(), asked), over)
     }
 
-    fn instance(self, start: &Start) -> Plan {
+    fn instance(self, start: &StartArgs) -> Plan {
         let dir = PathBuf::from("/home/alice/instance").join(start.instance.as_str());
         let record = Record { name: start.instance.clone(), dir: dir.clone() };
         let upper = if start.checkpoint.is_some() { Upper::Directory(dir) } else { memory() };
@@ -227,7 +230,7 @@ impl Machine {
         relocate(saved, to).expect("a plan")
     }
 
-    fn job(self, submit: &skiff_cli::Submit) -> Plan {
+    fn job(self, submit: &skiff_cli::SubmitArgs) -> Plan {
         let spool = PathBuf::from("/var/spool/slurmd");
         if submit.environment.is_some() {
             let (environment, snapshot, depot) = (dev().name, "cd".repeat(32), "/depot".into());

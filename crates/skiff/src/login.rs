@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 
-use skiff_cli::Login;
+use skiff_cli::LoginArgs;
 use skiff_env as env;
 use skiff_spec::fault::{Context as _, Result};
 use skiff_user::context::UserContext;
 
 /// The client's command, or a login shell, in the user's environment; the exit code.
-pub fn login(login: &Login) -> Result<i32> {
+pub fn login(login: &LoginArgs) -> Result<i32> {
     if let Some(words) = outside() {
         return run_outside(&words);
     }

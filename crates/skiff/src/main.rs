@@ -19,7 +19,7 @@ use std::path::Path;
 use clap::CommandFactory;
 use skiff_app as app;
 use skiff_checkpoint as checkpoint;
-use skiff_cli::{self as cli, Cli, Command};
+use skiff_cli::{self as cli, Cli, CliCommand};
 use skiff_cluster as cluster;
 use skiff_env as env;
 use skiff_instance as instance;
@@ -91,42 +91,42 @@ fn show_config(json: bool) -> Result<()> {
 
 fn run(cli: Cli) -> Result<i32> {
     match cli.command {
-        Command::Run(run) => return instance::run::run(&run),
-        Command::Env(command) => return env::run(&command),
-        Command::App(command) => return app::run(&command),
-        Command::Instance(command) => return instance::run(&command),
-        Command::Checkpoint(command) => checkpoint::run(command)?,
-        Command::Job(command) => return checkpoint::job::run(command),
-        Command::Migrate(migrate) => migrate::run(&migrate)?,
-        Command::Drain(drain) => return migrate::drain(&drain),
-        Command::MigrateReceive => return migrate::receive(),
-        Command::Agent => return migrate::agent(),
-        Command::AgentCall { ref node, port } => return migrate::call_agent(node, port),
-        Command::Cluster(command) => return cluster::run(&command),
-        Command::Net(command) => return net::run(&command),
-        Command::Pull(pull) => images::commands::pull(&pull)?,
-        Command::Shell(shell) => return instance::run::shell(&shell),
-        Command::Import(import) => images::commands::import(&import)?,
-        Command::Export(export) => images::commands::export(&export)?,
-        Command::Images(output) => images::commands::list(output.json)?,
-        Command::Rmi { images, output } => images::commands::remove(&images, output.json)?,
-        Command::Inspect { image, files, .. } => images::commands::inspect(&image, files)?,
-        Command::Login(ref login) => match &login.server {
+        CliCommand::Run(run) => return instance::run::run(&run),
+        CliCommand::Env(command) => return env::run(&command),
+        CliCommand::App(command) => return app::run(&command),
+        CliCommand::Instance(command) => return instance::run(&command),
+        CliCommand::Checkpoint(command) => checkpoint::run(command)?,
+        CliCommand::Job(command) => return checkpoint::job::run(command),
+        CliCommand::Migrate(migrate) => migrate::run(&migrate)?,
+        CliCommand::Drain(drain) => return migrate::drain(&drain),
+        CliCommand::MigrateReceive => return migrate::receive(),
+        CliCommand::Agent => return migrate::agent(),
+        CliCommand::AgentCall { ref node, port } => return migrate::call_agent(node, port),
+        CliCommand::Cluster(command) => return cluster::run(&command),
+        CliCommand::Net(command) => return net::run(&command),
+        CliCommand::Pull(pull) => images::commands::pull(&pull)?,
+        CliCommand::Shell(shell) => return instance::run::shell(&shell),
+        CliCommand::Import(import) => images::commands::import(&import)?,
+        CliCommand::Export(export) => images::commands::export(&export)?,
+        CliCommand::Images(output) => images::commands::list(output.json)?,
+        CliCommand::Rmi { images, output } => images::commands::remove(&images, output.json)?,
+        CliCommand::Inspect { image, files, .. } => images::commands::inspect(&image, files)?,
+        CliCommand::Login(ref login) => match &login.server {
             Some(server) => images::login::login(server, login)?,
             None => return login::login(login),
         },
-        Command::Logout { server, output } => images::login::logout(&server, output.json)?,
-        Command::Store(command) => return images::commands::store(&command),
-        Command::Slurm(command) => return slurm::run(&command),
-        Command::Ps(output) => ps::show(&UserContext::load()?, output.json)?,
-        Command::Stop { name } => env::stop(&UserContext::load()?, &name)?,
-        Command::Doctor(output) => return doctor::doctor(output.json),
-        Command::Sweep(sweep) => sweep::sweep(&sweep)?,
-        Command::Config(output) => show_config(output.json)?,
-        Command::Completion { shell } => {
+        CliCommand::Logout { server, output } => images::login::logout(&server, output.json)?,
+        CliCommand::Store(command) => return images::commands::store(&command),
+        CliCommand::Slurm(command) => return slurm::run(&command),
+        CliCommand::Ps(output) => ps::show(&UserContext::load()?, output.json)?,
+        CliCommand::Stop { name } => env::stop(&UserContext::load()?, &name)?,
+        CliCommand::Doctor(output) => return doctor::doctor(output.json),
+        CliCommand::Sweep(sweep) => sweep::sweep(&sweep)?,
+        CliCommand::Config(output) => show_config(output.json)?,
+        CliCommand::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "skiff", &mut std::io::stdout());
         }
-        Command::Man { dir } => {
+        CliCommand::Man { dir } => {
             cli::manual::write(Cli::command(), &dir).context(|| dir.display().to_string())?;
         }
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use skiff_cli::Net;
+use skiff_cli::NetCommand;
 use skiff_net::{lease, node};
 use skiff_output as output;
 use skiff_runtime::network::{self, all, read};
@@ -13,12 +13,12 @@ use skiff_spec::network::{DIR, Lease, NetName, Network};
 use skiff_user::context::UserContext;
 
 /// Does what was asked; the exit code.
-pub fn run(command: &Net) -> Result<i32> {
+pub fn run(command: &NetCommand) -> Result<i32> {
     match command {
-        Net::List(output) => list(output.json).map(|()| 0),
-        Net::Show { name, output } => show(name, output.json).map(|()| 0),
-        Net::Release { name, address } => network::free(&UserContext::load()?, name, *address).map(|()| 0),
-        Net::Check { name, output } => check(name.as_ref(), output.json),
+        NetCommand::List(output) => list(output.json).map(|()| 0),
+        NetCommand::Show { name, output } => show(name, output.json).map(|()| 0),
+        NetCommand::Release { name, address } => network::free(&UserContext::load()?, name, *address).map(|()| 0),
+        NetCommand::Check { name, output } => check(name.as_ref(), output.json),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use skiff_cli::Sweep;
+use skiff_cli::SweepArgs;
 use skiff_env as env;
 use skiff_net::Left;
 use skiff_output as output;
@@ -28,7 +28,7 @@ struct Found {
 
 /// Shows and removes what is left: root's job directories and networks, the user's own half-made or half-removed environments
 /// and checkpoints, and instances that were killed.
-pub fn sweep(sweep: &Sweep) -> Result<()> {
+pub fn sweep(sweep: &SweepArgs) -> Result<()> {
     let context = UserContext::load()?;
     let own = match sweep.dry_run {
         true => dirs::leftovers(&environments::home(&context)?),

@@ -22,7 +22,7 @@ pub mod wanted;
 
 use std::path::PathBuf;
 
-use skiff_cli::Slurm;
+use skiff_cli::SlurmCommand;
 use skiff_spec::fault::Result;
 
 pub use here::spool;
@@ -30,13 +30,13 @@ pub use node::sweep_jobs;
 pub use task::{is_task, run_task};
 
 /// Does what the plug-in asks; the exit code.
-pub fn run(command: &Slurm) -> Result<i32> {
+pub fn run(command: &SlurmCommand) -> Result<i32> {
     match command {
-        Slurm::Submit(wanted) => return submit::submit(wanted),
-        Slurm::Prolog => node::prolog()?,
-        Slurm::Epilog => node::epilog()?,
-        Slurm::StepBegin => step::begin()?,
-        Slurm::Task { .. } => return Ok(run_task()),
+        SlurmCommand::Submit(wanted) => return submit::submit(wanted),
+        SlurmCommand::Prolog => node::prolog()?,
+        SlurmCommand::Epilog => node::epilog()?,
+        SlurmCommand::StepBegin => step::begin()?,
+        SlurmCommand::Task { .. } => return Ok(run_task()),
     }
     Ok(0)
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use skiff_cli::{Container, Submit};
+use skiff_cli::{ContainerArgs, SubmitArgs};
 use skiff_env::contents::take_snapshot;
 use skiff_env::latest;
 use skiff_output as output;
@@ -18,7 +18,7 @@ use skiff_user::context::UserContext;
 use crate::wanted;
 
 /// Prints what the plug-in needs for a job that is to run in an environment or a container; the exit code.
-pub fn submit(wanted: &Submit) -> Result<i32> {
+pub fn submit(wanted: &SubmitArgs) -> Result<i32> {
     // The helper, which a snapshot needs, is of no use inside.
     if let Some(code) = proxy::ask_outside()? {
         return Ok(code);
@@ -35,7 +35,7 @@ pub enum RequestedRoot<'a> {
     /// An environment of the user's.
     Environment(EnvName),
     /// A container; whether it is for a step.
-    Container(&'a Container, bool),
+    Container(&'a ContainerArgs, bool),
     /// A container of an image about which nothing else is said; likewise.
     Image(&'a str, bool),
     /// What the job runs in that we are in.
@@ -43,7 +43,7 @@ pub enum RequestedRoot<'a> {
 }
 
 /// What the words say.
-pub fn asked(wanted: &Submit) -> Result<RequestedRoot<'_>> {
+pub fn asked(wanted: &SubmitArgs) -> Result<RequestedRoot<'_>> {
     match (wanted.environment.as_deref(), wanted.container.is_asked_for()) {
         (None, true) => Ok(RequestedRoot::Container(&wanted.container, wanted.step)),
         (Some(environment), true) => {
@@ -76,7 +76,7 @@ fn own(step: bool) -> Option<JobSpec> {
 
 /// Takes a snapshot or finds the image, and prints what the job carries.
 pub fn describe(context: &UserContext, asked: RequestedRoot<'_>) -> Result<()> {
-    let of = |asked: &Container, step| wanted::container(context, asked, step).map(JobSpec::Container);
+    let of = |asked: &ContainerArgs, step| wanted::container(context, asked, step).map(JobSpec::Container);
     print(&match asked {
         RequestedRoot::Environment(name) => {
             let taken = take_snapshot(context, &Environment::existing(context, name)?)?;
@@ -87,7 +87,7 @@ pub fn describe(context: &UserContext, asked: RequestedRoot<'_>) -> Result<()> {
         }
         RequestedRoot::Container(asked, step) => of(asked, step)?,
         RequestedRoot::Image(image, step) => {
-            of(&Container { image: Some(image.into()), ..Container::default() }, step)?
+            of(&ContainerArgs { image: Some(image.into()), ..ContainerArgs::default() }, step)?
         }
         RequestedRoot::Same(own) => *own,
     })

@@ -33,19 +33,19 @@ const AS_EVER: [&str; 14] = [
 ];
 
 /// Settles which image it is, and whether everything said of it can be meant.
-pub fn container(context: &UserContext, asked: &cli::Container, step: bool) -> Result<JobContainer> {
+pub fn container(context: &UserContext, asked: &cli::ContainerArgs, step: bool) -> Result<JobContainer> {
     let image = asked.image.as_deref().map(|image| get::pin(context, image)).transpose()?;
     described(asked, image, step, || utf8(&context.depot()?))
 }
 
 /// The same, where the image is known.
 pub fn described(
-    asked: &cli::Container,
+    asked: &cli::ContainerArgs,
     image: Option<JobImage>,
     step: bool,
     depot: impl FnOnce() -> Result<String>,
 ) -> Result<JobContainer> {
-    let cli::Container {
+    let cli::ContainerArgs {
         script,
         mounts,
         workdir,

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use skiff_cli::Daemon;
+use skiff_cli::DaemonCommand;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::members::Member;
 use skiff_sys::IgnoreError;
@@ -18,14 +18,14 @@ use crate::slurm;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Does what the node is there for; returns only if that fails, or is done.
-pub fn run(what: &Daemon) -> Result<i32> {
+pub fn run(what: &DaemonCommand) -> Result<i32> {
     if !is_inside() {
         return Err(Error::new("cluster daemon: not a cluster node"));
     }
     match what {
-        Daemon::Controller { alone } => controller(*alone),
-        Daemon::Worker { name, alone } => worker(*name, *alone),
-        Daemon::Ready { workers } => ready(workers).map(|()| 0),
+        DaemonCommand::Controller { alone } => controller(*alone),
+        DaemonCommand::Worker { name, alone } => worker(*name, *alone),
+        DaemonCommand::Ready { workers } => ready(workers).map(|()| 0),
     }
 }
 

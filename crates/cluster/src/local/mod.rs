@@ -15,7 +15,7 @@ mod supervisor;
 pub mod up;
 pub mod wire;
 
-use skiff_cli::Machines;
+use skiff_cli::NodesCommand;
 use skiff_spec::fault::Result;
 use skiff_user::context::UserContext;
 
@@ -23,26 +23,26 @@ pub use nodes::{ListedCluster, running};
 pub use record::{delete_leftovers, leftovers};
 
 /// Carries a command out; the exit code.
-pub fn run(command: &Machines) -> Result<i32> {
-    if let Machines::Daemon(what) = command {
+pub fn run(command: &NodesCommand) -> Result<i32> {
+    if let NodesCommand::Daemon(what) = command {
         return daemon::run(what);
     }
     let context = UserContext::load()?;
     match command {
-        Machines::Daemon(_) => {}
-        Machines::Up(wanted) => up::up(&context, wanted)?,
-        Machines::Add { name, nodes, dry_run } => nodes::add(&context, name, *nodes, *dry_run)?,
-        Machines::Remove { name, nodes, node, dry_run } => {
+        NodesCommand::Daemon(_) => {}
+        NodesCommand::Up(wanted) => up::up(&context, wanted)?,
+        NodesCommand::Add { name, nodes, dry_run } => nodes::add(&context, name, *nodes, *dry_run)?,
+        NodesCommand::Remove { name, nodes, node, dry_run } => {
             nodes::remove(&context, name, *nodes, node, *dry_run)?;
         }
-        Machines::Status { name: Some(name), output } => nodes::status(&context, name, output.json)?,
-        Machines::Status { name: None, output } => nodes::list(&context, output.json)?,
-        Machines::Enter { inside, node, name } => return inside::run(&context, name, *node, inside, &[]),
-        Machines::Exec { inside, node, name, command } => {
+        NodesCommand::Status { name: Some(name), output } => nodes::status(&context, name, output.json)?,
+        NodesCommand::Status { name: None, output } => nodes::list(&context, output.json)?,
+        NodesCommand::Enter { inside, node, name } => return inside::run(&context, name, *node, inside, &[]),
+        NodesCommand::Exec { inside, node, name, command } => {
             return inside::run(&context, name, *node, inside, command);
         }
-        Machines::Tell { name, command } => return inside::tell(&context, name, command),
-        Machines::Down { name, dry_run } => up::down(&context, name, *dry_run)?,
+        NodesCommand::Tell { name, command } => return inside::tell(&context, name, command),
+        NodesCommand::Down { name, dry_run } => up::down(&context, name, *dry_run)?,
     }
     Ok(0)
 }

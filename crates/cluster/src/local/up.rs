@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::pipe::{PipeFlags, pipe_with};
-use skiff_cli::{HostArgs, Up};
+use skiff_cli::{HostArgs, UpArgs};
 use skiff_launch::hosts as lists;
 use skiff_launch::hosts;
 use skiff_launch::launching::Launching;
@@ -39,7 +39,7 @@ use crate::wire::{ContainerSpec, Role, VERSION};
 const ENDING: Duration = Duration::from_secs(60);
 
 /// Makes one; returns when its nodes take jobs.
-pub fn up(context: &UserContext, wanted: &Up) -> Result<()> {
+pub fn up(context: &UserContext, wanted: &UpArgs) -> Result<()> {
     let record = ClusterDir::named(context, &wanted.name)?;
     let launching = find_hosts(context, wanted)?;
     let found = ResolvedBase::named(context, &wanted.base, wanted.dry_run)?;
@@ -85,7 +85,7 @@ pub fn up(context: &UserContext, wanted: &Up) -> Result<()> {
 
 /// The hosts that it is to be on, which are this one so many times if there are no others but a network is asked for; nothing if
 /// it is to be in a network of its own on this machine, as it is if the allocation is just this.
-fn find_hosts(context: &UserContext, wanted: &Up) -> Result<Option<Launching>> {
+fn find_hosts(context: &UserContext, wanted: &UpArgs) -> Result<Option<Launching>> {
     let here = || match &wanted.host.net {
         None => Ok(None),
         Some(net) => launching::here(context, wanted.nodes.ok_or_else(how_many)?, net).map(Some),
@@ -121,7 +121,7 @@ fn count(asked: Option<u16>, there: Option<usize>) -> Result<u16> {
 
 fn spec(
     context: &UserContext,
-    wanted: &Up,
+    wanted: &UpArgs,
     found: &ResolvedBase,
     (launching, record): (Launching, &ClusterDir),
     first: u16,
@@ -159,7 +159,7 @@ fn begin(record: &ClusterDir, nodes: u16, made: &OwnedFd) -> Result<()> {
 
 /// What the words ask of the root of every node, on the network of its hosts, or in a new one on this machine if there is none. The
 /// configuration of the cluster's Slurm, which is in the cluster's directory, is in the place of the host's.
-pub fn options(wanted: &Up, upper: Upper, net: Option<Net>, record: &ClusterDir) -> PlanOptions {
+pub fn options(wanted: &UpArgs, upper: Upper, net: Option<Net>, record: &ClusterDir) -> PlanOptions {
     let kept = |part| Source::Bind(record.dir.join(part));
     let mut places = vec![("/etc/slurm", kept("slurm")), ("/run/munge", kept("munge"))];
     if net.is_none() {

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use serde::Serialize;
-use skiff_cli::{Export, Import, Pull, Store};
+use skiff_cli::{ExportArgs, ImportArgs, PullArgs, StoreCommand};
 use skiff_image::export::{Exported, Target, export as write};
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
@@ -26,7 +26,7 @@ use skiff_user::context::UserContext;
 const SHOWN_DIGITS: usize = 12;
 
 /// `skiff pull`: prints the image's id.
-pub fn pull(pull: &Pull) -> Result<()> {
+pub fn pull(pull: &PullArgs) -> Result<()> {
     let context = UserContext::load()?;
     let way = &pull.way;
     let platform = platform(way.arch.as_deref())?;
@@ -40,7 +40,7 @@ pub fn pull(pull: &Pull) -> Result<()> {
 }
 
 /// `skiff import`: prints the image's id.
-pub fn import(import: &Import) -> Result<()> {
+pub fn import(import: &ImportArgs) -> Result<()> {
     let context = UserContext::load()?;
     let way = &import.way;
     let platform = platform(way.arch.as_deref())?;
@@ -56,7 +56,7 @@ pub fn import(import: &Import) -> Result<()> {
 }
 
 /// `skiff export`: prints the digest of what was written, where it has one.
-pub fn export(export: &Export) -> Result<()> {
+pub fn export(export: &ExportArgs) -> Result<()> {
     let context = UserContext::load()?;
     let mut target = Target::from_str(&export.target).map_err(ours)?;
     let entry = find(&context, &export.image)?;
@@ -72,7 +72,7 @@ pub fn export(export: &Export) -> Result<()> {
     }
     match (export.output.json, digest) {
         (true, digest) => {
-            let Export { image, target, .. } = export;
+            let ExportArgs { image, target, .. } = export;
             output::json(
                 &serde_json::json!({"image": image, "target": target, "digest": digest, "sockets_left_out": sockets}),
             )
@@ -221,12 +221,14 @@ pub fn inspect(image: &str, files: bool) -> Result<()> {
 }
 
 /// `skiff store ...`.
-pub fn store(command: &Store) -> Result<i32> {
+pub fn store(command: &StoreCommand) -> Result<i32> {
     let context = UserContext::load()?;
     match command {
-        Store::Du(output) => usage(&context, output.json)?,
-        Store::Gc { budget, dry_run, output } => collect(&context, budget.as_deref(), *dry_run, output.json)?,
-        Store::Verify { image, output } => return verify(&context, image.as_deref(), output.json),
+        StoreCommand::Du(output) => usage(&context, output.json)?,
+        StoreCommand::Gc { budget, dry_run, output } => {
+            collect(&context, budget.as_deref(), *dry_run, output.json)?
+        }
+        StoreCommand::Verify { image, output } => return verify(&context, image.as_deref(), output.json),
     }
     Ok(0)
 }

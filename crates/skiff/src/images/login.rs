@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
-use skiff_cli::Login;
+use skiff_cli::LoginArgs;
 use skiff_output as output;
 use skiff_registry::auth::{self, Credential, Credentials, Secret};
 use skiff_registry::registries_conf::RegistriesConf;
@@ -21,7 +21,7 @@ use skiff_sys::signal::{Signals, die_by};
 const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
 /// `skiff login`: asks the server before it remembers anything.
-pub fn login(server: &str, login: &Login) -> Result<()> {
+pub fn login(server: &str, login: &LoginArgs) -> Result<()> {
     let user = match &login.username {
         Some(user) => user.clone(),
         None => ask("Username: ")?,

@@ -10,13 +10,13 @@ const UNITS: [(char, u64); 4] = [('m', 60), ('h', 3600), ('d', 86_400), ('w', 7 
 
 /// Which older checkpoints of a name stay; the newest does in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keep {
+pub struct Retention {
     number: Option<u32>,
     /// In seconds.
     age: Option<u64>,
 }
 
-impl Keep {
+impl Retention {
     /// How many there may be.
     pub fn number(self) -> u32 {
         self.number.unwrap_or(MOST)
@@ -28,7 +28,7 @@ impl Keep {
     }
 }
 
-impl FromStr for Keep {
+impl FromStr for Retention {
     type Err = String;
     fn from_str(words: &str) -> Result<Self, String> {
         let mut keep = Self { number: None, age: None };
@@ -52,7 +52,7 @@ impl FromStr for Keep {
     }
 }
 
-impl fmt::Display for Keep {
+impl fmt::Display for Retention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = self.number.map(|number| number.to_string());
         let age = self.age.map(|age| {
@@ -76,20 +76,20 @@ mod tests {
             ("5,12h", 5, Some(43_200)),
             ("2w,3", 3, Some(1_209_600)),
         ] {
-            let keep: Keep = word.parse().expect(word);
+            let keep: Retention = word.parse().expect(word);
             assert_eq!((keep.number(), keep.age), (number, age), "{word}");
             assert_eq!(keep.to_string().parse(), Ok(keep), "{word}");
         }
         for bad in ["", "0", "1001", "0d", "-1", "d", "7y", "1,2", "1d,2d", "1,", "+1", "1 d"] {
-            assert!(bad.parse::<Keep>().is_err(), "{bad}");
+            assert!(bad.parse::<Retention>().is_err(), "{bad}");
         }
     }
 
     #[test]
     fn what_is_too_old() {
-        let keep: Keep = "1h".parse().expect("an age");
+        let keep: Retention = "1h".parse().expect("an age");
         assert!(!keep.too_old(1000, 1000 + 3600));
         assert!(keep.too_old(1000, 1000 + 3601));
-        assert!(!"3".parse::<Keep>().expect("a number").too_old(0, u64::MAX));
+        assert!(!"3".parse::<Retention>().expect("a number").too_old(0, u64::MAX));
     }
 }
