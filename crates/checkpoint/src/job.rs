@@ -10,7 +10,7 @@ use skiff_cli::{JobCommand, OnSignalArgs, OutputArgs, RestoreArgs, SaveArgs};
 use skiff_instance::{foreground, look, start};
 use skiff_output as output;
 use skiff_plan::stop;
-use skiff_runtime::record::Record;
+use skiff_runtime::record::InstanceDir;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names::JOB_ID;
@@ -58,7 +58,7 @@ fn checkpoint_on_signal(words: &OnSignalArgs) -> Result<i32> {
         },
     };
     let Some(skipped) = skipped else { return Ok(0) };
-    let record = Record::named(&context, instance)?;
+    let record = InstanceDir::named(&context, instance)?;
     let ended = foreground::attend(&context, &record, skipped, |number| {
         if number != signal {
             return Ok(false);

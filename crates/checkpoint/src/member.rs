@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use skiff_net::gate;
 use skiff_runtime::network;
-use skiff_runtime::record::Record;
+use skiff_runtime::record::InstanceDir;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::{Net, NetworkDriver, Reservation};
@@ -33,7 +33,7 @@ pub struct SavedInterface {
 
 impl SavedInterface {
     /// Of an instance that is to be saved, from when on its address is kept; nothing if it has none of its own.
-    pub fn leaving(context: &UserContext, record: &Record, started: &Started) -> Result<Option<Self>> {
+    pub fn leaving(context: &UserContext, record: &InstanceDir, started: &Started) -> Result<Option<Self>> {
         let (Net::Named(name), Some(port)) = (&started.net, InstanceInterface::of(record, started)?) else {
             return Ok(None);
         };
@@ -84,7 +84,7 @@ pub struct InstanceInterface {
 
 impl InstanceInterface {
     /// Finds the member of a running instance; nothing if it has none.
-    pub fn of(record: &Record, started: &Started) -> Result<Option<Self>> {
+    pub fn of(record: &InstanceDir, started: &Started) -> Result<Option<Self>> {
         let Net::Named(name) = &started.net else { return Ok(None) };
         let kind = network::read(name)?.kind;
         Ok(Some(Self { kind, address: record.address()? }))

@@ -12,9 +12,9 @@ use skiff_env::deploy::own_layers;
 use skiff_output as output;
 use skiff_plan::stop::stop_signal;
 use skiff_plan::{self as plan, Relocation, base, get, show};
-use skiff_runtime::record::{ENV, Record, now};
+use skiff_runtime::record::{ENV, InstanceDir, now};
 use skiff_runtime::service::{Approval, Restorer, Service};
-use skiff_runtime::supervisor::{self, Keep, Place};
+use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_runtime::{enter, network};
 use skiff_sandbox::first::{self, Process};
 use skiff_sandbox::join::Failed;
@@ -68,7 +68,7 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
     let (dir, checkpoint) = place::existing(context, slot)?;
     let about = |e: Error| e.about(&format!("checkpoint {slot}"));
     let name = restore.instance.as_ref().unwrap_or(&checkpoint.instance.name);
-    let record = Record::named(context, name)?;
+    let record = InstanceDir::named(context, name)?;
     record.refuse_taken()?;
     let folder = super::required_criu()?;
     fits(context, &checkpoint).map_err(about)?;
@@ -93,7 +93,7 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
 }
 
 /// Makes the instance, and all of it; nothing is left of it if anything fails.
-pub fn make_again(context: &UserContext, record: &Record, revived: &CriuRestorer<'_>) -> Result<()> {
+pub fn make_again(context: &UserContext, record: &InstanceDir, revived: &CriuRestorer<'_>) -> Result<()> {
     let CriuRestorer { checkpoint, dir, .. } = revived;
     let entry = match ImageName::read(&dir.join(IMAGE))? {
         Some(entry) => Some(get::again(context, entry)?),
@@ -111,7 +111,7 @@ pub fn make_again(context: &UserContext, record: &Record, revived: &CriuRestorer
     })
 }
 
-fn show(checkpoint: &Checkpoint, record: &Record, json: bool) -> Result<()> {
+fn show(checkpoint: &Checkpoint, record: &InstanceDir, json: bool) -> Result<()> {
     let plan = &checkpoint.instance.plan;
     if json {
         return output::json(&checkpoint);
@@ -134,7 +134,7 @@ pub fn fits(context: &UserContext, checkpoint: &Checkpoint) -> Result<()> {
 }
 
 /// The plan that it had, with what is another's now.
-fn plan(context: &UserContext, checkpoint: &Checkpoint, record: &Record) -> Result<(Plan, Vec<LayerLease>)> {
+fn plan(context: &UserContext, checkpoint: &Checkpoint, record: &InstanceDir) -> Result<(Plan, Vec<LayerLease>)> {
     let saved = &checkpoint.instance.plan;
     let found =
         checkpoint.instance.snapshot.as_ref().map(|snapshot| own_layers(context, snapshot)).transpose()?;
@@ -154,13 +154,13 @@ fn plan(context: &UserContext, checkpoint: &Checkpoint, record: &Record) -> Resu
 
 fn launch(
     context: &UserContext,
-    record: &Record,
+    record: &InstanceDir,
     (started, entry): (&Started, Option<&ImageName>),
     revived: &CriuRestorer<'_>,
     held: &[LayerLease],
     lock: &OwnedFd,
 ) -> std::result::Result<(), Failed> {
-    let place = Place {
+    let runtime = RuntimeDir {
         dir: record.dir.clone(),
         name: record.name.to_string(),
         environment: started.of.strip_prefix(ENV).map(str::to_owned),
@@ -179,7 +179,7 @@ fn launch(
         checkpoint: true,
         record,
     };
-    supervisor::launch(context, &place, Keep::Instance(&service), &started.plan, held, lock)
+    supervisor::launch(context, &runtime, Lifetime::Instance(&service), &started.plan, held, lock)
 }
 
 /// Processes that are to be made again, in an instance that is started for them.

@@ -12,9 +12,9 @@ use skiff_cli::SaveArgs;
 use skiff_criu::rpc::{Options, RequestType};
 use skiff_instance::look::not_running;
 use skiff_output as output;
-use skiff_runtime::control::{self, Live, Want};
+use skiff_runtime::control::{self, ControlRequest, Live};
 use skiff_runtime::enter;
-use skiff_runtime::record::{Record, now};
+use skiff_runtime::record::{InstanceDir, now};
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
@@ -78,15 +78,15 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<Option<Saved>
 }
 
 /// The instance, which must run and be made to be saved.
-pub fn running(context: &UserContext, instance: &EnvName) -> Result<(Record, Started, Live)> {
-    let record = Record::existing(context, instance)?;
+pub fn running(context: &UserContext, instance: &EnvName) -> Result<(InstanceDir, Started, Live)> {
+    let record = InstanceDir::existing(context, instance)?;
     let started = record.started()?;
     if !started.checkpoint {
         let name = &record.name;
         return Err(Error::new(format!("instance {name}: it was not started so that it can be saved"))
             .hint("skiff instance start --checkpoint ..."));
     }
-    let live = Live::connect(&record.dir, Want::Session)?.ok_or_else(|| not_running(&record))?;
+    let live = Live::connect(&record.dir, ControlRequest::Session)?.ok_or_else(|| not_running(&record))?;
     Ok((record, started, live))
 }
 
@@ -104,7 +104,7 @@ fn say(save: &SaveArgs, saved: &Saved) -> Result<()> {
 }
 
 /// Says all that is in the way, if anything is.
-pub fn refuse(record: &Record, obstacles: &[Obstacle]) -> Result<()> {
+pub fn refuse(record: &InstanceDir, obstacles: &[Obstacle]) -> Result<()> {
     if obstacles.is_empty() {
         return Ok(());
     }
@@ -138,7 +138,7 @@ fn show(slot: &CheckpointName, found: &PreflightReport, json: bool) -> Result<()
 /// One that is being saved.
 struct Saving<'a> {
     context: &'a UserContext,
-    record: &'a Record,
+    record: &'a InstanceDir,
     started: &'a Started,
     init: Pid,
     inside: EnterTarget<'a>,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
 use skiff_env::contents::ours;
-use skiff_runtime::record::Record;
+use skiff_runtime::record::InstanceDir;
 use skiff_sandbox::mounts::{bind_one, open_dir};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{LayerId, whole};
@@ -37,7 +37,12 @@ fn all(plan: &Plan) -> Vec<(String, TreeContents)> {
 }
 
 /// Writes all of them into a checkpoint's directory. Nothing may change them meanwhile.
-pub fn keep(inside: EnterTarget<'_>, plan: &Plan, record: &Record, dir: &Path) -> Result<Vec<SavedTree>> {
+pub fn keep(
+    inside: EnterTarget<'_>,
+    plan: &Plan,
+    record: &InstanceDir,
+    dir: &Path,
+) -> Result<Vec<SavedTree>> {
     let output = Output::hold(record)?;
     let all = all(plan);
     let mut opened: Vec<(OwnedFd, Option<OwnedFd>)> = vec![];
@@ -81,7 +86,7 @@ pub fn put_back_own(
     context: &UserContext,
     checkpoint: &Checkpoint,
     dir: &Path,
-    record: &Record,
+    record: &InstanceDir,
 ) -> Result<()> {
     let plan = &checkpoint.instance.plan;
     let helper = context.helper.as_deref().filter(|_| plan.route == Route::Helper);
@@ -163,7 +168,7 @@ struct Output {
 }
 
 impl Output {
-    fn hold(record: &Record) -> Result<Self> {
+    fn hold(record: &InstanceDir) -> Result<Self> {
         let dir = record.dir.join(format!("saving.{}", std::process::id()));
         let about = || dir.display().to_string();
         fs::create_dir(&dir).context(about)?;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use skiff_plan::inside::Inside;
+use skiff_plan::inside::ProcessArgs;
 use skiff_spec::network;
 use skiff_spec::scratch::ScratchPlace;
 
@@ -50,7 +50,7 @@ pub struct ClusterRunArgs {
     #[command(flatten)]
     pub host: HostArgs,
     #[command(flatten)]
-    pub inside: Inside,
+    pub inside: ProcessArgs,
     /// Where changes are written: a directory on each host, or memory [default: $TMPDIR or /tmp there]
     #[arg(long, value_name = "DIR|memory")]
     pub scratch: Option<ScratchPlace>,

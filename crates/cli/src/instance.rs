@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
-use skiff_plan::inside::Inside;
+use skiff_plan::inside::ProcessArgs;
 use skiff_spec::name::EnvName;
 
 use crate::{DryRunArgs, OutputArgs, RootArgs};
@@ -18,7 +18,7 @@ pub enum InstanceCommand {
     /// Run a command in an instance
     Exec {
         #[command(flatten)]
-        inside: Inside,
+        inside: ProcessArgs,
         /// Instance name
         instance: EnvName,
         /// Command and its arguments

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use skiff_output as output;
-use skiff_plan::inside::Inside;
+use skiff_plan::inside::ProcessArgs;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::NetName;
 
@@ -143,7 +143,7 @@ fn plain(words: &[OsString]) -> Option<CliCommand> {
         {
             let name = name.to_str()?.parse().ok()?;
             Some(CliCommand::Env(EnvCommand::Exec(ExecArgs {
-                inside: Inside::default(),
+                inside: ProcessArgs::default(),
                 name,
                 command: command.into(),
             })))
@@ -382,7 +382,7 @@ pub enum EnvCommand {
     /// Start your shell in an environment (the default one is created on first use)
     Enter {
         #[command(flatten)]
-        inside: Inside,
+        inside: ProcessArgs,
         /// Environment name
         #[arg(default_value_t = EnvName::default_name())]
         name: EnvName,
@@ -444,7 +444,7 @@ pub enum EnvCommand {
 #[derive(Args, Debug)]
 pub struct ExecArgs {
     #[command(flatten)]
-    pub inside: Inside,
+    pub inside: ProcessArgs,
     /// Environment name
     pub name: EnvName,
     /// Command and its arguments

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use skiff_plan::inside::Inside;
+use skiff_plan::inside::ProcessArgs;
 use skiff_spec::members::Member;
 use skiff_spec::name::EnvName;
 use skiff_spec::scratch::ScratchPlace;
@@ -50,7 +50,7 @@ pub enum NodesCommand {
     /// Start your shell on a node
     Enter {
         #[command(flatten)]
-        inside: Inside,
+        inside: ProcessArgs,
         /// Node name
         #[arg(long, value_name = "NODE", default_value_t = Member::Controller)]
         node: Member,
@@ -60,7 +60,7 @@ pub enum NodesCommand {
     /// Run a command on a node
     Exec {
         #[command(flatten)]
-        inside: Inside,
+        inside: ProcessArgs,
         /// Node name
         #[arg(long, value_name = "NODE", default_value_t = Member::Controller)]
         node: Member,

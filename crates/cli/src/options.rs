@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use skiff_plan::inside::Inside;
+use skiff_plan::inside::ProcessArgs;
 use skiff_plan::{RootOptions, RootSource};
 use skiff_spec::fault::{Fault, Result};
 
@@ -65,7 +65,7 @@ impl StartArgs {
         RootOptions {
             argv: command.clone(),
             entrypoint: entrypoint.clone(),
-            inside: Inside { root: asked.inside.root || checkpoint.is_some(), ..asked.inside },
+            inside: ProcessArgs { root: asked.inside.root || checkpoint.is_some(), ..asked.inside },
             dumpable: checkpoint.is_some(),
             ..asked
         }
@@ -77,7 +77,7 @@ impl From<RootArgs> for RootOptions {
         let RootArgs { inside, writable, user, pull, host, contain } = args;
         let ContainArgs { contain, containall, no_home } = contain;
         Self {
-            inside: Inside { cleanenv: inside.cleanenv || containall, ..inside },
+            inside: ProcessArgs { cleanenv: inside.cleanenv || containall, ..inside },
             user,
             pull,
             contain: contain || containall,

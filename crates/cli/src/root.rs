@@ -3,14 +3,14 @@
 
 use clap::Args;
 use skiff_plan::get::PullWhen;
-use skiff_plan::inside::Inside;
+use skiff_plan::inside::ProcessArgs;
 use skiff_spec::network::Net;
 
 /// What can be asked of every environment that is made for what runs in it.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RootArgs {
     #[command(flatten)]
-    pub inside: Inside,
+    pub inside: ProcessArgs,
     /// Make the image writable; changes are discarded
     #[arg(long)]
     pub writable: bool,

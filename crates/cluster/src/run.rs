@@ -8,7 +8,7 @@ use skiff_cli::ClusterRunArgs;
 use skiff_launch::launching::{CallbackSetup, Launching};
 use skiff_launch::manager::Launch;
 use skiff_output as output;
-use skiff_plan::inside::Inside;
+use skiff_plan::inside::ProcessArgs;
 use skiff_plan::{self as plan, in_image};
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::join::Failed;
@@ -86,7 +86,7 @@ fn plan(run: &ClusterRunArgs, net: &Net, context: &UserContext) -> Result<Plan> 
 
 /// What lies below, and the command as the user wrote it, with the variables that belong to it there.
 fn root(run: &ClusterRunArgs, context: &UserContext) -> Result<(Root, CommandSpec)> {
-    let inside = Inside { me: !run.inside.root, ..run.inside.clone() };
+    let inside = ProcessArgs { me: !run.inside.root, ..run.inside.clone() };
     let found = ResolvedBase::named(context, &run.base, run.dry_run)?;
     let command = match found.image() {
         Some(entry) => {

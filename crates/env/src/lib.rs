@@ -11,7 +11,7 @@ pub mod root;
 use skiff_cli::{EnvCommand, ExecArgs, HostArgs};
 use skiff_output as output;
 use skiff_plan::{self as plan, RootSource, show};
-use skiff_runtime::environments::{Environment, Ground};
+use skiff_runtime::environments::{Environment, EnvironmentBase};
 use skiff_spec::fault::Result;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
@@ -54,8 +54,8 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
 fn create(context: &UserContext, name: &EnvName, base: &str, host: &HostArgs, dry_run: bool) -> Result<()> {
     let HostArgs { mounts, net } = host;
     let ground = match RootSource::of_base(base)? {
-        RootSource::Host => Ground::Host,
-        RootSource::Image(image) => Ground::Image(skiff_store::find(context, &image)?),
+        RootSource::Host => EnvironmentBase::Host,
+        RootSource::Image(image) => EnvironmentBase::Image(skiff_store::find(context, &image)?),
     };
     // What is wrong with a mount shows now, not at the first start.
     mounts.iter().try_for_each(|m| plan::parse_mount(m).map(drop))?;
@@ -65,8 +65,8 @@ fn create(context: &UserContext, name: &EnvName, base: &str, host: &HostArgs, dr
     let env = Environment::named(context, name.clone())?;
     if dry_run {
         let over = match &ground {
-            Ground::Host => "the host's root".into(),
-            Ground::Image(entry) => format!("image {} (sha256:{})", entry.reference, entry.id),
+            EnvironmentBase::Host => "the host's root".into(),
+            EnvironmentBase::Image(entry) => format!("image {} (sha256:{})", entry.reference, entry.id),
         };
         return output::line(&format!("make {} over {over}", env.dir.display()));
     }

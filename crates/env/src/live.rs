@@ -6,10 +6,10 @@ use std::os::fd::AsFd;
 use serde::Serialize;
 use skiff_output as output;
 use skiff_plan::in_image;
-use skiff_plan::inside::Inside;
-use skiff_runtime::control::{self, Live, Want};
+use skiff_plan::inside::ProcessArgs;
+use skiff_runtime::control::{self, ControlRequest, Live};
 use skiff_runtime::enter;
-use skiff_runtime::environments::{self, Environment, Ground};
+use skiff_runtime::environments::{self, Environment, EnvironmentBase};
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::{CommandExit, Session};
@@ -23,7 +23,7 @@ use skiff_user::context::UserContext;
 use crate::root;
 
 /// The user's shell in an environment; the default one is made on first use.
-pub fn enter(context: &UserContext, name: &EnvName, inside: &Inside) -> Result<i32> {
+pub fn enter(context: &UserContext, name: &EnvName, inside: &ProcessArgs) -> Result<i32> {
     let env = existing_or_default(context, name)?;
     let mut command = command(context, &env, inside, &[])?;
     set_prompt(&mut command, name);
@@ -34,19 +34,21 @@ pub fn enter(context: &UserContext, name: &EnvName, inside: &Inside) -> Result<i
 pub fn command(
     context: &UserContext,
     env: &Environment,
-    inside: &Inside,
+    inside: &ProcessArgs,
     words: &[OsString],
 ) -> Result<CommandSpec> {
     match env.ground()? {
-        Ground::Host => Ok(inside.command(context, words)),
-        Ground::Image(entry) => in_image::in_environment(context, (entry.id, &entry.exec()?), inside, words),
+        EnvironmentBase::Host => Ok(inside.command(context, words)),
+        EnvironmentBase::Image(entry) => {
+            in_image::in_environment(context, (entry.id, &entry.exec()?), inside, words)
+        }
     }
 }
 
 /// As a login does: `command` by the login shell if there is one, else the shell as a login shell.
 pub fn enter_default(context: &UserContext, name: &EnvName, command: Option<OsString>) -> Result<i32> {
     let env = existing_or_default(context, name)?;
-    let inside = Inside { root: true, workdir: Some(context.home.clone()), ..Inside::default() };
+    let inside = ProcessArgs { root: true, workdir: Some(context.home.clone()), ..ProcessArgs::default() };
     let shell = context.shell();
     // Its name without directories, as sshd gives it; with a dash it is a login shell.
     let mut argv0 = std::path::Path::new(&shell).file_name().unwrap_or(&shell).to_owned();
@@ -73,7 +75,7 @@ fn existing_or_default(context: &UserContext, name: &EnvName) -> Result<Environm
         return found;
     }
     let env = Environment::named(context, name.clone())?;
-    match env.create(&Ground::Host, vec![], Net::Host) {
+    match env.create(&EnvironmentBase::Host, vec![], Net::Host) {
         // Two first uses at once: one of them makes it.
         Err(_) if env.exists() => {}
         made => made?,
@@ -87,7 +89,7 @@ fn set_prompt(command: &mut CommandSpec, name: &EnvName) {
 }
 
 /// Runs a command in an environment, which is started if need be; the exit code.
-pub fn exec_in(context: &UserContext, env: &Environment, inside: &Inside, command: &CommandSpec) -> i32 {
+pub fn exec_in(context: &UserContext, env: &Environment, inside: &ProcessArgs, command: &CommandSpec) -> i32 {
     let mut command = command.clone();
     command.set(names::ENVIRONMENT, env.name.as_str());
     match session(context, env, inside.identity(), &command) {
@@ -153,7 +155,7 @@ pub fn row(l: &ListedEnvironment) -> Vec<String> {
 pub fn listed(context: &UserContext) -> Result<Vec<ListedEnvironment>> {
     let one = |env: Environment| -> Result<ListedEnvironment> {
         let settings = env.settings()?;
-        let live = Live::connect(&env.dir, Want::Status)?;
+        let live = Live::connect(&env.dir, ControlRequest::Status)?;
         Ok(ListedEnvironment {
             name: env.name.to_string(),
             base: settings.base.clone(),
@@ -186,7 +188,7 @@ pub fn refresh(context: &UserContext, name: &EnvName) -> Result<()> {
         // An image does not change.
         return Ok(());
     }
-    let Some(live) = Live::connect(&env.dir, Want::Session)? else {
+    let Some(live) = Live::connect(&env.dir, ControlRequest::Session)? else {
         // The next start sees everything.
         return Ok(());
     };

@@ -4,7 +4,7 @@ use skiff_plan::{self as plan, PlanOptions, base};
 use skiff_runtime::control::Live;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::network;
-use skiff_runtime::supervisor::{Keep, Place, session_at};
+use skiff_runtime::supervisor::{Lifetime, RuntimeDir, session_at};
 use skiff_spec::fault::Result;
 use skiff_spec::plan::{Plan, Upper};
 use skiff_spec::settings::Settings;
@@ -14,10 +14,10 @@ use skiff_user::context::UserContext;
 pub fn session(context: &UserContext, env: &Environment) -> Result<Live> {
     plan::refuse_inside(context)?;
     let name = env.name.to_string();
-    let place = Place { dir: env.dir.clone(), environment: Some(name.clone()), name };
+    let runtime = RuntimeDir { dir: env.dir.clone(), environment: Some(name.clone()), name };
     let settings = env.settings()?;
     let network = settings.net.of_site();
-    let live = session_at(context, &place, Keep::WhileUsed, || {
+    let live = session_at(context, &runtime, Lifetime::WhileUsed, || {
         network::join(context, network)?;
         let plan = plan(context, env)?;
         base::make_ready(context, &plan)?;

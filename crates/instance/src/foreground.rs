@@ -7,7 +7,7 @@ use skiff_cli::{RunArgs, StartArgs};
 use skiff_output as output;
 use skiff_plan::{RootOptions, RootSource};
 use skiff_runtime::lock;
-use skiff_runtime::record::{Record, State};
+use skiff_runtime::record::{InstanceDir, State};
 use skiff_sandbox::session::CommandExit as HowEnded;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Ended};
@@ -31,7 +31,7 @@ pub fn run(run: &RunArgs, instance: &EnvName) -> Result<i32> {
     match start::start(&of_run(run, instance)?)? {
         0 if !run.show.dry_run => {
             let context = UserContext::load()?;
-            let ended = attend(&context, &Record::named(&context, instance)?, 0, |_| Ok(false))?;
+            let ended = attend(&context, &InstanceDir::named(&context, instance)?, 0, |_| Ok(false))?;
             Ok(ended.map_or(0, output::exit_as))
         }
         code => Ok(code),
@@ -79,7 +79,7 @@ pub fn of_run(run: &RunArgs, instance: &EnvName) -> Result<StartArgs> {
 /// things are for `heard`; when that says so, nobody waits any longer.
 pub fn attend(
     context: &UserContext,
-    record: &Record,
+    record: &InstanceDir,
     skipped: u64,
     mut heard: impl FnMut(i32) -> Result<bool>,
 ) -> Result<Option<HowEnded>> {
@@ -106,7 +106,7 @@ pub fn attend(
     ended(record).map(Some)
 }
 
-fn ended(record: &Record) -> Result<HowEnded> {
+fn ended(record: &InstanceDir) -> Result<HowEnded> {
     match record.state()? {
         State::Ended(Ended { end: Some(End::Exited(code)), .. }) => Ok(HowEnded::Code(code)),
         State::Ended(Ended { end: Some(End::Killed(number)), .. }) => Ok(HowEnded::Signal(number)),

@@ -13,7 +13,7 @@ use skiff_cli::InstanceCommand;
 use skiff_spec::fault::Result;
 use skiff_user::context::UserContext;
 
-pub use look::{Listed, running};
+pub use look::{ListedInstance, running};
 
 /// Does what was asked; the exit code.
 pub fn run(command: &InstanceCommand) -> Result<i32> {

@@ -9,14 +9,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{SeekFrom, seek};
 use skiff_output as output;
-use skiff_runtime::record::{Record, State};
+use skiff_runtime::record::{InstanceDir, State};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
 
 /// Prints it, and what follows if that is asked for, until the instance ends.
 pub fn show(context: &UserContext, name: &EnvName, follow: bool) -> Result<()> {
-    let record = Record::existing(context, name)?;
+    let record = InstanceDir::existing(context, name)?;
     if follow {
         return Follow::begin(&record, 0)?.until(None).map(drop);
     }
@@ -26,14 +26,14 @@ pub fn show(context: &UserContext, name: &EnvName, follow: bool) -> Result<()> {
 
 /// Somebody who reads along.
 pub struct Follow<'a> {
-    record: &'a Record,
+    record: &'a InstanceDir,
     file: File,
     news: OwnedFd,
 }
 
 impl<'a> Follow<'a> {
     /// Begins to, behind so many bytes.
-    pub fn begin(record: &'a Record, skipped: u64) -> Result<Self> {
+    pub fn begin(record: &'a InstanceDir, skipped: u64) -> Result<Self> {
         let path = record.output();
         let about = || path.display().to_string();
         let file = File::open(&path).context(about)?;

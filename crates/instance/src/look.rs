@@ -9,10 +9,10 @@ use serde::Serialize;
 use skiff_env as env;
 use skiff_output as output;
 use skiff_plan::in_image;
-use skiff_plan::inside::Inside;
-use skiff_runtime::control::{self, Live, Want};
+use skiff_plan::inside::ProcessArgs;
+use skiff_runtime::control::{self, ControlRequest, Live};
 use skiff_runtime::environments::Environment;
-use skiff_runtime::record::{ENV, Record, State};
+use skiff_runtime::record::{ENV, InstanceDir, State};
 use skiff_runtime::{enter, lock, network};
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::join::Failed;
@@ -27,7 +27,7 @@ use skiff_user::context::UserContext;
 
 /// One, for people and programs.
 #[derive(Serialize)]
-pub struct Listed {
+pub struct ListedInstance {
     name: String,
     of: String,
     command: Vec<String>,
@@ -52,8 +52,8 @@ pub struct Listed {
     path: String,
 }
 
-impl Listed {
-    fn of(record: &Record) -> Result<Self> {
+impl ListedInstance {
+    fn of(record: &InstanceDir) -> Result<Self> {
         let started = record.started()?;
         let mut listed = Self {
             name: record.name.to_string(),
@@ -109,9 +109,9 @@ impl Listed {
     }
 }
 
-fn listed(context: &UserContext) -> Result<Vec<Listed>> {
-    let all = Record::all(context)?;
-    let looked = all.iter().map(|record| (record, Listed::of(record)));
+fn listed(context: &UserContext) -> Result<Vec<ListedInstance>> {
+    let all = InstanceDir::all(context)?;
+    let looked = all.iter().map(|record| (record, ListedInstance::of(record)));
     // One that has gone meanwhile is none.
     looked.filter(|(record, one)| one.is_ok() || record.dir.exists()).map(|(_, one)| one).collect()
 }
@@ -134,16 +134,16 @@ pub fn list(context: &UserContext, json: bool) -> Result<()> {
 }
 
 /// Lists the instances that run.
-pub fn running(context: &UserContext) -> Result<Vec<Listed>> {
+pub fn running(context: &UserContext) -> Result<Vec<ListedInstance>> {
     let all = listed(context)?;
     Ok(all.into_iter().filter(|listed| listed.state == "running").collect())
 }
 
 /// Runs a command in one; its exit code.
-pub fn exec(context: &UserContext, name: &EnvName, inside: &Inside, words: &[OsString]) -> Result<i32> {
-    let record = Record::existing(context, name)?;
+pub fn exec(context: &UserContext, name: &EnvName, inside: &ProcessArgs, words: &[OsString]) -> Result<i32> {
+    let record = InstanceDir::existing(context, name)?;
     let started = record.started()?;
-    let live = Live::connect(&record.dir, Want::Session)?.ok_or_else(|| not_running(&record))?;
+    let live = Live::connect(&record.dir, ControlRequest::Session)?.ok_or_else(|| not_running(&record))?;
     if let Some(name) = started.plan.network_to_join() {
         network::follow(context, name, live.pid)?;
     }
@@ -170,13 +170,13 @@ fn session(
 /// As the instance's own command would be run, unless the user wants to be somebody else.
 fn command(
     context: &UserContext,
-    (record, started): (&Record, &Started),
-    inside: &Inside,
+    (record, started): (&InstanceDir, &Started),
+    inside: &ProcessArgs,
     words: &[OsString],
 ) -> Result<(Identity, CommandSpec)> {
     let own = started.identity == Identity::Root || context.route() == Route::Rootless;
     let root = inside.root || (own && !inside.me);
-    let inside = Inside { root, me: !root, ..inside.clone() };
+    let inside = ProcessArgs { root, me: !root, ..inside.clone() };
     let command = match (started.of.strip_prefix(ENV), record.image()?) {
         (Some(name), _) => {
             let env = name.parse().map_err(|e| Error::new(format!("{e}")))?;
@@ -194,7 +194,7 @@ fn command(
 }
 
 /// Why there is nothing to talk to.
-pub fn not_running(record: &Record) -> Error {
+pub fn not_running(record: &InstanceDir) -> Error {
     let how = match record.state() {
         Ok(State::Ended(Ended { end: Some(End::Exited(code)), .. })) => {
             format!("it has ended (exit code {code})")
@@ -213,8 +213,8 @@ pub fn not_running(record: &Record) -> Error {
 
 /// Ends one, kindly at first.
 pub fn stop(context: &UserContext, name: &EnvName, seconds: u64) -> Result<()> {
-    let record = Record::existing(context, name)?;
-    let live = Live::connect(&record.dir, Want::End)?.ok_or_else(|| not_running(&record))?;
+    let record = InstanceDir::existing(context, name)?;
+    let live = Live::connect(&record.dir, ControlRequest::End)?.ok_or_else(|| not_running(&record))?;
     let limit = Timespec::try_from(Duration::from_secs(seconds))
         .map_err(|_| Error::new(format!("--time {seconds}: too long")))?;
     // If it has not ended by itself then, it is ended.
@@ -229,7 +229,7 @@ pub fn stop(context: &UserContext, name: &EnvName, seconds: u64) -> Result<()> {
 
 /// Removes what is kept of one.
 pub fn remove(context: &UserContext, name: &EnvName, force: bool) -> Result<()> {
-    let record = Record::existing(context, name)?;
+    let record = InstanceDir::existing(context, name)?;
     let mut lock = record.lock_ended()?;
     if lock.is_none() && force {
         control::stop_at(&record.dir)?;

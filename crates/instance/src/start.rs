@@ -18,9 +18,9 @@ use skiff_plan::stop::stop_signal;
 use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, in_image};
 use skiff_runtime::environments::Environment;
 use skiff_runtime::network;
-use skiff_runtime::record::{ENV, Record, now};
+use skiff_runtime::record::{ENV, InstanceDir, now};
 use skiff_runtime::service::Service;
-use skiff_runtime::supervisor::{self, Keep, Place};
+use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::join::Failed;
 use skiff_snapshot::{Depot, LayerLease};
@@ -102,7 +102,7 @@ impl Resolved {
 /// Starts it; the exit code: that of a command that cannot be started, too.
 pub fn start(start: &StartArgs) -> Result<i32> {
     let context = UserContext::load()?;
-    let record = Record::named(&context, &start.instance)?;
+    let record = InstanceDir::named(&context, &start.instance)?;
     let of = Of::read(&context, &start.of)?;
     record.refuse_taken()?;
     if let Some(Some(checkpoint)) = &start.checkpoint {
@@ -132,11 +132,11 @@ fn launch(
     context: &UserContext,
     start: &StartArgs,
     of: &Of,
-    record: &Record,
+    record: &InstanceDir,
     wanted: &Wanted,
     lock: &std::os::fd::OwnedFd,
 ) -> std::result::Result<(), Failed> {
-    let place = Place {
+    let runtime = RuntimeDir {
         dir: record.dir.clone(),
         name: record.name.to_string(),
         environment: match of {
@@ -152,7 +152,7 @@ fn launch(
         checkpoint: start.checkpoint.is_some(),
         record,
     };
-    supervisor::launch(context, &place, Keep::Instance(&service), &wanted.plan, &wanted.held, lock)
+    supervisor::launch(context, &runtime, Lifetime::Instance(&service), &wanted.plan, &wanted.held, lock)
 }
 
 fn started(start: &StartArgs, of: &Of, wanted: &Wanted) -> Started {
@@ -203,7 +203,7 @@ impl Of {
     }
 }
 
-fn wanted(context: &UserContext, start: &StartArgs, of: &Of, record: &Record) -> Result<Wanted> {
+fn wanted(context: &UserContext, start: &StartArgs, of: &Of, record: &InstanceDir) -> Result<Wanted> {
     let asked = start.options();
     let upper = if asked.dumpable {
         // On the disk, where it can be saved.
@@ -222,7 +222,7 @@ fn wanted(context: &UserContext, start: &StartArgs, of: &Of, record: &Record) ->
 }
 
 /// What is asked of the root.
-pub fn options(asked: RootOptions, record: &Record, upper: Upper) -> PlanOptions {
+pub fn options(asked: RootOptions, record: &InstanceDir, upper: Upper) -> PlanOptions {
     PlanOptions {
         has_host_name: true,
         own: vec![plan::output(record.output())],

@@ -7,9 +7,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use skiff_runtime::control::{Live, Want};
+use skiff_runtime::control::{ControlRequest, Live};
 use skiff_runtime::lock;
-use skiff_runtime::record::{Record, State};
+use skiff_runtime::record::{InstanceDir, State};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
@@ -35,7 +35,7 @@ pub fn take(dir: &Path) -> Result<bool> {
 
 /// Whether the one that was offered with this token has been taken. If nobody has said so yet, it never will be.
 pub fn ask(context: &UserContext, instance: &EnvName, token: &str) -> Result<bool> {
-    let record = Record::named(context, instance)?;
+    let record = InstanceDir::named(context, instance)?;
     let is_it = || fs::read_to_string(record.dir.join(ARRIVAL)).is_ok_and(|there| there == token);
     if !is_it() || decide(&record.dir, REFUSED)? {
         return Ok(false);
@@ -43,7 +43,9 @@ pub fn ask(context: &UserContext, instance: &EnvName, token: &str) -> Result<boo
     let until = Instant::now() + PATIENCE;
     // It is about to run, or to be removed as it could not; or it has ended.
     while is_it() && Instant::now() < until {
-        if Live::connect(&record.dir, Want::Status)?.is_some() || matches!(record.state()?, State::Ended(_)) {
+        if Live::connect(&record.dir, ControlRequest::Status)?.is_some()
+            || matches!(record.state()?, State::Ended(_))
+        {
             return Ok(true);
         }
         if lock::try_lock(&record.dir)?.is_some() {

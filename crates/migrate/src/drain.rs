@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use skiff_cli::{Compress, DrainArgs, MigrateArgs, Mode, OutputArgs};
 use skiff_launch::hosts;
 use skiff_output as output;
-use skiff_runtime::record::{Record, State};
+use skiff_runtime::record::{InstanceDir, State};
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_user::context::UserContext;
@@ -54,7 +54,7 @@ pub fn drain(context: &UserContext, words: &DrainArgs) -> Result<i32> {
 fn leave(context: &UserContext, words: &DrainArgs, targets: &[String]) -> Result<Vec<Left>> {
     let mut all = vec![];
     let mut turn = 0;
-    for record in Record::all(context)? {
+    for record in InstanceDir::all(context)? {
         if !matches!(record.state()?, State::Running(_)) {
             continue;
         }
@@ -84,7 +84,7 @@ fn leave(context: &UserContext, words: &DrainArgs, targets: &[String]) -> Result
     Ok(all)
 }
 
-fn moving(record: &Record, node: &str, mode: Mode) -> MigrateArgs {
+fn moving(record: &InstanceDir, node: &str, mode: Mode) -> MigrateArgs {
     let output = OutputArgs { json: false };
     let compress = Compress::Auto;
     MigrateArgs { mode, compress, dry_run: false, output, instance: record.name.clone(), node: node.into() }

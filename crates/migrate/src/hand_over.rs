@@ -21,7 +21,7 @@ use skiff_checkpoint::versions::Versions;
 use skiff_checkpoint::{required_criu, trees};
 use skiff_cli::{MigrateArgs, Mode};
 use skiff_criu::rpc::{Options, PageServer, RequestType};
-use skiff_runtime::record::{Record, now};
+use skiff_runtime::record::{InstanceDir, now};
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
@@ -55,7 +55,7 @@ const STARTING: Duration = Duration::from_secs(30);
 /// One that is to be moved.
 pub struct Migration<'a> {
     pub context: &'a UserContext,
-    pub record: &'a Record,
+    pub record: &'a InstanceDir,
     pub started: &'a Started,
     pub init: Pid,
     pub inside: EnterTarget<'a>,

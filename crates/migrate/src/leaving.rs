@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use skiff_runtime::control;
-use skiff_runtime::record::Record;
+use skiff_runtime::record::InstanceDir;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::IgnoreError;
 
@@ -34,7 +34,7 @@ pub struct InDoubtRecord {
 
 impl InDoubtRecord {
     /// Writes it down, and stops CRIU, so that nobody but us can make the processes run again.
-    pub fn begin(record: &Record, criu: Pid, node: &str, token: String) -> Result<Self> {
+    pub fn begin(record: &InstanceDir, criu: Pid, node: &str, token: String) -> Result<Self> {
         let number = criu.as_raw_nonzero().get();
         let (_, started) = look(number).ok_or_else(|| Error::new("CRIU has ended"))?;
         let leaving = Self { node: node.into(), token, criu: number, started };
@@ -67,7 +67,7 @@ impl InDoubtRecord {
     }
 
     /// The one that was left, if one was.
-    pub fn left(record: &Record) -> Result<Option<Self>> {
+    pub fn left(record: &InstanceDir) -> Result<Option<Self>> {
         let path = path(record);
         match fs::read(&path) {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
@@ -78,7 +78,7 @@ impl InDoubtRecord {
     }
 
     /// Notes that the instance stays: CRIU goes on, and if nobody tells it otherwise it lets the processes go on.
-    pub fn stay(&self, record: &Record) -> Result<()> {
+    pub fn stay(&self, record: &InstanceDir) -> Result<()> {
         let path = path(record);
         fs::remove_file(&path).context(|| path.display().to_string())?;
         self.release();
@@ -96,7 +96,7 @@ impl InDoubtRecord {
 }
 
 /// Notes that the instance has gone: what is here ends, CRIU with it.
-pub fn end(record: &Record) -> Result<()> {
+pub fn end(record: &InstanceDir) -> Result<()> {
     record.note_end(Some(skiff_spec::instance::End::Moved))?;
     control::stop_at(&record.dir)?;
     match fs::remove_file(path(record)) {
@@ -105,7 +105,7 @@ pub fn end(record: &Record) -> Result<()> {
     }
 }
 
-fn path(record: &Record) -> PathBuf {
+fn path(record: &InstanceDir) -> PathBuf {
     record.dir.join(FILE)
 }
 

@@ -20,9 +20,9 @@ use skiff_env::deploy::own_layers;
 use skiff_launch::callback;
 use skiff_output as output;
 use skiff_plan::{self as plan, get};
-use skiff_runtime::control::{self, Live, Want};
+use skiff_runtime::control::{self, ControlRequest, Live};
 use skiff_runtime::network;
-use skiff_runtime::record::Record;
+use skiff_runtime::record::InstanceDir;
 use skiff_sandbox::mounts::open_dir;
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
@@ -78,10 +78,10 @@ pub fn receive(context: &UserContext) -> Result<i32> {
 }
 
 /// What runs in a step of Slurm's ends with that, and a step with its programs: so we stay as long as the instance does, which ends with us.
-fn stay(record: &Record) -> Result<i32> {
+fn stay(record: &InstanceDir) -> Result<i32> {
     detach_stdio();
     if in_step()
-        && let Some(live) = Live::connect(&record.dir, Want::Status)?
+        && let Some(live) = Live::connect(&record.dir, ControlRequest::Status)?
     {
         let signals = Signals::block(&[]).context(|| "signals")?;
         while wait(&[(live.init.as_fd(), PollFlags::IN), (signals.as_fd(), PollFlags::IN)], None)?[0]
@@ -96,7 +96,7 @@ fn stay(record: &Record) -> Result<i32> {
 }
 
 /// Does what the sender wants; the instance, if one has come.
-fn serve(context: &UserContext, peer: &mut ControlChannel, goods: OwnedFd) -> Result<Option<Record>> {
+fn serve(context: &UserContext, peer: &mut ControlChannel, goods: OwnedFd) -> Result<Option<InstanceDir>> {
     match peer.hear(Instant::now() + PATIENCE)? {
         SourceMessage::Ask(instance, token) => {
             peer.tell(&DestinationMessage::Taken(decision::ask(context, &instance, &token)?))?;
@@ -107,7 +107,7 @@ fn serve(context: &UserContext, peer: &mut ControlChannel, goods: OwnedFd) -> Re
     }
 }
 
-fn take(context: &UserContext, peer: &mut ControlChannel, goods: OwnedFd, offer: &Offer) -> Result<Record> {
+fn take(context: &UserContext, peer: &mut ControlChannel, goods: OwnedFd, offer: &Offer) -> Result<InstanceDir> {
     let record = consider(context, offer)?;
     let images = match offer.mode {
         mode if mode.is_diskless() => Some(Images::prepare(offer)?),
@@ -134,13 +134,13 @@ fn take(context: &UserContext, peer: &mut ControlChannel, goods: OwnedFd, offer:
 }
 
 /// Whether it can come, as far as that shows beforehand; gets what it needs.
-fn consider(context: &UserContext, offer: &Offer) -> Result<Record> {
+fn consider(context: &UserContext, offer: &Offer) -> Result<InstanceDir> {
     if offer.version != VERSION {
         return Err(Error::new(format!("skiff here is version {VERSION}, the sender's {}", offer.version))
             .hint("have the same version installed on both machines"));
     }
     plan::refuse_inside(context)?;
-    let record = Record::named(context, &offer.checkpoint.instance.name)?;
+    let record = InstanceDir::named(context, &offer.checkpoint.instance.name)?;
     record.refuse_taken()?;
     required_criu()?;
     fits(context, &offer.checkpoint)?;
@@ -172,7 +172,7 @@ fn visible(dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
 fn restore(
     context: &UserContext,
     (peer, token): (&ControlChannel, &str),
-    record: &Record,
+    record: &InstanceDir,
     (checkpoint, dir): (&Checkpoint, &Path),
     images: Option<&Received>,
 ) -> Result<()> {

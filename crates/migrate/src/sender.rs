@@ -12,9 +12,9 @@ use skiff_checkpoint::{look as shown, save};
 use skiff_cli::{MigrateArgs, Mode};
 use skiff_launch::handshake::SharedSecret;
 use skiff_output as output;
-use skiff_runtime::control::{Live, Want};
+use skiff_runtime::control::{ControlRequest, Live};
 use skiff_runtime::enter;
-use skiff_runtime::record::{Record, State};
+use skiff_runtime::record::{InstanceDir, State};
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
@@ -157,7 +157,7 @@ impl MigrationReport {
 }
 
 /// One move at a time.
-fn lock(record: &Record) -> Result<std::os::fd::OwnedFd> {
+fn lock(record: &InstanceDir) -> Result<std::os::fd::OwnedFd> {
     let path = record.dir.join("moving");
     let about = || path.display().to_string();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -172,7 +172,7 @@ fn lock(record: &Record) -> Result<std::os::fd::OwnedFd> {
 }
 
 /// If a move of it has lost its connection when it was given away: finds out whether it has gone, and makes that so here.
-fn settle(context: &UserContext, record: &Record) -> Result<bool> {
+fn settle(context: &UserContext, record: &InstanceDir) -> Result<bool> {
     let Some(left) = InDoubtRecord::left(record)? else { return Ok(false) };
     let taken = ask(context, record, &left).map_err(|e| {
         let (name, node) = (&record.name, &left.node);
@@ -193,7 +193,7 @@ fn settle(context: &UserContext, record: &Record) -> Result<bool> {
 
 /// The same where nothing of it runs here any more: a sender that was killed may have ended what had gone, and not have said so.
 fn settle_ended(context: &UserContext, instance: &EnvName) -> Result<bool> {
-    let record = Record::existing(context, instance)?;
+    let record = InstanceDir::existing(context, instance)?;
     if InDoubtRecord::left(&record)?.is_none() || matches!(record.state()?, State::Running(_)) {
         return Ok(false);
     }
@@ -202,17 +202,17 @@ fn settle_ended(context: &UserContext, instance: &EnvName) -> Result<bool> {
 }
 
 /// Opens the instance's network again, out of which it was shut when it was given away.
-fn listen_again(record: &Record) -> Result<()> {
+fn listen_again(record: &InstanceDir) -> Result<()> {
     let started = record.started()?;
     if let (Some(port), Some(live)) =
-        (InstanceInterface::of(record, &started)?, Live::connect(&record.dir, Want::Status)?)
+        (InstanceInterface::of(record, &started)?, Live::connect(&record.dir, ControlRequest::Status)?)
     {
         port.open(EnterTarget { init: live.init.as_fd(), net: NetSpace::Its, number: None })?;
     }
     Ok(())
 }
 
-fn ask(context: &UserContext, record: &Record, left: &InDoubtRecord) -> Result<bool> {
+fn ask(context: &UserContext, record: &InstanceDir, left: &InDoubtRecord) -> Result<bool> {
     let mut way = ReceiverLink::open(context, &left.node)?;
     way.peer.tell(&SourceMessage::Ask(record.name.clone(), left.token.clone()))?;
     match way.peer.hear(Instant::now() + PATIENCE)? {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use skiff_runtime::environments::Ground;
+use skiff_runtime::environments::EnvironmentBase;
 use skiff_spec::fault::Result;
 use skiff_spec::image::ImageId;
 use skiff_spec::plan::{Base, Plan, Route};
@@ -18,10 +18,10 @@ pub fn facts(context: &UserContext, id: ImageId, volumes: BTreeSet<String>) -> R
 }
 
 /// Facts for the plan of an environment over this.
-pub fn of_ground<'a>(context: &'a UserContext, ground: &Ground) -> Result<Facts<'a>> {
+pub fn of_ground<'a>(context: &'a UserContext, ground: &EnvironmentBase) -> Result<Facts<'a>> {
     match ground {
-        Ground::Host => Facts::of_host(context),
-        Ground::Image(entry) => facts(context, entry.id, entry.exec()?.volumes),
+        EnvironmentBase::Host => Facts::of_host(context),
+        EnvironmentBase::Image(entry) => facts(context, entry.id, entry.exec()?.volumes),
     }
 }
 

@@ -19,7 +19,7 @@ use skiff_store::{Error as StoreError, client, known};
 use skiff_user::context::UserContext;
 
 use crate::import;
-use crate::progress::Progress;
+use crate::progress::PullProgress;
 
 /// When an image is pulled that is to be run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -52,7 +52,7 @@ pub fn to_run(context: &UserContext, text: &str, when: PullWhen) -> Result<Image
         return Err(StoreError::NotPulled(text.into()).into());
     }
     output::note(&format!("image {entry}: pulling it"));
-    pull(context, &entry, &Platform::host(), &mut Progress::new(None, false)).map_err(|e| match when {
+    pull(context, &entry, &Platform::host(), &mut PullProgress::new(None, false)).map_err(|e| match when {
         // Who forgot the dashes gets no answer from any registry.
         PullWhen::Missing if !text.contains(['/', ':', '@']) => {
             let hint = format!("{}; to run a command over the host's root: skiff run -- {text}", e.hint);
@@ -96,7 +96,7 @@ fn by_id(context: &UserContext, entry: ImageName) -> Result<ImageName> {
         return Err(not_here(entry.id, &entry.reference));
     }
     output::note(&format!("image {}: pulling it, as this machine does not have it", entry.reference));
-    fetch_exactly(context, entry.id, &entry.reference, &mut Progress::new(None, false))?;
+    fetch_exactly(context, entry.id, &entry.reference, &mut PullProgress::new(None, false))?;
     Ok(entry)
 }
 
@@ -112,7 +112,7 @@ pub fn on_node(context: &UserContext, id: ImageId, reference: &str) -> Result<Im
         }
         None => match ImageFile::of(reference) {
             Some(file) => import::exactly(context, &file, id),
-            None => fetch_exactly(context, id, reference, &mut Progress::new(None, true)),
+            None => fetch_exactly(context, id, reference, &mut PullProgress::new(None, true)),
         },
     }
 }
@@ -122,7 +122,7 @@ fn fetch_exactly(
     context: &UserContext,
     id: ImageId,
     reference: &str,
-    progress: &mut Progress,
+    progress: &mut PullProgress,
 ) -> Result<ImageName> {
     let missing = || not_here(id, reference);
     let named = Named::from_str(reference).map_err(|_| missing())?;
@@ -141,7 +141,7 @@ pub fn pull(
     context: &UserContext,
     image: &str,
     platform: &Platform,
-    progress: &mut Progress,
+    progress: &mut PullProgress,
 ) -> Result<ImageName> {
     let entry = fetch(context, image, platform, progress)?;
     naming::note(context, &entry)?;
@@ -152,7 +152,7 @@ fn fetch(
     context: &UserContext,
     image: &str,
     platform: &Platform,
-    progress: &mut Progress,
+    progress: &mut PullProgress,
 ) -> Result<ImageName> {
     let mut ask = client::pull(context, image, &platform.to_string())?;
     // A store of their own they fill themselves, by their own policy.

@@ -10,7 +10,7 @@ use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{client, find};
 use skiff_user::context::UserContext;
 
-use crate::progress::Progress;
+use crate::progress::PullProgress;
 
 /// Imports an image and notes its name, which is the file's if it gets none.
 pub fn import_to(
@@ -18,7 +18,7 @@ pub fn import_to(
     file: &ImageFile,
     name: Option<String>,
     platform: &Platform,
-    progress: &mut Progress,
+    progress: &mut PullProgress,
 ) -> Result<ImageName> {
     let entry = read(context, file, name, platform, progress)?;
     naming::note(context, &entry)?;
@@ -27,7 +27,7 @@ pub fn import_to(
 
 /// The image that a file is known to hold, for a machine that does not have it.
 pub fn exactly(context: &UserContext, file: &ImageFile, id: ImageId) -> Result<ImageName> {
-    let entry = read(context, file, None, &Platform::host(), &mut Progress::new(None, true))?;
+    let entry = read(context, file, None, &Platform::host(), &mut PullProgress::new(None, true))?;
     if entry.id != id {
         return Err(Error::new(format!("image {}: the file holds another image by now", file.name))
             .hint("it has changed since the job was submitted: submit it again"));
@@ -40,7 +40,7 @@ fn read(
     file: &ImageFile,
     name: Option<String>,
     platform: &Platform,
-    progress: &mut Progress,
+    progress: &mut PullProgress,
 ) -> Result<ImageName> {
     // What changes while it is read has another stamp next time.
     let origin = Some(file.stamp()?);
@@ -67,5 +67,5 @@ pub fn find_or_import(context: &UserContext, text: &str) -> Result<ImageName> {
     {
         return Ok(entry);
     }
-    import_to(context, &file, None, &Platform::host(), &mut Progress::new(None, false))
+    import_to(context, &file, None, &Platform::host(), &mut PullProgress::new(None, false))
 }

@@ -11,7 +11,7 @@ use skiff_spec::image::ImageId;
 use skiff_spec::plan::Identity;
 use skiff_user::context::UserContext;
 
-use crate::inside::Inside;
+use crate::inside::ProcessArgs;
 
 /// Variables that name places of the host's root, by the beginnings of their names: inside they would lead astray.
 const HOSTS_OWN: [&str; 11] = [
@@ -35,7 +35,7 @@ const IMAGE: &str = "SKIFF_IMAGE";
 pub fn command(
     context: &UserContext,
     (id, exec): (ImageId, &ExecConfig),
-    inside: &Inside,
+    inside: &ProcessArgs,
     entrypoint: Option<&OsStr>,
     words: &[OsString],
 ) -> Result<CommandSpec> {
@@ -53,7 +53,7 @@ pub fn command(
 }
 
 /// Has it run as another user inside, whose name and home are known only there.
-pub fn run_as(command: &mut CommandSpec, user: &str, inside: &Inside) {
+pub fn run_as(command: &mut CommandSpec, user: &str, inside: &ProcessArgs) {
     let asked = inside.settings();
     for name in ["HOME", "USER", "LOGNAME"] {
         if !asked.iter().any(|(asked, _)| asked == name) {
@@ -68,7 +68,7 @@ pub fn run_as(command: &mut CommandSpec, user: &str, inside: &Inside) {
 pub fn in_environment(
     context: &UserContext,
     image: (ImageId, &ExecConfig),
-    inside: &Inside,
+    inside: &ProcessArgs,
     words: &[OsString],
 ) -> Result<CommandSpec> {
     let shell = [OsString::from("/bin/sh")];
@@ -80,7 +80,7 @@ pub fn in_environment(
 fn with_variables(
     context: &UserContext,
     (id, exec): (ImageId, &ExecConfig),
-    inside: &Inside,
+    inside: &ProcessArgs,
     identity: Identity,
     argv: &[OsString],
 ) -> CommandSpec {

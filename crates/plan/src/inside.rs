@@ -13,7 +13,7 @@ use skiff_user::context::UserContext;
 
 /// How a command runs inside.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Inside {
+pub struct ProcessArgs {
     /// Run as root inside (the default)
     #[arg(long, conflicts_with = "me")]
     pub root: bool,
@@ -42,7 +42,7 @@ fn setting() -> impl TypedValueParser<Value = OsString> {
     })
 }
 
-impl Inside {
+impl ProcessArgs {
     /// Who the user is to be inside.
     pub fn identity(&self) -> Identity {
         if self.me { Identity::Me } else { Identity::Root }

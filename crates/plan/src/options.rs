@@ -10,7 +10,7 @@ use skiff_spec::network::Net;
 use skiff_spec::settings::Settings;
 
 use super::get::PullWhen;
-use super::inside::Inside;
+use super::inside::ProcessArgs;
 
 /// In front of an image's name, where other bases could be named.
 const IMAGE: &str = "image:";
@@ -25,7 +25,7 @@ pub struct RootOptions {
     /// Program in the place of the image's entry point; an empty one stands for none.
     pub entrypoint: Option<OsString>,
     /// How the command runs.
-    pub inside: Inside,
+    pub inside: ProcessArgs,
     /// The user of the image that it runs as, if one was named.
     pub user: Option<String>,
     /// When the image is pulled.
@@ -72,7 +72,7 @@ impl RootSource {
 impl RootOptions {
     /// The same for programs that nobody trusts.
     pub fn untrusted(self) -> Self {
-        let inside = Inside {
+        let inside = ProcessArgs {
             untrusted: true,
             // Without the helper, too: it needs no privilege to be seen so.
             me: self.inside.me || !self.inside.root,
@@ -122,11 +122,11 @@ impl From<&JobContainer> for RootOptions {
                 .as_ref()
                 .map_or(RootSource::Host, |image| RootSource::Image(image.reference.clone())),
             entrypoint: (!entrypoint).then(OsString::new),
-            inside: Inside {
+            inside: ProcessArgs {
                 root: *root,
                 me: !root,
                 workdir: workdir.as_ref().map(PathBuf::from),
-                ..Inside::default()
+                ..ProcessArgs::default()
             },
             mounts: mounts.clone(),
             no_home: !home,

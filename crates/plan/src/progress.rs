@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 const MOST_BARS: usize = 12;
 
 /// Shows it.
-pub struct Progress {
+pub struct PullProgress {
     kind: Shown,
     begun: Instant,
     told: Option<Instant>,
@@ -39,7 +39,7 @@ enum Shown {
     Nothing,
 }
 
-impl Progress {
+impl PullProgress {
     /// As asked for; without a wish, as fits where stderr goes.
     pub fn new(wish: Option<ProgressKind>, quiet: bool) -> Self {
         let terminal =

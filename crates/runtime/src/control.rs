@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a command wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum ControlRequest {
     /// To run something inside: the answer is process 1; the connection lasts as long as the session.
     Session,
     /// That it ends, with everything inside.
@@ -47,7 +47,7 @@ pub enum Want {
     Status,
 }
 
-impl Want {
+impl ControlRequest {
     /// As its byte.
     pub fn byte(self) -> u8 {
         match self {
@@ -73,7 +73,7 @@ pub struct Process1 {
     pub sessions: u32,
 }
 
-impl Codec for Want {
+impl Codec for ControlRequest {
     const LONGEST: usize = 1;
 
     fn to_bytes(&self) -> Option<Vec<u8>> {
@@ -101,7 +101,7 @@ impl Codec for Process1 {
     }
 }
 
-impl Protocol for Want {
+impl Protocol for ControlRequest {
     type Answer = Process1;
     const NAME: &'static str = "Supervisor";
     const SIDES: [&'static str; 2] = ["`skiff`", "the supervisor of an environment"];
@@ -123,7 +123,7 @@ pub struct Live {
 
 impl Live {
     /// Asks the supervisor of the environment in `dir`; nothing if none runs.
-    pub fn connect(dir: &Path, want: Want) -> Result<Option<Self>> {
+    pub fn connect(dir: &Path, want: ControlRequest) -> Result<Option<Self>> {
         let name = || format!("environment {}", dir.display());
         let Some(socket) = dial(dir)? else { return Ok(None) };
         // A supervisor answers at once, or something is badly wrong with it.
@@ -196,12 +196,12 @@ pub fn listen_at(dir: &Path, name: &str, kind: SocketType) -> Result<OwnedFd> {
 }
 
 /// Takes the next connection and what it wants; one that says nothing for a second wants nothing.
-pub fn accept(listener: &OwnedFd) -> Option<(OwnedFd, Want)> {
+pub fn accept(listener: &OwnedFd) -> Option<(OwnedFd, ControlRequest)> {
     let connection = accept_with(listener, SocketFlags::CLOEXEC).ok()?;
     let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
     poll(&mut [PollFd::new(&connection, PollFlags::IN)], Some(&limit)).ok().filter(|n| *n == 1)?;
     let (bytes, _) = fdpass::receive(connection.as_fd(), 16).ok()?;
-    let want = Want::from_byte(*bytes.first()?)?;
+    let want = ControlRequest::from_byte(*bytes.first()?)?;
     Some((connection, want))
 }
 
@@ -255,7 +255,7 @@ pub fn stop_at(dir: &Path) -> Result<bool> {
 
 /// Ends every process of what runs at `dir`; whether anything did.
 pub fn end_at(dir: &Path) -> Result<bool> {
-    let Some(live) = Live::connect(dir, Want::Stop)? else { return Ok(false) };
+    let Some(live) = Live::connect(dir, ControlRequest::Stop)? else { return Ok(false) };
     let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(&live.init, PollFlags::IN)], Some(&limit))
         .context(|| "waiting for its end")?;

@@ -29,14 +29,14 @@ pub struct Environment {
 }
 
 /// What lies below an environment, with all that is needed to run something in it.
-pub enum Ground {
+pub enum EnvironmentBase {
     /// The host's root.
     Host,
     /// An image, as it was when the environment was made: its name may come to mean another.
     Image(ImageName),
 }
 
-impl Ground {
+impl EnvironmentBase {
     /// For the plan.
     pub fn base(&self) -> Base {
         self.image().map_or(Base::Host, |entry| Base::Image(entry.id))
@@ -52,7 +52,7 @@ impl Ground {
 }
 
 /// As a user names it.
-impl std::fmt::Display for Ground {
+impl std::fmt::Display for EnvironmentBase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Host => f.write_str("host"),
@@ -106,12 +106,12 @@ impl Environment {
     }
 
     /// Makes it. Nothing half-made is ever seen under its name.
-    pub fn create(&self, base: &Ground, mounts: Vec<String>, net: Net) -> Result<()> {
+    pub fn create(&self, base: &EnvironmentBase, mounts: Vec<String>, net: Net) -> Result<()> {
         let all = self.dir.parent().unwrap_or(Path::new("/"));
         with_umask(|| self.create_in(all, base, mounts, net))
     }
 
-    fn create_in(&self, all: &Path, base: &Ground, mounts: Vec<String>, net: Net) -> Result<()> {
+    fn create_in(&self, all: &Path, base: &EnvironmentBase, mounts: Vec<String>, net: Net) -> Result<()> {
         let all = make_ready(all)?;
         sweep(&all);
         if self.exists() {
@@ -129,7 +129,14 @@ impl Environment {
         made.map_err(|e| if e.hint.is_empty() { e.hint(HINT) } else { e })
     }
 
-    fn fill(&self, all: &TrustedDir, new: &str, base: &Ground, mounts: Vec<String>, net: Net) -> Result<()> {
+    fn fill(
+        &self,
+        all: &TrustedDir,
+        new: &str,
+        base: &EnvironmentBase,
+        mounts: Vec<String>,
+        net: Net,
+    ) -> Result<()> {
         let new = all.new_dir(new, 0o700)?;
         make_parts(&new)?;
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
@@ -142,11 +149,11 @@ impl Environment {
     }
 
     /// What lies below it.
-    pub fn ground(&self) -> Result<Ground> {
-        let Some(id) = self.settings()?.image else { return Ok(Ground::Host) };
+    pub fn ground(&self) -> Result<EnvironmentBase> {
+        let Some(id) = self.settings()?.image else { return Ok(EnvironmentBase::Host) };
         let path = self.dir.join(IMAGE);
         match ImageName::read(&path)? {
-            Some(entry) if entry.id == id => Ok(Ground::Image(entry)),
+            Some(entry) if entry.id == id => Ok(EnvironmentBase::Image(entry)),
             _ => {
                 Err(Error::new(format!("{}: not of the image that {} names", path.display(), settings::FILE))
                     .hint("somebody has removed or changed one of the two; they belong together"))

@@ -14,10 +14,10 @@ use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, delete, make_private, new_in, set_aside, with_umask};
 
-use crate::record::{IMAGE, OUTPUT, Record, STARTED, State, home, write};
+use crate::record::{IMAGE, InstanceDir, OUTPUT, STARTED, State, home, write};
 use crate::{lock, naming};
 
-impl Record {
+impl InstanceDir {
     /// Makes it, in place of one that has ended; gives the lock that is held as long as it runs. Nothing half-made is ever seen under
     /// its name.
     pub fn make(
@@ -114,9 +114,9 @@ pub fn delete_leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     Ok(left)
 }
 
-fn lost(context: &UserContext) -> Result<Vec<Record>> {
+fn lost(context: &UserContext) -> Result<Vec<InstanceDir>> {
     let mut lost = vec![];
-    for record in Record::all(context)? {
+    for record in InstanceDir::all(context)? {
         // One that is just starting has no socket yet, but its lock is held.
         if matches!(record.state()?, State::Lost) && lock::try_lock(&record.dir)?.is_some() {
             lost.push(record);

@@ -10,7 +10,7 @@ use skiff_store::{client, unpacked};
 use skiff_user::context::UserContext;
 
 use crate::environments::{self, Environment};
-use crate::record::{Record, State};
+use crate::record::{InstanceDir, State};
 
 /// Notes the name of an image. What that meant before is given up.
 pub fn note(context: &UserContext, entry: &ImageName) -> Result<()> {
@@ -56,9 +56,9 @@ fn what_is_over(context: &UserContext, id: ImageId) -> Result<Option<String>> {
 /// The instance that runs on an image.
 fn running_over(context: &UserContext, id: ImageId) -> Result<Option<EnvName>> {
     // What cannot be read is said elsewhere; it may not keep images from being removed.
-    let over = |record: &Record| {
+    let over = |record: &InstanceDir| {
         record.started().is_ok_and(|started| started.image == Some(id))
             && matches!(record.state(), Ok(State::Running(_)))
     };
-    Ok(Record::all(context)?.into_iter().find(over).map(|record| record.name))
+    Ok(InstanceDir::all(context)?.into_iter().find(over).map(|record| record.name))
 }

@@ -18,7 +18,7 @@ use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, own_dir};
 use skiff_user::named;
 
-use crate::control::{Live, Want};
+use crate::control::{ControlRequest, Live};
 use crate::lock;
 
 pub(crate) const STARTED: &str = "instance.json";
@@ -35,7 +35,7 @@ const SOON: u32 = 2000;
 
 /// One instance.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct InstanceDir {
     /// Name of the instance.
     pub name: EnvName,
     /// Directory of the instance.
@@ -57,7 +57,7 @@ pub fn home(context: &UserContext) -> Result<PathBuf> {
     own_dir(context, "instance")
 }
 
-impl Record {
+impl InstanceDir {
     /// By name, whether there is one or not.
     pub fn named(context: &UserContext, name: &EnvName) -> Result<Self> {
         Ok(Self { name: name.clone(), dir: home(context)?.join(name.as_str()) })
@@ -99,7 +99,7 @@ impl Record {
             if let Some(lock) = lock::try_lock(&self.dir)? {
                 return Ok(Some(lock));
             }
-            if Live::connect(&self.dir, Want::Status)?.is_some() {
+            if Live::connect(&self.dir, ControlRequest::Status)?.is_some() {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -125,7 +125,7 @@ impl Record {
 
     /// How it fares.
     pub fn state(&self) -> Result<State> {
-        if let Some(live) = Live::connect(&self.dir, Want::Status)? {
+        if let Some(live) = Live::connect(&self.dir, ControlRequest::Status)? {
             return Ok(State::Running(live));
         }
         Ok(read(&self.dir.join(ENDED))?.map_or(State::Lost, State::Ended))

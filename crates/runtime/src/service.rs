@@ -20,8 +20,8 @@ use skiff_sys::signal::{SignalMask, send_to_group};
 use skiff_user::context::UserContext;
 
 use crate::enter;
-use crate::kept::Kept;
-use crate::record::Record;
+use crate::output_limiter::OutputLimiter;
+use crate::record::InstanceDir;
 
 /// What to start, and how.
 pub struct Service<'a> {
@@ -36,7 +36,7 @@ pub struct Service<'a> {
     /// Whether the user is to be able to dump it.
     pub checkpoint: bool,
     /// What is kept of the instance.
-    pub record: &'a Record,
+    pub record: &'a InstanceDir,
 }
 
 /// Makes processes again that ran elsewhere or before, in an instance that is started for them.
@@ -64,7 +64,7 @@ pub struct Approval<'a> {
 pub struct Running {
     main: Main,
     ended: Option<CommandExit>,
-    kept: Kept,
+    limiter: OutputLimiter,
 }
 
 enum Main {
@@ -90,8 +90,8 @@ impl Service<'_> {
             let revived = self.note_address(&instance).and_then(|()| restorer.restore(&instance));
             return match revived {
                 Ok(process) => {
-                    let kept = Kept::watch(&output)?;
-                    Ok((instance, Some(Running { main: Main::Inside(process), ended: None, kept })))
+                    let limiter = OutputLimiter::watch(&output)?;
+                    Ok((instance, Some(Running { main: Main::Inside(process), ended: None, limiter })))
                 }
                 Err(why) => {
                     instance.end();
@@ -123,8 +123,8 @@ impl Service<'_> {
             }
         };
         self.note_address(&instance)?;
-        let kept = Kept::watch(&output)?;
-        Ok((instance, Some(Running { main, ended: None, kept })))
+        let limiter = OutputLimiter::watch(&output)?;
+        Ok((instance, Some(Running { main, ended: None, limiter })))
     }
 
     /// Writes down where it is reached, if it has an address that it is to have again.
@@ -168,17 +168,17 @@ impl Service<'_> {
 impl Running {
     /// What wakes us when there is new output.
     pub fn output(&self) -> Option<BorrowedFd<'_>> {
-        self.kept.news()
+        self.limiter.news()
     }
 
     /// How long to wait for anything else.
     pub fn patience(&self) -> Option<Duration> {
-        self.kept.patience()
+        self.limiter.patience()
     }
 
     /// Keeps the output within its bounds; whether the command has ended.
     pub fn look(&mut self) -> bool {
-        self.kept.look();
+        self.limiter.look();
         self.ended.is_some()
     }
 

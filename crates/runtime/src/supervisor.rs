@@ -20,7 +20,7 @@ use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
 use skiff_user::context::UserContext;
 
-use crate::control::{CONTROL, HOST, Live, Want, accept, answer, listen_at};
+use crate::control::{CONTROL, ControlRequest, HOST, Live, accept, answer, listen_at};
 use crate::lock::try_lock;
 use crate::service::{Running, Service};
 use crate::{network, proxy};
@@ -30,7 +30,7 @@ mod launch;
 pub use launch::{apart, launch};
 
 /// Where a supervisor has its sockets and its lock, and how its environment is called.
-pub struct Place {
+pub struct RuntimeDir {
     /// The directory.
     pub dir: PathBuf,
     /// The name, for messages.
@@ -41,7 +41,7 @@ pub struct Place {
 
 /// When an environment ends.
 #[derive(Clone, Copy)]
-pub enum Keep<'a> {
+pub enum Lifetime<'a> {
     /// A while after its last session and process.
     WhileUsed,
     /// With its last session.
@@ -52,27 +52,27 @@ pub enum Keep<'a> {
     Instance(&'a Service<'a>),
 }
 
-/// A session in the environment that runs at `place`; if none does, one is started by the plan that `make` gives (and what that
+/// A session in the environment of this runtime directory; if none does, one is started by the plan that `make` gives (and what that
 /// holds stays held as long as it runs).
 pub fn session_at(
     context: &UserContext,
-    place: &Place,
-    keep: Keep<'_>,
+    runtime: &RuntimeDir,
+    lifetime: Lifetime<'_>,
     make: impl Fn() -> Result<(Plan, Vec<LayerLease>)>,
 ) -> Result<Live> {
     let until = Instant::now() + Duration::from_secs(300);
     loop {
-        if let Some(live) = Live::connect(&place.dir, Want::Session)? {
+        if let Some(live) = Live::connect(&runtime.dir, ControlRequest::Session)? {
             return Ok(live);
         }
-        if let Some(lock) = try_lock(&place.dir)? {
+        if let Some(lock) = try_lock(&runtime.dir)? {
             // Whoever started it between our question and our lock would hold the lock now.
             let (plan, held) = make()?;
-            launch(context, place, keep, &plan, &held, &lock).map_err(Failed::into_error)?;
+            launch(context, runtime, lifetime, &plan, &held, &lock).map_err(Failed::into_error)?;
         } else if Instant::now() > until {
             return Err(Error::new(format!(
                 "environment {}: it neither runs nor lets itself be started",
-                place.name
+                runtime.name
             ))
             .hint("another command may be busy with it, or hang"));
         } else {
@@ -83,8 +83,8 @@ pub fn session_at(
 
 struct Supervisor<'a> {
     context: &'a UserContext,
-    place: &'a Place,
-    keep: Keep<'a>,
+    runtime: &'a RuntimeDir,
+    lifetime: Lifetime<'a>,
     base: Base,
     instance: RunningContainer,
     /// What it is kept for, if that is one thing.
@@ -109,35 +109,37 @@ struct Woken {
 impl<'a> Supervisor<'a> {
     fn begin(
         context: &'a UserContext,
-        place: &'a Place,
-        keep: Keep<'a>,
+        runtime: &'a RuntimeDir,
+        lifetime: Lifetime<'a>,
         plan: &Plan,
     ) -> std::result::Result<Self, Failed> {
         rustix::process::setsid().context(|| "session")?;
         detach_stdio();
-        let kind = if place.environment.as_ref() == Some(&place.name) { "env" } else { "instance" };
-        skiff_sys::title::set(&format!("skiff-{kind} {}", place.name));
+        let kind = if runtime.environment.as_ref() == Some(&runtime.name) { "env" } else { "instance" };
+        skiff_sys::title::set(&format!("skiff-{kind} {}", runtime.name));
         let signals = Signals::block(&[]).context(|| "signals")?;
-        let host = listen_at(&place.dir, HOST, SocketType::STREAM)?;
-        let socket = place.dir.join(HOST);
+        let host = listen_at(&runtime.dir, HOST, SocketType::STREAM)?;
+        let socket = runtime.dir.join(HOST);
         // In a job the host's commands run as they are: everybody is themselves there. But an image has nothing of what they need.
-        let in_job = matches!(keep, Keep::UntilStopped) && plan.base == Base::Host;
-        let socket = (place.environment.is_some() && !in_job && !plan.contain).then_some(socket.as_path());
+        let in_job = matches!(lifetime, Lifetime::UntilStopped) && plan.base == Base::Host;
+        let socket = (runtime.environment.is_some() && !in_job && !plan.contain).then_some(socket.as_path());
         let (helper, hosts) = (context.helper.as_deref(), network::hosts(plan)?);
         let options = StartOptions { helper, socket, hosts: hosts.as_deref(), ..StartOptions::default() };
-        let (instance, running) = match keep {
-            Keep::Instance(service) => service.start(context, plan, options, signals.before())?,
-            Keep::WhileUsed | Keep::WhileEntered | Keep::UntilStopped => (start(plan, options)?, None),
+        let (instance, running) = match lifetime {
+            Lifetime::Instance(service) => service.start(context, plan, options, signals.before())?,
+            Lifetime::WhileUsed | Lifetime::WhileEntered | Lifetime::UntilStopped => {
+                (start(plan, options)?, None)
+            }
         };
         // Last: whoever can connect finds it running.
-        let control = listen_at(&place.dir, CONTROL, SocketType::SEQPACKET)?;
+        let control = listen_at(&runtime.dir, CONTROL, SocketType::SEQPACKET)?;
         // The first session needs a moment to arrive.
         let idle_since = Some(Instant::now() + Duration::from_secs(5));
         let (base, sessions) = (plan.base, vec![]);
         Ok(Self {
             context,
-            place,
-            keep,
+            runtime,
+            lifetime,
             base,
             instance,
             running,
@@ -182,10 +184,10 @@ impl<'a> Supervisor<'a> {
 
     /// Until when it stays if nobody comes.
     fn idle_until(&self) -> Option<Instant> {
-        let linger = match self.keep {
-            Keep::WhileUsed => Duration::from_secs(self.context.config.run.linger),
-            Keep::WhileEntered => Duration::ZERO,
-            Keep::UntilStopped | Keep::Instance(_) => return None,
+        let linger = match self.lifetime {
+            Lifetime::WhileUsed => Duration::from_secs(self.context.config.run.linger),
+            Lifetime::WhileEntered => Duration::ZERO,
+            Lifetime::UntilStopped | Lifetime::Instance(_) => return None,
         };
         self.idle_since.map(|since| since + linger)
     }
@@ -242,24 +244,24 @@ impl<'a> Supervisor<'a> {
         let init = &self.instance.init;
         let tell = || answer(&connection, init, self.sessions.len());
         match want {
-            Want::Stop => {
+            ControlRequest::Stop => {
                 kill_process(init.pid, Signal::KILL).ignore_error("it may have ended already");
                 tell().ignore_error("the environment is ended whether they wait for it or not");
                 true
             }
-            Want::End => {
+            ControlRequest::End => {
                 tell().ignore_error("the environment is ended whether they wait for it or not");
-                match (&self.running, self.keep) {
-                    (Some(running), Keep::Instance(service)) => {
+                match (&self.running, self.lifetime) {
+                    (Some(running), Lifetime::Instance(service)) => {
                         running.end_kindly(service.stop);
                         false
                     }
                     _ => true,
                 }
             }
-            Want::Status | Want::Session => {
+            ControlRequest::Status | ControlRequest::Session => {
                 let told = tell().is_ok();
-                if told && want == Want::Session {
+                if told && want == ControlRequest::Session {
                     self.sessions.push(connection);
                     self.idle_since = None;
                 }
@@ -273,13 +275,13 @@ impl<'a> Supervisor<'a> {
         let Ok(connection) = accept_with(&self.host, SocketFlags::CLOEXEC) else { return };
         if let Ok(Fork::Child) = fork(CloneFlags::NONE) {
             close_all_except(&[connection.as_fd(), self.instance.init.pidfd.as_fd()]);
-            let environment = self.place.environment.as_deref().unwrap_or_default();
+            let environment = self.runtime.environment.as_deref().unwrap_or_default();
             exit_now(proxy::serve(self.context, environment, self.base, &self.instance.init, connection));
         }
     }
 
     fn end(self) {
-        if let Keep::Instance(service) = self.keep {
+        if let Lifetime::Instance(service) = self.lifetime {
             service.note_end(self.running.as_ref().map(Running::ended));
         }
         kill_process(self.instance.init.pid, Signal::KILL).ignore_error(
@@ -288,7 +290,7 @@ impl<'a> Supervisor<'a> {
         // A command that runs as the user is a child of this process, in process 1's PID namespace.
         reap_all_until(self.instance.init.pid);
         for name in [CONTROL, HOST] {
-            remove(&self.place.dir, name);
+            remove(&self.runtime.dir, name);
         }
     }
 }

@@ -8,7 +8,7 @@ use skiff_cli::{
     self as cli, Cli, ClusterCommand, EnvCommand, HostArgs, InstanceCommand, NodesCommand, RootArgs,
     SlurmCommand,
 };
-use skiff_plan::inside::Inside;
+use skiff_plan::inside::ProcessArgs;
 use skiff_plan::{RootOptions, RootSource};
 use skiff_slurm::wanted;
 use skiff_spec::job;
@@ -105,7 +105,7 @@ fn what_connects_to_the_host_reaches_the_planner_from_every_command() {
             assert_ne!(asked(before, &[], behind), of_run, "{before:?} {flag:?}: changes nothing");
         }
     }
-    for flag in flags_of::<Inside>() {
+    for flag in flags_of::<ProcessArgs>() {
         let of_run = asked(&["skiff", "run", "--writable"], &flag, &["--", "true"]);
         assert_eq!(asked(&["skiff", "cluster", "run"], &flag, &["--", "true"]), of_run, "{flag:?}");
     }

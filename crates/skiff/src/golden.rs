@@ -19,7 +19,7 @@ use skiff_instance::{foreground, start};
 use skiff_launch::sealed_box::{self, Opener};
 use skiff_plan::{BaseFacts, Facts, PlanOptions, Relocation, RootOptions, RootSource, build, relocate};
 use skiff_runtime::environments::Environment;
-use skiff_runtime::record::Record;
+use skiff_runtime::record::InstanceDir;
 use skiff_slurm as slurm;
 use skiff_spec::config::{Config, Slurm as Site};
 use skiff_spec::image::ImageId;
@@ -206,7 +206,7 @@ impl Machine {
 
     fn instance(self, start: &StartArgs) -> Plan {
         let dir = PathBuf::from("/home/alice/instance").join(start.instance.as_str());
-        let record = Record { name: start.instance.clone(), dir: dir.clone() };
+        let record = InstanceDir { name: start.instance.clone(), dir: dir.clone() };
         let upper = if start.checkpoint.is_some() { Upper::Directory(dir) } else { memory() };
         let options = start::options(start.options(), &record, upper);
         if start.of != "env:dev" {

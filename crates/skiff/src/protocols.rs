@@ -6,11 +6,11 @@ use skiff_ipc::check;
 
 const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
     check::<skiff_cluster::local::wire::SupervisorRequest>,
-    check::<skiff_runtime::control::Want>,
+    check::<skiff_runtime::control::ControlRequest>,
     check::<skiff_store::protocol::StoreRequest>,
     check::<skiff_migrate::agent::request::BoundCall>,
     check::<skiff_migrate::talk::SourceMessage>,
-    check::<skiff_runtime::proxy::words::Request>,
+    check::<skiff_runtime::proxy::words::CommandRequest>,
     check::<skiff_launch::handshake::Call>,
     check::<skiff_cluster::hub::HubRequest>,
     check::<skiff_cluster::wire::HeadMessage>,

@@ -19,7 +19,7 @@ pub fn show(context: &UserContext, json: bool) -> Result<()> {
         let values = values.chain(clusters.iter().map(|l| of_kind("cluster", l)));
         return output::json(&values.collect::<Result<Vec<_>>>()?);
     }
-    let rows = envs.iter().map(env::row).chain(instances.iter().map(instance::Listed::row));
+    let rows = envs.iter().map(env::row).chain(instances.iter().map(instance::ListedInstance::row));
     let rows: Vec<_> = rows.chain(clusters.iter().map(cluster::ListedCluster::row)).collect();
     output::table(&["NAME", "BASE", "CREATED", "RUNNING", "PID"], &rows)
 }

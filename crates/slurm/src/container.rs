@@ -6,7 +6,7 @@ use skiff_env::deploy::{node_name, time_limit, until};
 use skiff_output as output;
 use skiff_plan::{self as plan, PlanOptions, RootOptions, base, get, in_image};
 use skiff_runtime::control::Live;
-use skiff_runtime::supervisor::{self, Keep, Place};
+use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_sandbox::command::CommandSpec;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::JobContainer;
@@ -31,12 +31,15 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
     };
     // One that the job was submitted with is all its steps'. One that a step has brought goes with the last step that is in it: what
     // stays of it then, if it has a name, is what was changed.
-    let keep =
-        if job.step.is_none() && container.name.is_none() { Keep::UntilStopped } else { Keep::WhileEntered };
+    let lifetime = if job.step.is_none() && container.name.is_none() {
+        Lifetime::UntilStopped
+    } else {
+        Lifetime::WhileEntered
+    };
     let name = container.environment.clone();
-    let place = Place { dir, environment: Some(name.clone()), name };
-    supervisor::session_at(context, &place, keep, || {
-        let entry = image(context, container, &place.dir)?;
+    let runtime = RuntimeDir { dir, environment: Some(name.clone()), name };
+    supervisor::session_at(context, &runtime, lifetime, || {
+        let entry = image(context, container, &runtime.dir)?;
         let upper = kept.clone().map_or_else(|| scratch::not_kept(context, &own), Ok)?;
         let facts = base::facts(context, entry.id, entry.exec()?.volumes)?;
         Ok((plan::build(options(container, upper, spool(context)), facts)?, vec![]))

@@ -8,8 +8,8 @@ use skiff_cli::HostArgs;
 use skiff_env::deploy::deploy;
 use skiff_plan::{self as plan, PlanOptions, base};
 use skiff_runtime::control::{self, Live};
-use skiff_runtime::environments::Ground;
-use skiff_runtime::supervisor::{self, Keep, Place};
+use skiff_runtime::environments::EnvironmentBase;
+use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::job::{JobSpec, Snapshot};
 use skiff_spec::plan::Upper;
@@ -38,17 +38,18 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     let dir = job.keeper_dir();
     let own = private_dir(&dir)?;
     let name = snapshot.environment.to_string();
-    let place = Place { dir, environment: Some(name.clone()), name };
-    supervisor::session_at(context, &place, Keep::UntilStopped, || {
+    let runtime = RuntimeDir { dir, environment: Some(name.clone()), name };
+    supervisor::session_at(context, &runtime, Lifetime::UntilStopped, || {
         let deployed = deploy(context, snapshot)?;
-        let record = place.dir.join(DIFFERENCE);
+        let record = runtime.dir.join(DIFFERENCE);
         fs::write(&record, &deployed.difference).context(|| record.display().to_string())?;
         let (paths, leases): (Vec<_>, _) = deployed.layers.into_iter().rev().unzip();
         let upper = scratch::not_kept(context, &own)?;
         if let Some(entry) = &deployed.image {
-            entry.write(&place.dir.join(IMAGE))?;
+            entry.write(&runtime.dir.join(IMAGE))?;
         }
-        let facts = base::of_ground(context, &deployed.image.map_or(Ground::Host, Ground::Image))?;
+        let facts =
+            base::of_ground(context, &deployed.image.map_or(EnvironmentBase::Host, EnvironmentBase::Image))?;
         let plan = plan::build(options(snapshot, upper, paths, spool(context)), facts)?;
         Ok((plan, leases))
     })

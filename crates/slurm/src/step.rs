@@ -12,7 +12,9 @@ use rustix::io::Errno;
 use rustix::net::SocketType;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use skiff_ipc::ReportingChild;
-use skiff_runtime::control::{CONTROL, Live, Want, accept, answer, listen_at, tell_last, wants_to_be_last};
+use skiff_runtime::control::{
+    CONTROL, ControlRequest, Live, accept, answer, listen_at, tell_last, wants_to_be_last,
+};
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::step::{self, RunningStep};
 use skiff_sandbox::{IDLE, STILL};
@@ -191,7 +193,7 @@ impl Watcher {
                 && let Some((connection, want)) = accept(&self.listener)
             {
                 let told = answer(&connection, &step.init, 0);
-                if want == Want::Stop {
+                if want == ControlRequest::Stop {
                     return;
                 }
                 self.to_come = self.to_come.map(|tasks| tasks.saturating_sub(1));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use skiff_env::deploy::node_name;
 use skiff_output as output;
 use skiff_plan::in_image;
-use skiff_runtime::control::{Live, Want};
+use skiff_runtime::control::{ControlRequest, Live};
 use skiff_runtime::proxy::LATER;
 use skiff_sandbox::command::{CommandSpec, own_args, own_env};
 use skiff_sandbox::join::{Failed, NetSpace, as_me, as_root};
@@ -51,7 +51,7 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
     let context = UserContext::load_silently()?;
     let job = SlurmJob::from_variables()?.ok_or_else(|| Error::new("this task's job has no environment"))?;
     let dir = step_dir(&job)?;
-    let step = Live::connect(&dir, Want::Session)?.ok_or_else(|| why_not(&dir))?;
+    let step = Live::connect(&dir, ControlRequest::Session)?.ok_or_else(|| why_not(&dir))?;
     tell_difference(&context, &job);
     let helper = context.helper.as_deref().ok_or_else(|| {
         Error::new("a job's environment needs the helper")

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal};
 use skiff_app as app;
 use skiff_output as output;
 use skiff_plan::in_image;
-use skiff_plan::inside::Inside;
+use skiff_plan::inside::ProcessArgs;
 use skiff_runtime::network;
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::join::{Failed, NetSpace, SpawnAttr, as_root};
@@ -31,7 +31,7 @@ pub fn run(
     context: &UserContext,
     name: &EnvName,
     node: Member,
-    inside: &Inside,
+    inside: &ProcessArgs,
     words: &[OsString],
 ) -> Result<i32> {
     let record = ClusterDir::existing(context, name)?;
@@ -97,7 +97,7 @@ fn is_of_another_job(name: &OsStr) -> bool {
     ["SLURM_", "SLURMD_", "SRUN_", "PMI"].iter().any(|begin| name.as_bytes().starts_with(begin.as_bytes()))
 }
 
-fn asked(inside: &Inside, name: &OsStr) -> bool {
+fn asked(inside: &ProcessArgs, name: &OsStr) -> bool {
     inside.env.iter().any(|setting| setting.as_bytes().split(|b| *b == b'=').next() == Some(name.as_bytes()))
 }
 

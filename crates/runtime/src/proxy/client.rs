@@ -27,7 +27,7 @@ use skiff_sys::signal::{Signals, die_by};
 
 use crate::control::new_socket;
 use crate::proxy::server::FileOf;
-use crate::proxy::words::{CommandState, OURSELVES, Request, SHIM_DIRS, SIGNAL};
+use crate::proxy::words::{CommandRequest, CommandState, OURSELVES, SHIM_DIRS, SIGNAL};
 
 /// Does what the host's command `name` would do; the exit code.
 pub fn run_as(name: &OsStr) -> Result<i32> {
@@ -77,7 +77,7 @@ fn through(name: &OsStr, socket: &OwnedFd, terminals: [bool; 3]) -> Result<i32> 
     let stdio = stdio();
     let terminal = stdio.into_iter().zip(terminals).find(|(_, t)| *t).map(|(fd, _)| fd);
     let size = terminal.and_then(|t| tcgetwinsize(t).ok()).map_or([24, 80], |w| [w.ws_row, w.ws_col]);
-    let request = Request {
+    let request = CommandRequest {
         argv: std::iter::once(name.to_owned()).chain(own_args(1)).map(bytes).collect(),
         env: own_env().into_iter().map(|(n, v)| [n.as_bytes(), b"=", v.as_bytes()].concat()).collect(),
         cwd: std::env::current_dir().map(|d| bytes(d.into_os_string())).unwrap_or_else(|_| b"/".to_vec()),

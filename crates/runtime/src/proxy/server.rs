@@ -26,7 +26,9 @@ use skiff_sys::process::Child;
 use skiff_sys::signal::{SignalMask, Signals};
 use skiff_user::context::UserContext;
 
-use crate::proxy::words::{CommandState, LATER, OURSELVES, PSEC, PSEC_OF_ROOT, Request, SHIM_DIRS, SIGNAL};
+use crate::proxy::words::{
+    CommandRequest, CommandState, LATER, OURSELVES, PSEC, PSEC_OF_ROOT, SHIM_DIRS, SIGNAL,
+};
 
 /// Serves one client to its command's end.
 pub fn serve(context: &UserContext, environment: &str, base: Base, init: &Child, connection: OwnedFd) -> i32 {
@@ -52,7 +54,7 @@ fn run(
     let (_, fds) = fdpass::receive(connection.as_fd(), 1).context(|| "request from inside")?;
     let fds = <[OwnedFd; 3]>::try_from(fds)
         .map_err(|_| Error::new("request from inside: without its descriptors"))?;
-    let request = Request::read(&mut FileOf(connection)).context(|| "request from inside")?;
+    let request = CommandRequest::read(&mut FileOf(connection)).context(|| "request from inside")?;
     let master = stand_at(&request, fds)?;
     let signals = Signals::block(&[]).context(|| "signals")?;
     let is_own = request.argv[0] == OURSELVES.as_bytes();
@@ -89,7 +91,7 @@ const SUBMIT: [&[u8]; 3] = [OURSELVES.as_bytes(), b"slurm", b"submit"];
 /// Starts a command of Skiff's own. What it writes is Skiff's, and its memory is for nobody inside.
 fn start_own(
     context: &UserContext,
-    request: &Request,
+    request: &CommandRequest,
     attr: SpawnAttr,
 ) -> std::result::Result<Child, Failed> {
     let command = own_command(context, request)?;
@@ -102,7 +104,7 @@ fn start_own(
 fn start_host_command(
     context: &UserContext,
     (environment, base, init): (&str, Base, &Child),
-    request: &Request,
+    request: &CommandRequest,
     attr: SpawnAttr,
 ) -> std::result::Result<Child, Failed> {
     let mut command = command(context, environment, request)?;
@@ -124,7 +126,7 @@ fn start_host_command(
 
 /// The command that does it out here: this very program, with the supervisor's variables, where the client is. Files are named from there;
 /// what is only there inside cannot be read out here, which then shows.
-fn own_command(context: &UserContext, request: &Request) -> Result<CommandSpec> {
+fn own_command(context: &UserContext, request: &CommandRequest) -> Result<CommandSpec> {
     if request.argv.len() < SUBMIT.len() || request.argv.iter().zip(SUBMIT).any(|(word, known)| word != known)
     {
         return Err(Error::new("request from inside: not one that is answered"));
@@ -147,7 +149,7 @@ fn tell(connection: &OwnedFd, state: CommandState) {
 }
 
 /// Puts the client's descriptors in place of ours; a new terminal for those that are one. Gives that terminal's other end.
-fn stand_at(request: &Request, fds: [OwnedFd; 3]) -> Result<Option<OwnedFd>> {
+fn stand_at(request: &CommandRequest, fds: [OwnedFd; 3]) -> Result<Option<OwnedFd>> {
     let theirs = fds.iter().zip(request.terminals).find(|(_, terminal)| *terminal).map(|(fd, _)| fd);
     let pair = theirs.map(|like| new_terminal(like, request.size)).transpose().context(|| "new terminal")?;
     let dups = [rustix::stdio::dup2_stdin, rustix::stdio::dup2_stdout, rustix::stdio::dup2_stderr];
@@ -169,7 +171,7 @@ fn new_terminal(like: &OwnedFd, size: [u16; 2]) -> rustix::io::Result<(OwnedFd, 
 }
 
 /// The real command, with what it needs to know of the environment it is called from.
-fn command(context: &UserContext, environment: &str, request: &Request) -> Result<CommandSpec> {
+fn command(context: &UserContext, environment: &str, request: &CommandRequest) -> Result<CommandSpec> {
     let os = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
     let name = os(&request.argv[0]);
     let name = Path::new(&name).file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();

@@ -18,7 +18,7 @@ pub const PSEC_OF_ROOT: &str = "native";
 
 /// What the client wants run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct CommandRequest {
     /// The command's name and its arguments.
     pub argv: Vec<Vec<u8>>,
     /// Environment variables, `NAME=VALUE`.
@@ -91,7 +91,7 @@ impl Codec for CommandState {
     }
 }
 
-impl Codec for Request {
+impl Codec for CommandRequest {
     const LONGEST: usize = MOST as usize;
 
     fn to_bytes(&self) -> Option<Vec<u8>> {
@@ -103,7 +103,7 @@ impl Codec for Request {
     }
 }
 
-impl Protocol for Request {
+impl Protocol for CommandRequest {
     type Answer = CommandState;
     const NAME: &'static str = "Host commands";
     const SIDES: [&'static str; 2] = ["a command of the host's, inside", "the supervisor of the environment"];
@@ -112,7 +112,7 @@ impl Protocol for Request {
     );
 }
 
-impl Request {
+impl CommandRequest {
     /// Writes it.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let body = self.body()?;
@@ -201,8 +201,8 @@ mod tests {
 
     use super::*;
 
-    fn sample() -> Request {
-        Request {
+    fn sample() -> CommandRequest {
+        CommandRequest {
             argv: vec![b"srun".to_vec(), b"-N2".to_vec(), vec![0xff, 0x80]],
             env: vec![b"A=b".to_vec(), vec![]],
             cwd: b"/x".to_vec(),
@@ -216,7 +216,7 @@ mod tests {
     fn requests_come_back_as_they_went() {
         let mut bytes = vec![];
         sample().write(&mut bytes).expect("to memory");
-        assert_eq!(Request::read(&mut &bytes[..]).expect("our own"), sample());
+        assert_eq!(CommandRequest::read(&mut &bytes[..]).expect("our own"), sample());
     }
 
     #[test]
@@ -224,15 +224,15 @@ mod tests {
         let mut good = vec![];
         sample().write(&mut good).expect("to memory");
         for cut in 0..good.len() {
-            let refused = Request::read(&mut &good[..cut]).expect_err("cut");
+            let refused = CommandRequest::read(&mut &good[..cut]).expect_err("cut");
             assert_eq!(refused.kind(), io::ErrorKind::UnexpectedEof, "cut at {cut}");
         }
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 0xff;
-            Request::read(&mut &bad[..]).ignore_error("whatever it says, it is an answer");
+            CommandRequest::read(&mut &bad[..]).ignore_error("whatever it says, it is an answer");
         }
-        let too_long = Request::read(&mut &u32::MAX.to_le_bytes()[..]).expect_err("too long");
+        let too_long = CommandRequest::read(&mut &u32::MAX.to_le_bytes()[..]).expect_err("too long");
         assert_eq!(too_long.kind(), io::ErrorKind::InvalidData);
     }
 }

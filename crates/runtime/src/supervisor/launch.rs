@@ -14,7 +14,7 @@ use skiff_sys::process::{CloneFlags, Fork, close_all_except, close_inherited, ex
 use skiff_user::context::UserContext;
 
 use crate::service::Restorer;
-use crate::supervisor::{Keep, Place, Supervisor};
+use crate::supervisor::{Lifetime, RuntimeDir, Supervisor};
 
 /// Forks a process that has only `kept` of our descriptors, begins something, and if that is heard of, serves it until its end; if whoever
 /// wanted it is gone, it is `unheard`, or that nothing has come of it. Gives the notes of the beginning, or the words that say why there was none; nothing if it ended without a word.
@@ -57,20 +57,20 @@ pub fn apart<S>(
 /// Starts the supervisor; returns when the environment runs, or why it does not.
 pub fn launch(
     context: &UserContext,
-    place: &Place,
-    keep: Keep<'_>,
+    runtime: &RuntimeDir,
+    lifetime: Lifetime<'_>,
     plan: &Plan,
     held: &[LayerLease],
     lock: &OwnedFd,
 ) -> std::result::Result<(), Failed> {
-    let gate = match keep {
-        Keep::Instance(service) => service.restorer.and_then(Restorer::approval),
-        Keep::WhileUsed | Keep::WhileEntered | Keep::UntilStopped => None,
+    let gate = match lifetime {
+        Lifetime::Instance(service) => service.restorer.and_then(Restorer::approval),
+        Lifetime::WhileUsed | Lifetime::WhileEntered | Lifetime::UntilStopped => None,
     };
     let only_now = gate.map_or(&[][..], |gate| gate.kept);
     let kept: Vec<BorrowedFd<'_>> =
         held.iter().map(AsFd::as_fd).chain([lock.as_fd()]).chain(only_now.iter().copied()).collect();
-    let begin = || match Supervisor::begin(context, place, keep, plan) {
+    let begin = || match Supervisor::begin(context, runtime, lifetime, plan) {
         Ok(supervisor) => {
             close_inherited(only_now);
             if gate.is_some_and(|gate| gate.bound) {
@@ -82,11 +82,11 @@ pub fn launch(
         }
         Err(why) => Err(why.to_bytes()),
     };
-    let unheard = |begun: Option<Supervisor<'_>>| match (begun, keep) {
+    let unheard = |begun: Option<Supervisor<'_>>| match (begun, lifetime) {
         // Another machine has given it away, to us: it is nowhere else.
         (Some(supervisor), _) if gate.is_some() => supervisor.serve(),
         // Whoever would have removed it is gone. If we cannot either, `skiff sweep` does.
-        (None, Keep::Instance(service)) => {
+        (None, Lifetime::Instance(service)) => {
             if let Ok(lock) = lock.try_clone() {
                 service.record.remove(context, lock).ignore_error("`skiff sweep` removes what stays");
             }
@@ -98,13 +98,14 @@ pub fn launch(
             String::from_utf8_lossy(&notes).lines().for_each(output::note);
             Ok(())
         }
-        Some(Err(why)) => Err(match keep {
-            Keep::Instance(service) => service.command.and_then(|c| Failed::reported(&why, c)),
-            Keep::WhileUsed | Keep::WhileEntered | Keep::UntilStopped => None,
+        Some(Err(why)) => Err(match lifetime {
+            Lifetime::Instance(service) => service.command.and_then(|c| Failed::reported(&why, c)),
+            Lifetime::WhileUsed | Lifetime::WhileEntered | Lifetime::UntilStopped => None,
         }
         .unwrap_or_else(|| Error::from_bytes(why.get(1..).unwrap_or_default()).into())),
         None => {
-            Err(Error::new(format!("environment {}: its supervisor ended without a word", place.name)).into())
+            Err(Error::new(format!("environment {}: its supervisor ended without a word", runtime.name))
+                .into())
         }
     }
 }

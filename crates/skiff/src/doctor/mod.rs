@@ -12,7 +12,7 @@ use skiff_user::context::UserContext;
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Status {
+pub enum CheckStatus {
     /// What is needed is there.
     Pass,
     /// Something will not work, or only in another way.
@@ -27,7 +27,7 @@ pub struct Check {
     /// What was looked at.
     pub name: &'static str,
     /// How it came out.
-    pub status: Status,
+    pub status: CheckStatus,
     /// What was found.
     pub found: String,
     /// How to mend it.
@@ -37,13 +37,13 @@ pub struct Check {
 
 impl Check {
     fn pass(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, status: Status::Pass, found: found.into(), mend: String::new() }
+        Self { name, status: CheckStatus::Pass, found: found.into(), mend: String::new() }
     }
     fn warn(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { name, status: Status::Warn, found: found.into(), mend: mend.into() }
+        Self { name, status: CheckStatus::Warn, found: found.into(), mend: mend.into() }
     }
     fn fail(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { name, status: Status::Fail, found: found.into(), mend: mend.into() }
+        Self { name, status: CheckStatus::Fail, found: found.into(), mend: mend.into() }
     }
 }
 
@@ -55,9 +55,9 @@ pub fn doctor(json: bool) -> Result<i32> {
     } else {
         for check in &checks {
             let word = match check.status {
-                Status::Pass => output::paint("pass", 32),
-                Status::Warn => output::paint("warn", 33),
-                Status::Fail => output::paint("FAIL", 31),
+                CheckStatus::Pass => output::paint("pass", 32),
+                CheckStatus::Warn => output::paint("warn", 33),
+                CheckStatus::Fail => output::paint("FAIL", 31),
             };
             output::line(&format!("{word}  {:<18} {}", check.name, check.found))?;
             if !check.mend.is_empty() {
@@ -65,7 +65,7 @@ pub fn doctor(json: bool) -> Result<i32> {
             }
         }
     }
-    Ok(i32::from(checks.iter().any(|c| c.status == Status::Fail)))
+    Ok(i32::from(checks.iter().any(|c| c.status == CheckStatus::Fail)))
 }
 
 fn all() -> Vec<Check> {

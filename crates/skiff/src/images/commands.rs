@@ -8,7 +8,7 @@ use skiff_image::export::{Exported, Target, export as write};
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
 use skiff_output as output;
-use skiff_plan::progress::Progress;
+use skiff_plan::progress::PullProgress;
 use skiff_plan::{get, import};
 use skiff_runtime::naming;
 use skiff_spec::fault::{Fault as Error, Result};
@@ -30,11 +30,11 @@ pub fn pull(pull: &PullArgs) -> Result<()> {
     let context = UserContext::load()?;
     let way = &pull.way;
     let platform = platform(way.arch.as_deref())?;
-    let mut progress = Progress::new(way.progress, way.quiet);
+    let mut progress = PullProgress::new(way.progress, way.quiet);
     let entry = get::pull(&context, &pull.image, &platform, &mut progress)?;
     client::mount(&context, entry.id);
     match way.json {
-        true => output::json(&Listed::of(&entry)),
+        true => output::json(&ListedImage::of(&entry)),
         false => output::line(&digest(entry.id)),
     }
 }
@@ -46,11 +46,11 @@ pub fn import(import: &ImportArgs) -> Result<()> {
     let platform = platform(way.arch.as_deref())?;
     let name = import.name.as_deref().map(name_for).transpose()?;
     let file = ImageFile::meant(&import.file)?;
-    let mut progress = Progress::new(way.progress, way.quiet);
+    let mut progress = PullProgress::new(way.progress, way.quiet);
     let entry = import::import_to(&context, &file, name, &platform, &mut progress)?;
     client::mount(&context, entry.id);
     match way.json {
-        true => output::json(&Listed::of(&entry)),
+        true => output::json(&ListedImage::of(&entry)),
         false => output::line(&digest(entry.id)),
     }
 }
@@ -99,7 +99,7 @@ pub fn digest(id: ImageId) -> String {
 
 /// An image as it is shown.
 #[derive(Serialize)]
-pub struct Listed {
+pub struct ListedImage {
     reference: String,
     repository: String,
     tag: Option<String>,
@@ -111,7 +111,7 @@ pub struct Listed {
     size: u64,
 }
 
-impl Listed {
+impl ListedImage {
     /// Lists an image by the user's note of it.
     pub fn of(entry: &ImageName) -> Self {
         let created = entry.config().ok().and_then(|c| c.created);
@@ -133,7 +133,7 @@ impl Listed {
 /// `skiff images`.
 pub fn list(json: bool) -> Result<()> {
     let context = UserContext::load()?;
-    let all: Vec<Listed> = Names::of(&context)?.all()?.iter().map(Listed::of).collect();
+    let all: Vec<ListedImage> = Names::of(&context)?.all()?.iter().map(ListedImage::of).collect();
     if json {
         return output::json(&all);
     }
@@ -186,7 +186,7 @@ pub fn remove(images: &[String], json: bool) -> Result<()> {
 #[derive(Serialize)]
 struct Inspected {
     #[serde(flatten)]
-    listed: Listed,
+    listed: ListedImage,
     here: bool,
     layers: Vec<skiff_store::ImageLayer>,
     files: Option<u64>,
@@ -212,7 +212,7 @@ pub fn inspect(image: &str, files: bool) -> Result<()> {
         return Err(Error::new(format!("image {image}: the store's writer answered something else")));
     };
     output::json(&Inspected {
-        listed: Listed::of(&entry),
+        listed: ListedImage::of(&entry),
         here: record.is_some(),
         files: record.as_ref().map(|r| r.files),
         layers: record.map(|r| r.layers).unwrap_or_default(),

@@ -22,7 +22,7 @@ const BLOCK: u64 = 1 << 16;
 
 /// Keeper of what an instance's command writes. As long as nothing is written it is not woken, unless the user has no
 /// inotify instances left (the kernel gives them 128).
-pub struct Kept {
+pub struct OutputLimiter {
     path: PathBuf,
     file: File,
     news: Option<OwnedFd>,
@@ -30,15 +30,15 @@ pub struct Kept {
     gone: u64,
 }
 
-impl Kept {
+impl OutputLimiter {
     /// Begins to watch a file.
     pub fn watch(path: &Path) -> Result<Self> {
         let about = || format!("output {}", path.display());
         let file = File::options().write(true).open(path).context(about)?;
         let news = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok();
-        let mut kept = Self { path: path.into(), file, news, look_at: None, gone: 0 };
-        kept.listen();
-        Ok(kept)
+        let mut limiter = Self { path: path.into(), file, news, look_at: None, gone: 0 };
+        limiter.listen();
+        Ok(limiter)
     }
 
     /// Readable once something has been written since the last look.
