@@ -134,7 +134,11 @@ pub fn fits(context: &UserContext, checkpoint: &Checkpoint) -> Result<()> {
 }
 
 /// The plan that it had, with what is another's now.
-fn plan(context: &UserContext, checkpoint: &Checkpoint, record: &InstanceDir) -> Result<(Plan, Vec<LayerLease>)> {
+fn plan(
+    context: &UserContext,
+    checkpoint: &Checkpoint,
+    record: &InstanceDir,
+) -> Result<(Plan, Vec<LayerLease>)> {
     let saved = &checkpoint.instance.plan;
     let found =
         checkpoint.instance.snapshot.as_ref().map(|snapshot| own_layers(context, snapshot)).transpose()?;

@@ -122,7 +122,12 @@ fn program(run: &ClusterRunArgs, name: &str, mut command: CommandSpec) -> Progra
     Program { argv, env, cwd, only_there, terminal: None }
 }
 
-fn carry_out(run: &ClusterRunArgs, context: &UserContext, plan: &Plan, signals: &Signals) -> Result<ProgramEnd> {
+fn carry_out(
+    run: &ClusterRunArgs,
+    context: &UserContext,
+    plan: &Plan,
+    signals: &Signals,
+) -> Result<ProgramEnd> {
     let CallbackSetup { listener, call, .. } = &mut launching::open(&plan.launching, &plan.launches)?;
     let task = ProgramRun {
         hosts: &plan.launching.hosts,

@@ -107,7 +107,12 @@ fn serve(context: &UserContext, peer: &mut ControlChannel, goods: OwnedFd) -> Re
     }
 }
 
-fn take(context: &UserContext, peer: &mut ControlChannel, goods: OwnedFd, offer: &Offer) -> Result<InstanceDir> {
+fn take(
+    context: &UserContext,
+    peer: &mut ControlChannel,
+    goods: OwnedFd,
+    offer: &Offer,
+) -> Result<InstanceDir> {
     let record = consider(context, offer)?;
     let images = match offer.mode {
         mode if mode.is_diskless() => Some(Images::prepare(offer)?),

@@ -115,7 +115,9 @@ fn what_connects_to_the_host_reaches_the_planner_from_every_command() {
 fn container(flag: &[String]) -> job::JobContainer {
     let words = ["skiff", "slurm", "submit", "--container-image=debian:12"].map(OsString::from);
     let words = words.into_iter().chain(flag.iter().map(OsString::from)).collect::<Vec<_>>();
-    let cli::CliCommand::Slurm(SlurmCommand::Submit(submit)) = Cli::read(&words).command else { panic!("{words:?}") };
+    let cli::CliCommand::Slurm(SlurmCommand::Submit(submit)) = Cli::read(&words).command else {
+        panic!("{words:?}")
+    };
     let image = job::JobImage { id: skiff_spec::image::ImageId([1; 32]), reference: "debian:12".into() };
     wanted::described(&submit.container, Some(image), false, || Ok("/depot".into())).expect("a container")
 }

@@ -17,7 +17,9 @@ pub fn run(command: &NetCommand) -> Result<i32> {
     match command {
         NetCommand::List(output) => list(output.json).map(|()| 0),
         NetCommand::Show { name, output } => show(name, output.json).map(|()| 0),
-        NetCommand::Release { name, address } => network::free(&UserContext::load()?, name, *address).map(|()| 0),
+        NetCommand::Release { name, address } => {
+            network::free(&UserContext::load()?, name, *address).map(|()| 0)
+        }
         NetCommand::Check { name, output } => check(name.as_ref(), output.json),
     }
 }
