@@ -7,12 +7,11 @@ use rustix::process::Pid;
 use skiff_criu::CarryOutError;
 use skiff_criu::rpc::{CgroupMode, CriuResponse, NetworkLock, Options, RequestType};
 pub use skiff_criu::{CriuEvent, Installation};
+use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Fault, Result};
 use skiff_sys::IgnoreError;
-use skiff_sys::process::Child;
-
-use crate::enter::{self, EnterTarget};
+use skiff_sys::process::{Child, positive_pid};
 
 /// The oldest that is good enough: before, it does not run on new kernels, or not without privilege.
 pub const OLDEST: (i32, i32) = (4, 1);
@@ -56,7 +55,7 @@ pub fn fault(error: skiff_criu::Error) -> Fault {
     Fault::new(error.to_string()).hint(hint)
 }
 
-/// A CRIU as root of an environment. It ends with the conversation.
+/// A CRIU that runs inside an environment as its root. When this is dropped, CRIU takes back what it has not finished, and exits.
 pub struct CriuProcess {
     talk: skiff_criu::Criu,
     /// The process outside that waits for CRIU, and ends as it does.
@@ -123,7 +122,7 @@ impl CriuProcess {
     /// Sees a dump or restore through. `at` is called at each stage, while the processes are stopped; if it fails, CRIU takes everything back.
     ///
     /// # Errors
-    /// That of `at`, or CRIU's own.
+    /// The error of `at`, or why CRIU failed.
     pub fn carry_out(
         &self,
         kind: RequestType,
@@ -156,12 +155,12 @@ impl CriuProcess {
         let between = self.process.pid.as_raw_nonzero();
         let children = std::fs::read_to_string(format!("/proc/{between}/task/{between}/children"));
         let number = children
-            .default_on_error("where there is no such list any more, CRIU is not there either")
+            .default_on_error("the process has ended, and CRIU with it")
             .split_whitespace()
             .next()
             .and_then(|pid| pid.parse().ok());
         let exited = || fault(skiff_criu::Error::Exited { log: self.talk.log_errors() });
-        number.and_then(Pid::from_raw).ok_or_else(exited)
+        number.and_then(positive_pid).ok_or_else(exited)
     }
 
     /// Waits until CRIU has ended. (How, says nothing: what counts is its answer.)

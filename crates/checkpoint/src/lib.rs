@@ -7,7 +7,6 @@
 //! user's; and a forged image can do no more in there than the user could by themselves.
 
 pub mod criu;
-pub mod enter;
 pub mod job;
 pub mod look;
 pub mod member;

@@ -10,12 +10,11 @@ use serde::{Deserialize, Serialize};
 use skiff_net::gate;
 use skiff_runtime::network;
 use skiff_runtime::record::InstanceDir;
+use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::{Net, NetworkDriver, Reservation};
 use skiff_user::context::UserContext;
-
-use crate::enter::{self, EnterTarget};
 
 /// In a checkpoint: what this is.
 const FILE: &str = "network.json";

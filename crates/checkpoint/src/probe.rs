@@ -6,10 +6,10 @@ use std::path::Path;
 use rustix::process::{Pid, Signal, kill_process};
 use skiff_criu::Installation;
 use skiff_criu::rpc::{Options, RequestType};
+use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Fault, Result};
 
 use crate::criu::{self, CriuProcess, OLDEST, fault};
-use crate::enter::{self, EnterTarget};
 
 /// What was found.
 #[derive(Clone, Debug)]

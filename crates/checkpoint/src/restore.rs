@@ -16,6 +16,7 @@ use skiff_runtime::record::{ENV, InstanceDir, now};
 use skiff_runtime::service::{Approval, Restorer, Service};
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_runtime::{enter, network};
+use skiff_sandbox::enter::EnterTarget;
 use skiff_sandbox::first::{self, Process};
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::start::RunningContainer;
@@ -25,10 +26,10 @@ use skiff_spec::instance::Started;
 use skiff_spec::network::ReservationRequest;
 use skiff_spec::plan::{Plan, Route, Upper};
 use skiff_store::index::ImageName;
+use skiff_sys::process::positive_pid;
 use skiff_user::context::UserContext;
 
 use crate::criu::{self, CriuProcess, Installation};
-use crate::enter::EnterTarget;
 use crate::member::SavedInterface;
 use crate::place;
 use crate::probe;
@@ -235,7 +236,7 @@ impl Restorer for CriuRestorer<'_> {
         let criu = CriuProcess::start(&self.folder, inside, Some(images.as_fd()))?;
         probe::version(&criu).and_then(|version| checkpoint.made_with.fit_criu(&version))?;
         let main =
-            Pid::from_raw(checkpoint.main()?.pid).ok_or_else(|| Error::new("a process without a number"))?;
+            positive_pid(checkpoint.main()?.pid).ok_or_else(|| Error::new("a process without a number"))?;
         let mut process = None;
         let options = Options { auto_dedup: Some(self.used_up), ..criu::options(net) };
         criu.carry_out(RequestType::Restore, options, |stage| {

@@ -15,6 +15,7 @@ use skiff_output as output;
 use skiff_runtime::control::{self, ControlRequest, Live};
 use skiff_runtime::enter;
 use skiff_runtime::record::{InstanceDir, now};
+use skiff_sandbox::enter::EnterTarget;
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
@@ -26,7 +27,6 @@ use skiff_user::checkpoints::home_of;
 use skiff_user::context::UserContext;
 
 use crate::criu::{self, CriuProcess};
-use crate::enter::EnterTarget;
 use crate::member::SavedInterface;
 use crate::obstacles::{Obstacle, PreflightReport, SavedProcess, look};
 use crate::place::NewCheckpoint;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::CWD;
 use skiff_env::contents::ours;
 use skiff_runtime::record::InstanceDir;
+use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_sandbox::mounts::{bind_one, open_dir};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{LayerId, whole};
@@ -19,7 +20,6 @@ use skiff_spec::plan::{Plan, Route, Source, inside};
 use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
-use crate::enter::{self, EnterTarget};
 use crate::record::{self, Checkpoint, SavedTree, TREES, TreeContents};
 
 /// What there is to keep of an instance with this plan.

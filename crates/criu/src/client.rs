@@ -4,11 +4,14 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
 use prost::Message;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::{Error, Result, WithObject as _};
 use crate::installation::{CriuExec, Installation, program_of};
@@ -22,7 +25,8 @@ const LOG_LEVEL: i32 = 2;
 
 /// A CRIU that serves one dump, restore or check, or a few questions before it.
 ///
-/// It ends with the conversation: when this is dropped, CRIU takes back what it has not finished, lets the processes go on, and exits.
+/// Dropping this ends the conversation: CRIU takes back what it has not finished, lets the processes go on, and exits. A CRIU that
+/// [`Criu::spawn`] ran has 30 s for that, then it is killed.
 pub struct Criu {
     // Dropped before the process is waited for, which ends by that.
     socket: OwnedFd,
@@ -277,10 +281,30 @@ impl Criu {
 /// A child that leaves no zombie.
 struct Reaped(Child);
 
+/// How long CRIU may take to let the processes go and exit, once nobody talks to it any more.
+const EXIT: Duration = Duration::from_secs(30);
+
 impl Drop for Reaped {
     fn drop(&mut self) {
-        // Nobody asks how it ended: what counts is its answer.
+        // How it ended says nothing: what counts is its answer.
+        if !ends_within(&self.0, EXIT) {
+            let (Ok(()) | Err(_)) = self.0.kill();
+        }
         let (Ok(_) | Err(_)) = self.0.wait();
+    }
+}
+
+fn ends_within(child: &Child, limit: Duration) -> bool {
+    // Without a pidfd there is nothing to wait by with a limit: then the wait has none.
+    let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else { return true };
+    let until = Instant::now() + limit;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&left)) {
+            Err(rustix::io::Errno::INTR) => {}
+            ready => return !matches!(ready, Ok(0)),
+        }
     }
 }
 

@@ -10,9 +10,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use skiff_checkpoint::enter::{self, EnterTarget};
 use skiff_criu::page_protocol::{PAGE, PRESENT, PageServerCommand, of};
 use skiff_ipc::ReportingChild;
+use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 

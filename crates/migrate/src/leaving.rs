@@ -12,6 +12,7 @@ use skiff_runtime::control;
 use skiff_runtime::record::InstanceDir;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::IgnoreError;
+use skiff_sys::process::positive_pid;
 
 const FILE: &str = "leaving";
 
@@ -87,7 +88,7 @@ impl InDoubtRecord {
 
     fn release(&self) {
         // If it is gone, so is what it held.
-        if let (Some((_, started)), Some(criu)) = (look(self.criu), Pid::from_raw(self.criu))
+        if let (Some((_, started)), Some(criu)) = (look(self.criu), positive_pid(self.criu))
             && started == self.started
         {
             kill_process(criu, Signal::CONT).ignore_error("it may have ended this moment");

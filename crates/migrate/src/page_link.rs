@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_tcp_cork;
 use rustix::process::Pid;
-use skiff_checkpoint::enter::{self, EnterTarget};
 use skiff_cli::Compress;
 use skiff_criu::page_protocol::PAGE;
 use skiff_ipc::ReportingChild;
+use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 
 use crate::ahead::Precopy;

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use serde::Serialize;
-use skiff_checkpoint::enter::EnterTarget;
+use skiff_sandbox::enter::EnterTarget;
 use skiff_spec::fault::Result;
 use skiff_sys::IgnoreError;
 

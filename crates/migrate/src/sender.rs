@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use rustix::fs::{CWD, FlockOperation, Mode as FileMode, OFlags, flock, openat};
 use serde::Serialize;
-use skiff_checkpoint::enter::EnterTarget;
 use skiff_checkpoint::member::{InstanceInterface, SavedInterface};
 use skiff_checkpoint::obstacles::{Obstacle, PreflightReport, SavedProcess, look};
 use skiff_checkpoint::{look as shown, save};
@@ -15,6 +14,7 @@ use skiff_output as output;
 use skiff_runtime::control::{ControlRequest, Live};
 use skiff_runtime::enter;
 use skiff_runtime::record::{InstanceDir, State};
+use skiff_sandbox::enter::EnterTarget;
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;

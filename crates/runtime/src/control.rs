@@ -18,7 +18,7 @@ use skiff_ipc::{Codec, Framing, Protocol};
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
-use skiff_sys::process::Child;
+use skiff_sys::process::{Child, positive_pid};
 use skiff_user::dirs::with_umask;
 
 use crate::lock::wait_for_lock;
@@ -95,8 +95,7 @@ impl Codec for Process1 {
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (pid, sessions) = bytes.split_first_chunk()?;
-        // A negative number would name a process group.
-        let pid = Some(i32::from_le_bytes(*pid)).filter(|pid| *pid > 0).and_then(Pid::from_raw)?;
+        let pid = positive_pid(i32::from_le_bytes(*pid))?;
         Some(Self { pid, sessions: u32::from_le_bytes(sessions.try_into().ok()?) })
     }
 }

@@ -9,7 +9,7 @@ use rustix::process::{
 };
 use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
-use skiff_sys::process::exit_now;
+use skiff_sys::process::{exit_now, positive_pid};
 use skiff_sys::signal::Signals;
 
 /// Said by process 1 when it has no process left to look after.
@@ -78,7 +78,7 @@ pub(crate) fn serve(control: &OwnedFd, mut wards: Wards) -> ! {
 fn adopt(control: BorrowedFd<'_>) -> Option<Pid> {
     let mut number = [0; 4];
     let n = rustix::io::read(control, &mut number).unwrap_or(0);
-    let pid = Pid::from_raw(i32::from_le_bytes(number)).filter(|_| n == number.len())?;
+    let pid = positive_pid(i32::from_le_bytes(number)).filter(|_| n == number.len())?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
     let told: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
     fdpass::send(control, b"c", &told).ignore_error("nobody there: the next look at `control` shows it");

@@ -9,6 +9,7 @@ pub mod adopt;
 mod child;
 pub mod command;
 mod confine;
+pub mod enter;
 pub mod exec_request;
 mod failed;
 pub mod first;

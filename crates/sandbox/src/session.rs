@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use skiff_spec::fault::{Context, Result};
 use skiff_sys::IgnoreError;
-use skiff_sys::process::{Child, group_of, session_of};
+use skiff_sys::process::{Child, group_of, positive_pid, session_of};
 use skiff_sys::signal::{Received, SignalMask, Signals, send_to_group};
 
 use crate::first::Process;
@@ -221,7 +221,7 @@ fn parent_of(pid: Pid) -> Option<Pid> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything, parentheses too.
     let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
-    Pid::from_raw(parent.parse().ok()?)
+    positive_pid(parent.parse().ok()?)
 }
 
 /// What a look at the command shows.

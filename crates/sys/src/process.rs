@@ -100,6 +100,12 @@ fn clone3(flags: CloneFlags, number: Option<Pid>) -> io::Result<Fork> {
     }
 }
 
+/// A PID that was read from a file or a message. Signals to 0 or a negative number would reach process groups, so those are none.
+#[must_use]
+pub fn positive_pid(number: i32) -> Option<Pid> {
+    Some(number).filter(|number| *number > 0).and_then(Pid::from_raw)
+}
+
 /// Replaces this process by `program` (a path, not searched for), with exactly these arguments and environment.
 /// Returns only if that fails.
 pub fn exec(program: &OsStr, argv: &[CString], envp: &[CString]) -> io::Error {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{PidfdFlags, pidfd_open};
 use skiff_launch::channel::Incoming;
 use skiff_launch::handshake::{Call, SharedSecret};
 use skiff_launch::hosts::Host;
@@ -19,6 +19,7 @@ use skiff_spec::instance::End;
 use skiff_spec::members::Member;
 use skiff_spec::network::Net;
 use skiff_sys::IgnoreError;
+use skiff_sys::process::positive_pid;
 
 use crate::fleet::{self, Fleet, FleetEvent, Limits, Remote, Waited};
 use crate::launching;
@@ -236,7 +237,7 @@ impl Hosts {
     fn serves(&mut self, at: usize, pid: i32) -> Result<()> {
         self.fleet.remotes[at].started();
         if at == self.most() {
-            let pid = Pid::from_raw(pid).ok_or_else(|| Error::new("controller: it has no number here"))?;
+            let pid = positive_pid(pid).ok_or_else(|| Error::new("controller: it has no number here"))?;
             let handle = pidfd_open(pid, PidfdFlags::empty()).context(|| "controller")?;
             self.controller = Some(handle);
         }

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use skiff_app as app;
 use skiff_output as output;
 use skiff_plan::in_image;
@@ -17,6 +17,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::members::Member;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
+use skiff_sys::process::positive_pid;
 use skiff_user::context::UserContext;
 
 use crate::local::known::{nodes, not_up};
@@ -88,7 +89,7 @@ pub fn tell(context: &UserContext, name: &EnvName, words: &[OsString]) -> Result
 fn follow(context: &UserContext, record: &ClusterDir) -> Result<()> {
     let Net::Named(network) = record.settings()?.net else { return Ok(()) };
     let pid = nodes(record)?.iter().find(|node| node.name == Member::Controller).and_then(|node| node.pid);
-    let pid = pid.filter(|pid| *pid > 0).and_then(Pid::from_raw).ok_or_else(|| not_up(record))?;
+    let pid = pid.and_then(positive_pid).ok_or_else(|| not_up(record))?;
     network::follow(context, &network, pid)
 }
 

@@ -6,10 +6,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Instant;
 
-use skiff_checkpoint::enter::EnterTarget;
 use skiff_checkpoint::installed_criu;
 use skiff_checkpoint::probe::{CriuFeatures, probe};
 use skiff_plan::{self as plan, Facts, PlanOptions, RootOptions};
+use skiff_sandbox::enter::EnterTarget;
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::start::{StartOptions, start};
 use skiff_spec::fault::{Context as _, Result};

@@ -43,7 +43,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("instance", "sys spec snapshot sandbox output user store runtime plan cli env"),
     ("checkpoint", "sys spec criu ipc snapshot sandbox net output user store runtime plan cli env instance"),
     ("migrate", "sys spec criu site ipc launch sandbox output user store runtime plan cli env checkpoint"),
-    ("slurm", "sys spec site ipc image sandbox output user store runtime plan cli env checkpoint"),
+    ("slurm", "sys spec site ipc image sandbox output user store runtime plan cli env"),
     (
         "skiff",
         "sys spec oci site ipc registry image launch sandbox net output user store runtime plan cli app env cluster instance checkpoint migrate slurm",

@@ -1,5 +1,5 @@
 //! Doing something inside a running environment as its root, with all capabilities that its user namespace gives: what CRIU needs.
-//! (Programs of the user's never get these: see `skiff_sandbox::join`.)
+//! (Programs of the user's never get these: see [`crate::join`].)
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -8,12 +8,13 @@ use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use skiff_ipc::{Reporter, ReportingChild};
-use skiff_sandbox::join::NetSpace;
-use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, fork, fork_as};
 use skiff_sys::signal::{SignalMask, restore};
+
+use crate::join::NetSpace;
+use crate::start::detach_stdio;
 
 /// Where to go.
 #[derive(Clone, Copy)]
