@@ -236,11 +236,6 @@ impl Running {
     }
 }
 
-/// The name of this machine, as others know it.
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
 /// A variable that is set and text.
 fn variable(name: &str) -> Option<String> {
     std::env::var_os(OsStr::new(name))?.into_string().ok().filter(|value| !value.is_empty())

@@ -11,11 +11,12 @@ use skiff_output as output;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::IgnoreError;
+use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{find, make_private};
 
 use crate::listener::Listener;
-use crate::{host, variable};
+use crate::variable;
 
 /// By which a node of a cluster is told its name, and how one gets to the machine that it is on, as [`reached_as`] says it; nothing of the
 /// latter if the node is in no machine's network.
@@ -72,14 +73,14 @@ impl RunningApp {
     /// Whether nobody of this machine holds its file any more. (Of another's, only that one knows; and a process's number would mean
     /// something else in here than where it was noted.)
     fn is_gone(&self, file: &fs::File) -> bool {
-        self.host == host() && flock(file, FlockOperation::NonBlockingLockShared).is_ok()
+        self.host == host_name() && flock(file, FlockOperation::NonBlockingLockShared).is_ok()
     }
 }
 
 /// How one gets to where this process is.
 pub fn reached(context: &UserContext) -> Result<String> {
-    let Some(told) = variable(REACHED_AS) else { return Ok(reached_as(&context.user(), &host())) };
-    let node = host();
+    let Some(told) = variable(REACHED_AS) else { return Ok(reached_as(&context.user(), &host_name())) };
+    let node = host_name();
     match told.split_once(' ') {
         Some((known, reached)) if known == node => Ok(reached.into()),
         Some(_) => Err(Error::new(format!("node {node}: it is not known here how your browser gets there"))

@@ -10,6 +10,7 @@ use skiff_output as output;
 use skiff_runtime::network;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::network::{Net, Network, NetworkDriver};
+use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{make_private, own_dir_in};
 
@@ -84,7 +85,7 @@ fn agent(context: &UserContext, net: &Net) -> Result<RemoteProgram> {
     }
     // On a file system that all hosts share.
     let dir = own_dir_in(context.data().join("clusters"))?;
-    let call_file = dir.join(format!("{}.{}.call", skiff_launch::hosts::own_name(), std::process::id()));
+    let call_file = dir.join(format!("{}.{}.call", host_name(), std::process::id()));
     Ok(RemoteProgram { argv, call_option: "--call", call_file })
 }
 

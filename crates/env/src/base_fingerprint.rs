@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_sys::IgnoreError;
+use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 
 /// The release, the architecture, the packages of a root.
@@ -145,7 +146,7 @@ fn release_of(text: &str) -> String {
 /// On a login node: where `here` keeps its list, each host its own, as the home may be on all of them.
 pub fn kept_in_home(context: &UserContext) -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| context.home.join(".cache"), PathBuf::from);
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = host_name().replace('/', "_");
     cache.join("skiff").join(format!("packages.{host}"))
 }
 

@@ -16,6 +16,7 @@ use skiff_spec::job::Snapshot;
 use skiff_spec::plan::Base;
 use skiff_store::index::ImageName;
 use skiff_sys::IgnoreError;
+use skiff_sys::kernel::host_name;
 use skiff_sys::process::CloneFlags;
 use skiff_user::context::UserContext;
 
@@ -196,7 +197,7 @@ pub fn unpack(context: &UserContext, depot: &Depot, snapshot: &str) -> Result<Ve
 /// What this node is called.
 pub fn node_name() -> String {
     // As slurmd itself calls a node by default: its host's name up to the first dot.
-    let host = || rustix::system::uname().nodename().to_string_lossy().split('.').next().map(str::to_owned);
+    let host = || host_name().split('.').next().map(str::to_owned);
     std::env::var("SLURMD_NODENAME").ok().or_else(host).unwrap_or_default()
 }
 

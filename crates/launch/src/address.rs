@@ -1,12 +1,13 @@
 //! Which address others reach this host by.
 
+use skiff_sys::kernel::host_name;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 
 use crate::error::{Error, OfSystem as _, Result};
-use crate::hosts::{self, Host};
+use crate::hosts::Host;
 
 /// Any port will do to ask the kernel for a route: nothing is sent.
 const ANY_PORT: u16 = 9;
@@ -57,7 +58,7 @@ pub fn among(others: &[&str]) -> Result<IpAddr> {
 pub fn of_this_host(hosts: &[Host]) -> Vec<String> {
     let found = hosts.iter().filter_map(|host| towards(&host.name).ok());
     let mut all: Vec<String> = found.take(2).map(|address| address.to_string()).collect();
-    all.push(hosts::own_name());
+    all.push(host_name());
     all.dedup();
     all
 }

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use skiff_ipc::from_json;
+use skiff_sys::kernel::host_name;
 
 use crate::error::{Error, OfSystem as _, Result};
 use crate::handshake::{Call, HELLO, HandshakeError, Initiator, SharedSecret};
-use crate::{hosts, listener, manager};
+use crate::{listener, manager};
 
 /// How long each of the addresses is tried, and how long the other side may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// When the call cannot be read, nobody is there, or nobody who knows the secret.
 pub fn call(from: &Path, whom: &str) -> Result<Option<SharedSecret>> {
     let call = read(from)?;
-    let name = manager::own_name(&|name| std::env::var(name).ok()).unwrap_or_else(hosts::own_name);
+    let name = manager::own_name(&|name| std::env::var(name).ok()).unwrap_or_else(host_name);
     call_as(&name, &call, whom)?;
     Ok(call.secret)
 }

@@ -111,12 +111,6 @@ pub fn same(a: &str, b: &str) -> bool {
     a.eq_ignore_ascii_case(b) || (a.contains('.') != b.contains('.') && short(a) == short(b))
 }
 
-/// The name that this host gives itself.
-#[must_use]
-pub fn own_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
 /// `/etc/hosts` with these addresses, and names that mean nothing else in it any more.
 #[must_use]
 pub fn hosts_with(all: impl IntoIterator<Item = (String, Vec<String>)>, own: &str) -> String {

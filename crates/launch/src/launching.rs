@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use skiff_sys::IgnoreError;
+use skiff_sys::kernel::host_name;
 
 use crate::address;
 use crate::error::{OfSystem as _, Result};
 use crate::handshake::Call;
-use crate::hosts::{self, Host};
+use crate::hosts::Host;
 use crate::listener::CallbackListener;
 use crate::manager::{ConnectMethod, Launch, Manager, Surroundings};
 
@@ -55,13 +56,13 @@ impl Launching {
     /// `program` on these hosts.
     #[must_use]
     pub fn new(manager: Manager, hosts: Vec<Host>, program: RemoteProgram) -> Self {
-        Self { manager, hosts, here: hosts::own_name(), is_elsewhere: true, program }
+        Self { manager, hosts, here: host_name(), is_elsewhere: true, program }
     }
 
     /// `program` on this host, so many times.
     #[must_use]
     pub fn here(times: u16, program: RemoteProgram) -> Self {
-        let here = hosts::own_name();
+        let here = host_name();
         let hosts = vec![Host { name: here.clone(), slots: None }; times.into()];
         Self { manager: Manager::Ssh, hosts, here, is_elsewhere: false, program }
     }

@@ -23,10 +23,10 @@ pub use call::call;
 use rustix::event::PollFlags;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::getuid;
-use skiff_launch::hosts;
 use skiff_output as output;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::IgnoreError;
+use skiff_sys::kernel::host_name;
 use skiff_sys::lock;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_user::context::UserContext;
@@ -151,7 +151,7 @@ fn receive(visitor: &TcpStream, credential: &MungeCredential) -> Result<()> {
     if credential.uid == 0 {
         return Err(Error::new("root gets no receiver"));
     }
-    let here = hosts::own_name();
+    let here = host_name();
     let reached_at = visitor.local_addr().context(|| "visitor")?.ip();
     let words = request::call_for(&credential.payload, &here, reached_at)?;
     let account = TargetAccount::fit(credential.uid)?;

@@ -12,6 +12,7 @@ use skiff_output as output;
 use skiff_runtime::record::{InstanceDir, State};
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 
 use crate::{in_step, sender, way};
@@ -30,7 +31,7 @@ struct Left {
 
 /// Does it; the exit code: whether any has stayed.
 pub fn drain(context: &UserContext, words: &DrainArgs) -> Result<i32> {
-    let here = hosts::own_name();
+    let here = host_name();
     let is_here = hosts::same(&words.node, &here);
     let targets = match words.to.is_empty() {
         false => words.to.clone(),

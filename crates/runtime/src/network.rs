@@ -18,6 +18,7 @@ use skiff_spec::network::{DIR, NetName, Network, Reservation};
 use skiff_spec::plan::{HOSTS, Plan, Source};
 use skiff_spec::wire::{ON_NETWORK, Request};
 use skiff_sys::IgnoreError;
+use skiff_sys::kernel::host_name;
 use skiff_sys::process;
 use skiff_user::context::UserContext;
 
@@ -200,7 +201,7 @@ pub fn hosts(plan: &Plan) -> Result<Option<String>> {
         _ => None,
     });
     let (Some(also), Some(address)) = (names, address()) else { return Ok(None) };
-    let mut names = vec![hosts::own_name()];
+    let mut names = vec![host_name()];
     names.extend(also.iter().filter(|name| **name != names[0]).cloned().collect::<Vec<_>>());
     Ok(Some(hosts::hosts_with([(address.to_string(), names)], &own_hosts())))
 }

@@ -10,6 +10,7 @@ use skiff_oci::manifest::{ExecConfig, ImageConfig};
 use skiff_oci::platform::Platform;
 use skiff_spec::fault::Context as _;
 use skiff_spec::image::ImageId;
+use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, make_private};
 
@@ -137,7 +138,7 @@ impl Names {
     pub fn put(&self, entry: &ImageName) -> Result<()> {
         let what = || self.dir.display().to_string();
         make_private(&self.dir)?;
-        let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
+        let host = host_name().replace('/', "_");
         let new = self.dir.join(format!(".{host}.{}", std::process::id()));
         entry.write(&new)?;
         Ok(fs::rename(&new, self.dir.join(file_name(&entry.reference))).context(what)?)

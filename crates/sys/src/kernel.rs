@@ -1,9 +1,15 @@
-//! Which Linux this is.
+//! Which Linux this is, and what its host is called.
 
 /// Whether this is Linux `major.minor` or newer.
 #[must_use]
 pub fn is_at_least(major: u32, minor: u32) -> bool {
     version(&rustix::system::uname().release().to_string_lossy()) >= (Some(major), Some(minor))
+}
+
+/// The name that this host gives itself.
+#[must_use]
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// The first two numbers of a release, as `uname -r` prints it.

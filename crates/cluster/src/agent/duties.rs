@@ -11,6 +11,7 @@ use skiff_runtime::network;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance;
 use skiff_sys::IgnoreError;
+use skiff_sys::kernel::host_name;
 use skiff_user::scratch;
 
 use crate::agent::{Agent, PreparedRole};
@@ -144,7 +145,7 @@ impl Agent<'_> {
 
 /// By which names or addresses this host may know the others. (The controller's agent is not in the list, though its host may be.)
 fn others<'a>(wanted: &'a ContainerSpec, controller: Option<&'a str>) -> Result<Vec<&'a str>> {
-    let here = hosts::own_name();
+    let here = host_name();
     let is_other = |name: &&str| match wanted.hosts.get(wanted.index) {
         Some(own) => name != own,
         None => !hosts::is_here(name, &here),

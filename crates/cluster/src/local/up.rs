@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skiff_cli::{HostArgs, UpArgs};
 use skiff_launch::hosts as lists;
-use skiff_launch::hosts;
 use skiff_launch::launching::Launching;
 use skiff_output as output;
 use skiff_plan::{self as plan, PlanOptions, base, show};
@@ -19,6 +18,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, HOSTS, Identity, Plan, Source, Upper};
 use skiff_sys::IgnoreError;
+use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 
 use crate::fleet::Limits;
@@ -68,7 +68,7 @@ pub fn up(context: &UserContext, wanted: &UpArgs) -> Result<()> {
         cpus: cpus.unwrap_or(1),
         over_hosts: launching.is_some(),
         net: net.unwrap_or_default(),
-        host: hosts::own_name(),
+        host: host_name(),
         made: now(),
     };
     let held = match launching {

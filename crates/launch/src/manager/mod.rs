@@ -6,6 +6,7 @@ mod pbs;
 mod slurm;
 mod ssh;
 
+use skiff_sys::kernel::host_name;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -154,7 +155,7 @@ impl Surroundings<'static> {
         Self {
             var: &|name| std::env::var(name).ok(),
             read: &|path| std::fs::read_to_string(path),
-            here: hosts::own_name(),
+            here: host_name(),
         }
     }
 }

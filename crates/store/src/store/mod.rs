@@ -47,6 +47,7 @@ use rustix::io::Errno;
 use skiff_oci::digest::Digest;
 use skiff_registry::{BlobDir, Origin};
 use skiff_spec::image::{ImageId, store as names};
+use skiff_sys::kernel::host_name;
 use skiff_sys::verity::{self, Measured};
 
 use crate::error::{Error, Result, StoreContext};
@@ -344,7 +345,7 @@ impl Store {
 fn unique(prefix: &str) -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     static RANDOM: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
-    let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
+    let host = host_name().replace('/', "_");
     format!("{prefix}.{host}.{:016x}.{}", *RANDOM, COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
