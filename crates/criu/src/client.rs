@@ -322,3 +322,17 @@ fn absolute(path: &Path) -> Result<String> {
     let path = std::path::absolute(path).on("find", &path.display().to_string())?;
     path.into_os_string().into_string().map_err(|path| Error::NotText(path.into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_does_not_end_is_not_waited_for_without_a_limit() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep runs");
+        assert!(!ends_within(&child, Duration::from_millis(20)));
+        child.kill().expect("it can be killed");
+        assert!(ends_within(&child, Duration::from_secs(10)));
+        child.wait().expect("it has ended");
+    }
+}
