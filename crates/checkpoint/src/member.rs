@@ -4,7 +4,6 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use skiff_net::gate;
@@ -14,6 +13,7 @@ use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::{Net, NetworkDriver, Reservation};
+use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 
 /// In a checkpoint: what this is.
@@ -41,7 +41,7 @@ impl SavedInterface {
 
     /// The same while the instance still has the address: on the way to another node only a claim of the last minutes counts.
     pub fn renewed(&self, context: &UserContext, started: &Started) -> Result<Self> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        let now = now();
         let claim = match &started.net {
             Net::Named(name) if now.saturating_sub(self.claim.in_use) > RENEWED_AFTER => {
                 network::keep(context, name, self.claim.address)?

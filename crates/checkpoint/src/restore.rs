@@ -12,7 +12,7 @@ use skiff_env::deploy::own_layers;
 use skiff_output as output;
 use skiff_plan::stop::stop_signal;
 use skiff_plan::{self as plan, Relocation, base, get, show};
-use skiff_runtime::record::{ENV, InstanceDir, now};
+use skiff_runtime::record::{ENV, InstanceDir};
 use skiff_runtime::service::{Approval, Restorer, Service};
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_runtime::{enter, network};
@@ -26,6 +26,7 @@ use skiff_spec::instance::Started;
 use skiff_spec::network::ReservationRequest;
 use skiff_spec::plan::{Plan, Route, Upper};
 use skiff_store::index::ImageName;
+use skiff_sys::clock::now;
 use skiff_sys::process::positive_pid;
 use skiff_user::context::UserContext;
 

@@ -10,13 +10,13 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use rustix::io::Errno;
 use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::network::{Lease, NetName, Network, hardware_address};
+use skiff_sys::clock::now;
 
 use crate::device;
 use crate::lock::{LockScope, Locks};
@@ -235,11 +235,6 @@ impl Leases {
 /// Until when an address is kept that is left now.
 pub(crate) fn kept_until(network: &Network) -> u64 {
     now() + network.kept_hours * 3600
-}
-
-/// Seconds since 1970.
-pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Whether the namespace of a lease has the device with its address.

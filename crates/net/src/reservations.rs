@@ -8,8 +8,9 @@ use std::path::Path;
 
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::network::{Lease, Network, Reservation, ReservationRequest};
+use skiff_sys::clock::now;
 
-use crate::lease::{IN_USE, Leases, LockedAddress, kept_until, now};
+use crate::lease::{IN_USE, Leases, LockedAddress, kept_until};
 use crate::lock::LockScope;
 use crate::netlink::Netlink;
 use crate::site_key::{KEY, SiteKey};

@@ -13,9 +13,10 @@ use skiff_spec::job::JobImage;
 use skiff_store::ImageMetadata;
 use skiff_store::fetcher::process as fetcher;
 use skiff_store::file::{ImageFile, parse};
-use skiff_store::index::{ImageName, now};
+use skiff_store::index::ImageName;
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{Error as StoreError, client, known};
+use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 
 use crate::import;

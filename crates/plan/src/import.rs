@@ -5,9 +5,10 @@ use skiff_runtime::naming;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_store::file::ImageFile;
-use skiff_store::index::{ImageName, Names, now};
+use skiff_store::index::{ImageName, Names};
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{client, find};
+use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 
 use crate::progress::PullProgress;

@@ -2,7 +2,6 @@
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 use skiff_site::TrustedDir;
@@ -13,6 +12,7 @@ use skiff_spec::plan::Base;
 use skiff_spec::settings::{self, Settings};
 use skiff_store::index::ImageName;
 use skiff_sys::IgnoreError;
+use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, HINT, is_whole, make_parts, make_ready, new_name, own_dir, sweep, with_umask};
 use skiff_user::named;
@@ -139,7 +139,7 @@ impl Environment {
     ) -> Result<()> {
         let new = all.new_dir(new, 0o700)?;
         make_parts(&new)?;
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let created = now();
         let (text, image) = (base.to_string(), base.image().map(|entry| entry.id));
         let settings = Settings { name: self.name.clone(), base: text, image, created, mounts, net };
         let text = settings.to_toml().map_err(|e| Error::new(format!("{}: {e}", settings::FILE)))?;

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,6 +14,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Ended, Started};
 use skiff_spec::name::EnvName;
 use skiff_store::index::ImageName;
+use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, own_dir};
 use skiff_user::named;
@@ -164,11 +165,6 @@ impl InstanceDir {
         write(&new, &Ended { end, at: now() })?;
         fs::rename(&new, self.dir.join(ENDED)).context(|| self.dir.display().to_string())
     }
-}
-
-/// Seconds since 1970.
-pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
 pub(crate) fn write(path: &Path, data: &impl Serialize) -> Result<()> {

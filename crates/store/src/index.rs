@@ -171,11 +171,6 @@ fn file_name(reference: &str) -> String {
     format!("{}%%{tail}.json", skiff_oci::hash::sha256_hex(reference.as_bytes()))
 }
 
-/// Seconds since 1970.
-pub fn now() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
-}
-
 #[cfg(test)]
 mod tests {
     use super::file_name;

@@ -7,6 +7,7 @@
 pub mod alloc;
 pub mod allow;
 pub mod caps;
+pub mod clock;
 pub mod cred;
 pub mod fdpass;
 mod ignore;

@@ -10,7 +10,6 @@ use skiff_launch::launching::Launching;
 use skiff_output as output;
 use skiff_plan::{self as plan, PlanOptions, base, show};
 use skiff_runtime::lock::{try_lock, wait_for_lock};
-use skiff_runtime::record::now;
 use skiff_sandbox::command::DEFAULT_PATH;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::members::{MOST, Member, hosts as names};
@@ -18,6 +17,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, HOSTS, Identity, Plan, Source, Upper};
 use skiff_sys::IgnoreError;
+use skiff_sys::clock::now;
 use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 

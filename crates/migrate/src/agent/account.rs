@@ -3,11 +3,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use skiff_site::account;
 use skiff_spec::account::User;
 use skiff_spec::fault::{Fault as Error, Result};
+use skiff_sys::clock::now;
 
 /// Files that close a machine to all but root (pam_nologin).
 const NOLOGIN: [&str; 2] = ["/run/nologin", "/etc/nologin"];
@@ -29,7 +29,7 @@ impl TargetAccount {
         account.refuse_closed_machine()?;
         account.refuse_shell()?;
         if let Some(shadow) = entry("shadow", &account.name)? {
-            let today = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() / 86400);
+            let today = now() / 86400;
             if let Some(why) = closed(&shadow, today) {
                 return Err(account.refused(why));
             }

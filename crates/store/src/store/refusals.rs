@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, openat, renameat};
-use skiff_sys::IgnoreError;
+use skiff_sys::clock::now;
 
 use super::{Store, unique};
 use crate::error::{Error, Result, StoreContext};
@@ -69,13 +69,6 @@ fn recent(bytes: &[u8], now: u64) -> Vec<u64> {
     let (entries, _) = bytes.as_chunks::<ENTRY>();
     let entries = entries.iter().map(|entry| u64::from_le_bytes(*entry));
     entries.filter(|then| now.saturating_sub(*then) < WITHIN.as_secs()).collect()
-}
-
-fn now() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .default_on_error("before 1970 nothing is ever forgotten")
-        .as_secs()
 }
 
 #[cfg(test)]

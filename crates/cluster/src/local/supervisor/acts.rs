@@ -2,9 +2,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use skiff_runtime::record::now;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::members::Member;
+use skiff_sys::clock::now;
 
 use crate::hub::HubRequest;
 use crate::local::supervisor::{HeldNode, Supervisor};
