@@ -238,13 +238,7 @@ impl Manifest {
             let why = format!("it has {layers} layers where its configuration has {diff_ids}");
             return Err(Error::BadManifest { object: object.into(), why });
         }
-        match &config.platform {
-            Some(offered) if wanted.distance(offered).is_none() => {
-                let (wanted, offered) = (wanted.to_string(), offered.to_string());
-                Err(Error::NoPlatform { object: object.into(), wanted, offered })
-            }
-            _ => Ok(()),
-        }
+        wanted.check(object, config.platform.as_ref())
     }
 }
 

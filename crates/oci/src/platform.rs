@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Error;
+
 /// Operating system, architecture and variant, in the names that Go and therefore OCI use: `linux/arm/v7`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Platform {
@@ -63,6 +65,21 @@ impl Platform {
             return None;
         }
         self.level().checked_sub(offered.level())
+    }
+
+    /// Checks that an image suits, if it says what platform it is for. `object` names it.
+    ///
+    /// # Errors
+    /// [`Error::NoPlatform`].
+    pub fn check(&self, object: impl Into<String>, offered: Option<&Platform>) -> Result<(), Error> {
+        match offered {
+            Some(offered) if self.distance(offered).is_none() => Err(Error::NoPlatform {
+                object: object.into(),
+                wanted: self.to_string(),
+                offered: offered.to_string(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Whether programs for `offered` run where this is the machine's own, as far as its name tells: which level of it a program wants it

@@ -213,15 +213,8 @@ fn form_of(import: &ImportJob<'_>, copy: &FilePart) -> Result<Form> {
         let why = "it has changed meanwhile".into();
         return Err(Foreign { object: copy.name.clone(), why, hint: Some("try again") }.into());
     }
-    match form.platform(copy)? {
-        Some(offered) if import.platform.distance(&offered).is_none() => Err(skiff_oci::Error::NoPlatform {
-            object: import.source.name(),
-            wanted: import.platform.to_string(),
-            offered: offered.to_string(),
-        }
-        .into()),
-        _ => Ok(form),
-    }
+    import.platform.check(import.source.name(), form.platform(copy)?.as_ref())?;
+    Ok(form)
 }
 
 fn rewrite(

@@ -97,15 +97,7 @@ fn check(files: &dyn ImageFiles, item: &SavedImage, config: &ImageConfig, platfo
     if layers > MAX_LAYERS {
         return Err(not_sound(files, format!("it has {layers} layers; {MAX_LAYERS} are the limit")));
     }
-    match &config.platform {
-        Some(offered) if platform.distance(offered).is_none() => Err(skiff_oci::Error::NoPlatform {
-            object: files.name().into(),
-            wanted: platform.to_string(),
-            offered: offered.to_string(),
-        }
-        .into()),
-        _ => Ok(()),
-    }
+    Ok(platform.check(files.name(), config.platform.as_ref())?)
 }
 
 /// The digest that a configuration's name says it has: `DIGITS.json`, or `blobs/sha256/DIGITS`.
