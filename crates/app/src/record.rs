@@ -134,7 +134,7 @@ impl Drop for PublishedApp {
     fn drop(&mut self) {
         self.dir
             .remove_file(&self.name)
-            .ignore_error("what stays is held by nobody, and goes with the next list");
+            .ignore_error("a record that nobody has locked is removed by the next list");
     }
 }
 

@@ -57,7 +57,8 @@ pub fn finish<E: From<Error>>(
     rustix::fs::ftruncate(image, u64::from(data_blocks) * BLOCK).on("cut off the end of", name)?;
     let (begin, end) = (u64::from(data_blocks) * BLOCK, u64::from(layout.end) * BLOCK);
     allocate(image, begin, end);
-    let writer = |part| Writer::new(tree, &xattrs, &layout, image, name, data_blocks, part);
+    let job = Job { tree, xattrs: &xattrs, layout: &layout, image, name, data_blocks };
+    let writer = |part| Writer::new(job, part);
     let table = || writer(Part::Table).table();
     let (table, tails) = std::thread::scope(|scope| {
         let begun = Builder::new().name("table".into()).spawn_scoped(scope, table);
@@ -110,14 +111,20 @@ enum Part {
     Tails,
 }
 
-struct Writer<'a> {
-    part: Part,
+/// What both writers work on.
+#[derive(Clone, Copy)]
+struct Job<'a> {
     tree: &'a Tree,
     xattrs: &'a XattrPlan<'a>,
     layout: &'a Layout,
     image: BorrowedFd<'a>,
     name: &'a str,
     data_blocks: u32,
+}
+
+struct Writer<'a> {
+    part: Part,
+    job: Job<'a>,
     table: Area<'a>,
     tails: Area<'a>,
     own_blocks: Area<'a>,
@@ -129,24 +136,12 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(
-        tree: &'a Tree,
-        xattrs: &'a XattrPlan<'a>,
-        layout: &'a Layout,
-        image: BorrowedFd<'a>,
-        name: &'a str,
-        data_blocks: u32,
-        part: Part,
-    ) -> Writer<'a> {
-        let area = |start| Area::new(image, name, start);
+    fn new(job: Job<'a>, part: Part) -> Writer<'a> {
+        let layout = job.layout;
+        let area = |start| Area::new(job.image, job.name, start);
         Writer {
             part,
-            tree,
-            xattrs,
-            layout,
-            image,
-            name,
-            data_blocks,
+            job,
             table: area(layout.table),
             tails: area(layout.tails),
             own_blocks: area(layout.own_blocks),
@@ -158,15 +153,15 @@ impl<'a> Writer<'a> {
 
     /// Everything but the superblock and what the other part has.
     fn table(mut self) -> Result<Seal> {
-        let layout = self.layout;
+        let layout = self.job.layout;
         // Nothing in the table has a tail, so none is asked for.
         let mut none = |_, _, _: &mut [u8]| Ok::<_, Error>(());
         for visit in &layout.order {
             self.inode(*visit, &mut none)?;
         }
-        let mut shared = Area::new(self.image, self.name, layout.shared);
+        let mut shared = Area::new(self.job.image, self.job.name, layout.shared);
         let mut place = 0;
-        for piece in self.xattrs.shared() {
+        for piece in self.job.xattrs.shared() {
             shared.put(place, &piece)?;
             place += piece.len() as u64;
         }
@@ -177,8 +172,8 @@ impl<'a> Writer<'a> {
     }
 
     fn tails<E: From<Error>>(mut self, spilled: &mut Tails<'_, E>) -> Result<Seal, E> {
-        let layout = self.layout;
-        let is_file = |visit: &&Visit| matches!(self.tree.inode(visit.id).kind, FileKind::File(_));
+        let layout = self.job.layout;
+        let is_file = |visit: &&Visit| matches!(self.job.tree.inode(visit.id).kind, FileKind::File(_));
         for visit in layout.order.iter().filter(is_file) {
             self.inode(*visit, spilled)?;
         }
@@ -187,8 +182,8 @@ impl<'a> Writer<'a> {
 
     /// One inode, and all of its data that is not in the data region.
     fn inode<E: From<Error>>(&mut self, visit: Visit, spilled: &mut Tails<'_, E>) -> Result<(), E> {
-        let inode = self.tree.inode(visit.id);
-        let shape = shape(self.tree, self.xattrs, visit.id, self.data_blocks)
+        let inode = self.job.tree.inode(visit.id);
+        let shape = shape(self.job.tree, self.job.xattrs, visit.id, self.job.data_blocks)
             .expect("it was measured before, and has not changed");
         if shape.with_tail() != (self.part == Part::Tails) {
             return Ok(());
@@ -197,7 +192,7 @@ impl<'a> Writer<'a> {
         let raw = self.raw(visit.id, inode, &shape);
         self.put(&shape, place, &raw.encode())?;
         let mut xattrs = std::mem::take(&mut self.scratch);
-        self.xattrs.encode(inode.attributes.xattrs, &mut xattrs);
+        self.job.xattrs.encode(inode.attributes.xattrs, &mut xattrs);
         debug_assert_eq!(xattrs.len(), shape.xattr_size as usize);
         self.put(&shape, place + INODE_SIZE as u64, &xattrs)?;
         self.scratch = xattrs;
@@ -238,7 +233,7 @@ impl<'a> Writer<'a> {
         let links = match &inode.kind {
             FileKind::Directory(children) => {
                 let is_directory =
-                    |id: &&InodeId| matches!(self.tree.inode(**id).kind, FileKind::Directory(_));
+                    |id: &&InodeId| matches!(self.job.tree.inode(**id).kind, FileKind::Directory(_));
                 2 + children.values().filter(is_directory).count() as u32
             }
             _ => inode.names,
@@ -250,7 +245,7 @@ impl<'a> Writer<'a> {
             mode: type_of(&inode.kind).0 | attributes.mode,
             size: shape.size,
             data,
-            short_number: self.layout.number(id) as u32,
+            short_number: self.job.layout.number(id) as u32,
             uid: attributes.uid,
             gid: attributes.gid,
             mtime: attributes.mtime,
@@ -266,7 +261,7 @@ impl<'a> Writer<'a> {
         shape: &Shape,
         behind: u64,
     ) -> Result<()> {
-        let (tree, layout) = (self.tree, self.layout);
+        let (tree, layout) = (self.job.tree, self.job.layout);
         let target = |id: InodeId| (layout.number(id), type_of(&tree.inode(id).kind).1);
         let entries = dirents::entries(children, visit.id, visit.parent).expect("they were checked before");
         let mut left = shape.size;
@@ -313,7 +308,7 @@ impl<'a> Writer<'a> {
 
     /// The same for a file whose tail is the only thing that does not lie where it should.
     fn lone_tail(&mut self, first: u32, count: u32, tail: &[u8; BLOCK_SIZE], mut behind: u64) -> Result<()> {
-        write_all(self.image, self.name, tail, self.next_copy * BLOCK)?;
+        write_all(self.job.image, self.job.name, tail, self.next_copy * BLOCK)?;
         for block in (first..first + count).chain([self.next_copy as u32]) {
             self.tails.put(behind, &block.to_le_bytes())?;
             behind += CHUNK_INDEX_SIZE;
@@ -328,8 +323,8 @@ impl<'a> Writer<'a> {
         while from < end {
             let count = (end - from).min(COPY_BLOCKS);
             self.scratch.resize((count * BLOCK) as usize, 0);
-            read_all(self.image, self.name, &mut self.scratch, from * BLOCK)?;
-            write_all(self.image, self.name, &self.scratch, to * BLOCK)?;
+            read_all(self.job.image, self.job.name, &mut self.scratch, from * BLOCK)?;
+            write_all(self.job.image, self.job.name, &self.scratch, to * BLOCK)?;
             (from, to) = (from + count, to + count);
         }
         Ok(())
@@ -337,15 +332,15 @@ impl<'a> Writer<'a> {
 
     /// The first bytes of the next block of metadata that belongs to one inode alone.
     fn own_block(&mut self, len: usize) -> Result<&mut [u8]> {
-        let place = (self.next_own - self.layout.own_blocks) * BLOCK;
+        let place = (self.next_own - self.job.layout.own_blocks) * BLOCK;
         self.next_own += 1;
         self.own_blocks.within_block(place, len)
     }
 
     /// Where an inode lies in its area, and the way to write there.
     fn place(&self, id: InodeId, shape: &Shape) -> u64 {
-        let before = if shape.with_tail() { self.layout.tails - self.layout.table } else { 0 };
-        self.layout.number(id) * SLOT - before * BLOCK
+        let before = if shape.with_tail() { self.job.layout.tails - self.job.layout.table } else { 0 };
+        self.job.layout.number(id) * SLOT - before * BLOCK
     }
 
     fn put(&mut self, shape: &Shape, place: u64, bytes: &[u8]) -> Result<()> {

@@ -63,7 +63,7 @@ pub fn start(caller: &Caller, pid: u32, request: &[u8], told: bool, socket: &Own
             signal::restore(SignalMask::from_bits(u64::MAX));
             let why = become_it(caller, &request, mount.as_ref(), (socket, told), &reporter);
             rustix::io::write(&reporter, &why.to_bytes())
-                .ignore_error("if the caller has gone there is nobody to tell; the exit code says it too");
+                .ignore_error("the exit code reports the failure, too, and the caller may have exited");
             exit_now(why.exit_code())
         }
     }

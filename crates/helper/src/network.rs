@@ -1,8 +1,8 @@
-//! `network` and `follow`: make the caller's own program go on in another network namespace, on a network of the site's.
+//! `network` and `follow`: moves the caller's `skiff` into another network namespace, which is on a network of the site.
 //!
-//! Such a namespace belongs to the host: whoever is in it has no more power over it than over the host's own network. This program enters
-//! it, gives up all privilege and becomes `skiff` again. Who may enter is decided by the network's description, a file of
-//! root's; for `follow`, by a process of the user's that is there already.
+//! The host owns that namespace: a process in it has no more power over it than over the host's own network. This program enters
+//! the namespace, gives up all privileges and executes `skiff` again, which continues there. The network's description, a file
+//! of root's, says who may enter. With `follow`, a process of the same user must be in the namespace already.
 
 use std::ffi::{CString, OsString};
 use std::net::Ipv4Addr;

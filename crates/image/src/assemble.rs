@@ -43,7 +43,7 @@ pub struct AssemblyJob<'a> {
     pub name: &'a str,
     /// A directory for temporary files, which have no names there. A seventh of the image's size at most will be needed as a rule.
     pub scratch: BorrowedFd<'a>,
-    /// And its name.
+    /// Name of that directory, for messages.
     pub scratch_name: &'a str,
     /// What is too much.
     pub limits: ImageLimits,

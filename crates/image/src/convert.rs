@@ -86,7 +86,7 @@ pub struct ConversionJob<'a> {
     pub source: &'a str,
     /// A directory for a temporary file, which has no name there.
     pub scratch: BorrowedFd<'a>,
-    /// And its name.
+    /// Name of that directory, for messages.
     pub scratch_name: &'a str,
     /// What is too much.
     pub limits: ImageLimits,

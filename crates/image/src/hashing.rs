@@ -29,7 +29,9 @@ impl Hashing {
         let hash = move || {
             for piece in to_hash {
                 hasher.update(&piece);
-                give_back.try_send(piece).ignore_error("nobody may want it any more");
+                give_back
+                    .try_send(piece)
+                    .ignore_error("a buffer that is not given back is only not used again");
             }
             hasher.finish()
         };

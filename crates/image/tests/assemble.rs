@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
+use common::fated::{Fate, Fated};
 use common::layers::build::{RawEntry as Tar, archive};
 use common::layers::{Assembled, blob, from_blobs, from_bytes, piped, with_progress};
 use common::seen::assert_same;
@@ -88,36 +89,6 @@ fn zstd_stream(bytes: &[u8]) -> Vec<u8> {
     [&skip[..], &piped("zstd", &["-q"], bytes)].concat()
 }
 
-/// A blob whose bytes come in pieces, after pauses.
-struct Slow {
-    file: FileBlob,
-    pause: Duration,
-}
-
-impl Blob for Slow {
-    fn name(&self) -> &str {
-        self.file.name()
-    }
-    fn size(&self) -> u64 {
-        self.file.size()
-    }
-    fn digest(&self) -> Option<Digest> {
-        None
-    }
-    fn has(&self, _end: u64) -> bool {
-        false
-    }
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        std::thread::sleep(self.pause);
-        self.file.read_at(buffer, offset)
-    }
-    fn settle(&self, _got: Option<Digest>) -> Result<()> {
-        Ok(())
-    }
-    fn restart(&self) {}
-    fn abandon(&self) {}
-}
-
 fn refs<B: Blob>(blobs: &[B]) -> Vec<&dyn Blob> {
     blobs.iter().map(|blob| blob as &dyn Blob).collect()
 }
@@ -129,18 +100,15 @@ fn timing_does_not_show_in_the_file() {
         let expected = from_bytes(&bytes).unwrap().bytes();
         for round in 0..4 {
             let pause = |layer: u64| Duration::from_millis((layer * 7 + round * 3) % 11);
-            let slow = |(layer, bytes): (usize, &Vec<u8>)| Slow {
-                file: blob(bytes, "slow"),
-                pause: pause(layer as u64),
-            };
-            let blobs: Vec<Slow> = bytes.iter().enumerate().map(slow).collect();
+            let slow = |(layer, bytes): (usize, &Vec<u8>)| Fated::new(Fate::Slow(pause(layer as u64)), bytes);
+            let blobs: Vec<Fated> = bytes.iter().enumerate().map(slow).collect();
             let image = from_blobs(&refs(&blobs), ImageLimits::default(), 1 + round as usize % 3).unwrap();
             assert!(image.bytes() == expected, "{name}, round {round}");
         }
     }
 }
 
-/// Like [`Slow`], but the first bytes read are wrong ones, and this is noticed at the end only.
+/// The first bytes read are wrong ones, and this is noticed at the end only.
 struct Wrong {
     right: FileBlob,
     wrong: FileBlob,
@@ -343,8 +311,8 @@ fn one_failure_ends_all_and_is_the_one_that_is_told() {
 #[test]
 fn it_can_be_cancelled() {
     let bytes: Vec<Vec<u8>> = layers();
-    let slow = |bytes: &Vec<u8>| Slow { file: blob(bytes, "slow"), pause: Duration::from_millis(20) };
-    let blobs: Vec<Slow> = bytes.iter().map(slow).collect();
+    let slow = |bytes: &Vec<u8>| Fated::new(Fate::Slow(Duration::from_millis(20)), bytes);
+    let blobs: Vec<Fated> = bytes.iter().map(slow).collect();
     let progress = AssemblyProgress::new(blobs.len());
     std::thread::scope(|scope| {
         scope.spawn(|| {

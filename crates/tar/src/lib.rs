@@ -100,6 +100,23 @@ pub struct TarEntry {
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
+impl TarEntry {
+    /// A file of root's that all may read, of no time.
+    #[must_use]
+    pub const fn plain_file(path: Vec<u8>, size: u64) -> TarEntry {
+        TarEntry {
+            path,
+            kind: EntryKind::File(size),
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            mtime: 0,
+            mtime_nsec: 0,
+            xattrs: vec![],
+        }
+    }
+}
+
 /// What an entry is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntryKind {

@@ -108,16 +108,7 @@ pub fn plain_header(entry: &TarEntry) -> [u8; HEADER] {
     header(b'0', &entry.path, b"", size, entry)
 }
 
-const PAX_HEADER: TarEntry = TarEntry {
-    path: vec![],
-    kind: EntryKind::File(0),
-    mode: 0o644,
-    uid: 0,
-    gid: 0,
-    mtime: 0,
-    mtime_nsec: 0,
-    xattrs: vec![],
-};
+const PAX_HEADER: TarEntry = TarEntry::plain_file(vec![], 0);
 
 fn padding(size: u64) -> usize {
     (size.wrapping_neg() % RECORD as u64) as usize

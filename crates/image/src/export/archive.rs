@@ -10,7 +10,7 @@ use serde_json::json;
 use skiff_oci::digest::Digest;
 use skiff_oci::reference::Named;
 use skiff_sys::positional::write_all_at;
-use skiff_tar::{EntryKind, HEADER, TarEntry, Writer, plain_header};
+use skiff_tar::{HEADER, TarEntry, Writer, plain_header};
 
 use super::directory::{LAYOUT, blob_path, index};
 use super::layer::{self, WrittenLayer};
@@ -72,16 +72,7 @@ fn write(
 }
 
 fn entry(path: String, size: u64) -> TarEntry {
-    TarEntry {
-        path: path.into_bytes(),
-        kind: EntryKind::File(size),
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        mtime: 0,
-        mtime_nsec: 0,
-        xattrs: vec![],
-    }
+    TarEntry::plain_file(path.into_bytes(), size)
 }
 
 fn put_header(file: &File, path: &Path, entry: &TarEntry) -> Result<()> {
