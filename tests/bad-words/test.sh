@@ -30,7 +30,7 @@ start alice skiff env exec dev -- sleep 100
 eventually 5 pgrep -u alice -x sleep
 for option in '' --dry-run; do
     fails 125 as alice skiff env rm $option dev
-    has "$err" 'environment dev: it runs'
+    has "$err" 'environment dev is running'
     has "$err" 'hint: `skiff env stop dev` first'
 done
 ok as alice skiff env rm --force --dry-run dev

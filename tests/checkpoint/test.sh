@@ -61,7 +61,7 @@ steps=$(grep -c . /home/alice/.local/share/skiff/instance/calc/output)
 eventually 10 lines calc $((steps + 20))
 equal "$(state calc)" 'running '
 ok as alice skiff checkpoint save calc
-has "$err" 'it has ended'
+has "$err" 'has ended'
 equal "$(state calc)" 'saved '
 eventually 5 gone
 ok as alice skiff checkpoint list --json
@@ -166,7 +166,7 @@ eventually 10 grep -q ready front
 ok as alice skiff checkpoint save front
 try wait $started
 equal "$code" 125 'exit code of one that was saved'
-has "$(cat said)" 'it was saved'
+has "$(cat said)" 'was saved'
 fails 125 as alice skiff run --checkpoint front
 has "$err" 'cannot be saved'
 ok as alice skiff checkpoint delete front
@@ -228,7 +228,7 @@ kept many
 fails 125 as alice skiff checkpoint save many --keep 1y
 has "$err" 'or an age'
 fails 125 as alice skiff checkpoint restore many
-has "$err" 'it runs'
+has "$err" 'instance many is already running'
 
 # Made beforehand, in memory: what is saved goes there. A full one is said to be, and changes nothing.
 shm=/dev/shm/skiff-$(id -u alice)

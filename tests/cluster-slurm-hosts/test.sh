@@ -184,7 +184,7 @@ for victim in skiff-cluster slurmctld; do
     kill -9 "$(pgrep -u alice -f "^$victim" | head -1)"
     nothing_left
     fails 125 as alice skiff cluster exec lab -- true
-    has "$err" 'does not run any more'
+    has "$err" 'is no longer running'
     ok as alice skiff sweep
 done
 none_left
@@ -277,5 +277,5 @@ has "$err" 'host nosuch: '
 fails 125 as alice skiff cluster up lab --slurm --hostfile hosts --nodes 3
 has "$err" '--nodes 3: there are 2 hosts'
 fails 125 as alice skiff cluster up lab --slurm
-has "$err" '--nodes: how many on this machine?'
+has "$err" '--nodes: how many on this host?'
 none_left

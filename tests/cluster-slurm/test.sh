@@ -98,7 +98,7 @@ for user in alice bob; do
         esac
         eventually 5 nobody_left
         fails 125 as $user skiff cluster exec lab -- true
-        has "$err" 'does not run any more' "$user: $victim"
+        has "$err" 'is no longer running' "$user: $victim"
         ok as $user skiff sweep
         has "$out" 'removed cluster' "$user: $victim"
     done

@@ -58,17 +58,17 @@ has "$out" '1 session'
 
 # One that runs is not removed, unless by force.
 fails 125 as alice skiff env rm dev
-has "$err" 'it runs'
+has "$err" 'environment dev is running'
 has "$err" 'hint: '
 fails 125 as alice skiff env rm --dry-run dev
-has "$err" 'it runs'
+has "$err" 'environment dev is running'
 ok as alice skiff env stop dev
 code=0; wait "$session" || code=$?
 equal "$code" 137 'exit code of a session whose environment was stopped'
 ok as alice skiff ps --json
 equal "$out" '[]'
 fails 125 as alice skiff env stop dev
-has "$err" 'it does not run'
+has "$err" 'environment dev is not running'
 fails 125 as alice skiff stop dev
 
 start alice skiff env exec dev -- sleep 30

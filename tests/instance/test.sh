@@ -39,7 +39,7 @@ for user in alice bob; do
     [ ! -e /etc/of-instance ] || fail 'an instance has changed the host'
     fails 3 as $user skiff instance exec web -- sh -c 'exit 3'
     fails 125 as $user skiff instance start host web -- true
-    has "$err" 'it runs'
+    has "$err" 'instance web is already running'
     has "$err" 'hint: `skiff instance stop web`'
     # It is asked to end; what was in it ends with it.
     start $user skiff instance exec web -- sleep 999
@@ -51,7 +51,7 @@ for user in alice bob; do
     equal "$(state $user web)" "['killed 143 15']" "$user"
     eventually 3 nobody_left
     fails 125 as $user skiff instance stop web
-    has "$err" 'signal 15 has ended it'
+    has "$err" 'was ended by signal 15'
     fails 125 as $user skiff instance exec web -- true
     has "$err" 'hint: `skiff instance logs web`'
 

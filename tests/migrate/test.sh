@@ -102,7 +102,7 @@ equal "$(json "$out" '(d["processes"], d["memory_bytes"] > 32 << 20, d["file_byt
     "(2, True, True, ['connect', 'prepare', 'dump', 'files', 'make', 'memory', 'start'])"
 equal "$(state n1 calc)$(state n2 calc)" 'moved running '
 fails 125 at n1 alice skiff migrate calc n2
-has "$err" 'it goes on on another machine'
+has "$err" 'now runs on another host'
 ok at n2 alice skiff migrate --mode disk calc n1
 has "$err" '2 processes of instance calc go on on n1'
 equal "$(state n1 calc)$(state n2 calc)" 'running moved '
@@ -201,7 +201,7 @@ refused 'not a valid host name' alice skiff migrate stays -- -oProxyCommand=x
 refused 'no such instance' alice skiff migrate nothing n2
 refused 'cannot be read here' alice env XDG_DATA_HOME=/tmp/alices skiff migrate --mode disk stays n2
 ok at n2 alice skiff instance start host stays sleep 1000
-refused 'there is one of that name, and it runs' alice skiff migrate stays n2
+refused 'instance stays is already running' alice skiff migrate stays n2
 ok at n2 alice skiff instance rm --force stays
 ok at n1 alice skiff instance start host plain sleep 1000
 refused 'start --checkpoint' alice skiff migrate plain n2
@@ -236,7 +236,7 @@ refused 'lacks what the programs have seen: fpu' alice skiff migrate stays n2
 on n2 umount /proc/cpuinfo
 ok at n1 alice skiff instance start --checkpoint host short true
 eventually 10 is n1 short 'exited 0'
-refused 'it has ended (exit code 0)' alice skiff migrate short n2
+refused 'has ended (exit code 0)' alice skiff migrate short n2
 # Room for the pages, and not for the files, which are known only when it stands still.
 ok at n1 alice skiff instance exec stays -- dd if=/dev/urandom of=/tmp/large bs=1M count=120 status=none
 echo "MemAvailable: $((110 << 10)) kB" >/shared/meminfo

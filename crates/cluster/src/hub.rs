@@ -1,4 +1,4 @@
-//! The hub: makes and ends machines as it is told by a socket that keeps messages apart, and tells of those that have ended.
+//! The hub: makes and ends nodes as it is told by a socket that keeps messages apart, and tells of those that have ended.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,13 +22,13 @@ use skiff_spec::plan::Plan;
 use skiff_sys::IgnoreError;
 use skiff_sys::signal::SignalMask;
 
-/// The longest message in bytes: it names all machines that there can be.
+/// The longest message in bytes: it names all nodes that there can be.
 pub const LONGEST: usize = 128 << 10;
 
 /// What the supervisor asks for. Each is answered by one [`HubReply`] that is not [`HubReply::Ended`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HubRequest {
-    /// A machine.
+    /// A node.
     Make(Member),
     /// The end of one.
     End(Member),
@@ -37,13 +37,13 @@ pub enum HubRequest {
 /// What it is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HubReply {
-    /// The machine is there; a handle of its process 1 comes along.
+    /// The node is there; a handle of its process 1 comes along.
     Made,
-    /// The machine has ended.
+    /// The node has ended.
     Gone,
-    /// The machine could not be made.
+    /// The node could not be made.
     Failed(Fault),
-    /// A machine has ended by itself, as its program has.
+    /// A node has ended by itself, as its program has.
     Ended(Member, End),
 }
 
@@ -59,7 +59,7 @@ impl Message for HubReply {
 impl Protocol for HubRequest {
     type Answer = HubReply;
     const NAME: &'static str = "Hub of a cluster";
-    const SIDES: [&'static str; 2] = ["the cluster's supervisor", "the hub, which makes its machines"];
+    const SIDES: [&'static str; 2] = ["the cluster's supervisor", "the hub, which makes its nodes"];
     const FRAMING: Framing = Framing::Packets;
 }
 
@@ -79,7 +79,7 @@ pub fn receive<M: Message>(socket: BorrowedFd<'_>) -> Result<(M, Vec<OwnedFd>)> 
     receive_packet(socket).map_err(|e| Fault::from(e).about("message from the cluster"))
 }
 
-/// What machines are made by.
+/// What nodes are made by.
 pub struct NodeTemplate<'a> {
     /// The root of each.
     pub plan: &'a dyn Fn(Member) -> Result<Plan>,
@@ -95,9 +95,9 @@ struct Hub<'a> {
     ground: &'a GroupResources,
     pattern: &'a NodeTemplate<'a>,
     control: &'a OwnedFd,
-    /// Nothing where the machines are in the host's network.
+    /// Nothing where the nodes are in the host's network.
     switch: Option<Switch>,
-    machines: BTreeMap<Member, RunningContainer>,
+    nodes: BTreeMap<Member, RunningContainer>,
 }
 
 /// Serves until the supervisor's end of `control` is closed.
@@ -111,7 +111,7 @@ pub fn serve(ground: &GroupResources, control: &OwnedFd, pattern: &NodeTemplate<
         .context(|| "bridge of the cluster")
         .map_err(|e| e.hint("the kernel needs bridges and veth devices in users' own network namespaces"));
     let mut hub = match switch {
-        Ok(switch) => Hub { ground, pattern, control, switch, machines: BTreeMap::new() },
+        Ok(switch) => Hub { ground, pattern, control, switch, nodes: BTreeMap::new() },
         Err(e) => {
             // Whatever is asked, this is the answer.
             receive::<HubRequest>(control.as_fd())?;
@@ -125,9 +125,9 @@ pub fn serve(ground: &GroupResources, control: &OwnedFd, pattern: &NodeTemplate<
 
 impl Hub<'_> {
     fn step(&mut self) -> Result<()> {
-        let members: Vec<Member> = self.machines.keys().copied().collect();
+        let members: Vec<Member> = self.nodes.keys().copied().collect();
         let mut fds = vec![PollFd::new(self.control, PollFlags::IN)];
-        fds.extend(self.machines.values().map(|machine| PollFd::new(&machine.control, PollFlags::IN)));
+        fds.extend(self.nodes.values().map(|node| PollFd::new(&node.control, PollFlags::IN)));
         poll(&mut fds, None).ignore_error("interrupted or not: what is ready shows");
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
@@ -144,9 +144,9 @@ impl Hub<'_> {
     fn answer(&mut self, ask: &HubRequest) -> Result<()> {
         match ask {
             HubRequest::Make(member) => match self.make(*member) {
-                Ok(machine) => {
-                    send(self.control.as_fd(), &HubReply::Made, &[machine.init.pidfd.as_fd()])?;
-                    self.machines.insert(*member, machine);
+                Ok(node) => {
+                    send(self.control.as_fd(), &HubReply::Made, &[node.init.pidfd.as_fd()])?;
+                    self.nodes.insert(*member, node);
                     Ok(())
                 }
                 Err(e) => {
@@ -155,22 +155,22 @@ impl Hub<'_> {
                 }
             },
             HubRequest::End(member) => {
-                self.machines.remove(member).into_iter().for_each(RunningContainer::end);
+                self.nodes.remove(member).into_iter().for_each(RunningContainer::end);
                 (self.pattern.gone)(*member);
                 send(self.control.as_fd(), &HubReply::Gone, &[])
             }
         }
     }
 
-    /// Hears what a machine has to say: how its program has ended, and it with it.
+    /// Hears what a node has to say: how its program has ended, and it with it.
     fn look(&mut self, member: Member) -> Result<()> {
-        let Some(machine) = self.machines.get(&member) else { return Ok(()) };
-        let Some(ended) = session::ended(machine.control.as_fd())? else { return Ok(()) };
+        let Some(node) = self.nodes.get(&member) else { return Ok(()) };
+        let Some(ended) = session::ended(node.control.as_fd())? else { return Ok(()) };
         let end = match ended {
             CommandExit::Code(code) => End::Exited(code),
             CommandExit::Signal(number) => End::Killed(number),
         };
-        self.machines.remove(&member).into_iter().for_each(RunningContainer::end);
+        self.nodes.remove(&member).into_iter().for_each(RunningContainer::end);
         send(self.control.as_fd(), &HubReply::Ended(member, end), &[])
     }
 
@@ -185,12 +185,12 @@ impl Hub<'_> {
         };
         let settle = || switch::settle(member.address(), PREFIX).context(about);
         let network = switch.is_some().then_some(NetworkSetup { wire: &wire, settle: &settle });
-        let machine = GroupNode { name: &name, network };
+        let node = GroupNode { name: &name, network };
         let attr =
             SpawnAttr { own_session: true, death_signal: Signal::KILL.as_raw(), ..SpawnAttr::default() };
         let apart = Some(Apart { output: self.pattern.output, filter: true });
         let first = First { command: &command, attr, mask: SignalMask::from_bits(0), apart };
-        let (instance, _) = self.ground.machine(&plan, &machine, &first).map_err(|why| why.into_error())?;
+        let (instance, _) = self.ground.start_node(&plan, &node, &first).map_err(|why| why.into_error())?;
         Ok(instance)
     }
 }

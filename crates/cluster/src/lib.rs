@@ -1,4 +1,4 @@
-//! Virtual clusters: one container on each of several hosts, for as long as one script runs; and several on one machine (in [`local`]).
+//! Virtual clusters: one container on each of several hosts, for as long as one script runs; and several on one host (in [`local`]).
 //!
 //! The *head*, which the user has started, finds the hosts, and has an *agent* started on each by the means of whoever manages
 //! them. Between the head and every agent is one [`channel`](skiff_launch::channel): the end of either ends the other, and with it all that was made.
@@ -14,12 +14,12 @@ pub mod hub;
 pub mod key;
 mod launching;
 pub mod local;
-mod machine;
 pub mod node;
 mod root;
 mod run;
 mod script;
 pub mod slurm;
+mod slurm_node;
 mod visit;
 pub mod wire;
 

@@ -1,4 +1,4 @@
-//! A node of a cluster's own Slurm on one host, as the agent there holds it: a group with one machine, in the network that the agent is in.
+//! A node of a cluster's own Slurm on one host, as the agent there holds it: a group with one node, in the network that the agent is in.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +22,7 @@ use crate::files;
 use crate::hub::{self, HubReply, HubRequest, NodeTemplate};
 use crate::root::ResolvedBase;
 use crate::wire;
-use crate::{container, machine};
+use crate::{container, slurm_node};
 
 /// So much of what its daemon has said last is told.
 const TOLD: u64 = 2048;
@@ -31,7 +31,7 @@ const TOLD: u64 = 2048;
 pub struct RunningNode {
     group: UsernsGroup,
     name: Member,
-    /// Process 1 of the machine.
+    /// Process 1 of the node.
     init: OwnedFd,
     /// What its daemon says, if nobody else keeps it.
     log: Option<File>,
@@ -136,17 +136,17 @@ pub fn options(
         own: vec![plan::output(log)],
         ..PlanOptions::new(wanted.name.clone(), upper, asked.into())
     };
-    machine::options(options, Net::Host, places)
+    slurm_node::options(options, Net::Host, places)
 }
 
 fn make(context: &UserContext, plan: &Plan, member: Member) -> Result<(UsernsGroup, OwnedFd)> {
     let pattern = NodeTemplate {
         plan: &|_| Ok(plan.clone()),
-        command: &|member| machine::command(member, GroupNetwork::Makers),
+        command: &|member| slurm_node::command(member, GroupNetwork::Makers),
         output: inside::OUTPUT.as_ref(),
         gone: &|_| (),
     };
-    let group = machine::group(context, plan, GroupNetwork::Makers, &pattern, &[])?;
+    let group = slurm_node::group(context, plan, GroupNetwork::Makers, &pattern, &[])?;
     let asked = hub::send(group.control.as_fd(), &HubRequest::Make(member), &[]);
     match asked.and_then(|()| hub::receive(group.control.as_fd())) {
         Ok((HubReply::Made, mut fds)) if fds.len() == 1 => Ok((group, fds.remove(0))),

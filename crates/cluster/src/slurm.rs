@@ -1,4 +1,4 @@
-//! Slurm's configuration, as one reads that it works where nodes are containers on one machine.
+//! Slurm's configuration, as one reads that it works where nodes are containers on one host.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -32,8 +32,8 @@ pub struct Worker {
     pub is_there: bool,
 }
 
-/// The workers of a cluster on one machine: all that there can be, of which the first are there from the beginning.
-pub fn on_one_machine(first: u16, cpus: usize, megabytes: u64) -> impl Iterator<Item = Worker> {
+/// The workers of a cluster on one host: all that there can be, of which the first are there from the beginning.
+pub fn on_one_host(first: u16, cpus: usize, megabytes: u64) -> impl Iterator<Item = Worker> {
     (1..).zip(Member::workers()).map(move |(n, name)| Worker {
         name,
         address: (name.address(), WORKER_PORT).into(),
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_configuration_names_all() {
-        let text = conf((Member::Controller.address(), PORT).into(), on_one_machine(2, 4, 1000));
+        let text = conf((Member::Controller.address(), PORT).into(), on_one_host(2, 4, 1000));
         assert!(text.contains("\nSlurmctldHost=ctl(10.77.0.1)\nSlurmctldPort=6817\n"), "{text}");
         let nodes: Vec<&str> = text.lines().filter(|line| line.starts_with("NodeName=")).collect();
         assert_eq!(nodes[1], "NodeName=n2 NodeAddr=10.77.1.2 Port=6818 CPUs=4 RealMemory=1000 State=UNKNOWN");

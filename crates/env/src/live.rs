@@ -175,7 +175,7 @@ pub fn stop(context: &UserContext, name: &EnvName) -> Result<()> {
     match control::stop_at(&env.dir)? {
         true => Ok(()),
         false => {
-            Err(Error::new(format!("environment {name}: it does not run"))
+            Err(Error::new(format!("environment {name} is not running"))
                 .hint("`skiff ps` shows those that do"))
         }
     }

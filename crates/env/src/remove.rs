@@ -27,7 +27,7 @@ pub fn remove(context: &UserContext, name: &EnvName, force: bool, dry_run: bool)
         (false, _) => {}
     }
     let lock = lock::try_lock(&env.dir)?.ok_or_else(|| {
-        Error::new(format!("environment {name}: it runs"))
+        Error::new(format!("environment {name} is running"))
             .hint(format!("`skiff env stop {name}` first, or rm --force"))
     })?;
     if dry_run {

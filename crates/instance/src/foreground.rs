@@ -111,7 +111,7 @@ fn ended(record: &InstanceDir) -> Result<HowEnded> {
         State::Ended(Ended { end: Some(End::Exited(code)), .. }) => Ok(HowEnded::Code(code)),
         State::Ended(Ended { end: Some(End::Killed(number)), .. }) => Ok(HowEnded::Signal(number)),
         State::Ended(Ended { end: Some(End::Saved), .. }) => {
-            Err(Error::new(format!("instance {}: it was saved, and ended with that", record.name))
+            Err(Error::new(format!("instance {} was saved, and ended with that", record.name))
                 .hint("`skiff checkpoint list` shows as what; `skiff checkpoint restore` lets it go on"))
         }
         _ => Err(not_running(record)),

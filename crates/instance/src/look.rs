@@ -197,17 +197,17 @@ fn command(
 pub fn not_running(record: &InstanceDir) -> Error {
     let how = match record.state() {
         Ok(State::Ended(Ended { end: Some(End::Exited(code)), .. })) => {
-            format!("it has ended (exit code {code})")
+            format!("has ended (exit code {code})")
         }
         Ok(State::Ended(Ended { end: Some(End::Killed(signal)), .. })) => {
-            format!("signal {signal} has ended it")
+            format!("was ended by signal {signal}")
         }
-        Ok(State::Ended(Ended { end: Some(End::Saved), .. })) => "it was saved, and ended with that".into(),
-        Ok(State::Ended(Ended { end: Some(End::Moved), .. })) => "it goes on on another machine".into(),
-        Ok(State::Ended(Ended { end: None, .. })) => "it was stopped".into(),
-        _ => "it does not run".into(),
+        Ok(State::Ended(Ended { end: Some(End::Saved), .. })) => "was saved, and ended with that".into(),
+        Ok(State::Ended(Ended { end: Some(End::Moved), .. })) => "now runs on another host".into(),
+        Ok(State::Ended(Ended { end: None, .. })) => "was stopped".into(),
+        _ => "is not running".into(),
     };
-    Error::new(format!("instance {}: {how}", record.name))
+    Error::new(format!("instance {} {how}", record.name))
         .hint(format!("`skiff instance logs {}` shows what it has written", record.name))
 }
 
@@ -236,7 +236,7 @@ pub fn remove(context: &UserContext, name: &EnvName, force: bool) -> Result<()> 
         lock = record.lock_ended()?;
     }
     let lock = lock.ok_or_else(|| {
-        Error::new(format!("instance {name}: it runs"))
+        Error::new(format!("instance {name} is running"))
             .hint(format!("`skiff instance stop {name}` first, or rm --force"))
     })?;
     record.remove(context, lock)

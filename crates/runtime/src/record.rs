@@ -109,7 +109,7 @@ impl InstanceDir {
     }
 
     pub(crate) fn taken(&self) -> Error {
-        Error::new(format!("instance {0}: there is one of that name, and it runs", self.name))
+        Error::new(format!("instance {} is already running", self.name))
             .hint(format!("`skiff instance stop {}` ends it; or choose another name", self.name))
     }
 

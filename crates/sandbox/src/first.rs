@@ -1,7 +1,7 @@
 //! The command that an environment is made for: a child of process 1, forked before the root is there, so that all it
 //! needs is done when the root is, and it only has to become the program.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -11,7 +11,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use skiff_spec::fault::{Context, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
-use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
+use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork, pid_of};
 use skiff_sys::signal::SignalMask;
 
 use crate::command::CommandSpec;
@@ -135,13 +135,9 @@ impl Process {
     /// once, so the number may soon mean another.
     #[must_use]
     pub fn group(&self) -> Option<Pid> {
-        // Process 1 knows it by another number than we do; the kernel tells ours, or -1.
-        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.pidfd.as_raw_fd())).ok()?;
-        let number = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
-        number
-            .filter(|pid: &i32| *pid > 1)
-            .and_then(Pid::from_raw)
-            .filter(|_| join::alive(self.pidfd.as_fd()))
+        // Process 1 knows it by another number than we do; the kernel tells ours.
+        let pid = pid_of(self.pidfd.as_fd()).filter(|pid| pid.as_raw_nonzero().get() > 1);
+        pid.filter(|_| join::alive(self.pidfd.as_fd()))
     }
 }
 

@@ -1,8 +1,8 @@
-//! Several machines in one user namespace: environments with a host name and a network of their own each, that share their ids and what
+//! Several nodes in one user namespace: environments with a host name and a network of their own each, that share their ids and what
 //! lies below their changes. One request to the helper serves all of them, also those that come later.
 //!
 //! Process 1 of the group makes them, so it keeps what it needs for that: every capability over a namespace that is its user's, and the
-//! host's mounts. Nothing in a machine sees it: they have PID namespaces further down.
+//! host's mounts. Nothing in a node sees it: they have PID namespaces further down.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -31,7 +31,7 @@ pub use crate::group_node::{GroupNode, NetworkSetup};
 
 /// A group, as its maker holds it. It ends with the maker.
 pub struct UsernsGroup {
-    /// Process 1 of the group; when it ends, so does every machine.
+    /// Process 1 of the group; when it ends, so does every node.
     pub init: Child,
     /// A socket to it that keeps messages apart.
     pub control: OwnedFd,
@@ -39,15 +39,15 @@ pub struct UsernsGroup {
     pub ids: u32,
 }
 
-/// What all machines of a group have in common, as its process 1 holds it.
+/// What all nodes of a group have in common, as its process 1 holds it.
 pub struct GroupResources {
-    /// Nothing where each machine's root is stacked by a program of its own.
+    /// Nothing where each node's root is stacked by a program of its own.
     layers: Option<Layers>,
     ids: u32,
     network: GroupNetwork,
 }
 
-/// What network the machines of a group are in.
+/// What network the nodes of a group are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupNetwork {
     /// The one that the group's maker is in.
@@ -179,7 +179,7 @@ impl GroupResources {
         Ok(Self { layers, ids, network })
     }
 
-    /// What network its machines are in.
+    /// What network its nodes are in.
     #[must_use]
     pub fn network(&self) -> GroupNetwork {
         self.network
@@ -191,7 +191,7 @@ impl GroupResources {
         mounts.map(AsFd::as_fd).chain([control.as_fd()]).collect()
     }
 
-    /// The layers once more, for one machine.
+    /// The layers once more, for one node.
     fn layers(&self) -> Result<Option<Layers>> {
         let again = |mount: &OwnedFd| bind_one(mount.as_fd()).context(|| "layers of the group");
         let Some(layers) = &self.layers else { return Ok(None) };
@@ -199,26 +199,26 @@ impl GroupResources {
         Ok(Some(Layers { mask, view: again(&layers.view)?, ids: self.ids, devices: None }))
     }
 
-    /// Makes a machine, which ends with its first command, or with us.
+    /// Makes a node, which ends with its first command, or with us.
     ///
     /// # Errors
     /// As the start of an environment for a command; nothing is left then.
-    pub fn machine(
+    pub fn start_node(
         &self,
         plan: &Plan,
-        machine: &GroupNode<'_>,
+        node: &GroupNode<'_>,
         first: &First<'_>,
     ) -> std::result::Result<(RunningContainer, Process), Failed> {
         let program = std::env::current_exe().context(|| "own program")?;
         // Before the fork: in its own mount namespace it could not mount ours once more.
-        let part = GroupInputs { layers: self.layers()?, ids: self.ids, machine };
+        let part = GroupInputs { layers: self.layers()?, ids: self.ids, node };
         let (control, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .context(|| "control socket")?;
         let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
         let flags = CloneFlags::MOUNT.and(CloneFlags::PID).and(CloneFlags::IPC);
         let Fork::Parent(init) = fork(self.network.namespace(flags.and(CloneFlags::UTS)))
-            .context(|| format!("namespaces of machine {}", machine.name))?
+            .context(|| format!("namespaces of node {}", node.name))?
         else {
             drop((control, report));
             let extras = Extras { program: &program, socket: None, hosts: None };
@@ -226,7 +226,7 @@ impl GroupResources {
             become_init(Making { plan, helper: None, part, extras, reporter, control: theirs, purpose })
         };
         drop((theirs, reporter, part));
-        let connected = machine
+        let connected = node
             .network
             .as_ref()
             .map_or(Ok(()), |network| (network.wire)(init.pid))
@@ -246,7 +246,7 @@ impl GroupResources {
                 Some(why) => why,
             },
             (_, Err(e)) | (Some((Word::Failed(e), _)), _) => e.into(),
-            _ => Fault::new(format!("machine {}: it ended without a word", machine.name)).into(),
+            _ => Fault::new(format!("node {}: it ended without a word", node.name)).into(),
         };
         instance.end();
         Err(failed)
@@ -258,7 +258,7 @@ impl GroupResources {
 fn hang(layers: &Layers) -> Result<()> {
     let users = rustix::process::umask(Mode::empty());
     let hung = hang_below(layers);
-    // The machines' programs are to have it.
+    // The nodes' programs are to have it.
     rustix::process::umask(users);
     hung
 }

@@ -26,9 +26,9 @@ pub enum NetSpace {
     Ours,
     /// One of the environment's own.
     Its,
-    /// One of its own, with a host name of its own: a machine in a group.
+    /// One of its own, with a host name of its own: a node of a group.
     Machine,
-    /// Ours, but the host name is its own: a machine in a group without networks.
+    /// Ours, but the host name is its own: a node of a group without networks.
     MachineInOurs,
 }
 

@@ -386,7 +386,7 @@ fn directory(plan: &Plan) -> Result<OwnedFd> {
     open_dir(CWD, tree).and_then(|dir| bind_one(dir.as_fd())).context(about)
 }
 
-/// Likewise where the ids and the layers are the group's, once its maker says that the machine has all it needs.
+/// Likewise where the ids and the layers are the group's, once its maker says that the node has all it needs.
 fn make_root_in<'a>(
     making: &Making<'a>,
     part: &GroupInputs<'a>,
@@ -394,10 +394,10 @@ fn make_root_in<'a>(
     hung: impl FnOnce(),
 ) -> Result<Made<'a>> {
     if rustix::io::read(&making.control, &mut [0]) != Ok(1) {
-        return Err(Fault::new(format!("machine {}: its maker is gone", part.machine.name)));
+        return Err(Fault::new(format!("node {}: its maker is gone", part.node.name)));
     }
-    rustix::system::sethostname(part.machine.name.as_bytes()).context(|| "host name")?;
-    part.machine.network.as_ref().map_or(Ok(()), |network| (network.settle)())?;
+    rustix::system::sethostname(part.node.name.as_bytes()).context(|| "host name")?;
+    part.node.network.as_ref().map_or(Ok(()), |network| (network.settle)())?;
     let mut inputs = RootfsInputs::prepare(making.plan, making.extras)?;
     if let Some(layers) = &part.layers {
         root::build(&mut inputs, layers, hung)?;

@@ -10,7 +10,7 @@ use skiff_cli::{
 };
 use skiff_plan::inside::ProcessArgs;
 use skiff_plan::{RootOptions, RootSource};
-use skiff_slurm::wanted;
+use skiff_slurm::container_options;
 use skiff_spec::job;
 use skiff_spec::network::Net;
 
@@ -119,7 +119,8 @@ fn container(flag: &[String]) -> job::JobContainer {
         panic!("{words:?}")
     };
     let image = job::JobImage { id: skiff_spec::image::ImageId([1; 32]), reference: "debian:12".into() };
-    wanted::described(&submit.container, Some(image), false, || Ok("/depot".into())).expect("a container")
+    container_options::described(&submit.container, Some(image), false, || Ok("/depot".into()))
+        .expect("a container")
 }
 
 #[test]

@@ -236,10 +236,11 @@ impl Machine {
             let (environment, snapshot, depot) = (dev().name, "cd".repeat(32), "/depot".into());
             let snapshot = Snapshot { environment, snapshot, depot };
             let layers = vec!["/cache/top".into(), "/cache/bottom".into()];
-            return self.build(slurm::keeper::options(&snapshot, memory(), layers, spool), "host");
+            return self.build(slurm::job_supervisor::options(&snapshot, memory(), layers, spool), "host");
         }
         let image = submit.container.image.clone().map(|reference| JobImage { id: IMAGE, reference });
-        let container = slurm::wanted::described(&submit.container, image, false, || Ok("/depot".into()));
+        let container =
+            slurm::container_options::described(&submit.container, image, false, || Ok("/depot".into()));
         let container = container.expect("a container");
         let kept = container.name.is_some().then(|| Upper::Directory("/var/cache/jobs/1/kept".into()));
         let options = slurm::container::options(&container, kept.unwrap_or_else(memory), spool);

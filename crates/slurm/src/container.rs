@@ -20,7 +20,7 @@ use crate::job::SlurmJob;
 
 /// The running container; made if this is the first who needs it.
 pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) -> Result<Live> {
-    let dir = job.keeper_dir();
+    let dir = job.supervisor_dir();
     let own = private_dir(&dir)?;
     let kept = match container.name {
         Some(_) => {

@@ -8,7 +8,7 @@ use skiff_site::TrustedDir;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_user::context::UserContext;
 
-/// In the keeper's directory: what the job's root is over, if that is an image.
+/// In the directory of the job's supervisor: what the job's root is over, if that is an image.
 pub const IMAGE: &str = "image.json";
 
 /// Where slurmd puts batch scripts.

@@ -48,8 +48,8 @@ impl SlurmJob {
         dir(self.id).join(USER)
     }
 
-    /// Where the keeper of its root has its sockets.
-    pub fn keeper_dir(&self) -> PathBuf {
+    /// Where the supervisor of its root has its sockets.
+    pub fn supervisor_dir(&self) -> PathBuf {
         let name = match (&self.spec, &self.step) {
             (JobSpec::Snapshot(snapshot), _) => snapshot.snapshot[..16].to_owned(),
             (JobSpec::Container(JobContainer { name: Some(name), .. }), _) => format!("named.{name}"),

@@ -1,16 +1,17 @@
 //! The job manager's side: what the plug-in calls, on the submitting host and on the nodes.
 //!
 //! A job carries one line (its *spec*) that names a snapshot or an image. On a node the snapshot is fetched into the user's cache
-//! and becomes the lower layers of one root per job (an image that of one per job, or per step that asks for it), which a *keeper* (the
+//! and becomes the lower layers of one root per job (an image that of one per job, or per step that asks for it), which a *supervisor* (the
 //! supervisor of an environment without a name) holds; every step has process 1 of its own over that root, which dies with its slurmstepd; every task is a wrapper that
 //! puts the real program into the step as the user.
 
 pub mod container;
+pub mod container_options;
 mod here;
 mod job;
-pub mod keeper;
+mod job_dirs;
+pub mod job_supervisor;
 mod node;
-mod rooms;
 mod save;
 mod signals;
 mod step;
@@ -18,7 +19,6 @@ mod stop;
 mod submit;
 mod task;
 mod trash;
-pub mod wanted;
 
 use std::path::PathBuf;
 

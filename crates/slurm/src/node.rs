@@ -15,7 +15,7 @@ use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
 use crate::job::{FAILED, SlurmJob, USER, dir, number};
-use crate::rooms::{JobDirs, numbered};
+use crate::job_dirs::{JobDirs, numbered};
 use crate::stop::stop_job;
 use crate::trash;
 
@@ -55,35 +55,35 @@ fn prepare(job: &SlurmJob) -> Result<()> {
 /// After a job's last step on this node: ends what is left of it and removes its directory.
 pub fn epilog() -> Result<()> {
     let id = number(names::JOB_ID)?;
-    let rooms = JobDirs::find(&UserContext::load()?);
+    let job_dirs = JobDirs::find(&UserContext::load()?);
     // Where the cache is not to be trusted, the prolog has left the job why.
-    let removed = remove_job(id, rooms.as_ref().ok().and_then(Option::as_ref));
-    if let Ok(Some(rooms)) = &rooms
-        && let Err(e) = trash::empty(rooms, Some(OTHERS))
+    let removed = remove_job(id, job_dirs.as_ref().ok().and_then(Option::as_ref));
+    if let Ok(Some(job_dirs)) = &job_dirs
+        && let Err(e) = trash::empty(job_dirs, Some(OTHERS))
     {
         // Another user's files are not this job's failure.
         output::complain(&e);
     }
-    removed.and(rooms.map(drop))
+    removed.and(job_dirs.map(drop))
 }
 
 /// Removes what jobs that are no longer here have left (an epilog that failed, or never ran); gives their directories.
 pub fn sweep_jobs(context: &UserContext, dry_run: bool) -> Result<Vec<PathBuf>> {
-    let rooms = JobDirs::find(context)?;
+    let job_dirs = JobDirs::find(context)?;
     let mut jobs: BTreeMap<u32, PathBuf> = BTreeMap::new();
     // Where a job has both, the directory in /run is the one to be shown.
-    for parent in rooms.iter().chain(&TrustedDir::find(Path::new(JOBS), 0)?) {
+    for parent in job_dirs.iter().chain(&TrustedDir::find(Path::new(JOBS), 0)?) {
         jobs.extend(numbered(parent)?.into_iter().map(|id| (id, parent.path_of(id.to_string()))));
     }
-    let left = rooms.as_ref().map_or(Ok(vec![]), trash::left)?;
+    let left = job_dirs.as_ref().map_or(Ok(vec![]), trash::left)?;
     if !jobs.is_empty() {
         let alive = living_jobs()?;
         jobs.retain(|id, _| !alive.contains(id));
     }
     if !dry_run {
         // What one user's job has left keeps nobody's from being removed.
-        let removed = jobs.keys().map(|id| remove_job(*id, rooms.as_ref())).fold(Ok(()), Result::and);
-        let emptied = rooms.as_ref().map_or(Ok(true), |rooms| trash::empty(rooms, None));
+        let removed = jobs.keys().map(|id| remove_job(*id, job_dirs.as_ref())).fold(Ok(()), Result::and);
+        let emptied = job_dirs.as_ref().map_or(Ok(true), |job_dirs| trash::empty(job_dirs, None));
         removed.and(emptied)?;
     }
     Ok(jobs.into_values().chain(left).collect())
@@ -113,9 +113,9 @@ fn living(line: &str) -> Option<u32> {
     if over { None } else { id.parse().ok() }
 }
 
-fn remove_job(id: u32, rooms: Option<&TrustedDir>) -> Result<()> {
+fn remove_job(id: u32, job_dirs: Option<&TrustedDir>) -> Result<()> {
     let Some(jobs) = TrustedDir::find(Path::new(JOBS), 0)? else {
-        return rooms.map_or(Ok(()), |rooms| remove_room(rooms, id));
+        return job_dirs.map_or(Ok(()), |job_dirs| remove_user_dir(job_dirs, id));
     };
     let name = id.to_string();
     // What the link says was written by root; what the configuration says now may be another place.
@@ -125,18 +125,22 @@ fn remove_job(id: u32, rooms: Option<&TrustedDir>) -> Result<()> {
     };
     let linked =
         linked.as_deref().and_then(Path::parent).map(|parent| TrustedDir::find(parent, 0)).transpose()?;
-    let removed =
-        linked.iter().flatten().chain(rooms).map(|rooms| remove_room(rooms, id)).fold(Ok(()), Result::and);
+    let removed = linked
+        .iter()
+        .flatten()
+        .chain(job_dirs)
+        .map(|job_dirs| remove_user_dir(job_dirs, id))
+        .fold(Ok(()), Result::and);
     remove_all(&jobs, &name).and(removed)
 }
 
-fn remove_room(rooms: &TrustedDir, id: u32) -> Result<()> {
+fn remove_user_dir(job_dirs: &TrustedDir, id: u32) -> Result<()> {
     let name = id.to_string();
-    let Some((room, owner)) = trash::opened(rooms, name.as_ref())? else { return Ok(()) };
+    let Some((user_dir, owner)) = trash::opened(job_dirs, name.as_ref())? else { return Ok(()) };
     // Its user decides what is in there, and whether that can be asked to end; not, whether it stays.
-    let stopped = stop_job(id, &room, &owner);
-    trash::discard(rooms, name.as_ref(), owner.st_uid)?;
-    if !trash::empty_of(rooms, owner.st_uid, OWN)? {
+    let stopped = stop_job(id, &user_dir, &owner);
+    trash::discard(job_dirs, name.as_ref(), owner.st_uid)?;
+    if !trash::empty_of(job_dirs, owner.st_uid, OWN)? {
         let (seconds, uid) = (OWN.as_secs(), owner.st_uid);
         output::note(&format!(
             "job {id}: after {seconds} s files of user {uid} are still there; later jobs on this node, or `skiff sweep`, remove them"

@@ -92,14 +92,14 @@ impl Saver {
         if !is_first("SLURM_LOCALID") {
             return Ok(None);
         }
-        let dir = job.keeper_dir();
+        let dir = job.supervisor_dir();
         let shown = dir.display().to_string();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let room = open(&dir, flags, Mode::empty()).context(|| shown.clone())?;
-        let image = new_file(room.as_fd(), &shown).map_err(ours)?;
+        let scratch_dir = open(&dir, flags, Mode::empty()).context(|| shown.clone())?;
+        let image = new_file(scratch_dir.as_fd(), &shown).map_err(ours)?;
         let (word, go) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
         let inside = EnterTarget { init: step.init.as_fd(), net: NetSpace::Ours, number: None };
-        let doing = begin(inside, &[word.as_fd(), image.as_fd(), room.as_fd()], || {
+        let doing = begin(inside, &[word.as_fd(), image.as_fd(), scratch_dir.as_fd()], || {
             // Those of the job are for its programs: one that ends in peace when it is told to may be what is to be kept.
             let _held = Signals::block(&[]).context(|| "signals")?;
             if rustix::io::read(&word, &mut [0]).context(|| "pipe")? == 0 {
@@ -107,7 +107,7 @@ impl Saver {
             }
             let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
             let all = open_tree(CWD, "/", flags).context(|| "the container's root")?;
-            root::of_root((all.as_fd(), "container"), &is_ours, image.as_fd(), (room.as_fd(), &shown))
+            root::of_root((all.as_fd(), "container"), &is_ours, image.as_fd(), (scratch_dir.as_fd(), &shown))
                 .map_err(ours)
         })?;
         Ok(Some(Self { doing, go, image, target }))

@@ -25,7 +25,7 @@ use skiff_sys::process::{CloneFlags, close_all_except};
 use skiff_user::context::UserContext;
 
 use crate::job::{self, FAILED, SlurmJob, number};
-use crate::keeper;
+use crate::job_supervisor;
 
 /// How long the script's `srun`s have when it has ended. Those that are to end as well have some words to exchange with their steps first;
 /// without them the steps try for seconds to reach them. The epilog does not wait for it.
@@ -61,7 +61,7 @@ fn try_begin(context: &UserContext, job: &SlurmJob, dir: &Path) -> Result<()> {
         .and_then(Pid::from_raw)
         .ok_or_else(|| Error::new(format!("{}: not a process", names::STEPD_PID)))?;
     let stepd = pidfd_open(stepd, PidfdFlags::empty()).context(|| "slurmstepd")?;
-    let root = keeper::running(context, job)?;
+    let root = job_supervisor::running(context, job)?;
     let watcher = ReportingChild::fork("the step's watcher", CloneFlags::NONE, |reporter| {
         let (reported, ready) = match prepare(dir, &root, &stepd, reporter.as_fd()) {
             Ok(ready) => (Ok(()), Some(ready)),

@@ -18,7 +18,7 @@ use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::process::CloneFlags;
 
-use crate::keeper;
+use crate::job_supervisor;
 
 /// How long it may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -27,16 +27,20 @@ const MEMORY: u64 = 256 << 20;
 /// No reason for a failure is longer, in characters.
 const LONGEST: usize = 4 << 10;
 
-/// Ends, within a bounded time, all that runs of a job; its sockets are in the user's part of the job's directory, `room`.
-pub fn stop_job(job: u32, room: &OwnedFd, owner: &Stat) -> Result<()> {
+/// Ends, within a bounded time, all that runs of a job; its sockets are in the user's part of the job's directory, `user_dir`.
+pub fn stop_job(job: u32, user_dir: &OwnedFd, owner: &Stat) -> Result<()> {
     let what = || format!("job {job}: ending what is left of it as user {}", owner.st_uid);
     let failed = |why: String| Error::new(format!("{}: {why}", what()));
     let root = getpid();
-    let child =
-        ReportingChild::begin("its process", CloneFlags::NONE, Descriptors::Only(&[room.as_fd()]), || {
+    let child = ReportingChild::begin(
+        "its process",
+        CloneFlags::NONE,
+        Descriptors::Only(&[user_dir.as_fd()]),
+        || {
             detach_stdio();
-            as_user(root, room.as_fd(), owner)
-        });
+            as_user(root, user_dir.as_fd(), owner)
+        },
+    );
     match child.and_then(|child| child.end_by(Instant::now() + LIMIT)) {
         Ok(Some(())) => Ok(()),
         Ok(None) => Err(failed(format!("not done after {} s", LIMIT.as_secs()))),
@@ -45,7 +49,7 @@ pub fn stop_job(job: u32, room: &OwnedFd, owner: &Stat) -> Result<()> {
 }
 
 /// In the new process, which goes with root's.
-fn as_user(root: Pid, room: BorrowedFd<'_>, owner: &Stat) -> Result<()> {
+fn as_user(root: Pid, user_dir: BorrowedFd<'_>, owner: &Stat) -> Result<()> {
     let what = || format!("becoming user {}", owner.st_uid);
     let (uid, gid) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
     let memory = Rlimit { current: Some(MEMORY), maximum: Some(MEMORY) };
@@ -60,12 +64,12 @@ fn as_user(root: Pid, room: BorrowedFd<'_>, owner: &Stat) -> Result<()> {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         set_parent_process_death_signal(Some(Signal::KILL))?;
         match getppid() == Some(root) {
-            true => fchdir(room),
+            true => fchdir(user_dir),
             false => Err(Errno::SRCH),
         }
     };
     become_user().context(what)?;
-    keeper::stop_job()
+    job_supervisor::stop_job()
 }
 
 /// Names that the user has chosen are not to steer the terminal on which somebody reads root's log.

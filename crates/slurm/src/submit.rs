@@ -15,15 +15,15 @@ use skiff_spec::name::EnvName;
 use skiff_spec::plan::inside;
 use skiff_user::context::UserContext;
 
-use crate::wanted;
+use crate::container_options;
 
 /// Prints what the plug-in needs for a job that is to run in an environment or a container; the exit code.
-pub fn submit(wanted: &SubmitArgs) -> Result<i32> {
+pub fn submit(submit: &SubmitArgs) -> Result<i32> {
     // The helper, which a snapshot needs, is of no use inside.
     if let Some(code) = proxy::ask_outside()? {
         return Ok(code);
     }
-    match asked(wanted)? {
+    match asked(submit)? {
         RequestedRoot::Environment(name) if Path::new(inside::PROGRAM).exists() => of_this_job(&name)?,
         asked => describe(&UserContext::load()?, asked)?,
     }
@@ -43,9 +43,9 @@ pub enum RequestedRoot<'a> {
 }
 
 /// What the words say.
-pub fn asked(wanted: &SubmitArgs) -> Result<RequestedRoot<'_>> {
-    match (wanted.environment.as_deref(), wanted.container.is_asked_for()) {
-        (None, true) => Ok(RequestedRoot::Container(&wanted.container, wanted.step)),
+pub fn asked(submit: &SubmitArgs) -> Result<RequestedRoot<'_>> {
+    match (submit.environment.as_deref(), submit.container.is_asked_for()) {
+        (None, true) => Ok(RequestedRoot::Container(&submit.container, submit.step)),
         (Some(environment), true) => {
             Err(Error::new(format!("--environment={environment} and --container-... exclude each other"))
                 .hint("an environment over an image is made by: skiff env create NAME --base image:IMAGE"))
@@ -54,9 +54,9 @@ pub fn asked(wanted: &SubmitArgs) -> Result<RequestedRoot<'_>> {
         (Some(environment), false) => match environment.strip_prefix(skiff_store::PREFIX) {
             _ if !environment.contains(':') => parse(environment).map(RequestedRoot::Environment),
             // A job that is submitted from one in a container gets the same, with its mounts and all else.
-            image => match (own(wanted.step).filter(|own| own.environment() == environment), image) {
+            image => match (own(submit.step).filter(|own| own.environment() == environment), image) {
                 (Some(own), _) => Ok(RequestedRoot::Same(Box::new(own))),
-                (None, Some(image)) => Ok(RequestedRoot::Image(image, wanted.step)),
+                (None, Some(image)) => Ok(RequestedRoot::Image(image, submit.step)),
                 (None, None) => parse(environment).map(RequestedRoot::Environment),
             },
         },
@@ -76,7 +76,9 @@ fn own(step: bool) -> Option<JobSpec> {
 
 /// Takes a snapshot or finds the image, and prints what the job carries.
 pub fn describe(context: &UserContext, asked: RequestedRoot<'_>) -> Result<()> {
-    let of = |asked: &ContainerArgs, step| wanted::container(context, asked, step).map(JobSpec::Container);
+    let of = |asked: &ContainerArgs, step| {
+        container_options::container(context, asked, step).map(JobSpec::Container)
+    };
     print(&match asked {
         RequestedRoot::Environment(name) => {
             let taken = take_snapshot(context, &Environment::existing(context, name)?)?;

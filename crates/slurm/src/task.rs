@@ -22,7 +22,7 @@ use skiff_user::context::UserContext;
 
 use crate::container;
 use crate::job::SlurmJob;
-use crate::keeper::{self, DIFFERENCE, TOLD};
+use crate::job_supervisor::{self, DIFFERENCE, TOLD};
 use crate::save::Saver;
 use crate::signals::TaskSignals;
 use crate::step::step_dir;
@@ -84,7 +84,8 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
 }
 
 fn save(saver: Saver, job: &SlurmJob, step: &Live, after_others: bool) -> Result<()> {
-    let below = keeper::image(job)?.ok_or_else(|| Error::new("the container's image is not known"))?;
+    let below =
+        job_supervisor::image(job)?.ok_or_else(|| Error::new("the container's image is not known"))?;
     if after_others {
         step.wait_for_others()?;
     }
@@ -117,7 +118,7 @@ fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
             *name = OsStr::from_bytes(later).to_owned();
         }
     }
-    if let Some(entry) = keeper::image(job)? {
+    if let Some(entry) = job_supervisor::image(job)? {
         match &job.spec {
             JobSpec::Snapshot(_) => in_image::enter(&mut command, entry.id, &entry.exec()?),
             JobSpec::Container(container) => {
@@ -161,7 +162,7 @@ fn tell_difference(context: &UserContext, job: &SlurmJob) {
     if !is_first() || context.config.base.mismatch != Mismatch::Warn {
         return;
     }
-    let dir = job.keeper_dir();
+    let dir = job.supervisor_dir();
     let text = std::fs::read_to_string(dir.join(DIFFERENCE))
         .default_on_error("without the record there is nothing to say");
     // Whoever makes this file says it; a script of a hundred steps would otherwise say it a hundred times.

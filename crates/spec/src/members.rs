@@ -12,7 +12,7 @@ pub const PREFIX: u8 = 16;
 /// The controller's name.
 pub const CONTROLLER: &str = "ctl";
 
-/// One of its machines.
+/// One of its nodes, the controller among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Member {
@@ -23,7 +23,7 @@ pub enum Member {
 }
 
 impl Member {
-    /// Address of a member. Nothing but the cluster's own machines can be reached there, so any will do.
+    /// Address of a member. Nothing but the cluster's own nodes can be reached there, so any will do.
     #[must_use]
     pub fn address(self) -> Ipv4Addr {
         match self {

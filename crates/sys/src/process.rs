@@ -100,6 +100,14 @@ fn clone3(flags: CloneFlags, number: Option<Pid>) -> io::Result<Fork> {
     }
 }
 
+/// PID of the process behind a pidfd, in this PID namespace; none if it has ended or is in no namespace below.
+#[must_use]
+pub fn pid_of(pidfd: BorrowedFd<'_>) -> Option<Pid> {
+    // The kernel says -1 of one that has ended, and 0 of one that is elsewhere.
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()).and_then(positive_pid)
+}
+
 /// A PID that was read from a file or a message. Signals to 0 or a negative number would reach process groups, so those are none.
 #[must_use]
 pub fn positive_pid(number: i32) -> Option<Pid> {

@@ -12,6 +12,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::instance;
 use skiff_sys::IgnoreError;
 use skiff_sys::kernel::host_name;
+use skiff_sys::process::pid_of;
 use skiff_user::scratch;
 
 use crate::agent::{Agent, PreparedRole};
@@ -19,9 +20,9 @@ use crate::container::{self, SshContainer};
 use crate::files::{self, Keys};
 use crate::fleet::beat;
 use crate::key::SshKey;
-use crate::machine::{self, number};
 use crate::node::RunningNode;
 use crate::root::ResolvedBase;
+use crate::slurm_node;
 use crate::wire::{self, AgentMessage, ClusterMember, ContainerSpec, Role, SshAddress, VERSION};
 
 /// Where ssh daemons listen in networks of their own.
@@ -64,7 +65,7 @@ impl Agent<'_> {
             host_key: keys.host.public.clone(),
             user_key: keys.user.public.clone(),
             processors: u32::try_from(processors).unwrap_or(1),
-            megabytes: machine::memory().unwrap_or(1024),
+            megabytes: slurm_node::memory().unwrap_or(1024),
             opener: opener.request(),
         }));
         self.wanted = Some(PreparedRole { wanted, keys, opener: Some(opener), key: vec![], _port: held });
@@ -111,7 +112,8 @@ impl Agent<'_> {
         }
         let key = String::from_utf8(prepared.key.clone()).map_err(|_| strange())?;
         let made = RunningNode::start(self.context, &prepared.wanted, node, key)?;
-        self.channel.tell(&AgentMessage::Serves(number(made.init()).unwrap_or(0)));
+        self.channel
+            .tell(&AgentMessage::Serves(pid_of(made.init()).map_or(0, |pid| pid.as_raw_nonzero().get())));
         self.node = Some(made);
         Ok(())
     }

@@ -31,7 +31,7 @@ impl Errand {
     pub fn start(record: &ClusterDir, words: &[&str]) -> Result<Self> {
         let about = || "process for the controller";
         let (said, theirs) = pipe_with(PipeFlags::CLOEXEC).context(about)?;
-        // To join a machine is for good, and so is to get into its network; so another process of this program does it.
+        // To join a node is for good, and so is to get into its network; so another process of this program does it.
         let mut command = std::process::Command::new(std::env::current_exe().context(|| "own program")?);
         command.args(["cluster", "tell", record.name.as_str()]).args(words).stdin(Stdio::null());
         command.stdout(theirs.try_clone().context(about)?).stderr(theirs);

@@ -176,7 +176,7 @@ impl Hosts {
     /// Does what there is to do; workers that have ended by themselves.
     pub fn attend(&mut self, ready: &[FleetEvent]) -> Vec<Lost> {
         self.news(ready)
-            .default_on_error("nobody is at the door, which is where something could be wrong with all")
+            .default_on_error("only accepting an agent can fail, and by now no listener is open")
             .into_iter()
             .map(|news| self.lost(news))
             .collect()

@@ -23,8 +23,8 @@ use skiff_user::context::UserContext;
 use crate::local::known::{nodes, not_up};
 use crate::local::record::ClusterDir;
 use crate::local::wire::{SupervisorRequest, ask};
-use crate::machine::environment;
 use crate::slurm;
+use crate::slurm_node::environment;
 use crate::{apart, visit};
 
 /// Runs the user's command on a node, or their shell; its exit code.

@@ -44,7 +44,7 @@ pub fn shown_end(end: Option<End>) -> String {
 pub fn not_up(record: &ClusterDir) -> Error {
     let (said, hint) = record.last_words(Member::Controller);
     let said = if said.is_empty() { said } else { format!("; its controller wrote last: {said}") };
-    let error = Error::new(format!("cluster {}: it does not run any more{said}", record.name));
+    let error = Error::new(format!("cluster {} is no longer running{said}", record.name));
     match hint.is_empty() {
         true => error.hint(format!("`skiff cluster down {}` removes what is left of it", record.name)),
         false => error.hint(hint),

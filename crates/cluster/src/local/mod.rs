@@ -1,6 +1,6 @@
-//! Clusters that stay, on this machine or on several hosts: `skiff cluster up`, `add`, `remove`, `status`, `enter`, `exec`, `down`.
+//! Clusters that stay, on this host or on several hosts: `skiff cluster up`, `add`, `remove`, `status`, `enter`, `exec`, `down`.
 //!
-//! A supervisor outside (`supervisor`) holds the group of machines, whose process 1 (`crate::hub`) makes them; workers on other
+//! A supervisor outside (`supervisor`) holds the group of nodes, whose process 1 (`crate::hub`) makes them; workers on other
 //! hosts are made by the agents there (`hosts`). The commands
 //! do the rest: they ask it for nodes, and tell the cluster's Slurm about them.
 

@@ -21,8 +21,8 @@ use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};
 use skiff_user::named;
 
-use crate::machine;
 use crate::slurm;
+use crate::slurm_node;
 
 const SETTINGS: &str = "cluster.json";
 const IMAGE: &str = "image.json";
@@ -152,7 +152,7 @@ impl ClusterDir {
     }
 
     fn taken(&self) -> Error {
-        Error::new(format!("cluster {}: there is one of that name", self.name))
+        Error::new(format!("cluster {} already exists", self.name))
             .hint(format!("`skiff cluster down {}` ends it", self.name))
     }
 
@@ -167,7 +167,7 @@ impl ClusterDir {
         if !settings.over_hosts {
             let controller = (Member::Controller.address(), slurm::PORT).into();
             let workers =
-                slurm::on_one_machine(settings.nodes, settings.cpus, machine::memory().unwrap_or(1024));
+                slurm::on_one_host(settings.nodes, settings.cpus, slurm_node::memory().unwrap_or(1024));
             write(&new.join(CONF), slurm::conf(controller, workers).as_bytes())?;
         }
         let path = new.join(KEY);

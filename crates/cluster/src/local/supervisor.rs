@@ -1,5 +1,5 @@
-//! The process outside that a cluster belongs to: it holds the group of machines, hears which of them have ended, and answers the user's
-//! commands. When it ends, all machines do.
+//! The process outside that a cluster belongs to: it holds the group of nodes, hears which of them have ended, and answers the user's
+//! commands. When it ends, all nodes do.
 
 mod acts;
 
@@ -33,7 +33,7 @@ use crate::local::errand::Errand;
 use crate::local::hosts::{Hosts, HostsSpec, Lost};
 use crate::local::record::{ClusterDir, UnpublishedDir};
 use crate::local::wire::{SupervisorReply, SupervisorRequest};
-use crate::machine;
+use crate::slurm_node;
 
 struct Supervisor {
     record: ClusterDir,
@@ -51,10 +51,10 @@ struct Supervisor {
 
 /// What holds the nodes.
 enum Held {
-    /// A group on this machine, with a network of its own.
+    /// A group on this host, with a network of its own.
     Here {
         group: UsernsGroup,
-        /// Where the machines' changes go, if not to memory.
+        /// Where the nodes' changes go, if not to memory.
         scratch: Option<Scratch>,
     },
     /// An agent each.
@@ -345,7 +345,7 @@ impl Held {
         let (scratch, note) = scratch::make(context, &scratch)?;
         let pattern = NodeTemplate {
             plan: &|member| of_member(&plan, record, scratch.as_ref(), member),
-            command: &|member| machine::command(member, GroupNetwork::Own),
+            command: &|member| slurm_node::command(member, GroupNetwork::Own),
             output: inside::OUTPUT.as_ref(),
             // What stays is removed with all of them.
             gone: &|member| {
@@ -357,7 +357,7 @@ impl Held {
         };
         // There it makes and removes what each node changes.
         let kept: Vec<_> = scratch.iter().map(Scratch::dir).collect();
-        let group = machine::group(context, &plan, GroupNetwork::Own, &pattern, &kept)?;
+        let group = slurm_node::group(context, &plan, GroupNetwork::Own, &pattern, &kept)?;
         Ok((Self::Here { group, scratch }, note))
     }
 
@@ -381,7 +381,7 @@ fn job(spec: &HostsSpec) -> Option<OwnedFd> {
     pidfd_open(leader, PidfdFlags::empty()).ok()
 }
 
-/// The root of one node on this machine.
+/// The root of one node on this host.
 fn of_member(plan: &Plan, record: &ClusterDir, scratch: Option<&Scratch>, member: Member) -> Result<Plan> {
     let (name, output) = (member.to_string(), record.log(member));
     std::fs::File::options()

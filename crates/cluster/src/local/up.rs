@@ -30,9 +30,9 @@ use crate::local::nodes::READY;
 use crate::local::record::{ClusterDir, ClusterSettings};
 use crate::local::supervisor::{self, NodeBackend as Held};
 use crate::local::wire::{SupervisorRequest, ask};
-use crate::machine;
 use crate::root::ResolvedBase;
 use crate::slurm;
+use crate::slurm_node;
 use crate::wire::{ContainerSpec, Role, VERSION};
 
 /// How long one may take to end.
@@ -46,7 +46,7 @@ pub fn up(context: &UserContext, wanted: &UpArgs) -> Result<()> {
     let nodes = count(wanted.nodes, launching.as_ref().map(|launching| launching.hosts.len()))?;
     let net = launching.as_ref().map(|_| wanted.host.net.clone().unwrap_or_default());
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
-    // The root of every node on this machine, but for what differs between them.
+    // The root of every node on this host, but for what differs between them.
     let plan = plan::build(options(wanted, upper, net.clone(), &record), found.facts(context)?)?;
     if wanted.dry_run {
         return show(&plan, launching.as_ref(), wanted.json);
@@ -84,7 +84,7 @@ pub fn up(context: &UserContext, wanted: &UpArgs) -> Result<()> {
 }
 
 /// The hosts that it is to be on, which are this one so many times if there are no others but a network is asked for; nothing if
-/// it is to be in a network of its own on this machine, as it is if the allocation is just this.
+/// it is to be in a network of its own on this host, as it is if the allocation is just this.
 fn find_hosts(context: &UserContext, wanted: &UpArgs) -> Result<Option<Launching>> {
     let here = || match &wanted.host.net {
         None => Ok(None),
@@ -100,7 +100,7 @@ fn find_hosts(context: &UserContext, wanted: &UpArgs) -> Result<Option<Launching
 }
 
 fn how_many() -> Error {
-    Error::new("--nodes: how many on this machine?")
+    Error::new("--nodes: how many on this host?")
         .hint("in an allocation, or with --hostfile, it is one on each host")
 }
 
@@ -109,7 +109,7 @@ fn count(asked: Option<u16>, there: Option<usize>) -> Result<u16> {
     match (asked, there) {
         (Some(nodes), Some(there)) if usize::from(nodes) > there => {
             Err(Error::new(format!("--nodes {nodes}: there are {there} hosts, and each takes one node"))
-                .hint("--here makes a cluster of this machine alone"))
+                .hint("--here makes a cluster of this host alone"))
         }
         (Some(nodes), _) => Ok(nodes),
         (None, Some(there)) => {
@@ -157,7 +157,7 @@ fn begin(record: &ClusterDir, nodes: u16, made: &OwnedFd) -> Result<()> {
     rustix::io::write(made, b"+").map(drop).context(|| "the cluster's supervisor")
 }
 
-/// What the words ask of the root of every node, on the network of its hosts, or in a new one on this machine if there is none. The
+/// What the words ask of the root of every node, on the network of its hosts, or in a new one on this host if there is none. The
 /// configuration of the cluster's Slurm, which is in the cluster's directory, is in the place of the host's.
 pub fn options(wanted: &UpArgs, upper: Upper, net: Option<Net>, record: &ClusterDir) -> PlanOptions {
     let kept = |part| Source::Bind(record.dir.join(part));
@@ -174,7 +174,7 @@ pub fn options(wanted: &UpArgs, upper: Upper, net: Option<Net>, record: &Cluster
         ..PlanOptions::new(wanted.name.as_str(), upper, asked.into())
     };
     // A new one has a loopback device, and what the hub gives it.
-    machine::options(options, net.unwrap_or(Net::None), places)
+    slurm_node::options(options, net.unwrap_or(Net::None), places)
 }
 
 fn show(plan: &Plan, launching: Option<&Launching>, json: bool) -> Result<()> {
@@ -234,7 +234,7 @@ mod tests {
             (None, Some(70_000), Err("70000 hosts are too many")),
             // On this machine alone.
             (Some(4), None, Ok(4)),
-            (None, None, Err("--nodes: how many on this machine?")),
+            (None, None, Err("--nodes: how many on this host?")),
         ] {
             let counted = count(asked, there).map_err(|e| e.message);
             assert_eq!(counted, nodes.map_err(str::to_owned), "{asked:?} of {there:?}");

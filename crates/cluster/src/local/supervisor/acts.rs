@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::members::Member;
 use skiff_sys::clock::now;
+use skiff_sys::process::pid_of;
 
 use crate::hub::HubRequest;
 use crate::local::supervisor::{HeldNode, Supervisor};
 use crate::local::wire::{NodeStatus, SupervisorReply, SupervisorRequest};
-use crate::machine::number;
 
 impl Supervisor {
     pub(super) fn act(&mut self, want: &SupervisorRequest) -> Result<(SupervisorReply, Option<OwnedFd>)> {
@@ -47,8 +47,8 @@ impl Supervisor {
             let lost = hosts.make(members)?;
             let init = |member: &Member| hosts.handle(*member).map(OwnedFd::try_clone).transpose();
             let inits = members.iter().map(init).collect::<std::io::Result<Vec<_>>>();
-            let machine = |init| HeldNode { init, since: now(), lost: None };
-            let made = inits.context(|| "handles of nodes")?.into_iter().map(machine);
+            let node = |init| HeldNode { init, since: now(), lost: None };
+            let made = inits.context(|| "handles of nodes")?.into_iter().map(node);
             self.nodes.extend(members.iter().copied().zip(made));
             self.bury(lost);
             return Ok(());
@@ -85,20 +85,21 @@ impl Supervisor {
     }
 
     fn nodes(&self) -> Vec<NodeStatus> {
-        let known = self.nodes.iter().map(|(name, machine)| {
+        let known = self.nodes.iter().map(|(name, node)| {
             let place = self.hosts().and_then(|hosts| hosts.place(*name));
             let (address, host) = place.map_or((None, None), |(address, host)| (Some(address), Some(host)));
             NodeStatus {
                 name: *name,
                 address: address.unwrap_or_else(|| name.address().to_string()),
                 host,
-                pid: machine
+                pid: node
                     .init
                     .as_ref()
-                    .and_then(|init| number(init.as_fd()))
-                    .filter(|_| machine.lost.is_none()),
-                since: machine.since,
-                lost: machine.lost,
+                    .and_then(|init| pid_of(init.as_fd()))
+                    .map(|pid| pid.as_raw_nonzero().get())
+                    .filter(|_| node.lost.is_none()),
+                since: node.since,
+                lost: node.lost,
             }
         });
         known.collect()

@@ -17,7 +17,7 @@ use crate::job::{USER, dir};
 use crate::trash;
 
 /// In the cache's directory, beside those of the users; root's.
-const ROOMS: &str = "jobs";
+const JOB_DIRS: &str = "jobs";
 /// How long a prolog waits for others, which need milliseconds; the plugin ends it after a minute.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub struct JobDirs {
     /// The directory of the cache.
     cache: TrustedDir,
-    /// The user's directory of rooms.
+    /// The directory that holds the users' job directories.
     pub dir: TrustedDir,
 }
 
@@ -35,20 +35,20 @@ impl JobDirs {
         let path = Path::new(&context.config.slurm.cache);
         let cache = TrustedDir::make(path, 0, 0o755).and_then(TrustedDir::private);
         let both = cache.and_then(|cache| {
-            let dir = cache.make_dir(ROOMS, 0o755)?.private()?;
+            let dir = cache.make_dir(JOB_DIRS, 0o755)?.private()?;
             Ok(Self { cache, dir })
         });
         both.map_err(|e| mend(e.into(), path))
     }
 
-    /// Finds the user's rooms, if there are any.
+    /// Finds the users' job directories, if there are any.
     pub fn find(context: &UserContext) -> Result<Option<TrustedDir>> {
-        let path = Path::new(&context.config.slurm.cache).join(ROOMS);
+        let path = Path::new(&context.config.slurm.cache).join(JOB_DIRS);
         let found = TrustedDir::find(&path, 0).and_then(|dir| dir.map(TrustedDir::private).transpose());
         found.map_err(|e| mend(e.into(), &path))
     }
 
-    /// Makes a job's directory and its user's room, an empty one unless this boot has made it already; and the user's cache.
+    /// Makes a job's directory and its user's part of it, an empty one unless this boot has made it already; and the user's cache.
     /// Gives the job's directory.
     pub fn give(&self, id: u32, user: (u32, u32)) -> Result<TrustedDir> {
         let _alone = alone()?;
@@ -68,19 +68,19 @@ impl JobDirs {
         let job = TrustedDir::make(&dir(id), 0, 0o755)?.private()?;
         self.cache.give_dir(user.0.to_string(), user)?;
         let name = id.to_string();
-        let room = self.dir.path_of(&name);
-        if job.read_link(USER)?.is_some_and(|target| target == room) {
+        let user_dir = self.dir.path_of(&name);
+        if job.read_link(USER)?.is_some_and(|target| target == user_dir) {
             self.dir.give_dir(&name, user)?;
             return Ok(job);
         }
         // A job that is queued again keeps its number.
         self.discard(id)?;
         self.dir.give_dir(&name, user)?;
-        job.symlink(&room, USER)?;
+        job.symlink(&user_dir, USER)?;
         Ok(job)
     }
 
-    /// Takes a room away, at once: others wait for the lock. What was in it is for epilogs and `skiff sweep` to remove.
+    /// Takes a user's job directory away, at once: others wait for the lock. What was in it is for epilogs and `skiff sweep` to remove.
     fn discard(&self, id: u32) -> Result<()> {
         let name = id.to_string();
         match trash::opened(&self.dir, name.as_ref())? {

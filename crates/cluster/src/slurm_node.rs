@@ -1,8 +1,8 @@
-//! What machines of a cluster with a Slurm of its own have in common, wherever they are.
+//! What nodes of a cluster with a Slurm of its own have in common, wherever they are.
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use skiff_plan::PlanOptions;
 use skiff_sandbox::command::CommandSpec;
@@ -20,7 +20,7 @@ use crate::slurm;
 /// What the host has of its own Slurm; a cluster's is another.
 const HOSTS: [&str; 5] = ["/etc/slurm", "/run/munge", "/run/slurm", "/run/slurmctld", "/etc/hosts"];
 
-/// What a machine asks for beyond that, with these files and directories in the place of the host's, on a network that its group has made.
+/// What a node asks for beyond that, with these files and directories in the place of the host's, on a network that its group has made.
 pub fn options<'a>(
     options: PlanOptions,
     net: Net,
@@ -51,7 +51,7 @@ pub fn command(member: Member, network: GroupNetwork) -> CommandSpec {
     }
 }
 
-/// Makes the group that machines are made in, whose process 1 keeps these descriptors of ours.
+/// Makes the group that nodes are made in, whose process 1 keeps these descriptors of ours.
 pub fn group(
     context: &UserContext,
     plan: &Plan,
@@ -73,12 +73,6 @@ pub fn group(
     Ok(group)
 }
 
-/// The process's number, as we know it.
-pub fn number(pidfd: BorrowedFd<'_>) -> Option<i32> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
-    info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()).filter(|pid| *pid > 0)
-}
-
 /// What daemons and errands get: nothing of the user's session.
 pub fn environment() -> Vec<(OsString, OsString)> {
     let set = [
@@ -92,7 +86,7 @@ pub fn environment() -> Vec<(OsString, OsString)> {
     set.map(|(name, value)| (name.into(), value.into())).into()
 }
 
-/// The machine's memory, in MiB.
+/// Memory of the host, in MiB.
 pub fn memory() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;

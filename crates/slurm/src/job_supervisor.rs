@@ -21,9 +21,9 @@ use crate::container;
 use crate::here::{IMAGE, private_dir, spool};
 use crate::job::SlurmJob;
 
-/// In the keeper's directory: in what this node's base differs from the one the environment was built on.
+/// In the directory of the job's supervisor: in what this node's base differs from the one the environment was built on.
 pub const DIFFERENCE: &str = "base-difference";
-/// In the keeper's directory: there once the user has been told of it.
+/// In the directory of the job's supervisor: there once the user has been told of it.
 pub const TOLD: &str = "base-difference.told";
 
 /// The job's running root; made if this is the first who needs it.
@@ -35,7 +35,7 @@ pub fn running(context: &UserContext, job: &SlurmJob) -> Result<Live> {
 }
 
 fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Result<Live> {
-    let dir = job.keeper_dir();
+    let dir = job.supervisor_dir();
     let own = private_dir(&dir)?;
     let name = snapshot.environment.to_string();
     let runtime = RuntimeDir { dir, environment: Some(name.clone()), name };
@@ -65,10 +65,10 @@ pub fn options(snapshot: &Snapshot, upper: Upper, layers: Vec<PathBuf>, spool: P
 
 /// The image that a job's root is over; nothing for the host's. For a job whose root runs.
 pub fn image(job: &SlurmJob) -> Result<Option<ImageName>> {
-    Ok(ImageName::read(&job.keeper_dir().join(IMAGE))?)
+    Ok(ImageName::read(&job.supervisor_dir().join(IMAGE))?)
 }
 
-/// Ends all steps that still run of the job whose user's room we are in, and all its roots (there may be several, for steps with
+/// Ends all steps that still run of the job in whose user's directory this process is, and all its roots (there may be several, for steps with
 /// an environment of their own).
 pub fn stop_job() -> Result<()> {
     let dir = Path::new(".");
