@@ -15,7 +15,6 @@ use skiff_erofs::tree::Tree;
 use skiff_sys::uncached::Uncached;
 
 use crate::blob::Blob;
-use crate::error::Context;
 use crate::inflate::{InflateWatch, Inflater, promised_size};
 use crate::layer::{LayerTarget, LayerUnpacker, Others, UnpackedLayer};
 use crate::layer_entries::LayerEntries;
@@ -27,6 +26,7 @@ use crate::spill::Spill;
 use crate::sum::of_blocks;
 use crate::work_slots::{WorkSlot, WorkSlots};
 use crate::{Error, Result};
+use skiff_sys::{SystemContext, SystemError};
 
 pub use crate::work_slots::default_threads;
 
@@ -182,7 +182,7 @@ fn try_assemble(job: &AssemblyJob<'_>, progress: &AssemblyProgress) -> Result<Op
 
 /// A full disk is one that lacks what the layers promise, if they promise more than there is: the user knows then how much to free.
 fn say_how_much(job: &AssemblyJob<'_>, error: Error) -> Error {
-    if !matches!(error, Error::Io { source: Errno::NOSPC | Errno::DQUOT, .. }) {
+    if !matches!(error, Error::Io(SystemError { source: Errno::NOSPC | Errno::DQUOT, .. })) {
         return error;
     }
     // One that is to be fetched again promises nothing.
@@ -262,8 +262,7 @@ impl All<'_> {
             let start = |layer| {
                 let thread = std::thread::Builder::new().name(format!("layer {layer}")).stack_size(STACK);
                 thread.spawn_scoped(scope, move || self.layer(layer)).map_err(|error| {
-                    let source = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN);
-                    self.fail(Error::Io { what: "start a thread for", object: self.job.name.into(), source });
+                    self.fail(SystemError::new("start a thread for", self.job.name, error).into());
                 })
             };
             // Whoever comes while a place is free has it: so the longest first.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use skiff_oci::digest::Digest;
 use skiff_sys::positional::read_exact_at;
 
-use crate::error::Context;
 use crate::{Error, Result};
+use skiff_sys::SystemContext;
 
 /// A layer as the registry or an archive has it. Reads may come from several threads.
 pub trait Blob: Sync {
@@ -89,9 +89,9 @@ impl Blob for FileBlob {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         // Past its end there may be another part, which is none of this blob's.
         if offset.saturating_add(buffer.len() as u64) > self.size {
-            return Err(rustix::io::Errno::NODATA).on("read", &self.name);
+            return Ok(Err(rustix::io::Errno::NODATA).on("read", &self.name)?);
         }
-        read_exact_at(self.file.as_fd(), buffer, self.offset + offset).on("read", &self.name)
+        Ok(read_exact_at(self.file.as_fd(), buffer, self.offset + offset).on("read", &self.name)?)
     }
 
     fn settle(&self, got: Option<Digest>) -> Result<()> {

@@ -13,11 +13,11 @@ use skiff_erofs::tree::{
 use skiff_sys::positional::write_all_at;
 
 use crate::assemble::{ImageLimits, WrittenImage};
-use crate::error::Context;
 use crate::layer::is_kept;
 use crate::spill::Spill;
 use crate::sum::DataSum;
 use crate::{Error, Result};
+use skiff_sys::{SystemContext, SystemError};
 
 /// Blocks are written in pieces of this size.
 const GATHER: usize = 1 << 20;
@@ -145,7 +145,9 @@ impl Converter<'_> {
                     }
                     Some(id) => *id,
                     None => match self.add(foreign, &mut tree, &mut known, found, &mut stack) {
-                        Err(Error::Io { source: Errno::NOENT, .. }) if foreign.may_change() => continue,
+                        Err(Error::Io(SystemError { source: Errno::NOENT, .. })) if foreign.may_change() => {
+                            continue;
+                        }
                         added => added?,
                     },
                 };

@@ -4,6 +4,8 @@
 
 use rustix::io::Errno;
 use skiff_oci::Error as Document;
+use skiff_sys::SystemError;
+use skiff_sys::error::SPACE;
 
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -13,15 +15,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
-    #[error("cannot {what} {object}: {source}")]
-    Io {
-        /// What was tried, as a verb: "open", "write to".
-        what: &'static str,
-        /// The path it was tried on.
-        object: String,
-        /// The system's reason.
-        source: Errno,
-    },
+    #[error(transparent)]
+    Io(#[from] SystemError),
     /// A layer's bytes are not what its digest or its format promises.
     #[error("layer {layer} is damaged or hostile: {why}")]
     BadLayer {
@@ -124,11 +119,6 @@ impl Error {
         Document::BadManifest { object: object.into(), why: why.into() }.into()
     }
 
-    /// From an error of the standard library, which stands for a system call's.
-    pub(crate) fn io(what: &'static str, object: String, e: &std::io::Error) -> Error {
-        Error::Io { what, object, source: Errno::from_io_error(e).unwrap_or(Errno::IO) }
-    }
-
     /// How to mend it, where that is known: one sentence without a full stop.
     pub fn hint(&self) -> Option<&str> {
         match self {
@@ -149,7 +139,7 @@ impl Error {
             }
             Error::Document(error) => document_hint(error),
             Error::BadLayer { .. } | Error::Unstorable { .. } => Some(ANEW),
-            Error::Io { what, source, .. } => io_hint(what, *source),
+            Error::Io(error) => io_hint(error),
             Error::BadImage { .. } => Some("remove the image and pull it again"),
             Error::Blob(_) | Error::Restarted { .. } | Error::Cancelled => None,
         }
@@ -162,7 +152,6 @@ impl Error {
 }
 
 const ANEW: &str = "the image must be made, and pushed or saved, anew: it cannot be used as it is";
-const SPACE: &str = "free some space or quota there; nothing half made was left behind";
 
 /// How to mend what a manifest, index or configuration lacks.
 #[must_use]
@@ -176,38 +165,22 @@ pub fn document_hint(error: &Document) -> Option<&'static str> {
     }
 }
 
-/// How to mend what kept a system call from being done. `what` was tried, as a verb.
+/// How to mend what kept a system call from being done.
 #[must_use]
-pub fn io_hint(what: &str, errno: Errno) -> Option<&'static str> {
-    match (what, errno) {
-        ("lock", Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            Some("the file system there has no locks; mount it with them (Lustre: -o flock, NFS: lockd)")
-        }
-        (_, Errno::NOSPC | Errno::DQUOT) => Some(SPACE),
+pub fn io_hint(error: &SystemError) -> Option<&'static str> {
+    error.hint().or(match (error.what, error.source) {
         ("import", _) => Some("it must be there, and readable to you"),
         ("write", Errno::ACCESS | Errno::PERM | Errno::ROFS) => Some("name a place that you may write to"),
         _ => None,
-    }
+    })
 }
 
 impl From<skiff_erofs::Error> for Error {
     fn from(error: skiff_erofs::Error) -> Error {
         match error {
-            skiff_erofs::Error::Io { what, object, source } => Error::io(what, object, &source),
+            skiff_erofs::Error::Io { what, object, source } => SystemError::new(what, object, source).into(),
             skiff_erofs::Error::Unstorable { file, why } => Error::Unstorable { file, why },
             skiff_erofs::Error::BadImage { file, why } => Error::BadImage { file, why },
         }
-    }
-}
-
-/// Adds what was tried, and on what, to a failed system call.
-pub(crate) trait Context<T> {
-    /// `what` is a verb, `object` the path.
-    fn on(self, what: &'static str, object: impl Into<String>) -> Result<T>;
-}
-
-impl<T> Context<T> for rustix::io::Result<T> {
-    fn on(self, what: &'static str, object: impl Into<String>) -> Result<T> {
-        self.map_err(|source| Error::Io { what, object: object.into(), source })
     }
 }

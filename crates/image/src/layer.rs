@@ -6,7 +6,6 @@ use skiff_erofs::tree::{BLOCK, BlockRun, Content, Sparse, Xattrs};
 use skiff_sys::uncached::Uncached;
 use skiff_tar::{self as tar, ByteStream, EntryKind, Segment, TarEntry, TarReader};
 
-use crate::error::Context;
 use crate::layer_entries::{LayerEntries, LayerEntry, LayerEntryKind};
 use crate::merge::is_mark;
 use crate::preallocation::Preallocation;
@@ -15,6 +14,7 @@ use crate::space::{BlockRange, BlockSpace, Refusal, Room};
 use crate::spill::Spill;
 use crate::sum::DataSum;
 use crate::{Error, Result};
+use skiff_sys::SystemContext;
 
 /// Small files' blocks are gathered into writes of this size.
 const GATHER: usize = 1 << 20;
@@ -235,7 +235,7 @@ impl<'a, O: Others> LayerUnpacker<'a, O> {
         let LayerTarget { image, data, image_name, .. } = self.target;
         let end = self.gathered_at + bytes.len() as u64;
         self.preallocation.reach(image, self.gathered_at, end, self.room.limit());
-        data.write_all_at(image, bytes, self.gathered_at).on("write to", image_name)
+        Ok(data.write_all_at(image, bytes, self.gathered_at).on("write to", image_name)?)
     }
 
     /// Up to which block of its region the layer has room allocated.

@@ -8,8 +8,8 @@ use skiff_erofs::tree::{BLOCK, Content, FileKind, Tree};
 use skiff_sys::positional::write_all_at;
 
 use crate::Result;
-use crate::error::Context;
 use crate::space::BlockRange;
+use skiff_sys::SystemContext;
 
 /// What of the blocks in `used` no file of the tree has.
 pub(crate) fn unused(tree: &Tree, used: &[BlockRange]) -> Vec<BlockRange> {
@@ -72,6 +72,6 @@ fn zero(image: BorrowedFd<'_>, name: &str, start: u64, end: u64) -> Result<()> {
     let zeros = vec![0; 1 << 20];
     (start..end).step_by(zeros.len()).try_for_each(|at| {
         let len = (end - at).min(zeros.len() as u64) as usize;
-        write_all_at(image, &zeros[..len], at).on("write to", name)
+        Ok(write_all_at(image, &zeros[..len], at).on("write to", name)?)
     })
 }

@@ -14,10 +14,11 @@ use skiff_oci::reference::ImageReference;
 
 use crate::assemble::WrittenImage;
 use crate::convert::{ConversionJob, convert, erofs};
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::sif;
 use crate::squashfs::Squashfs;
 use crate::transport::{self, Archive, Directory, FilePart, GivenFiles, ImageFiles, ImageLayout, Noting};
+use skiff_sys::SystemContext;
 
 /// In which form an image lies in a file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,7 +92,7 @@ impl Form {
             Form::Sif => convert(&Squashfs::open(sif::open(file)?.squashfs)?, job),
             Form::Erofs => {
                 let not_understood = |error| erofs::not_understood(&file.name, error);
-                let copy = file.file.try_clone().map_err(|e| Error::io("open", file.name.clone(), &e))?;
+                let copy = file.file.try_clone().on("open", &file.name)?;
                 let reader = Reader::open(copy, file.name.clone()).map_err(|e| not_understood(e.into()))?;
                 convert(&reader, job).map_err(not_understood)
             }
@@ -211,7 +212,7 @@ impl ImageSource {
             transport::open(&noting, &self.layout(&noting)?.1, platform)?;
             for (path, part) in noting.into_found() {
                 files.push(path);
-                open.push(part.file.try_clone().map_err(|e| Error::io("open", part.name, &e))?.into());
+                open.push(part.file.try_clone().on("open", part.name)?.into());
             }
         }
         let first = match self.held {
@@ -338,11 +339,11 @@ fn place(reference: &ImageReference) -> Result<(Form, &Path, Option<&str>)> {
 fn open_file(path: &Path) -> Result<File> {
     // A pipe in its place must not make us wait.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    open(path, flags, Mode::empty()).map(File::from).on("import", shown(path))
+    Ok(open(path, flags, Mode::empty()).map(File::from).on("import", shown(path))?)
 }
 
 fn copy_of(file: &File, path: &Path) -> Result<File> {
-    file.try_clone().map_err(|e| Error::io("open", shown(path), &e))
+    Ok(file.try_clone().on("open", shown(path))?)
 }
 
 fn is_directory(file: &File, path: &Path) -> Result<bool> {

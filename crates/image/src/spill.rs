@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use skiff_sys::positional::{read_exact_at, write_all_at};
 
 use crate::Result;
-use crate::error::Context;
+use skiff_sys::SystemContext;
 
 const GATHER: usize = 256 << 10;
 
@@ -61,7 +61,7 @@ impl Spill {
 
     /// Reads exactly these bytes.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        read_exact_at(self.file.as_fd(), buffer, offset).on("read", &self.name)
+        Ok(read_exact_at(self.file.as_fd(), buffer, offset).on("read", &self.name)?)
     }
 }
 
@@ -70,7 +70,7 @@ impl Spill {
 /// # Errors
 /// It cannot be made there.
 pub fn new_file(directory: BorrowedFd<'_>, name: &str) -> Result<File> {
-    nameless(directory).map(File::from).on("make a temporary file in", name)
+    Ok(nameless(directory).map(File::from).on("make a temporary file in", name)?)
 }
 
 /// A new file without a name in a directory.

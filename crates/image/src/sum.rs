@@ -9,8 +9,9 @@ use std::os::fd::BorrowedFd;
 use flate2::Crc;
 use skiff_erofs::tree::BLOCK;
 
-use crate::error::{Context, Result};
+use crate::error::Result;
 use crate::space::BlockRange;
+use skiff_sys::SystemContext;
 
 /// CRC-32 of a block of zeros. Such a block adds nothing, whether it is stored or a hole.
 const ZEROS: u32 = 0xC71C_0011;

@@ -13,7 +13,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use skiff_erofs::{FileEntry, InodeKind, ReadAt, Reader, StoredInode};
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
+use skiff_sys::{SystemContext, SystemError};
 
 /// Read and written at once, in bytes.
 const PIECE: usize = 1 << 20;
@@ -64,7 +65,7 @@ impl<S: ReadAt> TreeUnpacker<'_, S> {
         if inode.links > 1 && inode.kind != InodeKind::Directory {
             if let Some(first) = self.links.get(&inode.number) {
                 let ((from, old), (to, new)) = (self.parent(first)?, self.parent(path)?);
-                return linkat(&from, old, &to, new, AtFlags::empty()).on("link", shown(path));
+                return Ok(linkat(&from, old, &to, new, AtFlags::empty()).on("link", shown(path))?);
             }
             self.links.insert(inode.number, path.clone());
         }
@@ -144,7 +145,7 @@ impl<S: ReadAt> TreeUnpacker<'_, S> {
                 self.left_out.owners += 1;
                 Ok(())
             }
-            other => other.on("change the owner of", shown(path)),
+            other => Ok(other.on("change the owner of", shown(path))?),
         }
     }
 
@@ -161,7 +162,7 @@ impl<S: ReadAt> TreeUnpacker<'_, S> {
         }
         let time = Timespec { tv_sec: inode.mtime, tv_nsec: inode.mtime_nsec.into() };
         let times = Timestamps { last_access: time, last_modification: time };
-        utimensat(&dir, name, &times, AtFlags::SYMLINK_NOFOLLOW).on("set the time of", shown(path))
+        Ok(utimensat(&dir, name, &times, AtFlags::SYMLINK_NOFOLLOW).on("set the time of", shown(path))?)
     }
 
     fn xattrs(&mut self, dir: &OwnedFd, name: &[u8], path: &[u8], inode: &StoredInode) -> Result<()> {
@@ -178,7 +179,7 @@ impl<S: ReadAt> TreeUnpacker<'_, S> {
                 Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL | Errno::TOOBIG | Errno::NOSPC) => {
                     self.left_out.xattrs += 1
                 }
-                Err(e) => return Err(e).on("set an extended attribute of", shown(path)),
+                Err(e) => return Err(SystemError::new("set an extended attribute of", shown(path), e).into()),
             }
         }
         Ok(())

@@ -2,11 +2,12 @@
 //!
 //! Every message says what was tried, on which object, and why it failed; [`Error::hint`] says how to mend it.
 
-use std::io;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use skiff_sys::SystemError;
+use skiff_sys::error::SPACE;
 
 use super::failure::{Failure, RegistryError};
 
@@ -17,15 +18,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call failed.
-    #[error("cannot {what} {object}: {source}")]
-    Io {
-        /// What was tried, as a verb: "open", "write to".
-        what: &'static str,
-        /// The path it was tried on.
-        object: String,
-        /// The system's reason.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] SystemError),
     /// A manifest, index or configuration is not sound, or not for the platform wanted.
     #[error(transparent)]
     Document(#[from] skiff_oci::Error),
@@ -119,11 +113,6 @@ pub struct Told {
 }
 
 impl Error {
-    /// From an error of the standard library, which stands for a system call's.
-    pub(crate) fn io(what: &'static str, object: String, source: io::Error) -> Error {
-        Error::Io { what, object, source }
-    }
-
     /// How to mend it, where that is known: one sentence without a full stop.
     pub fn hint(&self) -> Option<&str> {
         match self {
@@ -143,7 +132,12 @@ impl Error {
                 Some("the site demands signed images; ask its administrator, or the image's maker")
             }
             Error::NoSpace { .. } => Some(SPACE),
-            Error::Io { what, source, .. } => io_hint(what, Errno::from_io_error(source)?),
+            Error::Io(error) => error.hint().or(match error.source {
+                Errno::ACCESS | Errno::PERM | Errno::ROFS => {
+                    Some("the directory must be writable to whoever fetches into it")
+                }
+                _ => None,
+            }),
             Error::Panicked { .. } => {
                 Some("this is an error of the program's own: report it, with this message")
             }
@@ -170,21 +164,6 @@ impl Error {
     }
 }
 
-const SPACE: &str = "free some space or quota there; nothing half made was left behind";
-
-fn io_hint(what: &str, errno: Errno) -> Option<&'static str> {
-    match errno {
-        Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP if what == "lock" => {
-            Some("the file system there has no locks; mount it with them (Lustre: -o flock, NFS: lockd)")
-        }
-        Errno::NOSPC | Errno::DQUOT => Some(SPACE),
-        Errno::ACCESS | Errno::PERM | Errno::ROFS => {
-            Some("the directory must be writable to whoever fetches into it")
-        }
-        _ => None,
-    }
-}
-
 impl Told {
     /// An error, for another process.
     #[must_use]
@@ -200,17 +179,5 @@ impl Told {
 impl From<RegistryError> for Error {
     fn from(error: RegistryError) -> Error {
         Error::Registry(Box::new(error))
-    }
-}
-
-/// Adds what was tried, and on what, to a failed system call.
-pub(crate) trait FileContext<T> {
-    /// `what` is a verb, `object` the path.
-    fn on(self, what: &'static str, object: impl Into<String>) -> Result<T>;
-}
-
-impl<T> FileContext<T> for rustix::io::Result<T> {
-    fn on(self, what: &'static str, object: impl Into<String>) -> Result<T> {
-        self.map_err(|source| Error::Io { what, object: object.into(), source: source.into() })
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use skiff_oci::digest::Digest;
 use skiff_oci::manifest::Descriptor;
-use skiff_sys::IgnoreError;
+use skiff_sys::{IgnoreError, SystemContext};
 
 use super::chunks::Chunks;
 use super::failure::{Failure, RegistryError};
@@ -73,9 +73,7 @@ impl Fetch {
         for _ in 0..parallel {
             let shared = Arc::clone(&fetch.shared);
             let thread = std::thread::Builder::new().name("skiff-fetch".into());
-            let thread = thread
-                .spawn(move || shared.work_or_fail())
-                .map_err(|e| Error::io("start", "a thread to fetch with".into(), e))?;
+            let thread = thread.spawn(move || shared.work_or_fail()).on("start", "a thread to fetch with")?;
             fetch.threads.push(thread);
         }
         Ok(fetch)

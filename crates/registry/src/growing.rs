@@ -15,7 +15,8 @@ use super::chunks::Chunks;
 use super::error::Told;
 use super::memory::Piece;
 use super::pieces::{self, PieceMap, Pieces};
-use crate::error::{Error, FileContext, Result};
+use crate::error::{Error, Result};
+use skiff_sys::SystemContext;
 
 /// No file is cut into smaller chunks: another process's word for it shall not cost memory.
 const MIN_CHUNK: u64 = 64 << 10;
@@ -464,7 +465,7 @@ impl BlobReader {
         let name = || self.growing.digest.to_string();
         let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= self.growing.size);
         let Some(end) = end else {
-            return Err(Errno::NODATA).on("read beyond the end of", name());
+            return Ok(Err(Errno::NODATA).on("read beyond the end of", name())?);
         };
         if buffer.is_empty() {
             return Ok(());
@@ -478,7 +479,7 @@ impl BlobReader {
         // What was read may have been thrown away at that moment: then it is no wonder that it was short, or wrong.
         self.check(&state)?;
         state.pieces.read(offset, end);
-        read
+        Ok(read?)
     }
 
     /// Waits until the digest has been found right.

@@ -15,7 +15,8 @@ use skiff_sys::uncached::Uncached;
 
 use super::chunks::Chunks;
 use super::origin::{self, Note, Origin};
-use crate::error::{Error, FileContext, Result};
+use crate::error::{Error, Result};
+use skiff_sys::{SystemContext, SystemError};
 
 /// The journal begins with this, the blob's size and the chunks' size (little endian); of each chunk follows how many bytes are there.
 const MAGIC: &[u8; 16] = b"skiff-blob-00003";
@@ -67,7 +68,7 @@ impl BlobDir {
     pub fn open_data(&self, digest: &Digest) -> Result<OwnedFd> {
         let name = Names::of(digest).data;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(&self.dir, &name, flags, Mode::empty()).on("open", self.shown(&name))
+        Ok(rustix::fs::openat(&self.dir, &name, flags, Mode::empty()).on("open", self.shown(&name))?)
     }
 
     /// The origin that all of a blob's bytes came from, if that is known.
@@ -111,7 +112,7 @@ impl BlobDir {
             match rustix::fs::flock(&journal, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => return Ok(None),
-                Err(errno) => return Err(errno).on("lock", shown()),
+                Err(errno) => return Err(SystemError::new("lock", shown(), errno).into()),
             }
             // Whoever had the lock may have removed the file: then a lock on it is worth nothing.
             let ours = rustix::fs::fstat(&journal).on("look at", shown())?;
@@ -120,7 +121,7 @@ impl BlobDir {
                     return Ok(Some(journal));
                 }
                 Ok(_) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(errno).on("look at", shown()),
+                Err(errno) => return Err(SystemError::new("look at", shown(), errno).into()),
             }
         }
     }
@@ -139,7 +140,7 @@ impl BlobDir {
         for name in [&names.origin, &names.data, &names.journal] {
             match rustix::fs::unlinkat(&self.dir, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(errno).on("remove", self.shown(name)),
+                Err(errno) => return Err(SystemError::new("remove", self.shown(name), errno).into()),
             }
         }
         Ok(())
@@ -197,7 +198,7 @@ impl Ingest {
 
     /// Nothing more is written: others may have it, or remove it.
     pub(super) fn release(&self) -> Result<()> {
-        rustix::fs::flock(&self.journal, FlockOperation::Unlock).on("unlock", &self.shown)
+        Ok(rustix::fs::flock(&self.journal, FlockOperation::Unlock).on("unlock", &self.shown)?)
     }
 
     /// Of each chunk, how many bytes an earlier process brought.
@@ -218,7 +219,7 @@ impl Ingest {
 
     /// Reads exactly these bytes.
     pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        skiff_sys::positional::read_exact_at(self.data.as_fd(), buffer, offset).on("read", &self.shown)
+        Ok(skiff_sys::positional::read_exact_at(self.data.as_fd(), buffer, offset).on("read", &self.shown)?)
     }
 
     /// So many bytes of a chunk are there. Not synced: after a crash of the machine the digest tells.
@@ -262,7 +263,7 @@ impl Ingest {
 
     fn write_error(&self, errno: Errno) -> Error {
         if !matches!(errno, Errno::NOSPC | Errno::DQUOT) {
-            return Error::io("write to", self.shown.clone(), errno.into());
+            return SystemError::new("write to", &self.shown, errno).into();
         }
         let free = rustix::fs::fstatvfs(&self.data).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
         let there =

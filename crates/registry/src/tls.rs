@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
-use skiff_sys::IgnoreError;
+use skiff_sys::{IgnoreError, SystemError};
 use ureq::tls::{Certificate, ClientCert, RootCerts, TlsConfig, parse_pem};
 
 use super::failure::Failure;
@@ -56,7 +56,7 @@ impl Certificates {
             let server = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let found = match concerned(&server) {
                 true => pem_files(&dir, &server, &[AUTHORITY, OURSELVES, KEY])
-                    .map_err(|(path, e)| Error::io("read", path, e))?,
+                    .map_err(|(path, e)| SystemError::new("read", path, e))?,
                 false => pem_files(&dir, &server, &[AUTHORITY]).default_on_error("it may yet be asked, for a token say; if not, what is wrong with these is no reason to fail"),
             };
             files.extend(found);

@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::error::{Context, Result};
+use crate::error::Result;
 use crate::tree::{NodeType, TreeNode, open_beneath, order, split};
+use skiff_sys::{SystemContext, SystemError};
 
 /// The base's root directory. It should be of the very mount that lies below the upper: other mounts on top of it are not
 /// entered.
@@ -35,7 +36,7 @@ impl BaseRoot<'_> {
             // A symbolic link on the way: the upper's directory of that name hides it with all it leads to.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG) => Ok(BaseEntry::Absent),
             Err(Errno::XDEV | Errno::ACCESS | Errno::PERM) => Ok(BaseEntry::Unknown),
-            Err(errno) => Err(errno).on("look in the base at", path),
+            Err(errno) => Err(SystemError::new("look in the base at", path, errno).into()),
         }
     }
 

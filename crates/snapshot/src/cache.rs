@@ -23,12 +23,14 @@ use skiff_site::TrustedDir;
 
 use crate::depot::{Depot, make_dir};
 use crate::digest::{LayerId, SnapshotId};
-use crate::error::{Context, Error, Result, show};
+use crate::error::{Error, Result};
 use crate::file::{read_to_end, write_atomically};
 use crate::layer::{LayerReader, expect, unpack};
 use crate::manifest::{LayerRef, SnapshotManifest};
 use crate::remove::remove_all;
 use crate::tree::{dir_flags, names};
+use skiff_sys::error::show;
+use skiff_sys::{SystemContext, SystemError};
 
 const LAYERS: &str = "layers";
 const LOCKS: &str = "locks";
@@ -107,8 +109,8 @@ impl Cache {
         let part = |name: &str| {
             make_dir(root.as_fd(), name.as_bytes())?;
             let object = path.join(name);
-            rustix::fs::openat(root, name, dir_flags(), Mode::empty())
-                .on("open", object.as_os_str().as_bytes())
+            let dir = rustix::fs::openat(root, name, dir_flags(), Mode::empty());
+            Ok::<_, Error>(dir.on("open", object.as_os_str().as_bytes())?)
         };
         let (layers, locks, temps) = (part(LAYERS)?, part(LOCKS)?, part(TEMPS)?);
         Ok(Cache { path: path.into(), layers, locks, temps, budget, boot: boot_id()? })
@@ -165,7 +167,7 @@ impl Cache {
             match rustix::fs::statat(&self.locks, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(named) if named.st_ino == locked.st_ino => return Ok(file),
                 Ok(_) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(errno).on("look at", self.object(LOCKS, name)),
+                Err(errno) => return Err(SystemError::new("look at", self.object(LOCKS, name), errno).into()),
             }
         }
     }
@@ -188,7 +190,7 @@ impl Cache {
         let file = match rustix::fs::openat(&self.layers, format!("{name}/{MARK}"), flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(errno).on("open", self.object(LAYERS, name)),
+            Err(errno) => return Err(SystemError::new("open", self.object(LAYERS, name), errno).into()),
         };
         let bytes = read_to_end(file.as_fd(), BLOCK).on("read", self.object(LAYERS, name))?;
         // One that cannot be read was torn by a crash of the machine: the layer is made anew.
@@ -231,7 +233,7 @@ impl Cache {
             // A default ACL around the cache would be inherited by every file in it.
             match rustix::fs::fremovexattr(&tree, acl) {
                 Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
-                Err(errno) => return Err(errno).on("remove the ACL of", TREE),
+                Err(errno) => return Err(SystemError::new("remove the ACL of", TREE, errno).into()),
             }
         }
         let reader = LayerReader::new(std::fs::File::from(file), layer.digest.to_string())?;
@@ -275,7 +277,7 @@ impl Cache {
         remove_all(self.temps.as_fd(), name.as_bytes())?;
         match rustix::fs::renameat(&self.layers, name, &self.temps, name) {
             Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(errno).on("move away", self.object(LAYERS, name)),
+            Err(errno) => return Err(SystemError::new("move away", self.object(LAYERS, name), errno).into()),
         }
         remove_all(self.temps.as_fd(), name.as_bytes())?;
         self.remove_lock(name, lock)?;

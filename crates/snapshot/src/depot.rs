@@ -20,11 +20,13 @@ use rustix::process::geteuid;
 use skiff_site::TrustedDir;
 
 use crate::digest::{LayerId, SnapshotId};
-use crate::error::{Context, Error, Result, show};
+use crate::error::{Error, Result};
 use crate::file::{TEMP_PREFIX, Temp, read_to_end, write_durably};
 use crate::layer::FinishedLayer;
 use crate::manifest::{self, LayerRef, SnapshotManifest};
 use crate::tree::{dir_flags, names};
+use skiff_sys::error::show;
+use skiff_sys::{SystemContext, SystemError};
 
 const LAYERS: &str = "layers";
 const SNAPSHOTS: &str = "snapshots";
@@ -161,7 +163,7 @@ impl Depot {
             match rustix::fs::statat(dir, &name[..], AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => listed.push((name, stat)),
                 Err(Errno::NOENT) => {}
-                Err(errno) => return Err(errno).on("look at", name),
+                Err(errno) => return Err(SystemError::new("look at", name, errno).into()),
             }
         }
         Ok(listed)
@@ -171,7 +173,7 @@ impl Depot {
         match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
             // Another one pruned it.
             Err(Errno::NOENT) => Ok(()),
-            other => other.on("remove", name),
+            other => Ok(other.on("remove", name)?),
         }
     }
 
@@ -227,7 +229,7 @@ impl Depot {
         match touched {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(errno).on("set the time of", self.object(part, name)),
+            Err(errno) => Err(SystemError::new("set the time of", self.object(part, name), errno).into()),
         }
     }
 
@@ -255,7 +257,11 @@ impl Depot {
                 Ok(file) => return Ok(file),
                 Err(Errno::NOENT) if look < looks => std::thread::sleep(PAUSE * look),
                 Err(Errno::NOENT) => break,
-                Err(errno) => return Err(errno).on("open", self.path.join(name).as_os_str().as_bytes()),
+                Err(errno) => {
+                    return Err(
+                        SystemError::new("open", self.path.join(name).as_os_str().as_bytes(), errno).into()
+                    );
+                }
             }
         }
         Err(Error::Missing { what: what(), depot: show(self.path.as_os_str().as_bytes()) })
@@ -270,7 +276,7 @@ impl Depot {
 pub(crate) fn make_dir(parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
-        Err(errno) => Err(errno).on("make the directory", name),
+        Err(errno) => Err(SystemError::new("make the directory", name, errno).into()),
     }
 }
 

@@ -8,9 +8,10 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::base::{BaseEntry, BaseRoot};
-use crate::error::{Context, Result};
+use crate::error::Result;
 use crate::tree::{NodeType, TreeNode, join, names, open_beneath, order, split, walk};
 use crate::xattr;
+use skiff_sys::{SystemContext, SystemError};
 
 const PIECE: usize = 128 * 1024;
 
@@ -154,7 +155,7 @@ impl Differ<'_> {
             Ok(fd) => names(fd.as_fd()).on("read the base's directory", dir)?,
             // What could not be listed was not there for the user before either.
             Err(Errno::ACCESS | Errno::PERM | Errno::NOENT | Errno::XDEV) => Vec::new(),
-            Err(errno) => return Err(errno).on("open the base's directory", dir),
+            Err(errno) => return Err(SystemError::new("open the base's directory", dir, errno).into()),
         };
         for name in listed.iter().filter(|name| !own.contains(&name[..])) {
             self.changes.push(Change { path: join(dir, name), kind: ChangeKind::Deleted });
@@ -195,7 +196,7 @@ impl Differ<'_> {
         if attributes(&own)? != attributes(&bases)? {
             return Ok(false);
         }
-        if node.kind.is_dir() { Ok(true) } else { same_content(&own, &bases).on("compare", &node.path) }
+        if node.kind.is_dir() { Ok(true) } else { Ok(same_content(&own, &bases).on("compare", &node.path)?) }
     }
 
     fn is_same_link(&self, node: &TreeNode, base: &OwnedFd) -> Result<bool> {

@@ -3,6 +3,7 @@
 //! Every message says what was tried, on which object, and the system's reason; [`Error::hint`] says how to mend it.
 
 use rustix::io::Errno;
+use skiff_sys::SystemError;
 
 /// The result of everything in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -12,15 +13,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
-    #[error("cannot {what} {object}: {source}")]
-    Io {
-        /// What was tried, as a verb: "open", "write to".
-        what: &'static str,
-        /// The path it was tried on; bytes that are not UTF-8 are escaped.
-        object: String,
-        /// The system's reason.
-        source: Errno,
-    },
+    #[error(transparent)]
+    Io(#[from] SystemError),
     /// A layer file is not what its name and its format promise.
     #[error("layer {layer} is damaged or hostile: {why}")]
     BadLayer {
@@ -77,18 +71,16 @@ impl Error {
     /// How to mend it, where that is known: one sentence without a full stop.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Error::Io { source: Errno::NOSPC | Errno::DQUOT, .. } => {
-                Some("free some space or quota there; nothing half made was left behind")
-            }
-            Error::Io { what: "change the owner of", source: Errno::INVAL | Errno::PERM, .. } => {
-                Some("the id range of the user namespace is too small or absent; see `skiff doctor`")
-            }
-            Error::Io { what: "set an extended attribute of", source: Errno::OPNOTSUPP, .. } => {
-                Some("the file system there has no extended attributes; use ext4, xfs or a recent tmpfs")
-            }
-            Error::Io { source: Errno::FBIG, .. } => {
-                Some("the file system there cannot hold so large a file")
-            }
+            Error::Io(error) => error.hint().or(match (error.what, error.source) {
+                ("change the owner of", Errno::INVAL | Errno::PERM) => {
+                    Some("the id range of the user namespace is too small or absent; see `skiff doctor`")
+                }
+                ("set an extended attribute of", Errno::OPNOTSUPP) => {
+                    Some("the file system there has no extended attributes; use ext4, xfs or a recent tmpfs")
+                }
+                (_, Errno::FBIG) => Some("the file system there cannot hold so large a file"),
+                _ => None,
+            }),
             Error::BadLayer { .. } | Error::BadManifest { .. } => {
                 Some("remove that file from the depot and submit again: a new snapshot will be made")
             }
@@ -108,42 +100,9 @@ impl Error {
     /// The system's error number, where a system call failed.
     pub fn errno(&self) -> Option<Errno> {
         match self {
-            Error::Io { source, .. } => Some(*source),
+            Error::Io(error) => Some(error.source),
             Error::Untrusted(e) => e.errno(),
             _ => None,
         }
-    }
-}
-
-/// Adds what was tried, and on what, to a failed system call.
-pub(crate) trait Context<T> {
-    /// `what` is a verb, `object` the path as bytes.
-    fn on(self, what: &'static str, object: impl AsRef<[u8]>) -> Result<T>;
-}
-
-impl<T> Context<T> for rustix::io::Result<T> {
-    fn on(self, what: &'static str, object: impl AsRef<[u8]>) -> Result<T> {
-        self.map_err(|source| Error::Io { what, object: show(object.as_ref()), source })
-    }
-}
-
-/// A path for a message: as it is when it is UTF-8 without control characters, else escaped.
-pub(crate) fn show(path: &[u8]) -> String {
-    match std::str::from_utf8(path) {
-        Ok("") => "/".into(),
-        Ok(text) if !text.chars().any(char::is_control) => text.into(),
-        _ => path.escape_ascii().to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_names_what_object_and_reason() {
-        let error = Err::<(), _>(Errno::NOSPC).on("write to", b"a\xff\n").unwrap_err();
-        assert_eq!(error.to_string(), "cannot write to a\\xff\\n: No space left on device (os error 28)");
-        assert!(error.hint().is_some_and(|hint| hint.contains("space")));
     }
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::error::{Context, Result};
+use crate::error::Result;
+use skiff_sys::{SystemContext, SystemError};
 
 /// How the names of files that are not finished begin.
 pub(crate) const TEMP_PREFIX: &str = ".new-";
@@ -56,7 +57,7 @@ impl<'a> Temp<'a> {
             match rustix::fs::openat(dir, &name, flags, Mode::RUSR | Mode::WUSR) {
                 Ok(file) => return Ok((Temp { dir, name, kept: false }, file)),
                 Err(Errno::EXIST) => {}
-                Err(errno) => return Err(errno).on("create", name),
+                Err(errno) => return Err(SystemError::new("create", name, errno).into()),
             }
         }
     }
@@ -103,7 +104,7 @@ pub(crate) fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> rustix::io::R
 pub(crate) fn write_atomically(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> Result<()> {
     let (temp, file) = Temp::create(dir)?;
     write_all(file.as_fd(), bytes).on("write to", temp.name())?;
-    temp.publish(name).on("rename into place", name)
+    Ok(temp.publish(name).on("rename into place", name)?)
 }
 
 /// Replaces the file `name` so that it also survives a crash of the machine.
@@ -112,5 +113,5 @@ pub(crate) fn write_durably(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> Re
     write_all(file.as_fd(), bytes).on("write to", temp.name())?;
     rustix::fs::fsync(&file).on("sync", temp.name())?;
     temp.publish(name).on("rename into place", name)?;
-    rustix::fs::fsync(dir).on("sync", name)
+    Ok(rustix::fs::fsync(dir).on("sync", name)?)
 }

@@ -13,9 +13,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::digest::SnapshotId;
-use crate::error::{Context, Result};
+use crate::error::Result;
 use crate::file::{read_to_end, write_atomically};
 use crate::tree::{MAX_PATH, NodeType, Stamp, TreeNode, order};
+use skiff_sys::{SystemContext, SystemError};
 
 const MAGIC: &[u8; 8] = b"SKIFFIDX";
 const VERSION: u32 = 1;
@@ -64,7 +65,7 @@ impl SnapshotIndex {
         let file = match rustix::fs::openat(state, NAME, flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(errno).on("open", NAME),
+            Err(errno) => return Err(SystemError::new("open", NAME, errno).into()),
         };
         Ok(read_to_end(file.as_fd(), MAX_SIZE)
             .on("read", NAME)?

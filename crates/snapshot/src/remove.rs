@@ -5,15 +5,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 
-use crate::error::{Context, Result};
+use crate::error::Result;
 use crate::tree::{DirStack, dir_flags, names};
+use skiff_sys::{SystemContext, SystemError};
 
 /// Removes `name` in `dir` with all that is in it; nothing there is no error.
 pub(crate) fn remove_all(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(Errno::ISDIR | Errno::PERM) => {}
-        Err(errno) => return Err(errno).on("remove", name),
+        Err(errno) => return Err(SystemError::new("remove", name, errno).into()),
     }
     let top = rustix::fs::openat(dir, name, dir_flags(), Mode::empty()).on("open", name)?;
     open_up(top.as_fd());
@@ -33,13 +34,13 @@ pub(crate) fn remove_all(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
         match rustix::fs::unlinkat(stack.dir(), &child[..], AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => continue,
             Err(Errno::ISDIR | Errno::PERM) => {}
-            Err(errno) => return Err(errno).on("remove", stack.child(&child)),
+            Err(errno) => return Err(SystemError::new("remove", stack.child(&child), errno).into()),
         }
         stack.enter(&child)?.on("open", &child)?;
         open_up(stack.dir());
         pending.push((child, names(stack.dir()).on("read the directory", stack.path())?.into_iter()));
     }
-    rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR).on("remove", name)
+    Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR).on("remove", name)?)
 }
 
 /// Lets the owner change a directory that is about to go. Where that fails, the removal itself tells.

@@ -12,13 +12,14 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use crate::base::BaseRoot;
 use crate::depot::Depot;
 use crate::digest::SnapshotId;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::file::Temp;
 use crate::index::{Clock, SnapshotIndex};
 use crate::layer::{FinishedLayer, Item, LayerWriter, pack};
 use crate::manifest::{LayerRef, SnapshotManifest};
 use crate::plan::{SnapshotPlan, full, incremental, take_out_unshippable};
 use crate::tree::{NodeType, TreeNode, walk};
+use skiff_sys::SystemContext;
 
 /// The longest chain of layers; the next snapshot is a full one.
 const MAX_CHAIN: usize = 8;

@@ -10,8 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::xattr;
+use skiff_sys::{SystemContext, SystemError};
 
 /// Longest path in a tree, in bytes: the kernel's PATH_MAX without the final NUL. What is deeper could not be named in
 /// a system call either.
@@ -153,7 +154,7 @@ impl DirStack {
     pub(crate) fn enter(&mut self, name: &[u8]) -> Result<rustix::io::Result<()>> {
         let path = self.child(name);
         if path.len() > MAX_PATH {
-            return Err(Errno::NAMETOOLONG).on("open", path);
+            return Ok(Err(Errno::NAMETOOLONG).on("open", path)?);
         }
         let fd = match rustix::fs::openat(self.dir(), name, dir_flags(), Mode::empty()) {
             Ok(fd) => fd,
@@ -290,7 +291,7 @@ fn look(stack: &mut DirStack, name: &[u8], device: u64) -> Result<Option<(TreeNo
         let stat = match rustix::fs::statat(stack.dir(), name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(errno).on("look at", stack.child(name)),
+            Err(errno) => return Err(SystemError::new("look at", stack.child(name), errno).into()),
         };
         let kind = NodeType::of(&stat);
         if !kind.is_dir() {
@@ -301,11 +302,11 @@ fn look(stack: &mut DirStack, name: &[u8], device: u64) -> Result<Option<(TreeNo
             Err(Errno::NOENT) => return Ok(None),
             // No longer a directory: look again.
             Err(Errno::NOTDIR | Errno::LOOP) => continue,
-            Err(errno) => return Err(errno).on("open", stack.child(name)),
+            Err(errno) => return Err(SystemError::new("open", stack.child(name), errno).into()),
         }
         return Ok(Some((entered(stack, device)?, true)));
     }
-    Err(Error::Busy { object: crate::error::show(&stack.child(name)), tries: TRIES })
+    Err(Error::Busy { object: skiff_sys::error::show(&stack.child(name)), tries: TRIES })
 }
 
 /// The node of the directory just entered, as its descriptor shows it.
@@ -313,7 +314,7 @@ fn entered(stack: &DirStack, device: u64) -> Result<TreeNode> {
     let stat = rustix::fs::fstat(stack.dir()).on("look at", stack.path())?;
     if stat.st_dev != device {
         return Err(Error::Unsupported {
-            object: crate::error::show(stack.path()),
+            object: skiff_sys::error::show(stack.path()),
             why: "another file system is mounted there".into(),
         });
     }
@@ -340,7 +341,7 @@ mod tests {
 
     fn paths(dir: &std::path::Path) -> Vec<String> {
         let fd = std::fs::File::open(dir).unwrap();
-        walk(fd.as_fd()).unwrap().iter().map(|node| crate::error::show(&node.path)).collect()
+        walk(fd.as_fd()).unwrap().iter().map(|node| skiff_sys::error::show(&node.path)).collect()
     }
 
     #[test]
@@ -351,7 +352,7 @@ mod tests {
         }
         let fd = std::fs::File::open(dir.path()).unwrap();
         let nodes = walk(fd.as_fd()).unwrap();
-        let shown: Vec<_> = nodes.iter().map(|node| crate::error::show(&node.path)).collect();
+        let shown: Vec<_> = nodes.iter().map(|node| skiff_sys::error::show(&node.path)).collect();
         assert_eq!(shown, ["/", "a", "a/b", "a-b", "a.b", "b", "b/c", "b/c/d"]);
         assert!(nodes.windows(2).all(|pair| order(&pair[0].path, &pair[1].path).is_lt()));
     }

@@ -9,6 +9,7 @@ use skiff_image::{document_hint, io_hint};
 use skiff_oci::platform::Platform;
 use skiff_spec::fault::Fault;
 use skiff_spec::image::ImageId;
+use skiff_sys::SystemError;
 
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -18,15 +19,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
-    #[error("cannot {what} {object}: {source}")]
-    Io {
-        /// What was tried, as a verb: "open", "write to".
-        what: &'static str,
-        /// The path it was tried on.
-        object: String,
-        /// The system's reason.
-        source: Errno,
-    },
+    #[error(transparent)]
+    Io(#[from] SystemError),
     /// An image cannot be made, or is not what it should be.
     #[error(transparent)]
     Image(skiff_image::Error),
@@ -148,11 +142,6 @@ impl Error {
         skiff_oci::Error::BadManifest { object: object.into(), why: why.into() }.into()
     }
 
-    /// From an error of the standard library, which stands for a system call's.
-    pub(crate) fn io(what: &'static str, object: String, e: &std::io::Error) -> Error {
-        Error::Io { what, object, source: Errno::from_io_error(e).unwrap_or(Errno::IO) }
-    }
-
     /// How to mend it, where that is known: one sentence without a full stop.
     pub fn hint(&self) -> Option<Cow<'_, str>> {
         match self {
@@ -173,7 +162,7 @@ impl Error {
     /// Those without a name in them.
     fn fixed_hint(&self) -> Option<&str> {
         match self {
-            Error::Io { what, source, .. } => io_hint(what, *source).or(match *source {
+            Error::Io(error) => io_hint(error).or(match error.source {
                 Errno::ACCESS | Errno::PERM | Errno::ROFS => {
                     Some("the store must be writable to whoever fills it; `skiff doctor` says whose it is")
                 }
@@ -231,7 +220,7 @@ impl From<skiff_image::Error> for Error {
     fn from(error: skiff_image::Error) -> Error {
         use skiff_image::Error as Image;
         match error {
-            Image::Io { what, object, source } => Error::Io { what, object, source },
+            Image::Io(error) => Error::Io(error),
             Image::Document(error) => error.into(),
             Image::Reference(error) => error.into(),
             // Which says what one of our blobs has met.
@@ -247,7 +236,7 @@ impl From<skiff_image::Error> for Error {
 impl From<Error> for skiff_image::Error {
     fn from(error: Error) -> Self {
         match error {
-            Error::Io { what, object, source } => Self::Io { what, object, source },
+            Error::Io(error) => Self::Io(error),
             Error::Image(error) => error,
             Error::Registry(skiff_registry::Error::Restarted { blob }) => Self::Restarted { layer: blob },
             error => Self::Blob(Box::new(error)),
@@ -258,7 +247,7 @@ impl From<Error> for skiff_image::Error {
 impl From<skiff_registry::Error> for Error {
     fn from(error: skiff_registry::Error) -> Error {
         match error {
-            skiff_registry::Error::Io { what, object, source } => Error::io(what, object, &source),
+            skiff_registry::Error::Io(error) => Error::Io(error),
             skiff_registry::Error::Document(error) => error.into(),
             skiff_registry::Error::Reference(error) => error.into(),
             error => Error::Registry(error),
@@ -289,18 +278,6 @@ pub fn ours(e: impl Into<Error>) -> Fault {
 /// Why the store's writer was not understood, or not heard.
 pub(crate) fn talk(e: skiff_ipc::Error) -> Error {
     Fault::from(e).about("the store's writer").into()
-}
-
-/// Adds what was tried, and on what, to a failed system call.
-pub(crate) trait StoreContext<T> {
-    /// `what` is a verb, `object` the path.
-    fn on(self, what: &'static str, object: impl Into<String>) -> Result<T>;
-}
-
-impl<T> StoreContext<T> for rustix::io::Result<T> {
-    fn on(self, what: &'static str, object: impl Into<String>) -> Result<T> {
-        self.map_err(|source| Error::Io { what, object: object.into(), source })
-    }
 }
 
 #[cfg(test)]
@@ -351,9 +328,9 @@ mod tests {
         let back = Error::from(told);
         assert!(matches!(back, Error::Registry(skiff_registry::Error::Abandoned { .. })), "{back:?}");
         // By these a full disk and a layer that comes anew are known.
-        let full = Error::Io { what: "write to", object: "x".into(), source: Errno::NOSPC };
+        let full = Error::Io(SystemError { what: "write to", object: "x".into(), source: Errno::NOSPC });
         let told = skiff_image::Error::from(full);
-        assert!(matches!(told, skiff_image::Error::Io { source: Errno::NOSPC, .. }), "{told:?}");
+        assert!(matches!(told, skiff_image::Error::Io(SystemError { source: Errno::NOSPC, .. })), "{told:?}");
         let anew = skiff_registry::Error::Restarted { blob: "sha256:0".into() };
         assert!(skiff_image::Error::from(Error::from(anew)).is_restart());
     }

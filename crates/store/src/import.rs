@@ -24,12 +24,13 @@ use skiff_registry::policy::Policies;
 use skiff_spec::image::ImageId;
 use skiff_sys::positional::write_all_at;
 
-use crate::error::{Error, Result, StoreContext};
+use crate::error::{Error, Result};
 use crate::pull::{
     LayerProgress, PullWatch, Pulled, TICK, WatchedLayers, WithinQuota, assemble_into, check_and_sync,
     watched,
 };
 use crate::store::{Begun, ImageLayer, ImageMetadata, Patience, Store, UnfinishedImage};
+use skiff_sys::SystemContext;
 
 const COPY: usize = 1 << 20;
 

@@ -23,11 +23,12 @@ use skiff_registry::{BlobDir, Resolved};
 use skiff_spec::image::ImageId;
 use skiff_sys::IgnoreError;
 
-use crate::error::{Error, Result, StoreContext};
+use crate::error::{Error, Result};
 use crate::fetcher::Fetcher;
 use crate::store::{self, Begun, ImageMetadata, Patience, Store, UnfinishedImage};
 use crate::threads;
 use access_proof::{origin_of, prove};
+use skiff_sys::SystemContext;
 
 /// How often is told how far it has come.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
@@ -248,10 +249,10 @@ pub(crate) fn assemble_into(
 pub(crate) fn check_and_sync(making: &UnfinishedImage<'_>, image: &dyn std::fmt::Display) -> Result<()> {
     let image = image.to_string();
     let open = || -> Result<_> {
-        let file = making.file().try_clone_to_owned().map_err(|e| Error::io("open", making.name(), &e))?;
+        let file = making.file().try_clone_to_owned().on("open", making.name())?;
         Ok(erofs::Reader::open(std::fs::File::from(file), image.as_str())?)
     };
-    let sync = || fsync(making.file()).on("write to the disk", making.name());
+    let sync = || Ok(fsync(making.file()).on("write to the disk", making.name())?);
     let check_seal = || Ok(erofs::check_seal(&open()?)?);
     std::thread::scope(|scope| {
         let syncing = threads::begin(scope, "sync", &sync);

@@ -2,13 +2,14 @@
 //! namespaces, seccomp, and signals taken as data.
 //!
 //! This is the only crate of the product that may hold `unsafe`; everything it gives is safe to call, and it depends on
-//! nothing of Skiff. Errors are plain `io::Error`: the callers know the object and add it.
+//! nothing of Skiff. Errors are plain `io::Error`: the callers know the object and add it ([`SystemContext`]).
 
 pub mod alloc;
 pub mod allow;
 pub mod caps;
 pub mod clock;
 pub mod cred;
+pub mod error;
 pub mod fdpass;
 mod ignore;
 pub mod kernel;
@@ -28,4 +29,5 @@ pub mod title;
 pub mod uncached;
 pub mod verity;
 
+pub use error::{SystemContext, SystemError};
 pub use ignore::IgnoreError;

@@ -16,7 +16,8 @@ use super::directory::{LAYOUT, blob_path, index};
 use super::layer::{self, WrittenLayer};
 use super::replace::Replacement;
 use super::{BUFFER, Documents, Exported, OpenImage};
-use crate::error::{Context, Error, Result};
+use crate::error::Result;
+use skiff_sys::{SystemContext, SystemError};
 
 /// What `docker load` reads.
 pub(super) fn docker(image: &OpenImage, path: &Path, name: Option<&Named>) -> Result<Exported> {
@@ -52,7 +53,7 @@ fn write(
     layer_path: &dyn Fn(&Digest) -> String,
     beside: &Beside<'_>,
 ) -> Result<Exported> {
-    let failed = |e: std::io::Error| Error::io("write to", path.display().to_string(), &e);
+    let failed = |e: std::io::Error| SystemError::new("write to", path.display().to_string(), e);
     let mut new = Replacement::new(path)?;
     new.file.seek(SeekFrom::Start(HEADER as u64)).map_err(failed)?;
     let mut out = BufWriter::with_capacity(BUFFER, &mut new.file);
@@ -76,5 +77,5 @@ fn entry(path: String, size: u64) -> TarEntry {
 }
 
 fn put_header(file: &File, path: &Path, entry: &TarEntry) -> Result<()> {
-    write_all_at(file.as_fd(), &plain_header(entry), 0).on("write to", path.display().to_string())
+    Ok(write_all_at(file.as_fd(), &plain_header(entry), 0).on("write to", path.display().to_string())?)
 }

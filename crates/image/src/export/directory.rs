@@ -12,8 +12,9 @@ use skiff_oci::hash::sha256;
 use super::layer;
 use super::replace::Replacement;
 use super::{BUFFER, Documents, Exported, OpenImage};
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::transport::MANIFEST_TYPE;
+use skiff_sys::{SystemContext, SystemError};
 
 pub(super) const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
 const NAME: &str = "org.opencontainers.image.ref.name";
@@ -25,9 +26,9 @@ pub(super) fn blob_path(digest: &Digest) -> String {
 
 pub(super) fn oci(image: &OpenImage, dir: &Path, tag: Option<&str>) -> Result<Exported> {
     let blobs = dir.join("blobs/sha256");
-    std::fs::create_dir_all(&blobs).map_err(|e| Error::io("write", blobs.display().to_string(), &e))?;
+    std::fs::create_dir_all(&blobs).on("write", blobs.display().to_string())?;
     // Two that add images at once must not lose each other's.
-    let lock = File::open(dir).map_err(|e| Error::io("write", dir.display().to_string(), &e))?;
+    let lock = File::open(dir).on("write", dir.display().to_string())?;
     rustix::io::retry_on_intr(|| flock(&lock, FlockOperation::LockExclusive))
         .on("lock", dir.display().to_string())?;
     let layout = dir.join("oci-layout");
@@ -39,7 +40,7 @@ pub(super) fn oci(image: &OpenImage, dir: &Path, tag: Option<&str>) -> Result<Ex
     let mut blob = Replacement::new(&blobs.join("layer"))?;
     let mut out = BufWriter::with_capacity(BUFFER, &mut blob.file);
     let written = layer::write(&image.reader()?, &mut out, &blobs)?;
-    out.flush().map_err(|e| Error::io("write to", blobs.display().to_string(), &e))?;
+    out.flush().on("write to", blobs.display().to_string())?;
     drop(out);
     blob.publish_as(&dir.join(blob_path(&written.digest)))?;
     let documents = image.documents(&written);
@@ -51,7 +52,7 @@ pub(super) fn oci(image: &OpenImage, dir: &Path, tag: Option<&str>) -> Result<Ex
 
 fn put(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut new = Replacement::new(path)?;
-    new.file.write_all(bytes).map_err(|e| Error::io("write to", path.display().to_string(), &e))?;
+    new.file.write_all(bytes).on("write to", path.display().to_string())?;
     new.publish()
 }
 
@@ -60,7 +61,7 @@ fn read_index(path: &Path) -> Result<Option<Value>> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(Error::io("read", path.display().to_string(), &e)),
+        Err(e) => return Err(SystemError::new("read", path.display().to_string(), e).into()),
     };
     let bad = |why: String| Error::unsound(path.display().to_string(), why);
     let index: Value = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;

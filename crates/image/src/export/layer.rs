@@ -8,6 +8,7 @@ use std::path::Path;
 use skiff_erofs::{FileEntry, InodeKind, Reader, StoredInode};
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::Hasher;
+use skiff_sys::{SystemContext, SystemError};
 use skiff_tar::{EntryKind, TarEntry, Writer};
 
 use crate::assemble::ImageLimits;
@@ -41,7 +42,7 @@ pub(super) fn write(reader: &Reader<File>, out: &mut dyn Write, path: &Path) -> 
         layer.file(file?)?;
     }
     let LayerWriter { mut tar, sockets, .. } = layer;
-    let size = tar.end().map_err(|e| Error::io("write to", path.display().to_string(), &e))?;
+    let size = tar.end().on("write to", path.display().to_string())?;
     let digest = tar.into_inner().hasher.finish();
     Ok(WrittenLayer { digest, size, sockets })
 }
@@ -91,7 +92,7 @@ impl LayerWriter<'_> {
         let StoredInode { mode, uid, gid, mtime, mtime_nsec, .. } = inode;
         let has_data = matches!(kind, EntryKind::File(_));
         let entry = TarEntry { path, kind, mode, uid, gid, mtime, mtime_nsec, xattrs };
-        self.tar.entry(&entry).map_err(|e| failed(self.path, &e))?;
+        self.tar.entry(&entry).map_err(|e| failed(self.path, e))?;
         if has_data { self.content(&inode, &entry.path) } else { Ok(()) }
     }
 
@@ -112,15 +113,15 @@ impl LayerWriter<'_> {
                 let why = format!("inode {} is cut off", inode.number);
                 return Err(Error::BadImage { file: path.escape_ascii().to_string(), why });
             }
-            self.tar.data(&self.buffer[..count]).map_err(|e| failed(self.path, &e))?;
+            self.tar.data(&self.buffer[..count]).map_err(|e| failed(self.path, e))?;
             at += count as u64;
         }
         Ok(())
     }
 }
 
-fn failed(path: &Path, error: &std::io::Error) -> Error {
-    Error::io("write to", path.display().to_string(), error)
+fn failed(path: &Path, error: std::io::Error) -> Error {
+    SystemError::new("write to", path.display().to_string(), error).into()
 }
 
 /// Takes the digest of what passes through.

@@ -19,6 +19,7 @@ use skiff_erofs::Reader;
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::sha256;
 use skiff_oci::reference::{ImageReference, Named};
+use skiff_sys::SystemContext;
 
 use crate::error::{Error, Result};
 use crate::squashfs;
@@ -129,7 +130,7 @@ pub fn export(image: &OpenImage, target: &Target) -> Result<Exported> {
 impl OpenImage {
     fn reader(&self) -> Result<Reader<File>> {
         let name = format!("image {}", self.name);
-        let file = self.file.try_clone().map_err(|e| Error::io("open", name.clone(), &e))?;
+        let file = self.file.try_clone().on("open", &name)?;
         Ok(Reader::open(file, name)?)
     }
 
@@ -138,9 +139,9 @@ impl OpenImage {
         let mut new = Replacement::new(path)?;
         let name = path.display().to_string();
         // From its start, wherever others have read it from.
-        (&self.file).rewind().map_err(|e| Error::io("read", format!("image {}", self.name), &e))?;
+        (&self.file).rewind().on("read", format!("image {}", self.name))?;
         let copied = std::io::copy(&mut &self.file, &mut new.file);
-        copied.map_err(|e| Error::io("write to", name.clone(), &e))?;
+        copied.on("write to", &name)?;
         added(&new.file, &name)?;
         new.publish()?;
         Ok(Exported { digest: None, sockets: 0 })
@@ -150,7 +151,7 @@ impl OpenImage {
         let mut new = Replacement::new(path)?;
         let mut out = BufWriter::with_capacity(BUFFER, &mut new.file);
         let written = layer::write(&self.reader()?, &mut out, path)?;
-        out.flush().map_err(|e| Error::io("write to", path.display().to_string(), &e))?;
+        out.flush().on("write to", path.display().to_string())?;
         drop(out);
         new.publish()?;
         Ok(Exported { digest: None, sockets: written.sockets })

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
 use skiff_sys::IgnoreError;
+use skiff_sys::{SystemContext, SystemError};
 
 use crate::error::{Error, Result};
 
@@ -24,7 +25,7 @@ impl Replacement {
     pub fn new(path: &Path) -> Result<Replacement> {
         let object = || path.display().to_string();
         let Some(name) = path.file_name() else {
-            return Err(Error::Io { what: "write", object: object(), source: rustix::io::Errno::ISDIR });
+            return Err(SystemError::new("write", object(), rustix::io::Errno::ISDIR).into());
         };
         // A device or pipe is not a name for something else.
         if std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file() && !there.is_symlink()) {
@@ -42,13 +43,13 @@ impl Replacement {
         if let Err(error) = std::fs::remove_file(&aside)
             && !matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
         {
-            return Err(Error::io("write", aside.display().to_string(), &error));
+            return Err(SystemError::new("write", aside.display().to_string(), error).into());
         }
         let (file, has_name) = match nameless(path) {
             Some(file) => (file, false),
             None => {
                 let file = File::options().read(true).write(true).create_new(true).open(&aside);
-                (file.map_err(|e| Error::io("write", object(), &e))?, true)
+                (file.on("write", object())?, true)
             }
         };
         Ok(Replacement { file, path: path.into(), aside, has_name })
@@ -63,14 +64,13 @@ impl Replacement {
     /// The same under a name that was not known before.
     pub fn publish_as(mut self, path: &Path) -> Result<()> {
         let object = || path.display().to_string();
-        self.file.sync_all().map_err(|e| Error::io("write to the disk", object(), &e))?;
+        self.file.sync_all().on("write to the disk", object())?;
         if !self.has_name {
             let number = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-            linkat(CWD, number, CWD, &self.aside, AtFlags::SYMLINK_FOLLOW)
-                .map_err(|e| Error::io("write", object(), &e.into()))?;
+            linkat(CWD, number, CWD, &self.aside, AtFlags::SYMLINK_FOLLOW).on("write", object())?;
             self.has_name = true;
         }
-        std::fs::rename(&self.aside, path).map_err(|e| Error::io("write", object(), &e))?;
+        std::fs::rename(&self.aside, path).on("write", object())?;
         self.has_name = false;
         Ok(())
     }

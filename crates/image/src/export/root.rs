@@ -17,8 +17,9 @@ use skiff_sys::positional::read_at;
 
 use crate::assemble::ImageLimits;
 use crate::convert::{Children, ConversionJob, FilePiece, Foreign, ForeignFile, ForeignFileType, convert};
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::layer::is_kept;
+use skiff_sys::{SystemContext, SystemError};
 
 const PIECE: usize = 1 << 20;
 /// The kernel's limit for a value, and for a list of names.
@@ -141,7 +142,7 @@ impl Foreign for Root<'_> {
             let path = [directory, &b"/"[..], &name].concat();
             match self.child(&dir, &name, path) {
                 // Another process has removed it since.
-                Err(Error::Io { source: Errno::NOENT, .. }) => {}
+                Err(Error::Io(SystemError { source: Errno::NOENT, .. })) => {}
                 child => {
                     let child = child?;
                     let target = if let ForeignFileType::Symlink(target) = &child.kind {
@@ -163,7 +164,7 @@ impl Foreign for Root<'_> {
         let opened = self.open(file, OFlags::NONBLOCK).on("open", about())?;
         let stat = fstat(&opened).on("look at", about())?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(Errno::NOENT).on("open", about());
+            return Ok(Err(Errno::NOENT).on("open", about())?);
         }
         let size = stat.st_size as u64;
         let mut buffer = vec![0; PIECE.min(size as usize)];

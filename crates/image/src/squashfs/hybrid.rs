@@ -14,7 +14,8 @@ use skiff_erofs::tree::BLOCK;
 use skiff_erofs::{Extent, InodeKind, ReadAt, Reader, StoredInode};
 use skiff_sys::positional::write_all_at;
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
+use skiff_sys::SystemContext;
 
 use super::directory;
 use super::inode;
@@ -47,7 +48,7 @@ pub fn add<S: ReadAt>(reader: &Reader<S>, file: BorrowedFd<'_>, name: &str) -> R
     };
     let root = writer.tree()?;
     let superblock = writer.finish(root)?;
-    write_all_at(file, &superblock, 0).on("write to", name)
+    Ok(write_all_at(file, &superblock, 0).on("write to", name)?)
 }
 
 struct HybridWriter<'a, S> {

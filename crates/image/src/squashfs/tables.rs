@@ -5,7 +5,8 @@ use std::os::fd::BorrowedFd;
 
 use skiff_sys::positional::write_all_at;
 
-use crate::error::{Context, Result};
+use crate::error::Result;
+use skiff_sys::SystemContext;
 
 use super::metadata::BLOCK;
 

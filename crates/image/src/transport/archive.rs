@@ -13,9 +13,10 @@ use skiff_tar::{self as tar, ByteStream, EntryKind, TarReader};
 
 use super::files::{FilePart, ImageFiles};
 use crate::blob::FileBlob;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::inflate::{HEAD, InflateWatch, Inflater, LayerCompression};
 use crate::spill::nameless;
+use skiff_sys::SystemContext;
 
 /// An image's archive has some hundred entries; each costs memory.
 const MOST_ENTRIES: usize = 100_000;

@@ -13,8 +13,9 @@ use skiff_oci::reference::Named;
 use skiff_sys::positional::read_exact_at;
 
 use crate::blob::FileBlob;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::inflate::{HEAD, LayerCompression};
+use skiff_sys::SystemContext;
 
 use super::{
     FilePart, ImageFiles, OciDescriptor, OciManifest, OpenedImage, PLAIN_LAYER_TYPE, need, not_sound,

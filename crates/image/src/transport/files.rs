@@ -13,7 +13,8 @@ use skiff_oci::manifest::MAX_DOCUMENT;
 use skiff_sys::positional::read_exact_at;
 
 use crate::blob::FileBlob;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
+use skiff_sys::{SystemContext, SystemError};
 
 /// A file, or a part of one.
 #[derive(Debug, Clone)]
@@ -64,9 +65,9 @@ impl FilePart {
     pub fn read(&self, buffer: &mut [u8], at: u64) -> Result<()> {
         let end = at.checked_add(buffer.len() as u64);
         if end.is_none_or(|end| end > self.size) {
-            return Err(Errno::NODATA).on("read", &self.name);
+            return Ok(Err(Errno::NODATA).on("read", &self.name)?);
         }
-        read_exact_at(self.file.as_fd(), buffer, self.offset + at).on("read", &self.name)
+        Ok(read_exact_at(self.file.as_fd(), buffer, self.offset + at).on("read", &self.name)?)
     }
 
     /// Reads the file, if it is no longer than manifests may be.
@@ -125,7 +126,7 @@ impl ImageFiles for Directory {
                 why: "it is a link that leads out of the directory".into(),
                 hint: Some("copy the files it leads to: cp -rL DIR COPY"),
             }),
-            Err(e) => Err(e).on("open", name),
+            Err(e) => Err(SystemError::new("open", name, e).into()),
         }
     }
 }

@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 use skiff_sys::IgnoreError;
 
 use super::{Credential, Secret, helper};
-use crate::error::{Error, FileContext, Result};
+use crate::error::{Error, Result};
+use skiff_sys::{SystemContext, SystemError};
 
 /// No file of credentials is longer, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -61,7 +62,9 @@ impl AuthFile {
         let file = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            Err(errno) => return Err(errno).on("open", path.to_string_lossy()),
+            Err(errno) => {
+                return Err(SystemError::new("open", path.as_os_str().as_encoded_bytes(), errno).into());
+            }
         };
         AuthFile::parse(&path.to_string_lossy(), &read_all(file, path)?).map(Some)
     }
@@ -233,9 +236,10 @@ impl LockedFile {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = match rustix::fs::open(parent, flags, Mode::empty()) {
             Err(Errno::NOENT) if !make => return Ok(None),
-            dir => dir.on("open", parent.to_string_lossy())?,
+            dir => dir.on("open", parent.as_os_str().as_encoded_bytes())?,
         };
-        rustix::fs::flock(&dir, FlockOperation::LockExclusive).on("lock", parent.to_string_lossy())?;
+        rustix::fs::flock(&dir, FlockOperation::LockExclusive)
+            .on("lock", parent.as_os_str().as_encoded_bytes())?;
         let locked = LockedFile { dir, name: name.to_string_lossy().into(), path: path.clone() };
         let content = locked.read()?;
         Ok(Some((locked, content)))
@@ -250,7 +254,7 @@ impl LockedFile {
         let bytes = match rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty()) {
             Ok(file) => read_all(file, &self.path)?,
             Err(Errno::NOENT) => vec![],
-            Err(errno) => return Err(errno).on("open", self.shown()),
+            Err(errno) => return Err(SystemError::new("open", self.shown(), errno).into()),
         };
         if bytes.trim_ascii().is_empty() {
             return Ok(json!({}));
@@ -279,7 +283,7 @@ impl LockedFile {
         text.push(b'\n');
         skiff_sys::positional::write_all_at(file.as_fd(), &text, 0).on("write to", self.shown())?;
         rustix::fs::fsync(file).on("sync", self.shown())?;
-        rustix::fs::renameat(&self.dir, temporary, &self.dir, &self.name)
-            .on("rename into place", self.shown())
+        Ok(rustix::fs::renameat(&self.dir, temporary, &self.dir, &self.name)
+            .on("rename into place", self.shown())?)
     }
 }

@@ -7,9 +7,11 @@ use rustix::io::Errno;
 
 use super::write::Extents;
 use super::{Attr, CHUNK, LayerRecord};
-use crate::error::{Context, Error, Result, show};
+use crate::error::{Error, Result};
 use crate::tree::{NodeType, Stamp, TreeNode, open_beneath};
 use crate::xattr;
+use skiff_sys::SystemContext;
+use skiff_sys::error::show;
 
 /// Files below this size are asked for holes only if they take less room than they are long.
 const SMALL: u64 = 64 * 1024;
@@ -126,7 +128,7 @@ pub(super) fn extents(file: BorrowedFd<'_>, size: u64, stat: &Stat) -> rustix::i
 }
 
 pub(super) fn fstat(fd: BorrowedFd<'_>, path: &[u8]) -> Result<Stat> {
-    rustix::fs::fstat(fd).on("look at", path)
+    Ok(rustix::fs::fstat(fd).on("look at", path)?)
 }
 
 /// The attributes of an entry that holds no extended ones we keep.

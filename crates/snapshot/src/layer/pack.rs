@@ -11,8 +11,10 @@ use super::entry::{
     attr, bare_attr, digest, directory_record, extents, fifo_digest, file_record, fstat, symlink_digest,
 };
 use super::{LayerRecord, LayerWriter};
-use crate::error::{Context, Error, Result, show};
+use crate::error::{Error, Result};
 use crate::tree::{DirStack, NodeType, Stamp, TreeNode, split};
+use skiff_sys::error::show;
+use skiff_sys::{SystemContext, SystemError};
 
 /// How often a file that changes while it is read is read again, and how long to wait before.
 const TRIES: u32 = 6;
@@ -105,7 +107,7 @@ impl Packer<'_> {
             Ok(()) => {}
             Err(Errno::NOENT) => return Ok(false),
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(moved(parent)),
-            Err(errno) => return Err(errno).on("open", parent),
+            Err(errno) => return Err(SystemError::new("open", parent, errno).into()),
         }
         self.close_to(parent)?;
         Ok(true)
@@ -149,7 +151,7 @@ impl Packer<'_> {
             Ok(()) => Ok(true),
             Err(Errno::NOENT) => Ok(false),
             Err(Errno::NOTDIR | Errno::LOOP) => Err(moved(path)),
-            Err(errno) => Err(errno).on("open", path),
+            Err(errno) => Err(SystemError::new("open", path, errno).into()),
         }
     }
 
@@ -165,7 +167,7 @@ impl Packer<'_> {
             Ok(stat) if Stamp::from(&stat).ino == node.stamp.ino => {}
             Ok(_) => return Err(moved(&node.path)),
             Err(Errno::NOENT) => return Ok(false),
-            Err(errno) => return Err(errno).on("look at", &node.path),
+            Err(errno) => return Err(SystemError::new("look at", &node.path, errno).into()),
         }
         let number = self.links[&node.stamp.ino];
         node.fingerprint = None;
@@ -197,7 +199,7 @@ impl Packer<'_> {
         let fd = match rustix::fs::openat(self.stack.dir(), name, flags, Mode::empty()) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(errno).on("open", &node.path),
+            Err(errno) => return Err(SystemError::new("open", &node.path, errno).into()),
         };
         let stat = fstat(fd.as_fd(), &node.path)?;
         if NodeType::of(&stat) != node.kind {
@@ -271,7 +273,7 @@ fn open_file(dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<Option<Own
         Ok(fd) => Ok(Some(fd)),
         Err(Errno::NOENT) => Ok(None),
         Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) => Err(moved(path)),
-        Err(errno) => Err(errno).on("read", path),
+        Err(errno) => Err(SystemError::new("read", path, errno).into()),
     }
 }
 

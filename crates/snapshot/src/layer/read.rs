@@ -6,9 +6,11 @@ use rustix::io::Errno;
 
 use super::{Attr, CHUNK, LayerRecord, MAGIC, NO_EXTENT, VERSION, tag};
 use crate::digest::LayerId;
-use crate::error::{Context, Error, Result, show};
+use crate::error::{Error, Result};
 use crate::tree::{MAX_PATH, join, split};
 use crate::xattr::{self, XattrList};
+use skiff_sys::SystemError;
+use skiff_sys::error::show;
 
 /// All values of one entry's extended attributes together.
 const MAX_XATTRS: usize = 16 << 20;
@@ -282,7 +284,7 @@ impl<R: Read> LayerReader<R> {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-                    return Err(errno).on("read layer", &self.name);
+                    return Err(SystemError::new("read layer", &self.name, errno).into());
                 }
             }
         }

@@ -8,9 +8,10 @@ use rustix::io::Errno;
 
 use super::{Attr, LayerReader, LayerRecord};
 use crate::digest::LayerId;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::tree::{DirStack, join, open_beneath, split};
 use crate::xattr;
+use skiff_sys::SystemContext;
 
 /// The memory that the paths of files with several names may take.
 const MAX_LINK_PATHS: usize = 256 << 20;
@@ -87,13 +88,13 @@ impl Unpacker {
                 self.by_name(&name, &attr)?;
                 // No link to follow: it was made just now in a directory of our own.
                 let mode = Mode::from_raw_mode(attr.mode);
-                rustix::fs::chmodat(self.stack.dir(), &name[..], mode, AtFlags::empty())
-                    .on("change the mode of", self.stack.child(&name))
+                Ok(rustix::fs::chmodat(self.stack.dir(), &name[..], mode, AtFlags::empty())
+                    .on("change the mode of", self.stack.child(&name))?)
             }
             LayerRecord::Whiteout { name } => {
                 let kind = FileType::CharacterDevice;
-                rustix::fs::mknodat(self.stack.dir(), &name[..], kind, Mode::empty(), 0)
-                    .on("make the whiteout", self.stack.child(&name))
+                Ok(rustix::fs::mknodat(self.stack.dir(), &name[..], kind, Mode::empty(), 0)
+                    .on("make the whiteout", self.stack.child(&name))?)
             }
             LayerRecord::Link { name, number } => self.link(&name, number),
             LayerRecord::Up => {
@@ -117,7 +118,7 @@ impl Unpacker {
             other => other,
         };
         made.on("make the directory", self.stack.child(name))?;
-        self.stack.enter(name)?.on("open", name)
+        Ok(self.stack.enter(name)?.on("open", name)?)
     }
 
     fn file<R: Read>(
@@ -147,7 +148,7 @@ impl Unpacker {
         if linked {
             self.link_bytes += path.len() + size_of::<Vec<u8>>();
             if self.link_bytes > MAX_LINK_PATHS {
-                return Err(Errno::NOMEM).on("keep in mind the names of", &path);
+                return Ok(Err(Errno::NOMEM).on("keep in mind the names of", &path)?);
             }
             self.links.push(path.clone());
         }
@@ -156,11 +157,14 @@ impl Unpacker {
 
     fn link(&mut self, name: &[u8], number: u32) -> Result<()> {
         let path = self.stack.child(name);
-        let Some(first) = self.links.get(number as usize) else { return Err(Errno::NOENT).on("link", path) };
+        let Some(first) = self.links.get(number as usize) else {
+            return Ok(Err(Errno::NOENT).on("link", path)?);
+        };
         let (parent, first_name) = split(first);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
         let parent: OwnedFd = open_beneath(self.stack.root(), parent, flags).on("open", parent)?;
-        rustix::fs::linkat(parent, first_name, self.stack.dir(), name, AtFlags::empty()).on("link", path)
+        Ok(rustix::fs::linkat(parent, first_name, self.stack.dir(), name, AtFlags::empty())
+            .on("link", path)?)
     }
 
     /// Owner and time of what cannot be opened.
@@ -174,8 +178,8 @@ impl Unpacker {
             nofollow,
         )
         .on("change the owner of", join(self.stack.path(), name))?;
-        rustix::fs::utimensat(dir, name, &times(attr), nofollow)
-            .on("set the time of", join(self.stack.path(), name))
+        Ok(rustix::fs::utimensat(dir, name, &times(attr), nofollow)
+            .on("set the time of", join(self.stack.path(), name))?)
     }
 }
 
@@ -194,7 +198,7 @@ fn finish(fd: BorrowedFd<'_>, attr: &Attr, path: &[u8]) -> Result<()> {
         .on("change the owner of", path)?;
     xattr::write(fd, &attr.xattrs).on("set an extended attribute of", path)?;
     rustix::fs::fchmod(fd, Mode::from_raw_mode(attr.mode)).on("change the mode of", path)?;
-    rustix::fs::futimens(fd, &times(attr)).on("set the time of", path)
+    Ok(rustix::fs::futimens(fd, &times(attr)).on("set the time of", path)?)
 }
 
 fn times(attr: &Attr) -> Timestamps {

@@ -6,7 +6,8 @@ use rustix::io::Errno;
 
 use super::{CHUNK, LayerRecord, MAGIC, NO_EXTENT, VERSION};
 use crate::digest::LayerId;
-use crate::error::{Context, Result};
+use crate::error::Result;
+use skiff_sys::{SystemContext, SystemError};
 
 /// Where file data lies in a file: offset and length, ascending, without the holes.
 pub(crate) type Extents = Vec<(u64, u64)>;
@@ -182,8 +183,8 @@ impl Taken {
     fn on_or(self, path: &[u8]) -> Result<u64> {
         match self {
             Taken::Got(got) => Ok(got),
-            Taken::Read(errno) => Err(errno).on("read", path),
-            Taken::Write(errno, object) => Err(errno).on("write to", object),
+            Taken::Read(errno) => Err(SystemError::new("read", path, errno).into()),
+            Taken::Write(errno, object) => Err(SystemError::new("write to", object, errno).into()),
         }
     }
 }

@@ -23,6 +23,7 @@ use skiff_registry::{
     self as registry, BlobDir, Event, Growing, MAX_INDEXES, Origin, Repositories, Resolved,
 };
 use skiff_sys::IgnoreError;
+use skiff_sys::SystemError;
 
 use super::blob::FetchedBlob;
 use super::protocol::{FetcherAnswer, FetcherQuestion, ended, nonsense};
@@ -65,7 +66,7 @@ impl RemoteFetcher {
     /// # Errors
     /// Of the system.
     pub fn new(stream: UnixStream) -> Result<RemoteFetcher> {
-        let fail = |e: std::io::Error| Error::io("use", "the socket to the store's fetcher".into(), &e);
+        let fail = |e: std::io::Error| SystemError::new("use", "the socket to the store's fetcher", e);
         let from = stream.try_clone().map_err(fail)?;
         let link = Arc::new(Link { stream, to: Mutex::default(), now: Mutex::default() });
         let (answered, answers) = channel();

@@ -13,6 +13,7 @@ use skiff_oci::reference::Named;
 use skiff_registry::policy::PolicyFiles;
 use skiff_registry::{self as registry, BlobDir, Client, Event, Fetch, Origin, Resolved, Told};
 use skiff_sys::IgnoreError;
+use skiff_sys::SystemContext;
 
 use super::Fetcher;
 use super::local::ask_for;
@@ -32,7 +33,7 @@ pub fn serve(
     policy: registry::Result<Option<PolicyFiles>>,
     begin: Begin<'_>,
 ) -> Result<()> {
-    let to = link.try_clone().map_err(|e| Error::io("use", "the socket to the store's writer".into(), &e))?;
+    let to = link.try_clone().on("use", "the socket to the store's writer")?;
     let mut server =
         Server { dir, policy: Some(policy), begin, to: Arc::new(Mutex::new(to)), pull: None, fetch: None };
     let mut from = &link;

@@ -11,9 +11,10 @@ use skiff_oci::digest::Digest;
 use skiff_registry::BlobDir;
 use skiff_spec::image::{ImageId, store as names};
 use skiff_sys::IgnoreError;
+use skiff_sys::SystemError;
 
 use super::{Store, UserUsage};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// What is being made has changed within this time; older remains are a crash's.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
@@ -178,7 +179,7 @@ impl Store {
         if !dry_run {
             match std::fs::remove_file(&file.path) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Error::io("remove", file.path.display().to_string(), &e));
+                    return Err(SystemError::new("remove", file.path.display().to_string(), e).into());
                 }
                 _ => {}
             }

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use skiff_image::Error::BadImage;
 use skiff_registry::Origin;
 use skiff_sys::IgnoreError;
+use skiff_sys::SystemError;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The content of `images/ID.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,7 +47,7 @@ impl ImageMetadata {
         let shown = || path.display().to_string();
         match std::fs::read(path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(Error::io("read", shown(), &e)),
+            Err(e) => Err(SystemError::new("read", shown(), e).into()),
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map(Some)
                 .map_err(|e| BadImage { file: shown(), why: format!("its record: {e}") }.into()),

@@ -50,8 +50,9 @@ use skiff_spec::image::{ImageId, store as names};
 use skiff_sys::kernel::host_name;
 use skiff_sys::verity::{self, Measured};
 
-use crate::error::{Error, Result, StoreContext};
+use crate::error::{Error, Result};
 use patience::Waiter;
+use skiff_sys::{SystemContext, SystemError};
 
 pub use collect::{Collected, Usage};
 pub use metadata::{ImageLayer, ImageMetadata};
@@ -92,7 +93,7 @@ impl Store {
     /// When it cannot be written to, or is of a newer version.
     pub fn open(path: &Path) -> Result<Store> {
         let shown = || path.display().to_string();
-        std::fs::create_dir_all(path).map_err(|e| Error::io("make", shown(), &e))?;
+        std::fs::create_dir_all(path).on("make", shown())?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = openat(CWD, path, flags, Mode::empty()).on("open", shown())?;
         let store = Store { path: path.into(), dir, quota: Quota::Unlimited };
@@ -112,9 +113,9 @@ impl Store {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 let name = unique("tmp.version");
                 self.write_new(&name, VERSION.as_bytes())?;
-                renameat(&self.dir, &name, &self.dir, "version").on("rename", self.shown("version"))
+                Ok(renameat(&self.dir, &name, &self.dir, "version").on("rename", self.shown("version"))?)
             }
-            Err(e) => Err(Error::io("read", self.shown("version"), &e)),
+            Err(e) => Err(SystemError::new("read", self.shown("version"), e).into()),
         }
     }
 
@@ -143,7 +144,7 @@ impl Store {
     fn make_dir(&self, name: &str, mode: Mode) -> Result<()> {
         match mkdirat(&self.dir, name, mode) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
-            Err(e) => Err(e).on("make", self.shown(name)),
+            Err(e) => Err(SystemError::new("make", self.shown(name), e).into()),
         }
     }
 
@@ -168,7 +169,7 @@ impl Store {
         let new = unique("tmp/record");
         self.write_new(&new, &record.to_bytes())?;
         let name = record_name(id);
-        renameat(&self.dir, &new, &self.dir, &name).on("rename", self.shown(&name))
+        Ok(renameat(&self.dir, &new, &self.dir, &name).on("rename", self.shown(&name))?)
     }
 
     /// An image's file, for reading.
@@ -181,14 +182,14 @@ impl Store {
     }
 
     fn open_to_read(&self, name: &str) -> Result<OwnedFd> {
-        openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
-            .on("open", self.shown(name))
+        Ok(openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
+            .on("open", self.shown(name))?)
     }
 
     /// A file that is going to be called `name` stays as it is from now on, on the disk. Where the file system has fs-verity, the kernel
     /// sees to that, whoever takes over a writer later; the digest that it holds the file to is noted. It is open for writing nowhere.
     fn seal(&self, file: BorrowedFd<'_>, name: &str) -> Result<()> {
-        let on = |e: std::io::Error| Error::io("enable fs-verity for", self.shown(name), &e);
+        let on = |e: std::io::Error| SystemError::new("enable fs-verity for", self.shown(name), e);
         let note = names::verity(name);
         if verity::enable(file).map_err(on)?
             && let Measured::Digest(digest) = verity::measure(file).map_err(on)?
@@ -201,7 +202,7 @@ impl Store {
             self.remove(&note)?;
         }
         fchmod(file, Mode::from_raw_mode(0o400)).on("set the mode of", self.shown(name))?;
-        fsync(file).on("sync", self.shown(name))
+        Ok(fsync(file).on("sync", self.shown(name))?)
     }
 
     /// Begins to make an image for a user, unless it is there. Whoever else does so at the moment, on this node or another, is waited for;
@@ -225,7 +226,7 @@ impl Store {
             let is_held = match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => false,
                 Err(Errno::WOULDBLOCK) => true,
-                Err(e) => return Err(e).on("lock", self.shown(&name)),
+                Err(e) => return Err(SystemError::new("lock", self.shown(&name), e).into()),
             };
             if let Some(record) = self.find(id)? {
                 if !is_held {
@@ -322,7 +323,7 @@ impl Store {
     fn remove(&self, name: &str) -> Result<()> {
         match unlinkat(&self.dir, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(e) => Err(e).on("remove", self.shown(name)),
+            Err(e) => Err(SystemError::new("remove", self.shown(name), e).into()),
         }
     }
 
@@ -331,9 +332,8 @@ impl Store {
         let file =
             openat(&self.dir, name, flags, Mode::from_raw_mode(0o600)).on("create", self.shown(name))?;
         let mut file = File::from(file);
-        std::io::Write::write_all(&mut file, bytes)
-            .map_err(|e| Error::io("write to", self.shown(name), &e))?;
-        fsync(&file).on("sync", self.shown(name))
+        std::io::Write::write_all(&mut file, bytes).on("write to", self.shown(name))?;
+        Ok(fsync(&file).on("sync", self.shown(name))?)
     }
 
     fn shown(&self, name: &str) -> String {

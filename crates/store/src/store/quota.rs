@@ -11,7 +11,8 @@ use skiff_sys::IgnoreError;
 
 use super::unfinished::mark;
 use super::{Store, UnfinishedImage};
-use crate::error::{Error, Result, StoreContext};
+use crate::error::{Error, Result};
+use skiff_sys::SystemContext;
 
 /// So many images one user has at most: each also takes names and, while it is used, a mount and perhaps a loop device.
 const MOST_IMAGES: u64 = 1000;

@@ -8,7 +8,8 @@ use rustix::fs::{Mode, OFlags, openat, renameat};
 use skiff_sys::clock::now;
 
 use super::{Store, unique};
-use crate::error::{Error, Result, StoreContext};
+use crate::error::{Error, Result};
+use skiff_sys::SystemContext;
 
 /// So many failures within this time are forgiven: a registry's password that has changed costs a few.
 const FORGIVEN: usize = 10;
@@ -47,7 +48,7 @@ impl Store {
             openat(&self.dir, &name, flags, Mode::from_raw_mode(0o600)).on("create", self.shown(&name))?;
         // Appended in one piece: another writer of the same user may do so at the same time.
         let written = File::from(file).write_all(&now().to_le_bytes());
-        written.map_err(|e| Error::io("write to", self.shown(&name), &e))
+        Ok(written.on("write to", self.shown(&name))?)
     }
 
     fn refusals(&self, uid: u32) -> Result<Vec<u8>> {
@@ -59,7 +60,7 @@ impl Store {
         };
         let mut bytes = vec![];
         let read = File::from(file).take(16 * LONG as u64).read_to_end(&mut bytes);
-        read.map_err(|e| Error::io("read", self.shown(&name), &e))?;
+        read.on("read", self.shown(&name))?;
         Ok(bytes)
     }
 }

@@ -11,7 +11,8 @@ use skiff_spec::image::{ImageId, store as names};
 use skiff_sys::IgnoreError;
 
 use super::{LOOK, Store, unique};
-use crate::error::{Error, Result, StoreContext};
+use crate::error::Result;
+use skiff_sys::SystemContext;
 
 /// So long whoever makes an image a squashfs is waited for: it may be another user's process, and frozen.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -32,8 +33,9 @@ impl Store {
             return Ok(());
         }
         let made = self.copy_as_squashfs(id, &aside);
-        let placed =
-            made.and_then(|()| renameat(&self.dir, &aside, &self.dir, &done).on("rename", self.shown(&done)));
+        let placed = made.and_then(|()| {
+            Ok(renameat(&self.dir, &aside, &self.dir, &done).on("rename", self.shown(&done))?)
+        });
         placed.inspect_err(|_| self.remove(&aside).ignore_error("the first error is the one to tell"))
     }
 
@@ -60,7 +62,7 @@ impl Store {
         let to = openat(&self.dir, name, flags, Mode::from_raw_mode(0o600)).on("create", &*shown)?;
         let mut to = File::from(to);
         // Where the file system can share blocks between files, the kernel has it do so.
-        std::io::copy(&mut from, &mut to).map_err(|e| Error::io("write to", shown.clone(), &e))?;
+        std::io::copy(&mut from, &mut to).on("write to", &shown)?;
         let reader = erofs::Reader::open(from, id.to_string())?;
         hybrid::add(&reader, to.as_fd(), &shown)?;
         drop(to);

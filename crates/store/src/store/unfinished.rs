@@ -8,7 +8,8 @@ use skiff_spec::image::{ImageId, store as names};
 use skiff_sys::IgnoreError;
 
 use super::{ImageMetadata, Store, record_name};
-use crate::error::{Result, StoreContext};
+use crate::error::Result;
+use skiff_sys::SystemContext;
 
 /// What [`Store::begin`] found.
 pub enum Begun<'a> {
@@ -94,7 +95,7 @@ impl<'a> UnfinishedImage<'a> {
         renameat(&store.dir, &self.name, &store.dir, names::image(*id)).on("rename", shown())?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = openat(&store.dir, "images", flags, Mode::empty()).on("open", store.shown("images"))?;
-        fsync(&dir).on("sync", store.shown("images"))
+        Ok(fsync(&dir).on("sync", store.shown("images"))?)
     }
 }
 

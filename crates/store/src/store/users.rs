@@ -8,7 +8,8 @@ use skiff_oci::platform::Platform;
 use skiff_spec::image::{ImageId, store as names};
 
 use super::{PASSABLE, Store, unique};
-use crate::error::{Result, StoreContext};
+use crate::error::Result;
+use skiff_sys::SystemContext;
 
 impl Store {
     /// The image that a digest in a registry, of an index perhaps, stands for on such machines; as far as it was ever pulled.
@@ -28,7 +29,7 @@ impl Store {
         }
         let new = unique("tmp/meaning");
         self.write_new(&new, format!("{id}\n").as_bytes())?;
-        renameat(&self.dir, &new, &self.dir, &name).on("rename", self.shown(&name))
+        Ok(renameat(&self.dir, &new, &self.dir, &name).on("rename", self.shown(&name))?)
     }
 
     /// Notes that a user may use an image, and that they do now.
@@ -43,8 +44,8 @@ impl Store {
         openat(&self.dir, &name, flags, Mode::from_raw_mode(0o644)).on("create", self.shown(&name))?;
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
-        utimensat(&self.dir, &name, &times, AtFlags::SYMLINK_NOFOLLOW)
-            .on("set the time of", self.shown(&name))
+        Ok(utimensat(&self.dir, &name, &times, AtFlags::SYMLINK_NOFOLLOW)
+            .on("set the time of", self.shown(&name))?)
     }
 
     /// Whether a user may use an image.

@@ -11,7 +11,8 @@ use skiff_spec::image::{ImageId, store as names};
 use skiff_sys::verity::{self, Measured};
 
 use super::Store;
-use crate::error::{Error, Result, StoreContext};
+use crate::error::Result;
+use skiff_sys::{SystemContext, SystemError};
 
 impl Store {
     /// Reads all of an image: its metadata must be as ours always are, its files' data what was written.
@@ -42,10 +43,10 @@ impl Store {
     /// Whether the kernel holds a file to the digest that was noted of it. The helper asks the same before it mounts the file.
     fn is_as_sealed(&self, file: BorrowedFd<'_>, name: &str) -> Result<bool> {
         let note = names::verity(name);
-        let measured = verity::measure(file).map_err(|e| Error::io("measure", self.shown(name), &e))?;
+        let measured = verity::measure(file).on("measure", self.shown(name))?;
         match std::fs::read(self.path.join(&note)) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(true),
-            Err(e) => Err(Error::io("read", self.shown(&note), &e)),
+            Err(e) => Err(SystemError::new("read", self.shown(&note), e).into()),
             Ok(noted) => Ok(match measured {
                 Measured::Digest(digest) => noted == digest,
                 Measured::Nothing => false,

@@ -27,7 +27,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("image", "sys erofs oci tar"),
     ("spank", "spec"),
     ("launch", "sys spec ipc"),
-    ("snapshot", "site"),
+    ("snapshot", "site sys"),
     ("sandbox", "sys spec site ipc"),
     ("net", "sys spec ipc"),
     ("output", "sys spec sandbox"),
