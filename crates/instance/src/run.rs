@@ -122,6 +122,7 @@ fn show_process(process: &MainProcess) -> Result<()> {
     let MainProcess { command, identity, .. } = process;
     let who = match (identity, &command.user) {
         (Identity::Me, _) => "you",
+        (Identity::Root, None) if command.seen_as.is_some() => "you, without any capability",
         (Identity::Root, None) => "root inside",
         (Identity::Root, Some(user)) => &format!("{user:?} inside"),
     };

@@ -1,6 +1,7 @@
 //! What the user gets to see: data on stdout, everything else on stderr; errors with a hint; exit codes.
 
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 
 use serde::Serialize;
 use skiff_sandbox::join::Failed;
@@ -99,6 +100,9 @@ pub fn failed(why: Failed) -> i32 {
         Failed::Command(name, errno) => {
             let e = io::Error::from_raw_os_error(errno);
             complain(&Error::new(format!("{}: {e}", name.display())).hint(match e.kind() {
+                io::ErrorKind::NotFound if name.as_bytes().contains(&b'/') => {
+                    "there is no such file inside, or what it names in its first line is missing"
+                }
                 io::ErrorKind::NotFound => "it is not in the environment's PATH",
                 io::ErrorKind::PermissionDenied => "is it executable, and for whom?",
                 _ => "",

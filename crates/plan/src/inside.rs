@@ -14,10 +14,10 @@ use skiff_user::context::UserContext;
 /// How a command runs inside.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessArgs {
-    /// Run as root inside (the default)
+    /// Run as root inside (the default over the host's root)
     #[arg(long, conflicts_with = "me")]
     pub root: bool,
-    /// Run as yourself, unprivileged
+    /// Run as yourself, unprivileged (the default over an image)
     #[arg(long)]
     pub me: bool,
     /// Set a variable, or pass on your own: NAME[=VALUE]
@@ -29,7 +29,7 @@ pub struct ProcessArgs {
     /// Whether nobody trusts what runs there.
     #[arg(skip)]
     pub untrusted: bool,
-    /// Working directory inside [default: the current one]
+    /// Working directory inside [default: the image's if it has one, else the current one]
     #[arg(short = 'w', long = "workdir", visible_alias = "pwd", value_name = "DIR")]
     pub workdir: Option<PathBuf>,
 }

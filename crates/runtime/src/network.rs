@@ -21,6 +21,7 @@ use skiff_sys::IgnoreError;
 use skiff_sys::kernel::host_name;
 use skiff_sys::process;
 use skiff_user::context::UserContext;
+use skiff_user::named;
 
 /// How this program was called.
 struct Call {
@@ -228,10 +229,8 @@ pub fn read(name: &NetName) -> Result<Network> {
     let path = format!("{DIR}/{name}.toml");
     match std::fs::read_to_string(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            let names: Vec<String> = all()?.iter().map(ToString::to_string).collect();
-            let there = if names.is_empty() { "none".into() } else { names.join(", ") };
             Err(Error::new(format!("network {name}: there is none of that name"))
-                .hint(format!("there are: {there}")))
+                .hint(named::there_are(all()?)))
         }
         other => Network::parse(&other.context(|| path.clone())?)
             .map_err(|why| Error::new(format!("{path}: {why}"))),

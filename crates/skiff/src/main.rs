@@ -124,7 +124,9 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::Sweep(sweep) => sweep::sweep(&sweep)?,
         CliCommand::Config(output) => show_config(output.json)?,
         CliCommand::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "skiff", &mut std::io::stdout());
+            let mut script = vec![];
+            clap_complete::generate(shell, &mut Cli::command(), "skiff", &mut script);
+            output::bytes(&script)?;
         }
         CliCommand::Man { dir } => {
             cli::manual::write(Cli::command(), &dir).context(|| dir.display().to_string())?;

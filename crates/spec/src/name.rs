@@ -42,7 +42,7 @@ impl FromStr for EnvName {
             "none" => refuse("is the word that switches environments off"),
             n if n.len() > 64 => refuse("is longer than 64 characters"),
             n if n.contains('/') => refuse("holds a slash"),
-            n if !n.starts_with(plain) => refuse("must begin with a letter or a digit"),
+            n if !n.starts_with(plain) => refuse("must begin with a letter (a-z, A-Z) or a digit"),
             n if !n.chars().all(|c| plain(c) || "._-".contains(c)) => {
                 refuse("may hold only letters, digits, '.', '_' and '-'")
             }
