@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::path::Path;
 
-use common::mounted::{Mounted, of_directory};
-use common::seen::{assert_same, of_image};
-use common::{Builder, bytes, is_root, plain};
+use crate::common;
+use crate::common::mounted::{Mounted, of_directory};
+use crate::common::seen::{assert_same, of_image};
+use crate::common::{Builder, bytes, is_root, plain};
 use skiff_erofs::tree::{Attributes, FileKind, Tree};
 use skiff_erofs::{Reader, fuzz, verify};
 

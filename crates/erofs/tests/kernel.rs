@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
-use common::mounted::{Mounted, of_directory};
-use common::seen::{Entry, Seen, assert_same, of_tree};
-use common::{Builder, Image, bytes, is_root, of_all_but_huge, of_everything, plain, skipped};
+use crate::common::mounted::{Mounted, of_directory};
+use crate::common::seen::{Entry, Seen, assert_same, of_tree};
+use crate::common::{Builder, Image, bytes, is_root, of_all_but_huge, of_everything, plain, skipped};
 use skiff_erofs::Reader;
 use skiff_erofs::tree::Tree;
 

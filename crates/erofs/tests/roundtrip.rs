@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use common::seen::{assert_same, of_image, of_tree};
-use common::{Builder, bytes, of_everything, plain};
+use crate::common;
+use crate::common::seen::{assert_same, of_image, of_tree};
+use crate::common::{Builder, bytes, of_everything, plain};
 use proptest::prelude::*;
 use skiff_erofs::tree::{Attributes, BlockRun, Content, FileKind, InodeId, Sparse, Tree, XattrsId};
 use skiff_erofs::{Reader, verify};

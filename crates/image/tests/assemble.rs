@@ -2,17 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use common::fated::{Fate, Fated};
-use common::layers::build::{RawEntry as Tar, archive};
-use common::layers::{Assembled, blob, from_blobs, from_bytes, piped, with_progress};
-use common::seen::assert_same;
+use crate::common::fated::{Fate, Fated};
+use crate::common::layers::build::{RawEntry as Tar, archive};
+use crate::common::layers::{Assembled, blob, from_blobs, from_bytes, piped, with_progress};
+use crate::common::seen::assert_same;
 use proptest::prelude::*;
 use skiff_image::assemble::{AssemblyProgress, ImageLimits};
 use skiff_image::blob::{Blob, FileBlob};

@@ -1,18 +1,17 @@
 //! Layers that inflate to more than 4 GiB of real data. Not part of the usual run: each costs 4 GiB of the disk for some seconds.
 //!
-//!     cargo test --release -p skiff-image --test large -- --ignored
+//!     cargo test --release -p skiff-image --test main large:: -- --ignored
 
 #![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use common::layers::build::RawEntry as Tar;
-use common::layers::from_bytes;
-use common::mounted::Mounted;
-use common::{bytes, is_root};
+use crate::common;
+use crate::common::layers::build::RawEntry as Tar;
+use crate::common::layers::from_bytes;
+use crate::common::mounted::Mounted;
+use crate::common::{bytes, is_root};
 use flate2::{Compress, Compression, Crc, FlushCompress};
 use skiff_erofs::{Reader, verify};
 

@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::layers::build::RawEntry as Tar;
-use common::layers::{from_bytes, from_entries};
-use common::seen::Seen;
+use crate::common;
+use crate::common::layers::build::RawEntry as Tar;
+use crate::common::layers::{from_bytes, from_entries};
+use crate::common::seen::Seen;
 
 /// Paths with the type, a file's size or a link's target, and the first name of what has several.
 fn listing(seen: &Seen) -> Vec<String> {

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use common::fated::{Fate, Fated};
-use common::layers::build::{RawEntry as Tar, archive};
-use common::layers::{from_blobs, piped};
+use crate::common::fated::{Fate, Fated};
+use crate::common::layers::build::{RawEntry as Tar, archive};
+use crate::common::layers::{from_blobs, piped};
 use skiff_image::Error;
 use skiff_image::assemble::ImageLimits;
 use skiff_image::blob::Blob;

@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::mounted::{Mounted, of_directory};
-use common::seen::{Seen, assert_same, of_image, without_devices};
-use common::{Builder, is_root, of_all_but_huge};
+use crate::common::mounted::{Mounted, of_directory};
+use crate::common::seen::{Seen, assert_same, of_image, without_devices};
+use crate::common::{Builder, is_root, of_all_but_huge};
 use rustix::fs::{FileType, Mode, mknodat};
 use skiff_image::export::root::{LeaveOut, of_root};
 use skiff_image::spill::new_file;

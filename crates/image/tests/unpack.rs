@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use common::mounted::of_directory;
-use common::seen::{Seen, assert_same, libc_mode, of_tree};
-use common::{Builder, is_root, of_all_but_huge};
+use crate::common::mounted::of_directory;
+use crate::common::seen::{Seen, assert_same, libc_mode, of_tree};
+use crate::common::{Builder, is_root, of_all_but_huge};
 use skiff_erofs::Reader;
 use skiff_image::unpack::unpack;
 

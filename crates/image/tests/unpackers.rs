@@ -3,19 +3,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
 
-use common::is_root;
-use common::layers::from_bytes;
-use common::mounted::{Mounted, of_directory};
-use common::seen::{Seen, assert_same, without_devices};
-use common::tools::run;
+use crate::common::is_root;
+use crate::common::layers::from_bytes;
+use crate::common::mounted::{Mounted, of_directory};
+use crate::common::seen::{Seen, assert_same, without_devices};
+use crate::common::tools::run;
 
 /// The root is the test's own.
 fn without_root(mut seen: Seen) -> Seen {

@@ -1,20 +1,19 @@
 //! Blobs from a real registry, through a proxy that breaks what passes: each comes whole, or fails with a clear reason.
 
-mod support;
-
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support;
+use crate::support::faults::{Fault, FaultProxy};
+use crate::support::images::{noise, push_image};
+use crate::support::server::{Access, Registry};
 use skiff_oci::manifest::{Descriptor, Manifest};
 use skiff_oci::platform::Platform;
 use skiff_registry::auth::Credentials;
 use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{BlobDir, Client, ClientSettings, Error, Growing, Repositories, Result, Status};
-use support::faults::{Fault, FaultProxy};
-use support::images::{noise, push_image};
-use support::server::{Access, Registry};
 
 const MIB: usize = 1 << 20;
 
@@ -265,7 +264,7 @@ fn again(test: &str, under: &[&str], environment: &[(&str, &str)]) -> std::proce
     let mut command = std::process::Command::new(under[0]);
     command.args(&under[1..]).arg(std::env::current_exe().expect("this test")).args([
         "--exact",
-        test,
+        &format!("blobs::{test}"),
         "--nocapture",
     ]);
     command.envs(environment.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());

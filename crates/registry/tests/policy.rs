@@ -1,10 +1,11 @@
 //! Signed images in a real registry, signed by OpenSSL the way cosign does, and a policy that demands it.
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
+use crate::support;
+use crate::support::images::{noise, push_blob, push_image, push_index, push_manifest};
+use crate::support::server::{Access, Registry};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
@@ -13,8 +14,6 @@ use skiff_registry::auth::Credentials;
 use skiff_registry::policy::{Policies, Policy};
 use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{Client, ClientSettings, Error, Resolved};
-use support::images::{noise, push_blob, push_image, push_index, push_manifest};
-use support::server::{Access, Registry};
 
 /// Signs what lies in the file `payload` of a directory with a new key there.
 fn openssl(dir: &Path, arguments: &[&str]) {

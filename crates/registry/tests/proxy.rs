@@ -3,20 +3,19 @@
 
 #![allow(clippy::unused_result_ok, reason = "whoever closes a connection first is right")]
 
-mod support;
-
 use std::io::{BufReader, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
+use crate::support;
+use crate::support::images::{noise, push_image};
+use crate::support::server::{Access, Registry};
+use crate::support::web::{Head, Listener, answer};
 use skiff_oci::platform::Platform;
 use skiff_registry::auth::Credentials;
 use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{Client, ClientSettings};
-use support::images::{noise, push_image};
-use support::server::{Access, Registry};
-use support::web::{Head, Listener, answer};
 
 const CONF: &str = "SKIFF_TEST_CONF";
 
@@ -77,7 +76,7 @@ fn a_proxy_is_gone_through() {
         tunnel(connection, &server, &shared).ok();
     });
     let output = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "a_proxy_is_gone_through", "--nocapture"])
+        .args(["--exact", "proxy::a_proxy_is_gone_through", "--nocapture"])
         .env(CONF, "[[registry]]\nlocation = 'images.example'\ninsecure = true")
         .envs([("ALL_PROXY", format!("http://user:pw@{}", proxy.address)), ("NO_PROXY", ".invalid".into())])
         .output()

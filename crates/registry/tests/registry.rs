@@ -1,19 +1,18 @@
 //! Names resolved at real registries: open ones, with passwords, with tokens, with TLS, behind mirrors.
 
-mod support;
-
 use std::path::Path;
 use std::time::Duration;
 
+use crate::support;
+use crate::support::faults::{Fault, FaultProxy};
+use crate::support::images::{noise, push_image, push_index, push_manifest};
+use crate::support::server::{Access, PASSWORD, Registry, USER};
+use crate::support::token::{IDENTITY_TOKEN, TokenService, make_certificate};
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
 use skiff_registry::auth::{AuthFile, Credential, Credentials, Secret};
 use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{BlobDir, Client, ClientSettings, Error, Result};
-use support::faults::{Fault, FaultProxy};
-use support::images::{noise, push_image, push_index, push_manifest};
-use support::server::{Access, PASSWORD, Registry, USER};
-use support::token::{IDENTITY_TOKEN, TokenService, make_certificate};
 
 const NEEDED: &[&str] = &["docker-registry", "setpriv", "openssl"];
 

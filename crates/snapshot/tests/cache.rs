@@ -2,15 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::unused_result_ok)] // what must hold is asserted afterwards
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use common::{World, is_root};
+use crate::common;
+use crate::common::{World, is_root};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
@@ -308,7 +307,7 @@ fn a_kill_at_any_moment_leaves_only_what_is_whole() {
     let child = std::env::current_exe().unwrap();
     for round in 0..25u64 {
         let mut child = Command::new(&child)
-            .args(["--exact", "crash_child"])
+            .args(["--exact", "cache::crash_child"])
             .env(CHILD, world.dir.path())
             .stdout(Stdio::null())
             .spawn()
@@ -345,9 +344,4 @@ fn a_kill_at_any_moment_leaves_only_what_is_whole() {
     for part in ["layers", "tmp"] {
         assert!(names(&world.path("cache").join(part)).is_empty());
     }
-}
-
-#[test]
-fn all_of_it_in_the_users_namespace() {
-    common::userns::run_all("all_of_it_in_the_users_namespace");
 }

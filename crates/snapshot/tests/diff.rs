@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -11,8 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use common::acts::{act, acts, cases};
-use common::{Overlay, World, as_merged, dump, is_root, opaque, whiteout};
+use crate::common::acts::{act, acts, cases};
+use crate::common::{Overlay, World, as_merged, dump, is_root, opaque, whiteout};
 use proptest::prelude::*;
 use skiff_snapshot::{Change, ChangeKind, DiffOptions, diff};
 

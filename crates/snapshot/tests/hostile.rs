@@ -3,10 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::World;
-use common::craft::{Craft, FILE, ship};
+use crate::common;
+use crate::common::World;
+use crate::common::craft::{Craft, FILE, ship};
 use skiff_snapshot::fetch;
 
 /// Fetches it and gives the error. Nothing of it may be left, and nothing may have been made beside it.

@@ -2,16 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::unused_result_ok)] // what must hold is asserted afterwards
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::acts::{Act, act, acts, cases, paths};
-use common::{World, assert_same, is_root, opaque, whiteout};
+use crate::common;
+use crate::common::acts::{Act, act, acts, cases, paths};
+use crate::common::{World, assert_same, is_root, opaque, whiteout};
 use proptest::prelude::*;
 use skiff_snapshot::{How, push};
 
@@ -342,9 +341,4 @@ proptest! {
             }
         }
     }
-}
-
-#[test]
-fn all_of_it_in_the_users_namespace() {
-    common::userns::run_all("all_of_it_in_the_users_namespace");
 }

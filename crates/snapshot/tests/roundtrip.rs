@@ -2,15 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use common::{World, assert_same, dump, is_root, opaque, set_xattr, whiteout};
+use crate::common;
+use crate::common::{World, assert_same, dump, is_root, opaque, set_xattr, whiteout};
 use skiff_snapshot::How;
 
 fn run(program: &str, args: &[&OsStr]) {
@@ -187,9 +186,4 @@ fn deep_trees_come_back() {
     std::fs::write(world.upper().join("0/1/top"), "x").unwrap();
     let layers = world.fetch(&world.push().id);
     assert_same(&dump(&world.upper()), &dump(&layers[0].path));
-}
-
-#[test]
-fn all_of_it_in_the_users_namespace() {
-    common::userns::run_all("all_of_it_in_the_users_namespace");
 }

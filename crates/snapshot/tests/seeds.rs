@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 

@@ -2,17 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 
-use common::layers::build::{RawEntry as Tar, archive};
-use common::mounted::{Mounted, of_directory};
-use common::seen::{Seen, assert_same};
-use common::stores::{TestStore, files};
-use common::tools::{has, run, write_oci};
-use common::{Builder, bytes, is_root, of_all_but_huge};
+use crate::common;
+use crate::common::layers::build::{RawEntry as Tar, archive};
+use crate::common::mounted::{Mounted, of_directory};
+use crate::common::seen::{Seen, assert_same};
+use crate::common::stores::{TestStore, files};
+use crate::common::tools::{has, run, write_oci};
+use crate::common::{Builder, bytes, is_root, of_all_but_huge};
 use serde_json::{Value, json};
 use skiff_erofs::tree::Tree;
 use skiff_image::export::{Exported, OpenImage, Target, export};

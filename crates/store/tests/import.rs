@@ -2,20 +2,19 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::layers::build::{RawEntry as Tar, archive};
-use common::layers::piped;
-use common::mounted::of_directory;
-use common::seen::{Seen, assert_same, without_devices};
-use common::stores::TestStore;
-use common::tools::{has, run, write_oci};
-use common::{bytes, is_root};
+use crate::common;
+use crate::common::layers::build::{RawEntry as Tar, archive};
+use crate::common::layers::piped;
+use crate::common::mounted::of_directory;
+use crate::common::seen::{Seen, assert_same, without_devices};
+use crate::common::stores::TestStore;
+use crate::common::tools::{has, run, write_oci};
+use crate::common::{bytes, is_root};
 use serde_json::{Value, json};
 use skiff_image::Error::{NotInside, WrongDigest};
 use skiff_image::source::{Description, Form, ImageSource};

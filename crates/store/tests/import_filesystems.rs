@@ -2,17 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::mounted::of_directory;
-use common::seen::{Entry, Seen, assert_same, of_image, without_devices};
-use common::stores::TestStore;
-use common::tools::{has, run};
-use common::{Builder, bytes, is_root, of_all_but_huge};
+use crate::common;
+use crate::common::mounted::of_directory;
+use crate::common::seen::{Entry, Seen, assert_same, of_image, without_devices};
+use crate::common::stores::TestStore;
+use crate::common::tools::{has, run};
+use crate::common::{Builder, bytes, is_root, of_all_but_huge};
 use skiff_erofs::tree::Tree;
 
 /// A directory with all that squashfs keeps in ways of its own.

@@ -2,18 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-#[path = "../../registry/tests/support/mod.rs"]
-mod support;
-
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use common::layers::build::{RawEntry as Tar, archive};
-use common::stores::Watching;
+use crate::common::layers::build::{RawEntry as Tar, archive};
+use crate::common::stores::Watching;
+use crate::support::images::{digest, noise};
+use crate::support::web::{Head, Listener, answer};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use skiff_ipc::{Message, receive, send};
@@ -25,8 +23,6 @@ use skiff_registry::{BlobDir, Client, ClientSettings};
 use skiff_store::Store;
 use skiff_store::fetcher::{FetcherQuestion, RemoteFetcher, serve, told};
 use skiff_store::pull::{PullJob, Pulled, pull};
-use support::images::{digest, noise};
-use support::web::{Head, Listener, answer};
 
 const ALICE: u32 = 1001;
 const BOB: u32 = 1002;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::skipped;
+use super::lex::skipped;
 
 /// Where root acts, or a user's process on a shared file system.
 const BY_DESCRIPTOR: &[&str] = &[

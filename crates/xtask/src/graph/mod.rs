@@ -11,6 +11,8 @@ use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
 mod by_path;
+mod forgotten;
+mod lex;
 mod modules;
 
 /// Crate, and what it uses, with spaces between: exactly that. `erofs`, `oci`, `registry`, `criu` and `tar` stand alone, for others to use.
@@ -55,6 +57,9 @@ const ARROWS: &[(&str, &str)] = &[
 /// The only crates with `unsafe` in them, and with the bindings that need it.
 const MAY_BE_UNSAFE: &[&str] = &["sys", "spank"];
 
+/// The fuzz targets reach what they read with from above everything, by an allocator that counts, and are no part of what is built.
+const FUZZ: &str = "skiff-fuzz";
+
 /// A table with a line for every crate from outside: | `name` | why |
 const REASONS: &str = "docs/dependencies.md";
 
@@ -91,7 +96,13 @@ pub fn run() -> anyhow::Result<()> {
     let mut wrong = wrong_arrows(&packages);
     wrong.extend(unused_arrows(&packages));
     for package in &packages {
-        wrong.extend(wrong_unsafe(package)?);
+        let files = sources(package)?;
+        wrong.extend(wrong_unsafe(package, &files));
+        let roots: Vec<_> = package.targets.iter().map(|target| target.src_path.as_path()).collect();
+        let forgotten = forgotten::find(&files, &roots).into_iter();
+        wrong.extend(
+            forgotten.map(|path| format!("{path}: no module declares this file, so nothing compiles it")),
+        );
     }
     wrong.extend(by_path::wrong(&workspace_root)?);
     wrong.extend(modules::wrong(&workspace_root, &roots(&packages, &workspace_root))?);
@@ -118,7 +129,10 @@ fn workspace() -> anyhow::Result<Metadata> {
     if !output.status.success() {
         bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
     }
-    serde_json::from_slice(&output.stdout).context("output of cargo metadata")
+    let mut metadata: Metadata =
+        serde_json::from_slice(&output.stdout).context("output of cargo metadata")?;
+    metadata.packages.retain(|package| package.name != FUZZ);
+    Ok(metadata)
 }
 
 /// The first file of each library and program.
@@ -199,20 +213,25 @@ fn wrong_reasons(packages: &[Package], text: &str) -> Vec<String> {
     missing.chain(stale).collect()
 }
 
-fn wrong_unsafe(package: &Package) -> anyhow::Result<Vec<String>> {
-    if MAY_BE_UNSAFE.contains(&short(&package.name)) {
-        return Ok(vec![]);
-    }
+/// Paths and texts of a crate's files.
+fn sources(package: &Package) -> anyhow::Result<Vec<(String, String)>> {
     let root = package.manifest_path.parent().context("manifest without directory")?;
-    let mut wrong = vec![];
-    for file in rust_files(root)? {
-        let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-        for line in unsafe_lines(&text) {
-            let name = short(&package.name);
-            wrong.push(format!("{name}: unsafe at {}:{line}; it belongs into crates/sys", file.display()));
-        }
+    let text = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        Ok((path.display().to_string(), text))
+    };
+    rust_files(root)?.into_iter().map(text).collect()
+}
+
+fn wrong_unsafe(package: &Package, files: &[(String, String)]) -> Vec<String> {
+    let name = short(&package.name);
+    if MAY_BE_UNSAFE.contains(&name) {
+        return vec![];
     }
-    Ok(wrong)
+    let lines = files
+        .iter()
+        .flat_map(|(path, text)| lex::unsafe_lines(text).into_iter().map(move |line| (path, line)));
+    lines.map(|(path, line)| format!("{name}: unsafe at {path}:{line}; it belongs into crates/sys")).collect()
 }
 
 fn rust_files(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
@@ -230,87 +249,6 @@ fn rust_files(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
-}
-
-/// The numbers of the lines where the keyword stands, not counting comments, strings and longer words.
-fn unsafe_lines(text: &str) -> Vec<usize> {
-    let mut lines = vec![];
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let length = skipped(rest);
-        if length > 0 {
-            rest = &rest[length..];
-        } else if first.is_alphabetic() || first == '_' {
-            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
-            if &rest[..end] == "unsafe" {
-                lines.push(text[..text.len() - rest.len()].matches('\n').count() + 1);
-            }
-            rest = &rest[end..];
-        } else {
-            rest = &rest[first.len_utf8()..];
-        }
-    }
-    lines
-}
-
-/// The length of the comment or literal that `text` begins with; 0 if with none.
-fn skipped(text: &str) -> usize {
-    let to = |end: Option<usize>| end.unwrap_or(text.len());
-    if text.starts_with("//") {
-        return to(text.find('\n'));
-    }
-    if text.starts_with("/*") {
-        return block_comment(text);
-    }
-    let raw = text.strip_prefix("br").or_else(|| text.strip_prefix("cr")).or_else(|| text.strip_prefix('r'));
-    if let Some(after) = raw {
-        let hashes = after.len() - after.trim_start_matches('#').len();
-        if after[hashes..].starts_with('"') {
-            let close = format!("\"{}", "#".repeat(hashes));
-            let open = text.len() - after.len() + hashes + 1;
-            return to(text[open..].find(&close).map(|at| open + at + close.len()));
-        }
-    }
-    match text.chars().next() {
-        Some('"') => to(closing_quote(&text[1..], '"').map(|at| at + 2)),
-        // A quote opens a character, or is the mark of a lifetime, which has no closing one.
-        Some('\'') => match text[1..].chars().next() {
-            Some('\\') => to(closing_quote(&text[1..], '\'').map(|at| at + 2)),
-            Some(c) if text[1 + c.len_utf8()..].starts_with('\'') => c.len_utf8() + 2,
-            _ => 1,
-        },
-        _ => 0,
-    }
-}
-
-fn block_comment(text: &str) -> usize {
-    let (mut depth, mut at) = (0, 0);
-    while at < text.len() {
-        let (step, change) = match &text.as_bytes()[at..] {
-            [b'/', b'*', ..] => (2, 1),
-            [b'*', b'/', ..] => (2, -1),
-            _ => (1, 0),
-        };
-        at += step;
-        depth += change;
-        if depth == 0 {
-            break;
-        }
-    }
-    at
-}
-
-fn closing_quote(text: &str, quote: char) -> Option<usize> {
-    let mut escaped = false;
-    for (at, c) in text.char_indices() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            c if c == quote => return Some(at),
-            _ => {}
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -375,21 +313,5 @@ mod tests {
             wrong.len() == 2 && wrong[0].contains("why libc") && wrong[1].contains("old is not used"),
             "{wrong:?}"
         );
-    }
-
-    #[test]
-    fn keyword_is_told_from_text() {
-        let cases: &[(&str, &[usize])] = &[
-            ("fn f() {\n    unsafe { g() }\n}", &[2]),
-            ("#[unsafe(no_mangle)]", &[1]),
-            ("// unsafe\n/* unsafe /* unsafe */ unsafe */ fn f() {}", &[]),
-            ("let a = \"unsafe \\\" unsafe\"; let b = r#\"unsafe \" unsafe\"#; unsafe {}", &[1]),
-            ("#![forbid(unsafe_code)]", &[]),
-            ("fn f<'a>(c: char) { if c == '\"' || c == '\\'' { } } unsafe fn g() {}", &[1]),
-            ("let bar = 1; r\"unsafe\"", &[]),
-        ];
-        for (text, lines) in cases {
-            assert_eq!(&unsafe_lines(text), lines, "{text}");
-        }
     }
 }

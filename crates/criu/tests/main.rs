@@ -1,0 +1,4 @@
+//! One program for all these tests: to link each by itself takes longer than they do.
+
+mod conversation;
+mod live;

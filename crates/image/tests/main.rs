@@ -1,0 +1,10 @@
+//! One program for all these tests: to link each by itself takes longer than they do.
+
+mod assemble;
+mod common;
+mod large;
+mod merge;
+mod panics;
+mod root;
+mod unpack;
+mod unpackers;

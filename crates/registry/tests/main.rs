@@ -1,0 +1,7 @@
+//! One program for all these tests: to link each by itself takes longer than they do.
+
+mod blobs;
+mod policy;
+mod proxy;
+mod registry;
+mod support;

@@ -1,0 +1,9 @@
+//! One program for all these tests: to link each by itself takes longer than they do.
+
+mod cache;
+mod common;
+mod diff;
+mod hostile;
+mod incremental;
+mod roundtrip;
+mod seeds;
